@@ -1,0 +1,2 @@
+//! The program `memgroup`.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Which CPU slot am I on, and per-slot storage, for memgroup

@@ -1,0 +1,1 @@
+//! SQLite under memgroup: every allocation charged to a group

@@ -1,0 +1,1 @@
+//! Memory control groups inside one process: hierarchical limits with per-CPU batched charging
