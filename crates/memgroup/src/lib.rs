@@ -1,1 +1,30 @@
-//! Memory control groups inside one process: hierarchical limits with per-CPU batched charging
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod chain;
+mod charge;
+mod config;
+mod counter;
+mod error;
+mod group;
+mod hierarchy;
+mod limit;
+mod mutation;
+mod name;
+mod node;
+mod refusal;
+pub mod scope;
+mod shared;
+mod stock;
+mod tree;
+
+pub use memgroup_percpu::SlotSource;
+
+pub use charge::Charge;
+pub use config::{Config, ConfigError};
+pub use error::{ChargeError, ChargeErrorKind, GroupError};
+pub use group::{Group, GroupId, Overdraft};
+pub use hierarchy::{Dying, Hierarchy};
+pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
+pub use scope::Scope;
+pub use stock::StockStats;

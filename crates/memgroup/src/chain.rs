@@ -1,0 +1,145 @@
+//! Chain: charging one group and every ancestor above it, without the stock.
+//!
+//! `try_charge` goes leaf to root, each level by compare-and-swap under its limit, and takes back the levels below
+//! a refusal; peaks move on the way back, when the whole chain has succeeded. `uncharge` goes leaf to root too: the
+//! bytes still charged to a level are what keeps that level's node from being released while we climb to it.
+//!
+//! - I1. Outside these functions, the usage of a group is never less than the sum of its children's.
+//! - B1. A charge that a high level refuses is seen at the levels below it for a moment; a smaller charge may miss
+//!   there because of it. `refusal` looks again before anybody is refused.
+
+use crate::counter::{Reading, Verdict};
+use crate::node::Node;
+
+/// The level that refused, and what it saw.
+#[derive(Clone, Copy)]
+pub(crate) struct Refused {
+    pub(crate) node: &'static Node,
+    pub(crate) seen: Reading,
+}
+
+/// Where a charge stops climbing: above the root, or below the level that is charged already.
+#[derive(Clone, Copy)]
+pub(crate) enum Until {
+    Top,
+    Below(&'static Node),
+}
+
+impl Until {
+    fn next(self, level: &'static Node) -> Option<&'static Node> {
+        match self {
+            Until::Top => level.up(),
+            Until::Below(stop) => level.up().filter(|up| !std::ptr::eq(*up, stop)),
+        }
+    }
+}
+
+/// The least headroom over the chain; plain loads, may be a moment old.
+pub(crate) fn headroom(from: &'static Node) -> u64 {
+    let mut least = from.counter.read().headroom();
+    let mut level = from;
+    while let Some(up) = level.up() {
+        least = least.min(up.counter.read().headroom());
+        level = up;
+    }
+    least
+}
+
+/// First looks at every level, which costs no shared line its owner, then charges.
+pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
+    let mut level = Some(from);
+    while let Some(node) = level {
+        let seen = node.counter.read();
+        if bytes > seen.headroom() {
+            return Err(Refused { node, seen });
+        }
+        level = until.next(node);
+    }
+    try_charge_now(from, until, bytes, Verdict::Hint)
+}
+
+/// Charges level by level; a refusal leaves nothing behind. Depth is bounded by `Config::depth_max`.
+pub(crate) fn try_charge_now(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    verdict: Verdict,
+) -> Result<(), Refused> {
+    let usage = node.counter.try_charge(bytes, verdict).map_err(|seen| Refused { node, seen })?;
+    if let Some(up) = until.next(node) {
+        if let Err(refused) = try_charge_now(up, until, bytes, verdict) {
+            // The caller's handle or bytes keep every level of this chain from being released.
+            node.counter.uncharge(bytes);
+            return Err(refused);
+        }
+    }
+    node.counter.raise_peak(usage);
+    Ok(())
+}
+
+/// Charges every level whatever its limit. Fails, leaving nothing behind, only where a counter cannot hold it or
+/// (unless `offline_too`) the group is offline.
+pub(crate) fn charge_forced(node: &'static Node, bytes: u64, offline_too: bool) -> Result<(), Refused> {
+    let usage =
+        node.counter.charge_forced(bytes, offline_too).map_err(|seen| Refused { node, seen })?;
+    if let Some(up) = node.up() {
+        // Above an online group all are online; above an offline one the caller holds the tree lock.
+        if let Err(refused) = charge_forced(up, bytes, true) {
+            node.counter.uncharge(bytes);
+            return Err(refused);
+        }
+    }
+    node.counter.raise_peak(usage);
+    Ok(())
+}
+
+/// Takes `bytes` back from every level, and releases offline groups that this empties.
+pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
+    let mut level = Some(from);
+    while let Some(node) = level {
+        // Read before the bytes go: they are what keeps `node`, and then `up`, from being released.
+        let up = until.next(node);
+        let left = node.counter.uncharge(bytes);
+        if left.usage == 0 && left.offline {
+            node.shared.release_if_done(node);
+        }
+        level = up;
+    }
+}
+
+/// `uncharge` for callers that hold the tree lock or a PENDING mark: nothing is released here, whoever removes the
+/// group takes its last look after them.
+pub(crate) fn uncharge_held(from: &'static Node, bytes: u64) {
+    if bytes == 0 {
+        return;
+    }
+    let mut level = Some(from);
+    while let Some(node) = level {
+        let up = node.up();
+        node.counter.uncharge(bytes);
+        level = up;
+    }
+}
+
+impl Refused {
+    /// For a charge that being offline did not stop: what was seen, without the mark.
+    pub(crate) fn seen_online(&self) -> Reading {
+        Reading { offline: false, ..self.seen }
+    }
+}
+
+/// The lowest level charged with both; `None` if there is none (the root left unaccounted).
+pub(crate) fn lowest_common(a: &'static Node, b: &'static Node) -> Option<&'static Node> {
+    let mut of_a = Some(a);
+    while let Some(level) = of_a {
+        let mut of_b = Some(b);
+        while let Some(other) = of_b {
+            if std::ptr::eq(level, other) {
+                return Some(level);
+            }
+            of_b = other.up();
+        }
+        of_a = level.up();
+    }
+    None
+}

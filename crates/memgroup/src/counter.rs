@@ -1,0 +1,345 @@
+//! Counter: the usage and the limit of one group.
+//!
+//! ```text
+//!   word   63 ........ 49 | 48      | 47 ............ 0
+//!          epoch          | OFFLINE | usage in bytes        one atomic; every change of usage is an RMW on it
+//!   max[0], max[1]          the limit in force is max[epoch & 1]
+//! ```
+//!
+//! Usage, the choice of the limit and the offline mark share one word, so a charge that succeeds by
+//! compare-and-swap has, in the same instant, checked the limit in force and that the group was online.
+//! The kernel's `page_counter` adds first and compares after, and needs charger and setter to notice each
+//! other; here the setter writes the limit nobody reads yet and then turns the epoch.
+//!
+//! - I1. usage never *rises* above the limit in force, not for a moment, except by `charge_forced`.
+//! - I2. once OFFLINE is set, `try_charge` never succeeds again; only `mark_online` clears it.
+//! - I3. `peak` only moves for charges that succeeded at every level.
+//! - B1. usage exceeds what is charged by the bytes that wait in the subtree's stocks and by charges in flight.
+//! - B2. a charger that sleeps between two of its instructions for exactly 32,768 changes of the limit
+//!   could apply a limit that is no longer in force, once.
+//! - E1. `set_max` (Release on the word) → `try_charge` (Acquire on the word): the charger that sees the epoch
+//!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
+
+use memgroup_sync::CachePadded;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
+
+use crate::limit::UNLIMITED;
+use crate::mutation::{self, Mutation};
+
+const BYTES: u64 = (1 << 48) - 1;
+const OFFLINE: u64 = 1 << 48;
+const EPOCH: u64 = 1 << 49;
+
+/// The most one group can account, 256 TiB less a byte.
+pub(crate) const LARGEST: u64 = BYTES;
+
+/// What one look at a counter saw: usage and the limit in force at the same instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    pub(crate) usage: u64,
+    pub(crate) max: u64,
+    pub(crate) offline: bool,
+}
+
+impl Reading {
+    fn of(word: u64, max: u64) -> Reading {
+        Reading { usage: word & BYTES, max, offline: word & OFFLINE != 0 }
+    }
+
+    /// Bytes that could still be charged.
+    pub(crate) fn headroom(self) -> u64 {
+        if self.offline { 0 } else { self.max.min(LARGEST).saturating_sub(self.usage) }
+    }
+}
+
+/// How `try_charge` settles a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// On a plain load, which may be a moment old; the caller will look again.
+    Hint,
+    /// On an RMW, which sees the newest value; the refusal is final.
+    Final,
+}
+
+/// Usage and limit of one group. The word has its cache line to itself: every miss of every CPU writes it.
+pub(crate) struct Counter {
+    word: CachePadded<AtomicU64>,
+    limits: CachePadded<Limits>,
+}
+
+struct Limits {
+    max: [AtomicU64; 2],
+    peak: AtomicU64,
+    refusals: AtomicU64,
+    overdraft_charges: AtomicU64,
+    overdraft_bytes: AtomicU64,
+}
+
+impl Counter {
+    pub(crate) fn new() -> Counter {
+        Counter {
+            word: CachePadded::new(AtomicU64::new(0)),
+            limits: CachePadded::new(Limits {
+                max: [AtomicU64::new(UNLIMITED), AtomicU64::new(UNLIMITED)],
+                peak: AtomicU64::new(0),
+                refusals: AtomicU64::new(0),
+                overdraft_charges: AtomicU64::new(0),
+                overdraft_bytes: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    fn max_of(&self, word: u64) -> u64 {
+        // ORDERING: Relaxed; the Acquire load of `word` that chose the cell made its value visible (E1).
+        self.limits.max[usize::from(word & EPOCH != 0)].load(Ordering::Relaxed)
+    }
+
+    /// Usage and limit as they were together at one instant.
+    pub(crate) fn read(&self) -> Reading {
+        // ORDERING: Acquire; pairs with the Release in `set_max` (E1). Weaker, the epoch could be seen
+        // before the limit it chose.
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let max = self.max_of(word);
+            // ORDERING: Acquire, as above: the epoch is compared, and the word serves the next round.
+            let again = self.word.load(Ordering::Acquire);
+            if again / EPOCH == word / EPOCH {
+                return Reading::of(word, max);
+            }
+            word = again;
+        }
+    }
+
+    /// Usage alone, a plain load.
+    pub(crate) fn usage(&self) -> u64 {
+        // ORDERING: Acquire; a reader that sees an uncharge also sees what was done before it.
+        self.word.load(Ordering::Acquire) & BYTES
+    }
+
+    pub(crate) fn is_offline(&self) -> bool {
+        // ORDERING: Acquire; pairs with `mark_offline`.
+        self.word.load(Ordering::Acquire) & OFFLINE != 0
+    }
+
+    /// Adds `bytes` if usage stays within the limit in force; returns the new usage.
+    pub(crate) fn try_charge(&self, bytes: u64, verdict: Verdict) -> Result<u64, Reading> {
+        // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let seen = Reading::of(word, self.max_of(word));
+            if bytes > seen.headroom() {
+                if verdict == Verdict::Final {
+                    // ORDERING: AcqRel RMW that changes nothing; it reads the newest value, so a refusal is never
+                    // decided on a value from before this call.
+                    let newest = self.word.fetch_add(0, Ordering::AcqRel);
+                    if newest != word {
+                        word = newest;
+                        continue;
+                    }
+                }
+                return Err(seen);
+            }
+            let expected = if mutation::active(Mutation::LimitIgnoresEpoch) {
+                // ORDERING: Acquire, as above (a mutation for the models only).
+                self.word.load(Ordering::Acquire)
+            } else {
+                word
+            };
+            // ORDERING: AcqRel. Acquire for the next `max_of`; Release so that whoever uncharges what we charge is
+            // ordered after it and usage cannot pass below zero. Failure Acquire, as the first load.
+            match self.word.compare_exchange_weak(
+                expected,
+                expected + bytes,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Ok((expected + bytes) & BYTES),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Adds `bytes` whatever the limit; records what went over it. Refused only when the counter cannot hold it
+    /// (`Err`), or when the group is offline and the caller does not hold the tree lock (`offline_too`).
+    pub(crate) fn charge_forced(&self, bytes: u64, offline_too: bool) -> Result<u64, Reading> {
+        // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let seen = Reading::of(word, self.max_of(word));
+            if bytes > LARGEST - seen.usage || (seen.offline && !offline_too) {
+                return Err(seen);
+            }
+            // ORDERING: AcqRel, as in `try_charge`.
+            match self.word.compare_exchange_weak(word, word + bytes, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let usage = seen.usage + bytes;
+                    self.record_overdraft(usage.saturating_sub(seen.max.max(seen.usage)));
+                    return Ok(usage);
+                }
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    fn record_overdraft(&self, over_bytes: u64) {
+        if over_bytes > 0 {
+            // ORDERING: Relaxed; counts for reports only.
+            self.limits.overdraft_charges.fetch_add(1, Ordering::Relaxed);
+            self.limits.overdraft_bytes.fetch_add(over_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes back what was charged. Returns the usage left and whether the group is offline.
+    ///
+    /// # Panics
+    /// When more is taken back than is charged, which only `Hierarchy::uncharge` and `charge_from_parts` with
+    /// wrong numbers can bring about; the counter is put right first.
+    pub(crate) fn uncharge(&self, bytes: u64) -> Reading {
+        // ORDERING: AcqRel. Acquire: after the charge it undoes; Release: a reader of zero (`release`) sees
+        // everything its last holder did.
+        let before = self.word.fetch_sub(bytes, Ordering::AcqRel);
+        let held = before & BYTES;
+        if held < bytes {
+            // ORDERING: AcqRel; repairs the borrow out of the flag bits before anybody is told.
+            self.word.fetch_add(bytes - held, Ordering::AcqRel);
+            panic!("uncharge of {bytes} bytes from a group that holds {held}");
+        }
+        Reading::of(before - bytes, UNLIMITED)
+    }
+
+    /// Puts a new limit in force; the caller is the only setter (it holds the tree lock).
+    pub(crate) fn set_max(&self, max: u64) {
+        // ORDERING: Relaxed; only setters turn the epoch, and they exclude each other.
+        let word = self.word.load(Ordering::Relaxed);
+        let next = usize::from(word & EPOCH == 0);
+        // ORDERING: Relaxed; published by the Release below (E1). Chargers of the present epoch do not read this cell.
+        self.limits.max[next].store(max, Ordering::Relaxed);
+        // ORDERING: Release; pairs with the Acquire loads of the word (E1). As an RMW it also fails every
+        // compare-and-swap that was checked against the old limit.
+        self.word.fetch_add(EPOCH, Ordering::AcqRel);
+    }
+
+    /// From here on `try_charge` is refused (I2).
+    pub(crate) fn mark_offline(&self) {
+        // ORDERING: AcqRel RMW on the charged word: no charge can succeed between this and the caller's next look.
+        self.word.fetch_or(OFFLINE, Ordering::AcqRel);
+    }
+
+    /// Makes the counter of a released group ready for a new one: online, unlimited, no past.
+    pub(crate) fn reset(&self) {
+        self.set_max(UNLIMITED);
+        for past in [
+            &self.limits.peak,
+            &self.limits.refusals,
+            &self.limits.overdraft_charges,
+            &self.limits.overdraft_bytes,
+        ] {
+            // ORDERING: Relaxed; nobody has a handle yet, the new one is handed out under the tree lock.
+            past.store(0, Ordering::Relaxed);
+        }
+        // ORDERING: AcqRel; the last step of becoming a new group.
+        self.word.fetch_and(!OFFLINE, Ordering::AcqRel);
+    }
+
+    pub(crate) fn raise_peak(&self, usage: u64) {
+        // ORDERING: Relaxed; a maximum, and fetch_max loses none.
+        if self.limits.peak.load(Ordering::Relaxed) < usage {
+            self.limits.peak.fetch_max(usage, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn peak(&self) -> u64 {
+        // ORDERING: Relaxed; a report.
+        self.limits.peak.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_refusal(&self) {
+        // ORDERING: Relaxed; a report.
+        self.limits.refusals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refusals(&self) -> u64 {
+        // ORDERING: Relaxed; a report.
+        self.limits.refusals.load(Ordering::Relaxed)
+    }
+
+    /// Forced charges that went over the limit, and by how many bytes together.
+    pub(crate) fn overdraft(&self) -> (u64, u64) {
+        // ORDERING: Relaxed; a report, the two may be a moment apart.
+        let charges = self.limits.overdraft_charges.load(Ordering::Relaxed);
+        (charges, self.limits.overdraft_bytes.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::{Counter, LARGEST, Verdict};
+
+    #[test]
+    fn refuses_above_the_limit_and_says_what_it_saw() {
+        let counter = Counter::new();
+        counter.set_max(100);
+        assert_eq!(counter.try_charge(60, Verdict::Hint), Ok(60));
+        let seen = counter.try_charge(41, Verdict::Final).unwrap_err();
+        assert_eq!((seen.usage, seen.max, seen.offline), (60, 100, false));
+        assert_eq!(counter.try_charge(40, Verdict::Final), Ok(100));
+    }
+
+    #[test]
+    fn keeps_usage_when_the_limit_is_changed_many_times() {
+        let counter = Counter::new();
+        counter.try_charge(77, Verdict::Hint).unwrap();
+        for max in 0..100_000 {
+            counter.set_max(max);
+            assert_eq!(counter.read().max, max);
+        }
+        assert_eq!(counter.usage(), 77);
+        assert!(!counter.is_offline());
+    }
+
+    #[test]
+    fn holds_no_more_than_its_bits() {
+        let counter = Counter::new();
+        assert_eq!(counter.try_charge(LARGEST, Verdict::Hint), Ok(LARGEST));
+        assert!(counter.try_charge(1, Verdict::Final).is_err());
+        assert!(counter.charge_forced(1, true).is_err());
+        assert!(!counter.is_offline());
+        assert_eq!(counter.uncharge(LARGEST).usage, 0);
+    }
+
+    #[test]
+    fn records_only_the_part_of_a_forced_charge_that_went_over() {
+        let counter = Counter::new();
+        counter.set_max(100);
+        counter.charge_forced(90, false).unwrap();
+        assert_eq!(counter.overdraft(), (0, 0));
+        counter.charge_forced(30, false).unwrap();
+        assert_eq!(counter.overdraft(), (1, 20));
+        counter.charge_forced(5, false).unwrap();
+        assert_eq!(counter.overdraft(), (2, 25));
+    }
+
+    #[test]
+    fn puts_itself_right_before_it_complains_of_too_large_an_uncharge() {
+        let counter = Counter::new();
+        counter.try_charge(10, Verdict::Hint).unwrap();
+        let complaint = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| counter.uncharge(11)));
+        assert!(complaint.is_err());
+        assert_eq!(counter.usage(), 0);
+        assert!(!counter.is_offline());
+        assert_eq!(counter.read().max, crate::UNLIMITED);
+    }
+
+    #[test]
+    fn an_offline_counter_refuses_and_a_reset_one_does_not() {
+        let counter = Counter::new();
+        counter.set_max(10);
+        counter.mark_offline();
+        assert!(counter.try_charge(1, Verdict::Final).unwrap_err().offline);
+        assert!(counter.charge_forced(1, false).is_err());
+        assert_eq!(counter.charge_forced(1, true), Ok(1));
+        counter.uncharge(1);
+        counter.reset();
+        assert_eq!(counter.try_charge(11, Verdict::Hint), Ok(11));
+    }
+}

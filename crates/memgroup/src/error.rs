@@ -1,0 +1,225 @@
+//! Errors. Those of the charge path are `Copy` and allocate nothing; names are resolved when they are printed.
+
+use core::fmt;
+
+use crate::counter::Reading;
+use crate::group::GroupId;
+use crate::limit::UNLIMITED;
+use crate::node::Node;
+
+/// Why a charge was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChargeErrorKind {
+    /// The group named by the error has no room below its limit.
+    Refused,
+    /// The group was removed.
+    Offline,
+    /// No counter can hold so much (256 TiB), whatever the limits.
+    TooLarge,
+}
+
+/// A charge that was not made. Nothing was charged anywhere.
+///
+/// Names the group that refused, which is often an ancestor of the one charged. `Copy`, and made without allocating; its
+/// `Display` looks the group's path up at that moment.
+///
+/// ```
+/// # use memgroup::{Config, Hierarchy};
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenant = hierarchy.create("/tenant").unwrap();
+/// tenant.set_max(4096).unwrap();
+/// let error = tenant.try_charge(10_000).unwrap_err();
+/// assert_eq!((error.asked(), error.usage(), error.max()), (10_000, 0, 4096));
+/// assert!(error.to_string().contains("/tenant"));
+/// ```
+#[derive(Clone, Copy)]
+pub struct ChargeError {
+    node: &'static Node,
+    generation: u32,
+    kind: ChargeErrorKind,
+    asked: u64,
+    usage: u64,
+    max: u64,
+}
+
+impl ChargeError {
+    pub(crate) fn of(node: &'static Node, seen: Reading, asked: u64) -> ChargeError {
+        let kind = if seen.offline {
+            ChargeErrorKind::Offline
+        } else if asked > crate::counter::LARGEST - seen.usage {
+            ChargeErrorKind::TooLarge
+        } else {
+            ChargeErrorKind::Refused
+        };
+        ChargeError { node, generation: node.generation(), kind, asked, usage: seen.usage, max: seen.max }
+    }
+
+    /// Why.
+    pub fn kind(&self) -> ChargeErrorKind {
+        self.kind
+    }
+
+    /// The group that refused.
+    pub fn group(&self) -> GroupId {
+        self.node.id
+    }
+
+    /// The path of the group that refused; `None` once it has been removed and released.
+    pub fn path(&self) -> Option<String> {
+        self.node.shared.path_of(self.node.id, self.generation)
+    }
+
+    /// Bytes that were asked for.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Usage of the group that refused, in bytes, at the instant of the refusal.
+    pub fn usage(&self) -> u64 {
+        self.usage
+    }
+
+    /// Its limit in force at that instant; [`UNLIMITED`] if it had none.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+}
+
+impl PartialEq for ChargeError {
+    fn eq(&self, other: &ChargeError) -> bool {
+        std::ptr::eq(self.node, other.node)
+            && (self.generation, self.kind, self.asked, self.usage, self.max)
+                == (other.generation, other.kind, other.asked, other.usage, other.max)
+    }
+}
+
+impl Eq for ChargeError {}
+
+impl fmt::Debug for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChargeError")
+            .field("kind", &self.kind)
+            .field("group", &self.path().unwrap_or_else(|| "(released)".to_owned()))
+            .field("asked", &self.asked)
+            .field("usage", &self.usage)
+            .field("max", &self.max)
+            .finish()
+    }
+}
+
+impl fmt::Display for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path();
+        let group = path.as_deref().unwrap_or("(a group removed since)");
+        match self.kind {
+            ChargeErrorKind::Refused => write!(
+                f,
+                "charge of {} bytes refused by group {group}: usage {} of max {}",
+                self.asked, self.usage, self.max
+            ),
+            ChargeErrorKind::Offline => {
+                write!(f, "charge of {} bytes refused: group {group} was removed", self.asked)
+            }
+            ChargeErrorKind::TooLarge => {
+                write!(f, "charge of {} bytes is more than group {group} can account", self.asked)?;
+                if self.max == UNLIMITED { write!(f, ": usage {}, no max", self.usage) } else { Ok(()) }
+            }
+        }
+    }
+}
+
+impl std::error::Error for ChargeError {}
+
+/// Why a group was not created, found or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// The name cannot be a group's.
+    InvalidName {
+        /// The name as given.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The path cannot lead to a group.
+    InvalidPath {
+        /// The path as given.
+        path: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// No group of this path is online.
+    NotFound {
+        /// The path that was asked for.
+        path: String,
+        /// The part of it that is not there.
+        missing: String,
+    },
+    /// A group of this path is online already.
+    Exists {
+        /// Its path.
+        path: String,
+    },
+    /// The group was removed, by whatever handle.
+    Offline {
+        /// The path it had.
+        path: String,
+    },
+    /// The group has children that are online; they must be removed first.
+    HasChildren {
+        /// Its path.
+        path: String,
+        /// How many.
+        children: usize,
+    },
+    /// The root cannot be removed or created.
+    IsRoot,
+    /// The group would be deeper than `Config::depth_max`.
+    TooDeep {
+        /// The path it would have.
+        path: String,
+        /// The bound.
+        depth_max: u32,
+    },
+    /// The hierarchy holds as many groups as `Config::groups_max` allows, removed ones that still hold bytes included.
+    TooMany {
+        /// The bound.
+        groups_max: u32,
+    },
+}
+
+impl fmt::Display for GroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GroupError::InvalidName { name, reason } => write!(
+                f,
+                "{name:?} cannot name a group: {reason}; a name has 1 to 255 bytes, no slash, no control character, \
+                 and is not . or .."
+            ),
+            GroupError::InvalidPath { path, reason } => {
+                write!(f, "{path:?} is no path of a group: {reason}; write it as /parent/child")
+            }
+            GroupError::NotFound { path, missing } if path == missing => write!(f, "group {path} does not exist"),
+            GroupError::NotFound { path, missing } => {
+                write!(f, "group {path} does not exist: {missing} is not there")
+            }
+            GroupError::Exists { path } => write!(f, "group {path} exists already"),
+            GroupError::Offline { path } => write!(f, "group {path} was removed"),
+            GroupError::HasChildren { path, children } => {
+                write!(f, "group {path} has {children} children; remove them first")
+            }
+            GroupError::IsRoot => f.write_str("the root group is always there and cannot be created or removed"),
+            GroupError::TooDeep { path, depth_max } => {
+                write!(f, "group {path} would be deeper than {depth_max} levels below the root")
+            }
+            GroupError::TooMany { groups_max } => write!(
+                f,
+                "the hierarchy holds {groups_max} groups already, its bound; removed groups count until their last \
+                 byte is released"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for GroupError {}

@@ -1,0 +1,244 @@
+//! Group: a handle on one group of a tree.
+
+use core::fmt;
+
+use crate::chain;
+use crate::charge::Charge;
+use crate::error::{ChargeError, GroupError};
+use crate::limit::LimitError;
+use crate::node::Node;
+use crate::stock::{StockStats, drain};
+
+/// The number of a group's place in its hierarchy.
+///
+/// A group keeps its id while it is online, while a handle on it exists, and while a byte is charged to it. After that the
+/// id is given to another group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub(crate) u32);
+
+impl GroupId {
+    /// The number, to be kept where a few bits are all there is, as in a memory block's header.
+    pub fn as_u32(self) -> u32 {
+        self.0
+    }
+
+    /// The id with this number; whether a group has it shows when it is used.
+    pub fn from_u32(number: u32) -> GroupId {
+        GroupId(number)
+    }
+}
+
+/// What was charged beyond a limit by forced charges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overdraft {
+    /// Forced charges that went over this group's limit.
+    pub charges: u64,
+    /// Bytes by which they did, added up over all of them.
+    pub bytes: u64,
+}
+
+/// A group: a node of the tree that memory is charged to.
+///
+/// A handle, `Send` and `Sync`; clones are the same group. Dropping handles does not remove the group, [`remove`](Group::remove)
+/// does. A handle on a removed group stays good for reading.
+pub struct Group {
+    node: &'static Node,
+}
+
+impl Group {
+    /// A handle that counts on `node`, which is held by the tree lock or by another handle.
+    pub(crate) fn pinned(node: &'static Node) -> Group {
+        node.pin();
+        Group { node }
+    }
+
+    /// A handle whose count was taken already.
+    pub(crate) fn adopted(node: &'static Node) -> Group {
+        Group { node }
+    }
+
+    pub(crate) fn node(&self) -> &'static Node {
+        self.node
+    }
+
+    /// Its id.
+    pub fn id(&self) -> GroupId {
+        self.node.id
+    }
+
+    /// Its absolute path; the path it had, if it was removed.
+    pub fn path(&self) -> String {
+        self.node.shared.tree.lock().path(self.node.id)
+    }
+
+    /// Its name, the last part of the path; empty for the root.
+    pub fn name(&self) -> String {
+        self.node.shared.tree.lock().name(self.node.id).to_owned()
+    }
+
+    /// The group above; `None` for the root.
+    pub fn parent(&self) -> Option<Group> {
+        let shared = self.node.shared;
+        let tree = shared.tree.lock();
+        tree.parent(self.node.id).and_then(|id| shared.node(id)).map(Group::pinned)
+    }
+
+    /// Its online children, by name.
+    pub fn children(&self) -> Vec<Group> {
+        let shared = self.node.shared;
+        let tree = shared.tree.lock();
+        tree.children(self.node.id).filter_map(|id| shared.node(id)).map(Group::pinned).collect()
+    }
+
+    /// Creates a child.
+    ///
+    /// # Errors
+    /// The name is wrong or taken, this group was removed, or a bound of [`Config`](crate::Config) is reached.
+    pub fn create(&self, name: &str) -> Result<Group, GroupError> {
+        self.node.shared.create(self.node, name).map(Group::adopted)
+    }
+
+    /// Removes the group. Its stocks go back to the counters and new charges are refused from now on, by whatever handle.
+    /// Bytes that are still charged stay counted here and in the ancestors until their charges end; until then
+    /// [`Hierarchy::dying`](crate::Hierarchy::dying) lists the group. Its name may be used again at once.
+    ///
+    /// # Errors
+    /// It is the root, has online children, or was removed already.
+    pub fn remove(&self) -> Result<(), GroupError> {
+        self.node.shared.remove(self.node)
+    }
+
+    /// Whether the group has not been removed.
+    pub fn is_online(&self) -> bool {
+        !self.node.counter.is_offline()
+    }
+
+    /// Charges `bytes` to the group and all its ancestors.
+    ///
+    /// Mostly one compare-and-swap on the stock of this thread's slot. Else a batch is bought within the limits; else
+    /// exactly `bytes` are charged; else all stocks of the refusing group's subtree are drained and it is tried
+    /// again. Neither allocates nor makes a system call; near a limit it may wait for threads in the same few
+    /// instructions. `usage` never rises above `max` by it.
+    ///
+    /// # Errors
+    /// A limit on the way to the root leaves no room, or the group was removed. When a limit refuses there was an
+    /// instant within the call at which live charges, charges in flight and `bytes` exceeded it (guarantee G1): stock is
+    /// never the reason.
+    #[inline(always)]
+    pub fn try_charge(&self, bytes: u64) -> Result<Charge, ChargeError> {
+        self.node.charge(bytes).map(|()| Charge::owning(self.node, bytes))
+    }
+
+    /// Charges `bytes` whatever the limits, for growth that cannot be refused; what goes over a limit is recorded there
+    /// as [`overdraft`](Group::overdraft). A removed group takes forced charges too, so that nothing goes uncounted.
+    ///
+    /// # Errors
+    /// Only when a counter could not hold it: 256 TiB.
+    pub fn charge_forced(&self, bytes: u64) -> Result<Charge, ChargeError> {
+        Charge::forced(self.node, bytes).map(|()| Charge::owning(self.node, bytes))
+    }
+
+    /// Bytes charged to this group and its descendants, with what is prepaid in their stocks: one load. It exceeds
+    /// [`usage_exact`](Group::usage_exact) by at most the slots' budgets, and never falls short of what is charged.
+    pub fn usage(&self) -> u64 {
+        self.node.counter.usage()
+    }
+
+    /// Bytes charged to this group and its descendants without what is prepaid; walks the subtree under the tree lock.
+    /// Exact when nobody charges, else as good as a sum over moving numbers is.
+    pub fn usage_exact(&self) -> u64 {
+        let shared = self.node.shared;
+        let tree = shared.tree.lock();
+        let prepaid: u64 =
+            tree.subtree(self.node.id).filter_map(|id| shared.node(id)).map(|node| drain::peek(node).0).sum();
+        self.usage().saturating_sub(prepaid)
+    }
+
+    /// The highest `usage` so far, in bytes; only charges that succeeded at every level count.
+    pub fn peak(&self) -> u64 {
+        self.node.counter.peak()
+    }
+
+    /// The limit in force, in bytes; [`UNLIMITED`](crate::UNLIMITED) if there is none.
+    pub fn max(&self) -> u64 {
+        self.node.counter.read().max
+    }
+
+    /// `(usage, max)` as they were together at one instant.
+    pub fn usage_and_max(&self) -> (u64, u64) {
+        let seen = self.node.counter.read();
+        (seen.usage, seen.max)
+    }
+
+    /// Puts a limit in force, at once and under load: no charge that would rise above it succeeds from the instant at
+    /// which `max` returns it. If usage is above it, the subtree's stocks are drained before this returns; what is really
+    /// charged stays charged, and only new charges are refused. Limits of one hierarchy change one after the other.
+    ///
+    /// # Errors
+    /// The limit is more than a counter holds (256 TiB) and not [`UNLIMITED`](crate::UNLIMITED).
+    pub fn set_max(&self, bytes: u64) -> Result<(), LimitError> {
+        let max = LimitError::check(bytes)?;
+        let tree = self.node.shared.tree.lock();
+        self.node.counter.set_max(max);
+        if self.node.counter.usage() > max {
+            drain::subtree(&tree, self.node);
+        }
+        Ok(())
+    }
+
+    /// Charges refused because of this group's own limit, whichever descendant asked.
+    pub fn refusals(&self) -> u64 {
+        self.node.counter.refusals()
+    }
+
+    /// What forced charges took beyond this group's limit.
+    pub fn overdraft(&self) -> Overdraft {
+        let (charges, bytes) = self.node.counter.overdraft();
+        Overdraft { charges, bytes }
+    }
+
+    /// Returns the stocks of this group and all its descendants to the counters, from this thread and for every slot;
+    /// complete when it returns. No system call, no thread woken or interrupted. The bytes returned.
+    pub fn drain(&self) -> u64 {
+        let tree = self.node.shared.tree.lock();
+        drain::subtree(&tree, self.node)
+    }
+
+    /// What this group's own stocks did so far and hold now.
+    pub fn stock(&self) -> StockStats {
+        let (prepaid_bytes, attempts) = drain::peek(self.node);
+        self.node.stats.read(attempts, prepaid_bytes)
+    }
+
+    /// Bytes that could be charged now, over all levels; a hint, old as soon as it is read.
+    pub fn headroom(&self) -> u64 {
+        chain::headroom(self.node)
+    }
+}
+
+impl Clone for Group {
+    fn clone(&self) -> Group {
+        Group::pinned(self.node)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.node.unpin();
+    }
+}
+
+impl PartialEq for Group {
+    fn eq(&self, other: &Group) -> bool {
+        std::ptr::eq(self.node, other.node)
+    }
+}
+
+impl Eq for Group {}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (usage, max) = self.usage_and_max();
+        f.debug_struct("Group").field("path", &self.path()).field("usage", &usage).field("max", &max).finish()
+    }
+}

@@ -1,0 +1,179 @@
+//! Hierarchy: the tree as its users see it.
+
+use core::fmt;
+use std::time::Instant;
+
+use crate::charge::Charge;
+use crate::config::{Config, ConfigError};
+use crate::error::GroupError;
+use crate::group::{Group, GroupId};
+use crate::node::Node;
+use crate::shared::Shared;
+use crate::tree::{ROOT, State};
+
+/// A tree of groups, with its root.
+///
+/// A handle: clones are the same tree. The tree lives as long as any `Hierarchy` or [`Group`] of it; when the last
+/// is dropped all groups are removed, and bytes still charged are accounted until their [`Charge`]s are dropped.
+///
+/// ```
+/// use memgroup::{Config, Hierarchy};
+///
+/// let hierarchy = Hierarchy::new(Config::new())?;
+/// let tenants = hierarchy.create("/tenants")?;
+/// tenants.set_max(1 << 30)?;
+/// let alice = hierarchy.create("/tenants/alice")?;
+/// let charge = alice.try_charge(4096)?;
+/// assert!(tenants.usage() >= 4096);
+/// drop(charge);
+/// assert_eq!(tenants.usage_exact(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Hierarchy {
+    shared: &'static Shared,
+}
+
+/// A removed group that still holds bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dying {
+    /// The path it had.
+    pub path: String,
+    /// Bytes still charged to it.
+    pub usage_bytes: u64,
+    /// When it was removed.
+    pub removed: Instant,
+}
+
+impl Hierarchy {
+    /// Makes a hierarchy with nothing but an online, unlimited root.
+    ///
+    /// # Errors
+    /// A setting of `config` is out of its range.
+    pub fn new(config: Config) -> Result<Hierarchy, ConfigError> {
+        Ok(Hierarchy { shared: Shared::obtain(config.checked()?) })
+    }
+
+    /// What the hierarchy was made with.
+    pub fn config(&self) -> Config {
+        self.shared.config
+    }
+
+    /// The root group.
+    pub fn root(&self) -> Group {
+        Group::pinned(self.shared.root())
+    }
+
+    /// Creates the group at an absolute path, `/parent/child`; the parent must be there.
+    ///
+    /// # Errors
+    /// The path or the name is wrong, the parent is not there, the group is, or a bound of [`Config`] is reached.
+    pub fn create(&self, path: &str) -> Result<Group, GroupError> {
+        self.shared.create_path(path).map(Group::adopted)
+    }
+
+    /// The online group at an absolute path; `/` is the root.
+    ///
+    /// # Errors
+    /// No such group is online; the error names the part of the path that is not there.
+    pub fn lookup(&self, path: &str) -> Result<Group, GroupError> {
+        let tree = self.shared.tree.lock();
+        tree.lookup(path).map(|id| self.pinned(id))
+    }
+
+    /// All online groups, parents before children, the root first.
+    pub fn groups(&self) -> Vec<Group> {
+        let tree = self.shared.tree.lock();
+        tree.subtree(ROOT).map(|id| self.pinned(id)).collect()
+    }
+
+    /// Removed groups that still hold bytes, the longest removed first.
+    pub fn dying(&self) -> Vec<Dying> {
+        let tree = self.shared.tree.lock();
+        let of = |(id, removed)| Dying { path: tree.path(id), usage_bytes: self.node(id).counter.usage(), removed };
+        tree.dying().into_iter().map(of).filter(|dying| dying.usage_bytes > 0).collect()
+    }
+
+    /// Bytes that stocks have reserved of their slots' budgets now, slot by slot; what is prepaid in a slot never exceeds it.
+    pub fn stock_reserved_bytes(&self) -> Vec<u64> {
+        self.shared.budget.reserved().collect()
+    }
+
+    /// The group that has this id now, if it is online or dying. Ids of groups that were released are given to new ones.
+    pub fn group(&self, id: GroupId) -> Option<Group> {
+        let tree = self.shared.tree.lock();
+        (id.0 < tree.places() && tree.state(id) != State::Free).then(|| self.pinned(id))
+    }
+
+    /// Uncharges `bytes` from the group with this id: for memory blocks that remember their owner instead of holding a
+    /// [`Charge`]. Pairs with [`Charge::into_parts`]; as fast as dropping a charge.
+    ///
+    /// # Panics
+    /// When `id` was never given out, or when more is uncharged than the group holds. The counters are put right
+    /// before the panic, but charges of others may be uncounted by then.
+    #[inline]
+    pub fn uncharge(&self, id: GroupId, bytes: u64) {
+        if bytes > 0 {
+            self.node(id).uncharge(bytes);
+        }
+    }
+
+    /// The inverse of [`Charge::into_parts`]: a charge that owns `bytes` already charged to the group with this id.
+    ///
+    /// # Panics
+    /// When `id` was never given out, or, for zero bytes, when no group has it now.
+    pub fn charge_from_parts(&self, id: GroupId, bytes: u64) -> Charge {
+        if bytes > 0 {
+            return Charge::owning(self.node(id), bytes);
+        }
+        let group = self.group(id).unwrap_or_else(|| panic!("no group has the id {}", id.0));
+        Charge::empty(&group)
+    }
+
+    fn pinned(&self, id: GroupId) -> Group {
+        Group::pinned(self.node(id))
+    }
+
+    #[inline]
+    fn node(&self, id: GroupId) -> &'static Node {
+        match self.shared.node(id) {
+            Some(node) => node,
+            None => unknown(id),
+        }
+    }
+}
+
+#[cold]
+fn unknown(id: GroupId) -> ! {
+    panic!("the group id {} was never given out by this hierarchy", id.0)
+}
+
+impl Clone for Hierarchy {
+    fn clone(&self) -> Hierarchy {
+        self.shared.hold();
+        Hierarchy { shared: self.shared }
+    }
+}
+
+impl Drop for Hierarchy {
+    fn drop(&mut self) {
+        self.shared.let_go();
+    }
+}
+
+impl fmt::Debug for Hierarchy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hierarchy")
+            .field("groups", &self.shared.tree.lock().in_use())
+            .field("config", &self.shared.config)
+            .finish()
+    }
+}
+
+impl PartialEq for Hierarchy {
+    /// Whether both are handles of one tree.
+    fn eq(&self, other: &Hierarchy) -> bool {
+        std::ptr::eq(self.shared, other.shared)
+    }
+}
+
+impl Eq for Hierarchy {}

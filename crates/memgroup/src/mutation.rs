@@ -1,0 +1,51 @@
+//! Mutations: deliberate faults that the loom models must catch.
+//!
+//! Each model of a protocol has a twin that runs it with one fault switched on and must fail. Outside loom
+//! builds `active` is a constant `false` and the faults do not exist.
+
+/// One deliberate fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(memgroup_loom), allow(dead_code))]
+pub(crate) enum Mutation {
+    /// A charger applies the limit it read to whatever usage it finds later.
+    LimitIgnoresEpoch,
+    /// A drain takes a stock with a blind swap, erasing the marks in the word.
+    DrainSwapsBlindly,
+    /// A refuser decides without waiting for batches in flight.
+    RefusalIgnoresPending,
+    /// A refuser closes only the stocks that hold something.
+    RefusalSkipsEmptyStocks,
+    /// A batch is put into the stock before the counters are charged.
+    DepositBeforeCharge,
+    /// Removal leaves the stocks of the group open.
+    RemovalLeavesStocksOpen,
+}
+
+#[cfg(not(memgroup_loom))]
+pub(crate) const fn active(_: Mutation) -> bool {
+    false
+}
+
+#[cfg(memgroup_loom)]
+mod switch {
+    use super::Mutation;
+    use std::cell::Cell;
+
+    // All threads of one loom model run on the OS thread of its test, so this is one switch a test.
+    std::thread_local! {
+        static ACTIVE: Cell<Option<Mutation>> = const { Cell::new(None) };
+    }
+
+    pub(crate) fn active(mutation: Mutation) -> bool {
+        ACTIVE.get() == Some(mutation)
+    }
+
+    /// Runs `model` with the fault on.
+    pub(crate) fn with(mutation: Mutation, model: impl FnOnce()) {
+        ACTIVE.set(Some(mutation));
+        model();
+        ACTIVE.set(None);
+    }
+}
+#[cfg(memgroup_loom)]
+pub(crate) use switch::{active, with};

@@ -1,0 +1,83 @@
+//! Refusal: what happens between a counter that is full and an error.
+//!
+//! 1. The stocks of the refusing ancestor's subtree are drained, empty ones skipped, and the charge is tried again. This is
+//!    what a busy tenant near its limit pays, and mostly it suffices.
+//! 2. The subtree is closed (`stock::closure`) and the charge tried once more. If another level refuses now, the closure
+//!    grows to that level's subtree; if a level inside the closure refuses, that is final.
+//!
+//! # G1, the refusal guarantee
+//! *When a charge is refused, there was an instant within the call at which live charges, charges in flight and what was asked
+//! together exceeded the limit of the group the error names.*
+//!
+//! Let R be that group. The last try ran inside a closure of R's subtree, and its refusal was decided by an RMW on R's
+//! counter (`Verdict::Final`) at an instant t. Every byte in R's usage at t was put there by a charge in the subtree, and is
+//! one of these:
+//!
+//! - *a live charge*, or one whose uncharge has begun and not ended (it is live until that call returns);
+//! - *a charge in flight*: added to R by an exact charge that has not returned, perhaps because a higher level is
+//!   about to refuse it;
+//! - *prepaid*: in a word. None: every word of the subtree was CLOSED, and drained as it was, before t; a CLOSED word is
+//!   refilled by nobody; groups are created under the tree lock, which we hold;
+//! - *on the way between a word and the counters*: the surplus of a batch, or an overflow, or an evicted stock. Such bytes are
+//!   on the way only while their word says PENDING. PENDING is set by compare-and-swap on an open word, so once the word is
+//!   CLOSED no such section begins, and those that had begun were waited for; the surplus of a batch that meets CLOSED goes
+//!   back to the counters before PENDING ends. Drains hold the tree lock. None at t.
+//!
+//! So usage at t is live charges and charges in flight, and usage + asked > limit. Several refusers take turns under the
+//! tree lock; a third who takes the drained bytes takes them as an exact charge (its words are CLOSED), and that is a live
+//! charge or one in flight. ∎
+//!
+//! A charge larger than the limit itself needs no instant to be found: it is refused at once.
+//!
+//! Loom: `a_refusal_is_never_caused_by_stock`, and its twins with a fault each.
+
+use crate::chain::{self, Refused, Until};
+use crate::counter::Verdict;
+use crate::error::ChargeError;
+use crate::node::Node;
+use crate::stock::closure::Closure;
+use crate::stock::drain;
+
+/// Makes the charge after all, or refuses it for good.
+#[cold]
+#[inline(never)]
+pub(crate) fn decide(node: &'static Node, until: Until, bytes: u64, first: Refused) -> Result<(), ChargeError> {
+    if first.seen.offline || bytes > first.seen.max || !node.shared.has_stock() {
+        return decide_without_stock(node, until, bytes, first);
+    }
+    let tree = node.shared.tree.lock();
+    let mut over = first.node;
+    if drain::subtree(&tree, over) > 0 {
+        match chain::try_charge_now(node, until, bytes, Verdict::Hint) {
+            Ok(()) => return Ok(()),
+            Err(again) => over = again.node,
+        }
+    }
+    let mut closure = Closure::new(&tree);
+    loop {
+        closure.extend(over);
+        match chain::try_charge_now(node, until, bytes, Verdict::Final) {
+            Ok(()) => return Ok(()),
+            Err(last) if last.seen.offline || closure.covers(last.node) => return refuse(last, bytes),
+            Err(higher) => over = higher.node,
+        }
+    }
+}
+
+/// No drain can help: the group is offline, or the charge is larger than the limit, or there is no stock anywhere.
+fn decide_without_stock(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    first: Refused,
+) -> Result<(), ChargeError> {
+    if first.seen.offline || bytes > first.seen.max {
+        return refuse(first, bytes);
+    }
+    chain::try_charge_now(node, until, bytes, Verdict::Final).or_else(|last| refuse(last, bytes))
+}
+
+fn refuse(refused: Refused, bytes: u64) -> Result<(), ChargeError> {
+    refused.node.counter.count_refusal();
+    Err(ChargeError::of(refused.node, refused.seen, bytes))
+}

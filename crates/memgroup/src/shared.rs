@@ -1,0 +1,233 @@
+//! Shared: what all groups of one hierarchy have in common, and the table of their nodes.
+//!
+//! A `Shared` is made once and never freed, so that a charge, a handle and a thread's scope can point to their node without a
+//! reference count. When the last handle of a hierarchy is gone and the last byte released, it waits in a pool for the
+//! next hierarchy of the same configuration; what a process keeps is bounded by the hierarchies it had at one time.
+//!
+//! - I1. A node's address never changes; its place in the table is its `GroupId`.
+//! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; what is still charged keeps
+//!   them dying until it is released.
+//! - E1. Lock order: the tree lock, then nothing. No user's code runs under it.
+
+use std::sync::OnceLock;
+
+use memgroup_percpu::SlotSource;
+use memgroup_sync::Mutex;
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::config::Config;
+use crate::error::GroupError;
+use crate::group::GroupId;
+use crate::mutation::{self, Mutation};
+use crate::node::{Node, TOP};
+use crate::stock::budget::Budget;
+use crate::stock::{closure, drain};
+use crate::tree::{ROOT, State, Tree};
+
+#[cfg(not(memgroup_loom))]
+const CHUNK: u32 = 64;
+#[cfg(memgroup_loom)]
+const CHUNK: u32 = 4;
+
+/// Hierarchies that nobody uses any more.
+static POOL: std::sync::Mutex<Vec<&'static Shared>> = std::sync::Mutex::new(Vec::new());
+
+/// One hierarchy.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) source: SlotSource,
+    pub(crate) stock_cap_max: u64,
+    pub(crate) budget: Budget,
+    pub(crate) tree: Mutex<Tree>,
+    chunks: Box<[OnceLock<Box<[Node]>>]>,
+    places: AtomicU32,
+    handles: AtomicU64,
+}
+
+impl Shared {
+    /// A hierarchy with an online root and one handle, from the pool or new. `config` is checked.
+    pub(crate) fn obtain(config: Config) -> &'static Shared {
+        let pooled = if cfg!(memgroup_loom) {
+            None
+        } else {
+            let mut pool = POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let found = pool.iter().position(|shared| shared.config == config);
+            found.map(|index| pool.swap_remove(index))
+        };
+        let shared = pooled.unwrap_or_else(|| Box::leak(Box::new(Shared::new(config))));
+        let mut tree = shared.tree.lock();
+        if tree.state(ROOT) != State::Online {
+            tree.revive_root();
+        }
+        shared.make_place(&tree, ROOT);
+        shared.root().adopt(TOP);
+        drop(tree);
+        shared.hold();
+        shared
+    }
+
+    fn new(config: Config) -> Shared {
+        Shared {
+            config,
+            source: config.source,
+            stock_cap_max: config.stock_cap(),
+            budget: Budget::new(config.source.slots(), config.stock_budget_bytes),
+            tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
+            chunks: (0..config.groups_max.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            places: AtomicU32::new(0),
+            handles: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn has_stock(&self) -> bool {
+        self.stock_cap_max > 0
+    }
+
+    /// The node at a place; `None` where none was ever made.
+    #[inline]
+    pub(crate) fn node(&'static self, id: GroupId) -> Option<&'static Node> {
+        self.chunks.get((id.0 / CHUNK) as usize)?.get()?.get((id.0 % CHUNK) as usize)
+    }
+
+    pub(crate) fn root(&'static self) -> &'static Node {
+        self.made(ROOT)
+    }
+
+    /// The node of a place that the tree gave out.
+    fn made(&'static self, id: GroupId) -> &'static Node {
+        self.node(id).expect("a place the tree gave out has a node")
+    }
+
+    /// Places that have had a group so far.
+    pub(crate) fn places(&self) -> u32 {
+        // ORDERING: Relaxed; a bound for the budget's clock hand, whose look-ups check again.
+        self.places.load(Ordering::Relaxed)
+    }
+
+    fn make_place(&'static self, tree: &Tree, id: GroupId) {
+        self.chunks[(id.0 / CHUNK) as usize].get_or_init(|| {
+            let first = id.0 / CHUNK * CHUNK;
+            (first..first + CHUNK).map(|at| Node::new(self, GroupId(at))).collect()
+        });
+        // ORDERING: Relaxed, as in `places`; written under the tree lock only.
+        self.places.store(tree.places(), Ordering::Relaxed);
+    }
+
+    /// Makes a child of `parent`, with one handle on it.
+    pub(crate) fn create(&'static self, parent: &'static Node, name: &str) -> Result<&'static Node, GroupError> {
+        let mut tree = self.tree.lock();
+        self.create_held(&mut tree, parent.id, name)
+    }
+
+    /// As `create`, by path.
+    pub(crate) fn create_path(&'static self, path: &str) -> Result<&'static Node, GroupError> {
+        let Some((parent, name)) = path.rsplit_once('/') else {
+            return Err(GroupError::InvalidPath { path: path.to_owned(), reason: "it does not begin with a slash" });
+        };
+        if path == "/" {
+            return Err(GroupError::IsRoot);
+        }
+        let mut tree = self.tree.lock();
+        let parent = tree.lookup(if parent.is_empty() { "/" } else { parent })?;
+        self.create_held(&mut tree, parent, name)
+    }
+
+    fn create_held(
+        &'static self,
+        tree: &mut Tree,
+        parent: GroupId,
+        name: &str,
+    ) -> Result<&'static Node, GroupError> {
+        let id = tree.create(parent, name)?;
+        self.make_place(tree, id);
+        let node = self.made(id);
+        node.adopt(if parent == ROOT && !self.config.account_root { TOP } else { parent });
+        self.made(parent).pin_inner();
+        node.pin();
+        Ok(node)
+    }
+
+    /// Removes a group: at once if nothing is charged to it, else it is dying until the last byte is released.
+    pub(crate) fn remove(&'static self, node: &'static Node) -> Result<(), GroupError> {
+        let mut tree = self.tree.lock();
+        tree.check_removal(node.id)?;
+        self.take_offline(&mut tree, node);
+        self.release_held(&mut tree, node.id);
+        Ok(())
+    }
+
+    fn take_offline(&'static self, tree: &mut Tree, node: &'static Node) {
+        node.counter.mark_offline();
+        if !mutation::active(Mutation::RemovalLeavesStocksOpen) {
+            drain::close(node);
+            closure::wait_settled(node);
+            drain::retire_caps(node);
+        }
+        tree.retire(node.id);
+    }
+
+    /// Releases a dying group that holds nothing any more and that nobody has a handle on; else does nothing.
+    pub(crate) fn release_if_done(&'static self, node: &'static Node) {
+        self.release_held(&mut self.tree.lock(), node.id);
+    }
+
+    fn release_held(&'static self, tree: &mut Tree, id: GroupId) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let node = self.made(id);
+            // In this order: in a dying group usage only falls outside the tree lock, and a handle comes only from another
+            // handle or from a charge with bytes (`node` I3). So zero here stays zero.
+            let done = matches!(tree.state(id), State::Dying { .. }) && node.counter.usage() == 0 && !node.is_pinned();
+            if !done {
+                break;
+            }
+            next = tree.release(id);
+            if let Some(parent) = next {
+                self.made(parent).unpin_inner();
+            }
+        }
+        if tree.retired && tree.in_use() == 0 && !cfg!(memgroup_loom) {
+            tree.retired = false;
+            POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(self);
+        }
+    }
+
+    /// The path of the group that had this generation of a place, while it is there.
+    pub(crate) fn path_of(&'static self, id: GroupId, generation: u32) -> Option<String> {
+        let tree = self.tree.lock();
+        let here = tree.state(id) != State::Free && self.made(id).generation() == generation;
+        here.then(|| tree.path(id))
+    }
+
+    /// Counts one more `Hierarchy` or `Group`.
+    pub(crate) fn hold(&self) {
+        // ORDERING: Relaxed; the holder has a handle, or a charge with bytes, already.
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gives one back; after the last one nothing can be charged any more, so all groups are removed.
+    pub(crate) fn let_go(&'static self) {
+        // ORDERING: AcqRel; what was done through the handles precedes what the last one starts.
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 && !cfg!(memgroup_loom) {
+            self.retire();
+        }
+    }
+
+    #[cold]
+    fn retire(&'static self) {
+        let mut tree = self.tree.lock();
+        // ORDERING: Acquire; a charge with bytes may have given out a new handle meanwhile, whose end comes here again.
+        if self.handles.load(Ordering::Acquire) != 0 || tree.retired {
+            return;
+        }
+        tree.retired = true;
+        let online: Vec<GroupId> = match tree.state(ROOT) {
+            State::Online => tree.subtree(ROOT).collect(),
+            State::Dying { .. } | State::Free => Vec::new(),
+        };
+        for &id in online.iter().rev() {
+            self.take_offline(&mut tree, self.made(id));
+            self.release_held(&mut tree, id);
+        }
+    }
+}

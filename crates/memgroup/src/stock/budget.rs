@@ -1,0 +1,109 @@
+//! Budget: how much all groups together may prepay in one slot.
+//!
+//! A stock reserves its cap here before it holds a byte, and keeps it until it is evicted or its group removed, so the
+//! prepaid total of a slot never exceeds the budget. (A drain takes the bytes and leaves the cap: giving that back would
+//! touch a second remote line for every slot.) The reserve moves on misses only. When nothing is left, a clock hand visits a
+//! few of the slot's stocks: one that served charges since the last visit is spared (its attempts are harvested), one
+//! that served none is returned to the counters and its reserve passed on.
+//!
+//! - I1. Σ bytes of a slot's words ≤ Σ caps of its words ≤ `reserved` of the slot ≤ budget.
+//! - P1. A visit is bounded: eight stocks, no lock.
+
+use memgroup_percpu::PerCpu;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
+
+use super::word::Word;
+use crate::chain;
+use crate::shared::Shared;
+use crate::group::GroupId;
+use crate::node::Node;
+
+const VISITS: u32 = 8;
+
+/// The reserves of every slot of one hierarchy.
+pub(crate) struct Budget {
+    reserved: PerCpu<AtomicU64>,
+    hand: PerCpu<AtomicU64>,
+    limit_bytes: u64,
+}
+
+impl Budget {
+    pub(crate) fn new(slots: usize, limit_bytes: u64) -> Budget {
+        Budget { reserved: PerCpu::new(slots), hand: PerCpu::new(slots), limit_bytes }
+    }
+
+    /// Takes `bytes` out of the slot's budget, all or nothing.
+    pub(crate) fn reserve(&self, slot: usize, bytes: u64) -> bool {
+        let reserved = self.reserved.get(slot);
+        // ORDERING: Relaxed throughout; the sum alone matters, every change is an RMW on it (I1).
+        reserved
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+                now.checked_add(bytes).filter(|&sum| sum <= self.limit_bytes)
+            })
+            .is_ok()
+    }
+
+    pub(crate) fn give_back(&self, slot: usize, bytes: u64) {
+        if bytes > 0 {
+            // ORDERING: Relaxed, as in `reserve`.
+            let before = self.reserved.get(slot).fetch_sub(bytes, Ordering::Relaxed);
+            debug_assert!(before >= bytes);
+        }
+    }
+
+    /// Bytes reserved now, slot by slot.
+    pub(crate) fn reserved(&self) -> impl Iterator<Item = u64> + '_ {
+        // ORDERING: Relaxed; a report.
+        self.reserved.iter().map(|reserved| reserved.load(Ordering::Relaxed))
+    }
+}
+
+/// Takes `bytes` out of the budget of `slot`, if need be from stocks that lie idle there.
+pub(crate) fn reserve(shared: &'static Shared, slot: usize, bytes: u64) -> bool {
+    shared.budget.reserve(slot, bytes) || (evict_idle(shared, slot, bytes) && shared.budget.reserve(slot, bytes))
+}
+
+/// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up.
+#[cold]
+fn evict_idle(shared: &'static Shared, slot: usize, wanted: u64) -> bool {
+    let groups = u64::from(shared.places());
+    let mut freed = 0;
+    for _ in 0..u64::from(VISITS).min(groups) {
+        // ORDERING: Relaxed; where the hand stands is a matter of fairness only.
+        let at = shared.budget.hand.get(slot).fetch_add(1, Ordering::Relaxed) % groups;
+        if let Some(node) = shared.node(GroupId(at as u32)) {
+            freed += visit(node, slot);
+        }
+        if freed >= wanted {
+            return true;
+        }
+    }
+    freed > 0
+}
+
+/// One stock under the hand: spared and harvested if it was used, else returned. Returns the reserve given back.
+fn visit(node: &'static Node, slot: usize) -> u64 {
+    let cell = node.stock.get(slot);
+    // ORDERING: Relaxed; the compare-and-swap below decides.
+    let word = Word(cell.load(Ordering::Relaxed));
+    if word.cap() == 0 || word.is_pending() || word.is_closed() {
+        return 0;
+    }
+    let spared = word.attempts() > 0;
+    let next = if spared { word.harvested() } else { word.retired().with_pending() };
+    // ORDERING: AcqRel; Acquire: the bytes taken were charged before they were put here, so their uncharge follows
+    // that charge. One attempt: a word that moves is not idle.
+    if cell.compare_exchange(word.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return 0;
+    }
+    node.stats.harvest(word.attempts());
+    if spared {
+        return 0;
+    }
+    // The node cannot be released under us: PENDING holds off removal's last look, and the bytes are still charged.
+    chain::uncharge_held(node, word.prepaid());
+    super::settle(node, slot, 0);
+    node.stats.count_drain(word.prepaid());
+    node.shared.budget.give_back(slot, word.cap());
+    word.cap()
+}

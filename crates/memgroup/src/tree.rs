@@ -1,0 +1,269 @@
+//! Tree: which groups there are, how they hang together, and when their places are given to others.
+//!
+//! Everything here is under the hierarchy's tree lock. Paths are walked and lists made here; the charge path never comes
+//! here but to be refused or to release the last byte of a removed group.
+//!
+//! ```text
+//!   Free ── create ──▶ Online ── remove ──▶ Dying ── release ──▶ Free
+//!                                           (usage 0, no handle)
+//! ```
+//!
+//! - I1. A group pins its parent from creation to release, so no chain ever leads through a free node.
+//! - I2. A dying group is in no child list; its name may be used again at once.
+//! - I3. Walking a subtree allocates nothing: it may happen inside somebody's allocator.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use crate::error::GroupError;
+use crate::group::GroupId;
+use crate::name;
+use crate::node::TOP;
+
+/// The root's place.
+pub(crate) const ROOT: GroupId = GroupId(0);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Free,
+    Online,
+    Dying { since: Instant },
+}
+
+struct Entry {
+    state: State,
+    name: String,
+    depth: u32,
+    parent: GroupId,
+    first_child: GroupId,
+    next_sibling: GroupId,
+    previous_sibling: GroupId,
+    children: BTreeMap<String, GroupId>,
+}
+
+impl Entry {
+    fn free() -> Entry {
+        Entry {
+            state: State::Free,
+            name: String::new(),
+            depth: 0,
+            parent: TOP,
+            first_child: TOP,
+            next_sibling: TOP,
+            previous_sibling: TOP,
+            children: BTreeMap::new(),
+        }
+    }
+}
+
+/// The tree of one hierarchy.
+pub(crate) struct Tree {
+    entries: Vec<Entry>,
+    free: Vec<GroupId>,
+    in_use: u32,
+    groups_max: u32,
+    depth_max: u32,
+    /// No handle is left anywhere; the hierarchy waits for its last bytes.
+    pub(crate) retired: bool,
+}
+
+impl Tree {
+    pub(crate) fn new(groups_max: u32, depth_max: u32) -> Tree {
+        let root = Entry { state: State::Online, ..Entry::free() };
+        Tree { entries: vec![root], free: Vec::new(), in_use: 1, groups_max, depth_max, retired: false }
+    }
+
+    fn entry(&self, id: GroupId) -> &Entry {
+        &self.entries[id.0 as usize]
+    }
+
+    fn entry_mut(&mut self, id: GroupId) -> &mut Entry {
+        &mut self.entries[id.0 as usize]
+    }
+
+    pub(crate) fn state(&self, id: GroupId) -> State {
+        self.entry(id).state
+    }
+
+    pub(crate) fn depth(&self, id: GroupId) -> u32 {
+        self.entry(id).depth
+    }
+
+    pub(crate) fn name(&self, id: GroupId) -> &str {
+        &self.entry(id).name
+    }
+
+    pub(crate) fn parent(&self, id: GroupId) -> Option<GroupId> {
+        Some(self.entry(id).parent).filter(|&parent| parent != TOP)
+    }
+
+    /// Groups in use: online ones and dying ones.
+    pub(crate) fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
+    /// The path of a group, of a dying one too.
+    pub(crate) fn path(&self, id: GroupId) -> String {
+        if id == ROOT {
+            return "/".to_owned();
+        }
+        let mut names = Vec::new();
+        let mut at = id;
+        while let Some(parent) = self.parent(at) {
+            names.push(self.name(at));
+            at = parent;
+        }
+        names.iter().rev().fold(String::new(), |path, name| path + "/" + name)
+    }
+
+    fn path_below(&self, parent: GroupId, name: &str) -> String {
+        let above = self.path(parent);
+        if parent == ROOT { format!("/{name}") } else { format!("{above}/{name}") }
+    }
+
+    pub(crate) fn lookup(&self, path: &str) -> Result<GroupId, GroupError> {
+        let mut at = ROOT;
+        for component in name::components(path)? {
+            at = *self.entry(at).children.get(component).ok_or_else(|| GroupError::NotFound {
+                path: path.to_owned(),
+                missing: self.path_below(at, component),
+            })?;
+        }
+        Ok(at)
+    }
+
+    /// Makes a place for a child of `parent`; the caller makes the node ready.
+    pub(crate) fn create(&mut self, parent: GroupId, name: &str) -> Result<GroupId, GroupError> {
+        name::check(name)?;
+        if self.state(parent) != State::Online {
+            return Err(GroupError::Offline { path: self.path(parent) });
+        }
+        if self.entry(parent).children.contains_key(name) {
+            return Err(GroupError::Exists { path: self.path_below(parent, name) });
+        }
+        let depth = self.depth(parent) + 1;
+        if depth > self.depth_max {
+            return Err(GroupError::TooDeep { path: self.path_below(parent, name), depth_max: self.depth_max });
+        }
+        if self.in_use == self.groups_max {
+            return Err(GroupError::TooMany { groups_max: self.groups_max });
+        }
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::free());
+            GroupId(self.entries.len() as u32 - 1)
+        });
+        self.in_use += 1;
+        *self.entry_mut(id) =
+            Entry { state: State::Online, name: name.to_owned(), depth, parent, ..Entry::free() };
+        self.link(id);
+        Ok(id)
+    }
+
+    fn link(&mut self, id: GroupId) {
+        let parent = self.entry(id).parent;
+        let name = self.name(id).to_owned();
+        let next = std::mem::replace(&mut self.entry_mut(parent).first_child, id);
+        self.entry_mut(parent).children.insert(name, id);
+        self.entry_mut(id).next_sibling = next;
+        if next != TOP {
+            self.entry_mut(next).previous_sibling = id;
+        }
+    }
+
+    /// Whether `id` may be removed now.
+    pub(crate) fn check_removal(&self, id: GroupId) -> Result<(), GroupError> {
+        let entry = self.entry(id);
+        if id == ROOT {
+            Err(GroupError::IsRoot)
+        } else if entry.state != State::Online {
+            Err(GroupError::Offline { path: self.path(id) })
+        } else if !entry.children.is_empty() {
+            Err(GroupError::HasChildren { path: self.path(id), children: entry.children.len() })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Online → Dying: out of its parent's list.
+    pub(crate) fn retire(&mut self, id: GroupId) {
+        let (parent, previous, next) = {
+            let entry = self.entry_mut(id);
+            entry.state = State::Dying { since: Instant::now() };
+            (entry.parent, std::mem::replace(&mut entry.previous_sibling, TOP), std::mem::replace(&mut entry.next_sibling, TOP))
+        };
+        if parent == TOP {
+            return;
+        }
+        let name = self.name(id).to_owned();
+        self.entry_mut(parent).children.remove(&name);
+        if previous == TOP {
+            self.entry_mut(parent).first_child = next;
+        } else {
+            self.entry_mut(previous).next_sibling = next;
+        }
+        if next != TOP {
+            self.entry_mut(next).previous_sibling = previous;
+        }
+    }
+
+    /// Dying → Free: the place may be given to another group. Returns the parent, whose pin the caller returns.
+    pub(crate) fn release(&mut self, id: GroupId) -> Option<GroupId> {
+        debug_assert!(matches!(self.state(id), State::Dying { .. }));
+        let parent = self.parent(id);
+        *self.entry_mut(id) = Entry::free();
+        self.in_use -= 1;
+        if id != ROOT {
+            self.free.push(id);
+        }
+        parent
+    }
+
+    /// The root of a hierarchy that is used again.
+    pub(crate) fn revive_root(&mut self) {
+        debug_assert!(self.in_use == 0 && self.state(ROOT) == State::Free);
+        self.in_use = 1;
+        self.retired = false;
+        *self.entry_mut(ROOT) = Entry { state: State::Online, ..Entry::free() };
+    }
+
+    pub(crate) fn children(&self, id: GroupId) -> impl Iterator<Item = GroupId> + '_ {
+        self.entry(id).children.values().copied()
+    }
+
+    /// `top` and all online groups below it, parents before children. Allocates nothing.
+    pub(crate) fn subtree(&self, top: GroupId) -> impl Iterator<Item = GroupId> + '_ {
+        std::iter::successors(Some(top), move |&at| {
+            let entry = self.entry(at);
+            if entry.first_child != TOP {
+                return Some(entry.first_child);
+            }
+            let mut climb = at;
+            while climb != top {
+                let next = self.entry(climb).next_sibling;
+                if next != TOP {
+                    return Some(next);
+                }
+                climb = self.entry(climb).parent;
+            }
+            None
+        })
+    }
+
+    /// All dying groups, oldest first.
+    pub(crate) fn dying(&self) -> Vec<(GroupId, Instant)> {
+        let mut dying: Vec<_> = (0..self.entries.len() as u32)
+            .map(GroupId)
+            .filter_map(|id| match self.state(id) {
+                State::Dying { since } => Some((id, since)),
+                State::Free | State::Online => None,
+            })
+            .collect();
+        dying.sort_by_key(|&(id, since)| (since, id.0));
+        dying
+    }
+
+    /// Places ever made, the root's included.
+    pub(crate) fn places(&self) -> u32 {
+        self.entries.len() as u32
+    }
+}
