@@ -1,1 +1,54 @@
-//! Atomics, locks and threads of memgroup: the standard library's, or loom's for model checking
+//! Atomics, locks and threads of memgroup: the standard library's, or [loom]'s for model checking.
+//!
+//! Every crate of memgroup that shares memory between threads takes its primitives from here, so that one and
+//! the same source is what ships and what the model checker explores.
+//!
+//! | here | in a normal build | with `--cfg memgroup_loom` |
+//! |---|---|---|
+//! | [`atomic`] | `core::sync::atomic` | `loom::sync::atomic` |
+//! | [`Mutex`], [`MutexGuard`] | `std::sync::Mutex` without poisoning | `loom::sync::Mutex` |
+//! | [`thread`] | `std::thread` | `loom::thread` |
+//! | [`spin::Wait`] | spins a little, then yields | yields at once |
+//! | [`thread_local!`] | `std::thread_local!`, const-initialised | `loom::thread_local!` |
+//! | [`global!`] | a plain `static` | `loom::lazy_static!`, made anew in each execution |
+//! | [`CachePadded`] | the same in both | the same in both |
+//! | `model`, `loom` | absent | `loom::model`, the crate `loom` |
+//!
+//! What is *not* here stays the standard library's in both builds: `Arc`, `OnceLock`, `Instant`. loom does not
+//! see synchronisation made through those; a model must not depend on it.
+//!
+//! # Two differences a caller meets
+//!
+//! - Constructors of loom's types are not `const` and work only inside a model. A static is therefore written with
+//!   [`global!`] and a thread-local with [`thread_local!`], which read the same in both builds.
+//! - loom checks `fence(SeqCst)` but treats a SeqCst *access* as AcqRel. A total order is written as a fence on both
+//!   sides, or drawn from a chain of read-modify-writes on one word.
+//!
+//! # Running models
+//!
+//! A model is a test named `loom...` behind `#[cfg(memgroup_loom)]`:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg memgroup_loom" cargo test --release -p <crate> loom
+//! ```
+//!
+//! Tests that are no models are compiled out under this cfg: loom's types panic outside a model.
+//! `LOOM_MAX_PREEMPTIONS=3` bounds a model that would otherwise not end, `LOOM_LOG=trace` prints the failing
+//! execution.
+//!
+//! [loom]: https://docs.rs/loom
+
+#![forbid(unsafe_code)]
+
+pub mod atomic;
+mod cache_padded;
+mod macros;
+mod mutex;
+pub mod spin;
+pub mod thread;
+
+pub use cache_padded::CachePadded;
+pub use mutex::{Mutex, MutexGuard};
+
+#[cfg(memgroup_loom)]
+pub use loom::{self, model};

@@ -17,6 +17,8 @@ pub(crate) enum Mutation {
     RefusalSkipsEmptyStocks,
     /// A batch is put into the stock before the counters are charged.
     DepositBeforeCharge,
+    /// An attempt that is undone on a closed stock leaves there what it had hidden.
+    UndoneAttemptIgnoresClosed,
     /// Removal leaves the stocks of the group open.
     RemovalLeavesStocksOpen,
 }

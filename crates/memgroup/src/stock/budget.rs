@@ -82,7 +82,7 @@ fn evict_idle(shared: &'static Shared, slot: usize, wanted: u64) -> bool {
 }
 
 /// One stock under the hand: spared and harvested if it was used, else returned. Returns the reserve given back.
-fn visit(node: &'static Node, slot: usize) -> u64 {
+pub(super) fn visit(node: &'static Node, slot: usize) -> u64 {
     let cell = node.stock.get(slot);
     // ORDERING: Relaxed; the compare-and-swap below decides.
     let word = Word(cell.load(Ordering::Relaxed));

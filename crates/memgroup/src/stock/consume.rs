@@ -109,7 +109,7 @@ fn harvest(node: &'static Node, slot: usize) {
 fn put_back(node: &'static Node, slot: usize, bytes: u64) {
     // ORDERING: AcqRel, as in `Node::refill`.
     let found = Word(node.stock.get(slot).fetch_add(word::refill_delta(bytes), Ordering::AcqRel));
-    if found.is_closed() {
+    if found.is_closed() && !mutation::active(Mutation::UndoneAttemptIgnoresClosed) {
         withdraw_closed(node, slot, bytes);
     }
 }

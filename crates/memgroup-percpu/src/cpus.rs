@@ -1,0 +1,141 @@
+//! How many CPUs there can be, and which one this thread is on, as the operating system tells it.
+
+#[cfg(all(target_os = "linux", not(miri), not(memgroup_loom)))]
+mod imp {
+    use crate::error::SlotError;
+
+    /// The CPU by way of the C library, which reads the rseq area or the vDSO. `u32::MAX` if it cannot tell.
+    #[inline]
+    pub(crate) fn getcpu_library() -> u32 {
+        // SAFETY: sched_getcpu has no arguments and touches no memory of ours.
+        unsafe { libc::sched_getcpu() }.cast_unsigned()
+    }
+
+    /// The CPU by way of the system call itself, which shares nothing with what it is compared to.
+    pub(crate) fn getcpu_kernel() -> Option<u32> {
+        let mut cpu = u32::MAX;
+        let no_node = core::ptr::null_mut::<u32>();
+        let no_cache = core::ptr::null_mut::<u8>();
+        // SAFETY: the call writes one u32 to `cpu`, which lives, and nothing through the null pointers.
+        let answer = unsafe { libc::syscall(libc::SYS_getcpu, &raw mut cpu, no_node, no_cache) };
+        (answer == 0).then_some(cpu)
+    }
+
+    pub(crate) fn getcpu_works() -> Result<(), SlotError> {
+        if getcpu_library() > i32::MAX as u32 {
+            return Err(SlotError::unavailable("getcpu", "sched_getcpu reports an error"));
+        }
+        Ok(())
+    }
+
+    /// The CPUs this thread may run on, if the system tells.
+    fn allowed_set() -> Option<libc::cpu_set_t> {
+        // SAFETY: a CPU set is an array of words, for which zero bytes are a value.
+        let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+        // SAFETY: the call writes at most the size it is told into `set`.
+        let answer = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+        (answer == 0).then_some(set)
+    }
+
+    /// How many CPUs this thread may run on; 0 if the system cannot tell.
+    pub(crate) fn allowed() -> usize {
+        // SAFETY: CPU_COUNT reads the set, which lives.
+        allowed_set().map_or(0, |set| unsafe { libc::CPU_COUNT(&set) }.cast_unsigned() as usize)
+    }
+
+    /// Keeps this thread off `cpu` from now on, if there is another for it and the system lets us.
+    pub(crate) fn keep_off(cpu: u32) {
+        let Some(mut set) = allowed_set() else { return };
+        if cpu >= libc::CPU_SETSIZE.cast_unsigned() {
+            return;
+        }
+        // SAFETY: the index is below the set's size.
+        unsafe { libc::CPU_CLR(cpu as usize, &mut set) };
+        // SAFETY: the call reads `set`, which lives, at its own size. An empty set is refused, and changes nothing.
+        unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
+    }
+
+    pub(super) fn configured() -> usize {
+        // SAFETY: sysconf reads no memory of ours; an unknown name gives -1.
+        let configured = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+        let listed = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok();
+        let listed = listed.and_then(|list| super::highest_of_list(&list)).map_or(0, |highest| highest + 1);
+        usize::try_from(configured).unwrap_or(0).max(listed)
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri), not(memgroup_loom))))]
+mod imp {
+    use crate::error::SlotError;
+
+    pub(crate) fn getcpu_library() -> u32 {
+        u32::MAX
+    }
+
+    #[cfg(not(memgroup_loom))]
+    pub(crate) fn getcpu_kernel() -> Option<u32> {
+        None
+    }
+
+    #[cfg(not(memgroup_loom))]
+    pub(crate) fn allowed() -> usize {
+        0
+    }
+
+    #[cfg(not(memgroup_loom))]
+    pub(crate) fn keep_off(_cpu: u32) {}
+
+    pub(crate) fn getcpu_works() -> Result<(), SlotError> {
+        Err(SlotError::unavailable(
+            "getcpu",
+            "sched_getcpu is called on Linux only, and not under Miri or loom",
+        ))
+    }
+
+    pub(super) fn configured() -> usize {
+        0
+    }
+}
+
+#[cfg(not(memgroup_loom))]
+pub(crate) use imp::{allowed, getcpu_kernel, keep_off};
+pub(crate) use imp::{getcpu_library, getcpu_works};
+
+use std::sync::OnceLock;
+
+/// One more than the highest CPU number this machine can ever show, at least 1. Asked once.
+pub(crate) fn possible() -> usize {
+    static POSSIBLE: OnceLock<usize> = OnceLock::new();
+    *POSSIBLE.get_or_init(|| {
+        let running = std::thread::available_parallelism().map_or(1, usize::from);
+        imp::configured().max(running)
+    })
+}
+
+/// The highest number in a list of CPUs such as `0-3,8-11`.
+#[cfg(not(memgroup_loom))]
+#[cfg_attr(any(miri, not(target_os = "linux")), allow(dead_code))]
+fn highest_of_list(list: &str) -> Option<usize> {
+    list.trim().split(',').filter_map(|range| range.rsplit('-').next()?.trim().parse().ok()).max()
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_cpu_of_a_list_is_found_whatever_its_form() {
+        assert_eq!(highest_of_list("0-1\n"), Some(1));
+        assert_eq!(highest_of_list("0\n"), Some(0));
+        assert_eq!(highest_of_list("0-3,8-11,5\n"), Some(11));
+        assert_eq!(highest_of_list("\n"), None);
+    }
+
+    #[test]
+    fn there_is_at_least_the_cpu_this_runs_on() {
+        assert!(possible() >= 1);
+        if let Some(cpu) = getcpu_kernel() {
+            assert!((cpu as usize) < possible(), "on CPU {cpu} of {}", possible());
+        }
+    }
+}

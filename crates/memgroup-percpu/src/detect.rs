@@ -1,0 +1,118 @@
+//! Choosing the slot source at start-up.
+
+use core::fmt;
+use std::sync::OnceLock;
+
+use crate::error::SlotError;
+#[cfg(not(memgroup_loom))]
+use crate::selftest;
+use crate::source::SlotSource;
+
+/// The environment variable that overrides the choice.
+pub const VARIABLE: &str = "MEMGROUP_SLOTS";
+
+/// What was chosen for this process, and why not something else. Printed, it is one line.
+#[derive(Clone, Debug)]
+pub struct SlotReport {
+    chosen: SlotSource,
+    by_variable: bool,
+    rejected: Vec<SlotError>,
+}
+
+impl SlotReport {
+    /// The source that [`SlotSource::detect`] gives.
+    #[must_use]
+    pub fn chosen(&self) -> SlotSource {
+        self.chosen
+    }
+
+    /// Whether the environment variable chose it; else the self-test did.
+    #[must_use]
+    pub fn by_variable(&self) -> bool {
+        self.by_variable
+    }
+
+    /// What was not chosen and why, in the order of trial: a value of the environment variable that cannot be used,
+    /// then the sources that failed the self-test.
+    #[must_use]
+    pub fn rejected(&self) -> &[SlotError] {
+        &self.rejected
+    }
+}
+
+impl fmt::Display for SlotReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slots = self.chosen.slots();
+        let by = if self.by_variable { VARIABLE } else { "self-test" };
+        write!(f, "{}, {slots} slot{}, by {by}", self.chosen.name(), if slots == 1 { "" } else { "s" })?;
+        self.rejected.iter().try_for_each(|error| write!(f, "; failed to {error}"))
+    }
+}
+
+impl SlotSource {
+    /// The best source that works here, chosen once in a process and the same ever after.
+    ///
+    /// If `MEMGROUP_SLOTS` names a source that can be used, it is that one. Else each of `mm_cid`, `cpu_id`, `getcpu`
+    /// is put to a self-test and the first to pass is taken; if none passes, the thread hash over the possible CPUs.
+    /// A value of the variable that cannot be used does not stop the process: it stands in [`report`](Self::report),
+    /// and [`from_env`](Self::from_env) returns it as an error to those who would rather stop.
+    ///
+    /// # The self-test
+    ///
+    /// A candidate must be there at all (see its constructor) and always read a number below that of the possible CPUs.
+    /// `cpu_id` and `getcpu` must agree, in 256 readings, with the `getcpu` system call wherever the thread was not
+    /// moved meanwhile. For `mm_cid`, a helper thread is started for the time of the test, on another CPU than the
+    /// caller's: the two threads must read different ids in seven of eight readings at which they ran on different
+    /// CPUs. Where that cannot be seen (one CPU allowed, or a machine so busy that the two hardly run together)
+    /// `mm_cid` is not taken, and `cpu_id` serves as well. The affinity of no other thread is changed. The test takes
+    /// some 0.3 ms, up to 30 ms where every CPU is busy; it gives up after a fixed number of readings.
+    ///
+    /// Under loom, it is two virtual slots, without a test.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::report().chosen
+    }
+
+    /// How [`detect`](Self::detect) chose, for reports to people.
+    pub fn report() -> &'static SlotReport {
+        static REPORT: OnceLock<SlotReport> = OnceLock::new();
+        REPORT.get_or_init(choose)
+    }
+
+    /// What `MEMGROUP_SLOTS` asks for now: `mm_cid`, `cpu_id`, `getcpu`, `hash`, `hash:N` or `virtual:N`; `None` if the
+    /// variable is not set, or empty.
+    ///
+    /// # Errors
+    ///
+    /// [`SlotError::Variable`] if it names no source, one that is not available here, or a bad number of slots.
+    pub fn from_env() -> Result<Option<Self>, SlotError> {
+        let Some(value) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else {
+            return Ok(None);
+        };
+        let source = value.to_string_lossy().parse();
+        source.map(Some).map_err(|cause| SlotError::Variable { cause: Box::new(cause) })
+    }
+}
+
+#[cfg(memgroup_loom)]
+fn choose() -> SlotReport {
+    let chosen = SlotSource::virtual_slots(2).unwrap_or_else(|_| SlotSource::hash_of_cpus());
+    SlotReport { chosen, by_variable: false, rejected: Vec::new() }
+}
+
+#[cfg(not(memgroup_loom))]
+fn choose() -> SlotReport {
+    let mut rejected = Vec::new();
+    match SlotSource::from_env() {
+        Ok(Some(chosen)) => return SlotReport { chosen, by_variable: true, rejected },
+        Ok(None) => {}
+        Err(error) => rejected.push(error),
+    }
+    for candidate in [selftest::mm_cid, selftest::cpu_id, selftest::getcpu] {
+        match candidate() {
+            Ok(chosen) => return SlotReport { chosen, by_variable: false, rejected },
+            Err(error) => rejected.push(error),
+        }
+    }
+    SlotReport { chosen: SlotSource::hash_of_cpus(), by_variable: false, rejected }
+}

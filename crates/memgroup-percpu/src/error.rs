@@ -1,0 +1,70 @@
+//! Why a slot source cannot be had.
+
+use core::fmt;
+
+use crate::source::SLOTS_MAX;
+
+/// Why a [`SlotSource`](crate::SlotSource) could not be made. Printed, it completes the phrase "failed to ...".
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SlotError {
+    /// This kind of source does not work on this machine, in this process or in this build.
+    Unavailable {
+        /// The source's name, such as `mm_cid`.
+        kind: &'static str,
+        /// What is missing.
+        reason: String,
+    },
+    /// A number of slots that is not within 1..=4096.
+    Count {
+        /// The source's name, such as `virtual`.
+        kind: &'static str,
+        /// The number asked for, as written.
+        asked: String,
+    },
+    /// A text that names no source.
+    Unknown {
+        /// The text.
+        spec: String,
+    },
+    /// The environment variable `MEMGROUP_SLOTS` is set to something that cannot be used.
+    Variable {
+        /// What is wrong with its value.
+        cause: Box<SlotError>,
+    },
+}
+
+impl SlotError {
+    pub(crate) fn unavailable(kind: &'static str, reason: impl Into<String>) -> Self {
+        Self::Unavailable { kind, reason: reason.into() }
+    }
+}
+
+impl fmt::Display for SlotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable { kind, reason } => write!(f, "use slot source {kind}: {reason}"),
+            Self::Count { kind, asked } => {
+                write!(
+                    f,
+                    "use slot source {kind} with {asked:?} slots: expected a number from 1 to {SLOTS_MAX}"
+                )
+            }
+            Self::Unknown { spec } => write!(
+                f,
+                "parse slot source {spec:?}: expected mm_cid, cpu_id, getcpu, hash, hash:N or virtual:N \
+                 (N from 1 to {SLOTS_MAX})"
+            ),
+            Self::Variable { cause } => write!(f, "apply environment variable {}: {cause}", crate::VARIABLE),
+        }
+    }
+}
+
+impl core::error::Error for SlotError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Variable { cause } => Some(cause),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Which slot am I on?
+//!
+//!   current():  kind == rseq? ── load fs:[offset] ──┐
+//!               else the kind's own way (cold half) ─┴─▶ raw < slots? ── raw
+//!                                                        else raw mod slots (cold)
+//!
+//! - I1. `current() < slots()`, whatever the raw source says.
+//! - I2. `slots` is at least 1.
+//! - B1. The answer may be stale when it is used: the thread may have moved to another CPU since, and two threads may
+//!   use one slot at the same time.
+
+use core::fmt;
+
+use crate::error::SlotError;
+use crate::{cpus, number, rseq};
+
+/// The most slots a virtual or hashing source can have.
+pub(crate) const SLOTS_MAX: usize = 4096;
+
+/// Tells the calling thread which slot it is on: a small value, chosen once and copied to wherever it is used.
+///
+/// | source | which slot | ns |
+/// |---|---|---|
+/// | [`mm_cid`](Self::mm_cid) | rseq's concurrency id, which follows the number of *running threads*: few slots are ever touched | 0.3-0.4 |
+/// | [`cpu_id`](Self::cpu_id) | rseq's CPU number | 0.4-0.5 |
+/// | [`getcpu`](Self::getcpu) | the CPU number by `sched_getcpu` | 2.4-4 |
+/// | [`thread_hash`](Self::thread_hash) | a number of the thread's own, spread over n slots | 3 |
+/// | [`virtual_slots`](Self::virtual_slots) | what [`pin_virtual`](crate::pin_virtual) says, else the thread's number modulo n | 3 |
+///
+/// # What a wrong slot can break
+///
+/// Nothing but speed. An answer is a hint: it can be stale by the time it is used (the thread was moved), shared (two
+/// threads on one slot at once), and a broken kernel could give every thread the same. Whoever uses a slot changes its
+/// copy by atomic read-modify-writes only, so no update is lost and none is counted twice; what a wrong slot costs is a
+/// cache line that travels, or a slot more that is touched. The answer is always below [`slots`](Self::slots), so it
+/// never leads out of the memory.
+///
+/// ```
+/// # #[cfg(not(memgroup_loom))] {
+/// use memgroup_percpu::SlotSource;
+///
+/// let source = SlotSource::detect();
+/// assert!(source.current() < source.slots());
+///
+/// let sixteen: SlotSource = "virtual:16".parse()?;
+/// assert_eq!((sixteen.name(), sixteen.slots()), ("virtual", 16));
+/// # }
+/// # Ok::<(), memgroup_percpu::SlotError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SlotSource {
+    kind: Kind,
+    slots: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Rseq(rseq::Field, Word),
+    Getcpu,
+    Hash,
+    Virtual,
+}
+
+/// Which word of the rseq area; it matters to the name only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    MmCid,
+    CpuId,
+}
+
+const _: () =
+    assert!(size_of::<SlotSource>() <= 16, "a slot source is copied into every hierarchy and hot structure");
+
+impl SlotSource {
+    /// The kernel's concurrency id of this thread (`mm_cid` of its rseq area): ids are dense, and threads that run at
+    /// the same time have different ones. It has as many slots as there are possible CPUs.
+    ///
+    /// Checks that the area is there and registered; [`detect`](Self::detect) tests more.
+    ///
+    /// # Errors
+    ///
+    /// [`SlotError::Unavailable`] unless x86_64, Linux 6.3 or newer and glibc 2.35 or newer, with rseq not turned off.
+    pub fn mm_cid() -> Result<Self, SlotError> {
+        Ok(Self::of_cpus(Kind::Rseq(rseq::mm_cid()?, Word::MmCid)))
+    }
+
+    /// The CPU this thread runs on, from its rseq area. It has as many slots as there are possible CPUs.
+    ///
+    /// Checks that the area is there and registered; [`detect`](Self::detect) tests more.
+    ///
+    /// # Errors
+    ///
+    /// [`SlotError::Unavailable`] unless x86_64 Linux with glibc 2.35 or newer and rseq not turned off.
+    pub fn cpu_id() -> Result<Self, SlotError> {
+        Ok(Self::of_cpus(Kind::Rseq(rseq::cpu_id()?, Word::CpuId)))
+    }
+
+    /// The CPU this thread runs on, by `sched_getcpu`. It has as many slots as there are possible CPUs.
+    ///
+    /// # Errors
+    ///
+    /// [`SlotError::Unavailable`] unless Linux, with a C library that can tell the CPU.
+    pub fn getcpu() -> Result<Self, SlotError> {
+        cpus::getcpu_works()?;
+        Ok(Self::of_cpus(Kind::Getcpu))
+    }
+
+    /// A fixed slot for each thread, out of `slots`: threads are numbered as they come and spread by a multiplicative
+    /// hash. Works everywhere.
+    ///
+    /// # Errors
+    ///
+    /// [`SlotError::Count`] unless `slots` is within 1..=4096.
+    pub fn thread_hash(slots: usize) -> Result<Self, SlotError> {
+        Self::counted(Kind::Hash, slots)
+    }
+
+    /// `slots` slots that have nothing to do with the machine, for tests and experiments: a thread uses the slot that
+    /// it pinned with [`pin_virtual`](crate::pin_virtual), else its number modulo `slots`.
+    ///
+    /// # Errors
+    ///
+    /// [`SlotError::Count`] unless `slots` is within 1..=4096.
+    pub fn virtual_slots(slots: usize) -> Result<Self, SlotError> {
+        Self::counted(Kind::Virtual, slots)
+    }
+
+    /// A thread hash over as many slots as there are possible CPUs: the source that nothing can take away.
+    pub(crate) fn hash_of_cpus() -> Self {
+        Self::of_cpus(Kind::Hash)
+    }
+
+    fn of_cpus(kind: Kind) -> Self {
+        let slots = cpus::possible().min(crate::percpu::SLOTS_MAX);
+        Self { kind, slots: slots as u32 }
+    }
+
+    fn counted(kind: Kind, slots: usize) -> Result<Self, SlotError> {
+        if !(1..=SLOTS_MAX).contains(&slots) {
+            return Err(SlotError::Count { kind: kind.name(), asked: slots.to_string() });
+        }
+        Ok(Self { kind, slots: slots as u32 })
+    }
+
+    /// The slot to use now, always below [`slots`](Self::slots). A hint, see [what a wrong slot can
+    /// break](Self#what-a-wrong-slot-can-break). Never allocates, never makes a system call except where
+    /// `sched_getcpu` does, and orders nothing.
+    #[inline]
+    #[must_use]
+    pub fn current(self) -> usize {
+        let raw = match self.kind {
+            Kind::Rseq(field, _) => field.read(),
+            other => elsewhere(other, self.slots),
+        };
+        if raw < self.slots { raw as usize } else { self.wrap(raw) }
+    }
+
+    /// The raw value, before it is brought into range.
+    #[cfg(not(memgroup_loom))]
+    pub(crate) fn raw(self) -> u32 {
+        elsewhere(self.kind, self.slots)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wrap(self, raw: u32) -> usize {
+        (raw % self.slots) as usize
+    }
+
+    /// How many slots there are: one more than the largest that [`current`](Self::current) can give.
+    #[inline]
+    #[must_use]
+    pub fn slots(self) -> usize {
+        self.slots as usize
+    }
+
+    /// `mm_cid`, `cpu_id`, `getcpu`, `hash` or `virtual`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.kind.name()
+    }
+}
+
+/// The raw value of a source that is not in the rseq area. Outlined, so that the half that is inlined everywhere is one
+/// branch and two loads.
+#[inline(never)]
+fn elsewhere(kind: Kind, slots: u32) -> u32 {
+    match kind {
+        Kind::Virtual => match number::pinned() {
+            // Compared first: a division costs more than the rest.
+            Some(slot) if slot < slots as usize => slot as u32,
+            Some(slot) => (slot % slots as usize) as u32,
+            None => number::current(),
+        },
+        Kind::Hash => spread(number::current(), slots),
+        Kind::Getcpu => cpus::getcpu_library(),
+        Kind::Rseq(field, _) => field.read(),
+    }
+}
+
+/// Fibonacci hashing: numbers given out in turn fall on slots that are far apart, and so do every second or every
+/// eighth of them, which a plain remainder would put on a fraction of the slots.
+#[inline]
+fn spread(number: u32, slots: u32) -> u32 {
+    let mixed = number.wrapping_mul(0x9E37_79B9);
+    ((u64::from(mixed) * u64::from(slots)) >> 32) as u32
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Rseq(_, Word::MmCid) => rseq::MM_CID,
+            Self::Rseq(_, Word::CpuId) => rseq::CPU_ID,
+            Self::Getcpu => "getcpu",
+            Self::Hash => "hash",
+            Self::Virtual => "virtual",
+        }
+    }
+}
+
+impl fmt::Debug for SlotSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotSource").field("name", &self.name()).field("slots", &self.slots).finish()
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+pub(crate) mod tests {
+    use super::*;
+    use crate::pin_virtual;
+    use proptest::prelude::{any, proptest};
+    use std::collections::BTreeSet;
+
+    pub(crate) fn all_that_work_here() -> Vec<SlotSource> {
+        let specs =
+            ["mm_cid", "cpu_id", "getcpu", "hash", "hash:3", "virtual:1", "virtual:128", "virtual:4096"];
+        specs.iter().filter_map(|spec| spec.parse().ok()).collect()
+    }
+
+    #[test]
+    fn every_source_stays_below_its_slots_on_many_threads() {
+        for source in all_that_work_here() {
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        for _ in 0..10_000 {
+                            assert!(source.current() < source.slots(), "{source:?}");
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_raw_value_out_of_range_is_brought_into_it() {
+        for source in all_that_work_here() {
+            let narrow = SlotSource { slots: 1, ..source };
+            assert_eq!(narrow.current(), 0, "{source:?}");
+        }
+        let source = SlotSource::virtual_slots(5).unwrap();
+        assert_eq!(source.wrap(u32::MAX), u32::MAX as usize % 5);
+        let _pinned = pin_virtual(usize::MAX);
+        assert_eq!(source.current(), usize::MAX % 5);
+    }
+
+    #[test]
+    fn threads_pinned_to_virtual_slots_are_on_those_slots() {
+        let source = SlotSource::virtual_slots(8).unwrap();
+        let seen: BTreeSet<_> = std::thread::scope(|scope| {
+            let threads = (0..8).map(|slot| {
+                scope.spawn(move || {
+                    let _pinned = pin_virtual(slot);
+                    assert_eq!(source.current(), slot);
+                    source.current()
+                })
+            });
+            threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(seen, (0..8).collect());
+    }
+
+    #[test]
+    fn a_pin_gives_back_what_was_there_before() {
+        let source = SlotSource::virtual_slots(100).unwrap();
+        let unpinned = source.current();
+        {
+            let _outer = pin_virtual(unpinned + 1);
+            {
+                let _inner = pin_virtual(unpinned + 2);
+                assert_eq!(source.current(), (unpinned + 2) % 100);
+            }
+            assert_eq!(source.current(), (unpinned + 1) % 100);
+        }
+        assert_eq!(source.current(), unpinned);
+    }
+
+    #[test]
+    fn a_pin_moves_virtual_sources_only() {
+        let hash = SlotSource::thread_hash(64).unwrap();
+        let before = hash.current();
+        let _pinned = pin_virtual(before + 1);
+        assert_eq!(hash.current(), before);
+    }
+
+    #[test]
+    fn unpinned_threads_take_virtual_slots_in_turn() {
+        let source = SlotSource::virtual_slots(4096).unwrap();
+        let mine = source.current();
+        let other = std::thread::spawn(move || source.current()).join().unwrap();
+        assert_ne!(mine, other);
+        assert_eq!(source.current(), mine, "a thread keeps its number");
+    }
+
+    #[test]
+    fn thread_numbers_spread_over_the_slots_also_when_only_every_eighth_counts() {
+        for slots in [2, 8, 64, 128, 512] {
+            for step in [1, 2, 8] {
+                let used: BTreeSet<_> = (0..2 * slots).map(|turn| spread(turn * step, slots)).collect();
+                let share = used.len() as f64 / f64::from(slots);
+                // A remainder would reach 1/step.
+                assert!(share > 0.6, "{share} of {slots} slots by every {step}th thread");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_thread_s_hash_is_always_below_the_slots(number in any::<u32>(), slots in 1_u32..=8192) {
+            assert!(spread(number, slots) < slots);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A mutex without poisoning.
+//!
+//! - I1. A panic while the lock is held releases it and leaves no mark: the next `lock` returns the guard. Data behind
+//!   such a lock is therefore kept valid at every step, not only at the end of the critical section.
+//! - E1. unlock → lock: everything before the release happens before everything after the next acquisition.
+
+#[cfg(memgroup_loom)]
+use loom::sync as imp;
+#[cfg(not(memgroup_loom))]
+use std::sync as imp;
+
+use core::fmt;
+use std::sync::{PoisonError, TryLockError};
+
+/// Mutual exclusion around a `T`: `std::sync::Mutex` without poisoning, or loom's under `cfg(memgroup_loom)`.
+///
+/// ```
+/// # #[cfg(not(memgroup_loom))] {
+/// use memgroup_sync::Mutex;
+///
+/// static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// NAMES.lock().push("a".to_owned());
+/// assert_eq!(NAMES.lock().len(), 1);
+/// # }
+/// ```
+pub struct Mutex<T> {
+    inner: imp::Mutex<T>,
+}
+
+/// The right to use what a [`Mutex`] protects; dropping it unlocks.
+pub type MutexGuard<'a, T> = imp::MutexGuard<'a, T>;
+
+impl<T> Mutex<T> {
+    /// An unlocked mutex around `value`.
+    #[cfg(not(memgroup_loom))]
+    #[must_use]
+    pub const fn new(value: T) -> Self {
+        Self { inner: imp::Mutex::new(value) }
+    }
+
+    /// An unlocked mutex around `value`.
+    #[cfg(memgroup_loom)]
+    #[must_use]
+    pub fn new(value: T) -> Self {
+        Self { inner: imp::Mutex::new(value) }
+    }
+
+    /// Waits until the lock is free and takes it.
+    ///
+    /// A panic of an earlier holder is not reported. Locking twice on one thread never returns: it deadlocks or
+    /// panics, as `std::sync::Mutex` does.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the lock if it is free, else returns `None` at once.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.inner.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The value, once nobody else can lock it.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> fmt::Debug for Mutex<T> {
+    /// Never locks, so that a holder may be debugged.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_panic_of_the_holder_leaves_no_mark() {
+        let mutex = Mutex::new(1);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let mut guard = mutex.lock();
+            *guard = 2;
+            panic!("while the lock is held");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(*mutex.lock(), 2);
+        assert_eq!(mutex.try_lock().map(|guard| *guard), Some(2));
+        assert_eq!(mutex.into_inner(), 2);
+    }
+
+    #[test]
+    fn a_held_lock_refuses_a_try() {
+        let mutex = Mutex::new(());
+        let held = mutex.lock();
+        assert!(mutex.try_lock().is_none());
+        assert_eq!(format!("{mutex:?}"), "Mutex { .. }", "printing does not lock");
+        drop(held);
+        assert!(mutex.try_lock().is_some());
+    }
+}
+
+#[cfg(all(test, memgroup_loom))]
+mod loom_models {
+    use super::*;
+    use crate::atomic::{AtomicU64, Ordering};
+    use crate::thread;
+    use std::sync::Arc;
+
+    /// Two threads add one each, by a load and a store, within what `section` makes of it.
+    fn sum_after(section: fn(&Mutex<()>, &dyn Fn())) -> u64 {
+        let shared = Arc::new((Mutex::new(()), AtomicU64::new(0)));
+        let add = move |shared: &(Mutex<()>, AtomicU64)| {
+            section(&shared.0, &|| {
+                // ORDERING: Relaxed; the lock orders the two sections (E1).
+                let before = shared.1.load(Ordering::Relaxed);
+                // ORDERING: Relaxed, as above.
+                shared.1.store(before + 1, Ordering::Relaxed);
+            });
+        };
+        let other = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || add(&shared)
+        });
+        add(&shared);
+        other.join().unwrap();
+        // ORDERING: Relaxed; both adds are done, and joined.
+        shared.1.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn loom_e1_lock_sees_what_the_unlock_before_it_published() {
+        crate::model(|| {
+            let sum = sum_after(|mutex, body| {
+                let _held = mutex.lock();
+                body();
+            });
+            assert_eq!(sum, 2);
+        });
+    }
+
+    #[test]
+    fn loom_e1_a_try_that_succeeds_is_a_lock() {
+        crate::model(|| {
+            let sum = sum_after(|mutex, body| {
+                let _held = loop {
+                    match mutex.try_lock() {
+                        Some(held) => break held,
+                        None => thread::yield_now(),
+                    }
+                };
+                body();
+            });
+            assert_eq!(sum, 2);
+        });
+    }
+
+    /// The mutation: the lock is taken and released before the section.
+    #[test]
+    #[should_panic(expected = "both adds are counted")]
+    fn loom_finds_the_add_that_is_lost_when_the_lock_is_released_too_early() {
+        crate::model(|| {
+            let sum = sum_after(|mutex, body| {
+                drop(mutex.lock());
+                body();
+            });
+            assert!(sum == 2, "both adds are counted, not {sum}");
+        });
+    }
+}

@@ -1,0 +1,286 @@
+//! Models of the stock: every interleaving of a few calls, with up to three preemptions.
+//!
+//! The contrapositive of G1 makes a model of it: where all that is live, in flight and asked fits below the limit at
+//! every moment, no call may be refused. Each fault of `mutation` must make its model fail.
+
+use memgroup_sync::loom::thread;
+
+use super::budget;
+use super::drain;
+use super::word::Word;
+use crate::config::Config;
+use crate::error::ChargeErrorKind;
+use crate::mutation::{self, Mutation};
+use crate::node::Node;
+use crate::shared::Shared;
+use memgroup_percpu::SlotSource;
+use memgroup_sync::atomic::Ordering;
+
+const UNIT: u64 = 1024;
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = memgroup_sync::loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// A group of a hierarchy whose root is not accounted, so that the group's counter is the whole chain.
+fn lone_group(slots: usize, max: u64) -> &'static Node {
+    let source = SlotSource::virtual_slots(slots).unwrap();
+    let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
+    let shared = Shared::obtain(config.checked().unwrap());
+    let group = shared.create(shared.root(), "group").unwrap();
+    group.counter.set_max(max);
+    group
+}
+
+fn prepaid(node: &Node) -> u64 {
+    drain::peek(node).0
+}
+
+fn drain_all(node: &'static Node) -> u64 {
+    let _tree = node.shared.tree.lock();
+    drain::group(node)
+}
+
+/// At rest, with nothing charged: usage is what is prepaid, and a drain brings it to zero.
+fn assert_conserved(node: &'static Node) {
+    assert_eq!(node.counter.usage(), prepaid(node));
+    drain_all(node);
+    assert_eq!((node.counter.usage(), prepaid(node)), (0, 0));
+    for slot in 0..node.stock.slots() {
+        let word = Word(node.stock.get(slot).load(Ordering::Relaxed));
+        assert!(!word.is_pending() && word.bytes() == 0);
+    }
+}
+
+fn charges_on_one_slot_and_a_drain() {
+    let group = lone_group(1, 64 * UNIT);
+    let user = thread::spawn(move || {
+        group.charge_at(0, UNIT).unwrap();
+        group.uncharge_at(0, UNIT);
+    });
+    group.charge_at(0, UNIT).unwrap();
+    drain_all(group);
+    group.uncharge_at(0, UNIT);
+    user.join().unwrap();
+    assert_conserved(group);
+}
+
+#[test]
+fn consume_refill_and_drain_conserve() {
+    explore(charges_on_one_slot_and_a_drain);
+}
+
+#[test]
+#[should_panic]
+fn a_blind_swap_in_the_drain_is_caught() {
+    mutation::with(Mutation::DrainSwapsBlindly, || explore(charges_on_one_slot_and_a_drain));
+}
+
+#[test]
+fn an_overflow_and_a_drain_conserve() {
+    explore(|| {
+        let group = lone_group(1, 64 * UNIT);
+        group.charge_at(0, 4 * UNIT).unwrap();
+        group.charge_at(0, 4 * UNIT).unwrap();
+        let user = thread::spawn(move || group.uncharge_at(0, 4 * UNIT));
+        group.uncharge_at(0, 4 * UNIT);
+        drain_all(group);
+        user.join().unwrap();
+        assert_conserved(group);
+    });
+}
+
+#[test]
+fn an_eviction_and_a_charge_conserve() {
+    explore(|| {
+        let group = lone_group(1, 64 * UNIT);
+        group.charge_at(0, UNIT).unwrap();
+        group.uncharge_at(0, UNIT);
+        let user = thread::spawn(move || {
+            group.charge_at(0, UNIT).unwrap();
+            group.uncharge_at(0, UNIT);
+        });
+        // The first visit harvests, the second finds the stock idle or does not.
+        budget::visit(group, 0);
+        budget::visit(group, 0);
+        user.join().unwrap();
+        let reserved: u64 = group.shared.budget.reserved().sum();
+        assert_eq!(reserved, Word(group.stock.get(0).load(Ordering::Relaxed)).cap());
+        assert_conserved(group);
+    });
+}
+
+#[test]
+fn a_finished_uncharge_is_found_by_the_next_drain() {
+    explore(|| {
+        let group = lone_group(2, 64 * UNIT);
+        group.charge_at(1, UNIT).unwrap();
+        let freeing = thread::spawn(move || group.uncharge_at(1, UNIT));
+        freeing.join().unwrap();
+        let other = thread::spawn(move || drain_all(group));
+        drain_all(group);
+        // Two drains at once share the work; when either returns, nothing is left.
+        assert_eq!((group.counter.usage(), prepaid(group)), (0, 0));
+        other.join().unwrap();
+    });
+}
+
+fn a_small_and_a_large_charge_that_fit_together() {
+    let group = lone_group(2, 6 * UNIT);
+    let small = thread::spawn(move || {
+        // With all of the limit free this buys a batch; its surplus must never stand in the large one's way.
+        group.charge_at(1, UNIT).expect("one of six units is always free for it");
+    });
+    group.charge_at(0, 5 * UNIT).expect("five of six units are always free for it");
+    small.join().unwrap();
+    group.uncharge_at(0, 5 * UNIT);
+    group.uncharge_at(1, UNIT);
+    assert_conserved(group);
+}
+
+#[test]
+fn a_refusal_is_never_caused_by_stock() {
+    explore(a_small_and_a_large_charge_that_fit_together);
+}
+
+#[test]
+#[should_panic]
+fn deciding_without_waiting_for_batches_in_flight_is_caught() {
+    mutation::with(Mutation::RefusalIgnoresPending, || explore(a_small_and_a_large_charge_that_fit_together));
+}
+
+#[test]
+#[should_panic]
+fn closing_only_the_stocks_that_hold_something_is_caught() {
+    mutation::with(Mutation::RefusalSkipsEmptyStocks, || explore(a_small_and_a_large_charge_that_fit_together));
+}
+
+#[test]
+fn a_refill_between_sweep_and_refusal_refuses_nobody() {
+    explore(|| {
+        // Two units are prepaid in slot 1 or live there, one is asked for: three of three, at every moment.
+        let group = lone_group(2, 3 * UNIT);
+        group.charge_at(1, 2 * UNIT).unwrap();
+        group.uncharge_at(1, 2 * UNIT);
+        let other = thread::spawn(move || {
+            group.charge_at(1, 2 * UNIT).expect("two of three units are always free for it");
+            group.uncharge_at(1, 2 * UNIT);
+        });
+        group.charge_at(0, UNIT).expect("one of three units is always free for it");
+        other.join().unwrap();
+        group.uncharge_at(0, UNIT);
+        assert_conserved(group);
+    });
+}
+
+#[test]
+fn several_chargers_that_fail_at_once_are_refused_by_live_charges_only() {
+    explore(|| {
+        let group = lone_group(2, 2 * UNIT);
+        group.charge_at(1, UNIT).unwrap();
+        let other = thread::spawn(move || group.charge_at(1, UNIT));
+        let mine = group.charge_at(0, UNIT);
+        let others = other.join().unwrap();
+        // One unit is free: exactly one of the two gets it.
+        assert!(mine.is_ok() != others.is_ok());
+        let refused = mine.err().or(others.err()).unwrap();
+        assert_eq!((refused.kind(), refused.usage()), (ChargeErrorKind::Refused, 2 * UNIT));
+        group.uncharge_at(0, 2 * UNIT);
+        assert_conserved(group);
+    });
+}
+
+fn a_batch_and_a_charge_that_spends_it() {
+    let group = lone_group(1, 64 * UNIT);
+    let buyer = thread::spawn(move || group.charge_at(0, UNIT).unwrap());
+    group.charge_at(0, UNIT).unwrap();
+    assert!(group.counter.usage() >= UNIT, "what is spent was charged before");
+    buyer.join().unwrap();
+    group.uncharge_at(0, 2 * UNIT);
+    assert_conserved(group);
+}
+
+#[test]
+fn credit_is_charged_before_it_is_spent() {
+    explore(a_batch_and_a_charge_that_spends_it);
+}
+
+#[test]
+#[should_panic]
+fn a_deposit_before_its_charge_is_caught() {
+    mutation::with(Mutation::DepositBeforeCharge, || explore(a_batch_and_a_charge_that_spends_it));
+}
+
+fn a_removal_during_a_charge_and_its_uncharge() {
+    let group = lone_group(1, 64 * UNIT);
+    let root = group.shared.root();
+    let user = thread::spawn(move || match group.charge_at(0, UNIT) {
+        Ok(()) => group.uncharge_at(0, UNIT),
+        Err(error) => assert_eq!(error.kind(), ChargeErrorKind::Offline),
+    });
+    group.shared.remove(group).unwrap();
+    assert_eq!(group.charge_at(0, UNIT).unwrap_err().kind(), ChargeErrorKind::Offline);
+    user.join().unwrap();
+    assert_eq!((group.counter.usage(), prepaid(group), root.counter.usage()), (0, 0, 0));
+    // The last handle releases the place.
+    assert_eq!(group.shared.tree.lock().in_use(), 2);
+    group.unpin();
+    assert_eq!(group.shared.tree.lock().in_use(), 1);
+}
+
+#[test]
+fn a_removed_group_keeps_no_credit() {
+    explore(a_removal_during_a_charge_and_its_uncharge);
+}
+
+#[test]
+#[should_panic]
+fn a_removal_that_leaves_stocks_open_is_caught() {
+    mutation::with(Mutation::RemovalLeavesStocksOpen, || explore(a_removal_during_a_charge_and_its_uncharge));
+}
+
+fn a_removal_while_an_attempt_hides_the_stock() {
+    let group = lone_group(1, 64 * UNIT);
+    // One unit is live, one is prepaid.
+    group.charge_at(0, UNIT).unwrap();
+    assert!(prepaid(group) >= UNIT);
+    let user = thread::spawn(move || {
+        // Asks for more than is prepaid: hides it, fails, puts it back.
+        if group.charge_at(0, 3 * UNIT).is_ok() {
+            group.uncharge_at(0, 3 * UNIT);
+        }
+    });
+    group.shared.remove(group).unwrap();
+    user.join().unwrap();
+    assert_eq!((group.counter.usage(), prepaid(group)), (UNIT, 0));
+    group.uncharge_at(0, UNIT);
+    assert_eq!(group.counter.usage(), 0);
+}
+
+#[test]
+fn what_an_attempt_hides_is_returned_by_it() {
+    explore(a_removal_while_an_attempt_hides_the_stock);
+}
+
+#[test]
+#[should_panic]
+fn an_undone_attempt_that_ignores_the_mark_is_caught() {
+    mutation::with(Mutation::UndoneAttemptIgnoresClosed, || explore(a_removal_while_an_attempt_hides_the_stock));
+}
+
+#[test]
+fn the_last_byte_of_a_removed_group_releases_it_once() {
+    explore(|| {
+        let group = lone_group(1, 64 * UNIT);
+        group.charge_at(0, 2 * UNIT).unwrap();
+        group.shared.remove(group).unwrap();
+        let other = thread::spawn(move || group.uncharge_at(0, UNIT));
+        let handle = thread::spawn(move || group.unpin());
+        group.uncharge_at(0, UNIT);
+        other.join().unwrap();
+        handle.join().unwrap();
+        assert_eq!(group.shared.tree.lock().in_use(), 1);
+    });
+}
