@@ -49,23 +49,20 @@ pub(crate) const SLOTS_MAX: usize = 4096;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SlotSource {
-    kind: Kind,
+    /// Where the slot stands in the rseq area, for the kinds that read it there. Apart from `kind`, so that `current`
+    /// tests and loads two plain fields.
+    field: Option<rseq::Field>,
     slots: u32,
+    kind: Kind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Rseq(rseq::Field, Word),
+    MmCid,
+    CpuId,
     Getcpu,
     Hash,
     Virtual,
-}
-
-/// Which word of the rseq area; it matters to the name only.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
-    MmCid,
-    CpuId,
 }
 
 const _: () =
@@ -81,7 +78,7 @@ impl SlotSource {
     ///
     /// [`SlotError::Unavailable`] unless x86_64, Linux 6.3 or newer and glibc 2.35 or newer, with rseq not turned off.
     pub fn mm_cid() -> Result<Self, SlotError> {
-        Ok(Self::of_cpus(Kind::Rseq(rseq::mm_cid()?, Word::MmCid)))
+        Ok(Self { field: Some(rseq::mm_cid()?), ..Self::of_cpus(Kind::MmCid) })
     }
 
     /// The CPU this thread runs on, from its rseq area. It has as many slots as there are possible CPUs.
@@ -92,7 +89,7 @@ impl SlotSource {
     ///
     /// [`SlotError::Unavailable`] unless x86_64 Linux with glibc 2.35 or newer and rseq not turned off.
     pub fn cpu_id() -> Result<Self, SlotError> {
-        Ok(Self::of_cpus(Kind::Rseq(rseq::cpu_id()?, Word::CpuId)))
+        Ok(Self { field: Some(rseq::cpu_id()?), ..Self::of_cpus(Kind::CpuId) })
     }
 
     /// The CPU this thread runs on, by `sched_getcpu`. It has as many slots as there are possible CPUs.
@@ -132,25 +129,25 @@ impl SlotSource {
 
     fn of_cpus(kind: Kind) -> Self {
         let slots = cpus::possible().min(crate::percpu::SLOTS_MAX);
-        Self { kind, slots: slots as u32 }
+        Self { field: None, slots: slots as u32, kind }
     }
 
     fn counted(kind: Kind, slots: usize) -> Result<Self, SlotError> {
         if !(1..=SLOTS_MAX).contains(&slots) {
             return Err(SlotError::Count { kind: kind.name(), asked: slots.to_string() });
         }
-        Ok(Self { kind, slots: slots as u32 })
+        Ok(Self { field: None, slots: slots as u32, kind })
     }
 
     /// The slot to use now, always below [`slots`](Self::slots). A hint, see [what a wrong slot can
     /// break](Self#what-a-wrong-slot-can-break). Never allocates, never makes a system call except where
-    /// `sched_getcpu` does, and orders nothing.
+    /// `sched_getcpu` does, and orders nothing. By reference: a copy of the source would cost as much as the answer.
     #[inline]
     #[must_use]
-    pub fn current(self) -> usize {
-        let raw = match self.kind {
-            Kind::Rseq(field, _) => field.read(),
-            other => elsewhere(other, self.slots),
+    pub fn current(&self) -> usize {
+        let raw = match self.field {
+            Some(field) => field.read(),
+            None => elsewhere(self.kind, self.slots),
         };
         if raw < self.slots { raw as usize } else { self.wrap(raw) }
     }
@@ -158,7 +155,7 @@ impl SlotSource {
     /// The raw value, before it is brought into range.
     #[cfg(not(memgroup_loom))]
     pub(crate) fn raw(self) -> u32 {
-        elsewhere(self.kind, self.slots)
+        self.field.map_or_else(|| elsewhere(self.kind, self.slots), rseq::Field::read)
     }
 
     #[cold]
@@ -193,8 +190,7 @@ fn elsewhere(kind: Kind, slots: u32) -> u32 {
             None => number::current(),
         },
         Kind::Hash => spread(number::current(), slots),
-        Kind::Getcpu => cpus::getcpu_library(),
-        Kind::Rseq(field, _) => field.read(),
+        Kind::Getcpu | Kind::MmCid | Kind::CpuId => cpus::getcpu_library(),
     }
 }
 
@@ -209,8 +205,8 @@ fn spread(number: u32, slots: u32) -> u32 {
 impl Kind {
     fn name(self) -> &'static str {
         match self {
-            Self::Rseq(_, Word::MmCid) => rseq::MM_CID,
-            Self::Rseq(_, Word::CpuId) => rseq::CPU_ID,
+            Self::MmCid => rseq::MM_CID,
+            Self::CpuId => rseq::CPU_ID,
             Self::Getcpu => "getcpu",
             Self::Hash => "hash",
             Self::Virtual => "virtual",
