@@ -12,6 +12,7 @@
 //! | [`thread_local!`] | `std::thread_local!`, const-initialised | `loom::thread_local!` |
 //! | [`global!`] | a plain `static` | `loom::lazy_static!`, made anew in each execution |
 //! | [`CachePadded`] | the same in both | the same in both |
+//! | [`interleave::point`] | nothing, or a yield with `--cfg memgroup_yields` | nothing |
 //! | `model`, `loom` | absent | `loom::model`, the crate `loom` |
 //!
 //! What is *not* here stays the standard library's in both builds: `Arc`, `OnceLock`, `Instant`. loom does not
@@ -42,6 +43,7 @@
 
 pub mod atomic;
 mod cache_padded;
+pub mod interleave;
 mod macros;
 mod mutex;
 pub mod spin;

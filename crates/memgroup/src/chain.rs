@@ -8,8 +8,11 @@
 //! - B1. A charge that a high level refuses is seen at the levels below it for a moment; a smaller charge may miss
 //!   there because of it. `refusal` looks again before anybody is refused.
 
+use memgroup_sync::interleave;
+
 use crate::counter::{Reading, Verdict};
 use crate::node::Node;
+use crate::overrun;
 
 /// The level that refused, and what it saw.
 #[derive(Clone, Copy)]
@@ -66,6 +69,7 @@ pub(crate) fn try_charge_now(
     verdict: Verdict,
 ) -> Result<(), Refused> {
     let usage = node.counter.try_charge(bytes, verdict).map_err(|seen| Refused { node, seen })?;
+    interleave::point();
     if let Some(up) = until.next(node) {
         if let Err(refused) = try_charge_now(up, until, bytes, verdict) {
             // The caller's handle or bytes keep every level of this chain from being released.
@@ -80,8 +84,7 @@ pub(crate) fn try_charge_now(
 /// Charges every level whatever its limit. Fails, leaving nothing behind, only where a counter cannot hold it or
 /// (unless `offline_too`) the group is offline.
 pub(crate) fn charge_forced(node: &'static Node, bytes: u64, offline_too: bool) -> Result<(), Refused> {
-    let usage =
-        node.counter.charge_forced(bytes, offline_too).map_err(|seen| Refused { node, seen })?;
+    let now = node.counter.charge_forced(bytes, offline_too).map_err(|seen| Refused { node, seen })?;
     if let Some(up) = node.up() {
         // Above an online group all are online; above an offline one the caller holds the tree lock.
         if let Err(refused) = charge_forced(up, bytes, true) {
@@ -89,7 +92,7 @@ pub(crate) fn charge_forced(node: &'static Node, bytes: u64, offline_too: bool) 
             return Err(refused);
         }
     }
-    node.counter.raise_peak(usage);
+    node.counter.raise_peak(now.usage);
     Ok(())
 }
 
@@ -99,9 +102,13 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
     while let Some(node) = level {
         // Read before the bytes go: they are what keeps `node`, and then `up`, from being released.
         let up = until.next(node);
+        interleave::point();
         let left = node.counter.uncharge(bytes);
+        interleave::point();
         if left.usage == 0 && left.offline {
             node.shared.release_if_done(node);
+        } else if left.over {
+            overrun::end_if_over(node);
         }
         level = up;
     }

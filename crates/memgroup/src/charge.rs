@@ -6,6 +6,7 @@ use crate::chain::{self, Until};
 use crate::error::ChargeError;
 use crate::group::{Group, GroupId};
 use crate::node::Node;
+use crate::overrun;
 use crate::stock::consume;
 
 /// Bytes accounted to a group and all its ancestors; dropping it uncharges them.
@@ -53,13 +54,17 @@ impl Charge {
             return Ok(());
         }
         let refused = match chain::charge_forced(node, bytes, false) {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                overrun::begin_if_over(node);
+                return Ok(());
+            }
             Err(refused) => refused,
         };
         if refused.seen.offline {
             // In a removed group usage rises only under the tree lock (`node` I3).
-            let _tree = node.shared.tree.lock();
+            let tree = node.shared.tree.lock();
             return chain::charge_forced(node, bytes, true)
+                .map(|()| overrun::begin_if_over_held(&tree, node))
                 .map_err(|refused| ChargeError::of(refused.node, refused.seen_online(), bytes));
         }
         Err(ChargeError::of(refused.node, refused.seen, bytes))

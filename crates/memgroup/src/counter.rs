@@ -1,8 +1,8 @@
 //! Counter: the usage and the limit of one group.
 //!
 //! ```text
-//!   word   63 ........ 49 | 48      | 47 ............ 0
-//!          epoch          | OFFLINE | usage in bytes        one atomic; every change of usage is an RMW on it
+//!   word   63 ........ 50 | 49   | 48      | 47 ......... 0
+//!          epoch          | OVER | OFFLINE | usage in bytes     one atomic; every change of usage is an RMW on it
 //!   max[0], max[1]          the limit in force is max[epoch & 1]
 //! ```
 //!
@@ -14,8 +14,10 @@
 //! - I1. usage never *rises* above the limit in force, not for a moment, except by `charge_forced`.
 //! - I2. once OFFLINE is set, `try_charge` never succeeds again; only `mark_online` clears it.
 //! - I3. `peak` only moves for charges that succeeded at every level.
+//! - I4. OVER says that usage was found above the limit (lowered, or passed by force) and that the subtree's stocks are closed
+//!   for it; it changes under the tree lock, and whoever uncharges looks whether it can go (`overrun`).
 //! - B1. usage exceeds what is charged by the bytes that wait in the subtree's stocks and by charges in flight.
-//! - B2. a charger that sleeps between two of its instructions for exactly 32,768 changes of the limit
+//! - B2. a charger that sleeps between two of its instructions for exactly 16,384 changes of the limit
 //!   could apply a limit that is no longer in force, once.
 //! - E1. `set_max` (Release on the word) → `try_charge` (Acquire on the word): the charger that sees the epoch
 //!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
@@ -28,7 +30,8 @@ use crate::mutation::{self, Mutation};
 
 const BYTES: u64 = (1 << 48) - 1;
 const OFFLINE: u64 = 1 << 48;
-const EPOCH: u64 = 1 << 49;
+const OVER: u64 = 1 << 49;
+const EPOCH: u64 = 1 << 50;
 
 /// The most one group can account, 256 TiB less a byte.
 pub(crate) const LARGEST: u64 = BYTES;
@@ -39,11 +42,12 @@ pub(crate) struct Reading {
     pub(crate) usage: u64,
     pub(crate) max: u64,
     pub(crate) offline: bool,
+    pub(crate) over: bool,
 }
 
 impl Reading {
     fn of(word: u64, max: u64) -> Reading {
-        Reading { usage: word & BYTES, max, offline: word & OFFLINE != 0 }
+        Reading { usage: word & BYTES, max, offline: word & OFFLINE != 0, over: word & OVER != 0 }
     }
 
     /// Bytes that could still be charged.
@@ -160,8 +164,9 @@ impl Counter {
     }
 
     /// Adds `bytes` whatever the limit; records what went over it. Refused only when the counter cannot hold it
-    /// (`Err`), or when the group is offline and the caller does not hold the tree lock (`offline_too`).
-    pub(crate) fn charge_forced(&self, bytes: u64, offline_too: bool) -> Result<u64, Reading> {
+    /// (`Err`), or when the group is offline and the caller does not hold the tree lock (`offline_too`). Returns what the
+    /// counter is like with it.
+    pub(crate) fn charge_forced(&self, bytes: u64, offline_too: bool) -> Result<Reading, Reading> {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -174,7 +179,7 @@ impl Counter {
                 Ok(_) => {
                     let usage = seen.usage + bytes;
                     self.record_overdraft(usage.saturating_sub(seen.max.max(seen.usage)));
-                    return Ok(usage);
+                    return Ok(Reading { usage, ..seen });
                 }
                 Err(newer) => word = newer,
             }
@@ -225,6 +230,18 @@ impl Counter {
         self.word.fetch_or(OFFLINE, Ordering::AcqRel);
     }
 
+    /// Sets or clears the OVER mark; the caller holds the tree lock and sees to the stocks.
+    pub(crate) fn mark_over(&self, over: bool) {
+        if over {
+            // ORDERING: AcqRel; an uncharge that comes later sees the mark, one that came earlier is seen by the caller's
+            // next look at the usage.
+            self.word.fetch_or(OVER, Ordering::AcqRel);
+        } else {
+            // ORDERING: AcqRel, as above.
+            self.word.fetch_and(!OVER, Ordering::AcqRel);
+        }
+    }
+
     /// Makes the counter of a released group ready for a new one: online, unlimited, no past.
     pub(crate) fn reset(&self) {
         self.set_max(UNLIMITED);
@@ -238,7 +255,7 @@ impl Counter {
             past.store(0, Ordering::Relaxed);
         }
         // ORDERING: AcqRel; the last step of becoming a new group.
-        self.word.fetch_and(!OFFLINE, Ordering::AcqRel);
+        self.word.fetch_and(!(OFFLINE | OVER), Ordering::AcqRel);
     }
 
     pub(crate) fn raise_peak(&self, usage: u64) {
@@ -337,7 +354,7 @@ mod tests {
         counter.mark_offline();
         assert!(counter.try_charge(1, Verdict::Final).unwrap_err().offline);
         assert!(counter.charge_forced(1, false).is_err());
-        assert_eq!(counter.charge_forced(1, true), Ok(1));
+        assert_eq!(counter.charge_forced(1, true).unwrap().usage, 1);
         counter.uncharge(1);
         counter.reset();
         assert_eq!(counter.try_charge(11, Verdict::Hint), Ok(11));
@@ -362,7 +379,10 @@ mod loom {
         assert_eq!(lowered.max, 1);
         charger.join().unwrap();
         let settled = counter.read();
-        assert!(settled.usage <= lowered.usage || settled.usage <= settled.max, "{lowered:?}, then {settled:?}");
+        assert!(
+            settled.usage <= lowered.usage || settled.usage <= settled.max,
+            "{lowered:?}, then {settled:?}"
+        );
     }
 
     #[test]

@@ -200,7 +200,9 @@ impl fmt::Display for GroupError {
             GroupError::InvalidPath { path, reason } => {
                 write!(f, "{path:?} is no path of a group: {reason}; write it as /parent/child")
             }
-            GroupError::NotFound { path, missing } if path == missing => write!(f, "group {path} does not exist"),
+            GroupError::NotFound { path, missing } if path == missing => {
+                write!(f, "group {path} does not exist")
+            }
             GroupError::NotFound { path, missing } => {
                 write!(f, "group {path} does not exist: {missing} is not there")
             }
@@ -209,7 +211,9 @@ impl fmt::Display for GroupError {
             GroupError::HasChildren { path, children } => {
                 write!(f, "group {path} has {children} children; remove them first")
             }
-            GroupError::IsRoot => f.write_str("the root group is always there and cannot be created or removed"),
+            GroupError::IsRoot => {
+                f.write_str("the root group is always there and cannot be created or removed")
+            }
             GroupError::TooDeep { path, depth_max } => {
                 write!(f, "group {path} would be deeper than {depth_max} levels below the root")
             }

@@ -7,6 +7,7 @@ use crate::charge::Charge;
 use crate::error::{ChargeError, GroupError};
 use crate::limit::LimitError;
 use crate::node::Node;
+use crate::overrun;
 use crate::stock::{StockStats, drain};
 
 /// The number of a group's place in its hierarchy.
@@ -171,8 +172,9 @@ impl Group {
     }
 
     /// Puts a limit in force, at once and under load: no charge that would rise above it succeeds from the instant at
-    /// which `max` returns it. If usage is above it, the subtree's stocks are drained before this returns; what is really
-    /// charged stays charged, and only new charges are refused. Limits of one hierarchy change one after the other.
+    /// which `max` returns it. If usage is above it, the subtree's stocks are drained before this returns, and stay empty
+    /// until usage is within the limit; what is really charged stays charged, and new charges are refused. Limits of one
+    /// hierarchy change one after the other.
     ///
     /// # Errors
     /// The limit is more than a counter holds (256 TiB) and not [`UNLIMITED`](crate::UNLIMITED).
@@ -180,9 +182,7 @@ impl Group {
         let max = LimitError::check(bytes)?;
         let tree = self.node.shared.tree.lock();
         self.node.counter.set_max(max);
-        if self.node.counter.usage() > max {
-            drain::subtree(&tree, self.node);
-        }
+        overrun::settle(&tree, self.node);
         Ok(())
     }
 

@@ -89,7 +89,11 @@ impl Hierarchy {
     /// Removed groups that still hold bytes, the longest removed first.
     pub fn dying(&self) -> Vec<Dying> {
         let tree = self.shared.tree.lock();
-        let of = |(id, removed)| Dying { path: tree.path(id), usage_bytes: self.node(id).counter.usage(), removed };
+        let of = |(id, removed)| Dying {
+            path: tree.path(id),
+            usage_bytes: self.node(id).counter.usage(),
+            removed,
+        };
         tree.dying().into_iter().map(of).filter(|dying| dying.usage_bytes > 0).collect()
     }
 

@@ -12,6 +12,7 @@ mod limit;
 mod mutation;
 mod name;
 mod node;
+mod overrun;
 mod refusal;
 pub mod scope;
 mod shared;

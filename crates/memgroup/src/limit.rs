@@ -98,9 +98,14 @@ mod tests {
 
     #[test]
     fn reads_what_operators_write() {
-        for (text, bytes) in
-            [("0", 0), ("4096", 4096), ("4k", 4096), (" 2G\n", 2 << 30), ("255T", 255 << 40), ("max", UNLIMITED)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4k", 4096),
+            (" 2G\n", 2 << 30),
+            ("255T", 255 << 40),
+            ("max", UNLIMITED),
+        ] {
             assert_eq!(parse_bytes(text).unwrap(), bytes, "{text}");
         }
         assert_eq!(parse_bytes(&LARGEST.to_string()).unwrap(), LARGEST);

@@ -19,6 +19,8 @@ pub(crate) enum Mutation {
     DepositBeforeCharge,
     /// An attempt that is undone on a closed stock leaves there what it had hidden.
     UndoneAttemptIgnoresClosed,
+    /// A group above its limit keeps its stocks open.
+    OverrunLeavesStocksOpen,
     /// Removal leaves the stocks of the group open.
     RemovalLeavesStocksOpen,
 }

@@ -10,15 +10,16 @@
 //! - I2. `up` changes only while the node is free.
 //! - I3. In an offline group usage rises, and handles are made from nothing, only under the tree lock.
 
-use memgroup_sync::CachePadded;
 use memgroup_percpu::{PerCpu, SlotSource};
+use memgroup_sync::CachePadded;
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::chain::{self, Until};
-use crate::shared::Shared;
 use crate::counter::Counter;
 use crate::error::ChargeError;
 use crate::group::GroupId;
+use crate::overrun;
+use crate::shared::Shared;
 use crate::stock::word::{self, Word};
 use crate::stock::{self, StockCounts};
 
@@ -177,12 +178,12 @@ impl Node {
     }
 
     /// The node becomes a new group; the caller holds the tree lock and the node is free.
-    pub(crate) fn adopt(&self, up: GroupId) {
+    pub(crate) fn adopt(&'static self, up: GroupId) {
         // ORDERING: Relaxed, both; published by the tree lock.
         self.up.store(up.0, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.stats.reset();
-        stock::drain::reopen(self);
         self.counter.reset();
+        overrun::open(self);
     }
 }

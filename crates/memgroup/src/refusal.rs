@@ -41,7 +41,12 @@ use crate::stock::drain;
 /// Makes the charge after all, or refuses it for good.
 #[cold]
 #[inline(never)]
-pub(crate) fn decide(node: &'static Node, until: Until, bytes: u64, first: Refused) -> Result<(), ChargeError> {
+pub(crate) fn decide(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    first: Refused,
+) -> Result<(), ChargeError> {
     if first.seen.offline || bytes > first.seen.max || !node.shared.has_stock() {
         return decide_without_stock(node, until, bytes, first);
     }

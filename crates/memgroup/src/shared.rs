@@ -114,18 +114,24 @@ impl Shared {
     }
 
     /// Makes a child of `parent`, with one handle on it.
-    pub(crate) fn create(&'static self, parent: &'static Node, name: &str) -> Result<&'static Node, GroupError> {
+    pub(crate) fn create(
+        &'static self,
+        parent: &'static Node,
+        name: &str,
+    ) -> Result<&'static Node, GroupError> {
         let mut tree = self.tree.lock();
         self.create_held(&mut tree, parent.id, name)
     }
 
     /// As `create`, by path.
     pub(crate) fn create_path(&'static self, path: &str) -> Result<&'static Node, GroupError> {
-        let Some((parent, name)) = path.rsplit_once('/') else {
-            return Err(GroupError::InvalidPath { path: path.to_owned(), reason: "it does not begin with a slash" });
-        };
         if path == "/" {
             return Err(GroupError::IsRoot);
+        }
+        let wrong = |reason| GroupError::InvalidPath { path: path.to_owned(), reason };
+        let (parent, name) = path.rsplit_once('/').ok_or_else(|| wrong("it does not begin with a slash"))?;
+        if parent == "/" {
+            return Err(wrong("it has an empty name in it"));
         }
         let mut tree = self.tree.lock();
         let parent = tree.lookup(if parent.is_empty() { "/" } else { parent })?;
@@ -177,7 +183,9 @@ impl Shared {
             let node = self.made(id);
             // In this order: in a dying group usage only falls outside the tree lock, and a handle comes only from another
             // handle or from a charge with bytes (`node` I3). So zero here stays zero.
-            let done = matches!(tree.state(id), State::Dying { .. }) && node.counter.usage() == 0 && !node.is_pinned();
+            let done = matches!(tree.state(id), State::Dying { .. })
+                && node.counter.usage() == 0
+                && !node.is_pinned();
             if !done {
                 break;
             }

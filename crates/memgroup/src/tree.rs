@@ -143,7 +143,10 @@ impl Tree {
         }
         let depth = self.depth(parent) + 1;
         if depth > self.depth_max {
-            return Err(GroupError::TooDeep { path: self.path_below(parent, name), depth_max: self.depth_max });
+            return Err(GroupError::TooDeep {
+                path: self.path_below(parent, name),
+                depth_max: self.depth_max,
+            });
         }
         if self.in_use == self.groups_max {
             return Err(GroupError::TooMany { groups_max: self.groups_max });
@@ -189,7 +192,11 @@ impl Tree {
         let (parent, previous, next) = {
             let entry = self.entry_mut(id);
             entry.state = State::Dying { since: Instant::now() };
-            (entry.parent, std::mem::replace(&mut entry.previous_sibling, TOP), std::mem::replace(&mut entry.next_sibling, TOP))
+            (
+                entry.parent,
+                std::mem::replace(&mut entry.previous_sibling, TOP),
+                std::mem::replace(&mut entry.next_sibling, TOP),
+            )
         };
         if parent == TOP {
             return;

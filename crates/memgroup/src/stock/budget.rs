@@ -11,12 +11,13 @@
 
 use memgroup_percpu::PerCpu;
 use memgroup_sync::atomic::{AtomicU64, Ordering};
+use memgroup_sync::interleave;
 
 use super::word::Word;
 use crate::chain;
-use crate::shared::Shared;
 use crate::group::GroupId;
 use crate::node::Node;
+use crate::shared::Shared;
 
 const VISITS: u32 = 8;
 
@@ -60,7 +61,8 @@ impl Budget {
 
 /// Takes `bytes` out of the budget of `slot`, if need be from stocks that lie idle there.
 pub(crate) fn reserve(shared: &'static Shared, slot: usize, bytes: u64) -> bool {
-    shared.budget.reserve(slot, bytes) || (evict_idle(shared, slot, bytes) && shared.budget.reserve(slot, bytes))
+    shared.budget.reserve(slot, bytes)
+        || (evict_idle(shared, slot, bytes) && shared.budget.reserve(slot, bytes))
 }
 
 /// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up.
@@ -97,6 +99,7 @@ pub(super) fn visit(node: &'static Node, slot: usize) -> u64 {
         return 0;
     }
     node.stats.harvest(word.attempts());
+    interleave::point();
     if spared {
         return 0;
     }

@@ -15,6 +15,7 @@ use super::drain;
 use super::word::Word;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
+use crate::overrun;
 use crate::tree::Tree;
 
 /// A subtree without stocks.
@@ -54,9 +55,7 @@ impl<'t> Closure<'t> {
 
 impl Drop for Closure<'_> {
     fn drop(&mut self) {
-        for node in self.nodes() {
-            drain::reopen(node);
-        }
+        self.nodes().for_each(overrun::open);
     }
 }
 

@@ -6,6 +6,7 @@
 //! never a prepaid byte that a refuser can neither take nor wait for.
 
 use memgroup_sync::atomic::Ordering;
+use memgroup_sync::interleave;
 
 use super::word::{self, Word};
 use super::{budget, next_cap, settle, withdraw_closed};
@@ -36,6 +37,7 @@ pub(crate) fn charge_miss(
     if bytes == 0 {
         return charge_nothing(node);
     }
+    interleave::point();
     match consumed {
         Consumed::Served => return Ok(()),
         Consumed::Tried(found) if found.covers(bytes) => {
@@ -141,6 +143,7 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
         if word.is_closed() || word.is_pending() {
             return Purchase::Declined;
         }
+        interleave::point();
         let share = share_of_headroom(node, bytes);
         if share < bytes {
             // Near the limit batches are exact.
@@ -168,7 +171,11 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
 
 /// The cap this stock may have: `wanted` if the slot's budget has it, else the one it has.
 fn reserve_up_to(node: &'static Node, slot: usize, word: Word, wanted: u64) -> u64 {
-    if wanted > word.cap() && budget::reserve(node.shared, slot, wanted - word.cap()) { wanted } else { word.cap() }
+    if wanted > word.cap() && budget::reserve(node.shared, slot, wanted - word.cap()) {
+        wanted
+    } else {
+        word.cap()
+    }
 }
 
 /// Charges the counters for `bytes` and `surplus` together; PENDING is set and is cleared here.
@@ -180,7 +187,9 @@ fn charge_batch(node: &'static Node, slot: usize, bytes: u64, surplus: u64) -> P
             Err(_) => Purchase::Declined,
         };
     }
+    interleave::point();
     let bought = chain::try_charge(node, Until::Top, bytes + surplus).is_ok();
+    interleave::point();
     settle(node, slot, if bought { surplus } else { 0 });
     if bought { Purchase::Bought } else { Purchase::Declined }
 }

@@ -10,6 +10,7 @@
 //! and the counters are never overlooked by a refuser.
 
 use memgroup_sync::atomic::Ordering;
+use memgroup_sync::interleave;
 
 use super::word::{self, Word};
 use crate::chain;
@@ -98,6 +99,7 @@ pub(crate) fn retire_caps(node: &'static Node) {
 
 fn replace(node: &Node, slot: usize, word: Word, next: Word) -> Result<(), Word> {
     let cell = node.stock.get(slot);
+    interleave::point();
     if mutation::active(Mutation::DrainSwapsBlindly) {
         // ORDERING: AcqRel, as below (a mutation for the models only).
         cell.swap(next.0, Ordering::AcqRel);
@@ -109,6 +111,7 @@ fn replace(node: &Node, slot: usize, word: Word, next: Word) -> Result<(), Word>
 }
 
 fn credit(node: &'static Node, taken: &Taken) -> u64 {
+    interleave::point();
     chain::uncharge_held(node, taken.bytes);
     node.stats.harvest(taken.attempts);
     node.stats.count_drain(taken.bytes);

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::error::ChargeErrorKind;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
+use crate::overrun;
 use crate::shared::Shared;
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::Ordering;
@@ -154,7 +155,9 @@ fn deciding_without_waiting_for_batches_in_flight_is_caught() {
 #[test]
 #[should_panic]
 fn closing_only_the_stocks_that_hold_something_is_caught() {
-    mutation::with(Mutation::RefusalSkipsEmptyStocks, || explore(a_small_and_a_large_charge_that_fit_together));
+    mutation::with(Mutation::RefusalSkipsEmptyStocks, || {
+        explore(a_small_and_a_large_charge_that_fit_together)
+    });
 }
 
 #[test]
@@ -267,7 +270,9 @@ fn what_an_attempt_hides_is_returned_by_it() {
 #[test]
 #[should_panic]
 fn an_undone_attempt_that_ignores_the_mark_is_caught() {
-    mutation::with(Mutation::UndoneAttemptIgnoresClosed, || explore(a_removal_while_an_attempt_hides_the_stock));
+    mutation::with(Mutation::UndoneAttemptIgnoresClosed, || {
+        explore(a_removal_while_an_attempt_hides_the_stock)
+    });
 }
 
 #[test]
@@ -283,4 +288,34 @@ fn the_last_byte_of_a_removed_group_releases_it_once() {
         handle.join().unwrap();
         assert_eq!(group.shared.tree.lock().in_use(), 1);
     });
+}
+
+fn a_limit_lowered_below_what_is_live() {
+    let group = lone_group(1, 64 * UNIT);
+    group.charge_at(0, 2 * UNIT).unwrap();
+    let freeing = thread::spawn(move || group.uncharge_at(0, UNIT));
+    {
+        let tree = group.shared.tree.lock();
+        group.counter.set_max(UNIT / 2);
+        overrun::settle(&tree, group);
+    }
+    // A unit at least is live: what the other frees must not come back as stock.
+    assert!(group.charge_at(0, UNIT / 4).is_err());
+    freeing.join().unwrap();
+    assert!(group.charge_at(0, UNIT / 4).is_err());
+    group.uncharge_at(0, UNIT);
+    group.charge_at(0, UNIT / 4).expect("within the limit again");
+    group.uncharge_at(0, UNIT / 4);
+    assert_conserved(group);
+}
+
+#[test]
+fn above_its_limit_a_group_is_not_served_from_stock() {
+    explore(a_limit_lowered_below_what_is_live);
+}
+
+#[test]
+#[should_panic]
+fn an_overrun_that_leaves_stocks_open_is_caught() {
+    mutation::with(Mutation::OverrunLeavesStocksOpen, || explore(a_limit_lowered_below_what_is_live));
 }

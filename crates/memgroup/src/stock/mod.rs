@@ -12,9 +12,10 @@ pub(crate) mod word;
 mod loom;
 
 use memgroup_sync::atomic::Ordering;
+use memgroup_sync::interleave;
 
-pub use self::stats::StockStats;
 pub(crate) use self::stats::StockCounts;
+pub use self::stats::StockStats;
 
 use self::word::Word;
 use crate::chain;
@@ -28,6 +29,7 @@ pub(crate) fn settle(node: &'static Node, slot: usize, deposit: u64) -> bool {
     // ORDERING: Relaxed; the compare-and-swap below decides.
     let mut word = Word(cell.load(Ordering::Relaxed));
     loop {
+        interleave::point();
         let Some(next) = word.settled(deposit) else {
             chain::uncharge_held(node, deposit);
             deposit = 0;
@@ -56,11 +58,13 @@ fn withdraw_closed(node: &'static Node, slot: usize, bytes: u64) {
         // ORDERING: Relaxed; the compare-and-swap below decides.
         let word = Word(cell.load(Ordering::Relaxed));
         let part = bytes.min(word.prepaid());
+        interleave::point();
         if part == 0 || !word.is_closed() {
             return;
         }
         // ORDERING: AcqRel; Acquire for the bytes that leave, as in drain.
         if cell.compare_exchange(word.0, word.less(part).0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            interleave::point();
             return node.uncharge_counters(part);
         }
     }

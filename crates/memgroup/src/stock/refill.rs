@@ -6,6 +6,7 @@
 //! caller's own, whose uncharge is under way.
 
 use memgroup_sync::atomic::Ordering;
+use memgroup_sync::interleave;
 
 use super::word::Word;
 use super::{budget, next_cap, settle, withdraw_closed};
@@ -31,6 +32,7 @@ fn trim(node: &'static Node, slot: usize, bytes: u64) {
     let shared = node.shared;
     let cell = node.stock.get(slot);
     loop {
+        interleave::point();
         // ORDERING: Relaxed; the compare-and-swap below decides.
         let word = Word(cell.load(Ordering::Relaxed));
         if word.is_closed() {
@@ -63,6 +65,7 @@ fn trim(node: &'static Node, slot: usize, bytes: u64) {
         node.stats.harvest(word.attempts());
         if pending {
             node.stats.count_return();
+            interleave::point();
             chain::uncharge_held(node, overflow);
             settle(node, slot, 0);
         } else if overflow > 0 {

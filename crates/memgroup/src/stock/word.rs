@@ -151,7 +151,6 @@ impl Word {
     pub(crate) fn closed(self) -> Word {
         Word(self.drained().0 | CLOSED)
     }
-
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
