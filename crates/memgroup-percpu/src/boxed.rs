@@ -17,6 +17,8 @@ impl<T: PerCpuValue> Copies<T> {
         self.copies.get(slot).unwrap_or_else(|| slot_out_of_range(slot, self.copies.len()))
     }
 
+    pub(crate) fn prefetch_write(&self, _slot: usize) {}
+
     pub(crate) fn slots(&self) -> usize {
         self.copies.len()
     }

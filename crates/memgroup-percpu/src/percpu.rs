@@ -78,6 +78,14 @@ impl<T: PerCpuValue> PerCpu<T> {
         self.copies.get(slot)
     }
 
+    /// Asks for the line of the copy of `slot` to be brought here for writing, and goes on at once: whoever is about to
+    /// change the copies of many slots that other CPUs wrote last asks some slots ahead, and waits for none of them in
+    /// turn. A hint without effect on the values; nothing for a slot that is not there.
+    #[inline]
+    pub fn prefetch_write(&self, slot: usize) {
+        self.copies.prefetch_write(slot);
+    }
+
     /// All copies, in the order of their slots.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> + DoubleEndedIterator {
         (0..self.slots()).map(|slot| self.copies.get(slot))

@@ -70,12 +70,12 @@ pub(crate) fn try_charge_now(
 ) -> Result<(), Refused> {
     let usage = node.counter.try_charge(bytes, verdict).map_err(|seen| Refused { node, seen })?;
     interleave::point();
-    if let Some(up) = until.next(node) {
-        if let Err(refused) = try_charge_now(up, until, bytes, verdict) {
-            // The caller's handle or bytes keep every level of this chain from being released.
-            node.counter.uncharge(bytes);
-            return Err(refused);
-        }
+    if let Some(up) = until.next(node)
+        && let Err(refused) = try_charge_now(up, until, bytes, verdict)
+    {
+        // The caller's handle or bytes keep every level of this chain from being released.
+        node.counter.uncharge(bytes);
+        return Err(refused);
     }
     node.counter.raise_peak(usage);
     Ok(())

@@ -13,23 +13,27 @@
 //! counter (`Verdict::Final`) at an instant t. Every byte in R's usage at t was put there by a charge in the subtree, and is
 //! one of these:
 //!
-//! - *a live charge*, or one whose uncharge has begun and not ended (it is live until that call returns);
+//! - *a live charge*, or one whose uncharge has begun and not ended (it is live until that call returns). What such an
+//!   uncharge added to a word after it was closed, or took out of it again, is its own bytes and no more;
 //! - *a charge in flight*: added to R by an exact charge that has not returned, perhaps because a higher level is
-//!   about to refuse it;
-//! - *prepaid*: in a word. None: every word of the subtree was CLOSED, and drained as it was, before t; a CLOSED word is
-//!   refilled by nobody; groups are created under the tree lock, which we hold;
+//!   about to refuse it. Or prepaid bytes that an attempt to consume, not served and not yet undone, hides from the closing:
+//!   at most as many as that charge, which is in flight, asked for (`stock::withdraw_closed` has the sum);
+//! - *prepaid*: showing in a word. None: every word of the subtree was CLOSED, and drained as it was, before t; what is added
+//!   to a CLOSED word is of the two kinds above; groups are created under the tree lock, which we hold;
 //! - *on the way between a word and the counters*: the surplus of a batch, or an overflow, or an evicted stock. Such bytes are
 //!   on the way only while their word says PENDING. PENDING is set by compare-and-swap on an open word, so once the word is
 //!   CLOSED no such section begins, and those that had begun were waited for; the surplus of a batch that meets CLOSED goes
 //!   back to the counters before PENDING ends. Drains hold the tree lock. None at t.
 //!
-//! So usage at t is live charges and charges in flight, and usage + asked > limit. Several refusers take turns under the
-//! tree lock; a third who takes the drained bytes takes them as an exact charge (its words are CLOSED), and that is a live
-//! charge or one in flight. ∎
+//! So usage at t is at most live charges and charges in flight, and usage + asked > limit. Several refusers take turns under
+//! the tree lock; a third who takes the drained bytes takes them as an exact charge (its words are CLOSED), and that is a
+//! live charge or one in flight. ∎
 //!
 //! A charge larger than the limit itself needs no instant to be found: it is refused at once.
 //!
-//! Loom: `a_refusal_is_never_caused_by_stock`, and its twins with a fault each.
+//! Loom: `a_refusal_is_never_caused_by_stock`, `a_refill_between_sweep_and_refusal_refuses_nobody`,
+//! `several_chargers_that_fail_at_once_are_refused_by_live_charges_only` and the twins with a fault each. With real threads:
+//! `tests/stress.rs`.
 
 use crate::chain::{self, Refused, Until};
 use crate::counter::Verdict;

@@ -148,7 +148,7 @@ fn forced_charges_go_over_and_are_recorded() {
     assert!(child.try_charge(1).is_err());
     drop((within, over));
     assert_eq!(parent.usage_exact(), 0);
-    child.try_charge(1000).unwrap();
+    drop(child.try_charge(1000).unwrap());
 }
 
 #[test]
