@@ -21,7 +21,7 @@ pub enum ChargeErrorKind {
 
 /// A charge that was not made. Nothing was charged anywhere.
 ///
-/// Names the group that refused, which is often an ancestor of the one charged. `Copy`, and made without allocating; its
+/// Printed, it completes the phrase "failed to ...". Names the group that refused, which is often an ancestor of the one charged. `Copy`, and made without allocating; its
 /// `Display` looks the group's path up at that moment.
 ///
 /// ```
@@ -115,15 +115,19 @@ impl fmt::Display for ChargeError {
         match self.kind {
             ChargeErrorKind::Refused => write!(
                 f,
-                "charge of {} bytes refused by group {group}: usage {} of max {}",
+                "charge {} bytes: refused by group {group}, usage {} of max {}",
                 self.asked, self.usage, self.max
             ),
             ChargeErrorKind::Offline => {
-                write!(f, "charge of {} bytes refused: group {group} was removed", self.asked)
+                write!(f, "charge {} bytes: group {group} was removed", self.asked)
             }
             ChargeErrorKind::TooLarge => {
-                write!(f, "charge of {} bytes is more than group {group} can account", self.asked)?;
-                if self.max == UNLIMITED { write!(f, ": usage {}, no max", self.usage) } else { Ok(()) }
+                write!(
+                    f,
+                    "charge {} bytes: more than group {group} can account, 256 TiB in all",
+                    self.asked
+                )?;
+                if self.max == UNLIMITED { write!(f, "; usage {}, no max", self.usage) } else { Ok(()) }
             }
         }
     }

@@ -140,7 +140,7 @@ fn an_error_names_the_group_that_refused_even_when_it_is_gone() {
     let error = child.try_charge(401).unwrap_err();
     let copy = error;
     assert_eq!((error.group(), error.asked(), error.usage(), error.max()), (parent.id(), 401, 600, 1000));
-    assert_eq!(error.to_string(), "charge of 401 bytes refused by group /parent: usage 600 of max 1000");
+    assert_eq!(error.to_string(), "charge 401 bytes: refused by group /parent, usage 600 of max 1000");
     assert_eq!((parent.refusals(), child.refusals()), (1, 0));
     drop(kept);
     child.remove().unwrap();

@@ -83,7 +83,8 @@ struct Worker<'h> {
 
 impl Worker<'_> {
     fn step(&mut self, step: usize) {
-        let _pin = step.is_multiple_of(64).then(|| pin_virtual(self.random.below(self.slots as u64) as usize));
+        let _pin =
+            step.is_multiple_of(64).then(|| pin_virtual(self.random.below(self.slots as u64) as usize));
         let leaf = self.random.below(LEAVES as u64) as usize;
         let group = &self.house.leaves[leaf];
         match self.random.below(100) {
