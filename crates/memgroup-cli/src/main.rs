@@ -1,2 +1,8 @@
-//! The program `memgroup`.
-fn main() {}
+#![doc = include_str!("../README.md")]
+
+mod cli;
+mod run;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,1 +1,49 @@
-//! The experiments that show what each mechanism of memgroup is worth, each with its control
+#![doc = include_str!("../README.md")]
+
+mod args;
+mod charge;
+mod drain;
+mod error;
+mod harness;
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+
+pub use args::{Args, DEPTH_MAX, Experiment, SLOTS_MAX, THREADS_MAX};
+pub use error::Error;
+
+/// Runs one experiment and prints its report to the standard output.
+///
+/// # Errors
+/// [`Error`]: a bad argument, something the machine refused, a file that cannot be written, or a wrong result. A
+/// figure that misses its goal is printed as missed and is no error.
+pub fn run(args: Args) -> Result<(), Error> {
+    run_to(&args, &mut io::stdout())
+}
+
+/// Runs one experiment and prints its report to `out`.
+///
+/// ```
+/// let mut args = memgroup_lab::Args::new(memgroup_lab::Experiment::Charge);
+/// args.depth = Some(0);
+/// let error = memgroup_lab::run_to(&args, &mut std::io::sink()).unwrap_err();
+/// assert_eq!(error.to_string(), "use --depth 0: 1 to 64 counters from a group to the root can be measured");
+/// ```
+///
+/// # Errors
+/// As [`run`].
+pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    args.check()?;
+    if let Some(path) = &args.json {
+        // Found out now, not after minutes of measuring.
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .map_err(|source| Error::Json { path: path.clone(), source })?;
+    }
+    match args.experiment {
+        Experiment::Charge => charge::run(args, out),
+        Experiment::Drain => drain::run(args, out),
+    }
+}

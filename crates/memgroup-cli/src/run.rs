@@ -1,0 +1,193 @@
+//! `memgroup run`: several tenants' SQL in one process, each held in its own group.
+//!
+//!   SPEC ─▶ data (a file per tenant) ─▶ house (groups, SQLite on top) ─▶ tenants (threads) ─▶ report ─▶ table, JSON
+
+mod baseline;
+mod data;
+mod error;
+mod house;
+mod keys;
+mod progress;
+mod report;
+mod session;
+mod spec;
+mod stop;
+mod table;
+mod tenant;
+mod tpch;
+mod units;
+mod workload;
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+pub(crate) use error::RunError;
+pub(crate) use stop::EXIT_INTERRUPTED;
+
+use house::{House, Regime};
+use progress::Progress;
+use report::{Half, Report};
+use spec::Spec;
+use stop::Stop;
+use table::Emphasis;
+
+/// Options of `memgroup run`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Options {
+    /// Which tenants to run, a TOML file; without it the built-in scenario
+    #[arg(value_name = "SPEC.toml")]
+    spec: Option<PathBuf>,
+
+    /// How long statements run [default: what the SPEC says, 20]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    seconds: Option<f64>,
+
+    /// Decides which rows are asked for [default: what the SPEC says, 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    seed: Option<u64>,
+
+    /// Run everything a second time under SQLite's own process-wide heap limit, and compare
+    #[arg(long)]
+    baseline: bool,
+
+    /// Also write the report to FILE as JSON; - is standard output, the table then goes to standard error
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Where the databases are built, kept and reused [default: memgroup/tpch in the user's cache directory]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+
+    /// Run one half of a comparison and print its report as JSON
+    #[arg(long, value_name = "REGIME", hide = true, conflicts_with_all = ["baseline", "json"])]
+    half: Option<Regime>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By itself.
+    Done,
+    /// By Ctrl-C.
+    Interrupted,
+}
+
+/// Runs the tenants and reports.
+pub(crate) fn run(options: &Options) -> Result<End, RunError> {
+    let mut spec = match &options.spec {
+        Some(file) => Spec::read(file)?,
+        None => Spec::built_in()?,
+    };
+    if let Some(seconds) = options.seconds {
+        spec.seconds = spec::check_seconds(seconds)
+            .map_err(|allowed| RunError::Usage(format!("--seconds {seconds} is out of range; {allowed}")))?;
+    }
+    spec.seed = options.seed.unwrap_or(spec.seed);
+    if let Some(file) = &options.json {
+        check_writable(file)?;
+    }
+    let directory = options.data.clone().unwrap_or_else(data::default_directory);
+    let stop = Stop::default();
+    stop.on_ctrl_c().map_err(RunError::Signal)?;
+    let progress = Progress::on_stderr();
+    if let Some(regime) = options.half {
+        stop.on_end_of_input();
+        if let Some(half) = one(regime, &spec, &directory, &progress, &stop)? {
+            print(&json(&half)?)?;
+        }
+        return Ok(end(&stop));
+    }
+    progress.line(&format!("data: {}", directory.display()));
+    let report = if options.baseline {
+        baseline::compare(options, &spec, &directory, &progress, &stop)?
+    } else {
+        one(Regime::Groups, &spec, &directory, &progress, &stop)?
+            .map(|memgroup| Report { memgroup, baseline: None })
+    };
+    match report {
+        Some(report) => publish(&report, options.json.as_deref())?,
+        None => progress.line("ended by Ctrl-C before any statement ran; there is nothing to report"),
+    }
+    Ok(end(&stop))
+}
+
+fn end(stop: &Stop) -> End {
+    if stop.requested() { End::Interrupted } else { End::Done }
+}
+
+/// One run in this process; none when a stop was asked for before statements ran.
+fn one(
+    regime: Regime,
+    spec: &Spec,
+    directory: &Path,
+    progress: &Progress,
+    stop: &Stop,
+) -> Result<Option<Half>, RunError> {
+    let house = House::build(regime, spec)?;
+    let databases = data::prepare(directory, spec, progress, stop, &|work| house.around_loading(work))?;
+    let Some(databases) = databases else { return Ok(None) };
+    house.loaded()?;
+    let ran = tenant::run_all(&house, spec, &databases, progress, stop)?;
+    let half = Half::of(&house, spec, &databases, &ran, stop.requested());
+    drop(ran.sessions);
+    for (index, tenant) in spec.tenants.iter().enumerate() {
+        let bytes = house.live_bytes(index);
+        if bytes > 0 {
+            return Err(RunError::LeftBehind { tenant: tenant.name.clone(), bytes });
+        }
+    }
+    Ok(Some(half))
+}
+
+/// Prints the table, and writes the JSON to `file`.
+fn publish(report: &Report, file: Option<&Path>) -> Result<(), RunError> {
+    let to_stdout = file.is_none_or(|file| !is_stdout(file));
+    let emphasis = |terminal: bool| {
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Emphasis(terminal && !unwanted && !dumb)
+    };
+    if to_stdout {
+        print(&table::of_report(report, emphasis(io::stdout().is_terminal())))?;
+    } else {
+        let text = table::of_report(report, emphasis(io::stderr().is_terminal()));
+        // Standard error may be gone; the JSON matters more.
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+    }
+    match file {
+        None => Ok(()),
+        Some(file) if is_stdout(file) => print(&json(report)?),
+        Some(file) => std::fs::write(file, json(report)?)
+            .map_err(|error| RunError::Write { to: file.display().to_string(), error }),
+    }
+}
+
+fn is_stdout(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+/// Finds out before the run, not after it, that the JSON cannot be written. What the file holds stays until then.
+fn check_writable(file: &Path) -> Result<(), RunError> {
+    if is_stdout(file) {
+        return Ok(());
+    }
+    File::options()
+        .append(true)
+        .create(true)
+        .open(file)
+        .map(drop)
+        .map_err(|error| RunError::Write { to: file.display().to_string(), error })
+}
+
+fn json(report: &impl serde::Serialize) -> Result<String, RunError> {
+    serde_json::to_string_pretty(report)
+        .map(|text| text + "\n")
+        .map_err(|error| RunError::engine("write the report as JSON", error))
+}
+
+fn print(text: &str) -> Result<(), RunError> {
+    let mut output = io::stdout().lock();
+    let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+    written.map_err(|error| RunError::Write { to: "standard output".to_owned(), error })
+}

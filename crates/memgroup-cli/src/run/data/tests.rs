@@ -1,0 +1,131 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use super::{Database, build, find, path_of, prepare};
+use crate::run::error::RunError;
+use crate::run::progress::Progress;
+use crate::run::spec::Spec;
+use crate::run::stop::Stop;
+
+fn spec() -> Spec {
+    let tenant = |name| format!("[[tenant]]\nname = '{name}'\nworkload = 'etl'\nscale = 0.001\n");
+    Spec::parse("a.toml", &format!("{}{}", tenant("a"), tenant("b"))).expect("it is sound")
+}
+
+fn prepared(directory: &Path) -> Result<Option<Vec<Database>>, RunError> {
+    prepare(directory, &spec(), &Progress::on_stderr(), &Stop::default(), &|work| work())
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).expect("the directory is there");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn each_tenant_gets_a_whole_file_of_its_own_and_keeps_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let databases = prepared(directory.path()).expect("data").expect("no stop");
+    assert_eq!(databases.len(), 2);
+    for database in &databases {
+        let connection = Connection::open(&database.path).expect("a database");
+        let rows: i64 =
+            connection.query_row("SELECT count(*) FROM lineitem", [], |row| row.get(0)).expect("rows");
+        assert_eq!(rows, 6_005);
+        let sound: String =
+            connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("a check");
+        assert_eq!(sound, "ok");
+        assert_eq!(fs::metadata(&database.path).expect("a file").len(), database.bytes);
+    }
+    let modified = |database: &Database| {
+        fs::metadata(&database.path).and_then(|file| file.modified()).expect("a time of change")
+    };
+    let before = databases.iter().map(modified).collect::<Vec<_>>();
+    let again = prepared(directory.path()).expect("data").expect("no stop");
+    assert_eq!(again, databases);
+    assert_eq!(again.iter().map(modified).collect::<Vec<_>>(), before);
+}
+
+#[test]
+fn a_file_that_was_cut_short_or_is_of_another_format_is_built_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let databases = prepared(directory.path()).expect("data").expect("no stop");
+    let tenants = spec().tenants;
+    let file = fs::File::options().write(true).open(&databases[0].path).expect("a file");
+    file.set_len(databases[0].bytes - 4_096).expect("files can be cut");
+    drop(file);
+    let other = Connection::open(&databases[1].path).expect("a database");
+    other.pragma_update(None, "user_version", 12).expect("a version");
+    drop(other);
+    for tenant in &tenants {
+        assert_eq!(find(directory.path(), tenant).expect("it is ours"), None, "{}", tenant.name);
+    }
+    assert_eq!(prepared(directory.path()).expect("data").expect("no stop"), databases);
+}
+
+#[test]
+fn a_file_of_somebody_else_is_left_alone() {
+    for content in [&b"my own notes"[..], &[0; 5_000]] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = path_of(directory.path(), &spec().tenants[1]);
+        fs::write(&path, content).expect("a file");
+        let error = prepared(directory.path()).expect_err("it is not ours");
+        assert!(matches!(error, RunError::NotOurs { .. }), "{error}");
+        assert_eq!(fs::read(&path).expect("the file"), content);
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path_of(directory.path(), &spec().tenants[0]);
+    let connection = Connection::open(&path).expect("a database");
+    connection.execute_batch("CREATE TABLE diary (day TEXT)").expect("a table");
+    drop(connection);
+    let error = prepared(directory.path()).expect_err("it is not ours");
+    assert!(error.to_string().contains("was not made by this program"), "{error}");
+}
+
+#[test]
+fn a_stop_leaves_no_half_built_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let stop = Stop::default();
+    let answer = prepare(directory.path(), &spec(), &Progress::on_stderr(), &stop, &|work| {
+        // The lock is held and the queue is open when a builder starts.
+        stop.request();
+        work();
+    });
+    assert_eq!(answer.expect("no error"), None);
+    // A builder that is at work hears of it at its next tick.
+    build(directory.path(), &spec().tenants[0], &Progress::on_stderr(), &stop).expect("no error");
+    assert_eq!(files(directory.path()), [directory.path().join(".lock")]);
+}
+
+#[test]
+fn what_a_killed_run_left_is_replaced() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let left = path_of(directory.path(), &spec().tenants[0]).with_extension("building");
+    fs::write(&left, b"half a database").expect("a file");
+    prepared(directory.path()).expect("data").expect("no stop");
+    assert!(!left.exists());
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("file");
+    fs::write(&file, b"").expect("a file");
+    let error = prepared(&file.join("data")).expect_err("a file is in the way").to_string();
+    assert!(error.starts_with("failed to create the directory ") && error.contains("--data DIR"), "{error}");
+}
+
+#[test]
+fn every_database_of_the_built_in_scenario_is_larger_than_its_tenants_limit() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let databases = prepared(directory.path()).expect("data").expect("no stop");
+    // At scale 0.001; sizes grow with the scale.
+    let bytes_per_milli = databases[0].bytes;
+    for tenant in Spec::built_in().expect("it is sound").tenants {
+        let bytes = bytes_per_milli * u64::from(tenant.scale.milli());
+        assert!(bytes > tenant.max_bytes, "{}: {bytes} bytes, limit {}", tenant.name, tenant.max_bytes);
+    }
+}

@@ -1,0 +1,235 @@
+//! The house all tenants live in: memgroup's groups, or one SQLite heap with a limit over everybody.
+//!
+//! - I1. SQLite's allocator is chosen once per process, so a process builds one `House`, before it uses SQLite.
+//! - I2. Both houses open connections in the same mode (serialized) and with the same settings: what differs is who
+//!   bounds the memory.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use memgroup::{Config, Group, Hierarchy, UNLIMITED, scope};
+use memgroup_sqlite::TenantConnection;
+use rusqlite::{Connection, OpenFlags, ffi};
+use serde::{Deserialize, Serialize};
+
+use super::error::RunError;
+use super::session::{Session, settings};
+use super::spec::{Spec, TenantSpec};
+
+/// Name, under the root, of the parent of all tenants' groups.
+const PARENT: &str = "tenants";
+/// Name, under the root, of the group that pays for loading data.
+const LOADER: &str = "loader";
+
+/// Who bounds the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Regime {
+    /// A group for each tenant.
+    Groups,
+    /// SQLite's hard heap limit for the whole process.
+    HeapLimit,
+}
+
+impl Regime {
+    /// As it is called on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Regime::Groups => "groups",
+            Regime::HeapLimit => "heap-limit",
+        }
+    }
+
+    /// As the report calls it.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Regime::Groups => "with memgroup",
+            Regime::HeapLimit => "with SQLite's heap limit",
+        }
+    }
+}
+
+/// Bytes that a group holds, or everybody together.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Held {
+    /// Now; prepaid bytes included.
+    pub(crate) usage: u64,
+    /// The most it ever was.
+    pub(crate) peak: u64,
+    /// None: unlimited.
+    pub(crate) max: Option<u64>,
+    /// The share of charges that the stock served alone.
+    pub(crate) hit_rate: Option<f64>,
+}
+
+impl Held {
+    fn of(group: &Group) -> Held {
+        Held {
+            usage: group.usage(),
+            peak: group.peak(),
+            max: Some(group.max()).filter(|&max| max != UNLIMITED),
+            hit_rate: group.stock().hit_rate(),
+        }
+    }
+}
+
+/// The house, with a place for each tenant of a SPEC, in the SPEC's order.
+pub(crate) enum House {
+    Groups(GroupHouse),
+    HeapLimit(HeapHouse),
+}
+
+/// A group for each tenant.
+pub(crate) struct GroupHouse {
+    unattributed: Group,
+    loader: Group,
+    parent: Group,
+    tenants: Vec<Group>,
+}
+
+/// One heap for all.
+pub(crate) struct HeapHouse {
+    limit_bytes: u64,
+    /// Takes the process-wide settings, and keeps SQLite initialised from the first to the last.
+    keeper: Mutex<Connection>,
+}
+
+impl House {
+    /// Builds the house of `regime` for the tenants of `spec`.
+    pub(crate) fn build(regime: Regime, spec: &Spec) -> Result<House, RunError> {
+        match regime {
+            Regime::Groups => GroupHouse::build(spec).map(House::Groups),
+            Regime::HeapLimit => HeapHouse::build(spec).map(House::HeapLimit),
+        }
+    }
+
+    /// Runs `work`, which loads data, so that no tenant pays for it.
+    pub(crate) fn around_loading(&self, work: &mut dyn FnMut()) {
+        match self {
+            House::Groups(house) => {
+                let _scope = scope::enter(&house.loader);
+                work();
+            }
+            House::HeapLimit(_) => work(),
+        }
+    }
+
+    /// Loading is over: its group goes, and limits hold from here.
+    pub(crate) fn loaded(&self) -> Result<(), RunError> {
+        match self {
+            House::Groups(house) => {
+                house.loader.remove().map_err(|error| RunError::engine("remove /loader", error))
+            }
+            House::HeapLimit(house) => house.limit(),
+        }
+    }
+
+    /// Opens a connection of the tenant with that `index`.
+    pub(crate) fn open(&self, index: usize, tenant: &TenantSpec, path: &Path) -> Result<Session, RunError> {
+        let failed = |error: String| RunError::Open { tenant: tenant.name.clone(), error };
+        let session = match self {
+            House::Groups(house) => TenantConnection::open(&house.tenants[index], path)
+                .map(Session::Group)
+                .map_err(|error| failed(error.to_string()))?,
+            House::HeapLimit(_) => {
+                let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_FULL_MUTEX;
+                Connection::open_with_flags(path, flags)
+                    .map(Session::Plain)
+                    .map_err(|error| failed(error.to_string()))?
+            }
+        };
+        session
+            .run(|connection| connection.execute_batch(&settings(tenant)))
+            .map_err(|failure| failed(failure.to_string()))?;
+        Ok(session)
+    }
+
+    /// What the tenant with that `index` holds; none where nobody can tell.
+    pub(crate) fn held(&self, index: usize) -> Option<Held> {
+        match self {
+            House::Groups(house) => Some(Held::of(&house.tenants[index])),
+            House::HeapLimit(_) => None,
+        }
+    }
+
+    /// What all tenants hold together.
+    pub(crate) fn held_by_all(&self) -> Held {
+        match self {
+            // The parent is charged through its children only, so it has no hits of its own.
+            House::Groups(house) => Held { hit_rate: None, ..Held::of(&house.parent) },
+            House::HeapLimit(house) => house.held(),
+        }
+    }
+
+    /// What is charged to no tenant; none where everything is.
+    pub(crate) fn held_by_nobody(&self) -> Option<Held> {
+        match self {
+            House::Groups(house) => Some(Held::of(&house.unattributed)),
+            House::HeapLimit(_) => None,
+        }
+    }
+
+    /// Bytes still charged to the tenant with that `index`, prepaid ones aside.
+    pub(crate) fn live_bytes(&self, index: usize) -> u64 {
+        match self {
+            House::Groups(house) => house.tenants[index].usage_exact(),
+            House::HeapLimit(_) => 0,
+        }
+    }
+}
+
+impl GroupHouse {
+    fn build(spec: &Spec) -> Result<GroupHouse, RunError> {
+        let hierarchy =
+            Hierarchy::new(Config::new()).map_err(|error| RunError::engine("set up the hierarchy", error))?;
+        let installed = memgroup_sqlite::install(&hierarchy)
+            .map_err(|error| RunError::engine("put memgroup under SQLite", error))?;
+        let root = hierarchy.root();
+        let make = |parent: &Group, name: &str, max: u64| {
+            let group = parent.create(name).map_err(|error| RunError::engine("create a group", error))?;
+            group.set_max(max).map_err(|error| RunError::engine("limit a group", error))?;
+            Ok::<Group, RunError>(group)
+        };
+        let parent = make(&root, PARENT, spec.max_bytes)?;
+        let mut tenants = Vec::new();
+        for tenant in &spec.tenants {
+            tenants.push(make(&parent, &tenant.name, tenant.max_bytes)?);
+        }
+        let loader = make(&root, LOADER, UNLIMITED)?;
+        Ok(GroupHouse { unattributed: installed.unattributed().clone(), loader, parent, tenants })
+    }
+}
+
+impl HeapHouse {
+    fn build(spec: &Spec) -> Result<HeapHouse, RunError> {
+        let keeper =
+            Connection::open_in_memory().map_err(|error| RunError::engine("open SQLite in memory", error))?;
+        Ok(HeapHouse { limit_bytes: spec.max_bytes, keeper: Mutex::new(keeper) })
+    }
+
+    /// Sets the limit, and starts the high-water mark from here.
+    fn limit(&self) -> Result<(), RunError> {
+        let wanted = i64::try_from(self.limit_bytes).unwrap_or(i64::MAX);
+        let keeper = self.keeper.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let now: i64 = keeper
+            .query_row(&format!("PRAGMA hard_heap_limit = {wanted}"), [], |row| row.get(0))
+            .map_err(|error| RunError::engine("limit SQLite's heap", error))?;
+        if now != wanted {
+            return Err(RunError::engine(
+                "limit SQLite's heap",
+                format!("asked for {wanted} bytes, got {now}"),
+            ));
+        }
+        // SAFETY: no precondition; 1 resets the mark to what is in use.
+        let _mark = unsafe { ffi::sqlite3_memory_highwater(1) };
+        Ok(())
+    }
+
+    fn held(&self) -> Held {
+        // SAFETY: no precondition.
+        let usage = unsafe { ffi::sqlite3_memory_used() };
+        // SAFETY: no precondition; 0 leaves the mark where it is.
+        let peak = unsafe { ffi::sqlite3_memory_highwater(0) };
+        let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
+        Held { usage: bytes(usage), peak: bytes(peak), max: Some(self.limit_bytes), hit_rate: None }
+    }
+}

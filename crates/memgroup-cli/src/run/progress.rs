@@ -1,0 +1,191 @@
+//! What is happening, on standard error: bars on a terminal, else a line now and then.
+
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::units;
+
+/// Between two lines about the same thing when there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Where progress goes.
+pub(crate) struct Progress {
+    /// None: plain lines.
+    bars: Option<MultiProgress>,
+}
+
+impl Progress {
+    /// Bars if standard error is a terminal that can draw them.
+    pub(crate) fn on_stderr() -> Progress {
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let bars = (std::io::stderr().is_terminal() && !dumb)
+            .then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
+        Progress { bars }
+    }
+
+    /// One line that stays.
+    pub(crate) fn line(&self, text: &str) {
+        match &self.bars {
+            // Standard error may be gone; then there is nobody to tell.
+            Some(bars) => drop(bars.println(text)),
+            None => print_line(text),
+        }
+    }
+
+    /// Starts showing how `what` fills with about `total` rows.
+    pub(crate) fn filling(&self, what: &str, total: u64) -> Filling<'_> {
+        let bar = self.bars.as_ref().map(|bars| {
+            let bar = bars.add(ProgressBar::new(total));
+            bar.set_style(style("  loading {prefix:<14} {bar:30} {percent:>3} %  {human_pos} rows"));
+            bar.set_prefix(what.to_owned());
+            bar
+        });
+        if bar.is_none() {
+            print_line(&format!("loading {what}"));
+        }
+        let lines = Mutex::new(Lines { done: 0, printed: Instant::now() });
+        Filling { progress: self, what: what.to_owned(), total, bar, lines }
+    }
+
+    /// Starts showing how `seconds` pass.
+    pub(crate) fn running(&self, seconds: f64) -> Running {
+        let bar = self.bars.as_ref().map(|bars| {
+            let bar = bars.add(ProgressBar::new((seconds * 1_000.0) as u64));
+            bar.set_style(style("{bar:8} {prefix}  {wide_msg}"));
+            bar
+        });
+        if bar.is_none() {
+            print_line(&format!("running for {seconds} s"));
+        }
+        Running { bar, seconds, printed: Instant::now() }
+    }
+}
+
+/// How the rows of one database come in. Removed from the terminal when dropped.
+pub(crate) struct Filling<'a> {
+    progress: &'a Progress,
+    what: String,
+    total: u64,
+    bar: Option<ProgressBar>,
+    lines: Mutex<Lines>,
+}
+
+struct Lines {
+    done: u64,
+    printed: Instant,
+}
+
+impl Filling<'_> {
+    /// `rows` more are in.
+    pub(crate) fn advance(&self, rows: u64) {
+        if let Some(bar) = &self.bar {
+            bar.inc(rows);
+            return;
+        }
+        let mut lines = self.lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        lines.done += rows;
+        if lines.printed.elapsed() >= LINE_EVERY {
+            lines.printed = Instant::now();
+            let percent = (lines.done * 100 / self.total.max(1)).min(100);
+            print_line(&format!("loading {}: {percent} %", self.what));
+        }
+    }
+
+    /// The rows are in; indexes and the like follow.
+    pub(crate) fn finishing(&self) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.total);
+        }
+    }
+
+    /// All is in; `text` says what.
+    pub(crate) fn finish(self, text: &str) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        self.progress.line(text);
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// How the time of a run passes. Removed from the terminal when dropped.
+pub(crate) struct Running {
+    bar: Option<ProgressBar>,
+    seconds: f64,
+    printed: Instant,
+}
+
+impl Running {
+    /// `elapsed` has passed; each tenant has done and been refused that many statements.
+    pub(crate) fn update(&mut self, elapsed: Duration, tenants: &[(&str, u64, u64)]) {
+        let time = format!("{:.0} of {} s", elapsed.as_secs_f64().min(self.seconds), self.seconds);
+        if let Some(bar) = &self.bar {
+            bar.set_position(elapsed.as_millis() as u64);
+            bar.set_prefix(time);
+            bar.set_message(counts(tenants));
+        } else if self.printed.elapsed() >= LINE_EVERY {
+            self.printed = Instant::now();
+            print_line(&format!("running {time}: {}", counts(tenants)));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn counts(tenants: &[(&str, u64, u64)]) -> String {
+    let each = tenants.iter().map(|&(name, done, refused)| match (done, refused) {
+        (_, 0) => format!("{name} {}", units::count(done)),
+        (0, _) => format!("{name} {} refused", units::count(refused)),
+        _ => format!("{name} {} + {} refused", units::count(done), units::count(refused)),
+    });
+    each.collect::<Vec<_>>().join("  ")
+}
+
+fn print_line(text: &str) {
+    use std::io::Write;
+    // Standard error may be gone; then there is nobody to tell.
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counts;
+
+    #[test]
+    fn refusals_are_named_only_where_there_are_any() {
+        let text = counts(&[("a", 12_345, 0), ("b", 3, 1_000), ("c", 0, 7), ("d", 0, 0)]);
+        assert_eq!(text, "a 12,345  b 3 + 1,000 refused  c 7 refused  d 0");
+    }
+
+    #[test]
+    fn templates_are_well_formed() {
+        for template in [
+            "  loading {prefix:<14} {bar:30} {percent:>3} %  {human_pos} rows",
+            "{bar:8} {prefix}  {wide_msg}",
+        ] {
+            assert!(indicatif::ProgressStyle::with_template(template).is_ok(), "{template}");
+        }
+    }
+}

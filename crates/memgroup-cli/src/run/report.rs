@@ -1,0 +1,186 @@
+//! What a run found: one model, from which the table, the comparison and the JSON are made.
+//!
+//! Bytes are bytes and latencies microseconds; a number that nobody knows is none (`null` in the JSON).
+
+use serde::{Deserialize, Serialize};
+
+use super::data::Database;
+use super::house::{Held, House};
+use super::spec::Spec;
+use super::tenant::Ran;
+use super::workload::Kind;
+
+/// What `--json` writes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) memgroup: Half,
+    /// The same work without groups; there with `--baseline`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) baseline: Option<Half>,
+}
+
+/// The report of one process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Half {
+    /// How long statements ran.
+    pub(crate) seconds: f64,
+    pub(crate) seed: u64,
+    /// Ended by Ctrl-C.
+    pub(crate) interrupted: bool,
+    /// In the SPEC's order.
+    pub(crate) tenants: Vec<TenantReport>,
+    /// All tenants together: their parent group, or SQLite's whole heap.
+    pub(crate) all: Held,
+    /// Memory that SQLite took for no tenant; none where nobody tells tenants apart.
+    pub(crate) unattributed: Option<Held>,
+}
+
+/// One tenant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TenantReport {
+    pub(crate) name: String,
+    pub(crate) workload: String,
+    pub(crate) threads: u32,
+    /// Statements answered in full.
+    pub(crate) done: u64,
+    /// Statements that failed for want of memory.
+    pub(crate) refused: u64,
+    /// Statements cut short by the end of the run.
+    pub(crate) interrupted: u64,
+    pub(crate) p50_us: Option<f64>,
+    pub(crate) p99_us: Option<f64>,
+    pub(crate) usage: Option<u64>,
+    pub(crate) peak: Option<u64>,
+    pub(crate) max: Option<u64>,
+    /// The share of charges that the stock served alone.
+    pub(crate) hit_rate: Option<f64>,
+    /// Size of the tenant's database.
+    pub(crate) database: u64,
+    /// What the first refusal said.
+    pub(crate) first_refusal: Option<String>,
+}
+
+impl TenantReport {
+    /// Whether the tenant's work asks for the impossible, so that refusing it is right.
+    pub(crate) fn is_runaway(&self) -> bool {
+        self.workload == Kind::Runaway.name()
+    }
+}
+
+impl Half {
+    /// Reads what `house` holds after `ran`, while the connections are still open.
+    pub(crate) fn of(
+        house: &House,
+        spec: &Spec,
+        databases: &[Database],
+        ran: &Ran,
+        interrupted: bool,
+    ) -> Half {
+        let mut tenants = Vec::new();
+        for (index, (tenant, tally)) in spec.tenants.iter().zip(&ran.tallies).enumerate() {
+            let held = house.held(index);
+            tenants.push(TenantReport {
+                name: tenant.name.clone(),
+                workload: tenant.workload.name().to_owned(),
+                threads: tenant.threads,
+                done: tally.done,
+                refused: tally.refused,
+                interrupted: tally.interrupted,
+                p50_us: tally.quantile_us(0.50),
+                p99_us: tally.quantile_us(0.99),
+                usage: held.map(|held| held.usage),
+                peak: held.map(|held| held.peak),
+                max: held.and_then(|held| held.max),
+                hit_rate: held.and_then(|held| held.hit_rate),
+                database: databases[index].bytes,
+                first_refusal: tally.first_refusal.clone(),
+            });
+        }
+        Half {
+            seconds: ran.elapsed.as_secs_f64(),
+            seed: spec.seed,
+            interrupted,
+            tenants,
+            all: house.held_by_all(),
+            unattributed: house.held_by_nobody(),
+        }
+    }
+
+    /// The tenants with a refusal, runaways or the others.
+    pub(crate) fn refused(&self, runaways: bool) -> Vec<&TenantReport> {
+        let wanted = |tenant: &&TenantReport| tenant.refused > 0 && tenant.is_runaway() == runaways;
+        self.tenants.iter().filter(wanted).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{Half, Held, Report, TenantReport};
+
+    /// A tenant whose every number is known.
+    pub(crate) fn tenant(name: &str, workload: &str, done: u64, refused: u64) -> TenantReport {
+        TenantReport {
+            name: name.to_owned(),
+            workload: workload.to_owned(),
+            threads: 1,
+            done,
+            refused,
+            interrupted: 1,
+            p50_us: (done > 0).then_some(12.5),
+            p99_us: (done > 0).then_some(2_500.0),
+            usage: Some(15 << 20),
+            peak: Some(16 << 20),
+            max: Some(16 << 20),
+            hit_rate: Some(0.9971),
+            database: 45 << 20,
+            first_refusal: (refused > 0).then(|| "out of memory".to_owned()),
+        }
+    }
+
+    /// A half of a look-up tenant and a runaway.
+    pub(crate) fn half(lookups_refused: u64) -> Half {
+        Half {
+            seconds: 20.0,
+            seed: 1,
+            interrupted: false,
+            tenants: vec![
+                tenant("lookups", "lookups", 1_234_567, lookups_refused),
+                tenant("runaway", "runaway", 0, 120),
+            ],
+            all: Held { usage: 30 << 20, peak: 32 << 20, max: Some(128 << 20), hit_rate: None },
+            unattributed: Some(Held { usage: 2_048, peak: 4_096, max: None, hit_rate: None }),
+        }
+    }
+
+    #[test]
+    fn runaways_are_told_from_the_others() {
+        let (troubled, calm) = (half(3), half(0));
+        assert_eq!(troubled.refused(true), [&troubled.tenants[1]]);
+        assert_eq!(troubled.refused(false), [&troubled.tenants[0]]);
+        assert!(calm.refused(false).is_empty());
+    }
+
+    #[test]
+    fn the_json_has_the_promised_form() {
+        let mut report = Report { memgroup: half(0), baseline: None };
+        report.memgroup.tenants[1].max = None;
+        let json = serde_json::to_value(&report).expect("a report is JSON");
+        assert_eq!(json["memgroup"]["seconds"], 20.0);
+        let tenant = &json["memgroup"]["tenants"][0];
+        assert_eq!(tenant["name"], "lookups");
+        assert_eq!((&tenant["done"], &tenant["refused"]), (&1_234_567.into(), &0.into()));
+        assert_eq!((&tenant["p50_us"], &tenant["p99_us"]), (&12.5.into(), &2_500.0.into()));
+        assert_eq!(tenant["usage"], 15 << 20);
+        assert_eq!((&tenant["peak"], &tenant["max"]), (&(16 << 20).into(), &(16 << 20).into()));
+        assert_eq!(tenant["hit_rate"], 0.9971);
+        let runaway = &json["memgroup"]["tenants"][1];
+        assert!(runaway["max"].is_null() && runaway["p50_us"].is_null());
+        assert!(json.get("baseline").is_none());
+
+        report.baseline = Some(half(3));
+        let json = serde_json::to_value(&report).expect("a report is JSON");
+        assert_eq!(json["baseline"]["tenants"][0]["refused"], 3);
+        let back: Report = serde_json::from_value(json).expect("it reads back");
+        assert_eq!(back, report);
+    }
+}

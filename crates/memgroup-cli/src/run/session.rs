@@ -1,0 +1,141 @@
+//! A tenant's connection, in either house, and why a statement on it was not done.
+//!
+//! - I1. Want of memory is told from every other failure: only it counts as a refusal.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use memgroup_sqlite::{TenantConnection, TenantError};
+use rusqlite::{Connection, ErrorCode, InterruptHandle, ffi};
+
+use super::spec::{Temp, TenantSpec};
+
+/// What every connection of `tenant` is set to, the same in both houses. Nothing is written: the files are kept.
+pub(crate) fn settings(tenant: &TenantSpec) -> String {
+    let temp = match tenant.temp {
+        Temp::File => "FILE",
+        Temp::Memory => "MEMORY",
+    };
+    format!(
+        "PRAGMA cache_size = -{}; PRAGMA temp_store = {temp}; PRAGMA query_only = ON;",
+        tenant.cache_bytes >> 10
+    )
+}
+
+/// A tenant's connection.
+pub(crate) enum Session {
+    Group(TenantConnection),
+    Plain(Connection),
+}
+
+/// Why a statement was not done.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// For want of memory.
+    Refused(Box<dyn std::error::Error + Send + Sync>),
+    /// By our own interruption.
+    Interrupted,
+    /// For any other reason.
+    Other(String),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Refused(error) => error.fmt(f),
+            Failure::Interrupted => f.write_str("interrupted"),
+            Failure::Other(error) => f.write_str(error),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Failure {
+        let code = error.sqlite_error().map(|error| (error.code, error.extended_code));
+        match code {
+            Some((ErrorCode::OutOfMemory, _) | (_, ffi::SQLITE_IOERR_NOMEM)) => {
+                Failure::Refused(Box::new(error))
+            }
+            Some((ErrorCode::OperationInterrupted, _)) => Failure::Interrupted,
+            _ => Failure::Other(error.to_string()),
+        }
+    }
+}
+
+impl From<TenantError> for Failure {
+    fn from(error: TenantError) -> Failure {
+        match error {
+            TenantError::Sqlite { error, .. } => Failure::from(error),
+            refused @ TenantError::OutOfMemory(_) => Failure::Refused(Box::new(refused)),
+            other => Failure::Other(other.to_string()),
+        }
+    }
+}
+
+impl Session {
+    /// Runs `work` on the connection, at the tenant's expense.
+    pub(crate) fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Failure> {
+        match self {
+            Session::Group(connection) => connection.run(work).map_err(Failure::from),
+            Session::Plain(connection) => match catch_unwind(AssertUnwindSafe(|| work(connection))) {
+                Ok(answer) => answer.map_err(Failure::from),
+                Err(panic) => unfetched(panic),
+            },
+        }
+    }
+
+    /// Interrupts what runs on the connection, from any thread.
+    pub(crate) fn interrupter(&self) -> InterruptHandle {
+        match self {
+            Session::Group(connection) => connection.interrupt_handle(),
+            Session::Plain(connection) => connection.get_interrupt_handle(),
+        }
+    }
+}
+
+/// rusqlite panics at a value that SQLite had no memory to hand over (`TenantConnection` knows that by itself); any
+/// other panic goes on.
+fn unfetched<T>(panic: Box<dyn Any + Send>) -> Result<T, Failure> {
+    match panic.downcast_ref::<&str>() {
+        Some(text) if text.ends_with("column type with NULL data") => {
+            Err(Failure::Refused("out of memory".into()))
+        }
+        _ => resume_unwind(panic),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::{Connection, ErrorCode, ffi};
+
+    use super::{Failure, settings};
+    use crate::run::spec::Spec;
+
+    fn sqlite(code: i32) -> Failure {
+        Failure::from(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None))
+    }
+
+    #[test]
+    fn only_want_of_memory_counts_as_a_refusal() {
+        assert!(matches!(sqlite(ffi::SQLITE_NOMEM), Failure::Refused(_)));
+        assert!(matches!(sqlite(ffi::SQLITE_IOERR_NOMEM), Failure::Refused(_)));
+        assert!(matches!(sqlite(ffi::SQLITE_INTERRUPT), Failure::Interrupted));
+        assert!(matches!(sqlite(ffi::SQLITE_IOERR_READ), Failure::Other(_)));
+        assert!(matches!(sqlite(ffi::SQLITE_CORRUPT), Failure::Other(_)));
+        assert!(matches!(Failure::from(rusqlite::Error::QueryReturnedNoRows), Failure::Other(_)));
+    }
+
+    #[test]
+    fn settings_are_taken_and_forbid_writing() {
+        let spec = Spec::built_in().expect("the built-in scenario is sound");
+        for tenant in &spec.tenants {
+            let connection = Connection::open_in_memory().expect("memory is there");
+            connection.execute_batch(&settings(tenant)).expect("the settings are well formed");
+            let cache: i64 =
+                connection.query_row("PRAGMA cache_size", [], |row| row.get(0)).expect("a number");
+            assert_eq!(cache, -i64::try_from(tenant.cache_bytes >> 10).expect("a small number"));
+            let error = connection.execute_batch("CREATE TABLE a (b)").expect_err("writing is forbidden");
+            assert_eq!(error.sqlite_error_code(), Some(ErrorCode::ReadOnly));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+use std::time::Duration;
+
+use memgroup::UNLIMITED;
+
+use super::{Scale, Spec, Temp};
+use crate::run::workload::Kind;
+
+const SOUND: &str = r#"
+seconds = 1.5
+seed = 7
+max = "48M"
+
+[[tenant]]
+name = "shop"
+workload = "lookups"
+threads = 3
+scale = 0.002
+max = "16M"
+cache = "256K"
+pause_us = 250
+
+[[tenant]]
+name = "hog"
+workload = "runaway"
+scale = 0.001
+temp = "memory"
+"#;
+
+#[test]
+fn a_sound_spec_says_what_it_says() {
+    let spec = Spec::parse("a.toml", SOUND).expect("it is sound");
+    assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (1.5, 7, 48 << 20));
+    let [shop, hog] = &spec.tenants[..] else { panic!("two tenants: {spec:?}") };
+    assert_eq!((shop.name.as_str(), shop.workload, shop.threads), ("shop", Kind::Lookups, 3));
+    assert_eq!(shop.scale, Scale::from_milli(2).expect("a scale"));
+    assert_eq!((shop.max_bytes, shop.cache_bytes, shop.temp), (16 << 20, 256 << 10, Temp::File));
+    assert_eq!(shop.pause, Duration::from_micros(250));
+    assert_eq!((hog.threads, hog.max_bytes, hog.temp), (1, UNLIMITED, Temp::Memory));
+}
+
+#[test]
+fn every_key_but_name_workload_and_scale_has_a_default() {
+    let spec = Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1").expect("sound");
+    assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, UNLIMITED));
+    assert_eq!((spec.tenants[0].threads, spec.tenants[0].cache_bytes), (1, 1 << 20));
+}
+
+#[test]
+fn the_built_in_scenario_bounds_every_tenant_and_promises_no_more_than_there_is() {
+    let spec = Spec::built_in().expect("the built-in scenario is sound");
+    assert!(spec.tenants.len() >= 4);
+    let promised: u64 = spec.tenants.iter().map(|tenant| tenant.max_bytes).sum();
+    assert!(promised <= spec.max_bytes, "{promised} of {}", spec.max_bytes);
+    for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway] {
+        assert!(spec.tenants.iter().any(|tenant| tenant.workload == kind), "{kind:?}");
+    }
+    let etl = spec.tenants.iter().find(|tenant| tenant.workload == Kind::Etl).expect("there is one");
+    assert_eq!(etl.scale.milli(), 100);
+}
+
+/// What reading `SOUND` says once `from` is replaced by `to`.
+fn complaint(from: &str, to: &str) -> String {
+    assert!(SOUND.contains(from), "{from}");
+    let text = SOUND.replacen(from, to, 1);
+    Spec::parse("a.toml", &text).expect_err(to).to_string()
+}
+
+#[test]
+fn errors_name_file_line_key_and_what_is_allowed() {
+    let cases = [
+        ("seconds = 1.5", "seconds = 0", "a.toml:2: key `seconds` is 0; allowed: 0.1 to 86400 seconds"),
+        ("seconds = 1.5", "seconds = nan", "a.toml:2: key `seconds` is nan; allowed: 0.1 to 86400 seconds"),
+        ("seconds = 1.5", "seconds = '9'", "a.toml:2: key `seconds` is \"9\"; allowed: a number"),
+        ("seed = 7", "seed = -7", "a.toml:3: key `seed` is -7; allowed: an integer from 0 up"),
+        ("seed = 7", "sede = 7", "a.toml:3: key `sede` is unknown; allowed: max, seconds, seed, tenant"),
+        (
+            "\"48M\"",
+            "1.5",
+            "a.toml:4: key `max` is 1.5; allowed: bytes: an integer, or a text such as \"64M\"",
+        ),
+        ("\"48M\"", "-5", "a.toml:4: key `max` is -5; \"-5\" is not a number of bytes: it is negative"),
+        ("\"48M\"", "\"48Q\"", "a.toml:4: key `max` is \"48Q\"; \"48Q\" is not a number of bytes"),
+        ("\"48M\"", "4096", "a.toml:4: key `max` is 4096; allowed: at least 1M, or \"max\" for no limit"),
+        (
+            "name = \"shop\"",
+            "",
+            "a.toml:6: key `name` of tenant 1 is missing; allowed: a name, such as \"etl\"",
+        ),
+        (
+            "\"shop\"",
+            "\"a/b\"",
+            "a.toml:7: key `name` of tenant 1 is \"a/b\"; allowed: 1 to 32 letters, digits",
+        ),
+        ("\"shop\"", "\"\"", "a.toml:7: key `name` of tenant 1 is \"\"; allowed: 1 to 32 letters"),
+        ("\"shop\"", "\"unattributed\"", "that name means memory without a tenant"),
+        (
+            "\"hog\"",
+            "\"shop\"",
+            "a.toml:16: key `name` of tenant 2 is \"shop\"; another tenant has that name",
+        ),
+        (
+            "\"lookups\"",
+            "\"look\"",
+            "a.toml:8: key `workload` of tenant `shop` is \"look\"; allowed: \"lookups\", \"dashboards\", \"etl\" or \"runaway\"",
+        ),
+        ("threads = 3", "threads = 0", "a.toml:9: key `threads` of tenant `shop` is 0; allowed: 1 to 64"),
+        (
+            "threads = 3",
+            "threads = 1.5",
+            "a.toml:9: key `threads` of tenant `shop` is 1.5; allowed: an integer",
+        ),
+        ("0.002", "0.0005", "a.toml:10: key `scale` of tenant `shop` is 0.0005; allowed: 0.001 to 10"),
+        ("0.002", "-1", "a.toml:10: key `scale` of tenant `shop` is -1; allowed: 0.001 to 10"),
+        (
+            "scale = 0.002",
+            "",
+            "a.toml:6: key `scale` of tenant `shop` is missing; allowed: a TPC-H scale factor",
+        ),
+        ("\"16M\"", "\"9999999T\"", "a.toml:11: key `max` of tenant `shop` is \"9999999T\""),
+        ("\"256K\"", "0", "a.toml:12: key `cache` of tenant `shop` is 0; allowed: 64K to 1T"),
+        ("\"256K\"", "\"max\"", "a.toml:12: key `cache` of tenant `shop` is \"max\"; allowed: 64K to 1T"),
+        (
+            "250",
+            "-1",
+            "a.toml:13: key `pause_us` of tenant `shop` is -1; allowed: 0 to 60000000 microseconds",
+        ),
+        (
+            "\"memory\"",
+            "\"disk\"",
+            "a.toml:19: key `temp` of tenant `hog` is \"disk\"; allowed: \"file\" or \"memory\"",
+        ),
+        (
+            "temp =",
+            "tmp =",
+            "a.toml:19: key `tmp` of tenant `hog` is unknown; allowed: cache, max, name, pause_us",
+        ),
+        ("seed = 7", "seed = = 7", "a.toml:3: not TOML: "),
+        ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key"),
+    ];
+    for (from, to, expected) in cases {
+        let said = complaint(from, to);
+        assert!(said.contains(expected), "{to}: said {said:?}, expected {expected:?}");
+    }
+}
+
+#[test]
+fn a_spec_without_tenants_is_refused() {
+    for (text, expected) in [
+        ("", "a.toml: key `tenant` is missing; allowed: at least one [[tenant]]"),
+        ("tenant = 3", "a.toml:1: key `tenant` is not a list of tables; allowed: [[tenant]]"),
+        ("\ntenant = ['a']", "a.toml:2: key `tenant` is not a list of tables; allowed: [[tenant]]"),
+    ] {
+        let said = Spec::parse("a.toml", text).expect_err(text).to_string();
+        assert_eq!(said, expected);
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let said = Spec::read(std::path::Path::new("no/such.toml")).expect_err("it is not there").to_string();
+    assert!(said.starts_with("no/such.toml: cannot be read: "), "{said}");
+}
+
+#[test]
+fn the_runaway_of_the_built_in_scenario_wants_more_than_ten_times_its_limit() {
+    let spec = Spec::built_in().expect("it is sound");
+    for tenant in spec.tenants.iter().filter(|tenant| tenant.workload == Kind::Runaway) {
+        let milli = u64::from(tenant.scale.milli());
+        // Each customer with each order; a name, a key and two comments take more than 50 bytes.
+        let wanted = (150 * milli) * (1_500 * milli) * 50;
+        assert!(
+            wanted > 10 * tenant.max_bytes && tenant.temp == Temp::Memory,
+            "{}: {wanted} bytes",
+            tenant.name
+        );
+    }
+}
+
+#[test]
+fn every_spec_that_comes_with_the_program_is_sound() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("specs");
+    let mut count = 0;
+    for entry in std::fs::read_dir(directory).expect("the directory is there") {
+        let path = entry.expect("an entry").path();
+        Spec::read(&path).unwrap_or_else(|error| panic!("{error}"));
+        count += 1;
+    }
+    assert!(count >= 2, "{count}");
+}

@@ -1,0 +1,367 @@
+//! Reports as text: columns that line up, nothing wider than 100 columns with names of up to 14 letters.
+
+use super::house::{Held, Regime};
+use super::report::{Half, Report, TenantReport};
+use super::units;
+
+/// Columns a sentence may take.
+const WIDTH: usize = 100;
+
+/// Whether to emphasise, by the codes terminals know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Emphasis(pub(crate) bool);
+
+impl Emphasis {
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    fn heading(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    fn alarm(self, text: &str) -> String {
+        self.wrap("31", text)
+    }
+
+    fn aside(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+}
+
+/// Where nothing is known, or nothing could be.
+const NONE: &str = "-";
+
+/// One entry, and whether it wants attention.
+#[derive(Debug, Clone)]
+struct Cell {
+    text: String,
+    alarming: bool,
+}
+
+fn plain(text: impl Into<String>) -> Cell {
+    Cell { text: text.into(), alarming: false }
+}
+
+fn or_none<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> Cell {
+    plain(value.map_or_else(|| NONE.to_owned(), show))
+}
+
+fn refused(count: u64, alarming: bool) -> Cell {
+    Cell { text: units::count(count), alarming: alarming && count > 0 }
+}
+
+/// The report of one run.
+pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
+    let titles = ["tenant", "done", "refused", "p50", "p99", "usage", "peak", "max", "hit rate", "database"]
+        .map(str::to_owned);
+    let mut rows: Vec<Vec<Cell>> = half.tenants.iter().map(tenant_row).collect();
+    let sum = |of: fn(&TenantReport) -> u64| units::count(half.tenants.iter().map(of).sum());
+    let held = |name: &str, done: Cell, refused: Cell, held: Held| {
+        let mut row = vec![plain(name), done, refused, plain(NONE), plain(NONE)];
+        row.extend([
+            plain(units::bytes(held.usage)),
+            plain(units::bytes(held.peak)),
+            plain(units::limit(held.max)),
+        ]);
+        row.extend([or_none(held.hit_rate, units::percent), plain(NONE)]);
+        row
+    };
+    let done = plain(sum(|tenant| tenant.done));
+    let refusals = plain(sum(|tenant| tenant.refused));
+    rows.push(held("all tenants", done, refusals, half.all));
+    if let Some(unattributed) = half.unattributed {
+        rows.push(held("unattributed", plain(NONE), plain(NONE), unattributed));
+    }
+    let mut text = columns(&titles, &rows, half.tenants.len(), emphasis);
+    text.push('\n');
+    text.push_str(&verdict(Regime::Groups, half));
+    text.push_str(&first_refusals(half, ""));
+    text
+}
+
+fn tenant_row(tenant: &TenantReport) -> Vec<Cell> {
+    vec![
+        plain(&tenant.name),
+        plain(units::count(tenant.done)),
+        refused(tenant.refused, !tenant.is_runaway()),
+        or_none(tenant.p50_us, units::duration_us),
+        or_none(tenant.p99_us, units::duration_us),
+        or_none(tenant.usage, units::bytes),
+        or_none(tenant.peak, units::bytes),
+        plain(units::limit(tenant.max)),
+        or_none(tenant.hit_rate, units::percent),
+        plain(units::bytes(tenant.database)),
+    ]
+}
+
+/// Both halves, side by side.
+pub(crate) fn of_both(memgroup: &Half, baseline: &Half, emphasis: Emphasis) -> String {
+    let four = ["done", "refused", "p50", "p99"];
+    let titles: Vec<String> =
+        ["tenant"].into_iter().chain(four).chain(["|"]).chain(four).map(str::to_owned).collect();
+    let numbers = |tenant: &TenantReport| {
+        [
+            plain(units::count(tenant.done)),
+            refused(tenant.refused, !tenant.is_runaway()),
+            or_none(tenant.p50_us, units::duration_us),
+            or_none(tenant.p99_us, units::duration_us),
+        ]
+    };
+    let mut rows = Vec::new();
+    for (left, right) in memgroup.tenants.iter().zip(&baseline.tenants) {
+        let mut row = vec![plain(&left.name)];
+        row.extend(numbers(left));
+        row.push(plain("|"));
+        row.extend(numbers(right));
+        rows.push(row);
+    }
+    let table = columns(&titles, &rows, rows.len(), emphasis);
+    // The headings stand over the first column of their half.
+    let first = table.lines().next().unwrap_or_default();
+    let bar = strip(first).find('|').unwrap_or_default();
+    let left = format!("{:>16}{}", "", Regime::Groups.title());
+    let over = emphasis.heading(&format!("{left:<width$}|  {}", Regime::HeapLimit.title(), width = bar));
+    let mut text = format!("{over}\n{table}\n");
+    for (regime, half) in [(Regime::Groups, memgroup), (Regime::HeapLimit, baseline)] {
+        text.push_str(&verdict(regime, half));
+    }
+    text.push_str(&wrapped(&format!(
+        "Most memory held at once: {} {}, {} {}, of {} in both.",
+        units::bytes(memgroup.all.peak),
+        Regime::Groups.title(),
+        units::bytes(baseline.all.peak),
+        Regime::HeapLimit.title(),
+        units::limit(baseline.all.max),
+    )));
+    text.push_str(&first_refusals(baseline, &format!(" {}", Regime::HeapLimit.title())));
+    text
+}
+
+/// The whole of `report`.
+pub(crate) fn of_report(report: &Report, emphasis: Emphasis) -> String {
+    let halves = [Some(&report.memgroup), report.baseline.as_ref()];
+    let ended = match halves.into_iter().flatten().find(|half| half.interrupted) {
+        Some(_) => ", ended by Ctrl-C",
+        None => "",
+    };
+    let half = &report.memgroup;
+    let head = emphasis.heading(&format!(
+        "{} tenants, {:.1} s of statements, seed {}{ended}",
+        half.tenants.len(),
+        half.seconds,
+        half.seed
+    ));
+    let mut text = format!("{head}\n\n{}", of_half(half, emphasis));
+    if let Some(baseline) = &report.baseline {
+        text.push_str(&format!("\n{}", of_both(half, baseline, emphasis)));
+    }
+    text
+}
+
+/// Who was refused, in a sentence.
+fn verdict(regime: Regime, half: &Half) -> String {
+    let (runaways, others) = (half.refused(true), half.refused(false));
+    let (named, losses) = (listed(&runaways, name), listed(&others, loss));
+    let who = match (runaways.is_empty(), others.is_empty()) {
+        (true, true) => "nobody was refused".to_owned(),
+        (false, true) => format!("only {named} was refused"),
+        (true, false) => format!("refused were statements of {losses}"),
+        (false, false) => format!("{named} was refused, and others suffered: {losses}"),
+    };
+    let mut sentence = format!("{}, {who}.", regime.title());
+    if let Some(first) = sentence.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    wrapped(&sentence)
+}
+
+fn name(tenant: &TenantReport) -> String {
+    format!("`{}`", tenant.name)
+}
+
+fn loss(tenant: &TenantReport) -> String {
+    let (refused, all) = (units::count(tenant.refused), units::count(tenant.refused + tenant.done));
+    format!("`{}` ({refused} of {all} statements)", tenant.name)
+}
+
+fn listed(tenants: &[&TenantReport], show: fn(&TenantReport) -> String) -> String {
+    let shown: Vec<String> = tenants.iter().map(|tenant| show(tenant)).collect();
+    match &shown[..] {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// What the first refusal of each tenant said; `where_it_was` follows the name.
+fn first_refusals(half: &Half, where_it_was: &str) -> String {
+    let mut text = String::new();
+    for tenant in &half.tenants {
+        if let Some(refusal) = &tenant.first_refusal {
+            text.push_str(&wrapped(&format!("First refusal of `{}`{where_it_was}: {refusal}", tenant.name)));
+        }
+    }
+    text
+}
+
+/// `text` in lines of at most `WIDTH` columns, the later ones indented.
+fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > WIDTH {
+            lines.push_str("\n  ");
+            column = 2;
+        } else if column > 0 {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(word);
+        column += length;
+    }
+    lines.push('\n');
+    lines
+}
+
+/// Lines the columns up; a rule stands under the titles and after `ruled` rows, if more follow.
+fn columns(titles: &[String], rows: &[Vec<Cell>], ruled: usize, emphasis: Emphasis) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].text.chars().count());
+        cells.chain([titles[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = (String, bool)>| {
+        let mut line = String::new();
+        for (column, (text, alarming)) in cells.enumerate() {
+            let pad = " ".repeat(widths[column] - text.chars().count());
+            let text = if alarming { emphasis.alarm(&text) } else { text };
+            match column {
+                0 => line.push_str(&format!("{text}{pad}")),
+                _ => line.push_str(&format!("  {pad}{text}")),
+            }
+        }
+        line.truncate(line.trim_end().len());
+        line
+    };
+    let rule = emphasis.aside(&"-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)));
+    let mut text = line(&mut titles.iter().map(|title| (title.clone(), false)));
+    text = format!("{}\n{rule}\n", emphasis.heading(&text));
+    for (number, row) in rows.iter().enumerate() {
+        if number == ruled {
+            text.push_str(&format!("{rule}\n"));
+        }
+        text.push_str(&line(&mut row.iter().map(|cell| (cell.text.clone(), cell.alarming))));
+        text.push('\n');
+    }
+    text
+}
+
+/// `text` without its emphasis.
+fn strip(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find('\x1b') {
+        plain.push_str(&rest[..start]);
+        rest = rest[start..].split_once('m').map_or("", |(_, after)| after);
+    }
+    plain.push_str(rest);
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Emphasis, of_report, strip, wrapped};
+    use crate::run::report::tests::half;
+    use crate::run::report::{Half, Report};
+
+    fn shown(memgroup: Half, baseline: Option<Half>) -> String {
+        of_report(&Report { memgroup, baseline }, Emphasis(false))
+    }
+
+    #[test]
+    fn the_table_lines_up_and_fits_100_columns() {
+        let text = shown(half(0), None);
+        let expected = "\
+2 tenants, 20.0 s of statements, seed 1
+
+tenant             done  refused      p50     p99  usage   peak   max  hit rate  database
+-----------------------------------------------------------------------------------------
+lookups       1,234,567        0  12.5 us  2.5 ms  15.0M  16.0M   16M    99.7 %     45.0M
+runaway               0      120        -       -  15.0M  16.0M   16M    99.7 %     45.0M
+-----------------------------------------------------------------------------------------
+all tenants   1,234,567      120        -       -  30.0M  32.0M  128M         -         -
+unattributed          -        -        -       -   2.0K   4.0K   max         -         -
+
+With memgroup, only `runaway` was refused.
+First refusal of `runaway`: out of memory
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn both_halves_stand_side_by_side_and_the_text_says_who_suffered() {
+        let text = shown(half(0), Some(half(3)));
+        let comparison =
+            text.split_once("First refusal of `runaway`: out of memory\n\n").expect("two parts").1;
+        let expected = "                \
+with memgroup                       |  with SQLite's heap limit
+tenant        done  refused      p50     p99  |       done  refused      p50     p99";
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            words(&comparison.lines().take(2).collect::<String>()),
+            words(&expected.replace('\n', ""))
+        );
+        let bars: Vec<_> = comparison.lines().take(5).filter_map(|line| line.find('|')).collect();
+        assert_eq!(bars.len(), 4);
+        assert!(bars.iter().all(|bar| bar == &bars[0]), "{comparison}");
+        let sentence = "With SQLite's heap limit, `runaway` was refused, and others suffered: `lookups` (3 of \
+                        1,234,570 statements).";
+        assert!(
+            comparison.split_whitespace().collect::<Vec<_>>().join(" ").contains(sentence),
+            "{comparison}"
+        );
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn the_end_by_ctrl_c_is_said() {
+        let mut early = half(0);
+        early.interrupted = true;
+        assert!(shown(early, None).starts_with("2 tenants, 20.0 s of statements, seed 1, ended by Ctrl-C\n"));
+    }
+
+    #[test]
+    fn long_texts_are_wrapped_between_words() {
+        let text = wrapped(&"word ".repeat(50));
+        assert_eq!(text.split_whitespace().count(), 50);
+        assert!(text.lines().all(|line| line.len() <= 100) && text.lines().count() == 3, "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")));
+        assert_eq!(wrapped("short"), "short\n");
+    }
+
+    #[test]
+    fn emphasis_changes_no_letter_and_marks_only_those_who_suffer() {
+        let report = Report { memgroup: half(0), baseline: Some(half(3)) };
+        let emphatic = of_report(&report, Emphasis(true));
+        assert_eq!(strip(&emphatic), of_report(&report, Emphasis(false)));
+        assert!(emphatic.contains("\x1b[31m3\x1b[0m"));
+        assert!(!emphatic.contains("\x1b[31m120"));
+    }
+
+    #[test]
+    fn where_all_are_served_nobody_is_blamed() {
+        let mut calm = half(0);
+        calm.tenants[1].refused = 0;
+        assert!(shown(calm, None).contains("With memgroup, nobody was refused.\n"));
+        let mut odd = half(3);
+        odd.tenants[1].refused = 0;
+        let text = shown(odd, None);
+        assert!(
+            text.contains(
+                "With memgroup, refused were statements of `lookups` (3 of 1,234,570 statements).\n"
+            )
+        );
+    }
+}

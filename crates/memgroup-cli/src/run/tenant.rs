@@ -1,0 +1,292 @@
+//! The threads that run the tenants' statements, and what they count.
+//!
+//! - I1. Every statement that was begun is counted once: done, refused or interrupted.
+//! - I2. A statement's latency is recorded only if it was done.
+//! - E1. Worker → watcher: counts are for the eye while the run lasts; the report is made of what `join` hands over.
+//! - E2. `end` (watcher) → workers: the flag alone; a worker that is late does one more statement.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use rusqlite::InterruptHandle;
+
+use super::data::Database;
+use super::error::RunError;
+use super::house::House;
+use super::progress::Progress;
+use super::session::{Failure, Session};
+use super::spec::{Spec, TenantSpec};
+use super::stop::Stop;
+use super::workload::Workload;
+
+/// How often the watcher looks.
+const WATCH_EVERY: Duration = Duration::from_millis(50);
+/// How often statements are interrupted again once the run is over: an interruption that finds no statement running
+/// is lost.
+const INTERRUPT_EVERY: Duration = Duration::from_millis(2);
+/// Latencies are told apart to three digits.
+const DIGITS: u8 = 3;
+/// An hour; a statement that takes longer counts as one of an hour.
+const LATENCY_NS_MOST: u64 = 3_600_000_000_000;
+
+/// What one tenant's threads did, together.
+pub(crate) struct Tally {
+    pub(crate) done: u64,
+    pub(crate) refused: u64,
+    pub(crate) interrupted: u64,
+    /// Of the statements done, in nanoseconds.
+    pub(crate) latencies_ns: Histogram<u64>,
+    /// What the first refusal said.
+    pub(crate) first_refusal: Option<String>,
+}
+
+impl Tally {
+    fn new() -> Result<Tally, RunError> {
+        let latencies_ns = Histogram::new_with_bounds(1, LATENCY_NS_MOST, DIGITS)
+            .map_err(|error| RunError::engine("make a histogram of latencies", error))?;
+        Ok(Tally { done: 0, refused: 0, interrupted: 0, latencies_ns, first_refusal: None })
+    }
+
+    fn add(&mut self, other: Tally) -> Result<(), RunError> {
+        self.done += other.done;
+        self.refused += other.refused;
+        self.interrupted += other.interrupted;
+        self.first_refusal = self.first_refusal.take().or(other.first_refusal);
+        self.latencies_ns
+            .add(&other.latencies_ns)
+            .map_err(|error| RunError::engine("add up latencies", error))
+    }
+
+    /// The latency that `share` of the statements done stayed within, in microseconds; none if none was done.
+    pub(crate) fn quantile_us(&self, share: f64) -> Option<f64> {
+        (!self.latencies_ns.is_empty()).then(|| self.latencies_ns.value_at_quantile(share) as f64 / 1e3)
+    }
+}
+
+/// What came of running the statements.
+pub(crate) struct Ran {
+    /// How long statements ran.
+    pub(crate) elapsed: Duration,
+    /// In the SPEC's order.
+    pub(crate) tallies: Vec<Tally>,
+    /// Still open, so that what the tenants hold can be read.
+    pub(crate) sessions: Vec<Session>,
+}
+
+/// One thread of a tenant, ready to go.
+struct Worker<'a> {
+    index: usize,
+    tenant: &'a TenantSpec,
+    session: Session,
+    workload: Workload,
+}
+
+/// Counts that the watcher shows while the run lasts.
+#[derive(Default)]
+struct Live {
+    done: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Runs the tenants' statements until the SPEC's seconds are over or a stop is asked for.
+pub(crate) fn run_all(
+    house: &House,
+    spec: &Spec,
+    databases: &[Database],
+    progress: &Progress,
+    stop: &Stop,
+) -> Result<Ran, RunError> {
+    let mut workers = Vec::new();
+    let mut interrupters = Vec::new();
+    for (index, (tenant, database)) in spec.tenants.iter().zip(databases).enumerate() {
+        for number in 0..tenant.threads {
+            let session = house.open(index, tenant, &database.path)?;
+            interrupters.push(session.interrupter());
+            let workload = Workload::new(tenant.workload, tenant.scale, spec.seed, &tenant.name, number);
+            workers.push(Worker { index, tenant, session, workload });
+        }
+    }
+    let live: Vec<Live> = spec.tenants.iter().map(|_| Live::default()).collect();
+    let ending = AtomicBool::new(false);
+    let started = Instant::now();
+    thread::scope(|threads| {
+        let (live, ending) = (&live[..], &ending);
+        let handles: Vec<_> = workers
+            .into_iter()
+            .map(|worker| {
+                let index = worker.index;
+                (index, threads.spawn(move || worker.run(&live[index], ending)))
+            })
+            .collect();
+        watch(spec, live, ending, &handles, progress, stop, started);
+        let elapsed = started.elapsed();
+        end(ending, &handles, &interrupters);
+        gather(spec, handles, elapsed)
+    })
+}
+
+type Handle<'scope> = ScopedJoinHandle<'scope, Result<(Tally, Session), RunError>>;
+
+/// Shows progress until the run is to end: its time is over, a stop is asked for, or a worker gave up.
+fn watch(
+    spec: &Spec,
+    live: &[Live],
+    ending: &AtomicBool,
+    handles: &[(usize, Handle<'_>)],
+    progress: &Progress,
+    stop: &Stop,
+    started: Instant,
+) {
+    let whole = Duration::from_secs_f64(spec.seconds);
+    let mut running = progress.running(spec.seconds);
+    loop {
+        let elapsed = started.elapsed();
+        // ORDERING: Relaxed; the flag alone matters here (E2).
+        if elapsed >= whole || stop.requested() || ending.load(Ordering::Relaxed) {
+            return;
+        }
+        let counts: Vec<_> =
+            spec.tenants.iter().zip(live).map(|(tenant, live)| live.shown(&tenant.name)).collect();
+        running.update(elapsed, &counts);
+        thread::sleep(WATCH_EVERY.min(whole - elapsed));
+        if handles.iter().all(|(_, handle)| handle.is_finished()) {
+            return;
+        }
+    }
+}
+
+/// Ends what runs, however long it would take.
+fn end(ending: &AtomicBool, handles: &[(usize, Handle<'_>)], interrupters: &[InterruptHandle]) {
+    // ORDERING: Relaxed; the flag alone is handed over (E2).
+    ending.store(true, Ordering::Relaxed);
+    loop {
+        let mut running = false;
+        for ((_, handle), interrupter) in handles.iter().zip(interrupters) {
+            if !handle.is_finished() {
+                running = true;
+                interrupter.interrupt();
+                // It may be resting.
+                handle.thread().unpark();
+            }
+        }
+        if !running {
+            return;
+        }
+        thread::sleep(INTERRUPT_EVERY);
+    }
+}
+
+fn gather(spec: &Spec, handles: Vec<(usize, Handle<'_>)>, elapsed: Duration) -> Result<Ran, RunError> {
+    let mut tallies = Vec::new();
+    for _ in &spec.tenants {
+        tallies.push(Tally::new()?);
+    }
+    let mut sessions = Vec::new();
+    let mut first_error = None;
+    for (index, handle) in handles {
+        match handle.join() {
+            Ok(Ok((tally, session))) => {
+                tallies[index].add(tally)?;
+                sessions.push(session);
+            }
+            Ok(Err(error)) => drop(first_error.get_or_insert(error)),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+    match first_error {
+        Some(error) => Err(error),
+        None => Ok(Ran { elapsed, tallies, sessions }),
+    }
+}
+
+impl Live {
+    fn shown<'a>(&self, name: &'a str) -> (&'a str, u64, u64) {
+        // ORDERING: Relaxed both; for the eye only (E1).
+        (name, self.done.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
+    }
+}
+
+impl Worker<'_> {
+    /// Runs statements until told to end. An error that is not want of memory ends the whole run.
+    fn run(mut self, live: &Live, ending: &AtomicBool) -> Result<(Tally, Session), RunError> {
+        let mut tally = Tally::new()?;
+        // ORDERING: Relaxed; the flag alone matters (E2).
+        while !ending.load(Ordering::Relaxed) {
+            if let Err(error) = self.statement(&mut tally, live) {
+                // ORDERING: Relaxed; the flag alone is handed over (E2), the error goes through `join`.
+                ending.store(true, Ordering::Relaxed);
+                return Err(error);
+            }
+            rest(self.tenant.pause, ending);
+        }
+        Ok((tally, self.session))
+    }
+
+    fn statement(&mut self, tally: &mut Tally, live: &Live) -> Result<(), RunError> {
+        let work = self.workload.next();
+        let started = Instant::now();
+        match self.session.run(|connection| work.run(connection)) {
+            Ok(rows) if work.accepts(rows) => {
+                let latency_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                tally.latencies_ns.saturating_record(latency_ns);
+                tally.done += 1;
+                // ORDERING: Relaxed; for the eye only (E1).
+                live.done.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(_) => return Err(RunError::WrongAnswer { tenant: self.tenant.name.clone(), sql: work.sql() }),
+            Err(Failure::Refused(error)) => {
+                tally.first_refusal.get_or_insert_with(|| error.to_string());
+                tally.refused += 1;
+                // ORDERING: Relaxed; for the eye only (E1).
+                live.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Failure::Interrupted) => tally.interrupted += 1,
+            Err(Failure::Other(error)) => {
+                return Err(RunError::Statement { tenant: self.tenant.name.clone(), sql: work.sql(), error });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sleeps for `pause`, less if the run ends meanwhile.
+fn rest(pause: Duration, ending: &AtomicBool) {
+    let started = Instant::now();
+    // ORDERING: Relaxed; the flag alone matters (E2); `unpark` comes after it was set.
+    while let Some(left) = pause.checked_sub(started.elapsed()).filter(|left| !left.is_zero())
+        && !ending.load(Ordering::Relaxed)
+    {
+        thread::park_timeout(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tally;
+
+    #[test]
+    fn tallies_add_up_and_keep_the_first_refusal() {
+        let tally = |latency_ns: u64, refused, text: Option<&str>| {
+            let mut tally = Tally::new().expect("a histogram");
+            tally.latencies_ns.saturating_record(latency_ns);
+            tally.done = 1;
+            tally.refused = refused;
+            tally.first_refusal = text.map(str::to_owned);
+            tally
+        };
+        let mut sum = tally(1_000, 0, None);
+        sum.add(tally(3_000_000, 2, Some("first"))).expect("same digits");
+        sum.add(tally(2_000, 1, Some("second"))).expect("same digits");
+        assert_eq!((sum.done, sum.refused, sum.first_refusal.as_deref()), (3, 3, Some("first")));
+        let (half, most) = (sum.quantile_us(0.5).expect("some"), sum.quantile_us(0.99).expect("some"));
+        assert!((1.9..2.1).contains(&half), "{half}");
+        assert!((2_990.0..3_010.0).contains(&most), "{most}");
+    }
+
+    #[test]
+    fn without_a_statement_done_there_is_no_latency() {
+        assert_eq!(Tally::new().expect("a histogram").quantile_us(0.5), None);
+    }
+}

@@ -1,0 +1,272 @@
+//! The statements of each kind of tenant.
+//!
+//! - I1. The same seed gives the same statements in the same order.
+//! - I2. A look-up finds its row: an answer without one is an error of the run, not a statement done.
+
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+use super::keys::{Keys, RowCounts};
+use super::spec::Scale;
+
+/// What a tenant does all day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Single rows by primary key.
+    Lookups,
+    /// Aggregates over `lineitem` and `orders`, in the manner of TPC-H's questions 1 and 6.
+    Dashboards,
+    /// Sorts and joins all of `lineitem`.
+    Etl,
+    /// A join whose condition was forgotten, sorted.
+    Runaway,
+}
+
+impl Kind {
+    const ALL: [Kind; 4] = [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway];
+
+    /// The kind that a SPEC calls `name`.
+    pub(crate) fn of_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Its name in a SPEC.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Lookups => "lookups",
+            Kind::Dashboards => "dashboards",
+            Kind::Etl => "etl",
+            Kind::Runaway => "runaway",
+        }
+    }
+
+    /// All names, as an error lists them.
+    pub(crate) fn allowed() -> String {
+        let [first, second, third, last] = Kind::ALL.map(Kind::name);
+        format!("{first:?}, {second:?}, {third:?} or {last:?}")
+    }
+}
+
+/// One statement with its parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Work {
+    sql: &'static str,
+    parameters: Vec<Value>,
+    /// The row asked for exists, so an empty answer is wrong.
+    finds_a_row: bool,
+}
+
+impl Work {
+    /// Runs the statement to its last row and counts the rows. Every value of every row is fetched, as a caller
+    /// who wants the answer would.
+    pub(crate) fn run(&self, connection: &Connection) -> rusqlite::Result<u64> {
+        let mut statement = connection.prepare_cached(self.sql)?;
+        let columns = statement.column_count();
+        let mut rows = statement.query(rusqlite::params_from_iter(&self.parameters))?;
+        let mut count = 0;
+        while let Some(row) = rows.next()? {
+            for column in 0..columns {
+                std::hint::black_box(row.get_ref(column)?);
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Whether an answer of `rows` rows can be right.
+    pub(crate) fn accepts(&self, rows: u64) -> bool {
+        rows > 0 || !self.finds_a_row
+    }
+
+    /// The statement's text.
+    pub(crate) fn sql(&self) -> &'static str {
+        self.sql
+    }
+}
+
+/// The endless list of statements of one thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Workload {
+    kind: Kind,
+    counts: RowCounts,
+    keys: Keys,
+    turn: usize,
+}
+
+impl Workload {
+    /// The statements of `thread` of the tenant called `tenant`, whose database is of scale `scale`.
+    pub(crate) fn new(kind: Kind, scale: Scale, seed: u64, tenant: &str, thread: u32) -> Workload {
+        Workload { kind, counts: RowCounts::at(scale), keys: Keys::new(seed, tenant, thread), turn: 0 }
+    }
+
+    /// The next statement.
+    pub(crate) fn next(&mut self) -> Work {
+        let turn = self.turn;
+        self.turn += 1;
+        match self.kind {
+            Kind::Lookups => self.lookup(turn),
+            Kind::Dashboards => self.dashboard(turn),
+            Kind::Etl => etl(turn),
+            Kind::Runaway => Work { sql: FORGOTTEN_CONDITION, parameters: Vec::new(), finds_a_row: true },
+        }
+    }
+
+    fn lookup(&mut self, turn: usize) -> Work {
+        let (counts, keys) = (self.counts, &mut self.keys);
+        let (sql, key) = match turn % 4 {
+            0 => (ORDER_BY_KEY, counts.order_key(keys)),
+            1 => (LINE_ITEM_BY_KEY, counts.order_key(keys)),
+            2 => (CUSTOMER_BY_KEY, counts.customer_key(keys)),
+            _ => (PART_BY_KEY, counts.part_key(keys)),
+        };
+        Work { sql, parameters: vec![Value::Integer(key)], finds_a_row: true }
+    }
+
+    fn dashboard(&mut self, turn: usize) -> Work {
+        let year = 1993 + self.keys.below(5);
+        let (sql, parameters) = match turn % 4 {
+            0 => {
+                let day = 1 + self.keys.below(30);
+                (PRICING_SUMMARY, vec![Value::Text(format!("1998-09-{day:02}"))])
+            }
+            1 => {
+                let discount = 2 + self.keys.below(8) as i64;
+                let quantity = 24 + self.keys.below(2) as i64;
+                let [from, to] = [year, year + 1].map(|year| Value::Text(format!("{year}-01-01")));
+                let between = [discount - 1, discount + 1, quantity].map(Value::Integer);
+                (FORECAST_REVENUE, [from, to].into_iter().chain(between).collect())
+            }
+            2 => (ORDERS_BY_MONTH, vec![Value::Text(format!("{year}-01-01"))]),
+            _ => (BEST_CUSTOMERS, vec![Value::Text(format!("{year}-01-01"))]),
+        };
+        Work { sql, parameters, finds_a_row: true }
+    }
+}
+
+fn etl(turn: usize) -> Work {
+    let sql = [SORTED_LINE_ITEMS, SHIPPING_BY_PRIORITY, REVENUE_BY_SUPPLY][turn % 3];
+    Work { sql, parameters: Vec::new(), finds_a_row: true }
+}
+
+const ORDER_BY_KEY: &str = "SELECT * FROM orders WHERE o_orderkey = ?1";
+const LINE_ITEM_BY_KEY: &str = "SELECT * FROM lineitem WHERE l_orderkey = ?1 AND l_linenumber = 1";
+const CUSTOMER_BY_KEY: &str = "SELECT * FROM customer WHERE c_custkey = ?1";
+const PART_BY_KEY: &str = "SELECT * FROM part WHERE p_partkey = ?1";
+
+/// TPC-H's question 1. Prices, discounts and taxes are whole hundredths.
+const PRICING_SUMMARY: &str = "
+SELECT l_returnflag, l_linestatus, sum(l_quantity), sum(l_extendedprice),
+       sum(l_extendedprice * (100 - l_discount)), sum(l_extendedprice * (100 - l_discount) * (100 + l_tax)),
+       avg(l_quantity), avg(l_extendedprice), avg(l_discount), count(*)
+FROM lineitem WHERE l_shipdate <= ?1
+GROUP BY l_returnflag, l_linestatus ORDER BY l_returnflag, l_linestatus";
+
+/// TPC-H's question 6.
+const FORECAST_REVENUE: &str = "
+SELECT sum(l_extendedprice * l_discount) FROM lineitem
+WHERE l_shipdate >= ?1 AND l_shipdate < ?2 AND l_discount BETWEEN ?3 AND ?4 AND l_quantity < ?5";
+
+const ORDERS_BY_MONTH: &str = "
+SELECT substr(o_orderdate, 1, 7) AS month, o_orderpriority, count(*), sum(o_totalprice)
+FROM orders WHERE o_orderdate >= ?1
+GROUP BY month, o_orderpriority ORDER BY month, o_orderpriority";
+
+const BEST_CUSTOMERS: &str = "
+SELECT c_name, c_mktsegment, sum(o_totalprice) AS spent, count(*)
+FROM orders JOIN customer ON c_custkey = o_custkey WHERE o_orderdate >= ?1
+GROUP BY o_custkey ORDER BY spent DESC, o_custkey LIMIT 20";
+
+const SORTED_LINE_ITEMS: &str = "
+SELECT l_shipdate, l_extendedprice, l_orderkey, l_linenumber, l_shipmode, l_comment
+FROM lineitem ORDER BY l_shipdate, l_extendedprice, l_orderkey, l_linenumber";
+
+const SHIPPING_BY_PRIORITY: &str = "
+SELECT l_shipmode, o_orderpriority, o_orderstatus, count(*), sum(l_extendedprice * (100 - l_discount))
+FROM lineitem JOIN orders ON o_orderkey = l_orderkey
+GROUP BY l_shipmode, o_orderpriority, o_orderstatus ORDER BY 5 DESC";
+
+const REVENUE_BY_SUPPLY: &str = "
+SELECT l_partkey, l_suppkey, count(*), sum(l_quantity), sum(l_extendedprice * (100 - l_discount)) AS revenue
+FROM lineitem GROUP BY l_partkey, l_suppkey ORDER BY revenue DESC";
+
+/// What is missing is `WHERE c_custkey = o_custkey`: without it there are ten thousands of rows for each customer.
+const FORGOTTEN_CONDITION: &str = "
+SELECT c_name, o_orderkey, c_comment || ' / ' || o_comment AS note
+FROM customer, orders ORDER BY note, o_orderkey";
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::{Kind, Workload};
+    use crate::run::spec::Scale;
+    use crate::run::tpch;
+
+    fn tiny() -> (Connection, Scale) {
+        let connection = Connection::open_in_memory().expect("memory is there");
+        connection.execute_batch(tpch::TABLES).expect("the tables are well formed");
+        tpch::fill(&connection, 0.001, &mut |_| true).expect("rows fit their tables");
+        (connection, Scale::from_milli(1).expect("a scale"))
+    }
+
+    #[test]
+    fn every_statement_of_every_kind_answers_with_rows() {
+        let (connection, scale) = tiny();
+        for (kind, statements) in [(Kind::Lookups, 400), (Kind::Dashboards, 40), (Kind::Etl, 3)] {
+            let mut workload = Workload::new(kind, scale, 11, "a", 0);
+            for _ in 0..statements {
+                let work = workload.next();
+                let rows = work.run(&connection).expect("the statement is well formed");
+                assert!(rows > 0 && work.accepts(rows), "{work:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn look_ups_find_exactly_one_row() {
+        let (connection, scale) = tiny();
+        let mut workload = Workload::new(Kind::Lookups, scale, 5, "a", 0);
+        for _ in 0..400 {
+            let work = workload.next();
+            assert_eq!(work.run(&connection).expect("the statement is well formed"), 1, "{work:?}");
+        }
+    }
+
+    #[test]
+    fn the_etl_reads_every_line_item() {
+        let (connection, scale) = tiny();
+        let work = Workload::new(Kind::Etl, scale, 5, "a", 0).next();
+        assert_eq!(work.run(&connection).expect("the statement is well formed"), 6_005);
+    }
+
+    #[test]
+    fn a_row_that_is_missing_is_noticed() {
+        let (connection, scale) = tiny();
+        connection.execute("DELETE FROM orders", []).expect("rows can go");
+        let work = Workload::new(Kind::Lookups, scale, 5, "a", 0).next();
+        let rows = work.run(&connection).expect("the statement is well formed");
+        assert!(!work.accepts(rows));
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_statements() {
+        let scale = Scale::from_milli(1).expect("a scale");
+        for kind in Kind::ALL {
+            let list = |seed| {
+                let mut workload = Workload::new(kind, scale, seed, "a", 1);
+                (0..50).map(|_| workload.next()).collect::<Vec<_>>()
+            };
+            assert_eq!(list(3), list(3), "{kind:?}");
+        }
+        let first = |seed| Workload::new(Kind::Lookups, scale, seed, "a", 1).next();
+        assert!((0..8).any(|seed| first(seed) != first(9)));
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::of_name(kind.name()), Some(kind));
+        }
+        assert_eq!(Kind::of_name("Etl"), None);
+    }
+}

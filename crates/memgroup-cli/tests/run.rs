@@ -1,0 +1,403 @@
+//! The program itself, run on tiny data: its report, its JSON, its errors, its end by Ctrl-C.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const TINY: &str = r#"
+seconds = 1.5
+max = "16M"
+
+[[tenant]]
+name = "shop"
+workload = "lookups"
+threads = 2
+scale = 0.001
+max = "3M"
+cache = "512K"
+
+[[tenant]]
+name = "board"
+workload = "dashboards"
+scale = 0.001
+max = "4M"
+cache = "512K"
+
+[[tenant]]
+name = "night"
+workload = "etl"
+scale = 0.002
+max = "6M"
+cache = "1M"
+
+[[tenant]]
+name = "hog"
+workload = "runaway"
+scale = 0.001
+max = "2M"
+cache = "256K"
+temp = "memory"
+"#;
+
+/// Small enough for the runaway to be refused many times in a moment.
+const DUEL: &str = r#"
+seconds = 3
+max = "3M"
+
+[[tenant]]
+name = "shop"
+workload = "lookups"
+scale = 0.001
+max = "2M"
+cache = "256K"
+
+[[tenant]]
+name = "hog"
+workload = "runaway"
+scale = 0.001
+max = "1M"
+cache = "64K"
+temp = "memory"
+"#;
+
+struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { directory: TempDir::new().expect("a directory") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).expect("a file");
+        path
+    }
+
+    /// `memgroup run SPEC --data ...` with `more` arguments.
+    fn run(&self, spec: &Path, more: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memgroup"));
+        command.arg("run").arg(spec).arg("--data").arg(self.path("data")).args(more);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn output(&self, spec: &Path, more: &[&str]) -> Output {
+        self.run(spec, more).output().expect("the program starts")
+    }
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("text")
+}
+
+fn tenant<'a>(half: &'a Value, name: &str) -> &'a Value {
+    let tenants = half["tenants"].as_array().expect("a list of tenants");
+    tenants.iter().find(|tenant| tenant["name"] == name).expect(name)
+}
+
+/// Reads what the child says on standard error until a line is as wanted.
+fn wait_for(child: &mut Child, wanted: impl Fn(&str) -> bool) -> BufReader<ChildStderr> {
+    let mut reader = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    while !said.lines().any(&wanted) {
+        let more = reader.read_line(&mut said).expect("text");
+        assert!(more > 0, "it ended too early: {said}");
+    }
+    reader
+}
+
+/// Runs SPEC without end, interrupts it once a line on standard error is as wanted, and returns the JSON report, the
+/// table and the rest of what was said. However slow the machine, what is waited for has happened.
+fn run_until(place: &Place, spec: &Path, wanted: impl Fn(&str) -> bool) -> (Value, String) {
+    let json = place.path("report.json");
+    let mut command = place.run(spec, &["--seconds", "86400", "--json", json.to_str().expect("text")]);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut rest = wait_for(&mut child, wanted);
+    interrupt(&child);
+    let output = child.wait_with_output().expect("it ends");
+    let mut said = String::new();
+    rest.read_to_string(&mut said).expect("text");
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    let report = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
+    (report, stdout(&output))
+}
+
+fn interrupt(child: &Child) {
+    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill starts");
+    assert!(status.success());
+}
+
+#[test]
+fn only_the_runaway_is_refused_and_the_report_so_far_adds_up() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    let (report, table) = run_until(&place, &spec, |line| {
+        // A count of 0 stands alone: "board 0".
+        let started = |name: &str| !line.contains(&format!("{name} 0"));
+        line.starts_with("running ")
+            && line.contains(" s: ")
+            && ["shop", "board", "night", "hog"].into_iter().all(started)
+    });
+    assert!(table.starts_with("4 tenants, ") && table.contains("seed 1, ended by Ctrl-C"), "{table}");
+    assert!(table.contains("With memgroup, only `hog` was refused."), "{table}");
+    assert!(table.contains("First refusal of `hog`:") && table.contains("/tenants/hog"), "{table}");
+    assert!(!table.contains('\x1b'), "no colours where there is no terminal: {table}");
+    for name in ["shop", "board", "night", "hog", "all tenants", "unattributed"] {
+        assert!(table.lines().any(|line| line.starts_with(name)), "{table}");
+    }
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+
+    let half = &report["memgroup"];
+    assert!(half["seconds"].as_f64().expect("a number") > 0.0);
+    assert_eq!(half["interrupted"], true);
+    assert!(report.get("baseline").is_none());
+    for name in ["shop", "board", "night", "hog"] {
+        let tenant = tenant(half, name);
+        let number = |key: &str| tenant[key].as_u64().expect(key);
+        assert!(number("peak") <= number("max") && number("usage") <= number("peak"), "{tenant}");
+        assert!((0.0..=1.0).contains(&tenant["hit_rate"].as_f64().expect("a share")), "{tenant}");
+        if name == "hog" {
+            assert!(number("refused") > 0 && number("done") == 0 && tenant["p50_us"].is_null(), "{tenant}");
+            assert!(number("peak") > number("max") * 9 / 10, "{tenant}");
+        } else {
+            assert!(number("done") > 0 && number("refused") == 0, "{tenant}");
+            assert!(tenant["p50_us"].as_f64() <= tenant["p99_us"].as_f64(), "{tenant}");
+        }
+    }
+    assert_eq!(half["all"]["max"], 16 << 20);
+    assert!(half["unattributed"]["max"].is_null());
+}
+
+#[test]
+fn a_run_ends_when_its_time_is_over_and_keeps_its_data() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    let json = place.path("report.json");
+    let output = place.output(&spec, &["--json", json.to_str().expect("text")]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for line in
+        ["loaded shop: TPC-H at scale 0.001", "loaded night: TPC-H at scale 0.002", "running for 1.5 s"]
+    {
+        assert!(stderr(&output).contains(line), "{}", stderr(&output));
+    }
+    assert!(stdout(&output).starts_with("4 tenants, "), "{}", stdout(&output));
+    let report: Value = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
+    assert!(report["memgroup"]["seconds"].as_f64().expect("a number") >= 1.5);
+    assert_eq!(report["memgroup"]["interrupted"], false);
+
+    let again = place.output(&spec, &["--seconds", "0.1"]);
+    assert!(again.status.success() && !stderr(&again).contains("load"), "{}", stderr(&again));
+}
+
+#[test]
+fn json_on_standard_output_stands_there_alone() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    let output = place.output(&spec, &["--seconds", "0.2", "--json", "-"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+    assert_eq!(report["memgroup"]["tenants"].as_array().map(Vec::len), Some(4));
+    assert!(stderr(&output).contains("all tenants"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_comparison_shows_both_halves() {
+    let place = Place::new();
+    let spec = place.write("duel.toml", DUEL);
+    let json = place.path("report.json");
+    let output = place.output(&spec, &["--baseline", "--seed", "7", "--json", json.to_str().expect("text")]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let table = stdout(&output);
+    assert!(table.contains("With memgroup, only `hog` was refused."), "{table}");
+    assert!(table.contains("With SQLite's heap limit, ") && table.contains("of 3M in both."), "{table}");
+    assert!(table.contains("First refusal of `hog` with SQLite's heap limit: "), "{table}");
+    let report: Value = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
+    for half in [&report["memgroup"], &report["baseline"]] {
+        assert_eq!(half["seed"], 7);
+        assert!(tenant(half, "hog")["refused"].as_u64().expect("a number") > 0, "{half}");
+        assert!(tenant(half, "shop")["done"].as_u64().expect("a number") > 0, "{half}");
+        assert!(half["all"]["peak"].as_u64() <= half["all"]["max"].as_u64(), "{half}");
+    }
+    // Without groups nobody knows who holds what, and the runaway takes more than was its own.
+    assert!(tenant(&report["baseline"], "hog")["peak"].is_null());
+    assert!(report["baseline"]["unattributed"].is_null());
+    assert!(report["baseline"]["all"]["peak"].as_u64() > report["memgroup"]["all"]["peak"].as_u64());
+}
+
+#[test]
+fn a_tenant_without_a_limit_gets_all_it_wants_which_is_more_than_ten_times_what_it_had() {
+    let place = Place::new();
+    let unlimited = TINY.replace("max = \"16M\"\n", "").replace("max = \"2M\"\n", "");
+    let spec = place.write("unlimited.toml", &unlimited);
+    let (report, _) = run_until(&place, &spec, |line| line.contains("  hog ") && !line.contains("  hog 0"));
+    let hog = tenant(&report["memgroup"], "hog");
+    assert!(hog["max"].is_null() && hog["refused"] == 0 && hog["done"].as_u64() > Some(0), "{hog}");
+    assert!(hog["peak"].as_u64().expect("a number") > 10 * (2 << 20), "{hog}");
+    assert!(report["memgroup"]["all"]["max"].is_null());
+}
+
+#[test]
+fn ctrl_c_ends_a_comparison_with_the_half_that_ran() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    let mut command = place.run(&spec, &["--seconds", "86400", "--baseline"]);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut rest = wait_for(&mut child, |line| line == "running for 86400 s");
+    // To the parent alone: it has to tell the child.
+    interrupt(&child);
+    let output = child.wait_with_output().expect("it ends");
+    let mut said = String::new();
+    rest.read_to_string(&mut said).expect("text");
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    let table = stdout(&output);
+    assert!(table.contains("ended by Ctrl-C") && table.contains("all tenants"), "{table}");
+    assert!(!table.contains("heap limit"), "{table}");
+}
+
+#[test]
+fn ctrl_c_before_the_first_statement_leaves_nothing_to_report() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    fs::create_dir(place.path("data")).expect("a directory");
+    let lock = place.write("data/.lock", "");
+    let lock = fs::File::open(lock).expect("a file");
+    lock.lock().expect("a lock");
+    let mut command = place.run(&spec, &[]);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut rest = wait_for(&mut child, |line| line.starts_with("waiting for another run"));
+    interrupt(&child);
+    let output = child.wait_with_output().expect("it ends");
+    let mut said = String::new();
+    rest.read_to_string(&mut said).expect("text");
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(output.stdout.is_empty() && said.contains("nothing to report"), "{said}");
+}
+
+#[test]
+fn a_reader_that_goes_away_causes_no_panic() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    for more in [&["--seconds", "0.2"][..], &["--seconds", "0.2", "--json", "-"]] {
+        let mut command = place.run(&spec, more);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_wrong_spec_ends_with_code_2_before_anything_is_made() {
+    let place = Place::new();
+    for (from, to, expected) in [
+        ("threads = 2", "threads = 0", "wrong.toml:8: key `threads` of tenant `shop` is 0; allowed: 1 to 64"),
+        ("\"4M\"", "\"4X\"", "wrong.toml:17: key `max` of tenant `board` is \"4X\""),
+        (
+            "\"etl\"",
+            "\"elt\"",
+            "wrong.toml:22: key `workload` of tenant `night` is \"elt\"; allowed: \"lookups\"",
+        ),
+        (
+            "\"hog\"",
+            "\"shop\"",
+            "wrong.toml:28: key `name` of tenant 4 is \"shop\"; another tenant has that name",
+        ),
+        ("cache", "cash", "wrong.toml:11: key `cash` of tenant `shop` is unknown; allowed: cache, max, name"),
+    ] {
+        let spec = place.write("wrong.toml", &TINY.replacen(from, to, 1));
+        let output = place.output(&spec, &[]);
+        assert_eq!(output.status.code(), Some(2), "{to}");
+        assert!(output.stdout.is_empty() && stderr(&output).starts_with("memgroup: "), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{to}: {}", stderr(&output));
+    }
+    let output = place.output(&place.path("none.toml"), &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("none.toml: cannot be read: "), "{}", stderr(&output));
+    assert!(!place.path("data").exists());
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_code_2() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    for (more, expected) in [
+        (&["--seconds", "0"][..], "--seconds 0 is out of range; allowed: 0.1 to 86400 seconds"),
+        (&["--seconds", "NaN"], "--seconds NaN is out of range"),
+        (&["--seed", "-1"], "invalid value '-1' for '--seed <N>'"),
+        (&["--seconds", "-3"], "--seconds -3 is out of range"),
+        (&["--sekonds", "1"], "--sekonds"),
+    ] {
+        let output = place.output(&spec, more);
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{more:?}: {}", stderr(&output));
+    }
+    let unlimited = place.write("unlimited.toml", &TINY.replace("max = \"16M\"\n", ""));
+    let output = place.output(&unlimited, &["--baseline"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--baseline needs a number to compare with"), "{}", stderr(&output));
+}
+
+#[test]
+fn files_that_cannot_be_used_end_with_code_1_and_a_name() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    let output = place.output(&spec, &["--json", "/no/such/directory/report.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("failed to write the report to /no/such/directory/report.json"));
+    assert!(!place.path("data").exists(), "it is found out before the run");
+
+    fs::create_dir(place.path("data")).expect("a directory");
+    let diary = place.write("data/shop-0.001.sqlite", "dear diary");
+    let output = place.output(&spec, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("was not made by this program"), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(diary).expect("a file"), "dear diary");
+}
+
+#[test]
+fn a_limit_too_small_for_a_connection_names_the_tenant() {
+    let place = Place::new();
+    let spec =
+        place.write("small.toml", &TINY.replace("threads = 2", "threads = 64").replace("\"3M\"", "\"1M\""));
+    let output = place.output(&spec, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("failed to open a connection of tenant `shop`: "),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn the_lab_is_there_and_refuses_what_makes_no_experiment() {
+    let lab = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memgroup"));
+        command.arg("lab").args(words).output().expect("the program starts")
+    };
+    let help = lab(&["--help"]);
+    assert!(help.status.success() && stdout(&help).contains("charge") && stdout(&help).contains("drain"));
+    for words in [&["charge", "--depth", "0"][..], &["drain", "--slots", "0"], &["bake"]] {
+        let output = lab(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
+    }
+}

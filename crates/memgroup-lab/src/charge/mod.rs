@@ -1,0 +1,31 @@
+//! Batched charge and uncharge (seed 004): what the stock is worth.
+
+mod control;
+mod faults;
+mod pair;
+mod pairs;
+mod seed;
+mod storm;
+mod syscalls;
+
+use std::io::Write;
+
+use memgroup_percpu::SlotSource;
+
+use crate::harness::Lab;
+use crate::{Args, Error};
+
+pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    let slots = match args.slots {
+        Some(slots) => {
+            SlotSource::virtual_slots(slots).map_err(|error| Error::setup("the virtual slots", error))?
+        }
+        None => SlotSource::detect(),
+    };
+    let mut lab = Lab::open(args, seed::SEED, slots, out)?;
+    pairs::run(&mut lab)?;
+    faults::run(&mut lab)?;
+    syscalls::run(&mut lab)?;
+    storm::run(&mut lab)?;
+    lab.close()
+}

@@ -1,0 +1,275 @@
+//! The pair: one charge and its uncharge, by ours with and without the stock, and by the controls.
+//!
+//! Every variant is one [`Spec`]; each gets groups of its own, so that no variant warms another's lines. Threads "in
+//! the same group" walk the same leaves, each from its own start; threads "in a group each" have leaves of
+//! their own under one parent, so that they meet in the parent and the root only.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memgroup::{Config, Group};
+use memgroup_percpu::{PerCpu, SlotSource};
+
+use super::control::{BarePairs, FlatAtomic, FlatPairs, MutexPairs, MutexTree};
+use crate::Error;
+use crate::harness::tree::Tree;
+use crate::harness::window::Work;
+
+/// Who keeps the account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Mechanism {
+    /// Ours with the stock's cap at zero: every level, each time.
+    NoStock,
+    /// Ours.
+    Stock,
+    /// One shared counter for everybody.
+    FlatAtomic,
+    /// A tree behind a mutex.
+    Mutex,
+    /// Two bare compare-and-swaps on a word of one's own: what the machine takes for a stock's hit and its return.
+    BareSwaps,
+    /// Nobody: only what else the variant asks for is done.
+    Nothing,
+}
+
+impl Mechanism {
+    pub(super) const ALL: [Mechanism; 4] =
+        [Mechanism::NoStock, Mechanism::Stock, Mechanism::FlatAtomic, Mechanism::Mutex];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Mechanism::NoStock => "no stock",
+            Mechanism::Stock => "stock",
+            Mechanism::FlatAtomic => "flat atomic",
+            Mechanism::Mutex => "mutex tree",
+            Mechanism::BareSwaps => "two bare compare-and-swaps",
+            Mechanism::Nothing => "statistics alone",
+        }
+    }
+}
+
+/// How many threads, and where they charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Crowd {
+    One,
+    SameGroup,
+    GroupEach,
+}
+
+impl Crowd {
+    pub(super) const ALL: [Crowd; 3] = [Crowd::One, Crowd::SameGroup, Crowd::GroupEach];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Crowd::One => "one thread",
+            Crowd::SameGroup => "same group",
+            Crowd::GroupEach => "a group each",
+        }
+    }
+}
+
+/// One variant of the pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Spec {
+    pub(super) mechanism: Mechanism,
+    pub(super) crowd: Crowd,
+    pub(super) depth: usize,
+    /// Groups in turn, of each thread.
+    pub(super) groups: usize,
+    pub(super) bytes: u64,
+    pub(super) statistics: bool,
+    pub(super) root_accounted: bool,
+}
+
+impl Spec {
+    /// Whether the variant can be built: the root has no sibling, and one shared counter knows no groups.
+    pub(super) fn exists(&self, threads: usize) -> bool {
+        let one_leaf = self.depth == 1 || self.mechanism == Mechanism::FlatAtomic;
+        (self.crowd == Crowd::One || threads > 1)
+            && (!one_leaf || (self.groups == 1 && self.crowd != Crowd::GroupEach))
+            && (self.mechanism != Mechanism::Nothing || self.crowd != Crowd::GroupEach)
+            && (self.mechanism != Mechanism::BareSwaps || (self.groups == 1 && self.crowd == Crowd::One))
+    }
+
+    /// Leaves of each thread, as indices, and how many there are in all.
+    fn leaves(&self, threads: usize) -> (Vec<std::ops::Range<usize>>, usize) {
+        let shared_by = |threads| (vec![0..self.groups; threads], self.groups);
+        match self.crowd {
+            Crowd::One => shared_by(1),
+            Crowd::SameGroup => shared_by(threads),
+            Crowd::GroupEach => {
+                let of = |thread| thread * self.groups..(thread + 1) * self.groups;
+                ((0..threads).map(of).collect(), threads * self.groups)
+            }
+        }
+    }
+}
+
+/// A built variant; after its windows it is asked whether its bytes add up.
+pub(super) struct Built {
+    pub(super) work: Arc<dyn Work>,
+    pub(super) check: Box<dyn Fn() -> Result<(), Error>>,
+}
+
+impl Spec {
+    pub(super) fn build(&self, threads: usize, slots: SlotSource) -> Result<Built, Error> {
+        let statistics = Statistics::new(self.statistics, slots);
+        let (bytes, (leaves, leaf_count)) = (self.bytes, self.leaves(threads));
+        match self.mechanism {
+            Mechanism::NoStock | Mechanism::Stock => {
+                let tree = Arc::new(Tree::grow(self.config(slots), self.depth, leaf_count)?);
+                let own = leaves.into_iter().map(|range| tree.leaves[range].to_vec()).collect();
+                let work = Arc::new(GroupPairs { own, bytes, statistics });
+                Ok(Built { work, check: Box::new(move || tree.check_empty()) })
+            }
+            Mechanism::FlatAtomic => {
+                let work = Arc::new(FlatPairs { counter: FlatAtomic::new(), bytes, statistics });
+                let seen = Arc::clone(&work);
+                Ok(Built { work, check: Box::new(move || empty("the flat counter", seen.counter.usage())) })
+            }
+            Mechanism::Mutex => {
+                let tree = MutexTree::new(self.depth, leaf_count);
+                let work = Arc::new(MutexPairs { tree, leaves, bytes, statistics });
+                let seen = Arc::clone(&work);
+                Ok(Built { work, check: Box::new(move || empty("the mutex tree", seen.tree.usage())) })
+            }
+            Mechanism::BareSwaps => {
+                let work = Arc::new(BarePairs { counter: FlatAtomic::new(), bytes });
+                let seen = Arc::clone(&work);
+                Ok(Built { work, check: Box::new(move || empty("the bare word", seen.counter.usage())) })
+            }
+            Mechanism::Nothing => {
+                let work = Arc::new(StatisticsOnly { bytes, statistics });
+                Ok(Built { work, check: Box::new(|| Ok(())) })
+            }
+        }
+    }
+
+    fn config(&self, slots: SlotSource) -> Config {
+        let config = config(self.mechanism == Mechanism::Stock, self.depth, slots);
+        config.account_root(self.root_accounted)
+    }
+}
+
+/// Ours with or without the stock, for groups of `depth` counters; everything else at the engine's defaults.
+pub(super) fn config(stock: bool, depth: usize, slots: SlotSource) -> Config {
+    let config = Config::new().slots(slots).depth_max(depth as u32);
+    if stock { config } else { config.stock_cap_bytes(0) }
+}
+
+fn empty(what: &str, usage: u64) -> Result<(), Error> {
+    match usage {
+        0 => Ok(()),
+        left => Err(Error::Wrong(format!("{what} holds {left} bytes, none are charged"))),
+    }
+}
+
+/// A charge below a limit that is far away was refused: something is wrong.
+#[cold]
+pub(super) fn refused(who: impl std::fmt::Display) -> Error {
+    Error::Wrong(format!("{who} refused a charge far below its limit"))
+}
+
+/// A count per slot, moved at every charge and uncharge, as the kernel's mod_state is; or nothing.
+pub(super) struct Statistics {
+    counts: Option<PerCpu<AtomicU64>>,
+    slots: SlotSource,
+}
+
+impl Statistics {
+    fn new(wanted: bool, slots: SlotSource) -> Statistics {
+        Statistics { counts: wanted.then(|| PerCpu::new(slots.slots())), slots }
+    }
+
+    #[inline]
+    pub(super) fn count(&self, bytes: u64) {
+        if let Some(counts) = &self.counts {
+            // ORDERING: Relaxed; a statistic orders nothing.
+            counts.get(self.slots.current()).fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+struct StatisticsOnly {
+    bytes: u64,
+    statistics: Statistics,
+}
+
+impl Work for StatisticsOnly {
+    fn batch(&self, _: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
+        for _ in 0..count {
+            self.statistics.count(self.bytes);
+            self.statistics.count(self.bytes);
+        }
+        Ok(count)
+    }
+}
+
+/// Pairs on groups, each thread's in turn.
+pub(super) struct GroupPairs {
+    own: Vec<Vec<Group>>,
+    bytes: u64,
+    statistics: Statistics,
+}
+
+impl GroupPairs {
+    /// Pairs without statistics; `own` holds each thread's groups.
+    pub(super) fn new(own: Vec<Vec<Group>>, bytes: u64, slots: SlotSource) -> GroupPairs {
+        GroupPairs { own, bytes, statistics: Statistics::new(false, slots) }
+    }
+}
+
+impl Work for GroupPairs {
+    fn batch(&self, thread: usize, cursor: &mut usize, count: u64) -> Result<u64, Error> {
+        let groups = &self.own[thread][..];
+        for _ in 0..count {
+            let charge = groups[*cursor].try_charge(self.bytes).map_err(refused)?;
+            self.statistics.count(self.bytes);
+            drop(charge);
+            self.statistics.count(self.bytes);
+            *cursor = if *cursor + 1 == groups.len() { 0 } else { *cursor + 1 };
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEC: Spec = Spec {
+        mechanism: Mechanism::Stock,
+        crowd: Crowd::GroupEach,
+        depth: 3,
+        groups: 4,
+        bytes: 64,
+        statistics: false,
+        root_accounted: true,
+    };
+
+    #[test]
+    fn threads_in_a_group_each_share_no_leaf() {
+        assert_eq!(SPEC.leaves(2), (vec![0..4, 4..8], 8));
+        assert_eq!(Spec { crowd: Crowd::SameGroup, ..SPEC }.leaves(2), (vec![0..4, 0..4], 4));
+        assert_eq!(Spec { crowd: Crowd::One, ..SPEC }.leaves(2), (vec![0..4; 1], 4));
+    }
+
+    #[test]
+    fn the_root_and_the_flat_counter_have_no_siblings() {
+        assert!(!Spec { depth: 1, ..SPEC }.exists(2));
+        assert!(!Spec { mechanism: Mechanism::FlatAtomic, groups: 1, ..SPEC }.exists(2));
+        assert!(Spec { depth: 1, groups: 1, crowd: Crowd::SameGroup, ..SPEC }.exists(2));
+        assert!(!Spec { crowd: Crowd::SameGroup, ..SPEC }.exists(1));
+    }
+
+    #[test]
+    fn every_mechanism_leaves_nothing_charged() {
+        for mechanism in Mechanism::ALL {
+            let groups = if mechanism == Mechanism::FlatAtomic { 1 } else { 4 };
+            let spec = Spec { mechanism, groups, crowd: Crowd::SameGroup, statistics: true, ..SPEC };
+            let built = spec.build(2, SlotSource::detect()).unwrap();
+            assert_eq!(built.work.batch(1, &mut 0, 100).unwrap(), 100);
+            (built.check)().unwrap();
+        }
+    }
+}

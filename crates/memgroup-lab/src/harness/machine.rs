@@ -1,0 +1,113 @@
+//! The machine a run was made on, as far as its figures depend on it.
+
+use std::fmt;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memgroup_percpu::SlotSource;
+use serde::Serialize;
+
+use super::clock::{self, Clock};
+use super::crew::{Crew, Start, spin_until};
+use super::stats::Summary;
+
+/// One line of every report.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cpus: usize,
+    pub(crate) kernel: String,
+    pub(crate) slot_source: String,
+    pub(crate) slots: usize,
+    /// Rate of the time-stamp counter; none where nanoseconds are all there is.
+    pub(crate) tsc_ghz: Option<f64>,
+    /// One way of a cache line from one CPU to another; none with one CPU.
+    pub(crate) line_transfer_ns: Option<f64>,
+    pub(crate) threads_pinned: bool,
+}
+
+impl Machine {
+    pub(crate) fn look(crew: &Crew, clock: &Clock, slots: SlotSource) -> Machine {
+        Machine {
+            cpu: cpu_model(),
+            cpus: crew.cpus(),
+            kernel: first_line("/proc/sys/kernel/osrelease")
+                .unwrap_or_else(|| std::env::consts::OS.to_owned()),
+            slot_source: slots.name().to_owned(),
+            slots: slots.slots(),
+            tsc_ghz: clock.ghz(),
+            line_transfer_ns: line_transfer_ns(crew, clock),
+            threads_pinned: crew.unpinned().is_none(),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} CPU{}", self.cpu, self.cpus, if self.cpus == 1 { "" } else { "s" })?;
+        if let Some(ghz) = self.tsc_ghz {
+            write!(f, ", TSC {ghz:.3} GHz")?;
+        }
+        if let Some(ns) = self.line_transfer_ns {
+            write!(f, ", a cache line crosses in {ns:.0} ns")?;
+        }
+        write!(f, "; kernel {}; slots: {} ({})", self.kernel, self.slot_source, self.slots)
+    }
+}
+
+fn cpu_model() -> String {
+    let named = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    named.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
+fn first_line(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.lines().next()?.to_owned())
+}
+
+/// Bytes of the largest cache of CPU 0, or a guess where the system does not say.
+pub(crate) fn largest_cache_bytes() -> usize {
+    let sizes = (0..8).filter_map(|index| {
+        let text = first_line(&format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size"))?;
+        let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+        let unit = match unit {
+            "K" => 1 << 10,
+            "M" => 1 << 20,
+            _ => return None,
+        };
+        Some(number.parse::<usize>().ok()? * unit)
+    });
+    sizes.max().unwrap_or(32 << 20)
+}
+
+/// Two threads hand one line back and forth; half a round trip is one crossing.
+fn line_transfer_ns(crew: &Crew, clock: &Clock) -> Option<f64> {
+    const TRIPS: u64 = 2_000;
+    if crew.cpus() < 2 || crew.threads() < 2 {
+        return None;
+    }
+    let ball = Arc::new(AtomicU64::new(0));
+    let samples: Vec<f64> = (0..15)
+        .map(|_| {
+            // ORDERING: Relaxed; nobody plays now, and handing the job over publishes it.
+            ball.store(0, Ordering::Relaxed);
+            let (ball, start) = (Arc::clone(&ball), Start::new(2));
+            let ticks = crew.run(2, move |thread| {
+                start.wait(0);
+                let begin = clock::now();
+                for trip in 0..TRIPS {
+                    let mine = trip * 2 + thread as u64;
+                    // ORDERING: Acquire and Release; each turn follows the other's. Only the time matters.
+                    spin_until(|| (ball.load(Ordering::Acquire) == mine).then_some(()));
+                    ball.store(mine + 1, Ordering::Release);
+                }
+                clock::now() - begin
+            });
+            clock.ns(ticks[0] as f64) / (TRIPS * 2) as f64
+        })
+        .collect();
+    Summary::of(&samples).map(|summary| summary.median)
+}

@@ -1,0 +1,261 @@
+//! Everything the lab asks of the CPU and the kernel directly: ticks, pinning, switch counts, mappings.
+//!
+//! The only file of the lab, with `trace.rs`, that holds unsafe code; each function is safe to call.
+//!
+//! - I1. A [`Mapping`] owns exactly the pages it mapped, and unmaps them once.
+
+use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::Error;
+
+/// Bytes of a page.
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: sysconf reads a constant of the system and touches no memory of ours.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
+/// Time-stamp counter, where the machine has one that user space may read.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn ticks() -> Option<u64> {
+    // SAFETY: rdtsc is part of x86_64 and has no operand.
+    Some(unsafe { core::arch::x86_64::_rdtsc() })
+}
+
+/// Time-stamp counter, read only once everything before it is done, and before anything after it starts.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn ticks_ordered() -> Option<u64> {
+    let fence = || {
+        // SAFETY: lfence is part of SSE2, which every x86_64 has.
+        unsafe { core::arch::x86_64::_mm_lfence() }
+    };
+    fence();
+    let now = ticks();
+    fence();
+    now
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn ticks() -> Option<u64> {
+    None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn ticks_ordered() -> Option<u64> {
+    None
+}
+
+/// Asks for the line of `word` for writing, and does not wait for it.
+#[inline]
+pub(crate) fn prefetch_to_write(word: &AtomicU64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint: it changes neither memory nor registers, and cannot fault. The intrinsic would become a
+    // prefetch for reading unless the whole program were built for CPUs that have this one.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = word;
+}
+
+/// CPUs this thread may run on, ascending.
+pub(crate) fn allowed_cpus() -> Result<Vec<usize>, Error> {
+    // SAFETY: a cpu_set_t is an array of integers, for which all-zero bytes are a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a live cpu_set_t of the size passed.
+    let failed = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0;
+    if failed {
+        return Err(system("read the CPUs this process may use"));
+    }
+    let cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: `cpu` is below CPU_SETSIZE, the number of bits of the set.
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .collect();
+    Ok(cpus)
+}
+
+/// Pins the calling thread to one CPU.
+pub(crate) fn pin_to(cpu: usize) -> io::Result<()> {
+    // SAFETY: as in `allowed_cpus`.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: `cpu` is below CPU_SETSIZE, checked above.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: `set` is a live cpu_set_t of the size passed.
+    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What the kernel counted for the calling thread so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ThreadUsage {
+    pub(crate) minor_faults: u64,
+    pub(crate) switches_voluntary: u64,
+    pub(crate) switches_involuntary: u64,
+}
+
+impl ThreadUsage {
+    pub(crate) fn now() -> ThreadUsage {
+        // SAFETY: a rusage is a struct of integers, for which all-zero bytes are a value.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` is a live rusage; RUSAGE_THREAD asks for the calling thread only.
+        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+        ThreadUsage {
+            minor_faults: usage.ru_minflt as u64,
+            switches_voluntary: usage.ru_nvcsw as u64,
+            switches_involuntary: usage.ru_nivcsw as u64,
+        }
+    }
+
+    pub(crate) fn since(self, before: ThreadUsage) -> ThreadUsage {
+        ThreadUsage {
+            minor_faults: self.minor_faults - before.minor_faults,
+            switches_voluntary: self.switches_voluntary - before.switches_voluntary,
+            switches_involuntary: self.switches_involuntary - before.switches_involuntary,
+        }
+    }
+}
+
+/// Fresh anonymous pages, unmapped on drop.
+pub(crate) struct Mapping {
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl Mapping {
+    /// Maps `bytes` private anonymous bytes; no page is backed yet.
+    pub(crate) fn new(bytes: usize) -> Result<Mapping, Error> {
+        // SAFETY: no address is asked for, so no mapping of ours can be replaced.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(system(&format!("map {bytes} bytes")));
+        }
+        Ok(Mapping { start: start.cast(), bytes })
+    }
+
+    /// Writes one byte at `offset`, which backs its page.
+    ///
+    /// # Panics
+    /// When `offset` lies beyond the mapping.
+    #[inline]
+    pub(crate) fn touch(&self, offset: usize) {
+        assert!(offset < self.bytes, "offset {offset} of a mapping of {} bytes", self.bytes);
+        // SAFETY: `offset` is inside the mapping (checked), which lives as long as self (I1).
+        let byte = unsafe { self.start.add(offset) };
+        // SAFETY: `byte` is a mapped, writable byte (I1); AtomicU8 has the layout of u8.
+        let byte = unsafe { AtomicU8::from_ptr(byte) };
+        // ORDERING: Relaxed; nobody reads it, the write is there for its page fault.
+        byte.store(1, Ordering::Relaxed);
+    }
+
+    /// Gives the pages back and keeps the mapping: the next touch of each is a fault again.
+    pub(crate) fn discard(&self) -> Result<(), Error> {
+        // SAFETY: exactly the mapped range (I1); it holds nothing that anybody reads back.
+        match unsafe { libc::madvise(self.start.cast(), self.bytes, libc::MADV_DONTNEED) } {
+            0 => Ok(()),
+            _ => Err(system("give the pages of a mapping back")),
+        }
+    }
+
+    /// Reads one byte of every line, so that what the caches held before is gone from them.
+    pub(crate) fn sweep(&self, line_bytes: usize) -> u64 {
+        let mut sum = 0_u64;
+        for offset in (0..self.bytes).step_by(line_bytes) {
+            // SAFETY: `offset` is inside the mapping, which lives as long as self (I1).
+            let byte = unsafe { self.start.add(offset) };
+            // SAFETY: `byte` is a mapped, readable byte (I1).
+            sum += u64::from(unsafe { byte.read_volatile() });
+        }
+        sum
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that was mapped, and once (I1).
+        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+    }
+}
+
+// SAFETY: the pages belong to the Mapping, not to a thread; they are touched by atomics or read by one owner.
+unsafe impl Send for Mapping {}
+// SAFETY: `touch` writes by an atomic; `sweep` reads pages that only `touch` ever writes, with the values 0 and 1.
+unsafe impl Sync for Mapping {}
+
+/// Sleeps by the system call that the seed's idle loop uses.
+pub(crate) fn sleep_short(time: Duration) {
+    let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+    // SAFETY: usleep takes a number and touches no memory of ours.
+    unsafe { libc::usleep(micros) };
+}
+
+pub(crate) fn system(what: &str) -> Error {
+    Error::System { what: what.to_owned(), source: io::Error::last_os_error() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_touched_page_is_one_fault() {
+        let pages = 64;
+        let mapping = Mapping::new(pages * page_bytes()).unwrap();
+        let before = ThreadUsage::now();
+        for page in 0..pages {
+            mapping.touch(page * page_bytes());
+        }
+        let faults = ThreadUsage::now().since(before).minor_faults;
+        assert!((1..=pages as u64 + 8).contains(&faults), "{faults} faults for {pages} pages");
+    }
+
+    #[test]
+    fn a_discarded_page_faults_again() {
+        let mapping = Mapping::new(64 * page_bytes()).unwrap();
+        mapping.touch(0);
+        mapping.discard().unwrap();
+        let before = ThreadUsage::now();
+        mapping.touch(0);
+        assert!(ThreadUsage::now().since(before).minor_faults >= 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "offset 4096 of a mapping of 4096 bytes")]
+    fn a_touch_beyond_the_mapping_panics() {
+        Mapping::new(4096).unwrap().touch(4096);
+    }
+
+    #[test]
+    fn a_thread_can_be_pinned_to_each_cpu_it_may_use() {
+        for cpu in allowed_cpus().unwrap() {
+            std::thread::spawn(move || {
+                pin_to(cpu).unwrap();
+                assert_eq!(allowed_cpus().unwrap(), [cpu]);
+            })
+            .join()
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_cannot_be_is_an_error() {
+        assert!(pin_to(libc::CPU_SETSIZE as usize).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! Plain text tables: the first column left, the rest right, as wide as they must be.
+
+use std::fmt::Write;
+
+/// A titled table under construction.
+pub(crate) struct Table {
+    title: String,
+    rows: Vec<Vec<String>>,
+    notes: Vec<String>,
+}
+
+impl Table {
+    pub(crate) fn new<const N: usize>(title: impl Into<String>, columns: [&str; N]) -> Table {
+        Table { title: title.into(), rows: vec![columns.map(str::to_owned).to_vec()], notes: Vec::new() }
+    }
+
+    /// # Panics
+    /// When the row has another number of cells than the table has columns.
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.rows[0].len(), "cells of a row of \"{}\"", self.title);
+        self.rows.push(cells);
+    }
+
+    /// A line under the table.
+    pub(crate) fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    pub(crate) fn render(&self) -> String {
+        let widths: Vec<usize> = (0..self.rows[0].len())
+            .map(|column| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+            .collect();
+        let mut text = format!("{}\n", self.title);
+        for (index, row) in self.rows.iter().enumerate() {
+            let line: Vec<String> = row
+                .iter()
+                .zip(&widths)
+                .enumerate()
+                .map(
+                    |(column, (cell, &width))| {
+                        if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+                    },
+                )
+                .collect();
+            let _ = writeln!(text, "  {}", line.join("  ").trim_end());
+            if index == 0 {
+                let _ =
+                    writeln!(text, "  {}", "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)));
+            }
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "  {note}");
+        }
+        text
+    }
+}
+
+/// A figure with as many digits as it deserves.
+pub(crate) fn figure(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1000.0 => grouped(value),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// A figure, or a dash where there is none.
+pub(crate) fn figure_or_dash(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), figure)
+}
+
+fn grouped(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 { format!("-{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new("pairs", ["variant", "ns"]);
+        table.row(vec!["stock".into(), "5.10".into()]);
+        table.row(vec!["no stock".into(), "350".into()]);
+        table.note("two threads");
+        assert_eq!(
+            table.render(),
+            "pairs\n  variant     ns\n  --------------\n  stock     5.10\n  no stock   350\n  two threads\n"
+        );
+    }
+
+    #[test]
+    fn figures_carry_three_digits_or_groups() {
+        let texts: Vec<String> = [0.272, 5.104, 35.04, 350.4, 18_425_800.0, -1234.4].map(figure).to_vec();
+        assert_eq!(texts, ["0.27", "5.10", "35.0", "350", "18,425,800", "-1,234"]);
+        assert_eq!(figure_or_dash(None), "-");
+    }
+}

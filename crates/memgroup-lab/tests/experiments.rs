@@ -1,0 +1,161 @@
+//! Each experiment from its arguments to its report, at the least size that runs every part.
+
+use std::fs;
+
+use memgroup_lab::{Args, Error, Experiment, run_to};
+use serde_json::Value;
+
+fn tiny(experiment: Experiment) -> Args {
+    Args { tiny: true, ..Args::new(experiment) }
+}
+
+/// Runs an experiment; its printed report and its JSON.
+fn report_of(mut args: Args) -> (String, Value) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lab.json");
+    args.json = Some(path.clone());
+    let mut printed = Vec::new();
+    run_to(&args, &mut printed).unwrap();
+    let json = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    (String::from_utf8(printed).unwrap(), json)
+}
+
+fn rows<'j>(json: &'j Value, metric: &str) -> Vec<&'j Value> {
+    json["rows"].as_array().unwrap().iter().filter(|row| row["metric"] == metric).collect()
+}
+
+fn assert_form(json: &Value, experiment: &str, seed: &str) {
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let sorted = |names: &[&str]| {
+        let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(keys(json), sorted(&["experiment", "seed", "machine", "rows", "checks"]));
+    assert_eq!((json["experiment"].as_str(), json["seed"]["name"].as_str()), (Some(experiment), Some(seed)));
+    let rows = json["rows"].as_array().unwrap();
+    assert!(!rows.is_empty());
+    for row in rows {
+        assert_eq!(
+            keys(row),
+            sorted(&["variant", "params", "metric", "unit", "median", "min", "p90"]),
+            "{row}"
+        );
+        let [min, median, p90] = ["min", "median", "p90"].map(|name| row[name].as_f64().unwrap());
+        assert!(min <= median && median <= p90, "{row}");
+    }
+    for check in json["checks"].as_array().unwrap() {
+        assert_eq!(keys(check), sorted(&["name", "value", "goal", "met"]), "{check}");
+        assert!(check["met"].is_boolean() && check["goal"].is_string());
+    }
+}
+
+#[test]
+fn charge_shows_every_mechanism_beside_the_seed() {
+    let (printed, json) = report_of(tiny(Experiment::Charge));
+    assert_form(&json, "charge", "004");
+    for text in [
+        "machine: ",
+        "18,425,800",
+        "33,177,858",
+        "no stock",
+        "flat atomic",
+        "mutex tree",
+        "root unaccounted",
+        "touch, discard",
+        "usleep(10)",
+        "bystander beside the storm",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    let check_names: Vec<&str> =
+        json["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
+    assert!(check_names.contains(&"pair, depth 3, 1 thread"), "{check_names:?}");
+    assert!(check_names.contains(&"no stock over stock, 2 threads, same group"), "{check_names:?}");
+    assert!(check_names.contains(&"1,024 groups in turn over 1, one thread"), "{check_names:?}");
+}
+
+#[test]
+fn charge_at_one_depth_and_one_thread_measures_nothing_else() {
+    let (_, json) =
+        report_of(Args { threads: Some(1), depth: Some(2), slots: Some(8), ..tiny(Experiment::Charge) });
+    assert_eq!(json["machine"]["slots"], 8);
+    for row in rows(&json, "pair") {
+        let storm_row = row["params"].get("groups").is_none();
+        assert!(storm_row || row["params"]["depth"] == 2, "{row}");
+        assert_eq!(row["params"]["threads"], 1, "{row}");
+    }
+}
+
+#[test]
+fn charge_of_the_root_alone_has_no_groups_in_turn() {
+    let (_, json) = report_of(Args { depth: Some(1), ..tiny(Experiment::Charge) });
+    for row in rows(&json, "pair") {
+        assert!(row["params"].get("groups").is_none_or(|groups| groups == 1), "{row}");
+    }
+}
+
+#[test]
+fn drain_shows_every_state_the_control_and_the_seed() {
+    let (printed, json) = report_of(tiny(Experiment::Drain));
+    assert_form(&json, "drain", "000");
+    for text in [
+        "156,275",
+        "58,054",
+        "98,248,009,999",
+        "remote-dirty",
+        "cold",
+        "bare swaps, prefetched",
+        "unpark each owner",
+        "wakes a thread on the victim's CPU",
+        "drainer never rests",
+        "consume a page",
+        "system calls of a drain",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    let called: Vec<f64> =
+        rows(&json, "drains with a system call").iter().map(|row| row["median"].as_f64().unwrap()).collect();
+    assert!(called.iter().all(|&drains| drains == 0.0), "{called:?}");
+}
+
+#[test]
+fn drain_of_one_number_of_slots_measures_that_number() {
+    let (_, json) = report_of(Args { slots: Some(3), depth: Some(1), ..tiny(Experiment::Drain) });
+    let drains = rows(&json, "whole drain");
+    assert!(!drains.is_empty());
+    assert!(drains.iter().all(|row| row["params"]["slots"] == 3), "{drains:?}");
+}
+
+#[test]
+fn more_threads_than_cpus_run_and_are_said() {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let args = Args { threads: Some(cpus + 1), depth: Some(2), ..tiny(Experiment::Charge) };
+    let (printed, _) = report_of(args);
+    assert!(printed.contains(&format!("note: {} threads on {cpus} CPUs share them", cpus + 1)), "{printed}");
+}
+
+#[test]
+fn a_json_file_that_cannot_be_written_is_named_before_anything_runs() {
+    let args = Args { json: Some("/nowhere/at/all.json".into()), ..Args::new(Experiment::Drain) };
+    let mut printed = Vec::new();
+    let error = run_to(&args, &mut printed).unwrap_err();
+    assert!(matches!(error, Error::Json { .. }));
+    assert!(error.to_string().starts_with("write the JSON file /nowhere/at/all.json: "), "{error}");
+    assert!(printed.is_empty());
+}
+
+#[test]
+fn an_output_that_takes_nothing_ends_the_run() {
+    struct Closed;
+    impl std::io::Write for Closed {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let error = run_to(&tiny(Experiment::Drain), &mut Closed).unwrap_err();
+    assert!(matches!(error, Error::Output(_)), "{error}");
+}
