@@ -29,3 +29,8 @@ pub use hierarchy::{Dying, Hierarchy};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
 pub use scope::Scope;
 pub use stock::StockStats;
+
+/// The snippet on the project's first page compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct FirstPage;
