@@ -1,1 +1,14 @@
-//! SQLite under memgroup: every allocation charged to a group
+#![doc = include_str!("../README.md")]
+
+mod alloc;
+mod block;
+mod error;
+mod install;
+mod rollback;
+mod shortage;
+mod tenant;
+
+pub use error::{OutOfMemory, TenantError};
+pub use install::{InstallError, Installed, install, install_with, installed};
+pub use shortage::Shortage;
+pub use tenant::TenantConnection;

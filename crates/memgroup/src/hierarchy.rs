@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use crate::charge::Charge;
 use crate::config::{Config, ConfigError};
-use crate::error::GroupError;
+use crate::error::{ChargeError, GroupError};
 use crate::group::{Group, GroupId};
 use crate::node::Node;
+use crate::scope;
 use crate::shared::Shared;
 use crate::tree::{ROOT, State};
 
@@ -119,6 +120,14 @@ impl Hierarchy {
         if bytes > 0 {
             self.node(id).uncharge(bytes);
         }
+    }
+
+    /// Charges `bytes` to the group in force on this thread, as [`Group::try_charge`] does; `None` if none is in force or
+    /// it is another hierarchy's. Ids are a hierarchy's own, so this is what goes with [`uncharge`](Hierarchy::uncharge).
+    #[inline]
+    pub fn try_charge_current(&self, bytes: u64) -> Option<Result<Charge, ChargeError>> {
+        let node = scope::node().filter(|node| std::ptr::eq(node.shared, self.shared))?;
+        Some(node.charge(bytes).map(|()| Charge::owning(node, bytes)))
     }
 
     /// The inverse of [`Charge::into_parts`]: a charge that owns `bytes` already charged to the group with this id.

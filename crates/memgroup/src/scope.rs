@@ -39,6 +39,7 @@ pub struct Scope<'g> {
 /// }
 /// assert_eq!(scope::current(), None);
 /// ```
+#[inline]
 pub fn enter(group: &Group) -> Scope<'_> {
     Scope { before: CURRENT.replace(Some(group.node())), group: PhantomData }
 }
@@ -54,7 +55,15 @@ pub fn current_id() -> Option<GroupId> {
     CURRENT.get().map(|node| node.id)
 }
 
-/// Charges `bytes` to the group in force on this thread, as [`Group::try_charge`] does; `None` if none is.
+/// The node of the group in force on this thread.
+#[inline]
+pub(crate) fn node() -> Option<&'static Node> {
+    CURRENT.get()
+}
+
+/// Charges `bytes` to the group in force on this thread, as [`Group::try_charge`] does; `None` if none is. Whichever
+/// hierarchy it is of; who keeps the id instead of the charge takes
+/// [`Hierarchy::try_charge_current`](crate::Hierarchy::try_charge_current).
 #[inline]
 pub fn try_charge_current(bytes: u64) -> Option<Result<Charge, ChargeError>> {
     let node = CURRENT.get()?;
@@ -62,6 +71,7 @@ pub fn try_charge_current(bytes: u64) -> Option<Result<Charge, ChargeError>> {
 }
 
 impl Drop for Scope<'_> {
+    #[inline]
     fn drop(&mut self) {
         CURRENT.set(self.before);
     }

@@ -1,0 +1,153 @@
+//! What a tenant's connection can fail with: out of memory, told apart from everything else.
+
+use std::fmt;
+
+use rusqlite::ffi;
+
+use crate::shortage::Shortage;
+
+/// Why work on a [`TenantConnection`](crate::TenantConnection) failed.
+///
+/// Its text is complete in one line, so [`source`](std::error::Error::source) gives nothing more.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TenantError {
+    /// The tenant's group, or one above it, was full (SQLITE_NOMEM). Only this work failed: the connection is usable,
+    /// and nobody else noticed.
+    OutOfMemory(OutOfMemory),
+    /// SQLite failed for another reason.
+    Sqlite {
+        /// Path of the tenant's group.
+        group: String,
+        /// A transaction was rolled back; see [`OutOfMemory::rolled_back`].
+        rolled_back: bool,
+        /// SQLite's error.
+        error: rusqlite::Error,
+    },
+    /// [`install`](crate::install) has not succeeded in this process.
+    NotInstalled,
+    /// The group belongs to another hierarchy than the installed one.
+    ForeignGroup {
+        /// Its path there.
+        group: String,
+    },
+    /// SQLite opened the connection without a mutex of its own, although serialized mode was asked for: it was
+    /// configured single-threaded (`SQLITE_CONFIG_SINGLETHREAD`) before memgroup was installed.
+    NotSerialized {
+        /// Path of the tenant's group.
+        group: String,
+    },
+}
+
+/// Work that failed because a group was full.
+#[derive(Debug)]
+pub struct OutOfMemory {
+    pub(crate) group: String,
+    pub(crate) shortage: Option<Shortage>,
+    pub(crate) rolled_back: bool,
+}
+
+impl OutOfMemory {
+    /// Path of the tenant's group: the one that was to pay.
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// The last charge that was refused during this work: which group refused it (often one above the tenant's), what
+    /// was asked, and usage and max there. `None` when SQLite ran out of memory without asking for it here, for a value
+    /// longer than SQLite can hold.
+    pub fn shortage(&self) -> Option<Shortage> {
+        self.shortage
+    }
+
+    /// Whether a transaction was rolled back: everything since its BEGIN is undone, not only the one statement. SQLite
+    /// does so when it cannot undo the statement alone. When false, a transaction that was open is still open, without
+    /// the effects of the failed statement, and may be continued.
+    ///
+    /// Any rollback during the work counts, also one that the work asked for. It is known from SQLite's rollback hook: on
+    /// a connection where the application installs a rollback hook of its own, this stays false.
+    pub fn rolled_back(&self) -> bool {
+        self.rolled_back
+    }
+}
+
+impl TenantError {
+    /// The details, when memory ran out.
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        match self {
+            TenantError::OutOfMemory(details) => Some(details),
+            _ => None,
+        }
+    }
+
+    /// Whether a transaction was rolled back; see [`OutOfMemory::rolled_back`].
+    pub fn rolled_back(&self) -> bool {
+        match self {
+            TenantError::OutOfMemory(details) => details.rolled_back,
+            TenantError::Sqlite { rolled_back, .. } => *rolled_back,
+            _ => false,
+        }
+    }
+
+    /// SQLite's error, when it failed for another reason than memory.
+    pub fn sqlite_error(&self) -> Option<&rusqlite::Error> {
+        match self {
+            TenantError::Sqlite { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Whether SQLite's answer means that it got no memory.
+pub(crate) fn is_out_of_memory(error: &rusqlite::Error) -> bool {
+    let code = match error {
+        rusqlite::Error::SqliteFailure(code, _) => code,
+        rusqlite::Error::SqlInputError { error: code, .. } => code,
+        _ => return false,
+    };
+    code.code == rusqlite::ErrorCode::OutOfMemory || code.extended_code == ffi::SQLITE_IOERR_NOMEM
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "failed to run SQL in group {}: out of memory", self.group)?;
+        if let Some(shortage) = self.shortage {
+            write!(f, ": {shortage}")?;
+        }
+        if self.rolled_back {
+            f.write_str("; the transaction was rolled back")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for TenantError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TenantError::OutOfMemory(details) => details.fmt(f),
+            TenantError::Sqlite { group, rolled_back, error } => {
+                write!(f, "failed to run SQL in group {group}: {error}")?;
+                if *rolled_back {
+                    f.write_str("; the transaction was rolled back")?;
+                }
+                Ok(())
+            }
+            TenantError::NotInstalled => f.write_str(
+                "failed to open a tenant's connection: memgroup is not installed under SQLite; \
+                 call memgroup_sqlite::install before anything uses SQLite",
+            ),
+            TenantError::ForeignGroup { group } => write!(
+                f,
+                "failed to open a tenant's connection: the group {group} belongs to another hierarchy than the one \
+                 installed under SQLite"
+            ),
+            TenantError::NotSerialized { group } => write!(
+                f,
+                "failed to open a connection of group {group} in serialized mode: SQLite was configured \
+                 single-threaded in this process"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TenantError {}

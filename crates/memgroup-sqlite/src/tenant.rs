@@ -1,0 +1,277 @@
+//! A connection that works for one group.
+//!
+//! ```text
+//!   run(|conn| ..) ──▶ enter the group ──▶ statements: prepare, step, reset, drop ──▶ leave the group
+//!   Drop           ──▶ enter the group ──▶ cached statements, sqlite3_close       ──▶ leave the group
+//! ```
+//!
+//! - I1. SQLite code runs on this connection only between entering and leaving its group: the connection is lent to a
+//!   closure for any lifetime, so nothing that borrows from it (a statement, a row) can leave the closure.
+//! - I2. The connection is there until `Drop` or `close` takes it.
+//! - I3. A panic in the closure leaves the group on its way out, because guards do it.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+
+use memgroup::{Group, scope};
+use rusqlite::{Connection, InterruptHandle, OpenFlags, Params, Row, Transaction, ffi};
+
+use crate::error::{OutOfMemory, TenantError, is_out_of_memory};
+use crate::install::installed;
+use crate::rollback;
+use crate::shortage;
+
+/// A SQLite connection whose every allocation is charged to one group.
+///
+/// It is open in serialized mode: unlike a plain [`Connection`] with rusqlite's default flags it has a mutex of its
+/// own, so other threads may look at it (interrupt it, ask for its memory) while it works. It may be sent to another
+/// thread at any time between two uses; what it holds stays charged to its group, and what it frees there is credited
+/// to its group.
+///
+/// The group may be removed while the connection is open: then it refuses further memory, and is listed among the
+/// [`dying`](memgroup::Hierarchy::dying) with its bytes until the connection is closed.
+///
+/// # Examples
+///
+/// ```no_run
+/// use memgroup::{Config, Hierarchy};
+/// use memgroup_sqlite::{TenantConnection, TenantError};
+///
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// memgroup_sqlite::install(&hierarchy).unwrap();
+/// let tenant = hierarchy.create("/tenant").unwrap();
+/// tenant.set_max(4 << 20).unwrap();
+///
+/// let conn = TenantConnection::open(&tenant, "tenant.db").unwrap();
+/// conn.execute_batch("CREATE TABLE IF NOT EXISTS t (x)").unwrap();
+/// match conn.run(|conn| conn.query_row("SELECT count(*) FROM t, t, t", [], |row| row.get::<_, i64>(0))) {
+///     Ok(count) => println!("{count} rows"),
+///     Err(TenantError::OutOfMemory(details)) => println!("{details}"),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
+pub struct TenantConnection {
+    connection: Option<Connection>,
+    group: Group,
+}
+
+impl TenantConnection {
+    /// Opens or creates the database at `path` for `group`.
+    ///
+    /// # Errors
+    ///
+    /// [`TenantError::NotInstalled`], [`TenantError::ForeignGroup`]; [`TenantError::OutOfMemory`] when the group has no
+    /// room for a connection (about 60 KiB before the first page); [`TenantError::Sqlite`] when SQLite cannot open it.
+    pub fn open(group: &Group, path: impl AsRef<Path>) -> Result<Self, TenantError> {
+        Self::open_with_flags(group, path, OpenFlags::default())
+    }
+
+    /// Opens a private database in memory, whose pages are charged to `group` too.
+    ///
+    /// # Errors
+    ///
+    /// As for [`TenantConnection::open`].
+    pub fn open_in_memory(group: &Group) -> Result<Self, TenantError> {
+        Self::open_with_flags(group, ":memory:", OpenFlags::default())
+    }
+
+    /// Opens the database at `path` for `group` with flags of your own, except that the connection is always
+    /// serialized and never shares its page cache: `SQLITE_OPEN_FULL_MUTEX` and `SQLITE_OPEN_PRIVATE_CACHE` replace
+    /// `SQLITE_OPEN_NO_MUTEX` and `SQLITE_OPEN_SHARED_CACHE`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`TenantConnection::open`].
+    pub fn open_with_flags(
+        group: &Group,
+        path: impl AsRef<Path>,
+        flags: OpenFlags,
+    ) -> Result<Self, TenantError> {
+        let installed = installed().ok_or(TenantError::NotInstalled)?;
+        if !installed.holds(group) {
+            return Err(TenantError::ForeignGroup { group: group.path() });
+        }
+        let flags = flags
+            .difference(OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_SHARED_CACHE)
+            .union(OpenFlags::SQLITE_OPEN_FULL_MUTEX | OpenFlags::SQLITE_OPEN_PRIVATE_CACHE);
+        let _entered = Entered::group(group);
+        let connection = Connection::open_with_flags(path, flags).map_err(|error| failure(group, error))?;
+        let tenant = TenantConnection { connection: Some(connection), group: group.clone() };
+        rollback::watch(tenant.connection());
+        if tenant.is_serialized() {
+            Ok(tenant)
+        } else {
+            Err(TenantError::NotSerialized { group: group.path() })
+        }
+    }
+
+    /// The group that pays.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Runs `work` on the connection with its group in force: everything SQLite allocates in it is charged to the
+    /// group. Statements that are to be kept between runs belong in the connection's cache
+    /// ([`Connection::prepare_cached`]); a transaction begins with [`TenantConnection::transaction`].
+    ///
+    /// A value that cannot be fetched because memory ran out (a text column of a UTF-16 database has to be converted)
+    /// makes rusqlite panic; that panic is turned into [`TenantError::OutOfMemory`]. Any other panic goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`TenantError::OutOfMemory`] when the group, or one above it, refused memory and SQLite could not do without;
+    /// [`TenantError::Sqlite`] for every other error of `work`.
+    pub fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, TenantError> {
+        let _entered = Entered::group(&self.group);
+        let conn = self.connection();
+        match catch_unwind(AssertUnwindSafe(|| work(conn))) {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(failure(&self.group, error)),
+            Err(panic) if is_unfetched_value(&*panic) && shortage::last().is_some() => {
+                Err(TenantError::OutOfMemory(out_of_memory(&self.group)))
+            }
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Runs `work` inside a transaction, in the group as [`TenantConnection::run`] does: commits when it succeeds,
+    /// rolls back when it fails. On failure [`TenantError::rolled_back`] says whether that was
+    /// done: when the roll-back itself fails, the transaction is still open.
+    ///
+    /// # Errors
+    ///
+    /// As for [`TenantConnection::run`], of `work` or of the commit.
+    pub fn transaction<T>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, TenantError> {
+        self.run(|conn| {
+            let transaction = conn.unchecked_transaction()?;
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        })
+    }
+
+    /// [`Connection::execute`] in the group.
+    ///
+    /// # Errors
+    ///
+    /// As for [`TenantConnection::run`].
+    pub fn execute(&self, sql: &str, params: impl Params) -> Result<usize, TenantError> {
+        self.run(|conn| conn.execute(sql, params))
+    }
+
+    /// [`Connection::execute_batch`] in the group.
+    ///
+    /// # Errors
+    ///
+    /// As for [`TenantConnection::run`].
+    pub fn execute_batch(&self, sql: &str) -> Result<(), TenantError> {
+        self.run(|conn| conn.execute_batch(sql))
+    }
+
+    /// [`Connection::query_row`] in the group.
+    ///
+    /// # Errors
+    ///
+    /// As for [`TenantConnection::run`]; no row at all is [`TenantError::Sqlite`] with
+    /// [`rusqlite::Error::QueryReturnedNoRows`].
+    pub fn query_row<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, TenantError> {
+        self.run(|conn| conn.query_row(sql, params, read))
+    }
+
+    /// A handle with which any thread can interrupt the statement that runs on this connection.
+    pub fn interrupt_handle(&self) -> InterruptHandle {
+        self.connection().get_interrupt_handle()
+    }
+
+    /// Closes the connection, as dropping it does, and says so when SQLite could not.
+    ///
+    /// # Errors
+    ///
+    /// [`TenantError::Sqlite`] when something that was leaked still uses the connection.
+    pub fn close(mut self) -> Result<(), TenantError> {
+        let _entered = Entered::group(&self.group);
+        let Some(connection) = self.connection.take() else {
+            return Ok(());
+        };
+        let closed = connection.close();
+        closed.map_err(|(connection, error)| {
+            drop(connection);
+            failure(&self.group, error)
+        })
+    }
+
+    #[inline]
+    fn connection(&self) -> &Connection {
+        // I2: only `close` and `Drop` take it, and both have the connection for themselves.
+        self.connection.as_ref().expect("a connection that is in use is open")
+    }
+
+    fn is_serialized(&self) -> bool {
+        // SAFETY: the handle is used at once, and the connection it belongs to is open (I2).
+        let handle = unsafe { self.connection().handle() };
+        // SAFETY: `handle` is an open connection.
+        !unsafe { ffi::sqlite3_db_mutex(handle) }.is_null()
+    }
+}
+
+impl Drop for TenantConnection {
+    fn drop(&mut self) {
+        let _entered = Entered::group(&self.group);
+        drop(self.connection.take());
+    }
+}
+
+impl fmt::Debug for TenantConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TenantConnection").field("group", &self.group.path()).finish_non_exhaustive()
+    }
+}
+
+/// A use of a connection: its group is in force, and what was noted before is set aside.
+struct Entered<'g> {
+    _scope: scope::Scope<'g>,
+    _shortage: shortage::SetAside,
+    _rollback: rollback::SetAside,
+}
+
+impl<'g> Entered<'g> {
+    #[inline]
+    fn group(group: &'g Group) -> Self {
+        Entered {
+            _scope: scope::enter(group),
+            _shortage: shortage::set_aside(),
+            _rollback: rollback::set_aside(),
+        }
+    }
+}
+
+#[cold]
+fn failure(group: &Group, error: rusqlite::Error) -> TenantError {
+    if is_out_of_memory(&error) {
+        TenantError::OutOfMemory(out_of_memory(group))
+    } else {
+        TenantError::Sqlite { group: group.path(), rolled_back: rollback::is_noted(), error }
+    }
+}
+
+#[cold]
+fn out_of_memory(group: &Group) -> OutOfMemory {
+    OutOfMemory { group: group.path(), shortage: shortage::last(), rolled_back: rollback::is_noted() }
+}
+
+/// Whether rusqlite gave up on a value that SQLite said was there and then did not deliver.
+fn is_unfetched_value(panic: &(dyn Any + Send)) -> bool {
+    panic.downcast_ref::<&str>().is_some_and(|text| {
+        text.starts_with("unexpected SQLITE_") && text.ends_with("column type with NULL data")
+    })
+}

@@ -1,0 +1,234 @@
+//! Which of SQLite's bytes a tenant pays for, and that it gets every one of them back.
+
+mod process;
+
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use memgroup::{ChargeErrorKind, scope};
+use memgroup_sqlite::{Shortage, TenantConnection};
+use process::{generated, hierarchy, sort, tenant};
+use rusqlite::{Connection, OpenFlags, ffi};
+
+/// A counter of SQLite's own for one connection.
+fn db_status(conn: &Connection, counter: c_int) -> u64 {
+    let (mut current, mut highest) = (0, 0);
+    // SAFETY: the handle is used at once, and the connection is open.
+    let handle = unsafe { conn.handle() };
+    // SAFETY: the handle is open, and the two places are ours.
+    let code = unsafe { ffi::sqlite3_db_status(handle, counter, &raw mut current, &raw mut highest, 0) };
+    assert_eq!(code, ffi::SQLITE_OK);
+    u64::try_from(current).expect("a count")
+}
+
+#[test]
+fn the_page_cache_is_charged() {
+    hierarchy();
+    let group = tenant("pages");
+    let conn = TenantConnection::open_in_memory(&group).expect("a connection");
+    let empty_bytes = group.usage_exact();
+    conn.execute_batch(&format!("CREATE TABLE t AS SELECT i, x FROM {}", generated(2_000, 1_000)))
+        .expect("a table");
+    let cached = conn.run(|conn| Ok(db_status(conn, ffi::SQLITE_DBSTATUS_CACHE_USED))).expect("a status");
+    let grown_bytes = group.usage_exact() - empty_bytes;
+    assert!(cached > 2_000_000, "SQLite caches {cached} bytes");
+    assert!(grown_bytes > cached * 95 / 100, "SQLite caches {cached} bytes, the group pays {grown_bytes}");
+    assert!(grown_bytes < cached * 105 / 100, "SQLite caches {cached} bytes, the group pays {grown_bytes}");
+    conn.execute_batch("DROP TABLE t; VACUUM").expect("room");
+    drop(conn);
+    assert_eq!(group.usage_exact(), 0);
+}
+
+#[test]
+fn the_sorter_is_charged() {
+    hierarchy();
+    let group = tenant("sorter");
+    let conn = TenantConnection::open_in_memory(&group).expect("a connection");
+    conn.execute_batch("PRAGMA temp_store = MEMORY").expect("a setting");
+    let before_bytes = group.usage_exact();
+    let rows: i64 = conn.query_row(&sort(20_000, 500), [], |row| row.get(0)).expect("a sort");
+    assert_eq!(rows, 20_000);
+    assert!(group.peak() > before_bytes + 10_000_000, "peak {} for ten megabytes sorted", group.peak());
+    let after_bytes = group.usage_exact();
+    assert!(
+        after_bytes < before_bytes + 1_000_000,
+        "{after_bytes} bytes remain of {} at the peak",
+        group.peak()
+    );
+}
+
+#[test]
+fn the_lookaside_is_charged() {
+    hierarchy();
+    let group = tenant("lookaside");
+    let conn = TenantConnection::open_in_memory(&group).expect("a connection");
+    let before_bytes = group.usage_exact();
+    assert!(before_bytes > 40_000, "the default lookaside alone is larger than {before_bytes}");
+    conn.run(|conn| {
+        // SAFETY: the handle is used at once, and the connection is open and idle.
+        let handle = unsafe { conn.handle() };
+        // SAFETY: this option takes a pointer (null: SQLite allocates) and two ints.
+        let code = unsafe {
+            let lookaside = std::ptr::null_mut::<std::ffi::c_void>();
+            ffi::sqlite3_db_config(
+                handle,
+                ffi::SQLITE_DBCONFIG_LOOKASIDE,
+                lookaside,
+                1024 as c_int,
+                4_000 as c_int,
+            )
+        };
+        assert_eq!(code, ffi::SQLITE_OK);
+        Ok(())
+    })
+    .expect("room");
+    let grown_bytes = group.usage_exact() - before_bytes;
+    assert!((3_900_000..4_200_000).contains(&grown_bytes), "{grown_bytes} bytes for 4 MB of lookaside");
+}
+
+#[test]
+fn the_connection_is_serialized_whatever_the_flags_say() {
+    hierarchy();
+    let group = tenant("serialized");
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_SHARED_CACHE;
+    let has_mutex = |conn: &Connection| {
+        // SAFETY: the handle is used at once, and the connection is open.
+        let handle = unsafe { conn.handle() };
+        // SAFETY: the handle is open.
+        !unsafe { ffi::sqlite3_db_mutex(handle) }.is_null()
+    };
+    assert!(
+        !has_mutex(&Connection::open_in_memory().expect("a plain connection")),
+        "rusqlite's default has changed"
+    );
+    let plain = TenantConnection::open_in_memory(&group).expect("a connection");
+    let flagged = TenantConnection::open_with_flags(&group, ":memory:", flags).expect("a connection");
+    for conn in [&plain, &flagged] {
+        assert!(conn.run(|conn| Ok(has_mutex(conn))).expect("a mutex"));
+    }
+}
+
+#[test]
+fn a_connection_closed_on_another_thread_in_another_group_credits_its_own() {
+    hierarchy();
+    let (group, other) = (tenant("sent"), tenant("receiver"));
+    let conn = TenantConnection::open_in_memory(&group).expect("a connection");
+    conn.execute_batch(&format!("CREATE TABLE t AS SELECT x FROM {}", generated(500, 1_000)))
+        .expect("a table");
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let _scope = scope::enter(&other);
+            let conn = conn;
+            let before_bytes = group.usage_exact();
+            conn.execute_batch(&format!("INSERT INTO t SELECT x FROM {}", generated(500, 1_000)))
+                .expect("room");
+            assert!(group.usage_exact() > before_bytes + 500_000, "the group did not pay on another thread");
+            assert_eq!(scope::current().as_ref(), Some(&other), "the scope was not restored");
+            conn.close().expect("nothing uses it");
+            assert_eq!((group.usage_exact(), other.usage_exact()), (0, 0));
+        });
+    });
+}
+
+#[test]
+fn statements_kept_in_the_cache_are_freed_to_their_group() {
+    hierarchy();
+    let group = tenant("statements");
+    let conn = TenantConnection::open_in_memory(&group).expect("a connection");
+    conn.run(|conn| {
+        conn.set_prepared_statement_cache_capacity(500);
+        for index in 0..500 {
+            let sql = format!("SELECT {index}, 'a statement that is not shared', ?1 + ?2 WHERE ?3 = {index}");
+            conn.prepare_cached(&sql)?.exists([1, 2, 3])?;
+        }
+        Ok(())
+    })
+    .expect("room");
+    let kept_bytes = group.usage_exact();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let conn = conn;
+            conn.run(|conn| {
+                conn.flush_prepared_statement_cache();
+                Ok(())
+            })
+            .expect("nothing to fail");
+            assert!(group.usage_exact() + 200_000 < kept_bytes, "{} of {kept_bytes}", group.usage_exact());
+        });
+    });
+}
+
+#[test]
+fn a_panic_leaves_the_scope_and_loses_nothing() {
+    hierarchy();
+    let (group, outer) = (tenant("panicking"), tenant("outer"));
+    let conn = TenantConnection::open_in_memory(&group).expect("a connection");
+    let _scope = scope::enter(&outer);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        conn.run(|conn| {
+            let mut statement =
+                conn.prepare(&format!("SELECT x FROM {} ORDER BY x", generated(1_000, 1_000)))?;
+            let mut rows = statement.query([])?;
+            assert!(rows.next()?.is_some());
+            assert_eq!(scope::current().as_ref(), Some(&group));
+            panic!("in the middle of a sort");
+            #[allow(unreachable_code, reason = "gives the closure its type")]
+            Ok(())
+        })
+    }));
+    let payload = panicked.expect_err("the panic goes on");
+    assert_eq!(payload.downcast_ref::<&str>(), Some(&"in the middle of a sort"));
+    assert_eq!(scope::current().as_ref(), Some(&outer));
+    let one: i64 = conn.query_row("SELECT 1", [], |row| row.get(0)).expect("the connection is usable");
+    assert_eq!(one, 1);
+    drop(conn);
+    assert_eq!((group.usage_exact(), outer.usage_exact()), (0, 0));
+}
+
+#[test]
+fn a_removed_group_is_listed_until_its_connection_is_closed() {
+    let hierarchy = hierarchy();
+    let group = tenant("leaving");
+    let conn = TenantConnection::open_in_memory(&group).expect("a connection");
+    conn.execute_batch(&format!("CREATE TABLE t AS SELECT x FROM {}", generated(500, 1_000)))
+        .expect("a table");
+    let held_bytes = group.usage_exact();
+    group.remove().expect("no children");
+
+    let dying = |path: &str| hierarchy.dying().into_iter().find(|dying| dying.path == path);
+    let listed = dying("/leaving").expect("it still holds bytes");
+    assert!(listed.usage_bytes >= held_bytes, "{} bytes of {held_bytes} listed", listed.usage_bytes);
+    let refused =
+        conn.query_row(&sort(20_000, 500), [], |row| row.get::<_, i64>(0)).expect_err("it was removed");
+    let details = refused.out_of_memory().unwrap_or_else(|| panic!("{refused}"));
+    let Some(Shortage::Refused(refusal)) = details.shortage() else { panic!("{refused}") };
+    assert_eq!(refusal.kind(), ChargeErrorKind::Offline, "{refused}");
+
+    drop(conn);
+    assert_eq!(group.usage_exact(), 0);
+    assert!(dying("/leaving").is_none(), "nothing is left of it");
+}
+
+#[test]
+fn a_connection_kept_to_the_end_of_its_thread_is_credited() {
+    thread_local! {
+        static KEPT: RefCell<Option<TenantConnection>> = const { RefCell::new(None) };
+    }
+    hierarchy();
+    let group = tenant("thread");
+    let ended = std::thread::spawn({
+        let group = group.clone();
+        move || {
+            let conn = TenantConnection::open_in_memory(&group).expect("a connection");
+            conn.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)").expect("room");
+            KEPT.set(Some(conn));
+            assert!(group.usage_exact() > 0);
+        }
+    });
+    ended.join().expect("the thread ends well");
+    assert_eq!(group.usage_exact(), 0);
+}

@@ -1,0 +1,20 @@
+//! SQLite in use before memgroup came.
+
+use memgroup::{Config, Hierarchy};
+use memgroup_sqlite::{InstallError, TenantConnection, TenantError, install, installed};
+use rusqlite::Connection;
+
+#[test]
+fn refuses_to_go_under_sqlite_in_use() {
+    let before = Connection::open_in_memory().expect("a plain connection");
+    let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
+    let refused = install(&hierarchy).expect_err("SQLite is initialised");
+    assert!(matches!(refused, InstallError::AlreadyInitialized), "{refused}");
+    assert!(refused.to_string().contains("already initialised"), "{refused}");
+    assert!(installed().is_none());
+    assert!(matches!(TenantConnection::open_in_memory(&hierarchy.root()), Err(TenantError::NotInstalled)));
+
+    let two: i64 = before.query_row("SELECT 1 + 1", [], |row| row.get(0)).expect("SQLite is as it was");
+    assert_eq!(two, 2);
+    assert_eq!(hierarchy.root().usage_exact(), 0);
+}

@@ -1,0 +1,25 @@
+//! A limit on the group that pays where no group is in force: SQLite itself may not get what it needs.
+
+use memgroup::{Config, Hierarchy, UNLIMITED};
+use memgroup_sqlite::{InstallError, install_with};
+use rusqlite::{Connection, ffi};
+
+#[test]
+fn sqlite_is_initialised_once_the_limit_is_lifted() {
+    let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
+    let shared = hierarchy.create("/shared").expect("a group");
+    shared.set_max(0).expect("a limit");
+    let refused = install_with(&hierarchy, &shared).expect_err("no memory to initialise in");
+    assert!(matches!(refused, InstallError::Initialize { code: ffi::SQLITE_NOMEM }), "{refused}");
+    assert!(shared.refusals() > 0);
+
+    shared.set_max(UNLIMITED).expect("no limit");
+    let sqlite = install_with(&hierarchy, &shared).expect("room now");
+    assert_eq!(sqlite.unattributed(), &shared);
+    let initial_bytes = shared.usage_exact();
+
+    let outside = Connection::open_in_memory().expect("a plain connection");
+    assert!(shared.usage_exact() > initial_bytes, "a connection outside of any group was charged to nobody");
+    drop(outside);
+    assert_eq!(shared.usage_exact(), initial_bytes);
+}

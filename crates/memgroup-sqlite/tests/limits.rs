@@ -1,0 +1,153 @@
+//! Over the limit: one statement fails, and nothing else.
+
+mod process;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memgroup::{ChargeErrorKind, Group};
+use memgroup_sqlite::{Shortage, TenantConnection, TenantError};
+use process::{generated, hierarchy, sort, tenant, tenant_with_max};
+
+/// A connection that sorts in memory, however much that takes.
+fn connect(group: &Group) -> TenantConnection {
+    hierarchy();
+    let conn = TenantConnection::open_in_memory(group).expect("a connection");
+    conn.execute_batch("PRAGMA temp_store = MEMORY").expect("a setting");
+    conn
+}
+
+/// Ten megabytes in the sorter.
+fn sort_ten_megabytes(conn: &TenantConnection) -> Result<i64, TenantError> {
+    conn.query_row(&sort(20_000, 500), [], |row| row.get(0))
+}
+
+#[test]
+fn a_sort_over_the_limit_fails_alone() {
+    let group = tenant_with_max("sorting", 2 << 20);
+    let conn = connect(&group);
+    conn.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1), (2)").expect("room for two rows");
+    for _ in 0..3 {
+        let failed = sort_ten_megabytes(&conn).expect_err("ten megabytes do not fit in two");
+        let details = failed.out_of_memory().unwrap_or_else(|| panic!("{failed}"));
+        assert_eq!(details.group(), "/sorting");
+        assert!(!details.rolled_back());
+        let Some(Shortage::Refused(refusal)) = details.shortage() else { panic!("{failed}") };
+        assert_eq!(refusal.kind(), ChargeErrorKind::Refused);
+        assert_eq!((refusal.group(), refusal.max()), (group.id(), 2 << 20));
+        assert!(refusal.asked() > 0 && refusal.usage() <= refusal.max());
+        assert!(failed.to_string().contains("/sorting: out of memory"), "{failed}");
+
+        let sum: i64 =
+            conn.query_row("SELECT sum(x) FROM t", [], |row| row.get(0)).expect("a small statement");
+        assert_eq!(sum, 3);
+        assert_eq!(conn.execute("UPDATE t SET x = x", []).expect("a small statement"), 2);
+    }
+    assert!(group.peak() <= 2 << 20, "peak {} over the limit", group.peak());
+    drop(conn);
+    assert_eq!(group.usage_exact(), 0);
+}
+
+#[test]
+fn the_error_names_the_ancestor_that_refused() {
+    let parent = tenant_with_max("family", 2 << 20);
+    let child = parent.create("child").expect("a group");
+    let conn = connect(&child);
+    let failed = sort_ten_megabytes(&conn).expect_err("the parent has two megabytes");
+    let details = failed.out_of_memory().unwrap_or_else(|| panic!("{failed}"));
+    let Some(Shortage::Refused(refusal)) = details.shortage() else { panic!("{failed}") };
+    assert_eq!(details.group(), "/family/child");
+    assert_eq!(refusal.group(), parent.id());
+    assert_eq!(refusal.path().as_deref(), Some("/family"));
+}
+
+#[test]
+fn other_tenants_do_not_notice() {
+    let (runaway, neighbour) = (tenant_with_max("runaway", 2 << 20), tenant_with_max("neighbour", 2 << 20));
+    let served = AtomicBool::new(false);
+    let failures = std::thread::scope(|threads| {
+        let failing = threads.spawn(|| {
+            let conn = connect(&runaway);
+            let mut failures = 0;
+            // ORDERING: Relaxed; a flag that carries nothing but itself.
+            while !served.load(Ordering::Relaxed) || failures < 3 {
+                let failed = sort_ten_megabytes(&conn).expect_err("ten megabytes do not fit in two");
+                assert!(failed.out_of_memory().is_some(), "{failed}");
+                failures += 1;
+            }
+            failures
+        });
+        let conn = connect(&neighbour);
+        conn.execute_batch("CREATE TABLE t (id INTEGER PRIMARY KEY, x)").expect("a table");
+        for id in 0..1_000 {
+            conn.execute("INSERT INTO t VALUES (?1, hex(randomblob(100)))", [id])
+                .expect("the neighbour is not full");
+            let rows: i64 = conn
+                .query_row("SELECT count(*) FROM t ORDER BY x", [], |row| row.get(0))
+                .expect("the neighbour is not full");
+            assert_eq!(rows, id + 1);
+        }
+        // ORDERING: as above.
+        served.store(true, Ordering::Relaxed);
+        failing.join().expect("the runaway only gets errors")
+    });
+    assert!(failures >= 3);
+    assert!(runaway.refusals() > 0);
+    assert_eq!(neighbour.refusals(), 0);
+    assert_eq!((runaway.usage_exact(), neighbour.usage_exact()), (0, 0));
+}
+
+#[test]
+fn a_group_without_room_for_a_connection_gets_none() {
+    hierarchy();
+    let group = tenant_with_max("poor", 1_000);
+    let refused = TenantConnection::open_in_memory(&group).expect_err("a connection takes more");
+    let details = refused.out_of_memory().unwrap_or_else(|| panic!("{refused}"));
+    assert_eq!(details.group(), "/poor");
+    assert!(matches!(details.shortage(), Some(Shortage::Refused(refusal)) if refusal.max() == 1_000));
+    assert_eq!(group.usage_exact(), 0);
+}
+
+#[test]
+fn other_errors_are_told_apart() {
+    let group = tenant("erring");
+    let conn = connect(&group);
+    let failed = conn.execute("SELECT nothing FROM nowhere", []).expect_err("there is no such table");
+    assert!(failed.out_of_memory().is_none());
+    assert!(failed.to_string().contains("/erring") && failed.to_string().contains("nowhere"), "{failed}");
+    let absent =
+        TenantConnection::open(&group, Path::new("/no/such/directory/a.db")).expect_err("no directory");
+    assert!(matches!(absent, TenantError::Sqlite { .. }), "{absent}");
+    let none = conn.query_row("SELECT 1 WHERE 0", [], |row| row.get::<_, i64>(0)).expect_err("no row");
+    assert!(matches!(none.sqlite_error(), Some(rusqlite::Error::QueryReturnedNoRows)), "{none}");
+}
+
+#[test]
+fn an_error_after_a_shortage_that_sqlite_survived_is_not_blamed_on_memory() {
+    let group = tenant_with_max("surviving", 2 << 20);
+    let conn = connect(&group);
+    let failed = conn
+        .run(|conn| {
+            conn.query_row(&sort(20_000, 500), [], |row| row.get::<_, i64>(0)).expect_err("too much");
+            conn.execute("SELECT nothing FROM nowhere", [])
+        })
+        .expect_err("there is no such table");
+    assert!(matches!(failed, TenantError::Sqlite { .. }), "{failed}");
+}
+
+#[test]
+fn a_higher_limit_lets_the_statement_through() {
+    let group = tenant_with_max("rising", 2 << 20);
+    let conn = connect(&group);
+    sort_ten_megabytes(&conn).expect_err("ten megabytes do not fit in two");
+    group.set_max(32 << 20).expect("a higher limit");
+    assert_eq!(sort_ten_megabytes(&conn).expect("room now"), 20_000);
+    group.set_max(1 << 20).expect("a lower limit");
+    sort_ten_megabytes(&conn).expect_err("too much again");
+    assert_eq!(
+        conn.query_row(&format!("SELECT count(*) FROM {}", generated(10, 10)), [], |row| row
+            .get::<_, i64>(0))
+            .expect("a small statement"),
+        10
+    );
+}

@@ -1,0 +1,42 @@
+//! One process has one SQLite, so the tests of one file share one hierarchy; each makes groups of its own.
+#![allow(dead_code, reason = "each test file uses what it needs")]
+
+use std::sync::OnceLock;
+
+use memgroup::{Config, Group, Hierarchy};
+use memgroup_sqlite::install;
+
+/// Rows of a table that no other query touches, generated: `rows` blobs of `bytes` each.
+pub(crate) fn generated(rows: u32, bytes: u32) -> String {
+    format!(
+        "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) \
+         SELECT i, randomblob({bytes}) AS x FROM n)"
+    )
+}
+
+/// A query that holds all generated rows in the sorter, and answers with their number.
+pub(crate) fn sort(rows: u32, bytes: u32) -> String {
+    format!("SELECT count(*) FROM (SELECT x FROM {} ORDER BY x LIMIT -1 OFFSET 0)", generated(rows, bytes))
+}
+
+/// The hierarchy of this process, installed under SQLite.
+pub(crate) fn hierarchy() -> &'static Hierarchy {
+    static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();
+    HIERARCHY.get_or_init(|| {
+        let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
+        install(&hierarchy).expect("nothing used SQLite before");
+        hierarchy
+    })
+}
+
+/// A new group under the root.
+pub(crate) fn tenant(name: &str) -> Group {
+    hierarchy().root().create(name).expect("a name of its own")
+}
+
+/// A new group under the root that may hold `bytes`.
+pub(crate) fn tenant_with_max(name: &str, bytes: u64) -> Group {
+    let group = tenant(name);
+    group.set_max(bytes).expect("a limit");
+    group
+}
