@@ -93,6 +93,7 @@ pub(crate) fn charge_forced(node: &'static Node, bytes: u64, offline_too: bool) 
         }
     }
     node.counter.raise_peak(now.usage);
+    node.counter.record_overdraft(now, bytes);
     Ok(())
 }
 

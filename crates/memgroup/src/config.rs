@@ -61,7 +61,8 @@ impl Config {
         Config { source, ..self }
     }
 
-    /// The most groups at one time, the root and removed groups that still hold bytes included; 1 to 16,777,216.
+    /// The most groups at one time, the root and removed groups that still hold bytes or have
+    /// handles included; 1 to 16,777,216.
     #[must_use]
     pub fn groups_max(self, groups_max: u32) -> Config {
         Config { groups_max, ..self }

@@ -163,7 +163,7 @@ impl Counter {
         }
     }
 
-    /// Adds `bytes` whatever the limit; records what went over it. Refused only when the counter cannot hold it
+    /// Adds `bytes` whatever the limit. Refused only when the counter cannot hold it
     /// (`Err`), or when the group is offline and the caller does not hold the tree lock (`offline_too`). Returns what the
     /// counter is like with it.
     pub(crate) fn charge_forced(&self, bytes: u64, offline_too: bool) -> Result<Reading, Reading> {
@@ -176,17 +176,15 @@ impl Counter {
             }
             // ORDERING: AcqRel, as in `try_charge`.
             match self.word.compare_exchange_weak(word, word + bytes, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    let usage = seen.usage + bytes;
-                    self.record_overdraft(usage.saturating_sub(seen.max.max(seen.usage)));
-                    return Ok(Reading { usage, ..seen });
-                }
+                Ok(_) => return Ok(Reading { usage: seen.usage + bytes, ..seen }),
                 Err(newer) => word = newer,
             }
         }
     }
 
-    fn record_overdraft(&self, over_bytes: u64) {
+    /// Records by how much a forced charge of `bytes`, which succeeded at every level, took this one over its limit.
+    pub(crate) fn record_overdraft(&self, with_it: Reading, bytes: u64) {
+        let over_bytes = with_it.usage.saturating_sub(with_it.max.max(with_it.usage - bytes));
         if over_bytes > 0 {
             // ORDERING: Relaxed; counts for reports only.
             self.limits.overdraft_charges.fetch_add(1, Ordering::Relaxed);
@@ -328,12 +326,11 @@ mod tests {
     fn records_only_the_part_of_a_forced_charge_that_went_over() {
         let counter = Counter::new();
         counter.set_max(100);
-        counter.charge_forced(90, false).unwrap();
-        assert_eq!(counter.overdraft(), (0, 0));
-        counter.charge_forced(30, false).unwrap();
-        assert_eq!(counter.overdraft(), (1, 20));
-        counter.charge_forced(5, false).unwrap();
-        assert_eq!(counter.overdraft(), (2, 25));
+        for (bytes, recorded) in [(90, (0, 0)), (30, (1, 20)), (5, (2, 25))] {
+            let with_it = counter.charge_forced(bytes, false).unwrap();
+            counter.record_overdraft(with_it, bytes);
+            assert_eq!(counter.overdraft(), recorded);
+        }
     }
 
     #[test]

@@ -186,7 +186,8 @@ pub enum GroupError {
         /// The bound.
         depth_max: u32,
     },
-    /// The hierarchy holds as many groups as `Config::groups_max` allows, removed ones that still hold bytes included.
+    /// The hierarchy holds as many groups as `Config::groups_max` allows, removed ones that still
+    /// hold bytes or have handles included.
     TooMany {
         /// The bound.
         groups_max: u32,
@@ -224,7 +225,7 @@ impl fmt::Display for GroupError {
             GroupError::TooMany { groups_max } => write!(
                 f,
                 "the hierarchy holds {groups_max} groups already, its bound; removed groups count until their last \
-                 byte is released"
+                 byte and their last handle are gone"
             ),
         }
     }

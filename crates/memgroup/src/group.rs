@@ -150,8 +150,7 @@ impl Group {
     pub fn usage_exact(&self) -> u64 {
         let shared = self.node.shared;
         let tree = shared.tree.lock();
-        let prepaid: u64 =
-            tree.subtree(self.node.id).filter_map(|id| shared.node(id)).map(|node| drain::peek(node).0).sum();
+        let prepaid: u64 = shared.counted_in(&tree, self.node).map(|node| drain::peek(node).0).sum();
         self.usage().saturating_sub(prepaid)
     }
 

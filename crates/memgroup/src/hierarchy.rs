@@ -15,7 +15,8 @@ use crate::tree::{ROOT, State};
 /// A tree of groups, with its root.
 ///
 /// A handle: clones are the same tree. The tree lives as long as any `Hierarchy` or [`Group`] of it; when the last
-/// is dropped all groups are removed, and bytes still charged are accounted until their [`Charge`]s are dropped.
+/// is dropped all groups are removed, and bytes still charged are accounted until their [`Charge`]s are dropped. The memory of
+/// the tree itself, some tens of KiB, is kept for the next hierarchy of the same [`Config`].
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy};
@@ -148,9 +149,10 @@ impl Hierarchy {
 
     #[inline]
     fn node(&self, id: GroupId) -> &'static Node {
+        // A node is made before its place is given out; the number of places tells which were.
         match self.shared.node(id) {
-            Some(node) => node,
-            None => unknown(id),
+            Some(node) if id.0 < self.shared.places() => node,
+            _ => unknown(id),
         }
     }
 }

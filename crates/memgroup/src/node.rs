@@ -47,10 +47,10 @@ pub(crate) struct Node {
     pub(crate) shared: &'static Shared,
     pub(crate) id: GroupId,
     up: AtomicU32,
+    generation: AtomicU32,
     pub(crate) counter: Counter,
     pub(crate) stats: CachePadded<StockCounts>,
     handles: AtomicU32,
-    generation: AtomicU32,
 }
 
 impl Node {
@@ -182,8 +182,9 @@ impl Node {
         // ORDERING: Relaxed, both; published by the tree lock.
         self.up.store(up.0, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Relaxed);
+        stock::drain::forget_attempts(self);
         self.stats.reset();
         self.counter.reset();
-        overrun::open(self);
+        overrun::open_or_close(self);
     }
 }

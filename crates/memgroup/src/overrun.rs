@@ -16,10 +16,23 @@ use crate::tree::Tree;
 
 /// Opens the stocks of `node`, unless it is offline or a level of its chain is above its limit.
 pub(crate) fn open(node: &'static Node) {
-    let held = std::iter::successors(Some(node), |level| level.up()).any(|level| level.counter.read().over);
-    if !held && !node.counter.is_offline() {
+    if may_open(node) {
         drain::reopen(node);
     }
+}
+
+/// A new group has a stock if `open` would give it one, else none from its first moment.
+pub(crate) fn open_or_close(node: &'static Node) {
+    if may_open(node) {
+        drain::reopen(node);
+    } else {
+        drain::close(node);
+    }
+}
+
+fn may_open(node: &'static Node) -> bool {
+    let held = std::iter::successors(Some(node), |level| level.up()).any(|level| level.counter.read().over);
+    !held && !node.counter.is_offline()
 }
 
 /// After a limit changed: closes the subtree if usage is above it even without the stocks, opens it if it is not.
@@ -29,7 +42,7 @@ pub(crate) fn settle(tree: &Tree, node: &'static Node) {
         seen.usage > seen.max
     };
     if over(node) {
-        drain::subtree(tree, node);
+        drain::counted_in(tree, node);
     }
     let (marked, over) = (node.counter.read().over, over(node));
     if over && !marked && !mutation::active(Mutation::OverrunLeavesStocksOpen) {
@@ -44,7 +57,7 @@ pub(crate) fn settle(tree: &Tree, node: &'static Node) {
 }
 
 fn each(tree: &Tree, top: &'static Node, act: impl Fn(&'static Node)) {
-    tree.subtree(top.id).filter_map(|id| top.shared.node(id)).for_each(act);
+    top.shared.counted_in(tree, top).for_each(act);
 }
 
 /// After a forced charge: closes the subtree of every level that it took above its limit.

@@ -56,7 +56,7 @@ pub(crate) fn decide(
     }
     let tree = node.shared.tree.lock();
     let mut over = first.node;
-    if drain::subtree(&tree, over) > 0 {
+    if drain::counted_in(&tree, over) > 0 {
         match chain::try_charge_now(node, until, bytes, Verdict::Hint) {
             Ok(()) => return Ok(()),
             Err(again) => over = again.node,

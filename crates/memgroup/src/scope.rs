@@ -1,8 +1,12 @@
 //! Scope: the group in force on this thread.
 //!
 //! Adapters that hook somebody else's allocations have no argument to carry the group in; they charge the group whose
-//! scope the thread is in. Entering and leaving are two plain stores; nothing is counted, nothing allocated, and the
+//! scope the thread is in. Entering and leaving are a few plain stores; nothing is counted, nothing allocated, and the
 //! thread-local has no destructor, so all of it works inside an allocator and while a thread ends.
+//!
+//! - I1. The thread points to a place of the node table together with its generation: a guard that was forgotten can leave a
+//!   group in force longer than its handle, but never puts another group in its place.
+//! - I2. Guards end in the reverse order of their beginning. One that does not leaves no group in force.
 
 use core::marker::PhantomData;
 use std::cell::Cell;
@@ -12,16 +16,27 @@ use crate::error::ChargeError;
 use crate::group::{Group, GroupId};
 use crate::node::Node;
 
+/// What is in force on a thread.
+#[derive(Clone, Copy)]
+struct Current {
+    node: Option<&'static Node>,
+    generation: u32,
+    /// Guards that live.
+    depth: u32,
+}
+
 std::thread_local! {
-    static CURRENT: Cell<Option<&'static Node>> = const { Cell::new(None) };
+    static CURRENT: Cell<Current> = const { Cell::new(Current { node: None, generation: 0, depth: 0 }) };
 }
 
 /// While it lives, its group is in force on this thread; dropping it restores what was before.
 ///
-/// Not `Send`. Guards are dropped in the reverse order of their making, as they are when bound to variables.
+/// Not `Send`. Guards are dropped in the reverse order of their making, as they are when bound to variables; one that is
+/// dropped before a later one leaves no group in force, until all of them are gone. A guard that is forgotten
+/// (`mem::forget`) leaves its group in force on the thread, at most until the group is released.
 #[must_use = "the group is in force only while the guard lives"]
 pub struct Scope<'g> {
-    before: Option<&'static Node>,
+    before: Current,
     // The borrow keeps the group's handle, hence its node, while the thread points to it; the pointer makes the guard !Send.
     group: PhantomData<(&'g Group, *const ())>,
 }
@@ -41,24 +56,29 @@ pub struct Scope<'g> {
 /// ```
 #[inline]
 pub fn enter(group: &Group) -> Scope<'_> {
-    Scope { before: CURRENT.replace(Some(group.node())), group: PhantomData }
+    let before = CURRENT.get();
+    let node = group.node();
+    CURRENT.set(Current { node: Some(node), generation: node.generation(), depth: before.depth + 1 });
+    Scope { before, group: PhantomData }
 }
 
 /// The group in force on this thread.
 pub fn current() -> Option<Group> {
-    CURRENT.get().map(Group::pinned)
+    // With the group alive, its handle is counted before anybody could take its place.
+    node().map(Group::pinned)
 }
 
-/// The id of the group in force on this thread; one load.
+/// The id of the group in force on this thread; two loads.
 #[inline]
 pub fn current_id() -> Option<GroupId> {
-    CURRENT.get().map(|node| node.id)
+    node().map(|node| node.id)
 }
 
 /// The node of the group in force on this thread.
 #[inline]
 pub(crate) fn node() -> Option<&'static Node> {
-    CURRENT.get()
+    let current = CURRENT.get();
+    current.node.filter(|node| node.generation() == current.generation)
 }
 
 /// Charges `bytes` to the group in force on this thread, as [`Group::try_charge`] does; `None` if none is. Whichever
@@ -66,13 +86,24 @@ pub(crate) fn node() -> Option<&'static Node> {
 /// [`Hierarchy::try_charge_current`](crate::Hierarchy::try_charge_current).
 #[inline]
 pub fn try_charge_current(bytes: u64) -> Option<Result<Charge, ChargeError>> {
-    let node = CURRENT.get()?;
+    let node = node()?;
     Some(node.charge(bytes).map(|()| Charge::owning(node, bytes)))
 }
 
 impl Drop for Scope<'_> {
     #[inline]
     fn drop(&mut self) {
-        CURRENT.set(self.before);
+        if CURRENT.get().depth == self.before.depth + 1 {
+            CURRENT.set(self.before);
+        } else {
+            out_of_order();
+        }
     }
+}
+
+/// A guard ended before a later one, or after an earlier one did: whom to charge is anybody's guess, so nobody.
+#[cold]
+fn out_of_order() {
+    let depth = CURRENT.get().depth.saturating_sub(1);
+    CURRENT.set(Current { node: None, generation: 0, depth });
 }

@@ -55,6 +55,8 @@ impl Shared {
             found.map(|index| pool.swap_remove(index))
         };
         let shared = pooled.unwrap_or_else(|| Box::leak(Box::new(Shared::new(config))));
+        // Held before the tree lock is free again: a retirement that comes late must see that somebody has it.
+        shared.hold();
         let mut tree = shared.tree.lock();
         if tree.state(ROOT) != State::Online {
             tree.revive_root();
@@ -62,7 +64,6 @@ impl Shared {
         shared.make_place(&tree, ROOT);
         shared.root().adopt(TOP);
         drop(tree);
-        shared.hold();
         shared
     }
 
@@ -102,6 +103,26 @@ impl Shared {
     pub(crate) fn places(&self) -> u32 {
         // ORDERING: Relaxed; a bound for the budget's clock hand, whose look-ups check again.
         self.places.load(Ordering::Relaxed)
+    }
+
+    /// The nodes of `top` and of all online groups below it; the borrow of the tree is the proof of its lock.
+    pub(crate) fn subtree(
+        &'static self,
+        tree: &Tree,
+        top: &'static Node,
+    ) -> impl Iterator<Item = &'static Node> {
+        tree.subtree(top.id).filter_map(|id| self.node(id))
+    }
+
+    /// The nodes whose charges count in `top`: its subtree, but for a root that is left unaccounted, which counts for
+    /// itself.
+    pub(crate) fn counted_in(
+        &'static self,
+        tree: &Tree,
+        top: &'static Node,
+    ) -> impl Iterator<Item = &'static Node> {
+        let alone = top.id == ROOT && !self.config.account_root;
+        self.subtree(tree, top).take(if alone { 1 } else { usize::MAX })
     }
 
     fn make_place(&'static self, tree: &Tree, id: GroupId) {
@@ -224,8 +245,9 @@ impl Shared {
     #[cold]
     fn retire(&'static self) {
         let mut tree = self.tree.lock();
-        // ORDERING: Acquire; a charge with bytes may have given out a new handle meanwhile, whose end comes here again.
-        if self.handles.load(Ordering::Acquire) != 0 || tree.retired {
+        // ORDERING: Acquire; a charge with bytes may have given out a new handle meanwhile, whose end comes here again; or
+        // another retirement was faster, and the hierarchy waits in the pool or has a new user.
+        if self.handles.load(Ordering::Acquire) != 0 || tree.retired || tree.in_use() == 0 {
             return;
         }
         tree.retired = true;

@@ -329,3 +329,119 @@ fn above_its_limit_a_group_has_no_stock_until_it_is_within() {
     drop(child.try_charge(1000).unwrap());
     assert!(child.stock().prepaid_bytes > 0, "within the limit the stock is back: {:?}", child.stock());
 }
+
+#[test]
+fn scopes_that_end_out_of_order_or_never_charge_no_wrong_group() {
+    let h = hierarchy(1);
+    let (a, b) = (h.create("/a").unwrap(), h.create("/b").unwrap());
+    drop(vec![scope::enter(&a), scope::enter(&b)]);
+    assert!(scope::current().is_none());
+    {
+        let _scope = scope::enter(&b);
+        assert_eq!(scope::current(), Some(b.clone()));
+    }
+    std::mem::forget(scope::enter(&a));
+    assert_eq!(scope::current(), Some(a.clone()));
+    a.remove().unwrap();
+    let place = a.id();
+    drop(a);
+    let other = h.create("/other").unwrap();
+    assert_eq!(other.id(), place, "the place is given to another group");
+    assert!(scope::try_charge_current(1000).is_none());
+}
+
+#[test]
+fn a_million_refusals_leave_the_word_as_it_was() {
+    let h = hierarchy(1);
+    let a = h.create("/a").unwrap();
+    a.set_max(1000).unwrap();
+    let refusals = 3 << 19;
+    for _ in 0..refusals {
+        assert!(a.try_charge(2000).is_err());
+    }
+    assert_eq!((a.refusals(), a.stock().misses, a.stock().hits), (refusals, refusals, 0));
+    let kept = a.try_charge(900).unwrap();
+    assert!(a.try_charge(900).is_err());
+    a.remove().unwrap();
+    for _ in 0..refusals {
+        assert!(a.try_charge(1).is_err());
+    }
+    drop(kept);
+    assert_eq!((a.usage(), h.root().usage(), a.stock().prepaid_bytes), (0, 0, 0));
+    drop(a);
+    assert_eq!(h.create("/b").unwrap().stock(), memgroup::StockStats::default());
+}
+
+#[test]
+fn a_million_misses_without_a_budget_leave_the_word_as_it_was() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).stock_budget_bytes(0);
+    let h = Hierarchy::new(config).unwrap();
+    let a = h.create("/a").unwrap();
+    for _ in 0..3 << 19 {
+        let charge = {
+            let _charger = pin_virtual(0);
+            a.try_charge(100).unwrap()
+        };
+        let _freer = pin_virtual(1);
+        drop(charge);
+    }
+    a.remove().unwrap();
+    assert_eq!(h.root().usage(), 0);
+}
+
+#[test]
+fn a_group_created_below_one_that_is_above_its_limit_has_no_stock() {
+    let h = hierarchy(1);
+    let parent = h.create("/p").unwrap();
+    let child = parent.create("c").unwrap();
+    let live = child.try_charge(10_000).unwrap();
+    let mut moved = child.try_charge(1000).unwrap();
+    parent.set_max(5000).unwrap();
+    let new = parent.create("n").unwrap();
+    moved.try_move_to(&new).unwrap();
+    drop(moved);
+    assert!(new.try_charge(1000).is_err(), "{:?}", parent.usage_and_max());
+    drop(new.charge_forced(1000).unwrap());
+    assert_eq!((parent.usage(), new.stock().prepaid_bytes), (10_000, 0));
+    drop(live);
+    drop(new.try_charge(1000).unwrap());
+    assert_eq!(parent.usage_exact(), 0);
+}
+
+#[test]
+fn an_unaccounted_root_counts_and_limits_only_itself() {
+    let config = Config::with_slots(SlotSource::virtual_slots(1).unwrap()).account_root(false);
+    let h = Hierarchy::new(config).unwrap();
+    let a = h.create("/a").unwrap();
+    let _own = h.root().try_charge(200_000).unwrap();
+    drop(a.try_charge(1000).unwrap());
+    assert_eq!(h.root().usage_exact(), 200_000);
+    h.root().set_max(5).unwrap();
+    for _ in 0..1000 {
+        drop(a.try_charge(100).unwrap());
+    }
+    assert!(a.stock().hits > 900, "{:?}", a.stock());
+}
+
+#[test]
+fn a_forced_charge_that_fails_records_no_overdraft() {
+    let h = hierarchy(1);
+    let (a, b) = (h.create("/a").unwrap(), h.create("/b").unwrap());
+    let _all = b.try_charge((1 << 48) - 1).unwrap();
+    a.set_max(10).unwrap();
+    assert!(a.charge_forced(100).is_err());
+    assert_eq!((a.overdraft(), a.usage()), (memgroup::Overdraft::default(), 0));
+}
+
+#[test]
+fn uncharging_too_much_is_a_panic_and_no_later_hang() {
+    let config = Config::with_slots(SlotSource::virtual_slots(1).unwrap()).stock_budget_bytes(8192);
+    let h = Hierarchy::new(config).unwrap();
+    let a = h.create("/a").unwrap();
+    let panics = (0..10).filter(|_| catch_unwind(AssertUnwindSafe(|| h.uncharge(a.id(), 4096))).is_err());
+    assert!(panics.count() > 0);
+    let never = memgroup::GroupId::from_u32(5);
+    assert!(catch_unwind(AssertUnwindSafe(|| h.uncharge(never, 100))).is_err());
+    let _ = catch_unwind(AssertUnwindSafe(|| a.drain()));
+    assert!(catch_unwind(AssertUnwindSafe(|| a.remove())).is_ok());
+}

@@ -104,8 +104,9 @@ pub(super) fn visit(node: &'static Node, slot: usize) -> u64 {
         return 0;
     }
     // The node cannot be released under us: PENDING holds off removal's last look, and the bytes are still charged.
+    let pending = super::Pending::begun(node, slot);
     chain::uncharge_held(node, word.prepaid());
-    super::settle(node, slot, 0);
+    drop(pending);
     node.stats.count_drain(word.prepaid());
     node.shared.budget.give_back(slot, word.cap());
     word.cap()

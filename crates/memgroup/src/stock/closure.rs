@@ -49,7 +49,7 @@ impl<'t> Closure<'t> {
     fn nodes(&self) -> impl Iterator<Item = &'static Node> + use<'t> {
         let top = self.top;
         let tree = self.tree;
-        top.into_iter().flat_map(move |top| tree.subtree(top.id).filter_map(|id| top.shared.node(id)))
+        top.into_iter().flat_map(move |top| top.shared.counted_in(tree, top))
     }
 }
 

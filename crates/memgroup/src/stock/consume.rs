@@ -9,7 +9,7 @@ use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
 use super::word::{self, Word};
-use super::{budget, next_cap, settle, withdraw_closed};
+use super::{Pending, budget, next_cap, refill};
 use crate::chain::{self, Until};
 use crate::error::ChargeError;
 use crate::mutation::{self, Mutation};
@@ -40,11 +40,15 @@ pub(crate) fn charge_miss(
     interleave::point();
     match consumed {
         Consumed::Served => return Ok(()),
-        Consumed::Tried(found) if found.covers(bytes) => {
-            harvest(node, slot);
-            return Ok(());
+        Consumed::Tried(found) => {
+            if found.is_full() {
+                harvest(node, slot);
+            }
+            if found.covers(bytes) {
+                return Ok(());
+            }
+            put_back(node, slot, bytes);
         }
-        Consumed::Tried(_) => put_back(node, slot, bytes),
         Consumed::NotTried if !node.shared.has_stock() => return charge_exact(node, Until::Top, bytes),
         Consumed::NotTried => node.stats.harvest(1),
     }
@@ -95,24 +99,27 @@ fn charge_nothing(node: &'static Node) -> Result<(), ChargeError> {
     Ok(())
 }
 
-/// Takes the attempts out of the word; a word that moves is left to the next one who finds it full.
+/// Takes the attempts out of a word that is full of them, be it closed or not.
 fn harvest(node: &'static Node, slot: usize) {
     let cell = node.stock.get(slot);
     // ORDERING: Relaxed; the compare-and-swap below decides.
-    let word = Word(cell.load(Ordering::Relaxed));
-    // ORDERING: AcqRel, as every RMW of the word.
-    if cell.compare_exchange(word.0, word.harvested().0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        node.stats.harvest(word.attempts());
+    let mut word = Word(cell.load(Ordering::Relaxed));
+    while word.is_full() {
+        // ORDERING: AcqRel, as every RMW of the word.
+        match cell.compare_exchange(word.0, word.harvested().0, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return node.stats.harvest(word.attempts()),
+            Err(newer) => word = Word(newer),
+        }
     }
 }
 
-/// Undoes the subtraction of an attempt that was not served. Bytes it hid from whoever closed the word meanwhile go to the
-/// counters.
+/// Undoes the subtraction of an attempt that was not served. Like a refill, it may find the stock closed meanwhile, or filled
+/// up by others who did not see what the attempt hid.
 fn put_back(node: &'static Node, slot: usize, bytes: u64) {
     // ORDERING: AcqRel, as in `Node::refill`.
     let found = Word(node.stock.get(slot).fetch_add(word::refill_delta(bytes), Ordering::AcqRel));
-    if found.is_closed() && !mutation::active(Mutation::UndoneAttemptIgnoresClosed) {
-        withdraw_closed(node, slot, bytes);
+    if !found.takes(bytes) && !mutation::active(Mutation::UndoneAttemptIgnoresClosed) {
+        refill::trim(node, slot, bytes);
     }
 }
 
@@ -180,8 +187,9 @@ fn reserve_up_to(node: &'static Node, slot: usize, word: Word, wanted: u64) -> u
 
 /// Charges the counters for `bytes` and `surplus` together; PENDING is set and is cleared here.
 fn charge_batch(node: &'static Node, slot: usize, bytes: u64, surplus: u64) -> Purchase {
+    let pending = Pending::begun(node, slot);
     if mutation::active(Mutation::DepositBeforeCharge) {
-        settle(node, slot, surplus);
+        pending.end(surplus);
         return match chain::try_charge(node, Until::Top, bytes + surplus) {
             Ok(()) => Purchase::Bought,
             Err(_) => Purchase::Declined,
@@ -190,6 +198,6 @@ fn charge_batch(node: &'static Node, slot: usize, bytes: u64, surplus: u64) -> P
     interleave::point();
     let bought = chain::try_charge(node, Until::Top, bytes + surplus).is_ok();
     interleave::point();
-    settle(node, slot, if bought { surplus } else { 0 });
+    pending.end(if bought { surplus } else { 0 });
     if bought { Purchase::Bought } else { Purchase::Declined }
 }

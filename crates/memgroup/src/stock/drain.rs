@@ -53,7 +53,12 @@ pub(crate) fn group(node: &'static Node) -> u64 {
 
 /// Drains every group of the subtree of `top`; returns the bytes that went back.
 pub(crate) fn subtree(tree: &Tree, top: &'static Node) -> u64 {
-    tree.subtree(top.id).filter_map(|id| top.shared.node(id)).map(group).sum()
+    top.shared.subtree(tree, top).map(group).sum()
+}
+
+/// Drains every group whose charges count in `top`; returns the bytes that went back.
+pub(crate) fn counted_in(tree: &Tree, top: &'static Node) -> u64 {
+    top.shared.counted_in(tree, top).map(group).sum()
 }
 
 /// Closes the stocks of one group: every word, empty and untouched ones too. Returns the bytes that went back.
@@ -76,6 +81,14 @@ pub(crate) fn close(node: &'static Node) -> u64 {
         taken.attempts += word.attempts();
     }
     credit(node, &taken)
+}
+
+/// Drops the attempts that were made on a group whose place is given to another.
+pub(crate) fn forget_attempts(node: &Node) {
+    for slot in 0..node.stock.slots() {
+        // ORDERING: AcqRel RMW, as every change of the word.
+        node.stock.get(slot).fetch_and(Word(u64::MAX).harvested().0, Ordering::AcqRel);
+    }
 }
 
 /// Opens the stocks of one group again.

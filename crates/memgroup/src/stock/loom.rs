@@ -114,6 +114,29 @@ fn an_eviction_and_a_charge_conserve() {
 }
 
 #[test]
+fn an_undone_attempt_leaves_the_stock_within_its_cap() {
+    explore(|| {
+        let source = SlotSource::virtual_slots(1).unwrap();
+        let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(64 * UNIT);
+        let shared = Shared::obtain(config.stock_budget_bytes(4 * UNIT).checked().unwrap());
+        let group = shared.create(shared.root(), "group").unwrap();
+        for _ in 0..4 {
+            group.charge_at(0, UNIT).unwrap();
+        }
+        group.uncharge_at(0, 2 * UNIT);
+        // Hides the stock while the others are put back into it.
+        let large = thread::spawn(move || group.charge_at(0, 8 * UNIT).unwrap());
+        group.uncharge_at(0, UNIT);
+        group.uncharge_at(0, UNIT);
+        large.join().unwrap();
+        let word = Word(group.stock.get(0).load(Ordering::Relaxed));
+        assert!(word.prepaid() <= word.cap(), "{} bytes in a stock of cap {}", word.prepaid(), word.cap());
+        group.uncharge_at(0, 8 * UNIT);
+        assert_conserved(group);
+    });
+}
+
+#[test]
 fn a_finished_uncharge_is_found_by_the_next_drain() {
     explore(|| {
         let group = lone_group(2, 64 * UNIT);

@@ -21,9 +21,34 @@ use self::word::Word;
 use crate::chain;
 use crate::node::Node;
 
-/// Ends a PENDING section of the word of `slot`: leaves `deposit` bytes, which are charged to the counters, in the stock, or
-/// returns them to the counters when the stock has closed meanwhile. Whether the deposit was left.
-pub(crate) fn settle(node: &'static Node, slot: usize, deposit: u64) -> bool {
+/// A PENDING section: this thread is between the word of `slot` and the counters. Ends when dropped, a panic included.
+struct Pending {
+    node: &'static Node,
+    slot: usize,
+}
+
+impl Pending {
+    /// The caller has set PENDING in the word.
+    fn begun(node: &'static Node, slot: usize) -> Pending {
+        Pending { node, slot }
+    }
+
+    /// Ends the section and leaves `deposit` bytes, which are charged to the counters, in the stock, or returns them to the
+    /// counters when the stock has closed meanwhile.
+    fn end(self, deposit: u64) {
+        settle(self.node, self.slot, deposit);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        settle(self.node, self.slot, 0);
+    }
+}
+
+/// Clears PENDING, with a deposit or with its return.
+fn settle(node: &'static Node, slot: usize, deposit: u64) {
     let cell = node.stock.get(slot);
     let mut deposit = deposit;
     // ORDERING: Relaxed; the compare-and-swap below decides.
@@ -38,7 +63,7 @@ pub(crate) fn settle(node: &'static Node, slot: usize, deposit: u64) -> bool {
         // ORDERING: AcqRel; Release pairs with the Acquire in `closure::wait_settled`: whoever sees PENDING gone sees what
         // we did to the counters, and pairs with the Acquire of consume for the deposit.
         match cell.compare_exchange(word.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return deposit > 0,
+            Ok(_) => return,
             Err(newer) => word = Word(newer),
         }
     }

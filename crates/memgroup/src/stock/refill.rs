@@ -9,7 +9,7 @@ use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
 use super::word::Word;
-use super::{budget, next_cap, settle, withdraw_closed};
+use super::{Pending, budget, next_cap, withdraw_closed};
 use crate::chain;
 use crate::node::Node;
 
@@ -27,8 +27,9 @@ pub(crate) fn uncharge_miss(node: &'static Node, slot: usize, bytes: u64) {
     }
 }
 
-/// Brings the word back within its cap, by a larger cap or by returning a batch.
-fn trim(node: &'static Node, slot: usize, bytes: u64) {
+/// After `bytes` were added to the word: takes them out again if it is closed, else brings it back within its cap, by a larger
+/// cap or by returning a batch.
+pub(super) fn trim(node: &'static Node, slot: usize, bytes: u64) {
     let shared = node.shared;
     let cell = node.stock.get(slot);
     loop {
@@ -64,10 +65,10 @@ fn trim(node: &'static Node, slot: usize, bytes: u64) {
         }
         node.stats.harvest(word.attempts());
         if pending {
+            let _pending = Pending::begun(node, slot);
             node.stats.count_return();
             interleave::point();
             chain::uncharge_held(node, overflow);
-            settle(node, slot, 0);
         } else if overflow > 0 {
             node.uncharge_counters(overflow);
         }

@@ -4,7 +4,7 @@ use memgroup_sync::atomic::{AtomicU64, Ordering};
 
 /// Figures of one group's stocks over all slots, since the group was created.
 ///
-/// Every charge of at least one byte is a hit or a miss; the figures are exact when nobody charges and at most a
+/// Every charge of at least one byte is a hit or a miss (in a hierarchy without stock nothing is counted); the figures are exact when nobody charges and at most a
 /// moment old otherwise. Uncharges are not counted one by one (that would cost a second atomic operation each);
 /// `returns` counts those that overflowed the stock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -90,6 +90,11 @@ impl Word {
         self.bytes() >= bytes as i64 && self.0 & (CLOSED | FULL) == 0
     }
 
+    /// Whether the attempts are to be harvested.
+    pub(crate) fn is_full(self) -> bool {
+        self.0 & FULL != 0
+    }
+
     /// Whether a consume that found this word has its bytes; the attempts may have to be harvested.
     pub(crate) fn covers(self, bytes: u64) -> bool {
         self.bytes() >= bytes as i64 && !self.is_closed()
