@@ -222,3 +222,39 @@ fn the_root_can_be_left_unaccounted() {
     charge.try_move_to(&b).unwrap();
     assert_eq!((a.usage_exact(), b.usage_exact(), h.root().usage()), (0, 5000, 0));
 }
+
+#[test]
+fn a_hierarchy_that_is_used_again_has_one_user() {
+    use std::sync::Barrier;
+
+    // The last handle and the last charge of a hierarchy end at the same time, in two threads; whoever of them retires it
+    // second must not touch the hierarchy that is made of it.
+    const ROUNDS: usize = 5_000;
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(77);
+    let (barrier, given) = (Barrier::new(2), std::sync::Mutex::new(None));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                barrier.wait();
+                let charge: Option<memgroup::Charge> = given.lock().unwrap().take();
+                drop(charge);
+                barrier.wait();
+            }
+        });
+        for _ in 0..ROUNDS {
+            let hierarchy = Hierarchy::new(config).unwrap();
+            let charge = hierarchy.create("/g").unwrap().try_charge(100).unwrap();
+            drop(hierarchy);
+            let handle = charge.group();
+            *given.lock().unwrap() = Some(charge);
+            barrier.wait();
+            drop(handle);
+            let (one, two) = (Hierarchy::new(config).unwrap(), Hierarchy::new(config).unwrap());
+            assert_ne!(one, two);
+            one.create("/of-one").unwrap();
+            assert_eq!((one.groups().len(), two.groups().len()), (2, 1));
+            barrier.wait();
+            assert_eq!((one.groups().len(), two.groups().len()), (2, 1));
+        }
+    });
+}
