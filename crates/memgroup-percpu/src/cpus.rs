@@ -1,5 +1,7 @@
 //! How many CPUs there can be, and which one this thread is on, as the operating system tells it.
 
+#![allow(unsafe_code)]
+
 #[cfg(all(target_os = "linux", not(miri), not(memgroup_loom)))]
 mod imp {
     use crate::error::SlotError;

@@ -127,6 +127,7 @@ pub(crate) fn slot_out_of_range(slot: usize, slots: usize) -> ! {
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
     use crate::SlotSource;

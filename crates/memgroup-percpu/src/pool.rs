@@ -117,6 +117,7 @@ fn give_back_to(class: &mut BTreeMap<usize, Chunk>, address: usize, shape: Shape
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
     use crate::PerCpu;

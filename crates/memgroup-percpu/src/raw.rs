@@ -5,6 +5,8 @@
 //! - I2. A mapping lives while a run in it is taken: the pool unmaps only chunks that hold no object.
 //! - I3. Nothing forms a `&mut T`; a `T` changes through its atomics, or in `drop`, which has the only handle.
 
+#![allow(unsafe_code)]
+
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 

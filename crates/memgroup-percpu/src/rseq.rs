@@ -12,6 +12,8 @@
 //!   field lies within what library and kernel both cover. Every thread with a thread control block of that library
 //!   then has those bytes at that offset for its whole life, registered or not.
 
+#![allow(unsafe_code)]
+
 use crate::error::SlotError;
 
 /// One 32-bit field of the current thread's rseq area, as an offset from the thread pointer (I1).

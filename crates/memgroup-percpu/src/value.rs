@@ -1,5 +1,7 @@
 //! What may live in per-slot memory.
 
+#![allow(unsafe_code)]
+
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 /// A type whose copies can live in per-slot memory: its value at birth is all zero bytes, it is changed through `&T`

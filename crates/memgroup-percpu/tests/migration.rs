@@ -1,5 +1,6 @@
 //! Sources that follow the CPU, on threads that are forced from one CPU to the next.
 
+#![allow(unsafe_code)]
 #![cfg(all(target_os = "linux", not(any(miri, memgroup_loom))))]
 
 use memgroup_percpu::SlotSource;

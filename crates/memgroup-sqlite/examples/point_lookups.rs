@@ -13,6 +13,8 @@
 //! the connection's lookaside and never ask the allocator: what memgroup costs there is entering the group, and SQLite's
 //! statistics cost nothing. The third asks the allocator each time.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

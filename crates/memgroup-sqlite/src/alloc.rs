@@ -16,6 +16,8 @@
 //!
 //! Who synchronises with whom: nothing is shared here but [`ACCOUNT`], written once before SQLite is initialised.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;

@@ -16,6 +16,8 @@
 //!
 //! SQLite's own allocator also spends eight bytes a block (to remember the size), so the owner costs no memory.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_void;
 use std::ptr::NonNull;
 

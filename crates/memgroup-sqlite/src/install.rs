@@ -7,6 +7,8 @@
 //!
 //! SQLite's `sqlite3_config` is not thread safe: nothing else may use SQLite while the first installation runs.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
 use std::ptr;

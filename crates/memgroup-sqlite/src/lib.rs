@@ -8,6 +8,8 @@ mod rollback;
 mod shortage;
 mod tenant;
 
+pub use rusqlite;
+
 pub use error::{OutOfMemory, TenantError};
 pub use install::{InstallError, Installed, install, install_with, installed};
 pub use shortage::Shortage;

@@ -14,6 +14,8 @@
 //!   thread-local, and uses nest as those of `shortage` do.
 //! - B1. A hook that the application puts in this one's place takes the notes away.
 
+#![allow(unsafe_code)]
+
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;

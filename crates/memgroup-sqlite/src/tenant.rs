@@ -10,6 +10,8 @@
 //! - I2. The connection is there until `Drop` or `close` takes it.
 //! - I3. A panic in the closure leaves the group on its way out, because guards do it.
 
+#![allow(unsafe_code)]
+
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,5 +1,7 @@
 //! Single blocks of SQLite's allocator: who pays, and what a refusal leaves.
 
+#![allow(unsafe_code)]
+
 mod process;
 
 use std::ffi::c_void;

@@ -1,5 +1,7 @@
 //! What is left of a transaction in which memory ran out, and that the error tells.
 
+#![allow(unsafe_code)]
+
 mod process;
 
 use std::ffi::{c_int, c_void};

@@ -116,7 +116,7 @@ impl Group {
 
     /// Charges `bytes` to the group and all its ancestors.
     ///
-    /// Mostly one compare-and-swap on the stock of this thread's slot. Else a batch is bought within the limits; else
+    /// Mostly one atomic addition to the stock word of this thread's slot. Else a batch is bought within the limits; else
     /// exactly `bytes` are charged; else all stocks of the refusing group's subtree are drained and it is tried
     /// again. Neither allocates nor makes a system call; near a limit it may wait for threads in the same few
     /// instructions. `usage` never rises above `max` by it.

@@ -74,7 +74,12 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     let digits_end = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
     let (digits, suffix) = trimmed.split_at(digits_end);
     if digits.is_empty() {
-        return Err(wrong("it has no digits"));
+        let any_case_of_max = trimmed.eq_ignore_ascii_case("max");
+        return Err(wrong(if any_case_of_max {
+            "the word is max, in small letters"
+        } else {
+            "it has no digits"
+        }));
     }
     let shift = match suffix {
         "" => 0,
@@ -82,6 +87,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
         "M" | "m" => 20,
         "G" | "g" => 30,
         "T" | "t" => 40,
+        _ if suffix.starts_with(['.', ',']) => return Err(wrong("it has a fraction")),
         _ => return Err(wrong("its suffix is unknown")),
     };
     let too_large = "it is more than 256 TiB less a byte";
@@ -116,10 +122,10 @@ mod tests {
         for (text, why) in [
             ("", "no digits"),
             ("-5", "negative"),
-            ("1.5G", "suffix"),
+            ("1.5G", "fraction"),
             ("5 M", "suffix"),
             ("5MB", "suffix"),
-            ("MAX", "no digits"),
+            ("MAX", "small letters"),
             ("256T", "256 TiB"),
             ("99999999999999999999", "256 TiB"),
             ("18446744073709551615", "256 TiB"),

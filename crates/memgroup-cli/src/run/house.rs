@@ -4,6 +4,8 @@
 //! - I2. Both houses open connections in the same mode (serialized) and with the same settings: what differs is who
 //!   bounds the memory.
 
+#![allow(unsafe_code)]
+
 use std::path::Path;
 use std::sync::Mutex;
 

@@ -26,7 +26,8 @@ pub(super) enum Mechanism {
     FlatAtomic,
     /// A tree behind a mutex.
     Mutex,
-    /// Two bare compare-and-swaps on a word of one's own: what the machine takes for a stock's hit and its return.
+    /// Two bare compare-and-swaps on a word of one's own: what a stock that looks before it changes would take for a hit
+    /// and its return. Ours changes by two additions.
     BareSwaps,
     /// Nobody: only what else the variant asks for is done.
     Nothing,

@@ -179,7 +179,7 @@ fn note_floor(table: &mut Table, base: Spec, results: &Results) {
     let over = |mechanism| ratio(median(Mechanism::Stock), median(mechanism));
     if let (Some(swaps), Some(additions)) = (over(Mechanism::BareSwaps), over(Mechanism::FlatAtomic)) {
         table.note(format!(
-            "on one thread the stock takes x{} of two bare compare-and-swaps, x{} of two bare additions (flat atomic)",
+            "on one thread the stock takes x{} of two bare compare-and-swaps, x{} of the two additions of the flat atomic",
             figure(swaps),
             figure(additions)
         ));

@@ -196,7 +196,7 @@ fn show(lab: &mut Lab<'_>, depth: usize, halves: [Tally; 2], misses: [u64; 2]) -
         "the seed: 0 contentions in {} calls beside 592 drains, in over 8 hours. It counted a lock found taken; here is no lock on this",
         figure(seed::SOAK_CALLS)
     ));
-    table.note("path and a failed compare-and-swap is repeated at once, so slow pairs are counted, beside those of a drainer at rest.");
+    table.note("path and a hit is one addition that cannot fail, so slow pairs are counted, beside those of a drainer at rest.");
     lab.print(&table)
 }
 

@@ -4,6 +4,8 @@
 //!
 //! - I1. A [`Mapping`] owns exactly the pages it mapped, and unmaps them once.
 
+#![allow(unsafe_code)]
+
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;

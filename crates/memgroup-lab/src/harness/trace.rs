@@ -8,6 +8,8 @@
 //! - I1. The byte is a thread-local that outlives the dispatch: dispatch is switched off before `first_call` returns.
 //! - I2. The handler touches only this thread's locals and its own arguments.
 
+#![allow(unsafe_code)]
+
 use crate::Error;
 
 /// What was seen.
