@@ -118,8 +118,9 @@ impl Group {
     ///
     /// Mostly one atomic addition to the stock word of this thread's slot. Else a batch is bought within the limits; else
     /// exactly `bytes` are charged; else all stocks of the refusing group's subtree are drained and it is tried
-    /// again. Neither allocates nor makes a system call; near a limit it may wait for threads in the same few
-    /// instructions. `usage` never rises above `max` by it.
+    /// again. Neither allocates nor makes a system call. A charge that finds no room at first takes the tree lock, whose holders
+    /// run bounded steps of the engine and no user's code, and waits for threads in the same few instructions; any other
+    /// waits for nobody. `usage` never rises above `max` by it.
     ///
     /// # Errors
     /// A limit on the way to the root leaves no room, or the group was removed. When a limit refuses there was an

@@ -177,10 +177,9 @@ impl Drop for Hierarchy {
 
 impl fmt::Debug for Hierarchy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hierarchy")
-            .field("groups", &self.shared.tree.lock().in_use())
-            .field("config", &self.shared.config)
-            .finish()
+        // Read before anything is written: a writer is a user's code, and may be slow or charge.
+        let groups = self.shared.tree.lock().in_use();
+        f.debug_struct("Hierarchy").field("groups", &groups).field("config", &self.shared.config).finish()
     }
 }
 

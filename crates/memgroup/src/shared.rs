@@ -7,7 +7,8 @@
 //! - I1. A node's address never changes; its place in the table is its `GroupId`.
 //! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; what is still charged keeps
 //!   them dying until it is released.
-//! - E1. Lock order: the tree lock, then nothing. No user's code runs under it.
+//! - E1. Lock order: the tree lock, then nothing. No user's code runs under it, and no I/O: who waits for it, a refused charge
+//!   inside somebody's allocator too, waits for bounded steps of the engine only.
 
 use std::sync::OnceLock;
 
