@@ -125,6 +125,14 @@ impl Counter {
         self.word.load(Ordering::Acquire) & OFFLINE != 0
     }
 
+    /// `is_offline` by an RMW, for the last step of a pair "I let go, is it offline" and "it is offline, has somebody let go":
+    /// of the two, the later one sees the earlier.
+    pub(crate) fn is_offline_now(&self) -> bool {
+        // ORDERING: AcqRel RMW that changes nothing; pairs with the RMW in `mark_offline`. A load could be served before
+        // what precedes it is seen.
+        self.word.fetch_add(0, Ordering::AcqRel) & OFFLINE != 0
+    }
+
     /// Adds `bytes` if usage stays within the limit in force; returns the new usage.
     pub(crate) fn try_charge(&self, bytes: u64, verdict: Verdict) -> Result<u64, Reading> {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).

@@ -155,7 +155,7 @@ impl Node {
         let shared = self.shared;
         // With the handle gone the node may be another group's already; `release_if_done` decides under the tree lock.
         // Whoever removed this group held a handle too, so its offline mark precedes the last of these decrements.
-        if self.unpin_inner() && self.counter.is_offline() {
+        if self.unpin_inner() && self.counter.is_offline_now() {
             shared.release_if_done(self);
         }
         shared.let_go();

@@ -445,3 +445,53 @@ fn uncharging_too_much_is_a_panic_and_no_later_hang() {
     let _ = catch_unwind(AssertUnwindSafe(|| a.drain()));
     assert!(catch_unwind(AssertUnwindSafe(|| a.remove())).is_ok());
 }
+
+#[test]
+fn the_stock_is_back_when_an_uncharge_ends_the_overrun() {
+    let h = hierarchy(1);
+    let a = h.create("/a").unwrap();
+    let (most, rest) = (a.try_charge(10_000).unwrap(), a.try_charge(1000).unwrap());
+    a.set_max(100_000).unwrap();
+    let over = a.charge_forced(95_000).unwrap();
+    assert!(a.try_charge(1).is_err());
+    drop(over);
+    let before = a.stock();
+    for _ in 0..100 {
+        drop(a.try_charge(100).unwrap());
+    }
+    assert!(a.stock().hits - before.hits > 90, "{:?}", a.stock());
+    drop((most, rest));
+}
+
+#[test]
+fn a_charge_that_a_higher_level_refuses_moves_no_peak() {
+    for cap in [0, 256 << 10] {
+        let source = SlotSource::virtual_slots(1).unwrap();
+        let h = Hierarchy::new(Config::with_slots(source).stock_cap_bytes(cap)).unwrap();
+        let a = h.create("/a").unwrap();
+        h.root().set_max(1000).unwrap();
+        assert!(a.try_charge(1001).is_err());
+        let held = a.try_charge(600).unwrap();
+        assert!(a.try_charge(401).is_err());
+        assert_eq!((a.peak(), h.root().peak(), a.refusals(), h.root().refusals()), (600, 600, 0, 2));
+        drop(held);
+    }
+}
+
+#[test]
+fn near_a_limit_stocks_hold_at_most_half_of_what_was_free() {
+    for slots in [1, 2, 8, 64] {
+        let h = hierarchy(slots);
+        let a = h.create("/a").unwrap();
+        let free = 100_000;
+        a.set_max(free).unwrap();
+        for round in 0..4 {
+            for slot in 0..slots {
+                let _pin = pin_virtual(slot);
+                drop(a.try_charge(10 << round).unwrap());
+            }
+        }
+        let prepaid = a.stock().prepaid_bytes;
+        assert!(prepaid <= free / 2, "{prepaid} of {free} bytes are prepaid on {slots} slots");
+    }
+}

@@ -201,6 +201,80 @@ fn a_refill_between_sweep_and_refusal_refuses_nobody() {
     });
 }
 
+/// A parent with a limit and a child with stock of its own; the child's own limit is `child_max`.
+fn parent_and_child(parent_max: u64, child_max: u64) -> (&'static Node, &'static Node) {
+    let source = SlotSource::virtual_slots(2).unwrap();
+    let config = Config::with_slots(source).groups_max(3).account_root(false).stock_cap_bytes(8 * UNIT);
+    let shared = Shared::obtain(config.checked().unwrap());
+    let parent = shared.create(shared.root(), "parent").unwrap();
+    let child = shared.create(parent, "child").unwrap();
+    parent.counter.set_max(parent_max);
+    child.counter.set_max(child_max);
+    (parent, child)
+}
+
+#[test]
+fn a_parents_refusal_is_never_caused_by_a_childs_stock() {
+    explore(|| {
+        let (parent, child) = parent_and_child(6 * UNIT, 6 * UNIT);
+        let small = thread::spawn(move || {
+            child.charge_at(1, UNIT).expect("one of six units is always free for it");
+            child.uncharge_at(1, UNIT);
+        });
+        parent.charge_at(0, 5 * UNIT).expect("five of six units are always free for it");
+        small.join().unwrap();
+        parent.uncharge_at(0, 5 * UNIT);
+        drain_all(child);
+        assert_conserved(parent);
+    });
+}
+
+#[test]
+fn a_closure_grows_to_the_level_that_refuses_next() {
+    explore(|| {
+        // The child's own stock is in the way of its limit first, its sibling's in the way of the parent's then.
+        let (parent, child) = parent_and_child(5 * UNIT, 4 * UNIT);
+        parent.charge_at(1, UNIT / 2).unwrap();
+        parent.uncharge_at(1, UNIT / 2);
+        child.charge_at(1, UNIT / 2).unwrap();
+        child.uncharge_at(1, UNIT / 2);
+        assert!(prepaid(parent) > 0 && prepaid(child) > 0);
+        let small = thread::spawn(move || {
+            parent.charge_at(1, UNIT).expect("one of five units is always free for it");
+            parent.uncharge_at(1, UNIT);
+        });
+        child.charge_at(0, 4 * UNIT).expect("four units are always free at both levels");
+        small.join().unwrap();
+        child.uncharge_at(0, 4 * UNIT);
+        drain_all(child);
+        assert_conserved(parent);
+    });
+}
+
+#[test]
+fn an_overflow_or_an_eviction_under_way_refuses_nobody() {
+    explore(|| {
+        let source = SlotSource::virtual_slots(1).unwrap();
+        let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
+        let shared = Shared::obtain(config.stock_budget_bytes(2 * UNIT).checked().unwrap());
+        let group = shared.create(shared.root(), "group").unwrap();
+        group.charge_at(0, UNIT).unwrap();
+        group.charge_at(0, UNIT).unwrap();
+        group.uncharge_at(0, UNIT);
+        group.counter.set_max(9 * UNIT);
+        // One unit is live until this ends; what it makes overflow must not be in anybody's way after.
+        let freeing = thread::spawn(move || {
+            group.uncharge_at(0, UNIT);
+            budget::visit(group, 0);
+            budget::visit(group, 0);
+        });
+        group.charge_at(0, 8 * UNIT).expect("eight of nine units are always free for it");
+        freeing.join().unwrap();
+        group.uncharge_at(0, 8 * UNIT);
+        assert_conserved(group);
+    });
+}
+
 #[test]
 fn several_chargers_that_fail_at_once_are_refused_by_live_charges_only() {
     explore(|| {

@@ -97,7 +97,7 @@ fn withdraw_closed(node: &'static Node, slot: usize, bytes: u64) {
 
 /// The cap a stock asks for next: room for two charges like this one at first, then twice what it has.
 fn next_cap(word: Word, bytes: u64, cap_max: u64) -> u64 {
-    const FIRST: u64 = 4096;
+    const FIRST: u64 = 512;
     let fitting = (2 * bytes).next_power_of_two().max(FIRST);
     fitting.max(2 * word.cap()).min(cap_max)
 }
