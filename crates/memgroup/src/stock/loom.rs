@@ -232,20 +232,18 @@ fn a_parents_refusal_is_never_caused_by_a_childs_stock() {
 #[test]
 fn a_closure_grows_to_the_level_that_refuses_next() {
     explore(|| {
-        // The child's own stock is in the way of its limit first, its sibling's in the way of the parent's then.
-        let (parent, child) = parent_and_child(5 * UNIT, 4 * UNIT);
+        // A batch in flight is in the way of the child's limit first, the parent's own stock in the way of the parent's then.
+        let (parent, child) = parent_and_child(6 * UNIT, 6 * UNIT);
         parent.charge_at(1, UNIT / 2).unwrap();
         parent.uncharge_at(1, UNIT / 2);
-        child.charge_at(1, UNIT / 2).unwrap();
-        child.uncharge_at(1, UNIT / 2);
-        assert!(prepaid(parent) > 0 && prepaid(child) > 0);
+        assert_eq!(prepaid(parent), UNIT);
         let small = thread::spawn(move || {
-            parent.charge_at(1, UNIT).expect("one of five units is always free for it");
-            parent.uncharge_at(1, UNIT);
+            child.charge_at(1, UNIT).expect("one of six units is always free at both levels");
         });
-        child.charge_at(0, 4 * UNIT).expect("four units are always free at both levels");
+        child.charge_at(0, 5 * UNIT).expect("five of six units are always free at both levels");
         small.join().unwrap();
-        child.uncharge_at(0, 4 * UNIT);
+        child.uncharge_at(0, 5 * UNIT);
+        child.uncharge_at(1, UNIT);
         drain_all(child);
         assert_conserved(parent);
     });
@@ -258,19 +256,22 @@ fn an_overflow_or_an_eviction_under_way_refuses_nobody() {
         let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
         let shared = Shared::obtain(config.stock_budget_bytes(2 * UNIT).checked().unwrap());
         let group = shared.create(shared.root(), "group").unwrap();
-        group.charge_at(0, UNIT).unwrap();
-        group.charge_at(0, UNIT).unwrap();
+        for _ in 0..3 {
+            group.charge_at(0, UNIT).unwrap();
+        }
         group.uncharge_at(0, UNIT);
+        assert_eq!(prepaid(group), 2 * UNIT);
         group.counter.set_max(9 * UNIT);
-        // One unit is live until this ends; what it makes overflow must not be in anybody's way after.
+        // Two units are live. One is freed, which makes two overflow: more than its own.
         let freeing = thread::spawn(move || {
             group.uncharge_at(0, UNIT);
             budget::visit(group, 0);
             budget::visit(group, 0);
         });
-        group.charge_at(0, 8 * UNIT).expect("eight of nine units are always free for it");
+        group.charge_at(0, 7 * UNIT).expect("seven of nine units are always free for it");
         freeing.join().unwrap();
-        group.uncharge_at(0, 8 * UNIT);
+        group.uncharge_at(0, 7 * UNIT);
+        group.uncharge_at(0, UNIT);
         assert_conserved(group);
     });
 }
