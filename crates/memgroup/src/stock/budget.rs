@@ -18,7 +18,6 @@ use super::word::Word;
 use crate::chain;
 use crate::group::GroupId;
 use crate::node::Node;
-use crate::shared::Shared;
 
 const VISITS: u32 = 2;
 
@@ -60,21 +59,22 @@ impl Budget {
     }
 }
 
-/// Takes `bytes` out of the budget of `slot`, if need be from stocks that lie idle there.
-pub(crate) fn reserve(shared: &'static Shared, slot: usize, bytes: u64) -> bool {
-    shared.budget.reserve(slot, bytes)
-        || (evict_idle(shared, slot, bytes) && shared.budget.reserve(slot, bytes))
+/// Takes `bytes` out of the budget of `slot` for `node`, if need be from stocks of others that lie idle there.
+pub(crate) fn reserve(node: &'static Node, slot: usize, bytes: u64) -> bool {
+    let budget = &node.shared.budget;
+    budget.reserve(slot, bytes) || (evict_idle(node, slot, bytes) && budget.reserve(slot, bytes))
 }
 
 /// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up.
 #[cold]
-fn evict_idle(shared: &'static Shared, slot: usize, wanted: u64) -> bool {
+fn evict_idle(asking: &'static Node, slot: usize, wanted: u64) -> bool {
+    let shared = asking.shared;
     let groups = u64::from(shared.places());
     let mut freed = 0;
     for _ in 0..u64::from(VISITS).min(groups) {
         // ORDERING: Relaxed; where the hand stands is a matter of fairness only.
         let at = shared.budget.hand.get(slot).fetch_add(1, Ordering::Relaxed) % groups;
-        if let Some(node) = shared.node(GroupId(at as u32)) {
+        if let Some(node) = shared.node(GroupId(at as u32)).filter(|node| !std::ptr::eq(*node, asking)) {
             freed += visit(node, slot);
         }
         if freed >= wanted {

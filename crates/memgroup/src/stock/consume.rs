@@ -178,11 +178,7 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
 
 /// The cap this stock may have: `wanted` if the slot's budget has it, else the one it has.
 fn reserve_up_to(node: &'static Node, slot: usize, word: Word, wanted: u64) -> u64 {
-    if wanted > word.cap() && budget::reserve(node.shared, slot, wanted - word.cap()) {
-        wanted
-    } else {
-        word.cap()
-    }
+    if wanted > word.cap() && budget::reserve(node, slot, wanted - word.cap()) { wanted } else { word.cap() }
 }
 
 /// Charges the counters for `bytes` and `surplus` together; PENDING is set and is cleared here.

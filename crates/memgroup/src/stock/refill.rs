@@ -45,7 +45,7 @@ pub(super) fn trim(node: &'static Node, slot: usize, bytes: u64) {
         let held = word.prepaid();
         let wanted = next_cap(word, bytes, shared.stock_cap_max).max(word.cap());
         let growth = wanted - word.cap();
-        let grown = growth > 0 && held <= wanted && budget::reserve(shared, slot, growth);
+        let grown = growth > 0 && held <= wanted && budget::reserve(node, slot, growth);
         let overflow = if grown {
             0
         } else if word.is_pending() {
