@@ -9,8 +9,10 @@
 
 use std::fmt;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 use crate::run::{self, EXIT_INTERRUPTED, End};
@@ -40,11 +42,11 @@ enum Command {
 
 /// Does what the command line asks for.
 pub(crate) fn main() -> ExitCode {
-    match Cli::parse().command.unwrap_or_else(|| Command::Run(run::Options::default())) {
+    let cli = Cli::try_parse().unwrap_or_else(|error| with_hint(error).exit());
+    match cli.command.unwrap_or_else(|| Command::Run(run::Options::default())) {
         Command::Run(options) => match run::run(&options) {
             Ok(End::Done) => ExitCode::SUCCESS,
             Ok(End::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
-            Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
             Err(error) => failed(&error, if error.is_usage() { EXIT_USAGE } else { EXIT_FAILURE }),
         },
         Command::Lab(args) => match memgroup_lab::run(args) {
@@ -60,6 +62,16 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+/// Says what is missing when a SPEC stands where a command should.
+fn with_hint(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    if word.ends_with(".toml") || Path::new(word).is_file() {
+        let hint = format!("to run a SPEC: memgroup run {word}");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    }
+    error
+}
+
 fn failed(error: &dyn fmt::Display, code: u8) -> ExitCode {
     // Standard error may be gone; the code still says it.
     let _ = writeln!(std::io::stderr().lock(), "memgroup: {error}");
@@ -70,7 +82,7 @@ fn failed(error: &dyn fmt::Display, code: u8) -> ExitCode {
 mod tests {
     use clap::{CommandFactory, Parser};
 
-    use super::{Cli, Command};
+    use super::{Cli, Command, with_hint};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -82,6 +94,13 @@ mod tests {
         assert!(Cli::try_parse_from(["memgroup"]).expect("it parses").command.is_none());
         let run = Cli::try_parse_from(["memgroup", "run", "a.toml", "--seconds", "2"]).expect("it parses");
         assert!(matches!(run.command, Some(Command::Run(_))));
+    }
+
+    #[test]
+    fn a_spec_without_its_command_gets_a_hint() {
+        let said = |word| with_hint(Cli::try_parse_from(["memgroup", word]).expect_err(word)).to_string();
+        assert!(said("typo.toml").contains("memgroup run typo.toml"), "{}", said("typo.toml"));
+        assert!(!said("bake").contains("memgroup run"), "{}", said("bake"));
     }
 
     #[test]

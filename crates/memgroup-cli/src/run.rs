@@ -5,8 +5,10 @@
 mod baseline;
 mod data;
 mod error;
+mod fresh;
 mod house;
 mod keys;
+mod output;
 mod progress;
 mod report;
 mod session;
@@ -18,19 +20,17 @@ mod tpch;
 mod units;
 mod workload;
 
-use std::fs::File;
-use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 pub(crate) use error::RunError;
 pub(crate) use stop::EXIT_INTERRUPTED;
 
 use house::{House, Regime};
+use output::Destination;
 use progress::Progress;
 use report::{Half, Report};
 use spec::Spec;
 use stop::Stop;
-use table::Emphasis;
 
 /// Options of `memgroup run`.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -84,32 +84,49 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
             .map_err(|allowed| RunError::Usage(format!("--seconds {seconds} is out of range; {allowed}")))?;
     }
     spec.seed = options.seed.unwrap_or(spec.seed);
-    if let Some(file) = &options.json {
-        check_writable(file)?;
-    }
+    let destination = Destination::of(options.json.as_deref())?;
+    // Absolute, because SQLite takes a name that begins with "file:" for a URI.
     let directory = options.data.clone().unwrap_or_else(data::default_directory);
+    let directory = path::absolute(&directory).map_err(|error| {
+        RunError::Usage(format!("--data {directory:?} names no directory: {error}; allowed: a path"))
+    })?;
     let stop = Stop::default();
     stop.on_ctrl_c().map_err(RunError::Signal)?;
     let progress = Progress::on_stderr();
     if let Some(regime) = options.half {
         stop.on_end_of_input();
         if let Some(half) = one(regime, &spec, &directory, &progress, &stop)? {
-            print(&json(&half)?)?;
+            output::print(&json(&half)?)?;
         }
         return Ok(end(&stop));
     }
     progress.line(&format!("data: {}", directory.display()));
+    let mut failure = None;
     let report = if options.baseline {
-        baseline::compare(options, &spec, &directory, &progress, &stop)?
+        let compared = baseline::compare(options, &spec, &directory, &progress, &stop)?;
+        compared.map(|compared| {
+            failure = compared.failure;
+            compared.report
+        })
     } else {
         one(Regime::Groups, &spec, &directory, &progress, &stop)?
             .map(|memgroup| Report { memgroup, baseline: None })
     };
-    match report {
-        Some(report) => publish(&report, options.json.as_deref())?,
-        None => progress.line("ended by Ctrl-C before any statement ran; there is nothing to report"),
+    let published = match report {
+        Some(report) => output::publish(&report, &destination),
+        None => {
+            progress.line("ended by Ctrl-C before any statement ran; there is nothing to report");
+            Ok(())
+        }
+    };
+    match (published, failure) {
+        (Ok(()), None) => Ok(end(&stop)),
+        (Err(error), None) | (Ok(()), Some(error)) => Err(error),
+        (Err(error), Some(failure)) => {
+            progress.line(&failure.to_string());
+            Err(error)
+        }
     }
-    Ok(end(&stop))
 }
 
 fn end(stop: &Stop) -> End {
@@ -131,63 +148,12 @@ fn one(
     let ran = tenant::run_all(&house, spec, &databases, progress, stop)?;
     let half = Half::of(&house, spec, &databases, &ran, stop.requested());
     drop(ran.sessions);
-    for (index, tenant) in spec.tenants.iter().enumerate() {
-        let bytes = house.live_bytes(index);
-        if bytes > 0 {
-            return Err(RunError::LeftBehind { tenant: tenant.name.clone(), bytes });
-        }
-    }
+    house.check_vacated(spec)?;
     Ok(Some(half))
-}
-
-/// Prints the table, and writes the JSON to `file`.
-fn publish(report: &Report, file: Option<&Path>) -> Result<(), RunError> {
-    let to_stdout = file.is_none_or(|file| !is_stdout(file));
-    let emphasis = |terminal: bool| {
-        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Emphasis(terminal && !unwanted && !dumb)
-    };
-    if to_stdout {
-        print(&table::of_report(report, emphasis(io::stdout().is_terminal())))?;
-    } else {
-        let text = table::of_report(report, emphasis(io::stderr().is_terminal()));
-        // Standard error may be gone; the JSON matters more.
-        let _ = io::stderr().lock().write_all(text.as_bytes());
-    }
-    match file {
-        None => Ok(()),
-        Some(file) if is_stdout(file) => print(&json(report)?),
-        Some(file) => std::fs::write(file, json(report)?)
-            .map_err(|error| RunError::Write { to: file.display().to_string(), error }),
-    }
-}
-
-fn is_stdout(file: &Path) -> bool {
-    file.as_os_str() == "-"
-}
-
-/// Finds out before the run, not after it, that the JSON cannot be written. What the file holds stays until then.
-fn check_writable(file: &Path) -> Result<(), RunError> {
-    if is_stdout(file) {
-        return Ok(());
-    }
-    File::options()
-        .append(true)
-        .create(true)
-        .open(file)
-        .map(drop)
-        .map_err(|error| RunError::Write { to: file.display().to_string(), error })
 }
 
 fn json(report: &impl serde::Serialize) -> Result<String, RunError> {
     serde_json::to_string_pretty(report)
         .map(|text| text + "\n")
         .map_err(|error| RunError::engine("write the report as JSON", error))
-}
-
-fn print(text: &str) -> Result<(), RunError> {
-    let mut output = io::stdout().lock();
-    let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
-    written.map_err(|error| RunError::Write { to: "standard output".to_owned(), error })
 }

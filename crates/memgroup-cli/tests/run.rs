@@ -225,7 +225,7 @@ fn the_comparison_shows_both_halves() {
     let table = stdout(&output);
     assert!(table.contains("With memgroup, only `hog` was refused."), "{table}");
     assert!(table.contains("With SQLite's heap limit, ") && table.contains("of 3M in both."), "{table}");
-    assert!(table.contains("First refusal of `hog` with SQLite's heap limit: "), "{table}");
+    assert!(table.contains("First refusal of `hog`: ") && !table.ends_with(": out of memory\n"), "{table}");
     let report: Value = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
     for half in [&report["memgroup"], &report["baseline"]] {
         assert_eq!(half["seed"], 7);
@@ -303,6 +303,83 @@ fn a_reader_that_goes_away_causes_no_panic() {
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
     }
+}
+
+/// Runs for `seconds` with nobody who reads the table, once interrupted if `interrupted`; its JSON and its end.
+fn run_unread(place: &Place, seconds: &str, interrupted: bool) -> (Value, Option<i32>) {
+    let spec = place.write("tiny.toml", TINY);
+    let json = place.write("report.json", "old");
+    let mut command = place.run(&spec, &["--seconds", seconds, "--json", json.to_str().expect("text")]);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    drop(child.stdout.take());
+    let mut rest = wait_for(&mut child, |line| line.starts_with("running for "));
+    if interrupted {
+        interrupt(&child);
+    }
+    let mut said = String::new();
+    rest.read_to_string(&mut said).expect("text");
+    let status = child.wait().expect("it ends");
+    assert!(!said.contains("panicked"), "{said}");
+    (serde_json::from_slice(&fs::read(json).expect("a file")).expect("JSON"), status.code())
+}
+
+#[test]
+fn the_json_and_the_exit_code_do_not_depend_on_who_reads_the_table() {
+    let place = Place::new();
+    let (report, code) = run_unread(&place, "0.2", false);
+    assert_eq!((&report["memgroup"]["interrupted"], code), (&Value::Bool(false), Some(0)));
+    let (report, code) = run_unread(&place, "86400", true);
+    assert_eq!((&report["memgroup"]["interrupted"], code), (&Value::Bool(true), Some(130)));
+}
+
+#[test]
+fn a_run_that_fails_leaves_the_json_of_the_last_one() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    let json = place.write("report.json", "old");
+    fs::create_dir(place.path("data")).expect("a directory");
+    place.write("data/shop-0.001.sqlite", "dear diary");
+    let output = place.output(&spec, &["--json", json.to_str().expect("text")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(fs::read_to_string(json).expect("a file"), "old");
+    let new = place.path("new.json");
+    let output = place.output(&spec, &["--json", new.to_str().expect("text")]);
+    assert!(output.status.code() == Some(1) && !new.exists());
+}
+
+#[test]
+fn a_comparison_whose_second_half_fails_keeps_the_first() {
+    let place = Place::new();
+    let spec = place.write("duel.toml", DUEL);
+    let json = place.path("report.json");
+    let mut command = place.run(&spec, &["--baseline", "--json", json.to_str().expect("text")]);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    // The first half has read the SPEC by now, the second has not.
+    let mut rest = wait_for(&mut child, |line| line.starts_with("running for "));
+    fs::remove_file(&spec).expect("a file");
+    let mut said = String::new();
+    rest.read_to_string(&mut said).expect("text");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("failed to run the half with SQLite's heap limit: "), "{said}");
+    let table = stdout(&output);
+    assert!(table.contains("With memgroup, only `hog` was refused."), "{table}");
+    let report: Value = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
+    assert!(tenant(&report["memgroup"], "shop")["done"].as_u64() > Some(0), "{report}");
+    assert!(report.get("baseline").is_none(), "{report}");
+}
+
+#[test]
+fn a_data_directory_whose_name_looks_like_a_uri_is_a_directory() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memgroup"));
+    command.arg("run").arg(&spec).args(["--data", "file:foo", "--seconds", "0.2"]);
+    let output = command.current_dir(place.directory.path()).output().expect("the program starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(place.path("file:foo/shop-0.001.sqlite").is_file());
 }
 
 #[test]

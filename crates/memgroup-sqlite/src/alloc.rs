@@ -9,8 +9,10 @@
 //! - I1. Bytes charged through this file == Σ `charged_bytes` over the live blocks, for each group. A charge is made
 //!   before memory is asked for and given back when there is none; it is returned before the block is freed.
 //! - I2. The owner of a block never changes.
-//! - I3. Nothing here waits, throttles, or allocates through Rust's allocator: the thread may hold SQLite's mutexes or
-//!   a file lock. A charge that does not fit is refused, and SQLite gets a null pointer: SQLITE_NOMEM.
+//! - I3. Nothing here throttles, or allocates through Rust's allocator: the thread may hold SQLite's mutexes or a file
+//!   lock. A charge that fits waits for nobody. One that meets a full counter takes the hierarchy's tree lock, whose
+//!   holders run bounded steps of the engine, never user code, SQLite or I/O; so it waits for a step, not for memory.
+//!   If it still does not fit it is refused, and SQLite gets a null pointer: SQLITE_NOMEM.
 //! - I4. No panic leaves this file: every path returns, and `extern "C"` turns what is left (a broken engine
 //!   invariant) into an abort instead of unwinding through C.
 //!

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use memgroup::ChargeErrorKind;
 use rusqlite::ffi;
 
 use crate::shortage::Shortage;
@@ -13,7 +14,7 @@ use crate::shortage::Shortage;
 #[non_exhaustive]
 pub enum TenantError {
     /// The tenant's group, or one above it, was full (SQLITE_NOMEM). Only this work failed: the connection is usable,
-    /// and nobody else noticed.
+    /// and nobody else noticed. A group that was removed refuses too: [`OutOfMemory::is_removed`].
     OutOfMemory(OutOfMemory),
     /// SQLite failed for another reason.
     Sqlite {
@@ -29,6 +30,12 @@ pub enum TenantError {
     /// The group belongs to another hierarchy than the installed one.
     ForeignGroup {
         /// Its path there.
+        group: String,
+    },
+    /// The name of the database asks for a page cache shared with other connections (`cache=shared` in a URI), which
+    /// would be paid for by whoever happens to fill it.
+    SharedCache {
+        /// Path of the tenant's group.
         group: String,
     },
     /// SQLite opened the connection without a mutex of its own, although serialized mode was asked for: it was
@@ -60,12 +67,23 @@ impl OutOfMemory {
         self.shortage
     }
 
-    /// Whether a transaction was rolled back: everything since its BEGIN is undone, not only the one statement. SQLite
-    /// does so when it cannot undo the statement alone. When false, a transaction that was open is still open, without
-    /// the effects of the failed statement, and may be continued.
+    /// Whether the group was removed: then it refuses all further memory, whatever its limit, and the connection can only
+    /// be closed. False when a group was full, or the system had no memory.
+    pub fn is_removed(&self) -> bool {
+        matches!(self.shortage, Some(Shortage::Refused(refusal)) if refusal.kind() == ChargeErrorKind::Offline)
+    }
+
+    /// Whether a transaction was rolled back during the work, and none was open at its end: everything since its BEGIN is
+    /// undone, not only the one statement. SQLite does so when it cannot undo the statement alone.
     ///
-    /// Any rollback during the work counts, also one that the work asked for. It is known from SQLite's rollback hook: on
-    /// a connection where the application installs a rollback hook of its own, this stays false.
+    /// When false and a transaction was open before the work, it is still open, without the effects of the failed
+    /// statement, and may be continued; unless the work itself ended it (`COMMIT`, or `ROLLBACK` and another `BEGIN`):
+    /// then what is open, if anything, is what the work began last. Whether a transaction is open is told by
+    /// [`Connection::is_autocommit`](rusqlite::Connection::is_autocommit).
+    ///
+    /// Any rollback of the connection during the work counts, also one that the work asked for. It is known from
+    /// SQLite's rollback hook: on a connection where the application installs a rollback hook of its own, this stays
+    /// false.
     pub fn rolled_back(&self) -> bool {
         self.rolled_back
     }
@@ -140,6 +158,11 @@ impl fmt::Display for TenantError {
                 f,
                 "failed to open a tenant's connection: the group {group} belongs to another hierarchy than the one \
                  installed under SQLite"
+            ),
+            TenantError::SharedCache { group } => write!(
+                f,
+                "failed to open a connection of group {group}: its name asks for a shared page cache, which tenants \
+                 cannot share; leave cache=shared out of the URI"
             ),
             TenantError::NotSerialized { group } => write!(
                 f,

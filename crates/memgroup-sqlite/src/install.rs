@@ -68,7 +68,9 @@ impl fmt::Debug for Installed {
 ///
 /// # Errors
 ///
-/// See [`InstallError`]. On every error but [`InstallError::Initialize`] SQLite is as it was.
+/// See [`InstallError`]. Where SQLite was initialised already, or cannot be used, it and `hierarchy` are as they were. On
+/// [`InstallError::Group`] and [`InstallError::Configure`] SQLite's memory statistics may be off, and a static page
+/// cache taken back; the group `/unattributed` is not left behind. [`InstallError::Initialize`] says what it leaves.
 ///
 /// # Examples
 ///
@@ -84,11 +86,19 @@ pub fn install(hierarchy: &Hierarchy) -> Result<Installed, InstallError> {
     if let Some(account) = ACCOUNT.get() {
         return again(account, hierarchy, None);
     }
-    let unattributed = match hierarchy.lookup(&format!("/{UNATTRIBUTED}")) {
-        Ok(group) => group,
-        Err(_) => hierarchy.root().create(UNATTRIBUTED).map_err(InstallError::Group)?,
+    begin()?;
+    let (unattributed, is_new) = match hierarchy.lookup(&format!("/{UNATTRIBUTED}")) {
+        Ok(group) => (group, false),
+        Err(_) => (hierarchy.root().create(UNATTRIBUTED).map_err(InstallError::Group)?, true),
     };
-    first(hierarchy, &unattributed)
+    if let Err(refused) = configure() {
+        if is_new {
+            // Nothing was charged to it, and nothing can be said beside `refused` if somebody put a child under it.
+            let _ = unattributed.remove();
+        }
+        return Err(refused);
+    }
+    open(hierarchy, &unattributed)
 }
 
 /// [`install`] with a group of your own for what SQLite allocates while no group is in force.
@@ -106,7 +116,11 @@ pub fn install_with(hierarchy: &Hierarchy, unattributed: &Group) -> Result<Insta
     }
     match ACCOUNT.get() {
         Some(account) => again(account, hierarchy, Some(unattributed)),
-        None => first(hierarchy, unattributed),
+        None => {
+            begin()?;
+            configure()?;
+            open(hierarchy, unattributed)
+        }
     }
 }
 
@@ -118,12 +132,19 @@ pub fn installed() -> Option<Installed> {
     })
 }
 
-/// The first installation of the process: configure, open the account, initialise.
-fn first(hierarchy: &Hierarchy, unattributed: &Group) -> Result<Installed, InstallError> {
-    // SAFETY: this option takes one int. The first option is the one that finds SQLite initialised; nothing has
-    // changed then.
+/// The first installation begins with what tells whether SQLite can be used at all; if it cannot, nothing has changed.
+fn begin() -> Result<(), InstallError> {
+    // SAFETY: no precondition; the name is a terminated string.
+    if unsafe { ffi::sqlite3_compileoption_used(c"ENABLE_MEMORY_MANAGEMENT".as_ptr()) } != 0 {
+        return Err(InstallError::MemoryManagement);
+    }
+    // SAFETY: this option takes one int. The first option is the one that finds SQLite initialised.
     let statistics = unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_MEMSTATUS, 0 as c_int) };
-    configured("SQLITE_CONFIG_MEMSTATUS", statistics)?;
+    configured("SQLITE_CONFIG_MEMSTATUS", statistics)
+}
+
+/// Puts our table under SQLite.
+fn configure() -> Result<(), InstallError> {
     // SAFETY: this option takes a pointer and two ints; a null pointer of no length means no static page cache.
     let pages = unsafe {
         ffi::sqlite3_config(ffi::SQLITE_CONFIG_PAGECACHE, ptr::null_mut::<c_void>(), 0 as c_int, 0 as c_int)
@@ -132,7 +153,11 @@ fn first(hierarchy: &Hierarchy, unattributed: &Group) -> Result<Installed, Insta
     let mut methods = methods();
     // SAFETY: this option takes a pointer to a table of methods, which SQLite copies before it returns.
     let table = unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_MALLOC, &raw mut methods) };
-    configured("SQLITE_CONFIG_MALLOC", table)?;
+    configured("SQLITE_CONFIG_MALLOC", table)
+}
+
+/// Opens the account, and initialises SQLite on it.
+fn open(hierarchy: &Hierarchy, unattributed: &Group) -> Result<Installed, InstallError> {
     let account =
         ACCOUNT.get_or_init(|| Account { hierarchy: hierarchy.clone(), unattributed: unattributed.clone() });
     initialize(account)
@@ -186,6 +211,9 @@ pub enum InstallError {
     /// SQLite was already initialised in this process: something opened a connection, or called another function of
     /// SQLite, before.
     AlreadyInitialized,
+    /// SQLite was compiled with `SQLITE_ENABLE_MEMORY_MANAGEMENT`: all connections take their pages from one cache
+    /// there, so that a tenant's pages would be paid for by another. Compile SQLite without it.
+    MemoryManagement,
     /// Another hierarchy was installed in this process before.
     OtherHierarchy,
     /// This hierarchy was installed before, with another group for unattributed memory.
@@ -221,6 +249,10 @@ impl fmt::Display for InstallError {
         match self {
             InstallError::AlreadyInitialized => f.write_str(
                 "SQLite is already initialised in this process; install before the first connection is opened",
+            ),
+            InstallError::MemoryManagement => f.write_str(
+                "SQLite was compiled with SQLITE_ENABLE_MEMORY_MANAGEMENT, which shares one page cache between all \
+                 connections; compile it without",
             ),
             InstallError::OtherHierarchy => f.write_str(
                 "another hierarchy is installed in this process; SQLite has one allocator, so use that hierarchy",

@@ -7,6 +7,7 @@ mod install;
 mod rollback;
 mod shortage;
 mod tenant;
+mod uri;
 
 pub use rusqlite;
 

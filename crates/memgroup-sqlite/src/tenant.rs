@@ -7,6 +7,9 @@
 //!
 //! - I1. SQLite code runs on this connection only between entering and leaving its group: the connection is lent to a
 //!   closure for any lifetime, so nothing that borrows from it (a statement, a row) can leave the closure.
+//! - B1. I1 does not say that the group is the one in force: inside the closure another group may be entered (a scope, or
+//!   a use of another tenant's connection), and SQLite code on this connection is then charged to that one. What is
+//!   used where is in the closure's hands; a check would have to sit in front of every allocation.
 //! - I2. The connection is there until `Drop` or `close` takes it.
 //! - I3. A panic in the closure leaves the group on its way out, because guards do it.
 
@@ -16,14 +19,16 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::sync::Arc;
 
 use memgroup::{Group, scope};
 use rusqlite::{Connection, InterruptHandle, OpenFlags, Params, Row, Transaction, ffi};
 
 use crate::error::{OutOfMemory, TenantError, is_out_of_memory};
 use crate::install::installed;
-use crate::rollback;
+use crate::rollback::Watch;
 use crate::shortage;
+use crate::uri;
 
 /// A SQLite connection whose every allocation is charged to one group.
 ///
@@ -56,6 +61,7 @@ use crate::shortage;
 /// ```
 pub struct TenantConnection {
     connection: Option<Connection>,
+    watch: Arc<Watch>,
     group: Group,
 }
 
@@ -81,11 +87,13 @@ impl TenantConnection {
 
     /// Opens the database at `path` for `group` with flags of your own, except that the connection is always
     /// serialized and never shares its page cache: `SQLITE_OPEN_FULL_MUTEX` and `SQLITE_OPEN_PRIVATE_CACHE` replace
-    /// `SQLITE_OPEN_NO_MUTEX` and `SQLITE_OPEN_SHARED_CACHE`.
+    /// `SQLITE_OPEN_NO_MUTEX` and `SQLITE_OPEN_SHARED_CACHE`. A URI could ask for a shared cache despite the flags, so
+    /// a name that begins with `file:` and has `cache=shared` among its parameters is refused. The names of databases
+    /// that are attached later (`ATTACH`) are not looked at.
     ///
     /// # Errors
     ///
-    /// As for [`TenantConnection::open`].
+    /// As for [`TenantConnection::open`], and [`TenantError::SharedCache`].
     pub fn open_with_flags(
         group: &Group,
         path: impl AsRef<Path>,
@@ -95,13 +103,17 @@ impl TenantConnection {
         if !installed.holds(group) {
             return Err(TenantError::ForeignGroup { group: group.path() });
         }
+        if uri::asks_for_shared_cache(path.as_ref().as_os_str().as_encoded_bytes()) {
+            return Err(TenantError::SharedCache { group: group.path() });
+        }
         let flags = flags
             .difference(OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_SHARED_CACHE)
             .union(OpenFlags::SQLITE_OPEN_FULL_MUTEX | OpenFlags::SQLITE_OPEN_PRIVATE_CACHE);
         let _entered = Entered::group(group);
-        let connection = Connection::open_with_flags(path, flags).map_err(|error| failure(group, error))?;
-        let tenant = TenantConnection { connection: Some(connection), group: group.clone() };
-        rollback::watch(tenant.connection());
+        let connection =
+            Connection::open_with_flags(path, flags).map_err(|error| failure(group, error, false))?;
+        let watch = Watch::start(&connection);
+        let tenant = TenantConnection { connection: Some(connection), watch, group: group.clone() };
         if tenant.is_serialized() {
             Ok(tenant)
         } else {
@@ -121,18 +133,24 @@ impl TenantConnection {
     /// A value that cannot be fetched because memory ran out (a text column of a UTF-16 database has to be converted)
     /// makes rusqlite panic; that panic is turned into [`TenantError::OutOfMemory`]. Any other panic goes on.
     ///
+    /// Uses nest, and the innermost group pays: inside `a.run(|conn| b.run(|_| conn.execute(..)))` the connection of `a`
+    /// works on the account of `b`, keeps what it got there (pages of its cache stay charged to `b`), and a refusal is
+    /// told as one of `b`. Use inside `b.run` only the connection that it lends, and the same within a
+    /// [`scope`] of another group.
+    ///
     /// # Errors
     ///
     /// [`TenantError::OutOfMemory`] when the group, or one above it, refused memory and SQLite could not do without;
     /// [`TenantError::Sqlite`] for every other error of `work`.
     pub fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, TenantError> {
         let _entered = Entered::group(&self.group);
+        let _rollback = self.watch.set_aside();
         let conn = self.connection();
         match catch_unwind(AssertUnwindSafe(|| work(conn))) {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(failure(&self.group, error)),
+            Ok(Err(error)) => Err(failure(&self.group, error, self.is_rolled_back())),
             Err(panic) if is_unfetched_value(&*panic) && shortage::last().is_some() => {
-                Err(TenantError::OutOfMemory(out_of_memory(&self.group)))
+                Err(TenantError::OutOfMemory(out_of_memory(&self.group, self.is_rolled_back())))
             }
             Err(panic) => resume_unwind(panic),
         }
@@ -142,6 +160,12 @@ impl TenantConnection {
     /// rolls back when it fails. On failure [`TenantError::rolled_back`] says whether that was
     /// done: when the roll-back itself fails, the transaction is still open.
     ///
+    /// It is all or nothing also when `work` ignores errors. Once the transaction is rolled back, by SQLite (a query that
+    /// ran out of memory) or by `work`, nothing more can be committed on the connection before this returns: a
+    /// statement that writes fails with `SQLITE_CONSTRAINT_COMMITHOOK` or takes part in a transaction that will, and the
+    /// commit at the end fails. An application that installs a commit or rollback hook of its own on the connection
+    /// takes this away.
+    ///
     /// # Errors
     ///
     /// As for [`TenantConnection::run`], of `work` or of the commit.
@@ -150,6 +174,7 @@ impl TenantConnection {
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, TenantError> {
         self.run(|conn| {
+            let _guard = self.watch.guard();
             let transaction = conn.unchecked_transaction()?;
             let value = work(&transaction)?;
             transaction.commit()?;
@@ -205,10 +230,11 @@ impl TenantConnection {
         let Some(connection) = self.connection.take() else {
             return Ok(());
         };
+        Watch::stop(&connection);
         let closed = connection.close();
         closed.map_err(|(connection, error)| {
             drop(connection);
-            failure(&self.group, error)
+            failure(&self.group, error, false)
         })
     }
 
@@ -216,6 +242,12 @@ impl TenantConnection {
     fn connection(&self) -> &Connection {
         // I2: only `close` and `Drop` take it, and both have the connection for themselves.
         self.connection.as_ref().expect("a connection that is in use is open")
+    }
+
+    /// Whether, since the use began, a transaction was rolled back, and none is open now.
+    #[cold]
+    fn is_rolled_back(&self) -> bool {
+        self.watch.is_noted() && self.connection().is_autocommit()
     }
 
     fn is_serialized(&self) -> bool {
@@ -229,7 +261,11 @@ impl TenantConnection {
 impl Drop for TenantConnection {
     fn drop(&mut self) {
         let _entered = Entered::group(&self.group);
-        drop(self.connection.take());
+        let connection = self.connection.take();
+        if let Some(open) = &connection {
+            Watch::stop(open);
+        }
+        drop(connection);
     }
 }
 
@@ -243,32 +279,27 @@ impl fmt::Debug for TenantConnection {
 struct Entered<'g> {
     _scope: scope::Scope<'g>,
     _shortage: shortage::SetAside,
-    _rollback: rollback::SetAside,
 }
 
 impl<'g> Entered<'g> {
     #[inline]
     fn group(group: &'g Group) -> Self {
-        Entered {
-            _scope: scope::enter(group),
-            _shortage: shortage::set_aside(),
-            _rollback: rollback::set_aside(),
-        }
+        Entered { _scope: scope::enter(group), _shortage: shortage::set_aside() }
     }
 }
 
 #[cold]
-fn failure(group: &Group, error: rusqlite::Error) -> TenantError {
+fn failure(group: &Group, error: rusqlite::Error, rolled_back: bool) -> TenantError {
     if is_out_of_memory(&error) {
-        TenantError::OutOfMemory(out_of_memory(group))
+        TenantError::OutOfMemory(out_of_memory(group, rolled_back))
     } else {
-        TenantError::Sqlite { group: group.path(), rolled_back: rollback::is_noted(), error }
+        TenantError::Sqlite { group: group.path(), rolled_back, error }
     }
 }
 
 #[cold]
-fn out_of_memory(group: &Group) -> OutOfMemory {
-    OutOfMemory { group: group.path(), shortage: shortage::last(), rolled_back: rollback::is_noted() }
+fn out_of_memory(group: &Group, rolled_back: bool) -> OutOfMemory {
+    OutOfMemory { group: group.path(), shortage: shortage::last(), rolled_back }
 }
 
 /// Whether rusqlite gave up on a value that SQLite said was there and then did not deliver.

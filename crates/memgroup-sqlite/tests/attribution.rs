@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use memgroup::{ChargeErrorKind, scope};
-use memgroup_sqlite::{Shortage, TenantConnection};
+use memgroup_sqlite::{Shortage, TenantConnection, TenantError};
 use process::{generated, hierarchy, sort, tenant};
 use rusqlite::{Connection, OpenFlags, ffi};
 
@@ -233,4 +233,28 @@ fn a_connection_kept_to_the_end_of_its_thread_is_credited() {
     });
     ended.join().expect("the thread ends well");
     assert_eq!(group.usage_exact(), 0);
+}
+
+#[test]
+fn page_caches_are_never_shared() {
+    hierarchy();
+    let (ours, theirs) = (tenant("ours"), tenant("theirs"));
+    let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_SHARED_CACHE;
+    let open = |group| TenantConnection::open_with_flags(group, "file:one?mode=memory", flags);
+    // SAFETY: no precondition. Connections that other tests open meanwhile share no name.
+    let enabled = unsafe { ffi::sqlite3_enable_shared_cache(1) };
+    let (first, second) = (open(&ours).expect("a connection"), open(&theirs).expect("a connection"));
+    // SAFETY: as above.
+    let disabled = unsafe { ffi::sqlite3_enable_shared_cache(0) };
+    assert_eq!((enabled, disabled), (ffi::SQLITE_OK, ffi::SQLITE_OK));
+    first.execute_batch("CREATE TABLE t (x)").expect("room");
+    let unseen = second.execute("INSERT INTO t VALUES (1)", []);
+    assert!(unseen.is_err(), "two tenants share a database in memory");
+
+    for name in ["file:two?mode=memory&cache=shared", "file:two?cach%65=shared&mode=memory"] {
+        let refused = TenantConnection::open(&ours, name).expect_err("a shared cache");
+        assert!(matches!(&refused, TenantError::SharedCache { group } if group == "/ours"), "{refused}");
+        assert!(refused.to_string().contains("cache=shared"), "{refused}");
+    }
+    TenantConnection::open(&ours, "file:two?mode=memory&cache=private").expect("a cache of its own");
 }

@@ -17,4 +17,5 @@ fn refuses_to_go_under_sqlite_in_use() {
     let two: i64 = before.query_row("SELECT 1 + 1", [], |row| row.get(0)).expect("SQLite is as it was");
     assert_eq!(two, 2);
     assert_eq!(hierarchy.root().usage_exact(), 0);
+    assert!(hierarchy.lookup("/unattributed").is_err(), "a refused installation left a group behind");
 }

@@ -151,3 +151,30 @@ fn a_higher_limit_lets_the_statement_through() {
         10
     );
 }
+
+#[test]
+fn a_panic_of_the_work_goes_on_also_after_a_shortage() {
+    let group = tenant_with_max("panicking", 2 << 20);
+    let conn = connect(&group);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        conn.run(|conn| -> rusqlite::Result<()> {
+            conn.query_row(&sort(20_000, 500), [], |row| row.get::<_, i64>(0)).expect_err("too much");
+            std::panic::panic_any("the work's own");
+        })
+    }));
+    let panic = panicked.expect_err("the panic was turned into an error");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"the work's own"));
+    assert!(memgroup::scope::current().is_none());
+}
+
+#[test]
+fn a_removed_group_is_told_from_a_full_one() {
+    let group = tenant_with_max("removed", 2 << 20);
+    let conn = connect(&group);
+    let full = sort_ten_megabytes(&conn).expect_err("ten megabytes do not fit in two");
+    assert!(full.out_of_memory().is_some_and(|details| !details.is_removed()), "{full}");
+    group.remove().expect("it has no children");
+    let removed = sort_ten_megabytes(&conn).expect_err("a removed group gives nothing");
+    assert!(removed.out_of_memory().is_some_and(|details| details.is_removed()), "{removed}");
+    assert!(removed.to_string().contains("was removed"), "{removed}");
+}

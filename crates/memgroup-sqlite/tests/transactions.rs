@@ -230,3 +230,114 @@ fn a_commit_without_memory_either_happens_or_says_what_is_left() {
         assert_eq!(rolled_back > 0, journal == "DELETE", "{journal}: {rolled_back} commits failed half way");
     }
 }
+
+/// A query that SQLite cannot finish in two megabytes, and rolls its transaction back for.
+fn overrun(conn: &rusqlite::Connection) {
+    let sum = format!("SELECT (SELECT count(*) FROM t) + ({})", sort(20_000, 500));
+    conn.query_row(&sum, [], |_| Ok(())).expect_err("ten megabytes do not fit in two");
+}
+
+#[test]
+fn a_transaction_closure_that_ignores_a_rollback_commits_nothing_after_it() {
+    let (dir, group, other_group) =
+        (tempfile::tempdir().expect("a directory"), tenant("ignoring"), tenant("bystander"));
+    let conn = connect(&group, &dir.path().join("a.db"));
+    let other = connect(&other_group, &dir.path().join("b.db"));
+    let insert = "INSERT INTO t VALUES (2, 'after')";
+
+    let failed = conn
+        .transaction(|transaction| {
+            transaction.execute("INSERT INTO t VALUES (1, 'before')", [])?;
+            overrun(transaction);
+            transaction.execute(insert, [])
+        })
+        .expect_err("the transaction is gone");
+    assert!(failed.rolled_back(), "{failed}");
+    assert_eq!(count(&conn), 0, "{failed}");
+
+    // Errors ignored to the end; also in a transaction of the closure's own, and in a nested one.
+    let failed = conn
+        .transaction(|transaction| {
+            overrun(transaction);
+            transaction.execute(insert, []).expect_err("it would be committed at once");
+            transaction
+                .execute_batch("BEGIN; INSERT INTO t VALUES (3, 'own'); COMMIT")
+                .expect_err("a commit");
+            conn.transaction(|inner| inner.execute(insert, [])).expect_err("a commit");
+            conn.execute(insert, []).expect_err("a commit");
+            other.execute(insert, []).expect("another connection is not concerned");
+            Ok(())
+        })
+        .expect_err("the transaction is gone");
+    assert!(failed.rolled_back(), "{failed}");
+    assert_eq!((count(&conn), count(&other)), (0, 1), "{failed}");
+
+    let failed = conn
+        .transaction(|transaction| transaction.execute_batch(&format!("ROLLBACK; BEGIN; {insert}")))
+        .expect_err("the transaction is gone");
+    assert!(failed.rolled_back(), "{failed}");
+    assert_eq!(count(&conn), 0, "{failed}");
+
+    // Within another connection's use it is this connection's rollback all the same.
+    let failed = conn
+        .transaction(|transaction| {
+            // The group in force is the other's: two megabytes as well.
+            other
+                .run(|_| {
+                    overrun(transaction);
+                    Ok(())
+                })
+                .expect("the error is ignored");
+            transaction.execute(insert, [])
+        })
+        .expect_err("the transaction is gone");
+    assert!(failed.rolled_back(), "{failed}");
+    assert_eq!(count(&conn), 0, "{failed}");
+
+    conn.transaction(|transaction| transaction.execute(insert, [])).expect("the next one is free again");
+    conn.execute("INSERT INTO t VALUES (3, 'alone')", []).expect("so is a statement of its own");
+    assert_eq!(count(&conn), 2);
+}
+
+#[test]
+fn a_transaction_that_is_still_open_was_not_rolled_back() {
+    let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("again"));
+    let conn = connect(&group, &dir.path().join("a.db"));
+    let failed = conn
+        .execute_batch(
+            "BEGIN; INSERT INTO t VALUES (1, 'lost'); ROLLBACK;
+             BEGIN; INSERT INTO t VALUES (2, 'kept'); INSERT INTO t VALUES (3, 'kept')",
+        )
+        .expect_err("the value is not unique");
+    assert!(!failed.rolled_back(), "{failed}");
+    assert!(in_transaction(&conn) && !failed.to_string().contains("rolled back"), "{failed}");
+    conn.execute_batch("COMMIT").expect("the second transaction goes on");
+    assert_eq!(count(&conn), 1);
+}
+
+#[test]
+fn a_rollback_is_told_to_the_uses_it_happened_in_and_to_no_other() {
+    let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("uses"));
+    let conn = connect(&group, &dir.path().join("a.db"));
+    let fail = "SELECT nothing FROM nowhere";
+    let failed = conn
+        .run(|inner| {
+            inner.execute_batch("BEGIN; ROLLBACK")?;
+            let failed = conn.execute(fail, []).expect_err("there is no such table");
+            assert!(!failed.rolled_back(), "the inner use was told of what came before it: {failed}");
+            inner.execute(fail, [])
+        })
+        .expect_err("there is no such table");
+    assert!(failed.rolled_back(), "{failed}");
+
+    let failed = conn.execute(fail, []).expect_err("there is no such table");
+    assert!(!failed.rolled_back(), "the next use was told: {failed}");
+
+    let failed = conn
+        .run(|outer| {
+            conn.execute_batch("BEGIN; ROLLBACK").expect("nothing to fail");
+            outer.execute(fail, [])
+        })
+        .expect_err("there is no such table");
+    assert!(failed.rolled_back(), "what a use within a use rolls back happens in both: {failed}");
+}

@@ -1,11 +1,13 @@
 //! What a tenant's connection does is paid by the tenant: its opening, its work, and its closing.
 
+#![allow(unsafe_code)]
+
 mod process;
 
 use memgroup::{Config, Hierarchy};
 use memgroup_sqlite::{TenantConnection, install};
 use process::generated;
-use rusqlite::Connection;
+use rusqlite::{Connection, ffi};
 
 #[test]
 fn a_tenants_connection_never_charges_the_unattributed_group() {
@@ -23,6 +25,10 @@ fn a_tenants_connection_never_charges_the_unattributed_group() {
             .expect("room");
         conn.run(|conn| conn.prepare_cached("SELECT x FROM t ORDER BY x")?.exists([])).expect("rows");
         conn.transaction(|transaction| transaction.execute("UPDATE t SET x = 1", [])).expect("room");
+        // SAFETY: no precondition.
+        let counted_bytes = unsafe { ffi::sqlite3_memory_used() };
+        assert!(group.usage() > 60_000);
+        assert_eq!(counted_bytes, 0, "SQLite keeps its own statistics, under one mutex");
         if is_closed {
             conn.close().expect("nothing uses it");
         } else {

@@ -4,7 +4,8 @@
 //! with a hidden option. It prints its half of the report as JSON.
 //!
 //! - I1. The halves run one after the other, on the same files, with the same seconds and seed.
-//! - I2. A child lives no longer than this process: it ends when its standard input does.
+//! - I2. What the first half found is reported, whatever becomes of the second.
+//! - I3. A child lives no longer than this process: it ends when its standard input does.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -25,6 +26,13 @@ use super::{Options, data};
 /// How often a child is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// What came of a comparison.
+pub(crate) struct Compared {
+    pub(crate) report: Report,
+    /// Why the second half is missing, if it failed.
+    pub(crate) failure: Option<RunError>,
+}
+
 /// Runs both halves. None when a stop was asked for before the first had a report.
 pub(crate) fn compare(
     options: &Options,
@@ -32,7 +40,7 @@ pub(crate) fn compare(
     directory: &Path,
     progress: &Progress,
     stop: &Stop,
-) -> Result<Option<Report>, RunError> {
+) -> Result<Option<Compared>, RunError> {
     if spec.max_bytes == UNLIMITED {
         return Err(RunError::Usage(
             "--baseline needs a number to compare with: give the SPEC a top-level key `max`, such as max = \"128M\""
@@ -45,11 +53,14 @@ pub(crate) fn compare(
     progress.line(&format!("1 of 2: {}", Regime::Groups.title()));
     let Some(memgroup) = half(Regime::Groups, options, spec, directory, stop)? else { return Ok(None) };
     if stop.requested() {
-        return Ok(Some(Report { memgroup, baseline: None }));
+        return Ok(Some(Compared { report: Report { memgroup, baseline: None }, failure: None }));
     }
     progress.line(&format!("2 of 2: {}", Regime::HeapLimit.title()));
-    let baseline = half(Regime::HeapLimit, options, spec, directory, stop)?;
-    Ok(Some(Report { memgroup, baseline }))
+    let (baseline, failure) = match half(Regime::HeapLimit, options, spec, directory, stop) {
+        Ok(baseline) => (baseline, None),
+        Err(error) => (None, Some(error)),
+    };
+    Ok(Some(Compared { report: Report { memgroup, baseline }, failure }))
 }
 
 /// One half, in a process of its own; none when it was stopped before it had a report.

@@ -2,8 +2,11 @@
 //!
 //! - I1. A file under its final name is whole: it is built under another name, forced to disk, then renamed.
 //! - I2. Its header says which format and scale it has; a file of ours that says otherwise is built again.
-//! - I3. A file that is not ours is never touched.
-//! - I4. Whoever builds holds the lock of the directory.
+//! - I3. A file that is not ours is never touched: what is built has a name that was free, what is removed or replaced
+//!   says in its header that it is ours, and where SQLite would take a file beside a database for its own, the
+//!   database is not opened.
+//! - I4. Whoever builds holds the lock of the directory; whoever finds all files whole needs none, nor the right to
+//!   write.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
@@ -15,6 +18,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::error::RunError;
+use super::fresh;
 use super::progress::Progress;
 use super::spec::{Scale, Spec, TenantSpec};
 use super::stop::Stop;
@@ -27,6 +31,10 @@ const APPLICATION_ID: u32 = 0x4d67_5448;
 const FORMAT: u32 = 1;
 /// The threads that build at once; each sorts and writes, so more than the disk likes does not help.
 const BUILDERS_MOST: usize = 8;
+/// How the name of a file ends that is being built.
+const BUILDING: &str = ".building";
+/// What SQLite adds to a database's name for the files it plays back into it.
+const PLAYED_BACK: [&str; 2] = ["-journal", "-wal"];
 
 /// Where databases are kept when nothing else is said: the user's cache directory, else the system's temporary one.
 pub(crate) fn default_directory() -> PathBuf {
@@ -56,16 +64,12 @@ pub(crate) fn prepare(
 ) -> Result<Option<Vec<Database>>, RunError> {
     fs::create_dir_all(directory)
         .map_err(|error| RunError::data(directory, "create the directory", error))?;
-    let Some(_lock) = lock(directory, progress, stop)? else { return Ok(None) };
-    let mut missing: Vec<&TenantSpec> = Vec::new();
-    for tenant in &spec.tenants {
-        if find(directory, tenant)?.is_none() {
-            missing.push(tenant);
-        }
+    if !missing_of(directory, spec)?.is_empty() {
+        let Some(_lock) = lock(directory, progress, stop)? else { return Ok(None) };
+        remove_unfinished(directory)?;
+        // Another run may have built them while this one waited.
+        build_all(directory, missing_of(directory, spec)?, progress, stop, around)?;
     }
-    // The largest is taken first (from the end): started last it would be waited for alone.
-    missing.sort_by_key(|tenant| tenant.scale);
-    build_all(directory, missing, progress, stop, around)?;
     if stop.requested() {
         return Ok(None);
     }
@@ -78,6 +82,19 @@ pub(crate) fn prepare(
         })?);
     }
     Ok(Some(databases))
+}
+
+/// The tenants of `spec` whose databases are to be built.
+fn missing_of<'a>(directory: &Path, spec: &'a Spec) -> Result<Vec<&'a TenantSpec>, RunError> {
+    let mut missing: Vec<&TenantSpec> = Vec::new();
+    for tenant in &spec.tenants {
+        if find(directory, tenant)?.is_none() {
+            missing.push(tenant);
+        }
+    }
+    // The largest is taken first (from the end): started last it would be waited for alone.
+    missing.sort_by_key(|tenant| tenant.scale);
+    Ok(missing)
 }
 
 fn build_all(
@@ -146,23 +163,55 @@ fn lock(directory: &Path, progress: &Progress, stop: &Stop) -> Result<Option<Fil
 /// The tenant's database, if it is there and as it should be.
 fn find(directory: &Path, tenant: &TenantSpec) -> Result<Option<Database>, RunError> {
     let path = path_of(directory, tenant);
+    check_alone(&path)?;
     let mut file = match File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(RunError::data(&path, "open", error)),
     };
-    let mut bytes = [0; Header::BYTES];
-    let header = match file.read_exact(&mut bytes) {
-        Ok(()) => Header::of(&bytes),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+    let header = match Header::ours(&mut file) {
+        Ok(Some(header)) => header,
+        Ok(None) => return Err(RunError::NotOurs { path }),
         Err(error) => return Err(RunError::data(&path, "read", error)),
-    };
-    let Some(header) = header.filter(|header| header.application_id == APPLICATION_ID) else {
-        return Err(RunError::NotOurs { path });
     };
     let length = file.metadata().map_err(|error| RunError::data(&path, "look at", error))?.len();
     let whole = header.bytes == length && header.user_version == stamp(tenant.scale);
     Ok(whole.then_some(Database { path, bytes: length }))
+}
+
+/// Makes sure that beside `database` lies nothing that SQLite would play back into it and delete: the files here are
+/// never written under their final name, so it is not ours.
+fn check_alone(database: &Path) -> Result<(), RunError> {
+    for ending in PLAYED_BACK {
+        let mut path = database.as_os_str().to_owned();
+        path.push(ending);
+        let path = PathBuf::from(path);
+        match fs::symlink_metadata(&path) {
+            Ok(_) => return Err(RunError::Beside { path }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(RunError::data(&path, "look at", error)),
+        }
+    }
+    Ok(())
+}
+
+/// Removes what runs that were killed left unfinished. Called under the lock, so nobody is at work on it.
+fn remove_unfinished(directory: &Path) -> Result<(), RunError> {
+    let failed = |error| RunError::data(directory, "list", error);
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let is_file = || fs::symlink_metadata(&path).is_ok_and(|there| there.is_file());
+        if !(name.starts_with(b".") && name.ends_with(BUILDING.as_bytes()) && is_file()) {
+            continue;
+        }
+        // What cannot be read cannot be known to be ours.
+        let header = File::open(&path).and_then(|mut file| Header::ours(&mut file));
+        if matches!(header, Ok(Some(_))) {
+            fs::remove_file(&path).map_err(|error| RunError::data(&path, "remove", error))?;
+        }
+    }
+    Ok(())
 }
 
 /// Format and scale in one number: SQLite's `user_version`.
@@ -179,6 +228,16 @@ struct Header {
 
 impl Header {
     const BYTES: usize = 100;
+
+    /// The header of `file`; none if the file is not ours.
+    fn ours(file: &mut File) -> io::Result<Option<Header>> {
+        let mut bytes = [0; Header::BYTES];
+        match file.read_exact(&mut bytes) {
+            Ok(()) => Ok(Header::of(&bytes).filter(|header| header.application_id == APPLICATION_ID)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 
     fn of(bytes: &[u8; Header::BYTES]) -> Option<Header> {
         let at = |offset: usize| {
@@ -200,26 +259,26 @@ impl Header {
 /// Builds the tenant's database. When a stop is asked for meanwhile nothing is left of it.
 fn build(directory: &Path, tenant: &TenantSpec, progress: &Progress, stop: &Stop) -> Result<(), RunError> {
     let path = path_of(directory, tenant);
-    let building = path.with_extension("building");
     let started = Instant::now();
     let filling = progress.filling(&tenant.name, tpch::row_count_about(tenant.scale.factor()));
-    // Left by a run that was killed.
-    match fs::remove_file(&building) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(RunError::data(&building, "remove", error));
-        }
-        _ => {}
-    }
+    let (building, _) =
+        fresh::beside(&path, BUILDING).map_err(|error| RunError::data(&path, "make a file beside", error))?;
+    check_alone(&building)?;
     let filled = fill(&building, tenant.scale, &mut |rows| {
         filling.advance(rows);
         !stop.requested()
     });
     if !matches!(filled, Ok(true)) {
-        // What matters is the reason; a file that stays is removed by the next run.
+        // What matters is the reason; a file that stays is removed by the next run that builds.
         let _ = fs::remove_file(&building);
         return filled.map(|_| ()).map_err(|error| RunError::Load { tenant: tenant.name.clone(), error });
     }
     filling.finishing();
+    // Somebody may have put a file of theirs there meanwhile.
+    if let Err(error) = find(directory, tenant) {
+        let _ = fs::remove_file(&building);
+        return Err(error);
+    }
     publish(&building, &path).map_err(|error| RunError::data(&path, "put into place", error))?;
     let bytes = fs::metadata(&path).map_err(|error| RunError::data(&path, "look at", error))?.len();
     filling.finish(&format!(
@@ -243,13 +302,14 @@ PRAGMA cache_size = -32768;";
 fn fill(path: &Path, scale: Scale, tick: &mut dyn FnMut(u64) -> bool) -> rusqlite::Result<bool> {
     let connection = Connection::open(path)?;
     connection.execute_batch(FAST_AND_UNSAFE)?;
+    // Before all else, so that a file left unfinished says whose it is (I3).
+    connection.pragma_update(None, "application_id", APPLICATION_ID)?;
     let transaction = connection.unchecked_transaction()?;
     transaction.execute_batch(tpch::TABLES)?;
     if !tpch::fill(&transaction, scale.factor(), tick)? {
         return Ok(false);
     }
     transaction.execute_batch(tpch::INDEXES)?;
-    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", stamp(scale))?;
     transaction.commit()?;
     connection.close().map_err(|(_, error)| error)?;

@@ -17,6 +17,8 @@ pub(crate) enum RunError {
     Data { path: PathBuf, action: &'static str, error: io::Error },
     /// A file that would be replaced was made by somebody else.
     NotOurs { path: PathBuf },
+    /// A file that SQLite would take for a part of a database of ours, and delete.
+    Beside { path: PathBuf },
     /// A tenant's database could not be built.
     Load { tenant: String, error: rusqlite::Error },
     /// A tenant's connection could not be opened.
@@ -50,11 +52,6 @@ impl RunError {
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, RunError::Spec(_) | RunError::Usage(_))
     }
-
-    /// Whether the reader of the report went away, as `head` does once it has its lines.
-    pub(crate) fn is_closed_pipe(&self) -> bool {
-        matches!(self, RunError::Write { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
-    }
 }
 
 impl fmt::Display for RunError {
@@ -73,6 +70,12 @@ impl fmt::Display for RunError {
                 f,
                 "failed to load into {}: that file was not made by this program; move it away, or choose another \
                  directory by --data DIR",
+                path.display()
+            ),
+            RunError::Beside { path } => write!(
+                f,
+                "failed to use the database beside {}: that file was not made by this program, and SQLite would take it \
+                 for its own and delete it; move it away, or choose another directory by --data DIR",
                 path.display()
             ),
             RunError::Load { tenant, error } => {
@@ -116,21 +119,11 @@ fn one_line(sql: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::RunError;
 
     #[test]
     fn statements_are_shown_on_one_line() {
         let error = RunError::WrongAnswer { tenant: "a".to_owned(), sql: "SELECT 1\n  FROM b" };
         assert!(error.to_string().ends_with("tenant `a`: SELECT 1 FROM b"), "{error}");
-    }
-
-    #[test]
-    fn a_closed_pipe_is_told_from_a_full_disk() {
-        let write =
-            |kind: io::ErrorKind| RunError::Write { to: "it".to_owned(), error: io::Error::from(kind) };
-        assert!(write(io::ErrorKind::BrokenPipe).is_closed_pipe());
-        assert!(!write(io::ErrorKind::StorageFull).is_closed_pipe());
     }
 }

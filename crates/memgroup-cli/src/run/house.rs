@@ -170,12 +170,17 @@ impl House {
         }
     }
 
-    /// Bytes still charged to the tenant with that `index`, prepaid ones aside.
-    pub(crate) fn live_bytes(&self, index: usize) -> u64 {
-        match self {
-            House::Groups(house) => house.tenants[index].usage_exact(),
-            House::HeapLimit(_) => 0,
+    /// Makes sure that no tenant of `spec` is charged for anything, prepaid bytes aside, once all its connections are
+    /// closed.
+    pub(crate) fn check_vacated(&self, spec: &Spec) -> Result<(), RunError> {
+        let House::Groups(house) = self else { return Ok(()) };
+        for (tenant, group) in spec.tenants.iter().zip(&house.tenants) {
+            let bytes = group.usage_exact();
+            if bytes > 0 {
+                return Err(RunError::LeftBehind { tenant: tenant.name.clone(), bytes });
+            }
         }
+        Ok(())
     }
 }
 
@@ -185,6 +190,11 @@ impl GroupHouse {
             Hierarchy::new(Config::new()).map_err(|error| RunError::engine("set up the hierarchy", error))?;
         let installed = memgroup_sqlite::install(&hierarchy)
             .map_err(|error| RunError::engine("put memgroup under SQLite", error))?;
+        GroupHouse::furnish(&hierarchy, installed.unattributed().clone(), spec)
+    }
+
+    /// Makes the groups.
+    fn furnish(hierarchy: &Hierarchy, unattributed: Group, spec: &Spec) -> Result<GroupHouse, RunError> {
         let root = hierarchy.root();
         let make = |parent: &Group, name: &str, max: u64| {
             let group = parent.create(name).map_err(|error| RunError::engine("create a group", error))?;
@@ -197,7 +207,7 @@ impl GroupHouse {
             tenants.push(make(&parent, &tenant.name, tenant.max_bytes)?);
         }
         let loader = make(&root, LOADER, UNLIMITED)?;
-        Ok(GroupHouse { unattributed: installed.unattributed().clone(), loader, parent, tenants })
+        Ok(GroupHouse { unattributed, loader, parent, tenants })
     }
 }
 
@@ -233,5 +243,43 @@ impl HeapHouse {
         let peak = unsafe { ffi::sqlite3_memory_highwater(0) };
         let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
         Held { usage: bytes(usage), peak: bytes(peak), max: Some(self.limit_bytes), hit_rate: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memgroup::{Config, Hierarchy};
+
+    use super::{GroupHouse, Held, House};
+    use crate::run::error::RunError;
+    use crate::run::spec::Spec;
+
+    #[test]
+    fn a_byte_that_stays_charged_to_a_tenant_is_an_error() {
+        let spec = Spec::built_in().expect("it is sound");
+        let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
+        let house = GroupHouse::furnish(&hierarchy, hierarchy.root(), &spec).expect("groups");
+        let last = house.tenants.len() - 1;
+        let charge = house.tenants[last].try_charge(1).expect("there is room");
+        let house = House::Groups(house);
+        match house.check_vacated(&spec) {
+            Err(RunError::LeftBehind { tenant, bytes: 1 }) => assert_eq!(tenant, spec.tenants[last].name),
+            other => panic!("{other:?}"),
+        }
+        drop(charge);
+        house.check_vacated(&spec).expect("nothing is charged, and what is prepaid does not count");
+    }
+
+    #[test]
+    fn the_hit_rate_is_that_of_the_stock() {
+        let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
+        let group = hierarchy.root().create("a").expect("a group");
+        assert_eq!(Held::of(&group).hit_rate, None);
+        let charges: Vec<_> = (0..100).map(|_| group.try_charge(100).expect("no limit")).collect();
+        let stock = group.stock();
+        let expected = stock.hits as f64 / (stock.hits + stock.misses) as f64;
+        assert!(0.0 < expected && expected < 1.0, "{stock:?}");
+        assert_eq!(Held::of(&group).hit_rate, Some(expected));
+        drop(charges);
     }
 }

@@ -133,7 +133,7 @@ pub(crate) mod tests {
             max: Some(16 << 20),
             hit_rate: Some(0.9971),
             database: 45 << 20,
-            first_refusal: (refused > 0).then(|| "out of memory".to_owned()),
+            first_refusal: (refused > 0).then(|| format!("/tenants/{name} is full")),
         }
     }
 

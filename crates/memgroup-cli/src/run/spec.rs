@@ -25,6 +25,11 @@ const BUILT_IN_NAME: &str = "the built-in scenario";
 
 /// Least a tenant may be limited to: opening one connection takes about 200 KiB.
 const MAX_BYTES_LEAST: u64 = 1 << 20;
+/// The upper end is what a group can count.
+const MAX_ALLOWED: &str = "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with \
+                           K, M, G or T, such as \"64M\"";
+const CACHE_ALLOWED: &str =
+    "64K to 1T; bytes are an integer, or a text of digits with K, M, G or T, such as \"1M\"";
 const CACHE_BYTES_LEAST: u64 = 64 << 10;
 /// A cache is always bounded; this is SQLite's own bound in KiB, rounded down.
 const CACHE_BYTES_MOST: u64 = 1 << 40;
@@ -135,18 +140,20 @@ impl Spec {
         };
         let max_bytes = limit(&mut top, "max")?;
         let mut tenants: Vec<TenantSpec> = Vec::new();
-        for mut table in top.tables("tenant")? {
+        let tables = top.tables("tenant")?;
+        if let Some(first_too_many) = tables.get(TENANTS_MOST) {
+            let what = format!("key `tenant` stands {} times; allowed: 1 to {TENANTS_MOST}", tables.len());
+            return Err(first_too_many.wrong(what));
+        }
+        for mut table in tables {
             let tenant = tenant(&mut table, &tenants)?;
             tenants.push(tenant);
         }
         top.finish(&["max", "seconds", "seed", "tenant"])?;
-        match tenants.len() {
-            0 => Err(source.missing("tenant", "at least one [[tenant]]")),
-            1..=TENANTS_MOST => Ok(Spec { seconds, seed, max_bytes, tenants }),
-            count => {
-                Err(SpecError::whole_file(file, format!("has {count} tenants; allowed: 1 to {TENANTS_MOST}")))
-            }
+        if tenants.is_empty() {
+            return Err(source.missing("tenant", "at least one [[tenant]]"));
         }
+        Ok(Spec { seconds, seed, max_bytes, tenants })
     }
 }
 
@@ -176,10 +183,10 @@ fn tenant(table: &mut Table<'_>, earlier: &[TenantSpec]) -> Result<TenantSpec, S
     };
     let scale = scale(table)?;
     let max_bytes = limit(table, "max")?;
-    let cache_bytes = match table.bytes("cache")? {
+    let cache_bytes = match table.bytes("cache", CACHE_ALLOWED)? {
         None => 1 << 20,
         Some(cache) if (CACHE_BYTES_LEAST..=CACHE_BYTES_MOST).contains(&cache.value) => cache.value,
-        Some(cache) => return Err(cache.wrong("allowed: 64K to 1T".to_owned())),
+        Some(cache) => return Err(cache.wrong(format!("allowed: {CACHE_ALLOWED}"))),
     };
     let temp = match table.text("temp")? {
         None => Temp::File,
@@ -227,10 +234,10 @@ fn scale(table: &mut Table<'_>) -> Result<Scale, SpecError> {
 
 /// A limit under `key`: bytes, or `max`, which is also what stands when the key does not.
 fn limit(table: &mut Table<'_>, key: &str) -> Result<u64, SpecError> {
-    match table.bytes(key)? {
+    match table.bytes(key, MAX_ALLOWED)? {
         None => Ok(UNLIMITED),
         Some(max) if max.value >= MAX_BYTES_LEAST => Ok(max.value),
-        Some(max) => Err(max.wrong("allowed: at least 1M, or \"max\" for no limit".to_owned())),
+        Some(max) => Err(max.wrong(format!("allowed: {MAX_ALLOWED}"))),
     }
 }
 

@@ -194,11 +194,14 @@ fn listed(tenants: &[&TenantReport], show: fn(&TenantReport) -> String) -> Strin
     }
 }
 
-/// What the first refusal of each tenant said; `where_it_was` follows the name.
+/// All that SQLite says by itself; the report says it already.
+const NO_MORE_THAN_REFUSED: &str = "out of memory";
+
+/// What the first refusal of each tenant said, where it said more than that; `where_it_was` follows the name.
 fn first_refusals(half: &Half, where_it_was: &str) -> String {
     let mut text = String::new();
     for tenant in &half.tenants {
-        if let Some(refusal) = &tenant.first_refusal {
+        if let Some(refusal) = tenant.first_refusal.as_deref().filter(|&text| text != NO_MORE_THAN_REFUSED) {
             text.push_str(&wrapped(&format!("First refusal of `{}`{where_it_was}: {refusal}", tenant.name)));
         }
     }
@@ -295,7 +298,7 @@ all tenants   1,234,567      120        -       -  30.0M  32.0M  128M         - 
 unattributed          -        -        -       -   2.0K   4.0K   max         -         -
 
 With memgroup, only `runaway` was refused.
-First refusal of `runaway`: out of memory
+First refusal of `runaway`: /tenants/runaway is full
 ";
         assert_eq!(text, expected);
     }
@@ -304,7 +307,7 @@ First refusal of `runaway`: out of memory
     fn both_halves_stand_side_by_side_and_the_text_says_who_suffered() {
         let text = shown(half(0), Some(half(3)));
         let comparison =
-            text.split_once("First refusal of `runaway`: out of memory\n\n").expect("two parts").1;
+            text.split_once("First refusal of `runaway`: /tenants/runaway is full\n\n").expect("two parts").1;
         let expected = "                \
 with memgroup                       |  with SQLite's heap limit
 tenant        done  refused      p50     p99  |       done  refused      p50     p99";
@@ -330,6 +333,15 @@ tenant        done  refused      p50     p99  |       done  refused      p50    
         let mut early = half(0);
         early.interrupted = true;
         assert!(shown(early, None).starts_with("2 tenants, 20.0 s of statements, seed 1, ended by Ctrl-C\n"));
+    }
+
+    #[test]
+    fn a_first_refusal_that_says_no_more_than_that_is_left_out() {
+        let mut baseline = half(3);
+        baseline.tenants[0].first_refusal = Some("out of memory".to_owned());
+        let text = shown(half(0), Some(baseline));
+        assert!(!text.contains("First refusal of `lookups`"), "{text}");
+        assert!(text.contains("First refusal of `runaway` with SQLite's heap limit: /tenants"), "{text}");
     }
 
     #[test]

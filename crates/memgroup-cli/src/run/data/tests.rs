@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::{Database, build, find, path_of, prepare};
+use super::{BUILDING, Database, build, fill, find, path_of, prepare};
 use crate::run::error::RunError;
 use crate::run::progress::Progress;
 use crate::run::spec::Spec;
@@ -101,12 +101,51 @@ fn a_stop_leaves_no_half_built_file() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_replaced() {
+fn what_a_killed_run_left_is_removed_and_what_only_looks_like_it_stays() {
     let directory = tempfile::tempdir().expect("a directory");
-    let left = path_of(directory.path(), &spec().tenants[0]).with_extension("building");
-    fs::write(&left, b"half a database").expect("a file");
+    let left = directory.path().join(format!(".a-0.001.sqlite.1-0{BUILDING}"));
+    assert!(!fill(&left, spec().tenants[0].scale, &mut |_| false).expect("no error"), "it is given up");
+    let diaries = ["a-0.001.building", ".a-0.001.sqlite.1-1.building", ".empty.building"];
+    let diaries = diaries.map(|name| directory.path().join(name));
+    for diary in &diaries[..2] {
+        fs::write(diary, b"dear diary").expect("a file");
+    }
+    fs::write(&diaries[2], b"").expect("a file");
     prepared(directory.path()).expect("data").expect("no stop");
     assert!(!left.exists());
+    for diary in &diaries[..2] {
+        assert_eq!(fs::read(diary).expect("it is there"), b"dear diary");
+    }
+    assert!(diaries[2].exists());
+}
+
+#[test]
+fn a_journal_of_somebody_else_is_left_alone() {
+    for (ending, built) in [("-journal", false), ("-journal", true), ("-wal", false), ("-wal", true)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        if built {
+            prepared(directory.path()).expect("data").expect("no stop");
+        }
+        let path = directory.path().join(format!("b-0.001.sqlite{ending}"));
+        fs::write(&path, b"dear diary").expect("a file");
+        let error = prepared(directory.path()).expect_err("it is not ours").to_string();
+        assert!(error.contains(ending) && error.contains("was not made by this program"), "{error}");
+        assert_eq!(fs::read(&path).expect("it is there"), b"dear diary");
+    }
+}
+
+#[test]
+fn whole_files_are_used_without_a_lock() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let databases = prepared(directory.path()).expect("data").expect("no stop");
+    let lock = directory.path().join(".lock");
+    fs::remove_file(&lock).expect("a file");
+    // Nobody can lock a directory, whatever their rights.
+    fs::create_dir(&lock).expect("a directory");
+    assert_eq!(prepared(directory.path()).expect("data").expect("no stop"), databases);
+    fs::remove_file(&databases[0].path).expect("a file");
+    let error = prepared(directory.path()).expect_err("what is missing must be built").to_string();
+    assert!(error.starts_with("failed to lock "), "{error}");
 }
 
 #[test]

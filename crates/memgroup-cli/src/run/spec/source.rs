@@ -132,21 +132,14 @@ impl<'a> Table<'a> {
     }
 
     /// A number of bytes under `key`: an integer, or a text such as "64M" or "max".
-    pub(super) fn bytes(&mut self, key: &str) -> Result<Option<Found<'a, u64>>, SpecError> {
-        const ALLOWED: &str = "bytes: an integer, or a text such as \"64M\" or \"max\"";
-        let Some(found) = self.take(key, ALLOWED, |value| match value {
-            DeValue::String(text) => Some(text.to_string()),
-            other => whole(other).map(|integer| integer.to_string()),
-        })?
-        else {
-            return Ok(None);
-        };
-        match memgroup::parse_bytes(&found.value) {
-            Ok(value) => {
-                Ok(Some(Found { value, source: found.source, at: found.at, subject: found.subject }))
-            }
-            Err(error) => Err(found.wrong(format!("{error}"))),
-        }
+    pub(super) fn bytes(&mut self, key: &str, allowed: &str) -> Result<Option<Found<'a, u64>>, SpecError> {
+        self.take(key, allowed, |value| {
+            let text = match value {
+                DeValue::String(text) => text.to_string(),
+                other => whole(other)?.to_string(),
+            };
+            memgroup::parse_bytes(&text).ok()
+        })
     }
 
     /// Text that must be there.
@@ -194,10 +187,19 @@ impl<'a> Table<'a> {
         match first {
             None => Ok(()),
             Some((key, (at, ..))) => {
-                let what = format!("key `{key}`{} is unknown; allowed: {}", self.owner, allowed.join(", "));
+                let stem = |key: &str| key.trim_end_matches('s').to_ascii_lowercase();
+                let meant = allowed.iter().find(|allowed| stem(allowed) == stem(key));
+                let hint = meant.map(|meant| format!(" (is `{meant}` meant?)")).unwrap_or_default();
+                let what =
+                    format!("key `{key}`{} is unknown{hint}; allowed: {}", self.owner, allowed.join(", "));
                 Err(self.source.error(*at, what))
             }
         }
+    }
+
+    /// The table should not be there; `what` says why.
+    pub(super) fn wrong(&self, what: String) -> SpecError {
+        self.source.error(self.at, what)
     }
 
     fn lacks(&self, key: &str, allowed: &str) -> SpecError {

@@ -76,11 +76,21 @@ fn errors_name_file_line_key_and_what_is_allowed() {
         (
             "\"48M\"",
             "1.5",
-            "a.toml:4: key `max` is 1.5; allowed: bytes: an integer, or a text such as \"64M\"",
+            "a.toml:4: key `max` is 1.5; allowed: 1M to less than 256T, or \"max\" for no limit; bytes are an integer",
         ),
-        ("\"48M\"", "-5", "a.toml:4: key `max` is -5; \"-5\" is not a number of bytes: it is negative"),
-        ("\"48M\"", "\"48Q\"", "a.toml:4: key `max` is \"48Q\"; \"48Q\" is not a number of bytes"),
-        ("\"48M\"", "4096", "a.toml:4: key `max` is 4096; allowed: at least 1M, or \"max\" for no limit"),
+        ("\"48M\"", "-5", "a.toml:4: key `max` is -5; allowed: 1M to less than 256T, or \"max\""),
+        ("\"48M\"", "\"48Q\"", "a.toml:4: key `max` is \"48Q\"; allowed: 1M to less than 256T"),
+        ("\"48M\"", "4096", "a.toml:4: key `max` is 4096; allowed: 1M to less than 256T, or \"max\""),
+        (
+            "\"48M\"",
+            "18446744073709551615",
+            "a.toml:4: key `max` is 18446744073709551615; allowed: 1M to less than 256T, or \"max\"",
+        ),
+        (
+            "seed = 7",
+            "[[tenants]]",
+            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: max, seconds, seed, tenant",
+        ),
         (
             "name = \"shop\"",
             "",
@@ -153,6 +163,24 @@ fn a_spec_without_tenants_is_refused() {
         let said = Spec::parse("a.toml", text).expect_err(text).to_string();
         assert_eq!(said, expected);
     }
+}
+
+#[test]
+fn the_first_tenant_too_many_is_named() {
+    let tenants = |count: usize| -> String {
+        (0..count).map(|n| format!("[[tenant]]\nname = 't{n}'\nworkload = 'etl'\nscale = 1\n")).collect()
+    };
+    assert_eq!(Spec::parse("a.toml", &tenants(64)).expect("it is sound").tenants.len(), 64);
+    let said = Spec::parse("a.toml", &tenants(66)).expect_err("two too many").to_string();
+    assert_eq!(said, "a.toml:257: key `tenant` stands 66 times; allowed: 1 to 64");
+}
+
+#[test]
+fn the_largest_limit_is_what_a_group_can_count() {
+    let most = (1_u64 << 48) - 1;
+    let spec = Spec::parse("a.toml", &SOUND.replacen("\"48M\"", &most.to_string(), 1)).expect("it is sound");
+    assert_eq!(spec.max_bytes, most);
+    assert!(complaint("\"48M\"", "\"256T\"").contains("less than 256T"));
 }
 
 #[test]
