@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use memgroup::{Charge, Group};
 
 use super::pair::{Mechanism, config, refused};
-use super::pairs::{PAGE_BYTES, cell, windows};
+use super::pairs::{PAGE_BYTES, cell, note_windows};
 use crate::Error;
 use crate::harness::Lab;
 use crate::harness::os::{Mapping, page_bytes};
@@ -130,13 +130,13 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
     let measured = lab.interleave_by(plan, &variants)?;
 
     let title = format!("the seed's loop over 1 MiB, a charge of 4 KiB for each page touched, depth {depth}");
-    let columns =
-        ["a fault", "threads", "accounting", "ns: median (min..p90)", "faults/s, all threads", "windows"];
+    let columns = ["a fault", "threads", "accounting", "ns: median (min..p90)", "faults/s, all threads"];
     let mut table = Table::new(title, columns);
     let clock = lab.clock;
     for ((name, threads, tree, work), measured) in built.iter().zip(&measured) {
         work.end_all()?;
         if let Some(tree) = tree {
+            tree.check_stock(*name == "stock", name)?;
             tree.check_empty()?;
         }
         let rate = measured.ns.map(|ns| per_second(ns, *threads));
@@ -146,7 +146,6 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
             (*name).to_owned(),
             cell(measured.ns),
             figure_or_dash(rate.map(|rate| rate.median)),
-            windows(measured),
         ]);
         let params = params([
             ("loop", work.end.name().into()),
@@ -162,9 +161,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
         let times: Vec<Option<Summary>> = of.iter().map(|one| one.ns).collect();
         note_share(lab, &mut table, first.3.end, first.1, &times);
     }
-    table.note("the seed: 18,425,800 -> 33,177,858 faults in 60 s on 8 CPUs, x1.80. A fault here costs a microsecond or more without");
-    table.note("any accounting, and few CPUs meet at the counters, so x1.80 cannot show; the share can. The seed ran a process on");
-    table.note("each CPU; our threads share an address space and wait for each other when they map, which the second loop does not.");
+    note_windows(&mut table, &measured);
+    table.note("the seed: 18,425,800 -> 33,177,858 faults in 60 s on 8 CPUs, x1.80. A fault here costs a microsecond or more without any accounting, and few CPUs meet at the counters, so x1.80 cannot show; the share can. The seed ran a process on each CPU; our threads share an address space and wait for each other when they map, which the second loop does not.");
     lab.print(&table)
 }
 

@@ -12,8 +12,11 @@ use memgroup_percpu::{PerCpu, SlotSource};
 
 use super::control::{BarePairs, FlatAtomic, FlatPairs, MutexPairs, MutexTree};
 use crate::Error;
-use crate::harness::tree::Tree;
+use crate::harness::tree::{Tree, expect_bytes};
 use crate::harness::window::Work;
+
+/// Misses of a stock that has yet to be filled, in all slots that the threads use.
+const GROWING_MISSES: u64 = 16;
 
 /// Who keeps the account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -106,10 +109,11 @@ impl Spec {
     }
 }
 
-/// A built variant; after its windows it is asked whether its bytes add up.
+/// A built variant; after its windows it is asked whether it was what its name says and its bytes add up, given the
+/// pairs that were made.
 pub(super) struct Built {
     pub(super) work: Arc<dyn Work>,
-    pub(super) check: Box<dyn Fn() -> Result<(), Error>>,
+    pub(super) check: Box<dyn Fn(u64) -> Result<(), Error>>,
 }
 
 impl Spec {
@@ -121,29 +125,74 @@ impl Spec {
                 let tree = Arc::new(Tree::grow(self.config(slots), self.depth, leaf_count)?);
                 let own = leaves.into_iter().map(|range| tree.leaves[range].to_vec()).collect();
                 let work = Arc::new(GroupPairs { own, bytes, statistics });
-                Ok(Built { work, check: Box::new(move || tree.check_empty()) })
+                let (seen, spec) = (Arc::clone(&work), *self);
+                let check = move |pairs| {
+                    spec.check_stock(&tree, pairs)?;
+                    spec.check_root(&tree)?;
+                    seen.statistics.check(2 * pairs * bytes)?;
+                    tree.check_empty()
+                };
+                Ok(Built { work, check: Box::new(check) })
             }
             Mechanism::FlatAtomic => {
                 let work = Arc::new(FlatPairs { counter: FlatAtomic::new(), bytes, statistics });
                 let seen = Arc::clone(&work);
-                Ok(Built { work, check: Box::new(move || empty("the flat counter", seen.counter.usage())) })
+                Ok(Built {
+                    work,
+                    check: Box::new(move |pairs| {
+                        seen.statistics.check(2 * pairs * bytes)?;
+                        empty("the flat counter", seen.counter.usage())
+                    }),
+                })
             }
             Mechanism::Mutex => {
                 let tree = MutexTree::new(self.depth, leaf_count);
                 let work = Arc::new(MutexPairs { tree, leaves, bytes, statistics });
                 let seen = Arc::clone(&work);
-                Ok(Built { work, check: Box::new(move || empty("the mutex tree", seen.tree.usage())) })
+                Ok(Built {
+                    work,
+                    check: Box::new(move |pairs| {
+                        seen.statistics.check(2 * pairs * bytes)?;
+                        empty("the mutex tree", seen.tree.usage())
+                    }),
+                })
             }
             Mechanism::BareSwaps => {
                 let work = Arc::new(BarePairs { counter: FlatAtomic::new(), bytes });
                 let seen = Arc::clone(&work);
-                Ok(Built { work, check: Box::new(move || empty("the bare word", seen.counter.usage())) })
+                Ok(Built { work, check: Box::new(move |_| empty("the bare word", seen.counter.usage())) })
             }
             Mechanism::Nothing => {
                 let work = Arc::new(StatisticsOnly { bytes, statistics });
-                Ok(Built { work, check: Box::new(|| Ok(())) })
+                let seen = Arc::clone(&work);
+                Ok(Built { work, check: Box::new(move |pairs| seen.statistics.check(2 * pairs * bytes)) })
             }
         }
+    }
+
+    /// Without stock there are no hits; with it every pair is a hit or a miss, nearly all hits where one group is charged.
+    fn check_stock(&self, tree: &Tree, pairs: u64) -> Result<(), Error> {
+        let stock = self.mechanism == Mechanism::Stock;
+        let (hits, misses) = tree.check_stock(stock, self.mechanism.name())?;
+        if stock && hits + misses != pairs {
+            return Err(Error::Wrong(format!("{pairs} pairs are {hits} hits and {misses} misses")));
+        }
+        if stock && self.groups == 1 && misses > pairs / 100 + GROWING_MISSES {
+            return Err(Error::Wrong(format!("the stock served {hits} of {pairs} pairs in one group only")));
+        }
+        Ok(())
+    }
+
+    /// A charge that is held counts in the root, or does not where the root is left unaccounted.
+    fn check_root(&self, tree: &Tree) -> Result<(), Error> {
+        let held = tree.leaves[0].try_charge(self.bytes).map_err(refused)?;
+        let right = if self.root_accounted || self.depth == 1 { held.bytes() } else { 0 };
+        expect_bytes(
+            &tree.hierarchy.root(),
+            "usage without stock",
+            tree.hierarchy.root().usage_exact(),
+            right,
+        )
     }
 
     fn config(&self, slots: SlotSource) -> Config {
@@ -188,6 +237,19 @@ impl Statistics {
             // ORDERING: Relaxed; a statistic orders nothing.
             counts.get(self.slots.current()).fetch_add(bytes, Ordering::Relaxed);
         }
+    }
+}
+
+impl Statistics {
+    /// The counts of all slots are what the pairs added, or there are none.
+    fn check(&self, right: u64) -> Result<(), Error> {
+        let Some(counts) = &self.counts else { return Ok(()) };
+        // ORDERING: Relaxed; the windows are over.
+        let sum: u64 = counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        if sum == right {
+            return Ok(());
+        }
+        Err(Error::Wrong(format!("the statistics of the pairs are {sum} bytes, {right} were counted")))
     }
 }
 
@@ -270,7 +332,41 @@ mod tests {
             let spec = Spec { mechanism, groups, crowd: Crowd::SameGroup, statistics: true, ..SPEC };
             let built = spec.build(2, SlotSource::detect()).unwrap();
             assert_eq!(built.work.batch(1, &mut 0, 100).unwrap(), 100);
-            (built.check)().unwrap();
+            (built.check)(100).unwrap();
         }
+    }
+
+    /// The check of what was built for `built` pairs, had it been named `named`.
+    fn check_as(built: Spec, named: Spec) -> Result<(), Error> {
+        let tree = Tree::grow(built.config(SlotSource::detect()), built.depth, 1).unwrap();
+        for _ in 0..1000 {
+            drop(tree.leaves[0].try_charge(built.bytes).unwrap());
+        }
+        named.check_stock(&tree, 1000).and_then(|()| named.check_root(&tree))
+    }
+
+    #[test]
+    fn a_variant_that_is_not_what_its_name_says_is_a_wrong_result() {
+        let stock = Spec { groups: 1, ..SPEC };
+        let no_stock = Spec { mechanism: Mechanism::NoStock, ..stock };
+        let unaccounted = Spec { root_accounted: false, ..stock };
+        for (built, named) in
+            [(stock, no_stock), (no_stock, stock), (stock, unaccounted), (unaccounted, stock)]
+        {
+            assert!(matches!(check_as(built, named), Err(Error::Wrong(_))), "{built:?} as {named:?}");
+            check_as(built, built).unwrap();
+        }
+    }
+
+    #[test]
+    fn pairs_that_were_not_counted_are_a_wrong_result() {
+        for mechanism in [Mechanism::Stock, Mechanism::FlatAtomic, Mechanism::Mutex, Mechanism::Nothing] {
+            let spec = Spec { mechanism, groups: 1, crowd: Crowd::One, statistics: true, ..SPEC };
+            let built = spec.build(1, SlotSource::detect()).unwrap();
+            built.work.batch(0, &mut 0, 100).unwrap();
+            assert!(matches!((built.check)(101), Err(Error::Wrong(_))), "{mechanism:?}");
+        }
+        let uncounted = Statistics::new(true, SlotSource::detect());
+        assert!(matches!(uncounted.check(64), Err(Error::Wrong(_))));
     }
 }

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::harness::Lab;
 use crate::harness::report::{Check, Params, params, ratio};
 use crate::harness::stats::Summary;
-use crate::harness::table::{Table, figure, figure_or_dash};
+use crate::harness::table::{Table, counted, figure, figure_or_dash};
 use crate::harness::window::{Measured, Variant};
 
 pub(super) const PAGE_BYTES: u64 = 4096;
@@ -104,10 +104,12 @@ fn sections(base: Spec, depths: &[usize]) -> Vec<Section> {
         },
         Section {
             title: format!("pair of a page, depth {depth}, groups in turn"),
-            lines: in_turn(&|spec| format!("{}, {} groups", spec.mechanism.name(), spec.groups))
-                .into_iter()
-                .filter(|(_, spec)| spec.mechanism != Mechanism::FlatAtomic)
-                .collect(),
+            lines: in_turn(&|spec| {
+                format!("{}, {}", spec.mechanism.name(), counted(spec.groups as u64, "group"))
+            })
+            .into_iter()
+            .filter(|(_, spec)| spec.mechanism != Mechanism::FlatAtomic)
+            .collect(),
             notes: &["each thread goes round its groups, one pair in each; the flat counter knows no groups"],
         },
         Section {
@@ -143,16 +145,17 @@ fn measure(lab: &mut Lab<'_>, sections: &[Section], threads: usize) -> Result<Re
         })
         .collect();
     let measured = lab.interleave(&variants)?;
-    for built in &built {
-        (built.check)()?;
+    for (built, measured) in built.iter().zip(&measured) {
+        (built.check)(measured.ops)?;
     }
     Ok(specs.into_iter().zip(measured).collect())
 }
 
 fn table(lab: &Lab<'_>, section: &Section, results: &Results, threads: usize) -> Table {
-    let many = format!("{threads} threads, same group");
-    let each = format!("{threads} threads, a group each");
-    let columns = ["ns: median (min..p90)", "1 thread", "TSC cycles", &many, &each, "windows"];
+    let many = format!("{threads}, same group");
+    let each = format!("{threads}, a group each");
+    let columns = ["ns: median (min..p90)", "1 thread", "cycles", &many, &each];
+    let mut windows = Vec::new();
     let mut table = Table::new(section.title.clone(), columns);
     for (name, spec) in &section.lines {
         let of = |crowd| results.get(&Spec { crowd, ..*spec });
@@ -164,9 +167,10 @@ fn table(lab: &Lab<'_>, section: &Section, results: &Results, threads: usize) ->
             figure_or_dash(cycles),
             cell(ns(Crowd::SameGroup)),
             cell(ns(Crowd::GroupEach)),
-            Crowd::ALL.iter().filter_map(|&crowd| Some(windows(of(crowd)?))).collect::<Vec<_>>().join(" "),
         ]);
+        windows.extend(Crowd::ALL.iter().filter_map(|&crowd| of(crowd)));
     }
+    note_windows(&mut table, windows);
     for note in section.notes {
         table.note(*note);
     }
@@ -194,9 +198,15 @@ pub(super) fn cell(ns: Option<Summary>) -> String {
     }
 }
 
-/// Windows counted of windows tried.
-pub(super) fn windows(measured: &Measured) -> String {
-    format!("{}/{}", measured.ns.map_or(0, |ns| ns.count), measured.tried)
+/// How many windows are behind the figures of a table, of how many tried.
+pub(super) fn note_windows<'m>(table: &mut Table, measured: impl IntoIterator<Item = &'m Measured>) {
+    let (counted, tried): (Vec<usize>, Vec<usize>) =
+        measured.into_iter().map(|one| (one.ns.map_or(0, |ns| ns.count), one.tried)).unzip();
+    let range = |of: &[usize]| match (of.iter().min(), of.iter().max()) {
+        (Some(min), Some(max)) if min < max => format!("{min} to {max}"),
+        (min, _) => min.copied().unwrap_or(0).to_string(),
+    };
+    table.note(format!("windows counted for each figure: {} of {} tried", range(&counted), range(&tried)));
 }
 
 fn add_rows(lab: &mut Lab<'_>, results: &Results, threads: usize) {

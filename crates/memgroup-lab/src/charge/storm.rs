@@ -10,7 +10,7 @@ use memgroup::{Charge, Config, Group};
 use memgroup_percpu::SlotSource;
 
 use super::pair::{GroupPairs, refused};
-use super::pairs::{PAGE_BYTES, cell, windows};
+use super::pairs::{PAGE_BYTES, cell, note_windows};
 use crate::Error;
 use crate::harness::Lab;
 use crate::harness::report::params;
@@ -124,7 +124,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
         scene.check()?;
     }
 
-    let columns = ["ns: median (min..p90)", "of a", "threads", "slots", "ns", "TSC cycles", "windows"];
+    let columns = ["ns: median (min..p90)", "of a", "threads", "slots", "ns", "TSC cycles"];
     let mut table = Table::new("a storm of refusals, depth 3", columns);
     let clock = lab.clock;
     for ((name, metric, threads, slots), measured) in labels.iter().zip(&measured) {
@@ -136,12 +136,12 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
             slots.to_string(),
             cell(measured.ns),
             figure_or_dash(cycles),
-            windows(measured),
         ]);
         let params =
             params([("threads", (*threads).into()), ("slots", (*slots).into()), ("depth", 3.into())]);
         lab.report.add_time(&clock, name, params, metric, measured.ns);
     }
+    note_windows(&mut table, &measured);
     table.note("the bystander charges a sibling of the full subtree, under the same root; its row counts its own pairs only");
     lab.print(&table)
 }

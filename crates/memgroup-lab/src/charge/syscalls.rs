@@ -9,7 +9,7 @@ use std::time::Duration;
 use memgroup::Group;
 
 use super::pair::{config, refused};
-use super::pairs::{PAGE_BYTES, cell, windows};
+use super::pairs::{PAGE_BYTES, cell, note_windows};
 use crate::Error;
 use crate::harness::Lab;
 use crate::harness::os::{Mapping, page_bytes, sleep_short};
@@ -96,19 +96,12 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
     let title = format!(
         "seed 000, table 2.4: system calls of one pinned thread, accounting on and off, depth {depth}"
     );
-    let columns = [
-        "ns a call: median (min..p90)",
-        "accounting",
-        "ns",
-        "TSC cycles",
-        "seed: before",
-        "after",
-        "windows",
-    ];
+    let columns = ["ns a call: median (min..p90)", "accounting", "ns", "TSC cycles", "before", "after"];
     let mut table = Table::new(title, columns);
     let clock = lab.clock;
     for ((kind, name, tree, _), measured) in built.iter().zip(&measured) {
         if let Some(tree) = tree {
+            tree.check_stock(*name == "stock", name)?;
             tree.check_empty()?;
         }
         let ns = measured.ns.map(|ns| ns.scaled(1.0 / kind.calls()));
@@ -121,12 +114,12 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
             figure_or_dash(cycles),
             figure_or_dash(before),
             figure_or_dash(after),
-            windows(measured),
         ]);
         let params = params([("loop", kind.name().into()), ("depth", depth.into())]);
         lab.report.add_time(&clock, name, params, "system call", ns);
     }
-    table.note("cycles a system call as the seed counts them: half an mmap + munmap pair. It gives no figure for the idle loop.");
+    note_windows(&mut table, &measured);
+    table.note("before and after: the seed's cycles a system call as the seed counts them: half an mmap + munmap pair. It gives no figure for the idle loop.");
     lab.print(&table)
 }
 

@@ -66,8 +66,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
     }
     let updates = lab.crew.run(1, move |_| updates(slots, rounds)).remove(0);
     line(lab, "statistics update", "mod_objcg_state", updates);
-    table.note("each call alone: the seed's figures include two ordered readings of the counter (tens of cycles), ours leave them out;");
-    table.note("ours include storing a Charge of 16 bytes and reading it back");
+    table.note("each call alone: the seed's figures include two ordered readings of the counter (tens of cycles), ours leave them out; ours include storing a Charge of 16 bytes and reading it back");
     lab.print(&table)?;
     tree.check_empty()
 }

@@ -19,7 +19,7 @@ use crate::harness::Lab;
 use crate::harness::clock;
 use crate::harness::crew::{Crew, Start};
 use crate::harness::report::{Params, params};
-use crate::harness::table::{Table, figure};
+use crate::harness::table::{Table, count, counted, figure};
 use crate::harness::tree::Tree;
 
 const PAGE_BYTES: u64 = 4096;
@@ -155,33 +155,27 @@ fn check_counts(leaf: &Group, before: memgroup::StockStats, halves: [Tally; 2]) 
 }
 
 fn show(lab: &mut Lab<'_>, depth: usize, halves: [Tally; 2], misses: [u64; 2]) -> Result<(), Error> {
-    let columns = [
-        "soak",
-        "calls (charges + uncharges)",
-        "drains",
-        "with bytes",
-        "misses",
-        "pairs > 1 us",
-        "per million",
-        "pairs > 10 us",
-    ];
-    let title = format!("a drainer that never rests, {} chargers, depth {depth}", lab.crew.threads() - 1);
+    let columns = ["soak", "calls", "drains", "with bytes", "misses", "> 1 us", "per million", "> 10 us"];
+    let title = format!(
+        "a drainer that never rests, {}, depth {depth}",
+        counted(lab.crew.threads() as u64 - 1, "charger")
+    );
     let mut table = Table::new(title, columns);
     for ((name, tally), misses) in
         ["drainer at rest", "drainer never rests"].into_iter().zip(halves).zip(misses)
     {
         table.row(vec![
             name.to_owned(),
-            figure(2.0 * tally.pairs as f64),
-            figure(tally.drains as f64),
-            figure(tally.drains_with_bytes as f64),
-            figure(misses as f64),
-            tally.slow.to_string(),
+            count(2 * tally.pairs),
+            count(tally.drains),
+            count(tally.drains_with_bytes),
+            count(misses),
+            count(tally.slow),
             figure(per_million(tally.slow, tally.pairs)),
-            tally.very_slow.to_string(),
+            count(tally.very_slow),
         ]);
         let params: Params = params([("chargers", (lab.crew.threads() - 1).into()), ("depth", depth.into())]);
-        for (metric, count) in [
+        for (metric, value) in [
             ("calls", 2 * tally.pairs),
             ("drains", tally.drains),
             ("drains with bytes", tally.drains_with_bytes),
@@ -189,14 +183,13 @@ fn show(lab: &mut Lab<'_>, depth: usize, halves: [Tally; 2], misses: [u64; 2]) -
             ("pairs over 1 us", tally.slow),
             ("pairs over 10 us", tally.very_slow),
         ] {
-            lab.report.add_count(name, params.clone(), metric, "count", count as f64);
+            lab.report.add_count(name, params.clone(), metric, "count", value as f64);
         }
     }
     table.note(format!(
-        "the seed: 0 contentions in {} calls beside 592 drains, in over 8 hours. It counted a lock found taken; here is no lock on this",
+        "the seed: 0 contentions in {} calls beside 592 drains, in over 8 hours. It counted a lock found taken; here is no lock on this path and a hit is one addition that cannot fail, so slow pairs are counted, beside those of a drainer at rest. A call is a charge or an uncharge; > 1 us and > 10 us count pairs.",
         figure(seed::SOAK_CALLS)
     ));
-    table.note("path and a hit is one addition that cannot fail, so slow pairs are counted, beside those of a drainer at rest.");
     lab.print(&table)
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use memgroup::{Config, Group};
+use memgroup::{Config, Group, StockStats};
 
 use crate::Error;
 use crate::harness::Lab;
@@ -25,6 +25,8 @@ use crate::harness::tree::Tree;
 const PAGE_BYTES: u64 = 4096;
 const PAIRS_A_BATCH: u64 = 64;
 const PERIODS_US: [u64; 3] = [5, 20, 100];
+/// So many drains cannot all have come while the victim was off its CPU with nothing stocked.
+const JUDGED_DRAINS: u64 = 1_000;
 /// The period at which the loss is judged: often enough to show above the noise, and far above any real rate.
 const JUDGED_PERIOD_US: u64 = 5;
 
@@ -59,6 +61,8 @@ struct Seen {
     ticks: u64,
     pairs: u64,
     drains: u64,
+    /// What those drains returned.
+    drained_bytes: u64,
     usage: ThreadUsage,
 }
 
@@ -85,6 +89,7 @@ struct WorkerShared {
     state: AtomicU8,
     closing: AtomicBool,
     drains: AtomicU64,
+    drained_bytes: AtomicU64,
 }
 
 const IDLE: u8 = 0;
@@ -99,8 +104,9 @@ impl WorkerShared {
                 std::thread::park();
                 continue;
             }
-            group.drain();
-            // ORDERING: Relaxed; a count, published by the step.
+            let bytes = group.drain();
+            // ORDERING: Relaxed, both; counts, published by the step.
+            self.drained_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.drains.fetch_add(1, Ordering::Relaxed);
             // Fails when there was another call meanwhile, which the next round answers.
             self.step(WORKING, IDLE);
@@ -154,9 +160,11 @@ impl Worker {
         });
     }
 
-    fn drains(&self) -> u64 {
-        // ORDERING: Relaxed; a count.
-        self.shared.drains.load(Ordering::Relaxed)
+    /// Drains done, and the bytes they returned.
+    fn drained(&self) -> (u64, u64) {
+        // ORDERING: Relaxed; counts.
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        (count(&self.shared.drains), count(&self.shared.drained_bytes))
     }
 }
 
@@ -183,7 +191,7 @@ fn window(
 ) -> Result<Seen, Error> {
     let (start, over, group) = (Start::new(2), AtomicBool::new(false), group.clone());
     let (call, period) = (worker.caller(), beside.period_us().unwrap_or(length_us) * ticks_per_us);
-    let worked_before = worker.drains();
+    let worked_before = worker.drained();
     let mut seen = crew.run(2, move |thread| {
         let begin = start.wait(2 * ticks_per_us);
         if thread == 1 {
@@ -192,7 +200,7 @@ fn window(
             over.store(true, Ordering::Relaxed);
             return seen;
         }
-        let mut drains = 0;
+        let (mut drains, mut drained_bytes) = (0, 0);
         let mut next = begin + period;
         // ORDERING: Relaxed, as the store.
         while !over.load(Ordering::Relaxed) {
@@ -204,18 +212,23 @@ fn window(
             match beside {
                 Beside::Nothing => {}
                 Beside::Drains { .. } => {
-                    group.drain();
+                    drained_bytes += group.drain();
                     drains += 1;
                 }
                 Beside::Wakes { .. } => call(),
             }
         }
-        Ok(Seen { drains, ..Seen::default() })
+        Ok(Seen { drains, drained_bytes, ..Seen::default() })
     });
     let victim = seen.pop().expect("two threads ran")?;
-    let by_drainer = seen.pop().expect("two threads ran")?.drains;
+    let by_drainer = seen.pop().expect("two threads ran")?;
     worker.rest();
-    Ok(Seen { drains: by_drainer + worker.drains() - worked_before, ..victim })
+    let by_worker = worker.drained();
+    Ok(Seen {
+        drains: by_drainer.drains + by_worker.0 - worked_before.0,
+        drained_bytes: by_drainer.drained_bytes + by_worker.1 - worked_before.1,
+        ..victim
+    })
 }
 
 fn pairs_until(group: &Group, deadline: u64) -> Result<Seen, Error> {
@@ -231,6 +244,7 @@ fn pairs_until(group: &Group, deadline: u64) -> Result<Seen, Error> {
                 ticks: now - begin,
                 pairs,
                 drains: 0,
+                drained_bytes: 0,
                 usage: ThreadUsage::now().since(before),
             });
         }
@@ -273,6 +287,7 @@ fn rounds(
 ) -> Result<Vec<Vec<Seen>>, Error> {
     let ticks_per_us = lab.clock.ticks_per_us();
     let mut seen = vec![Vec::new(); kinds.len()];
+    let before = group.stock();
     let mut order: Vec<usize> = (0..kinds.len()).collect();
     for _ in 0..rounds {
         lab.random.shuffle(&mut order);
@@ -280,7 +295,36 @@ fn rounds(
             seen[kind].push(window(&lab.crew, ticks_per_us, length_us, group, worker, kinds[kind])?);
         }
     }
+    check_drained(group, before, kinds, &seen)?;
     Ok(seen)
+}
+
+/// Both ways of draining took bytes where they drained, and what they returned is what the group's statistics say.
+fn check_drained(
+    group: &Group,
+    before: StockStats,
+    kinds: &[Beside],
+    seen: &[Vec<Seen>],
+) -> Result<(), Error> {
+    let (mut returned, path) = (0, group.path());
+    for wakes in [false, true] {
+        let of_way = kinds.iter().zip(seen).filter(|(kind, _)| matches!(kind, Beside::Wakes { .. }) == wakes);
+        let (drains, bytes) = of_way
+            .flat_map(|(_, seen)| seen)
+            .fold((0, 0), |(drains, bytes), seen| (drains + seen.drains, bytes + seen.drained_bytes));
+        if drains >= JUDGED_DRAINS && bytes == 0 {
+            return Err(Error::Wrong(format!("{drains} drains of {path} beside its charger took no byte")));
+        }
+        returned += bytes;
+    }
+    let after = group.stock();
+    let (drains, counted) = (after.drains - before.drains, after.drained_bytes - before.drained_bytes);
+    if counted != returned || (returned > 0 && drains == 0) {
+        return Err(Error::Wrong(format!(
+            "drains of {path} returned {returned} bytes, its statistics say {counted} in {drains} drains"
+        )));
+    }
+    Ok(())
 }
 
 /// Windows in which the kernel took the victim off its CPU count only where that is what is measured.
@@ -290,16 +334,8 @@ fn counted(kind: Beside, seen: &[Seen]) -> Vec<Seen> {
 }
 
 fn show_loss(lab: &mut Lab<'_>, depth: usize, kinds: &[Beside], seen: &[Vec<Seen>]) -> Result<(), Error> {
-    let columns = [
-        "beside the victim",
-        "every us",
-        "victim ns a pair",
-        "ns lost a drain",
-        "min",
-        "p90",
-        "drains",
-        "windows",
-    ];
+    let columns = ["beside the victim", "every us", "ns a pair", "ns lost a drain", "min", "p90", "drains"];
+    let mut windows = Vec::new();
     let mut table = Table::new(format!("what a drain costs its victim, depth {depth}"), columns);
     let clean = counted(Beside::Nothing, &seen[0]);
     let alone =
@@ -321,8 +357,8 @@ fn show_loss(lab: &mut Lab<'_>, depth: usize, kinds: &[Beside], seen: &[Vec<Seen
             of(|ns| ns.min),
             of(|ns| ns.p90),
             counting.iter().map(|seen| seen.drains).sum::<u64>().to_string(),
-            format!("{}/{}", counting.len(), seen.len()),
         ]);
+        windows.push(format!("{}/{}", counting.len(), seen.len()));
         let params = params([("period_us", kind.period_us().into()), ("depth", depth.into())]);
         lab.report.add_time(&clock, kind.name(), params.clone(), "victim's pair", pair);
         lab.report.add_time(&clock, kind.name(), params, "victim's loss a drain", lost);
@@ -333,14 +369,14 @@ fn show_loss(lab: &mut Lab<'_>, depth: usize, kinds: &[Beside], seen: &[Vec<Seen
             lab.report.checks.push(Check::at_most(name, us, 0.5, "us"));
         }
     }
-    table.note("loss: the victim's time beyond its pairs at the pace without drains, over the drains done. At 100 us between drains the");
-    table.note("noise of a window is larger than the loss. Where a worker is woken, switches are part of the cost and windows with them count.");
+    table.note(format!("windows counted of tried, row by row: {}", windows.join(" ")));
+    table.note("loss: the victim's time beyond its pairs at the pace without drains, over the drains done. At 100 us between drains the noise of a window is larger than the loss. Where a worker is woken, switches are part of the cost and windows with them count.");
     lab.print(&table)
 }
 
 fn show_switches(lab: &mut Lab<'_>, kinds: &[Beside], seen: &[Vec<Seen>]) -> Result<(), Error> {
     let columns =
-        ["beside the victim", "every us", "seconds", "drains", "voluntary", "involuntary", "involuntary/s"];
+        ["beside the victim", "every us", "seconds", "drains", "voluntary", "involuntary", "inv./s"];
     let mut table = Table::new("context switches of the pinned victim, drains off and on", columns);
     for (&kind, seen) in kinds.iter().zip(seen) {
         let seconds = lab.clock.ns(seen.iter().map(|seen| seen.ticks as f64).sum()) / 1e9;
@@ -370,9 +406,25 @@ mod tests {
 
     #[test]
     fn the_loss_is_the_time_beyond_the_undisturbed_pace_over_the_drains() {
-        let seen = Seen { ticks: 1200, pairs: 100, drains: 4, usage: ThreadUsage::default() };
+        let seen =
+            Seen { ticks: 1200, pairs: 100, drains: 4, drained_bytes: 0, usage: ThreadUsage::default() };
         assert_eq!(seen.ticks_lost_a_drain(10.0), Some(50.0));
         assert_eq!(Seen { drains: 0, ..seen }.ticks_lost_a_drain(10.0), None);
+    }
+
+    #[test]
+    fn drains_that_take_nothing_or_do_not_add_up_are_wrong_results() {
+        let tree = Tree::grow(Config::new(), 3, 1).unwrap();
+        let (group, kinds) = (&tree.leaves[0], [Beside::Drains { period_us: 5 }]);
+        let before = group.stock();
+        let seen = |drained_bytes| [vec![Seen { drains: JUDGED_DRAINS, drained_bytes, ..Seen::default() }]];
+        let nothing = check_drained(group, before, &kinds, &seen(0)).unwrap_err();
+        assert!(nothing.to_string().contains("took no byte"), "{nothing}");
+        drop(group.try_charge(PAGE_BYTES).unwrap());
+        let bytes = group.drain();
+        check_drained(group, before, &kinds, &seen(bytes)).unwrap();
+        let wrong = check_drained(group, before, &kinds, &seen(bytes + 1)).unwrap_err();
+        assert!(wrong.to_string().contains("its statistics say"), "{wrong}");
     }
 
     #[test]
@@ -384,6 +436,13 @@ mod tests {
             let seen = window(&crew, 2000, 20_000, &tree.leaves[0], &worker, beside).unwrap();
             assert!(seen.pairs > 0);
             assert_eq!(seen.drains > 0, beside != Beside::Nothing, "{beside:?}: {} drains", seen.drains);
+        }
+        for beside in [Beside::Drains { period_us: 5 }, Beside::Wakes { period_us: 5 }] {
+            let takes = |_| {
+                let seen = window(&crew, 2000, 2_000, &tree.leaves[0], &worker, beside).unwrap();
+                seen.drained_bytes > 0
+            };
+            assert!((0..100).any(takes), "{beside:?}: a hundred windows and no byte");
         }
         drop(worker);
         tree.check_empty().unwrap();

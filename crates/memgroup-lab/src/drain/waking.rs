@@ -158,7 +158,7 @@ pub(super) fn run(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<BySlots, E
         "min",
         "p90",
         "ns a slot",
-        "TSC cycles",
+        "cycles",
         "drains",
     ];
     let mut table = Table::new("control: every stock is returned by waking the thread that owns it", columns);
@@ -187,13 +187,10 @@ pub(super) fn run(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<BySlots, E
         lab.report.add_time(&clock, "waking control", params.clone(), "owners called", called);
         lab.report.add_time(&clock, "waking control", params, "whole drain", done);
     }
-    table.note(format!(
-        "owners share {} CPUs, one thread for each slot up to {OWNERS_MAX}; the seed's upstream form called and did not wait:",
-        lab.crew.cpus()
-    ));
     let (upstream, patched) = super::seed::drain_cycles(128).unwrap_or_default();
     table.note(format!(
-        "{} cycles for 128 CPUs, {} when the drainer did it itself",
+        "owners share {} CPUs, one thread for each slot up to {OWNERS_MAX}; the seed's upstream form called and did not wait: {} cycles for 128 CPUs, {} when the drainer did it itself",
+        lab.crew.cpus(),
         figure(upstream),
         figure(patched)
     ));

@@ -12,7 +12,7 @@ use super::clock::{self, Clock};
 use super::crew::{Crew, Start, spin_until};
 use super::stats::Summary;
 
-/// One line of every report.
+/// The heading of every report.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -52,7 +52,7 @@ impl fmt::Display for Machine {
         if let Some(ns) = self.line_transfer_ns {
             write!(f, ", a cache line crosses in {ns:.0} ns")?;
         }
-        write!(f, "; kernel {}; slots: {} ({})", self.kernel, self.slot_source, self.slots)
+        write!(f, "\n         kernel {}; slots: {} ({})", self.kernel, self.slot_source, self.slots)
     }
 }
 

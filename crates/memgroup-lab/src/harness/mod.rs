@@ -129,6 +129,8 @@ impl<'a> Lab<'a> {
     pub(crate) fn close(mut self) -> Result<(), Error> {
         let checks = self.report.checks_table();
         self.print(&checks)?;
+        let verdict = self.report.verdict();
+        self.say(&format!("\n{verdict}"))?;
         match &self.args.json {
             Some(path) => self.report.write_json(path),
             None => Ok(()),

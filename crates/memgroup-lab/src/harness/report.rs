@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::clock::Clock;
 use super::machine::Machine;
 use super::stats::Summary;
-use super::table::{Table, figure, figure_or_dash};
+use super::table::{Table, count, figure, figure_or_dash};
 use crate::Error;
 
 /// What a run of one experiment found.
@@ -69,17 +69,32 @@ pub(crate) struct Check {
     pub(crate) value: Option<f64>,
     pub(crate) goal: String,
     pub(crate) met: bool,
+    /// A count, which is shown without decimals.
+    #[serde(skip)]
+    is_count: bool,
 }
 
 impl Check {
     pub(crate) fn at_most(name: impl Into<String>, value: Option<f64>, most: f64, unit: &str) -> Check {
         let goal = format!("<= {most} {unit}").trim_end().to_owned();
-        Check { name: name.into(), value, goal, met: value.is_some_and(|value| value <= most) }
+        Check {
+            name: name.into(),
+            value,
+            goal,
+            met: value.is_some_and(|value| value <= most),
+            is_count: unit.is_empty(),
+        }
     }
 
     pub(crate) fn at_least(name: impl Into<String>, value: Option<f64>, least: f64, unit: &str) -> Check {
         let goal = format!(">= {least} {unit}").trim_end().to_owned();
-        Check { name: name.into(), value, goal, met: value.is_some_and(|value| value >= least) }
+        Check {
+            name: name.into(),
+            value,
+            goal,
+            met: value.is_some_and(|value| value >= least),
+            is_count: unit.is_empty(),
+        }
     }
 }
 
@@ -150,10 +165,18 @@ impl Report {
                 (false, Some(_)) => "MISSED",
                 (false, None) => "NOT MEASURED",
             };
-            let value = figure_or_dash(check.value);
+            let value = figure_of(check.value, check.is_count);
             table.row(vec![check.name.clone(), value, check.goal.clone(), verdict.to_owned()]);
         }
         table
+    }
+
+    /// One line: how many goals were met, and which were not.
+    pub(crate) fn verdict(&self) -> String {
+        let missed: Vec<&str> =
+            self.checks.iter().filter(|check| !check.met).map(|check| check.name.as_str()).collect();
+        let met = format!("{} of {} met", self.checks.len() - missed.len(), self.checks.len());
+        if missed.is_empty() { met } else { format!("{met}; missed: {}", missed.join("; ")) }
     }
 
     /// Writes the JSON form.
@@ -167,6 +190,13 @@ impl Report {
     }
 }
 
+fn figure_of(value: Option<f64>, is_count: bool) -> String {
+    match value {
+        Some(value) if is_count => count(value as u64),
+        value => figure_or_dash(value),
+    }
+}
+
 impl Seed {
     pub(crate) fn table(&self) -> Table {
         let title = format!("seed {}: {} ({})", self.name, self.title, self.machine);
@@ -176,7 +206,8 @@ impl Seed {
                 (Some(before), Some(after)) if before > 0.0 => format!("x{}", figure(after / before)),
                 _ => String::new(),
             };
-            let cells = [figure_or_dash(one.before), figure_or_dash(one.after), change, one.unit.to_owned()];
+            let value = |value| figure_of(value, one.unit == "count");
+            let cells = [value(one.before), value(one.after), change, one.unit.to_owned()];
             table.row(std::iter::once(one.what.to_owned()).chain(cells).collect());
         }
         table
@@ -246,6 +277,7 @@ mod tests {
     fn a_missed_check_says_so() {
         let text = report().checks_table().render();
         assert!(text.contains("met") && text.contains("NOT MEASURED"), "{text}");
+        assert_eq!(report().verdict(), "1 of 2 met; missed: gain");
     }
 
     #[test]

@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+/// Columns of a terminal that titles and notes stay within, and tables of ordinary figures too.
+const WIDTH: usize = 100;
+
 /// A titled table under construction.
 pub(crate) struct Table {
     title: String,
@@ -30,7 +33,10 @@ impl Table {
         let widths: Vec<usize> = (0..self.rows[0].len())
             .map(|column| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
             .collect();
-        let mut text = format!("{}\n", self.title);
+        let mut text = String::new();
+        for line in wrapped(&self.title, WIDTH) {
+            let _ = writeln!(text, "{line}");
+        }
         for (index, row) in self.rows.iter().enumerate() {
             let line: Vec<String> = row
                 .iter()
@@ -48,11 +54,38 @@ impl Table {
                     writeln!(text, "  {}", "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)));
             }
         }
-        for note in &self.notes {
-            let _ = writeln!(text, "  {note}");
+        for line in self.notes.iter().flat_map(|note| wrapped(note, WIDTH - 2)) {
+            let _ = writeln!(text, "  {line}");
         }
         text
     }
+}
+
+/// A text in lines of at most `width` columns, broken between words.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// A count, in groups of three digits.
+pub(crate) fn count(value: u64) -> String {
+    grouped(value as f64)
+}
+
+/// "1 group", "8 groups".
+pub(crate) fn counted(value: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(value), if value == 1 { "" } else { "s" })
 }
 
 /// A figure with as many digits as it deserves.
@@ -96,6 +129,21 @@ mod tests {
             table.render(),
             "pairs\n  variant     ns\n  --------------\n  stock     5.10\n  no stock   350\n  two threads\n"
         );
+    }
+
+    #[test]
+    fn long_notes_and_titles_are_broken_between_words() {
+        let mut table = Table::new("word ".repeat(30).trim_end(), ["a", "b"]);
+        table.note("word ".repeat(30).trim_end());
+        let text = table.render();
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert_eq!(text.matches("word").count(), 60);
+    }
+
+    #[test]
+    fn counts_have_no_decimals_and_their_nouns_a_number() {
+        assert_eq!([0, 5, 1234].map(count), ["0", "5", "1,234"]);
+        assert_eq!([1, 8].map(|groups| counted(groups, "group")), ["1 group", "8 groups"]);
     }
 
     #[test]

@@ -43,6 +43,24 @@ impl Tree {
         Ok(Tree { hierarchy, parent, leaves })
     }
 
+    /// Without a stock no charge may have been a hit and nothing is prepaid; with it, some were. Returns the hits and
+    /// misses of all leaves.
+    pub(crate) fn check_stock(&self, stock: bool, name: &str) -> Result<(u64, u64), Error> {
+        let (mut hits, mut misses, mut prepaid) = (0, 0, 0);
+        for leaf in &self.leaves {
+            let seen = leaf.stock();
+            hits += seen.hits;
+            misses += seen.misses;
+            prepaid += seen.prepaid_bytes;
+        }
+        if (stock && hits == 0) || (!stock && hits + prepaid > 0) {
+            return Err(Error::Wrong(format!(
+                "the variant \"{name}\" made {hits} hits and holds {prepaid} prepaid bytes"
+            )));
+        }
+        Ok((hits, misses))
+    }
+
     /// Nothing is charged any more: every counter must say so, with the stocks subtracted and with them drained.
     pub(crate) fn check_empty(&self) -> Result<(), Error> {
         let groups = self.hierarchy.groups();

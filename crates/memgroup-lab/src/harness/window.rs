@@ -52,6 +52,8 @@ pub(crate) struct Measured {
     /// None when no window counted.
     pub(crate) ns: Option<Summary>,
     pub(crate) tried: usize,
+    /// Operations done in all windows, those that do not count and the warm-up included.
+    pub(crate) ops: u64,
 }
 
 /// How many windows, and how long.
@@ -74,6 +76,7 @@ struct Series {
     batch_ops: u64,
     samples: Vec<f64>,
     tried: usize,
+    ops: u64,
 }
 
 /// Measures all variants, interleaved. A variant's own warm-up window comes first and counts for nothing.
@@ -86,11 +89,8 @@ pub(crate) fn interleave(
 ) -> Result<Vec<Measured>, Error> {
     let mut series = Vec::with_capacity(variants.len());
     for variant in variants {
-        series.push(Series {
-            batch_ops: warm_up(crew, clock, plan, variant)?,
-            samples: Vec::new(),
-            tried: 0,
-        });
+        let (batch_ops, ops) = warm_up(crew, clock, plan, variant)?;
+        series.push(Series { batch_ops, samples: Vec::new(), tried: 0, ops });
     }
     let mut order: Vec<usize> = (0..variants.len()).collect();
     for _ in 0..plan.rounds * TRIES_PER_ROUND {
@@ -99,21 +99,25 @@ pub(crate) fn interleave(
             let (variant, one) = (&variants[index], &mut series[index]);
             if one.samples.len() < plan.rounds {
                 one.tried += 1;
-                one.samples.extend(window(crew, clock, plan.window_us, variant, one.batch_ops)?.counted);
+                let result = window(crew, clock, plan.window_us, variant, one.batch_ops)?;
+                one.ops += result.ops;
+                one.samples.extend(result.counted);
             }
         }
     }
-    Ok(series.iter().map(|one| Measured { ns: Summary::of(&one.samples), tried: one.tried }).collect())
+    let measured = |one: &Series| Measured { ns: Summary::of(&one.samples), tried: one.tried, ops: one.ops };
+    Ok(series.iter().map(measured).collect())
 }
 
-/// Warms what the variant touches and sizes its batches.
-fn warm_up(crew: &Crew, clock: &Clock, plan: Plan, variant: &Variant) -> Result<u64, Error> {
+/// Warms what the variant touches and sizes its batches; their size, and the operations done.
+fn warm_up(crew: &Crew, clock: &Clock, plan: Plan, variant: &Variant) -> Result<(u64, u64), Error> {
     let first = window(crew, clock, plan.window_us, variant, 16)?;
-    Ok(((BATCH_NS / first.ns_rough.max(0.1)) as u64).clamp(1, BATCH_OPS_MAX))
+    Ok((((BATCH_NS / first.ns_rough.max(0.1)) as u64).clamp(1, BATCH_OPS_MAX), first.ops))
 }
 
 struct WindowResult {
     ns_rough: f64,
+    ops: u64,
     counted: Option<f64>,
 }
 
@@ -130,8 +134,13 @@ fn window(
         crew.run(variant.threads, move |thread| part(&*work, &start, thread, batch_ops, lead, length));
     let parts = parts.into_iter().collect::<Result<Vec<Part>, Error>>()?;
     let ns = clock.ns(ticks_per_op(&parts[..variant.counted]));
-    let counts = parts.iter().all(|part| part.undisturbed) && overlap(&parts) > OVERLAP_LEAST;
-    Ok(WindowResult { ns_rough: ns, counted: counts.then_some(ns) })
+    let ops = parts.iter().map(|part| part.ops).sum();
+    Ok(WindowResult { ns_rough: ns, ops, counted: counts(&parts).then_some(ns) })
+}
+
+/// Whether a window of these parts counts (I1).
+fn counts(parts: &[Part]) -> bool {
+    parts.iter().all(|part| part.undisturbed) && overlap(parts) > OVERLAP_LEAST
 }
 
 fn part(
@@ -194,6 +203,37 @@ mod tests {
     }
 
     #[test]
+    fn a_disturbed_window_and_one_whose_parts_do_not_overlap_are_not_counted() {
+        let good = spanning(0, 100, 1);
+        assert!(counts(&[good]) && counts(&[good, good]));
+        assert!(!counts(&[Part { undisturbed: false, ..good }]));
+        assert!(!counts(&[good, Part { undisturbed: false, ..good }]));
+        assert!(counts(&[good, spanning(4, 100, 1)]));
+        assert!(!counts(&[good, spanning(5, 100, 1)]), "95 % is not more than 95 %");
+        assert!(!counts(&[spanning(0, 10, 1), spanning(20, 30, 1)]));
+    }
+
+    /// Thread 1 is in its batch long after thread 0 has ended.
+    struct Late;
+
+    impl Work for Late {
+        fn batch(&self, thread: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
+            std::thread::sleep(Duration::from_millis(1 + 20 * thread as u64));
+            Ok(count)
+        }
+    }
+
+    #[test]
+    fn a_window_that_one_thread_ends_late_is_tried_again_and_never_counted() {
+        let (crew, clock) = (Crew::start(2).unwrap(), Clock::calibrate(Duration::from_millis(2)));
+        let plan = Plan { rounds: 1, window_us: 100 };
+        let variants = [Variant::of(Arc::new(Late), 2)];
+        let measured = interleave(&crew, &clock, plan, &variants, &mut Random::new(7)).unwrap();
+        assert!(measured[0].ns.is_none());
+        assert_eq!(measured[0].tried, TRIES_PER_ROUND);
+    }
+
+    #[test]
     fn time_per_operation_is_what_each_thread_sees() {
         assert_eq!(ticks_per_op(&[spanning(0, 100, 10)]), 10.0);
         assert_eq!(ticks_per_op(&[spanning(0, 100, 10), spanning(0, 100, 30)]), 5.0);
@@ -232,6 +272,7 @@ mod tests {
     fn every_variant_is_tried_and_does_work() {
         let (measured, done) = measure(false).unwrap();
         assert!(done > 0);
+        assert_eq!(measured.iter().map(|one| one.ops).sum::<u64>(), done, "every operation is reported");
         for one in measured {
             assert!((3..=9).contains(&one.tried));
             assert!(one.ns.is_none_or(|ns| ns.median > 0.0 && ns.count <= 3));
