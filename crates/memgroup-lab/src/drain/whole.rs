@@ -98,7 +98,6 @@ pub(super) fn run(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<BySlots, E
         }
     }
     let results: Results = samples.into_iter().map(|(key, samples)| (key, Summary::of(&samples))).collect();
-    check_cold(&results)?;
     show(lab, depth, slot_counts, &results)?;
     let medians = slot_counts.iter().map(|&slots| {
         (slots, results.get(&(State::RemoteDirty, slots)).copied().flatten().map(|ns| ns.median))
@@ -218,20 +217,20 @@ fn keep(counted: &mut Vec<u64>, drain: usize, before: ThreadUsage, ticks: u64) {
 }
 
 /// Drains of lines that lie in no cache take far longer than of lines that do; else the caches were not emptied. Judged
-/// where there are lines enough to show it, and drains.
-fn check_cold(results: &Results) -> Result<(), Error> {
+/// where there are lines enough to show it, and drains. A matter of time, so it is said and fails nothing.
+fn doubt_of_cold(results: &Results) -> Option<String> {
     for (&(_, slots), cold) in results.iter().filter(|((state, _), _)| *state == State::Cold) {
         let hot = results.get(&(State::Hot, slots)).copied().flatten();
         let (Some(cold), Some(hot)) = (*cold, hot) else { continue };
         let judged = slots >= JUDGED_SLOTS && cold.count.min(hot.count) >= JUDGED_DRAINS;
         if judged && cold.median < COLD_OVER_HOT_LEAST * hot.median {
-            return Err(Error::Wrong(format!(
-                "cold drains of {slots} slots take {:.0} ns, hot ones {:.0}: the caches were not emptied",
+            return Some(format!(
+                "cold drains of {slots} slots take {:.0} ns, hot ones {:.0}: the caches were not emptied, do not use these rows",
                 cold.median, hot.median
-            )));
+            ));
         }
     }
-    Ok(())
+    None
 }
 
 fn show(lab: &mut Lab<'_>, depth: usize, slot_counts: &[usize], results: &Results) -> Result<(), Error> {
@@ -283,6 +282,9 @@ fn show(lab: &mut Lab<'_>, depth: usize, slot_counts: &[usize], results: &Result
     table.note(format!("remote-dirty over bare swaps (slots): {}", over_bare.collect::<Vec<_>>().join(", ")));
     table.note("before and after: the seed's cycles for as many CPUs, upstream and patched");
     table.note("bare swaps: one for each of as many plain words that the other CPU has just written, without engine and counters: what this machine takes for the lines themselves; prefetched: each line is asked for, to be written, 16 slots ahead");
+    if let Some(doubt) = doubt_of_cold(results) {
+        table.note(doubt);
+    }
     table.note("remote-dirty: the other CPU has just charged and uncharged in every slot; cold: twice the largest cache was read in between, so the code is cold too; empty: nothing to drain. Slots are memory that one other CPU wrote, not so many CPUs: lines that come from other sockets cost several times more.");
     lab.print(&table)
 }
@@ -292,15 +294,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cold_drains_as_fast_as_hot_ones_are_a_wrong_result() {
+    fn cold_drains_as_fast_as_hot_ones_are_doubted() {
         let check = |slots, cold, count| {
             let ns = |median| Some(Summary { median, min: median, p90: median, count });
-            check_cold(&[((State::Hot, slots), ns(100.0)), ((State::Cold, slots), ns(cold))].into())
+            doubt_of_cold(&[((State::Hot, slots), ns(100.0)), ((State::Cold, slots), ns(cold))].into())
         };
-        check(128, 900.0, 10).unwrap();
-        let error = check(128, 110.0, 10).unwrap_err();
-        assert!(error.to_string().contains("were not emptied"), "{error}");
-        check(2, 110.0, 10).unwrap();
-        check(128, 110.0, 9).unwrap();
+        assert_eq!(check(128, 900.0, 10), None);
+        assert!(check(128, 110.0, 10).unwrap().contains("were not emptied"));
+        assert_eq!(check(2, 110.0, 10), None);
+        assert_eq!(check(128, 110.0, 9), None);
     }
 }
