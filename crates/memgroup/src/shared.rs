@@ -2,12 +2,13 @@
 //!
 //! A `Shared` is made once and never freed, so that a charge, a handle and a thread's scope can point to their node without a
 //! reference count. When the last handle of a hierarchy is gone and the last byte released, it waits in a pool for the
-//! next hierarchy of the same configuration; what a process keeps is bounded by the hierarchies it had at one time.
+//! next hierarchy of the same configuration; what a process keeps is bounded by the hierarchies it had at
+//! one time of each configuration.
 //!
 //! - I1. A node's address never changes; its place in the table is its `GroupId`.
 //! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; what is still charged keeps
 //!   them dying until it is released.
-//! - E1. Lock order: the tree lock, then nothing. No user's code runs under it, and no I/O: who waits for it, a refused charge
+//! - E1. Lock order: the tree lock, then the pool's, then nothing. No user's code runs under it, and no I/O: who waits for it, a refused charge
 //!   inside somebody's allocator too, waits for bounded steps of the engine only.
 
 use std::sync::OnceLock;
