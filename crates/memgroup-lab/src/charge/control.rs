@@ -28,6 +28,7 @@ impl FlatAtomic {
         if before + bytes <= self.max {
             return true;
         }
+        // ORDERING: Relaxed; the control is a bare sum that publishes nothing.
         self.usage.fetch_sub(bytes, Ordering::Relaxed);
         false
     }
@@ -40,6 +41,7 @@ impl FlatAtomic {
     /// Adds by compare-and-swap, as a word that must be looked at before it is changed has to.
     #[inline]
     fn swap_in(&self, bytes: u64) {
+        // ORDERING: Relaxed; the compare-and-swap decides.
         let mut now = self.usage.load(Ordering::Relaxed);
         // ORDERING: AcqRel and Relaxed, as a stock's; here nothing hangs on it but the time.
         while let Err(newer) =

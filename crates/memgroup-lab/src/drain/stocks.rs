@@ -71,6 +71,7 @@ impl Stocks {
             if ahead > 0 && slot + ahead < self.slots {
                 prefetch_to_write(self.bare.get(slot + ahead));
             }
+            // ORDERING: Relaxed; bare words that publish nothing.
             bytes += self.bare.get(slot).swap(0, Ordering::Relaxed);
         }
         (clock::now_ordered() - begin, bytes)

@@ -10,12 +10,13 @@ use super::drain;
 use super::word::Word;
 use crate::config::Config;
 use crate::error::ChargeErrorKind;
+use crate::group::GroupId;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
 use crate::shared::Shared;
 use memgroup_percpu::SlotSource;
-use memgroup_sync::atomic::Ordering;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
 
 const UNIT: u64 = 1024;
 
@@ -44,12 +45,24 @@ fn drain_all(node: &'static Node) -> u64 {
     drain::group(node)
 }
 
+/// At rest: what is reserved of the budget is what the stocks' caps say.
+fn assert_reserves_are_caps(shared: &'static Shared) {
+    // ORDERING: Relaxed; at rest, after the joins.
+    let cap = |cell: &AtomicU64| Word(cell.load(Ordering::Relaxed)).cap();
+    let nodes = || (0..shared.places()).filter_map(|at| shared.node(GroupId(at)));
+    for (slot, reserved) in shared.budget.reserved().enumerate() {
+        assert_eq!(reserved, nodes().map(|node| cap(node.stock.get(slot))).sum::<u64>(), "slot {slot}");
+    }
+}
+
 /// At rest, with nothing charged: usage is what is prepaid, and a drain brings it to zero.
 fn assert_conserved(node: &'static Node) {
+    assert_reserves_are_caps(node.shared);
     assert_eq!(node.counter.usage(), prepaid(node));
     drain_all(node);
     assert_eq!((node.counter.usage(), prepaid(node)), (0, 0));
     for slot in 0..node.stock.slots() {
+        // ORDERING: Relaxed; at rest, after the joins.
         let word = Word(node.stock.get(slot).load(Ordering::Relaxed));
         assert!(!word.is_pending() && word.bytes() == 0);
     }
@@ -107,8 +120,6 @@ fn an_eviction_and_a_charge_conserve() {
         budget::visit(group, 0);
         budget::visit(group, 0);
         user.join().unwrap();
-        let reserved: u64 = group.shared.budget.reserved().sum();
-        assert_eq!(reserved, Word(group.stock.get(0).load(Ordering::Relaxed)).cap());
         assert_conserved(group);
     });
 }
@@ -129,6 +140,7 @@ fn an_undone_attempt_leaves_the_stock_within_its_cap() {
         group.uncharge_at(0, UNIT);
         group.uncharge_at(0, UNIT);
         large.join().unwrap();
+        // ORDERING: Relaxed; at rest, after the join.
         let word = Word(group.stock.get(0).load(Ordering::Relaxed));
         assert!(word.prepaid() <= word.cap(), "{} bytes in a stock of cap {}", word.prepaid(), word.cap());
         group.uncharge_at(0, 8 * UNIT);
@@ -370,6 +382,27 @@ fn what_an_attempt_hides_is_returned_by_it() {
 fn an_undone_attempt_that_ignores_the_mark_is_caught() {
     mutation::with(Mutation::UndoneAttemptIgnoresClosed, || {
         explore(a_removal_while_an_attempt_hides_the_stock)
+    });
+}
+
+#[test]
+fn an_overflow_under_way_is_waited_for_by_removal() {
+    explore(|| {
+        let source = SlotSource::virtual_slots(1).unwrap();
+        let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
+        let shared = Shared::obtain(config.stock_budget_bytes(2 * UNIT).checked().unwrap());
+        let group = shared.create(shared.root(), "group").unwrap();
+        for _ in 0..3 {
+            group.charge_at(0, UNIT).unwrap();
+        }
+        group.uncharge_at(0, UNIT);
+        // All that is live goes at once, most of it past the stock. It may be the last of the group, and does not look.
+        let freeing = thread::spawn(move || group.uncharge_at(0, 2 * UNIT));
+        shared.remove(group).unwrap();
+        group.unpin();
+        freeing.join().unwrap();
+        assert_eq!(shared.tree.lock().in_use(), 1, "the group was never released");
+        assert_reserves_are_caps(shared);
     });
 }
 
