@@ -19,6 +19,7 @@ use crate::harness::tree::{Tree, child, expect_bytes, limit};
 use crate::harness::window::{Variant, Work};
 
 const FULL_BYTES: u64 = 1 << 20;
+const MANY_LEAVES: usize = 1_000;
 
 /// Charges to a group that is full: all are refused.
 struct Storm {
@@ -64,9 +65,9 @@ struct Scene {
 }
 
 impl Scene {
-    /// root ── parent ── leaf, the limit at the leaf or at its parent; the bystander is a child of the root.
-    fn set(slots: SlotSource, limit_at_parent: bool) -> Result<Scene, Error> {
-        let tree = Tree::grow(Config::new().slots(slots), 3, 1)?;
+    /// root ── parent ── leaves, the limit at one leaf or at the parent of all; the bystander is a child of the root.
+    fn set(slots: SlotSource, limit_at_parent: bool, leaves: usize) -> Result<Scene, Error> {
+        let tree = Tree::grow(Config::new().slots(slots), 3, leaves)?;
         let leaf = tree.leaves[0].clone();
         let refusing = if limit_at_parent { tree.parent.clone() } else { leaf.clone() };
         limit(&refusing, FULL_BYTES)?;
@@ -101,20 +102,28 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
     let many = SlotSource::virtual_slots(128).map_err(|error| Error::setup("128 virtual slots", error))?;
     let mut scenes = Vec::new();
     let mut variants = Vec::new();
-    let mut labels: Vec<(String, &'static str, usize, usize)> = Vec::new();
-    for (slots, at_parent) in [(lab.slots, false), (lab.slots, true), (many, true)] {
-        let scene = Scene::set(slots, at_parent)?;
+    let mut labels: Vec<(String, &'static str, usize, usize, usize)> = Vec::new();
+    let scenes_wanted =
+        [(lab.slots, false, 1), (lab.slots, true, 1), (lab.slots, true, MANY_LEAVES), (many, true, 1)];
+    for (slots, at_parent, leaves) in scenes_wanted {
+        let scene = Scene::set(slots, at_parent, leaves)?;
         let place = if at_parent { "refused by the parent" } else { "refused by the leaf" };
         for crowd in if threads > 1 { vec![1, threads] } else { vec![1] } {
             variants.push(Variant::of(scene.storm.clone(), crowd));
-            labels.push((place.to_owned(), "refusal", crowd, slots.slots()));
+            labels.push((place.to_owned(), "refusal", crowd, slots.slots(), leaves));
         }
-        if at_parent {
+        if at_parent && leaves == 1 {
             variants.push(Variant::of(scene.beside(slots, false), 1));
-            labels.push(("bystander alone".to_owned(), "pair", 1, slots.slots()));
+            labels.push(("bystander alone".to_owned(), "pair", 1, slots.slots(), leaves));
             if threads > 1 {
                 variants.push(Variant { counted: 1, ..Variant::of(scene.beside(slots, true), threads) });
-                labels.push(("bystander beside the storm".to_owned(), "pair", threads, slots.slots()));
+                labels.push((
+                    "bystander beside the storm".to_owned(),
+                    "pair",
+                    threads,
+                    slots.slots(),
+                    leaves,
+                ));
             }
         }
         scenes.push(scene);
@@ -124,24 +133,32 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
         scene.check()?;
     }
 
-    let columns = ["ns: median (min..p90)", "of a", "threads", "slots", "ns", "TSC cycles"];
+    let columns = ["ns: median (min..p90)", "of a", "threads", "slots", "leaves", "ns", "TSC cycles"];
     let mut table = Table::new("a storm of refusals, depth 3", columns);
     let clock = lab.clock;
-    for ((name, metric, threads, slots), measured) in labels.iter().zip(&measured) {
+    for ((name, metric, threads, slots, leaves), measured) in labels.iter().zip(&measured) {
         let cycles = measured.ns.and_then(|ns| clock.cycles(ns.median));
         table.row(vec![
             name.clone(),
             (*metric).to_owned(),
             threads.to_string(),
             slots.to_string(),
+            leaves.to_string(),
             cell(measured.ns),
             figure_or_dash(cycles),
         ]);
-        let params =
-            params([("threads", (*threads).into()), ("slots", (*slots).into()), ("depth", 3.into())]);
+        let params = params([
+            ("threads", (*threads).into()),
+            ("slots", (*slots).into()),
+            ("leaves", (*leaves).into()),
+            ("depth", 3.into()),
+        ]);
         lab.report.add_time(&clock, name, params, metric, measured.ns);
     }
     note_windows(&mut table, &measured);
+    table.note(
+        "leaves: groups below the parent; one that refuses sweeps all that are below it, idle ones too",
+    );
     table.note("the bystander charges a sibling of the full subtree, under the same root; its row counts its own pairs only");
     lab.print(&table)
 }
