@@ -1,4 +1,4 @@
-//! Atomics, locks and threads of memgroup: the standard library's, or [loom]'s for model checking.
+//! Atomics, locks, threads and grace periods of memgroup: the standard library's, or [loom]'s for model checking.
 //!
 //! Every crate of memgroup that shares memory between threads takes its primitives from here, so that one and
 //! the same source is what ships and what the model checker explores.
@@ -13,6 +13,7 @@
 //! | [`global!`] | a plain `static` | `loom::lazy_static!`, made anew in each execution |
 //! | [`CachePadded`] | the same in both | the same in both |
 //! | [`interleave::point`] | nothing, or a yield with `--cfg memgroup_yields` | nothing |
+//! | [`grace`] | read sections entered by a store or a swap | by a swap |
 //! | `model`, `loom` | absent | `loom::model`, the crate `loom` |
 //!
 //! What is *not* here stays the standard library's in both builds: `Arc`, `OnceLock`, `Instant`. loom does not
@@ -39,12 +40,12 @@
 //!
 //! [loom]: https://docs.rs/loom
 
-#![forbid(unsafe_code)]
-
 pub mod atomic;
 mod cache_padded;
+pub mod grace;
 pub mod interleave;
 mod macros;
+mod mutation;
 mod mutex;
 pub mod spin;
 pub mod thread;

@@ -1,0 +1,114 @@
+//! What was retired and may not be used again yet.
+//!
+//! - I1. Items lie in the order of their epochs, which `tag` draws from one clock, so those whose grace period is over are
+//!   the first ones.
+//! - I2. `bytes` is the sum over the items, and at most `bytes_max`.
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+use std::collections::VecDeque;
+
+use super::barrier;
+use super::epoch::{self, Epoch};
+
+struct Item<T> {
+    epoch: Epoch,
+    bytes: usize,
+    // Dropping could free what a section still reads; who takes the item out decides.
+    value: ManuallyDrop<T>,
+}
+
+/// Items that were unlinked and wait for the end of their grace period.
+///
+/// It is bounded in bytes, so that a section that does not end costs no more than that: above the bound
+/// [`retire`](Self::retire) hands the item back. Items that are still in it when it is dropped are leaked: their grace
+/// period may not be over.
+///
+/// ```
+/// # #[cfg(not(memgroup_loom))] {
+/// use memgroup_sync::grace::{self, Form, Limbo};
+///
+/// let mut limbo = Limbo::new(1 << 20);
+/// limbo.retire("a page", 4096).unwrap();
+/// assert_eq!(limbo.reclaim(|_| unreachable!()), 0, "its grace period has not begun");
+/// grace::synchronize(Form::Quiet);
+/// assert_eq!(limbo.reclaim(|page| assert_eq!(page, "a page")), 1);
+/// # }
+/// ```
+pub struct Limbo<T> {
+    items: VecDeque<Item<T>>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl<T> Limbo<T> {
+    /// An empty one that takes up to `bytes_max`.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        // Whoever retires will want grace periods: from here on sections have their best form.
+        barrier::report();
+        Self { items: VecDeque::new(), bytes: 0, bytes_max }
+    }
+
+    /// Takes what the caller has unlinked *before* this call, with its size.
+    ///
+    /// # Errors
+    ///
+    /// The item, if it would bring the total above the bound.
+    pub fn retire(&mut self, item: T, bytes: usize) -> Result<(), T> {
+        match self.bytes.checked_add(bytes) {
+            Some(total) if total <= self.bytes_max => self.bytes = total,
+            _ => return Err(item),
+        }
+        self.items.push_back(Item { epoch: epoch::tag(), bytes, value: ManuallyDrop::new(item) });
+        Ok(())
+    }
+
+    /// Hands every item whose grace period is over to `reuse`, the oldest first, and counts them. Never waits.
+    pub fn reclaim(&mut self, mut reuse: impl FnMut(T)) -> usize {
+        let completed = epoch::completed();
+        let mut reclaimed = 0;
+        while self.items.front().is_some_and(|item| item.epoch <= completed) {
+            let Some(item) = self.items.pop_front() else { break };
+            self.bytes -= item.bytes;
+            reclaimed += 1;
+            reuse(ManuallyDrop::into_inner(item.value));
+        }
+        reclaimed
+    }
+
+    /// The bytes in it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The bytes it takes at most.
+    #[must_use]
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// The items in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+impl<T> fmt::Debug for Limbo<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { items, bytes, bytes_max } = self;
+        f.debug_struct("Limbo")
+            .field("items", &items.len())
+            .field("bytes", bytes)
+            .field("bytes_max", bytes_max)
+            .finish()
+    }
+}

@@ -1,0 +1,35 @@
+#![doc = include_str!("../../docs/grace.md")]
+
+mod barrier;
+mod epoch;
+mod limbo;
+#[cfg(all(test, target_os = "linux", not(any(miri, memgroup_loom))))]
+mod litmus;
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+mod membarrier;
+mod reader;
+mod registry;
+mod report;
+mod stall;
+mod wait;
+
+use reader::Evidence;
+
+pub use barrier::{VARIABLE, report};
+pub use epoch::{Epoch, tag};
+pub use limbo::Limbo;
+pub use reader::{Section, enter};
+pub use report::{GraceError, GraceReport};
+pub use stall::{Stalled, Staller, stallers};
+pub use wait::{synchronize, synchronize_until};
+
+/// At whose expense a grace period is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// No running thread is interrupted; the caller waits 8 to 24 ms. Should that barrier fail one day, the expedited one is
+    /// made instead.
+    Quiet,
+    /// Running threads may be interrupted for some microseconds; the caller waits as long.
+    Expedited,
+}

@@ -1,0 +1,133 @@
+//! Where the records are.
+//!
+//! ```text
+//!   FIRST (static, 64 records) ──next──▶ block (System, 64) ──next──▶ .. ──▶ null
+//! ```
+//!
+//! - I1. Blocks are never freed and never move, so a record is `&'static`. Records are used again by later threads: there
+//!   are as many blocks as the most threads that ever had a record at one time need.
+//! - I2. Blocks come from `System`, not from the global allocator, which may be the caller.
+//! - E1. append → scan: read-modify-writes on `next`. One of the two is first: either the scan sees the block, or the
+//!   thread that appended it sees what was unlinked before the scan.
+
+#![allow(unsafe_code)]
+
+use super::reader::Reader;
+
+/// Records in a block.
+#[cfg(not(memgroup_loom))]
+const RECORDS: usize = 64;
+#[cfg(memgroup_loom)]
+const RECORDS: usize = 4;
+
+struct Block {
+    readers: [Reader; RECORDS],
+    #[cfg(not(memgroup_loom))]
+    next: core::sync::atomic::AtomicPtr<Block>,
+}
+
+crate::global! {
+    static FIRST: Block = Block::new();
+}
+
+#[cfg(not(memgroup_loom))]
+impl Block {
+    const fn new() -> Self {
+        Self {
+            readers: [const { Reader::new() }; RECORDS],
+            next: core::sync::atomic::AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// The block after this one.
+    fn next(&self) -> Option<&'static Self> {
+        use crate::atomic::Ordering;
+        use core::ptr::null_mut;
+        // ORDERING: AcqRel, Acquire; pairs with the exchange in `append` (E1). By a load the scan could miss a block
+        // whose first section misses the unlink. Acquire also shows the block's words.
+        let next =
+            match self.next.compare_exchange(null_mut(), null_mut(), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(next) | Err(next) => next,
+            };
+        // SAFETY: null, or a block that `append` published and nobody frees (I1).
+        unsafe { next.as_ref() }
+    }
+
+    /// The block after this one, made if there is none.
+    #[cold]
+    fn append(&self) -> &'static Self {
+        use crate::atomic::Ordering;
+        use core::ptr::null_mut;
+        use std::alloc::{GlobalAlloc, Layout, System, handle_alloc_error};
+
+        const LAYOUT: Layout = Layout::new::<Block>();
+        // SAFETY: the layout's size is not zero.
+        let made = unsafe { System.alloc_zeroed(LAYOUT) }.cast::<Self>();
+        if made.is_null() {
+            handle_alloc_error(LAYOUT);
+        }
+        // ORDERING: AcqRel, Acquire; pairs with `next` (E1). Release shows the zeroed words to who finds the block.
+        let block = match self.next.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => made,
+            Err(others) => {
+                // SAFETY: allocated above with this layout, and published to nobody.
+                unsafe { System.dealloc(made.cast(), LAYOUT) };
+                others
+            }
+        };
+        // SAFETY: published and never freed (I1); zeros are a valid block: atomics and a null pointer.
+        unsafe { &*block }
+    }
+}
+
+#[cfg(memgroup_loom)]
+impl Block {
+    fn new() -> Self {
+        Self { readers: core::array::from_fn(|_| Reader::new()) }
+    }
+
+    fn next(&self) -> Option<&'static Self> {
+        None
+    }
+
+    fn append(&self) -> &'static Self {
+        panic!("a model has at most {RECORDS} threads with records")
+    }
+}
+
+fn first() -> &'static Block {
+    &FIRST
+}
+
+/// A record that was free and is now the calling thread's.
+pub(super) fn claim() -> &'static Reader {
+    let owner = thread_id();
+    let mut block = first();
+    loop {
+        if let Some(reader) = block.readers.iter().find(|reader| reader.claim(owner)) {
+            return reader;
+        }
+        block = block.next().unwrap_or_else(|| block.append());
+    }
+}
+
+/// Every record, free or not.
+pub(super) fn readers() -> impl Iterator<Item = &'static Reader> {
+    core::iter::successors(Some(first()), |block| block.next()).flat_map(|block| &block.readers)
+}
+
+/// The number by which the system knows the calling thread, never 0.
+#[cfg(all(target_os = "linux", not(any(miri, memgroup_loom))))]
+fn thread_id() -> u32 {
+    // SAFETY: takes no argument and cannot fail.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
+/// Some number other than 0: the system's is not known here.
+#[cfg(not(all(target_os = "linux", not(any(miri, memgroup_loom)))))]
+fn thread_id() -> u32 {
+    use core::sync::atomic::{AtomicU32, Ordering};
+    static DRAWN: AtomicU32 = AtomicU32::new(0);
+    // ORDERING: Relaxed; only the number matters.
+    DRAWN.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1
+}

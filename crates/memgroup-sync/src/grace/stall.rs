@@ -1,0 +1,159 @@
+//! Who holds a grace period up, and for how long.
+//!
+//! A section does not look at a clock. Its beginning is noted by the writers that find it in their way: an epoch that
+//! the clock has left stands in a word for one section only, so as long as it stands there it is the same.
+//!
+//! - B1. The time is a lower bound: it counts from when a writer first had to wait for the section, or from the first call
+//!   of [`stallers`] during it.
+
+use core::fmt;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use super::epoch::{self, ACTIVE, Epoch};
+use super::reader::Reader;
+use super::registry;
+use crate::Mutex;
+use crate::atomic::Ordering;
+
+crate::global! {
+    static NOTES: Mutex<()> = Mutex::new(());
+}
+
+/// A thread in a section that a writer waits for, or might.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Staller {
+    thread_id: u32,
+    held: Duration,
+    unproven: bool,
+}
+
+impl Staller {
+    /// The system's number of the thread that began the section; it may have ended since, if the section was forgotten.
+    #[must_use]
+    pub fn thread_id(&self) -> u32 {
+        self.thread_id
+    }
+
+    /// For how long at least.
+    #[must_use]
+    pub fn held(&self) -> Duration {
+        self.held
+    }
+
+    /// Whether the thread is waited for although no section is seen on it: the barrier is lost, and until it enters a
+    /// section again or ends it might be in one.
+    #[must_use]
+    pub fn is_unproven(&self) -> bool {
+        self.unproven
+    }
+
+    /// The name of the thread, read now; `None` if it has ended, or the system does not tell.
+    #[must_use]
+    pub fn thread_name(&self) -> Option<String> {
+        let comm = std::fs::read_to_string(format!("/proc/self/task/{}/comm", self.thread_id)).ok()?;
+        Some(comm.trim_end().to_owned())
+    }
+}
+
+impl fmt::Display for Staller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "thread {}", self.thread_id)?;
+        if let Some(name) = self.thread_name() {
+            write!(f, " ({name})")?;
+        }
+        if self.unproven {
+            return f.write_str(" has not entered a section since the barrier was lost");
+        }
+        write!(f, " in a section for {:?} or more", self.held)
+    }
+}
+
+/// A grace period did not end in time. Printed, it names the threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    waited: Duration,
+    stallers: Vec<Staller>,
+}
+
+impl Stalled {
+    pub(super) fn since(begun: Instant, target: Epoch) -> Self {
+        Self { waited: begun.elapsed(), stallers: stallers_before(target) }
+    }
+
+    /// For how long it was waited.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// The threads still waited for when the wait was given up. Empty if the last one left just then, or if the time
+    /// went to the barrier of another caller.
+    #[must_use]
+    pub fn stallers(&self) -> &[Staller] {
+        &self.stallers
+    }
+}
+
+impl fmt::Display for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "end a grace period within {:?}", self.waited)?;
+        let mut separator = ": ";
+        for staller in &self.stallers {
+            write!(f, "{separator}{staller}")?;
+            separator = ", ";
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Stalled {}
+
+/// The threads known to have been in one section for longer than `longer_than`, the longest first.
+///
+/// A section is known from the first call during it, or from when a writer had to wait for it.
+#[must_use]
+pub fn stallers(longer_than: Duration) -> Vec<Staller> {
+    // The clock moves, so that sections begun after this call are told from those before it.
+    let mut found = stallers_before(epoch::tag());
+    found.retain(|staller| !staller.unproven && staller.held >= longer_than);
+    found
+}
+
+fn stallers_before(target: Epoch) -> Vec<Staller> {
+    let lost = epoch::barrier_lost();
+    let mut found: Vec<_> = registry::readers().filter_map(|reader| staller(reader, target, lost)).collect();
+    found.sort_by_key(|staller| core::cmp::Reverse(staller.held));
+    found
+}
+
+fn staller(reader: &Reader, target: Epoch, lost: Option<Epoch>) -> Option<Staller> {
+    // ORDERING: Acquire; the owner read below is the one that wrote the word, or a later one.
+    let word = reader.word.load(Ordering::Acquire);
+    // ORDERING: Relaxed; a number for people.
+    let thread_id = reader.owner.load(Ordering::Relaxed);
+    // ORDERING: Relaxed; as above, the scan is what decides.
+    let proven = |since: Epoch| reader.swapped.load(Ordering::Relaxed) >= since.0;
+    let unproven = word == 0 && thread_id != 0 && lost.is_some_and(|since| !proven(since));
+    let in_section = word != 0 && word < target.0;
+    (unproven || in_section).then(|| Staller { thread_id, held: note(reader, word), unproven })
+}
+
+/// Notes that a writer waits for the section with this word; since when that has been noted.
+pub(super) fn note(reader: &Reader, word: u64) -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let now = START.get_or_init(Instant::now).elapsed();
+    // No section's word is ACTIVE alone; it stands for the wait for a proof.
+    let word = word.max(ACTIVE);
+    let _noting = NOTES.lock();
+    // ORDERING: Relaxed; notes are read and written under the lock.
+    if reader.noted_word.load(Ordering::Relaxed) != word {
+        // ORDERING: Relaxed, as above.
+        reader.noted_word.store(word, Ordering::Relaxed);
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        // ORDERING: Relaxed, as above.
+        reader.noted_at.store(nanos, Ordering::Relaxed);
+    }
+    // ORDERING: Relaxed, as above.
+    now.saturating_sub(Duration::from_nanos(reader.noted_at.load(Ordering::Relaxed)))
+}

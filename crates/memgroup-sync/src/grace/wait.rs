@@ -1,0 +1,167 @@
+//! Waiting for a grace period.
+//!
+//! ```text
+//!   synchronize:  ticket = tag() ─▶ turn ─▶ target = tag() ─▶ barrier ─▶ look at each record ─▶ COMPLETED = target
+//!                                    │
+//!                                    └─ COMPLETED ≥ ticket meanwhile: done, by the grace period of another
+//! ```
+//!
+//! - I1. One scan a form is under way at a time; the others wait for it, and the next one serves all who waited. A call
+//!   waits for two scans of its form at most.
+//! - I2. No lock is held that a reader takes: readers take none.
+
+use std::time::{Duration, Instant};
+
+use super::barrier::barrier;
+use super::epoch::{self, Epoch};
+use super::reader::{self, Found, Reader};
+use super::registry;
+use super::stall::{self, Stalled};
+use super::{Evidence, Form};
+use crate::mutation::{Mutation, active};
+use crate::{Mutex, interleave, spin};
+
+crate::global! {
+    static QUIET_TURN: Mutex<()> = Mutex::new(());
+}
+
+crate::global! {
+    static EXPEDITED_TURN: Mutex<()> = Mutex::new(());
+}
+
+/// Waits until every section that was begun before the call is over.
+///
+/// What was unlinked before it is seen by no section afterwards, and may be used again. Calls of several threads share
+/// grace periods.
+///
+/// # Panics
+///
+/// In a section of the calling thread, for which it would wait for ever.
+pub fn synchronize(form: Form) {
+    assert!(!reader::inside(), "failed to wait for a grace period: this thread is in a section");
+    let waited = wait(form, &mut Pause::new(None));
+    debug_assert!(waited.is_ok(), "without a deadline it ends by success only");
+}
+
+/// As [`synchronize`], but gives up at `deadline`, or at once in a section of the calling thread.
+///
+/// The barrier itself is not broken off: the quiet one takes 8 to 24 ms.
+///
+/// # Errors
+///
+/// [`Stalled`] names the threads whose sections were waited for.
+pub fn synchronize_until(form: Form, deadline: Instant) -> Result<(), Stalled> {
+    let begun = Instant::now();
+    let deadline = if reader::inside() { begun } else { deadline };
+    wait(form, &mut Pause::new(Some(deadline))).map_err(|Overdue(target)| Stalled::since(begun, target))
+}
+
+/// The deadline came before the end of this epoch's grace period.
+struct Overdue(Epoch);
+
+fn wait(form: Form, pause: &mut Pause) -> Result<(), Overdue> {
+    let ticket = epoch::tag();
+    let turn: &Mutex<()> = match form {
+        Form::Quiet => &QUIET_TURN,
+        Form::Expedited => &EXPEDITED_TURN,
+    };
+    let mut followed = false;
+    loop {
+        interleave::point();
+        if ticket.is_over() || (followed && active(Mutation::FollowerTakesAnyGracePeriod)) {
+            return Ok(());
+        }
+        if let Some(_turn) = turn.try_lock() {
+            return if ticket.is_over() { Ok(()) } else { lead(form, pause) };
+        }
+        followed = true;
+        pause.wait(ticket)?;
+    }
+}
+
+/// One grace period, for all who took their tickets before it.
+fn lead(form: Form, pause: &mut Pause) -> Result<(), Overdue> {
+    let target = epoch::tag();
+    if active(Mutation::CompletedBeforeScan) {
+        epoch::complete(target);
+    }
+    let evidence = barrier(form);
+    interleave::point();
+    pause.rest();
+    scan(target, evidence, pause)?;
+    epoch::complete(target);
+    Ok(())
+}
+
+/// Waits until no section that was begun before `target` is in force.
+fn scan(target: Epoch, evidence: Evidence, pause: &mut Pause) -> Result<(), Overdue> {
+    registry::readers().try_for_each(|reader| outlast(reader, target, evidence, pause))
+}
+
+/// Waits until no section that was begun before `target` is in force on the record.
+fn outlast(reader: &Reader, target: Epoch, evidence: Evidence, pause: &mut Pause) -> Result<(), Overdue> {
+    loop {
+        let word = match reader.look(target, evidence) {
+            Found::Nothing => return Ok(()),
+            Found::Section(word) => word,
+            Found::Unproven => 0,
+        };
+        // Loads until the word changes: an exchange each time would take the line from the reader. A load does not
+        // decide; the look above does.
+        while reader.still_holds(word) {
+            if pause.is_long() {
+                stall::note(reader, word);
+            }
+            pause.wait(target)?;
+            if word == 0 {
+                break;
+            }
+        }
+    }
+}
+
+/// The pauses of one wait: spins, yields, then sleeps of up to a millisecond.
+struct Pause {
+    spin: spin::Wait,
+    yields: u32,
+    sleep: Duration,
+    deadline: Option<Instant>,
+}
+
+impl Pause {
+    const YIELDS: u32 = 20;
+    const SLEEP_MIN: Duration = Duration::from_micros(50);
+    const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+    fn new(deadline: Option<Instant>) -> Self {
+        Self { spin: spin::Wait::new(), yields: 0, sleep: Self::SLEEP_MIN, deadline }
+    }
+
+    /// Forgets how long it has been, for another thing to wait for.
+    fn rest(&mut self) {
+        *self = Self::new(self.deadline);
+    }
+
+    /// Whether the next pause is a sleep.
+    fn is_long(&self) -> bool {
+        cfg!(not(memgroup_loom)) && self.yields >= Self::YIELDS
+    }
+
+    fn wait(&mut self, target: Epoch) -> Result<(), Overdue> {
+        let left = match self.deadline {
+            None => Self::SLEEP_MAX,
+            Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+        };
+        if left.is_zero() {
+            return Err(Overdue(target));
+        }
+        if self.is_long() {
+            std::thread::sleep(self.sleep.min(left));
+            self.sleep = (self.sleep * 2).min(Self::SLEEP_MAX);
+        } else {
+            self.yields += u32::from(self.spin.yields_next());
+            self.spin.wait();
+        }
+        Ok(())
+    }
+}
