@@ -1,26 +1,38 @@
 //! The backing of [`PerCpu`](crate::PerCpu) under loom, whose atomics are not bytes: one boxed slice an object.
 
+use crate::arena::Arena;
+use crate::out_of_memory::OutOfMemory;
 use crate::percpu::slot_out_of_range;
 use crate::value::PerCpuValue;
 
 pub(crate) struct Copies<T> {
     copies: Box<[T]>,
+    arena: &'static Arena,
 }
 
 impl<T: PerCpuValue> Copies<T> {
-    /// Always `Some`: the signature is that of the other backing.
-    pub(crate) fn new(slots: u32) -> Option<Self> {
-        Some(Self { copies: (0..slots).map(|_| T::zero()).collect() })
+    /// Never fails: the signature is that of the other backing.
+    pub(crate) fn new(arena: &'static Arena) -> Result<Self, OutOfMemory> {
+        Ok(Self { copies: (0..arena.slots()).map(|_| T::zero()).collect(), arena })
     }
 
+    /// Admits no slot: a boxed copy costs the same whether its slot runs or not, and models are spared the word.
     pub(crate) fn get(&self, slot: usize) -> &T {
         self.copies.get(slot).unwrap_or_else(|| slot_out_of_range(slot, self.copies.len()))
+    }
+
+    pub(crate) fn is_admitted(&self, slot: usize) -> bool {
+        slot < self.copies.len()
     }
 
     pub(crate) fn prefetch_write(&self, _slot: usize) {}
 
     pub(crate) fn slots(&self) -> usize {
         self.copies.len()
+    }
+
+    pub(crate) fn arena(&self) -> &'static Arena {
+        self.arena
     }
 }
 

@@ -1,28 +1,57 @@
 #![doc = include_str!("../README.md")]
 
+pub mod additive;
+mod arena;
+mod bits;
+mod block;
 #[cfg(memgroup_loom)]
 mod boxed;
+#[cfg(test)]
+mod check;
+mod chunk;
+mod chunks;
+mod counters;
 mod cpus;
+mod decay;
+mod depopulate;
 mod detect;
 mod error;
+mod evacuate;
+mod hints;
+mod lists;
 mod number;
+mod os;
+mod out_of_memory;
+mod owners;
+mod page;
 mod percpu;
 #[cfg(not(memgroup_loom))]
-mod pool;
-#[cfg(not(memgroup_loom))]
 mod raw;
+mod record;
 mod rseq;
 #[cfg(not(memgroup_loom))]
 mod selftest;
+mod shared;
+mod slot_set;
 mod source;
-#[cfg(not(memgroup_loom))]
-mod spans;
 mod spec;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
 mod value;
 
+pub use arena::{Arena, ArenaConfig, ArenaStats};
+pub use block::Wait;
+pub use counters::{CounterId, Counters, CountersMaintained, NoCounter};
+pub use depopulate::Depopulated;
 pub use detect::{SlotReport, VARIABLE};
 pub use error::SlotError;
 pub use number::{VirtualGuard, pin_virtual};
-pub use percpu::{OutOfMemory, PerCpu};
+#[cfg(any(test, feature = "inject"))]
+pub use os::{Call, inject};
+pub use out_of_memory::{ArenaError, OutOfMemory};
+pub use page::PageSize;
+pub use percpu::PerCpu;
+pub use record::{Access, Early, Fresh, Reclaimed, Record, Records, Relocation, Unlinked};
+pub use slot_set::SlotSet;
 pub use source::SlotSource;
 pub use value::PerCpuValue;

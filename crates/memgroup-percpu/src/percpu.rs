@@ -2,22 +2,23 @@
 
 use core::fmt;
 
+use crate::arena::Arena;
 #[cfg(memgroup_loom)]
 use crate::boxed::Copies;
+use crate::out_of_memory::OutOfMemory;
 #[cfg(not(memgroup_loom))]
 use crate::raw::Copies;
+pub(crate) use crate::slot_set::SLOTS_MAX;
 use crate::value::PerCpuValue;
-
-/// The most slots a [`PerCpu`] can have.
-pub(crate) const SLOTS_MAX: usize = 8192;
 
 /// One object with a copy of its own for each slot, all zero at birth.
 ///
 /// Copies of different slots never share a cache line, nor a pair of lines that are fetched together. Copies of
 /// different objects on the *same* slot lie densely: the words of eight groups fill one line of that slot. Memory of a
-/// slot that is never touched is never backed by a page.
+/// slot that never ran is never backed by a page: [`get`](Self::get) *admits* its slot, and the arena leaves all others
+/// alone.
 ///
-/// The handle is two words. [`get`](Self::get) computes an address and touches nothing else.
+/// The handle is two words. [`get`](Self::get) looks the slot up in the arena's set, one load, and computes an address.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -37,8 +38,8 @@ pub struct PerCpu<T: PerCpuValue> {
 impl<T: PerCpuValue> PerCpu<T> {
     /// An object with `slots` copies, each zero.
     ///
-    /// Takes a lock that all objects of the process share; a system call where no memory is left over from before.
-    /// `T` larger than 64 KiB, or aligned to more than 128 bytes, does not compile.
+    /// Takes the lock of the process's arena for this slot count ([`Arena::shared`]); a system call where no memory is left
+    /// over from before. `T` larger than 64 KiB, or aligned to more than 4096 bytes, does not compile.
     ///
     /// # Panics
     ///
@@ -60,11 +61,19 @@ impl<T: PerCpuValue> PerCpu<T> {
     ///
     /// If `slots` is 0 or more than 8192.
     pub fn try_new(slots: usize) -> Result<Self, OutOfMemory> {
-        assert!(
-            (1..=SLOTS_MAX).contains(&slots),
-            "a per-slot object needs from 1 to {SLOTS_MAX} slots, not {slots}"
-        );
-        Ok(Self { copies: Copies::new(slots as u32).ok_or(OutOfMemory { slots })? })
+        match Arena::shared(slots) {
+            Ok(arena) => Self::try_new_in(arena),
+            Err(_) => panic!("a per-slot object needs from 1 to {SLOTS_MAX} slots, not {slots}"),
+        }
+    }
+
+    /// As [`try_new`](Self::try_new), in an arena of the caller's, which lives as long as the process.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`] as above.
+    pub fn try_new_in(arena: &'static Arena) -> Result<Self, OutOfMemory> {
+        Ok(Self { copies: Copies::new(arena)? })
     }
 
     /// The copy of `slot`.
@@ -86,9 +95,23 @@ impl<T: PerCpuValue> PerCpu<T> {
         self.copies.prefetch_write(slot);
     }
 
-    /// All copies, in the order of their slots.
+    /// All copies, in the order of their slots. Admits every slot, since a copy may be written through what it returns;
+    /// who wants to read only takes [`admitted`](Self::admitted).
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> + DoubleEndedIterator {
         (0..self.slots()).map(|slot| self.copies.get(slot))
+    }
+
+    /// The copies of the slots that were admitted so far, with their slots. All others are zero.
+    pub fn admitted(&self) -> impl Iterator<Item = (usize, &T)> {
+        (0..self.slots())
+            .filter(|&slot| self.copies.is_admitted(slot))
+            .map(|slot| (slot, self.copies.get(slot)))
+    }
+
+    /// The arena it lies in.
+    #[must_use]
+    pub fn arena(&self) -> &'static Arena {
+        self.copies.arena()
     }
 
     /// How many copies there are.
@@ -100,24 +123,11 @@ impl<T: PerCpuValue> PerCpu<T> {
 }
 
 impl<T: PerCpuValue + fmt::Debug> fmt::Debug for PerCpu<T> {
+    /// The copies of the slots that ran, by slot; the others are left alone.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
+        f.debug_map().entries(self.admitted()).finish()
     }
 }
-
-/// The system refused memory for another chunk. Printed, it completes the phrase "failed to ...".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemory {
-    slots: usize,
-}
-
-impl fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "map memory for per-slot objects of {} slots: the system refused it", self.slots)
-    }
-}
-
-impl core::error::Error for OutOfMemory {}
 
 #[cold]
 #[inline(never)]
@@ -131,7 +141,6 @@ pub(crate) fn slot_out_of_range(slot: usize, slots: usize) -> ! {
 mod tests {
     use super::*;
     use crate::SlotSource;
-    use crate::pool::STRIDE_BYTES;
     use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
     use proptest::prelude::{Strategy, any, prop_oneof, proptest};
 
@@ -145,7 +154,10 @@ mod tests {
     fn copies_are_a_stride_apart_that_is_no_power_of_two() {
         let object = PerCpu::<AtomicU64>::new(128);
         for slot in 1..128 {
-            assert_eq!(address(object.get(slot)) - address(object.get(slot - 1)), STRIDE_BYTES);
+            assert_eq!(
+                address(object.get(slot)) - address(object.get(slot - 1)),
+                object.arena().stride_bytes()
+            );
         }
         let sets: std::collections::BTreeSet<_> =
             object.iter().map(|copy| address(copy) / LINE_BYTES % 64).collect();

@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use memgroup_percpu::SlotSource;
+use core::time::Duration;
+
+use memgroup_percpu::{ArenaError, OutOfMemory, PageSize, SlotSource};
 
 use crate::stock::word::LARGEST_CAP;
 
@@ -10,6 +12,9 @@ use crate::stock::word::LARGEST_CAP;
 const DEPTH_LARGEST: u32 = 256;
 /// The most groups a hierarchy may be configured for.
 const GROUPS_LARGEST: u32 = 1 << 24;
+
+/// The most counters a group may have.
+const COUNTERS_LARGEST: u32 = 4000;
 
 /// How to make a [`Hierarchy`](crate::Hierarchy); checked by `Hierarchy::new`.
 ///
@@ -28,6 +33,14 @@ pub struct Config {
     pub(crate) stock_cap_bytes: u64,
     pub(crate) stock_budget_bytes: u64,
     pub(crate) account_root: bool,
+    pub(crate) counters: u32,
+    pub(crate) page_size: PageSize,
+    pub(crate) float_bytes: u64,
+    pub(crate) decay: Duration,
+    pub(crate) depopulate: bool,
+    pub(crate) relocate: bool,
+    pub(crate) maintain_on_removal: bool,
+    pub(crate) demote_after: Option<Duration>,
 }
 
 impl Default for Config {
@@ -52,6 +65,14 @@ impl Config {
             stock_cap_bytes: 256 << 10,
             stock_budget_bytes: 8 << 20,
             account_root: true,
+            counters: 0,
+            page_size: PageSize::of_system(),
+            float_bytes: 1 << 20,
+            decay: Duration::from_secs(10),
+            depopulate: true,
+            relocate: true,
+            maintain_on_removal: true,
+            demote_after: None,
         }
     }
 
@@ -95,8 +116,55 @@ impl Config {
         Config { account_root, ..self }
     }
 
+    /// How many counters each group has, for [`Group::add`](crate::Group::add); 0 to 4,000. Each takes 8 bytes on each slot that is used.
+    #[must_use]
+    pub fn counters(self, counters: u32) -> Config {
+        Config { counters, ..self }
+    }
+
+    /// The granule in which per-CPU memory is populated and given back: the system's page unless told otherwise.
+    #[must_use]
+    pub fn page_size(self, page_size: PageSize) -> Config {
+        Config { page_size, ..self }
+    }
+
+    /// Per-CPU memory without a live byte that may stay for groups to come, in bytes over all slots; of it, what was not
+    /// needed for `decay` goes back too.
+    #[must_use]
+    pub fn float(self, bytes: u64, decay: Duration) -> Config {
+        Config { float_bytes: bytes, decay, ..self }
+    }
+
+    /// Whether per-CPU memory goes back to the system before the hierarchy ends.
+    #[must_use]
+    pub fn depopulate(self, depopulate: bool) -> Config {
+        Config { depopulate, ..self }
+    }
+
+    /// Whether records move while they are in use, so that pages become free that a few groups would pin.
+    #[must_use]
+    pub fn relocate(self, relocate: bool) -> Config {
+        Config { relocate, ..self }
+    }
+
+    /// Whether a removal does a pass of [`maintain`](crate::Hierarchy::maintain) when as much as half of the live records lies idle.
+    /// Such a removal waits for a grace period, some 10 to 20 ms; without, only `maintain` gives back.
+    #[must_use]
+    pub fn maintain_on_removal(self, on_removal: bool) -> Config {
+        Config { maintain_on_removal: on_removal, ..self }
+    }
+
+    /// After how long without a charge, an uncharge or a count a group gives its per-CPU memory up until it is touched again;
+    /// `None`: never. `maintain` looks, so it takes at least two of its passes.
+    #[must_use]
+    pub fn demote_after(self, idle: Option<Duration>) -> Config {
+        Config { demote_after: idle, ..self }
+    }
+
     pub(crate) fn checked(self) -> Result<Config, ConfigError> {
-        let out_of_range = |setting, value, allowed| Err(ConfigError { setting, value, allowed });
+        let out_of_range = |setting, value, allowed| {
+            Err(ConfigError { reason: Reason::OutOfRange { setting, value, allowed } })
+        };
         if !(1..=GROUPS_LARGEST).contains(&self.groups_max) {
             return out_of_range("groups_max", self.groups_max.into(), "1 to 16,777,216");
         }
@@ -105,6 +173,9 @@ impl Config {
         }
         if self.stock_cap_bytes > LARGEST_CAP {
             return out_of_range("stock_cap_bytes", self.stock_cap_bytes, "0 to 8 MiB");
+        }
+        if self.counters > COUNTERS_LARGEST {
+            return out_of_range("counters", self.counters.into(), "0 to 4,000");
         }
         Ok(self)
     }
@@ -115,17 +186,40 @@ impl Config {
     }
 }
 
-/// A setting of [`Config`] that is out of its range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a hierarchy was not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    setting: &'static str,
-    value: u64,
-    allowed: &'static str,
+    reason: Reason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reason {
+    OutOfRange { setting: &'static str, value: u64, allowed: &'static str },
+    Arena(ArenaError),
+    OutOfMemory(OutOfMemory),
+}
+
+impl From<ArenaError> for ConfigError {
+    fn from(error: ArenaError) -> ConfigError {
+        ConfigError { reason: Reason::Arena(error) }
+    }
+}
+
+impl From<OutOfMemory> for ConfigError {
+    fn from(error: OutOfMemory) -> ConfigError {
+        ConfigError { reason: Reason::OutOfMemory(error) }
+    }
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}; allowed: {}", self.setting, self.value, self.allowed)
+        match &self.reason {
+            Reason::OutOfRange { setting, value, allowed } => {
+                write!(f, "{setting} is {value}; allowed: {allowed}")
+            }
+            Reason::Arena(error) => error.fmt(f),
+            Reason::OutOfMemory(error) => write!(f, "make the root group: {error}"),
+        }
     }
 }
 

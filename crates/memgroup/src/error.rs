@@ -186,6 +186,13 @@ pub enum GroupError {
         /// The bound.
         depth_max: u32,
     },
+    /// The system refuses memory for the group's per-CPU words.
+    OutOfMemory {
+        /// Its path.
+        path: String,
+        /// Bytes it would have needed over all slots.
+        bytes: u64,
+    },
     /// The hierarchy holds as many groups as `Config::groups_max` allows, removed ones that still
     /// hold bytes or have handles included.
     TooMany {
@@ -222,6 +229,11 @@ impl fmt::Display for GroupError {
             GroupError::TooDeep { path, depth_max } => {
                 write!(f, "group {path} would be deeper than {depth_max} levels below the root")
             }
+            GroupError::OutOfMemory { path, bytes } => write!(
+                f,
+                "group {path} needs {bytes} bytes of per-CPU memory and the system refuses them; remove groups, or raise \
+                 the process's limit"
+            ),
             GroupError::TooMany { groups_max } => write!(
                 f,
                 "the hierarchy holds {groups_max} groups already, its bound; removed groups count until their last \

@@ -4,6 +4,7 @@ use core::fmt;
 
 use crate::chain;
 use crate::charge::Charge;
+use crate::counts;
 use crate::error::{ChargeError, GroupError};
 use crate::limit::LimitError;
 use crate::node::Node;
@@ -208,6 +209,34 @@ impl Group {
     pub fn stock(&self) -> StockStats {
         let (prepaid_bytes, attempts) = drain::peek(self.node);
         self.node.stats.read(attempts, prepaid_bytes)
+    }
+
+    /// Adds to one of the group's own counters ([`Config::counters`](crate::Config::counters)); for this group alone, not for those above.
+    /// One atomic addition in this thread's slot, whatever other threads do.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new().counters(2))?;
+    /// let tenant = hierarchy.create("/tenant")?;
+    /// tenant.add(1, 512);
+    /// tenant.add(1, -12);
+    /// assert_eq!((tenant.sum(0), tenant.sum(1)), (0, 500));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// When there is no such counter.
+    #[inline]
+    pub fn add(&self, counter: u32, delta: i64) {
+        counts::add(self.node, counter, delta);
+    }
+
+    /// The sum of a counter over all slots: exact when nobody adds. Takes the tree lock.
+    ///
+    /// # Panics
+    /// When there is no such counter.
+    pub fn sum(&self, counter: u32) -> i64 {
+        counts::sum(self.node, counter)
     }
 
     /// Bytes that could be charged now, over all levels; a hint, old as soon as it is read.

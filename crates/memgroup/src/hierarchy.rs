@@ -1,12 +1,15 @@
 //! Hierarchy: the tree as its users see it.
 
 use core::fmt;
+use core::ops::Range;
 use std::time::Instant;
 
 use crate::charge::Charge;
 use crate::config::{Config, ConfigError};
 use crate::error::{ChargeError, GroupError};
 use crate::group::{Group, GroupId};
+use crate::maintenance::{self, Maintained, Maintenance};
+use crate::memory::PerCpuStats;
 use crate::node::Node;
 use crate::scope;
 use crate::shared::Shared;
@@ -52,7 +55,7 @@ impl Hierarchy {
     /// # Errors
     /// A setting of `config` is out of its range.
     pub fn new(config: Config) -> Result<Hierarchy, ConfigError> {
-        Ok(Hierarchy { shared: Shared::obtain(config.checked()?) })
+        Ok(Hierarchy { shared: Shared::obtain(config.checked()?)? })
     }
 
     /// What the hierarchy was made with.
@@ -102,6 +105,26 @@ impl Hierarchy {
     /// Bytes that stocks have reserved of their slots' budgets now, slot by slot; what is prepaid in a slot never exceeds it.
     pub fn stock_reserved_bytes(&self) -> Vec<u64> {
         self.shared.budget.reserved().collect()
+    }
+
+    /// Gives per-CPU memory back to the system that groups need no more: see [`Maintenance`]. For a thread with some time, now and
+    /// then; removals do a part of it themselves. One pass at a time: a second caller waits for the first.
+    ///
+    /// No charge waits for it: locks are held for at most 64 pages' worth of records at a time, and grace periods are waited for without
+    /// any. No count and no charge is lost by what moves.
+    pub fn maintain(&self, what: Maintenance) -> Maintained {
+        let _turn = self.shared.maintaining.lock();
+        maintenance::pass(self.shared, what)
+    }
+
+    /// What the groups' per-CPU memory amounts to; asks the system, about a nanosecond a page.
+    pub fn percpu(&self) -> PerCpuStats {
+        self.shared.memory.stats()
+    }
+
+    /// Where the per-CPU memory is mapped, to be found in the system's own reports (`/proc/self/smaps`).
+    pub fn percpu_ranges(&self) -> Vec<Range<usize>> {
+        self.shared.memory.ranges()
     }
 
     /// The group that has this id now, if it is online or dying. Ids of groups that were released are given to new ones.

@@ -5,21 +5,25 @@ mod chain;
 mod charge;
 mod config;
 mod counter;
+mod counts;
 mod error;
 mod group;
 mod hierarchy;
 mod limit;
+mod maintenance;
+mod memory;
 mod mutation;
 mod name;
 mod node;
 mod overrun;
 mod refusal;
+mod residence;
 pub mod scope;
 mod shared;
 mod stock;
 mod tree;
 
-pub use memgroup_percpu::SlotSource;
+pub use memgroup_percpu::{PageSize, SlotSource};
 
 pub use charge::Charge;
 pub use config::{Config, ConfigError};
@@ -27,6 +31,8 @@ pub use error::{ChargeError, ChargeErrorKind, GroupError};
 pub use group::{Group, GroupId, Overdraft};
 pub use hierarchy::{Dying, Hierarchy};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
+pub use maintenance::{Maintained, Maintenance};
+pub use memory::PerCpuStats;
 pub use scope::Scope;
 pub use stock::StockStats;
 

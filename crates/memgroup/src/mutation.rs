@@ -23,6 +23,8 @@ pub(crate) enum Mutation {
     OverrunLeavesStocksOpen,
     /// Removal leaves the stocks of the group open.
     RemovalLeavesStocksOpen,
+    /// A record moves while its stocks are open.
+    MoveLeavesStocksOpen,
 }
 
 #[cfg(not(memgroup_loom))]

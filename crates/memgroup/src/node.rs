@@ -6,13 +6,18 @@
 //! [`Charge`](crate::Charge) needs no reference count: its bytes are the reference. A charge of zero bytes counts as a
 //! handle instead.
 //!
+//! A node's per-CPU words are not in the node: they are a record that it points to, which moves, goes when the group is idle
+//! and comes back when it is touched (`maintenance`). A place that waits for its next group keeps its record.
+//!
 //! - I1. usage > 0, or handles > 0, or online ⇒ the node is not released.
 //! - I2. `up` changes only while the node is free.
 //! - I3. In an offline group usage rises, and handles are made from nothing, only under the tree lock.
+//! - I4. `record` and `cold` are linked and unlinked under the tree lock only. Without a record a group has no stock: charges
+//!   are exact, and its counts are in `cold`.
 
-use memgroup_percpu::{PerCpu, SlotSource};
+use memgroup_percpu::{Record, SlotSource};
 use memgroup_sync::CachePadded;
-use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicU32, Ordering};
 
 use crate::chain::{self, Until};
 use crate::counter::Counter;
@@ -20,27 +25,16 @@ use crate::error::ChargeError;
 use crate::group::GroupId;
 use crate::overrun;
 use crate::shared::Shared;
-use crate::stock::word::{self, Word};
-use crate::stock::{self, StockCounts};
+use crate::stock::{self, Stock, StockCounts};
 
 /// No group above that is charged too.
 pub(crate) const TOP: GroupId = GroupId(u32::MAX);
 
-/// What became of an attempt to consume.
-#[derive(Clone, Copy)]
-pub(crate) enum Consumed {
-    /// The bytes are the caller's.
-    Served,
-    /// They were subtracted from this word, which did not have them, or whose attempts are to be harvested.
-    Tried(Word),
-    /// The stock does not deal with such a charge; the word was not touched.
-    NotTried,
-}
-
 /// One group, as the charge path sees it. The first line is read-mostly.
 #[repr(C)]
 pub(crate) struct Node {
-    pub(crate) stock: PerCpu<AtomicU64>,
+    /// The stock word and the counters of each slot.
+    pub(crate) record: Record,
     pub(crate) source: SlotSource,
     /// The largest charge that the stock deals with; 0 where there is no stock.
     stock_charge_max: u64,
@@ -51,12 +45,14 @@ pub(crate) struct Node {
     pub(crate) counter: Counter,
     pub(crate) stats: CachePadded<StockCounts>,
     handles: AtomicU32,
+    /// The counters of a group that has given its units back.
+    pub(crate) cold: Record,
 }
 
 impl Node {
     pub(crate) fn new(shared: &'static Shared, id: GroupId) -> Node {
         Node {
-            stock: PerCpu::new(shared.source.slots()),
+            record: shared.memory.hot.record(),
             source: shared.source,
             stock_charge_max: shared.stock_cap_max / 2,
             shared,
@@ -66,6 +62,7 @@ impl Node {
             stats: CachePadded::new(StockCounts::new()),
             handles: AtomicU32::new(0),
             generation: AtomicU32::new(0),
+            cold: shared.memory.cold.record(),
         }
     }
 
@@ -84,10 +81,18 @@ impl Node {
     /// `charge` in a given slot.
     #[inline(always)]
     pub(crate) fn charge_at(&'static self, slot: usize, bytes: u64) -> Result<(), ChargeError> {
-        match self.consume(slot, bytes) {
-            Consumed::Served => Ok(()),
-            missed => stock::consume::charge_miss(self, slot, bytes, missed),
+        if self.stocks(bytes)
+            && let Some(stock) = Stock::enter(self, slot)
+        {
+            let found = stock.attempt(bytes);
+            if found.serves(bytes) {
+                // Before the result is made: the optimiser then sees it through.
+                drop(stock);
+                return Ok(());
+            }
+            return stock::consume::charge_miss(stock, bytes, found);
         }
+        stock::consume::charge_untried(self, slot, bytes)
     }
 
     /// Uncharges `bytes`: into the stock, else the slow path.
@@ -99,37 +104,21 @@ impl Node {
     /// `uncharge` in a given slot.
     #[inline(always)]
     pub(crate) fn uncharge_at(&'static self, slot: usize, bytes: u64) {
-        if !self.refill(slot, bytes) {
-            stock::refill::uncharge_miss(self, slot, bytes);
+        if self.stocks(bytes)
+            && let Some(stock) = Stock::enter(self, slot)
+        {
+            if stock.put(bytes).takes(bytes) {
+                return;
+            }
+            return stock::refill::uncharge_miss(stock, bytes);
         }
+        stock::refill::uncharge_untried(self, slot, bytes);
     }
 
     /// Whether a charge or an uncharge of so many bytes is the stock's business at all.
     #[inline]
     pub(crate) fn stocks(&self, bytes: u64) -> bool {
         bytes.wrapping_sub(1) < self.stock_charge_max
-    }
-
-    /// Takes `bytes` out of the stock of `slot`, or does not and leaves what to do to `stock::consume`.
-    #[inline(always)]
-    fn consume(&self, slot: usize, bytes: u64) -> Consumed {
-        if !self.stocks(bytes) {
-            return Consumed::NotTried;
-        }
-        // ORDERING: AcqRel; pairs with the Release of whoever put the bytes here: their charge to the counters precedes our
-        // later uncharge, so no counter passes below zero. Release: as an RMW of the word it is ordered with the marks.
-        let found = Word(self.stock.get(slot).fetch_add(word::consume_delta(bytes), Ordering::AcqRel));
-        if found.serves(bytes) { Consumed::Served } else { Consumed::Tried(found) }
-    }
-
-    /// Puts `bytes` into the stock of `slot`. `false`: `stock::refill` has to look, at what lies there or not (as
-    /// `stocks` says).
-    #[inline(always)]
-    fn refill(&self, slot: usize, bytes: u64) -> bool {
-        // ORDERING: AcqRel; Release pairs with the Acquire of a drain or a consume: the bytes were charged before they
-        // were put here.
-        self.stocks(bytes)
-            && Word(self.stock.get(slot).fetch_add(word::refill_delta(bytes), Ordering::AcqRel)).takes(bytes)
     }
 
     /// Bytes back to the counters without passing by the stock.
@@ -182,6 +171,7 @@ impl Node {
         // ORDERING: Relaxed, both; published by the tree lock.
         self.up.store(up.0, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Relaxed);
+        crate::counts::forget(self);
         stock::drain::forget_attempts(self);
         self.stats.reset();
         self.counter.reset();

@@ -30,7 +30,8 @@ pub(crate) fn open_or_close(node: &'static Node) {
     }
 }
 
-fn may_open(node: &'static Node) -> bool {
+/// Whether the group is online and no level of its chain is above its limit.
+pub(crate) fn may_open(node: &'static Node) -> bool {
     let held = std::iter::successors(Some(node), |level| level.up()).any(|level| level.counter.read().over);
     !held && !node.counter.is_offline()
 }

@@ -17,13 +17,16 @@ use memgroup_percpu::SlotSource;
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::error::GroupError;
 use crate::group::GroupId;
+use crate::maintenance;
+use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
+use crate::residence;
 use crate::stock::budget::Budget;
-use crate::stock::{closure, drain};
+use crate::stock::drain;
 use crate::tree::{ROOT, State, Tree};
 
 #[cfg(not(memgroup_loom))]
@@ -40,6 +43,9 @@ pub(crate) struct Shared {
     pub(crate) source: SlotSource,
     pub(crate) stock_cap_max: u64,
     pub(crate) budget: Budget,
+    pub(crate) memory: Memory,
+    /// Held by whoever does maintenance.
+    pub(crate) maintaining: Mutex<()>,
     pub(crate) tree: Mutex<Tree>,
     chunks: Box<[OnceLock<Box<[Node]>>]>,
     places: AtomicU32,
@@ -48,7 +54,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// A hierarchy with an online root and one handle, from the pool or new. `config` is checked.
-    pub(crate) fn obtain(config: Config) -> &'static Shared {
+    pub(crate) fn obtain(config: Config) -> Result<&'static Shared, ConfigError> {
         let pooled = if cfg!(memgroup_loom) {
             None
         } else {
@@ -56,7 +62,10 @@ impl Shared {
             let found = pool.iter().position(|shared| shared.config == config);
             found.map(|index| pool.swap_remove(index))
         };
-        let shared = pooled.unwrap_or_else(|| Box::leak(Box::new(Shared::new(config))));
+        let shared = match pooled {
+            Some(shared) => shared,
+            None => Box::leak(Box::new(Shared::new(config)?)),
+        };
         // Held before the tree lock is free again: a retirement that comes late must see that somebody has it.
         shared.hold();
         let mut tree = shared.tree.lock();
@@ -64,22 +73,31 @@ impl Shared {
             tree.revive_root();
         }
         shared.make_place(&tree, ROOT);
+        if let Err(refused) = residence::furnish(shared.root()) {
+            tree.retire(ROOT);
+            shared.release_held(&mut tree, ROOT);
+            drop(tree);
+            shared.let_go();
+            return Err(refused.into());
+        }
         shared.root().adopt(TOP);
         drop(tree);
-        shared
+        Ok(shared)
     }
 
-    fn new(config: Config) -> Shared {
-        Shared {
+    fn new(config: Config) -> Result<Shared, ConfigError> {
+        Ok(Shared {
             config,
             source: config.source,
             stock_cap_max: config.stock_cap(),
             budget: Budget::new(config.source.slots(), config.stock_budget_bytes),
+            memory: Memory::new(&config)?,
+            maintaining: Mutex::new(()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             chunks: (0..config.groups_max.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
             places: AtomicU32::new(0),
             handles: AtomicU64::new(0),
-        }
+        })
     }
 
     pub(crate) fn has_stock(&self) -> bool {
@@ -170,6 +188,12 @@ impl Shared {
         let id = tree.create(parent, name)?;
         self.make_place(tree, id);
         let node = self.made(id);
+        if residence::furnish(node).is_err() {
+            let path = tree.path(id);
+            tree.retire(id);
+            tree.release(id);
+            return Err(GroupError::OutOfMemory { path, bytes: self.memory.record_bytes() });
+        }
         node.adopt(if parent == ROOT && !self.config.account_root { TOP } else { parent });
         self.made(parent).pin_inner();
         node.pin();
@@ -182,6 +206,11 @@ impl Shared {
         tree.check_removal(node.id)?;
         self.take_offline(&mut tree, node);
         self.release_held(&mut tree, node.id);
+        let due = maintenance::is_due(self, &tree);
+        drop(tree);
+        if due {
+            maintenance::after_removal(self);
+        }
         Ok(())
     }
 
@@ -189,7 +218,7 @@ impl Shared {
         node.counter.mark_offline();
         if !mutation::active(Mutation::RemovalLeavesStocksOpen) {
             drain::close(node);
-            closure::wait_settled(node);
+            drain::wait_settled(node);
             drain::retire_caps(node);
         }
         tree.retire(node.id);
@@ -211,6 +240,9 @@ impl Shared {
                 && !node.is_pinned();
             if !done {
                 break;
+            }
+            if let Some(cold) = node.cold.unlink() {
+                self.memory.cold.retire(cold, 0);
             }
             next = tree.release(id);
             if let Some(parent) = next {

@@ -30,6 +30,15 @@ pub(crate) enum State {
     Dying { since: Instant },
 }
 
+/// A group as it was when maintenance looked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted {
+    /// Changes whenever the group is charged, uncharged or counted for.
+    pub(crate) activity: u64,
+    /// Since when it has been so.
+    pub(crate) since: Instant,
+}
+
 struct Entry {
     state: State,
     name: String,
@@ -39,6 +48,7 @@ struct Entry {
     next_sibling: GroupId,
     previous_sibling: GroupId,
     children: BTreeMap<String, GroupId>,
+    noted: Option<Noted>,
 }
 
 impl Entry {
@@ -52,6 +62,7 @@ impl Entry {
             next_sibling: TOP,
             previous_sibling: TOP,
             children: BTreeMap::new(),
+            noted: None,
         }
     }
 }
@@ -60,6 +71,8 @@ impl Entry {
 pub(crate) struct Tree {
     entries: Vec<Entry>,
     free: Vec<GroupId>,
+    /// So many places at the bottom of `free` have given their records up.
+    bare: usize,
     in_use: u32,
     groups_max: u32,
     depth_max: u32,
@@ -70,7 +83,15 @@ pub(crate) struct Tree {
 impl Tree {
     pub(crate) fn new(groups_max: u32, depth_max: u32) -> Tree {
         let root = Entry { state: State::Online, ..Entry::free() };
-        Tree { entries: vec![root], free: Vec::new(), in_use: 1, groups_max, depth_max, retired: false }
+        Tree {
+            entries: vec![root],
+            free: Vec::new(),
+            bare: 0,
+            in_use: 1,
+            groups_max,
+            depth_max,
+            retired: false,
+        }
     }
 
     fn entry(&self, id: GroupId) -> &Entry {
@@ -155,6 +176,7 @@ impl Tree {
             self.entries.push(Entry::free());
             GroupId(self.entries.len() as u32 - 1)
         });
+        self.bare = self.bare.min(self.free.len());
         self.in_use += 1;
         *self.entry_mut(id) =
             Entry { state: State::Online, name: name.to_owned(), depth, parent, ..Entry::free() };
@@ -223,6 +245,23 @@ impl Tree {
             self.free.push(id);
         }
         parent
+    }
+
+    /// Free places that may have kept their records.
+    pub(crate) fn kept(&self) -> usize {
+        self.free.len() - self.bare
+    }
+
+    /// The free place that has waited longest of those that may have kept a record; the caller takes it away.
+    pub(crate) fn strip(&mut self) -> Option<GroupId> {
+        let id = self.free.get(self.bare).copied()?;
+        self.bare += 1;
+        Some(id)
+    }
+
+    /// What maintenance noted about a group when it last looked.
+    pub(crate) fn noted(&mut self, id: GroupId) -> &mut Option<Noted> {
+        &mut self.entry_mut(id).noted
     }
 
     /// The root of a hierarchy that is used again.

@@ -63,6 +63,17 @@ pub(crate) struct Held {
     pub(crate) hit_rate: Option<f64>,
 }
 
+/// The groups' own per-CPU memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PerCpu {
+    /// Bytes that the system backs with memory.
+    pub(crate) populated: u64,
+    /// Bytes of groups' records among them, over all slots that are used.
+    pub(crate) live: u64,
+    /// Slots that are used.
+    pub(crate) slots: usize,
+}
+
 impl Held {
     fn of(group: &Group) -> Held {
         Held {
@@ -82,6 +93,7 @@ pub(crate) enum House {
 
 /// A group for each tenant.
 pub(crate) struct GroupHouse {
+    hierarchy: Hierarchy,
     unattributed: Group,
     loader: Group,
     parent: Group,
@@ -170,6 +182,13 @@ impl House {
         }
     }
 
+    /// The memory that accounting itself takes on the CPUs; none where nobody accounts.
+    pub(crate) fn percpu(&self) -> Option<PerCpu> {
+        let House::Groups(house) = self else { return None };
+        let stats = house.hierarchy.percpu();
+        Some(PerCpu { populated: stats.populated_bytes, live: stats.live_bytes, slots: stats.slots })
+    }
+
     /// Makes sure that no tenant of `spec` is charged for anything, prepaid bytes aside, once all its connections are
     /// closed.
     pub(crate) fn check_vacated(&self, spec: &Spec) -> Result<(), RunError> {
@@ -207,7 +226,7 @@ impl GroupHouse {
             tenants.push(make(&parent, &tenant.name, tenant.max_bytes)?);
         }
         let loader = make(&root, LOADER, UNLIMITED)?;
-        Ok(GroupHouse { unattributed, loader, parent, tenants })
+        Ok(GroupHouse { hierarchy: hierarchy.clone(), unattributed, loader, parent, tenants })
     }
 }
 

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::data::Database;
-use super::house::{Held, House};
+use super::house::{Held, House, PerCpu};
 use super::spec::Spec;
 use super::tenant::Ran;
 use super::workload::Kind;
@@ -33,6 +33,8 @@ pub(crate) struct Half {
     pub(crate) all: Held,
     /// Memory that SQLite took for no tenant; none where nobody tells tenants apart.
     pub(crate) unattributed: Option<Held>,
+    /// The per-CPU memory of the groups themselves; none where there are none.
+    pub(crate) percpu: Option<PerCpu>,
 }
 
 /// One tenant.
@@ -103,6 +105,7 @@ impl Half {
             tenants,
             all: house.held_by_all(),
             unattributed: house.held_by_nobody(),
+            percpu: house.percpu(),
         }
     }
 
@@ -115,7 +118,7 @@ impl Half {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{Half, Held, Report, TenantReport};
+    use super::{Half, Held, PerCpu, Report, TenantReport};
 
     /// A tenant whose every number is known.
     pub(crate) fn tenant(name: &str, workload: &str, done: u64, refused: u64) -> TenantReport {
@@ -149,6 +152,7 @@ pub(crate) mod tests {
             ],
             all: Held { usage: 30 << 20, peak: 32 << 20, max: Some(128 << 20), hit_rate: None },
             unattributed: Some(Held { usage: 2_048, peak: 4_096, max: None, hit_rate: None }),
+            percpu: Some(PerCpu { populated: 8_192, live: 128, slots: 2 }),
         }
     }
 
@@ -173,6 +177,7 @@ pub(crate) mod tests {
         assert_eq!(tenant["usage"], 15 << 20);
         assert_eq!((&tenant["peak"], &tenant["max"]), (&(16 << 20).into(), &(16 << 20).into()));
         assert_eq!(tenant["hit_rate"], 0.9971);
+        assert_eq!(json["memgroup"]["percpu"]["populated"], 8_192);
         let runaway = &json["memgroup"]["tenants"][1];
         assert!(runaway["max"].is_null() && runaway["p50_us"].is_null());
         assert!(json.get("baseline").is_none());

@@ -76,6 +76,15 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
     let mut text = columns(&titles, &rows, half.tenants.len(), emphasis);
     text.push('\n');
     text.push_str(&verdict(Regime::Groups, half));
+    if let Some(percpu) = half.percpu {
+        text.push_str(&wrapped(&format!(
+            "Per-CPU memory of the groups on {} slot{}: {} populated, {} live.",
+            percpu.slots,
+            if percpu.slots == 1 { "" } else { "s" },
+            units::bytes(percpu.populated),
+            units::bytes(percpu.live),
+        )));
+    }
     text.push_str(&first_refusals(half, ""));
     text
 }

@@ -14,7 +14,7 @@ use memgroup_percpu::PerCpu;
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::interleave;
 
-use super::word::Word;
+use super::Stock;
 use crate::chain;
 use crate::group::GroupId;
 use crate::node::Node;
@@ -86,17 +86,15 @@ fn evict_idle(asking: &'static Node, slot: usize, wanted: u64) -> bool {
 
 /// One stock under the hand: spared and harvested if it was used, else returned. Returns the reserve given back.
 pub(super) fn visit(node: &'static Node, slot: usize) -> u64 {
-    let cell = node.stock.get(slot);
-    // ORDERING: Relaxed; the compare-and-swap below decides.
-    let word = Word(cell.load(Ordering::Relaxed));
+    let Some(stock) = Stock::enter(node, slot) else { return 0 };
+    let word = stock.look();
     if word.cap() == 0 || word.is_pending() || word.is_closed() {
         return 0;
     }
     let spared = word.attempts() > 0;
     let next = if spared { word.harvested() } else { word.retired().with_pending() };
-    // ORDERING: AcqRel; Acquire: the bytes taken were charged before they were put here, so their uncharge follows
-    // that charge. One attempt: a word that moves is not idle.
-    if cell.compare_exchange(word.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    // One attempt: a word that moves is not idle.
+    if stock.change(word, next).is_err() {
         return 0;
     }
     node.stats.harvest(word.attempts());
@@ -105,7 +103,7 @@ pub(super) fn visit(node: &'static Node, slot: usize) -> u64 {
         return 0;
     }
     // The node cannot be released under us: PENDING holds off removal's last look, and the bytes are still charged.
-    let pending = super::Pending::begun(node, slot);
+    let pending = super::Pending::begun(&stock);
     chain::uncharge_held(node, word.prepaid());
     drop(pending);
     node.stats.count_drain(word.prepaid());

@@ -8,12 +8,7 @@
 //! - I1. One closure at a time in a hierarchy, under its tree lock; none outlives it.
 //! - P1. The wait is for threads between two of their instructions, which hold no lock and call nobody.
 
-use memgroup_sync::atomic::Ordering;
-use memgroup_sync::spin::Wait;
-
 use super::drain;
-use super::word::Word;
-use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
 use crate::tree::Tree;
@@ -37,7 +32,7 @@ impl<'t> Closure<'t> {
             drain::close(node);
         }
         for node in self.nodes() {
-            wait_settled(node);
+            drain::wait_settled(node);
         }
     }
 
@@ -56,19 +51,5 @@ impl<'t> Closure<'t> {
 impl Drop for Closure<'_> {
     fn drop(&mut self) {
         self.nodes().for_each(overrun::open);
-    }
-}
-
-/// Waits until no thread is between a word of `node` and the counters. Its words are closed, so none starts anew.
-pub(crate) fn wait_settled(node: &Node) {
-    if mutation::active(Mutation::RefusalIgnoresPending) {
-        return;
-    }
-    for slot in 0..node.stock.slots() {
-        let mut wait = Wait::new();
-        // ORDERING: Acquire; pairs with the Release in `settle`: with PENDING gone we see what it did to the counters.
-        while Word(node.stock.get(slot).load(Ordering::Acquire)).is_pending() {
-            wait.wait();
-        }
     }
 }

@@ -5,16 +5,16 @@
 //! the word, the counters are charged, the surplus is deposited and PENDING cleared by one compare-and-swap. So there is
 //! never a prepaid byte that a refuser can neither take nor wait for.
 
-use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
-use super::word::{self, Word};
-use super::{Pending, budget, next_cap, refill};
+use super::word::Word;
+use super::{Pending, Stock, budget, next_cap, refill};
 use crate::chain::{self, Until};
 use crate::error::ChargeError;
 use crate::mutation::{self, Mutation};
-use crate::node::{Consumed, Node};
+use crate::node::Node;
 use crate::refusal;
+use crate::residence;
 
 enum Purchase {
     /// The stock had enough after all; nothing was bought.
@@ -25,33 +25,42 @@ enum Purchase {
     Declined,
 }
 
-/// Charges `bytes` that the stock of `slot` did not serve.
+/// Charges `bytes` after an attempt on `stock`, which found `found`, did not serve them outright.
 #[cold]
 #[inline(never)]
-pub(crate) fn charge_miss(
-    node: &'static Node,
-    slot: usize,
-    bytes: u64,
-    consumed: Consumed,
-) -> Result<(), ChargeError> {
+pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word) -> Result<(), ChargeError> {
+    interleave::point();
+    if found.is_full() {
+        harvest(&stock);
+    }
+    if found.covers(bytes) {
+        return Ok(());
+    }
+    let owed = put_back(&stock, bytes);
+    let Stock { node, slot, .. } = stock;
+    refill::repay(node, owed);
+    charge_unserved(node, slot, bytes)
+}
+
+/// Charges `bytes` that no stock was tried for: they are none or too many, or there is no word to try.
+#[cold]
+#[inline(never)]
+pub(crate) fn charge_untried(node: &'static Node, slot: usize, bytes: u64) -> Result<(), ChargeError> {
     if bytes == 0 {
         return charge_nothing(node);
     }
-    interleave::point();
-    match consumed {
-        Consumed::Served => return Ok(()),
-        Consumed::Tried(found) => {
-            if found.is_full() {
-                harvest(node, slot);
-            }
-            if found.covers(bytes) {
-                return Ok(());
-            }
-            put_back(node, slot, bytes);
-        }
-        Consumed::NotTried if !node.shared.has_stock() => return charge_exact(node, Until::Top, bytes),
-        Consumed::NotTried => node.stats.harvest(1),
+    if !node.shared.has_stock() {
+        return charge_exact(node, Until::Top, bytes);
     }
+    if node.stocks(bytes) && residence::make_word(node, slot) {
+        return node.charge_at(slot, bytes);
+    }
+    node.stats.harvest(1);
+    charge_unserved(node, slot, bytes)
+}
+
+/// Charges `bytes` that the stock did not serve; their attempt is counted.
+fn charge_unserved(node: &'static Node, slot: usize, bytes: u64) -> Result<(), ChargeError> {
     match buy_batch(node, slot, bytes) {
         Purchase::Served => Ok(()),
         Purchase::Bought => {
@@ -73,20 +82,12 @@ pub(crate) fn charge_exact(node: &'static Node, until: Until, bytes: u64) -> Res
 
 /// Spends what is prepaid in this thread's slot, for a charge that has other ways if there is too little.
 pub(crate) fn consume_prepaid(node: &'static Node, bytes: u64) -> bool {
-    let cell = node.stock.get(node.source.current());
-    // ORDERING: Relaxed; the compare-and-swap below decides.
-    let mut word = Word(cell.load(Ordering::Relaxed));
-    while node.stocks(bytes) && word.covers(bytes) {
-        // ORDERING: AcqRel, as in `Node::consume`.
-        match cell.compare_exchange(word.0, word.less(bytes).0, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => {
-                node.stats.harvest(1);
-                return true;
-            }
-            Err(newer) => word = Word(newer),
-        }
+    let spent = node.stocks(bytes)
+        && Stock::enter(node, node.source.current()).is_some_and(|stock| stock.spend(bytes));
+    if spent {
+        node.stats.harvest(1);
     }
-    false
+    spent
 }
 
 /// A charge of zero bytes keeps its group as a handle does.
@@ -100,26 +101,23 @@ fn charge_nothing(node: &'static Node) -> Result<(), ChargeError> {
 }
 
 /// Takes the attempts out of a word that is full of them, be it closed or not.
-fn harvest(node: &'static Node, slot: usize) {
-    let cell = node.stock.get(slot);
-    // ORDERING: Relaxed; the compare-and-swap below decides.
-    let mut word = Word(cell.load(Ordering::Relaxed));
+fn harvest(stock: &Stock) {
+    let mut word = stock.look();
     while word.is_full() {
-        // ORDERING: AcqRel, as every RMW of the word.
-        match cell.compare_exchange(word.0, word.harvested().0, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return node.stats.harvest(word.attempts()),
-            Err(newer) => word = Word(newer),
+        match stock.change(word, word.harvested()) {
+            Ok(()) => return stock.node.stats.harvest(word.attempts()),
+            Err(newer) => word = newer,
         }
     }
 }
 
 /// Undoes the subtraction of an attempt that was not served. Like a refill, it may find the stock closed meanwhile, or filled
-/// up by others who did not see what the attempt hid.
-fn put_back(node: &'static Node, slot: usize, bytes: u64) {
-    // ORDERING: AcqRel, as in `Node::refill`.
-    let found = Word(node.stock.get(slot).fetch_add(word::refill_delta(bytes), Ordering::AcqRel));
-    if !found.takes(bytes) && !mutation::active(Mutation::UndoneAttemptIgnoresClosed) {
-        refill::trim(node, slot, bytes);
+/// up by others who did not see what the attempt hid. Returns what the caller is to return to the counters.
+fn put_back(stock: &Stock, bytes: u64) -> u64 {
+    if stock.put(bytes).takes(bytes) || mutation::active(Mutation::UndoneAttemptIgnoresClosed) {
+        0
+    } else {
+        refill::trim(stock, bytes)
     }
 }
 
@@ -130,23 +128,17 @@ fn share_of_headroom(node: &'static Node, bytes: u64) -> u64 {
 
 fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
     let shared = node.shared;
-    let cell = node.stock.get(slot);
     if !node.stocks(bytes) {
         return Purchase::Declined;
     }
-    // ORDERING: Relaxed; the compare-and-swap below decides.
-    let mut word = Word(cell.load(Ordering::Relaxed));
+    let Some(stock) = Stock::enter(node, slot) else {
+        return Purchase::Declined;
+    };
     loop {
-        if word.covers(bytes) {
-            // ORDERING: AcqRel, as in `Node::consume`.
-            match cell.compare_exchange(word.0, word.less(bytes).0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Purchase::Served,
-                Err(newer) => {
-                    word = Word(newer);
-                    continue;
-                }
-            }
+        if stock.spend(bytes) {
+            return Purchase::Served;
         }
+        let word = stock.look();
         if word.is_closed() || word.is_pending() {
             return Purchase::Declined;
         }
@@ -157,33 +149,30 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
             return Purchase::Declined;
         }
         let wanted = next_cap(word, bytes, shared.stock_cap_max).min((2 * share).next_power_of_two());
-        let cap = reserve_up_to(node, slot, word, wanted);
+        let cap = reserve_up_to(&stock, word, wanted);
         let surplus = (cap / 2).min(share);
         let next = word.harvested().capped(cap).with_pending();
-        // ORDERING: AcqRel; as an RMW it is ordered with the refuser's: either it sees PENDING, or we see CLOSED.
-        let marked = surplus >= bytes
-            && cell.compare_exchange(word.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if marked {
+        if surplus >= bytes && stock.change(word, next).is_ok() {
             node.stats.harvest(word.attempts());
-            return charge_batch(node, slot, bytes, surplus);
+            return charge_batch(&stock, bytes, surplus);
         }
         shared.budget.give_back(slot, cap - word.cap());
         if surplus < bytes {
             return Purchase::Declined;
         }
-        // ORDERING: Relaxed; as above.
-        word = Word(cell.load(Ordering::Relaxed));
     }
 }
 
 /// The cap this stock may have: `wanted` if the slot's budget has it, else the one it has.
-fn reserve_up_to(node: &'static Node, slot: usize, word: Word, wanted: u64) -> u64 {
-    if wanted > word.cap() && budget::reserve(node, slot, wanted - word.cap()) { wanted } else { word.cap() }
+fn reserve_up_to(stock: &Stock, word: Word, wanted: u64) -> u64 {
+    let grows = wanted > word.cap() && budget::reserve(stock.node, stock.slot, wanted - word.cap());
+    if grows { wanted } else { word.cap() }
 }
 
 /// Charges the counters for `bytes` and `surplus` together; PENDING is set and is cleared here.
-fn charge_batch(node: &'static Node, slot: usize, bytes: u64, surplus: u64) -> Purchase {
-    let pending = Pending::begun(node, slot);
+fn charge_batch(stock: &Stock, bytes: u64, surplus: u64) -> Purchase {
+    let node = stock.node;
+    let pending = Pending::begun(stock);
     if mutation::active(Mutation::DepositBeforeCharge) {
         pending.end(surplus);
         return match chain::try_charge(node, Until::Top, bytes + surplus) {

@@ -9,9 +9,12 @@
 //! Drains of one hierarchy take turns with removal and refusals under the tree lock, so that bytes between a word
 //! and the counters are never overlooked by a refuser.
 
-use memgroup_sync::atomic::Ordering;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
+use memgroup_sync::grace::{self, Section};
 use memgroup_sync::interleave;
+use memgroup_sync::spin::Wait;
 
+use super::WORD;
 use super::word::{self, Word};
 use crate::chain;
 use crate::mutation::{self, Mutation};
@@ -24,13 +27,17 @@ use crate::tree::Tree;
 /// stays with its owner.
 const AHEAD: usize = 12;
 
-/// Asks for the first words of a long row; the loop that follows asks for the others.
-fn ask_ahead(node: &Node) {
-    if node.stock.slots() > AHEAD {
-        for slot in 0..AHEAD {
-            node.stock.prefetch_write(slot);
-        }
+/// The stock words of one group with their slots, each asked for some slots ahead.
+fn words<'s>(node: &'static Node, section: &'s Section) -> impl Iterator<Item = (usize, &'s AtomicU64)> {
+    let slots = node.source.slots();
+    let ahead = if slots > AHEAD { AHEAD } else { slots };
+    for slot in 0..if slots > AHEAD { AHEAD } else { 0 } {
+        node.record.prefetch_write(section, slot);
     }
+    node.shared.memory.admitted().filter_map(move |slot| {
+        node.record.prefetch_write(section, slot + ahead);
+        node.record.word(section, slot, WORD).map(|word| (slot, word))
+    })
 }
 
 /// What a pass over the words of one group took out of them.
@@ -43,13 +50,12 @@ struct Taken {
 /// Drains one group's own stocks; the caller holds the tree lock. Returns the bytes that went back.
 pub(crate) fn group(node: &'static Node) -> u64 {
     let mut taken = Taken::default();
-    ask_ahead(node);
-    for slot in 0..node.stock.slots() {
-        node.stock.prefetch_write(slot + AHEAD);
+    let section = grace::enter();
+    for (_, cell) in words(node, &section) {
         // ORDERING: Relaxed; the compare-and-swap in `replace` decides.
-        let mut word = Word(node.stock.get(slot).load(Ordering::Relaxed));
+        let mut word = Word(cell.load(Ordering::Relaxed));
         while word.prepaid() > 0 {
-            match replace(node, slot, word, word.drained()) {
+            match replace(cell, word, word.drained()) {
                 Ok(()) => {
                     taken.bytes += word.prepaid();
                     taken.attempts += word.attempts();
@@ -75,16 +81,15 @@ pub(crate) fn counted_in(tree: &Tree, top: &'static Node) -> u64 {
 /// Closes the stocks of one group: every word, empty and untouched ones too. Returns the bytes that went back.
 pub(crate) fn close(node: &'static Node) -> u64 {
     let mut taken = Taken::default();
-    ask_ahead(node);
-    for slot in 0..node.stock.slots() {
-        node.stock.prefetch_write(slot + AHEAD);
+    let section = grace::enter();
+    for (_, cell) in words(node, &section) {
         // ORDERING: Relaxed; the compare-and-swap in `replace` decides.
-        let mut word = Word(node.stock.get(slot).load(Ordering::Relaxed));
+        let mut word = Word(cell.load(Ordering::Relaxed));
         loop {
             if mutation::active(Mutation::RefusalSkipsEmptyStocks) && word.prepaid() == 0 {
                 break;
             }
-            match replace(node, slot, word, word.closed()) {
+            match replace(cell, word, word.closed()) {
                 Ok(()) => break,
                 Err(newer) => word = newer,
             }
@@ -96,29 +101,29 @@ pub(crate) fn close(node: &'static Node) -> u64 {
 }
 
 /// Drops the attempts that were made on a group whose place is given to another.
-pub(crate) fn forget_attempts(node: &Node) {
-    for slot in 0..node.stock.slots() {
+pub(crate) fn forget_attempts(node: &'static Node) {
+    for (_, cell) in words(node, &grace::enter()) {
         // ORDERING: AcqRel RMW, as every change of the word.
-        node.stock.get(slot).fetch_and(Word(u64::MAX).harvested().0, Ordering::AcqRel);
+        cell.fetch_and(Word(u64::MAX).harvested().0, Ordering::AcqRel);
     }
 }
 
 /// Opens the stocks of one group again.
-pub(crate) fn reopen(node: &Node) {
-    for slot in 0..node.stock.slots() {
+pub(crate) fn reopen(node: &'static Node) {
+    for (_, cell) in words(node, &grace::enter()) {
         // ORDERING: AcqRel RMW; ordered with the next PENDING or CLOSED on this word.
-        node.stock.get(slot).fetch_and(word::OPEN, Ordering::AcqRel);
+        cell.fetch_and(word::OPEN, Ordering::AcqRel);
     }
 }
 
 /// Gives the caps of one group, whose stocks are closed, back to the budget.
 pub(crate) fn retire_caps(node: &'static Node) {
-    for slot in 0..node.stock.slots() {
+    for (slot, cell) in words(node, &grace::enter()) {
         // ORDERING: Relaxed; the compare-and-swap in `replace` decides.
-        let mut word = Word(node.stock.get(slot).load(Ordering::Relaxed));
+        let mut word = Word(cell.load(Ordering::Relaxed));
         while word.cap() > 0 {
             debug_assert!(word.is_closed());
-            match replace(node, slot, word, word.capped(0)) {
+            match replace(cell, word, word.capped(0)) {
                 Ok(()) => {
                     node.shared.budget.give_back(slot, word.cap());
                     break;
@@ -129,8 +134,21 @@ pub(crate) fn retire_caps(node: &'static Node) {
     }
 }
 
-fn replace(node: &Node, slot: usize, word: Word, next: Word) -> Result<(), Word> {
-    let cell = node.stock.get(slot);
+/// Waits until no thread is between a word of `node` and the counters. Its words are closed, so none starts anew.
+pub(crate) fn wait_settled(node: &'static Node) {
+    if mutation::active(Mutation::RefusalIgnoresPending) {
+        return;
+    }
+    for (_, cell) in words(node, &grace::enter()) {
+        let mut wait = Wait::new();
+        // ORDERING: Acquire; pairs with the Release in `settle`: with PENDING gone we see what it did to the counters.
+        while Word(cell.load(Ordering::Acquire)).is_pending() {
+            wait.wait();
+        }
+    }
+}
+
+fn replace(cell: &AtomicU64, word: Word, next: Word) -> Result<(), Word> {
     interleave::point();
     if mutation::active(Mutation::DrainSwapsBlindly) {
         // ORDERING: AcqRel, as below (a mutation for the models only).
@@ -151,13 +169,26 @@ fn credit(node: &'static Node, taken: &Taken) -> u64 {
 }
 
 /// Prepaid bytes and unharvested attempts of one group's words; plain loads.
-pub(crate) fn peek(node: &Node) -> (u64, u64) {
+pub(crate) fn peek(node: &'static Node) -> (u64, u64) {
     let mut sums = (0, 0);
-    for slot in 0..node.stock.slots() {
+    let section = grace::enter();
+    for slot in node.shared.memory.admitted() {
+        let Some(cell) = node.record.word(&section, slot, WORD) else { break };
         // ORDERING: Relaxed; a report.
-        let word = Word(node.stock.get(slot).load(Ordering::Relaxed));
+        let word = Word(cell.load(Ordering::Relaxed));
         sums.0 += word.prepaid();
         sums.1 += word.attempts();
     }
     sums
+}
+
+/// A number that changes whenever the group is charged, uncharged or counted for; plain loads.
+pub(crate) fn activity(node: &'static Node) -> u64 {
+    let (hot, section) = (&node.shared.memory.hot, grace::enter());
+    let words = hot.admitted().flat_map(|slot| (0..hot.words()).map(move |index| (slot, index)));
+    words.filter_map(|(slot, index)| node.record.word(&section, slot, index)).fold(
+        node.stats.activity(),
+        // ORDERING: Relaxed; a look from time to time.
+        |sum, word| sum.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word.load(Ordering::Relaxed),
+    )
 }

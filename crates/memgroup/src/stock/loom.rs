@@ -5,9 +5,8 @@
 
 use memgroup_sync::loom::thread;
 
-use super::budget;
-use super::drain;
 use super::word::Word;
+use super::{Stock, budget, drain};
 use crate::config::Config;
 use crate::error::ChargeErrorKind;
 use crate::group::GroupId;
@@ -16,27 +15,38 @@ use crate::node::Node;
 use crate::overrun;
 use crate::shared::Shared;
 use memgroup_percpu::SlotSource;
-use memgroup_sync::atomic::{AtomicU64, Ordering};
 
 const UNIT: u64 = 1024;
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = memgroup_sync::loom::model::Builder::new();
     builder.preemption_bound = Some(3);
+    builder.max_branches = 10_000;
     builder.check(model);
+}
+
+/// A hierarchy in which every slot has been used before.
+fn obtain(config: Config) -> &'static Shared {
+    let shared = Shared::obtain(config.checked().unwrap()).unwrap();
+    for slot in 0..shared.source.slots() {
+        shared.memory.hot.admit(slot, |_| ());
+    }
+    // A word of loom's comes into being with its first access, which must precede the model's threads.
+    drain::reopen(shared.root());
+    shared
 }
 
 /// A group of a hierarchy whose root is not accounted, so that the group's counter is the whole chain.
 fn lone_group(slots: usize, max: u64) -> &'static Node {
     let source = SlotSource::virtual_slots(slots).unwrap();
     let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
-    let shared = Shared::obtain(config.checked().unwrap());
+    let shared = obtain(config);
     let group = shared.create(shared.root(), "group").unwrap();
     group.counter.set_max(max);
     group
 }
 
-fn prepaid(node: &Node) -> u64 {
+fn prepaid(node: &'static Node) -> u64 {
     drain::peek(node).0
 }
 
@@ -45,13 +55,17 @@ fn drain_all(node: &'static Node) -> u64 {
     drain::group(node)
 }
 
+/// The stock word of a slot, when nobody changes it.
+fn word_at_rest(node: &'static Node, slot: usize) -> Option<Word> {
+    Stock::enter(node, slot).map(|stock| stock.look())
+}
+
 /// At rest: what is reserved of the budget is what the stocks' caps say.
 fn assert_reserves_are_caps(shared: &'static Shared) {
-    // ORDERING: Relaxed; at rest, after the joins.
-    let cap = |cell: &AtomicU64| Word(cell.load(Ordering::Relaxed)).cap();
+    let cap = |node: &'static Node, slot| word_at_rest(node, slot).map_or(0, Word::cap);
     let nodes = || (0..shared.places()).filter_map(|at| shared.node(GroupId(at)));
     for (slot, reserved) in shared.budget.reserved().enumerate() {
-        assert_eq!(reserved, nodes().map(|node| cap(node.stock.get(slot))).sum::<u64>(), "slot {slot}");
+        assert_eq!(reserved, nodes().map(|node| cap(node, slot)).sum::<u64>(), "slot {slot}");
     }
 }
 
@@ -61,10 +75,8 @@ fn assert_conserved(node: &'static Node) {
     assert_eq!(node.counter.usage(), prepaid(node));
     drain_all(node);
     assert_eq!((node.counter.usage(), prepaid(node)), (0, 0));
-    for slot in 0..node.stock.slots() {
-        // ORDERING: Relaxed; at rest, after the joins.
-        let word = Word(node.stock.get(slot).load(Ordering::Relaxed));
-        assert!(!word.is_pending() && word.bytes() == 0);
+    for slot in 0..node.source.slots() {
+        assert!(word_at_rest(node, slot).is_none_or(|word| !word.is_pending() && word.bytes() == 0));
     }
 }
 
@@ -129,7 +141,7 @@ fn an_undone_attempt_leaves_the_stock_within_its_cap() {
     explore(|| {
         let source = SlotSource::virtual_slots(1).unwrap();
         let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(64 * UNIT);
-        let shared = Shared::obtain(config.stock_budget_bytes(4 * UNIT).checked().unwrap());
+        let shared = obtain(config.stock_budget_bytes(4 * UNIT));
         let group = shared.create(shared.root(), "group").unwrap();
         for _ in 0..4 {
             group.charge_at(0, UNIT).unwrap();
@@ -140,8 +152,7 @@ fn an_undone_attempt_leaves_the_stock_within_its_cap() {
         group.uncharge_at(0, UNIT);
         group.uncharge_at(0, UNIT);
         large.join().unwrap();
-        // ORDERING: Relaxed; at rest, after the join.
-        let word = Word(group.stock.get(0).load(Ordering::Relaxed));
+        let word = word_at_rest(group, 0).unwrap();
         assert!(word.prepaid() <= word.cap(), "{} bytes in a stock of cap {}", word.prepaid(), word.cap());
         group.uncharge_at(0, 8 * UNIT);
         assert_conserved(group);
@@ -217,7 +228,7 @@ fn a_refill_between_sweep_and_refusal_refuses_nobody() {
 fn parent_and_child(parent_max: u64, child_max: u64) -> (&'static Node, &'static Node) {
     let source = SlotSource::virtual_slots(2).unwrap();
     let config = Config::with_slots(source).groups_max(3).account_root(false).stock_cap_bytes(8 * UNIT);
-    let shared = Shared::obtain(config.checked().unwrap());
+    let shared = obtain(config);
     let parent = shared.create(shared.root(), "parent").unwrap();
     let child = shared.create(parent, "child").unwrap();
     parent.counter.set_max(parent_max);
@@ -266,7 +277,7 @@ fn an_overflow_or_an_eviction_under_way_refuses_nobody() {
     explore(|| {
         let source = SlotSource::virtual_slots(1).unwrap();
         let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
-        let shared = Shared::obtain(config.stock_budget_bytes(2 * UNIT).checked().unwrap());
+        let shared = obtain(config.stock_budget_bytes(2 * UNIT));
         let group = shared.create(shared.root(), "group").unwrap();
         for _ in 0..3 {
             group.charge_at(0, UNIT).unwrap();
@@ -390,7 +401,7 @@ fn an_overflow_under_way_is_waited_for_by_removal() {
     explore(|| {
         let source = SlotSource::virtual_slots(1).unwrap();
         let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
-        let shared = Shared::obtain(config.stock_budget_bytes(2 * UNIT).checked().unwrap());
+        let shared = obtain(config.stock_budget_bytes(2 * UNIT));
         let group = shared.create(shared.root(), "group").unwrap();
         for _ in 0..3 {
             group.charge_at(0, UNIT).unwrap();

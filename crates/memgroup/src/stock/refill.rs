@@ -5,42 +5,57 @@
 //! then walk the tree each time. Bytes between the word and the counters are marked PENDING, as in `consume`, or are the
 //! caller's own, whose uncharge is under way.
 
-use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
-use super::word::Word;
-use super::{Pending, budget, next_cap, withdraw_closed};
+use super::{Pending, Stock, budget, next_cap, withdraw_closed};
 use crate::chain;
 use crate::node::Node;
+use crate::residence;
 
-/// Uncharges `bytes` that the stock of `slot` did not take: they lie in the word, above its cap or in spite of its mark,
-/// or (zero, or too many for a stock) nothing has been done yet.
+/// Uncharges `bytes`, which lie in the stock by now, above its cap or in spite of its mark.
 #[cold]
 #[inline(never)]
-pub(crate) fn uncharge_miss(node: &'static Node, slot: usize, bytes: u64) {
+pub(crate) fn uncharge_miss(stock: Stock, bytes: u64) {
+    let owed = trim(&stock, bytes);
+    let node = stock.node;
+    drop(stock);
+    repay(node, owed);
+}
+
+/// Uncharges `bytes` that were put into no stock: they are none or too many, or there is no word.
+#[cold]
+#[inline(never)]
+pub(crate) fn uncharge_untried(node: &'static Node, slot: usize, bytes: u64) {
     if bytes == 0 {
         node.unpin();
-    } else if !node.stocks(bytes) {
-        node.uncharge_counters(bytes);
+    } else if node.stocks(bytes) && residence::admit(node, slot) {
+        node.uncharge_at(slot, bytes);
     } else {
-        trim(node, slot, bytes);
+        node.uncharge_counters(bytes);
+    }
+}
+
+/// Returns to the counters what was taken out of a stock that has been left.
+pub(super) fn repay(node: &'static Node, bytes: u64) {
+    if bytes > 0 {
+        node.uncharge_counters(bytes);
     }
 }
 
 /// After `bytes` were added to the word: takes them out again if it is closed, else brings it back within its cap, by a larger
-/// cap or by returning a batch.
-pub(super) fn trim(node: &'static Node, slot: usize, bytes: u64) {
+/// cap or by returning a batch. Returns what the caller is to return to the counters itself.
+#[must_use = "the bytes are to be returned to the counters"]
+pub(super) fn trim(stock: &Stock, bytes: u64) -> u64 {
+    let (node, slot) = (stock.node, stock.slot);
     let shared = node.shared;
-    let cell = node.stock.get(slot);
     loop {
         interleave::point();
-        // ORDERING: Relaxed; the compare-and-swap below decides.
-        let word = Word(cell.load(Ordering::Relaxed));
+        let word = stock.look();
         if word.is_closed() {
-            return withdraw_closed(node, slot, bytes);
+            return withdraw_closed(stock, bytes);
         }
         if word.bytes() <= word.cap() as i64 {
-            return;
+            return 0;
         }
         let held = word.prepaid();
         let wanted = next_cap(word, bytes, shared.stock_cap_max).max(word.cap());
@@ -56,8 +71,7 @@ pub(super) fn trim(node: &'static Node, slot: usize, bytes: u64) {
         let next = if grown { word.capped(wanted) } else { word.less(overflow) }.harvested();
         let pending = !grown && !word.is_pending();
         let next = if pending { next.with_pending() } else { next };
-        // ORDERING: AcqRel; with PENDING as in `consume::buy_batch`; Acquire for the bytes that leave.
-        if cell.compare_exchange(word.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if stock.change(word, next).is_err() {
             if grown {
                 shared.budget.give_back(slot, growth);
             }
@@ -65,13 +79,12 @@ pub(super) fn trim(node: &'static Node, slot: usize, bytes: u64) {
         }
         node.stats.harvest(word.attempts());
         if pending {
-            let _pending = Pending::begun(node, slot);
+            let _pending = Pending::begun(stock);
             node.stats.count_return();
             interleave::point();
             chain::uncharge_held(node, overflow);
-        } else if overflow > 0 {
-            node.uncharge_counters(overflow);
+            return 0;
         }
-        return;
+        return overflow;
     }
 }

@@ -95,6 +95,11 @@ impl StockCounts {
         }
     }
 
+    /// Changes with every charge and uncharge that was not the stock's alone.
+    pub(crate) fn activity(&self) -> u64 {
+        read(&self.harvested_attempts).wrapping_add(read(&self.misses)).wrapping_add(read(&self.returns))
+    }
+
     pub(crate) fn reset(&self) {
         for count in [
             &self.harvested_attempts,

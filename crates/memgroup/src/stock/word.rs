@@ -33,6 +33,9 @@ const MARKS: u64 = PENDING | CLOSED;
 /// Opens a closed word when and-ed to it.
 pub(crate) const OPEN: u64 = !CLOSED;
 
+/// The word of a stock that was closed before anything was in it.
+pub(crate) const CLOSED_WORD: u64 = CLOSED;
+
 /// The largest cap a word can hold, 8 MiB. A charge that a stock deals with is at most half of it, so bytes have
 /// room for 16,384 calls under way in one slot before they could overflow.
 pub(crate) const LARGEST_CAP: u64 = 8 << 20;

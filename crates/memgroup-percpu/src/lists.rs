@@ -1,0 +1,141 @@
+//! Doubly linked lists of chunks by number, each chunk in at most one; which lists are not empty is a bitmap.
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    previous: u32,
+    next: u32,
+    list: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lists {
+    ends: Box<[Ends]>,
+    filled: Box<[u64]>,
+    links: Vec<Link>,
+}
+
+impl Lists {
+    pub(crate) fn new(lists: usize) -> Self {
+        Self {
+            ends: vec![Ends { first: NONE, last: NONE }; lists].into(),
+            filled: vec![0; lists.div_ceil(64)].into(),
+            links: Vec::new(),
+        }
+    }
+
+    /// Makes room for chunk `id`.
+    pub(crate) fn admit(&mut self, id: u32) {
+        if self.links.len() <= id as usize {
+            self.links.resize(id as usize + 1, Link { previous: NONE, next: NONE, list: NONE });
+        }
+    }
+
+    /// The list that chunk `id` is in.
+    pub(crate) fn list_of(&self, id: u32) -> Option<usize> {
+        let list = self.links[id as usize].list;
+        (list != NONE).then_some(list as usize)
+    }
+
+    /// Puts chunk `id` at the head of `list`, out of any other.
+    pub(crate) fn put_first(&mut self, id: u32, list: usize) {
+        self.remove(id);
+        let first = self.ends[list].first;
+        self.links[id as usize] = Link { previous: NONE, next: first, list: list as u32 };
+        match first {
+            NONE => self.ends[list].last = id,
+            first => self.links[first as usize].previous = id,
+        }
+        self.ends[list].first = id;
+        self.filled[list / 64] |= 1 << (list % 64);
+    }
+
+    /// Puts chunk `id` at the tail of `list`, out of any other.
+    pub(crate) fn put_last(&mut self, id: u32, list: usize) {
+        self.remove(id);
+        let last = self.ends[list].last;
+        self.links[id as usize] = Link { previous: last, next: NONE, list: list as u32 };
+        match last {
+            NONE => self.ends[list].first = id,
+            last => self.links[last as usize].next = id,
+        }
+        self.ends[list].last = id;
+        self.filled[list / 64] |= 1 << (list % 64);
+    }
+
+    /// Takes chunk `id` out of its list.
+    pub(crate) fn remove(&mut self, id: u32) {
+        let Link { previous, next, list } = self.links[id as usize];
+        if list == NONE {
+            return;
+        }
+        match previous {
+            NONE => self.ends[list as usize].first = next,
+            previous => self.links[previous as usize].next = next,
+        }
+        match next {
+            NONE => self.ends[list as usize].last = previous,
+            next => self.links[next as usize].previous = previous,
+        }
+        if self.ends[list as usize].first == NONE {
+            self.filled[list as usize / 64] &= !(1 << (list % 64));
+        }
+        self.links[id as usize] = Link { previous: NONE, next: NONE, list: NONE };
+    }
+
+    pub(crate) fn first(&self, list: usize) -> Option<u32> {
+        let first = self.ends[list].first;
+        (first != NONE).then_some(first)
+    }
+
+    /// The chunk behind `id` in its list.
+    pub(crate) fn next(&self, id: u32) -> Option<u32> {
+        let next = self.links[id as usize].next;
+        (next != NONE).then_some(next)
+    }
+
+    /// The first list of `from..end` that is not empty.
+    pub(crate) fn filled_from(&self, from: usize, end: usize) -> Option<usize> {
+        let list = crate::bits::next_set(&self.filled, from as u32, end as u32) as usize;
+        (list < end).then_some(list)
+    }
+
+    /// The last list of `start..below` that is not empty.
+    pub(crate) fn filled_below(&self, start: usize, below: usize) -> Option<usize> {
+        let end = crate::bits::end_of_previous_set(&self.filled, start as u32, below as u32) as usize;
+        (end > start).then(|| end - 1)
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::*;
+
+    fn all(lists: &Lists, list: usize) -> Vec<u32> {
+        std::iter::successors(lists.first(list), |&id| lists.next(id)).collect()
+    }
+
+    #[test]
+    fn chunks_move_from_list_to_list_and_keep_their_order() {
+        let mut lists = Lists::new(130);
+        (0..5).for_each(|id| lists.admit(id));
+        (0..5).for_each(|id| lists.put_last(id, 129));
+        lists.put_first(3, 129);
+        assert_eq!(all(&lists, 129), [3, 0, 1, 2, 4]);
+        lists.put_first(1, 64);
+        lists.remove(4);
+        assert_eq!(all(&lists, 129), [3, 0, 2]);
+        assert_eq!((lists.list_of(1), lists.list_of(4)), (Some(64), None));
+        assert_eq!((lists.filled_from(0, 130), lists.filled_from(65, 130)), (Some(64), Some(129)));
+        assert_eq!((lists.filled_below(0, 129), lists.filled_below(65, 129)), (Some(64), None));
+        lists.remove(1);
+        assert_eq!(lists.filled_from(0, 129), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! Regions under loom, whose atomics are not bytes: words come into being when they are first asked for.
+//!
+//! Clearing and discarding are plain writes here (`with_mut`), so a model fails wherever a user's access is not ordered
+//! against them; asking for a word of a block that is free panics.
+
+use core::ops::Range;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use memgroup_sync::atomic::AtomicU64;
+
+use super::{Call, Refused, permitted};
+
+/// What is taken for the system's page.
+pub(crate) fn page_bytes() -> usize {
+    4096
+}
+
+/// A word of loom's behind an address that stays, and whether its block is free.
+struct Word {
+    atomic: *mut AtomicU64,
+    free: bool,
+}
+
+// SAFETY: the pointer is a leaked box, so valid for ever; loom's own atomics say what may be done with it when.
+unsafe impl Send for Word {}
+
+type Words = Mutex<BTreeMap<usize, Word>>;
+
+/// Words by offset; leaked, so that a stale reference is a reference.
+#[derive(Debug)]
+pub(crate) struct Region {
+    words: &'static Words,
+    bytes: usize,
+}
+
+impl core::fmt::Debug for Word {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Word").field("free", &self.free).finish_non_exhaustive()
+    }
+}
+
+impl Region {
+    pub(crate) fn map(bytes: usize, _page: usize) -> Result<Self, Refused> {
+        permitted(Call::Map)?;
+        Ok(Self { words: Box::leak(Box::default()), bytes })
+    }
+
+    pub(crate) fn at(&self, offset: usize) -> Place {
+        assert!(offset < self.bytes, "offset {offset} of a region of {} bytes", self.bytes);
+        Place { words: self.words, offset }
+    }
+
+    pub(crate) fn discard(&self, range: Range<usize>) -> Result<(), Refused> {
+        permitted(Call::Discard)?;
+        store_in(self.words, range, 0);
+        Ok(())
+    }
+
+    pub(crate) fn populate(&self, _range: Range<usize>) -> Result<(), Refused> {
+        permitted(Call::Populate)
+    }
+
+    pub(crate) fn resident_bytes(&self, _range: Range<usize>) -> Result<usize, Refused> {
+        permitted(Call::Resident)?;
+        Ok(0)
+    }
+}
+
+/// Stores `value` into the words that exist in `range`, as a plain write.
+fn store_in(words: &'static Words, range: Range<usize>, value: u64) {
+    let words = words.lock().unwrap_or_else(PoisonError::into_inner);
+    let atomics: Vec<_> = words.range(range).map(|(_, word)| word.atomic).collect();
+    drop(words);
+    for atomic in atomics {
+        // SAFETY: a leaked box; loom's `with_mut` panics where another access is not ordered against this one.
+        unsafe { (*atomic).with_mut(|word| *word = value) };
+    }
+}
+
+/// An offset in a region.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    words: &'static Words,
+    offset: usize,
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self.words, other.words) && self.offset == other.offset
+    }
+}
+
+impl Eq for Place {}
+
+impl core::fmt::Debug for Place {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Place").field(&self.offset).finish()
+    }
+}
+
+impl Place {
+    /// What no block holds, so that a use after free shows.
+    const POISON: u64 = 0xdead_f7ee_dead_f7ee;
+
+    /// A number that distinguishes it from all other places.
+    pub(crate) fn number(self) -> usize {
+        core::ptr::from_ref(self.words).addr() + self.offset
+    }
+
+    /// The word `offset` bytes further on; panics if its block is free.
+    ///
+    /// # Safety
+    ///
+    /// None under loom; the signature is the other builds'.
+    pub(crate) unsafe fn word(self, offset: usize) -> &'static AtomicU64 {
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let word = words
+            .entry(self.offset + offset)
+            .or_insert_with(|| Word { atomic: Box::into_raw(Box::new(AtomicU64::new(0))), free: false });
+        let (atomic, free) = (word.atomic, word.free);
+        drop(words);
+        assert!(!free, "the word at offset {} is used after its block was freed", self.offset + offset);
+        // SAFETY: a leaked box, so valid for ever.
+        unsafe { &*atomic }
+    }
+
+    /// Sets `bytes` from `offset` on to zero; nobody else may use them.
+    ///
+    /// # Safety
+    ///
+    /// None under loom; the signature is the other builds'.
+    pub(crate) unsafe fn clear(self, offset: usize, bytes: usize) {
+        let start = self.offset + offset;
+        store_in(self.words, start..start + bytes, 0);
+    }
+
+    /// The block of these bytes was freed: from now on a use of them panics.
+    pub(crate) fn forbid(self, offset: usize, bytes: usize) {
+        let start = self.offset + offset;
+        store_in(self.words, start..start + bytes, Self::POISON);
+        self.mark(start..start + bytes, true);
+    }
+
+    /// The bytes belong to a block again.
+    pub(crate) fn permit(self, offset: usize, bytes: usize) {
+        let start = self.offset + offset;
+        self.mark(start..start + bytes, false);
+    }
+
+    fn mark(self, range: Range<usize>, free: bool) {
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        words.range_mut(range).for_each(|(_, word)| word.free = free);
+    }
+}

@@ -1,0 +1,64 @@
+//! An address within a region.
+
+use core::ptr::NonNull;
+
+use memgroup_sync::atomic::{AtomicU64, Ordering};
+
+/// The address of a byte in a region; whoever uses it knows that the region lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(NonNull<u8>);
+
+// SAFETY: an address; every access through it is atomic (I3 of the parent).
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// An address within a region, a multiple of 8.
+    pub(crate) fn new(address: NonNull<u8>) -> Self {
+        Self(address)
+    }
+
+    pub(crate) fn address(self) -> NonNull<u8> {
+        self.0
+    }
+
+    /// The address as a number, to find its chunk by.
+    pub(crate) fn number(self) -> usize {
+        self.0.addr().get()
+    }
+
+    /// The word `offset` bytes further on.
+    ///
+    /// # Safety
+    ///
+    /// It lies within the region, at a multiple of 8, and the region stays mapped while the word is used.
+    #[inline(always)]
+    pub(crate) unsafe fn word(self, offset: usize) -> &'static AtomicU64 {
+        // SAFETY: within the region, by the caller's promise.
+        let address = unsafe { self.0.byte_add(offset) };
+        // SAFETY: mapped and aligned by the caller's promise; all accesses to a region are atomic (I3 of the parent), and
+        // every bit pattern is a word.
+        unsafe { address.cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Sets `bytes` from `offset` on to zero.
+    ///
+    /// # Safety
+    ///
+    /// As for `word`, for each of them.
+    pub(crate) unsafe fn clear(self, offset: usize, bytes: usize) {
+        for at in (offset..offset + bytes).step_by(8) {
+            // SAFETY: passed on to the caller.
+            let word = unsafe { self.word(at) };
+            // ORDERING: Relaxed; whoever gets the block gets it through a lock or a later publication of its own.
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Nothing: loom is told here that nobody may use the bytes any more.
+    pub(crate) fn forbid(self, _offset: usize, _bytes: usize) {}
+
+    /// Nothing: loom is told here that the bytes are in use again.
+    pub(crate) fn permit(self, _offset: usize, _bytes: usize) {}
+}

@@ -1,0 +1,200 @@
+//! What is left after most objects are freed, the rest moved together and the pages given back.
+
+use std::collections::BTreeMap;
+
+use super::{Marked, Random, arena, depopulate_all, move_all};
+use crate::arena::Arena;
+use crate::block::Shape;
+use crate::page::PageSize;
+
+const OBJECTS: u32 = if cfg!(miri) { 200 } else { 11_000 };
+
+/// Makes objects, frees all but one in `one_in`, moves and depopulates; checks what is left, and prints it.
+fn evacuate(page: PageSize, slots: usize, one_in: u32, name: &str, mut size: impl FnMut(u32) -> usize) {
+    let arena = arena(slots, page);
+    for slot in 0..2 {
+        arena.admit(slot * (slots - 1));
+    }
+    let admitted: Vec<usize> = arena.admitted().collect();
+    let mut blocks: BTreeMap<u32, Marked> = (0..OBJECTS)
+        .map(|owner| (owner, Marked::new(&arena, Shape::new(size(owner), 8), owner, owner + 1)))
+        .collect();
+    let peak = arena.stats();
+    for owner in (0..OBJECTS).filter(|owner| owner % one_in != 0) {
+        blocks.remove(&owner).expect("it is there").free(&arena);
+    }
+    let unmoved = arena.stats().unit_live_bytes;
+    let moved = move_all(&arena, &mut blocks);
+    arena.check();
+    depopulate_all(&arena);
+    arena.check();
+    let stats = arena.stats();
+    blocks.values().for_each(|block| block.check(&arena, &admitted));
+    assert_eq!(stats.unit_live_bytes, unmoved);
+    assert_eq!((stats.leaving_bytes, stats.empty_bytes), (0, 0));
+    let unit = arena.stride_bytes() as u64;
+    assert!(moved <= unmoved + unit, "{moved} bytes were moved of {unmoved} that are live");
+    let page_a_slot_and_chunk = (page.bytes() * admitted.len() * stats.chunks) as u64;
+    println!(
+        "{name:>6}, 1 of {one_in}, {:>4} KiB pages: peak {:>9} live {:>8} populated {:>8} ({:.2} of live, {:.1} % of peak), \
+         {} chunks, moved {:.0} % of live",
+        page.bytes() >> 10,
+        peak.populated_bytes,
+        stats.live_bytes,
+        stats.populated_bytes,
+        stats.populated_bytes as f64 / stats.live_bytes as f64,
+        stats.populated_bytes as f64 * 100.0 / peak.populated_bytes as f64,
+        stats.chunks,
+        moved as f64 * 100.0 / unmoved as f64,
+    );
+    if cfg!(all(target_os = "linux", not(miri))) {
+        assert!(
+            stats.populated_bytes as f64 <= 1.1 * stats.live_bytes as f64 + page_a_slot_and_chunk as f64,
+            "{stats:?}"
+        );
+        let chunks_needed = stats.unit_live_bytes.div_ceil(64 << 10) as usize;
+        assert!(
+            stats.chunks <= chunks_needed * 12 / 10 + 2,
+            "{} chunks, needed {chunks_needed}",
+            stats.chunks
+        );
+    }
+    blocks.into_values().for_each(|block| block.free(&arena));
+    assert_eq!(arena.begin_move(), None);
+    arena.check();
+}
+
+#[test]
+fn records_of_a_group_come_down_to_their_live_bytes_at_every_page_size() {
+    for page in PageSize::ALL {
+        for one_in in [11, 51] {
+            evacuate(page, 2, one_in, "2704", |_| 2704);
+        }
+    }
+}
+
+#[test]
+fn objects_of_other_sizes_come_down_to_their_live_bytes_at_every_page_size() {
+    for page in PageSize::ALL {
+        for one_in in [11, 51] {
+            for (name, size) in [("8", 8), ("64", 64), ("384", 384)] {
+                evacuate(page, 2, one_in, name, |_| size);
+            }
+        }
+    }
+}
+
+#[test]
+fn objects_of_mixed_sizes_come_down_to_their_live_bytes_at_every_page_size() {
+    println!("seed 7");
+    for page in PageSize::ALL {
+        for one_in in [11, 51] {
+            let mut random = Random(7);
+            evacuate(page, 2, one_in, "mixed", |_| 8 << random.below(10));
+        }
+    }
+}
+
+#[test]
+fn shifted_units_come_down_as_well() {
+    for page in [PageSize::Kib4, PageSize::Kib64] {
+        evacuate(page, 100, 11, "2704", |_| 2704);
+    }
+}
+
+#[test]
+fn what_lies_densely_is_not_moved() {
+    for page in PageSize::ALL {
+        let arena = arena(2, page);
+        arena.admit(0);
+        let blocks: Vec<Marked> =
+            (0..500).map(|owner| Marked::new(&arena, Shape::new(2704, 8), owner, owner + 1)).collect();
+        assert_eq!(arena.begin_move(), None, "{page:?}");
+        blocks.into_iter().for_each(|block| block.free(&arena));
+        arena.check();
+    }
+}
+
+/// Every other object of 500 is left.
+fn holed(arena: &Arena) -> BTreeMap<u32, Marked> {
+    arena.admit(0);
+    let mut blocks: BTreeMap<u32, Marked> =
+        (0..500).map(|owner| (owner, Marked::new(arena, Shape::new(2704, 128), owner, owner + 1))).collect();
+    blocks.extract_if(.., |owner, _| owner % 4 != 0).for_each(|(_, block)| block.free(arena));
+    blocks
+}
+
+#[test]
+fn a_block_is_offered_once_and_again_after_its_chunk_has_changed() {
+    let arena = arena(2, PageSize::Kib4);
+    let mut blocks = holed(&arena);
+    let live = arena.stats().unit_live_bytes;
+    let first = arena.begin_move().expect("three of four blocks are free");
+    let second = arena.begin_move().expect("one move is not enough");
+    assert_ne!(first.owner, second.owner);
+    let moved = 2 * first.from.bytes() as u64;
+    assert_eq!(arena.stats().unit_live_bytes, live, "the old copies are not live, the new ones are");
+    assert_eq!(arena.stats().leaving_bytes, moved);
+    arena.check();
+    arena.cancel_move(second);
+    arena.check();
+    assert_eq!(arena.stats().leaving_bytes, moved / 2);
+    blocks.insert(first.owner, Marked::mark(&arena, first.to, Shape::new(2704, 128), first.owner + 1));
+    arena.free(first.from);
+    blocks[&second.owner].check(&arena, &[0]);
+    move_all(&arena, &mut blocks);
+    arena.check();
+    blocks.values().for_each(|block| block.check(&arena, &[0]));
+    blocks.into_values().for_each(|block| block.free(&arena));
+    assert_eq!(arena.stats().chunks, 1);
+}
+
+#[test]
+fn an_owner_that_never_moves_ends_the_offers() {
+    let arena = arena(2, PageSize::Kib4);
+    let blocks = holed(&arena);
+    let mut offers = 0;
+    while let Some(offer) = arena.begin_move() {
+        arena.cancel_move(offer);
+        offers += 1;
+        assert!(offers <= blocks.len(), "each chunk is offered once");
+    }
+    assert!(offers > 0);
+    arena.check();
+    blocks.values().for_each(|block| block.check(&arena, &[0]));
+    blocks.into_values().for_each(|block| block.free(&arena));
+}
+
+#[test]
+fn what_has_no_owner_is_never_moved() {
+    let arena = arena(2, PageSize::Kib4);
+    arena.admit(1);
+    let blocks: Vec<Marked> =
+        (0..500).map(|mark| Marked::unmovable(&arena, Shape::new(2704, 8), mark + 1)).collect();
+    let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.mark % 8 == 0);
+    freed.into_iter().for_each(|block| block.free(&arena));
+    assert_eq!(arena.begin_move(), None);
+    arena.check();
+    kept.into_iter().for_each(|block| {
+        block.check(&arena, &[1]);
+        block.free(&arena);
+    });
+}
+
+#[test]
+fn a_victim_is_used_again_before_another_chunk_is_mapped() {
+    let arena = arena(2, PageSize::Kib4);
+    let blocks = holed(&arena);
+    let offer = arena.begin_move().expect("three of four blocks are free");
+    let chunks = arena.stats().chunks;
+    let mut more = Vec::new();
+    while arena.stats().chunks == chunks {
+        more.push(Marked::unmovable(&arena, Shape::new(2704, 8), 1));
+    }
+    let in_victim = more.iter().filter(|block| block.block.chunk == offer.from.chunk).count();
+    assert!(in_victim > 10, "{in_victim} blocks went where the victim has room");
+    arena.check();
+    arena.cancel_move(offer);
+    more.into_iter().chain(blocks.into_values()).for_each(|block| block.free(&arena));
+    arena.check();
+}

@@ -1,0 +1,123 @@
+//! Tests of the arena as a whole, filed by what they hold it to.
+
+#![allow(unsafe_code)]
+
+mod evacuation;
+mod failures;
+mod model;
+mod soak;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod truth;
+
+use memgroup_sync::atomic::Ordering;
+
+use crate::arena::{Arena, ArenaConfig};
+use crate::block::{Block, NO_OWNER, Shape, Wait};
+use crate::page::PageSize;
+
+/// A generator of numbers, from a seed that the test prints.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+pub(crate) fn arena(slots: usize, page: PageSize) -> Arena {
+    Arena::new(ArenaConfig::new(slots).page(page).float_bytes(0)).expect("the slots and the page are right")
+}
+
+/// A block whose every word on every admitted slot holds the number of its owner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marked {
+    pub(crate) block: Block,
+    pub(crate) shape: Shape,
+    pub(crate) mark: u32,
+}
+
+impl Marked {
+    /// Allocates a block, which is zero on all admitted slots, and marks it there.
+    pub(crate) fn new(arena: &Arena, shape: Shape, owner: u32, mark: u32) -> Self {
+        let block = arena.alloc(shape, owner, Wait::May).expect("the system has memory");
+        Self::mark(arena, block, shape, mark)
+    }
+
+    pub(crate) fn unmovable(arena: &Arena, shape: Shape, mark: u32) -> Self {
+        Self::new(arena, shape, NO_OWNER, mark)
+    }
+
+    pub(crate) fn mark(arena: &Arena, block: Block, shape: Shape, mark: u32) -> Self {
+        let marked = Self { block, shape, mark };
+        assert_eq!(block.bytes(), shape.bytes());
+        for slot in arena.admitted() {
+            let address = block.address().addr().get() + slot * arena.stride_of(shape);
+            assert!(address.is_multiple_of(shape.align as usize * 8), "aligned on slot {slot}");
+        }
+        marked.each_word(arena, |slot, word, value| {
+            assert_eq!(
+                value.swap(u64::from(mark), Ordering::Relaxed),
+                0,
+                "word {word} on slot {slot} is zero"
+            );
+        });
+        marked
+    }
+
+    /// Panics where a word was changed by anybody else.
+    pub(crate) fn check(&self, arena: &Arena, admitted_before: &[usize]) {
+        self.each_word(arena, |slot, word, value| {
+            let expected = if admitted_before.contains(&slot) { u64::from(self.mark) } else { 0 };
+            assert_eq!(value.load(Ordering::Relaxed), expected, "word {word} of {self:?} on slot {slot}");
+        });
+    }
+
+    pub(crate) fn free(self, arena: &Arena) {
+        arena.free(self.block);
+    }
+
+    fn each_word(
+        &self,
+        arena: &Arena,
+        mut each: impl FnMut(usize, usize, &memgroup_sync::atomic::AtomicU64),
+    ) {
+        for slot in arena.admitted() {
+            for word in 0..self.block.bytes() / 8 {
+                // SAFETY: the slot is admitted, the word within the block, and the block not free.
+                each(slot, word, unsafe { self.block.word(arena.stride_of(self.shape), slot, word) });
+            }
+        }
+    }
+}
+
+/// Moves all that the arena offers; returns the blocks by owner, and the bytes that were moved on one slot.
+pub(crate) fn move_all(arena: &Arena, blocks: &mut std::collections::BTreeMap<u32, Marked>) -> u64 {
+    let mut moved = 0;
+    while let Some(offer) = arena.begin_move() {
+        let old = blocks[&offer.owner];
+        assert_eq!(old.block, offer.from, "an owner's block is offered as the arena gave it");
+        moved += old.block.bytes() as u64;
+        blocks.insert(offer.owner, Marked::mark(arena, offer.to, old.shape, old.mark));
+        arena.free(offer.from);
+    }
+    moved
+}
+
+pub(crate) fn depopulate_all(arena: &Arena) -> u64 {
+    let mut bytes = 0;
+    loop {
+        let done = arena.depopulate_now(usize::MAX);
+        assert!(done.pages <= 64);
+        bytes += done.bytes;
+        if !done.more {
+            return bytes;
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Threads that allocate, free, move and depopulate at once. The seed is printed.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Marked, Random, depopulate_all};
+use crate::arena::{Arena, ArenaConfig};
+use crate::block::{NO_OWNER, Shape, Wait};
+use crate::page::PageSize;
+
+const ROUNDS: usize = if cfg!(miri) { 60 } else { 20_000 };
+/// Owners of one thread: their numbers are the thread's times this, and on.
+const OWNERS: usize = 64;
+
+/// Blocks by owner. A mover holds the owner's lock while it copies, as it would hold a group's.
+type Table = Vec<Mutex<Option<Marked>>>;
+
+fn work(arena: &Arena, table: &Table, thread: usize, seed: u64) {
+    let mut random = Random(seed + thread as u64);
+    let mut fixed: Vec<Marked> = Vec::new();
+    for _ in 0..ROUNDS {
+        let admitted: Vec<usize> = arena.admitted().collect();
+        let bytes = if random.below(20) == 0 { 1 + random.below(32 << 10) } else { 1 + random.below(3000) };
+        let shape = Shape::new(bytes, [1, 8, 64, 128, 4096][random.below(60).min(4)]);
+        if random.below(3) == 0 {
+            if fixed.len() > 40 {
+                let block = fixed.swap_remove(random.below(fixed.len()));
+                block.check(arena, &admitted);
+                block.free(arena);
+            }
+            let wait = if random.below(8) == 0 { Wait::Never } else { Wait::May };
+            if let Ok(block) = arena.alloc(shape, NO_OWNER, wait) {
+                fixed.push(Marked::mark(arena, block, shape, thread as u32 + 100));
+            }
+            continue;
+        }
+        let owner = thread * OWNERS + random.below(OWNERS);
+        let mut place = table[owner].lock().unwrap();
+        match place.take() {
+            Some(block) => {
+                block.check(arena, &admitted);
+                block.free(arena);
+            }
+            None => *place = Some(Marked::new(arena, shape, owner as u32, owner as u32 + 1)),
+        }
+    }
+    for block in fixed {
+        block.check(arena, &arena.admitted().collect::<Vec<_>>());
+        block.free(arena);
+    }
+}
+
+/// Moves what is offered, under the owner's lock, as a driver of records does; one offer in eight is declined.
+fn move_some(arena: &Arena, table: &Table, random: &mut Random) {
+    for _ in 0..50 {
+        let Some(offer) = arena.begin_move() else { return };
+        let mut place = table[offer.owner as usize].lock().unwrap();
+        match place.as_mut() {
+            Some(block) if block.block == offer.from => {
+                if random.below(8) == 0 {
+                    arena.cancel_move(offer);
+                } else {
+                    *block = Marked::mark(arena, offer.to, block.shape, block.mark);
+                    arena.free(offer.from);
+                }
+            }
+            // Its owner has freed it meanwhile.
+            _ => arena.free(offer.to),
+        }
+    }
+}
+
+fn soak(page: PageSize, slots: usize, seed: u64) {
+    println!("seed {seed}, {page:?}, {slots} slots");
+    let config = ArenaConfig::new(slots).page(page).float_bytes(64 << 10).reserve_bytes(32 << 10);
+    let arena = Arena::new(config).expect("right");
+    (0..slots.min(3)).for_each(|slot| arena.admit(slot));
+    const THREADS: usize = 3;
+    let table: Table = (0..THREADS * OWNERS).map(|_| Mutex::new(None)).collect();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (arena, table) = (&arena, &table);
+                scope.spawn(move || work(arena, table, thread, seed))
+            })
+            .collect();
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                arena.depopulate_now(40);
+                arena.depopulate(std::time::Instant::now(), 20);
+                arena.replenish().expect("the system has memory");
+                arena.check();
+                std::thread::yield_now();
+            }
+        });
+        scope.spawn(|| {
+            let mut random = Random(seed);
+            while !over.load(Ordering::Relaxed) {
+                move_some(&arena, &table, &mut random);
+                std::thread::yield_now();
+            }
+        });
+        let joined: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        over.store(true, Ordering::Relaxed);
+        joined.into_iter().for_each(|joined| joined.expect("no worker panicked"));
+    });
+    arena.check();
+    for place in &table {
+        if let Some(block) = place.lock().unwrap().take() {
+            block.free(&arena);
+        }
+    }
+    depopulate_all(&arena);
+    arena.check();
+    let stats = arena.stats();
+    assert_eq!((stats.live_bytes, stats.leaving_bytes, stats.empty_bytes), (0, 0, 0), "{stats:?}");
+    if cfg!(all(target_os = "linux", not(miri))) {
+        assert_eq!(stats.populated_bytes, 0, "{stats:?}");
+    }
+}
+
+#[test]
+fn threads_that_allocate_free_move_and_depopulate_lose_nothing() {
+    let seed = std::env::var("MEMGROUP_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(11);
+    soak(PageSize::of_system(), 2, seed);
+    soak(PageSize::Kib64, 5, seed);
+}

@@ -1,0 +1,200 @@
+//! What the arena says it has in memory, held against what the system says.
+
+use std::time::{Duration, Instant};
+
+use super::{Marked, Random, arena, depopulate_all};
+use crate::arena::{Arena, ArenaConfig};
+use crate::block::{NO_OWNER, Shape, Wait};
+use crate::page::PageSize;
+
+/// The bytes in memory of the arena's chunks, by the process's list of mappings.
+fn resident_bytes(arena: &Arena) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps").expect("Linux has the list");
+    let state = arena.state.lock();
+    let chunks: Vec<_> = state.chunks.all().map(|(_, chunk)| chunk.region.addresses()).collect();
+    let (mut within, mut sum) = (false, 0);
+    for line in text.lines() {
+        let range = line.split(' ').next().and_then(|word| word.split_once('-'));
+        if let Some((start, end)) = range
+            && let (Ok(start), Ok(end)) = (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16))
+        {
+            // Neighbouring mappings are merged by the system, so chunks lie within mappings and share them only with chunks:
+            // each test that reads this has a process-wide mapping of its own between others, or merges with another arena.
+            within =
+                chunks.iter().any(|chunk| start <= chunk.start && chunk.end <= end || chunk.contains(&start));
+        } else if within && let Some(rest) = line.strip_prefix("Rss:") {
+            let kib: u64 = rest.trim().trim_end_matches(" kB").parse().expect("a number");
+            sum += kib << 10;
+        }
+    }
+    sum
+}
+
+/// Runs `test` in a process of its own, so that no other test's chunks are merged with the arena's mappings.
+fn alone(name: &str, test: impl FnOnce()) {
+    const MARK: &str = "MEMGROUP_TEST_ALONE";
+    if std::env::var_os(MARK).is_some_and(|value| value == name) {
+        return test();
+    }
+    let this = std::env::current_exe().expect("a test has a file");
+    let path = format!("tests::truth::{name}");
+    let output = std::process::Command::new(this)
+        .args([path.as_str(), "--exact", "--nocapture", "--test-threads=1"])
+        .env(MARK, name)
+        .output()
+        .expect("a process can be started");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn populated_bytes_are_what_the_system_says() {
+    alone("populated_bytes_are_what_the_system_says", || {
+        println!("seed 3");
+        for page in [PageSize::Kib4, PageSize::Kib16, PageSize::Kib64] {
+            for (slots, admitted) in [(2, vec![0]), (2, vec![0, 1]), (128, vec![3, 64, 127])] {
+                let (arena, mut random) = (arena(slots, page), Random(3));
+                admitted.iter().for_each(|&slot| arena.admit(slot));
+                let mut blocks = Vec::new();
+                for turn in 0..3000 {
+                    if random.below(5) < 3 || blocks.is_empty() {
+                        let shape = Shape::new(1 + random.below(6000), 8);
+                        blocks.push(Marked::unmovable(&arena, shape, turn + 1));
+                    } else {
+                        blocks.swap_remove(random.below(blocks.len())).free(&arena);
+                    }
+                    if turn % 500 == 499 {
+                        let before = arena.stats();
+                        assert_eq!(
+                            before.populated_bytes,
+                            resident_bytes(&arena),
+                            "{page:?} {slots} {before:?}"
+                        );
+                        assert!(before.populated_bytes >= before.live_bytes + before.empty_bytes);
+                        let given = depopulate_all(&arena);
+                        let after = arena.stats();
+                        assert_eq!(
+                            after.populated_bytes,
+                            resident_bytes(&arena),
+                            "{page:?} {slots} {after:?}"
+                        );
+                        assert_eq!(before.populated_bytes - given, after.populated_bytes, "every page once");
+                        assert!(given >= before.empty_bytes, "all empty pages and some that straddle two");
+                        assert_eq!(after.populated_bytes % page.bytes() as u64, 0, "whole pages only");
+                    }
+                }
+                blocks.into_iter().for_each(|block| block.free(&arena));
+                depopulate_all(&arena);
+                assert_eq!((arena.stats().populated_bytes, resident_bytes(&arena)), (0, 0));
+            }
+        }
+    });
+}
+
+#[test]
+fn slots_that_never_ran_have_no_pages_whatever_happens_on_others() {
+    for page in [PageSize::Kib4, PageSize::Kib64] {
+        let arena = arena(100, page);
+        arena.admit(7);
+        for round in 0..3 {
+            let blocks: Vec<Marked> =
+                (0..200).map(|mark| Marked::unmovable(&arena, Shape::new(1000, 8), mark + 1)).collect();
+            blocks.into_iter().for_each(|block| block.free(&arena));
+            if round == 1 {
+                depopulate_all(&arena);
+            }
+        }
+        let state = arena.state.lock();
+        for (_, chunk) in state.chunks.all() {
+            let ran = chunk.geometry.pages_around(7, 0, chunk.geometry.granules());
+            let before = chunk.region.resident_bytes(0..ran.start);
+            let after = chunk.region.resident_bytes(ran.end..chunk.geometry.chunk_bytes());
+            assert_eq!((before, after), (Ok(0), Ok(0)));
+        }
+    }
+}
+
+#[test]
+fn a_slot_that_is_admitted_later_finds_zeros_and_whole_pages() {
+    let arena = arena(4, PageSize::Kib64);
+    arena.admit(0);
+    let block = Marked::unmovable(&arena, Shape::new(1000, 8), 9);
+    let one = arena.stats().populated_bytes;
+    arena.admit(3);
+    assert_eq!(arena.stats().populated_bytes, 2 * one, "the new slot has the pages that the old one has");
+    block.check(&arena, &[0]);
+    block.free(&arena);
+}
+
+#[test]
+fn nothing_is_given_back_twice_and_what_is_used_again_is_backed_again() {
+    let arena = arena(3, PageSize::Kib4);
+    arena.admit(0);
+    arena.admit(2);
+    for _ in 0..3 {
+        let blocks: Vec<Marked> =
+            (0..100).map(|mark| Marked::unmovable(&arena, Shape::new(2704, 8), mark + 1)).collect();
+        let populated = arena.stats().populated_bytes;
+        assert!(populated >= 100 * 2704 * 2);
+        blocks.into_iter().for_each(|block| block.free(&arena));
+        depopulate_all(&arena);
+        assert_eq!(arena.stats().populated_bytes, 0);
+        assert_eq!(arena.depopulate_now(64).calls, 0, "what is empty is not asked for again");
+    }
+}
+
+#[test]
+fn the_float_stays_and_decays_with_the_time_that_is_passed_in() {
+    let decay = Duration::from_millis(1600);
+    let config = ArenaConfig::new(1).page(PageSize::of_system()).float_bytes(32 << 10).decay(decay);
+    let arena = Arena::new(config).expect("right");
+    arena.admit(0);
+    let blocks: Vec<Marked> =
+        (0..40).map(|mark| Marked::unmovable(&arena, Shape::new(4096, 8), mark + 1)).collect();
+    let mut blocks = blocks.into_iter();
+    let kept = blocks.next().expect("there are forty");
+    blocks.for_each(|block| block.free(&arena));
+    let (start, mut before) = (Instant::now(), u64::MAX);
+    let settle = |now| while arena.depopulate(now, 64).more {};
+    settle(start);
+    let page = PageSize::of_system().bytes() as u64;
+    let float = arena.stats().empty_bytes;
+    assert!(float <= 32 << 10 && float + 16 * page > 32 << 10, "the float stays: {float}");
+    for step in 1..=16 {
+        settle(start + decay / 16 * step);
+        let empty = arena.stats().empty_bytes;
+        assert!(empty <= before);
+        before = empty;
+        if step == 4 {
+            assert!(empty > 0, "a quarter of the time leaves most of it");
+        }
+    }
+    assert_eq!(before, 0, "nothing is left after the decay");
+    kept.check(&arena, &[0]);
+    kept.free(&arena);
+}
+
+#[test]
+fn a_caller_that_may_not_wait_gets_what_is_there_and_asks_the_system_for_nothing() {
+    use crate::os::{Call, inject};
+    let arena =
+        Arena::new(ArenaConfig::new(2).page(PageSize::of_system()).reserve_bytes(60_000)).expect("right");
+    let shape = Shape::new(1000, 8);
+    let error = arena.alloc(shape, NO_OWNER, Wait::Never).expect_err("there is no chunk");
+    assert!(error.to_string().contains("place a per-slot object of 1000 bytes on 2 slots without waiting"));
+    arena.replenish().expect("the system has memory");
+    assert_eq!((arena.stats().chunks, arena.stats().populated_bytes), (1, 0), "address space, not pages");
+    let guards = [Call::Map, Call::Populate, Call::Discard].map(|call| inject::fail(call, 0));
+    let blocks: Vec<_> = (0..60).map_while(|_| arena.alloc(shape, NO_OWNER, Wait::Never).ok()).collect();
+    assert_eq!(blocks.len(), 60);
+    drop(guards);
+    let held = arena.state.lock();
+    assert!(arena.alloc(shape, NO_OWNER, Wait::Never).is_err(), "it does not wait for the lock");
+    drop(held);
+    blocks.into_iter().for_each(|block| arena.free(block));
+    assert_eq!(arena.stats().chunks, 1, "the reserve stays");
+}

@@ -1,0 +1,82 @@
+//! Counts: a group's own additive counters, one word for each slot.
+//!
+//! An addition is one atomic addition to this thread's slot; the sum is taken when it is asked for. The words are in the group's
+//! record, which may move or be folded into one copy while they are added to (`residence`); `memgroup_percpu::additive` says why
+//! nothing is lost then.
+//!
+//! - I1. At every moment a count is the sum of the words of the record and of the cold record. Both change places under
+//!   the tree lock, which a reader of the sum holds.
+
+use memgroup_percpu::additive;
+use memgroup_sync::atomic::Ordering;
+use memgroup_sync::grace;
+
+use crate::node::Node;
+use crate::residence;
+
+/// Where the counters begin in a record; the stock word lies before them.
+pub(crate) const FIRST: usize = 1;
+
+/// Adds to a counter of a group.
+#[inline]
+pub(crate) fn add(node: &'static Node, counter: u32, delta: i64) {
+    let index = FIRST + counter as usize;
+    let slot = node.source.current();
+    let added = node.record.access(slot, index).is_some_and(|word| additive::add(&word, delta));
+    if !added {
+        add_slow(node, slot, index, delta);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn add_slow(node: &'static Node, slot: usize, index: usize, delta: i64) {
+    let counters = node.shared.config.counters;
+    assert!(
+        index < FIRST + counters as usize,
+        "a group has {counters} counters (`Config::counters`), none of number {}",
+        index - FIRST
+    );
+    loop {
+        let moved = [(&node.record, slot), (&node.cold, 0)]
+            .into_iter()
+            .any(|(record, slot)| record.access(slot, index).is_some_and(|word| additive::add(&word, delta)));
+        if moved {
+            return;
+        }
+        residence::touch(node, slot);
+    }
+}
+
+/// The sum of one counter over all slots.
+pub(crate) fn sum(node: &'static Node, counter: u32) -> i64 {
+    let counters = node.shared.config.counters;
+    assert!(
+        counter < counters,
+        "a group has {counters} counters (`Config::counters`), none of number {counter}"
+    );
+    let _tree = node.shared.tree.lock();
+    let index = FIRST + counter as usize;
+    let section = grace::enter();
+    let hot: i64 = node
+        .shared
+        .memory
+        .admitted()
+        .filter_map(|slot| node.record.word(&section, slot, index))
+        .map(additive::read)
+        .sum();
+    hot + node.cold.word(&section, 0, index).map_or(0, additive::read)
+}
+
+/// All counters are zero again; the place is free and nobody adds to them.
+pub(crate) fn forget(node: &'static Node) {
+    let section = grace::enter();
+    for slot in node.shared.memory.admitted() {
+        for index in FIRST..node.shared.memory.hot.words() {
+            if let Some(word) = node.record.word(&section, slot, index) {
+                // ORDERING: Relaxed; published with the group, by the tree lock.
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Maintenance: per-CPU memory that groups need no more goes back to the system.
+//!
+//! The engine starts no thread. A caller gives `Hierarchy::maintain` some of its time; a removal does a bounded part of the same
+//! work when enough has piled up, so that whoever never calls `maintain` gets memory back too.
+//!
+//! One pass, each step with the tree lock held for at most 64 pages' worth of records at a time:
+//!
+//! 1. free places give up the records they kept for their next group, and idle groups theirs (`residence`);
+//! 2. records move out of sparse chunks into the holes of full ones;
+//! 3. a grace period passes, with no lock held, and what was left behind is free;
+//! 4. pages without live records go back.
+//!
+//! - P1. A removal does this when the kept records are as much as half of the live ones, and more than may float: so each pass gives
+//!   back a part of what there is, and a process that removes all its groups pays for a few passes in all.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use memgroup_sync::grace::{self, Form};
+
+use crate::group::GroupId;
+use crate::node::Node;
+use crate::residence;
+use crate::shared::Shared;
+use crate::stock::drain;
+use crate::tree::{Noted, State, Tree};
+
+/// The most pages that are worked on while a lock is held.
+const PAGES_HELD_MAX: u64 = 64;
+
+/// What a pass of [`Hierarchy::maintain`](crate::Hierarchy::maintain) may do.
+///
+/// ```
+/// use memgroup::{Config, Hierarchy, Maintenance};
+///
+/// let hierarchy = Hierarchy::new(Config::new())?;
+/// let done = hierarchy.maintain(Maintenance::new().move_bytes_max(1 << 20));
+/// assert_eq!(done.moved_groups, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Maintenance {
+    move_bytes_max: u64,
+    form: Form,
+    all: bool,
+    now: Option<Instant>,
+}
+
+impl Default for Maintenance {
+    fn default() -> Maintenance {
+        Maintenance::new()
+    }
+}
+
+impl Maintenance {
+    /// Moves at most 64 MiB, interrupts no running thread (and so may take some tens of milliseconds), and leaves what may float
+    /// by the hierarchy's [`Config`](crate::Config).
+    pub fn new() -> Maintenance {
+        Maintenance { move_bytes_max: 64 << 20, form: Form::Quiet, all: false, now: None }
+    }
+
+    /// The most bytes of records to move, over all slots.
+    #[must_use]
+    pub fn move_bytes_max(self, bytes: u64) -> Maintenance {
+        Maintenance { move_bytes_max: bytes, ..self }
+    }
+
+    /// Waits for grace periods by interrupting each running thread of the process for some microseconds, instead of for some
+    /// milliseconds without.
+    #[must_use]
+    pub fn expedited(self) -> Maintenance {
+        Maintenance { form: Form::Expedited, ..self }
+    }
+
+    /// Gives back all there is, whatever may float.
+    #[must_use]
+    pub fn all(self) -> Maintenance {
+        Maintenance { all: true, ..self }
+    }
+
+    /// As if it were `now`: decides which groups are idle and what has floated long enough.
+    #[must_use]
+    pub fn at(self, now: Instant) -> Maintenance {
+        Maintenance { now: Some(now), ..self }
+    }
+}
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maintained {
+    /// Bytes that went back to the system.
+    pub depopulated_bytes: u64,
+    /// Bytes of records that moved, over all slots.
+    pub moved_bytes: u64,
+    /// Groups whose records moved.
+    pub moved_groups: u64,
+    /// Idle groups that gave their records up.
+    pub demoted_groups: u64,
+    /// The most pages worked on while a lock was held.
+    pub pages_held_max: u64,
+    /// How long the pass waited for grace periods.
+    pub grace: Duration,
+    /// There is more to move or to give back than the pass was allowed.
+    pub more: bool,
+}
+
+/// Whether a removal should do a pass.
+pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
+    let config = &shared.config;
+    let kept = tree.kept() as u64;
+    let due = config.depopulate && config.maintain_on_removal && 2 * kept > u64::from(tree.in_use());
+    due && kept * shared.memory.record_bytes() > config.float_bytes
+}
+
+/// The pass of a removal: moves no more than a quarter of what it frees.
+#[cold]
+pub(crate) fn after_removal(shared: &'static Shared) {
+    if let Some(_turn) = shared.maintaining.try_lock() {
+        let freed = shared.tree.lock().kept() as u64 * shared.memory.record_bytes();
+        pass(shared, Maintenance::new().move_bytes_max(freed / 4));
+    }
+}
+
+/// One pass; the caller has the turn.
+pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
+    let mut done = Maintained::default();
+    if !shared.config.depopulate {
+        return done;
+    }
+    let now = what.now.unwrap_or_else(Instant::now);
+    strip(shared, what, &mut done);
+    demote_idle(shared, now, &mut done);
+    settle(shared, what.form, &mut done);
+    if shared.config.relocate {
+        relocate(shared, what, &mut done);
+        settle(shared, what.form, &mut done);
+    }
+    give_back(shared, now, what.all, &mut done);
+    done
+}
+
+/// Records that may be worked on while the lock is held once.
+fn records_a_hold(shared: &'static Shared) -> u64 {
+    let page = shared.memory.hot.arena().page().bytes() as u64;
+    (PAGES_HELD_MAX * page / shared.memory.record_bytes().max(1)).clamp(1, 4096)
+}
+
+fn note_hold(shared: &'static Shared, records: u64, done: &mut Maintained) {
+    let page = shared.memory.hot.arena().page().bytes() as u64;
+    let pages = (records * shared.memory.record_bytes()).div_ceil(page);
+    done.pages_held_max = done.pages_held_max.max(pages);
+}
+
+/// Free places give up their records, but for what may float.
+fn strip(shared: &'static Shared, what: Maintenance, done: &mut Maintained) {
+    let float = if what.all { 0 } else { shared.config.float_bytes / shared.memory.record_bytes().max(1) };
+    loop {
+        let mut tree = shared.tree.lock();
+        let mut records = 0;
+        while tree.kept() as u64 > float && records < records_a_hold(shared) {
+            let Some(id) = tree.strip() else { break };
+            if let Some(node) = shared.node(id) {
+                residence::vacate(node);
+            }
+            records += 1;
+        }
+        note_hold(shared, records, done);
+        if tree.kept() as u64 <= float {
+            return;
+        }
+    }
+}
+
+/// Groups that were idle for long enough, and removed ones that still hold bytes, give up their records.
+fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) {
+    let Some(after) = shared.config.demote_after else { return };
+    let mut at = 0;
+    loop {
+        let mut tree = shared.tree.lock();
+        let (mut records, mut looked) = (0, 0);
+        while at < tree.places() && records < records_a_hold(shared) && looked < 1024 {
+            let id = GroupId(at);
+            at += 1;
+            looked += 1;
+            let Some(node) = shared.node(id).filter(|node| node.record.is_linked()) else { continue };
+            if is_idle(&mut tree, node, now, after) {
+                records += 1;
+                // Without memory for its counters it stays as it is.
+                if residence::demote_held(node, memgroup_percpu::Wait::May).is_ok() {
+                    done.demoted_groups += 1;
+                }
+            }
+        }
+        note_hold(shared, records, done);
+        if at >= tree.places() {
+            return;
+        }
+    }
+}
+
+fn is_idle(tree: &mut Tree, node: &'static Node, now: Instant, after: Duration) -> bool {
+    match tree.state(node.id) {
+        State::Free => false,
+        State::Dying { .. } => true,
+        State::Online => {
+            let activity = drain::activity(node);
+            let noted = tree.noted(node.id);
+            match *noted {
+                Some(before) if before.activity == activity => {
+                    now.saturating_duration_since(before.since) >= after
+                }
+                _ => {
+                    *noted = Some(Noted { activity, since: now });
+                    after.is_zero()
+                }
+            }
+        }
+    }
+}
+
+fn relocate(shared: &'static Shared, what: Maintenance, done: &mut Maintained) {
+    loop {
+        let tree = shared.tree.lock();
+        let mut records = 0;
+        while records < records_a_hold(shared) {
+            if done.moved_bytes >= what.move_bytes_max {
+                done.more = true;
+                break;
+            }
+            let Some(bytes) = residence::relocate_held(shared, &tree) else { break };
+            done.moved_bytes += bytes;
+            done.moved_groups += u64::from(bytes > 0);
+            records += 1;
+        }
+        note_hold(shared, records, done);
+        if records < records_a_hold(shared) {
+            return;
+        }
+    }
+}
+
+/// Waits for a grace period, if anything waits for one, and frees what was left behind.
+fn settle(shared: &'static Shared, form: Form, done: &mut Maintained) {
+    let memory = &shared.memory;
+    if memory.hot.limbo_bytes() + memory.cold.limbo_bytes() == 0 {
+        return;
+    }
+    let began = Instant::now();
+    grace::synchronize(form);
+    done.grace += began.elapsed();
+    memory.hot.reclaim(|old, tag| residence::last_look(shared, old, tag));
+    memory.cold.reclaim(|_, _| ());
+}
+
+/// Pages without live records go back to the system.
+fn give_back(shared: &'static Shared, now: Instant, all: bool, done: &mut Maintained) {
+    for records in [&shared.memory.hot, &shared.memory.cold] {
+        loop {
+            let returned = if all {
+                records.arena().depopulate_now(PAGES_HELD_MAX as usize)
+            } else {
+                records.arena().depopulate(now, PAGES_HELD_MAX as usize)
+            };
+            done.depopulated_bytes += returned.bytes;
+            done.pages_held_max = done.pages_held_max.max(returned.pages as u64);
+            if !returned.more || returned.pages == 0 {
+                done.more |= returned.more;
+                break;
+            }
+        }
+    }
+}
