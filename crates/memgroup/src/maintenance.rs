@@ -28,6 +28,9 @@ use crate::tree::{Noted, State, Tree};
 /// The most pages that are worked on while a lock is held.
 const PAGES_HELD_MAX: u64 = 64;
 
+/// A removal does a pass for no less: a grace period is to be worth its while.
+const FREED_LEAST: u64 = 256 << 10;
+
 /// What a pass of [`Hierarchy::maintain`](crate::Hierarchy::maintain) may do.
 ///
 /// ```
@@ -109,15 +112,21 @@ pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
     let config = &shared.config;
     let kept = tree.kept() as u64;
     let due = config.depopulate && config.maintain_on_removal && 2 * kept > u64::from(tree.in_use());
-    due && kept * shared.memory.record_bytes() > config.float_bytes
+    due && kept * shared.memory.record_bytes() > config.float_bytes.max(FREED_LEAST)
 }
 
-/// The pass of a removal: moves no more than a quarter of what it frees.
+/// The pass of a removal: waits for one grace period, moves no more than a quarter of what it frees, and into what earlier passes freed.
 #[cold]
 pub(crate) fn after_removal(shared: &'static Shared) {
     if let Some(_turn) = shared.maintaining.try_lock() {
         let freed = shared.tree.lock().kept() as u64 * shared.memory.record_bytes();
-        pass(shared, Maintenance::new().move_bytes_max(freed / 4));
+        let mut done = Maintained::default();
+        strip(shared, &mut done);
+        if shared.config.relocate {
+            relocate(shared, freed / 4, &mut done);
+        }
+        settle(shared, Form::Quiet, &mut done);
+        give_back(shared, Instant::now(), false, &mut done);
     }
 }
 
@@ -128,11 +137,11 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
         return done;
     }
     let now = what.now.unwrap_or_else(Instant::now);
-    strip(shared, what, &mut done);
+    strip(shared, &mut done);
     demote_idle(shared, now, &mut done);
     settle(shared, what.form, &mut done);
     if shared.config.relocate {
-        relocate(shared, what, &mut done);
+        relocate(shared, what.move_bytes_max, &mut done);
         settle(shared, what.form, &mut done);
     }
     give_back(shared, now, what.all, &mut done);
@@ -151,23 +160,19 @@ fn note_hold(shared: &'static Shared, records: u64, done: &mut Maintained) {
     done.pages_held_max = done.pages_held_max.max(pages);
 }
 
-/// Free places give up their records, but for what may float.
-fn strip(shared: &'static Shared, what: Maintenance, done: &mut Maintained) {
-    let float = if what.all { 0 } else { shared.config.float_bytes / shared.memory.record_bytes().max(1) };
+/// Free places give up their records. What may float of that, floats in the arena.
+fn strip(shared: &'static Shared, done: &mut Maintained) {
     loop {
         let mut tree = shared.tree.lock();
         let mut records = 0;
-        while tree.kept() as u64 > float && records < records_a_hold(shared) {
-            let Some(id) = tree.strip() else { break };
-            if let Some(node) = shared.node(id) {
-                residence::vacate(node);
-            }
+        while records < records_a_hold(shared) {
+            let Some(node) = tree.strip().and_then(|id| shared.node(id)) else {
+                return note_hold(shared, records, done);
+            };
+            residence::vacate(node);
             records += 1;
         }
         note_hold(shared, records, done);
-        if tree.kept() as u64 <= float {
-            return;
-        }
     }
 }
 
@@ -218,12 +223,12 @@ fn is_idle(tree: &mut Tree, node: &'static Node, now: Instant, after: Duration) 
     }
 }
 
-fn relocate(shared: &'static Shared, what: Maintenance, done: &mut Maintained) {
+fn relocate(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
     loop {
         let tree = shared.tree.lock();
         let mut records = 0;
         while records < records_a_hold(shared) {
-            if done.moved_bytes >= what.move_bytes_max {
+            if done.moved_bytes >= bytes_max {
                 done.more = true;
                 break;
             }

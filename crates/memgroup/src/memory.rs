@@ -27,10 +27,10 @@ impl Memory {
             ArenaConfig::new(slots).page(config.page_size).float_bytes(config.float_bytes).decay(config.decay)
         };
         let counters = config.counters as usize;
-        Ok(Memory {
-            hot: Records::new(arena(config.source.slots()), counts::FIRST + counters)?,
-            cold: Records::new(arena(1), counts::FIRST + counters)?,
-        })
+        let hot = Records::new(arena(config.source.slots()), counts::FIRST + counters)?;
+        let cold = Records::new(arena(1), counts::FIRST + counters)?;
+        cold.admit(0, |_| ());
+        Ok(Memory { hot, cold })
     }
 
     /// The slots that have copies, in their order.
