@@ -33,12 +33,18 @@ use crate::block::{BLOCK_BYTES_MAX, Block, Shape, Wait};
 use crate::evacuate::Move;
 use crate::out_of_memory::{ArenaError, OutOfMemory};
 use crate::slot_set::SlotSet;
+use crate::source::SlotSource;
+
+/// What an offset is more than the distance it stands for, so that none is 0.
+const OFFSET_OF_SLOT_0: usize = 8;
 
 /// Where records of one length get their memory, and where it goes.
 pub struct Records {
     arena: Arena,
     /// Slots whose copies are open to accesses; a subset of those that the arena admitted.
     open: SlotSet,
+    /// Where a slot's copies begin, from slot 0's, and 8; 0 while they are not open. One load tells both.
+    offsets: Box<[AtomicU64]>,
     words: u32,
     limbo: Mutex<Limbo<(Block, u64)>>,
 }
@@ -48,8 +54,7 @@ pub struct Records {
 /// Shared by those who access the words; linked and unlinked by one owner at a time.
 pub struct Record {
     base: AtomicUsize,
-    open: &'static SlotSet,
-    stride: u32,
+    offsets: &'static [AtomicU64],
     words: u32,
     /// The rest of what says which block it is; the owner's.
     at: AtomicU64,
@@ -94,7 +99,9 @@ impl Records {
         }
         let arena = Arena::new(config)?;
         let open = SlotSet::new(arena.slots());
-        Ok(Records { arena, open, words: words as u32, limbo: Mutex::new(Limbo::new(usize::MAX)) })
+        let offsets = (0..arena.slots()).map(|_| AtomicU64::new(0)).collect();
+        let limbo = Mutex::new(Limbo::new(usize::MAX));
+        Ok(Records { arena, open, offsets, words: words as u32, limbo })
     }
 
     /// Where the memory comes from, to depopulate, and for its figures. Slots are admitted by [`admit`](Self::admit).
@@ -128,9 +135,16 @@ impl Records {
     pub fn admit(&self, slot: usize, prepare: impl FnOnce(&Early)) {
         if !self.open.contains(slot) {
             self.arena.admit(slot);
-            prepare(&Early { slot });
+            let offset = self.offset(slot);
+            prepare(&Early { offset });
+            // ORDERING: Release; pairs with the Acquire in `word`: who finds the copies open finds what `prepare` wrote.
+            self.offsets[slot].store(offset, Ordering::Release);
             self.open.insert(slot);
         }
+    }
+
+    fn offset(&self, slot: usize) -> u64 {
+        (slot * self.arena.stride_bytes() + OFFSET_OF_SLOT_0) as u64
     }
 
     /// Whether the copies of `slot` are open.
@@ -148,8 +162,7 @@ impl Records {
     pub fn record(&'static self) -> Record {
         Record {
             base: AtomicUsize::new(0),
-            open: &self.open,
-            stride: self.arena.stride_bytes() as u32,
+            offsets: &self.offsets,
             words: self.words,
             at: AtomicU64::new(0),
         }
@@ -249,49 +262,85 @@ impl Record {
     /// A word of the copy of `slot`, for as long as the section lasts; `None` while the record has no memory, on a slot that was not
     /// admitted, and beyond the end.
     #[inline(always)]
-    pub fn word<'s>(&self, section: &'s Section, slot: usize, index: usize) -> Option<&'s AtomicU64> {
-        if self.open.contains(slot) { self.word_early(section, slot, index) } else { None }
+    pub fn word<'s>(&self, _section: &'s Section, slot: usize, index: usize) -> Option<&'s AtomicU64> {
+        if index < self.words as usize { self.find(self.offset(slot)?, index) } else { None }
     }
 
+    /// Where the copies of `slot` begin, if they are open.
     #[inline(always)]
-    fn word_early<'s>(&self, _section: &'s Section, slot: usize, index: usize) -> Option<&'s AtomicU64> {
+    fn offset(&self, slot: usize) -> Option<u64> {
+        // ORDERING: Acquire; pairs with the Release in `Records::admit`.
+        let offset = self.offsets.get(slot)?.load(Ordering::Acquire);
+        if offset == 0 { None } else { Some(offset) }
+    }
+
+    /// The word `index`, below `words`, of the copies that begin at `offset`. The caller is in a section for as long as it uses
+    /// the word.
+    #[inline(always)]
+    fn find<'s>(&self, offset: u64, index: usize) -> Option<&'s AtomicU64> {
         // ORDERING: Acquire; pairs with the Release in `replace` (E1). Weaker, words could be found without the zeroes or
         // the marks that were written before the block was linked.
         let base = self.base.load(Ordering::Acquire);
-        if base == 0 || index >= self.words as usize {
+        if base == 0 {
             return None;
         }
-        // SAFETY: `base` was linked, so it stands for a block of `words` words (I1); the slot is admitted by the arena, hence below
-        // the number of units, and the index below `words`: the word is within the chunk's mapping. It
+        // SAFETY: `base` was linked, so it stands for a block of `words` words (I1); the offset is that of a slot that the arena
+        // admitted, and the index below `words`: the word is within the chunk's mapping. It
         // stays there while the section lasts, which began before `base` was read: the block is not freed, nor its chunk
         // unmapped, before a grace period that begins after it was unlinked (I2, I3).
-        Some(unsafe { Base::word(base, self.stride as usize, slot, index) })
+        Some(unsafe { Base::word(base, offset, index) })
     }
 
     /// The same with a section of its own.
     #[inline(always)]
     pub fn access(&self, slot: usize, index: usize) -> Option<Access> {
-        if index < self.words as usize { self.access_in_range(slot, index) } else { None }
+        let offset = self.offset(slot)?;
+        if index < self.words as usize { self.access_within(offset, index, grace::enter()) } else { None }
     }
 
     /// [`access`](Self::access) to the first word, which every record has.
     #[inline(always)]
     pub fn access_first(&self, slot: usize) -> Option<Access> {
-        self.access_in_range(slot, 0)
+        self.access_within(self.offset(slot)?, 0, grace::enter())
     }
 
-    /// `index` is below `words`.
+    /// [`access`](Self::access) to the word `index` on the slot that `source` shows at a glance, if all of it can be had without a call.
+    /// `None` says only that the other way is to be tried.
     #[inline(always)]
-    fn access_in_range(&self, slot: usize, index: usize) -> Option<Access> {
-        let section = grace::enter();
-        // ORDERING: Acquire, as in `word_early`.
-        let base = self.base.load(Ordering::Acquire);
-        if base == 0 || !self.open.contains(slot) {
+    pub fn glance(&self, source: &SlotSource, index: usize) -> Option<(usize, Access)> {
+        let slot = source.glance()?;
+        let offset = self.offset(slot)?;
+        if index >= self.words as usize {
             return None;
         }
-        // SAFETY: as in `word_early`; the section goes with the word.
-        let word = unsafe { Base::word(base, self.stride as usize, slot, index) };
-        Some(Access { word: NonNull::from(word), section })
+        Some((slot, self.try_access(offset, index)?))
+    }
+
+    /// [`glance`](Self::glance) at the first word, which every record has.
+    #[inline(always)]
+    pub fn glance_first(&self, source: &SlotSource) -> Option<(usize, Access)> {
+        let slot = source.glance()?;
+        let offset = self.offset(slot)?;
+        Some((slot, self.try_access(offset, 0)?))
+    }
+
+    #[inline(always)]
+    fn try_access(&self, offset: u64, index: usize) -> Option<Access> {
+        let section = grace::try_enter()?;
+        match self.find(offset, index) {
+            Some(word) => Some(Access { word: NonNull::from(word), section }),
+            None => {
+                // SAFETY: begun just now, by `try_enter`.
+                unsafe { section.end_alone() };
+                None
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn access_within(&self, offset: u64, index: usize, section: Section) -> Option<Access> {
+        let word = NonNull::from(self.find(offset, index)?);
+        Some(Access { word, section })
     }
 
     /// Asks for the line of the first word of a slot's copy to be brought here for writing; a hint.
@@ -336,13 +385,13 @@ impl Record {
 /// The copies of a slot that is about to be opened.
 #[derive(Debug)]
 pub struct Early {
-    slot: usize,
+    offset: u64,
 }
 
 impl Early {
     /// A word of this slot's copy of a record, which nobody else reaches yet.
-    pub fn word<'s>(&self, section: &'s Section, record: &Record, index: usize) -> Option<&'s AtomicU64> {
-        record.word_early(section, self.slot, index)
+    pub fn word<'s>(&self, _section: &'s Section, record: &Record, index: usize) -> Option<&'s AtomicU64> {
+        if index < record.words as usize { record.find(self.offset, index) } else { None }
     }
 }
 
@@ -353,6 +402,7 @@ mod base {
 
     use memgroup_sync::atomic::AtomicU64;
 
+    use super::OFFSET_OF_SLOT_0;
     use crate::block::Block;
     use crate::os::Place;
 
@@ -371,19 +421,13 @@ mod base {
 
         /// # Safety
         ///
-        /// `base` came from `of` for a block that is not free, or was not when a section began that still lasts; `slot` is
-        /// admitted; `index` is within the block.
+        /// `base` came from `of` for a block that is not free, or was not when a section began that still lasts; `offset` is an
+        /// admitted slot's; `index` is within the block.
         #[inline(always)]
-        pub(super) unsafe fn word(
-            base: usize,
-            stride: usize,
-            slot: usize,
-            index: usize,
-        ) -> &'static AtomicU64 {
-            let word =
-                ptr::with_exposed_provenance::<AtomicU64>(base + slot * stride + index * size_of::<u64>());
+        pub(super) unsafe fn word<'a>(base: usize, offset: u64, index: usize) -> &'a AtomicU64 {
+            let word = base + offset as usize - OFFSET_OF_SLOT_0 + index * size_of::<u64>();
             // SAFETY: within the chunk's mapping, aligned, and an AtomicU64, by the caller's promise.
-            unsafe { &*word }
+            unsafe { &*ptr::with_exposed_provenance::<AtomicU64>(word) }
         }
     }
 }
@@ -393,6 +437,7 @@ mod base {
 mod base {
     use memgroup_sync::atomic::AtomicU64;
 
+    use super::OFFSET_OF_SLOT_0;
     use crate::block::Block;
 
     /// The address of a leaked copy of the block.
@@ -411,14 +456,9 @@ mod base {
         /// # Safety
         ///
         /// As in the other build.
-        pub(super) unsafe fn word(
-            base: usize,
-            stride: usize,
-            slot: usize,
-            index: usize,
-        ) -> &'static AtomicU64 {
-            // SAFETY: passed on to the caller.
-            unsafe { Self::block(base, 0, 0, 0).word(stride, slot, index) }
+        pub(super) unsafe fn word<'a>(base: usize, offset: u64, index: usize) -> &'a AtomicU64 {
+            // SAFETY: passed on to the caller; one stride of this length is as far as many shorter ones.
+            unsafe { Self::block(base, 0, 0, 0).word(offset as usize - OFFSET_OF_SLOT_0, 1, index) }
         }
     }
 }
@@ -435,7 +475,7 @@ impl Deref for Access {
 
     #[inline(always)]
     fn deref(&self) -> &AtomicU64 {
-        // SAFETY: `access_in_range` made it for the section that is held beside it.
+        // SAFETY: `access_within` made it for the section that is held beside it.
         unsafe { self.word.as_ref() }
     }
 }

@@ -152,6 +152,14 @@ impl SlotSource {
         if raw < self.slots { raw as usize } else { self.wrap(raw) }
     }
 
+    /// What the rseq area says, if that is the source: without a call, and *not* brought into range. For a fast path that checks
+    /// the slot against a table of its own, and asks [`current`](Self::current) where this does not serve.
+    #[inline(always)]
+    #[must_use]
+    pub fn glance(&self) -> Option<usize> {
+        self.field.map(|field| field.read() as usize)
+    }
+
     /// The raw value, before it is brought into range.
     #[cfg(not(memgroup_loom))]
     pub(crate) fn raw(self) -> u32 {

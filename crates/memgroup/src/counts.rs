@@ -21,16 +21,19 @@ pub(crate) const FIRST: usize = 1;
 #[inline]
 pub(crate) fn add(node: &'static Node, counter: u32, delta: i64) {
     let index = FIRST + counter as usize;
-    let slot = node.source.current();
-    let added = node.record.access(slot, index).is_some_and(|word| additive::add(&word, delta));
-    if !added {
-        add_slow(node, slot, index, delta);
+    // Nothing is called on the way, as in `Node::charge`.
+    if let Some((_, word)) = node.record.glance(&node.source, index)
+        && additive::add(&word, delta)
+    {
+        return;
     }
+    add_slow(node, index, delta);
 }
 
 #[cold]
 #[inline(never)]
-fn add_slow(node: &'static Node, slot: usize, index: usize, delta: i64) {
+fn add_slow(node: &'static Node, index: usize, delta: i64) {
+    let slot = node.source.current();
     let counters = node.shared.config.counters;
     assert!(
         index < FIRST + counters as usize,

@@ -73,16 +73,13 @@ impl Node {
     }
 
     /// Charges `bytes`: from the stock, else the slow path.
+    ///
+    /// Here and in `uncharge` nothing is called on the way to the atomic addition: what would be kept over a call is pushed onto the
+    /// stack at the function's beginning, and an atomic addition waits for every store before it.
     #[inline(always)]
     pub(crate) fn charge(&'static self, bytes: u64) -> Result<(), ChargeError> {
-        self.charge_at(self.source.current(), bytes)
-    }
-
-    /// `charge` in a given slot.
-    #[inline(always)]
-    pub(crate) fn charge_at(&'static self, slot: usize, bytes: u64) -> Result<(), ChargeError> {
         if self.stocks(bytes)
-            && let Some(stock) = Stock::enter(self, slot)
+            && let Some(stock) = Stock::glance(self)
         {
             let found = stock.attempt(bytes);
             if found.serves(bytes) {
@@ -90,7 +87,29 @@ impl Node {
                 drop(stock);
                 return Ok(());
             }
-            return stock::consume::charge_miss(stock, bytes, found);
+            let Stock { node, slot, word } = stock;
+            return stock::consume::charge_miss(node, slot, word, bytes, found);
+        }
+        self.charge_plainly(bytes)
+    }
+
+    #[inline(never)]
+    fn charge_plainly(&'static self, bytes: u64) -> Result<(), ChargeError> {
+        self.charge_at(self.source.current(), bytes)
+    }
+
+    /// `charge` in a given slot.
+    #[inline]
+    pub(crate) fn charge_at(&'static self, slot: usize, bytes: u64) -> Result<(), ChargeError> {
+        if self.stocks(bytes)
+            && let Some(stock) = Stock::enter(self, slot)
+        {
+            let found = stock.attempt(bytes);
+            if found.serves(bytes) {
+                return Ok(());
+            }
+            let Stock { node, slot, word } = stock;
+            return stock::consume::charge_miss(node, slot, word, bytes, found);
         }
         stock::consume::charge_untried(self, slot, bytes)
     }
@@ -98,11 +117,25 @@ impl Node {
     /// Uncharges `bytes`: into the stock, else the slow path.
     #[inline(always)]
     pub(crate) fn uncharge(&'static self, bytes: u64) {
+        if self.stocks(bytes)
+            && let Some(stock) = Stock::glance(self)
+        {
+            if stock.put(bytes).takes(bytes) {
+                return;
+            }
+            let Stock { node, slot, word } = stock;
+            return stock::refill::uncharge_miss(node, slot, word, bytes);
+        }
+        self.uncharge_plainly(bytes);
+    }
+
+    #[inline(never)]
+    fn uncharge_plainly(&'static self, bytes: u64) {
         self.uncharge_at(self.source.current(), bytes);
     }
 
     /// `uncharge` in a given slot.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn uncharge_at(&'static self, slot: usize, bytes: u64) {
         if self.stocks(bytes)
             && let Some(stock) = Stock::enter(self, slot)
@@ -110,7 +143,8 @@ impl Node {
             if stock.put(bytes).takes(bytes) {
                 return;
             }
-            return stock::refill::uncharge_miss(stock, bytes);
+            let Stock { node, slot, word } = stock;
+            return stock::refill::uncharge_miss(node, slot, word, bytes);
         }
         stock::refill::uncharge_untried(self, slot, bytes);
     }

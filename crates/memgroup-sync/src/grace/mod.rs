@@ -19,7 +19,7 @@ use reader::Evidence;
 pub use barrier::{VARIABLE, report};
 pub use epoch::{Epoch, tag};
 pub use limbo::Limbo;
-pub use reader::{Section, enter};
+pub use reader::{Section, enter, try_enter};
 pub use report::{GraceError, GraceReport};
 pub use stall::{Stalled, Staller, stallers};
 pub use wait::{synchronize, synchronize_until};

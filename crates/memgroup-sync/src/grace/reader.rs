@@ -107,19 +107,32 @@ impl Reader {
         let clock = epoch::now();
         interleave::point();
         if clock & SWAP != 0 && !active(Mutation::EnterByStore) {
-            // ORDERING: Release; a scan that finds it (lost barrier) knows that the sections entered by a store are over.
-            self.swapped.store(clock, Ordering::Release);
-            // ORDERING: AcqRel; pairs with the scan's exchange of this word. One of the two is first: either the scan
-            // sees this section, or this section sees what was unlinked before the scan. Weaker, both could miss.
-            self.word.swap(clock | ACTIVE, Ordering::AcqRel);
+            self.begin_by_swap(clock);
+            section
         } else {
-            // ORDERING: Release; pairs with the scan's Acquire: who sees this section knows that the one before it on
-            // this record is over. That it is seen at all before the section's loads is the barrier's work.
-            self.word.store(clock | ACTIVE, Ordering::Release);
+            self.begin_by_store(clock)
         }
+    }
+
+    /// The outermost section, while `clock` does not ask for a swap.
+    #[inline(always)]
+    fn begin_by_store(&'static self, clock: u64) -> Section {
+        // ORDERING: Release; pairs with the scan's Acquire: who sees this section knows that the one before it on
+        // this record is over. That it is seen at all before the section's loads is the barrier's work.
+        self.word.store(clock | ACTIVE, Ordering::Release);
         // The barrier on the writer's side orders what the processor does; this, what the compiler does.
         compiler_fence(Ordering::SeqCst);
-        section
+        Section { reader: self, on_this_thread: PhantomData }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_by_swap(&self, clock: u64) {
+        // ORDERING: Release; a scan that finds it (lost barrier) knows that the sections entered by a store are over.
+        self.swapped.store(clock, Ordering::Release);
+        // ORDERING: AcqRel; pairs with the scan's exchange of this word. One of the two is first: either the scan
+        // sees this section, or this section sees what was unlinked before the scan. Weaker, both could miss.
+        self.word.swap(clock | ACTIVE, Ordering::AcqRel);
     }
 
     #[cold]
@@ -194,6 +207,20 @@ impl Reader {
 pub struct Section {
     reader: &'static Reader,
     on_this_thread: PhantomData<*const ()>,
+}
+
+impl Section {
+    /// Ends the section without a look at others: two instructions fewer, and no call.
+    ///
+    /// # Safety
+    ///
+    /// It was begun by [`try_enter`], and no section was begun on this thread since.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub unsafe fn end_alone(self) {
+        let section = core::mem::ManuallyDrop::new(self);
+        section.reader.end_outermost();
+    }
 }
 
 #[cfg(all(test, memgroup_loom))]
@@ -292,6 +319,21 @@ pub fn enter() -> Section {
         Some(reader) => reader.begin(),
         None => enter_first(),
     }
+}
+
+/// Begins a section if that takes two loads and a store: the thread has a record, is in no section, and enters by a store. Without
+/// a call on the way, so that a fast path around it keeps its registers; where it is `None`, [`enter`] is the answer.
+#[inline(always)]
+pub fn try_enter() -> Option<Section> {
+    let reader = own()?;
+    if reader.is_active() {
+        return None;
+    }
+    let clock = epoch::now();
+    if clock & SWAP != 0 {
+        return None;
+    }
+    Some(reader.begin_by_store(clock))
 }
 
 #[inline(always)]

@@ -5,6 +5,7 @@
 //! the word, the counters are charged, the surplus is deposited and PENDING cleared by one compare-and-swap. So there is
 //! never a prepaid byte that a refuser can neither take nor wait for.
 
+use memgroup_percpu::Access;
 use memgroup_sync::interleave;
 
 use super::word::Word;
@@ -25,10 +26,18 @@ enum Purchase {
     Declined,
 }
 
-/// Charges `bytes` after an attempt on `stock`, which found `found`, did not serve them outright.
+/// Charges `bytes` after an attempt on a stock, which found `found`, did not serve them outright. The stock comes in parts, which are
+/// passed in registers.
 #[cold]
 #[inline(never)]
-pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word) -> Result<(), ChargeError> {
+pub(crate) fn charge_miss(
+    node: &'static Node,
+    slot: usize,
+    word: Access,
+    bytes: u64,
+    found: Word,
+) -> Result<(), ChargeError> {
+    let stock = Stock { node, slot, word };
     interleave::point();
     if found.is_full() {
         harvest(&stock);
@@ -37,7 +46,7 @@ pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word) -> Result<(), C
         return Ok(());
     }
     let owed = put_back(&stock, bytes);
-    let Stock { node, slot, .. } = stock;
+    drop(stock);
     refill::repay(node, owed);
     charge_unserved(node, slot, bytes)
 }

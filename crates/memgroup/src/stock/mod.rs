@@ -30,7 +30,7 @@ pub(crate) const WORD: usize = 0;
 pub(crate) struct Stock {
     pub(crate) node: &'static Node,
     pub(crate) slot: usize,
-    word: Access,
+    pub(crate) word: Access,
 }
 
 impl Stock {
@@ -38,6 +38,14 @@ impl Stock {
     #[inline(always)]
     pub(crate) fn enter(node: &'static Node, slot: usize) -> Option<Stock> {
         Some(Stock { node, slot, word: node.record.access_first(slot)? })
+    }
+
+    /// The stock of the slot that this thread is on, if there is nothing out of the ordinary on the way to it; else `enter`
+    /// tells.
+    #[inline(always)]
+    pub(crate) fn glance(node: &'static Node) -> Option<Stock> {
+        let (slot, word) = node.record.glance_first(&node.source)?;
+        Some(Stock { node, slot, word })
     }
 
     /// Tries to take `bytes`; what was found tells whether they were there.

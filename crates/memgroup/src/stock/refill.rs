@@ -5,6 +5,7 @@
 //! then walk the tree each time. Bytes between the word and the counters are marked PENDING, as in `consume`, or are the
 //! caller's own, whose uncharge is under way.
 
+use memgroup_percpu::Access;
 use memgroup_sync::interleave;
 
 use super::{Pending, Stock, budget, next_cap, withdraw_closed};
@@ -15,9 +16,9 @@ use crate::residence;
 /// Uncharges `bytes`, which lie in the stock by now, above its cap or in spite of its mark.
 #[cold]
 #[inline(never)]
-pub(crate) fn uncharge_miss(stock: Stock, bytes: u64) {
+pub(crate) fn uncharge_miss(node: &'static Node, slot: usize, word: Access, bytes: u64) {
+    let stock = Stock { node, slot, word };
     let owed = trim(&stock, bytes);
-    let node = stock.node;
     drop(stock);
     repay(node, owed);
 }
