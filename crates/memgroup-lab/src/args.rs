@@ -11,6 +11,12 @@ pub const THREADS_MAX: usize = 256;
 
 /// The deepest group an experiment can be asked for, in counters from it to the root.
 pub const DEPTH_MAX: usize = 64;
+/// The most groups that stay in the script of `percpu`.
+pub const OUTER_MAX: usize = 100_000;
+/// The most groups beside each of them.
+pub const INNER_MAX: usize = 1_000;
+/// The most groups of the script in all.
+pub const GROUPS_MAX: usize = 1_000_000;
 
 /// Arguments of `memgroup lab`.
 #[derive(Debug, Clone, clap::Args)]
@@ -21,12 +27,24 @@ pub struct Args {
     /// Threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// charge: run on N virtual slots; drain: measure N slots only [default: the machine's; 1, 2, 8, 128 and 512]
+    /// charge, percpu: run on N virtual slots; drain: measure N only [default: the machine's; 1, 2, 8, 128 and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
     /// Counters from a group to the root, the root included [default: charge 1, 3 and 8; drain 3]
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
+    /// percpu: page size of the groups' per-CPU memory [default: 4k in full, 16k, 64k and 2m in short]
+    #[arg(long, value_enum, value_name = "SIZE")]
+    pub page: Option<Page>,
+    /// percpu: groups that stay, the script's cg_i [default: 1000]
+    #[arg(long, value_name = "N")]
+    pub outer: Option<usize>,
+    /// percpu: groups beside each that are removed, the script's cg_i_j [default: 10]
+    #[arg(long, value_name = "N")]
+    pub inner: Option<usize>,
+    /// percpu: run the script against the running kernel too, in a memory cgroup of its own (needs root)
+    #[arg(long)]
+    pub kernel: bool,
     /// Fewer windows: under a minute an experiment
     #[arg(long)]
     pub quick: bool,
@@ -45,6 +63,47 @@ pub enum Experiment {
     Charge,
     /// Remote draining: any CPU empties every CPU's stock
     Drain,
+    /// Per-CPU memory that goes back to the system after groups are removed: depopulation and relocation
+    Percpu,
+}
+
+/// The page sizes that per-CPU memory can be kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Page {
+    /// 4 KiB, as x86-64 has them
+    #[value(name = "4k")]
+    K4,
+    /// 16 KiB, as some arm64 machines have them
+    #[value(name = "16k")]
+    K16,
+    /// 64 KiB, as POWER9 and some arm64 machines have them
+    #[value(name = "64k")]
+    K64,
+    /// 2 MiB, a huge page of x86-64
+    #[value(name = "2m")]
+    M2,
+}
+
+impl Page {
+    /// Bytes of one page.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Page::K4 => 4 << 10,
+            Page::K16 => 16 << 10,
+            Page::K64 => 64 << 10,
+            Page::M2 => 2 << 20,
+        }
+    }
+
+    /// The name on the command line and in the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Page::K4 => "4k",
+            Page::K16 => "16k",
+            Page::K64 => "64k",
+            Page::M2 => "2m",
+        }
+    }
 }
 
 impl Experiment {
@@ -53,6 +112,7 @@ impl Experiment {
         match self {
             Experiment::Charge => "charge",
             Experiment::Drain => "drain",
+            Experiment::Percpu => "percpu",
         }
     }
 }
@@ -60,7 +120,19 @@ impl Experiment {
 impl Args {
     /// An experiment with everything at its default, in full length.
     pub fn new(experiment: Experiment) -> Args {
-        Args { experiment, threads: None, slots: None, depth: None, quick: false, json: None, tiny: false }
+        Args {
+            experiment,
+            threads: None,
+            slots: None,
+            depth: None,
+            page: None,
+            outer: None,
+            inner: None,
+            kernel: false,
+            quick: false,
+            json: None,
+            tiny: false,
+        }
     }
 
     /// Refuses what makes no experiment, before anything runs.
@@ -68,13 +140,53 @@ impl Args {
     /// # Errors
     /// [`Error::Argument`], naming the argument, what was given and what is allowed.
     pub fn check(&self) -> Result<(), Error> {
+        self.only_own_options()?;
         in_range("--threads", "threads", self.threads, 1, THREADS_MAX)?;
         in_range("--slots", "slots", self.slots, 1, SLOTS_MAX)?;
-        in_range("--depth", "counters from a group to the root", self.depth, 1, DEPTH_MAX)
+        in_range("--depth", "counters from a group to the root", self.depth, 1, DEPTH_MAX)?;
+        in_range("--outer", "groups that stay", self.outer, 1, OUTER_MAX)?;
+        in_range("--inner", "groups beside each that stays", self.inner, 1, INNER_MAX)?;
+        let (outer, inner) = (self.outer(), self.inner());
+        match outer * (1 + inner) {
+            groups if groups > GROUPS_MAX => Err(Error::Argument(format!(
+                "use --outer {outer} with --inner {inner}: that is {groups} groups, at most {GROUPS_MAX} can be measured"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// An option of another experiment would be ignored, and its user misled.
+    fn only_own_options(&self) -> Result<(), Error> {
+        let percpu = self.experiment == Experiment::Percpu;
+        let foreign = [
+            ("--threads", self.threads.is_some() && percpu, "charge and drain"),
+            ("--depth", self.depth.is_some() && percpu, "charge and drain"),
+            ("--page", self.page.is_some() && !percpu, "percpu"),
+            ("--outer", self.outer.is_some() && !percpu, "percpu"),
+            ("--inner", self.inner.is_some() && !percpu, "percpu"),
+            ("--kernel", self.kernel && !percpu, "percpu"),
+        ];
+        match foreign.into_iter().find(|&(_, given, _)| given) {
+            Some((flag, _, owner)) => Err(Error::Argument(format!(
+                "use {flag} with {}: it is an option of {owner}",
+                self.experiment.name()
+            ))),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or(2)
+    }
+
+    /// Groups that stay in the script of `percpu`.
+    pub(crate) fn outer(&self) -> usize {
+        self.outer.unwrap_or(if self.tiny { 60 } else { 1000 })
+    }
+
+    /// Groups beside each of them.
+    pub(crate) fn inner(&self) -> usize {
+        self.inner.unwrap_or(10)
     }
 }
 
@@ -113,6 +225,54 @@ mod tests {
             refused(|a| a.depth = Some(0)),
             "use --depth 0: 1 to 64 counters from a group to the root can be measured"
         );
+    }
+
+    fn refused_of_percpu(change: impl Fn(&mut Args)) -> String {
+        refused(|args| {
+            args.experiment = Experiment::Percpu;
+            change(args);
+        })
+    }
+
+    #[test]
+    fn a_script_of_no_groups_or_too_many_is_refused() {
+        assert_eq!(
+            refused_of_percpu(|a| a.outer = Some(0)),
+            "use --outer 0: 1 to 100000 groups that stay can be measured"
+        );
+        assert_eq!(
+            refused_of_percpu(|a| a.outer = Some(1_000_000_000)),
+            "use --outer 1000000000: 1 to 100000 groups that stay can be measured"
+        );
+        assert_eq!(
+            refused_of_percpu(|a| a.inner = Some(0)),
+            "use --inner 0: 1 to 1000 groups beside each that stays can be measured"
+        );
+        assert_eq!(
+            refused_of_percpu(|a| (a.outer, a.inner) = (Some(100_000), Some(10))),
+            "use --outer 100000 with --inner 10: that is 1100000 groups, at most 1000000 can be measured"
+        );
+    }
+
+    #[test]
+    fn an_option_of_another_experiment_is_refused() {
+        assert_eq!(
+            refused_of_percpu(|a| a.depth = Some(3)),
+            "use --depth with percpu: it is an option of charge and drain"
+        );
+        assert_eq!(
+            refused(|a| a.page = Some(Page::K64)),
+            "use --page with charge: it is an option of percpu"
+        );
+        assert_eq!(refused(|a| a.kernel = true), "use --kernel with charge: it is an option of percpu");
+    }
+
+    #[test]
+    fn page_sizes_are_read_as_they_are_written() {
+        for page in [Page::K4, Page::K16, Page::K64, Page::M2] {
+            assert_eq!(<Page as clap::ValueEnum>::from_str(page.name(), false), Ok(page));
+        }
+        assert!(<Page as clap::ValueEnum>::from_str("5k", false).is_err());
     }
 
     #[test]

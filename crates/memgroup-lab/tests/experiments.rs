@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use memgroup_lab::{Args, Error, Experiment, run_to};
+use memgroup_lab::{Args, Error, Experiment, Page, run_to};
 use serde_json::Value;
 
 fn tiny(experiment: Experiment) -> Args {
@@ -125,6 +125,76 @@ fn drain_of_one_number_of_slots_measures_that_number() {
     let drains = rows(&json, "whole drain");
     assert!(!drains.is_empty());
     assert!(drains.iter().all(|row| row["params"]["slots"] == 3), "{drains:?}");
+}
+
+#[test]
+fn percpu_shows_every_mode_beside_the_seed() {
+    let (printed, json) = report_of(tiny(Experiment::Percpu));
+    assert_form(&json, "percpu", "001");
+    for text in [
+        "481,408",
+        "135,552",
+        "POWER9",
+        "no depopulation",
+        "with relocation",
+        "with cold demotion",
+        "2,704 bytes",
+        "bare record: 8 bytes",
+        "pages of 64k",
+        "pages of 2m",
+        "1 of 51 left",
+        "steady churn",
+        "making and removing one group",
+        "a bare addition to one word",
+        "█",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    for line in printed.lines().filter(|line| line.contains('█')) {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    let check_names: Vec<&str> =
+        json["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
+    for page in ["4k", "16k", "64k", "2m"] {
+        let name = format!("1 of 11, {page}: populated, with relocation");
+        assert!(check_names.contains(&name.as_str()), "{check_names:?}");
+    }
+    let peaks: Vec<f64> = rows(&json, "populated")
+        .into_iter()
+        .filter(|row| row["params"]["stage"] == "created")
+        .map(|row| row["median"].as_f64().unwrap())
+        .collect();
+    assert!(!peaks.is_empty() && peaks.iter().all(|&bytes| bytes > 0.0), "{peaks:?}");
+}
+
+#[test]
+fn percpu_at_one_page_size_measures_that_size() {
+    let args = Args {
+        page: Some(Page::K64),
+        outer: Some(12),
+        inner: Some(50),
+        slots: Some(3),
+        ..tiny(Experiment::Percpu)
+    };
+    let (printed, json) = report_of(args);
+    for row in rows(&json, "populated") {
+        let params = &row["params"];
+        assert_eq!((params["page"].as_str(), params["slots"].as_u64()), (Some("64k"), Some(3)), "{row}");
+        assert_eq!((params["outer"].as_u64(), params["inner"].as_u64()), (Some(12), Some(50)), "{row}");
+    }
+    assert!(!printed.contains("pages of 16k"), "{printed}");
+}
+
+#[test]
+fn percpu_asks_the_kernel_too_or_says_why_not() {
+    let args = Args { kernel: true, outer: Some(5), inner: Some(3), ..tiny(Experiment::Percpu) };
+    let (printed, json) = report_of(args);
+    let asked = json["rows"].as_array().unwrap().iter().any(|row| row["variant"] == "kernel");
+    if asked {
+        assert!(printed.contains("the script against Linux"), "{printed}");
+    } else {
+        assert!(printed.contains("note: the kernel's figures are missing: "), "{printed}");
+    }
 }
 
 #[test]

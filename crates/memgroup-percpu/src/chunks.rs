@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use crate::arena::ArenaConfig;
 use crate::block::{Block, GRANULE_BYTES, LEAVING, NO_OWNER, Shape, Wait};
 use crate::chunk::{Chunk, State};
+use crate::depopulate::{Fault, active};
 use crate::lists::Lists;
 use crate::page::{Geometry, Kind};
 
@@ -351,7 +352,8 @@ impl Chunks {
     /// A chunk in which nothing is left is open, whatever it was held for; the second one of its kind goes (I3, I4).
     pub(crate) fn retire_if_vacant(&mut self, id: u32) -> Option<Box<Chunk>> {
         let chunk = self.chunk(id);
-        if !chunk.is_vacant() || chunk.state == (State::Isolated { in_flight: true }) {
+        let in_flight = chunk.state == (State::Isolated { in_flight: true }) && !active(Fault::Unmapped);
+        if !chunk.is_vacant() || in_flight {
             return None;
         }
         let (geometry, kind) = (chunk.geometry, chunk.geometry.kind);
@@ -380,7 +382,7 @@ impl Chunks {
         let unit = Geometry::new(kind, self.config.page, self.config.slots).unit_bytes as u64;
         let chunks_beyond = sums.live_chunks.saturating_sub(live.div_ceil(unit));
         let waste = (sums.live_pages + chunks_beyond) * page - live;
-        waste.saturating_sub(page.max(live / 20))
+        waste.saturating_sub((page / 2).max(live / 20))
     }
 
     /// The chunk of a kind with the fewest live bytes, not empty and not settled.

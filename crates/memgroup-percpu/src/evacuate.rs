@@ -7,8 +7,8 @@
 //! - I1. A block that is leaving is used, is not live, and has the owner [`LEAVING`]: it is not offered again.
 //! - I2. A victim is left alone once its blocks would back as many pages as it has: it is *settled* until something is
 //!   freed in it, or a page's worth anywhere once no other victim is left.
-//! - I3. Nothing is offered while the waste is small: pages with live bytes hold less than a page, or a twentieth of the
-//!   live bytes, more than they must, and there are no more chunks than needed.
+//! - I3. Nothing is offered while the waste is small: the pages with live bytes, and one for each chunk beyond those that
+//!   are needed, exceed the live bytes by half a page or a twentieth of them.
 //! - B1. A victim that turns out not to be worth it was moved in part: at most as many bytes as its pages have.
 //!
 //! Each block moves to a fuller chunk or lower in its own, so that evacuation ends.
@@ -101,9 +101,6 @@ impl Locked {
             let from = self.leave(victim.chunk, start, shape);
             victim.below = start;
             self.evacuation.victim = Some(victim);
-            if self.is_compact(&victim) {
-                self.settle(victim.chunk);
-            }
             return Some((owner, from, placed));
         }
     }
@@ -177,19 +174,13 @@ impl Locked {
 
     /// No other chunk has room: the blocks go down within the victim, if that leaves pages empty.
     fn turn_inward(&mut self, victim: Victim) {
-        let inward =
-            Victim { inward: true, below: self.chunks.chunk(victim.chunk).geometry.granules(), ..victim };
-        if self.is_compact(&inward) {
+        let chunk = self.chunks.chunk(victim.chunk);
+        if is_compact(chunk) {
             self.settle(victim.chunk);
         } else {
-            self.evacuation.victim = Some(inward);
+            self.evacuation.victim =
+                Some(Victim { inward: true, below: chunk.geometry.granules(), ..victim });
         }
-    }
-
-    /// Whether blocks that go down within the victim have left no page to gain.
-    fn is_compact(&self, victim: &Victim) -> bool {
-        let chunk = self.chunks.chunk(victim.chunk);
-        victim.inward && chunk.live_pages <= chunk.live.div_ceil(chunk.geometry.page_granules())
     }
 
     /// Ends the evacuation of a chunk. It is opened again if something stays in it.
@@ -223,6 +214,15 @@ impl Locked {
             self.settle(from.chunk);
         }
     }
+}
+
+/// Whether blocks that go down within their chunk would leave no page empty. The last eighth of a page does not count as
+/// compact: the shift of a unit puts it onto the next page.
+fn is_compact(chunk: &Chunk) -> bool {
+    let page = chunk.geometry.page_granules();
+    let (used, needed) = (chunk.live + chunk.leaving, chunk.live.div_ceil(page));
+    let end = bits::end_of_previous_set(&chunk.used, 0, chunk.geometry.granules());
+    end == used || chunk.live_pages <= needed && end <= needed * page - page / 8
 }
 
 /// The highest block of a chunk that begins below `below` and can be moved.

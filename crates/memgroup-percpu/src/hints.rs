@@ -63,6 +63,7 @@ impl Hints {
             return;
         }
         let (before, after) = (start - place, place + self.longest - end);
+        self.rest = self.rest.max(before.min(after));
         if before.max(after) >= self.rest {
             (self.longest, self.place) =
                 if before > after { (before, Some(place)) } else { (after, Some(end)) };

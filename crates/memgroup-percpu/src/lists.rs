@@ -106,12 +106,6 @@ impl Lists {
         let list = crate::bits::next_set(&self.filled, from as u32, end as u32) as usize;
         (list < end).then_some(list)
     }
-
-    /// The last list of `start..below` that is not empty.
-    pub(crate) fn filled_below(&self, start: usize, below: usize) -> Option<usize> {
-        let end = crate::bits::end_of_previous_set(&self.filled, start as u32, below as u32) as usize;
-        (end > start).then(|| end - 1)
-    }
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
@@ -134,7 +128,6 @@ mod tests {
         assert_eq!(all(&lists, 129), [3, 0, 2]);
         assert_eq!((lists.list_of(1), lists.list_of(4)), (Some(64), None));
         assert_eq!((lists.filled_from(0, 130), lists.filled_from(65, 130)), (Some(64), Some(129)));
-        assert_eq!((lists.filled_below(0, 129), lists.filled_below(65, 129)), (Some(64), None));
         lists.remove(1);
         assert_eq!(lists.filled_from(0, 129), None);
     }

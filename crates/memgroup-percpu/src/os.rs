@@ -34,7 +34,8 @@ pub(crate) use place::Place;
 #[cfg(all(not(all(target_os = "linux", not(miri))), not(memgroup_loom)))]
 pub(crate) use portable::{Region, page_bytes};
 
-/// A request to the system that can be made to fail, in tests and with the feature `inject`.
+/// A request to the system that can be made to fail, in tests and with the feature `inject`, which alone exports it.
+#[cfg_attr(not(any(test, feature = "inject")), allow(unreachable_pub))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Address space for a chunk (`mmap`).

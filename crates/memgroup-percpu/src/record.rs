@@ -11,7 +11,8 @@
 //! [`memgroup_sync::grace`], and memory that was unlinked is used again only after a grace period. What the words mean, and
 //! how what is in the old ones gets into the new ones, is the owner's: [`counters`](crate::Counters) is one answer.
 //!
-//! - I1. `base` is zero, or the address of slot 0's copy of a block of the record's own [`Records`], with at least `words` words.
+//! - I1. While the record has a block, `doors` are those of its [`Records`] and `base` is the address of slot 0's copy of the block, which
+//!   has `words` words. Without one, the doors are shut and `base` is what it was.
 //! - I2. A block that was linked once goes back to the arena in `reclaim` alone, after a grace period that began after it was unlinked.
 //! - I3. The memory of such an arena is made of `AtomicU64` for as long as a section that began before its end can reach it: chunks
 //!   are unmapped only by the arena's `free`, which `reclaim` calls for them (I2).
@@ -24,7 +25,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 
 use memgroup_sync::Mutex;
-use memgroup_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use memgroup_sync::grace::{self, Limbo, Section};
 
 use self::base::Base;
@@ -35,29 +36,33 @@ use crate::out_of_memory::{ArenaError, OutOfMemory};
 use crate::slot_set::SlotSet;
 use crate::source::SlotSource;
 
-/// What an offset is more than the distance it stands for, so that none is 0.
-const OFFSET_OF_SLOT_0: usize = 8;
-
 /// Where records of one length get their memory, and where it goes.
 pub struct Records {
     arena: Arena,
     /// Slots whose copies are open to accesses; a subset of those that the arena admitted.
     open: SlotSet,
-    /// Where a slot's copies begin, from slot 0's, and 8; 0 while they are not open. One load tells both.
-    offsets: Box<[AtomicU64]>,
+    /// The same, a flag for each slot: what an access to a record that has a block looks at.
+    doors: Box<[AtomicBool]>,
+    /// As many that are never open, for records without a block.
+    shut: Box<[AtomicBool]>,
     words: u32,
     limbo: Mutex<Limbo<(Block, u64)>>,
 }
 
 /// The handle of one record: where its words are now, if it has any.
 ///
-/// Shared by those who access the words; linked and unlinked by one owner at a time.
+/// Shared by those who access the words; linked and unlinked by one owner at a time. What an access reads is its first 24 bytes.
+#[repr(C)]
 pub struct Record {
+    /// The doors of the slots: those of all records while it has a block, else doors that are never open.
+    doors: AtomicUsize,
     base: AtomicUsize,
-    offsets: &'static [AtomicU64],
+    slots: u32,
+    stride: u32,
     words: u32,
     /// The rest of what says which block it is; the owner's.
     at: AtomicU64,
+    records: &'static Records,
 }
 
 /// A block that no record has had yet; all words are zero.
@@ -99,9 +104,10 @@ impl Records {
         }
         let arena = Arena::new(config)?;
         let open = SlotSet::new(arena.slots());
-        let offsets = (0..arena.slots()).map(|_| AtomicU64::new(0)).collect();
+        let doors = || (0..arena.slots()).map(|_| AtomicBool::new(false)).collect();
+        let (doors, shut) = (doors(), doors());
         let limbo = Mutex::new(Limbo::new(usize::MAX));
-        Ok(Records { arena, open, offsets, words: words as u32, limbo })
+        Ok(Records { arena, open, doors, shut, words: words as u32, limbo })
     }
 
     /// Where the memory comes from, to depopulate, and for its figures. Slots are admitted by [`admit`](Self::admit).
@@ -135,16 +141,11 @@ impl Records {
     pub fn admit(&self, slot: usize, prepare: impl FnOnce(&Early)) {
         if !self.open.contains(slot) {
             self.arena.admit(slot);
-            let offset = self.offset(slot);
-            prepare(&Early { offset });
-            // ORDERING: Release; pairs with the Acquire in `word`: who finds the copies open finds what `prepare` wrote.
-            self.offsets[slot].store(offset, Ordering::Release);
+            prepare(&Early { slot });
+            // ORDERING: Release; pairs with the Acquire in `is_open`: who finds the copies open finds what `prepare` wrote.
+            self.doors[slot].store(true, Ordering::Release);
             self.open.insert(slot);
         }
-    }
-
-    fn offset(&self, slot: usize) -> u64 {
-        (slot * self.arena.stride_bytes() + OFFSET_OF_SLOT_0) as u64
     }
 
     /// Whether the copies of `slot` are open.
@@ -161,10 +162,13 @@ impl Records {
     /// A record without memory.
     pub fn record(&'static self) -> Record {
         Record {
+            doors: AtomicUsize::new(address(&self.shut)),
+            slots: self.arena.slots() as u32,
+            stride: self.arena.stride_bytes() as u32,
             base: AtomicUsize::new(0),
-            offsets: &self.offsets,
             words: self.words,
             at: AtomicU64::new(0),
+            records: self,
         }
     }
 
@@ -263,84 +267,94 @@ impl Record {
     /// admitted, and beyond the end.
     #[inline(always)]
     pub fn word<'s>(&self, _section: &'s Section, slot: usize, index: usize) -> Option<&'s AtomicU64> {
-        if index < self.words as usize { self.find(self.offset(slot)?, index) } else { None }
-    }
-
-    /// Where the copies of `slot` begin, if they are open.
-    #[inline(always)]
-    fn offset(&self, slot: usize) -> Option<u64> {
-        // ORDERING: Acquire; pairs with the Release in `Records::admit`.
-        let offset = self.offsets.get(slot)?.load(Ordering::Acquire);
-        if offset == 0 { None } else { Some(offset) }
-    }
-
-    /// The word `index`, below `words`, of the copies that begin at `offset`. The caller is in a section for as long as it uses
-    /// the word.
-    #[inline(always)]
-    fn find<'s>(&self, offset: u64, index: usize) -> Option<&'s AtomicU64> {
-        // ORDERING: Acquire; pairs with the Release in `replace` (E1). Weaker, words could be found without the zeroes or
-        // the marks that were written before the block was linked.
-        let base = self.base.load(Ordering::Acquire);
-        if base == 0 {
+        if index >= self.words as usize || !self.is_open(slot) {
             return None;
         }
-        // SAFETY: `base` was linked, so it stands for a block of `words` words (I1); the offset is that of a slot that the arena
-        // admitted, and the index below `words`: the word is within the chunk's mapping. It
-        // stays there while the section lasts, which began before `base` was read: the block is not freed, nor its chunk
-        // unmapped, before a grace period that begins after it was unlinked (I2, I3).
-        Some(unsafe { Base::word(base, offset, index) })
+        // SAFETY: open, below `words`, and within the section that the word is lent for.
+        Some(unsafe { self.find(slot, index) })
+    }
+
+    /// Whether there is a copy of `slot` to be accessed. Asked in the section of the access.
+    #[inline(always)]
+    fn is_open(&self, slot: usize) -> bool {
+        // ORDERING: Acquire; pairs with the Release in `link`: with the doors the block behind them is seen (E1).
+        let doors = core::ptr::with_exposed_provenance::<AtomicBool>(self.doors.load(Ordering::Acquire));
+        if slot >= self.slots as usize {
+            return false;
+        }
+        // SAFETY: `doors` is the address of one of the two rows of flags of a `Records` that lives for ever, each with one flag
+        // for each slot.
+        let door = unsafe { &*doors.wrapping_add(slot) };
+        // ORDERING: Acquire; pairs with the Release in `Records::admit`.
+        door.load(Ordering::Acquire)
+    }
+
+    /// The word `index` of the copy of `slot`.
+    ///
+    /// # Safety
+    ///
+    /// `index` is below `words`, and the caller is in a section in which `is_open` found the slot open (or, where nobody else
+    /// links or unlinks, the record linked and the slot admitted by the arena); the section lasts for as long as the word is used.
+    #[inline(always)]
+    unsafe fn find<'s>(&self, slot: usize, index: usize) -> &'s AtomicU64 {
+        // ORDERING: Acquire; pairs with the Release in `link` (E1). Weaker, words could be found without the zeroes or
+        // the marks that were written before the block was linked.
+        let base = self.base.load(Ordering::Acquire);
+        // SAFETY: open doors were put up after a `base`, so it stands for a block of `words` words (I1); the arena admitted the
+        // slot, so it has a unit, and the index is below `words`: the word is within the chunk's mapping. It stays there while
+        // the section lasts: if the block was unlinked before the section began, the doors were seen shut or `base` changed; if
+        // later, it is not freed, nor its chunk unmapped, before a grace period that began after that (I2, I3).
+        unsafe { Base::word(base, self.stride as usize, slot, index) }
     }
 
     /// The same with a section of its own.
     #[inline(always)]
     pub fn access(&self, slot: usize, index: usize) -> Option<Access> {
-        let offset = self.offset(slot)?;
-        if index < self.words as usize { self.access_within(offset, index, grace::enter()) } else { None }
+        if index < self.words as usize { self.access_within(slot, index) } else { None }
     }
 
     /// [`access`](Self::access) to the first word, which every record has.
     #[inline(always)]
     pub fn access_first(&self, slot: usize) -> Option<Access> {
-        self.access_within(self.offset(slot)?, 0, grace::enter())
+        self.access_within(slot, 0)
+    }
+
+    #[inline(always)]
+    fn access_within(&self, slot: usize, index: usize) -> Option<Access> {
+        let section = grace::enter();
+        if !self.is_open(slot) {
+            return None;
+        }
+        // SAFETY: open, below `words` by the callers' looks, and the section goes along with the word.
+        let word = NonNull::from(unsafe { self.find(slot, index) });
+        Some(Access { word, section })
     }
 
     /// [`access`](Self::access) to the word `index` on the slot that `source` shows at a glance, if all of it can be had without a call.
     /// `None` says only that the other way is to be tried.
     #[inline(always)]
     pub fn glance(&self, source: &SlotSource, index: usize) -> Option<(usize, Access)> {
-        let slot = source.glance()?;
-        let offset = self.offset(slot)?;
-        if index >= self.words as usize {
-            return None;
-        }
-        Some((slot, self.try_access(offset, index)?))
+        if index < self.words as usize { self.glance_within(source, index) } else { None }
     }
 
     /// [`glance`](Self::glance) at the first word, which every record has.
     #[inline(always)]
     pub fn glance_first(&self, source: &SlotSource) -> Option<(usize, Access)> {
+        self.glance_within(source, 0)
+    }
+
+    #[inline(always)]
+    fn glance_within(&self, source: &SlotSource, index: usize) -> Option<(usize, Access)> {
         let slot = source.glance()?;
-        let offset = self.offset(slot)?;
-        Some((slot, self.try_access(offset, 0)?))
-    }
-
-    #[inline(always)]
-    fn try_access(&self, offset: u64, index: usize) -> Option<Access> {
         let section = grace::try_enter()?;
-        match self.find(offset, index) {
-            Some(word) => Some(Access { word: NonNull::from(word), section }),
-            None => {
-                // SAFETY: begun just now, by `try_enter`.
-                unsafe { section.end_alone() };
-                None
-            }
+        if self.is_open(slot) {
+            // SAFETY: as in `access_within`.
+            let word = NonNull::from(unsafe { self.find(slot, index) });
+            return Some((slot, Access { word, section }));
         }
-    }
-
-    #[inline(always)]
-    fn access_within(&self, offset: u64, index: usize, section: Section) -> Option<Access> {
-        let word = NonNull::from(self.find(offset, index)?);
-        Some(Access { word, section })
+        // SAFETY: begun just now, by `try_enter`.
+        unsafe { section.end_alone() };
+        None
     }
 
     /// Asks for the line of the first word of a slot's copy to be brought here for writing; a hint.
@@ -354,44 +368,61 @@ impl Record {
     /// Whether it has memory now.
     pub fn is_linked(&self) -> bool {
         // ORDERING: Relaxed; the owner knows, for others it is a hint.
-        self.base.load(Ordering::Relaxed) != 0
+        self.doors.load(Ordering::Relaxed) == address(&self.records.doors)
+    }
+
+    /// The block it has; for its owner.
+    fn linked(&self) -> Option<Unlinked> {
+        // ORDERING: Relaxed, twice; the owner's, who takes turns with others by a lock of its own.
+        let (base, at) = (self.base.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
+        let block = || Base::block(base, (at >> 32) as u32, at as u32, self.words);
+        self.is_linked().then(|| Unlinked { block: block() })
     }
 
     /// Gives it a block, and returns the one it had. For its owner: not while another thread links or unlinks.
     pub fn link(&self, fresh: Fresh) -> Option<Unlinked> {
-        self.replace(Some(fresh.block))
+        let before = self.linked();
+        let Fresh { block } = fresh;
+        // ORDERING: Relaxed, as in `linked`.
+        self.at.store(u64::from(block.chunk) << 32 | u64::from(block.start), Ordering::Relaxed);
+        // ORDERING: AcqRel; Release pairs with the Acquire in `find` (E1); as an RMW it precedes the RMW that tags the
+        // old block when it is retired (`grace`).
+        self.base.swap(Base::of(block), Ordering::AcqRel);
+        if before.is_none() {
+            // ORDERING: Release; pairs with the Acquire in `is_open`: who finds the doors finds the block.
+            self.doors.store(address(&self.records.doors), Ordering::Release);
+        }
+        before
     }
 
     /// Takes its block away. For its owner, as [`link`](Self::link).
     pub fn unlink(&self) -> Option<Unlinked> {
-        self.replace(None)
+        let before = self.linked();
+        // ORDERING: AcqRel; as an RMW it precedes the RMW that tags the block when it is retired.
+        self.doors.swap(address(&self.records.shut), Ordering::AcqRel);
+        before
     }
+}
 
-    fn replace(&self, block: Option<Block>) -> Option<Unlinked> {
-        let (base, at) = block
-            .map_or((0, 0), |block| (Base::of(block), u64::from(block.chunk) << 32 | u64::from(block.start)));
-        // ORDERING: Relaxed; the owner's, who takes turns with others by a lock of its own.
-        let was_at = self.at.load(Ordering::Relaxed);
-        // ORDERING: Relaxed, as above.
-        self.at.store(at, Ordering::Relaxed);
-        // ORDERING: AcqRel; Release pairs with the Acquire in `word` (E1); as an RMW it precedes the RMW that
-        // tags the block when it is retired (`grace`).
-        let before = self.base.swap(base, Ordering::AcqRel);
-        let (chunk, start) = ((was_at >> 32) as u32, was_at as u32);
-        (before != 0).then(|| Unlinked { block: Base::block(before, chunk, start, self.words) })
-    }
+fn address(doors: &[AtomicBool]) -> usize {
+    doors.as_ptr().expose_provenance()
 }
 
 /// The copies of a slot that is about to be opened.
 #[derive(Debug)]
 pub struct Early {
-    offset: u64,
+    slot: usize,
 }
 
 impl Early {
     /// A word of this slot's copy of a record, which nobody else reaches yet.
     pub fn word<'s>(&self, _section: &'s Section, record: &Record, index: usize) -> Option<&'s AtomicU64> {
-        if index < record.words as usize { record.find(self.offset, index) } else { None }
+        if index >= record.words as usize || !record.is_linked() {
+            return None;
+        }
+        // SAFETY: linked, below `words`, within the section; the arena admitted the slot before it made this, and nobody
+        // links or unlinks meanwhile (`admit`).
+        Some(unsafe { record.find(self.slot, index) })
     }
 }
 
@@ -402,7 +433,6 @@ mod base {
 
     use memgroup_sync::atomic::AtomicU64;
 
-    use super::OFFSET_OF_SLOT_0;
     use crate::block::Block;
     use crate::os::Place;
 
@@ -421,11 +451,16 @@ mod base {
 
         /// # Safety
         ///
-        /// `base` came from `of` for a block that is not free, or was not when a section began that still lasts; `offset` is an
-        /// admitted slot's; `index` is within the block.
+        /// `base` came from `of` for a block that is not free, or was not when a section began that still lasts; `slot` is
+        /// admitted; `index` is within the block.
         #[inline(always)]
-        pub(super) unsafe fn word<'a>(base: usize, offset: u64, index: usize) -> &'a AtomicU64 {
-            let word = base + offset as usize - OFFSET_OF_SLOT_0 + index * size_of::<u64>();
+        pub(super) unsafe fn word<'a>(
+            base: usize,
+            stride: usize,
+            slot: usize,
+            index: usize,
+        ) -> &'a AtomicU64 {
+            let word = base + slot * stride + index * size_of::<u64>();
             // SAFETY: within the chunk's mapping, aligned, and an AtomicU64, by the caller's promise.
             unsafe { &*ptr::with_exposed_provenance::<AtomicU64>(word) }
         }
@@ -437,7 +472,6 @@ mod base {
 mod base {
     use memgroup_sync::atomic::AtomicU64;
 
-    use super::OFFSET_OF_SLOT_0;
     use crate::block::Block;
 
     /// The address of a leaked copy of the block.
@@ -456,9 +490,14 @@ mod base {
         /// # Safety
         ///
         /// As in the other build.
-        pub(super) unsafe fn word<'a>(base: usize, offset: u64, index: usize) -> &'a AtomicU64 {
-            // SAFETY: passed on to the caller; one stride of this length is as far as many shorter ones.
-            unsafe { Self::block(base, 0, 0, 0).word(offset as usize - OFFSET_OF_SLOT_0, 1, index) }
+        pub(super) unsafe fn word<'a>(
+            base: usize,
+            stride: usize,
+            slot: usize,
+            index: usize,
+        ) -> &'a AtomicU64 {
+            // SAFETY: passed on to the caller.
+            unsafe { Self::block(base, 0, 0, 0).word(stride, slot, index) }
         }
     }
 }
@@ -475,7 +514,7 @@ impl Deref for Access {
 
     #[inline(always)]
     fn deref(&self) -> &AtomicU64 {
-        // SAFETY: `access_within` made it for the section that is held beside it.
+        // SAFETY: `find` gave it for the section that is held beside it.
         unsafe { self.word.as_ref() }
     }
 }

@@ -15,7 +15,7 @@
 //! - I4. `record` and `cold` are linked and unlinked under the tree lock only. Without a record a group has no stock: charges
 //!   are exact, and its counts are in `cold`.
 
-use memgroup_percpu::{Record, SlotSource};
+use memgroup_percpu::{Access, Record, SlotSource};
 use memgroup_sync::CachePadded;
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 
@@ -25,6 +25,7 @@ use crate::error::ChargeError;
 use crate::group::GroupId;
 use crate::overrun;
 use crate::shared::Shared;
+use crate::stock::word::Word;
 use crate::stock::{self, Stock, StockCounts};
 
 /// No group above that is charged too.
@@ -33,11 +34,11 @@ pub(crate) const TOP: GroupId = GroupId(u32::MAX);
 /// One group, as the charge path sees it. The first line is read-mostly.
 #[repr(C)]
 pub(crate) struct Node {
-    /// The stock word and the counters of each slot.
-    pub(crate) record: Record,
-    pub(crate) source: SlotSource,
     /// The largest charge that the stock deals with; 0 where there is no stock.
     stock_charge_max: u64,
+    pub(crate) source: SlotSource,
+    /// The stock word and the counters of each slot.
+    pub(crate) record: Record,
     pub(crate) shared: &'static Shared,
     pub(crate) id: GroupId,
     up: AtomicU32,
@@ -78,24 +79,35 @@ impl Node {
     /// stack at the function's beginning, and an atomic addition waits for every store before it.
     #[inline(always)]
     pub(crate) fn charge(&'static self, bytes: u64) -> Result<(), ChargeError> {
+        let (mut slot, mut word, mut found) = (0, None, Word(0));
         if self.stocks(bytes)
             && let Some(stock) = Stock::glance(self)
         {
-            let found = stock.attempt(bytes);
+            found = stock.attempt(bytes);
             if found.serves(bytes) {
                 // Before the result is made: the optimiser then sees it through.
                 drop(stock);
                 return Ok(());
             }
-            let Stock { node, slot, word } = stock;
-            return stock::consume::charge_miss(node, slot, word, bytes, found);
+            (slot, word) = (stock.slot, Some(stock.word));
         }
-        self.charge_plainly(bytes)
+        self.charge_slowly(bytes, slot, word, found)
     }
 
+    /// One function for all that is not a hit, so that little is left to be inlined elsewhere. With a word, the attempt on it was made.
+    #[cold]
     #[inline(never)]
-    fn charge_plainly(&'static self, bytes: u64) -> Result<(), ChargeError> {
-        self.charge_at(self.source.current(), bytes)
+    fn charge_slowly(
+        &'static self,
+        bytes: u64,
+        slot: usize,
+        word: Option<Access>,
+        found: Word,
+    ) -> Result<(), ChargeError> {
+        match word {
+            Some(word) => stock::consume::charge_miss(Stock { node: self, slot, word }, bytes, found),
+            None => self.charge_at(self.source.current(), bytes),
+        }
     }
 
     /// `charge` in a given slot.
@@ -108,8 +120,7 @@ impl Node {
             if found.serves(bytes) {
                 return Ok(());
             }
-            let Stock { node, slot, word } = stock;
-            return stock::consume::charge_miss(node, slot, word, bytes, found);
+            return stock::consume::charge_miss(stock, bytes, found);
         }
         stock::consume::charge_untried(self, slot, bytes)
     }
@@ -117,21 +128,26 @@ impl Node {
     /// Uncharges `bytes`: into the stock, else the slow path.
     #[inline(always)]
     pub(crate) fn uncharge(&'static self, bytes: u64) {
+        let (mut slot, mut word) = (0, None);
         if self.stocks(bytes)
             && let Some(stock) = Stock::glance(self)
         {
             if stock.put(bytes).takes(bytes) {
                 return;
             }
-            let Stock { node, slot, word } = stock;
-            return stock::refill::uncharge_miss(node, slot, word, bytes);
+            (slot, word) = (stock.slot, Some(stock.word));
         }
-        self.uncharge_plainly(bytes);
+        self.uncharge_slowly(bytes, slot, word);
     }
 
+    /// As `charge_slowly`. With a word, the bytes lie in it.
+    #[cold]
     #[inline(never)]
-    fn uncharge_plainly(&'static self, bytes: u64) {
-        self.uncharge_at(self.source.current(), bytes);
+    fn uncharge_slowly(&'static self, bytes: u64, slot: usize, word: Option<Access>) {
+        match word {
+            Some(word) => stock::refill::uncharge_miss(Stock { node: self, slot, word }, bytes),
+            None => self.uncharge_at(self.source.current(), bytes),
+        }
     }
 
     /// `uncharge` in a given slot.
@@ -143,8 +159,7 @@ impl Node {
             if stock.put(bytes).takes(bytes) {
                 return;
             }
-            let Stock { node, slot, word } = stock;
-            return stock::refill::uncharge_miss(node, slot, word, bytes);
+            return stock::refill::uncharge_miss(stock, bytes);
         }
         stock::refill::uncharge_untried(self, slot, bytes);
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod crew;
+pub(crate) mod interrupt;
 pub(crate) mod machine;
 pub(crate) mod os;
 pub(crate) mod random;

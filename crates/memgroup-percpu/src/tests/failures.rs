@@ -120,7 +120,9 @@ fn pages_that_are_refused_to_a_new_slot_are_backed_when_they_are_touched() {
 fn pages_that_the_system_does_not_take_are_offered_again() {
     for page in [PageSize::of_system(), larger_than_system()] {
         for after in 0..6 {
-            let arena = arena(2, page);
+            // Chunks that are unmapped have no pages to give back.
+            let config = crate::ArenaConfig::new(2).page(page).float_bytes(0).unmap(false);
+            let arena = Arena::new(config).expect("right");
             (0..2).for_each(|slot| arena.admit(slot));
             let mut blocks: Vec<Marked> =
                 (0..200).map(|mark| Marked::unmovable(&arena, SHAPE, mark + 1)).collect();
@@ -154,8 +156,14 @@ fn a_move_whose_pages_are_refused_is_not_offered() {
     let arena = arena(2, larger_than_system());
     arena.admit(0);
     let mut blocks: BTreeMap<u32, Marked> =
-        (0..400).map(|owner| (owner, Marked::new(&arena, SHAPE, owner, owner + 1))).collect();
-    blocks.extract_if(.., |owner, _| owner % 8 != 0).for_each(|(_, block)| block.free(&arena));
+        (0..1200).map(|owner| (owner, Marked::new(&arena, SHAPE, owner, owner + 1))).collect();
+    blocks.retain(|owner, block| {
+        let stays = owner % 40 == 0;
+        if !stays {
+            block.free(&arena);
+        }
+        stays
+    });
     depopulate_all(&arena);
     let live = arena.stats().unit_live_bytes;
     let guard = inject::fail(Call::Populate, 0);

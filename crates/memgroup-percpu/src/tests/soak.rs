@@ -8,7 +8,7 @@ use crate::arena::{Arena, ArenaConfig};
 use crate::block::{NO_OWNER, Shape, Wait};
 use crate::page::PageSize;
 
-const ROUNDS: usize = if cfg!(miri) { 60 } else { 20_000 };
+const ROUNDS: usize = if cfg!(miri) { 60 } else { 5_000 };
 /// Owners of one thread: their numbers are the thread's times this, and on.
 const OWNERS: usize = 64;
 

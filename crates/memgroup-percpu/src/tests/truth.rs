@@ -18,8 +18,7 @@ fn resident_bytes(arena: &Arena) -> u64 {
         if let Some((start, end)) = range
             && let (Ok(start), Ok(end)) = (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16))
         {
-            // Neighbouring mappings are merged by the system, so chunks lie within mappings and share them only with chunks:
-            // each test that reads this has a process-wide mapping of its own between others, or merges with another arena.
+            // The system merges neighbouring mappings: a line may be one chunk, several, or a part of one.
             within =
                 chunks.iter().any(|chunk| start <= chunk.start && chunk.end <= end || chunk.contains(&start));
         } else if within && let Some(rest) = line.strip_prefix("Rss:") {
@@ -145,6 +144,21 @@ fn nothing_is_given_back_twice_and_what_is_used_again_is_backed_again() {
         assert_eq!(arena.stats().populated_bytes, 0);
         assert_eq!(arena.depopulate_now(64).calls, 0, "what is empty is not asked for again");
     }
+}
+
+#[test]
+fn an_empty_chunk_of_many_pages_goes_in_calls_of_64() {
+    let arena = arena(40, PageSize::Kib4);
+    (0..40).for_each(|slot| arena.admit(slot));
+    let block = Marked::unmovable(&arena, Shape::new(64 << 10, 8), 1);
+    block.free(&arena);
+    let mut calls = 0;
+    while arena.depopulate_now(64).more {
+        calls += 1;
+        assert!(calls < 12, "40 slots of 17 pages are 680 pages");
+        arena.check();
+    }
+    assert_eq!(arena.stats().populated_bytes, 0);
 }
 
 #[test]

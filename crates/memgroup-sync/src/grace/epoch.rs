@@ -1,7 +1,7 @@
 //! The clock: which epoch it is, how sections are entered, and which grace periods are over.
 //!
 //! ```text
-//!   CLOCK      62 bits epoch | SWAP | 0         moved by read-modify-writes only
+//!   CLOCK      62 bits epoch | SWAP | ACTIVE    moved by read-modify-writes only
 //!   a record   62 bits epoch | SWAP | ACTIVE    the clock as the section found it; 0 outside sections
 //!   COMPLETED  62 bits epoch | 0    | 0         every grace period up to here is over
 //! ```
@@ -20,7 +20,7 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::interleave;
 use crate::mutation::{Mutation, active};
 
-/// In a record's word: a section is entered.
+/// In a record's word: a section is entered. Always set in the clock, so that a section stores the clock as it is.
 pub(super) const ACTIVE: u64 = 1;
 /// In the clock: sections are entered by a swap.
 pub(super) const SWAP: u64 = 2;
@@ -28,7 +28,7 @@ pub(super) const SWAP: u64 = 2;
 const STEP: u64 = 4;
 
 crate::global! {
-    static CLOCK: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(STEP | SWAP));
+    static CLOCK: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(STEP | SWAP | ACTIVE));
 }
 
 crate::global! {

@@ -21,7 +21,9 @@ use core::cell::Cell;
 use core::marker::PhantomData;
 use core::sync::atomic::compiler_fence;
 
-use super::epoch::{self, ACTIVE, Epoch, SWAP};
+#[cfg(not(memgroup_loom))]
+use super::epoch::ACTIVE;
+use super::epoch::{self, Epoch, SWAP};
 use super::registry;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::interleave;
@@ -99,19 +101,24 @@ impl Reader {
 
     #[inline(always)]
     fn begin(&'static self) -> Section {
-        let section = Section { reader: self, on_this_thread: PhantomData };
         if self.is_active() {
             self.begin_nested();
-            return section;
+            return self.section();
         }
         let clock = epoch::now();
         interleave::point();
         if clock & SWAP != 0 && !active(Mutation::EnterByStore) {
             self.begin_by_swap(clock);
-            section
+            self.section()
         } else {
             self.begin_by_store(clock)
         }
+    }
+
+    /// What ends the section that was just begun. Nothing else makes one: dropping it is what ends the section.
+    #[inline(always)]
+    fn section(&'static self) -> Section {
+        Section { reader: self, on_this_thread: PhantomData }
     }
 
     /// The outermost section, while `clock` does not ask for a swap.
@@ -119,10 +126,10 @@ impl Reader {
     fn begin_by_store(&'static self, clock: u64) -> Section {
         // ORDERING: Release; pairs with the scan's Acquire: who sees this section knows that the one before it on
         // this record is over. That it is seen at all before the section's loads is the barrier's work.
-        self.word.store(clock | ACTIVE, Ordering::Release);
+        self.word.store(clock, Ordering::Release);
         // The barrier on the writer's side orders what the processor does; this, what the compiler does.
         compiler_fence(Ordering::SeqCst);
-        Section { reader: self, on_this_thread: PhantomData }
+        self.section()
     }
 
     #[cold]
@@ -132,7 +139,7 @@ impl Reader {
         self.swapped.store(clock, Ordering::Release);
         // ORDERING: AcqRel; pairs with the scan's exchange of this word. One of the two is first: either the scan
         // sees this section, or this section sees what was unlinked before the scan. Weaker, both could miss.
-        self.word.swap(clock | ACTIVE, Ordering::AcqRel);
+        self.word.swap(clock, Ordering::AcqRel);
     }
 
     #[cold]
@@ -140,7 +147,7 @@ impl Reader {
     fn begin_nested(&self) {
         if active(Mutation::NestedTakesNewEpoch) {
             // ORDERING: AcqRel, as in `begin`; the fault is the epoch.
-            self.word.swap(epoch::now() | ACTIVE, Ordering::AcqRel);
+            self.word.swap(epoch::now(), Ordering::AcqRel);
         }
         // ORDERING: Relaxed; the owner's own word (I1).
         let nested = self.nested.load(Ordering::Relaxed);
@@ -272,6 +279,16 @@ fn model_failed() -> bool {
     cfg!(memgroup_loom) && std::thread::panicking()
 }
 
+/// Stands in for the record of a thread that has none: always in a section, so that nobody enters here quickly.
+#[cfg(not(memgroup_loom))]
+static NOBODY: Reader = Reader { word: AtomicU64::new(ACTIVE), ..Reader::new() };
+
+#[cfg(not(memgroup_loom))]
+crate::thread_local! {
+    // The thread's record or NOBODY; what `try_enter` looks at.
+    static QUICK: Cell<&'static Reader> = const { Cell::new(&NOBODY) };
+}
+
 crate::thread_local! {
     // Without a destructor, so that it is one load relative to the thread pointer and can be read for as long as the
     // thread runs.
@@ -291,7 +308,7 @@ struct Keeper {
 impl Keeper {
     fn end_of_thread(&self) {
         if let Some(reader) = self.reader.take() {
-            OWN.with(|own| own.set(None));
+            disown();
             reader.give_back_after_last_section();
         }
     }
@@ -315,6 +332,15 @@ pub(super) fn end_of_thread() {
 /// The first section of a thread claims a record for it. None allocates through the global allocator, and none panics.
 #[inline(always)]
 pub fn enter() -> Section {
+    match try_enter() {
+        Some(section) => section,
+        None => enter_plainly(),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn enter_plainly() -> Section {
     match own() {
         Some(reader) => reader.begin(),
         None => enter_first(),
@@ -323,9 +349,10 @@ pub fn enter() -> Section {
 
 /// Begins a section if that takes two loads and a store: the thread has a record, is in no section, and enters by a store. Without
 /// a call on the way, so that a fast path around it keeps its registers; where it is `None`, [`enter`] is the answer.
+#[cfg(not(memgroup_loom))]
 #[inline(always)]
 pub fn try_enter() -> Option<Section> {
-    let reader = own()?;
+    let reader = QUICK.with(Cell::get);
     if reader.is_active() {
         return None;
     }
@@ -334,6 +361,26 @@ pub fn try_enter() -> Option<Section> {
         return None;
     }
     Some(reader.begin_by_store(clock))
+}
+
+/// Never quickly: a model enters by a swap.
+#[cfg(memgroup_loom)]
+pub fn try_enter() -> Option<Section> {
+    None
+}
+
+/// The thread has this record from now on.
+fn own_is(reader: &'static Reader) {
+    OWN.with(|own| own.set(Some(reader)));
+    #[cfg(not(memgroup_loom))]
+    QUICK.with(|quick| quick.set(reader));
+}
+
+/// The thread has no record from now on.
+fn disown() {
+    OWN.with(|own| own.set(None));
+    #[cfg(not(memgroup_loom))]
+    QUICK.with(|quick| quick.set(&NOBODY));
 }
 
 #[inline(always)]
@@ -351,12 +398,12 @@ pub(super) fn inside() -> bool {
 fn enter_first() -> Section {
     let reader = registry::claim();
     // Set first: where registering the destructor allocates, the allocator may enter a section of its own.
-    OWN.with(|own| own.set(Some(reader)));
+    own_is(reader);
     if KEEPER.try_with(|keeper| keeper.reader.set(Some(reader))).is_ok() {
         return reader.begin();
     }
     // The thread is ending and its record has gone back: this one is for the section alone.
-    OWN.with(|own| own.set(None));
+    disown();
     let section = reader.begin();
     reader.give_back_after_last_section();
     section

@@ -5,7 +5,6 @@
 //! the word, the counters are charged, the surplus is deposited and PENDING cleared by one compare-and-swap. So there is
 //! never a prepaid byte that a refuser can neither take nor wait for.
 
-use memgroup_percpu::Access;
 use memgroup_sync::interleave;
 
 use super::word::Word;
@@ -26,18 +25,9 @@ enum Purchase {
     Declined,
 }
 
-/// Charges `bytes` after an attempt on a stock, which found `found`, did not serve them outright. The stock comes in parts, which are
-/// passed in registers.
-#[cold]
-#[inline(never)]
-pub(crate) fn charge_miss(
-    node: &'static Node,
-    slot: usize,
-    word: Access,
-    bytes: u64,
-    found: Word,
-) -> Result<(), ChargeError> {
-    let stock = Stock { node, slot, word };
+/// Charges `bytes` after an attempt on `stock`, which found `found`, did not serve them outright.
+pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word) -> Result<(), ChargeError> {
+    let (node, slot) = (stock.node, stock.slot);
     interleave::point();
     if found.is_full() {
         harvest(&stock);

@@ -5,7 +5,6 @@
 //! then walk the tree each time. Bytes between the word and the counters are marked PENDING, as in `consume`, or are the
 //! caller's own, whose uncharge is under way.
 
-use memgroup_percpu::Access;
 use memgroup_sync::interleave;
 
 use super::{Pending, Stock, budget, next_cap, withdraw_closed};
@@ -14,10 +13,8 @@ use crate::node::Node;
 use crate::residence;
 
 /// Uncharges `bytes`, which lie in the stock by now, above its cap or in spite of its mark.
-#[cold]
-#[inline(never)]
-pub(crate) fn uncharge_miss(node: &'static Node, slot: usize, word: Access, bytes: u64) {
-    let stock = Stock { node, slot, word };
+pub(crate) fn uncharge_miss(stock: Stock, bytes: u64) {
+    let node = stock.node;
     let owed = trim(&stock, bytes);
     drop(stock);
     repay(node, owed);

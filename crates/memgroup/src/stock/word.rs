@@ -1,7 +1,7 @@
 //! The stock word: what one group has prepaid in one slot, and the state of that stock.
 //!
 //! ```text
-//!   63 ............ 27   26 .. 22   21      20       19    18 ..... 0
+//!   63 ............ 27   26 .. 21   20      19       18    17 ..... 0
 //!   bytes, signed        cap        CLOSED  PENDING  FULL  attempts
 //! ```
 //!
@@ -21,12 +21,13 @@
 //! against 2.4 ns on a Zen 4. Words change only through the two additions and the transitions below.
 
 const ATTEMPT: u64 = 1;
-const FULL: u64 = 1 << 19;
-const ATTEMPTS: u64 = (1 << 20) - 1;
-const PENDING: u64 = 1 << 20;
-const CLOSED: u64 = 1 << 21;
-const CAP_SHIFT: u32 = 22;
-const CAP: u64 = 0x1f << CAP_SHIFT;
+const FULL: u64 = 1 << 18;
+const ATTEMPTS: u64 = (1 << 19) - 1;
+const PENDING: u64 = 1 << 19;
+const CLOSED: u64 = 1 << 20;
+const CAP_SHIFT: u32 = 21;
+/// As wide as the processor looks at a shift's count, so that the exponent needs no mask of its own.
+const CAP: u64 = 0x3f << CAP_SHIFT;
 const BYTES_SHIFT: u32 = 27;
 const MARKS: u64 = PENDING | CLOSED;
 
@@ -79,7 +80,7 @@ impl Word {
     /// What is reserved in the slot's budget for this stock; bytes stay within it.
     #[inline]
     pub(crate) fn cap(self) -> u64 {
-        (1 << ((self.0 & CAP) >> CAP_SHIFT)) & !1
+        (1 << ((self.0 >> CAP_SHIFT) & 0x3f)) & !1
     }
 
     /// Consumes tried since the last harvest.
@@ -90,7 +91,8 @@ impl Word {
     /// Whether a consume that found this word has its bytes, with nothing left to do.
     #[inline]
     pub(crate) fn serves(self, bytes: u64) -> bool {
-        self.bytes() >= bytes as i64 && self.0 & (CLOSED | FULL) == 0
+        // As `bytes() >= bytes`, without shifting them down: what lies below them only adds.
+        self.0 as i64 >= (bytes << BYTES_SHIFT) as i64 && self.0 & (CLOSED | FULL) == 0
     }
 
     /// Whether the attempts are to be harvested.

@@ -1,0 +1,81 @@
+//! A bar chart in text: bars in groups, all to one scale.
+//!
+//!   created      no depopulation  ██████████████████████████████  100 %
+//!                depopulation     ██████████████████████████████  100 %
+//!   maintained   no depopulation  ██████████████████████████████  100 %
+//!                depopulation     ███████                         23.8 %
+
+use std::fmt::Write;
+
+use crate::harness::table::figure;
+
+/// Columns of the longest bar.
+const BAR_COLUMNS: usize = 50;
+/// A column in eighths, from none on.
+const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+
+/// One bar: its name and its length in percent of the longest there can be.
+pub(super) struct Bar {
+    pub(super) name: &'static str,
+    pub(super) percent: f64,
+}
+
+/// Draws groups of bars under a title.
+pub(super) fn chart(title: &str, groups: &[(&str, Vec<Bar>)]) -> String {
+    let width =
+        |names: &mut dyn Iterator<Item = &str>| names.map(|name| name.chars().count()).max().unwrap_or(0);
+    let label_columns = width(&mut groups.iter().map(|(label, _)| *label));
+    let name_columns = width(&mut groups.iter().flat_map(|(_, bars)| bars.iter().map(|bar| bar.name)));
+    let mut text = format!("{title}\n");
+    for (label, bars) in groups {
+        for (index, bar) in bars.iter().enumerate() {
+            let label = if index == 0 { label } else { "" };
+            let (drawn, name) = (drawn(bar.percent), bar.name);
+            let percent = figure(bar.percent);
+            let _ = writeln!(
+                text,
+                "  {label:<label_columns$}  {name:<name_columns$}  {drawn:<BAR_COLUMNS$} {percent:>6} %"
+            );
+        }
+    }
+    text
+}
+
+fn drawn(percent: f64) -> String {
+    let eighths = (percent.clamp(0.0, 100.0) / 100.0 * (BAR_COLUMNS * 8) as f64).round() as usize;
+    // Something is not nothing.
+    let eighths = if percent > 0.0 { eighths.max(1) } else { 0 };
+    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_as_long_as_their_figures_and_fit_a_terminal() {
+        let bars = |percents: [f64; 2]| {
+            ["no depopulation", "with cold demotion"]
+                .into_iter()
+                .zip(percents)
+                .map(|(name, percent)| Bar { name, percent })
+                .collect()
+        };
+        let text = chart("populated", &[("created", bars([100.0, 50.0])), ("maintained", bars([9.1, 0.0]))]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5);
+        assert!(lines.iter().all(|line| line.chars().count() <= 100), "{text}");
+        let full = |line: &str| line.matches('█').count();
+        assert_eq!([1, 2, 3, 4].map(|line| full(lines[line])), [50, 25, 4, 0]);
+        assert!(lines[3].contains("████▌") && lines[3].starts_with("  maintained"), "{text}");
+        let end = |line: &str| line.chars().count();
+        assert!(lines[1..].iter().all(|line| end(line) == end(lines[1])), "{text}");
+    }
+
+    #[test]
+    fn the_least_figure_is_seen() {
+        assert_eq!(drawn(0.01), "▏");
+        assert_eq!(drawn(0.0), "");
+        assert_eq!(drawn(130.0).chars().count(), BAR_COLUMNS);
+    }
+}

@@ -1,0 +1,392 @@
+//! The groups of the script: how they are made, used, compared and removed, and what may be done about their memory.
+//!
+//! The only file of the experiment that knows the engine.
+//!
+//! - I1. A group that is used has a number, and adds to some of its counters, on every slot, amounts that follow from the number, the
+//!   slot and the counter; so a sum that was mixed up with another's, lost or taken twice is seen.
+//! - I2. The counters that are added to lie less than a page of any size apart, so every page of a record is written.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use memgroup::{Charge, Config, Group, Hierarchy, Maintenance, PageSize};
+use memgroup_percpu::{SlotSource, pin_virtual};
+
+use crate::harness::tree::{child, expect_bytes, limit};
+use crate::{Error, Page};
+
+/// Counters of a group: with the stock word a record of 2,704 bytes on each slot. The seed's groups took 2,700.
+const SEED_COUNTERS: u32 = 337;
+/// From one counter that is added to to the next (I2).
+const COUNTER_STEP: usize = 56;
+const WORD_BYTES: u64 = 8;
+/// What a group that stays holds.
+const HELD_BYTES: u64 = 4096;
+/// A limit far away, but a limit.
+const FAR_BYTES: u64 = 1 << 47;
+/// Groups that the experiment makes beside the script's.
+const SPARE_GROUPS: usize = 1024;
+/// After how long without use a group is folded, where groups are.
+const IDLE: Duration = Duration::from_secs(1);
+/// The most passes of one round of maintenance; a round ends before, when a pass finds nothing more.
+const PASSES_MAX: u64 = 1000;
+/// The most rounds, where one can make work for the next.
+const ROUNDS_MAX: u32 = 10;
+
+/// What maintenance may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mode {
+    /// Nothing: the control.
+    Kept,
+    /// Give empty pages back.
+    Depopulated,
+    /// And move records together.
+    Relocated,
+    /// And fold the slots of idle groups.
+    Demoted,
+}
+
+impl Mode {
+    pub(super) const ALL: [Mode; 4] = [Mode::Kept, Mode::Depopulated, Mode::Relocated, Mode::Demoted];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Mode::Kept => "no depopulation",
+            Mode::Depopulated => "depopulation",
+            Mode::Relocated => "with relocation",
+            Mode::Demoted => "with cold demotion",
+        }
+    }
+}
+
+/// What groups are made, and how their memory is kept.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Plan {
+    pub(super) mode: Mode,
+    pub(super) page: Page,
+    pub(super) slots: SlotSource,
+    pub(super) counters: u32,
+    /// The most groups there will be at one time.
+    pub(super) groups: usize,
+    /// Whether removals maintain too, as they do unless told otherwise.
+    pub(super) on_removal: bool,
+}
+
+impl Plan {
+    /// Groups with records of the seed's size.
+    pub(super) fn new(mode: Mode, page: Page, slots: SlotSource, groups: usize) -> Plan {
+        Plan { mode, page, slots, counters: SEED_COUNTERS, groups, on_removal: true }
+    }
+
+    /// Bytes of a group's record on one slot.
+    pub(super) fn record_bytes(self) -> u64 {
+        WORD_BYTES * (1 + u64::from(self.counters))
+    }
+
+    /// What the records of so many groups, the root and the parent take on so many slots.
+    pub(super) fn needed_bytes(self, members: usize, slots: usize) -> u64 {
+        (members as u64 + 2) * self.record_bytes() * slots as u64
+    }
+
+    fn config(self) -> Config {
+        let page = match self.page {
+            Page::K4 => PageSize::Kib4,
+            Page::K16 => PageSize::Kib16,
+            Page::K64 => PageSize::Kib64,
+            Page::M2 => PageSize::Mib2,
+        };
+        Config::new()
+            .slots(self.slots)
+            .groups_max((self.groups + SPARE_GROUPS) as u32)
+            .counters(self.counters)
+            .page_size(page)
+            .maintain_on_removal(self.on_removal)
+            .depopulate(self.mode >= Mode::Depopulated)
+            .relocate(self.mode >= Mode::Relocated)
+            .demote_after((self.mode >= Mode::Demoted).then_some(IDLE))
+    }
+}
+
+/// A hierarchy with one parent of all the script's groups.
+pub(super) struct Groups {
+    plan: Plan,
+    hierarchy: Hierarchy,
+    parent: Group,
+    made: u64,
+}
+
+/// The engine's account of its per-CPU memory.
+pub(super) struct Memory {
+    pub(super) populated_bytes: u64,
+    pub(super) live_bytes: u64,
+    pub(super) chunks: usize,
+    /// Slots that were used, and so have memory.
+    pub(super) slots: usize,
+    /// Where it is mapped.
+    pub(super) ranges: Vec<Range<usize>>,
+}
+
+/// What a round of maintenance did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Upkeep {
+    pub(super) took: Duration,
+    /// Of it, waiting for the end of sections.
+    pub(super) waited: Duration,
+    pub(super) passes: u64,
+    pub(super) depopulated_bytes: u64,
+    pub(super) moved_bytes: u64,
+    pub(super) moved_groups: u64,
+    pub(super) demoted_groups: u64,
+    pub(super) pages_held_max: u64,
+}
+
+impl Upkeep {
+    /// What was done so far.
+    fn work(&self) -> [u64; 3] {
+        [self.depopulated_bytes, self.moved_bytes, self.demoted_groups]
+    }
+}
+
+impl Groups {
+    pub(super) fn new(plan: Plan) -> Result<Groups, Error> {
+        let hierarchy = Hierarchy::new(plan.config()).map_err(|why| Error::setup("the hierarchy", why))?;
+        let parent = child(&hierarchy.root(), "percpu_test")?;
+        for group in [&hierarchy.root(), &parent] {
+            limit(group, FAR_BYTES)?;
+        }
+        Ok(Groups { plan, hierarchy, parent, made: 0 })
+    }
+
+    pub(super) fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// Makes a group.
+    pub(super) fn create(&mut self, name: &str) -> Result<Member, Error> {
+        let group = child(&self.parent, name)?;
+        self.made += 1;
+        Ok(Member { plan: self.plan, group, held: None, number: self.made, times: 0 })
+    }
+
+    pub(super) fn memory(&self) -> Memory {
+        let stats = self.hierarchy.percpu();
+        Memory {
+            populated_bytes: stats.populated_bytes,
+            live_bytes: stats.live_bytes,
+            chunks: stats.chunks,
+            slots: stats.slots,
+            ranges: self.hierarchy.percpu_ranges(),
+        }
+    }
+
+    /// Maintains until nothing more is to be had, float included. Where idle groups are folded, a round notes what the groups
+    /// did so far and later ones, by the clock that they are given, fold those that did no more.
+    pub(super) fn maintain(&self) -> Upkeep {
+        let (begin, mut upkeep) = (Instant::now(), Upkeep::default());
+        self.round(begin, &mut upkeep);
+        if self.plan.mode >= Mode::Demoted {
+            for round in 1..=ROUNDS_MAX {
+                let before = upkeep.work();
+                self.round(begin + round * 2 * IDLE, &mut upkeep);
+                if upkeep.work() == before {
+                    break;
+                }
+            }
+        }
+        upkeep.took = begin.elapsed();
+        upkeep
+    }
+
+    fn round(&self, now: Instant, upkeep: &mut Upkeep) {
+        for _ in 0..PASSES_MAX {
+            let done = self.hierarchy.maintain(Maintenance::new().all().at(now));
+            upkeep.passes += 1;
+            upkeep.waited += done.grace;
+            upkeep.depopulated_bytes += done.depopulated_bytes;
+            upkeep.moved_bytes += done.moved_bytes;
+            upkeep.moved_groups += done.moved_groups;
+            upkeep.demoted_groups += done.demoted_groups;
+            upkeep.pages_held_max = upkeep.pages_held_max.max(done.pages_held_max);
+            if !done.more || done.moved_bytes + done.depopulated_bytes == 0 {
+                return;
+            }
+        }
+    }
+
+    /// All members are removed: no group is left but the root, and nothing is charged.
+    pub(super) fn check_gone(self) -> Result<(), Error> {
+        self.parent.remove().map_err(|why| Error::Wrong(format!("the script's parent stays: {why}")))?;
+        let (groups, dying) = (self.hierarchy.groups().len(), self.hierarchy.dying().len());
+        if (groups, dying) != (1, 0) {
+            return Err(Error::Wrong(format!(
+                "{groups} groups are online and {dying} hold bytes where only the root is left"
+            )));
+        }
+        let root = self.hierarchy.root();
+        root.drain();
+        expect_bytes(&root, "usage after a drain", root.usage(), 0)
+    }
+}
+
+/// One group of the script.
+pub(super) struct Member {
+    plan: Plan,
+    group: Group,
+    held: Option<Charge>,
+    number: u64,
+    /// How often it was used on all slots.
+    times: i64,
+}
+
+impl Member {
+    /// Adds to counters and makes a charge on every slot, which must be virtual.
+    pub(super) fn use_on_all_slots(&mut self) -> Result<(), Error> {
+        for slot in 0..self.plan.slots.slots() {
+            let _on_it = pin_virtual(slot);
+            for counter in self.counters_used() {
+                self.group.add(counter, self.amount(slot, counter));
+            }
+            self.pair()?;
+        }
+        self.times += 1;
+        Ok(())
+    }
+
+    /// Charges what a group that stays holds until it is removed.
+    pub(super) fn hold_a_charge(&mut self) -> Result<(), Error> {
+        self.held = Some(self.charge()?);
+        Ok(())
+    }
+
+    /// Its sums are what was added, its usage what it holds.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        for counter in self.counters_used() {
+            let slots = 0..self.plan.slots.slots();
+            let right: i64 = slots.map(|slot| self.amount(slot, counter)).sum::<i64>() * self.times;
+            let sum = self.group.sum(counter);
+            if sum != right {
+                return Err(Error::Wrong(format!(
+                    "counter {counter} of {} is {sum}, {right} was added",
+                    self.group.path()
+                )));
+            }
+        }
+        let held = self.held.as_ref().map_or(0, Charge::bytes);
+        expect_bytes(&self.group, "usage without stock", self.group.usage_exact(), held)
+    }
+
+    pub(super) fn remove(self) -> Result<(), Error> {
+        let Member { group, held, .. } = self;
+        drop(held);
+        group.remove().map_err(|why| Error::Wrong(format!("{} cannot be removed: {why}", group.path())))
+    }
+
+    pub(super) fn limit_far(&self) -> Result<(), Error> {
+        limit(&self.group, FAR_BYTES)
+    }
+
+    #[inline]
+    pub(super) fn add(&self, counter: u32, delta: i64) {
+        self.group.add(counter, delta);
+    }
+
+    pub(super) fn sum(&self, counter: u32) -> i64 {
+        self.group.sum(counter)
+    }
+
+    /// A charge and its uncharge.
+    #[inline]
+    pub(super) fn pair(&self) -> Result<(), Error> {
+        self.charge().map(drop)
+    }
+
+    #[inline]
+    fn charge(&self) -> Result<Charge, Error> {
+        self.group.try_charge(HELD_BYTES).map_err(refused)
+    }
+
+    fn counters_used(&self) -> impl Iterator<Item = u32> + use<> {
+        (0..self.plan.counters).step_by(COUNTER_STEP)
+    }
+
+    fn amount(&self, slot: usize, counter: u32) -> i64 {
+        (self.number * 1009 + slot as u64 * 31 + u64::from(counter) + 1) as i64
+    }
+}
+
+/// A charge below a limit that is far away was refused: something is wrong.
+#[cold]
+fn refused(why: memgroup::ChargeError) -> Error {
+    Error::Wrong(format!("a charge far below every limit was refused: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn groups(mode: Mode) -> Groups {
+        let slots = SlotSource::virtual_slots(3).unwrap();
+        Groups::new(Plan::new(mode, Page::K4, slots, 100)).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_as_large_as_the_seeds() {
+        let groups = groups(Mode::Kept);
+        assert_eq!(groups.plan().record_bytes(), 2704);
+        assert_eq!(groups.plan().needed_bytes(9, 3), 11 * 2704 * 3);
+    }
+
+    #[test]
+    fn a_member_that_counts_or_holds_something_else_is_a_wrong_result() {
+        for change in [|member: &Member| member.add(56, 1), |member: &Member| member.add(0, -1)] {
+            let mut groups = groups(Mode::Relocated);
+            let mut member = groups.create("one").unwrap();
+            member.use_on_all_slots().unwrap();
+            member.hold_a_charge().unwrap();
+            member.check().unwrap();
+            change(&member);
+            assert!(matches!(member.check(), Err(Error::Wrong(_))));
+            member.remove().unwrap();
+            groups.check_gone().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_group_that_is_left_is_a_wrong_result() {
+        let mut groups = groups(Mode::Relocated);
+        let _left = groups.create("left").unwrap();
+        let error = groups.check_gone().unwrap_err();
+        assert!(matches!(&error, Error::Wrong(text) if text.contains("stays")), "{error}");
+    }
+
+    #[test]
+    fn maintenance_loses_nothing_that_members_count_and_hold() {
+        for mode in Mode::ALL {
+            let mut groups = groups(mode);
+            let mut members: Vec<Member> =
+                (0..100).map(|number| groups.create(&format!("g{number}")).unwrap()).collect();
+            for member in &mut members {
+                member.use_on_all_slots().unwrap();
+                member.hold_a_charge().unwrap();
+            }
+            let mut number = 0;
+            let (stay, go): (Vec<Member>, Vec<Member>) = members.into_iter().partition(|_| {
+                number += 1;
+                number % 10 == 0
+            });
+            go.into_iter().for_each(|member| member.remove().unwrap());
+            let upkeep = groups.maintain();
+            if mode != Mode::Demoted {
+                assert_eq!(upkeep.moved_groups > 0, mode == Mode::Relocated, "{mode:?}: {upkeep:?}");
+            }
+            assert_eq!(upkeep.demoted_groups >= 10, mode == Mode::Demoted, "{mode:?}: {upkeep:?}");
+            for mut member in stay {
+                member.check().unwrap();
+                member.use_on_all_slots().unwrap();
+                member.check().unwrap();
+                member.remove().unwrap();
+            }
+            groups.check_gone().unwrap();
+        }
+    }
+}

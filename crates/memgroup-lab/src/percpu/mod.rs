@@ -1,0 +1,171 @@
+//! Per-CPU memory that goes back (seed 001): the script that makes eleven thousand groups and removes ten of eleven.
+
+mod bars;
+mod cgroup;
+mod churn;
+mod costs;
+mod groups;
+mod kernel;
+mod resident;
+mod script;
+mod seed;
+mod show;
+
+use std::fs;
+use std::io::Write;
+use std::time::Duration;
+
+use memgroup_percpu::SlotSource;
+
+use self::groups::{Mode, Plan};
+use self::kernel::{Anchor, Outcome};
+use self::script::{Played, Script, play};
+use crate::harness::Lab;
+use crate::{Args, Error, Page};
+
+/// Groups beside each that stays in the thread's other run of the script, in which POWER9 gave something back.
+const INNER_MANY: usize = 50;
+
+pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    let slots = match args.slots {
+        Some(slots) => virtual_slots(slots)?,
+        None => SlotSource::detect(),
+    };
+    let script = Script { outer: args.outer(), inner: args.inner() };
+    let many =
+        Script { outer: if args.quick { script.outer.div_ceil(5) } else { script.outer }, inner: INNER_MANY };
+    // The script visits every slot, which only virtual ones allow; there are as many as the machine has.
+    let page = args.page.unwrap_or(Page::K4);
+    let plan = Plan::new(Mode::Kept, page, virtual_slots(slots.slots())?, script.groups());
+    let others = [Page::K16, Page::K64, Page::M2].map(|page| Plan { page, ..plan });
+    let others = if args.page.is_some() { &[][..] } else { &others[..] };
+    refuse_what_does_not_fit(plan, &[script, many], 1 + others.len())?;
+
+    let mut lab = Lab::open(args, seed::SEED, slots, out)?;
+    let anchor = anchor(&mut lab, script)?;
+    script_in_full(&mut lab, script, plan, others, anchor.as_ref())?;
+    if script.inner != INNER_MANY {
+        let plan = Plan { groups: many.groups(), ..plan };
+        let played = play_all(&mut lab, many, plan)?;
+        by_page(&mut lab, played, others)?;
+    }
+    churn::run(&mut lab, script, plan)?;
+    // The page size at which the kernel's rules lose their gain.
+    if let Some(&plan) = others.iter().find(|plan| plan.page == Page::K16) {
+        churn::run(&mut lab, script, plan)?;
+    }
+    costs::groups(&mut lab, script, plan, anchor.as_ref())?;
+    costs::accesses(&mut lab, plan)?;
+    lab.close()
+}
+
+/// The seed's script with all its tables, then in short for the other page sizes.
+fn script_in_full(
+    lab: &mut Lab<'_>,
+    script: Script,
+    plan: Plan,
+    others: &[Plan],
+    anchor: Option<&Anchor>,
+) -> Result<(), Error> {
+    let played = play_all(lab, script, plan)?;
+    show::systems(lab, &played, anchor)?;
+    show::chart(lab, &played)?;
+    show::books(lab, &played)?;
+    let deferred = play(script, Plan { mode: Mode::Relocated, on_removal: false, ..plan })?;
+    show::upkeep(lab, &played, &deferred)?;
+    let bare = play_all(lab, script, Plan { counters: 0, ..plan })?;
+    show::bare_records(lab, &bare)?;
+    by_page(lab, played, others)
+}
+
+/// Adds the other page sizes to what was played, holds all to the goals and shows them in one table.
+fn by_page(lab: &mut Lab<'_>, played: Vec<Played>, others: &[Plan]) -> Result<(), Error> {
+    let (script, groups) = (played[0].script, played[0].plan.groups);
+    let mut pages = vec![played];
+    for &plan in others {
+        pages.push(play_all(lab, script, Plan { groups, ..plan })?);
+    }
+    for played in &pages {
+        show::check(lab, played);
+    }
+    show::pages(lab, &pages)
+}
+
+fn virtual_slots(slots: usize) -> Result<SlotSource, Error> {
+    SlotSource::virtual_slots(slots).map_err(|error| Error::setup("the virtual slots", error))
+}
+
+/// The script in every mode, the control first.
+fn play_all(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<Vec<Played>, Error> {
+    let mut all = Vec::new();
+    for mode in Mode::ALL {
+        let played = play(script, Plan { mode, ..plan })?;
+        show::add_rows(lab, &played);
+        all.push(played);
+    }
+    Ok(all)
+}
+
+/// The script against the running kernel, if that was asked for and may be done.
+fn anchor(lab: &mut Lab<'_>, script: Script) -> Result<Option<Anchor>, Error> {
+    if !lab.args.kernel {
+        return Ok(None);
+    }
+    let waits: &[u64] = match (lab.args.tiny, lab.args.quick) {
+        (true, _) => &[0],
+        (_, true) => &[2],
+        (_, false) => &[2, 10],
+    };
+    let waits: Vec<Duration> = waits.iter().copied().map(Duration::from_secs).collect();
+    match kernel::run(script, &waits)? {
+        Outcome::Measured(anchor) => {
+            show::kernel(lab, script, &anchor)?;
+            Ok(Some(*anchor))
+        }
+        Outcome::NotHere(why) => {
+            lab.say(&format!("\nnote: the kernel's figures are missing: {why}"))?;
+            Ok(None)
+        }
+    }
+}
+
+/// Scripts whose records would fill the machine are refused before they are played. The controls keep theirs until the
+/// end, one for each page size.
+fn refuse_what_does_not_fit(plan: Plan, scripts: &[Script], page_sizes: usize) -> Result<(), Error> {
+    let Some(available) = available_bytes() else { return Ok(()) };
+    let groups: usize = scripts.iter().map(|script| script.groups()).sum();
+    let bytes = page_sizes as u64 * plan.needed_bytes(groups, plan.slots.slots());
+    if bytes <= available / 2 {
+        return Ok(());
+    }
+    Err(Error::Argument(format!(
+        "use {groups} groups on {} slots in {page_sizes} page size(s): their records take {} MiB, half of the available {} MiB may be used",
+        plan.slots.slots(),
+        bytes >> 20,
+        available >> 20
+    )))
+}
+
+fn available_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_that_would_fill_the_machine_are_refused_with_the_figures() {
+        let (script, slots) = (Script { outer: 20_000, inner: 49 }, SlotSource::virtual_slots(4096).unwrap());
+        let plan = Plan::new(Mode::Kept, Page::K4, slots, script.groups());
+        let error = refuse_what_does_not_fit(plan, &[script], 1).unwrap_err();
+        assert!(error.is_usage());
+        let text = error.to_string();
+        assert!(
+            text.starts_with("use 1000000 groups on 4096 slots in 1 page size(s): their records take"),
+            "{text}"
+        );
+    }
+}

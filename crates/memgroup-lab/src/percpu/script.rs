@@ -1,0 +1,308 @@
+//! The seed's script, played with our groups.
+//!
+//!   cg_1  cg_1_1 .. cg_1_10  cg_2  cg_2_1 .. cg_2_10  ...     created in this order
+//!   cg_1                     cg_2                     ...     left after the removal
+//!
+//! - I1. Every group is used on every slot: its counters are added to and a charge is made, so its record is backed there.
+//! - I2. What was added to a group that stays, and what it holds, is compared after maintenance moved its record, and once
+//!   more after it was added to there.
+//! - I3. Memory is measured from the system's books; the engine's own figures must agree with them within a page a slot
+//!   and a hundredth.
+
+use std::time::Instant;
+
+use super::groups::{Groups, Member, Mode, Plan, Upkeep};
+use super::resident::resident_bytes;
+use crate::Error;
+
+/// The groups of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Script {
+    /// Groups that stay.
+    pub(super) outer: usize,
+    /// Groups beside each, that are removed.
+    pub(super) inner: usize,
+}
+
+impl Script {
+    pub(super) fn groups(self) -> usize {
+        self.outer * (1 + self.inner)
+    }
+
+    /// All names, in order of creation.
+    pub(super) fn in_order(self) -> impl Iterator<Item = String> {
+        (1..=self.outer).flat_map(move |outer| {
+            let first = std::iter::once(format!("cg_{outer}"));
+            first.chain((1..=self.inner).map(move |inner| format!("cg_{outer}_{inner}")))
+        })
+    }
+
+    /// Names of the groups that are removed first, in order of removal.
+    pub(super) fn short_lived(self) -> impl Iterator<Item = String> {
+        (1..=self.outer)
+            .flat_map(move |outer| (1..=self.inner).map(move |inner| format!("cg_{outer}_{inner}")))
+    }
+
+    /// Names of the groups that stay until the end.
+    pub(super) fn long_lived(self) -> impl Iterator<Item = String> {
+        (1..=self.outer).map(|outer| format!("cg_{outer}"))
+    }
+
+    /// "1 of 11".
+    pub(super) fn share(self) -> String {
+        format!("1 of {}", 1 + self.inner)
+    }
+
+    /// The least that can be left, in percent of the peak.
+    pub(super) fn limit_percent(self) -> f64 {
+        100.0 / (1 + self.inner) as f64
+    }
+}
+
+/// When the script looks at the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Start,
+    Created,
+    Removed,
+    Maintained,
+    AllRemoved,
+    AtRest,
+}
+
+impl Stage {
+    pub(super) const ALL: [Stage; 6] =
+        [Stage::Start, Stage::Created, Stage::Removed, Stage::Maintained, Stage::AllRemoved, Stage::AtRest];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Stage::Start => "start",
+            Stage::Created => "created",
+            Stage::Removed => "removed",
+            Stage::Maintained => "maintained",
+            Stage::AllRemoved => "all removed",
+            Stage::AtRest => "at rest",
+        }
+    }
+}
+
+/// The groups' per-CPU memory at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Footprint {
+    /// Backed, by the system's books.
+    pub(super) os_bytes: u64,
+    /// Backed, by the engine's.
+    pub(super) own_bytes: u64,
+    /// What the groups' records take on all slots, as the script counts them.
+    pub(super) needed_bytes: u64,
+    /// The same by the engine.
+    pub(super) own_live_bytes: u64,
+    pub(super) chunks: usize,
+}
+
+impl Footprint {
+    /// Looks at the memory of `groups` while `members` groups are there beside the root and the parent.
+    pub(super) fn look(groups: &Groups, members: usize) -> Result<Footprint, Error> {
+        let memory = groups.memory();
+        let footprint = Footprint {
+            os_bytes: resident_bytes(&memory.ranges)?,
+            own_bytes: memory.populated_bytes,
+            needed_bytes: groups.plan().needed_bytes(members, memory.slots),
+            own_live_bytes: memory.live_bytes,
+            chunks: memory.chunks,
+        };
+        footprint.check(groups.plan())?;
+        Ok(footprint)
+    }
+
+    /// Both books agree (I3), and the memory in use is backed unless slots were folded.
+    fn check(&self, plan: Plan) -> Result<(), Error> {
+        let tolerance = self.os_bytes / 100 + plan.page.bytes() * plan.slots.slots() as u64;
+        if self.os_bytes.abs_diff(self.own_bytes) > tolerance {
+            return Err(Error::Wrong(format!(
+                "{} bytes of per-CPU memory are backed by the engine's books, {} by the system's; they may differ by {tolerance}",
+                self.own_bytes, self.os_bytes
+            )));
+        }
+        if plan.mode != Mode::Demoted && self.own_live_bytes < self.needed_bytes {
+            return Err(Error::Wrong(format!(
+                "the engine counts {} live bytes of per-CPU memory, the groups' records take {}",
+                self.own_live_bytes, self.needed_bytes
+            )));
+        }
+        Ok(())
+    }
+
+    pub(super) fn over_needed(&self) -> f64 {
+        self.os_bytes as f64 / self.needed_bytes.max(1) as f64
+    }
+
+    /// What the design allows for this memory: a tenth more than is needed, and a page a slot and chunk.
+    pub(super) fn allowed_bytes(&self, plan: Plan) -> f64 {
+        1.1 * self.needed_bytes as f64
+            + (plan.page.bytes() * (plan.slots.slots() * self.chunks) as u64) as f64
+    }
+}
+
+/// One script played in one mode.
+pub(super) struct Played {
+    pub(super) plan: Plan,
+    pub(super) script: Script,
+    footprints: [Footprint; Stage::ALL.len()],
+    /// The maintenance after the removal.
+    pub(super) upkeep: Upkeep,
+    /// Mean time of a removal, with the maintenance that removals do themselves: of those first removed, and of the rest.
+    pub(super) removal_us: [f64; 2],
+}
+
+impl Played {
+    pub(super) fn at(&self, stage: Stage) -> Footprint {
+        self.footprints[stage as usize]
+    }
+
+    /// Maintenance did what the mode's name says, and nothing that it does not say.
+    fn check_mode(&self) -> Result<(), Error> {
+        let (mode, done) = (self.plan.mode, self.upkeep);
+        let folded = self.plan.needed_bytes(self.script.outer, 1);
+        let wrong = match mode {
+            Mode::Kept => done.depopulated_bytes + done.moved_bytes + done.demoted_groups > 0,
+            Mode::Depopulated => done.moved_bytes + done.demoted_groups > 0,
+            Mode::Relocated => done.demoted_groups > 0,
+            // Which pass folded a group does not matter; a removal's may have.
+            Mode::Demoted => self.at(Stage::Maintained).own_live_bytes > folded,
+        };
+        if wrong {
+            return Err(Error::Wrong(format!(
+                "the variant \"{}\" gave back {} bytes, moved {}, folded {} groups and left {} live",
+                mode.name(),
+                done.depopulated_bytes,
+                done.moved_bytes,
+                done.demoted_groups,
+                self.at(Stage::Maintained).own_live_bytes
+            )));
+        }
+        Ok(())
+    }
+
+    /// Of the memory with all groups there.
+    pub(super) fn percent_of_peak(&self, stage: Stage) -> f64 {
+        100.0 * self.at(stage).os_bytes as f64 / self.at(Stage::Created).os_bytes.max(1) as f64
+    }
+}
+
+/// Plays the script; everything it made is gone when it returns.
+pub(super) fn play(script: Script, plan: Plan) -> Result<Played, Error> {
+    let mut groups = Groups::new(plan)?;
+    let start = Footprint::look(&groups, 0)?;
+    let (mut long_lived, mut short_lived) = create(&mut groups, script)?;
+    let created = Footprint::look(&groups, script.groups())?;
+    let first_us = remove_all(&mut short_lived)?;
+    let removed = Footprint::look(&groups, script.outer)?;
+    let upkeep = groups.maintain();
+    let maintained = Footprint::look(&groups, script.outer)?;
+    for member in &mut long_lived {
+        member.check()?;
+        member.use_on_all_slots()?;
+        member.check()?;
+    }
+    let rest_us = remove_all(&mut long_lived)?;
+    let all_removed = Footprint::look(&groups, 0)?;
+    groups.maintain();
+    let at_rest = Footprint::look(&groups, 0)?;
+    groups.check_gone()?;
+    let footprints = [start, created, removed, maintained, all_removed, at_rest];
+    let played = Played { plan, script, footprints, upkeep, removal_us: [first_us, rest_us] };
+    played.check_mode()?;
+    Ok(played)
+}
+
+/// Removes all in their order; microseconds each, on average.
+fn remove_all(members: &mut Vec<Member>) -> Result<f64, Error> {
+    let (count, begin) = (members.len(), Instant::now());
+    for member in members.drain(..) {
+        member.remove()?;
+    }
+    Ok(begin.elapsed().as_secs_f64() * 1e6 / count.max(1) as f64)
+}
+
+/// Creates all groups in the script's order and uses each; those that stay, and those that do not.
+fn create(groups: &mut Groups, script: Script) -> Result<(Vec<Member>, Vec<Member>), Error> {
+    let (mut long_lived, mut short_lived) = (Vec::new(), Vec::new());
+    for (number, name) in script.in_order().enumerate() {
+        let mut member = groups.create(&name)?;
+        member.use_on_all_slots()?;
+        if number % (1 + script.inner) == 0 {
+            member.hold_a_charge()?;
+            long_lived.push(member);
+        } else {
+            short_lived.push(member);
+        }
+    }
+    Ok((long_lived, short_lived))
+}
+
+#[cfg(test)]
+mod tests {
+    use memgroup_percpu::SlotSource;
+
+    use super::*;
+    use crate::Page;
+
+    const SCRIPT: Script = Script { outer: 40, inner: 10 };
+
+    fn plan(mode: Mode) -> Plan {
+        Plan::new(mode, Page::K4, SlotSource::virtual_slots(2).unwrap(), SCRIPT.groups())
+    }
+
+    #[test]
+    fn the_names_are_the_seeds_in_the_seeds_order() {
+        let script = Script { outer: 2, inner: 2 };
+        let names: Vec<String> = script.in_order().collect();
+        assert_eq!(names, ["cg_1", "cg_1_1", "cg_1_2", "cg_2", "cg_2_1", "cg_2_2"]);
+        assert_eq!(script.long_lived().collect::<Vec<_>>(), ["cg_1", "cg_2"]);
+        assert_eq!(script.short_lived().collect::<Vec<_>>(), ["cg_1_1", "cg_1_2", "cg_2_1", "cg_2_2"]);
+        assert_eq!(script.groups(), names.len());
+        assert_eq!(
+            (SCRIPT.share().as_str(), Script { outer: 1, inner: 50 }.limit_percent() as u32),
+            ("1 of 11", 1)
+        );
+    }
+
+    #[test]
+    fn books_that_disagree_are_a_wrong_result() {
+        let plan = plan(Mode::Kept);
+        let bytes = 1_000_000;
+        let right = Footprint {
+            os_bytes: bytes,
+            own_bytes: bytes,
+            needed_bytes: bytes,
+            own_live_bytes: bytes,
+            chunks: 1,
+        };
+        right.check(plan).unwrap();
+        Footprint { own_bytes: bytes + 10_000 + 8192, ..right }.check(plan).unwrap();
+        for wrong in [
+            Footprint { own_bytes: bytes + 10_000 + 8193, ..right },
+            Footprint { own_bytes: 0, ..right },
+            Footprint { own_live_bytes: bytes - 1, ..right },
+        ] {
+            assert!(matches!(wrong.check(plan), Err(Error::Wrong(_))), "{wrong:?}");
+        }
+        let folded = Footprint { own_live_bytes: 0, ..right };
+        folded.check(Plan { mode: Mode::Demoted, ..plan }).unwrap();
+        assert_eq!(right.allowed_bytes(plan), 1_100_000.0 + 8192.0);
+    }
+
+    #[test]
+    fn every_mode_plays_the_script_and_gives_back_at_least_as_much_as_the_one_before() {
+        let mut kept = f64::INFINITY;
+        for mode in Mode::ALL {
+            let played = play(SCRIPT, plan(mode)).unwrap();
+            let peak = played.at(Stage::Created);
+            assert!(peak.os_bytes >= peak.needed_bytes, "every record is backed: {peak:?}");
+            let now = played.percent_of_peak(Stage::Maintained);
+            assert!(now <= kept, "{}: {now} % of the peak, {kept} before", mode.name());
+            kept = now;
+        }
+    }
+}
