@@ -20,7 +20,8 @@ use crate::additive;
 use crate::arena::{ArenaConfig, ArenaStats};
 use crate::block::Wait;
 use crate::out_of_memory::{ArenaError, OutOfMemory};
-use crate::record::{Record, Records, Unlinked};
+use crate::record::Record;
+use crate::records::{Records, Unlinked};
 use crate::source::SlotSource;
 
 const CHUNK: usize = if cfg!(memgroup_loom) { 2 } else { 256 };
@@ -283,7 +284,7 @@ impl Counters {
         }
     }
 
-    fn settle(&self, form: Form) {
+    fn settle(&'static self, form: Form) {
         if self.records.limbo_bytes() > 0 {
             grace::synchronize(form);
             self.records.reclaim(|_, _| ());

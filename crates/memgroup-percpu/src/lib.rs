@@ -28,6 +28,7 @@ mod percpu;
 #[cfg(not(memgroup_loom))]
 mod raw;
 mod record;
+mod records;
 mod rseq;
 #[cfg(not(memgroup_loom))]
 mod selftest;
@@ -51,7 +52,8 @@ pub use os::{Call, inject};
 pub use out_of_memory::{ArenaError, OutOfMemory};
 pub use page::PageSize;
 pub use percpu::PerCpu;
-pub use record::{Access, Early, Fresh, Reclaimed, Record, Records, Relocation, Unlinked};
+pub use record::{Access, Early, Record};
+pub use records::{Fresh, Reclaimed, Records, Relocation, Unlinked};
 pub use slot_set::SlotSet;
 pub use source::SlotSource;
 pub use value::PerCpuValue;

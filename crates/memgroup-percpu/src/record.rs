@@ -24,30 +24,24 @@
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use memgroup_sync::grace::{self, Limbo, Section};
+use memgroup_sync::grace::{self, Section};
 
 use self::base::Base;
-use crate::arena::{Arena, ArenaConfig};
-use crate::block::{BLOCK_BYTES_MAX, Block, Shape, Wait};
-use crate::evacuate::Move;
-use crate::out_of_memory::{ArenaError, OutOfMemory};
-use crate::slot_set::SlotSet;
+use crate::block::Block;
+#[cfg(not(memgroup_loom))]
+use crate::raw::prefetch_write;
+use crate::records::{Fresh, Records, Unlinked};
 use crate::source::SlotSource;
 
-/// Where records of one length get their memory, and where it goes.
-pub struct Records {
-    arena: Arena,
-    /// Slots whose copies are open to accesses; a subset of those that the arena admitted.
-    open: SlotSet,
-    /// The same, a flag for each slot: what an access to a record that has a block looks at.
-    doors: Box<[AtomicBool]>,
-    /// As many that are never open, for records without a block.
-    shut: Box<[AtomicBool]>,
-    words: u32,
-    limbo: Mutex<Limbo<(Block, u64)>>,
-}
+#[cfg(not(memgroup_loom))]
+mod base;
+#[cfg(memgroup_loom)]
+#[path = "record/model.rs"]
+mod base;
+
+#[cfg(memgroup_loom)]
+fn prefetch_write(_: *const u8) {}
 
 /// The handle of one record: where its words are now, if it has any.
 ///
@@ -63,206 +57,25 @@ pub struct Record {
     /// The rest of what says which block it is; the owner's.
     at: AtomicU64,
     records: &'static Records,
-}
-
-/// A block that no record has had yet; all words are zero.
-#[must_use = "a block that is neither linked nor discarded is never free again"]
-pub struct Fresh {
-    block: Block,
-}
-
-/// A block that was a record's until now; accesses that began before may still reach it.
-#[must_use = "a block that is not retired is never free again"]
-pub struct Unlinked {
-    block: Block,
-}
-
-/// A record that should move, and where to.
-#[must_use = "a move is made or cancelled"]
-pub struct Relocation {
-    inner: Move,
-}
-
-/// What was reclaimed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reclaimed {
-    /// Blocks that are free again.
-    pub blocks: usize,
-    /// Their bytes, over all admitted slots.
-    pub bytes: u64,
-}
-
-impl Records {
-    /// Records of `words` words each, in an arena of their own.
-    ///
-    /// # Errors
-    /// A setting of `config` is out of its range, or a record would not fit a block.
-    pub fn new(config: ArenaConfig, words: usize) -> Result<Records, ArenaError> {
-        let bytes = words.saturating_mul(size_of::<u64>());
-        if !(1..=BLOCK_BYTES_MAX).contains(&bytes) {
-            return Err(ArenaError::Object { bytes });
-        }
-        let arena = Arena::new(config)?;
-        let open = SlotSet::new(arena.slots());
-        let doors = || (0..arena.slots()).map(|_| AtomicBool::new(false)).collect();
-        let (doors, shut) = (doors(), doors());
-        let limbo = Mutex::new(Limbo::new(usize::MAX));
-        Ok(Records { arena, open, doors, shut, words: words as u32, limbo })
-    }
-
-    /// Where the memory comes from, to depopulate, and for its figures. Slots are admitted by [`admit`](Self::admit).
-    pub fn arena(&self) -> &Arena {
-        &self.arena
-    }
-
-    /// How many words a record has.
-    pub fn words(&self) -> usize {
-        self.words as usize
-    }
-
-    /// Bytes of one record on one slot.
-    pub fn record_bytes(&self) -> usize {
-        self.words() * size_of::<u64>()
-    }
-
-    fn bytes_on_all_slots(&self) -> usize {
-        self.record_bytes() * self.open.len()
-    }
-
-    fn shape(&self) -> Shape {
-        Shape::new(self.record_bytes(), size_of::<u64>())
-    }
-
-    /// Opens the copies of `slot` to accesses. Before that, `prepare` sees them alone. For one caller at a time; nothing if they
-    /// are open.
-    ///
-    /// # Panics
-    /// If there is no such slot.
-    pub fn admit(&self, slot: usize, prepare: impl FnOnce(&Early)) {
-        if !self.open.contains(slot) {
-            self.arena.admit(slot);
-            prepare(&Early { slot });
-            // ORDERING: Release; pairs with the Acquire in `is_open`: who finds the copies open finds what `prepare` wrote.
-            self.doors[slot].store(true, Ordering::Release);
-            self.open.insert(slot);
-        }
-    }
-
-    /// Whether the copies of `slot` are open.
-    #[inline(always)]
-    pub fn is_admitted(&self, slot: usize) -> bool {
-        self.open.contains(slot)
-    }
-
-    /// The slots whose copies are open.
-    pub fn admitted(&self) -> impl Iterator<Item = usize> {
-        self.open.iter()
-    }
-
-    /// A record without memory.
-    pub fn record(&'static self) -> Record {
-        Record {
-            doors: AtomicUsize::new(address(&self.shut)),
-            slots: self.arena.slots() as u32,
-            stride: self.arena.stride_bytes() as u32,
-            base: AtomicUsize::new(0),
-            words: self.words,
-            at: AtomicU64::new(0),
-            records: self,
-        }
-    }
-
-    /// Takes memory for one record, all zero. `owner` is the number by which [`next_move`](Self::next_move) will name it.
-    ///
-    /// # Errors
-    /// The system refuses memory; with [`Wait::Never`] also when nothing is at hand, or the arena is busy.
-    pub fn allocate(&self, owner: u32, wait: Wait) -> Result<Fresh, OutOfMemory> {
-        let block = self.arena.alloc(self.shape(), owner, wait)?;
-        Ok(Fresh { block })
-    }
-
-    /// Gives back a block that no record ever had; at once, since nobody can have seen it.
-    pub fn discard(&self, fresh: Fresh) {
-        self.arena.free(fresh.block);
-    }
-
-    /// Puts an unlinked block aside until a grace period is over. `tag` is handed to [`reclaim`](Self::reclaim) with it.
-    pub fn retire(&self, unlinked: Unlinked, tag: u64) {
-        let bytes = self.bytes_on_all_slots();
-        let refused = self.limbo.lock().retire((unlinked.block, tag), bytes);
-        assert!(refused.is_ok(), "the limbo of records has no bound of its own");
-    }
-
-    /// Bytes that wait for a grace period, over all admitted slots.
-    pub fn limbo_bytes(&self) -> u64 {
-        self.limbo.lock().bytes() as u64
-    }
-
-    /// Frees what was retired before the last grace period that is over; `last_look` sees each block, which nobody else can
-    /// reach any more, with its tag. Waits for nothing: see [`grace::synchronize`].
-    pub fn reclaim(&self, mut last_look: impl FnMut(&Unlinked, u64)) -> Reclaimed {
-        let mut done = Vec::new();
-        self.limbo.lock().reclaim(|item| done.push(item));
-        let reclaimed =
-            Reclaimed { blocks: done.len(), bytes: (done.len() * self.bytes_on_all_slots()) as u64 };
-        for (block, tag) in done {
-            let unlinked = Unlinked { block };
-            last_look(&unlinked, tag);
-            self.arena.free(unlinked.block);
-        }
-        reclaimed
-    }
-
-    /// The next record that should move so that pages become free, and a place for it; `None` when moving on gains
-    /// nothing. The caller links [`Relocation::take_target`] to the record and retires what was there, or cancels.
-    pub fn next_move(&self) -> Option<Relocation> {
-        self.arena.begin_move().map(|inner| Relocation { inner })
-    }
-
-    /// The record stays where it is.
-    pub fn cancel_move(&self, relocation: Relocation) {
-        self.arena.cancel_move(relocation.inner);
-    }
-
-    #[inline]
-    fn word_of<'b>(&self, block: &'b Block, slot: usize, index: usize) -> Option<&'b AtomicU64> {
-        if index >= self.words() || !self.open.contains(slot) {
-            return None;
-        }
-        // SAFETY: the slot is admitted, the index within the block, and the block is not free: it is held by a `Fresh` or an
-        // `Unlinked`, which only `discard` and `reclaim` give back, by value.
-        Some(unsafe { block.word(self.arena.stride_bytes(), slot, index) })
-    }
-
-    /// A word of a block that is not linked yet; `None` beyond its end and on a slot that was not admitted.
-    pub fn fresh_word<'b>(&self, fresh: &'b Fresh, slot: usize, index: usize) -> Option<&'b AtomicU64> {
-        self.word_of(&fresh.block, slot, index)
-    }
-
-    /// A word of a block that is linked no more; `None` beyond its end and on a slot that was not admitted.
-    pub fn unlinked_word<'b>(
-        &self,
-        unlinked: &'b Unlinked,
-        slot: usize,
-        index: usize,
-    ) -> Option<&'b AtomicU64> {
-        self.word_of(&unlinked.block, slot, index)
-    }
-}
-
-impl Relocation {
-    /// Whose record it is: the number given to [`Records::allocate`].
-    pub fn owner(&self) -> u32 {
-        self.inner.owner
-    }
-
-    /// The block to link.
-    pub fn into_target(self) -> Fresh {
-        Fresh { block: self.inner.to }
-    }
+    /// Somebody links or unlinks.
+    busy: AtomicBool,
 }
 
 impl Record {
+    /// One without memory.
+    pub(crate) fn new(records: &'static Records) -> Record {
+        Record {
+            doors: AtomicUsize::new(address(records.shut())),
+            slots: records.arena().slots() as u32,
+            stride: records.arena().stride_bytes() as u32,
+            base: AtomicUsize::new(0),
+            words: records.words() as u32,
+            at: AtomicU64::new(0),
+            records,
+            busy: AtomicBool::new(false),
+        }
+    }
+
     /// A word of the copy of `slot`, for as long as the section lasts; `None` while the record has no memory, on a slot that was not
     /// admitted, and beyond the end.
     #[inline(always)]
@@ -368,7 +181,18 @@ impl Record {
     /// Whether it has memory now.
     pub fn is_linked(&self) -> bool {
         // ORDERING: Relaxed; the owner knows, for others it is a hint.
-        self.doors.load(Ordering::Relaxed) == address(&self.records.doors)
+        self.doors.load(Ordering::Relaxed) == address(self.records.doors())
+    }
+
+    /// Runs `change` alone: a block that two had unlinked would be free twice.
+    fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
+        // ORDERING: Acquire; pairs with the Release below: what the last one linked is seen.
+        let busy = self.busy.swap(true, Ordering::Acquire);
+        assert!(!busy, "a record is linked and unlinked by one owner at a time: two threads did at once");
+        let done = change();
+        // ORDERING: Release; as above.
+        self.busy.store(false, Ordering::Release);
+        done
     }
 
     /// The block it has; for its owner.
@@ -376,13 +200,20 @@ impl Record {
         // ORDERING: Relaxed, twice; the owner's, who takes turns with others by a lock of its own.
         let (base, at) = (self.base.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
         let block = || Base::block(base, (at >> 32) as u32, at as u32, self.words);
-        self.is_linked().then(|| Unlinked { block: block() })
+        self.is_linked().then(|| Unlinked::new(block(), self.records))
     }
 
-    /// Gives it a block, and returns the one it had. For its owner: not while another thread links or unlinks.
+    /// Gives it a block, and returns the one it had.
+    ///
+    /// # Panics
+    /// If another thread links or unlinks it at the same time, or the block is of other records.
     pub fn link(&self, fresh: Fresh) -> Option<Unlinked> {
+        let block = self.records.take(fresh);
+        self.alone(|| self.link_block(block))
+    }
+
+    fn link_block(&self, block: Block) -> Option<Unlinked> {
         let before = self.linked();
-        let Fresh { block } = fresh;
         // ORDERING: Relaxed, as in `linked`.
         self.at.store(u64::from(block.chunk) << 32 | u64::from(block.start), Ordering::Relaxed);
         // ORDERING: AcqRel; Release pairs with the Acquire in `find` (E1); as an RMW it precedes the RMW that tags the
@@ -390,17 +221,22 @@ impl Record {
         self.base.swap(Base::of(block), Ordering::AcqRel);
         if before.is_none() {
             // ORDERING: Release; pairs with the Acquire in `is_open`: who finds the doors finds the block.
-            self.doors.store(address(&self.records.doors), Ordering::Release);
+            self.doors.store(address(self.records.doors()), Ordering::Release);
         }
         before
     }
 
-    /// Takes its block away. For its owner, as [`link`](Self::link).
+    /// Takes its block away.
+    ///
+    /// # Panics
+    /// As [`link`](Self::link).
     pub fn unlink(&self) -> Option<Unlinked> {
-        let before = self.linked();
-        // ORDERING: AcqRel; as an RMW it precedes the RMW that tags the block when it is retired.
-        self.doors.swap(address(&self.records.shut), Ordering::AcqRel);
-        before
+        self.alone(|| {
+            let before = self.linked();
+            // ORDERING: AcqRel; as an RMW it precedes the RMW that tags the block when it is retired.
+            self.doors.swap(address(self.records.shut()), Ordering::AcqRel);
+            before
+        })
     }
 }
 
@@ -411,7 +247,7 @@ fn address(doors: &[AtomicBool]) -> usize {
 /// The copies of a slot that is about to be opened.
 #[derive(Debug)]
 pub struct Early {
-    slot: usize,
+    pub(crate) slot: usize,
 }
 
 impl Early {
@@ -423,82 +259,6 @@ impl Early {
         // SAFETY: linked, below `words`, within the section; the arena admitted the slot before it made this, and nobody
         // links or unlinks meanwhile (`admit`).
         Some(unsafe { record.find(self.slot, index) })
-    }
-}
-
-/// What stands for a block in one atomic word.
-#[cfg(not(memgroup_loom))]
-mod base {
-    use core::ptr::{self, NonNull};
-
-    use memgroup_sync::atomic::AtomicU64;
-
-    use crate::block::Block;
-    use crate::os::Place;
-
-    /// The address of slot 0's copy.
-    pub(super) struct Base;
-
-    impl Base {
-        pub(super) fn of(block: Block) -> usize {
-            block.address().as_ptr().expose_provenance()
-        }
-
-        pub(super) fn block(base: usize, chunk: u32, start: u32, words: u32) -> Block {
-            let address = NonNull::new(ptr::with_exposed_provenance_mut(base));
-            Block::new(Place::new(address.expect("a linked block has an address")), chunk, start, words)
-        }
-
-        /// # Safety
-        ///
-        /// `base` came from `of` for a block that is not free, or was not when a section began that still lasts; `slot` is
-        /// admitted; `index` is within the block.
-        #[inline(always)]
-        pub(super) unsafe fn word<'a>(
-            base: usize,
-            stride: usize,
-            slot: usize,
-            index: usize,
-        ) -> &'a AtomicU64 {
-            let word = base + slot * stride + index * size_of::<u64>();
-            // SAFETY: within the chunk's mapping, aligned, and an AtomicU64, by the caller's promise.
-            unsafe { &*ptr::with_exposed_provenance::<AtomicU64>(word) }
-        }
-    }
-}
-
-/// The same under loom, where memory has no addresses.
-#[cfg(memgroup_loom)]
-mod base {
-    use memgroup_sync::atomic::AtomicU64;
-
-    use crate::block::Block;
-
-    /// The address of a leaked copy of the block.
-    pub(super) struct Base;
-
-    impl Base {
-        pub(super) fn of(block: Block) -> usize {
-            core::ptr::from_ref(Box::leak(Box::new(block))).expose_provenance()
-        }
-
-        pub(super) fn block(base: usize, _chunk: u32, _start: u32, _words: u32) -> Block {
-            // SAFETY: `base` came from `of`, which leaks what it points to.
-            unsafe { *core::ptr::with_exposed_provenance::<Block>(base) }
-        }
-
-        /// # Safety
-        ///
-        /// As in the other build.
-        pub(super) unsafe fn word<'a>(
-            base: usize,
-            stride: usize,
-            slot: usize,
-            index: usize,
-        ) -> &'a AtomicU64 {
-            // SAFETY: passed on to the caller.
-            unsafe { Self::block(base, 0, 0, 0).word(stride, slot, index) }
-        }
     }
 }
 
@@ -518,9 +278,3 @@ impl Deref for Access {
         unsafe { self.word.as_ref() }
     }
 }
-
-#[cfg(not(memgroup_loom))]
-use crate::raw::prefetch_write;
-
-#[cfg(memgroup_loom)]
-fn prefetch_write(_: *const u8) {}

@@ -1,0 +1,35 @@
+//! What stands for a block in one atomic word: its address, which a word of it is found from by an addition.
+
+#![allow(unsafe_code)]
+
+use core::ptr::{self, NonNull};
+
+use memgroup_sync::atomic::AtomicU64;
+
+use crate::block::Block;
+use crate::os::Place;
+
+/// The address of slot 0's copy.
+pub(crate) struct Base;
+
+impl Base {
+    pub(crate) fn of(block: Block) -> usize {
+        block.address().as_ptr().expose_provenance()
+    }
+
+    pub(crate) fn block(base: usize, chunk: u32, start: u32, words: u32) -> Block {
+        let address = NonNull::new(ptr::with_exposed_provenance_mut(base));
+        Block::new(Place::new(address.expect("a linked block has an address")), chunk, start, words)
+    }
+
+    /// # Safety
+    ///
+    /// `base` came from `of` for a block that is not free, or was not when a section began that still lasts; `slot` is
+    /// admitted; `index` is within the block.
+    #[inline(always)]
+    pub(crate) unsafe fn word<'a>(base: usize, stride: usize, slot: usize, index: usize) -> &'a AtomicU64 {
+        let word = base + slot * stride + index * size_of::<u64>();
+        // SAFETY: within the chunk's mapping, aligned, and an AtomicU64, by the caller's promise.
+        unsafe { &*ptr::with_exposed_provenance::<AtomicU64>(word) }
+    }
+}

@@ -1,0 +1,29 @@
+//! What stands for a block in one atomic word under loom, where memory has no addresses: that of a leaked copy of the block.
+
+#![allow(unsafe_code)]
+
+use memgroup_sync::atomic::AtomicU64;
+
+use crate::block::Block;
+
+/// The address of a leaked copy of the block.
+pub(crate) struct Base;
+
+impl Base {
+    pub(crate) fn of(block: Block) -> usize {
+        core::ptr::from_ref(Box::leak(Box::new(block))).expose_provenance()
+    }
+
+    pub(crate) fn block(base: usize, _chunk: u32, _start: u32, _words: u32) -> Block {
+        // SAFETY: `base` came from `of`, which leaks what it points to.
+        unsafe { *core::ptr::with_exposed_provenance::<Block>(base) }
+    }
+
+    /// # Safety
+    ///
+    /// As in the other build.
+    pub(crate) unsafe fn word<'a>(base: usize, stride: usize, slot: usize, index: usize) -> &'a AtomicU64 {
+        // SAFETY: passed on to the caller.
+        unsafe { Self::block(base, 0, 0, 0).word(stride, slot, index) }
+    }
+}
