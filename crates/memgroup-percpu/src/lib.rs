@@ -52,7 +52,7 @@ pub use os::{Call, inject};
 pub use out_of_memory::{ArenaError, OutOfMemory};
 pub use page::PageSize;
 pub use percpu::PerCpu;
-pub use record::{Access, Early, Record};
+pub use record::{Access, Early, Glance, Record};
 pub use records::{Fresh, Reclaimed, Records, Relocation, Unlinked};
 pub use slot_set::SlotSet;
 pub use source::SlotSource;

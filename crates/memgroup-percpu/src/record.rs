@@ -25,7 +25,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use memgroup_sync::grace::{self, Section};
+use memgroup_sync::grace::{self, BriefSection, Section};
 
 use self::base::Base;
 use crate::block::Block;
@@ -143,31 +143,29 @@ impl Record {
         Some(Access { word, section })
     }
 
-    /// [`access`](Self::access) to the word `index` on the slot that `source` shows at a glance, if all of it can be had without a call.
-    /// `None` says only that the other way is to be tried.
+    /// [`access`](Self::access) to the word `index` on the slot that `source` shows at a glance, if all of it can be had without a call;
+    /// and which slot that is. `None` says only that the other way is to be tried.
     #[inline(always)]
-    pub fn glance(&self, source: &SlotSource, index: usize) -> Option<(usize, Access)> {
+    pub fn glance(&self, source: &SlotSource, index: usize) -> Option<(usize, Glance)> {
         if index < self.words as usize { self.glance_within(source, index) } else { None }
     }
 
     /// [`glance`](Self::glance) at the first word, which every record has.
     #[inline(always)]
-    pub fn glance_first(&self, source: &SlotSource) -> Option<(usize, Access)> {
+    pub fn glance_first(&self, source: &SlotSource) -> Option<(usize, Glance)> {
         self.glance_within(source, 0)
     }
 
     #[inline(always)]
-    fn glance_within(&self, source: &SlotSource, index: usize) -> Option<(usize, Access)> {
+    fn glance_within(&self, source: &SlotSource, index: usize) -> Option<(usize, Glance)> {
         let slot = source.glance()?;
-        let section = grace::try_enter()?;
-        if self.is_open(slot) {
-            // SAFETY: as in `access_within`.
-            let word = NonNull::from(unsafe { self.find(slot, index) });
-            return Some((slot, Access { word, section }));
+        let section = grace::enter_briefly()?;
+        if !self.is_open(slot) {
+            return None;
         }
-        // SAFETY: begun just now, by `try_enter`.
-        unsafe { section.end_alone() };
-        None
+        // SAFETY: as in `access_within`.
+        let word = NonNull::from(unsafe { self.find(slot, index) });
+        Some((slot, Glance { word, section }))
     }
 
     /// Asks for the line of the first word of a slot's copy to be brought here for writing; a hint.
@@ -270,6 +268,29 @@ pub struct Access {
 }
 
 impl Deref for Access {
+    type Target = AtomicU64;
+
+    #[inline(always)]
+    fn deref(&self) -> &AtomicU64 {
+        // SAFETY: `find` gave it for the section that is held beside it.
+        unsafe { self.word.as_ref() }
+    }
+}
+
+/// A word of a record and the brief read section that keeps it.
+pub struct Glance {
+    word: NonNull<AtomicU64>,
+    section: BriefSection,
+}
+
+impl Glance {
+    /// The same word, to be kept for longer.
+    pub fn extend(self) -> Access {
+        Access { word: self.word, section: self.section.extend() }
+    }
+}
+
+impl Deref for Glance {
     type Target = AtomicU64;
 
     #[inline(always)]

@@ -17,6 +17,12 @@ pub(crate) enum Mutation {
     NestedTakesNewEpoch,
     /// The end of a nested section ends the outer one.
     NestedLeaveIsLast,
+    /// A brief section that is extended takes the newer epoch.
+    ExtendTakesNewEpoch,
+    /// A brief section that is extended leaves its word before it is in the other.
+    ExtendLeavesFirst,
+    /// A scan looks for an extended section where it goes to before it looks where it comes from.
+    ScanLooksAtWordFirst,
     /// The tag of a retired item is read by a load.
     TagByLoad,
     /// A grace period counts as completed from the bump on, before the scan.

@@ -15,7 +15,7 @@
 //! - I4. `record` and `cold` are linked and unlinked under the tree lock only. Without a record a group has no stock: charges
 //!   are exact, and its counts are in `cold`.
 
-use memgroup_percpu::{Access, Record, SlotSource};
+use memgroup_percpu::{Glance, Record, SlotSource};
 use memgroup_sync::CachePadded;
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 
@@ -76,10 +76,11 @@ impl Node {
     /// Charges `bytes`: from the stock, else the slow path.
     ///
     /// Here and in `uncharge` nothing is called on the way to the atomic addition: what would be kept over a call is pushed onto the
-    /// stack at the function's beginning, and an atomic addition waits for every store before it.
+    /// stack at the function's beginning, and an atomic addition waits for every store before it. Nor is anything loaded after it: a
+    /// load waits for the addition in its turn. That is why the section is a brief one, which ends without a look.
     #[inline(always)]
     pub(crate) fn charge(&'static self, bytes: u64) -> Result<(), ChargeError> {
-        let (mut slot, mut word, mut found) = (0, None, Word(0));
+        let (mut slot, mut tried, mut found) = (0, None, Word(0));
         if self.stocks(bytes)
             && let Some(stock) = Stock::glance(self)
         {
@@ -89,9 +90,9 @@ impl Node {
                 drop(stock);
                 return Ok(());
             }
-            (slot, word) = (stock.slot, Some(stock.word));
+            (slot, tried) = (stock.slot, Some(stock.word));
         }
-        self.charge_slowly(bytes, slot, word, found)
+        self.charge_slowly(bytes, slot, tried, found)
     }
 
     /// One function for all that is not a hit, so that little is left to be inlined elsewhere. With a word, the attempt on it was made.
@@ -101,11 +102,13 @@ impl Node {
         &'static self,
         bytes: u64,
         slot: usize,
-        word: Option<Access>,
+        tried: Option<Glance>,
         found: Word,
     ) -> Result<(), ChargeError> {
-        match word {
-            Some(word) => stock::consume::charge_miss(Stock { node: self, slot, word }, bytes, found),
+        match tried {
+            Some(word) => {
+                stock::consume::charge_miss(Stock { node: self, slot, word }.extend(), bytes, found)
+            }
             None => self.charge_at(self.source.current(), bytes),
         }
     }
@@ -128,24 +131,24 @@ impl Node {
     /// Uncharges `bytes`: into the stock, else the slow path.
     #[inline(always)]
     pub(crate) fn uncharge(&'static self, bytes: u64) {
-        let (mut slot, mut word) = (0, None);
+        let (mut slot, mut put) = (0, None);
         if self.stocks(bytes)
             && let Some(stock) = Stock::glance(self)
         {
             if stock.put(bytes).takes(bytes) {
                 return;
             }
-            (slot, word) = (stock.slot, Some(stock.word));
+            (slot, put) = (stock.slot, Some(stock.word));
         }
-        self.uncharge_slowly(bytes, slot, word);
+        self.uncharge_slowly(bytes, slot, put);
     }
 
     /// As `charge_slowly`. With a word, the bytes lie in it.
     #[cold]
     #[inline(never)]
-    fn uncharge_slowly(&'static self, bytes: u64, slot: usize, word: Option<Access>) {
-        match word {
-            Some(word) => stock::refill::uncharge_miss(Stock { node: self, slot, word }, bytes),
+    fn uncharge_slowly(&'static self, bytes: u64, slot: usize, put: Option<Glance>) {
+        match put {
+            Some(word) => stock::refill::uncharge_miss(Stock { node: self, slot, word }.extend(), bytes),
             None => self.uncharge_at(self.source.current(), bytes),
         }
     }

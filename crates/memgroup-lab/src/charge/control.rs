@@ -160,16 +160,18 @@ pub(super) struct MutexPairs {
 impl Work for MutexPairs {
     fn batch(&self, thread: usize, cursor: &mut usize, count: u64) -> Result<u64, Error> {
         let leaves = &self.leaves[thread];
+        let mut at = *cursor;
         for _ in 0..count {
-            let leaf = leaves.start + *cursor;
+            let leaf = leaves.start + at;
             if !self.tree.take(leaf, self.bytes) {
                 return Err(super::pair::refused("the tree behind the mutex"));
             }
             self.statistics.count(self.bytes);
             self.tree.give(leaf, self.bytes);
             self.statistics.count(self.bytes);
-            *cursor = if leaf + 1 == leaves.end { 0 } else { *cursor + 1 };
+            at = if leaf + 1 == leaves.end { 0 } else { at + 1 };
         }
+        *cursor = at;
         Ok(count)
     }
 }

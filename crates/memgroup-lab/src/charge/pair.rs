@@ -282,17 +282,32 @@ impl GroupPairs {
     }
 }
 
+impl GroupPairs {
+    /// The pairs, with `note` after each half.
+    #[inline(always)]
+    fn pairs(&self, thread: usize, cursor: &mut usize, count: u64, note: impl Fn()) -> Result<u64, Error> {
+        let groups = &self.own[thread][..];
+        // In a register: a store of the loop's own would be waited for by the addition after it.
+        let mut at = *cursor;
+        for _ in 0..count {
+            let charge = groups[at].try_charge(self.bytes).map_err(refused)?;
+            note();
+            drop(charge);
+            note();
+            at = if at + 1 == groups.len() { 0 } else { at + 1 };
+        }
+        *cursor = at;
+        Ok(count)
+    }
+}
+
 impl Work for GroupPairs {
     fn batch(&self, thread: usize, cursor: &mut usize, count: u64) -> Result<u64, Error> {
-        let groups = &self.own[thread][..];
-        for _ in 0..count {
-            let charge = groups[*cursor].try_charge(self.bytes).map_err(refused)?;
-            self.statistics.count(self.bytes);
-            drop(charge);
-            self.statistics.count(self.bytes);
-            *cursor = if *cursor + 1 == groups.len() { 0 } else { *cursor + 1 };
+        if self.statistics.counts.is_none() {
+            self.pairs(thread, cursor, count, || ())
+        } else {
+            self.pairs(thread, cursor, count, || self.statistics.count(self.bytes))
         }
-        Ok(count)
     }
 }
 

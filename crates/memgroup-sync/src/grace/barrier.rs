@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use super::Form;
 use super::epoch;
+use super::look::Evidence;
 use super::membarrier::{self, Command};
-use super::reader::Evidence;
 use super::report::{GraceError, GraceReport};
 
 /// The environment variable that overrides the choice: `quiet`, `swap` or `expedited`.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::reader::{Evidence, Found};
+use super::look::{Evidence, Found};
 use super::{Form, barrier, enter, registry, report, tag};
 use crate::Mutex;
 

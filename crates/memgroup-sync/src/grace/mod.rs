@@ -5,22 +5,25 @@ mod epoch;
 mod limbo;
 #[cfg(all(test, target_os = "linux", not(any(miri, memgroup_loom))))]
 mod litmus;
+mod look;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 mod membarrier;
 mod reader;
 mod registry;
 mod report;
+mod section;
 mod stall;
 mod wait;
 
-use reader::Evidence;
+use look::Evidence;
 
 pub use barrier::{VARIABLE, report};
 pub use epoch::{Epoch, tag};
 pub use limbo::Limbo;
-pub use reader::{Section, enter, try_enter};
+
 pub use report::{GraceError, GraceReport};
+pub use section::{BriefSection, Section, enter, enter_briefly};
 pub use stall::{Stalled, Staller, stallers};
 pub use wait::{synchronize, synchronize_until};
 

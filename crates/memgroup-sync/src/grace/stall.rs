@@ -128,8 +128,7 @@ fn stallers_before(target: Epoch) -> Vec<Staller> {
 }
 
 fn staller(reader: &Reader, target: Epoch, lost: Option<Epoch>) -> Option<Staller> {
-    // ORDERING: Acquire; the owner read below is the one that wrote the word, or a later one.
-    let word = reader.word.load(Ordering::Acquire);
+    let word = reader.oldest();
     // ORDERING: Relaxed; a number for people.
     let thread_id = reader.owner.load(Ordering::Relaxed);
     // ORDERING: Relaxed; as above, the scan is what decides.

@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use super::barrier::barrier;
 use super::epoch::{self, Epoch};
-use super::reader::{self, Found, Reader};
+use super::look::Found;
+use super::reader::Reader;
 use super::registry;
+use super::section;
 use super::stall::{self, Stalled};
 use super::{Evidence, Form};
 use crate::mutation::{Mutation, active};
@@ -38,7 +40,7 @@ crate::global! {
 ///
 /// In a section of the calling thread, for which it would wait for ever.
 pub fn synchronize(form: Form) {
-    assert!(!reader::inside(), "failed to wait for a grace period: this thread is in a section");
+    assert!(!section::inside(), "failed to wait for a grace period: this thread is in a section");
     let waited = wait(form, &mut Pause::new(None));
     debug_assert!(waited.is_ok(), "without a deadline it ends by success only");
 }
@@ -52,7 +54,7 @@ pub fn synchronize(form: Form) {
 /// [`Stalled`] names the threads whose sections were waited for.
 pub fn synchronize_until(form: Form, deadline: Instant) -> Result<(), Stalled> {
     let begun = Instant::now();
-    let deadline = if reader::inside() { begun } else { deadline };
+    let deadline = if section::inside() { begun } else { deadline };
     wait(form, &mut Pause::new(Some(deadline))).map_err(|Overdue(target)| Stalled::since(begun, target))
 }
 

@@ -11,8 +11,10 @@ pub(crate) mod word;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 
-use memgroup_percpu::Access;
-use memgroup_sync::atomic::Ordering;
+use core::ops::Deref;
+
+use memgroup_percpu::{Access, Glance};
+use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::interleave;
 
 pub(crate) use self::stats::StockCounts;
@@ -27,27 +29,28 @@ pub(crate) const WORD: usize = 0;
 
 /// The stock of one slot, held in a read section: while this lives its word is the group's, or closed for ever because the group's
 /// record has moved on. Held for bounded steps only, never while a lock is waited for.
-pub(crate) struct Stock {
+pub(crate) struct Stock<W = Access> {
     pub(crate) node: &'static Node,
     pub(crate) slot: usize,
-    pub(crate) word: Access,
+    pub(crate) word: W,
 }
 
-impl Stock {
-    /// `None` where there is no word: the record is not there, or the slot was not admitted yet.
-    #[inline(always)]
-    pub(crate) fn enter(node: &'static Node, slot: usize) -> Option<Stock> {
-        Some(Stock { node, slot, word: node.record.access_first(slot)? })
-    }
-
+impl Stock<Glance> {
     /// The stock of the slot that this thread is on, if there is nothing out of the ordinary on the way to it; else `enter`
     /// tells.
     #[inline(always)]
-    pub(crate) fn glance(node: &'static Node) -> Option<Stock> {
+    pub(crate) fn glance(node: &'static Node) -> Option<Stock<Glance>> {
         let (slot, word) = node.record.glance_first(&node.source)?;
         Some(Stock { node, slot, word })
     }
 
+    /// The same stock, for more than a glance.
+    pub(crate) fn extend(self) -> Stock {
+        Stock { node: self.node, slot: self.slot, word: self.word.extend() }
+    }
+}
+
+impl<W: Deref<Target = AtomicU64>> Stock<W> {
     /// Tries to take `bytes`; what was found tells whether they were there.
     #[inline(always)]
     pub(crate) fn attempt(&self, bytes: u64) -> Word {
@@ -62,6 +65,14 @@ impl Stock {
         // ORDERING: AcqRel; Release pairs with the Acquire of a drain or a consume: the bytes were charged before they
         // were put here.
         Word(self.word.fetch_add(word::refill_delta(bytes), Ordering::AcqRel))
+    }
+}
+
+impl Stock {
+    /// `None` where there is no word: the record is not there, or the slot was not admitted yet.
+    #[inline(always)]
+    pub(crate) fn enter(node: &'static Node, slot: usize) -> Option<Stock> {
+        Some(Stock { node, slot, word: node.record.access_first(slot)? })
     }
 
     /// A look, for a compare-and-swap to decide.

@@ -1,0 +1,211 @@
+//! Sections, and the thread's way to its record.
+//!
+//! - I1. A section is made where its reader was told to begin one, and nowhere else: dropping it ends one.
+//! - I2. None of the thread-locals that a section goes through has a destructor, so sections can be entered at any time in
+//!   a thread's life.
+
+use core::cell::Cell;
+use core::marker::PhantomData;
+
+#[cfg(not(memgroup_loom))]
+use super::epoch::ACTIVE;
+use super::reader::Reader;
+use super::registry;
+
+/// A read section: while it lives, nothing that was reachable when it began is used again.
+///
+/// It belongs to the thread that began it. Sections nest, and may end in any order: the protection of the first lasts
+/// until the last is over. A section that is forgotten (`mem::forget`) never ends, and no grace period ends after it.
+#[must_use = "a section is over when it is dropped"]
+pub struct Section {
+    reader: &'static Reader,
+    on_this_thread: PhantomData<*const ()>,
+}
+
+/// A section that begins and ends with a store each, and no look at anything else: for a few instructions on a fast path.
+///
+/// It belongs to the thread that began it, and there is one at a time; ordinary sections may begin and end while it lasts, and it
+/// among them. Where it turns out to be not so brief, [`extend`](Self::extend) it.
+#[must_use = "a section is over when it is dropped"]
+pub struct BriefSection {
+    reader: &'static Reader,
+    on_this_thread: PhantomData<*const ()>,
+}
+
+impl BriefSection {
+    /// The same section as an ordinary one: what it protects goes on being protected.
+    pub fn extend(self) -> Section {
+        let reader = core::mem::ManuallyDrop::new(self).reader;
+        reader.extend_brief();
+        Section { reader, on_this_thread: PhantomData }
+    }
+}
+
+impl Drop for BriefSection {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !model_failed() {
+            self.reader.end_brief();
+        }
+    }
+}
+
+impl core::fmt::Debug for BriefSection {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("BriefSection").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, memgroup_loom))]
+impl Section {
+    pub(super) fn is_on(&self, reader: &Reader) -> bool {
+        core::ptr::eq(self.reader, reader)
+    }
+}
+
+impl Drop for Section {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !model_failed() {
+            self.reader.end();
+        }
+    }
+}
+
+impl core::fmt::Debug for Section {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Section").finish_non_exhaustive()
+    }
+}
+
+/// Whether this is the unwinding of a model that failed: its atomics are not there any more.
+#[inline(always)]
+fn model_failed() -> bool {
+    cfg!(memgroup_loom) && std::thread::panicking()
+}
+
+/// Stands in for the record of a thread that has none: always in a brief section, so that nobody begins one here.
+#[cfg(not(memgroup_loom))]
+static NOBODY: Reader = Reader::in_brief(ACTIVE);
+
+#[cfg(not(memgroup_loom))]
+crate::thread_local! {
+    // The thread's record or NOBODY; what `enter_briefly` looks at.
+    static BRIEF: Cell<&'static Reader> = const { Cell::new(&NOBODY) };
+}
+
+crate::thread_local! {
+    // Without a destructor, so that it is one load relative to the thread pointer and can be read for as long as the
+    // thread runs.
+    static OWN: Cell<Option<&'static Reader>> = const { Cell::new(None) };
+}
+
+crate::thread_local! {
+    static KEEPER: Keeper = const { Keeper { reader: Cell::new(None) } };
+}
+
+/// Gives the thread's record back when the thread ends.
+struct Keeper {
+    reader: Cell<Option<&'static Reader>>,
+}
+
+#[cfg(any(not(memgroup_loom), test))]
+impl Keeper {
+    fn end_of_thread(&self) {
+        if let Some(reader) = self.reader.take() {
+            disown();
+            reader.give_back_after_last_section();
+        }
+    }
+}
+
+#[cfg(not(memgroup_loom))]
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.end_of_thread();
+    }
+}
+
+/// A model's thread ends. It says so, because loom destroys thread-locals after a join, and after the statics.
+#[cfg(all(test, memgroup_loom))]
+pub(super) fn end_of_thread() {
+    KEEPER.with(Keeper::end_of_thread);
+}
+
+/// Begins a read section; see the [module](super).
+///
+/// The first section of a thread claims a record for it. None allocates through the global allocator, and none panics.
+#[inline(always)]
+pub fn enter() -> Section {
+    match own() {
+        Some(reader) => begin(reader),
+        None => enter_first(),
+    }
+}
+
+/// Begins a brief section if that takes two loads and a store: the thread has a record, is in no other brief section, and sections
+/// are entered by a store. Without a call on the way, so that a fast path around it keeps its registers; where it is
+/// `None`, [`enter`] is the answer.
+#[cfg(not(memgroup_loom))]
+#[inline(always)]
+pub fn enter_briefly() -> Option<BriefSection> {
+    begin_briefly(BRIEF.with(Cell::get))
+}
+
+/// The same, in a model.
+#[cfg(memgroup_loom)]
+pub fn enter_briefly() -> Option<BriefSection> {
+    begin_briefly(own()?)
+}
+
+#[inline(always)]
+fn begin(reader: &'static Reader) -> Section {
+    reader.begin();
+    Section { reader, on_this_thread: PhantomData }
+}
+
+#[inline(always)]
+fn begin_briefly(reader: &'static Reader) -> Option<BriefSection> {
+    // Not by `then_some`, which would make a section, and end it, where none was begun.
+    if reader.begin_brief() { Some(BriefSection { reader, on_this_thread: PhantomData }) } else { None }
+}
+
+/// The thread has this record from now on.
+fn own_is(reader: &'static Reader) {
+    OWN.with(|own| own.set(Some(reader)));
+    #[cfg(not(memgroup_loom))]
+    BRIEF.with(|brief| brief.set(reader));
+}
+
+/// The thread has no record from now on.
+fn disown() {
+    OWN.with(|own| own.set(None));
+    #[cfg(not(memgroup_loom))]
+    BRIEF.with(|brief| brief.set(&NOBODY));
+}
+
+#[inline(always)]
+fn own() -> Option<&'static Reader> {
+    OWN.with(Cell::get)
+}
+
+/// Whether this thread is in a section.
+pub(super) fn inside() -> bool {
+    own().is_some_and(|reader| reader.is_active() || reader.is_in_brief())
+}
+
+#[cold]
+#[inline(never)]
+fn enter_first() -> Section {
+    let reader = registry::claim();
+    // Set first: where registering the destructor allocates, the allocator may enter a section of its own.
+    own_is(reader);
+    if KEEPER.try_with(|keeper| keeper.reader.set(Some(reader))).is_ok() {
+        return begin(reader);
+    }
+    // The thread is ending and its record has gone back: this one is for the section alone.
+    disown();
+    let section = begin(reader);
+    reader.give_back_after_last_section();
+    section
+}
