@@ -43,6 +43,15 @@ fn section() -> f64 {
 }
 
 #[inline(never)]
+fn brief() -> f64 {
+    ns(|| {
+        let brief = grace::enter_briefly();
+        black_box(0_u64);
+        assert!(brief.is_some() || !grace::report().enters_by_store());
+    })
+}
+
+#[inline(never)]
 fn nested() -> f64 {
     let _outer = grace::enter();
     section()
@@ -82,8 +91,14 @@ type Row = (&'static str, fn() -> f64);
 
 fn main() {
     println!("{}", grace::report());
-    let rows: [Row; 4] =
-        [("empty loop", empty), ("section", section), ("section in a section", nested), ("swap", swap)];
+    drop(grace::enter());
+    let rows: [Row; 5] = [
+        ("empty loop", empty),
+        ("section", section),
+        ("brief section", brief),
+        ("section in a section", nested),
+        ("swap", swap),
+    ];
     let mut measured = rows.map(|_| Vec::new());
     for _ in 0..ROUNDS {
         for (values, (_, measure)) in measured.iter_mut().zip(&rows) {

@@ -59,14 +59,19 @@ struct Table {
     over: AtomicBool,
 }
 
-/// Reads the linked cell in `sections` sections; how many of them found it poisoned.
+/// Reads the linked cell in `sections` sections of every kind; how many of them found it poisoned.
 fn read(table: &Table, sections: usize) -> usize {
     let poisoned = (0..sections).filter(|section| {
-        let _section = grace::enter();
+        let brief = if section % 3 == 0 { grace::enter_briefly() } else { None };
+        let _section = brief.is_none().then(grace::enter);
         let _nested = (section % 4 == 0).then(grace::enter);
         // ORDERING: Acquire; pairs with the Release of the writer that linked the cell.
         let cell = &table.cells[table.linked.load(Ordering::Acquire)];
         interleave::point();
+        let (_brief, _extended) = match brief {
+            Some(brief) if section % 2 == 0 => (None, Some(brief.extend())),
+            brief => (brief, None),
+        };
         // ORDERING: Relaxed; what the section protects.
         (0..4).any(|_| cell.load(Ordering::Relaxed) == POISON)
     });
@@ -114,6 +119,43 @@ fn nobody_sees_poison(form: Form, time: Duration) {
     println!("{form:?}: {rounds} grace periods");
     assert_eq!(poisoned, 0, "sections that saw a cell used again, in {rounds} rounds");
     assert!(rounds > 3);
+}
+
+#[test]
+fn a_brief_section_is_waited_for_and_there_is_one_at_a_time() {
+    let _alone = alone();
+    drop(grace::enter());
+    if !grace::report().enters_by_store() {
+        assert!(grace::enter_briefly().is_none(), "sections are entered by a swap here");
+        return;
+    }
+    let brief = grace::enter_briefly().expect("the thread is in no section");
+    assert!(grace::enter_briefly().is_none(), "there is one already");
+    let stalled = grace::synchronize_until(Form::Expedited, soon()).unwrap_err();
+    assert_eq!(stalled.stallers().len(), 1, "this thread's own: {stalled}");
+    let section = brief.extend();
+    let again = grace::enter_briefly().expect("the first one is an ordinary section now");
+    drop(again);
+    assert!(grace::synchronize_until(Form::Expedited, soon()).is_err(), "the extended one lasts");
+    drop(section);
+    grace::synchronize_until(Form::Expedited, Instant::now() + Duration::from_secs(60)).unwrap();
+}
+
+thread_local! {
+    static KEPT: RefCell<Option<grace::BriefSection>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn a_brief_section_that_outlives_its_threads_record_ends_all_the_same() {
+    let _alone = alone();
+    std::thread::spawn(|| {
+        KEPT.with(|kept| assert!(kept.borrow().is_none()));
+        drop(grace::enter());
+        KEPT.with(|kept| *kept.borrow_mut() = grace::enter_briefly());
+    })
+    .join()
+    .unwrap();
+    grace::synchronize_until(Form::Expedited, Instant::now() + Duration::from_secs(60)).unwrap();
 }
 
 #[test]

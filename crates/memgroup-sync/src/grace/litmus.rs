@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::look::{Evidence, Found};
-use super::{Form, barrier, enter, registry, report, tag};
+use super::{Form, barrier, enter, enter_briefly, registry, report, tag};
 use crate::Mutex;
 
 /// Two processors for one test at a time.
@@ -107,12 +107,14 @@ fn read(shared: &Shared, cpu: usize) {
         // ORDERING: Relaxed; brings the line here, with the old link.
         black_box(shared.link.0.load(Ordering::Relaxed));
         jitter(&mut state);
-        let section = enter();
+        // Brief sections and others by turns, each of them with both values of the link.
+        let brief = if round & 2 == 0 { enter_briefly() } else { None };
+        let section = if brief.is_none() { Some(enter()) } else { None };
         // ORDERING: Relaxed; the load under test.
         let seen = shared.link.0.load(Ordering::Relaxed);
         // ORDERING: Acquire, as above.
         wait_for(|| shared.looked.0.load(Ordering::Acquire) >= round);
-        drop(section);
+        drop((brief, section));
         // ORDERING: Release, as above.
         shared.seen.0.store(round << 1 | seen, Ordering::Release);
     }
