@@ -47,7 +47,7 @@ fn brief() -> f64 {
     ns(|| {
         let brief = grace::enter_briefly();
         black_box(0_u64);
-        assert!(brief.is_some() || !grace::report().enters_by_store());
+        black_box(&brief);
     })
 }
 
@@ -106,7 +106,12 @@ fn main() {
         }
     }
     let medians = measured.map(median);
+    let by_store = grace::report().enters_by_store();
     for ((name, _), ns) in rows.iter().zip(medians) {
+        if *name == "brief section" && !by_store {
+            println!("{name:<24}      - where sections are entered by a swap");
+            continue;
+        }
         println!("{name:<24} {ns:>6.2} ns  {:>+6.2}", ns - medians[0]);
     }
     for (form, calls) in [(Form::Quiet, 20), (Form::Expedited, 2000)] {

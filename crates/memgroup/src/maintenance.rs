@@ -145,6 +145,8 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
         settle(shared, what.form, &mut done);
     }
     give_back(shared, now, what.all, &mut done);
+    // Without it groups come back when a chunk has room; their charges are exact until then.
+    let _ = shared.memory.hot.arena().replenish();
     done
 }
 

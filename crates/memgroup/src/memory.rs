@@ -13,6 +13,10 @@ use memgroup_percpu::{ArenaConfig, ArenaError, ArenaStats, Records};
 use crate::config::Config;
 use crate::counts;
 
+/// Room for so many records is kept mapped for groups that come back from idleness by a charge, which must not wait for the
+/// system. It costs address space until it is used.
+const RESERVED_RECORDS: u64 = 256;
+
 /// The arenas of one hierarchy.
 pub(crate) struct Memory {
     /// Records with a copy on each slot: the stock word, then the counters.
@@ -27,7 +31,10 @@ impl Memory {
             ArenaConfig::new(slots).page(config.page_size).float_bytes(config.float_bytes).decay(config.decay)
         };
         let counters = config.counters as usize;
-        let hot = Records::new(arena(config.source.slots()), counts::FIRST + counters)?;
+        let record_bytes = ((counts::FIRST + counters) * size_of::<u64>()) as u64;
+        let reserve = if config.demote_after.is_some() { RESERVED_RECORDS * record_bytes } else { 0 };
+        let hot = arena(config.source.slots()).reserve_bytes(reserve);
+        let hot = Records::new(hot, counts::FIRST + counters)?;
         let cold = Records::new(arena(1), counts::FIRST + counters)?;
         cold.admit(0, |_| ());
         Ok(Memory { hot, cold })
