@@ -220,7 +220,7 @@ fn tag(node: &'static Node) -> u64 {
 /// The last look at words that nobody reaches any more: attempts that came late are counted, and nothing else is there.
 pub(crate) fn last_look(shared: &'static Shared, old: &Unlinked, tag: u64) {
     let hot = &shared.memory.hot;
-    let node = shared.node(GroupId((tag >> 32) as u32)).filter(|node| node.generation() == tag as u32);
+    let mut attempts = 0;
     for slot in hot.admitted() {
         let Some(word) = hot.unlinked_word(old, slot, WORD) else { continue };
         // ORDERING: Relaxed; after the grace period nobody changes it any more.
@@ -229,8 +229,18 @@ pub(crate) fn last_look(shared: &'static Shared, old: &Unlinked, tag: u64) {
             word.bytes() == 0 && word.cap() == 0 && !word.is_pending(),
             "a stock that was left behind in slot {slot} still holds {word:?}"
         );
-        if let Some(node) = node {
-            node.stats.harvest(word.attempts());
-        }
+        attempts += word.attempts();
+    }
+    if attempts > 0 {
+        count_late(shared, tag, attempts);
+    }
+}
+
+/// Counts attempts for the group that `tag` names, if it still has its place. The lock holds off whoever gives that away.
+fn count_late(shared: &'static Shared, tag: u64, attempts: u64) {
+    let _tree = shared.tree.lock();
+    let of_the_group = |node: &&Node| node.generation() == tag as u32;
+    if let Some(node) = shared.node(GroupId((tag >> 32) as u32)).filter(of_the_group) {
+        node.stats.harvest(attempts);
     }
 }
