@@ -9,7 +9,7 @@ mod stats;
 pub(crate) mod word;
 
 #[cfg(all(test, memgroup_loom))]
-mod loom;
+pub(crate) mod loom;
 
 use memgroup_percpu::Access;
 use memgroup_sync::atomic::Ordering;
