@@ -192,6 +192,11 @@ impl Records {
         self.limbo.lock().bytes() as u64
     }
 
+    /// Records that wait for a grace period; also where no slot has copies of them yet, which makes no bytes.
+    pub fn limbo_records(&self) -> usize {
+        self.limbo.lock().len()
+    }
+
     /// Frees what was retired before the last grace period that is over; `last_look` sees each block, which nobody else can
     /// reach any more, with its tag. Waits for nothing: see [`synchronize`](memgroup_sync::grace::synchronize).
     pub fn reclaim(&'static self, mut last_look: impl FnMut(&Unlinked, u64)) -> Reclaimed {

@@ -247,7 +247,7 @@ fn relocate(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
 /// Waits for a grace period, if anything waits for one, and frees what was left behind.
 fn settle(shared: &'static Shared, form: Form, done: &mut Maintained) {
     let memory = &shared.memory;
-    if memory.hot.limbo_bytes() + memory.cold.limbo_bytes() == 0 {
+    if memory.hot.limbo_records() + memory.cold.limbo_records() == 0 {
         return;
     }
     let began = Instant::now();
