@@ -162,6 +162,15 @@ impl Records {
         Ok(Fresh { block, records: self })
     }
 
+    /// Sets address space aside until so many more records can be allocated with [`Wait::Never`]. No pages: those come with the first
+    /// touch. It stays until what is allocated in it is free again.
+    ///
+    /// # Errors
+    /// The system refuses address space.
+    pub fn provide(&self, records: u64) -> Result<(), OutOfMemory> {
+        self.arena.provide(self.shape(), records)
+    }
+
     /// Gives back a block that no record ever had; at once, since nobody can have seen it.
     ///
     /// # Panics

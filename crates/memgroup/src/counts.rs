@@ -41,6 +41,7 @@ fn add_slow(node: &'static Node, index: usize, delta: i64) {
         "a group has {counters} counters (`Config::counters`), none of number {}",
         index - FIRST
     );
+    residence::make_word(node, slot);
     loop {
         let moved = [(&node.record, slot), (&node.cold, 0)]
             .into_iter()

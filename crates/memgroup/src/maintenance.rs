@@ -138,14 +138,23 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     }
     let now = what.now.unwrap_or_else(Instant::now);
     strip(shared, &mut done);
-    demote_idle(shared, now, &mut done);
+    let cold = demote_idle(shared, now, &mut done);
     settle(shared, what.form, &mut done);
     if shared.config.relocate {
         relocate(shared, what.move_bytes_max, &mut done);
         settle(shared, what.form, &mut done);
     }
     give_back(shared, now, what.all, &mut done);
+    provide(shared, cold);
     done
+}
+
+/// Address space for so many groups that may come back: their charges take what there is and wait for nothing.
+fn provide(shared: &'static Shared, cold: u64) {
+    if cold > 0 {
+        // Refused, they go on being exact, and the next pass asks again.
+        let _ = shared.memory.hot.provide(cold);
+    }
 }
 
 /// Records that may be worked on while the lock is held once.
@@ -176,10 +185,11 @@ fn strip(shared: &'static Shared, done: &mut Maintained) {
     }
 }
 
-/// Groups that were idle for long enough, and removed ones that still hold bytes, give up their records.
-fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) {
-    let Some(after) = shared.config.demote_after else { return };
-    let mut at = 0;
+/// Groups that were idle for long enough, and removed ones that still hold bytes, give up their records. Returns how many online
+/// groups have none.
+fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) -> u64 {
+    let Some(after) = shared.config.demote_after else { return 0 };
+    let (mut at, mut cold) = (0, 0);
     loop {
         let mut tree = shared.tree.lock();
         let (mut records, mut looked) = (0, 0);
@@ -187,18 +197,19 @@ fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) {
             let id = GroupId(at);
             at += 1;
             looked += 1;
-            let Some(node) = shared.node(id).filter(|node| node.record.is_linked()) else { continue };
-            if is_idle(&mut tree, node, now, after) {
+            let Some(node) = shared.node(id) else { continue };
+            if node.record.is_linked() && is_idle(&mut tree, node, now, after) {
                 records += 1;
                 // Without memory for its counters it stays as it is.
                 if residence::demote_held(node, memgroup_percpu::Wait::May).is_ok() {
                     done.demoted_groups += 1;
                 }
             }
+            cold += u64::from(tree.state(id) == State::Online && !node.record.is_linked());
         }
         note_hold(shared, records, done);
         if at >= tree.places() {
-            return;
+            return cold;
         }
     }
 }

@@ -92,13 +92,14 @@ pub(crate) fn touch(node: &'static Node, slot: usize) {
     }
 }
 
-/// A group that gave its units back gets them again. Takes nothing that could be waited for: the charge can do without.
+/// A group that gave its units back gets them again, if it is online. Takes nothing that could be waited for: a charge can do
+/// without, and a count has a place.
 fn promote(node: &'static Node) -> bool {
     let Some(tree) = node.shared.tree.try_lock() else { return false };
     // The record is to have a copy for the counters that come back.
     let Some(_) = node.shared.memory.admitted().next() else { return false };
     let _held = tree;
-    node.record.is_linked() || (overrun::may_open(node) && promote_held(node, Wait::Never).is_ok())
+    node.record.is_linked() || (!node.counter.is_offline() && promote_held(node, Wait::Never).is_ok())
 }
 
 pub(crate) fn promote_held(node: &'static Node, wait: Wait) -> Result<(), OutOfMemory> {
