@@ -12,6 +12,9 @@
 //!
 //! - P1. A removal does this when the kept records are as much as half of the live ones, and more than may float: so each pass gives
 //!   back a part of what there is, and a process that removes all its groups pays for a few passes in all.
+//! - P2. The end of the last handle removes all groups, and does this for what is more than 256 KiB, whatever may float. The records of
+//!   groups that bytes are still charged to stay for the next hierarchy of the same configuration: the last byte is returned where
+//!   nobody may wait.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -23,7 +26,7 @@ use crate::node::Node;
 use crate::residence;
 use crate::shared::Shared;
 use crate::stock::drain;
-use crate::tree::{Noted, State, Tree};
+use crate::tree::{Noted, ROOT, State, Tree};
 
 /// The most pages that are worked on while a lock is held.
 const PAGES_HELD_MAX: u64 = 64;
@@ -130,6 +133,23 @@ pub(crate) fn after_removal(shared: &'static Shared) {
     }
 }
 
+/// The pass of the last handle: all groups are removed, and what no byte is charged to any more gives its memory back. Left alone if
+/// that is less than a grace period is worth.
+#[cold]
+pub(crate) fn at_the_end(shared: &'static Shared) {
+    if !shared.config.maintain_on_removal || shared.memory.stats().populated_bytes <= FREED_LEAST {
+        return;
+    }
+    // Whoever has the turn has a handle: the hierarchy is in use again.
+    if let Some(_turn) = shared.maintaining.try_lock() {
+        let mut done = Maintained::default();
+        strip(shared, &mut done);
+        strip_root(shared);
+        settle(shared, Form::Quiet, &mut done);
+        give_back(shared, Instant::now(), true, &mut done);
+    }
+}
+
 /// One pass; the caller has the turn.
 pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     let mut done = Maintained::default();
@@ -182,6 +202,14 @@ fn strip(shared: &'static Shared, done: &mut Maintained) {
             records += 1;
         }
         note_hold(shared, records, done);
+    }
+}
+
+/// The root's place, which no other group is ever given, gives up its record if it is free.
+fn strip_root(shared: &'static Shared) {
+    let tree = shared.tree.lock();
+    if tree.state(ROOT) == State::Free {
+        residence::vacate(shared.root());
     }
 }
 
