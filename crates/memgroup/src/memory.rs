@@ -47,6 +47,11 @@ impl Memory {
         (self.hot.record_bytes() * self.hot.admitted().count()) as u64
     }
 
+    /// As `record_bytes`; before any slot has copies, those of the first one.
+    pub(crate) fn record_bytes_least(&self) -> u64 {
+        self.record_bytes().max(self.hot.record_bytes() as u64)
+    }
+
     pub(crate) fn stats(&self) -> PerCpuStats {
         let (hot, cold) = (self.hot.arena().stats(), self.cold.arena().stats());
         let sum = |of: fn(&ArenaStats) -> u64| of(&hot) + of(&cold);

@@ -75,6 +75,8 @@ impl Shared {
         shared.make_place(&tree, ROOT);
         if let Err(refused) = residence::furnish(shared.root()) {
             tree.retire(ROOT);
+            // Nobody has had a handle: its release puts the hierarchy into the pool.
+            tree.retired = true;
             shared.release_held(&mut tree, ROOT);
             drop(tree);
             shared.let_go();
@@ -90,7 +92,7 @@ impl Shared {
             config,
             source: config.source,
             stock_cap_max: config.stock_cap(),
-            budget: Budget::new(config.source.slots(), config.stock_budget_bytes),
+            budget: Budget::new(config.source.slots(), config.stock_budget_bytes)?,
             memory: Memory::new(&config)?,
             maintaining: Mutex::new(()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
@@ -192,7 +194,7 @@ impl Shared {
             let path = tree.path(id);
             tree.retire(id);
             tree.release(id);
-            return Err(GroupError::OutOfMemory { path, bytes: self.memory.record_bytes() });
+            return Err(GroupError::OutOfMemory { path, bytes: self.memory.record_bytes_least() });
         }
         node.adopt(if parent == ROOT && !self.config.account_root { TOP } else { parent });
         self.made(parent).pin_inner();
