@@ -371,6 +371,19 @@ impl Arena {
         Ok(())
     }
 
+    /// Maps chunks until so many blocks of this shape can be placed, each with an owner, by a caller that may not wait.
+    pub(crate) fn provide(&self, shape: Shape, blocks: u64) -> Result<(), OutOfMemory> {
+        let geometry = self.geometries[shape.kind() as usize];
+        while self.state.lock().chunks.room_for(shape) < blocks {
+            let refused =
+                |_| OutOfMemory { lack: Lack::Chunk, bytes: geometry.chunk_bytes(), slots: self.slots() };
+            let mut chunk = Chunk::map(geometry).map_err(refused)?;
+            chunk.make_room_for_owner(shape);
+            self.state.lock().chunks.add(chunk);
+        }
+        Ok(())
+    }
+
     /// Where its memory is mapped, to be found in the system's own reports.
     #[cfg(not(memgroup_loom))]
     pub fn ranges(&self) -> Vec<core::ops::Range<usize>> {

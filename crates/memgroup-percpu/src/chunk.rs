@@ -448,15 +448,19 @@ impl Chunk {
         self.owners.as_ref().is_some_and(|owners| owners.has_room_for(shape))
     }
 
-    /// Notes the owner of a block that was just taken. A table is made on the first one.
-    pub(crate) fn set_owner(&mut self, start: u32, shape: Shape, owner: u32) {
-        if owner == NO_OWNER && !self.can_own(shape) {
-            return;
-        }
+    /// Makes the table of owners, if a block of this shape needs it.
+    pub(crate) fn make_room_for_owner(&mut self, shape: Shape) -> &mut Owners {
         let granules = self.geometry.granules();
         let owners = self.owners.get_or_insert_with(|| Owners::new(granules));
         owners.make_room_for(shape);
-        owners.set(start, shape, owner);
+        owners
+    }
+
+    /// Notes the owner of a block that was just taken. A table is made on the first one.
+    pub(crate) fn set_owner(&mut self, start: u32, shape: Shape, owner: u32) {
+        if owner != NO_OWNER || self.can_own(shape) {
+            self.make_room_for_owner(shape).set(start, shape, owner);
+        }
     }
 }
 

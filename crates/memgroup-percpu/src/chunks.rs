@@ -223,6 +223,15 @@ impl Chunks {
         Block::new(place, id, start as u32, count)
     }
 
+    /// How many blocks of this shape can be placed, each with an owner, where nothing is mapped or allocated for it; exact where
+    /// all blocks are of one shape.
+    pub(crate) fn room_for(&self, shape: Shape) -> u64 {
+        let owning = |chunk: &&Chunk| chunk.geometry.kind == shape.kind() && chunk.can_own(shape);
+        let room =
+            |chunk: &Chunk| u64::from((chunk.geometry.granules() - chunk.live - chunk.leaving) / shape.count);
+        self.all().map(|(_, chunk)| chunk).filter(owning).map(room).sum()
+    }
+
     /// Places a block in a chunk that is mapped already.
     pub(crate) fn place(&mut self, shape: Shape, owner: u32, wait: Wait) -> Option<Placed> {
         let base = shape.kind() as usize * FIT_LISTS;

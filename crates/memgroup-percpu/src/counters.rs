@@ -285,7 +285,7 @@ impl Counters {
     }
 
     fn settle(&'static self, form: Form) {
-        if self.records.limbo_bytes() > 0 {
+        if self.records.limbo_records() > 0 {
             grace::synchronize(form);
             self.records.reclaim(|_, _| ());
         }

@@ -162,6 +162,15 @@ impl Records {
         Ok(Fresh { block, records: self })
     }
 
+    /// Sets address space aside until so many more records can be allocated with [`Wait::Never`]. No pages: those come with the first
+    /// touch. It stays until what is allocated in it is free again.
+    ///
+    /// # Errors
+    /// The system refuses address space.
+    pub fn provide(&self, records: u64) -> Result<(), OutOfMemory> {
+        self.arena.provide(self.shape(), records)
+    }
+
     /// Gives back a block that no record ever had; at once, since nobody can have seen it.
     ///
     /// # Panics
@@ -190,6 +199,11 @@ impl Records {
     /// Bytes that wait for a grace period, over all admitted slots.
     pub fn limbo_bytes(&self) -> u64 {
         self.limbo.lock().bytes() as u64
+    }
+
+    /// Records that wait for a grace period; also where no slot has copies of them yet, which makes no bytes.
+    pub fn limbo_records(&self) -> usize {
+        self.limbo.lock().len()
     }
 
     /// Frees what was retired before the last grace period that is over; `last_look` sees each block, which nobody else can

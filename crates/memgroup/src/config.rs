@@ -148,7 +148,8 @@ impl Config {
     }
 
     /// Whether a removal does a pass of [`maintain`](crate::Hierarchy::maintain) when as much as half of the live records lies idle.
-    /// Such a removal waits for a grace period, some 10 to 20 ms; without, only `maintain` gives back.
+    /// Such a removal waits for a grace period, some 10 to 20 ms, and so does the end of the last handle of the hierarchy; without, only
+    /// `maintain` gives back.
     #[must_use]
     pub fn maintain_on_removal(self, on_removal: bool) -> Config {
         Config { maintain_on_removal: on_removal, ..self }
@@ -218,7 +219,7 @@ impl fmt::Display for ConfigError {
                 write!(f, "{setting} is {value}; allowed: {allowed}")
             }
             Reason::Arena(error) => error.fmt(f),
-            Reason::OutOfMemory(error) => write!(f, "make the root group: {error}"),
+            Reason::OutOfMemory(error) => write!(f, "make the hierarchy: {error}"),
         }
     }
 }

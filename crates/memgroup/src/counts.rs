@@ -11,6 +11,7 @@ use memgroup_percpu::additive;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace;
 
+use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::residence;
 
@@ -40,6 +41,7 @@ fn add_slow(node: &'static Node, index: usize, delta: i64) {
         "a group has {counters} counters (`Config::counters`), none of number {}",
         index - FIRST
     );
+    residence::make_word(node, slot);
     loop {
         let moved = [(&node.record, slot), (&node.cold, 0)]
             .into_iter()
@@ -58,7 +60,7 @@ pub(crate) fn sum(node: &'static Node, counter: u32) -> i64 {
         counter < counters,
         "a group has {counters} counters (`Config::counters`), none of number {counter}"
     );
-    let _tree = node.shared.tree.lock();
+    let _tree = (!mutation::active(Mutation::SumIgnoresMoves)).then(|| node.shared.tree.lock());
     let index = FIRST + counter as usize;
     let section = grace::enter();
     let hot: i64 = node

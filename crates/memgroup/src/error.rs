@@ -190,7 +190,7 @@ pub enum GroupError {
     OutOfMemory {
         /// Its path.
         path: String,
-        /// Bytes it would have needed over all slots.
+        /// Bytes it would have needed over all slots that have copies; at least those of one.
         bytes: u64,
     },
     /// The hierarchy holds as many groups as `Config::groups_max` allows, removed ones that still

@@ -18,7 +18,8 @@ use crate::tree::{ROOT, State};
 /// A tree of groups, with its root.
 ///
 /// A handle: clones are the same tree. The tree lives as long as any `Hierarchy` or [`Group`] of it; when the last
-/// is dropped all groups are removed, and bytes still charged are accounted until their [`Charge`]s are dropped. The memory of
+/// is dropped all groups are removed, and bytes still charged are accounted until their [`Charge`]s are dropped. Per-CPU memory
+/// goes back then, if it is more than 256 KiB: that waits for a grace period, some 10 to 20 ms. The memory of
 /// the tree itself, some tens of KiB, is kept for the next hierarchy of the same [`Config`].
 ///
 /// ```

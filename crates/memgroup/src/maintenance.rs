@@ -12,6 +12,9 @@
 //!
 //! - P1. A removal does this when the kept records are as much as half of the live ones, and more than may float: so each pass gives
 //!   back a part of what there is, and a process that removes all its groups pays for a few passes in all.
+//! - P2. The end of the last handle removes all groups, and does this for what is more than 256 KiB, whatever may float. The records of
+//!   groups that bytes are still charged to stay for the next hierarchy of the same configuration: the last byte is returned where
+//!   nobody may wait.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -23,7 +26,7 @@ use crate::node::Node;
 use crate::residence;
 use crate::shared::Shared;
 use crate::stock::drain;
-use crate::tree::{Noted, State, Tree};
+use crate::tree::{Noted, ROOT, State, Tree};
 
 /// The most pages that are worked on while a lock is held.
 const PAGES_HELD_MAX: u64 = 64;
@@ -130,6 +133,23 @@ pub(crate) fn after_removal(shared: &'static Shared) {
     }
 }
 
+/// The pass of the last handle: all groups are removed, and what no byte is charged to any more gives its memory back. Left alone if
+/// that is less than a grace period is worth.
+#[cold]
+pub(crate) fn at_the_end(shared: &'static Shared) {
+    if !shared.config.maintain_on_removal || shared.memory.stats().populated_bytes <= FREED_LEAST {
+        return;
+    }
+    // Whoever has the turn has a handle: the hierarchy is in use again.
+    if let Some(_turn) = shared.maintaining.try_lock() {
+        let mut done = Maintained::default();
+        strip(shared, &mut done);
+        strip_root(shared);
+        settle(shared, Form::Quiet, &mut done);
+        give_back(shared, Instant::now(), true, &mut done);
+    }
+}
+
 /// One pass; the caller has the turn.
 pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     let mut done = Maintained::default();
@@ -138,16 +158,23 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     }
     let now = what.now.unwrap_or_else(Instant::now);
     strip(shared, &mut done);
-    demote_idle(shared, now, &mut done);
+    let cold = demote_idle(shared, now, &mut done);
     settle(shared, what.form, &mut done);
     if shared.config.relocate {
         relocate(shared, what.move_bytes_max, &mut done);
         settle(shared, what.form, &mut done);
     }
     give_back(shared, now, what.all, &mut done);
-    // Without it groups come back when a chunk has room; their charges are exact until then.
-    let _ = shared.memory.hot.arena().replenish();
+    provide(shared, cold);
     done
+}
+
+/// Address space for so many groups that may come back: their charges take what there is and wait for nothing.
+fn provide(shared: &'static Shared, cold: u64) {
+    if cold > 0 {
+        // Refused, they go on being exact, and the next pass asks again.
+        let _ = shared.memory.hot.provide(cold);
+    }
 }
 
 /// Records that may be worked on while the lock is held once.
@@ -178,10 +205,19 @@ fn strip(shared: &'static Shared, done: &mut Maintained) {
     }
 }
 
-/// Groups that were idle for long enough, and removed ones that still hold bytes, give up their records.
-fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) {
-    let Some(after) = shared.config.demote_after else { return };
-    let mut at = 0;
+/// The root's place, which no other group is ever given, gives up its record if it is free.
+fn strip_root(shared: &'static Shared) {
+    let tree = shared.tree.lock();
+    if tree.state(ROOT) == State::Free {
+        residence::vacate(shared.root());
+    }
+}
+
+/// Groups that were idle for long enough, and removed ones that still hold bytes, give up their records. Returns how many online
+/// groups have none.
+fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) -> u64 {
+    let Some(after) = shared.config.demote_after else { return 0 };
+    let (mut at, mut cold) = (0, 0);
     loop {
         let mut tree = shared.tree.lock();
         let (mut records, mut looked) = (0, 0);
@@ -189,18 +225,19 @@ fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) {
             let id = GroupId(at);
             at += 1;
             looked += 1;
-            let Some(node) = shared.node(id).filter(|node| node.record.is_linked()) else { continue };
-            if is_idle(&mut tree, node, now, after) {
+            let Some(node) = shared.node(id) else { continue };
+            if node.record.is_linked() && is_idle(&mut tree, node, now, after) {
                 records += 1;
                 // Without memory for its counters it stays as it is.
                 if residence::demote_held(node, memgroup_percpu::Wait::May).is_ok() {
                     done.demoted_groups += 1;
                 }
             }
+            cold += u64::from(tree.state(id) == State::Online && !node.record.is_linked());
         }
         note_hold(shared, records, done);
         if at >= tree.places() {
-            return;
+            return cold;
         }
     }
 }
@@ -249,7 +286,7 @@ fn relocate(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
 /// Waits for a grace period, if anything waits for one, and frees what was left behind.
 fn settle(shared: &'static Shared, form: Form, done: &mut Maintained) {
     let memory = &shared.memory;
-    if memory.hot.limbo_bytes() + memory.cold.limbo_bytes() == 0 {
+    if memory.hot.limbo_records() + memory.cold.limbo_records() == 0 {
         return;
     }
     let began = Instant::now();

@@ -13,10 +13,6 @@ use memgroup_percpu::{ArenaConfig, ArenaError, ArenaStats, Records};
 use crate::config::Config;
 use crate::counts;
 
-/// Room for so many records is kept mapped for groups that come back from idleness by a charge, which must not wait for the
-/// system. It costs address space until it is used.
-const RESERVED_RECORDS: u64 = 256;
-
 /// The arenas of one hierarchy.
 pub(crate) struct Memory {
     /// Records with a copy on each slot: the stock word, then the counters.
@@ -31,10 +27,7 @@ impl Memory {
             ArenaConfig::new(slots).page(config.page_size).float_bytes(config.float_bytes).decay(config.decay)
         };
         let counters = config.counters as usize;
-        let record_bytes = ((counts::FIRST + counters) * size_of::<u64>()) as u64;
-        let reserve = if config.demote_after.is_some() { RESERVED_RECORDS * record_bytes } else { 0 };
-        let hot = arena(config.source.slots()).reserve_bytes(reserve);
-        let hot = Records::new(hot, counts::FIRST + counters)?;
+        let hot = Records::new(arena(config.source.slots()), counts::FIRST + counters)?;
         let cold = Records::new(arena(1), counts::FIRST + counters)?;
         cold.admit(0, |_| ());
         Ok(Memory { hot, cold })
@@ -52,6 +45,11 @@ impl Memory {
     /// Bytes of one group's record over all slots that have copies.
     pub(crate) fn record_bytes(&self) -> u64 {
         (self.hot.record_bytes() * self.hot.admitted().count()) as u64
+    }
+
+    /// As `record_bytes`; before any slot has copies, those of the first one.
+    pub(crate) fn record_bytes_least(&self) -> u64 {
+        self.record_bytes().max(self.hot.record_bytes() as u64)
     }
 
     pub(crate) fn stats(&self) -> PerCpuStats {

@@ -25,6 +25,18 @@ pub(crate) enum Mutation {
     RemovalLeavesStocksOpen,
     /// A record moves while its stocks are open.
     MoveLeavesStocksOpen,
+    /// A record moves without waiting for batches in flight.
+    MoveIgnoresPending,
+    /// The stocks of a group that may have none are open in its new record.
+    MoveOpensStocks,
+    /// The stocks of groups that may have none are open in a slot that is admitted.
+    AdmissionOpensStocks,
+    /// Counts are copied out of the record that is left behind, and not buried there.
+    FoldLeavesCountsLive,
+    /// A sum is taken without holding off moves.
+    SumIgnoresMoves,
+    /// Attempts found in a record that was left behind are counted for whoever has the place now.
+    LastLookIgnoresGeneration,
 }
 
 #[cfg(not(memgroup_loom))]

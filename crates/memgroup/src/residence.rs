@@ -20,7 +20,7 @@
 //!   `a_move_loses_no_charge`.
 
 use memgroup_percpu::{Fresh, OutOfMemory, Records, Unlinked, Wait, additive};
-use memgroup_sync::atomic::Ordering;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::grace;
 
 use crate::counts;
@@ -32,6 +32,9 @@ use crate::shared::Shared;
 use crate::stock::word::{CLOSED_WORD, Word};
 use crate::stock::{WORD, drain};
 use crate::tree::{State, Tree};
+
+#[cfg(all(test, memgroup_loom))]
+mod loom;
 
 /// Gives the node of a new group a record, if its place has none any more; the caller holds the tree lock.
 pub(crate) fn furnish(node: &'static Node) -> Result<(), OutOfMemory> {
@@ -62,11 +65,17 @@ pub(crate) fn admit(node: &'static Node, slot: usize) -> bool {
 
 /// Opens the copies of a slot to its threads; before that, those of groups that may have no stock are closed.
 fn admit_held(shared: &'static Shared, tree: &Tree, slot: usize) {
-    let closed = |node: &&'static Node| tree.state(node.id) != State::Free && !overrun::may_open(node);
+    let closed = |node: &'static Node| {
+        tree.state(node.id) != State::Free
+            && !overrun::may_open(node)
+            && !mutation::active(Mutation::AdmissionOpensStocks)
+    };
     shared.memory.hot.admit(slot, |early| {
         let section = grace::enter();
-        for node in (0..tree.places()).filter_map(|at| shared.node(GroupId(at))).filter(closed) {
-            if let Some(word) = early.word(&section, &node.record, WORD) {
+        for node in (0..tree.places()).filter_map(|at| shared.node(GroupId(at))) {
+            if let Some(word) = early.word(&section, &node.record, WORD)
+                && closed(node)
+            {
                 // ORDERING: Relaxed; the admission publishes it.
                 word.store(CLOSED_WORD, Ordering::Relaxed);
             }
@@ -83,13 +92,14 @@ pub(crate) fn touch(node: &'static Node, slot: usize) {
     }
 }
 
-/// A group that gave its units back gets them again. Takes nothing that could be waited for: the charge can do without.
+/// A group that gave its units back gets them again, if it is online. Takes nothing that could be waited for: a charge can do
+/// without, and a count has a place.
 fn promote(node: &'static Node) -> bool {
     let Some(tree) = node.shared.tree.try_lock() else { return false };
     // The record is to have a copy for the counters that come back.
     let Some(_) = node.shared.memory.admitted().next() else { return false };
     let _held = tree;
-    node.record.is_linked() || (overrun::may_open(node) && promote_held(node, Wait::Never).is_ok())
+    node.record.is_linked() || (!node.counter.is_offline() && promote_held(node, Wait::Never).is_ok())
 }
 
 pub(crate) fn promote_held(node: &'static Node, wait: Wait) -> Result<(), OutOfMemory> {
@@ -130,14 +140,18 @@ pub(crate) fn relocate_held(shared: &'static Shared, tree: &Tree) -> Option<u64>
         vacate(node);
         return Some(0);
     }
+    move_held(node, relocation.into_target());
+    Some(memory.record_bytes())
+}
+
+/// The group's words are in `fresh` from now on.
+fn move_held(node: &'static Node, fresh: Fresh) {
     quiet(node);
-    let fresh = relocation.into_target();
     close_if_need_be(node, &fresh);
     if let Some(old) = node.record.link(fresh) {
         fold_hot(node, &old, false);
-        memory.hot.retire(old, tag(node));
+        node.shared.memory.hot.retire(old, tag(node));
     }
-    Some(memory.record_bytes())
 }
 
 /// Takes the records of a free place.
@@ -158,13 +172,15 @@ pub(crate) fn vacate(node: &'static Node) -> bool {
 fn quiet(node: &'static Node) {
     if !mutation::active(Mutation::MoveLeavesStocksOpen) {
         drain::close(node);
-        drain::wait_settled(node);
+        if !mutation::active(Mutation::MoveIgnoresPending) {
+            drain::wait_settled(node);
+        }
         drain::retire_caps(node);
     }
 }
 
 fn close_if_need_be(node: &'static Node, fresh: &Fresh) {
-    if overrun::may_open(node) {
+    if overrun::may_open(node) || mutation::active(Mutation::MoveOpensStocks) {
         return;
     }
     let hot = &node.shared.memory.hot;
@@ -186,7 +202,7 @@ fn fold_hot(node: &'static Node, old: &Unlinked, cold: bool) {
     let section = grace::enter();
     for slot in memory.admitted() {
         for index in counters(&memory.hot) {
-            let value = memory.hot.unlinked_word(old, slot, index).map_or(0, additive::bury);
+            let value = memory.hot.unlinked_word(old, slot, index).map_or(0, take_out);
             if value == 0 {
                 continue;
             }
@@ -206,10 +222,15 @@ fn fold_cold(node: &'static Node, cold: &Unlinked) {
     let section = grace::enter();
     let slot = memory.admitted().next().expect("a group is promoted where a slot is admitted");
     for index in counters(&memory.cold) {
-        let value = memory.cold.unlinked_word(cold, 0, index).map_or(0, additive::bury);
+        let value = memory.cold.unlinked_word(cold, 0, index).map_or(0, take_out);
         let kept = node.record.word(&section, slot, index).is_some_and(|word| additive::add(word, value));
         assert!(kept, "a count of {value} has a place to go under the tree lock");
     }
+}
+
+/// The value of a count that is left behind, for good.
+fn take_out(word: &AtomicU64) -> i64 {
+    if mutation::active(Mutation::FoldLeavesCountsLive) { additive::read(word) } else { additive::bury(word) }
 }
 
 /// Tells in `reclaim` which group the words were of.
@@ -220,7 +241,7 @@ fn tag(node: &'static Node) -> u64 {
 /// The last look at words that nobody reaches any more: attempts that came late are counted, and nothing else is there.
 pub(crate) fn last_look(shared: &'static Shared, old: &Unlinked, tag: u64) {
     let hot = &shared.memory.hot;
-    let node = shared.node(GroupId((tag >> 32) as u32)).filter(|node| node.generation() == tag as u32);
+    let mut attempts = 0;
     for slot in hot.admitted() {
         let Some(word) = hot.unlinked_word(old, slot, WORD) else { continue };
         // ORDERING: Relaxed; after the grace period nobody changes it any more.
@@ -229,8 +250,20 @@ pub(crate) fn last_look(shared: &'static Shared, old: &Unlinked, tag: u64) {
             word.bytes() == 0 && word.cap() == 0 && !word.is_pending(),
             "a stock that was left behind in slot {slot} still holds {word:?}"
         );
-        if let Some(node) = node {
-            node.stats.harvest(word.attempts());
-        }
+        attempts += word.attempts();
+    }
+    if attempts > 0 {
+        count_late(shared, tag, attempts);
+    }
+}
+
+/// Counts attempts for the group that `tag` names, if it still has its place. The lock holds off whoever gives that away.
+fn count_late(shared: &'static Shared, tag: u64, attempts: u64) {
+    let _tree = shared.tree.lock();
+    let of_the_group = |node: &&Node| {
+        node.generation() == tag as u32 || mutation::active(Mutation::LastLookIgnoresGeneration)
+    };
+    if let Some(node) = shared.node(GroupId((tag >> 32) as u32)).filter(of_the_group) {
+        node.stats.harvest(attempts);
     }
 }

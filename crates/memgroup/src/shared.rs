@@ -3,7 +3,7 @@
 //! A `Shared` is made once and never freed, so that a charge, a handle and a thread's scope can point to their node without a
 //! reference count. When the last handle of a hierarchy is gone and the last byte released, it waits in a pool for the
 //! next hierarchy of the same configuration; what a process keeps is bounded by the hierarchies it had at
-//! one time of each configuration.
+//! one time of each configuration, and of each of them the nodes and little per-CPU memory (`maintenance`).
 //!
 //! - I1. A node's address never changes; its place in the table is its `GroupId`.
 //! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; what is still charged keeps
@@ -75,6 +75,8 @@ impl Shared {
         shared.make_place(&tree, ROOT);
         if let Err(refused) = residence::furnish(shared.root()) {
             tree.retire(ROOT);
+            // Nobody has had a handle: its release puts the hierarchy into the pool.
+            tree.retired = true;
             shared.release_held(&mut tree, ROOT);
             drop(tree);
             shared.let_go();
@@ -90,7 +92,7 @@ impl Shared {
             config,
             source: config.source,
             stock_cap_max: config.stock_cap(),
-            budget: Budget::new(config.source.slots(), config.stock_budget_bytes),
+            budget: Budget::new(config.source.slots(), config.stock_budget_bytes)?,
             memory: Memory::new(&config)?,
             maintaining: Mutex::new(()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
@@ -192,7 +194,7 @@ impl Shared {
             let path = tree.path(id);
             tree.retire(id);
             tree.release(id);
-            return Err(GroupError::OutOfMemory { path, bytes: self.memory.record_bytes() });
+            return Err(GroupError::OutOfMemory { path, bytes: self.memory.record_bytes_least() });
         }
         node.adopt(if parent == ROOT && !self.config.account_root { TOP } else { parent });
         self.made(parent).pin_inner();
@@ -268,21 +270,22 @@ impl Shared {
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives one back; after the last one nothing can be charged any more, so all groups are removed.
+    /// Gives one back; after the last one nothing can be charged any more, so all groups are removed, and their memory goes.
     pub(crate) fn let_go(&'static self) {
         // ORDERING: AcqRel; what was done through the handles precedes what the last one starts.
-        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 && !cfg!(memgroup_loom) {
-            self.retire();
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 && !cfg!(memgroup_loom) && self.retire() {
+            maintenance::at_the_end(self);
         }
     }
 
+    /// Removes all groups, if no handle is left; whether it did.
     #[cold]
-    fn retire(&'static self) {
+    fn retire(&'static self) -> bool {
         let mut tree = self.tree.lock();
         // ORDERING: Acquire; a charge with bytes may have given out a new handle meanwhile, whose end comes here again; or
         // another retirement was faster, and the hierarchy waits in the pool or has a new user.
         if self.handles.load(Ordering::Acquire) != 0 || tree.retired || tree.in_use() == 0 {
-            return;
+            return false;
         }
         tree.retired = true;
         let online: Vec<GroupId> = match tree.state(ROOT) {
@@ -293,5 +296,6 @@ impl Shared {
             self.take_offline(&mut tree, self.made(id));
             self.release_held(&mut tree, id);
         }
+        true
     }
 }

@@ -10,7 +10,7 @@
 //! - P1. A miss visits two stocks at the most and takes no lock. More would lap the hand within one round of many busy groups, and
 //!   spare none of them.
 
-use memgroup_percpu::PerCpu;
+use memgroup_percpu::{OutOfMemory, PerCpu};
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::interleave;
 
@@ -29,8 +29,8 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(slots: usize, limit_bytes: u64) -> Budget {
-        Budget { reserved: PerCpu::new(slots), hand: PerCpu::new(slots), limit_bytes }
+    pub(crate) fn new(slots: usize, limit_bytes: u64) -> Result<Budget, OutOfMemory> {
+        Ok(Budget { reserved: PerCpu::try_new(slots)?, hand: PerCpu::try_new(slots)?, limit_bytes })
     }
 
     /// Takes `bytes` out of the slot's budget, all or nothing.

@@ -14,11 +14,11 @@ use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
 use crate::shared::Shared;
-use memgroup_percpu::SlotSource;
+use memgroup_percpu::{Records, SlotSource, Wait};
 
-const UNIT: u64 = 1024;
+pub(crate) const UNIT: u64 = 1024;
 
-fn explore(model: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = memgroup_sync::loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.max_branches = 10_000;
@@ -26,18 +26,32 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// A hierarchy in which every slot has been used before.
-fn obtain(config: Config) -> &'static Shared {
+pub(crate) fn obtain(config: Config) -> &'static Shared {
     let shared = Shared::obtain(config.checked().unwrap()).unwrap();
     for slot in 0..shared.source.slots() {
         shared.memory.hot.admit(slot, |_| ());
     }
-    // A word of loom's comes into being with its first access, which must precede the model's threads.
     drain::reopen(shared.root());
+    warm(&shared.memory.hot);
+    warm(&shared.memory.cold);
     shared
 }
 
+/// Words of loom's come into being with their first access, which must precede the model's threads.
+fn warm(records: &'static Records) {
+    let blocks = [(); 3].map(|()| records.allocate(1, Wait::May).unwrap());
+    for block in blocks {
+        for (slot, index) in
+            records.admitted().flat_map(|slot| (0..records.words()).map(move |at| (slot, at)))
+        {
+            records.fresh_word(&block, slot, index);
+        }
+        records.discard(block);
+    }
+}
+
 /// A group of a hierarchy whose root is not accounted, so that the group's counter is the whole chain.
-fn lone_group(slots: usize, max: u64) -> &'static Node {
+pub(crate) fn lone_group(slots: usize, max: u64) -> &'static Node {
     let source = SlotSource::virtual_slots(slots).unwrap();
     let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
     let shared = obtain(config);
@@ -70,7 +84,7 @@ fn assert_reserves_are_caps(shared: &'static Shared) {
 }
 
 /// At rest, with nothing charged: usage is what is prepaid, and a drain brings it to zero.
-fn assert_conserved(node: &'static Node) {
+pub(crate) fn assert_conserved(node: &'static Node) {
     assert_reserves_are_caps(node.shared);
     assert_eq!(node.counter.usage(), prepaid(node));
     drain_all(node);

@@ -9,7 +9,7 @@ mod stats;
 pub(crate) mod word;
 
 #[cfg(all(test, memgroup_loom))]
-mod loom;
+pub(crate) mod loom;
 
 use core::ops::Deref;
 

@@ -1,0 +1,334 @@
+//! Models of records that move, go and come back under charges and counts: every interleaving of a few calls, with up to
+//! three preemptions. Each fault of `mutation` must make its model fail.
+
+use memgroup_percpu::{SlotSource, Wait};
+use memgroup_sync::grace::{self, Form};
+use memgroup_sync::loom::thread;
+
+use crate::config::Config;
+use crate::counts;
+use crate::error::ChargeErrorKind;
+use crate::mutation::{self, Mutation};
+use crate::node::Node;
+use crate::overrun;
+use crate::shared::Shared;
+use crate::stock::loom::{UNIT, assert_conserved, explore, lone_group, obtain};
+use crate::stock::{Stock, consume, drain};
+
+fn config(slots: usize) -> Config {
+    let source = SlotSource::virtual_slots(slots).unwrap();
+    Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT)
+}
+
+/// A group whose root is not accounted, with one counter.
+fn counted_group() -> &'static Node {
+    let shared = obtain(config(1).counters(1));
+    shared.create(shared.root(), "group").unwrap()
+}
+
+fn relocate(node: &'static Node) {
+    let _tree = node.shared.tree.lock();
+    let fresh = node.shared.memory.hot.allocate(node.id.0, Wait::May).unwrap();
+    super::move_held(node, fresh);
+}
+
+fn demote(node: &'static Node) {
+    let _tree = node.shared.tree.lock();
+    super::demote_held(node, Wait::May).unwrap();
+}
+
+fn promote(node: &'static Node) {
+    let _tree = node.shared.tree.lock();
+    if !node.record.is_linked() {
+        super::promote_held(node, Wait::May).unwrap();
+    }
+}
+
+/// What was left behind gets its last look.
+fn settle(shared: &'static Shared) {
+    grace::synchronize(Form::Quiet);
+    shared.memory.hot.reclaim(|old, tag| super::last_look(shared, old, tag));
+    shared.memory.cold.reclaim(|_, _| ());
+}
+
+/// Charges that the group's figures know of.
+fn charges_counted(node: &'static Node) -> u64 {
+    let (prepaid, attempts) = drain::peek(node);
+    let stats = node.stats.read(attempts, prepaid);
+    stats.hits + stats.misses
+}
+
+fn charges_against(change: fn(&'static Node)) {
+    let group = lone_group(1, 64 * UNIT);
+    // Two units are live, and some are prepaid.
+    group.charge_at(0, 2 * UNIT).unwrap();
+    assert!(drain::peek(group).0 > 0);
+    let user = thread::spawn(move || {
+        group.charge_at(0, UNIT).unwrap();
+        group.uncharge_at(0, UNIT);
+    });
+    change(group);
+    user.join().unwrap();
+    settle(group.shared);
+    assert_eq!(charges_counted(group), 2, "each charge is a hit or a miss");
+    group.uncharge_at(0, 2 * UNIT);
+    assert_conserved(group);
+}
+
+#[test]
+fn a_move_loses_no_charge() {
+    explore(|| charges_against(relocate));
+}
+
+#[test]
+#[should_panic(expected = "a stock that was left behind")]
+fn a_move_that_leaves_stocks_open_is_caught() {
+    mutation::with(Mutation::MoveLeavesStocksOpen, || explore(|| charges_against(relocate)));
+}
+
+#[test]
+fn a_demotion_loses_no_charge() {
+    explore(|| charges_against(demote));
+}
+
+#[test]
+#[should_panic(expected = "a stock that was left behind")]
+fn a_demotion_that_leaves_stocks_open_is_caught() {
+    mutation::with(Mutation::MoveLeavesStocksOpen, || explore(|| charges_against(demote)));
+}
+
+#[test]
+fn a_demotion_and_a_return_lose_no_charge() {
+    explore(|| {
+        charges_against(|group| {
+            demote(group);
+            promote(group);
+        });
+    });
+}
+
+/// A batch is in flight when its record moves; then all that is left is asked for.
+fn a_batch_a_move_and_a_large_charge() {
+    let group = lone_group(1, 6 * UNIT);
+    let small = thread::spawn(move || {
+        group.charge_at(0, UNIT).expect("one of six units is always free for it");
+    });
+    relocate(group);
+    group.charge_at(0, 5 * UNIT).expect("five of six units are always free for it");
+    small.join().unwrap();
+    group.uncharge_at(0, 5 * UNIT);
+    group.uncharge_at(0, UNIT);
+    settle(group.shared);
+    assert_conserved(group);
+}
+
+#[test]
+fn a_refusal_is_never_caused_by_a_stock_that_moved() {
+    explore(a_batch_a_move_and_a_large_charge);
+}
+
+#[test]
+#[should_panic(expected = "are always free for it")]
+fn a_move_that_does_not_wait_for_batches_is_caught() {
+    mutation::with(Mutation::MoveIgnoresPending, || explore(a_batch_a_move_and_a_large_charge));
+}
+
+/// A group above its limit is freed from while its record moves.
+fn a_move_above_the_limit() {
+    let group = lone_group(1, 64 * UNIT);
+    group.charge_at(0, 2 * UNIT).unwrap();
+    {
+        let tree = group.shared.tree.lock();
+        group.counter.set_max(UNIT / 2);
+        overrun::settle(&tree, group);
+    }
+    let freeing = thread::spawn(move || group.uncharge_at(0, UNIT));
+    relocate(group);
+    assert!(group.charge_at(0, UNIT / 4).is_err(), "a unit is live, more than the limit");
+    freeing.join().unwrap();
+    assert!(group.charge_at(0, UNIT / 4).is_err(), "a unit is live, more than the limit");
+    group.uncharge_at(0, UNIT);
+    group.charge_at(0, UNIT / 4).expect("within the limit again");
+    group.uncharge_at(0, UNIT / 4);
+    settle(group.shared);
+    assert_conserved(group);
+}
+
+#[test]
+fn a_group_above_its_limit_has_no_stock_where_it_moved_to() {
+    explore(a_move_above_the_limit);
+}
+
+#[test]
+#[should_panic(expected = "a unit is live, more than the limit")]
+fn a_move_that_opens_stocks_is_caught() {
+    mutation::with(Mutation::MoveOpensStocks, || explore(a_move_above_the_limit));
+}
+
+/// A group that may have no stock any more is freed from in a slot that nobody has used.
+fn an_admission_against(close: fn(&'static Node)) {
+    let shared = Shared::obtain(config(2).checked().unwrap()).unwrap();
+    let group = shared.create(shared.root(), "group").unwrap();
+    group.charge_at(0, 2 * UNIT).unwrap();
+    assert!(shared.memory.is_admitted(0) && !shared.memory.is_admitted(1));
+    let freeing = thread::spawn(move || group.uncharge_at(1, UNIT));
+    close(group);
+    freeing.join().unwrap();
+    assert!(shared.memory.is_admitted(1));
+    assert_eq!((group.counter.usage(), drain::peek(group).0), (UNIT, 0), "nothing is stocked");
+    group.uncharge_at(1, UNIT);
+    assert_eq!((group.counter.usage(), drain::peek(group).0), (0, 0));
+}
+
+fn remove(group: &'static Node) {
+    group.shared.remove(group).unwrap();
+    assert_eq!(group.charge_at(0, UNIT).unwrap_err().kind(), ChargeErrorKind::Offline);
+}
+
+fn lower_the_limit(group: &'static Node) {
+    let tree = group.shared.tree.lock();
+    group.counter.set_max(UNIT / 2);
+    overrun::settle(&tree, group);
+}
+
+#[test]
+fn a_slot_is_admitted_without_stock_for_a_removed_group() {
+    explore(|| an_admission_against(remove));
+}
+
+#[test]
+fn a_slot_is_admitted_without_stock_for_a_group_above_its_limit() {
+    explore(|| an_admission_against(lower_the_limit));
+}
+
+#[test]
+#[should_panic(expected = "nothing is stocked")]
+fn an_admission_that_opens_the_stock_of_a_removed_group_is_caught() {
+    mutation::with(Mutation::AdmissionOpensStocks, || explore(|| an_admission_against(remove)));
+}
+
+#[test]
+#[should_panic(expected = "nothing is stocked")]
+fn an_admission_that_opens_the_stock_of_a_group_above_its_limit_is_caught() {
+    mutation::with(Mutation::AdmissionOpensStocks, || explore(|| an_admission_against(lower_the_limit)));
+}
+
+fn counts_against(change: fn(&'static Node)) {
+    let group = counted_group();
+    counts::add(group, 0, 5);
+    let adder = thread::spawn(move || {
+        counts::add(group, 0, 2);
+        counts::add(group, 0, -1);
+    });
+    change(group);
+    let sum = counts::sum(group, 0);
+    assert!((5..=7).contains(&sum), "{sum} of what was 5 before and is 6 after");
+    adder.join().unwrap();
+    assert_eq!(counts::sum(group, 0), 6, "every addition is in the sum");
+    settle(group.shared);
+    assert_eq!(counts::sum(group, 0), 6, "every addition is in the sum");
+}
+
+#[test]
+fn a_move_loses_no_count() {
+    explore(|| counts_against(relocate));
+}
+
+#[test]
+#[should_panic(expected = "every addition is in the sum")]
+fn a_move_that_copies_counts_is_caught() {
+    mutation::with(Mutation::FoldLeavesCountsLive, || explore(|| counts_against(relocate)));
+}
+
+#[test]
+fn a_demotion_loses_no_count() {
+    explore(|| counts_against(demote));
+}
+
+#[test]
+#[should_panic(expected = "every addition is in the sum")]
+fn a_demotion_that_copies_counts_is_caught() {
+    mutation::with(Mutation::FoldLeavesCountsLive, || explore(|| counts_against(demote)));
+}
+
+#[test]
+fn a_demotion_and_a_return_lose_no_count() {
+    explore(|| {
+        counts_against(|group| {
+            demote(group);
+            promote(group);
+        });
+    });
+}
+
+/// A sum that is taken while the words are on their way from one record to another.
+fn a_sum_against(change: fn(&'static Node)) {
+    let group = counted_group();
+    counts::add(group, 0, 5);
+    let reader = thread::spawn(move || counts::sum(group, 0));
+    change(group);
+    assert_eq!(reader.join().unwrap(), 5, "what is on its way is in the sum");
+}
+
+#[test]
+fn a_sum_during_a_move_or_a_demotion_is_whole() {
+    explore(|| a_sum_against(relocate));
+    explore(|| a_sum_against(demote));
+}
+
+#[test]
+#[should_panic(expected = "what is on its way is in the sum")]
+fn a_sum_that_does_not_hold_off_moves_is_caught() {
+    mutation::with(Mutation::SumIgnoresMoves, || explore(|| a_sum_against(relocate)));
+}
+
+#[test]
+fn a_group_that_moved_and_was_removed_keeps_no_credit() {
+    explore(|| {
+        let group = lone_group(1, 64 * UNIT);
+        let shared = group.shared;
+        let user = thread::spawn(move || match group.charge_at(0, UNIT) {
+            Ok(()) => group.uncharge_at(0, UNIT),
+            Err(error) => assert_eq!(error.kind(), ChargeErrorKind::Offline),
+        });
+        relocate(group);
+        shared.remove(group).unwrap();
+        user.join().unwrap();
+        assert_eq!((group.counter.usage(), drain::peek(group).0), (0, 0));
+        group.unpin();
+        assert_eq!(shared.tree.lock().in_use(), 1, "the place is free");
+        settle(shared);
+    });
+}
+
+/// A charge comes late to a record that was left behind; its group goes, and another gets the place, while the record gets
+/// its last look.
+fn a_late_charge_and_the_next_group_of_the_place() {
+    let group = lone_group(1, 64 * UNIT);
+    let shared = group.shared;
+    let late = Stock::enter(group, 0).unwrap();
+    relocate(group);
+    let found = late.attempt(UNIT);
+    consume::charge_miss(late, UNIT, found).unwrap();
+    group.uncharge_at(0, UNIT);
+    shared.remove(group).unwrap();
+    let keeper = thread::spawn(move || settle(shared));
+    group.unpin();
+    let next = shared.create(shared.root(), "next").unwrap();
+    assert!(core::ptr::eq(next, group));
+    keeper.join().unwrap();
+    assert_eq!(charges_counted(next), 0, "the charges of another group are not its own");
+}
+
+#[test]
+fn a_late_charge_is_counted_for_its_own_group_only() {
+    explore(a_late_charge_and_the_next_group_of_the_place);
+}
+
+#[test]
+#[should_panic(expected = "the charges of another group are not its own")]
+fn a_last_look_that_ignores_the_generation_is_caught() {
+    mutation::with(Mutation::LastLookIgnoresGeneration, || {
+        explore(a_late_charge_and_the_next_group_of_the_place)
+    });
+}

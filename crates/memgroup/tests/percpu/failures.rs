@@ -1,0 +1,203 @@
+//! The system refuses, at every place: the error says what and for whom, charges go on exactly, nothing is lost, and when the
+//! system has memory again everything works.
+
+use core::time::Duration;
+
+use memgroup::{Config, GroupError, Hierarchy, Maintenance, PageSize};
+use memgroup_percpu::{Arena, Call, inject, pin_virtual};
+
+use crate::{Tenant, alone, config, maintain, used_on_all_slots};
+
+const SLOTS: usize = 3;
+
+const CALLS: [Call; 4] = [Call::Map, Call::Populate, Call::Discard, Call::Resident];
+
+/// Of the system's size, and one whose pages the arena backs and gives back as a whole.
+fn pages() -> [PageSize; 2] {
+    [PageSize::of_system(), PageSize::Kib64]
+}
+
+/// A kind of hierarchy that no other test uses again.
+fn kind(page: PageSize, number: usize) -> Config {
+    config(SLOTS).page_size(page).groups_max(50_000 + number as u32).float(0, Duration::ZERO)
+}
+
+fn works(hierarchy: &Hierarchy) {
+    let mut tenants: Vec<_> = (1..=100)
+        .map(|number| Tenant::new(hierarchy.create(&format!("/works-{number}")).unwrap(), number, SLOTS))
+        .collect();
+    maintain(hierarchy);
+    tenants.iter_mut().for_each(Tenant::live);
+    for tenant in tenants {
+        tenant.check();
+        assert!(tenant.group.stock().hits > 0, "{:?} has no stock", tenant.group);
+        drop(tenant.charges);
+        tenant.group.remove().unwrap();
+    }
+    hierarchy.root().drain();
+}
+
+#[test]
+fn a_hierarchy_without_memory_is_an_error_that_says_so() {
+    let _alone = alone();
+    // As many slots as nothing else has: the first thing that is mapped is for the budgets, the second for the root.
+    let kind = config(37).groups_max(50_000);
+    for after in 0..2 {
+        let guard = inject::fail(Call::Map, after);
+        let error = Hierarchy::new(kind).expect_err("there is no address space").to_string();
+        drop(guard);
+        assert!(error.starts_with("make the hierarchy: map "), "{error}");
+        assert!(error.ends_with("raise RLIMIT_AS or vm.max_map_count, or use fewer slots"), "{error}");
+    }
+    let shared = || Arena::shared(37).unwrap().stats().unit_live_bytes;
+    let before = shared();
+    let guard = inject::fail(Call::Map, 0);
+    for _ in 0..100 {
+        assert!(Hierarchy::new(kind).is_err());
+    }
+    drop(guard);
+    assert_eq!(shared(), before, "a hierarchy that could not be made is the next one's");
+    let hierarchy = Hierarchy::new(kind).unwrap();
+    assert_eq!(shared(), before);
+    let works = hierarchy.create("/works").unwrap();
+    assert_eq!((works.try_charge(7).unwrap().bytes(), hierarchy.groups().len()), (7, 2));
+}
+
+#[test]
+fn a_group_without_memory_is_an_error_that_names_it() {
+    let _alone = alone();
+    for (number, page) in pages().into_iter().enumerate() {
+        for call in [Call::Map, Call::Populate] {
+            let hierarchy = used_on_all_slots(kind(page, 1 + number), SLOTS);
+            let parent = hierarchy.create("/parent").unwrap();
+            let before = parent.children().len();
+            let guard = inject::fail(call, 0);
+            let mut made = 0;
+            let error = loop {
+                match parent.create(&format!("child-{made}")) {
+                    Ok(_) => made += 1,
+                    Err(error) => break error,
+                }
+                if made == 2000 {
+                    assert!(page == PageSize::of_system() && call == Call::Populate, "{page:?} {call:?}");
+                    break parent.create("child-0").unwrap_err();
+                }
+            };
+            drop(guard);
+            if made < 2000 {
+                let path = format!("/parent/child-{made}");
+                assert_eq!(error, GroupError::OutOfMemory { path: path.clone(), bytes: 392 * SLOTS as u64 });
+                let text = error.to_string();
+                assert!(text.contains(&path) && text.contains("1176 bytes of per-CPU memory"), "{text}");
+                assert!(text.ends_with("remove groups, or raise the process's limit"), "{text}");
+                assert!(hierarchy.lookup(&path).is_err(), "nothing of it is there");
+            }
+            assert_eq!(parent.children().len(), before + made);
+            parent.create("after").unwrap();
+            works(&hierarchy);
+            for child in parent.children() {
+                child.remove().unwrap();
+            }
+            parent.remove().unwrap();
+            assert_eq!(hierarchy.groups().len(), 1);
+        }
+    }
+}
+
+#[test]
+fn the_first_group_without_memory_says_how_much_it_needed() {
+    let _alone = alone();
+    let hierarchy = Hierarchy::new(kind(PageSize::of_system(), 3)).unwrap();
+    let guard = inject::fail(Call::Map, 0);
+    let error = (0..2000).find_map(|number| hierarchy.create(&format!("/{number}")).err());
+    drop(guard);
+    let text = error.expect("a chunk has no room for 2,000 groups").to_string();
+    assert!(text.contains("needs 392 bytes of per-CPU memory"), "no slot has been used yet: {text}");
+}
+
+/// What groups do in a process, all of it on a thread for which requests of one kind fail from the `after`th on.
+fn life_under_refusals(config: Config, call: Call, after: u64) {
+    let hierarchy = used_on_all_slots(config, SLOTS);
+    let mut tenants: Vec<_> = (1..=300)
+        .map(|number| Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS))
+        .collect();
+    let guard = inject::fail(call, after);
+    for number in 301..=400 {
+        match hierarchy.create(&format!("/{number}")) {
+            Ok(group) => tenants.push(Tenant::new(group, number, SLOTS)),
+            Err(GroupError::OutOfMemory { path, .. }) => assert_eq!(path, format!("/{number}")),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    for pass in 0..3 {
+        let done = hierarchy.maintain(Maintenance::new().all().expedited());
+        assert!(done.grace < Duration::from_secs(60), "{done:?}");
+        tenants.iter_mut().for_each(Tenant::live);
+        tenants.iter().for_each(Tenant::check);
+        for _ in 0..30 {
+            let mut tenant = tenants.remove(tenants.len() / 2);
+            tenant.charges.clear();
+            tenant.group.remove().unwrap();
+        }
+        assert!(hierarchy.percpu().populated_bytes > 0, "pass {pass}");
+    }
+    drop(guard);
+    tenants.iter_mut().for_each(Tenant::live);
+    tenants.iter().for_each(Tenant::check);
+    works(&hierarchy);
+    drop(tenants);
+    hierarchy.root().drain();
+    assert_eq!(hierarchy.root().usage(), 0, "{call:?} {after}");
+}
+
+#[test]
+fn charges_and_counts_go_on_whatever_is_refused() {
+    let _alone = alone();
+    for page in pages() {
+        for call in CALLS {
+            for after in [0, 1, 2, 5, 20] {
+                life_under_refusals(kind(page, 4), call, after);
+                life_under_refusals(kind(page, 5).demote_after(Some(Duration::ZERO)), call, after);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slot_that_is_admitted_without_pages_works() {
+    let _alone = alone();
+    for page in pages() {
+        let hierarchy = Hierarchy::new(kind(page, 6)).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        let guard = inject::fail(Call::Populate, 0);
+        let tenant = Tenant::new(group, 3, SLOTS);
+        drop(guard);
+        tenant.check();
+        assert_eq!(hierarchy.percpu().slots, SLOTS);
+        works(&hierarchy);
+    }
+}
+
+#[test]
+fn cold_groups_whose_return_is_refused_are_exact_until_there_is_memory() {
+    let _alone = alone();
+    let hierarchy =
+        used_on_all_slots(kind(PageSize::of_system(), 7).demote_after(Some(Duration::ZERO)), SLOTS);
+    let mut tenants: Vec<_> = (1..=1000)
+        .map(|number| Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS))
+        .collect();
+    let guard = inject::fail(Call::Map, 0);
+    while hierarchy.maintain(Maintenance::new().all().expedited()).more {}
+    tenants.iter_mut().for_each(Tenant::live);
+    tenants.iter().for_each(Tenant::check);
+    let prepaid = |tenants: &[Tenant]| {
+        let _pin = pin_virtual(0);
+        tenants.iter().filter(|tenant| tenant.group.stock().prepaid_bytes > 0).count()
+    };
+    assert!(prepaid(&tenants) < 1000, "there was no address space for all of them");
+    drop(guard);
+    maintain(&hierarchy);
+    tenants.iter_mut().for_each(Tenant::live);
+    tenants.iter().for_each(Tenant::check);
+    assert_eq!(prepaid(&tenants), 1000, "each has a stock again");
+}

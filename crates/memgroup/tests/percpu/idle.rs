@@ -1,0 +1,93 @@
+//! Groups that are idle give their memory up, and have it again when they are touched.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use memgroup::{Hierarchy, Maintenance, PageSize};
+use memgroup_percpu::pin_virtual;
+
+use crate::{Tenant, alone, config, maintain, used_on_all_slots};
+
+const SLOTS: usize = 4;
+
+fn tenants(hierarchy: &Hierarchy, count: u64) -> Vec<Tenant> {
+    (1..=count)
+        .map(|number| Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS))
+        .collect()
+}
+
+#[test]
+fn a_group_is_idle_when_two_passes_saw_no_change() {
+    let _alone = alone();
+    let after = Duration::from_secs(60);
+    let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(after)), SLOTS);
+    let mut tenants = tenants(&hierarchy, 20);
+    let (busy, start) = (3, Instant::now());
+    let pass = |at| hierarchy.maintain(Maintenance::new().at(at).expedited()).demoted_groups;
+    assert_eq!(pass(start), 0, "the first look");
+    assert_eq!(pass(start + after / 2), 0, "not long enough");
+    tenants[..busy].iter_mut().for_each(Tenant::live);
+    assert_eq!(pass(start + after), 20 - busy as u64 + 1, "all but the busy ones, and the root");
+    assert_eq!(pass(start + after + after / 2), 0);
+    assert_eq!(pass(start + after + after), busy as u64, "idle since they were seen busy");
+    tenants.iter_mut().for_each(Tenant::live);
+    tenants.iter().for_each(Tenant::check);
+}
+
+#[test]
+fn every_group_comes_back_and_has_a_stock_again() {
+    for page in [PageSize::of_system(), PageSize::Kib64] {
+        let _alone = alone();
+        let settings = config(SLOTS).page_size(page).demote_after(Some(Duration::ZERO));
+        let hierarchy = used_on_all_slots(settings, SLOTS);
+        let mut tenants = tenants(&hierarchy, 3000);
+        let before = hierarchy.percpu();
+        maintain(&hierarchy);
+        assert!(hierarchy.percpu().live_bytes < before.live_bytes / 3);
+        tenants.iter_mut().for_each(Tenant::live);
+        tenants.iter().for_each(Tenant::check);
+        let back = hierarchy.percpu();
+        assert!(back.live_bytes >= 3000 * 392 * SLOTS as u64, "all but the root: {page:?} {back:?}");
+        for tenant in &mut tenants {
+            let before = tenant.group.stock();
+            tenant.live();
+            let after = tenant.group.stock();
+            assert!(after.hits > before.hits, "{:?} has no stock: {before:?} {after:?}", tenant.group);
+        }
+    }
+}
+
+#[test]
+fn a_group_that_is_counted_for_comes_back() {
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
+    let tenants = tenants(&hierarchy, 10);
+    maintain(&hierarchy);
+    let cold = hierarchy.percpu().live_bytes;
+    for tenant in &tenants {
+        let _pin = pin_virtual(1);
+        tenant.group.add(0, 0);
+    }
+    assert!(hierarchy.percpu().live_bytes > cold, "a count each: {:?}", hierarchy.percpu());
+    tenants.iter().for_each(Tenant::check);
+}
+
+#[test]
+fn what_is_removed_while_it_is_cold_leaves_nothing() {
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
+    let none = maintain(&hierarchy);
+    for round in 0..5 {
+        let tenants = tenants(&hierarchy, 300);
+        maintain(&hierarchy);
+        for mut tenant in tenants {
+            tenant.check();
+            if round % 2 == 0 {
+                tenant.charges.clear();
+            }
+            tenant.group.remove().unwrap();
+        }
+        let after = maintain(&hierarchy);
+        assert_eq!((after.live_bytes, after.limbo_bytes), (none.live_bytes, 0), "round {round}: {after:?}");
+    }
+}

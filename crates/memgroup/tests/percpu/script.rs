@@ -1,0 +1,155 @@
+//! The script of seed `001` in small: a hundred groups with ten below each; the ten go, the hundred stay.
+
+use core::time::Duration;
+use memgroup::{Config, Hierarchy, Maintenance, PageSize, PerCpuStats};
+
+use crate::{Tenant, config, densely, in_its_own_process, maintain, used_on_all_slots};
+
+const SLOTS: usize = 8;
+const STAYING: u64 = 100;
+const GOING: u64 = 10;
+
+struct Script {
+    hierarchy: Hierarchy,
+    staying: Vec<Tenant>,
+    going: Vec<Tenant>,
+    peak: PerCpuStats,
+}
+
+impl Script {
+    fn new(config: Config) -> Script {
+        let hierarchy = used_on_all_slots(config, SLOTS);
+        let (mut staying, mut going) = (Vec::new(), Vec::new());
+        for number in 1..=STAYING {
+            let parent = hierarchy.create(&format!("/{number}")).unwrap();
+            for below in 1..=GOING {
+                let child = parent.create(&below.to_string()).unwrap();
+                going.push(Tenant::new(child, number * 100 + below, SLOTS));
+            }
+            staying.push(Tenant::new(parent, number * 100, SLOTS));
+        }
+        let peak = hierarchy.percpu();
+        assert!(peak.live_bytes >= (STAYING * (GOING + 1)) * 392 * SLOTS as u64);
+        let script = Script { hierarchy, staying, going, peak };
+        script.check_truth();
+        script
+    }
+
+    fn remove(&mut self) {
+        for tenant in self.going.drain(..) {
+            tenant.group.drain();
+            drop(tenant.charges);
+            assert_eq!(tenant.group.sum(0), tenant.mark as i64 * SLOTS as i64);
+            tenant.group.remove().unwrap();
+        }
+    }
+
+    fn check(&mut self) {
+        for tenant in &self.staying {
+            // Charges of the children that went are not in it any more.
+            tenant.check();
+        }
+        let held: u64 =
+            self.staying.iter().flat_map(|tenant| &tenant.charges).map(memgroup::Charge::bytes).sum();
+        self.hierarchy.root().drain();
+        assert_eq!(self.hierarchy.root().usage(), held);
+    }
+
+    /// What stays goes on as if nothing had been.
+    fn go_on(&mut self) {
+        self.check();
+        for _ in 0..2 {
+            self.staying.iter_mut().for_each(Tenant::live);
+        }
+        self.check();
+    }
+
+    /// What the engine says is what the system says.
+    fn check_truth(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            let resident = crate::smaps::resident_bytes(&self.hierarchy);
+            assert_eq!(self.hierarchy.percpu().populated_bytes, resident);
+        }
+    }
+}
+
+/// Nothing comes back but by `maintain`.
+fn by_maintenance_only(page: PageSize) -> Config {
+    config(SLOTS).page_size(page).maintain_on_removal(false)
+}
+
+#[test]
+fn without_relocation_pages_that_a_few_groups_pin_stay() {
+    in_its_own_process("script::without_relocation_pages_that_a_few_groups_pin_stay", || {
+        for page in PageSize::ALL {
+            let mut script = Script::new(by_maintenance_only(page).relocate(false));
+            script.remove();
+            assert_eq!(script.hierarchy.percpu().populated_bytes, script.peak.populated_bytes);
+            let done = script.hierarchy.maintain(Maintenance::new().all());
+            let after = maintain(&script.hierarchy);
+            script.check_truth();
+            assert_eq!((done.moved_groups, done.demoted_groups), (0, 0));
+            assert_eq!(
+                after.live_bytes * (GOING + 1),
+                script.peak.live_bytes + GOING * (after.live_bytes / 101)
+            );
+            // Each of the hundred lies within a page of another: this is the seed's case of large pages.
+            assert!(after.populated_bytes > script.peak.populated_bytes / 2, "{page:?} {after:?}");
+            script.go_on();
+        }
+    });
+}
+
+#[test]
+fn with_relocation_what_stays_is_a_tenth_more_than_what_is_live() {
+    in_its_own_process("script::with_relocation_what_stays_is_a_tenth_more_than_what_is_live", || {
+        for page in PageSize::ALL {
+            let mut script = Script::new(by_maintenance_only(page));
+            script.remove();
+            let done = script.hierarchy.maintain(Maintenance::new().all().expedited());
+            let after = maintain(&script.hierarchy);
+            script.check_truth();
+            assert!(after.populated_bytes <= densely(&after), "{page:?} {after:?}");
+            if page < PageSize::Mib2 {
+                assert!(done.moved_groups > 0, "{page:?} {done:?}");
+                assert!(after.populated_bytes < script.peak.populated_bytes, "{page:?} {after:?}");
+            }
+            assert_eq!(after.limbo_bytes, 0);
+            script.go_on();
+        }
+    });
+}
+
+#[test]
+fn with_demotion_less_stays_than_an_eleventh() {
+    in_its_own_process("script::with_demotion_less_stays_than_an_eleventh", || {
+        for page in [PageSize::Kib4, PageSize::Kib16, PageSize::Kib64] {
+            let mut script = Script::new(by_maintenance_only(page).demote_after(Some(Duration::ZERO)));
+            script.remove();
+            let done = script.hierarchy.maintain(Maintenance::new().all().expedited());
+            let after = maintain(&script.hierarchy);
+            script.check_truth();
+            // The hundred and the root.
+            assert_eq!(done.demoted_groups, STAYING + 1);
+            assert!(after.populated_bytes * 11 <= script.peak.populated_bytes, "{page:?} {after:?}");
+            script.go_on();
+            let back = script.hierarchy.percpu();
+            assert!(back.live_bytes > after.live_bytes, "who is charged has its words again: {back:?}");
+        }
+    });
+}
+
+#[test]
+fn removal_alone_gives_most_of_it_back() {
+    in_its_own_process("script::removal_alone_gives_most_of_it_back", || {
+        for page in [PageSize::Kib4, PageSize::Kib16, PageSize::Kib64] {
+            let mut script = Script::new(config(SLOTS).page_size(page).float(0, Duration::ZERO));
+            script.remove();
+            let after = script.hierarchy.percpu();
+            script.check_truth();
+            assert!(after.populated_bytes <= script.peak.populated_bytes * 3 / 5, "{page:?} {after:?}");
+            script.go_on();
+        }
+    });
+}
