@@ -118,6 +118,11 @@ impl Hierarchy {
         maintenance::pass(self.shared, what)
     }
 
+    /// What all passes of maintenance did so far, those of removals included.
+    pub fn maintained(&self) -> Maintained {
+        *self.shared.maintained.lock()
+    }
+
     /// What the groups' per-CPU memory amounts to; asks the system, about a nanosecond a page.
     pub fn percpu(&self) -> PerCpuStats {
         self.shared.memory.stats()

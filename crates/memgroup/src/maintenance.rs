@@ -110,6 +110,19 @@ pub struct Maintained {
     pub more: bool,
 }
 
+impl Maintained {
+    /// Counts one more pass in; whether there is more is for the last one to say.
+    fn add(&mut self, pass: &Maintained) {
+        self.depopulated_bytes += pass.depopulated_bytes;
+        self.moved_bytes += pass.moved_bytes;
+        self.moved_groups += pass.moved_groups;
+        self.demoted_groups += pass.demoted_groups;
+        self.pages_held_max = self.pages_held_max.max(pass.pages_held_max);
+        self.grace += pass.grace;
+        self.more = pass.more;
+    }
+}
+
 /// Whether a removal should do a pass.
 pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
     let config = &shared.config;
@@ -130,6 +143,7 @@ pub(crate) fn after_removal(shared: &'static Shared) {
         }
         settle(shared, Form::Quiet, &mut done);
         give_back(shared, Instant::now(), false, &mut done);
+        shared.maintained.lock().add(&done);
     }
 }
 
@@ -166,6 +180,7 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     }
     give_back(shared, now, what.all, &mut done);
     provide(shared, cold);
+    shared.maintained.lock().add(&done);
     done
 }
 
@@ -312,5 +327,42 @@ fn give_back(shared: &'static Shared, now: Instant, all: bool, done: &mut Mainta
                 break;
             }
         }
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup_percpu::SlotSource;
+
+    use super::*;
+    use crate::{Config, Hierarchy};
+
+    #[test]
+    fn the_sums_count_the_passes_of_removals_and_start_anew_with_a_hierarchy() {
+        let config = Config::new()
+            .slots(SlotSource::virtual_slots(1).unwrap())
+            .counters(501)
+            .float(0, Duration::ZERO)
+            .groups_max(1001);
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let groups: Vec<_> = (0..1000)
+            .map(|number| {
+                let group = hierarchy.root().create(&format!("g{number}")).unwrap();
+                group.add(0, 1);
+                group
+            })
+            .collect();
+        let (stay, go): (Vec<_>, Vec<_>) = (0..).zip(groups).partition(|(number, _)| number % 10 == 0);
+        go.into_iter().for_each(|(_, group)| group.remove().unwrap());
+        let removals = hierarchy.maintained();
+        assert!(removals.moved_bytes > 0 && removals.moved_groups > 0, "{removals:?}");
+        let pass = hierarchy.maintain(Maintenance::new().all());
+        let all = hierarchy.maintained();
+        assert!(pass.pages_held_max > 0, "{pass:?}");
+        assert_eq!(all.moved_bytes, removals.moved_bytes + pass.moved_bytes);
+        assert_eq!(all.depopulated_bytes, removals.depopulated_bytes + pass.depopulated_bytes);
+        assert_eq!(all.grace, removals.grace + pass.grace);
+        drop((stay, hierarchy));
+        assert_eq!(Hierarchy::new(config).unwrap().maintained(), Maintained::default());
     }
 }

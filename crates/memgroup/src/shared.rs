@@ -20,7 +20,7 @@ use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::config::{Config, ConfigError};
 use crate::error::GroupError;
 use crate::group::GroupId;
-use crate::maintenance;
+use crate::maintenance::{self, Maintained};
 use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) memory: Memory,
     /// Held by whoever does maintenance.
     pub(crate) maintaining: Mutex<()>,
+    /// What all passes did so far. Locked for an addition or a look, under no other lock but `maintaining`.
+    pub(crate) maintained: Mutex<Maintained>,
     pub(crate) tree: Mutex<Tree>,
     chunks: Box<[OnceLock<Box<[Node]>>]>,
     places: AtomicU32,
@@ -63,7 +65,10 @@ impl Shared {
             found.map(|index| pool.swap_remove(index))
         };
         let shared = match pooled {
-            Some(shared) => shared,
+            Some(shared) => {
+                *shared.maintained.lock() = Maintained::default();
+                shared
+            }
             None => Box::leak(Box::new(Shared::new(config)?)),
         };
         // Held before the tree lock is free again: a retirement that comes late must see that somebody has it.
@@ -95,6 +100,7 @@ impl Shared {
             budget: Budget::new(config.source.slots(), config.stock_budget_bytes)?,
             memory: Memory::new(&config)?,
             maintaining: Mutex::new(()),
+            maintained: Mutex::new(Maintained::default()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             chunks: (0..config.groups_max.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
             places: AtomicU32::new(0),
