@@ -9,7 +9,7 @@
 
 use memgroup_percpu::additive;
 use memgroup_sync::atomic::Ordering;
-use memgroup_sync::grace;
+use memgroup_sync::{grace, interleave};
 
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
@@ -23,10 +23,11 @@ pub(crate) const FIRST: usize = 1;
 pub(crate) fn add(node: &'static Node, counter: u32, delta: i64) {
     let index = FIRST + counter as usize;
     // Nothing is called on the way, as in `Node::charge`.
-    if let Some((_, word)) = node.record.glance(&node.source, index)
-        && additive::add(&word, delta)
-    {
-        return;
+    if let Some((_, word)) = node.record.glance(&node.source, index) {
+        interleave::point();
+        if additive::add(&word, delta) {
+            return;
+        }
     }
     add_slow(node, index, delta);
 }

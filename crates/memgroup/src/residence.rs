@@ -21,7 +21,7 @@
 
 use memgroup_percpu::{Fresh, OutOfMemory, Records, Unlinked, Wait, additive};
 use memgroup_sync::atomic::{AtomicU64, Ordering};
-use memgroup_sync::grace;
+use memgroup_sync::{grace, interleave};
 
 use crate::counts;
 use crate::group::GroupId;
@@ -122,7 +122,9 @@ pub(crate) fn demote_held(node: &'static Node, wait: Wait) -> Result<(), OutOfMe
         node.cold.link(fresh);
     }
     quiet(node);
+    interleave::point();
     if let Some(old) = node.record.unlink() {
+        interleave::point();
         fold_hot(node, &old, true);
         memory.hot.retire(old, tag(node));
     }
@@ -148,7 +150,9 @@ pub(crate) fn relocate_held(shared: &'static Shared, tree: &Tree) -> Option<u64>
 fn move_held(node: &'static Node, fresh: Fresh) {
     quiet(node);
     close_if_need_be(node, &fresh);
+    interleave::point();
     if let Some(old) = node.record.link(fresh) {
+        interleave::point();
         fold_hot(node, &old, false);
         node.shared.memory.hot.retire(old, tag(node));
     }
@@ -206,6 +210,7 @@ fn fold_hot(node: &'static Node, old: &Unlinked, cold: bool) {
             if value == 0 {
                 continue;
             }
+            interleave::point();
             let target = if cold {
                 node.cold.word(&section, 0, index)
             } else {

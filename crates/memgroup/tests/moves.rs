@@ -1,0 +1,376 @@
+//! Stress of records that move, go and come back: threads over virtual slots charge, hold, count, set limits, create and remove
+//! groups, while another does pass after pass of maintenance.
+//!
+//! The oracle is conservation, group by group, each time the workers are at rest: usage is what is held, sums are what was
+//! added, and each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the short windows.
+#![cfg(not(memgroup_loom))]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::Duration;
+
+use memgroup::{Charge, Config, Group, Hierarchy, Maintained, Maintenance, SlotSource, UNLIMITED};
+use memgroup_percpu::pin_virtual;
+
+const WORKERS: usize = 3;
+const LEAVES: usize = 6;
+const TENANTS: usize = 80;
+const COUNTERS: usize = 59;
+const ROUNDS: usize = 4;
+const STEPS: usize = if cfg!(memgroup_yields) {
+    4_000
+} else if cfg!(debug_assertions) {
+    3_000
+} else {
+    20_000
+};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn bytes(&mut self) -> u64 {
+        let magnitude = self.below(16);
+        self.below(1 << magnitude) + 1
+    }
+}
+
+/// What a group is to show, by what was done to it.
+#[derive(Clone, Copy, Default)]
+struct Account {
+    charges: u64,
+    held_bytes: u64,
+    first: i64,
+    last: i64,
+}
+
+impl Account {
+    fn add(&mut self, group: &Group, random: &mut Random) {
+        let delta = random.below(2000) as i64 - 900;
+        group.add(0, delta);
+        self.first += delta;
+        group.add(COUNTERS as u32 - 1, -delta);
+        self.last -= delta;
+    }
+
+    fn try_charge(&mut self, group: &Group, random: &mut Random) -> Option<Charge> {
+        self.charges += 1;
+        group.try_charge(random.bytes()).ok()
+    }
+
+    fn check_sums(&self, group: &Group) {
+        let sums = (group.sum(0), group.sum(1), group.sum(COUNTERS as u32 - 1));
+        assert_eq!(sums, (self.first, 0, self.last), "{group:?}");
+    }
+
+    fn merge(&mut self, other: Account) {
+        self.charges += other.charges;
+        self.held_bytes += other.held_bytes;
+        self.first += other.first;
+        self.last += other.last;
+    }
+}
+
+struct House {
+    hierarchy: Hierarchy,
+    parent: Group,
+    leaves: Vec<Group>,
+    accounts: Mutex<[Account; LEAVES]>,
+    /// Charges of removed groups, freed by whoever comes.
+    mailbox: Mutex<Vec<Charge>>,
+    rest: Barrier,
+    done: AtomicBool,
+}
+
+/// A group of one worker's own.
+struct Tenant {
+    group: Group,
+    account: Account,
+    charges: Vec<Charge>,
+}
+
+struct Worker<'h> {
+    house: &'h House,
+    random: Random,
+    slots: usize,
+    number: usize,
+    accounts: [Account; LEAVES],
+    charges: Vec<(usize, Charge)>,
+    tenants: Vec<Tenant>,
+}
+
+impl Worker<'_> {
+    fn step(&mut self, step: usize) {
+        let _pin =
+            step.is_multiple_of(16).then(|| pin_virtual(self.random.below(self.slots as u64) as usize));
+        let leaf = self.random.below(LEAVES as u64) as usize;
+        let group = &self.house.leaves[leaf];
+        match self.random.below(100) {
+            0..30 => {
+                if let Some(charge) = self.accounts[leaf].try_charge(group, &mut self.random) {
+                    self.charges.push((leaf, charge));
+                }
+            }
+            30..48 => {
+                if !self.charges.is_empty() {
+                    let at = self.random.below(self.charges.len() as u64) as usize;
+                    drop(self.charges.swap_remove(at));
+                }
+            }
+            48..68 => self.accounts[leaf].add(group, &mut self.random),
+            68..70 => {
+                let max = [UNLIMITED, 1 << 20, 1 << 14][self.random.below(3) as usize];
+                group.set_max(max).unwrap();
+            }
+            70..72 => {
+                let freed = std::mem::take(&mut *self.house.mailbox.lock().unwrap());
+                drop(freed);
+            }
+            72..88 => self.use_a_tenant(),
+            88..94 => self.tenant_comes(step),
+            94..99 => self.tenant_goes(),
+            _ => drop(self.house.leaves[leaf].drain()),
+        }
+    }
+
+    fn use_a_tenant(&mut self) {
+        if self.tenants.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.tenants.len() as u64) as usize;
+        let tenant = &mut self.tenants[at];
+        tenant.account.add(&tenant.group, &mut self.random);
+        tenant.charges.extend(tenant.account.try_charge(&tenant.group, &mut self.random));
+        tenant.charges.truncate(6);
+    }
+
+    fn tenant_comes(&mut self, step: usize) {
+        if self.tenants.len() < TENANTS {
+            let name = format!("{}-{step}-{}", self.number, self.random.below(u64::MAX));
+            let group = self.house.parent.create(&name).unwrap();
+            self.tenants.push(Tenant { group, account: Account::default(), charges: Vec::new() });
+            self.use_a_tenant();
+        }
+    }
+
+    /// Its sums are whole whatever moves; its charges are freed later, by others.
+    fn tenant_goes(&mut self) {
+        if self.tenants.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.tenants.len() as u64) as usize;
+        let mut tenant = self.tenants.swap_remove(at);
+        tenant.account.check_sums(&tenant.group);
+        tenant.group.remove().unwrap();
+        assert!(tenant.group.try_charge(1).is_err());
+        tenant.account.check_sums(&tenant.group);
+        self.house.mailbox.lock().unwrap().append(&mut tenant.charges);
+    }
+
+    /// Says what it has, and what its tenants are to show.
+    fn rest(&mut self) {
+        for (leaf, charge) in &self.charges {
+            self.accounts[*leaf].held_bytes += charge.bytes();
+        }
+        for (all, mine) in self.house.accounts.lock().unwrap().iter_mut().zip(&mut self.accounts) {
+            all.merge(std::mem::take(mine));
+        }
+        self.house.rest.wait();
+        for tenant in &self.tenants {
+            tenant.account.check_sums(&tenant.group);
+            tenant.group.drain();
+            assert_eq!(tenant.group.usage(), tenant.charges.iter().map(Charge::bytes).sum::<u64>());
+        }
+        self.house.rest.wait();
+    }
+}
+
+/// Ends the process when a thread panics: the others would wait for it at the barrier for ever.
+struct EndOnPanic;
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::exit(101);
+        }
+    }
+}
+
+/// Checks the leaves when all workers are at rest. Maintenance goes on.
+fn check(house: &House, totals: &mut [Account; LEAVES]) {
+    for (total, news) in totals.iter_mut().zip(std::mem::take(&mut *house.accounts.lock().unwrap())) {
+        total.held_bytes = 0;
+        total.merge(news);
+    }
+    house.mailbox.lock().unwrap().clear();
+    // Charges that came late to a record that had moved are counted when it is used again.
+    house.hierarchy.maintain(Maintenance::new().expedited());
+    for (leaf, total) in house.leaves.iter().zip(totals) {
+        total.check_sums(leaf);
+        leaf.drain();
+        assert_eq!(leaf.usage(), total.held_bytes, "{leaf:?}");
+        let stock = leaf.stock();
+        assert_eq!(stock.hits + stock.misses, total.charges, "{leaf:?} {stock:?}");
+    }
+}
+
+fn maintain(house: &House) -> Maintained {
+    let _end = EndOnPanic;
+    let mut all = Maintained::default();
+    while !house.done.load(Ordering::Acquire) {
+        let done = house.hierarchy.maintain(Maintenance::new().all().expedited());
+        all.moved_groups += done.moved_groups;
+        all.demoted_groups += done.demoted_groups;
+        all.depopulated_bytes += done.depopulated_bytes;
+        std::thread::yield_now();
+    }
+    all
+}
+
+fn house(config: Config) -> House {
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    let leaves = (0..LEAVES).map(|n| parent.create(&format!("leaf{n}")).unwrap()).collect();
+    House {
+        hierarchy,
+        parent,
+        leaves,
+        accounts: Mutex::default(),
+        mailbox: Mutex::default(),
+        rest: Barrier::new(WORKERS + 1),
+        done: AtomicBool::new(false),
+    }
+}
+
+fn storm(slots: usize, demote_after: Option<Duration>) {
+    let config = Config::with_slots(SlotSource::virtual_slots(slots).unwrap())
+        .counters(COUNTERS as u32)
+        .stock_budget_bytes(1 << 20)
+        .float(0, Duration::ZERO)
+        .demote_after(demote_after);
+    let house = house(config);
+    let maintained = std::thread::scope(|scope| {
+        let _end = EndOnPanic;
+        let maintainer = scope.spawn(|| maintain(&house));
+        for number in 0..WORKERS {
+            let house = &house;
+            scope.spawn(move || {
+                let _end = EndOnPanic;
+                let random = Random(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
+                let (accounts, charges, tenants) = (Default::default(), Vec::new(), Vec::new());
+                let mut worker = Worker { house, random, slots, number, accounts, charges, tenants };
+                for round in 0..ROUNDS {
+                    let _pin = pin_virtual((number + round * WORKERS) % slots);
+                    (0..STEPS).for_each(|step| worker.step(round * STEPS + step));
+                    worker.rest();
+                }
+            });
+        }
+        let mut totals = [Account::default(); LEAVES];
+        for _ in 0..ROUNDS {
+            house.rest.wait();
+            check(&house, &mut totals);
+            house.rest.wait();
+        }
+        house.done.store(true, Ordering::Release);
+        maintainer.join().unwrap()
+    });
+    assert!(maintained.depopulated_bytes > 0, "{maintained:?}");
+    if demote_after.is_some() {
+        assert!(maintained.demoted_groups > 0, "{maintained:?}");
+    } else {
+        assert!(maintained.moved_groups > 0, "{maintained:?}");
+    }
+    // The workers' charges went with them; their tenants are still there.
+    house.parent.drain();
+    for group in house.hierarchy.groups() {
+        assert_eq!((group.usage(), group.stock().prepaid_bytes), (0, 0), "{group:?}");
+    }
+    for child in house.parent.children() {
+        child.remove().unwrap();
+    }
+    house.parent.remove().unwrap();
+    assert!(house.hierarchy.dying().is_empty());
+    while house.hierarchy.maintain(Maintenance::new().all().expedited()).more {}
+    assert!(house.hierarchy.stock_reserved_bytes().iter().all(|&bytes| bytes == 0));
+    assert_eq!(house.hierarchy.percpu().limbo_bytes, 0);
+}
+
+#[test]
+fn moves_lose_nothing_on_2_slots() {
+    storm(2, None);
+}
+
+#[test]
+fn moves_lose_nothing_on_8_slots() {
+    storm(8, None);
+}
+
+#[test]
+fn moves_lose_nothing_on_128_slots() {
+    storm(128, None);
+}
+
+#[test]
+fn moves_lose_nothing_on_512_slots() {
+    storm(512, None);
+}
+
+#[test]
+fn demotions_lose_nothing_on_2_slots() {
+    storm(2, Some(Duration::ZERO));
+}
+
+#[test]
+fn demotions_lose_nothing_on_8_slots() {
+    storm(8, Some(Duration::ZERO));
+}
+
+#[test]
+fn demotions_lose_nothing_on_128_slots() {
+    storm(128, Some(Duration::ZERO));
+}
+
+#[test]
+fn demotions_lose_nothing_on_512_slots() {
+    storm(512, Some(Duration::ZERO));
+}
+
+#[test]
+fn counts_and_charges_of_one_group_that_comes_and_goes_all_the_time_are_whole() {
+    const ADDITIONS: u64 = if cfg!(memgroup_yields) { 20 } else { 100 } * STEPS as u64;
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).counters(1);
+    let house = house(config.demote_after(Some(Duration::ZERO)));
+    let leaf = &house.leaves[0];
+    let maintained = std::thread::scope(|scope| {
+        let maintainer = scope.spawn(|| maintain(&house));
+        let adders: Vec<_> = (0..WORKERS)
+            .map(|number| {
+                scope.spawn(move || {
+                    let _end = EndOnPanic;
+                    let _pin = pin_virtual(number);
+                    for _ in 0..ADDITIONS {
+                        leaf.add(0, 1);
+                        drop(leaf.try_charge(100).unwrap());
+                    }
+                })
+            })
+            .collect();
+        adders.into_iter().for_each(|adder| adder.join().unwrap());
+        house.done.store(true, Ordering::Release);
+        maintainer.join().unwrap()
+    });
+    assert!(maintained.demoted_groups > 0, "{maintained:?}");
+    assert_eq!(leaf.sum(0), (WORKERS as u64 * ADDITIONS) as i64);
+    house.hierarchy.maintain(Maintenance::new().expedited());
+    let stock = leaf.stock();
+    assert_eq!(stock.hits + stock.misses, WORKERS as u64 * ADDITIONS, "{stock:?}");
+    house.parent.drain();
+    assert_eq!(leaf.usage(), 0);
+}
