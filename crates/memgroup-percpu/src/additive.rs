@@ -16,6 +16,8 @@ use crate::mutation::{Mutation, active};
 
 #[cfg(all(test, memgroup_loom))]
 mod loom;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
 
 const TOMBSTONE: i64 = i64::MIN / 2;
 const LIVE_ABOVE: i64 = i64::MIN / 4;

@@ -32,6 +32,8 @@ use crate::source::SlotSource;
 
 #[cfg(all(test, memgroup_loom))]
 mod loom;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
 
 const CHUNK: usize = if cfg!(memgroup_loom) { 2 } else { 256 };
 const CHUNKS: usize = if cfg!(memgroup_loom) { 1 } else { 1 << 14 };

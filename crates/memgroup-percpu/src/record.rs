@@ -42,6 +42,8 @@ mod base;
 mod base;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
 
 #[cfg(memgroup_loom)]
 fn prefetch_write(_: *const u8) {}
