@@ -139,6 +139,7 @@ impl Counters {
         Ok(Box::leak(Box::new(Counters { source, records, chunks, places })))
     }
 
+    #[inline(always)]
     fn entry(&'static self, index: u32) -> Option<&'static Entry> {
         self.chunks.get(index as usize / CHUNK)?.get()?.get(index as usize % CHUNK)
     }
@@ -202,6 +203,20 @@ impl Counters {
     /// If what was added on this slot is out of range: not above -2<sup>61</sup>, or 2<sup>63</sup> and more.
     #[inline]
     pub fn add(&'static self, id: CounterId, counter: usize, delta: i64) -> Result<(), NoCounter> {
+        if self.try_add(id, counter, delta) { Ok(()) } else { self.add_by_turns(id, counter, delta) }
+    }
+
+    /// The addition, if it can be made without a call. If not, nothing was added.
+    #[inline(always)]
+    fn try_add(&'static self, id: CounterId, counter: usize, delta: i64) -> bool {
+        let Some(entry) = self.entry(id.index) else { return false };
+        let Some((_, word)) = entry.record.glance(&self.source, counter) else { return false };
+        // ORDERING: Acquire; after the record, as in `add_by_turns`.
+        entry.generation.load(Ordering::Acquire) == id.generation && additive::add(&word, delta)
+    }
+
+    #[inline(never)]
+    fn add_by_turns(&'static self, id: CounterId, counter: usize, delta: i64) -> Result<(), NoCounter> {
         let entry = self.find(id, counter)?;
         let slot = self.source.current();
         loop {

@@ -130,10 +130,10 @@ impl Lives {
     }
 }
 
-fn additions_are_conserved(slots: usize) {
+fn additions_are_conserved(source: SlotSource) {
+    let slots = source.slots();
     let seed = std::env::var("MEMGROUP_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(17);
-    println!("seed {seed}, {slots} slots");
-    let source = SlotSource::virtual_slots(slots).expect("some slots");
+    println!("seed {seed}, {slots} slots by {}", source.name());
     let config = ArenaConfig::new(slots).page(PageSize::of_system()).float_bytes(0);
     let table = Counters::with_config(source, COUNTERS, config).expect("the setting is right");
     let first: Vec<_> = (0..SETS).map(|_| Life::begin(table)).collect();
@@ -181,22 +181,32 @@ fn additions_are_conserved(slots: usize) {
     assert_eq!((stats.live_bytes, stats.leaving_bytes, stats.empty_bytes), (0, 0, 0), "{stats:?}");
 }
 
+fn virtual_slots(slots: usize) -> SlotSource {
+    SlotSource::virtual_slots(slots).expect("some slots")
+}
+
+/// Here the quick way is taken, where the slot is known without a call.
+#[test]
+fn additions_on_the_machines_slots_are_conserved_while_sets_move_come_and_go() {
+    additions_are_conserved(SlotSource::detect());
+}
+
 #[test]
 fn additions_on_2_slots_are_conserved_while_sets_move_come_and_go() {
-    additions_are_conserved(2);
+    additions_are_conserved(virtual_slots(2));
 }
 
 #[test]
 fn additions_on_8_slots_are_conserved_while_sets_move_come_and_go() {
-    additions_are_conserved(8);
+    additions_are_conserved(virtual_slots(8));
 }
 
 #[test]
 fn additions_on_128_slots_are_conserved_while_sets_move_come_and_go() {
-    additions_are_conserved(128);
+    additions_are_conserved(virtual_slots(128));
 }
 
 #[test]
 fn additions_on_512_slots_are_conserved_while_sets_move_come_and_go() {
-    additions_are_conserved(512);
+    additions_are_conserved(virtual_slots(512));
 }
