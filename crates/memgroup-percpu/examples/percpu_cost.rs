@@ -1,4 +1,5 @@
-//! What per-slot memory costs: an object made and dropped among 11,000 others, a copy looked up, and pages given back.
+//! What per-slot memory costs: an object made and dropped among 11,000 others, an addition to a slot's copy and to a counter whose
+//! memory may move, and pages given back.
 //!
 //! ```text
 //! cargo run --release -p memgroup-percpu --example percpu_cost
@@ -15,7 +16,7 @@ mod measured {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Instant;
 
-    use memgroup_percpu::{Arena, ArenaConfig, PerCpu};
+    use memgroup_percpu::{Arena, ArenaConfig, Counters, PerCpu, SlotSource};
 
     /// As large as the per-CPU records of one kernel group: 2,704 bytes.
     type Record = [AtomicU64; 338];
@@ -53,18 +54,45 @@ mod measured {
         median(samples.collect())
     }
 
-    /// Nanoseconds to add to the copy of a slot.
-    fn add(slots: usize) -> f64 {
-        const ADDS: usize = 1_000_000;
-        let object: PerCpu<AtomicU64> = object(arena(slots));
-        let samples = (0..ROUNDS).map(|_| {
-            let start = Instant::now();
-            for turn in 0..ADDS {
-                black_box(&object).get(black_box(turn % slots)).fetch_add(1, Ordering::Relaxed);
-            }
-            start.elapsed().as_nanos() as f64 / ADDS as f64
-        });
-        median(samples.collect())
+    /// Nanoseconds of one turn of `add`, out of many.
+    fn a_turn(mut add: impl FnMut(usize)) -> f64 {
+        const TURNS: usize = 1_000_000;
+        let start = Instant::now();
+        (0..TURNS).for_each(&mut add);
+        start.elapsed().as_nanos() as f64 / TURNS as f64
+    }
+
+    /// Prints what an addition costs, each way beside a bare one. The ways take turns, so that all see the same machine.
+    fn additions() {
+        const SETS: usize = 64;
+        let source = SlotSource::detect();
+        let bare = AtomicU64::new(0);
+        let copies: PerCpu<AtomicU64> = object(arena(source.slots()));
+        let table = Counters::new(source, 4).expect("four counters fit a block");
+        let sets: Vec<_> = (0..SETS).map(|_| table.create().expect("the system has memory")).collect();
+        let add = |set| table.add(set, 1, 1).expect("the set is there");
+        let mut samples: [Vec<f64>; 4] = Default::default();
+        for _ in 0..ROUNDS {
+            samples[0].push(a_turn(|_| _ = bare.fetch_add(1, Ordering::AcqRel)));
+            samples[1].push(a_turn(|_| _ = copies.get(source.current()).fetch_add(1, Ordering::AcqRel)));
+            samples[2].push(a_turn(|_| add(sets[0])));
+            samples[3].push(a_turn(|turn| add(sets[turn % SETS])));
+        }
+        let added = bare.load(Ordering::Relaxed)
+            + copies.admitted().map(|(_, copy)| copy.load(Ordering::Relaxed)).sum::<u64>();
+        assert_eq!(added, 2 * ROUNDS as u64 * 1_000_000, "each addition is counted");
+        let total: i64 = sets.iter().map(|&set| table.sum(set, 1).expect("the set is there")).sum();
+        assert_eq!(total, 2 * ROUNDS as i64 * 1_000_000, "each addition is counted");
+        let [bare, copy, counter, counters] = samples.map(median);
+        println!(
+            "one addition by one thread, {} of {} slots; median of {ROUNDS}, in turns",
+            source.name(),
+            source.slots()
+        );
+        println!("  to a word                              {bare:6.2} ns");
+        println!("  to this slot's copy of a PerCpu        {copy:6.2} ns   {:+.2}", copy - bare);
+        println!("  to a counter of one set, by its id     {counter:6.2} ns   {:+.2}", counter - bare);
+        println!("  to a counter of {SETS} sets, in turns      {counters:6.2} ns   {:+.2}", counters - bare);
     }
 
     /// Microseconds a page to give back what ten of eleven records leave, and how many pages a call took.
@@ -99,7 +127,7 @@ mod measured {
         println!("    8 bytes, 2 slots    {:8.0} ns", pair::<AtomicU64>(2));
         println!("  384 bytes, 2 slots    {:8.0} ns", pair::<[AtomicU64; 48]>(2));
         println!(" 2704 bytes, 2 slots    {:8.0} ns", pair::<Record>(2));
-        println!("one add to the copy of a slot, 2 slots  {:.2} ns", add(2));
+        additions();
         let (us, pages) = depopulate();
         println!(
             "depopulate, 10 of 11 records of 2704 bytes gone: {us:.2} us a page, {pages:.1} pages a call"

@@ -193,6 +193,7 @@ impl Arena {
     }
 
     /// The stride of blocks of this shape.
+    #[cfg(not(memgroup_loom))]
     #[inline]
     pub(crate) fn stride_of(&self, shape: Shape) -> usize {
         self.geometries[shape.kind() as usize].stride

@@ -25,6 +25,7 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// The shape of a `T`. A `T` that fits no unit does not compile.
+    #[cfg(not(memgroup_loom))]
     pub(crate) const fn of<T>() -> Self {
         const {
             assert!(size_of::<T>() > 0, "a per-slot object has at least one byte");

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use crate::arena::ArenaConfig;
 use crate::block::{Block, GRANULE_BYTES, LEAVING, NO_OWNER, Shape, Wait};
 use crate::chunk::{Chunk, State};
-use crate::depopulate::{Fault, active};
 use crate::lists::Lists;
+use crate::mutation::{Mutation, active};
 use crate::page::{Geometry, Kind};
 
 /// Lists by longest free run, eight to an octave: 0..8, then by the three bits behind the first.
@@ -214,6 +214,7 @@ impl Chunks {
     }
 
     /// The block of `count` granules at `address`.
+    #[cfg(not(memgroup_loom))]
     pub(crate) fn block_at(&self, address: usize, count: u32) -> Block {
         let Some((&base, &id)) = self.by_address.range(..=address).next_back() else {
             unreachable!("a block at {address:#x} is looked up, and every chunk lies above")
@@ -361,7 +362,8 @@ impl Chunks {
     /// A chunk in which nothing is left is open, whatever it was held for; the second one of its kind goes (I3, I4).
     pub(crate) fn retire_if_vacant(&mut self, id: u32) -> Option<Box<Chunk>> {
         let chunk = self.chunk(id);
-        let in_flight = chunk.state == (State::Isolated { in_flight: true }) && !active(Fault::Unmapped);
+        let in_flight = chunk.state == (State::Isolated { in_flight: true })
+            && !active(Mutation::ChunkInFlightIsUnmapped);
         if !chunk.is_vacant() || in_flight {
             return None;
         }

@@ -5,9 +5,13 @@
 //! ```
 //!
 //! - I1. An entry's generation is odd while somebody has its id, and grows by one when it is created and when it is removed.
-//! - I2. Records are linked and unlinked under the table's lock, and so are sums taken.
-//! - E1. remove → add: the generation is changed before the record is unlinked, and looked at after the record: who found the
-//!   record of another owner sees that the generation is no longer its own. Loom: `loom_an_addition_never_reaches_another_owner`.
+//! - I2. Records are linked and unlinked under the table's lock, their words are buried and credited under it, and so are sums taken:
+//!   who holds it finds no value on its way, and no dead word in a record that is linked.
+//! - I3. A place whose generations are used up is never free again, so no two sets have the same id.
+//! - E1. remove → add: the generation is changed before the place's next record is linked, and looked at after the record: who found
+//!   the record of another owner sees that the generation is no longer its own. Loom: `loom_an_addition_never_reaches_another_owner`.
+//! - E2. move → add: a word is buried after its successor is linked, so who finds it dead finds the successor (`additive`).
+//!   Loom: `loom_a_sum_neither_misses_nor_doubles_what_is_moved`.
 
 use core::fmt;
 use std::sync::OnceLock;
@@ -15,17 +19,26 @@ use std::sync::OnceLock;
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 use memgroup_sync::grace::{self, Form};
+use memgroup_sync::interleave;
 
 use crate::additive;
 use crate::arena::{ArenaConfig, ArenaStats};
 use crate::block::Wait;
-use crate::out_of_memory::{ArenaError, OutOfMemory};
+use crate::mutation::{Mutation, active};
+use crate::out_of_memory::{ArenaError, Lack, OutOfMemory};
 use crate::record::Record;
-use crate::records::{Records, Unlinked};
+use crate::records::{Fresh, Records, Unlinked};
 use crate::source::SlotSource;
+
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
 
 const CHUNK: usize = if cfg!(memgroup_loom) { 2 } else { 256 };
 const CHUNKS: usize = if cfg!(memgroup_loom) { 1 } else { 1 << 14 };
+/// The most sets of one table.
+const SETS_MAX: usize = CHUNK * CHUNKS;
 
 /// A table of sets of counters. It lives for the rest of the process; the sets in it come and go, and their memory with them.
 ///
@@ -103,13 +116,15 @@ pub struct CountersMaintained {
 impl Counters {
     /// A table of sets of `counters` counters each, on the slots of `source`.
     ///
+    /// The table itself takes 0.4 MB, and 64 bytes more for each set.
+    ///
     /// # Errors
     /// `counters` is 0, or more than a unit holds.
     pub fn new(source: SlotSource, counters: usize) -> Result<&'static Counters, ArenaError> {
         Self::with_config(source, counters, ArenaConfig::new(source.slots()))
     }
 
-    /// The same with a page size and thresholds of the caller's.
+    /// The same with a page size and thresholds of the caller's; the number of slots is that of `source`, whatever `config` says.
     ///
     /// # Errors
     /// As [`new`](Self::new), and for a setting out of its range.
@@ -118,12 +133,13 @@ impl Counters {
         counters: usize,
         config: ArenaConfig,
     ) -> Result<&'static Counters, ArenaError> {
-        let records = Records::new(config, counters)?;
+        let records = Records::new(ArenaConfig { slots: source.slots(), ..config }, counters)?;
         let chunks = (0..CHUNKS).map(|_| OnceLock::new()).collect();
         let places = Mutex::new(Places { made: 0, free: Vec::new() });
         Ok(Box::leak(Box::new(Counters { source, records, chunks, places })))
     }
 
+    #[inline(always)]
     fn entry(&'static self, index: u32) -> Option<&'static Entry> {
         self.chunks.get(index as usize / CHUNK)?.get()?.get(index as usize % CHUNK)
     }
@@ -139,16 +155,13 @@ impl Counters {
     /// A new set, all zero.
     ///
     /// # Errors
-    /// The system refuses memory.
-    ///
-    /// # Panics
-    /// If four million sets are there.
+    /// The system refuses memory, or four million sets are there.
     pub fn create(&'static self) -> Result<CounterId, OutOfMemory> {
         let mut places = self.places.lock();
         let index = match places.free.last() {
             Some(&index) => index,
-            None if (places.made as usize) < CHUNK * CHUNKS => places.made,
-            None => panic!("a table of counters holds {} sets, and all are in use", CHUNK * CHUNKS),
+            None if (places.made as usize) < SETS_MAX => places.made,
+            None => return Err(self.full()),
         };
         let entry = self.make_entry(index);
         let fresh = self.records.allocate(index, Wait::May)?;
@@ -160,6 +173,12 @@ impl Counters {
         // ORDERING: AcqRel; as an RMW it follows the link: who finds the new generation finds the new record.
         let generation = entry.generation.fetch_add(1, Ordering::AcqRel) + 1;
         Ok(CounterId { index, generation })
+    }
+
+    #[cold]
+    fn full(&self) -> OutOfMemory {
+        let (bytes, slots) = (self.records.record_bytes(), self.source.slots());
+        OutOfMemory { lack: Lack::Place(SETS_MAX), bytes, slots }
     }
 
     fn gone(&self, id: CounterId) -> NoCounter {
@@ -179,26 +198,63 @@ impl Counters {
     ///
     /// # Errors
     /// The set was removed, or has no such counter; nothing is added.
+    ///
+    /// # Panics
+    /// If what was added on this slot is out of range: not above -2<sup>61</sup>, or 2<sup>63</sup> and more.
     #[inline]
     pub fn add(&'static self, id: CounterId, counter: usize, delta: i64) -> Result<(), NoCounter> {
+        if self.try_add(id, counter, delta) { Ok(()) } else { self.add_by_turns(id, counter, delta) }
+    }
+
+    /// The addition, if it can be made without a call. If not, nothing was added.
+    #[inline(always)]
+    fn try_add(&'static self, id: CounterId, counter: usize, delta: i64) -> bool {
+        let Some(entry) = self.entry(id.index) else { return false };
+        let Some((_, word)) = entry.record.glance(&self.source, counter) else { return false };
+        // ORDERING: Acquire; after the record, as in `add_by_turns`.
+        entry.generation.load(Ordering::Acquire) == id.generation && additive::add(&word, delta)
+    }
+
+    #[inline(never)]
+    fn add_by_turns(&'static self, id: CounterId, counter: usize, delta: i64) -> Result<(), NoCounter> {
         let entry = self.find(id, counter)?;
         let slot = self.source.current();
         loop {
+            if active(Mutation::GenerationBeforeRecord) {
+                self.check(entry, id)?;
+            }
             let word = entry.record.access(slot, counter);
+            interleave::point();
             // ORDERING: Acquire; after the record, so that another owner's record is not taken for ours (E1).
-            if entry.generation.load(Ordering::Acquire) != id.generation {
+            let generation = entry.generation.load(Ordering::Acquire);
+            if generation != id.generation && !active(Mutation::GenerationBeforeRecord) {
                 return Err(self.gone(id));
             }
-            match word {
-                Some(word) if additive::add(&word, delta) => return Ok(()),
-                // It has moved since we looked, or is being removed.
-                Some(_) => core::hint::spin_loop(),
+            interleave::point();
+            match word.map(|word| additive::add(&word, delta)) {
+                Some(true) => return Ok(()),
+                Some(false) => self.outlast(entry, id, counter, slot),
                 None => self.admit(slot),
             }
         }
     }
 
+    /// Waits until the move or removal that buried a word is over.
+    ///
+    /// # Panics
+    /// If nobody buried it.
     #[cold]
+    #[inline(never)]
+    fn outlast(&'static self, entry: &Entry, id: CounterId, counter: usize, slot: usize) {
+        let _places = self.places.lock();
+        let section = grace::enter();
+        let dead = entry.record.word(&section, slot, counter).is_some_and(additive::is_dead);
+        let index = id.index;
+        assert!(!dead, "counter {counter} of counter set {index} is out of range on slot {slot}");
+    }
+
+    #[cold]
+    #[inline(never)]
     fn admit(&'static self, slot: usize) {
         let _places = self.places.lock();
         self.records.admit(slot, |_| ());
@@ -210,7 +266,7 @@ impl Counters {
     /// As [`add`](Self::add).
     pub fn sum(&'static self, id: CounterId, counter: usize) -> Result<i64, NoCounter> {
         let entry = self.find(id, counter)?;
-        let _places = self.places.lock();
+        let _places = (!active(Mutation::SumIgnoresMoves)).then(|| self.places.lock());
         self.check(entry, id)?;
         let section = grace::enter();
         let words = self.records.admitted().filter_map(|slot| entry.record.word(&section, slot, counter));
@@ -229,9 +285,17 @@ impl Counters {
     pub fn remove(&'static self, id: CounterId) -> Result<Vec<i64>, NoCounter> {
         let entry = self.find(id, 0)?;
         let mut places = self.places.lock();
-        self.check(entry, id)?;
-        // ORDERING: AcqRel; before the unlinking (E1).
-        entry.generation.fetch_add(1, Ordering::AcqRel);
+        let next = id.generation.wrapping_add(1);
+        if active(Mutation::GenerationAfterNextRecord) {
+            self.check(entry, id)?;
+        } else {
+            // ORDERING: AcqRel; before the unlinking, so that an addition that finds no record knows why, and before the next
+            // record of the place is linked (E1). Relaxed on failure, which concludes nothing.
+            let changed =
+                entry.generation.compare_exchange(id.generation, next, Ordering::AcqRel, Ordering::Relaxed);
+            changed.map_err(|_| self.gone(id))?;
+        }
+        interleave::point();
         let mut sums = vec![0; self.records.words()];
         if let Some(old) = entry.record.unlink() {
             for (counter, sum) in sums.iter_mut().enumerate() {
@@ -239,7 +303,9 @@ impl Counters {
             }
             self.records.retire(old, 0);
         }
-        places.free.push(id.index);
+        if next != 0 {
+            places.free.push(id.index);
+        }
         Ok(sums)
     }
 
@@ -251,28 +317,18 @@ impl Counters {
 
     /// Gives memory back: moves at most `moves` sets out of sparse pages, waits for a grace period, and returns what is empty to
     /// the system. Additions go on meanwhile; a sum, a creation or a removal waits for a few moves at the most.
+    ///
+    /// Without it the memory of sets that were removed is not used again.
+    ///
+    /// # Panics
+    /// In a read section of the calling thread, for whose end it would wait for ever. The table is as it was.
     pub fn maintain(&'static self, moves: usize, form: Form) -> CountersMaintained {
         let mut done = CountersMaintained::default();
         self.settle(form);
-        while done.moved < moves {
-            let _places = self.places.lock();
-            let Some(relocation) = self.records.next_move() else { break };
-            let Some(entry) = self.entry(relocation.owner()) else { break };
-            if let Some(old) = entry.record.link(relocation.into_target()) {
-                let section = grace::enter();
-                for counter in 0..self.records.words() {
-                    for (slot, value) in self.bury(&old, counter) {
-                        let kept = value == 0
-                            || entry
-                                .record
-                                .word(&section, slot, counter)
-                                .is_some_and(|word| additive::add(word, value));
-                        assert!(kept, "a moved count of {value} has a place to go");
-                    }
-                }
-                self.records.retire(old, 0);
-            }
-            done.moved += 1;
+        while done.moved < moves
+            && let Some(moved) = self.move_next()
+        {
+            done.moved += usize::from(moved);
         }
         self.settle(form);
         loop {
@@ -282,6 +338,36 @@ impl Counters {
                 return done;
             }
         }
+    }
+
+    /// Handles the next set that should move: whether it did. `None` when nothing is gained by moving on.
+    fn move_next(&'static self) -> Option<bool> {
+        let _places = self.places.lock();
+        let relocation = self.records.next_move()?;
+        let entry = self.entry(relocation.owner()).filter(|entry| relocation.is_of(&entry.record));
+        match entry {
+            Some(entry) => self.relocate(entry, relocation.into_target()),
+            // The set was removed, and its words wait for a grace period: linked to its place, the target would be another's.
+            None => self.records.discard(relocation.into_target()),
+        }
+        Some(entry.is_some())
+    }
+
+    /// Moves a set that is linked, with the table's lock held.
+    fn relocate(&'static self, entry: &Entry, target: Fresh) {
+        let Some(old) = entry.record.link(target) else {
+            unreachable!("a set that moves has a block to move from")
+        };
+        let section = grace::enter();
+        for counter in 0..self.records.words() {
+            for (slot, value) in self.bury(&old, counter) {
+                interleave::point();
+                let target = entry.record.word(&section, slot, counter);
+                let kept = value == 0 || target.is_some_and(|word| additive::add(word, value));
+                assert!(kept, "a moved count of {value} has a place to go");
+            }
+        }
+        self.records.retire(old, 0);
     }
 
     fn settle(&'static self, form: Form) {

@@ -28,6 +28,7 @@ use memgroup_sync::interleave;
 use crate::arena::{Arena, Locked};
 use crate::block::GRANULE_BYTES;
 use crate::chunk::{Chunk, State};
+use crate::mutation::{Mutation, active};
 use crate::os::Region;
 use crate::page::{Geometry, Kind};
 
@@ -188,9 +189,9 @@ impl Arena {
                 state.chunks.pending.remove(id);
                 continue;
             }
-            state
-                .chunks
-                .change(id, |chunk| chunk.state = State::Isolated { in_flight: !active(Fault::Visible) });
+            state.chunks.change(id, |chunk| {
+                chunk.state = State::Isolated { in_flight: !active(Mutation::IsolatedChunkIsVisible) }
+            });
             return Some(batch);
         }
         None
@@ -285,40 +286,14 @@ impl Arena {
     }
 }
 
-/// Deliberate faults that the models must find.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// A chunk can be allocated from while its pages go.
-    Visible,
-    /// A chunk can be unmapped while its pages go.
-    Unmapped,
-}
-
-#[cfg(not(all(test, memgroup_loom)))]
-pub(crate) const fn active(_: Fault) -> bool {
-    false
-}
-
-#[cfg(all(test, memgroup_loom))]
-pub(crate) use loom_models::active;
-
 #[cfg(all(test, memgroup_loom))]
 #[allow(unsafe_code)]
 mod loom_models {
     use super::*;
     use crate::arena::ArenaConfig;
     use crate::block::{NO_OWNER, Shape, Wait};
+    use crate::mutation;
     use memgroup_sync::thread;
-    use std::cell::Cell;
-
-    // All threads of one model run on the OS thread of its test.
-    std::thread_local! {
-        static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
-    }
-
-    pub(crate) fn active(fault: Fault) -> bool {
-        FAULT.get() == Some(fault)
-    }
 
     const SMALL: Shape = Shape::new(8, 8);
 
@@ -371,8 +346,7 @@ mod loom_models {
     #[test]
     #[should_panic(expected = "Causality violation")]
     fn loom_finds_the_word_that_is_given_back_under_its_user() {
-        FAULT.set(Some(Fault::Visible));
-        allocation_against_isolation(Wait::May);
+        mutation::with(Mutation::IsolatedChunkIsVisible, || allocation_against_isolation(Wait::May));
     }
 
     /// The last block of a chunk is freed while pages of that chunk go, and another empty chunk is kept already.
@@ -405,8 +379,7 @@ mod loom_models {
     #[test]
     #[should_panic(expected = "and is not there")]
     fn loom_finds_the_chunk_that_is_unmapped_in_flight() {
-        FAULT.set(Some(Fault::Unmapped));
-        vacated_in_flight();
+        mutation::with(Mutation::ChunkInFlightIsUnmapped, vacated_in_flight);
     }
 
     #[test]

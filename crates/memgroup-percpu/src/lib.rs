@@ -19,6 +19,9 @@ mod error;
 mod evacuate;
 mod hints;
 mod lists;
+#[cfg(all(test, memgroup_loom))]
+mod models;
+mod mutation;
 mod number;
 mod os;
 mod out_of_memory;

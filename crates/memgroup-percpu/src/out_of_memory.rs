@@ -14,9 +14,11 @@ pub(crate) enum Lack {
     Pages,
     /// Room in the chunks there are, for a caller that may not wait.
     Room,
+    /// A place in a table that has this many.
+    Place(usize),
 }
 
-/// There is no memory for a per-slot object. Printed, it completes the phrase "failed to ...".
+/// There is no memory for a per-slot object, or no place to note it. Printed, it completes the phrase "failed to ...".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     pub(crate) lack: Lack,
@@ -37,6 +39,11 @@ impl fmt::Display for OutOfMemory {
                 f,
                 "back a per-slot object with {bytes} bytes on each of up to {slots} slots: the system refused the \
                  pages; free memory, or use a smaller page size"
+            ),
+            Lack::Place(places) => write!(
+                f,
+                "make another set of counters: the table has {places} places, and each is taken; remove sets, or make \
+                 another table"
             ),
             Lack::Room => write!(
                 f,

@@ -29,6 +29,7 @@ use memgroup_sync::grace::{self, BriefSection, Section};
 
 use self::base::Base;
 use crate::block::Block;
+use crate::mutation::{Mutation, active};
 #[cfg(not(memgroup_loom))]
 use crate::raw::prefetch_write;
 use crate::records::{Fresh, Records, Unlinked};
@@ -39,9 +40,16 @@ mod base;
 #[cfg(memgroup_loom)]
 #[path = "record/model.rs"]
 mod base;
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
 
 #[cfg(memgroup_loom)]
 fn prefetch_write(_: *const u8) {}
+
+/// Stands for the place of a block where there is none.
+const NO_BLOCK: u64 = u64::MAX;
 
 /// The handle of one record: where its words are now, if it has any.
 ///
@@ -54,7 +62,7 @@ pub struct Record {
     slots: u32,
     stride: u32,
     words: u32,
-    /// The rest of what says which block it is; the owner's.
+    /// Where in the arena its block begins, or [`NO_BLOCK`]; the owner's.
     at: AtomicU64,
     records: &'static Records,
     /// Somebody links or unlinks.
@@ -70,7 +78,7 @@ impl Record {
             stride: records.arena().stride_bytes() as u32,
             base: AtomicUsize::new(0),
             words: records.words() as u32,
-            at: AtomicU64::new(0),
+            at: AtomicU64::new(NO_BLOCK),
             records,
             busy: AtomicBool::new(false),
         }
@@ -106,8 +114,8 @@ impl Record {
     ///
     /// # Safety
     ///
-    /// `index` is below `words`, and the caller is in a section in which `is_open` found the slot open (or, where nobody else
-    /// links or unlinks, the record linked and the slot admitted by the arena); the section lasts for as long as the word is used.
+    /// `index` is below `words`, and the caller is in a section in which `is_open` found the slot open, or the doors of a record that
+    /// has memory with an Acquire, for a slot that the arena admitted; the section lasts for as long as the word is used.
     #[inline(always)]
     unsafe fn find<'s>(&self, slot: usize, index: usize) -> &'s AtomicU64 {
         // ORDERING: Acquire; pairs with the Release in `link` (E1). Weaker, words could be found without the zeroes or
@@ -193,12 +201,16 @@ impl Record {
         done
     }
 
-    /// The block it has; for its owner.
-    fn linked(&self) -> Option<Unlinked> {
-        // ORDERING: Relaxed, twice; the owner's, who takes turns with others by a lock of its own.
-        let (base, at) = (self.base.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
+    /// The block with this `base`, which begins at `at`; `None` if that says that there is none.
+    fn block(&self, base: usize, at: u64) -> Option<Unlinked> {
         let block = || Base::block(base, (at >> 32) as u32, at as u32, self.words);
-        self.is_linked().then(|| Unlinked::new(block(), self.records))
+        (at != NO_BLOCK).then(|| Unlinked::new(block(), self.records))
+    }
+
+    /// Whether this is its block; for its owner.
+    pub(crate) fn has(&self, block: Block) -> bool {
+        // ORDERING: Relaxed; the owner's, who takes turns with others by a lock of its own.
+        self.at.load(Ordering::Relaxed) == place(block)
     }
 
     /// Gives it a block, and returns the one it had.
@@ -211,12 +223,15 @@ impl Record {
     }
 
     fn link_block(&self, block: Block) -> Option<Unlinked> {
-        let before = self.linked();
-        // ORDERING: Relaxed, as in `linked`.
-        self.at.store(u64::from(block.chunk) << 32 | u64::from(block.start), Ordering::Relaxed);
+        // ORDERING: Relaxed; the owner's, who takes turns with others by `alone`.
+        let at = self.at.load(Ordering::Relaxed);
+        // ORDERING: Relaxed, as above.
+        self.at.store(place(block), Ordering::Relaxed);
+        let order = if active(Mutation::LinkPublishesNothing) { Ordering::Relaxed } else { Ordering::AcqRel };
         // ORDERING: AcqRel; Release pairs with the Acquire in `find` (E1); as an RMW it precedes the RMW that tags the
         // old block when it is retired (`grace`).
-        self.base.swap(Base::of(block), Ordering::AcqRel);
+        let base = self.base.swap(Base::of(block), order);
+        let before = self.block(base, at);
         if before.is_none() {
             // ORDERING: Release; pairs with the Acquire in `is_open`: who finds the doors finds the block.
             self.doors.store(address(self.records.doors()), Ordering::Release);
@@ -230,10 +245,15 @@ impl Record {
     /// As [`link`](Self::link).
     pub fn unlink(&self) -> Option<Unlinked> {
         self.alone(|| {
-            let before = self.linked();
-            // ORDERING: AcqRel; as an RMW it precedes the RMW that tags the block when it is retired.
-            self.doors.swap(address(self.records.shut()), Ordering::AcqRel);
-            before
+            // ORDERING: Relaxed, twice, as in `link_block`.
+            let (base, at) = (self.base.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
+            // ORDERING: Relaxed, as above.
+            self.at.store(NO_BLOCK, Ordering::Relaxed);
+            if !active(Mutation::UnlinkLeavesDoorsOpen) {
+                // ORDERING: AcqRel; as an RMW it precedes the RMW that tags the block when it is retired.
+                self.doors.swap(address(self.records.shut()), Ordering::AcqRel);
+            }
+            self.block(base, at)
         })
     }
 }
@@ -242,20 +262,39 @@ fn address(doors: &[AtomicBool]) -> usize {
     doors.as_ptr().expose_provenance()
 }
 
-/// The copies of a slot that is about to be opened.
-#[derive(Debug)]
-pub struct Early {
-    pub(crate) slot: usize,
+/// Where in the arena a block begins.
+fn place(block: Block) -> u64 {
+    u64::from(block.chunk) << 32 | u64::from(block.start)
 }
 
-impl Early {
-    /// A word of this slot's copy of a record, which nobody else reaches yet.
+/// The copies of a slot that is about to be opened.
+pub struct Early<'r> {
+    pub(crate) slot: usize,
+    pub(crate) records: &'r Records,
+}
+
+impl Early<'_> {
+    /// A word of this slot's copy of a record, which nobody else reaches yet; `None` while the record has no memory, and beyond the
+    /// end.
+    ///
+    /// # Panics
+    /// If it is a record of others than those whose slot is admitted.
     pub fn word<'s>(&self, _section: &'s Section, record: &Record, index: usize) -> Option<&'s AtomicU64> {
-        if index >= record.words as usize || !record.is_linked() {
+        assert!(
+            core::ptr::eq(self.records, record.records),
+            "the record is one of other records: their slot {} is not admitted here",
+            self.slot
+        );
+        let order =
+            if active(Mutation::PrepareSeesDoorsAlone) { Ordering::Relaxed } else { Ordering::Acquire };
+        // ORDERING: Acquire, as in `is_open`: with the doors the block behind them is seen, also where another thread has just
+        // linked it. Weaker, `base` could still be that of no block.
+        let doors = record.doors.load(order);
+        if index >= record.words as usize || doors != address(self.records.doors()) {
             return None;
         }
-        // SAFETY: linked, below `words`, within the section; the arena admitted the slot before it made this, and nobody
-        // links or unlinks meanwhile (`admit`).
+        // SAFETY: linked, below `words`, within the section; the arena that the record's blocks come from admitted the slot
+        // before `admit` made this. If the block is unlinked meanwhile, it stays while the section lasts, as in `find`.
         Some(unsafe { record.find(self.slot, index) })
     }
 }

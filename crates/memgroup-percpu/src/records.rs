@@ -18,8 +18,9 @@ use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use memgroup_sync::grace::Limbo;
 
 use crate::arena::{Arena, ArenaConfig};
-use crate::block::{BLOCK_BYTES_MAX, Block, Shape, Wait};
+use crate::block::{BLOCK_BYTES_MAX, Block, LEAVING, Shape, Wait};
 use crate::evacuate::Move;
+use crate::mutation::{Mutation, active};
 use crate::out_of_memory::{ArenaError, OutOfMemory};
 use crate::record::{Early, Record};
 use crate::slot_set::SlotSet;
@@ -63,7 +64,7 @@ pub struct Relocation {
 pub struct Reclaimed {
     /// Blocks that are free again.
     pub blocks: usize,
-    /// Their bytes, over all admitted slots.
+    /// Their bytes, over the slots that were open when they were retired.
     pub bytes: u64,
 }
 
@@ -127,14 +128,23 @@ impl Records {
     ///
     /// # Panics
     /// If there is no such slot.
-    pub fn admit(&self, slot: usize, prepare: impl FnOnce(&Early)) {
+    pub fn admit(&self, slot: usize, prepare: impl FnOnce(&Early<'_>)) {
         if !self.open.contains(slot) {
             self.arena.admit(slot);
-            prepare(&Early { slot });
-            // ORDERING: Release; pairs with the Acquire in `is_open`: who finds the copies open finds what `prepare` wrote.
-            self.doors[slot].store(true, Ordering::Release);
-            self.open.insert(slot);
+            if active(Mutation::SlotOpensBeforePrepare) {
+                self.open(slot);
+            }
+            prepare(&Early { slot, records: self });
+            self.open(slot);
         }
+    }
+
+    fn open(&self, slot: usize) {
+        let order =
+            if active(Mutation::SlotOpensPublishingNothing) { Ordering::Relaxed } else { Ordering::Release };
+        // ORDERING: Release; pairs with the Acquire in `is_open`: who finds the copies open finds what `prepare` wrote (E1).
+        self.doors[slot].store(true, order);
+        self.open.insert(slot);
     }
 
     /// Whether the copies of `slot` are open.
@@ -157,7 +167,11 @@ impl Records {
     ///
     /// # Errors
     /// The system refuses memory; with [`Wait::Never`] also when nothing is at hand, or the arena is busy.
+    ///
+    /// # Panics
+    /// If `owner` is one of the two largest numbers, which the arena keeps for itself.
     pub fn allocate(&'static self, owner: u32, wait: Wait) -> Result<Fresh, OutOfMemory> {
+        assert!(owner < LEAVING, "records have owners below {LEAVING}, not {owner}");
         let block = self.arena.alloc(self.shape(), owner, wait)?;
         Ok(Fresh { block, records: self })
     }
@@ -183,6 +197,9 @@ impl Records {
     /// Puts an unlinked block aside until a grace period is over. `tag` is handed to [`reclaim`](Self::reclaim) with it.
     pub fn retire(&self, unlinked: Unlinked, tag: u64) {
         self.check(unlinked.records);
+        if active(Mutation::RetiredIsFreeAtOnce) {
+            return self.arena.free(unlinked.block);
+        }
         let bytes = self.bytes_on_all_slots();
         let refused = self.limbo.lock().retire((unlinked.block, tag), bytes);
         assert!(refused.is_ok(), "the limbo of records has no bound of its own");
@@ -196,7 +213,7 @@ impl Records {
         );
     }
 
-    /// Bytes that wait for a grace period, over all admitted slots.
+    /// Bytes that wait for a grace period, over the slots that were open when they were retired.
     pub fn limbo_bytes(&self) -> u64 {
         self.limbo.lock().bytes() as u64
     }
@@ -210,9 +227,11 @@ impl Records {
     /// reach any more, with its tag. Waits for nothing: see [`synchronize`](memgroup_sync::grace::synchronize).
     pub fn reclaim(&'static self, mut last_look: impl FnMut(&Unlinked, u64)) -> Reclaimed {
         let mut done = Vec::new();
-        self.limbo.lock().reclaim(|item| done.push(item));
-        let reclaimed =
-            Reclaimed { blocks: done.len(), bytes: (done.len() * self.bytes_on_all_slots()) as u64 };
+        let mut limbo = self.limbo.lock();
+        let before = limbo.bytes();
+        limbo.reclaim(|item| done.push(item));
+        let reclaimed = Reclaimed { blocks: done.len(), bytes: (before - limbo.bytes()) as u64 };
+        drop(limbo);
         for (block, tag) in done {
             let unlinked = Unlinked { block, records: self };
             last_look(&unlinked, tag);
@@ -272,6 +291,12 @@ impl Relocation {
     /// Whose record it is: the number given to [`Records::allocate`].
     pub fn owner(&self) -> u32 {
         self.inner.owner
+    }
+
+    /// Whether `record` still has the block that is to move away. If not, that one was unlinked, is on its way back to the arena, and
+    /// the target is to be [discarded](Records::discard).
+    pub fn is_of(&self, record: &Record) -> bool {
+        record.has(self.inner.from)
     }
 
     /// The block to link.

@@ -1,4 +1,5 @@
-//! Regions under loom, whose atomics are not bytes: words come into being when they are first asked for.
+//! Regions under loom, whose atomics are not bytes: words come into being when they are first asked for, those of small blocks
+//! when the block is handed out. To loom that is a write, so a word that two threads may ask for first is one of a small block.
 //!
 //! Clearing and discarding are plain writes here (`with_mut`), so a model fails wherever a user's access is not ordered
 //! against them; asking for a word of a block that is free panics.
@@ -20,6 +21,12 @@ pub(crate) fn page_bytes() -> usize {
 struct Word {
     atomic: *mut AtomicU64,
     free: bool,
+}
+
+impl Word {
+    fn new() -> Self {
+        Self { atomic: Box::into_raw(Box::new(AtomicU64::new(0))), free: false }
+    }
 }
 
 // SAFETY: the pointer is a leaked box, so valid for ever; loom's own atomics say what may be done with it when.
@@ -102,6 +109,8 @@ impl core::fmt::Debug for Place {
 impl Place {
     /// What no block holds, so that a use after free shows.
     const POISON: u64 = 0xdead_f7ee_dead_f7ee;
+    /// Blocks of up to this size have their words from the beginning.
+    const SMALL_BYTES: usize = 64;
 
     /// A number that distinguishes it from all other places.
     pub(crate) fn number(self) -> usize {
@@ -115,9 +124,7 @@ impl Place {
     /// None under loom; the signature is the other builds'.
     pub(crate) unsafe fn word(self, offset: usize) -> &'static AtomicU64 {
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        let word = words
-            .entry(self.offset + offset)
-            .or_insert_with(|| Word { atomic: Box::into_raw(Box::new(AtomicU64::new(0))), free: false });
+        let word = words.entry(self.offset + offset).or_insert_with(Word::new);
         let (atomic, free) = (word.atomic, word.free);
         drop(words);
         assert!(!free, "the word at offset {} is used after its block was freed", self.offset + offset);
@@ -145,6 +152,12 @@ impl Place {
     /// The bytes belong to a block again.
     pub(crate) fn permit(self, offset: usize, bytes: usize) {
         let start = self.offset + offset;
+        if bytes <= Self::SMALL_BYTES {
+            let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+            for at in (start..start + bytes).step_by(size_of::<u64>()) {
+                words.entry(at).or_insert_with(Word::new);
+            }
+        }
         self.mark(start..start + bytes, false);
     }
 

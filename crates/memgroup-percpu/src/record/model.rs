@@ -15,6 +15,7 @@ impl Base {
     }
 
     pub(crate) fn block(base: usize, _chunk: u32, _start: u32, _words: u32) -> Block {
+        assert!(base != 0, "the block of a record that never had one is looked for");
         // SAFETY: `base` came from `of`, which leaks what it points to.
         unsafe { *core::ptr::with_exposed_provenance::<Block>(base) }
     }

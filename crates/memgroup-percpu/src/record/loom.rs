@@ -1,0 +1,216 @@
+//! Models of records: every interleaving of a few calls, with up to three preemptions.
+//!
+//! The oracle is that of the arena's memory (`os/model.rs`): a word of a block that is free panics when it is asked for, and the
+//! writes with which the arena takes a block back and clears it must be ordered against every access.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use memgroup_sync::atomic::Ordering;
+use memgroup_sync::grace::{self, Form};
+use memgroup_sync::thread;
+
+use super::Record;
+use crate::arena::ArenaConfig;
+use crate::block::Wait;
+use crate::models::{explore, take_back};
+use crate::mutation::{self, Mutation};
+use crate::records::{Fresh, Records};
+
+const MARK: u64 = 7;
+
+/// Runs `model` with records of one word on one slot, and a record of them that has no memory.
+fn with_record(model: impl FnOnce(&'static Records, &Arc<Record>)) {
+    let records: &'static Records =
+        Box::leak(Box::new(Records::new(ArenaConfig::new(1), 1).expect("one word on one slot is allowed")));
+    model(records, &Arc::new(records.record()));
+    // SAFETY: a box leaked above; the model has joined its threads.
+    unsafe { take_back(records) };
+}
+
+fn fresh(records: &'static Records) -> Fresh {
+    records.allocate(0, Wait::May).expect("loom has memory")
+}
+
+fn access(record: &Arc<Record>) -> thread::JoinHandle<()> {
+    let record = Arc::clone(record);
+    thread::spawn(move || {
+        if let Some(word) = record.access(0, 0) {
+            // ORDERING: Relaxed; that the memory is not used again meanwhile is what is modelled.
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+    })
+}
+
+/// The first block is replaced by another or taken away, and its memory is used again.
+fn memory_is_used_again(moves: bool) {
+    with_record(|records, record| {
+        records.admit(0, |_| ());
+        record.link(fresh(records));
+        let target = moves.then(|| fresh(records));
+        let other = access(record);
+        let old = match target {
+            Some(target) => record.link(target),
+            None => record.unlink(),
+        };
+        records.retire(old.expect("it had a block"), 0);
+        grace::synchronize(Form::Quiet);
+        records.reclaim(|_, _| ());
+        assert_eq!(records.limbo_bytes(), 0, "the grace period is over");
+        let again = fresh(records);
+        other.join().unwrap();
+        let word = records.fresh_word(&again, 0, 0).expect("the slot is open");
+        // ORDERING: Relaxed; at rest, after the join.
+        assert!(word.load(Ordering::Relaxed) == 0, "memory that is used again was changed by an access");
+    });
+}
+
+#[test]
+fn loom_an_access_never_reaches_memory_that_is_used_again() {
+    explore(3, || memory_is_used_again(true));
+    explore(3, || memory_is_used_again(false));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_memory_that_is_used_again_without_a_grace_period_is_caught() {
+    mutation::with(Mutation::RetiredIsFreeAtOnce, || explore(3, || memory_is_used_again(true)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_an_unlinking_that_leaves_the_doors_open_is_caught() {
+    mutation::with(Mutation::UnlinkLeavesDoorsOpen, || explore(3, || memory_is_used_again(false)));
+}
+
+/// The caller's fault: the grace period began before the unlinking.
+#[test]
+#[should_panic(expected = "used after its block was freed")]
+fn loom_a_grace_period_that_began_before_the_unlinking_is_caught() {
+    explore(3, || {
+        with_record(|records, record| {
+            records.admit(0, |_| ());
+            record.link(fresh(records));
+            let other = access(record);
+            grace::synchronize(Form::Quiet);
+            mutation::with(Mutation::RetiredIsFreeAtOnce, || {
+                records.retire(record.unlink().expect("it had a block"), 0);
+            });
+            other.join().unwrap();
+        });
+    });
+}
+
+/// A block is marked before it takes the place of another.
+fn a_marked_block_is_linked() {
+    with_record(|records, record| {
+        records.admit(0, |_| ());
+        record.link(fresh(records));
+        let target = fresh(records);
+        let other = thread::spawn({
+            let record = Arc::clone(record);
+            move || {
+                let section = grace::enter();
+                // ORDERING: Acquire; as an access finds it.
+                let base = record.base.load(Ordering::Acquire);
+                let word = record.word(&section, 0, 0).expect("the slot is open");
+                // ORDERING: Relaxed; what was written before the block was linked is what is looked for.
+                (base, word.load(Ordering::Relaxed))
+            }
+        });
+        let word = records.fresh_word(&target, 0, 0).expect("the slot is open");
+        // ORDERING: Relaxed; linking publishes it.
+        word.store(MARK, Ordering::Relaxed);
+        // ORDERING: Relaxed; the owner's.
+        let before = record.base.load(Ordering::Relaxed);
+        record.link(target);
+        let (base, value) = other.join().unwrap();
+        assert!(base == before || value == MARK, "a block is found without its mark");
+    });
+}
+
+#[test]
+fn loom_who_finds_a_block_finds_what_was_written_into_it() {
+    explore(3, a_marked_block_is_linked);
+}
+
+#[test]
+#[should_panic(expected = "without its mark")]
+fn loom_a_link_that_publishes_nothing_is_caught() {
+    mutation::with(Mutation::LinkPublishesNothing, || explore(3, a_marked_block_is_linked));
+}
+
+/// A slot is admitted, with a mark in each record, while another thread looks whether it is open.
+fn a_slot_is_admitted() {
+    with_record(|records, record| {
+        record.link(fresh(records));
+        let other = thread::spawn({
+            let record = Arc::clone(record);
+            move || {
+                // ORDERING: Relaxed; what was written before the slot was opened is what is looked for.
+                record.access(0, 0).map(|word| word.load(Ordering::Relaxed))
+            }
+        });
+        records.admit(0, |early| {
+            let section = grace::enter();
+            let word = early.word(&section, record, 0).expect("it has memory");
+            // ORDERING: Relaxed; opening the slot publishes it.
+            word.store(MARK, Ordering::Relaxed);
+        });
+        let found = other.join().unwrap();
+        assert!(found.is_none_or(|value| value == MARK), "a slot is open without its mark");
+    });
+}
+
+#[test]
+fn loom_who_finds_a_slot_open_finds_its_marks() {
+    explore(3, a_slot_is_admitted);
+}
+
+#[test]
+#[should_panic(expected = "a slot is open without its mark")]
+fn loom_a_slot_that_opens_before_it_is_prepared_is_caught() {
+    mutation::with(Mutation::SlotOpensBeforePrepare, || explore(3, a_slot_is_admitted));
+}
+
+#[test]
+#[should_panic(expected = "a slot is open without its mark")]
+fn loom_a_slot_that_opens_publishing_nothing_is_caught() {
+    mutation::with(Mutation::SlotOpensPublishingNothing, || explore(3, a_slot_is_admitted));
+}
+
+/// A slot is admitted while the record gets its first block.
+fn a_slot_is_admitted_while_a_block_is_linked() {
+    with_record(|records, record| {
+        let block = fresh(records);
+        let other = thread::spawn({
+            let record = Arc::clone(record);
+            move || {
+                record.link(block);
+            }
+        });
+        records.admit(0, |early| {
+            let section = grace::enter();
+            if let Some(word) = early.word(&section, record, 0) {
+                // ORDERING: Relaxed; that there is a word is what is modelled.
+                word.store(MARK, Ordering::Relaxed);
+            }
+        });
+        other.join().unwrap();
+        assert!(record.is_linked());
+    });
+}
+
+#[test]
+fn loom_who_prepares_a_slot_finds_a_whole_block_or_none() {
+    explore(3, a_slot_is_admitted_while_a_block_is_linked);
+}
+
+#[test]
+#[should_panic(expected = "the block of a record that never had one")]
+fn loom_who_prepares_a_slot_without_seeing_the_block_is_caught() {
+    mutation::with(Mutation::PrepareSeesDoorsAlone, || {
+        explore(3, a_slot_is_admitted_while_a_block_is_linked);
+    });
+}

@@ -1,0 +1,308 @@
+//! Records, as their owner sees them: who may be handed which block, and where memory goes.
+
+use std::sync::mpsc;
+use std::time::Instant;
+
+use memgroup_sync::atomic::Ordering;
+use memgroup_sync::grace::{self, Form};
+
+use super::Record;
+use crate::arena::ArenaConfig;
+use crate::block::{LEAVING, Wait};
+use crate::os::{Call, inject};
+use crate::page::PageSize;
+use crate::records::{Fresh, Records};
+
+/// Records of 337 words on two slots, of which slot 0 is open.
+fn records() -> &'static Records {
+    let config = ArenaConfig::new(2).page(PageSize::of_system()).float_bytes(0);
+    let records: &'static Records = Box::leak(Box::new(Records::new(config, 337).expect("it fits a block")));
+    records.admit(0, |_| ());
+    records
+}
+
+fn fresh(records: &'static Records, owner: u32) -> Fresh {
+    records.allocate(owner, Wait::May).expect("the system has memory")
+}
+
+/// The value of word 3 on slot 0.
+fn value(record: &Record) -> Option<u64> {
+    record.access(0, 3).map(|word| word.load(Ordering::Relaxed))
+}
+
+fn set(record: &Record, value: u64) {
+    record.access(0, 3).expect("it has memory").store(value, Ordering::Relaxed);
+}
+
+#[test]
+fn a_word_is_found_where_there_is_memory_a_slot_that_is_open_and_a_word() {
+    let records = records();
+    let record = records.record();
+    let found = |record: &Record, slot, index| {
+        let section = grace::enter();
+        let word = record.word(&section, slot, index).is_some();
+        assert_eq!(record.access(slot, index).is_some(), word);
+        word
+    };
+    assert!(!record.is_linked() && !found(&record, 0, 0), "without memory");
+    assert!(record.link(fresh(records, 1)).is_none() && record.is_linked());
+    assert!(found(&record, 0, 0) && found(&record, 0, 336));
+    assert!(!found(&record, 0, 337) && !found(&record, 0, usize::MAX), "beyond the end");
+    assert!(!found(&record, 1, 0), "on a slot that is not open");
+    assert!(!found(&record, 2, 0) && !found(&record, usize::MAX, 0), "on a slot that is not there");
+    records.admit(1, |_| ());
+    assert!(found(&record, 1, 0));
+    records.retire(record.unlink().expect("it had memory"), 0);
+    assert!(!record.is_linked() && !found(&record, 0, 0) && record.unlink().is_none());
+}
+
+#[test]
+fn a_glance_finds_what_an_access_finds_or_nothing() {
+    let Ok(source) = crate::SlotSource::cpu_id() else { return };
+    let records: &'static Records =
+        Box::leak(Box::new(Records::new(ArenaConfig::new(source.slots()), 2).expect("it fits a block")));
+    (0..source.slots()).for_each(|slot| records.admit(slot, |_| ()));
+    let record = records.record();
+    assert!(record.glance(&source, 1).is_none(), "without memory");
+    record.link(fresh(records, 1));
+    assert!(record.glance(&source, 2).is_none(), "beyond the end");
+    drop(record.access(0, 0));
+    if let Some((slot, word)) = record.glance(&source, 1) {
+        let same = record.access(slot, 1).expect("the slot is open");
+        assert!(core::ptr::eq(&raw const *word, &raw const *same));
+    }
+}
+
+#[test]
+fn a_slot_is_prepared_before_it_is_open() {
+    let records = records();
+    let (with, without) = (records.record(), records.record());
+    with.link(fresh(records, 1));
+    records.admit(1, |early| {
+        let section = grace::enter();
+        assert!(with.word(&section, 1, 3).is_none(), "nobody else reaches it yet");
+        early.word(&section, &with, 3).expect("it has memory").store(8, Ordering::Relaxed);
+        assert!(early.word(&section, &with, 337).is_none() && early.word(&section, &without, 0).is_none());
+    });
+    assert_eq!(with.access(1, 3).map(|word| word.load(Ordering::Relaxed)), Some(8));
+    records.admit(1, |_| panic!("a slot is prepared once"));
+}
+
+#[test]
+#[should_panic(expected = "the record is one of other records: their slot 1 is not admitted here")]
+fn a_slot_that_is_prepared_shows_no_words_of_other_records() {
+    let (these, others) = (records(), records());
+    let record = others.record();
+    record.link(fresh(others, 1));
+    these.admit(1, |early| {
+        early.word(&grace::enter(), &record, 0);
+    });
+}
+
+#[test]
+#[should_panic(expected = "records have owners below 4294967294, not 4294967294")]
+fn the_numbers_that_the_arena_keeps_own_nothing() {
+    drop(records().allocate(LEAVING, Wait::May));
+}
+
+mod a_block_of_other_records {
+    use super::{fresh, records};
+
+    #[test]
+    #[should_panic(expected = "the block is of other records: give it back where it was allocated")]
+    fn is_not_linked() {
+        records().record().link(fresh(records(), 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "the block is of other records")]
+    fn is_not_discarded() {
+        records().discard(fresh(records(), 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "the block is of other records")]
+    fn is_not_retired() {
+        let records_of_its_own = records();
+        let record = records_of_its_own.record();
+        record.link(fresh(records_of_its_own, 1));
+        records().retire(record.unlink().expect("it had memory"), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "the block is of other records")]
+    fn is_not_looked_into() {
+        records().fresh_word(&fresh(records(), 1), 0, 0);
+    }
+}
+
+#[test]
+#[should_panic(expected = "a record is linked and unlinked by one owner at a time")]
+fn two_who_link_at_once_are_told() {
+    let records = records();
+    let record = records.record();
+    record.alone(|| record.link(fresh(records, 1)));
+}
+
+#[test]
+fn what_is_discarded_is_free_at_once_and_zero_for_the_next() {
+    let records = records();
+    let block = fresh(records, 1);
+    let word = records.fresh_word(&block, 0, 3).expect("the slot is open");
+    word.store(9, Ordering::Relaxed);
+    let place = core::ptr::from_ref(word).addr();
+    assert!(records.fresh_word(&block, 0, 337).is_none() && records.fresh_word(&block, 1, 0).is_none());
+    records.discard(block);
+    assert_eq!((records.arena().stats().live_bytes, records.limbo_bytes()), (0, 0));
+    let block = fresh(records, 1);
+    let word = records.fresh_word(&block, 0, 3).expect("the slot is open");
+    assert_eq!((core::ptr::from_ref(word).addr(), word.load(Ordering::Relaxed)), (place, 0));
+    records.discard(block);
+}
+
+#[test]
+fn what_is_retired_is_free_after_a_grace_period_and_looked_at_once() {
+    let records = records();
+    let record = records.record();
+    record.link(fresh(records, 1));
+    set(&record, 5);
+    let old = record.link(fresh(records, 1)).expect("it had memory");
+    assert_eq!(value(&record), Some(0));
+    records.retire(old, 77);
+    assert_eq!(records.limbo_bytes(), 337 * 8);
+    // It counts as it was retired, on one slot.
+    records.admit(1, |_| ());
+    assert_eq!(records.limbo_bytes(), 337 * 8);
+    grace::synchronize(Form::Expedited);
+    let mut looks = Vec::new();
+    let reclaimed = records.reclaim(|old, tag| {
+        let word = records.unlinked_word(old, 0, 3).expect("the slot is open");
+        looks.push((word.load(Ordering::Relaxed), tag));
+    });
+    assert_eq!(looks, [(5, 77)]);
+    assert_eq!((reclaimed.blocks, reclaimed.bytes, records.limbo_bytes()), (1, 337 * 8, 0));
+    assert_eq!(records.arena().stats().live_bytes, 2 * 337 * 8, "the record's own block is left");
+    assert_eq!(records.reclaim(|_, _| unreachable!()).blocks, 0);
+}
+
+#[test]
+fn a_reader_that_stalls_keeps_its_memory_and_nothing_else() {
+    let records = records();
+    let record = records.record();
+    record.link(fresh(records, 1));
+    set(&record, 5);
+    let (inside, is_inside) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let record = &record;
+        scope.spawn(move || {
+            let word = record.access(0, 3).expect("it has memory");
+            inside.send(core::ptr::from_ref(&*word).addr()).expect("the test waits for it");
+            goes_on.recv().expect("the test lets it go on");
+            assert_eq!(word.load(Ordering::Relaxed), 5, "what the reader holds is as it was");
+        });
+        let held = is_inside.recv().expect("the reader sends it");
+        for turn in 0..20 {
+            let old = record.link(fresh(records, 1)).expect("it had memory");
+            records.retire(old, turn);
+            assert!(grace::synchronize_until(Form::Expedited, Instant::now()).is_err(), "it stalls");
+            assert_eq!(records.reclaim(|_, _| ()).blocks, 0);
+            let section = grace::enter();
+            let word = record.word(&section, 0, 3).expect("it has memory");
+            assert_ne!(core::ptr::from_ref(word).addr(), held, "the memory is not used again");
+            word.store(turn, Ordering::Relaxed);
+        }
+        assert_eq!(records.limbo_bytes(), 20 * 337 * 8);
+        go_on.send(()).expect("the reader waits for it");
+        grace::synchronize(Form::Expedited);
+        assert_eq!(records.reclaim(|_, _| ()).blocks, 20);
+    });
+    assert_eq!((records.limbo_bytes(), value(&record)), (0, Some(19)));
+    assert_eq!(records.arena().stats().live_bytes, 337 * 8);
+}
+
+/// Records of which ten in eleven were given back.
+fn sparse(records: &'static Records) -> Vec<Option<Record>> {
+    let mut all: Vec<_> = (0..500)
+        .map(|owner| {
+            let record = records.record();
+            record.link(fresh(records, owner));
+            set(&record, u64::from(owner));
+            Some(record)
+        })
+        .collect();
+    for (owner, place) in all.iter_mut().enumerate().filter(|(owner, _)| owner % 11 != 0) {
+        let record = place.take().expect("it is there");
+        records.retire(record.unlink().expect("it had memory"), owner as u64);
+    }
+    grace::synchronize(Form::Expedited);
+    records.reclaim(|_, _| ());
+    all
+}
+
+#[test]
+fn a_move_names_the_owner_and_is_its_records_until_that_is_unlinked() {
+    let records = records();
+    let all = sparse(records);
+    let relocation = records.next_move().expect("most is free");
+    let owner = relocation.owner();
+    let record = all[owner as usize].as_ref().expect("the owner is there");
+    assert!(relocation.is_of(record));
+    let another = all[(owner as usize + 11) % 495].as_ref().expect("every eleventh is there");
+    assert!(!relocation.is_of(another));
+    records.retire(record.unlink().expect("it had memory"), 0);
+    assert!(!relocation.is_of(record), "it has no block");
+    record.link(fresh(records, owner));
+    assert!(!relocation.is_of(record), "it has another block");
+    records.discard(relocation.into_target());
+    grace::synchronize(Form::Expedited);
+    assert_eq!(records.reclaim(|_, _| ()).blocks, 1);
+    records.arena().check();
+    assert_eq!(records.arena().stats().live_bytes, 46 * 337 * 8, "nothing is left behind");
+}
+
+#[test]
+fn a_move_that_is_cancelled_leaves_all_as_it_was() {
+    let records = records();
+    let all = sparse(records);
+    let before = records.arena().stats();
+    let relocation = records.next_move().expect("most is free");
+    let owner = relocation.owner();
+    assert_ne!(records.arena().stats().leaving_bytes, 0);
+    records.cancel_move(relocation);
+    records.arena().check();
+    let after = records.arena().stats();
+    assert_eq!((after.live_bytes, after.leaving_bytes), (before.live_bytes, 0));
+    assert_eq!(all[owner as usize].as_ref().and_then(value), Some(u64::from(owner)));
+}
+
+#[test]
+#[should_panic(expected = "the block is of other records")]
+fn a_move_of_other_records_is_not_cancelled() {
+    let of = records();
+    let _all = sparse(of);
+    records().cancel_move(of.next_move().expect("most is free"));
+}
+
+#[test]
+fn a_refused_chunk_is_an_error_and_changes_nothing() {
+    let records = records();
+    let guard = inject::fail(Call::Map, 0);
+    let error = records.allocate(1, Wait::May).err().expect("the system refuses");
+    assert!(records.allocate(1, Wait::Never).is_err());
+    drop(guard);
+    assert!(error.to_string().starts_with("map "), "{error}");
+    assert_eq!(records.arena().stats().chunks, 0);
+    records.discard(fresh(records, 1));
+}
+
+#[test]
+fn records_that_fit_no_block_are_refused_with_their_size() {
+    for (words, bytes) in [(0, 0), (8193, 65_544), (usize::MAX, usize::MAX)] {
+        let error = Records::new(ArenaConfig::new(2), words).err().expect("it fits no block");
+        let expected =
+            format!("make an arena for records of {bytes} bytes on each slot: expected from 8 to 65536");
+        assert_eq!(error.to_string(), expected);
+    }
+    assert!(Records::new(ArenaConfig::new(2), 8192).is_ok());
+}
