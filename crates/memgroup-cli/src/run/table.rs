@@ -76,16 +76,16 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
     let mut text = columns(&titles, &rows, half.tenants.len(), emphasis);
     text.push('\n');
     text.push_str(&verdict(Regime::Groups, half));
+    text.push_str(&first_refusals(half, ""));
     if let Some(percpu) = half.percpu {
         text.push_str(&wrapped(&format!(
-            "Per-CPU memory of the groups on {} slot{}: {} populated, {} live.",
+            "Per-CPU memory of the groups, {} slot{}: {} live, {} populated.",
             percpu.slots,
             if percpu.slots == 1 { "" } else { "s" },
-            units::bytes(percpu.populated),
             units::bytes(percpu.live),
+            units::bytes(percpu.populated),
         )));
     }
-    text.push_str(&first_refusals(half, ""));
     text
 }
 
@@ -308,6 +308,7 @@ unattributed          -        -        -       -   2.0K   4.0K   max         - 
 
 With memgroup, only `runaway` was refused.
 First refusal of `runaway`: /tenants/runaway is full
+Per-CPU memory of the groups, 2 slots: 128 live, 8.0K populated.
 ";
         assert_eq!(text, expected);
     }
@@ -315,8 +316,7 @@ First refusal of `runaway`: /tenants/runaway is full
     #[test]
     fn both_halves_stand_side_by_side_and_the_text_says_who_suffered() {
         let text = shown(half(0), Some(half(3)));
-        let comparison =
-            text.split_once("First refusal of `runaway`: /tenants/runaway is full\n\n").expect("two parts").1;
+        let comparison = text.split_once(" populated.\n\n").expect("two parts").1;
         let expected = "                \
 with memgroup                       |  with SQLite's heap limit
 tenant        done  refused      p50     p99  |       done  refused      p50     p99";
