@@ -54,9 +54,11 @@ mod measured {
         median(samples.collect())
     }
 
+    /// Additions of one sample: so few that most samples are over before another thread gets the processor.
+    const TURNS: usize = 50_000;
+
     /// Nanoseconds of one turn of `add`, out of many.
     fn a_turn(mut add: impl FnMut(usize)) -> f64 {
-        const TURNS: usize = 1_000_000;
         let start = Instant::now();
         (0..TURNS).for_each(&mut add);
         start.elapsed().as_nanos() as f64 / TURNS as f64
@@ -65,6 +67,7 @@ mod measured {
     /// Prints what an addition costs, each way beside a bare one. The ways take turns, so that all see the same machine.
     fn additions() {
         const SETS: usize = 64;
+        const ROUNDS: usize = 401;
         let source = SlotSource::detect();
         let bare = AtomicU64::new(0);
         let copies: PerCpu<AtomicU64> = object(arena(source.slots()));
@@ -80,9 +83,9 @@ mod measured {
         }
         let added = bare.load(Ordering::Relaxed)
             + copies.admitted().map(|(_, copy)| copy.load(Ordering::Relaxed)).sum::<u64>();
-        assert_eq!(added, 2 * ROUNDS as u64 * 1_000_000, "each addition is counted");
+        assert_eq!(added, (2 * ROUNDS * TURNS) as u64, "each addition is counted");
         let total: i64 = sets.iter().map(|&set| table.sum(set, 1).expect("the set is there")).sum();
-        assert_eq!(total, 2 * ROUNDS as i64 * 1_000_000, "each addition is counted");
+        assert_eq!(total, (2 * ROUNDS * TURNS) as i64, "each addition is counted");
         let [bare, copy, counter, counters] = samples.map(median);
         println!(
             "one addition by one thread, {} of {} slots; median of {ROUNDS}, in turns",

@@ -66,7 +66,7 @@ impl Arena {
     }
 
     /// The owner does not move its block: `to` is free again, `from` an ordinary block. Its chunk is not evacuated again
-    /// before something is freed there. The owner still has `from`; had it freed that, `to` would just be freed.
+    /// before something is freed there.
     pub(crate) fn cancel_move(&self, aborted: Move) {
         let mut state = self.state.lock();
         state.cancel(aborted.owner, aborted.from);
@@ -200,12 +200,16 @@ impl Locked {
         })
     }
 
-    /// The block stays after all.
+    /// The block stays after all, if it is still there: its owner may have freed it meanwhile, and its chunk may be gone.
     fn cancel(&mut self, owner: u32, from: Block) {
+        if self.chunks.get(from.chunk).is_none() {
+            return;
+        }
         self.chunks.change(from.chunk, |chunk| {
+            let begins = bits::is_set(&chunk.starts, from.start) && chunk.count_at(from.start) == from.count;
             let (present, shape) = chunk.owner_of(from.start, from.count);
             // An owner that freed its block and got the same place again has one that is not leaving.
-            if present == LEAVING {
+            if begins && present == LEAVING {
                 chunk.set_owner(from.start, shape, owner);
                 chunk.set_leaving(from.start, from.count, false);
             }

@@ -25,7 +25,7 @@ use crate::out_of_memory::{ArenaError, OutOfMemory};
 use crate::record::{Early, Record};
 use crate::slot_set::SlotSet;
 
-/// Where records of one length get their memory, and where it goes.
+#[doc = include_str!("../docs/records.md")]
 pub struct Records {
     arena: Arena,
     /// Slots whose copies are open to accesses; a subset of those that the arena admitted.

@@ -306,3 +306,25 @@ fn records_that_fit_no_block_are_refused_with_their_size() {
     }
     assert!(Records::new(ArenaConfig::new(2), 8192).is_ok());
 }
+
+#[test]
+fn a_move_is_cancelled_also_after_the_block_it_was_for_is_free() {
+    for all_go in [false, true] {
+        let records = records();
+        let mut all = sparse(records);
+        let relocation = records.next_move().expect("most is free");
+        let owner = relocation.owner() as usize;
+        for record in all.iter_mut().enumerate().filter(|(place, _)| all_go || *place == owner) {
+            if let Some(record) = record.1.take() {
+                records.retire(record.unlink().expect("it had memory"), 0);
+            }
+        }
+        grace::synchronize(Form::Expedited);
+        records.reclaim(|_, _| ());
+        records.cancel_move(relocation);
+        records.arena().check();
+        let left = all.iter().flatten().count() as u64;
+        let stats = records.arena().stats();
+        assert_eq!((stats.live_bytes, stats.leaving_bytes), (left * 337 * 8, 0));
+    }
+}
