@@ -51,7 +51,19 @@ fn add_slow(node: &'static Node, index: usize, delta: i64) {
             return;
         }
         residence::touch(node, slot);
+        assert!(
+            !is_out_of_range(node, slot, index),
+            "counter {} of a group has left its range, -2^61 to 2^61, in one slot",
+            index - FIRST
+        );
     }
+}
+
+/// Whether the word that is linked reads as one that was left behind, which under the lock it cannot be: it holds too much.
+fn is_out_of_range(node: &'static Node, slot: usize, index: usize) -> bool {
+    let _tree = node.shared.tree.lock();
+    let section = grace::enter();
+    node.record.word(&section, slot, index).is_some_and(|word| !additive::add(word, 0))
 }
 
 /// The sum of one counter over all slots.

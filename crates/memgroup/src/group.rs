@@ -224,8 +224,10 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// What is added on one slot is to stay between -2^61 and 2^61; beyond, it is lost.
+    ///
     /// # Panics
-    /// When there is no such counter.
+    /// When there is no such counter, and when one has left its range.
     #[inline]
     pub fn add(&self, counter: u32, delta: i64) {
         counts::add(self.node, counter, delta);

@@ -11,6 +11,7 @@
 //! Each change closes the stocks of the group first, as a refusal does, so that the words that are left behind stay CLOSED: who
 //! still reaches them finds no stock there and goes to the counters, which no move touches. Counters are buried word by word
 //! and added up in the new place (`memgroup_percpu::additive`). What was left behind is used again only after a grace period.
+//! `docs/residence.md` has it step by step, with costs and what catches which mistake.
 //!
 //! - I1. Records are linked and unlinked under the tree lock, which excludes drains, refusals and removal: they see one copy.
 //! - I2. The stock word of a linked record is CLOSED where `overrun::may_open` says so: at `create`, when it moves, when it comes back

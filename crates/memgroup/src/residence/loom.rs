@@ -2,6 +2,7 @@
 //! three preemptions. Each fault of `mutation` must make its model fail.
 
 use memgroup_percpu::{SlotSource, Wait};
+use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::{self, Form};
 use memgroup_sync::loom::thread;
 
@@ -12,8 +13,8 @@ use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
 use crate::shared::Shared;
-use crate::stock::loom::{UNIT, assert_conserved, explore, lone_group, obtain};
-use crate::stock::{Stock, consume, drain};
+use crate::stock::loom::{UNIT, assert_conserved, explore, explore_up_to, lone_group, obtain};
+use crate::stock::{Stock, WORD, consume, drain};
 
 fn config(slots: usize) -> Config {
     let source = SlotSource::virtual_slots(slots).unwrap();
@@ -105,6 +106,34 @@ fn a_demotion_and_a_return_lose_no_charge() {
             promote(group);
         });
     });
+}
+
+/// What was left behind is free, and written by its next owner, as soon as its grace period is over; the charge may be late.
+fn a_charge_while_its_words_are_used_again(change: fn(&'static Node)) {
+    let group = lone_group(1, 64 * UNIT);
+    let hot = &group.shared.memory.hot;
+    let user = thread::spawn(move || {
+        group.charge_at(0, UNIT).unwrap();
+        group.uncharge_at(0, UNIT);
+    });
+    change(group);
+    settle(group.shared);
+    let again = hot.allocate(0, Wait::May).unwrap();
+    // Under loom a block that is free, or a plain write that is not ordered against an access, is a panic.
+    let word = hot.fresh_word(&again, 0, WORD).unwrap();
+    assert_eq!(word.fetch_add(1, Ordering::Relaxed), 0, "nobody writes into what another owns");
+    user.join().unwrap();
+    assert_eq!(word.load(Ordering::Relaxed), 1, "nobody writes into what another owns");
+    hot.discard(again);
+    settle(group.shared);
+    assert_conserved(group);
+}
+
+#[test]
+fn what_is_left_behind_is_used_again_when_no_charge_can_reach_it() {
+    // The wait for the grace period has many states of its own.
+    explore_up_to(2, || a_charge_while_its_words_are_used_again(relocate));
+    explore_up_to(2, || a_charge_while_its_words_are_used_again(demote));
 }
 
 /// A batch is in flight when its record moves; then all that is left is asked for.

@@ -19,8 +19,12 @@ use memgroup_percpu::{Records, SlotSource, Wait};
 pub(crate) const UNIT: u64 = 1024;
 
 pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
+    explore_up_to(3, model);
+}
+
+pub(crate) fn explore_up_to(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = memgroup_sync::loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;
     builder.check(model);
 }

@@ -154,3 +154,16 @@ fn a_counter_that_is_not_there_is_a_panic_that_says_so() {
     group.add(1, 1);
     assert_eq!(group.sum(1), 1);
 }
+
+#[test]
+fn a_counter_that_left_its_range_is_a_panic_and_no_endless_loop() {
+    let hierarchy = used_on_all_slots(config(1).counters(2), 1);
+    let group = hierarchy.create("/group").unwrap();
+    group.add(0, i64::MIN / 2);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| group.add(0, 1)));
+    let text = panic.expect_err("it is out of range").downcast::<String>().unwrap();
+    assert_eq!(*text, "counter 0 of a group has left its range, -2^61 to 2^61, in one slot");
+    group.add(1, i64::MAX / 8);
+    group.add(1, -1);
+    assert_eq!(group.sum(1), i64::MAX / 8 - 1, "others go on");
+}
