@@ -23,7 +23,7 @@ use self::crew::Crew;
 use self::machine::Machine;
 use self::random::Random;
 use self::report::{Report, Seed};
-use self::table::Table;
+use self::table::{Table, WIDTH, wrapped};
 use self::window::{Measured, Plan, Variant};
 use crate::{Args, Error};
 
@@ -131,7 +131,7 @@ impl<'a> Lab<'a> {
         let checks = self.report.checks_table();
         self.print(&checks)?;
         let verdict = self.report.verdict();
-        self.say(&format!("\n{verdict}"))?;
+        self.say(&format!("\n{}", wrapped(&verdict, WIDTH).join("\n")))?;
         match &self.args.json {
             Some(path) => self.report.write_json(path),
             None => Ok(()),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// Columns of a terminal that titles and notes stay within, and tables of ordinary figures too.
-const WIDTH: usize = 100;
+pub(crate) const WIDTH: usize = 100;
 
 /// A titled table under construction.
 pub(crate) struct Table {
@@ -62,7 +62,7 @@ impl Table {
 }
 
 /// A text in lines of at most `width` columns, broken between words.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let line = lines.last_mut().expect("there is a first line");

@@ -5,7 +5,7 @@
 //! the removal gained within a few bursts with pages of 16 KiB. What is read here is the memory after each burst, over
 //! the records that are there.
 
-use super::groups::{Groups, Member, Mode, Plan};
+use super::groups::{Groups, Mode, Plan};
 use super::script::{Footprint, Script};
 use crate::Error;
 use crate::harness::Lab;
@@ -21,7 +21,6 @@ const OVER_NEEDED_MOST: f64 = 1.3;
 struct Churned {
     mode: Mode,
     looks: Vec<Footprint>,
-    moved_bytes: u64,
 }
 
 /// Churns in every mode and prints what was kept.
@@ -40,22 +39,22 @@ fn churn(script: Script, plan: Plan, random: &mut Random) -> Result<Churned, Err
     let mut short_lived = Vec::new();
     for (number, name) in script.in_order().enumerate() {
         let stays = number % (1 + script.inner) == 0;
-        if stays { &mut members } else { &mut short_lived }.push(used(&mut groups, &name)?);
+        if stays { &mut members } else { &mut short_lived }.push(groups.create_used(&name)?);
     }
     for member in short_lived {
         member.remove()?;
     }
-    let mut moved_bytes = groups.maintain().moved_bytes;
+    groups.maintain();
     let mut looks = vec![Footprint::look(&groups, members.len())?];
     for burst in 1..=BURSTS {
         for new in 1..=script.outer {
-            members.push(used(&mut groups, &format!("burst{burst}_{new}"))?);
+            members.push(groups.create_used(&format!("burst{burst}_{new}"))?);
         }
         for _ in 0..script.outer * 9 / 10 {
             let drawn = (random.next() % members.len() as u64) as usize;
             members.swap_remove(drawn).remove()?;
         }
-        moved_bytes += groups.maintain().moved_bytes;
+        groups.maintain();
         looks.push(Footprint::look(&groups, members.len())?);
     }
     for member in members {
@@ -64,13 +63,7 @@ fn churn(script: Script, plan: Plan, random: &mut Random) -> Result<Churned, Err
     }
     groups.maintain();
     groups.check_gone()?;
-    Ok(Churned { mode: plan.mode, looks, moved_bytes })
-}
-
-fn used(groups: &mut Groups, name: &str) -> Result<Member, Error> {
-    let mut member = groups.create(name)?;
-    member.use_on_all_slots()?;
-    Ok(member)
+    Ok(Churned { mode: plan.mode, looks })
 }
 
 fn show(lab: &mut Lab<'_>, script: Script, plan: Plan, all: &[Churned]) -> Result<(), Error> {
@@ -89,7 +82,7 @@ fn show(lab: &mut Lab<'_>, script: Script, plan: Plan, all: &[Churned]) -> Resul
     for one in all {
         let mut cells = vec![one.mode.name().to_owned()];
         cells.extend(one.looks.iter().map(|look| figure(look.over_needed())));
-        cells.push(figure(one.moved_bytes as f64 / 1024.0));
+        cells.push(count(one.looks.last().map_or(0, |look| look.moved_bytes).div_ceil(1024)));
         table.row(cells);
         for (burst, look) in one.looks.iter().enumerate() {
             let params = params([("page", plan.page.name().into()), ("burst", burst.into())]);
@@ -102,16 +95,15 @@ fn show(lab: &mut Lab<'_>, script: Script, plan: Plan, all: &[Churned]) -> Resul
             );
         }
     }
-    table.note(
-        "populated by the system's books; needed: the records of the groups that are there, on all slots",
-    );
-    let worst = all
-        .iter()
-        .filter(|one| one.mode == Mode::Relocated)
-        .flat_map(|one| one.looks.iter().map(Footprint::over_needed))
-        .reduce(f64::max);
+    table.note("populated by the system's books; needed: the records of the groups that are there, on all slots; moved: in all, by removals too");
+    let relocated = || all.iter().filter(|one| one.mode == Mode::Relocated).flat_map(|one| &one.looks);
     let name = format!("steady churn, pages of {}, populated over needed", plan.page.name());
-    lab.report.checks.push(Check::at_most(name, worst, OVER_NEEDED_MOST, "x"));
+    if relocated().all(|look| look.whole_pages_over_needed(plan) <= OVER_NEEDED_MOST) {
+        let worst = relocated().map(Footprint::over_needed).reduce(f64::max);
+        lab.report.checks.push(Check::at_most(name, worst, OVER_NEEDED_MOST, "x"));
+    } else {
+        table.note(format!("no goal: whole pages alone take more than {OVER_NEEDED_MOST} times the records"));
+    }
     lab.print(&table)
 }
 

@@ -36,7 +36,7 @@ const ROUNDS_MAX: u32 = 10;
 /// What maintenance may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
-    /// Nothing: the control.
+    /// Nothing: the control. Nobody maintains, and removals do not.
     Kept,
     /// Give empty pages back.
     Depopulated,
@@ -68,7 +68,7 @@ pub(super) struct Plan {
     pub(super) counters: u32,
     /// The most groups there will be at one time.
     pub(super) groups: usize,
-    /// Whether removals maintain too, as they do unless told otherwise.
+    /// Whether removals maintain too, as they do unless told otherwise, where anything is maintained.
     pub(super) on_removal: bool,
 }
 
@@ -100,8 +100,7 @@ impl Plan {
             .groups_max((self.groups + SPARE_GROUPS) as u32)
             .counters(self.counters)
             .page_size(page)
-            .maintain_on_removal(self.on_removal)
-            .depopulate(self.mode >= Mode::Depopulated)
+            .maintain_on_removal(self.on_removal && self.mode != Mode::Kept)
             .relocate(self.mode >= Mode::Relocated)
             .demote_after((self.mode >= Mode::Demoted).then_some(IDLE))
     }
@@ -109,7 +108,7 @@ impl Plan {
 
 /// A hierarchy with one parent of all the script's groups.
 pub(super) struct Groups {
-    plan: Plan,
+    pub(super) plan: Plan,
     hierarchy: Hierarchy,
     parent: Group,
     made: u64,
@@ -122,6 +121,10 @@ pub(super) struct Memory {
     pub(super) chunks: usize,
     /// Slots that were used, and so have memory.
     pub(super) slots: usize,
+    /// Bytes of records that were moved so far, by removals too.
+    pub(super) moved_bytes: u64,
+    /// The most pages that one hold of a lock worked on so far.
+    pub(super) pages_held_max: u64,
     /// Where it is mapped.
     pub(super) ranges: Vec<Range<usize>>,
 }
@@ -137,7 +140,6 @@ pub(super) struct Upkeep {
     pub(super) moved_bytes: u64,
     pub(super) moved_groups: u64,
     pub(super) demoted_groups: u64,
-    pub(super) pages_held_max: u64,
 }
 
 impl Upkeep {
@@ -157,10 +159,6 @@ impl Groups {
         Ok(Groups { plan, hierarchy, parent, made: 0 })
     }
 
-    pub(super) fn plan(&self) -> Plan {
-        self.plan
-    }
-
     /// Makes a group.
     pub(super) fn create(&mut self, name: &str) -> Result<Member, Error> {
         let group = child(&self.parent, name)?;
@@ -168,21 +166,33 @@ impl Groups {
         Ok(Member { plan: self.plan, group, held: None, number: self.made, times: 0 })
     }
 
+    /// Makes a group and uses it on all slots.
+    pub(super) fn create_used(&mut self, name: &str) -> Result<Member, Error> {
+        let mut member = self.create(name)?;
+        member.use_on_all_slots()?;
+        Ok(member)
+    }
+
     pub(super) fn memory(&self) -> Memory {
-        let stats = self.hierarchy.percpu();
+        let (stats, so_far) = (self.hierarchy.percpu(), self.hierarchy.maintained());
         Memory {
             populated_bytes: stats.populated_bytes,
             live_bytes: stats.live_bytes,
             chunks: stats.chunks,
             slots: stats.slots,
+            moved_bytes: so_far.moved_bytes,
+            pages_held_max: so_far.pages_held_max,
             ranges: self.hierarchy.percpu_ranges(),
         }
     }
 
-    /// Maintains until nothing more is to be had, float included. Where idle groups are folded, a round notes what the groups
+    /// Maintains until nothing more is to be had, float included; in the control, not at all. Where idle groups are folded, a round notes what the groups
     /// did so far and later ones, by the clock that they are given, fold those that did no more.
     pub(super) fn maintain(&self) -> Upkeep {
         let (begin, mut upkeep) = (Instant::now(), Upkeep::default());
+        if self.plan.mode == Mode::Kept {
+            return upkeep;
+        }
         self.round(begin, &mut upkeep);
         if self.plan.mode >= Mode::Demoted {
             for round in 1..=ROUNDS_MAX {
@@ -206,14 +216,14 @@ impl Groups {
             upkeep.moved_bytes += done.moved_bytes;
             upkeep.moved_groups += done.moved_groups;
             upkeep.demoted_groups += done.demoted_groups;
-            upkeep.pages_held_max = upkeep.pages_held_max.max(done.pages_held_max);
             if !done.more || done.moved_bytes + done.depopulated_bytes == 0 {
                 return;
             }
         }
     }
 
-    /// All members are removed: no group is left but the root, and nothing is charged.
+    /// All members are removed: no group is left but the root, and nothing is charged. The memory goes back, the control's too,
+    /// which would else stay for the next hierarchy of its kind.
     pub(super) fn check_gone(self) -> Result<(), Error> {
         self.parent.remove().map_err(|why| Error::Wrong(format!("the script's parent stays: {why}")))?;
         let (groups, dying) = (self.hierarchy.groups().len(), self.hierarchy.dying().len());
@@ -224,7 +234,9 @@ impl Groups {
         }
         let root = self.hierarchy.root();
         root.drain();
-        expect_bytes(&root, "usage after a drain", root.usage(), 0)
+        expect_bytes(&root, "usage after a drain", root.usage(), 0)?;
+        self.round(Instant::now(), &mut Upkeep::default());
+        Ok(())
     }
 }
 
@@ -332,8 +344,8 @@ mod tests {
     #[test]
     fn a_record_is_as_large_as_the_seeds() {
         let groups = groups(Mode::Kept);
-        assert_eq!(groups.plan().record_bytes(), 2704);
-        assert_eq!(groups.plan().needed_bytes(9, 3), 11 * 2704 * 3);
+        assert_eq!(groups.plan.record_bytes(), 2704);
+        assert_eq!(groups.plan.needed_bytes(9, 3), 11 * 2704 * 3);
     }
 
     #[test]

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::calls::Calls;
 use super::cgroup::{Controller, OwnGroup};
 use super::script::Script;
 use crate::Error;
 use crate::harness::interrupt::Watch;
-use crate::harness::stats::Summary;
 
 /// How often a wait looks whether it was interrupted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -31,8 +31,8 @@ pub(super) struct Anchor {
     pub(super) all_removed: f64,
     /// After the first of the waits, again.
     pub(super) at_rest: f64,
-    pub(super) mkdir_us: Summary,
-    pub(super) rmdir_us: Summary,
+    pub(super) mkdir: Calls,
+    pub(super) rmdir: Calls,
 }
 
 /// How it ended.
@@ -83,23 +83,12 @@ fn attempt(script: Script, waits: &[Duration], watch: &Watch) -> Result<Anchor, 
     let all_removed = percpu_kb()?;
     wait_until(Instant::now() + waits.first().copied().unwrap_or_default(), watch)?;
     let at_rest = percpu_kb()?;
-    let (Some(mkdir_us), Some(rmdir_us)) = (Summary::of(&mkdirs), Summary::of(&rmdirs)) else {
+    let (Some(mkdir), Some(rmdir)) = (Calls::of(&mkdirs), Calls::of(&rmdirs)) else {
         return Err("the script has no groups".to_owned());
     };
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
     let interface = controller.version.name();
-    Ok(Anchor {
-        interface,
-        release,
-        start,
-        created,
-        removed,
-        waited,
-        all_removed,
-        at_rest,
-        mkdir_us,
-        rmdir_us,
-    })
+    Ok(Anchor { interface, release, start, created, removed, waited, all_removed, at_rest, mkdir, rmdir })
 }
 
 fn timed(
@@ -163,7 +152,7 @@ mod tests {
         let script = Script { outer: 3, inner: 2 };
         match run(script, &[Duration::ZERO]).unwrap() {
             Outcome::Measured(anchor) => {
-                assert_eq!((anchor.mkdir_us.count, anchor.rmdir_us.count), (9, 9));
+                assert_eq!((anchor.mkdir.us.count, anchor.rmdir.us.count), (9, 9));
                 assert!(anchor.start > 0.0 && anchor.waited.len() == 1);
                 let root = Controller::find().unwrap().root;
                 assert!(!root.join(format!("memgroup-lab-{}", std::process::id())).exists());

@@ -1,6 +1,7 @@
 //! Per-CPU memory that goes back (seed 001): the script that makes eleven thousand groups and removes ten of eleven.
 
 mod bars;
+mod calls;
 mod cgroup;
 mod churn;
 mod costs;
@@ -23,25 +24,25 @@ use self::script::{Played, Script, play};
 use crate::harness::Lab;
 use crate::{Args, Error, Page};
 
+/// As many as the machine of the seed's author had.
+const SLOTS_DEFAULT_MAX: usize = 16;
 /// Groups beside each that stays in the thread's other run of the script, in which POWER9 gave something back.
 const INNER_MANY: usize = 50;
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
-    let slots = match args.slots {
-        Some(slots) => virtual_slots(slots)?,
-        None => SlotSource::detect(),
-    };
+    let machine = SlotSource::detect();
     let script = Script { outer: args.outer(), inner: args.inner() };
     let many =
         Script { outer: if args.quick { script.outer.div_ceil(5) } else { script.outer }, inner: INNER_MANY };
-    // The script visits every slot, which only virtual ones allow; there are as many as the machine has.
+    // The script visits every slot, which only virtual ones allow.
+    let slots = virtual_slots(args.slots.unwrap_or_else(|| machine.slots().min(SLOTS_DEFAULT_MAX)))?;
     let page = args.page.unwrap_or(Page::K4);
-    let plan = Plan::new(Mode::Kept, page, virtual_slots(slots.slots())?, script.groups());
+    let plan = Plan::new(Mode::Kept, page, slots, script.groups());
     let others = [Page::K16, Page::K64, Page::M2].map(|page| Plan { page, ..plan });
     let others = if args.page.is_some() { &[][..] } else { &others[..] };
-    refuse_what_does_not_fit(plan, &[script, many], 1 + others.len())?;
+    refuse_what_does_not_fit(plan, others, script, many)?;
 
-    let mut lab = Lab::open(args, seed::SEED, slots, out)?;
+    let mut lab = Lab::open(args, seed::SEED, machine, out)?;
     let anchor = anchor(&mut lab, script)?;
     script_in_full(&mut lab, script, plan, others, anchor.as_ref())?;
     if script.inner != INNER_MANY {
@@ -129,21 +130,33 @@ fn anchor(lab: &mut Lab<'_>, script: Script) -> Result<Option<Anchor>, Error> {
     }
 }
 
-/// Scripts whose records would fill the machine are refused before they are played. The controls keep theirs until the
-/// end, one for each page size.
-fn refuse_what_does_not_fit(plan: Plan, scripts: &[Script], page_sizes: usize) -> Result<(), Error> {
+/// Scripts whose records would fill the machine are refused before they are played. One is played at a time and gives back
+/// what it took, but for some pages that hold the root's records.
+fn refuse_what_does_not_fit(plan: Plan, others: &[Plan], script: Script, many: Script) -> Result<(), Error> {
     let Some(available) = available_bytes() else { return Ok(()) };
-    let groups: usize = scripts.iter().map(|script| script.groups()).sum();
-    let bytes = page_sizes as u64 * plan.needed_bytes(groups, plan.slots.slots());
-    if bytes <= available / 2 {
+    let largest = if many.groups() > script.groups() { many } else { script };
+    let bytes = most_bytes(plan, others, largest.groups());
+    let allowed = available / 4 * 3;
+    if bytes <= allowed {
         return Ok(());
     }
+    let fits = (script.outer as u64 * allowed / bytes).max(1);
     Err(Error::Argument(format!(
-        "use {groups} groups on {} slots in {page_sizes} page size(s): their records take {} MiB, half of the available {} MiB may be used",
+        "use {} groups on {} slots: their records take up to {} MiB, three quarters of the available {} MiB may be used; --outer {fits} would do, or fewer slots",
+        largest.groups(),
         plan.slots.slots(),
         bytes >> 20,
         available >> 20
     )))
+}
+
+/// What one script of so many groups takes at most, half a chunk's worth of room included, beside what all that were played
+/// before it keep.
+fn most_bytes(plan: Plan, others: &[Plan], groups: usize) -> u64 {
+    const HIERARCHIES_A_PAGE_SIZE: u64 = 12;
+    let slots = plan.slots.slots();
+    let pages: u64 = others.iter().chain([&plan]).map(|plan| plan.page.bytes()).sum();
+    plan.needed_bytes(groups, slots) / 2 * 3 + HIERARCHIES_A_PAGE_SIZE * pages * slots as u64
 }
 
 fn available_bytes() -> Option<u64> {
@@ -160,11 +173,12 @@ mod tests {
     fn records_that_would_fill_the_machine_are_refused_with_the_figures() {
         let (script, slots) = (Script { outer: 20_000, inner: 49 }, SlotSource::virtual_slots(4096).unwrap());
         let plan = Plan::new(Mode::Kept, Page::K4, slots, script.groups());
-        let error = refuse_what_does_not_fit(plan, &[script], 1).unwrap_err();
+        let error = refuse_what_does_not_fit(plan, &[], script, Script { outer: 1, inner: 50 }).unwrap_err();
         assert!(error.is_usage());
         let text = error.to_string();
         assert!(
-            text.starts_with("use 1000000 groups on 4096 slots in 1 page size(s): their records take"),
+            text.starts_with("use 1000000 groups on 4096 slots: their records take up to 158")
+                && text.contains("--outer "),
             "{text}"
         );
     }

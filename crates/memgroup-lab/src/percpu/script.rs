@@ -11,6 +11,7 @@
 
 use std::time::Instant;
 
+use super::calls::Calls;
 use super::groups::{Groups, Member, Mode, Plan, Upkeep};
 use super::resident::resident_bytes;
 use crate::Error;
@@ -98,6 +99,10 @@ pub(super) struct Footprint {
     /// The same by the engine.
     pub(super) own_live_bytes: u64,
     pub(super) chunks: usize,
+    /// Bytes of records that were moved until then, by removals too.
+    pub(super) moved_bytes: u64,
+    /// The most pages that one hold of a lock worked on until then.
+    pub(super) pages_held_max: u64,
 }
 
 impl Footprint {
@@ -107,11 +112,13 @@ impl Footprint {
         let footprint = Footprint {
             os_bytes: resident_bytes(&memory.ranges)?,
             own_bytes: memory.populated_bytes,
-            needed_bytes: groups.plan().needed_bytes(members, memory.slots),
+            needed_bytes: groups.plan.needed_bytes(members, memory.slots),
             own_live_bytes: memory.live_bytes,
             chunks: memory.chunks,
+            moved_bytes: memory.moved_bytes,
+            pages_held_max: memory.pages_held_max,
         };
-        footprint.check(groups.plan())?;
+        footprint.check(groups.plan)?;
         Ok(footprint)
     }
 
@@ -137,6 +144,13 @@ impl Footprint {
         self.os_bytes as f64 / self.needed_bytes.max(1) as f64
     }
 
+    /// The same if the records lay on the fewest pages they can lie on.
+    pub(super) fn whole_pages_over_needed(&self, plan: Plan) -> f64 {
+        let slots = plan.slots.slots() as u64;
+        let pages = (self.needed_bytes / slots).div_ceil(plan.page.bytes()) * slots;
+        (pages * plan.page.bytes()) as f64 / self.needed_bytes.max(1) as f64
+    }
+
     /// What the design allows for this memory: a tenth more than is needed, and a page a slot and chunk.
     pub(super) fn allowed_bytes(&self, plan: Plan) -> f64 {
         1.1 * self.needed_bytes as f64
@@ -151,11 +165,16 @@ pub(super) struct Played {
     footprints: [Footprint; Stage::ALL.len()],
     /// The maintenance after the removal.
     pub(super) upkeep: Upkeep,
-    /// Mean time of a removal, with the maintenance that removals do themselves: of those first removed, and of the rest.
-    pub(super) removal_us: [f64; 2],
+    /// Removals, with the maintenance that they do themselves: of those first removed, and of the rest.
+    pub(super) removals: [Calls; 2],
 }
 
 impl Played {
+    /// What went back after the removal, by the system's books.
+    pub(super) fn given_back_bytes(&self) -> u64 {
+        self.at(Stage::Removed).os_bytes.saturating_sub(self.at(Stage::Maintained).os_bytes)
+    }
+
     pub(super) fn at(&self, stage: Stage) -> Footprint {
         self.footprints[stage as usize]
     }
@@ -165,20 +184,21 @@ impl Played {
         let (mode, done) = (self.plan.mode, self.upkeep);
         let folded = self.plan.needed_bytes(self.script.outer, 1);
         let wrong = match mode {
-            Mode::Kept => done.depopulated_bytes + done.moved_bytes + done.demoted_groups > 0,
-            Mode::Depopulated => done.moved_bytes + done.demoted_groups > 0,
+            Mode::Kept => self.at(Stage::AtRest).os_bytes < self.at(Stage::Created).os_bytes,
+            Mode::Depopulated => self.at(Stage::AtRest).moved_bytes + done.demoted_groups > 0,
             Mode::Relocated => done.demoted_groups > 0,
             // Which pass folded a group does not matter; a removal's may have.
             Mode::Demoted => self.at(Stage::Maintained).own_live_bytes > folded,
         };
         if wrong {
             return Err(Error::Wrong(format!(
-                "the variant \"{}\" gave back {} bytes, moved {}, folded {} groups and left {} live",
+                "the variant \"{}\" moved {} bytes, folded {} groups, left {} live, and of {} backed bytes {}",
                 mode.name(),
-                done.depopulated_bytes,
-                done.moved_bytes,
+                self.at(Stage::AtRest).moved_bytes,
                 done.demoted_groups,
-                self.at(Stage::Maintained).own_live_bytes
+                self.at(Stage::Maintained).own_live_bytes,
+                self.at(Stage::Created).os_bytes,
+                self.at(Stage::AtRest).os_bytes
             )));
         }
         Ok(())
@@ -196,7 +216,7 @@ pub(super) fn play(script: Script, plan: Plan) -> Result<Played, Error> {
     let start = Footprint::look(&groups, 0)?;
     let (mut long_lived, mut short_lived) = create(&mut groups, script)?;
     let created = Footprint::look(&groups, script.groups())?;
-    let first_us = remove_all(&mut short_lived)?;
+    let first = remove_all(&mut short_lived)?;
     let removed = Footprint::look(&groups, script.outer)?;
     let upkeep = groups.maintain();
     let maintained = Footprint::look(&groups, script.outer)?;
@@ -205,32 +225,33 @@ pub(super) fn play(script: Script, plan: Plan) -> Result<Played, Error> {
         member.use_on_all_slots()?;
         member.check()?;
     }
-    let rest_us = remove_all(&mut long_lived)?;
+    let rest = remove_all(&mut long_lived)?;
     let all_removed = Footprint::look(&groups, 0)?;
     groups.maintain();
     let at_rest = Footprint::look(&groups, 0)?;
     groups.check_gone()?;
     let footprints = [start, created, removed, maintained, all_removed, at_rest];
-    let played = Played { plan, script, footprints, upkeep, removal_us: [first_us, rest_us] };
+    let played = Played { plan, script, footprints, upkeep, removals: [first, rest] };
     played.check_mode()?;
     Ok(played)
 }
 
-/// Removes all in their order; microseconds each, on average.
-fn remove_all(members: &mut Vec<Member>) -> Result<f64, Error> {
-    let (count, begin) = (members.len(), Instant::now());
+/// Removes all in their order.
+fn remove_all(members: &mut Vec<Member>) -> Result<Calls, Error> {
+    let mut times_us = Vec::with_capacity(members.len());
     for member in members.drain(..) {
+        let begin = Instant::now();
         member.remove()?;
+        times_us.push(begin.elapsed().as_nanos() as f64 / 1e3);
     }
-    Ok(begin.elapsed().as_secs_f64() * 1e6 / count.max(1) as f64)
+    Calls::of(&times_us).ok_or_else(|| Error::Wrong("a script without groups was played".to_owned()))
 }
 
 /// Creates all groups in the script's order and uses each; those that stay, and those that do not.
 fn create(groups: &mut Groups, script: Script) -> Result<(Vec<Member>, Vec<Member>), Error> {
     let (mut long_lived, mut short_lived) = (Vec::new(), Vec::new());
     for (number, name) in script.in_order().enumerate() {
-        let mut member = groups.create(&name)?;
-        member.use_on_all_slots()?;
+        let mut member = groups.create_used(&name)?;
         if number % (1 + script.inner) == 0 {
             member.hold_a_charge()?;
             long_lived.push(member);
@@ -278,6 +299,8 @@ mod tests {
             needed_bytes: bytes,
             own_live_bytes: bytes,
             chunks: 1,
+            moved_bytes: 0,
+            pages_held_max: 0,
         };
         right.check(plan).unwrap();
         Footprint { own_bytes: bytes + 10_000 + 8192, ..right }.check(plan).unwrap();

@@ -39,8 +39,8 @@ pub(super) struct Letter {
 pub(super) fn letters() -> Vec<Letter> {
     const NAMES: [[&str; 2]; 3] = [
         ["seed, x86, unpatched", "seed, x86, patched"],
-        ["seed, Intel guest, unpatched", "seed, Intel guest, patched"],
-        ["seed, POWER9 64k, unpatched", "seed, POWER9 64k, patched"],
+        ["seed, Intel, unpatched", "seed, Intel, patched"],
+        ["seed, POWER9, unpatched", "seed, POWER9, patched"],
     ];
     let sides: [fn(&SeedFigure) -> Option<f64>; 2] = [|figure| figure.before, |figure| figure.after];
     SEED.figures

@@ -16,8 +16,17 @@ const PAGES_HELD_MOST: f64 = 64.0;
 /// Everybody's memory beside each other, in kB.
 pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], anchor: Option<&Anchor>) -> Result<(), Error> {
     let (script, plan) = (played[0].script, played[0].plan);
-    let columns =
-        ["per-CPU memory, kB", "start", "created", "removed", "later", "all gone", "% of peak", "x needed"];
+    let columns = [
+        "per-CPU memory, kB",
+        "start",
+        "created",
+        "removed",
+        "later",
+        "all gone",
+        "% of peak",
+        "% net",
+        "x needed",
+    ];
     let title = format!(
         "the seed's script: {} groups created, {} left; ours on {} slots, pages of {}, {} bytes a group and slot",
         count(script.groups() as u64),
@@ -28,8 +37,11 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], anchor: Option<&Anch
     );
     let mut table = Table::new(title, columns);
     let dash = || "-".to_owned();
-    let percent = |later: f64, created: f64| figure(100.0 * later / created);
+    let percents = |start: f64, created: f64, later: f64| {
+        [100.0 * later / created, 100.0 * (later - start) / (created - start)].map(figure)
+    };
     for letter in seed::letters() {
+        let [gross, net] = percents(letter.start, letter.created, letter.later);
         table.row(vec![
             letter.name.to_owned(),
             figure(letter.start),
@@ -37,12 +49,14 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], anchor: Option<&Anch
             dash(),
             figure(letter.later),
             dash(),
-            percent(letter.later, letter.created),
+            gross,
+            net,
             dash(),
         ]);
     }
     if let Some(anchor) = anchor {
         let later = anchor.waited.last().map_or(anchor.removed, |&(_, kb)| kb);
+        let [gross, net] = percents(anchor.start, anchor.created, later);
         table.row(vec![
             format!("Linux {}", anchor.release),
             figure(anchor.start),
@@ -50,7 +64,8 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], anchor: Option<&Anch
             figure(anchor.removed),
             figure(later),
             figure(anchor.at_rest),
-            percent(later, anchor.created),
+            gross,
+            net,
             dash(),
         ]);
     }
@@ -64,15 +79,16 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], anchor: Option<&Anch
             kb(Stage::Maintained),
             kb(Stage::AtRest),
             figure(one.percent_of_peak(Stage::Maintained)),
+            figure(one.percent_of_peak(Stage::Maintained)),
             figure(one.at(Stage::Maintained).over_needed()),
         ]);
     }
     table.note(format!(
-        "later: the seed and the kernel after seconds of sleep, ours after maintenance; % of peak: later over created, at least {} with addresses that stay; needed: the records of the groups left",
+        "later: the seed and the kernel after seconds of sleep, ours after maintenance; % of peak: later over created, at least {} while every group keeps a record on each slot; net: both without what was there at the start; needed: the records of the groups left",
         figure(script.limit_percent())
     ));
     table.note("ours: what the system has backed of the arenas' mappings (/proc/self/smaps); the kernel's: Percpu: of /proc/meminfo, with all else that is per-CPU there");
-    table.note("no depopulation is the control: nothing goes back while the hierarchy lives");
+    table.note("no depopulation is the control: nobody maintains it, and nothing goes back");
     if anchor.is_none() {
         table.note("--kernel adds the running kernel");
     }
@@ -129,41 +145,48 @@ pub(super) fn upkeep(lab: &mut Lab<'_>, played: &[Played], deferred: &Played) ->
         "held",
         "us each",
         "the rest",
+        "longest ms",
     ];
     let mut table = Table::new("what maintenance did to get there", columns);
     let names = played.iter().map(|one| one.plan.mode.name()).chain(["relocation, later"]);
     for (variant, one) in names.zip(played.iter().chain([deferred])) {
-        let upkeep = one.upkeep;
+        let (upkeep, [first, rest]) = (one.upkeep, one.removals);
+        let moved_in_all = one.at(Stage::Maintained).moved_bytes;
+        let held = one.at(Stage::AtRest).pages_held_max;
+        let longest_us = first.longest_us.max(rest.longest_us);
         table.row(vec![
             variant.to_owned(),
             figure(upkeep.took.as_secs_f64() * 1e3),
             figure(upkeep.waited.as_secs_f64() * 1e3),
             count(upkeep.passes),
-            kib(upkeep.depopulated_bytes),
-            kib(upkeep.moved_bytes),
+            kib(one.given_back_bytes()),
+            kib(moved_in_all),
             count(upkeep.demoted_groups),
-            count(upkeep.pages_held_max),
-            figure(one.removal_us[0]),
-            figure(one.removal_us[1]),
+            count(held),
+            figure(first.mean_us),
+            figure(rest.mean_us),
+            figure(longest_us / 1e3),
         ]);
         for (metric, unit, value) in [
             ("maintenance", "ms", upkeep.took.as_secs_f64() * 1e3),
+            ("given back", "bytes", one.given_back_bytes() as f64),
             ("moved", "bytes", upkeep.moved_bytes as f64),
-            ("given back", "bytes", upkeep.depopulated_bytes as f64),
+            ("moved in all", "bytes", moved_in_all as f64),
             ("moved groups", "count", upkeep.moved_groups as f64),
             ("folded groups", "count", upkeep.demoted_groups as f64),
-            ("pages in one hold of a lock", "count", upkeep.pages_held_max as f64),
-            ("removal of most groups, mean", "us", one.removal_us[0]),
-            ("removal of the rest, mean", "us", one.removal_us[1]),
+            ("pages in one hold of a lock", "count", held as f64),
+            ("removal of most groups, mean", "us", first.mean_us),
+            ("removal of the rest, mean", "us", rest.mean_us),
+            ("removal, the longest", "us", longest_us),
         ] {
             lab.report.add_count(variant, played_params(one), metric, unit, value);
         }
     }
-    table.note("ms: until a pass found nothing more; waited: of it for grace periods, with no lock held; back: pages given back, without the chunks that went whole; folded: groups; held: the most pages that one hold of a lock worked on; us each: the mean of a removal over the groups that went first, and over the rest, with the maintenance that removals do themselves; relocation, later: the same with removals that leave all of it to maintenance");
-    let held = played.iter().map(|one| one.upkeep.pages_held_max).max().map(|pages| pages as f64);
+    table.note("ms: until a pass found nothing more; waited: of it for grace periods, with no lock held; back: what the pass gave back, by the system's books; moved: in all, by removals too; folded: groups; held: the most pages that one hold of a lock worked on; us each: the mean of a removal over the groups that went first, and over the rest, with the maintenance that removals do themselves: a few of them wait for a grace period each, as the longest shows; relocation, later: with removals that leave all of it to maintenance");
+    let held = played.iter().chain([deferred]).map(|one| one.at(Stage::AtRest).pages_held_max).max();
     lab.report.checks.push(Check::at_most(
         "pages in one hold of a lock, the most",
-        held,
+        held.map(|pages| pages as f64),
         PAGES_HELD_MOST,
         "pages",
     ));
@@ -214,13 +237,23 @@ pub(super) fn pages(lab: &mut Lab<'_>, by_page: &[Vec<Played>]) -> Result<(), Er
         ];
         cells.extend(played.iter().map(|one| figure(one.percent_of_peak(Stage::Maintained))));
         cells.push(figure_or_dash(relocated.map(|one| one.at(Stage::Maintained).over_needed())));
-        cells.push(relocated.map_or_else(|| "-".to_owned(), |one| kib(one.upkeep.moved_bytes)));
+        cells
+            .push(relocated.map_or_else(|| "-".to_owned(), |one| kib(one.at(Stage::Maintained).moved_bytes)));
         table.row(cells);
     }
     table.note(format!(
-        "at least {} with addresses that stay; kernel: as measured in the letters, with patches; x needed and moved: with relocation",
+        "at least {} while every group keeps a record on each slot; kernel: as measured in the letters, with patches; x needed and moved (in all): with relocation",
         figure(script.limit_percent())
     ));
+    for one in
+        by_page.iter().flatten().filter(|one| one.plan.mode == Mode::Demoted && !can_go_below_limit(one))
+    {
+        table.note(format!(
+            "no goal for demotion at {}: one copy of the records on whole pages is not less than {} %",
+            one.plan.page.name(),
+            figure(script.limit_percent())
+        ));
+    }
     lab.print(&table)
 }
 
@@ -248,17 +281,11 @@ pub(super) fn kernel(lab: &mut Lab<'_>, script: Script, anchor: &Anchor) -> Resu
         let params = params([("stage", name.into()), ("groups", script.groups().into())]);
         lab.report.add_count("kernel", params, "populated", "bytes", kb * 1024.0);
     }
-    for (metric, us) in [("mkdir", anchor.mkdir_us), ("rmdir", anchor.rmdir_us)] {
-        table.note(format!(
-            "{metric}: {} us each (median; {} least, {} p90) of {}",
-            figure(us.median),
-            figure(us.min),
-            figure(us.p90),
-            count(us.count as u64)
-        ));
-        let params = params([("groups", script.groups().into())]);
-        lab.report.add("kernel", params, metric, "us", us);
-    }
+    table.note(format!(
+        "mkdir {} us, rmdir {} us each (medians); more of both below, beside ours",
+        figure(anchor.mkdir.us.median),
+        figure(anchor.rmdir.us.median)
+    ));
     lab.print(&table)
 }
 
@@ -281,7 +308,7 @@ pub(super) fn check(lab: &mut Lab<'_>, played: &[Played]) {
                 let name = format!("{share}, {page}: populated, with relocation");
                 checks.push(Check::at_most(name, Some(look.os_bytes as f64 / 1024.0), allowed, "kB"));
             }
-            Mode::Demoted => {
+            Mode::Demoted if can_go_below_limit(one) => {
                 let limit = (one.script.limit_percent() * 100.0).floor() / 100.0;
                 let left = Some(one.percent_of_peak(Stage::Maintained));
                 checks.push(Check::at_most(
@@ -291,9 +318,17 @@ pub(super) fn check(lab: &mut Lab<'_>, played: &[Played]) {
                     "%",
                 ));
             }
-            Mode::Kept | Mode::Depopulated => {}
+            Mode::Kept | Mode::Depopulated | Mode::Demoted => {}
         }
     }
+}
+
+/// Whether one copy of the records that are left, on whole pages, is less than all copies of them.
+fn can_go_below_limit(demoted: &Played) -> bool {
+    let (plan, script) = (demoted.plan, demoted.script);
+    let folded = plan.needed_bytes(script.outer, 1).next_multiple_of(plan.page.bytes());
+    let limit = demoted.at(Stage::Created).os_bytes as f64 * script.limit_percent() / 100.0;
+    plan.slots.slots() > 1 && (folded as f64) < limit
 }
 
 /// Adds the memory at every stage to the rows.
@@ -308,6 +343,7 @@ pub(super) fn add_rows(lab: &mut Lab<'_>, one: &Played) {
         at_stage("populated", look.os_bytes, lab);
         at_stage("populated by the engine's books", look.own_bytes, lab);
         at_stage("needed", look.needed_bytes, lab);
+        at_stage("moved so far", look.moved_bytes, lab);
     }
 }
 
