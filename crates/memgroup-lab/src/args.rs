@@ -27,7 +27,7 @@ pub struct Args {
     /// Threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// charge, percpu: run on N virtual slots; drain: measure N only [default: the machine's; 1, 2, 8, 128 and 512]
+    /// charge, percpu: run on N virtual slots; drain: measure N only [default: the machine's, percpu at most 16; 1, 2, 8, 128 and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
     /// Counters from a group to the root, the root included [default: charge 1, 3 and 8; drain 3]

@@ -144,7 +144,12 @@ fn percpu_shows_every_mode_beside_the_seed() {
         "pages of 2m",
         "1 of 51 left",
         "steady churn",
-        "making and removing one group",
+        "% net",
+        "what maintenance did to get there",
+        "longest ms",
+        "with relocation: create and remove",
+        "with relocation: the same, of all others",
+        "clearing a record's bytes on all slots",
         "a bare addition to one word",
         "█",
     ] {
@@ -165,6 +170,16 @@ fn percpu_shows_every_mode_beside_the_seed() {
         .map(|row| row["median"].as_f64().unwrap())
         .collect();
     assert!(!peaks.is_empty() && peaks.iter().all(|&bytes| bytes > 0.0), "{peaks:?}");
+    // What removals moved is not left out: maintenance alone cannot have moved more.
+    let moved = |metric, variant| -> f64 {
+        let of = |row: &&Value| row["variant"] == variant;
+        rows(&json, metric).into_iter().find(of).unwrap()["median"].as_f64().unwrap()
+    };
+    for variant in ["with relocation", "relocation, later"] {
+        assert!(moved("moved in all", variant) >= moved("moved", variant));
+        assert!(moved("moved in all", variant) > 0.0, "{variant}");
+    }
+    assert_eq!(moved("moved in all", "no depopulation") + moved("moved in all", "depopulation"), 0.0);
 }
 
 #[test]
@@ -183,6 +198,19 @@ fn percpu_at_one_page_size_measures_that_size() {
         assert_eq!((params["outer"].as_u64(), params["inner"].as_u64()), (Some(12), Some(50)), "{row}");
     }
     assert!(!printed.contains("pages of 16k"), "{printed}");
+}
+
+#[test]
+fn percpu_sets_no_goal_that_whole_pages_alone_miss() {
+    let args = Args { page: Some(Page::M2), outer: Some(12), slots: Some(2), ..tiny(Experiment::Percpu) };
+    let (printed, json) = report_of(args);
+    assert!(printed.contains("no goal for demotion at 2m"), "{printed}");
+    assert!(printed.contains("no goal: whole pages alone"), "{printed}");
+    let set = |name: &str| {
+        let checks = json["checks"].as_array().unwrap();
+        checks.iter().any(|check| check["name"].as_str().unwrap().contains(name))
+    };
+    assert!(set("populated, with relocation") && !set("cold demotion") && !set("steady churn"));
 }
 
 #[test]

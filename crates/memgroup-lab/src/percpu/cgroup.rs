@@ -75,7 +75,6 @@ impl Controller {
 
     /// Makes this process's own group and lets its children have the memory controller.
     pub(super) fn own_group(&self) -> Result<OwnGroup, String> {
-        self.sweep();
         let path = self.root.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&path).map_err(|why| format!("{} cannot be made: {why}", path.display()))?;
         let group = OwnGroup { path };
@@ -87,14 +86,16 @@ impl Controller {
         Ok(group)
     }
 
-    /// Removes what runs that were killed left behind (I2). What cannot be removed stays.
-    fn sweep(&self) {
+    /// Removes what runs that were killed left behind (I2); whether there was any. What cannot be removed stays.
+    pub(super) fn sweep(&self) -> bool {
+        let mut swept = false;
         for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
             if entry.file_name().to_str().and_then(maker).is_some_and(is_gone) {
                 // The group may be another user's.
-                let _ = remove_tree(&entry.path());
+                swept |= remove_tree(&entry.path()).is_ok();
             }
         }
+        swept
     }
 }
 
@@ -105,7 +106,15 @@ fn maker(name: &str) -> Option<u32> {
 
 /// This process has made no group when it sweeps, so one of its number is an older process's.
 fn is_gone(process: u32) -> bool {
-    process == std::process::id() || !Path::new("/proc").join(process.to_string()).exists()
+    let stat = || fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat"));
+    process == std::process::id() || stat().map_or(true, |stat| has_ended(&stat))
+}
+
+/// Whether a process with this `/proc/PID/stat` has ended, and only its parent has not asked how.
+fn has_ended(stat: &str) -> bool {
+    // The name before the state may hold anything, brackets too.
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().next());
+    matches!(state, Some("Z" | "X" | "x"))
 }
 
 /// A group that is removed with all groups below it, at the latest on drop.
@@ -206,13 +215,25 @@ mod tests {
         for name in [beyond_any_pid.as_str(), running.as_str(), "memgroup-lab-notes", "somebody"] {
             fs::create_dir_all(dir.path().join(name).join("cg_1")).unwrap();
         }
-        controller.own_group().unwrap().remove().unwrap();
+        assert!(controller.sweep());
+        assert!(!controller.sweep(), "nothing is left to sweep");
         let mut left: Vec<String> = fs::read_dir(dir.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
         assert_eq!(left, [running.as_str(), "memgroup-lab-notes", "somebody"]);
+    }
+
+    #[test]
+    fn a_process_that_nobody_has_buried_is_gone() {
+        assert!(has_ended("7 (memgroup) Z 1 7"));
+        assert!(!has_ended("7 (a) Z (b) S 1 7"));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while !is_gone(child.id()) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
     }
 
     #[test]

@@ -58,6 +58,9 @@ pub(super) fn groups(
             lab.report.checks.push(Check::at_most(name, Some(slower), 5.0, "us"));
         }
     }
+    if let Some(cleared) = time_clearing(lab, plan) {
+        row(lab, "no group", "no group", "clearing a record's bytes on all slots", cleared);
+    }
     if let Some(anchor) = anchor {
         let release = format!("Linux {}", anchor.release);
         row(lab, "kernel", &release, "mkdir", anchor.mkdir);
@@ -111,6 +114,21 @@ fn time_groups(
         timed.push((call, Calls::of(&us(ticks)).ok_or_else(again)?));
     }
     timed.try_into().map_err(|_| again())
+}
+
+/// Times what a creation cannot do without: as many bytes as a record has on all slots are cleared, in one piece.
+fn time_clearing(lab: &Lab<'_>, plan: Plan) -> Option<Calls> {
+    let mut bytes = vec![1_u8; plan.record_bytes() as usize * plan.slots.slots()];
+    let reading = clock::reading_ticks();
+    let times_us: Vec<f64> = (0..lab.effort.calls * PAIRS_A_CALL)
+        .map(|_| {
+            let begin = clock::now_ordered();
+            std::hint::black_box(&mut bytes).fill(0);
+            let ticks = (clock::now_ordered() - begin).saturating_sub(reading);
+            lab.clock.ns(ticks as f64) / 1e3
+        })
+        .collect();
+    Calls::of(&times_us)
 }
 
 /// Ticks of each call, by [`CALLS`].

@@ -142,13 +142,6 @@ pub(super) struct Upkeep {
     pub(super) demoted_groups: u64,
 }
 
-impl Upkeep {
-    /// What was done so far.
-    fn work(&self) -> [u64; 3] {
-        [self.depopulated_bytes, self.moved_bytes, self.demoted_groups]
-    }
-}
-
 impl Groups {
     pub(super) fn new(plan: Plan) -> Result<Groups, Error> {
         let hierarchy = Hierarchy::new(plan.config()).map_err(|why| Error::setup("the hierarchy", why))?;
@@ -196,9 +189,10 @@ impl Groups {
         self.round(begin, &mut upkeep);
         if self.plan.mode >= Mode::Demoted {
             for round in 1..=ROUNDS_MAX {
-                let before = upkeep.work();
+                let before = upkeep;
                 self.round(begin + round * 2 * IDLE, &mut upkeep);
-                if upkeep.work() == before {
+                let work = |of: &Upkeep| [of.depopulated_bytes, of.moved_bytes, of.demoted_groups];
+                if work(&upkeep) == work(&before) {
                     break;
                 }
             }

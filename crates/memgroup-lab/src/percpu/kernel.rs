@@ -60,6 +60,10 @@ pub(super) fn run(script: Script, waits: &[Duration]) -> Result<Outcome, Error> 
 
 fn attempt(script: Script, waits: &[Duration], watch: &Watch) -> Result<Anchor, String> {
     let controller = Controller::find()?;
+    if controller.sweep() {
+        // The kernel frees what was left in its own time.
+        wait_until(Instant::now() + waits.last().copied().unwrap_or_default(), watch)?;
+    }
     let start = percpu_kb()?;
     let group = controller.own_group()?;
     let (mut mkdirs, mut rmdirs) = (Vec::new(), Vec::new());

@@ -22,6 +22,7 @@ use self::groups::{Mode, Plan};
 use self::kernel::{Anchor, Outcome};
 use self::script::{Played, Script, play};
 use crate::harness::Lab;
+use crate::harness::table::counted;
 use crate::{Args, Error, Page};
 
 /// As many as the machine of the seed's author had.
@@ -142,9 +143,9 @@ fn refuse_what_does_not_fit(plan: Plan, others: &[Plan], script: Script, many: S
     }
     let fits = (script.outer as u64 * allowed / bytes).max(1);
     Err(Error::Argument(format!(
-        "use {} groups on {} slots: their records take up to {} MiB, three quarters of the available {} MiB may be used; --outer {fits} would do, or fewer slots",
+        "use {} groups on {}: their records take up to {} MiB, three quarters of the available {} MiB may be used; --outer {fits} would do, or fewer slots",
         largest.groups(),
-        plan.slots.slots(),
+        counted(plan.slots.slots() as u64, "slot"),
         bytes >> 20,
         available >> 20
     )))
@@ -177,7 +178,7 @@ mod tests {
         assert!(error.is_usage());
         let text = error.to_string();
         assert!(
-            text.starts_with("use 1000000 groups on 4096 slots: their records take up to 158")
+            text.starts_with("use 1000000 groups on 4,096 slots: their records take up to 158")
                 && text.contains("--outer "),
             "{text}"
         );

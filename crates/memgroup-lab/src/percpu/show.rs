@@ -8,7 +8,7 @@ use super::seed;
 use crate::Error;
 use crate::harness::Lab;
 use crate::harness::report::{Check, Params, params};
-use crate::harness::table::{Table, count, figure, figure_or_dash};
+use crate::harness::table::{Table, count, counted, figure, figure_or_dash};
 
 /// Pages that maintenance may touch in one hold of a lock.
 const PAGES_HELD_MOST: f64 = 64.0;
@@ -28,10 +28,10 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], anchor: Option<&Anch
         "x needed",
     ];
     let title = format!(
-        "the seed's script: {} groups created, {} left; ours on {} slots, pages of {}, {} bytes a group and slot",
+        "the seed's script: {} groups created, {} left; ours on {}, pages of {}, {} bytes a group and slot",
         count(script.groups() as u64),
         script.share(),
-        plan.slots.slots(),
+        counted(plan.slots.slots() as u64, "slot"),
         plan.page.name(),
         count(plan.record_bytes())
     );
