@@ -56,7 +56,7 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], anchor: Option<&Anch
     }
     if let Some(anchor) = anchor {
         let later = anchor.waited.last().map_or(anchor.removed, |&(_, kb)| kb);
-        let [gross, net] = percents(anchor.start, anchor.created, later);
+        let [gross, net] = percents(anchor.start.min(anchor.at_rest), anchor.created, later);
         table.row(vec![
             format!("Linux {}", anchor.release),
             figure(anchor.start),
@@ -84,7 +84,7 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], anchor: Option<&Anch
         ]);
     }
     table.note(format!(
-        "later: the seed and the kernel after seconds of sleep, ours after maintenance; % of peak: later over created, at least {} while every group keeps a record on each slot; net: both without what was there at the start; needed: the records of the groups left",
+        "later: the seed and the kernel after seconds of sleep, ours after maintenance; % of peak: later over created, at least {} while every group keeps a record on each slot; net: both without what was there at the start, or at rest where that was less; needed: the records of the groups left",
         figure(script.limit_percent())
     ));
     table.note("ours: what the system has backed of the arenas' mappings (/proc/self/smaps); the kernel's: Percpu: of /proc/meminfo, with all else that is per-CPU there");
