@@ -68,7 +68,7 @@ pub(crate) struct Chunk {
     pub(crate) settled: bool,
     pub(crate) owners: Option<Owners>,
     /// For each slot the pages that were backed as a whole; empty where the page is the system's and needs no such thing.
-    pub(crate) backed: Box<[u8]>,
+    pub(crate) backed: Box<[u32]>,
     pub(crate) used: Box<[u64]>,
     pub(crate) starts: Box<[u64]>,
     pub(crate) dirty: Box<[u64]>,

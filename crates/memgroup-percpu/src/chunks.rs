@@ -18,10 +18,10 @@ use crate::block::{Block, GRANULE_BYTES, LEAVING, NO_OWNER, Shape, Wait};
 use crate::chunk::{Chunk, State};
 use crate::lists::Lists;
 use crate::mutation::{Mutation, active};
-use crate::page::{Geometry, Kind};
+use crate::page::{Geometry, Kind, PageSize};
 
 /// Lists by longest free run, eight to an octave: 0..8, then by the three bits behind the first.
-const BUCKETS: usize = 144;
+const BUCKETS: usize = 160;
 const SIDELINED: usize = BUCKETS;
 const PARKED: usize = 2 * BUCKETS;
 const EMPTY: usize = 2 * BUCKETS + 1;
@@ -34,13 +34,22 @@ const TRIES: usize = 8;
 /// After how many failures in a row a chunk is parked.
 const PARK_AFTER: u32 = 16;
 
-fn bucket(granules: u32) -> usize {
+const fn bucket(granules: u32) -> usize {
     if granules < 8 {
         return granules as usize;
     }
     let octave = granules.ilog2();
     ((octave - 2) * 8 + (granules >> (octave - 3) & 7)) as usize
 }
+
+// A chunk that is free from end to end has a list too.
+const _: () = {
+    let mut at = 0;
+    while at < PageSize::ALL.len() {
+        assert!(bucket((PageSize::ALL[at].unit_bytes() / GRANULE_BYTES) as u32) < BUCKETS);
+        at += 1;
+    }
+};
 
 /// How full a chunk is, in 64ths, rounded up.
 fn density(chunk: &Chunk) -> usize {

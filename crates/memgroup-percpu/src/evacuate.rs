@@ -65,6 +65,18 @@ impl Arena {
         Some(Move { owner, from, to: self.cleared(placed) })
     }
 
+    /// The block is on its way back: it is used until it is freed, but not live, and is not moved any more.
+    pub(crate) fn leave(&self, block: Block) {
+        let mut state = self.state.lock();
+        state.chunks.change(block.chunk, |chunk| {
+            let (owner, shape) = chunk.owner_of(block.start, block.count);
+            if owner != LEAVING && owner != NO_OWNER {
+                chunk.set_owner(block.start, shape, LEAVING);
+                chunk.set_leaving(block.start, block.count, true);
+            }
+        });
+    }
+
     /// The owner does not move its block: `to` is free again, `from` an ordinary block. Its chunk is not evacuated again
     /// before something is freed there.
     pub(crate) fn cancel_move(&self, aborted: Move) {

@@ -65,12 +65,16 @@ impl PageSize {
         Self::ALL.into_iter().find(|page| page.bytes() >= system).unwrap_or(Self::Mib2)
     }
 
+    /// The bytes that a unit may fill.
+    pub(crate) const fn unit_bytes(self) -> usize {
+        self.of_unit() * self.bytes()
+    }
+
     /// The pages that a unit may fill.
     const fn of_unit(self) -> usize {
         match self {
-            Self::Kib4 => 16,
-            Self::Kib16 => 5,
-            Self::Kib64 | Self::Mib2 => 3,
+            Self::Kib4 | Self::Kib16 | Self::Kib64 => 16,
+            Self::Mib2 => 8,
         }
     }
 }

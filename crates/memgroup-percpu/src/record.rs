@@ -128,6 +128,21 @@ impl Record {
         unsafe { Base::word(base, self.stride as usize, slot, index) }
     }
 
+    /// Stores zero in the words of the copy of `slot` from `index` on; for its owner, while nobody else accesses them.
+    pub fn clear_from(&self, _section: &Section, slot: usize, index: usize) {
+        if !self.is_open(slot) {
+            return;
+        }
+        // ORDERING: Acquire, as in `find`.
+        let base = self.base.load(Ordering::Acquire);
+        for index in index..self.words as usize {
+            // SAFETY: as in `find`: open, below `words`, within the section.
+            let word: &AtomicU64 = unsafe { Base::word(base, self.stride as usize, slot, index) };
+            // ORDERING: Relaxed; the owner publishes it with whatever it hands the record out by.
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// The same with a section of its own.
     #[inline(always)]
     pub fn access(&self, slot: usize, index: usize) -> Option<Access> {

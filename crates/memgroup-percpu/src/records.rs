@@ -200,6 +200,7 @@ impl Records {
         if active(Mutation::RetiredIsFreeAtOnce) {
             return self.arena.free(unlinked.block);
         }
+        self.arena.leave(unlinked.block);
         let bytes = self.bytes_on_all_slots();
         let refused = self.limbo.lock().retire((unlinked.block, tag), bytes);
         assert!(refused.is_ok(), "the limbo of records has no bound of its own");

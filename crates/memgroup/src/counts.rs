@@ -8,7 +8,6 @@
 //!   the tree lock, which a reader of the sum holds.
 
 use memgroup_percpu::additive;
-use memgroup_sync::atomic::Ordering;
 use memgroup_sync::{grace, interleave};
 
 use crate::mutation::{self, Mutation};
@@ -90,11 +89,7 @@ pub(crate) fn sum(node: &'static Node, counter: u32) -> i64 {
 pub(crate) fn forget(node: &'static Node) {
     let section = grace::enter();
     for slot in node.shared.memory.admitted() {
-        for index in FIRST..node.shared.memory.hot.words() {
-            if let Some(word) = node.record.word(&section, slot, index) {
-                // ORDERING: Relaxed; published with the group, by the tree lock.
-                word.store(0, Ordering::Relaxed);
-            }
-        }
+        // Published with the group, by the tree lock.
+        node.record.clear_from(&section, slot, FIRST);
     }
 }

@@ -19,6 +19,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
+use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::{self, Form};
 
 use crate::group::GroupId;
@@ -33,6 +34,9 @@ const PAGES_HELD_MAX: u64 = 64;
 
 /// A removal does a pass for no less: a grace period is to be worth its while.
 const FREED_LEAST: u64 = 256 << 10;
+
+/// And for no more: what a removal may take is bounded, whatever has piled up. The rest is for those that follow.
+const FREED_MOST: u64 = 256 << 20;
 
 /// What a pass of [`Hierarchy::maintain`](crate::Hierarchy::maintain) may do.
 ///
@@ -126,25 +130,35 @@ impl Maintained {
 /// Whether a removal should do a pass.
 pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
     let config = &shared.config;
+    if !config.depopulate || !config.maintain_on_removal {
+        return false;
+    }
     let kept = tree.kept() as u64;
-    let due = config.depopulate && config.maintain_on_removal && 2 * kept > u64::from(tree.in_use());
-    due && kept * shared.memory.record_bytes() > config.float_bytes.max(FREED_LEAST)
+    let worth_it = kept * shared.memory.record_bytes() > config.float_bytes.max(FREED_LEAST);
+    // ORDERING: Relaxed; a hint, and whoever has the turn knows better.
+    worth_it && 2 * kept > u64::from(tree.in_use()) || shared.unreturned.load(Ordering::Relaxed)
 }
 
-/// The pass of a removal: waits for one grace period, moves no more than a quarter of what it frees, and into what earlier passes freed.
+/// The pass of a removal: waits for one grace period, if there is enough to free, and moves no more than it frees, into what earlier
+/// passes freed.
 #[cold]
 pub(crate) fn after_removal(shared: &'static Shared) {
-    if let Some(_turn) = shared.maintaining.try_lock() {
-        let freed = shared.tree.lock().kept() as u64 * shared.memory.record_bytes();
-        let mut done = Maintained::default();
-        strip(shared, &mut done);
+    let Some(_turn) = shared.maintaining.try_lock() else { return };
+    let mut done = Maintained::default();
+    let kept = shared.tree.lock().kept() as u64 * shared.memory.record_bytes();
+    if kept > FREED_LEAST {
+        let freed = kept.min(FREED_MOST);
+        strip(shared, freed, &mut done);
         if shared.config.relocate {
-            relocate(shared, freed / 4, &mut done);
+            relocate(shared, freed, &mut done);
         }
         settle(shared, Form::Quiet, &mut done);
-        give_back(shared, Instant::now(), false, &mut done);
-        shared.maintained.lock().add(&done);
     }
+    done.more = false;
+    give_back(shared, Instant::now(), false, FREED_MOST, &mut done);
+    // ORDERING: Relaxed; a hint for the next removal.
+    shared.unreturned.store(done.more, Ordering::Relaxed);
+    shared.maintained.lock().add(&done);
 }
 
 /// The pass of the last handle: all groups are removed, and what no byte is charged to any more gives its memory back. Left alone if
@@ -157,10 +171,10 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
     // Whoever has the turn has a handle: the hierarchy is in use again.
     if let Some(_turn) = shared.maintaining.try_lock() {
         let mut done = Maintained::default();
-        strip(shared, &mut done);
+        strip(shared, u64::MAX, &mut done);
         strip_root(shared);
         settle(shared, Form::Quiet, &mut done);
-        give_back(shared, Instant::now(), true, &mut done);
+        give_back(shared, Instant::now(), true, u64::MAX, &mut done);
     }
 }
 
@@ -171,14 +185,16 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
         return done;
     }
     let now = what.now.unwrap_or_else(Instant::now);
-    strip(shared, &mut done);
+    strip(shared, u64::MAX, &mut done);
     let cold = demote_idle(shared, now, &mut done);
     settle(shared, what.form, &mut done);
     if shared.config.relocate {
         relocate(shared, what.move_bytes_max, &mut done);
         settle(shared, what.form, &mut done);
     }
-    give_back(shared, now, what.all, &mut done);
+    give_back(shared, now, what.all, u64::MAX, &mut done);
+    // ORDERING: Relaxed; a hint for the next removal.
+    shared.unreturned.store(false, Ordering::Relaxed);
     provide(shared, cold);
     shared.maintained.lock().add(&done);
     done
@@ -204,18 +220,20 @@ fn note_hold(shared: &'static Shared, records: u64, done: &mut Maintained) {
     done.pages_held_max = done.pages_held_max.max(pages);
 }
 
-/// Free places give up their records. What may float of that, floats in the arena.
-fn strip(shared: &'static Shared, done: &mut Maintained) {
-    loop {
+/// Free places give up their records, at most so many bytes of them. What may float of that, floats in the arena.
+fn strip(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
+    let mut left = bytes_max / shared.memory.record_bytes().max(1);
+    while left > 0 {
         let mut tree = shared.tree.lock();
-        let mut records = 0;
-        while records < records_a_hold(shared) {
+        let (most, mut records) = (records_a_hold(shared).min(left), 0);
+        while records < most {
             let Some(node) = tree.strip().and_then(|id| shared.node(id)) else {
                 return note_hold(shared, records, done);
             };
             residence::vacate(node);
             records += 1;
         }
+        left -= records;
         note_hold(shared, records, done);
     }
 }
@@ -311,10 +329,15 @@ fn settle(shared: &'static Shared, form: Form, done: &mut Maintained) {
     memory.cold.reclaim(|_, _| ());
 }
 
-/// Pages without live records go back to the system.
-fn give_back(shared: &'static Shared, now: Instant, all: bool, done: &mut Maintained) {
+/// Pages without live records go back to the system, at most so many bytes of them.
+fn give_back(shared: &'static Shared, now: Instant, all: bool, bytes_max: u64, done: &mut Maintained) {
+    let bytes_max = done.depopulated_bytes.saturating_add(bytes_max);
     for records in [&shared.memory.hot, &shared.memory.cold] {
         loop {
+            if done.depopulated_bytes >= bytes_max {
+                done.more = true;
+                return;
+            }
             let returned = if all {
                 records.arena().depopulate_now(PAGES_HELD_MAX as usize)
             } else {

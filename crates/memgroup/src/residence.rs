@@ -137,10 +137,13 @@ pub(crate) fn relocate_held(shared: &'static Shared, tree: &Tree) -> Option<u64>
     let memory = &shared.memory;
     let relocation = memory.hot.next_move()?;
     let node = shared.node(GroupId(relocation.owner()))?;
-    if tree.state(node.id) == State::Free {
-        // Nobody's words: given up instead of moved.
-        memory.hot.cancel_move(relocation);
-        vacate(node);
+    let is_current = relocation.is_of(&node.record);
+    if !is_current || tree.state(node.id) == State::Free {
+        // Unlinked meanwhile, or nobody's words: given up instead of moved.
+        memory.hot.discard(relocation.into_target());
+        if is_current {
+            vacate(node);
+        }
         return Some(0);
     }
     move_held(node, relocation.into_target());

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use memgroup_percpu::SlotSource;
 use memgroup_sync::Mutex;
-use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::config::{Config, ConfigError};
 use crate::error::GroupError;
@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) memory: Memory,
     /// Held by whoever does maintenance.
     pub(crate) maintaining: Mutex<()>,
+    /// A removal left empty pages to the next one.
+    pub(crate) unreturned: AtomicBool,
     /// What all passes did so far. Locked for an addition or a look, under no other lock but `maintaining`.
     pub(crate) maintained: Mutex<Maintained>,
     pub(crate) tree: Mutex<Tree>,
@@ -100,6 +102,7 @@ impl Shared {
             budget: Budget::new(config.source.slots(), config.stock_budget_bytes)?,
             memory: Memory::new(&config)?,
             maintaining: Mutex::new(()),
+            unreturned: AtomicBool::new(false),
             maintained: Mutex::new(Maintained::default()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             chunks: (0..config.groups_max.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),

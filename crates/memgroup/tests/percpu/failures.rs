@@ -78,13 +78,13 @@ fn a_group_without_memory_is_an_error_that_names_it() {
                     Ok(_) => made += 1,
                     Err(error) => break error,
                 }
-                if made == 2000 {
+                if made == 3000 {
                     assert!(page == PageSize::of_system() && call == Call::Populate, "{page:?} {call:?}");
                     break parent.create("child-0").unwrap_err();
                 }
             };
             drop(guard);
-            if made < 2000 {
+            if made < 3000 {
                 let path = format!("/parent/child-{made}");
                 assert_eq!(error, GroupError::OutOfMemory { path: path.clone(), bytes: 392 * SLOTS as u64 });
                 let text = error.to_string();
@@ -109,7 +109,7 @@ fn the_first_group_without_memory_says_how_much_it_needed() {
     let _alone = alone();
     let hierarchy = Hierarchy::new(kind(PageSize::of_system(), 3)).unwrap();
     let guard = inject::fail(Call::Map, 0);
-    let error = (0..2000).find_map(|number| hierarchy.create(&format!("/{number}")).err());
+    let error = (0..3000).find_map(|number| hierarchy.create(&format!("/{number}")).err());
     drop(guard);
     let text = error.expect("a chunk has no room for 2,000 groups").to_string();
     assert!(text.contains("needs 392 bytes of per-CPU memory"), "no slot has been used yet: {text}");
