@@ -82,7 +82,10 @@ fn populated_bytes_are_what_the_system_says() {
                             "{page:?} {slots} {after:?}"
                         );
                         assert_eq!(before.populated_bytes - given, after.populated_bytes, "every page once");
-                        assert!(given >= before.empty_bytes, "all empty pages and some that straddle two");
+                        if admitted == [0] {
+                            // In a unit that is shifted a free page may lie on two that are not free.
+                            assert!(given >= before.empty_bytes, "all empty pages, and edges of others");
+                        }
                         assert_eq!(after.populated_bytes % page.bytes() as u64, 0, "whole pages only");
                     }
                 }
