@@ -77,6 +77,58 @@ macro_rules! thread_local {
     };
 }
 
+/// Declares deliberate faults that the loom models of a crate must catch: an enum `Mutation`, `active(fault)` for the code that is
+/// modelled, and in tests `with(fault, model)`, which runs a model with one fault on.
+///
+/// Each model of a protocol has a twin that runs it with a fault switched on and must fail. Outside loom builds `active` is a
+/// constant `false` and the faults do not exist.
+///
+/// ```
+/// mod mutation {
+///     memgroup_sync::mutations! {
+///         /// The last step is left out.
+///         LastStepIsLeftOut,
+///     }
+/// }
+/// assert!(!mutation::active(mutation::Mutation::LastStepIsLeftOut));
+/// ```
+#[macro_export]
+macro_rules! mutations {
+    ($($(#[$doc:meta])* $fault:ident,)+) => {
+        /// One deliberate fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(not(memgroup_loom), allow(dead_code))]
+        pub(crate) enum Mutation {
+            $($(#[$doc])* $fault,)+
+        }
+
+        #[cfg(not(memgroup_loom))]
+        #[inline(always)]
+        pub(crate) const fn active(_: Mutation) -> bool {
+            false
+        }
+
+        // All threads of one loom model run on the OS thread of its test, so this is one switch a test.
+        #[cfg(memgroup_loom)]
+        std::thread_local! {
+            static ACTIVE: std::cell::Cell<Option<Mutation>> = const { std::cell::Cell::new(None) };
+        }
+
+        #[cfg(memgroup_loom)]
+        pub(crate) fn active(mutation: Mutation) -> bool {
+            ACTIVE.get() == Some(mutation)
+        }
+
+        /// Runs `model` with the fault on.
+        #[cfg(all(test, memgroup_loom))]
+        pub(crate) fn with(mutation: Mutation, model: impl FnOnce()) {
+            ACTIVE.set(Some(mutation));
+            model();
+            ACTIVE.set(None);
+        }
+    };
+}
+
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
     use crate::Mutex;

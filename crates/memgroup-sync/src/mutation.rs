@@ -1,12 +1,6 @@
-//! Mutations: deliberate faults that the loom models must catch.
-//!
-//! Each model of grace periods has a twin that runs it with one fault switched on and must fail. Outside loom builds
-//! `active` is a constant `false` and the faults do not exist.
+//! Deliberate faults that the loom models must catch.
 
-/// One deliberate fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(memgroup_loom), allow(dead_code))]
-pub(crate) enum Mutation {
+crate::mutations! {
     /// A section is entered by a store although no barrier stands on the writer's side.
     EnterByStore,
     /// A scan reads the records by loads although no barrier was made.
@@ -36,36 +30,3 @@ pub(crate) enum Mutation {
     /// After the barrier is lost, a record without a section needs no proof.
     LostBarrierNeedsNoProof,
 }
-
-#[cfg(not(memgroup_loom))]
-#[inline(always)]
-pub(crate) const fn active(_: Mutation) -> bool {
-    false
-}
-
-#[cfg(memgroup_loom)]
-mod switch {
-    use super::Mutation;
-    use std::cell::Cell;
-
-    // All threads of one loom model run on the OS thread of its test, so this is one switch a test.
-    std::thread_local! {
-        static ACTIVE: Cell<Option<Mutation>> = const { Cell::new(None) };
-    }
-
-    pub(crate) fn active(mutation: Mutation) -> bool {
-        ACTIVE.get() == Some(mutation)
-    }
-
-    /// Runs `model` with the fault on.
-    #[cfg(test)]
-    pub(crate) fn with(mutation: Mutation, model: impl FnOnce()) {
-        ACTIVE.set(Some(mutation));
-        model();
-        ACTIVE.set(None);
-    }
-}
-#[cfg(memgroup_loom)]
-pub(crate) use switch::active;
-#[cfg(all(test, memgroup_loom))]
-pub(crate) use switch::with;

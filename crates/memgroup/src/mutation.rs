@@ -1,12 +1,6 @@
-//! Mutations: deliberate faults that the loom models must catch.
-//!
-//! Each model of a protocol has a twin that runs it with one fault switched on and must fail. Outside loom
-//! builds `active` is a constant `false` and the faults do not exist.
+//! Deliberate faults that the loom models must catch.
 
-/// One deliberate fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(memgroup_loom), allow(dead_code))]
-pub(crate) enum Mutation {
+memgroup_sync::mutations! {
     /// A charger applies the limit it read to whatever usage it finds later.
     LimitIgnoresEpoch,
     /// A drain takes a stock with a blind swap, erasing the marks in the word.
@@ -38,32 +32,3 @@ pub(crate) enum Mutation {
     /// Attempts found in a record that was left behind are counted for whoever has the place now.
     LastLookIgnoresGeneration,
 }
-
-#[cfg(not(memgroup_loom))]
-pub(crate) const fn active(_: Mutation) -> bool {
-    false
-}
-
-#[cfg(memgroup_loom)]
-mod switch {
-    use super::Mutation;
-    use std::cell::Cell;
-
-    // All threads of one loom model run on the OS thread of its test, so this is one switch a test.
-    std::thread_local! {
-        static ACTIVE: Cell<Option<Mutation>> = const { Cell::new(None) };
-    }
-
-    pub(crate) fn active(mutation: Mutation) -> bool {
-        ACTIVE.get() == Some(mutation)
-    }
-
-    /// Runs `model` with the fault on.
-    pub(crate) fn with(mutation: Mutation, model: impl FnOnce()) {
-        ACTIVE.set(Some(mutation));
-        model();
-        ACTIVE.set(None);
-    }
-}
-#[cfg(memgroup_loom)]
-pub(crate) use switch::{active, with};

@@ -5,12 +5,16 @@
 //! added, and each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the short windows.
 #![cfg(not(memgroup_loom))]
 
+mod random;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 use memgroup::{Charge, Config, Group, Hierarchy, Maintained, Maintenance, SlotSource, UNLIMITED};
 use memgroup_percpu::pin_virtual;
+
+use random::Random;
 
 const WORKERS: usize = 3;
 const LEAVES: usize = 6;
@@ -24,22 +28,6 @@ const STEPS: usize = if cfg!(memgroup_yields) {
 } else {
     20_000
 };
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
-    fn bytes(&mut self) -> u64 {
-        let magnitude = self.below(16);
-        self.below(1 << magnitude) + 1
-    }
-}
 
 /// What a group is to show, by what was done to it.
 #[derive(Clone, Copy, Default)]
@@ -61,7 +49,7 @@ impl Account {
 
     fn try_charge(&mut self, group: &Group, random: &mut Random) -> Option<Charge> {
         self.charges += 1;
-        group.try_charge(random.bytes()).ok()
+        group.try_charge(random.bytes(16)).ok()
     }
 
     fn check_sums(&self, group: &Group) {

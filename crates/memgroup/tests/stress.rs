@@ -4,11 +4,15 @@
 //! never see usage rise above the limit in force. Run it with `--cfg memgroup_yields` to open the short windows.
 #![cfg(not(memgroup_loom))]
 
+mod random;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 
 use memgroup::{Charge, Config, Group, Hierarchy, SlotSource};
 use memgroup_percpu::pin_virtual;
+
+use random::Random;
 
 const WORKERS: usize = 4;
 const LEAVES: usize = 4;
@@ -20,22 +24,6 @@ const STEPS: usize = if cfg!(memgroup_yields) {
 } else {
     20_000
 };
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
-    fn bytes(&mut self) -> u64 {
-        let magnitude = self.below(18);
-        self.below(1 << magnitude) + 1
-    }
-}
 
 struct House {
     hierarchy: Hierarchy,
@@ -89,14 +77,14 @@ impl Worker<'_> {
         let group = &self.house.leaves[leaf];
         match self.random.below(100) {
             0..45 => {
-                if let Ok(charge) = group.try_charge(self.random.bytes()) {
+                if let Ok(charge) = group.try_charge(self.random.bytes(18)) {
                     self.charges.push((leaf, charge));
                 }
             }
             45..75 => drop(self.pick()),
             75..80 => {
                 if let Some((leaf, mut charge)) = self.pick() {
-                    let _ = charge.try_grow(self.random.bytes());
+                    let _ = charge.try_grow(self.random.bytes(18));
                     charge.shrink(self.random.below(charge.bytes() + 1));
                     self.charges.push((leaf, charge));
                 }
@@ -114,7 +102,7 @@ impl Worker<'_> {
                 }
             }
             92..94 if self.house.forced => {
-                self.charges.push((leaf, group.charge_forced(self.random.bytes()).unwrap()));
+                self.charges.push((leaf, group.charge_forced(self.random.bytes(18)).unwrap()));
             }
             94..96 => self.tenant_comes_and_goes(step),
             96..98 => group.set_max(self.house.fresh_limit(1 << 18)).unwrap(),
@@ -132,7 +120,7 @@ impl Worker<'_> {
         let name = format!("tenant{step}-{}", self.random.below(u64::MAX));
         let tenant = self.house.parent.create(&name).unwrap();
         let mut charges: Vec<_> =
-            (0..4).filter_map(|_| tenant.try_charge(self.random.bytes()).ok()).collect();
+            (0..4).filter_map(|_| tenant.try_charge(self.random.bytes(18)).ok()).collect();
         drop(charges.pop());
         tenant.remove().unwrap();
         assert!(tenant.try_charge(1).is_err());
