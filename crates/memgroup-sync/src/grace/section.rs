@@ -3,6 +3,9 @@
 //! - I1. A section is made where its reader was told to begin one, and nowhere else: dropping it ends one.
 //! - I2. None of the thread-locals that a section goes through has a destructor, so sections can be entered at any time in
 //!   a thread's life.
+//! - I3. `BRIEF` holds the address of something that lives for ever.
+
+#![allow(unsafe_code)]
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -90,8 +93,9 @@ static NOBODY: Reader = Reader::in_brief(ACTIVE);
 
 #[cfg(not(memgroup_loom))]
 crate::thread_local! {
-    // The thread's record or NOBODY; what `enter_briefly` looks at.
-    static BRIEF: Cell<&'static Reader> = const { Cell::new(&NOBODY) };
+    // The thread's record or NOBODY; what `enter_briefly` looks at. A pointer, because to older compilers a constant cannot
+    // refer to a static that changes.
+    static BRIEF: Cell<*const Reader> = const { Cell::new(&raw const NOBODY) };
 }
 
 crate::thread_local! {
@@ -149,7 +153,9 @@ pub fn enter() -> Section {
 #[cfg(not(memgroup_loom))]
 #[inline(always)]
 pub fn enter_briefly() -> Option<BriefSection> {
-    begin_briefly(BRIEF.with(Cell::get))
+    let reader = BRIEF.with(Cell::get);
+    // SAFETY: NOBODY's, or one that came as a `&'static` (I3).
+    begin_briefly(unsafe { &*reader })
 }
 
 /// The same, in a model.
