@@ -113,8 +113,10 @@ pub struct ArenaStats {
     pub chunks: usize,
     /// Slots that ever ran.
     pub admitted_slots: usize,
-    /// Bytes of pages given back since the arena was made, chunks that were unmapped not included.
+    /// Bytes of pages given back since the arena was made, out of chunks that stayed.
     pub depopulated_bytes_total: u64,
+    /// Bytes that were backed in chunks that were unmapped since then.
+    pub unmapped_bytes_total: u64,
     /// Times that the system refused to take pages back or to say which are there.
     pub refusals_total: u64,
 }
@@ -131,6 +133,7 @@ pub struct Arena {
     /// A slot was admitted while the lock was taken: whole pages must be backed for it.
     late: AtomicBool,
     pub(crate) depopulated_bytes: AtomicU64,
+    unmapped_bytes: AtomicU64,
     pub(crate) refusals: AtomicU64,
 }
 
@@ -168,6 +171,7 @@ impl Arena {
             }),
             late: AtomicBool::new(false),
             depopulated_bytes: AtomicU64::new(0),
+            unmapped_bytes: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
         })
     }
@@ -271,9 +275,9 @@ impl Arena {
             }
         };
         if !self.back_placed(&mut state, placed) {
-            let unmapped = state.chunks.undo(placed.block);
+            let vacant = state.chunks.undo(placed.block);
             drop(state);
-            drop(unmapped);
+            self.unmap(vacant);
             return Err(None);
         }
         Ok(placed)
@@ -342,8 +346,26 @@ impl Arena {
     /// Gives a block back. Nobody uses it any more.
     pub(crate) fn free(&self, block: Block) {
         let mut state = self.state.lock();
-        let _unmapped = state.chunks.release(block);
+        let vacant = state.chunks.release(block);
         drop(state);
+        self.unmap(vacant);
+    }
+
+    /// Gives a chunk back as a whole; without the lock.
+    pub(crate) fn unmap(&self, vacant: Option<Box<Chunk>>) {
+        let Some(chunk) = vacant else { return };
+        match chunk.region.resident_bytes(0..chunk.geometry.chunk_bytes()) {
+            // ORDERING: Relaxed; a statistic.
+            Ok(bytes) => self.unmapped_bytes.fetch_add(bytes as u64, Ordering::Relaxed),
+            Err(_) => return self.count_refusals(1),
+        };
+        drop(chunk);
+    }
+
+    /// Bytes that went back to the system since the arena was made, as pages and as whole chunks.
+    pub fn returned_bytes_total(&self) -> u64 {
+        // ORDERING: Relaxed, both; statistics.
+        self.depopulated_bytes.load(Ordering::Relaxed) + self.unmapped_bytes.load(Ordering::Relaxed)
     }
 
     /// As [`free`](Self::free), for the block of this shape whose first copy is at `address`.
@@ -351,8 +373,9 @@ impl Arena {
     pub(crate) fn free_at(&self, address: usize, shape: Shape) {
         let mut state = self.state.lock();
         let block = state.chunks.block_at(address, shape.count);
-        let _unmapped = state.chunks.release(block);
+        let vacant = state.chunks.release(block);
         drop(state);
+        self.unmap(vacant);
     }
 
     /// Maps chunks until each unit has `reserve_bytes` free.
@@ -431,6 +454,8 @@ impl Arena {
         }
         // ORDERING: Relaxed; statistics.
         stats.depopulated_bytes_total = self.depopulated_bytes.load(Ordering::Relaxed);
+        // ORDERING: Relaxed; statistics.
+        stats.unmapped_bytes_total = self.unmapped_bytes.load(Ordering::Relaxed);
         // ORDERING: Relaxed; statistics.
         stats.refusals_total = self.refusals.load(Ordering::Relaxed);
         stats

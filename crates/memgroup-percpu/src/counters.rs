@@ -324,6 +324,8 @@ impl Counters {
     /// In a read section of the calling thread, for whose end it would wait for ever. The table is as it was.
     pub fn maintain(&'static self, moves: usize, form: Form) -> CountersMaintained {
         let mut done = CountersMaintained::default();
+        let arena = self.records.arena();
+        let before = arena.returned_bytes_total();
         self.settle(form);
         while done.moved < moves
             && let Some(moved) = self.move_next()
@@ -332,9 +334,9 @@ impl Counters {
         }
         self.settle(form);
         loop {
-            let returned = self.records.arena().depopulate_now(64);
-            done.depopulated_bytes += returned.bytes;
+            let returned = arena.depopulate_now(64);
             if !returned.more || returned.pages == 0 {
+                done.depopulated_bytes = arena.returned_bytes_total() - before;
                 return done;
             }
         }

@@ -152,14 +152,14 @@ impl Arena {
         // ORDERING: Relaxed; a statistic.
         self.depopulated_bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut state = self.state.lock();
-        let unmapped = self.book(&mut state, batch, done, allowed);
+        let vacant = self.book(&mut state, batch, done, allowed);
         let left = self.empty_bytes(&state);
         state.decay.given_back(empty.saturating_sub(left));
         let more = !refused
             && state.chunks.pending.first(0).is_some()
             && allowed.is_none_or(|allowed| left > allowed);
         drop(state);
-        drop(unmapped);
+        self.unmap(vacant);
         Depopulated { pages, bytes, calls, more }
     }
 

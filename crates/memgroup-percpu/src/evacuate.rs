@@ -56,9 +56,9 @@ impl Arena {
         let (owner, from, placed) = state.next_move()?;
         if !self.back_placed(&mut state, placed) {
             state.cancel(owner, from);
-            let unmapped = state.chunks.undo(placed.block);
+            let vacant = state.chunks.undo(placed.block);
             drop(state);
-            drop(unmapped);
+            self.unmap(vacant);
             return None;
         }
         drop(state);
@@ -82,9 +82,9 @@ impl Arena {
     pub(crate) fn cancel_move(&self, aborted: Move) {
         let mut state = self.state.lock();
         state.cancel(aborted.owner, aborted.from);
-        let unmapped = state.chunks.undo(aborted.to);
+        let vacant = state.chunks.undo(aborted.to);
         drop(state);
-        drop(unmapped);
+        self.unmap(vacant);
     }
 }
 

@@ -43,6 +43,9 @@ mod spec;
 mod tests;
 mod value;
 
+/// Read sections and grace periods, which whoever moves records, or has counters maintained, chooses the form of.
+pub use memgroup_sync::grace;
+
 pub use arena::{Arena, ArenaConfig, ArenaStats};
 pub use block::Wait;
 pub use counters::{CounterId, Counters, CountersMaintained, NoCounter};

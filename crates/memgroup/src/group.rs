@@ -270,6 +270,13 @@ impl Eq for Group {}
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (usage, max) = self.usage_and_max();
-        f.debug_struct("Group").field("path", &self.path()).field("usage", &usage).field("max", &max).finish()
+        let mut group = f.debug_struct("Group");
+        group.field("path", &self.path()).field("usage", &usage);
+        if max == crate::UNLIMITED {
+            group.field("max", &format_args!("max"))
+        } else {
+            group.field("max", &max)
+        }
+        .finish()
     }
 }

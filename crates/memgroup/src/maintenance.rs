@@ -98,7 +98,7 @@ impl Maintenance {
 /// What a pass did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Maintained {
-    /// Bytes that went back to the system.
+    /// Bytes that went back to the system, as pages and as whole chunks.
     pub depopulated_bytes: u64,
     /// Bytes of records that moved, over all slots.
     pub moved_bytes: u64,
@@ -144,7 +144,7 @@ pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
 #[cold]
 pub(crate) fn after_removal(shared: &'static Shared) {
     let Some(_turn) = shared.maintaining.try_lock() else { return };
-    let mut done = Maintained::default();
+    let (mut done, before) = (Maintained::default(), shared.memory.returned_bytes());
     let kept = shared.tree.lock().kept() as u64 * shared.memory.record_bytes();
     if kept > FREED_LEAST {
         let freed = kept.min(FREED_MOST);
@@ -158,6 +158,7 @@ pub(crate) fn after_removal(shared: &'static Shared) {
     give_back(shared, Instant::now(), false, FREED_MOST, &mut done);
     // ORDERING: Relaxed; a hint for the next removal.
     shared.unreturned.store(done.more, Ordering::Relaxed);
+    done.depopulated_bytes = shared.memory.returned_bytes() - before;
     shared.maintained.lock().add(&done);
 }
 
@@ -180,7 +181,7 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
 
 /// One pass; the caller has the turn.
 pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
-    let mut done = Maintained::default();
+    let (mut done, before) = (Maintained::default(), shared.memory.returned_bytes());
     if !shared.config.depopulate {
         return done;
     }
@@ -196,6 +197,7 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     // ORDERING: Relaxed; a hint for the next removal.
     shared.unreturned.store(false, Ordering::Relaxed);
     provide(shared, cold);
+    done.depopulated_bytes = shared.memory.returned_bytes() - before;
     shared.maintained.lock().add(&done);
     done
 }
@@ -331,10 +333,10 @@ fn settle(shared: &'static Shared, form: Form, done: &mut Maintained) {
 
 /// Pages without live records go back to the system, at most so many bytes of them.
 fn give_back(shared: &'static Shared, now: Instant, all: bool, bytes_max: u64, done: &mut Maintained) {
-    let bytes_max = done.depopulated_bytes.saturating_add(bytes_max);
+    let mut given_back = 0;
     for records in [&shared.memory.hot, &shared.memory.cold] {
         loop {
-            if done.depopulated_bytes >= bytes_max {
+            if given_back >= bytes_max {
                 done.more = true;
                 return;
             }
@@ -343,7 +345,7 @@ fn give_back(shared: &'static Shared, now: Instant, all: bool, bytes_max: u64, d
             } else {
                 records.arena().depopulate(now, PAGES_HELD_MAX as usize)
             };
-            done.depopulated_bytes += returned.bytes;
+            given_back += returned.bytes;
             done.pages_held_max = done.pages_held_max.max(returned.pages as u64);
             if !returned.more || returned.pages == 0 {
                 done.more |= returned.more;

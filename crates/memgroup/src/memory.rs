@@ -52,6 +52,11 @@ impl Memory {
         self.record_bytes().max(self.hot.record_bytes() as u64)
     }
 
+    /// Bytes that went back to the system so far.
+    pub(crate) fn returned_bytes(&self) -> u64 {
+        self.hot.arena().returned_bytes_total() + self.cold.arena().returned_bytes_total()
+    }
+
     pub(crate) fn stats(&self) -> PerCpuStats {
         let (hot, cold) = (self.hot.arena().stats(), self.cold.arena().stats());
         let sum = |of: fn(&ArenaStats) -> u64| of(&hot) + of(&cold);
