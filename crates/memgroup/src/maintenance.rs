@@ -143,6 +143,10 @@ pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
 /// passes freed.
 #[cold]
 pub(crate) fn after_removal(shared: &'static Shared) {
+    if grace::inside() {
+        // It would wait for its own thread. The next removal finds as much to do, and more.
+        return;
+    }
     let Some(_turn) = shared.maintaining.try_lock() else { return };
     let mut done = Maintained::default();
     let kept = shared.tree.lock().kept() as u64 * shared.memory.record_bytes();
@@ -162,10 +166,14 @@ pub(crate) fn after_removal(shared: &'static Shared) {
 }
 
 /// The pass of the last handle: all groups are removed, and what no byte is charged to any more gives its memory back. Left alone if
-/// that is less than a grace period is worth.
+/// that is less than a grace period is worth, and in a read section of this thread, for whose end it would wait for ever: the next
+/// hierarchy of the same configuration has the memory then.
 #[cold]
 pub(crate) fn at_the_end(shared: &'static Shared) {
-    if !shared.config.maintain_on_removal || shared.memory.stats().populated_bytes <= FREED_LEAST {
+    if !shared.config.maintain_on_removal
+        || grace::inside()
+        || shared.memory.stats().populated_bytes <= FREED_LEAST
+    {
         return;
     }
     // Whoever has the turn has a handle: the hierarchy is in use again.
