@@ -32,6 +32,9 @@ use crate::tree::{Noted, ROOT, State, Tree};
 /// The most pages that are worked on while a lock is held.
 const PAGES_HELD_MAX: u64 = 64;
 
+/// And the most places that are looked at, with records or without.
+const PLACES_HELD_MAX: u32 = 1024;
+
 /// A removal does a pass for no less: a grace period is to be worth its while.
 const FREED_LEAST: u64 = 256 << 10;
 
@@ -69,7 +72,8 @@ impl Maintenance {
         Maintenance { move_bytes_max: 64 << 20, form: Form::Quiet, all: false, now: None }
     }
 
-    /// The most bytes of records to move, over all slots.
+    /// The most bytes of records to move, over all slots; the last record that moves may pass it. With 0 none moves, and
+    /// [`more`](Maintained::more) tells of pages alone.
     #[must_use]
     pub fn move_bytes_max(self, bytes: u64) -> Maintenance {
         Maintenance { move_bytes_max: bytes, ..self }
@@ -196,7 +200,7 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     strip(shared, u64::MAX, &mut done);
     let cold = demote_idle(shared, now, &mut done);
     settle(shared, what.form, &mut done);
-    if shared.config.relocate {
+    if shared.config.relocate && what.move_bytes_max > 0 {
         relocate(shared, what.move_bytes_max, &mut done);
         settle(shared, what.form, &mut done);
     }
@@ -262,15 +266,18 @@ fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) -> 
     loop {
         let mut tree = shared.tree.lock();
         let (mut records, mut looked) = (0, 0);
-        while at < tree.places() && records < records_a_hold(shared) && looked < 1024 {
+        while at < tree.places() && records < records_a_hold(shared) && looked < PLACES_HELD_MAX {
             let id = GroupId(at);
             at += 1;
             looked += 1;
             let Some(node) = shared.node(id) else { continue };
-            if node.record.is_linked() && is_idle(&mut tree, node, now, after) {
+            if node.record.is_linked() && tree.state(id) != State::Free {
+                // To tell whether a group is idle all its words are read: that is work on its record too.
                 records += 1;
                 // Without memory for its counters it stays as it is.
-                if residence::demote_held(node, memgroup_percpu::Wait::May).is_ok() {
+                if is_idle(&mut tree, node, now, after)
+                    && residence::demote_held(node, memgroup_percpu::Wait::May).is_ok()
+                {
                     done.demoted_groups += 1;
                 }
             }
