@@ -93,6 +93,22 @@ fn what_is_removed_while_it_is_cold_leaves_nothing() {
 }
 
 #[test]
+fn cold_records_of_removed_groups_give_their_pages_back() {
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
+    let mut tenants = tenants(&hierarchy, 3000);
+    tenants.iter_mut().for_each(|tenant| tenant.charges.clear());
+    let cold = maintain(&hierarchy);
+    assert!(cold.populated_bytes > 1 << 20 && cold.live_bytes < 3100 * 392, "one copy of each: {cold:?}");
+    tenants.into_iter().for_each(|tenant| tenant.group.remove().unwrap());
+    let after = maintain(&hierarchy);
+    assert!(
+        after.populated_bytes <= after.page_bytes * (SLOTS as u64 + 1),
+        "only the root is left: {after:?}"
+    );
+}
+
+#[test]
 fn a_look_for_idle_groups_is_work_on_their_records_and_bounded_as_all_is() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::from_secs(60))), SLOTS);
