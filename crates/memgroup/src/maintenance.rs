@@ -41,6 +41,9 @@ const FREED_LEAST: u64 = 256 << 10;
 /// And for no more: what a removal may take is bounded, whatever has piled up. The rest is for those that follow.
 const FREED_MOST: u64 = 256 << 20;
 
+/// And waits no longer for a grace period, which takes 10 to 20 ms where no section is held up.
+const GRACE_MOST: Duration = Duration::from_millis(250);
+
 /// What a pass of [`Hierarchy::maintain`](crate::Hierarchy::maintain) may do.
 ///
 /// ```
@@ -160,7 +163,7 @@ pub(crate) fn after_removal(shared: &'static Shared) {
         if shared.config.relocate {
             relocate(shared, freed, &mut done);
         }
-        settle(shared, Form::Quiet, &mut done);
+        settle_soon(shared, &mut done);
     }
     done.more = false;
     give_back(shared, Instant::now(), false, FREED_MOST, &mut done);
@@ -185,7 +188,7 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
         let mut done = Maintained::default();
         strip(shared, u64::MAX, &mut done);
         strip_root(shared);
-        settle(shared, Form::Quiet, &mut done);
+        settle_soon(shared, &mut done);
         give_back(shared, Instant::now(), true, u64::MAX, &mut done);
     }
 }
@@ -333,12 +336,25 @@ fn relocate(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
 
 /// Waits for a grace period, if anything waits for one, and frees what was left behind.
 fn settle(shared: &'static Shared, form: Form, done: &mut Maintained) {
+    settle_by(shared, done, || grace::synchronize(form));
+}
+
+/// As `settle`, where nobody asked for maintenance: a section that does not end does not hold it up. What it keeps waits for the next
+/// pass.
+fn settle_soon(shared: &'static Shared, done: &mut Maintained) {
+    settle_by(shared, done, || {
+        // Who holds it up is told by `grace::stallers`.
+        let _ = grace::synchronize_until(Form::Quiet, Instant::now() + GRACE_MOST);
+    });
+}
+
+fn settle_by(shared: &'static Shared, done: &mut Maintained, wait: impl FnOnce()) {
     let memory = &shared.memory;
     if memory.hot.limbo_records() + memory.cold.limbo_records() == 0 {
         return;
     }
     let began = Instant::now();
-    grace::synchronize(form);
+    wait();
     done.grace += began.elapsed();
     memory.hot.reclaim(|old, tag| residence::last_look(shared, old, tag));
     memory.cold.reclaim(|_, _| ());

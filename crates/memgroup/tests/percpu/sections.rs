@@ -57,3 +57,28 @@ fn maintenance_in_a_section_is_told_at_once() {
     let _section = grace::enter();
     hierarchy.maintain(Maintenance::new());
 }
+
+#[test]
+fn removals_and_the_end_do_not_wait_for_a_section_that_does_not_end() {
+    let _alone = alone();
+    let config = config(SLOTS).groups_max(3002);
+    let (hierarchy, tenants) = crowded(config);
+    let (entered, is_entered) = std::sync::mpsc::channel();
+    let (all_gone, are_all_gone) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _section = grace::enter();
+            entered.send(()).unwrap();
+            are_all_gone.recv().unwrap();
+        });
+        is_entered.recv().unwrap();
+        tenants.into_iter().for_each(|tenant| tenant.group.remove().unwrap());
+        let waiting = hierarchy.percpu().limbo_bytes;
+        assert!(waiting > 1 << 20, "what was left behind may be in use: {waiting}");
+        drop(hierarchy);
+        all_gone.send(()).unwrap();
+    });
+    let next = Hierarchy::new(config).unwrap();
+    let after = maintain(&next);
+    assert!(after.limbo_bytes == 0 && after.populated_bytes < 1 << 16, "{after:?}");
+}
