@@ -161,8 +161,10 @@ fn percpu_shows_every_mode_beside_the_seed() {
     let check_names: Vec<&str> =
         json["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
     for page in ["4k", "16k", "64k", "2m"] {
-        let name = format!("1 of 11, {page}: populated, with relocation");
-        assert!(check_names.contains(&name.as_str()), "{check_names:?}");
+        for what in ["populated, with relocation", "populated, all removed"] {
+            let name = format!("1 of 11, {page}: {what}");
+            assert!(check_names.contains(&name.as_str()), "{check_names:?}");
+        }
     }
     let peaks: Vec<f64> = rows(&json, "populated")
         .into_iter()

@@ -14,7 +14,7 @@
 #![allow(unsafe_code)]
 
 use memgroup_sync::Mutex;
-use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use memgroup_sync::grace::Limbo;
 
 use crate::arena::{Arena, ArenaConfig};
@@ -35,6 +35,8 @@ pub struct Records {
     /// As many that are never open, for records without a block.
     shut: Box<[AtomicBool]>,
     words: u32,
+    /// Blocks that are neither free nor in the limbo.
+    lent: AtomicUsize,
     limbo: Mutex<Limbo<(Block, u64)>>,
 }
 
@@ -83,7 +85,7 @@ impl Records {
         let doors = || (0..arena.slots()).map(|_| AtomicBool::new(false)).collect();
         let (doors, shut) = (doors(), doors());
         let limbo = Mutex::new(Limbo::new(usize::MAX));
-        Ok(Records { arena, open, doors, shut, words: words as u32, limbo })
+        Ok(Records { arena, open, doors, shut, words: words as u32, lent: AtomicUsize::new(0), limbo })
     }
 
     pub(crate) fn doors(&self) -> &[AtomicBool] {
@@ -173,7 +175,27 @@ impl Records {
     pub fn allocate(&'static self, owner: u32, wait: Wait) -> Result<Fresh, OutOfMemory> {
         assert!(owner < LEAVING, "records have owners below {LEAVING}, not {owner}");
         let block = self.arena.alloc(self.shape(), owner, wait)?;
+        self.lend();
         Ok(Fresh { block, records: self })
+    }
+
+    fn lend(&self) {
+        // ORDERING: Relaxed; a count for `reserve_limbo`, whose caller allocated the blocks it is about or was told of them.
+        self.lent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_back(&self) {
+        // ORDERING: Relaxed, as in `lend`.
+        self.lent.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Makes room in the limbo for all records that are allocated now: to [`retire`](Self::retire) one then allocates nothing, so that it
+    /// can be done inside an allocator.
+    pub fn reserve_limbo(&self) {
+        let mut limbo = self.limbo.lock();
+        // ORDERING: Relaxed, as in `lend`. Under the lock of the limbo, so that what leaves the count meanwhile is in there or finds
+        // the room made for it.
+        limbo.reserve(self.lent.load(Ordering::Relaxed));
     }
 
     /// Sets address space aside until so many more records can be allocated with [`Wait::Never`]. No pages: those come with the first
@@ -191,6 +213,7 @@ impl Records {
     /// If it is not one of these records', as all functions do that take a block.
     pub fn discard(&self, fresh: Fresh) {
         self.check(fresh.records);
+        self.is_back();
         self.arena.free(fresh.block);
     }
 
@@ -198,11 +221,15 @@ impl Records {
     pub fn retire(&self, unlinked: Unlinked, tag: u64) {
         self.check(unlinked.records);
         if active(Mutation::RetiredIsFreeAtOnce) {
+            self.is_back();
             return self.arena.free(unlinked.block);
         }
         self.arena.leave(unlinked.block);
         let bytes = self.bytes_on_all_slots();
-        let refused = self.limbo.lock().retire((unlinked.block, tag), bytes);
+        let mut limbo = self.limbo.lock();
+        let refused = limbo.retire((unlinked.block, tag), bytes);
+        self.is_back();
+        drop(limbo);
         assert!(refused.is_ok(), "the limbo of records has no bound of its own");
     }
 
@@ -244,12 +271,15 @@ impl Records {
     /// The next record that should move so that pages become free, and a place for it; `None` when moving on gains
     /// nothing. The caller links [`Relocation::into_target`] to the record and retires what was there, or cancels.
     pub fn next_move(&'static self) -> Option<Relocation> {
-        self.arena.begin_move().map(|inner| Relocation { inner, records: self })
+        let inner = self.arena.begin_move()?;
+        self.lend();
+        Some(Relocation { inner, records: self })
     }
 
     /// The record stays where it is.
     pub fn cancel_move(&self, relocation: Relocation) {
         self.check(relocation.records);
+        self.is_back();
         self.arena.cancel_move(relocation.inner);
     }
 

@@ -58,11 +58,12 @@ fn add_slow(node: &'static Node, index: usize, delta: i64) {
     }
 }
 
-/// Whether the word that is linked reads as one that was left behind, which under the lock it cannot be: it holds too much.
+/// Whether a word that is linked reads as one that was left behind, which under the lock it cannot be: it holds too much.
 fn is_out_of_range(node: &'static Node, slot: usize, index: usize) -> bool {
     let _tree = node.shared.tree.lock();
     let section = grace::enter();
-    node.record.word(&section, slot, index).is_some_and(|word| !additive::add(word, 0))
+    let words = [node.record.word(&section, slot, index), node.cold.word(&section, 0, index)];
+    words.into_iter().flatten().any(|word| !additive::add(word, 0))
 }
 
 /// The sum of one counter over all slots.

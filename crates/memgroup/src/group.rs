@@ -224,7 +224,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// What is added on one slot is to stay between -2^61 and 2^61; beyond, it is lost.
+    /// What is added is to stay between -2^61 and 2^61, on each slot and on any of the slots together, since the parts of an idle
+    /// group are folded into one; beyond, it is lost.
     ///
     /// # Panics
     /// When there is no such counter, and when one has left its range.

@@ -4,6 +4,8 @@ use core::fmt;
 use core::ops::Range;
 use std::time::Instant;
 
+use memgroup_sync::grace;
+
 use crate::charge::Charge;
 use crate::config::{Config, ConfigError};
 use crate::error::{ChargeError, GroupError};
@@ -113,7 +115,11 @@ impl Hierarchy {
     ///
     /// No charge waits for it: locks are held for at most 64 pages' worth of records at a time, and grace periods are waited for without
     /// any. No count and no charge is lost by what moves.
+    ///
+    /// # Panics
+    /// In a read section (`memgroup_sync::grace`) of the calling thread, for whose end it would wait for ever. Nothing was done.
     pub fn maintain(&self, what: Maintenance) -> Maintained {
+        assert!(!grace::inside(), "failed to maintain a hierarchy: this thread is in a read section");
         let _turn = self.shared.maintaining.lock();
         maintenance::pass(self.shared, what)
     }

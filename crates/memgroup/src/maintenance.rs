@@ -32,11 +32,17 @@ use crate::tree::{Noted, ROOT, State, Tree};
 /// The most pages that are worked on while a lock is held.
 const PAGES_HELD_MAX: u64 = 64;
 
+/// And the most places that are looked at, with records or without.
+const PLACES_HELD_MAX: u32 = 1024;
+
 /// A removal does a pass for no less: a grace period is to be worth its while.
 const FREED_LEAST: u64 = 256 << 10;
 
 /// And for no more: what a removal may take is bounded, whatever has piled up. The rest is for those that follow.
 const FREED_MOST: u64 = 256 << 20;
+
+/// And waits no longer for a grace period, which takes 10 to 20 ms where no section is held up.
+const GRACE_MOST: Duration = Duration::from_millis(250);
 
 /// What a pass of [`Hierarchy::maintain`](crate::Hierarchy::maintain) may do.
 ///
@@ -69,7 +75,8 @@ impl Maintenance {
         Maintenance { move_bytes_max: 64 << 20, form: Form::Quiet, all: false, now: None }
     }
 
-    /// The most bytes of records to move, over all slots.
+    /// The most bytes of records to move, over all slots; the last record that moves may pass it. With 0 none moves, and
+    /// [`more`](Maintained::more) tells of pages alone.
     #[must_use]
     pub fn move_bytes_max(self, bytes: u64) -> Maintenance {
         Maintenance { move_bytes_max: bytes, ..self }
@@ -143,6 +150,10 @@ pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
 /// passes freed.
 #[cold]
 pub(crate) fn after_removal(shared: &'static Shared) {
+    if grace::inside() {
+        // It would wait for its own thread. The next removal finds as much to do, and more.
+        return;
+    }
     let Some(_turn) = shared.maintaining.try_lock() else { return };
     let (mut done, before) = (Maintained::default(), shared.memory.returned_bytes());
     let kept = shared.tree.lock().kept() as u64 * shared.memory.record_bytes();
@@ -152,7 +163,7 @@ pub(crate) fn after_removal(shared: &'static Shared) {
         if shared.config.relocate {
             relocate(shared, freed, &mut done);
         }
-        settle(shared, Form::Quiet, &mut done);
+        settle_soon(shared, &mut done);
     }
     done.more = false;
     give_back(shared, Instant::now(), false, FREED_MOST, &mut done);
@@ -163,10 +174,14 @@ pub(crate) fn after_removal(shared: &'static Shared) {
 }
 
 /// The pass of the last handle: all groups are removed, and what no byte is charged to any more gives its memory back. Left alone if
-/// that is less than a grace period is worth.
+/// that is less than a grace period is worth, and in a read section of this thread, for whose end it would wait for ever: the next
+/// hierarchy of the same configuration has the memory then.
 #[cold]
 pub(crate) fn at_the_end(shared: &'static Shared) {
-    if !shared.config.maintain_on_removal || shared.memory.stats().populated_bytes <= FREED_LEAST {
+    if !shared.config.maintain_on_removal
+        || grace::inside()
+        || shared.memory.stats().populated_bytes <= FREED_LEAST
+    {
         return;
     }
     // Whoever has the turn has a handle: the hierarchy is in use again.
@@ -174,7 +189,7 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
         let mut done = Maintained::default();
         strip(shared, u64::MAX, &mut done);
         strip_root(shared);
-        settle(shared, Form::Quiet, &mut done);
+        settle_soon(shared, &mut done);
         give_back(shared, Instant::now(), true, u64::MAX, &mut done);
     }
 }
@@ -189,7 +204,7 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     strip(shared, u64::MAX, &mut done);
     let cold = demote_idle(shared, now, &mut done);
     settle(shared, what.form, &mut done);
-    if shared.config.relocate {
+    if shared.config.relocate && what.move_bytes_max > 0 {
         relocate(shared, what.move_bytes_max, &mut done);
         settle(shared, what.form, &mut done);
     }
@@ -256,15 +271,18 @@ fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) -> 
     loop {
         let mut tree = shared.tree.lock();
         let (mut records, mut looked) = (0, 0);
-        while at < tree.places() && records < records_a_hold(shared) && looked < 1024 {
+        while at < tree.places() && records < records_a_hold(shared) && looked < PLACES_HELD_MAX {
             let id = GroupId(at);
             at += 1;
             looked += 1;
             let Some(node) = shared.node(id) else { continue };
-            if node.record.is_linked() && is_idle(&mut tree, node, now, after) {
+            if node.record.is_linked() && tree.state(id) != State::Free {
+                // To tell whether a group is idle all its words are read: that is work on its record too.
                 records += 1;
                 // Without memory for its counters it stays as it is.
-                if residence::demote_held(node, memgroup_percpu::Wait::May).is_ok() {
+                if is_idle(&mut tree, node, now, after)
+                    && residence::demote_held(node, memgroup_percpu::Wait::May).is_ok()
+                {
                     done.demoted_groups += 1;
                 }
             }
@@ -320,12 +338,25 @@ fn relocate(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
 
 /// Waits for a grace period, if anything waits for one, and frees what was left behind.
 fn settle(shared: &'static Shared, form: Form, done: &mut Maintained) {
+    settle_by(shared, done, || grace::synchronize(form));
+}
+
+/// As `settle`, where nobody asked for maintenance: a section that does not end does not hold it up. What it keeps waits for the next
+/// pass.
+fn settle_soon(shared: &'static Shared, done: &mut Maintained) {
+    settle_by(shared, done, || {
+        // Who holds it up is told by `grace::stallers`.
+        let _ = grace::synchronize_until(Form::Quiet, Instant::now() + GRACE_MOST);
+    });
+}
+
+fn settle_by(shared: &'static Shared, done: &mut Maintained, wait: impl FnOnce()) {
     let memory = &shared.memory;
     if memory.hot.limbo_records() + memory.cold.limbo_records() == 0 {
         return;
     }
     let began = Instant::now();
-    grace::synchronize(form);
+    wait();
     done.grace += began.elapsed();
     memory.hot.reclaim(|old, tag| residence::last_look(shared, old, tag));
     memory.cold.reclaim(|_, _| ());

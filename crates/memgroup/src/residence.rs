@@ -121,6 +121,8 @@ pub(crate) fn demote_held(node: &'static Node, wait: Wait) -> Result<(), OutOfMe
     if memory.cold.words() > counts::FIRST && !node.cold.is_linked() {
         let fresh = memory.cold.allocate(node.id.0, wait)?;
         node.cold.link(fresh);
+        // It is retired by a charge that brings the group back, or by the last uncharge of a removed one.
+        memory.cold.reserve_limbo();
     }
     quiet(node);
     interleave::point();

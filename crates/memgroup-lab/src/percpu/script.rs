@@ -216,6 +216,7 @@ pub(super) fn play(script: Script, plan: Plan) -> Result<Played, Error> {
     let start = Footprint::look(&groups, 0)?;
     let (mut long_lived, mut short_lived) = create(&mut groups, script)?;
     let created = Footprint::look(&groups, script.groups())?;
+    check_slots(plan, groups.memory().slots)?;
     let first = remove_all(&mut short_lived)?;
     let removed = Footprint::look(&groups, script.outer)?;
     let upkeep = groups.maintain();
@@ -234,6 +235,16 @@ pub(super) fn play(script: Script, plan: Plan) -> Result<Played, Error> {
     let played = Played { plan, script, footprints, upkeep, removals: [first, rest] };
     played.check_mode()?;
     Ok(played)
+}
+
+/// All slots were used (I1). What is needed is reckoned with the slots that were, so a slot that is left out would make every figure
+/// smaller and break no goal.
+fn check_slots(plan: Plan, used: usize) -> Result<(), Error> {
+    let all = plan.slots.slots();
+    if used == all {
+        return Ok(());
+    }
+    Err(Error::Wrong(format!("{used} slots have memory after every group was used on all {all}")))
 }
 
 /// Removes all in their order.
@@ -314,6 +325,15 @@ mod tests {
         let folded = Footprint { own_live_bytes: 0, ..right };
         folded.check(Plan { mode: Mode::Demoted, ..plan }).unwrap();
         assert_eq!(right.allowed_bytes(plan), 1_100_000.0 + 8192.0);
+    }
+
+    #[test]
+    fn a_slot_without_memory_is_a_wrong_result() {
+        let plan = plan(Mode::Kept);
+        check_slots(plan, 2).unwrap();
+        for used in [0, 1, 3] {
+            assert!(matches!(check_slots(plan, used), Err(Error::Wrong(_))), "{used}");
+        }
     }
 
     #[test]

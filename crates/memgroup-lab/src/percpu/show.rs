@@ -307,6 +307,10 @@ pub(super) fn check(lab: &mut Lab<'_>, played: &[Played]) {
                 let allowed = (look.allowed_bytes(one.plan) / 1024.0).floor();
                 let name = format!("{share}, {page}: populated, with relocation");
                 checks.push(Check::at_most(name, Some(look.os_bytes as f64 / 1024.0), allowed, "kB"));
+                let rest = one.at(Stage::AtRest);
+                let allowed = (rest.allowed_bytes(one.plan) / 1024.0).floor();
+                let name = format!("{share}, {page}: populated, all removed");
+                checks.push(Check::at_most(name, Some(rest.os_bytes as f64 / 1024.0), allowed, "kB"));
             }
             Mode::Demoted if can_go_below_limit(one) => {
                 let limit = (one.script.limit_percent() * 100.0).floor() / 100.0;

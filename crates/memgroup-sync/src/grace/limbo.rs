@@ -50,6 +50,11 @@ impl<T> Limbo<T> {
         Self { items: VecDeque::new(), bytes: 0, bytes_max }
     }
 
+    /// Makes room for so many items more, whose [`retire`](Self::retire) then allocates nothing.
+    pub fn reserve(&mut self, items: usize) {
+        self.items.reserve(items);
+    }
+
     /// Takes what the caller has unlinked *before* this call, with its size.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ pub use epoch::{Epoch, tag};
 pub use limbo::Limbo;
 
 pub use report::{GraceError, GraceReport};
-pub use section::{BriefSection, Section, enter, enter_briefly};
+pub use section::{BriefSection, Section, enter, enter_briefly, inside};
 pub use stall::{Stalled, Staller, stallers};
 pub use wait::{synchronize, synchronize_until};
 

@@ -195,8 +195,9 @@ fn own() -> Option<&'static Reader> {
     OWN.with(Cell::get)
 }
 
-/// Whether this thread is in a section.
-pub(super) fn inside() -> bool {
+/// Whether this thread is in a section, where [`synchronize`](super::synchronize) would panic.
+#[must_use]
+pub fn inside() -> bool {
     own().is_some_and(|reader| reader.is_active() || reader.is_in_brief())
 }
 

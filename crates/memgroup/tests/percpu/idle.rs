@@ -91,3 +91,44 @@ fn what_is_removed_while_it_is_cold_leaves_nothing() {
         assert_eq!((after.live_bytes, after.limbo_bytes), (none.live_bytes, 0), "round {round}: {after:?}");
     }
 }
+
+#[test]
+fn cold_records_of_removed_groups_give_their_pages_back() {
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
+    let mut tenants = tenants(&hierarchy, 3000);
+    tenants.iter_mut().for_each(|tenant| tenant.charges.clear());
+    let cold = maintain(&hierarchy);
+    assert!(cold.populated_bytes > 1 << 20 && cold.live_bytes < 3100 * 392, "one copy of each: {cold:?}");
+    tenants.into_iter().for_each(|tenant| tenant.group.remove().unwrap());
+    let after = maintain(&hierarchy);
+    assert!(
+        after.populated_bytes <= after.page_bytes * (SLOTS as u64 + 1),
+        "only the root is left: {after:?}"
+    );
+}
+
+#[test]
+fn a_look_for_idle_groups_is_work_on_their_records_and_bounded_as_all_is() {
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::from_secs(60))), SLOTS);
+    let _tenants = tenants(&hierarchy, 3000);
+    let done = hierarchy.maintain(Maintenance::new().expedited());
+    assert_eq!(done.demoted_groups, 0, "the first look");
+    assert!((32..=64).contains(&done.pages_held_max), "3000 records were read, some at a time: {done:?}");
+}
+
+#[test]
+#[should_panic(expected = "counter 0 of a group has left its range")]
+fn a_count_of_a_cold_group_that_cannot_come_back_and_left_its_range_is_a_panic() {
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
+    let group = hierarchy.create("/removed").unwrap();
+    let _pin = pin_virtual(0);
+    group.add(0, i64::MIN / 4 + 1);
+    group.remove().unwrap();
+    hierarchy.maintain(Maintenance::new().expedited());
+    assert_eq!(group.sum(0), i64::MIN / 4 + 1);
+    group.add(0, -1);
+    group.add(0, -1);
+}

@@ -77,6 +77,42 @@ fn a_hierarchy_that_goes_gives_its_memory_back() {
 }
 
 #[test]
+fn removals_of_a_few_among_many_do_no_maintenance() {
+    const SLOTS: usize = 4;
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).float(0, Duration::ZERO), SLOTS);
+    let mut groups: Vec<_> =
+        (0..2000).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect();
+    let mut removed_until_a_pass = || {
+        let (before, there) = (hierarchy.maintained(), groups.len());
+        while hierarchy.maintained() == before {
+            groups.pop().expect("it comes to a pass").remove().unwrap();
+        }
+        there - groups.len()
+    };
+    // The kept records are half of the live ones when a third of all is removed.
+    let removed = [removed_until_a_pass(), removed_until_a_pass()];
+    assert!((650..=680).contains(&removed[0]) && (420..=460).contains(&removed[1]), "{removed:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hierarchy_that_goes_gives_its_roots_record_back_too() {
+    const SLOTS: usize = 16;
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).counters(4000), SLOTS);
+    for slot in 0..SLOTS {
+        let _pin = pin_virtual(slot);
+        (0..4000).for_each(|counter| hierarchy.root().add(counter, 1));
+    }
+    let (ranges, record_bytes) = (hierarchy.percpu_ranges(), 8 * 4001 * SLOTS as u64);
+    let present = || ranges.iter().map(crate::smaps::present_bytes).sum::<u64>();
+    assert!(present() >= record_bytes && record_bytes > 256 << 10);
+    drop(hierarchy);
+    assert_eq!(present(), 0);
+}
+
+#[test]
 fn a_hierarchy_whose_last_charge_outlives_it_gives_its_memory_back_too() {
     const SLOTS: usize = 4;
     let _alone = alone();

@@ -7,6 +7,7 @@ mod failures;
 mod idle;
 mod lifetime;
 mod script;
+mod sections;
 mod settings;
 #[cfg(target_os = "linux")]
 mod smaps;

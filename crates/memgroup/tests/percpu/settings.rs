@@ -167,3 +167,15 @@ fn a_counter_that_left_its_range_is_a_panic_and_no_endless_loop() {
     group.add(1, -1);
     assert_eq!(group.sum(1), i64::MAX / 8 - 1, "others go on");
 }
+
+#[test]
+fn a_pass_that_may_move_nothing_does_not_say_that_more_moves_are_left() {
+    let _alone = alone();
+    let (hierarchy, staying, ..) = removal_of_most(config(SLOTS).maintain_on_removal(false));
+    let nothing_moves = Maintenance::new().all().expedited().move_bytes_max(0);
+    let done = hierarchy.maintain(nothing_moves);
+    assert_eq!((done.moved_groups, done.more), (0, false));
+    let little = hierarchy.maintain(Maintenance::new().all().expedited().move_bytes_max(1));
+    assert_eq!((little.moved_groups, little.more), (1, true), "at least one, to come to an end");
+    staying.iter().for_each(Tenant::check);
+}

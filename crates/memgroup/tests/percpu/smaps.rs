@@ -44,7 +44,7 @@ fn beside(mapping: &Range<usize>, ranges: &[Range<usize>]) -> Vec<Range<usize>> 
 }
 
 /// Bytes of a range that have pages.
-fn present_bytes(range: &Range<usize>) -> u64 {
+pub(crate) fn present_bytes(range: &Range<usize>) -> u64 {
     const PAGE: usize = 4096;
     const PRESENT: u64 = 1 << 63;
     let mut file = File::open("/proc/self/pagemap").expect("Linux has the map of pages");

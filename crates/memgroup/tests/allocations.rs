@@ -1,0 +1,67 @@
+//! What may be called inside an allocator allocates nothing itself: charges and uncharges, also of groups whose memory comes back or
+//! goes with them.
+#![cfg(not(memgroup_loom))]
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Duration;
+
+use memgroup::{Charge, Config, Group, Hierarchy, Maintenance, SlotSource};
+use memgroup_percpu::pin_virtual;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, with a count of each thread's calls.
+struct Counting;
+
+// SAFETY: forwards to the system's allocator; the count is a plain cell without a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often `act` allocates on this thread.
+fn allocations(act: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.with(Cell::get);
+    act();
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+#[test]
+fn a_charge_that_brings_a_group_back_and_the_last_uncharge_of_a_cold_one_allocate_nothing() {
+    let slots = SlotSource::virtual_slots(2).unwrap();
+    let hierarchy =
+        Hierarchy::new(Config::with_slots(slots).counters(3).demote_after(Some(Duration::ZERO))).unwrap();
+    let groups: Vec<Group> =
+        (0..500).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect();
+    for slot in [0, 1] {
+        let _pin = pin_virtual(slot);
+        let first = || drop(groups[0].try_charge(1).unwrap());
+        assert_eq!(allocations(first), 0, "the first charge on slot {slot}");
+    }
+    let _pin = pin_virtual(0);
+    groups.iter().for_each(|group| group.add(1, 7));
+    let cold = || hierarchy.maintain(Maintenance::new().expedited()).demoted_groups;
+    assert_eq!(cold(), 501);
+    let mut charges: Vec<Charge> = Vec::with_capacity(groups.len());
+    let back = allocations(|| charges.extend(groups.iter().map(|group| group.try_charge(100).unwrap())));
+    assert_eq!(back, 0, "all groups came back");
+    assert!(cold() >= 500);
+    groups.into_iter().for_each(|group| group.remove().unwrap());
+    assert_eq!(allocations(|| charges.clear()), 0, "all removed groups were released");
+    assert_eq!(hierarchy.dying().len(), 0);
+}

@@ -1,0 +1,84 @@
+//! A thread that is in a read section of its own cannot wait for a grace period: what would have to does without.
+
+use core::time::Duration;
+
+use memgroup::{Config, Hierarchy, Maintenance};
+use memgroup_sync::grace;
+
+use crate::{Tenant, alone, config, maintain, used_on_all_slots};
+
+const SLOTS: usize = 4;
+
+/// A hierarchy with so many groups that the removal of most does maintenance, and the end does.
+fn crowded(config: Config) -> (Hierarchy, Vec<Tenant>) {
+    let hierarchy = used_on_all_slots(config, SLOTS);
+    let tenant = |number| {
+        let mut tenant = Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS);
+        tenant.charges.clear();
+        tenant
+    };
+    let tenants = (0..2000).map(tenant).collect();
+    (hierarchy, tenants)
+}
+
+#[test]
+fn a_removal_in_a_section_leaves_maintenance_to_the_next() {
+    let _alone = alone();
+    let (hierarchy, mut tenants) = crowded(config(SLOTS).float(0, Duration::ZERO));
+    let peak = hierarchy.percpu().populated_bytes;
+    let last = tenants.pop().unwrap();
+    {
+        let _section = grace::enter();
+        tenants.into_iter().for_each(|tenant| tenant.group.remove().unwrap());
+        assert_eq!(hierarchy.percpu().populated_bytes, peak);
+    }
+    last.group.remove().unwrap();
+    assert!(hierarchy.percpu().populated_bytes < peak / 2);
+}
+
+#[test]
+fn a_hierarchy_may_end_in_a_section_and_its_memory_goes_back_with_the_next_of_its_kind() {
+    let _alone = alone();
+    let config = config(SLOTS).groups_max(3001);
+    let (hierarchy, tenants) = crowded(config);
+    {
+        let _section = grace::enter();
+        drop((tenants, hierarchy));
+    }
+    let next = Hierarchy::new(config).unwrap();
+    assert!(next.percpu().populated_bytes > 1 << 20, "it has the memory of the last one");
+    assert!(maintain(&next).populated_bytes < 1 << 16);
+}
+
+#[test]
+#[should_panic(expected = "failed to maintain a hierarchy: this thread is in a read section")]
+fn maintenance_in_a_section_is_told_at_once() {
+    let hierarchy = Hierarchy::new(config(SLOTS)).unwrap();
+    let _section = grace::enter();
+    hierarchy.maintain(Maintenance::new());
+}
+
+#[test]
+fn removals_and_the_end_do_not_wait_for_a_section_that_does_not_end() {
+    let _alone = alone();
+    let config = config(SLOTS).groups_max(3002);
+    let (hierarchy, tenants) = crowded(config);
+    let (entered, is_entered) = std::sync::mpsc::channel();
+    let (all_gone, are_all_gone) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _section = grace::enter();
+            entered.send(()).unwrap();
+            are_all_gone.recv().unwrap();
+        });
+        is_entered.recv().unwrap();
+        tenants.into_iter().for_each(|tenant| tenant.group.remove().unwrap());
+        let waiting = hierarchy.percpu().limbo_bytes;
+        assert!(waiting > 1 << 20, "what was left behind may be in use: {waiting}");
+        drop(hierarchy);
+        all_gone.send(()).unwrap();
+    });
+    let next = Hierarchy::new(config).unwrap();
+    let after = maintain(&next);
+    assert!(after.limbo_bytes == 0 && after.populated_bytes < 1 << 16, "{after:?}");
+}
