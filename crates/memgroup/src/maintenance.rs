@@ -134,16 +134,21 @@ impl Maintained {
     }
 }
 
+/// Records that nobody needs: those of free places, and of removed groups on which somebody still has a handle or bytes.
+fn reclaimable(tree: &Tree) -> u64 {
+    (tree.kept() + tree.departed()) as u64
+}
+
 /// Whether a removal should do a pass.
 pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
     let config = &shared.config;
     if !config.depopulate || !config.maintain_on_removal {
         return false;
     }
-    let kept = tree.kept() as u64;
+    let kept = reclaimable(tree);
     let worth_it = kept * shared.memory.record_bytes() > config.float_bytes.max(FREED_LEAST);
     // ORDERING: Relaxed; a hint, and whoever has the turn knows better.
-    worth_it && 2 * kept > u64::from(tree.in_use()) || shared.unreturned.load(Ordering::Relaxed)
+    worth_it && 2 * kept > u64::from(tree.online()) || shared.unreturned.load(Ordering::Relaxed)
 }
 
 /// The pass of a removal: waits for one grace period, if there is enough to free, and moves no more than it frees, into what earlier
@@ -156,10 +161,11 @@ pub(crate) fn after_removal(shared: &'static Shared) {
     }
     let Some(_turn) = shared.maintaining.try_lock() else { return };
     let (mut done, before) = (Maintained::default(), shared.memory.returned_bytes());
-    let kept = shared.tree.lock().kept() as u64 * shared.memory.record_bytes();
+    let kept = reclaimable(&shared.tree.lock()) * shared.memory.record_bytes();
     if kept > FREED_LEAST {
         let freed = kept.min(FREED_MOST);
         strip(shared, freed, &mut done);
+        strip_departed(shared, freed, &mut done);
         if shared.config.relocate {
             relocate(shared, freed, &mut done);
         }
@@ -202,6 +208,7 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     }
     let now = what.now.unwrap_or_else(Instant::now);
     strip(shared, u64::MAX, &mut done);
+    strip_departed(shared, u64::MAX, &mut done);
     let cold = demote_idle(shared, now, &mut done);
     settle(shared, what.form, &mut done);
     if shared.config.relocate && what.move_bytes_max > 0 {
@@ -248,6 +255,32 @@ fn strip(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
                 return note_hold(shared, records, done);
             };
             residence::vacate(node);
+            records += 1;
+        }
+        left -= records;
+        note_hold(shared, records, done);
+    }
+}
+
+/// Removed groups that are not free yet give up their records: their stocks are closed for good, and their counters go to a cold
+/// one, which is smaller unless there is one slot only. At most so many bytes of them.
+fn strip_departed(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
+    if shared.config.counters > 0 && shared.memory.admitted().nth(1).is_none() {
+        return;
+    }
+    let mut left = bytes_max / shared.memory.record_bytes().max(1);
+    while left > 0 {
+        let mut tree = shared.tree.lock();
+        let (most, mut records) = (records_a_hold(shared).min(left), 0);
+        while records < most {
+            let Some(id) = tree.take_departed() else {
+                return note_hold(shared, records, done);
+            };
+            let node = shared.node(id).filter(|node| node.record.is_linked());
+            if node.is_some_and(|node| residence::demote_held(node, memgroup_percpu::Wait::May).is_err()) {
+                tree.put_departed(id);
+                return note_hold(shared, records, done);
+            }
             records += 1;
         }
         left -= records;

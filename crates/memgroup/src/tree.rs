@@ -74,6 +74,9 @@ pub(crate) struct Tree {
     /// So many places at the bottom of `free` have given their records up.
     bare: usize,
     in_use: u32,
+    dying: u32,
+    /// Dying groups that may still have records; also some that are dying no more.
+    departed: Vec<GroupId>,
     groups_max: u32,
     depth_max: u32,
     /// No handle is left anywhere; the hierarchy waits for its last bytes.
@@ -88,6 +91,8 @@ impl Tree {
             free: Vec::new(),
             bare: 0,
             in_use: 1,
+            dying: 0,
+            departed: Vec::new(),
             groups_max,
             depth_max,
             retired: false,
@@ -116,6 +121,10 @@ impl Tree {
 
     pub(crate) fn parent(&self, id: GroupId) -> Option<GroupId> {
         Some(self.entry(id).parent).filter(|&parent| parent != TOP)
+    }
+
+    pub(crate) fn online(&self) -> u32 {
+        self.in_use - self.dying
     }
 
     /// Groups in use: online ones and dying ones.
@@ -222,6 +231,8 @@ impl Tree {
                 std::mem::replace(&mut entry.next_sibling, TOP),
             )
         };
+        self.dying += 1;
+        self.depart(id);
         if parent == TOP {
             return;
         }
@@ -237,12 +248,47 @@ impl Tree {
         }
     }
 
+    fn depart(&mut self, id: GroupId) {
+        // Most are free again as soon as the handle they were removed by is dropped.
+        if self.departed.len() > 64 + 2 * self.dying as usize {
+            let mut departed = std::mem::take(&mut self.departed);
+            departed.retain(|&id| self.is_dying(id));
+            self.departed = departed;
+        }
+        self.departed.push(id);
+    }
+
+    fn is_dying(&self, id: GroupId) -> bool {
+        matches!(self.state(id), State::Dying { .. })
+    }
+
+    /// A dying group that may still have its record; the caller takes that away.
+    pub(crate) fn take_departed(&mut self) -> Option<GroupId> {
+        while let Some(id) = self.departed.pop() {
+            if self.is_dying(id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// It still has it.
+    pub(crate) fn put_departed(&mut self, id: GroupId) {
+        self.departed.push(id);
+    }
+
+    /// Dying groups that may still have records, at most.
+    pub(crate) fn departed(&self) -> usize {
+        self.departed.len().min(self.dying as usize)
+    }
+
     /// Dying → Free: the place may be given to another group. Returns the parent, whose pin the caller returns.
     pub(crate) fn release(&mut self, id: GroupId) -> Option<GroupId> {
         debug_assert!(matches!(self.state(id), State::Dying { .. }));
         let parent = self.parent(id);
         *self.entry_mut(id) = Entry::free();
         self.in_use -= 1;
+        self.dying -= 1;
         if id != ROOT {
             self.free.push(id);
         }

@@ -79,10 +79,10 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
     text.push_str(&first_refusals(half, ""));
     if let Some(percpu) = half.percpu {
         text.push_str(&wrapped(&format!(
-            "Per-CPU memory of the groups, {} slot{}: {} live, {} populated.",
+            "Per-CPU memory of the groups, {} slot{}: {} bytes in use, {} backed by the system.",
             percpu.slots,
             if percpu.slots == 1 { "" } else { "s" },
-            units::bytes(percpu.live),
+            percpu.live,
             units::bytes(percpu.populated),
         )));
     }
@@ -308,7 +308,7 @@ unattributed          -        -        -       -   2.0K   4.0K   max         - 
 
 With memgroup, only `runaway` was refused.
 First refusal of `runaway`: /tenants/runaway is full
-Per-CPU memory of the groups, 2 slots: 128 live, 8.0K populated.
+Per-CPU memory of the groups, 2 slots: 128 bytes in use, 8.0K backed by the system.
 ";
         assert_eq!(text, expected);
     }
@@ -316,7 +316,7 @@ Per-CPU memory of the groups, 2 slots: 128 live, 8.0K populated.
     #[test]
     fn both_halves_stand_side_by_side_and_the_text_says_who_suffered() {
         let text = shown(half(0), Some(half(3)));
-        let comparison = text.split_once(" populated.\n\n").expect("two parts").1;
+        let comparison = text.split_once(" backed by the system.\n\n").expect("two parts").1;
         let expected = "                \
 with memgroup                       |  with SQLite's heap limit
 tenant        done  refused      p50     p99  |       done  refused      p50     p99";

@@ -133,6 +133,36 @@ fn a_hierarchy_whose_last_charge_outlives_it_gives_its_memory_back_too() {
 }
 
 #[test]
+fn removed_groups_that_somebody_has_a_handle_on_keep_no_record() {
+    const SLOTS: usize = 8;
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).counters(300).groups_max(5000), SLOTS);
+    let groups: Vec<_> = (0..2000)
+        .map(|number| {
+            let group = hierarchy.create(&format!("/{number}")).unwrap();
+            group.add(7, number);
+            group
+        })
+        .collect();
+    let peak = hierarchy.percpu();
+    groups.iter().for_each(|group| group.remove().unwrap());
+    let by_removals = hierarchy.percpu();
+    assert!(by_removals.populated_bytes < peak.populated_bytes / 2, "{by_removals:?} of {peak:?}");
+    let left = maintain(&hierarchy);
+    // One copy of each instead of eight.
+    assert!(left.populated_bytes < peak.populated_bytes / 7, "{left:?} of {peak:?}");
+    for (number, group) in (0..).zip(&groups) {
+        assert_eq!(group.sum(7), number, "what was counted can be asked still");
+        group.add(7, 1);
+        assert_eq!(group.sum(7), number + 1);
+    }
+    drop(groups);
+    assert!(hierarchy.dying().is_empty());
+    let left = maintain(&hierarchy);
+    assert!(left.populated_bytes <= left.page_bytes * (SLOTS as u64 + 1), "{left:?}");
+}
+
+#[test]
 fn slots_that_never_ran_cost_nothing() {
     in_its_own_process("lifetime::slots_that_never_ran_cost_nothing", one_slot_of_many_runs);
 }
