@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | done |
 //! | 1 | something failed, or a result was wrong |
-//! | 2 | the command line or the SPEC is wrong |
+//! | 2 | the command line, the SPEC or `MEMGROUP_SLOTS` is wrong |
 //! | 130 | ended by Ctrl-C, with the report so far |
 
 use std::fmt;
@@ -43,6 +43,9 @@ enum Command {
 /// Does what the command line asks for.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| with_hint(error).exit());
+    if let Err(error) = memgroup::SlotSource::from_env() {
+        return failed(&format!("failed to {error}"), EXIT_USAGE);
+    }
     match cli.command.unwrap_or_else(|| Command::Run(run::Options::default())) {
         Command::Run(options) => match run::run(&options) {
             Ok(End::Done) => ExitCode::SUCCESS,

@@ -143,6 +143,19 @@ fn interrupt(child: &Child) {
 }
 
 #[test]
+fn a_slot_source_that_cannot_be_is_refused_before_anything_runs() {
+    let output = Command::new(env!("CARGO_BIN_EXE_memgroup"))
+        .args(["lab", "drain", "--quick"])
+        .env("MEMGROUP_SLOTS", "rings")
+        .output()
+        .expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("MEMGROUP_SLOTS") && said.contains("rings") && said.contains("mm_cid"), "{said}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
 fn only_the_runaway_is_refused_and_the_report_so_far_adds_up() {
     let place = Place::new();
     let spec = place.write("tiny.toml", TINY);
