@@ -395,7 +395,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Maps chunks until so many blocks of this shape can be placed, each with an owner, by a caller that may not wait.
+    /// Maps chunks until so many blocks of this shape can be placed, each with an owner, by a caller that may not wait; unmaps those
+    /// that hold nothing and are not needed for it, all but one.
     pub(crate) fn provide(&self, shape: Shape, blocks: u64) -> Result<(), OutOfMemory> {
         let geometry = self.geometries[shape.kind() as usize];
         while self.state.lock().chunks.room_for(shape) < blocks {
@@ -405,7 +406,17 @@ impl Arena {
             chunk.make_room_for_owner(shape);
             self.state.lock().chunks.add(chunk);
         }
+        while self.trim(shape, blocks) {}
         Ok(())
+    }
+
+    /// Unmaps some of the chunks that hold nothing and are not needed for so many blocks; whether there were any.
+    fn trim(&self, shape: Shape, blocks: u64) -> bool {
+        const CHUNKS_HELD_MAX: usize = 64;
+        let mut state = self.state.lock();
+        let surplus = state.chunks.take_surplus(shape, blocks, CHUNKS_HELD_MAX);
+        drop(state);
+        !surplus.is_empty()
     }
 
     /// Where its memory is mapped, to be found in the system's own reports.

@@ -388,6 +388,28 @@ impl Chunks {
         }
     }
 
+    /// Takes chunks out that hold nothing, while one is left and so many blocks of this shape can be placed as in `room_for`, to be
+    /// unmapped after the lock is released.
+    pub(crate) fn take_surplus(&mut self, shape: Shape, blocks: u64, chunks_max: usize) -> Vec<Chunk> {
+        let (mut surplus, kind, mut room) = (Vec::new(), shape.kind(), self.room_for(shape));
+        let empty = kind as usize * FIT_LISTS + EMPTY;
+        while self.config.unmap
+            && surplus.len() < chunks_max
+            && let Some(id) = self.fit.first(empty).and_then(|kept| self.fit.next(kept))
+        {
+            let chunk = self.chunk(id);
+            let granules = chunk.geometry.granules();
+            let of_it = if chunk.can_own(shape) { u64::from(granules / shape.count) } else { 0 };
+            let free_after = (self.sums(kind).free - u64::from(granules)) * GRANULE_BYTES as u64;
+            if room < blocks + of_it || free_after < self.config.reserve_bytes {
+                break;
+            }
+            room -= of_it;
+            surplus.extend(self.remove(id).map(|chunk| *chunk));
+        }
+        surplus
+    }
+
     /// Free bytes of a unit in the chunks of a kind.
     pub(crate) fn free_bytes(&self, kind: Kind) -> u64 {
         self.sums(kind).free * GRANULE_BYTES as u64

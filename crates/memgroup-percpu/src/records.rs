@@ -199,7 +199,7 @@ impl Records {
     }
 
     /// Sets address space aside until so many more records can be allocated with [`Wait::Never`]. No pages: those come with the first
-    /// touch. It stays until what is allocated in it is free again.
+    /// touch. Address space beyond that, in which nothing is allocated, goes back, but for one chunk.
     ///
     /// # Errors
     /// The system refuses address space.

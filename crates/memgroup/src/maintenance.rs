@@ -224,9 +224,10 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     done
 }
 
-/// Address space for so many groups that may come back: their charges take what there is and wait for nothing.
+/// Address space for so many groups that may come back: their charges take what there is and wait for nothing. What was set aside for
+/// those that came back, or were removed, goes.
 fn provide(shared: &'static Shared, cold: u64) {
-    if cold > 0 {
+    if shared.config.demote_after.is_some() {
         // Refused, they go on being exact, and the next pass asks again.
         let _ = shared.memory.hot.provide(cold);
     }

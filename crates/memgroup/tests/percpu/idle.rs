@@ -93,6 +93,18 @@ fn what_is_removed_while_it_is_cold_leaves_nothing() {
 }
 
 #[test]
+fn removed_groups_that_still_hold_bytes_give_their_memory_up_however_busy_they_were() {
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::from_secs(3600))), SLOTS);
+    let tenants = tenants(&hierarchy, 300);
+    tenants.iter().for_each(|tenant| tenant.group.remove().unwrap());
+    assert_eq!(hierarchy.maintain(Maintenance::new().expedited()).demoted_groups, 300);
+    tenants.iter().for_each(Tenant::check);
+    drop(tenants);
+    assert_eq!((hierarchy.dying().len(), hierarchy.root().usage_exact()), (0, 0));
+}
+
+#[test]
 fn cold_records_of_removed_groups_give_their_pages_back() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
@@ -106,6 +118,7 @@ fn cold_records_of_removed_groups_give_their_pages_back() {
         after.populated_bytes <= after.page_bytes * (SLOTS as u64 + 1),
         "only the root is left: {after:?}"
     );
+    assert!(after.chunks <= 4, "nothing is set aside for who cannot come back: {after:?}");
 }
 
 #[test]
