@@ -111,7 +111,7 @@ pub struct Maintained {
     pub moved_bytes: u64,
     /// Groups whose records moved.
     pub moved_groups: u64,
-    /// Idle groups that gave their records up.
+    /// Idle groups that gave their records up, and removed ones on which somebody has a handle or bytes.
     pub demoted_groups: u64,
     /// The most pages worked on while a lock was held.
     pub pages_held_max: u64,
@@ -277,11 +277,12 @@ fn strip_departed(shared: &'static Shared, bytes_max: u64, done: &mut Maintained
             let Some(id) = tree.take_departed() else {
                 return note_hold(shared, records, done);
             };
-            let node = shared.node(id).filter(|node| node.record.is_linked());
-            if node.is_some_and(|node| residence::demote_held(node, memgroup_percpu::Wait::May).is_err()) {
+            let Some(node) = shared.node(id).filter(|node| node.record.is_linked()) else { continue };
+            if residence::demote_held(node, memgroup_percpu::Wait::May).is_err() {
                 tree.put_departed(id);
                 return note_hold(shared, records, done);
             }
+            done.demoted_groups += 1;
             records += 1;
         }
         left -= records;
