@@ -136,7 +136,7 @@ impl Counters {
         let records = Records::new(ArenaConfig { slots: source.slots(), ..config }, counters)?;
         let chunks = (0..CHUNKS).map(|_| OnceLock::new()).collect();
         let places = Mutex::new(Places { made: 0, free: Vec::new() });
-        Ok(Box::leak(Box::new(Counters { source, records, chunks, places })))
+        Ok(memgroup_sync::keep(Box::new(Counters { source, records, chunks, places })))
     }
 
     #[inline(always)]

@@ -13,6 +13,7 @@
 //! | [`global!`] | a plain `static` | `loom::lazy_static!`, made anew in each execution |
 //! | [`CachePadded`] | the same in both | the same in both |
 //! | [`interleave::point`] | nothing, or a yield with `--cfg memgroup_yields` | nothing |
+//! | [`keep`] | leaks | keeps for an execution |
 //! | [`grace`] | read sections entered by a store or a swap | by a swap |
 //! | `model`, `loom` | absent | `loom::model`, the crate `loom` |
 //!
@@ -44,6 +45,7 @@ pub mod atomic;
 mod cache_padded;
 pub mod grace;
 pub mod interleave;
+mod keep;
 mod macros;
 mod mutation;
 mod mutex;
@@ -51,6 +53,9 @@ pub mod spin;
 pub mod thread;
 
 pub use cache_padded::CachePadded;
+#[cfg(memgroup_loom)]
+pub use keep::explore;
+pub use keep::keep;
 pub use mutex::{Mutex, MutexGuard};
 
 #[cfg(memgroup_loom)]

@@ -373,7 +373,7 @@ mod loom {
     use memgroup_sync::loom::{self, thread};
 
     fn a_charger_and_a_setter() {
-        let counter: &'static Counter = Box::leak(Box::new(Counter::new()));
+        let counter: &'static Counter = memgroup_sync::keep(Box::new(Counter::new()));
         counter.set_max(2);
         let charger = thread::spawn(move || {
             let _ = counter.try_charge(1, Verdict::Hint);
@@ -404,7 +404,7 @@ mod loom {
     #[test]
     fn usage_and_limit_are_read_as_of_one_instant() {
         loom::model(|| {
-            let counter: &'static Counter = Box::leak(Box::new(Counter::new()));
+            let counter: &'static Counter = memgroup_sync::keep(Box::new(Counter::new()));
             counter.set_max(1);
             let setter = thread::spawn(move || {
                 counter.try_charge(1, Verdict::Hint).unwrap();

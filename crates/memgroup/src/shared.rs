@@ -71,7 +71,7 @@ impl Shared {
                 *shared.maintained.lock() = Maintained::default();
                 shared
             }
-            None => Box::leak(Box::new(Shared::new(config)?)),
+            None => memgroup_sync::keep(Box::new(Shared::new(config)?)),
         };
         // Held before the tree lock is free again: a retirement that comes late must see that somebody has it.
         shared.hold();

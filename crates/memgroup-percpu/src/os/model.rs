@@ -25,16 +25,19 @@ struct Word {
 
 impl Word {
     fn new() -> Self {
-        Self { atomic: Box::into_raw(Box::new(AtomicU64::new(0))), free: false }
+        Self {
+            atomic: core::ptr::from_ref(memgroup_sync::keep(Box::new(AtomicU64::new(0)))).cast_mut(),
+            free: false,
+        }
     }
 }
 
-// SAFETY: the pointer is a leaked box, so valid for ever; loom's own atomics say what may be done with it when.
+// SAFETY: the pointer is to what is kept for the execution; loom's own atomics say what may be done with it when.
 unsafe impl Send for Word {}
 
 type Words = Mutex<BTreeMap<usize, Word>>;
 
-/// Words by offset; leaked, so that a stale reference is a reference.
+/// Words by offset; kept for the execution, so that a stale reference is a reference.
 #[derive(Debug)]
 pub(crate) struct Region {
     words: &'static Words,
@@ -50,7 +53,7 @@ impl core::fmt::Debug for Word {
 impl Region {
     pub(crate) fn map(bytes: usize, _page: usize) -> Result<Self, Refused> {
         permitted(Call::Map)?;
-        Ok(Self { words: Box::leak(Box::default()), bytes })
+        Ok(Self { words: memgroup_sync::keep(Box::default()), bytes })
     }
 
     pub(crate) fn at(&self, offset: usize) -> Place {
@@ -80,7 +83,7 @@ fn store_in(words: &'static Words, range: Range<usize>, value: u64) {
     let atomics: Vec<_> = words.range(range).map(|(_, word)| word.atomic).collect();
     drop(words);
     for atomic in atomics {
-        // SAFETY: a leaked box; loom's `with_mut` panics where another access is not ordered against this one.
+        // SAFETY: kept for the execution; loom's `with_mut` panics where another access is not ordered against this one.
         unsafe { (*atomic).with_mut(|word| *word = value) };
     }
 }
@@ -128,7 +131,7 @@ impl Place {
         let (atomic, free) = (word.atomic, word.free);
         drop(words);
         assert!(!free, "the word at offset {} is used after its block was freed", self.offset + offset);
-        // SAFETY: a leaked box, so valid for ever.
+        // SAFETY: kept for the execution.
         unsafe { &*atomic }
     }
 

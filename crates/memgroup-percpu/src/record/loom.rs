@@ -14,7 +14,7 @@ use memgroup_sync::thread;
 use super::Record;
 use crate::arena::ArenaConfig;
 use crate::block::Wait;
-use crate::models::{explore, take_back};
+use crate::models::explore;
 use crate::mutation::{self, Mutation};
 use crate::records::{Fresh, Records};
 
@@ -22,11 +22,9 @@ const MARK: u64 = 7;
 
 /// Runs `model` with records of one word on one slot, and a record of them that has no memory.
 fn with_record(model: impl FnOnce(&'static Records, &Arc<Record>)) {
-    let records: &'static Records =
-        Box::leak(Box::new(Records::new(ArenaConfig::new(1), 1).expect("one word on one slot is allowed")));
+    let records = Records::new(ArenaConfig::new(1), 1).expect("one word on one slot is allowed");
+    let records = memgroup_sync::keep(Box::new(records));
     model(records, &Arc::new(records.record()));
-    // SAFETY: a box leaked above; the model has joined its threads.
-    unsafe { take_back(records) };
 }
 
 fn fresh(records: &'static Records) -> Fresh {

@@ -1,4 +1,4 @@
-//! What stands for a block in one atomic word under loom, where memory has no addresses: that of a leaked copy of the block.
+//! What stands for a block in one atomic word under loom, where memory has no addresses: that of a copy of the block that is kept.
 
 #![allow(unsafe_code)]
 
@@ -6,17 +6,17 @@ use memgroup_sync::atomic::AtomicU64;
 
 use crate::block::Block;
 
-/// The address of a leaked copy of the block.
+/// The address of a copy of the block.
 pub(crate) struct Base;
 
 impl Base {
     pub(crate) fn of(block: Block) -> usize {
-        core::ptr::from_ref(Box::leak(Box::new(block))).expose_provenance()
+        core::ptr::from_ref(memgroup_sync::keep(Box::new(block))).expose_provenance()
     }
 
     pub(crate) fn block(base: usize, _chunk: u32, _start: u32, _words: u32) -> Block {
         assert!(base != 0, "the block of a record that never had one is looked for");
-        // SAFETY: `base` came from `of`, which leaks what it points to.
+        // SAFETY: `base` came from `of`, which keeps what it points to.
         unsafe { *core::ptr::with_exposed_provenance::<Block>(base) }
     }
 

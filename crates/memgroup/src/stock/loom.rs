@@ -26,7 +26,7 @@ pub(crate) fn explore_up_to(preemptions: usize, model: impl Fn() + Sync + Send +
     let mut builder = memgroup_sync::loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;
-    builder.check(model);
+    memgroup_sync::explore(&builder, model);
 }
 
 /// A hierarchy in which every slot has been used before.

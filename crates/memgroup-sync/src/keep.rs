@@ -1,0 +1,46 @@
+//! Values that are kept for ever, or for as long as a model runs once.
+//!
+//! What lives as long as the process is leaked. A model runs some ten thousand times in one process, and leaks as often: so what is
+//! kept in one execution of a model goes when the next one begins.
+//!
+//! - I1. Under loom all threads of a model run on one OS thread, so its list of kept values is that thread's.
+
+#![allow(unsafe_code)]
+
+/// A reference to `value` that is good for the rest of the process; in a model, for the rest of the execution.
+///
+/// ```
+/// # #[cfg(not(memgroup_loom))] {
+/// let kept: &'static u64 = memgroup_sync::keep(Box::new(7));
+/// assert_eq!(*kept, 7);
+/// # }
+/// ```
+#[cfg(not(memgroup_loom))]
+pub fn keep<T: 'static>(value: Box<T>) -> &'static T {
+    Box::leak(value)
+}
+
+#[cfg(memgroup_loom)]
+std::thread_local! {
+    static KEPT: std::cell::RefCell<Vec<Box<dyn std::any::Any>>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// A reference to `value` that is good for the rest of the execution of this model; see [`explore`].
+#[cfg(memgroup_loom)]
+pub fn keep<T: 'static>(value: Box<T>) -> &'static T {
+    let kept = core::ptr::from_ref(&*value);
+    KEPT.with(|list| list.borrow_mut().push(value));
+    // SAFETY: the box is in the list, where nothing moves or drops what it points to before `explore` begins another
+    // execution; references of one execution are not used in the next, whose objects are others.
+    unsafe { &*kept }
+}
+
+/// Runs every execution of a model that `builder` explores. What the last one [kept](keep) is dropped first.
+#[cfg(memgroup_loom)]
+pub fn explore(builder: &loom::model::Builder, model: impl Fn() + Sync + Send + 'static) {
+    builder.check(move || {
+        let kept = KEPT.with(|list| std::mem::take(&mut *list.borrow_mut()));
+        drop(kept);
+        model();
+    });
+}
