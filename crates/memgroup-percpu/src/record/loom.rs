@@ -3,8 +3,6 @@
 //! The oracle is that of the arena's memory (`os/model.rs`): a word of a block that is free panics when it is asked for, and the
 //! writes with which the arena takes a block back and clears it must be ordered against every access.
 
-#![allow(unsafe_code)]
-
 use std::sync::Arc;
 
 use memgroup_sync::atomic::Ordering;
