@@ -10,20 +10,40 @@
 //! The lock is held for work on metadata only. Address space is mapped, pages are given back, blocks are cleared and
 //! chunks are unmapped outside; only pages larger than the system's are backed under it.
 
+mod bits;
+pub(crate) mod block;
+#[cfg(test)]
+mod check;
+pub(crate) mod chunk;
+mod chunks;
+mod decay;
+pub(crate) mod depopulate;
+pub(crate) mod evacuate;
+mod hints;
+mod lists;
+pub(crate) mod os;
+pub(crate) mod out_of_memory;
+mod owners;
+pub(crate) mod page;
+mod shared;
+pub(crate) mod slot_set;
+#[cfg(all(test, not(memgroup_loom)))]
+pub(crate) mod tests;
+
 use core::fmt;
 use core::time::Duration;
 
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::block::{Block, Shape, Wait};
-use crate::chunk::Chunk;
-use crate::chunks::{Chunks, Placed};
-use crate::decay::Decay;
-use crate::evacuate::Evacuation;
-use crate::out_of_memory::{ArenaError, Lack, OutOfMemory};
-use crate::page::{Geometry, Kind, PageSize};
-use crate::slot_set::{SLOTS_MAX, SlotSet};
+use crate::arena::block::{Block, Shape, Wait};
+use crate::arena::chunk::Chunk;
+use crate::arena::chunks::{Chunks, Placed};
+use crate::arena::decay::Decay;
+use crate::arena::evacuate::Evacuation;
+use crate::arena::out_of_memory::{ArenaError, Lack, OutOfMemory};
+use crate::arena::page::{Geometry, Kind, PageSize};
+use crate::arena::slot_set::{SLOTS_MAX, SlotSet};
 
 /// How to make an [`Arena`]; checked by [`Arena::new`].
 ///
@@ -156,7 +176,7 @@ impl Arena {
         if !(1..=SLOTS_MAX).contains(&slots) {
             return Err(ArenaError::Slots { slots });
         }
-        let system_bytes = crate::os::page_bytes();
+        let system_bytes = crate::arena::os::page_bytes();
         if page.bytes() < system_bytes {
             return Err(ArenaError::Page { page, system_bytes });
         }
@@ -298,7 +318,7 @@ impl Arena {
 
     /// Whether pages are larger than the system's, so that the arena must back and give back several at a time.
     fn backs_whole_pages(&self) -> bool {
-        self.config.page.bytes() > crate::os::page_bytes()
+        self.config.page.bytes() > crate::arena::os::page_bytes()
     }
 
     /// Backs the whole pages of a block for the slots that ran; whether the system gave them.
@@ -441,7 +461,7 @@ impl Arena {
     pub fn stats(&self) -> ArenaStats {
         let state = self.state.lock();
         let admitted = self.slots.len() as u64;
-        let granule = crate::block::GRANULE_BYTES as u64;
+        let granule = crate::arena::block::GRANULE_BYTES as u64;
         let mut stats = ArenaStats { admitted_slots: admitted as usize, ..ArenaStats::default() };
         for (_, chunk) in state.chunks.all() {
             stats.chunks += 1;

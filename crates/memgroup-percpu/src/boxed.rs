@@ -1,7 +1,7 @@
 //! The backing of [`PerCpu`](crate::PerCpu) under loom, whose atomics are not bytes: one boxed slice an object.
 
 use crate::arena::Arena;
-use crate::out_of_memory::OutOfMemory;
+use crate::arena::out_of_memory::OutOfMemory;
 use crate::percpu::slot_out_of_range;
 use crate::value::PerCpuValue;
 

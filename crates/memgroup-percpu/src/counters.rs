@@ -22,13 +22,13 @@ use memgroup_sync::grace::{self, Form};
 use memgroup_sync::interleave;
 
 use crate::additive;
+use crate::arena::block::Wait;
+use crate::arena::out_of_memory::{ArenaError, Lack, OutOfMemory};
 use crate::arena::{ArenaConfig, ArenaStats};
-use crate::block::Wait;
 use crate::mutation::{Mutation, active};
-use crate::out_of_memory::{ArenaError, Lack, OutOfMemory};
 use crate::record::Record;
 use crate::records::{Fresh, Records, Unlinked};
-use crate::source::SlotSource;
+use crate::slot::source::SlotSource;
 
 #[cfg(all(test, memgroup_loom))]
 mod loom;

@@ -3,12 +3,12 @@
 use core::fmt;
 
 use crate::arena::Arena;
+use crate::arena::out_of_memory::OutOfMemory;
+pub(crate) use crate::arena::slot_set::SLOTS_MAX;
 #[cfg(memgroup_loom)]
 use crate::boxed::Copies;
-use crate::out_of_memory::OutOfMemory;
 #[cfg(not(memgroup_loom))]
 use crate::raw::Copies;
-pub(crate) use crate::slot_set::SLOTS_MAX;
 use crate::value::PerCpuValue;
 
 /// One object with a copy of its own for each slot, all zero at birth.

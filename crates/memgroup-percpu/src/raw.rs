@@ -13,8 +13,8 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use crate::arena::Arena;
-use crate::block::{NO_OWNER, Shape, Wait};
-use crate::out_of_memory::OutOfMemory;
+use crate::arena::block::{NO_OWNER, Shape, Wait};
+use crate::arena::out_of_memory::OutOfMemory;
 use crate::percpu::slot_out_of_range;
 use crate::value::PerCpuValue;
 

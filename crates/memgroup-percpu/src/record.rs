@@ -28,12 +28,12 @@ use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use memgroup_sync::grace::{self, BriefSection, Section};
 
 use self::base::Base;
-use crate::block::Block;
+use crate::arena::block::Block;
 use crate::mutation::{Mutation, active};
 #[cfg(not(memgroup_loom))]
 use crate::raw::prefetch_write;
 use crate::records::{Fresh, Records, Unlinked};
-use crate::source::SlotSource;
+use crate::slot::source::SlotSource;
 
 #[cfg(not(memgroup_loom))]
 mod base;

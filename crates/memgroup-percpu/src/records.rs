@@ -17,13 +17,13 @@ use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use memgroup_sync::grace::Limbo;
 
+use crate::arena::block::{BLOCK_BYTES_MAX, Block, LEAVING, Shape, Wait};
+use crate::arena::evacuate::Move;
+use crate::arena::out_of_memory::{ArenaError, OutOfMemory};
+use crate::arena::slot_set::SlotSet;
 use crate::arena::{Arena, ArenaConfig};
-use crate::block::{BLOCK_BYTES_MAX, Block, LEAVING, Shape, Wait};
-use crate::evacuate::Move;
 use crate::mutation::{Mutation, active};
-use crate::out_of_memory::{ArenaError, OutOfMemory};
 use crate::record::{Early, Record};
-use crate::slot_set::SlotSet;
 
 #[doc = include_str!("../docs/records.md")]
 pub struct Records {

@@ -3,11 +3,11 @@
 use memgroup_sync::thread;
 
 use super::{CounterId, Counters};
-use crate::block::Wait;
+use crate::arena::block::Wait;
 use crate::models::explore;
 use crate::mutation::{self, Mutation};
-use crate::number::pin_virtual;
-use crate::source::SlotSource;
+use crate::slot::number::pin_virtual;
+use crate::slot::source::SlotSource;
 
 /// Runs `model` with a table of single counters on `slots` slots, and a set that counts 5.
 fn with_set(slots: usize, model: impl FnOnce(&'static Counters, CounterId)) {

@@ -5,10 +5,10 @@ use memgroup_sync::grace::{self, Form};
 
 use super::{CounterId, Counters, SETS_MAX};
 use crate::arena::ArenaConfig;
-use crate::number::pin_virtual;
-use crate::os::{Call, inject};
-use crate::page::PageSize;
-use crate::source::SlotSource;
+use crate::arena::os::{Call, inject};
+use crate::arena::page::PageSize;
+use crate::slot::number::pin_virtual;
+use crate::slot::source::SlotSource;
 
 fn table(slots: usize, counters: usize) -> &'static Counters {
     table_of(slots, counters, PageSize::of_system())

@@ -6,8 +6,8 @@ use core::ptr::{self, NonNull};
 
 use memgroup_sync::atomic::AtomicU64;
 
-use crate::block::Block;
-use crate::os::Place;
+use crate::arena::block::Block;
+use crate::arena::os::Place;
 
 /// The address of slot 0's copy.
 pub(crate) struct Base;

@@ -11,7 +11,7 @@ use memgroup_sync::thread;
 
 use super::Record;
 use crate::arena::ArenaConfig;
-use crate::block::Wait;
+use crate::arena::block::Wait;
 use crate::models::explore;
 use crate::mutation::{self, Mutation};
 use crate::records::{Fresh, Records};

@@ -4,7 +4,7 @@
 
 use memgroup_sync::atomic::AtomicU64;
 
-use crate::block::Block;
+use crate::arena::block::Block;
 
 /// The address of a copy of the block.
 pub(crate) struct Base;

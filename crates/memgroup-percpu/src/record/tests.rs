@@ -8,9 +8,9 @@ use memgroup_sync::grace::{self, Form};
 
 use super::Record;
 use crate::arena::ArenaConfig;
-use crate::block::{LEAVING, Wait};
-use crate::os::{Call, inject};
-use crate::page::PageSize;
+use crate::arena::block::{LEAVING, Wait};
+use crate::arena::os::{Call, inject};
+use crate::arena::page::PageSize;
 use crate::records::{Fresh, Records};
 
 /// Records of 337 words on two slots, of which slot 0 is open.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
 
 use super::{Marked, depopulate_all};
+use crate::arena::block::{NO_OWNER, Shape, Wait};
+use crate::arena::page::PageSize;
 use crate::arena::{Arena, ArenaConfig};
-use crate::block::{NO_OWNER, Shape, Wait};
-use crate::page::PageSize;
 
 #[derive(Clone, Debug)]
 enum Step {

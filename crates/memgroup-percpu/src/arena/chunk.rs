@@ -12,13 +12,13 @@
 use core::ops::Range;
 use std::sync::Arc;
 
-use crate::bits;
-use crate::block::{NO_OWNER, Shape};
-use crate::depopulate::Cursor;
-use crate::hints::{BLOCK, Hints, Summary};
-use crate::os::{Refused, Region};
-use crate::owners::Owners;
-use crate::page::Geometry;
+use crate::arena::bits;
+use crate::arena::block::{NO_OWNER, Shape};
+use crate::arena::depopulate::Cursor;
+use crate::arena::hints::{BLOCK, Hints, Summary};
+use crate::arena::os::{Refused, Region};
+use crate::arena::owners::Owners;
+use crate::arena::page::Geometry;
 
 const WORDS: usize = BLOCK as usize / 64;
 
@@ -84,7 +84,7 @@ impl Chunk {
         let region = Arc::new(Region::map(geometry.chunk_bytes(), geometry.page_bytes)?);
         let granules = geometry.granules();
         let bitmap = || vec![0; granules as usize / 64].into_boxed_slice();
-        let whole_pages = geometry.page_bytes > crate::os::page_bytes();
+        let whole_pages = geometry.page_bytes > crate::arena::os::page_bytes();
         Ok(Self {
             region,
             geometry,

@@ -4,8 +4,8 @@
 
 use memgroup_sync::atomic::AtomicU64;
 
-use crate::os::Place;
-use crate::page::{COLOUR_BYTES, Kind};
+use crate::arena::os::Place;
+use crate::arena::page::{COLOUR_BYTES, Kind};
 
 /// Blocks begin and end at multiples of this.
 pub(crate) const GRANULE_BYTES: usize = 8;

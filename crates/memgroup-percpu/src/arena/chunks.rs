@@ -14,11 +14,11 @@
 use std::collections::BTreeMap;
 
 use crate::arena::ArenaConfig;
-use crate::block::{Block, GRANULE_BYTES, LEAVING, NO_OWNER, Shape, Wait};
-use crate::chunk::{Chunk, State};
-use crate::lists::Lists;
+use crate::arena::block::{Block, GRANULE_BYTES, LEAVING, NO_OWNER, Shape, Wait};
+use crate::arena::chunk::{Chunk, State};
+use crate::arena::lists::Lists;
+use crate::arena::page::{Geometry, Kind, PageSize};
 use crate::mutation::{Mutation, active};
-use crate::page::{Geometry, Kind, PageSize};
 
 /// Lists by longest free run, eight to an octave: 0..8, then by the three bits behind the first.
 const BUCKETS: usize = 160;

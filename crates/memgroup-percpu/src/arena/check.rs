@@ -1,12 +1,12 @@
 //! The metadata of an arena, counted anew from its bitmaps: what tests hold it to.
 
 use crate::arena::Arena;
-use crate::bits;
-use crate::block::{LEAVING, NO_OWNER};
-use crate::chunk::{Chunk, Page, State};
-use crate::chunks::Sums;
-use crate::hints::{BLOCK, Summary};
-use crate::page::Kind;
+use crate::arena::bits;
+use crate::arena::block::{LEAVING, NO_OWNER};
+use crate::arena::chunk::{Chunk, Page, State};
+use crate::arena::chunks::Sums;
+use crate::arena::hints::{BLOCK, Summary};
+use crate::arena::page::Kind;
 
 impl Arena {
     /// Panics where a count, hint or list is not what the bitmaps say.

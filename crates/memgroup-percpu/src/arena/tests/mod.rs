@@ -11,9 +11,9 @@ mod truth;
 
 use memgroup_sync::atomic::Ordering;
 
+use crate::arena::block::{Block, NO_OWNER, Shape, Wait};
+use crate::arena::page::PageSize;
 use crate::arena::{Arena, ArenaConfig};
-use crate::block::{Block, NO_OWNER, Shape, Wait};
-use crate::page::PageSize;
 
 /// A generator of numbers, from a seed that the test prints.
 pub(crate) struct Random(pub(crate) u64);

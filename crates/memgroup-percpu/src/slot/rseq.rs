@@ -14,7 +14,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::error::SlotError;
+use crate::slot::error::SlotError;
 
 /// One 32-bit field of the current thread's rseq area, as an offset from the thread pointer (I1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

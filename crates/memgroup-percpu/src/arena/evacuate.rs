@@ -13,12 +13,12 @@
 //!
 //! Each block moves to a fuller chunk or lower in its own, so that evacuation ends.
 
+use crate::arena::bits;
+use crate::arena::block::{Block, GRANULE_BYTES, LEAVING, NO_OWNER, Shape, Wait};
+use crate::arena::chunk::{Chunk, State};
+use crate::arena::chunks::{Chunks, DENSITIES, Placed};
+use crate::arena::page::Kind;
 use crate::arena::{Arena, Locked};
-use crate::bits;
-use crate::block::{Block, GRANULE_BYTES, LEAVING, NO_OWNER, Shape, Wait};
-use crate::chunk::{Chunk, State};
-use crate::chunks::{Chunks, DENSITIES, Placed};
-use crate::page::Kind;
 
 /// A block that should be somewhere else. Ends with `free(from)` once the owner uses `to`; with `cancel_move` if the owner
 /// does not want to; with `free(to)` if it has freed `from` meanwhile.

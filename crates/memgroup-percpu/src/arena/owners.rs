@@ -3,7 +3,7 @@
 //! Blocks of 64 bytes and more begin at most one to a line of 64 bytes, so an entry a line is enough for them. The first
 //! smaller block of a chunk makes a table with an entry for each granule.
 
-use crate::block::{NO_OWNER, Shape};
+use crate::arena::block::{NO_OWNER, Shape};
 
 /// Granules of a line.
 const LINE: u32 = 8;

@@ -11,8 +11,8 @@
 
 use core::fmt;
 
-use crate::error::SlotError;
-use crate::{cpus, number, rseq};
+use crate::slot::error::SlotError;
+use crate::slot::{cpus, number, rseq};
 
 /// The most slots a virtual or hashing source can have.
 pub(crate) const SLOTS_MAX: usize = 4096;

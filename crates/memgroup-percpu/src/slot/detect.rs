@@ -3,10 +3,10 @@
 use core::fmt;
 use std::sync::OnceLock;
 
-use crate::error::SlotError;
+use crate::slot::error::SlotError;
 #[cfg(not(memgroup_loom))]
-use crate::selftest;
-use crate::source::SlotSource;
+use crate::slot::selftest;
+use crate::slot::source::SlotSource;
 
 /// The environment variable that overrides the choice.
 pub const VARIABLE: &str = "MEMGROUP_SLOTS";

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::source::SLOTS_MAX;
+use crate::slot::source::SLOTS_MAX;
 
 /// Why a [`SlotSource`](crate::SlotSource) could not be made. Printed, it completes the phrase "failed to ...".
 #[derive(Clone, Debug, PartialEq, Eq)]

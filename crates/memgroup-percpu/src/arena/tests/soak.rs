@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Marked, Random, depopulate_all};
+use crate::arena::block::{NO_OWNER, Shape, Wait};
+use crate::arena::page::PageSize;
 use crate::arena::{Arena, ArenaConfig};
-use crate::block::{NO_OWNER, Shape, Wait};
-use crate::page::PageSize;
 
 const ROUNDS: usize = if cfg!(miri) { 60 } else { 5_000 };
 /// Owners of one thread: their numbers are the thread's times this, and on.

@@ -11,9 +11,9 @@
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 
-use crate::cpus;
-use crate::error::SlotError;
-use crate::source::SlotSource;
+use crate::slot::cpus;
+use crate::slot::error::SlotError;
+use crate::slot::source::SlotSource;
 
 /// Readings compared with the system call's.
 const READINGS: usize = 256;

@@ -22,7 +22,7 @@
 //! and 3 (6 MiB): few, so that a chunk of many slots stays small and is emptied by few moves; more than one, so that
 //! 32 KiB objects lie side by side and the one page that colouring costs each unit is at most a quarter of it.
 
-use crate::block::GRANULE_BYTES;
+use crate::arena::block::GRANULE_BYTES;
 
 /// How far the units of a coloured chunk are shifted against each other: two lines, since they are fetched in pairs.
 pub(crate) const COLOUR_BYTES: usize = 128;
@@ -61,7 +61,7 @@ impl PageSize {
     /// The system's page, or the next larger size here where it has another one.
     #[must_use]
     pub fn of_system() -> Self {
-        let system = crate::os::page_bytes();
+        let system = crate::arena::os::page_bytes();
         Self::ALL.into_iter().find(|page| page.bytes() >= system).unwrap_or(Self::Mib2)
     }
 

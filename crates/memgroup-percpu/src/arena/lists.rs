@@ -103,7 +103,7 @@ impl Lists {
 
     /// The first list of `from..end` that is not empty.
     pub(crate) fn filled_from(&self, from: usize, end: usize) -> Option<usize> {
-        let list = crate::bits::next_set(&self.filled, from as u32, end as u32) as usize;
+        let list = crate::arena::bits::next_set(&self.filled, from as u32, end as u32) as usize;
         (list < end).then_some(list)
     }
 }

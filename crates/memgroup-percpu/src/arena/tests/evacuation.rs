@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{Marked, Random, arena, depopulate_all, move_all};
 use crate::arena::Arena;
-use crate::block::Shape;
-use crate::page::PageSize;
+use crate::arena::block::Shape;
+use crate::arena::page::PageSize;
 
 const OBJECTS: u32 = if cfg!(miri) { 200 } else { 11_000 };
 

@@ -24,7 +24,7 @@ impl Summary {
     pub(crate) const FREE: Self = Self { left: BLOCK as u16, right: BLOCK as u16, longest: BLOCK as u16 };
 
     pub(crate) fn of(words: &[u64]) -> Self {
-        let (left, right, longest) = crate::bits::clear_runs(words);
+        let (left, right, longest) = crate::arena::bits::clear_runs(words);
         Self { left: left as u16, right: right as u16, longest: longest as u16 }
     }
 }

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::{Marked, Random, arena, depopulate_all};
+use crate::arena::block::{NO_OWNER, Shape, Wait};
+use crate::arena::page::PageSize;
 use crate::arena::{Arena, ArenaConfig};
-use crate::block::{NO_OWNER, Shape, Wait};
-use crate::page::PageSize;
 
 /// The bytes in memory of the arena's chunks, by the process's list of mappings.
 fn resident_bytes(arena: &Arena) -> u64 {
@@ -36,7 +36,7 @@ fn alone(name: &str, test: impl FnOnce()) {
         return test();
     }
     let this = std::env::current_exe().expect("a test has a file");
-    let path = format!("tests::truth::{name}");
+    let path = format!("arena::tests::truth::{name}");
     let output = std::process::Command::new(this)
         .args([path.as_str(), "--exact", "--nocapture", "--test-threads=1"])
         .env(MARK, name)
@@ -202,7 +202,7 @@ fn the_float_stays_and_decays_with_the_time_that_is_passed_in() {
 
 #[test]
 fn a_caller_that_may_not_wait_gets_what_is_there_and_asks_the_system_for_nothing() {
-    use crate::os::{Call, inject};
+    use crate::arena::os::{Call, inject};
     let arena =
         Arena::new(ArenaConfig::new(2).page(PageSize::of_system()).reserve_bytes(60_000)).expect("right");
     let shape = Shape::new(1000, 8);

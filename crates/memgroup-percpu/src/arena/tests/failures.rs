@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{Marked, arena, depopulate_all, move_all};
 use crate::arena::Arena;
-use crate::block::{NO_OWNER, Shape, Wait};
-use crate::os::{Call, inject};
-use crate::page::PageSize;
+use crate::arena::block::{NO_OWNER, Shape, Wait};
+use crate::arena::os::{Call, inject};
+use crate::arena::page::PageSize;
 
 const SHAPE: Shape = Shape::new(2704, 8);
 

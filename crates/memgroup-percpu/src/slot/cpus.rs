@@ -4,7 +4,7 @@
 
 #[cfg(all(target_os = "linux", not(miri), not(memgroup_loom)))]
 mod imp {
-    use crate::error::SlotError;
+    use crate::slot::error::SlotError;
 
     /// The CPU by way of the C library, which reads the rseq area or the vDSO. `u32::MAX` if it cannot tell.
     #[inline]
@@ -68,7 +68,7 @@ mod imp {
 
 #[cfg(not(all(target_os = "linux", not(miri), not(memgroup_loom))))]
 mod imp {
-    use crate::error::SlotError;
+    use crate::slot::error::SlotError;
 
     pub(crate) fn getcpu_library() -> u32 {
         u32::MAX

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use crate::page::PageSize;
-use crate::slot_set::SLOTS_MAX;
+use crate::arena::page::PageSize;
+use crate::arena::slot_set::SLOTS_MAX;
 
 /// What could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl fmt::Display for ArenaError {
             Self::Object { bytes } => write!(
                 f,
                 "make an arena for records of {bytes} bytes on each slot: expected from 8 to {}",
-                crate::block::BLOCK_BYTES_MAX
+                crate::arena::block::BLOCK_BYTES_MAX
             ),
             Self::Page { page, system_bytes } => write!(
                 f,

@@ -5,8 +5,8 @@
 use core::fmt;
 use core::str::FromStr;
 
-use crate::error::SlotError;
-use crate::source::SlotSource;
+use crate::slot::error::SlotError;
+use crate::slot::source::SlotSource;
 
 impl fmt::Display for SlotSource {
     /// The form that [`FromStr`] reads: `mm_cid`, `cpu_id`, `getcpu`, `hash:N`, `virtual:N`.
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_read_back() {
-        for source in crate::source::tests::all_that_work_here() {
+        for source in crate::slot::source::tests::all_that_work_here() {
             assert_eq!(source.to_string().parse(), Ok(source));
         }
         assert_eq!("virtual:512".parse::<SlotSource>().unwrap().to_string(), "virtual:512");

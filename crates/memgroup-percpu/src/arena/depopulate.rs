@@ -25,12 +25,12 @@ use core::ops::Range;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
+use crate::arena::block::GRANULE_BYTES;
+use crate::arena::chunk::{Chunk, State};
+use crate::arena::os::Region;
+use crate::arena::page::{Geometry, Kind};
 use crate::arena::{Arena, Locked};
-use crate::block::GRANULE_BYTES;
-use crate::chunk::{Chunk, State};
 use crate::mutation::{Mutation, active};
-use crate::os::Region;
-use crate::page::{Geometry, Kind};
 
 /// The most pages of one lock hold.
 const PAGES_MAX: usize = 64;
@@ -291,7 +291,7 @@ impl Arena {
 mod loom_models {
     use super::*;
     use crate::arena::ArenaConfig;
-    use crate::block::{NO_OWNER, Shape, Wait};
+    use crate::arena::block::{NO_OWNER, Shape, Wait};
     use crate::mutation;
     use memgroup_sync::thread;
 
@@ -309,7 +309,7 @@ mod loom_models {
     }
 
     /// Allocates, uses and keeps a word; what it reads at the end.
-    fn use_a_word(arena: &Arena, wait: Wait) -> Option<(crate::block::Block, u64)> {
+    fn use_a_word(arena: &Arena, wait: Wait) -> Option<(crate::arena::block::Block, u64)> {
         let block = arena.alloc(SMALL, NO_OWNER, wait).ok()?;
         // SAFETY: the slot is admitted, the word within the block.
         let word = unsafe { block.word(arena.stride_bytes(), 0, 0) };

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use memgroup_sync::Mutex;
 
+use crate::arena::out_of_memory::ArenaError;
 use crate::arena::{Arena, ArenaConfig};
-use crate::out_of_memory::ArenaError;
 
 memgroup_sync::global! {
     static ARENAS: Mutex<BTreeMap<usize, &'static Arena>> = Mutex::new(BTreeMap::new());
