@@ -133,7 +133,13 @@ impl Counters {
         counters: usize,
         config: ArenaConfig,
     ) -> Result<&'static Counters, ArenaError> {
-        let records = Records::new(ArenaConfig { slots: source.slots(), ..config }, counters)?;
+        let records =
+            Records::new(ArenaConfig { slots: source.slots(), ..config }, counters).map_err(|error| {
+                match error {
+                    ArenaError::Object { .. } => ArenaError::Counters { counters },
+                    other => other,
+                }
+            })?;
         let chunks = (0..CHUNKS).map(|_| OnceLock::new()).collect();
         let places = Mutex::new(Places { made: 0, free: Vec::new() });
         Ok(memgroup_sync::keep(Box::new(Counters { source, records, chunks, places })))

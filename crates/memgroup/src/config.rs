@@ -167,7 +167,7 @@ impl Config {
             Err(ConfigError { reason: Reason::OutOfRange { setting, value, allowed } })
         };
         if !(1..=GROUPS_LARGEST).contains(&self.groups_max) {
-            return out_of_range("groups_max", self.groups_max.into(), "1 to 16,777,216");
+            return out_of_range("groups_max", self.groups_max.into(), "1 to 16777216");
         }
         if !(1..=DEPTH_LARGEST).contains(&self.depth_max) {
             return out_of_range("depth_max", self.depth_max.into(), "1 to 256");
@@ -176,7 +176,7 @@ impl Config {
             return out_of_range("stock_cap_bytes", self.stock_cap_bytes, "0 to 8 MiB");
         }
         if self.counters > COUNTERS_LARGEST {
-            return out_of_range("counters", self.counters.into(), "0 to 4,000");
+            return out_of_range("counters", self.counters.into(), "0 to 4000");
         }
         Ok(self)
     }

@@ -70,6 +70,11 @@ pub enum ArenaError {
         /// Its bytes on one slot.
         bytes: usize,
     },
+    /// A set of no counters, or of more than a record holds.
+    Counters {
+        /// The number asked for.
+        counters: usize,
+    },
     /// A page smaller than the system's.
     Page {
         /// The size asked for.
@@ -85,6 +90,11 @@ impl fmt::Display for ArenaError {
             Self::Slots { slots } => {
                 write!(f, "make an arena of {slots} slots: expected a number from 1 to {SLOTS_MAX}")
             }
+            Self::Counters { counters } => write!(
+                f,
+                "make a table of sets of {counters} counters: expected from 1 to {}",
+                crate::arena::block::BLOCK_BYTES_MAX / size_of::<u64>()
+            ),
             Self::Object { bytes } => write!(
                 f,
                 "make an arena for records of {bytes} bytes on each slot: expected from 8 to {}",

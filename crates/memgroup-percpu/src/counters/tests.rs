@@ -56,12 +56,11 @@ fn a_counter_that_a_set_does_not_have_is_refused_with_its_number() {
 }
 
 #[test]
-fn sets_of_no_counters_and_of_too_many_are_refused_with_their_size() {
+fn sets_of_no_counters_and_of_too_many_are_refused_with_their_number() {
     let source = SlotSource::virtual_slots(2).expect("two slots");
-    for (counters, bytes) in [(0, 0), (8193, 65_544)] {
+    for counters in [0, 8193, usize::MAX] {
         let error = Counters::new(source, counters).expect_err("it fits no block");
-        let expected =
-            format!("make an arena for records of {bytes} bytes on each slot: expected from 8 to 65536");
+        let expected = format!("make a table of sets of {counters} counters: expected from 1 to 8192");
         assert_eq!(error.to_string(), expected);
     }
 }

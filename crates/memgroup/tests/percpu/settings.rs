@@ -105,8 +105,8 @@ fn what_may_float_floats_and_decays() {
 #[test]
 fn bad_settings_are_refused_with_a_reason() {
     let reason = |config| Hierarchy::new(config).expect_err("a bad setting").to_string();
-    assert_eq!(reason(config(2).counters(4001)), "counters is 4001; allowed: 0 to 4,000");
-    assert_eq!(reason(config(2).counters(u32::MAX)), "counters is 4294967295; allowed: 0 to 4,000");
+    assert_eq!(reason(config(2).counters(4001)), "counters is 4001; allowed: 0 to 4000");
+    assert_eq!(reason(config(2).counters(u32::MAX)), "counters is 4294967295; allowed: 0 to 4000");
     if PageSize::of_system() > PageSize::Kib4 {
         let text = reason(config(2).page_size(PageSize::Kib4));
         assert!(text.contains("pages of 4096 bytes"), "{text}");
