@@ -31,7 +31,7 @@ fn assert_form(json: &Value, experiment: &str, seed: &str) {
         names.sort();
         names
     };
-    assert_eq!(keys(json), sorted(&["experiment", "seed", "machine", "rows", "checks"]));
+    assert_eq!(keys(json), sorted(&["experiment", "options", "seed", "machine", "rows", "checks"]));
     assert_eq!((json["experiment"].as_str(), json["seed"]["name"].as_str()), (Some(experiment), Some(seed)));
     let rows = json["rows"].as_array().unwrap();
     assert!(!rows.is_empty());

@@ -52,6 +52,8 @@ pub(crate) struct Measured {
     /// None when no window counted.
     pub(crate) ns: Option<Summary>,
     pub(crate) tried: usize,
+    /// Of those, in which the kernel took a thread off its CPU.
+    pub(crate) switched: usize,
     /// Operations done in all windows, those that do not count and the warm-up included.
     pub(crate) ops: u64,
 }
@@ -76,6 +78,7 @@ struct Series {
     batch_ops: u64,
     samples: Vec<f64>,
     tried: usize,
+    switched: usize,
     ops: u64,
 }
 
@@ -90,7 +93,7 @@ pub(crate) fn interleave(
     let mut series = Vec::with_capacity(variants.len());
     for variant in variants {
         let (batch_ops, ops) = warm_up(crew, clock, plan, variant)?;
-        series.push(Series { batch_ops, samples: Vec::new(), tried: 0, ops });
+        series.push(Series { batch_ops, samples: Vec::new(), tried: 0, switched: 0, ops });
     }
     let mut order: Vec<usize> = (0..variants.len()).collect();
     for _ in 0..plan.rounds * TRIES_PER_ROUND {
@@ -101,11 +104,17 @@ pub(crate) fn interleave(
                 one.tried += 1;
                 let result = window(crew, clock, plan.window_us, variant, one.batch_ops)?;
                 one.ops += result.ops;
+                one.switched += usize::from(result.switched);
                 one.samples.extend(result.counted);
             }
         }
     }
-    let measured = |one: &Series| Measured { ns: Summary::of(&one.samples), tried: one.tried, ops: one.ops };
+    let measured = |one: &Series| Measured {
+        ns: Summary::of(&one.samples),
+        tried: one.tried,
+        switched: one.switched,
+        ops: one.ops,
+    };
     Ok(series.iter().map(measured).collect())
 }
 
@@ -118,6 +127,7 @@ fn warm_up(crew: &Crew, clock: &Clock, plan: Plan, variant: &Variant) -> Result<
 struct WindowResult {
     ns_rough: f64,
     ops: u64,
+    switched: bool,
     counted: Option<f64>,
 }
 
@@ -135,7 +145,8 @@ fn window(
     let parts = parts.into_iter().collect::<Result<Vec<Part>, Error>>()?;
     let ns = clock.ns(ticks_per_op(&parts[..variant.counted]));
     let ops = parts.iter().map(|part| part.ops).sum();
-    Ok(WindowResult { ns_rough: ns, ops, counted: counts(&parts).then_some(ns) })
+    let switched = parts.iter().any(|part| !part.undisturbed);
+    Ok(WindowResult { ns_rough: ns, ops, switched, counted: counts(&parts).then_some(ns) })
 }
 
 /// Whether a window of these parts counts (I1).
@@ -231,6 +242,7 @@ mod tests {
         let measured = interleave(&crew, &clock, plan, &variants, &mut Random::new(7)).unwrap();
         assert!(measured[0].ns.is_none());
         assert_eq!(measured[0].tried, TRIES_PER_ROUND);
+        assert!(measured[0].switched <= TRIES_PER_ROUND);
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub(super) const SEED: Seed = Seed {
     name: "001",
     title: "percpu: partial chunk depopulation, 2021",
     machine: "Gushchin's x86 server; Sampat's guests of 4 CPUs, Intel and POWER9 with pages of 64 KiB",
+    source: "its cover letter's and a tester's reply's",
+    address: Some("first version: https://lwn.net/Articles/850508/"),
     figures: &[
         figure("x86: at the start", 7_488.0, 7_488.0),
         figure("x86: 11,000 groups", 481_152.0, 481_408.0),
