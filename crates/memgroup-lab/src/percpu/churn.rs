@@ -95,7 +95,7 @@ fn show(lab: &mut Lab<'_>, script: Script, plan: Plan, all: &[Churned]) -> Resul
             );
         }
     }
-    table.note("populated by the system's books, maintained after each burst; 0: before the first, as the script's removal left it; moved: in all, by removals too");
+    table.note("populated by the system's books, maintained after each burst; 0: before the first, as the script's removal left it; moved: in all, by removals too; a dash where less than a page a slot is needed");
     let relocated = || all.iter().filter(|one| one.mode == Mode::Relocated).flat_map(|one| &one.looks);
     let name = format!("steady churn, pages of {}, populated over needed", plan.page.name());
     if relocated().all(|look| look.whole_pages_over_needed(plan) <= OVER_NEEDED_MOST) {
