@@ -175,6 +175,25 @@ impl Args {
         }
     }
 
+    /// The options that were given, as they are written on the command line; without `--json`, which changes no figure.
+    pub(crate) fn options(&self) -> Vec<String> {
+        let number = |flag: &str, value: Option<usize>| value.map(|value| format!("{flag} {value}"));
+        let flag = |flag: &str, given: bool| given.then(|| flag.to_owned());
+        [
+            number("--threads", self.threads),
+            self.page.map(|page| format!("--page {}", page.name())),
+            number("--outer", self.outer),
+            number("--inner", self.inner),
+            number("--slots", self.slots),
+            number("--depth", self.depth),
+            flag("--kernel", self.kernel),
+            flag("--quick", self.quick),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or(2)
     }
@@ -273,6 +292,25 @@ mod tests {
             assert_eq!(<Page as clap::ValueEnum>::from_str(page.name(), false), Ok(page));
         }
         assert!(<Page as clap::ValueEnum>::from_str("5k", false).is_err());
+    }
+
+    #[test]
+    fn options_read_back_are_the_same_arguments() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let mut args = Args::new(Experiment::Percpu);
+        assert!(args.options().is_empty());
+        (args.threads, args.slots, args.depth) = (Some(3), Some(4), Some(5));
+        (args.page, args.outer, args.inner) = (Some(Page::K64), Some(6), Some(7));
+        (args.kernel, args.quick) = (true, true);
+        let options = args.options();
+        let words = options.iter().flat_map(|option| option.split(' '));
+        let line = ["lab", "percpu"].into_iter().chain(words);
+        let read = <Line as clap::Parser>::try_parse_from(line).unwrap().args;
+        assert_eq!(format!("{read:?}"), format!("{args:?}"));
     }
 
     #[test]

@@ -20,6 +20,13 @@ fn report_of(mut args: Args) -> (String, Value) {
     (String::from_utf8(printed).unwrap(), json)
 }
 
+/// Nothing is wider than a terminal, bars neither.
+fn assert_fits(printed: &str) {
+    for line in printed.lines() {
+        assert!(line.chars().count() <= 110, "{line}");
+    }
+}
+
 fn rows<'j>(json: &'j Value, metric: &str) -> Vec<&'j Value> {
     json["rows"].as_array().unwrap().iter().filter(|row| row["metric"] == metric).collect()
 }
@@ -31,7 +38,7 @@ fn assert_form(json: &Value, experiment: &str, seed: &str) {
         names.sort();
         names
     };
-    assert_eq!(keys(json), sorted(&["experiment", "seed", "machine", "rows", "checks"]));
+    assert_eq!(keys(json), sorted(&["experiment", "options", "seed", "machine", "rows", "checks"]));
     assert_eq!((json["experiment"].as_str(), json["seed"]["name"].as_str()), (Some(experiment), Some(seed)));
     let rows = json["rows"].as_array().unwrap();
     assert!(!rows.is_empty());
@@ -54,6 +61,8 @@ fn assert_form(json: &Value, experiment: &str, seed: &str) {
 fn charge_shows_every_mechanism_beside_the_seed() {
     let (printed, json) = report_of(tiny(Experiment::Charge));
     assert_form(&json, "charge", "004");
+    assert_fits(&printed);
+    assert!(printed.starts_with("memgroup lab charge\n"), "{printed}");
     for text in [
         "machine: ",
         "18,425,800",
@@ -99,6 +108,7 @@ fn charge_of_the_root_alone_has_no_groups_in_turn() {
 fn drain_shows_every_state_the_control_and_the_seed() {
     let (printed, json) = report_of(tiny(Experiment::Drain));
     assert_form(&json, "drain", "000");
+    assert_fits(&printed);
     for text in [
         "156,275",
         "58,054",
@@ -145,8 +155,11 @@ fn percpu_shows_every_mode_beside_the_seed() {
         "1 of 51 left",
         "steady churn",
         "% net",
-        "what maintenance did to get there",
-        "longest ms",
+        "from removed to maintained",
+        "what a removal took",
+        "needed: the records of the groups that are there",
+        "│ marks 9.09 %",
+        "https://lwn.net/Articles/850508/",
         "with relocation: create and remove",
         "with relocation: the same, of all others",
         "clearing a record's bytes on all slots",
@@ -155,13 +168,15 @@ fn percpu_shows_every_mode_beside_the_seed() {
     ] {
         assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
     }
-    for line in printed.lines().filter(|line| line.contains('█')) {
-        assert!(line.chars().count() <= 100, "{line}");
-    }
+    assert_fits(&printed);
+    let bars: Vec<&str> = printed.lines().filter(|line| line.contains('█')).collect();
+    let bars_of = |name: &str| bars.iter().filter(|line| line.contains(name)).count();
+    assert_eq!(bars_of("no depopulation"), 1, "the control once:\n{printed}");
+    assert_eq!(bars_of("with relocation"), 2, "removed and maintained:\n{printed}");
     let check_names: Vec<&str> =
         json["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
     for page in ["4k", "16k", "64k", "2m"] {
-        for what in ["populated, with relocation", "populated, all removed"] {
+        for what in ["populated, with relocation", "populated, at rest"] {
             let name = format!("1 of 11, {page}: {what}");
             assert!(check_names.contains(&name.as_str()), "{check_names:?}");
         }
@@ -200,6 +215,13 @@ fn percpu_at_one_page_size_measures_that_size() {
         assert_eq!((params["outer"].as_u64(), params["inner"].as_u64()), (Some(12), Some(50)), "{row}");
     }
     assert!(!printed.contains("pages of 16k"), "{printed}");
+    assert!(
+        printed.starts_with("memgroup lab percpu --page 64k --outer 12 --inner 50 --slots 3\n"),
+        "{printed}"
+    );
+    let options = ["--page 64k", "--outer 12", "--inner 50", "--slots 3"];
+    assert_eq!(json["options"], serde_json::json!(options));
+    assert!(printed.contains("the seed's rows are of its own script"), "{printed}");
 }
 
 #[test]

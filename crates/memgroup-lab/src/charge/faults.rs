@@ -13,7 +13,7 @@ use crate::Error;
 use crate::harness::Lab;
 use crate::harness::os::{Mapping, page_bytes};
 use crate::harness::report::{params, ratio};
-use crate::harness::stats::{Summary, share_removed};
+use crate::harness::stats::{Removal, Share, Summary, share_removed};
 use crate::harness::table::{Table, figure_or_dash};
 use crate::harness::tree::Tree;
 use crate::harness::window::{Plan, Variant, Work};
@@ -176,20 +176,24 @@ fn note_share(lab: &mut Lab<'_>, table: &mut Table, end: End, threads: usize, ti
     let [Some(none), Some(no_stock), Some(stock)] = *times else { return };
     let gain = figure_or_dash(ratio(Some(no_stock.median), Some(stock.median)));
     let loop_and_threads = format!("{}, {threads} thread{}", end.name(), if threads == 1 { "" } else { "s" });
-    match share_removed(none, no_stock, stock) {
-        Some(share) => {
-            table.note(format!(
-                "{loop_and_threads}: accounting costs {:.0} ns a fault without stock, {:.0} with: {:.0} % removed, faults/s x{gain}",
-                no_stock.median - none.median,
-                stock.median - none.median,
-                share * 100.0
-            ));
-            let params = params([("loop", end.name().into()), ("threads", threads.into())]);
-            lab.report.add_count("stock", params, "share of the accounting's cost removed", "1", share);
+    let [without, with] = [no_stock, stock].map(|kind| kind.median - none.median);
+    let costs = format!("accounting costs {without:.0} ns a fault without stock, {with:.0} with");
+    let percents =
+        |share: Share| format!("{:.0} %, standard error {:.0} %", share.removed * 100.0, share.error * 100.0);
+    let found = match share_removed(none, no_stock, stock) {
+        Removal::NoCost => "the cost of accounting is lost in the noise of the faults".to_owned(),
+        Removal::NoShare(share) => {
+            format!("{costs}; what the stock removes ({}) is lost in the noise", percents(share))
         }
-        None => table
-            .note(format!("{loop_and_threads}: the cost of accounting is lost in the noise of the faults")),
-    }
+        Removal::Clear(share) => {
+            let params = params([("loop", end.name().into()), ("threads", threads.into())]);
+            let metric = "share of the accounting's cost removed";
+            lab.report.add_count("stock", params, metric, "1", share.removed);
+            let verb = if share.removed < 0.0 { "the stock adds to it" } else { "the stock removes a share" };
+            format!("{costs}: {verb} ({}), faults/s x{gain}", percents(share))
+        }
+    };
+    table.note(format!("{loop_and_threads}: {found}"));
 }
 
 #[cfg(test)]

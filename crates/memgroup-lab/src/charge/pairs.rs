@@ -152,8 +152,8 @@ fn measure(lab: &mut Lab<'_>, sections: &[Section], threads: usize) -> Result<Re
 }
 
 fn table(lab: &Lab<'_>, section: &Section, results: &Results, threads: usize) -> Table {
-    let many = format!("{threads}, same group");
-    let each = format!("{threads}, a group each");
+    let many = format!("{threads} threads, same group");
+    let each = format!("{threads} threads, a group each");
     let columns = ["ns: median (min..p90)", "1 thread", "cycles", &many, &each];
     let mut windows = Vec::new();
     let mut table = Table::new(section.title.clone(), columns);
@@ -198,15 +198,26 @@ pub(super) fn cell(ns: Option<Summary>) -> String {
     }
 }
 
-/// How many windows are behind the figures of a table, of how many tried.
+/// How many windows are behind the figures of a table, of how many tried, and why some figures have none.
 pub(super) fn note_windows<'m>(table: &mut Table, measured: impl IntoIterator<Item = &'m Measured>) {
-    let (counted, tried): (Vec<usize>, Vec<usize>) =
-        measured.into_iter().map(|one| (one.ns.map_or(0, |ns| ns.count), one.tried)).unzip();
-    let range = |of: &[usize]| match (of.iter().min(), of.iter().max()) {
-        (Some(min), Some(max)) if min < max => format!("{min} to {max}"),
-        (min, _) => min.copied().unwrap_or(0).to_string(),
+    let measured: Vec<&Measured> = measured.into_iter().collect();
+    let range = |of: &dyn Fn(&Measured) -> usize| {
+        let (min, max) = (measured.iter().map(|one| of(one)).min(), measured.iter().map(|one| of(one)).max());
+        match (min.unwrap_or(0), max.unwrap_or(0)) {
+            (min, max) if min < max => format!("{min} to {max}"),
+            (min, _) => min.to_string(),
+        }
     };
-    table.note(format!("windows counted for each figure: {} of {} tried", range(&counted), range(&tried)));
+    let counted = range(&|one| one.ns.map_or(0, |ns| ns.count));
+    table.note(format!("windows counted for each figure: {counted} of {} tried", range(&|one| one.tried)));
+    let missing = || measured.iter().filter(|one| one.ns.is_none());
+    if missing().next().is_some() {
+        let (tried, switched) =
+            missing().fold((0, 0), |(tried, switched), one| (tried + one.tried, switched + one.switched));
+        table.note(format!(
+            "measured, but shown as a dash: no window counted; of {tried} in {switched} the kernel took a thread off its CPU, in the others the threads' windows overlapped too little"
+        ));
+    }
 }
 
 fn add_rows(lab: &mut Lab<'_>, results: &Results, threads: usize) {

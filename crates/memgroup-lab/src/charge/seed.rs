@@ -6,6 +6,8 @@ pub(super) const SEED: Seed = Seed {
     name: "004",
     title: "memcg: batched charge and uncharge, 2009",
     machine: "8 CPUs, 60 s of mapping 1 MiB, touching every page, unmapping",
+    source: "its cover letter's, and where it says so those of seed 000, the series that drains all CPUs' stocks from the current one, 2023",
+    address: None,
     figures: &[
         figure("page faults", "count", 18_425_800.0, 33_177_858.0),
         figure("cache misses", "count", 1_272_947_699.0, 1_182_572_827.0),

@@ -12,14 +12,19 @@ use memgroup_percpu::SlotSource;
 use super::pair::{GroupPairs, refused};
 use super::pairs::{PAGE_BYTES, cell, note_windows};
 use crate::Error;
-use crate::harness::Lab;
 use crate::harness::report::params;
-use crate::harness::table::{Table, figure_or_dash};
+use crate::harness::table::{Table, count, figure_or_dash};
 use crate::harness::tree::{Tree, child, expect_bytes, limit};
-use crate::harness::window::{Variant, Work};
+use crate::harness::window::{Measured, Plan, Variant, Work};
+use crate::harness::{Effort, Lab};
 
 const FULL_BYTES: u64 = 1 << 20;
 const MANY_LEAVES: usize = 1_000;
+/// With that many leaves a refusal takes a tenth of a millisecond and more. A thread's window ends with an operation, so windows are
+/// as many times longer, or those of several threads would end too far apart to count.
+const MANY_LEAVES_WINDOW: u64 = 20;
+/// And there are as many times fewer.
+const MANY_LEAVES_ROUNDS_PART: usize = 5;
 
 /// Charges to a group that is full: all are refused.
 struct Storm {
@@ -96,69 +101,113 @@ impl Scene {
     }
 }
 
+/// One row of the table, and what is measured for it.
+struct Line {
+    name: &'static str,
+    /// What an operation is.
+    metric: &'static str,
+    slots: usize,
+    leaves: usize,
+    variant: Variant,
+}
+
 /// Measures refusals, and pairs beside them.
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
-    let threads = lab.args.threads();
     let many = SlotSource::virtual_slots(128).map_err(|error| Error::setup("128 virtual slots", error))?;
-    let mut scenes = Vec::new();
-    let mut variants = Vec::new();
-    let mut labels: Vec<(String, &'static str, usize, usize, usize)> = Vec::new();
-    let scenes_wanted =
-        [(lab.slots, false, 1), (lab.slots, true, 1), (lab.slots, true, MANY_LEAVES), (many, true, 1)];
-    for (slots, at_parent, leaves) in scenes_wanted {
+    let (scenes, lines) = scenes(lab.args.threads(), lab.slots, many)?;
+    let (slow, fast): (Vec<Line>, Vec<Line>) = lines.into_iter().partition(|line| line.leaves == MANY_LEAVES);
+    let Effort { rounds, window_us, .. } = lab.effort;
+    let fast = measure(lab, Plan { rounds, window_us }, fast)?;
+    let fewer = rounds.div_ceil(MANY_LEAVES_ROUNDS_PART);
+    let slow = measure(lab, Plan { rounds: fewer, window_us: window_us * MANY_LEAVES_WINDOW }, slow)?;
+    for scene in scenes {
+        scene.check()?;
+    }
+    show(lab, &[fast, slow].concat())
+}
+
+/// The scenes, and the rows that are measured in them.
+fn scenes(threads: usize, slots: SlotSource, many: SlotSource) -> Result<(Vec<Scene>, Vec<Line>), Error> {
+    let (mut scenes, mut lines) = (Vec::new(), Vec::new());
+    let wanted = [(slots, false, 1), (slots, true, 1), (many, true, 1), (slots, true, MANY_LEAVES)];
+    for (slots, at_parent, leaves) in wanted {
         let scene = Scene::set(slots, at_parent, leaves)?;
+        let line = |name, metric, variant| Line { name, metric, slots: slots.slots(), leaves, variant };
         let place = if at_parent { "refused by the parent" } else { "refused by the leaf" };
         for crowd in if threads > 1 { vec![1, threads] } else { vec![1] } {
-            variants.push(Variant::of(scene.storm.clone(), crowd));
-            labels.push((place.to_owned(), "refusal", crowd, slots.slots(), leaves));
+            lines.push(line(place, "refusal", Variant::of(scene.storm.clone(), crowd)));
         }
         if at_parent && leaves == 1 {
-            variants.push(Variant::of(scene.beside(slots, false), 1));
-            labels.push(("bystander alone".to_owned(), "pair", 1, slots.slots(), leaves));
+            let alone = Variant::of(scene.beside(slots, false), 1);
+            lines.push(line("bystander alone", "pair", alone));
             if threads > 1 {
-                variants.push(Variant { counted: 1, ..Variant::of(scene.beside(slots, true), threads) });
-                labels.push((
-                    "bystander beside the storm".to_owned(),
-                    "pair",
-                    threads,
-                    slots.slots(),
-                    leaves,
-                ));
+                let beside = Variant { counted: 1, ..Variant::of(scene.beside(slots, true), threads) };
+                lines.push(line("bystander beside the storm", "pair", beside));
             }
         }
         scenes.push(scene);
     }
-    let measured = lab.interleave(&variants)?;
-    for scene in scenes {
-        scene.check()?;
-    }
+    Ok((scenes, lines))
+}
 
+/// A row with what was measured for it.
+#[derive(Clone, Copy)]
+struct Shown {
+    name: &'static str,
+    metric: &'static str,
+    threads: usize,
+    slots: usize,
+    leaves: usize,
+    measured: Measured,
+}
+
+fn measure(lab: &mut Lab<'_>, plan: Plan, lines: Vec<Line>) -> Result<Vec<Shown>, Error> {
+    let (lines, variants): (Vec<_>, Vec<Variant>) = lines
+        .into_iter()
+        .map(|Line { name, metric, slots, leaves, variant }| ((name, metric, slots, leaves), variant))
+        .unzip();
+    let measured = lab.interleave_by(plan, &variants)?;
+    let shown = lines.into_iter().zip(&variants).zip(measured);
+    Ok(shown
+        .map(|(((name, metric, slots, leaves), variant), measured)| Shown {
+            name,
+            metric,
+            threads: variant.threads,
+            slots,
+            leaves,
+            measured,
+        })
+        .collect())
+}
+
+fn show(lab: &mut Lab<'_>, rows: &[Shown]) -> Result<(), Error> {
     let columns = ["ns: median (min..p90)", "of a", "threads", "slots", "leaves", "ns", "TSC cycles"];
     let mut table = Table::new("a storm of refusals, depth 3", columns);
     let clock = lab.clock;
-    for ((name, metric, threads, slots, leaves), measured) in labels.iter().zip(&measured) {
+    for &Shown { name, metric, threads, slots, leaves, measured } in rows {
         let cycles = measured.ns.and_then(|ns| clock.cycles(ns.median));
         table.row(vec![
-            name.clone(),
-            (*metric).to_owned(),
+            name.to_owned(),
+            metric.to_owned(),
             threads.to_string(),
-            slots.to_string(),
-            leaves.to_string(),
+            count(slots as u64),
+            count(leaves as u64),
             cell(measured.ns),
             figure_or_dash(cycles),
         ]);
         let params = params([
-            ("threads", (*threads).into()),
-            ("slots", (*slots).into()),
-            ("leaves", (*leaves).into()),
+            ("threads", threads.into()),
+            ("slots", slots.into()),
+            ("leaves", leaves.into()),
             ("depth", 3.into()),
         ]);
         lab.report.add_time(&clock, name, params, metric, measured.ns);
     }
-    note_windows(&mut table, &measured);
-    table.note(
-        "leaves: groups below the parent; one that refuses sweeps all that are below it, idle ones too",
-    );
+    note_windows(&mut table, rows.iter().map(|row| &row.measured));
+    table.note(format!(
+        "leaves: groups below the parent; one that refuses sweeps all that are below it, idle ones too. With {} of them a window is {MANY_LEAVES_WINDOW} times as long, and there are fewer",
+        count(MANY_LEAVES as u64)
+    ));
     table.note("the bystander charges a sibling of the full subtree, under the same root; its row counts its own pairs only");
     lab.print(&table)
 }

@@ -10,6 +10,8 @@ pub(super) const SEED: Seed = Seed {
     name: "000",
     title: "memcg: drain the stocks of all CPUs from the current one, 2023",
     machine: "128 CPUs in 8 NUMA nodes",
+    source: "its cover letter's",
+    address: None,
     figures: &[
         figure("consume_stock", 53.512_010_46, 63.759_834_75),
         figure("refill_stock", 65.469_915_84, 67.457_083_22),

@@ -16,7 +16,7 @@ pub(crate) mod window;
 use std::io::Write;
 use std::time::Duration;
 
-use memgroup_percpu::SlotSource;
+use memgroup_percpu::{SlotReport, SlotSource};
 
 use self::clock::Clock;
 use self::crew::Crew;
@@ -77,6 +77,7 @@ impl<'a> Lab<'a> {
         let machine = Machine::look(&crew, &clock, slots);
         let report = Report {
             experiment: args.experiment.name(),
+            options: args.options(),
             seed,
             machine,
             rows: Vec::new(),
@@ -89,8 +90,16 @@ impl<'a> Lab<'a> {
     }
 
     fn heading(&mut self) -> Result<(), Error> {
-        let (name, machine) = (self.report.experiment, self.report.machine.clone());
-        self.say(&format!("memgroup lab {name}\nmachine: {machine}"))?;
+        let command = ["memgroup lab", self.report.experiment].into_iter();
+        let command: Vec<&str> = command.chain(self.report.options.iter().map(String::as_str)).collect();
+        self.say(&command.join(" "))?;
+        self.say(&format!("machine: {}", self.report.machine))?;
+        if let Some(why) = slots_note(self.slots, SlotSource::report(), self.args.slots) {
+            self.paragraph(&why)?;
+        }
+        if self.args.tiny {
+            self.say("note: the least that runs every part; the figures mean nothing")?;
+        }
         if let Some(why) = self.crew.unpinned().map(str::to_owned) {
             self.say(&format!("note: {why}; threads may move, and figures with them"))?;
         }
@@ -101,8 +110,14 @@ impl<'a> Lab<'a> {
                 self.crew.cpus()
             ))?;
         }
-        let seed = self.report.seed.table();
-        self.print(&seed)
+        let (seed, explanation) = (self.report.seed.table(), self.report.seed.explanation());
+        self.print(&seed)?;
+        self.paragraph(&explanation)
+    }
+
+    /// Prints a text as lines that fit a terminal.
+    pub(crate) fn paragraph(&mut self, text: &str) -> Result<(), Error> {
+        self.say(&wrapped(text, WIDTH).join("\n"))
     }
 
     /// Prints a line.
@@ -131,10 +146,40 @@ impl<'a> Lab<'a> {
         let checks = self.report.checks_table();
         self.print(&checks)?;
         let verdict = self.report.verdict();
-        self.say(&format!("\n{}", wrapped(&verdict, WIDTH).join("\n")))?;
+        self.paragraph(&format!("\n{verdict}"))?;
         match &self.args.json {
             Some(path) => self.report.write_json(path),
             None => Ok(()),
         }
+    }
+}
+
+/// Why the slots are not the kernel's ids of running threads, of which there are the fewest; none where they are.
+fn slots_note(slots: SlotSource, chosen: &SlotReport, asked: Option<usize>) -> Option<String> {
+    const BEST: &str = "mm_cid";
+    match asked {
+        _ if slots.name() == BEST => None,
+        Some(asked) if slots != chosen.chosen() => {
+            Some(format!("slots: {}, not {BEST}: --slots {asked} asks for them", slots.name()))
+        }
+        _ => Some(format!("slots: not {BEST}: {chosen}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_that_are_not_the_best_say_why() {
+        let (chosen, three) = (SlotSource::report(), SlotSource::virtual_slots(3).unwrap());
+        let asked = slots_note(three, chosen, Some(3)).unwrap();
+        assert_eq!(asked, "slots: virtual, not mm_cid: --slots 3 asks for them");
+        match slots_note(chosen.chosen(), chosen, None) {
+            None => assert_eq!(chosen.chosen().name(), "mm_cid"),
+            Some(why) => assert!(why.ends_with(&chosen.to_string()), "{why}"),
+        }
+        // Whatever was detected here, a source that is not the best is explained by the report of its choice.
+        assert_eq!(slots_note(three, chosen, None).unwrap(), format!("slots: not mm_cid: {chosen}"));
     }
 }

@@ -17,6 +17,8 @@ use crate::Error;
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) experiment: &'static str,
+    /// What was given on the command line.
+    pub(crate) options: Vec<String>,
     pub(crate) seed: Seed,
     pub(crate) machine: Machine,
     pub(crate) rows: Vec<Row>,
@@ -29,6 +31,10 @@ pub(crate) struct Seed {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) machine: &'static str,
+    /// Whose figures these are, as in "its cover letter's".
+    pub(crate) source: &'static str,
+    /// Where it can be read, if an address is known.
+    pub(crate) address: Option<&'static str>,
     pub(crate) figures: &'static [SeedFigure],
 }
 
@@ -76,26 +82,37 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn at_most(name: impl Into<String>, value: Option<f64>, most: f64, unit: &str) -> Check {
-        let goal = format!("<= {most} {unit}").trim_end().to_owned();
+        let goal = goal("<=", most, unit);
         Check {
             name: name.into(),
             value,
             goal,
             met: value.is_some_and(|value| value <= most),
-            is_count: unit.is_empty(),
+            is_count: is_count(unit),
         }
     }
 
     pub(crate) fn at_least(name: impl Into<String>, value: Option<f64>, least: f64, unit: &str) -> Check {
-        let goal = format!(">= {least} {unit}").trim_end().to_owned();
+        let goal = goal(">=", least, unit);
         Check {
             name: name.into(),
             value,
             goal,
             met: value.is_some_and(|value| value >= least),
-            is_count: unit.is_empty(),
+            is_count: is_count(unit),
         }
     }
+}
+
+/// "<= 6,220 kB"; a goal is not rounded.
+fn goal(relation: &str, value: f64, unit: &str) -> String {
+    let value = if value >= 1000.0 && value.fract() == 0.0 { figure(value) } else { value.to_string() };
+    format!("{relation} {value} {unit}").trim_end().to_owned()
+}
+
+/// Units of which there are only whole ones.
+fn is_count(unit: &str) -> bool {
+    matches!(unit, "" | "kB" | "pages")
 }
 
 /// `above / below`, where both were measured.
@@ -198,6 +215,12 @@ fn figure_of(value: Option<f64>, is_count: bool) -> String {
 }
 
 impl Seed {
+    /// What a seed is, where it is, and whose figures the table shows.
+    pub(crate) fn explanation(&self) -> String {
+        let address = self.address.map_or_else(String::new, |address| format!(" ({address})"));
+        format!("seed: the Linux patch series this comes from{address}; the figures are {}", self.source)
+    }
+
     pub(crate) fn table(&self) -> Table {
         let title = format!("seed {}: {} ({})", self.name, self.title, self.machine);
         let mut table = Table::new(title, ["the author's figures", "before", "after", "", "unit"]);
@@ -232,7 +255,15 @@ mod tests {
         };
         let mut report = Report {
             experiment: "charge",
-            seed: Seed { name: "004", title: "t", machine: "m", figures },
+            options: vec!["--quick".to_owned(), "--depth 3".to_owned()],
+            seed: Seed {
+                name: "004",
+                title: "t",
+                machine: "m",
+                source: "its cover letter's",
+                address: Some("a"),
+                figures,
+            },
             machine,
             rows: Vec::new(),
             checks: vec![
@@ -262,7 +293,26 @@ mod tests {
         assert_eq!(json["seed"]["name"], "004");
         assert_eq!(json["seed"]["figures"][0]["after"], 3.0);
         assert_eq!(json["machine"]["cpus"], 2);
-        assert_eq!(json.as_object().unwrap().len(), 5);
+        assert_eq!(json["options"], serde_json::json!(["--quick", "--depth 3"]));
+        assert_eq!(json.as_object().unwrap().len(), 6);
+    }
+
+    #[test]
+    fn a_seed_is_explained_with_its_address_if_there_is_one() {
+        let mut seed = report().seed;
+        let text = "seed: the Linux patch series this comes from (a); the figures are its cover letter's";
+        assert_eq!(seed.explanation(), text);
+        seed.address = None;
+        assert_eq!(seed.explanation(), text.replace(" (a)", ""));
+    }
+
+    #[test]
+    fn goals_have_separators_and_are_not_rounded() {
+        let goal_of = |most, unit| Check::at_most("a", None, most, unit).goal;
+        assert_eq!(goal_of(57_273.0, "kB"), "<= 57,273 kB");
+        assert_eq!(goal_of(1_234.5, "us"), "<= 1234.5 us");
+        assert_eq!(goal_of(9.09, "%"), "<= 9.09 %");
+        assert_eq!(goal_of(0.0, ""), "<= 0");
     }
 
     #[test]

@@ -20,6 +20,8 @@ use crate::Error;
 
 const OVERLAP_LEAST: f64 = 0.95;
 const TRIES_PER_ROUND: usize = 3;
+/// Windows before the first that may count.
+const WARM_UPS: usize = 3;
 /// A batch is long enough to hide the two clock readings around it, short enough to end windows together.
 const BATCH_NS: f64 = 10_000.0;
 const BATCH_OPS_MAX: u64 = 4096;
@@ -52,6 +54,8 @@ pub(crate) struct Measured {
     /// None when no window counted.
     pub(crate) ns: Option<Summary>,
     pub(crate) tried: usize,
+    /// Of those, in which the kernel took a thread off its CPU.
+    pub(crate) switched: usize,
     /// Operations done in all windows, those that do not count and the warm-up included.
     pub(crate) ops: u64,
 }
@@ -76,10 +80,11 @@ struct Series {
     batch_ops: u64,
     samples: Vec<f64>,
     tried: usize,
+    switched: usize,
     ops: u64,
 }
 
-/// Measures all variants, interleaved. A variant's own warm-up window comes first and counts for nothing.
+/// Measures all variants, interleaved. A variant's own warm-up windows come first and count for nothing.
 pub(crate) fn interleave(
     crew: &Crew,
     clock: &Clock,
@@ -90,7 +95,7 @@ pub(crate) fn interleave(
     let mut series = Vec::with_capacity(variants.len());
     for variant in variants {
         let (batch_ops, ops) = warm_up(crew, clock, plan, variant)?;
-        series.push(Series { batch_ops, samples: Vec::new(), tried: 0, ops });
+        series.push(Series { batch_ops, samples: Vec::new(), tried: 0, switched: 0, ops });
     }
     let mut order: Vec<usize> = (0..variants.len()).collect();
     for _ in 0..plan.rounds * TRIES_PER_ROUND {
@@ -101,23 +106,36 @@ pub(crate) fn interleave(
                 one.tried += 1;
                 let result = window(crew, clock, plan.window_us, variant, one.batch_ops)?;
                 one.ops += result.ops;
+                one.switched += usize::from(result.switched);
                 one.samples.extend(result.counted);
             }
         }
     }
-    let measured = |one: &Series| Measured { ns: Summary::of(&one.samples), tried: one.tried, ops: one.ops };
+    let measured = |one: &Series| Measured {
+        ns: Summary::of(&one.samples),
+        tried: one.tried,
+        switched: one.switched,
+        ops: one.ops,
+    };
     Ok(series.iter().map(measured).collect())
 }
 
-/// Warms what the variant touches and sizes its batches; their size, and the operations done.
+/// Warms what the variant touches and sizes its batches; their size, and the operations done. The size is that of the fastest
+/// of some windows: one that was disturbed would make batches so small that the readings of the clock around them show.
 fn warm_up(crew: &Crew, clock: &Clock, plan: Plan, variant: &Variant) -> Result<(u64, u64), Error> {
-    let first = window(crew, clock, plan.window_us, variant, 16)?;
-    Ok((((BATCH_NS / first.ns_rough.max(0.1)) as u64).clamp(1, BATCH_OPS_MAX), first.ops))
+    let (mut fastest_ns, mut ops) = (f64::INFINITY, 0);
+    for _ in 0..WARM_UPS {
+        let result = window(crew, clock, plan.window_us, variant, 16)?;
+        fastest_ns = fastest_ns.min(result.ns_rough);
+        ops += result.ops;
+    }
+    Ok((((BATCH_NS / fastest_ns.max(0.1)) as u64).clamp(1, BATCH_OPS_MAX), ops))
 }
 
 struct WindowResult {
     ns_rough: f64,
     ops: u64,
+    switched: bool,
     counted: Option<f64>,
 }
 
@@ -135,7 +153,8 @@ fn window(
     let parts = parts.into_iter().collect::<Result<Vec<Part>, Error>>()?;
     let ns = clock.ns(ticks_per_op(&parts[..variant.counted]));
     let ops = parts.iter().map(|part| part.ops).sum();
-    Ok(WindowResult { ns_rough: ns, ops, counted: counts(&parts).then_some(ns) })
+    let switched = parts.iter().any(|part| !part.undisturbed);
+    Ok(WindowResult { ns_rough: ns, ops, switched, counted: counts(&parts).then_some(ns) })
 }
 
 /// Whether a window of these parts counts (I1).
@@ -231,12 +250,42 @@ mod tests {
         let measured = interleave(&crew, &clock, plan, &variants, &mut Random::new(7)).unwrap();
         assert!(measured[0].ns.is_none());
         assert_eq!(measured[0].tried, TRIES_PER_ROUND);
+        assert!(measured[0].switched <= TRIES_PER_ROUND);
     }
 
     #[test]
     fn time_per_operation_is_what_each_thread_sees() {
         assert_eq!(ticks_per_op(&[spanning(0, 100, 10)]), 10.0);
         assert_eq!(ticks_per_op(&[spanning(0, 100, 10), spanning(0, 100, 30)]), 5.0);
+    }
+
+    /// Its very first batch takes longer than a window.
+    struct SlowAtFirst {
+        batches: AtomicU64,
+        largest: AtomicU64,
+    }
+
+    impl Work for SlowAtFirst {
+        fn batch(&self, _: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
+            // ORDERING: Relaxed, here and below; counts, read after the threads are joined.
+            if self.batches.fetch_add(1, Ordering::Relaxed) == 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            self.largest.fetch_max(count, Ordering::Relaxed);
+            Ok(count)
+        }
+    }
+
+    #[test]
+    fn a_disturbed_warm_up_does_not_make_batches_small() {
+        let (crew, clock) = (Crew::start(1).unwrap(), Clock::calibrate(Duration::from_millis(2)));
+        let work = Arc::new(SlowAtFirst { batches: AtomicU64::new(0), largest: AtomicU64::new(0) });
+        let plan = Plan { rounds: 1, window_us: 200 };
+        let variants = [Variant::of(work.clone(), 1)];
+        interleave(&crew, &clock, plan, &variants, &mut Random::new(7)).unwrap();
+        // ORDERING: Relaxed; the windows are over.
+        let largest = work.largest.load(Ordering::Relaxed);
+        assert!(largest > 16, "batches of {largest}, no more than in the warm-up");
     }
 
     struct Counting {

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::harness::Lab;
 use crate::harness::random::Random;
 use crate::harness::report::{Check, params};
-use crate::harness::table::{Table, count, figure};
+use crate::harness::table::{Table, count};
 
 pub(super) const BURSTS: usize = 8;
 /// Goal for the memory over the records.
@@ -68,7 +68,7 @@ fn churn(script: Script, plan: Plan, random: &mut Random) -> Result<Churned, Err
 
 fn show(lab: &mut Lab<'_>, script: Script, plan: Plan, all: &[Churned]) -> Result<(), Error> {
     let bursts: Vec<String> = (1..=BURSTS).map(|burst| burst.to_string()).collect();
-    let mut columns = ["x needed, after burst", "removal", "", "", "", "", "", "", "", "", "moved kB"];
+    let mut columns = ["x needed, after burst", "0", "", "", "", "", "", "", "", "", "moved kB"];
     for (column, burst) in columns[2..].iter_mut().zip(&bursts) {
         *column = burst;
     }
@@ -81,7 +81,7 @@ fn show(lab: &mut Lab<'_>, script: Script, plan: Plan, all: &[Churned]) -> Resul
     let mut table = Table::new(title, columns);
     for one in all {
         let mut cells = vec![one.mode.name().to_owned()];
-        cells.extend(one.looks.iter().map(|look| figure(look.over_needed())));
+        cells.extend(one.looks.iter().map(|look| look.over_needed_cell(plan)));
         cells.push(count(one.looks.last().map_or(0, |look| look.moved_bytes).div_ceil(1024)));
         table.row(cells);
         for (burst, look) in one.looks.iter().enumerate() {
@@ -95,7 +95,7 @@ fn show(lab: &mut Lab<'_>, script: Script, plan: Plan, all: &[Churned]) -> Resul
             );
         }
     }
-    table.note("populated by the system's books; needed: the records of the groups that are there, on all slots; moved: in all, by removals too");
+    table.note("populated by the system's books, maintained after each burst; 0: before the first, as the script's removal left it; moved: in all, by removals too; a dash where less than a page a slot is needed");
     let relocated = || all.iter().filter(|one| one.mode == Mode::Relocated).flat_map(|one| &one.looks);
     let name = format!("steady churn, pages of {}, populated over needed", plan.page.name());
     if relocated().all(|look| look.whole_pages_over_needed(plan) <= OVER_NEEDED_MOST) {

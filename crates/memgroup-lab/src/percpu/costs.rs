@@ -76,7 +76,7 @@ pub(super) fn groups(
             figure(seed::KERNEL_PAIR_US)
         )),
     }
-    table.note("of all others: the group that is removed is drawn from those that are there, all of which were used on every slot; its record waits for the next group, so nothing goes back here. What removals take in which much goes back stands above, under \"what maintenance did\"");
+    table.note("of all others: the group that is removed is drawn from those that are there, all of which were used on every slot; its record waits for the next group, so nothing goes back here. What removals take in which much goes back stands above, under \"what a removal took\"");
     lab.print(&table)
 }
 

@@ -35,6 +35,17 @@ pub(super) struct Anchor {
     pub(super) rmdir: Calls,
 }
 
+impl Anchor {
+    /// The size after the last wait, in which the kernel gave back what it would.
+    pub(super) fn maintained(&self) -> f64 {
+        self.waited.last().map_or(self.removed, |&(_, kb)| kb)
+    }
+
+    pub(super) fn kept_percent(&self) -> f64 {
+        100.0 * self.maintained() / self.created
+    }
+}
+
 /// How it ended.
 pub(super) enum Outcome {
     Measured(Box<Anchor>),

@@ -1,6 +1,7 @@
 //! Per-CPU memory that goes back (seed 001): the script that makes eleven thousand groups and removes ten of eleven.
 
 mod bars;
+mod beside;
 mod calls;
 mod cgroup;
 mod churn;
@@ -44,6 +45,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     refuse_what_does_not_fit(plan, others, script, many)?;
 
     let mut lab = Lab::open(args, seed::SEED, machine, out)?;
+    show::words(&mut lab)?;
     let anchor = anchor(&mut lab, script)?;
     script_in_full(&mut lab, script, plan, others, anchor.as_ref())?;
     if script.inner != INNER_MANY {
@@ -70,8 +72,8 @@ fn script_in_full(
     anchor: Option<&Anchor>,
 ) -> Result<(), Error> {
     let played = play_all(lab, script, plan)?;
-    show::systems(lab, &played, anchor)?;
-    show::chart(lab, &played)?;
+    beside::systems(lab, &played, anchor)?;
+    beside::chart(lab, &played, anchor)?;
     show::books(lab, &played)?;
     let deferred = play(script, Plan { mode: Mode::Relocated, on_removal: false, ..plan })?;
     show::upkeep(lab, &played, &deferred)?;
@@ -121,7 +123,7 @@ fn anchor(lab: &mut Lab<'_>, script: Script) -> Result<Option<Anchor>, Error> {
     let waits: Vec<Duration> = waits.iter().copied().map(Duration::from_secs).collect();
     match kernel::run(script, &waits)? {
         Outcome::Measured(anchor) => {
-            show::kernel(lab, script, &anchor)?;
+            beside::kernel(lab, script, &anchor)?;
             Ok(Some(*anchor))
         }
         Outcome::NotHere(why) => {

@@ -15,6 +15,7 @@ use super::calls::Calls;
 use super::groups::{Groups, Member, Mode, Plan, Upkeep};
 use super::resident::resident_bytes;
 use crate::Error;
+use crate::harness::table::figure_or_dash;
 
 /// The groups of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,6 +143,15 @@ impl Footprint {
 
     pub(super) fn over_needed(&self) -> f64 {
         self.os_bytes as f64 / self.needed_bytes.max(1) as f64
+    }
+
+    /// The same as text: a dash where only the root and the parent are left, or less than a page a slot is needed, and the figure
+    /// would tell the size of a page.
+    pub(super) fn over_needed_cell(&self, plan: Plan) -> String {
+        let slots = plan.slots.slots();
+        let page_a_slot = plan.page.bytes() * slots as u64;
+        let is_much = self.needed_bytes > plan.needed_bytes(0, slots).max(page_a_slot - 1);
+        figure_or_dash(is_much.then(|| self.over_needed()))
     }
 
     /// The same if the records lay on the fewest pages they can lie on.
@@ -325,6 +335,13 @@ mod tests {
         let folded = Footprint { own_live_bytes: 0, ..right };
         folded.check(Plan { mode: Mode::Demoted, ..plan }).unwrap();
         assert_eq!(right.allowed_bytes(plan), 1_100_000.0 + 8192.0);
+        assert_eq!(right.over_needed_cell(plan), "1.00");
+        let little = |needed_bytes| Footprint { needed_bytes, ..right }.over_needed_cell(plan);
+        let root_and_parent = plan.needed_bytes(0, 2);
+        assert_eq!([0, root_and_parent, root_and_parent + 1].map(little), ["-", "-", "92.4"]);
+        let bare = Plan { counters: 0, ..plan };
+        let little = |needed_bytes| Footprint { needed_bytes, ..right }.over_needed_cell(bare);
+        assert_eq!([8191, 8192].map(little), ["-", "122"], "a page on each of two slots");
     }
 
     #[test]

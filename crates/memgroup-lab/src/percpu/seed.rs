@@ -9,6 +9,8 @@ pub(super) const SEED: Seed = Seed {
     name: "001",
     title: "percpu: partial chunk depopulation, 2021",
     machine: "Gushchin's x86 server; Sampat's guests of 4 CPUs, Intel and POWER9 with pages of 64 KiB",
+    source: "its cover letter's and a tester's reply's",
+    address: Some("first version: https://lwn.net/Articles/850508/"),
     figures: &[
         figure("x86: at the start", 7_488.0, 7_488.0),
         figure("x86: 11,000 groups", 481_152.0, 481_408.0),
@@ -26,14 +28,29 @@ const fn figure(what: &'static str, before: f64, after: f64) -> SeedFigure {
     SeedFigure { what, unit: "kB", before: Some(before), after: Some(after) }
 }
 
-/// One run of the script in the letters, in kB.
+/// One run of the script in the cover letter or a reply to it, in kB.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Letter {
     pub(super) name: &'static str,
     pub(super) start: f64,
     pub(super) created: f64,
-    pub(super) later: f64,
+    /// Ten seconds after the removal, in which the kernel gave back what it would.
+    pub(super) maintained: f64,
 }
+
+impl Letter {
+    pub(super) fn kept_percent(&self) -> f64 {
+        100.0 * self.maintained / self.created
+    }
+
+    /// Whether the patches were there.
+    pub(super) fn is_patched(&self) -> bool {
+        self.name.ends_with(", patched")
+    }
+}
+
+/// The script of the letters: groups that stay, and groups beside each.
+pub(super) const OUTER_INNER: (usize, usize) = (1_000, 10);
 
 /// The six runs, each machine without the patches and with them.
 pub(super) fn letters() -> Vec<Letter> {
@@ -48,14 +65,14 @@ pub(super) fn letters() -> Vec<Letter> {
         .zip(NAMES)
         .flat_map(|(machine, names)| {
             names.into_iter().zip(sides).filter_map(|(name, side)| {
-                let [start, created, later] = [&machine[0], &machine[1], &machine[2]].map(side);
-                Some(Letter { name, start: start?, created: created?, later: later? })
+                let [start, created, maintained] = [&machine[0], &machine[1], &machine[2]].map(side);
+                Some(Letter { name, start: start?, created: created?, maintained: maintained? })
             })
         })
         .collect()
 }
 
-/// What the kernel kept of its peak with one group of `1 + inner` left, where a letter says so, by bytes of a page.
+/// What the kernel kept of its peak with one group of `1 + inner` left, where the thread says so, by bytes of a page.
 pub(super) fn kept_percent(inner: usize, page_bytes: u64) -> Option<f64> {
     const KIB: u64 = 1 << 10;
     match (inner, page_bytes / KIB) {
@@ -82,9 +99,11 @@ mod tests {
         let patched = letters[1];
         assert_eq!(
             patched,
-            Letter { name: "seed, x86, patched", start: 7_488.0, created: 481_408.0, later: 135_552.0 }
+            Letter { name: "seed, x86, patched", start: 7_488.0, created: 481_408.0, maintained: 135_552.0 }
         );
-        assert_eq!((letters[4].start, letters[5].later), (5_888.0, 119_040.0));
+        assert!(patched.is_patched() && !letters[0].is_patched());
+        assert!((patched.kept_percent() - 28.2).abs() < 0.05);
+        assert_eq!((letters[4].start, letters[5].maintained), (5_888.0, 119_040.0));
     }
 
     #[test]

@@ -1,112 +1,30 @@
-//! The tables and the chart of the script: who kept how much, by stage, mode and page size.
+//! The tables of the script: how much our groups kept, by stage, mode and page size, what that took, and the goals.
 
-use super::bars::{self, Bar};
 use super::groups::Mode;
-use super::kernel::Anchor;
-use super::script::{Played, Script, Stage};
+use super::script::{Played, Stage};
 use super::seed;
 use crate::Error;
 use crate::harness::Lab;
 use crate::harness::report::{Check, Params, params};
-use crate::harness::table::{Table, count, counted, figure, figure_or_dash};
+use crate::harness::table::{Table, count, figure, figure_or_dash};
 
+/// The variant whose removals leave all maintenance for later.
+const LATER: &str = "relocation, later";
+/// Goal for the peak over its records, and of what is allowed for them later.
+const OVER_NEEDED_MOST: f64 = 1.1;
 /// Pages that maintenance may touch in one hold of a lock.
 const PAGES_HELD_MOST: f64 = 64.0;
 
-/// Everybody's memory beside each other, in kB.
-pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], anchor: Option<&Anchor>) -> Result<(), Error> {
-    let (script, plan) = (played[0].script, played[0].plan);
-    let columns = [
-        "per-CPU memory, kB",
-        "start",
-        "created",
-        "removed",
-        "later",
-        "all gone",
-        "% of peak",
-        "% net",
-        "x needed",
-    ];
-    let title = format!(
-        "the seed's script: {} groups created, {} left; ours on {}, pages of {}, {} bytes a group and slot",
-        count(script.groups() as u64),
-        script.share(),
-        counted(plan.slots.slots() as u64, "slot"),
-        plan.page.name(),
-        count(plan.record_bytes())
-    );
-    let mut table = Table::new(title, columns);
-    let dash = || "-".to_owned();
-    let percents = |start: f64, created: f64, later: f64| {
-        [100.0 * later / created, 100.0 * (later - start) / (created - start)].map(figure)
-    };
-    for letter in seed::letters() {
-        let [gross, net] = percents(letter.start, letter.created, letter.later);
-        table.row(vec![
-            letter.name.to_owned(),
-            figure(letter.start),
-            figure(letter.created),
-            dash(),
-            figure(letter.later),
-            dash(),
-            gross,
-            net,
-            dash(),
-        ]);
+/// What words mean that every table uses.
+pub(super) fn words(lab: &mut Lab<'_>) -> Result<(), Error> {
+    for text in [
+        "stages: start, nothing is made; created, all groups are there; removed, only those that stay are; maintained, empty memory went back (the seed and the kernel: seconds later; ours: by maintenance); all removed, no group is left; at rest, maintained again",
+        "needed: the records of the groups that are there, on every slot (a slot has one CPU's copy of each record); x needed: the memory over that",
+        "one hold of a lock: maintenance takes the lock that creations and removals need too, for so many pages at a time",
+    ] {
+        lab.paragraph(text)?;
     }
-    if let Some(anchor) = anchor {
-        let later = anchor.waited.last().map_or(anchor.removed, |&(_, kb)| kb);
-        let [gross, net] = percents(anchor.start.min(anchor.at_rest), anchor.created, later);
-        table.row(vec![
-            format!("Linux {}", anchor.release),
-            figure(anchor.start),
-            figure(anchor.created),
-            figure(anchor.removed),
-            figure(later),
-            figure(anchor.at_rest),
-            gross,
-            net,
-            dash(),
-        ]);
-    }
-    for one in played {
-        let kb = |stage| kib(one.at(stage).os_bytes);
-        table.row(vec![
-            one.plan.mode.name().to_owned(),
-            kb(Stage::Start),
-            kb(Stage::Created),
-            kb(Stage::Removed),
-            kb(Stage::Maintained),
-            kb(Stage::AtRest),
-            figure(one.percent_of_peak(Stage::Maintained)),
-            figure(one.percent_of_peak(Stage::Maintained)),
-            figure(one.at(Stage::Maintained).over_needed()),
-        ]);
-    }
-    table.note(format!(
-        "later: the seed and the kernel after seconds of sleep, ours after maintenance; % of peak: later over created, at least {} while every group keeps a record on each slot; net: both without what was there at the start, or at rest where that was less; needed: the records of the groups left",
-        figure(script.limit_percent())
-    ));
-    table.note("ours: what the system has backed of the arenas' mappings (/proc/self/smaps); the kernel's: Percpu: of /proc/meminfo, with all else that is per-CPU there");
-    table.note("no depopulation is the control: nobody maintains it, and nothing goes back");
-    if anchor.is_none() {
-        table.note("--kernel adds the running kernel");
-    }
-    lab.print(&table)
-}
-
-/// The stages of the modes as bars.
-pub(super) fn chart(lab: &mut Lab<'_>, played: &[Played]) -> Result<(), Error> {
-    let stages = [Stage::Created, Stage::Removed, Stage::Maintained, Stage::AtRest];
-    let groups: Vec<(&str, Vec<Bar>)> = stages
-        .into_iter()
-        .map(|stage| {
-            let bar = |one: &Played| Bar { name: one.plan.mode.name(), percent: one.percent_of_peak(stage) };
-            (stage.name(), played.iter().map(bar).collect())
-        })
-        .collect();
-    let title = format!("populated, percent of each mode's own peak ({} left)", played[0].script.share());
-    lab.say(&format!("\n{}", bars::chart(&title, &groups).trim_end()))
+    Ok(())
 }
 
 /// Both books of every mode, stage by stage, and what maintenance did.
@@ -123,32 +41,27 @@ pub(super) fn books(lab: &mut Lab<'_>, played: &[Played]) -> Result<(), Error> {
                 kib(look.own_bytes),
                 kib(look.own_live_bytes),
                 kib(look.needed_bytes),
-                figure(look.over_needed()),
+                look.over_needed_cell(one.plan),
                 count(look.chunks as u64),
             ]);
         }
     }
-    table.note("the books may differ by a hundredth and a page a slot, else the run fails; live: what the engine counts as taken; needed: the records, as the script counts them, with the root's and the parent's");
+    table.note("the books may differ by a hundredth and a page a slot, else the run fails; live: what the engine counts as taken; needed: the records, as the script counts them, with the root's and the parent's; x needed: a dash where only theirs are, or less than a page a slot is needed");
+    let looks = || played.iter().flat_map(|one| Stage::ALL.map(|stage| one.at(stage)));
+    if looks().any(|look| look.os_bytes < look.own_live_bytes) {
+        table.note("live may be more than the system's: nobody adds to the counters of the root and the parent, and a page of a record that was never written has no memory");
+    }
     lab.print(&table)
 }
 
 /// What maintenance did after the removal, and in `deferred`, where removals left all of it to that.
 pub(super) fn upkeep(lab: &mut Lab<'_>, played: &[Played], deferred: &Played) -> Result<(), Error> {
-    let columns = [
-        "after the removal",
-        "ms",
-        "waited",
-        "passes",
-        "back kB",
-        "moved kB",
-        "folded",
-        "held",
-        "us each",
-        "the rest",
-        "longest ms",
-    ];
-    let mut table = Table::new("what maintenance did to get there", columns);
-    let names = played.iter().map(|one| one.plan.mode.name()).chain(["relocation, later"]);
+    let columns =
+        ["from removed to maintained", "ms", "waited", "passes", "back kB", "moved kB", "folded", "held"];
+    let mut table = Table::new("what maintenance did", columns);
+    let columns = ["us a removal", "first, mean", "longest", "the rest, mean", "longest"];
+    let mut removals = Table::new("what a removal took, with the maintenance that it does itself", columns);
+    let names = played.iter().map(|one| one.plan.mode.name()).chain([LATER]);
     for (variant, one) in names.zip(played.iter().chain([deferred])) {
         let (upkeep, [first, rest]) = (one.upkeep, one.removals);
         let moved_in_all = one.at(Stage::Maintained).moved_bytes;
@@ -163,10 +76,9 @@ pub(super) fn upkeep(lab: &mut Lab<'_>, played: &[Played], deferred: &Played) ->
             kib(moved_in_all),
             count(upkeep.demoted_groups),
             count(held),
-            figure(first.mean_us),
-            figure(rest.mean_us),
-            figure(longest_us / 1e3),
         ]);
+        let times = [first.mean_us, first.longest_us, rest.mean_us, rest.longest_us].map(figure);
+        removals.row(std::iter::once(variant.to_owned()).chain(times).collect());
         for (metric, unit, value) in [
             ("maintenance", "ms", upkeep.took.as_secs_f64() * 1e3),
             ("given back", "bytes", one.given_back_bytes() as f64),
@@ -182,7 +94,11 @@ pub(super) fn upkeep(lab: &mut Lab<'_>, played: &[Played], deferred: &Played) ->
             lab.report.add_count(variant, played_params(one), metric, unit, value);
         }
     }
-    table.note("ms: until a pass found nothing more; waited: of it for grace periods, with no lock held; back: what the pass gave back, by the system's books; moved: in all, by removals too; folded: groups; held: the most pages that one hold of a lock worked on; us each: the mean of a removal over the groups that went first, and over the rest, with the maintenance that removals do themselves: a few of them wait for a grace period each, as the longest shows; relocation, later: with removals that leave all of it to maintenance");
+    table.note("ms: until a pass found nothing more; waited: of it for grace periods, with no lock held; back: what the pass gave back, by the system's books; moved: in all, by removals too; folded: groups; held: the most pages that one hold of a lock worked on, from start to rest");
+    let later = format!("{LATER}: with removals that leave all of it to maintenance");
+    table.note(later.as_str());
+    removals.note("first: those that go from created to removed; the rest: those that go after that was maintained; a few wait for a grace period each, as the longest show");
+    removals.note(later);
     let held = played.iter().chain([deferred]).map(|one| one.at(Stage::AtRest).pages_held_max).max();
     lab.report.checks.push(Check::at_most(
         "pages in one hold of a lock, the most",
@@ -190,7 +106,8 @@ pub(super) fn upkeep(lab: &mut Lab<'_>, played: &[Played], deferred: &Played) ->
         PAGES_HELD_MOST,
         "pages",
     ));
-    lab.print(&table)
+    lab.print(&table)?;
+    lab.print(&removals)
 }
 
 /// The same script with records of a stock word only.
@@ -210,10 +127,11 @@ pub(super) fn bare_records(lab: &mut Lab<'_>, played: &[Played]) -> Result<(), E
             kib(look.os_bytes),
             kib(one.at(Stage::AtRest).os_bytes),
             figure(one.percent_of_peak(Stage::Maintained)),
-            figure(look.over_needed()),
+            look.over_needed_cell(one.plan),
             count(look.chunks as u64),
         ]);
     }
+    table.note("with cold demotion nothing need be left: a stock word by itself needs no record when it is folded, as what it held went back to the counters of the group");
     lab.print(&table)
 }
 
@@ -236,15 +154,26 @@ pub(super) fn pages(lab: &mut Lab<'_>, by_page: &[Vec<Played>]) -> Result<(), Er
             figure_or_dash(seed::kept_percent(script.inner, page.bytes())),
         ];
         cells.extend(played.iter().map(|one| figure(one.percent_of_peak(Stage::Maintained))));
-        cells.push(figure_or_dash(relocated.map(|one| one.at(Stage::Maintained).over_needed())));
+        let over_needed = |one: &Played| one.at(Stage::Maintained).over_needed_cell(one.plan);
+        cells.push(relocated.map_or_else(|| "-".to_owned(), over_needed));
         cells
             .push(relocated.map_or_else(|| "-".to_owned(), |one| kib(one.at(Stage::Maintained).moved_bytes)));
         table.row(cells);
     }
     table.note(format!(
-        "at least {} while every group keeps a record on each slot; kernel: as measured in the letters, with patches; x needed and moved (in all): with relocation",
+        "at least {} while every group keeps a record on each slot; kernel: with the seed's patches, as its thread has them; x needed and moved (in all): with relocation; a dash where less than a page a slot is needed",
         figure(script.limit_percent())
     ));
+    for one in by_page.iter().flatten().filter(|one| one.plan.mode == Mode::Relocated) {
+        let whole_pages = one.at(Stage::Maintained).whole_pages_over_needed(one.plan);
+        if whole_pages > OVER_NEEDED_MOST {
+            table.note(format!(
+                "pages of {}: whole pages alone are x{} of the records that are left; the goal allows for a page a slot and chunk",
+                one.plan.page.name(),
+                figure(whole_pages)
+            ));
+        }
+    }
     for one in
         by_page.iter().flatten().filter(|one| one.plan.mode == Mode::Demoted && !can_go_below_limit(one))
     {
@@ -254,38 +183,6 @@ pub(super) fn pages(lab: &mut Lab<'_>, by_page: &[Vec<Played>]) -> Result<(), Er
             figure(script.limit_percent())
         ));
     }
-    lab.print(&table)
-}
-
-/// The kernel's own script, by stage.
-pub(super) fn kernel(lab: &mut Lab<'_>, script: Script, anchor: &Anchor) -> Result<(), Error> {
-    let columns = ["Percpu:", "kB", "% of peak"];
-    let title = format!(
-        "the script against Linux {}, cgroup {}: {} groups created, {} left",
-        anchor.release,
-        anchor.interface,
-        count(script.groups() as u64),
-        script.share()
-    );
-    let mut table = Table::new(title, columns);
-    let mut stages = vec![
-        ("start".to_owned(), anchor.start),
-        ("created".to_owned(), anchor.created),
-        ("removed".to_owned(), anchor.removed),
-    ];
-    stages.extend(anchor.waited.iter().map(|(seconds, kb)| (format!("{seconds} s later"), *kb)));
-    stages.push(("all removed".to_owned(), anchor.all_removed));
-    stages.push(("at rest".to_owned(), anchor.at_rest));
-    for (name, kb) in stages {
-        table.row(vec![name.clone(), figure(kb), figure(100.0 * kb / anchor.created)]);
-        let params = params([("stage", name.into()), ("groups", script.groups().into())]);
-        lab.report.add_count("kernel", params, "populated", "bytes", kb * 1024.0);
-    }
-    table.note(format!(
-        "mkdir {} us, rmdir {} us each (medians); more of both below, beside ours",
-        figure(anchor.mkdir.us.median),
-        figure(anchor.rmdir.us.median)
-    ));
     lab.print(&table)
 }
 
@@ -301,7 +198,7 @@ pub(super) fn check(lab: &mut Lab<'_>, played: &[Played]) {
                 checks.push(Check::at_most(
                     format!("{share}, {page}: peak over needed"),
                     Some(peak),
-                    1.1,
+                    OVER_NEEDED_MOST,
                     "x",
                 ));
                 let allowed = (look.allowed_bytes(one.plan) / 1024.0).floor();
@@ -309,7 +206,7 @@ pub(super) fn check(lab: &mut Lab<'_>, played: &[Played]) {
                 checks.push(Check::at_most(name, Some(look.os_bytes as f64 / 1024.0), allowed, "kB"));
                 let rest = one.at(Stage::AtRest);
                 let allowed = (rest.allowed_bytes(one.plan) / 1024.0).floor();
-                let name = format!("{share}, {page}: populated, all removed");
+                let name = format!("{share}, {page}: populated, at rest");
                 checks.push(Check::at_most(name, Some(rest.os_bytes as f64 / 1024.0), allowed, "kB"));
             }
             Mode::Demoted if can_go_below_limit(one) => {
@@ -361,6 +258,7 @@ fn played_params(one: &Played) -> Params {
     ])
 }
 
-fn kib(bytes: u64) -> String {
+/// In whole kB, begun ones too.
+pub(super) fn kib(bytes: u64) -> String {
     count(bytes.div_ceil(1024))
 }
