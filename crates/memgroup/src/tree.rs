@@ -222,6 +222,8 @@ impl Tree {
 
     /// Online → Dying: out of its parent's list.
     pub(crate) fn retire(&mut self, id: GroupId) {
+        // Before it is dying: places are used again, and what is in the list of this one's earlier groups goes.
+        self.depart(id);
         let (parent, previous, next) = {
             let entry = self.entry_mut(id);
             entry.state = State::Dying { since: Instant::now() };
@@ -232,7 +234,6 @@ impl Tree {
             )
         };
         self.dying += 1;
-        self.depart(id);
         if parent == TOP {
             return;
         }
@@ -359,5 +360,33 @@ impl Tree {
     /// Places ever made, the root's included.
     pub(crate) fn places(&self) -> u32 {
         self.entries.len() as u32
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::{ROOT, Tree};
+
+    #[test]
+    fn the_list_of_departed_groups_is_as_long_as_there_are_dying_ones() {
+        let mut tree = Tree::new(5000, 2);
+        let make = |tree: &mut Tree| tree.create(ROOT, "group").unwrap();
+        for _ in 0..1000 {
+            let id = make(&mut tree);
+            tree.retire(id);
+            tree.release(id);
+        }
+        assert!(tree.departed.len() <= 66 && tree.departed() == 0, "one place, used again and again");
+        let dying: Vec<_> = (0..1000)
+            .map(|_| {
+                let id = make(&mut tree);
+                tree.retire(id);
+                id
+            })
+            .collect();
+        assert_eq!(tree.departed(), 1000);
+        assert!(tree.departed.len() <= 1066);
+        let taken: std::collections::BTreeSet<_> = std::iter::from_fn(|| tree.take_departed()).collect();
+        assert_eq!(taken, dying.into_iter().collect());
     }
 }
