@@ -44,6 +44,9 @@ const FREED_MOST: u64 = 256 << 20;
 /// And waits no longer for a grace period, which takes 10 to 20 ms where no section is held up.
 const GRACE_MOST: Duration = Duration::from_millis(250);
 
+/// After it waited that long in vain, removals leave it at that for so long.
+const STALLED_PAUSE: Duration = Duration::from_secs(5);
+
 /// What a pass of [`Hierarchy::maintain`](crate::Hierarchy::maintain) may do.
 ///
 /// ```
@@ -159,18 +162,25 @@ pub(crate) fn after_removal(shared: &'static Shared) {
         // It would wait for its own thread. The next removal finds as much to do, and more.
         return;
     }
-    let Some(_turn) = shared.maintaining.try_lock() else { return };
+    let Some(mut not_before) = shared.maintaining.try_lock() else { return };
+    if not_before.is_some_and(|moment| Instant::now() < moment) {
+        return;
+    }
     let (mut done, before) = (Maintained::default(), shared.memory.returned_bytes());
     let kept = reclaimable(&shared.tree.lock()) * shared.memory.record_bytes();
-    if kept > FREED_LEAST {
+    // What a stalled section still holds comes first: while it does, no more is put aside, and places keep their records for
+    // the next groups.
+    let mut in_time = settle_soon(shared, &mut done);
+    if kept > FREED_LEAST && in_time {
         let freed = kept.min(FREED_MOST);
         strip(shared, freed, &mut done);
         strip_departed(shared, freed, &mut done);
         if shared.config.relocate {
             relocate(shared, freed, &mut done);
         }
-        settle_soon(shared, &mut done);
+        in_time = settle_soon(shared, &mut done);
     }
+    *not_before = (!in_time).then(|| Instant::now() + STALLED_PAUSE);
     done.more = false;
     give_back(shared, Instant::now(), false, FREED_MOST, &mut done);
     // ORDERING: Relaxed; a hint for the next removal.
@@ -377,12 +387,14 @@ fn settle(shared: &'static Shared, form: Form, done: &mut Maintained) {
 }
 
 /// As `settle`, where nobody asked for maintenance: a section that does not end does not hold it up. What it keeps waits for the next
-/// pass.
-fn settle_soon(shared: &'static Shared, done: &mut Maintained) {
+/// pass. Whether it ended in time.
+fn settle_soon(shared: &'static Shared, done: &mut Maintained) -> bool {
+    let mut in_time = true;
     settle_by(shared, done, || {
         // Who holds it up is told by `grace::stallers`.
-        let _ = grace::synchronize_until(Form::Quiet, Instant::now() + GRACE_MOST);
+        in_time = grace::synchronize_until(Form::Quiet, Instant::now() + GRACE_MOST).is_ok();
     });
+    in_time
 }
 
 fn settle_by(shared: &'static Shared, done: &mut Maintained, wait: impl FnOnce()) {

@@ -12,6 +12,7 @@
 //!   inside somebody's allocator too, waits for bounded steps of the engine only.
 
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use memgroup_percpu::SlotSource;
 use memgroup_sync::Mutex;
@@ -44,8 +45,8 @@ pub(crate) struct Shared {
     pub(crate) stock_cap_max: u64,
     pub(crate) budget: Budget,
     pub(crate) memory: Memory,
-    /// Held by whoever does maintenance.
-    pub(crate) maintaining: Mutex<()>,
+    /// Held by whoever does maintenance. No pass of a removal before this moment: a section that does not end held up the last one.
+    pub(crate) maintaining: Mutex<Option<Instant>>,
     /// A removal left empty pages to the next one.
     pub(crate) unreturned: AtomicBool,
     /// What all passes did so far. Locked for an addition or a look, under no other lock but `maintaining`.
@@ -101,7 +102,7 @@ impl Shared {
             stock_cap_max: config.stock_cap(),
             budget: Budget::new(config.source.slots(), config.stock_budget_bytes)?,
             memory: Memory::new(&config)?,
-            maintaining: Mutex::new(()),
+            maintaining: Mutex::new(None),
             unreturned: AtomicBool::new(false),
             maintained: Mutex::new(Maintained::default()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),

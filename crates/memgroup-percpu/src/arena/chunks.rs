@@ -381,11 +381,9 @@ impl Chunks {
         let kept = self.fit.first(kind as usize * FIT_LISTS + EMPTY);
         let another = kept.is_some_and(|first| first != id || self.fit.next(first).is_some());
         let free_after = (self.sums(kind).free - u64::from(geometry.granules())) * GRANULE_BYTES as u64;
-        if another && self.config.unmap && free_after >= self.config.reserve_bytes {
-            self.remove(id)
-        } else {
-            None
-        }
+        // The reserve is of the kind that `replenish` maps.
+        let reserve_bytes = if kind == Kind::Coloured { self.config.reserve_bytes } else { 0 };
+        if another && self.config.unmap && free_after >= reserve_bytes { self.remove(id) } else { None }
     }
 
     /// Takes chunks out that hold nothing, while one is left and so many blocks of this shape can be placed as in `room_for`, to be

@@ -82,3 +82,41 @@ fn removals_and_the_end_do_not_wait_for_a_section_that_does_not_end() {
     let after = maintain(&next);
     assert!(after.limbo_bytes == 0 && after.populated_bytes < 1 << 16, "{after:?}");
 }
+
+#[test]
+fn memory_is_bounded_while_a_section_does_not_end() {
+    let _alone = alone();
+    let config = config(SLOTS).groups_max(3003).float(0, Duration::ZERO);
+    let (hierarchy, tenants) = crowded(config);
+    let peak = hierarchy.percpu();
+    let (entered, is_entered) = std::sync::mpsc::channel();
+    let (all_gone, are_all_gone) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _section = grace::enter();
+            entered.send(()).unwrap();
+            are_all_gone.recv().unwrap();
+        });
+        is_entered.recv().unwrap();
+        let mut tenants = Some(tenants);
+        for round in 0..8 {
+            let before = tenants.take().into_iter().flatten();
+            before.for_each(|tenant| tenant.group.remove().unwrap());
+            let all = hierarchy.percpu();
+            assert!(
+                all.populated_bytes <= 2 * peak.populated_bytes + (1 << 20),
+                "round {round}: what waits, and the records of the next: {all:?} of {peak:?}"
+            );
+            let next = |number| {
+                let path = format!("/{round}-{number}");
+                let mut tenant = Tenant::new(hierarchy.create(&path).unwrap(), number, SLOTS);
+                tenant.charges.clear();
+                tenant
+            };
+            tenants = Some((0..2000).map(next).collect());
+        }
+        all_gone.send(()).unwrap();
+        tenants.into_iter().flatten().for_each(|tenant| tenant.group.remove().unwrap());
+    });
+    assert!(maintain(&hierarchy).populated_bytes < peak.populated_bytes / 2);
+}

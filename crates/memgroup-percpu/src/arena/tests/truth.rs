@@ -220,3 +220,16 @@ fn a_caller_that_may_not_wait_gets_what_is_there_and_asks_the_system_for_nothing
     blocks.into_iter().for_each(|block| arena.free(block));
     assert_eq!(arena.stats().chunks, 1, "the reserve stays");
 }
+
+#[test]
+fn a_reserve_is_kept_for_objects_of_ordinary_alignment_alone() {
+    let config = ArenaConfig::new(1).page(PageSize::Kib4).float_bytes(0).reserve_bytes(131_073);
+    let arena = Arena::new(config).expect("right");
+    arena.admit(0);
+    for (align, left) in [(4096, 1), (8, 1 + 3)] {
+        let blocks: Vec<Marked> =
+            (1..=5).map(|mark| Marked::unmovable(&arena, Shape::new(64 << 10, align), mark)).collect();
+        blocks.into_iter().for_each(|block| block.free(&arena));
+        assert_eq!(arena.stats().chunks, left, "chunks of 64 KiB a unit, aligned to {align}");
+    }
+}
