@@ -179,6 +179,7 @@ impl Arena {
             if !matches!(chunk.state, State::Open { .. } | State::Isolated { in_flight: false }) {
                 continue;
             }
+            let resumed = chunk.cursor.is_some();
             let batch = self.gather(chunk, id, pages_max, excess);
             if batch.ranges.is_empty() {
                 // Nothing lies on whole pages: its dirt goes with what is freed beside it.
@@ -186,7 +187,13 @@ impl Arena {
                     state.chunks.change(id, |chunk| chunk.released(cursor.stretch, cursor.zeroed.clone()));
                 }
                 state.chunks.change(id, |chunk| chunk.reopen());
-                state.chunks.pending.remove(id);
+                if resumed && state.chunks.chunk(id).is_dirty() {
+                    // Something was freed above the place where the last call stopped: once more from the top.
+                    state.chunks.pending.put_last(id, 0);
+                    candidate = candidate.or(Some(id));
+                } else {
+                    state.chunks.pending.remove(id);
+                }
                 continue;
             }
             state.chunks.change(id, |chunk| {

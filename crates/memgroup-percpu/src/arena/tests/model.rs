@@ -108,7 +108,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 3 } else { 96 }, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 3 } else { 192 }, ..ProptestConfig::default() })]
 
     #[test]
     fn blocks_are_apart_aligned_zero_at_birth_and_all_come_back(

@@ -233,3 +233,25 @@ fn a_reserve_is_kept_for_objects_of_ordinary_alignment_alone() {
         assert_eq!(arena.stats().chunks, left, "chunks of 64 KiB a unit, aligned to {align}");
     }
 }
+
+#[test]
+fn what_is_freed_above_the_place_where_a_call_stopped_goes_too() {
+    let config = ArenaConfig::new(1).page(PageSize::Kib4).float_bytes(0).unmap(false);
+    let arena = Arena::new(config).expect("right");
+    arena.admit(0);
+    // Two chunks of sixteen pages, each page of two blocks.
+    let mut blocks: Vec<Option<Marked>> =
+        (1..=64).map(|mark| Some(Marked::unmovable(&arena, Shape::new(2048, 8), mark))).collect();
+    let mut free = |number: usize| blocks[number].take().expect("it is there").free(&arena);
+    // A page of each chunk, and below it a half in the first, with which the next call is to go on.
+    [0, 28, 29, 60, 61].into_iter().for_each(&mut free);
+    let now = std::time::Instant::now();
+    let first = arena.depopulate(now, 1);
+    assert!(first.pages == 1 && first.more, "{first:?}");
+    [30, 31].into_iter().for_each(&mut free);
+    while arena.depopulate(now, 1).more {}
+    arena.check();
+    assert_eq!(arena.stats().empty_bytes, 0, "the page above goes too");
+    (0..64).filter(|number| ![0, 28, 29, 30, 31, 60, 61].contains(number)).for_each(&mut free);
+    depopulate_all(&arena);
+}
