@@ -76,11 +76,13 @@ mod measured {
         let add = |set| table.add(set, 1, 1).expect("the set is there");
         let mut samples: [Vec<f64>; 4] = Default::default();
         for _ in 0..ROUNDS {
+            // ORDERING: Relaxed, or AcqRel as a counter that moves; one thread.
             samples[0].push(a_turn(|_| _ = bare.fetch_add(1, Ordering::AcqRel)));
             samples[1].push(a_turn(|_| _ = copies.get(source.current()).fetch_add(1, Ordering::AcqRel)));
             samples[2].push(a_turn(|_| add(sets[0])));
             samples[3].push(a_turn(|turn| add(sets[turn % SETS])));
         }
+        // ORDERING: Relaxed, or AcqRel as a counter that moves; one thread.
         let added = bare.load(Ordering::Relaxed)
             + copies.admitted().map(|(_, copy)| copy.load(Ordering::Relaxed)).sum::<u64>();
         assert_eq!(added, (2 * ROUNDS * TURNS) as u64, "each addition is counted");
@@ -105,6 +107,7 @@ mod measured {
             let arena = arena(2);
             let mut objects: Vec<PerCpu<Record>> = (0..OBJECTS / 4).map(|_| object(arena)).collect();
             for object in &objects {
+                // ORDERING: Relaxed, or AcqRel as a counter that moves; one thread.
                 object.iter().flatten().for_each(|word| word.store(1, Ordering::Relaxed));
             }
             let mut turn = 0;

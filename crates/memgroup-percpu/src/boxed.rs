@@ -57,10 +57,12 @@ mod loom_models {
             })
         });
         threads.into_iter().for_each(|thread| thread.join().unwrap());
+        // ORDERING: Relaxed; after the joins.
         object.iter().map(|copy| copy.load(Ordering::Relaxed)).sum()
     }
 
     fn add_by_rmw(copy: &AtomicU64) {
+        // ORDERING: Relaxed; a read-modify-write loses nothing in any order.
         copy.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -75,6 +77,7 @@ mod loom_models {
     #[should_panic(expected = "4 adds are counted")]
     fn loom_finds_the_add_that_is_lost_without_a_read_modify_write() {
         memgroup_sync::model(|| {
+            // ORDERING: Relaxed; no order makes a load and a store one step.
             let sum = sum_after(1, |copy| copy.store(copy.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
             assert!(sum == 4, "4 adds are counted, not {sum}");
         });

@@ -201,18 +201,22 @@ mod tests {
             assert_eq!(address(alone.get(slot)) % 128, 0);
             assert_eq!(address(half.get(slot)) % 4, 0);
             assert_eq!(address(words.get(slot)) % 8, 0);
+            // ORDERING: Relaxed; a copy of this thread, or after the joins.
             alone.get(slot).0.store(1, Ordering::Relaxed);
             alone.get(slot).1[14].store(2, Ordering::Relaxed);
         }
+        // ORDERING: Relaxed; a copy of this thread, or after the joins.
         assert!(half.iter().all(|copy| copy.load(Ordering::Relaxed) == 0));
     }
 
     #[test]
     fn the_largest_object_and_the_most_slots_work() {
         let largest = PerCpu::<[AtomicU64; 8192]>::new(2);
+        // ORDERING: Relaxed; a copy of this thread, or after the joins.
         largest.get(1)[8191].store(1, Ordering::Relaxed);
         assert_eq!(largest.get(0)[8191].load(Ordering::Relaxed), 0);
         let widest = PerCpu::<AtomicU64>::new(SLOTS_MAX);
+        // ORDERING: Relaxed; a copy of this thread, or after the joins.
         widest.get(SLOTS_MAX - 1).store(1, Ordering::Relaxed);
         assert_eq!(widest.iter().filter(|copy| copy.load(Ordering::Relaxed) == 1).count(), 1);
     }
@@ -236,11 +240,13 @@ mod tests {
         let first = PerCpu::<[AtomicU64; 5]>::new(19);
         let place = address(first.get(0));
         for copy in first.iter() {
+            // ORDERING: Relaxed; a copy of this thread, or after the joins.
             copy.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         }
         drop(first);
         let second = PerCpu::<[AtomicU64; 5]>::new(19);
         assert_eq!(address(second.get(0)), place);
+        // ORDERING: Relaxed; a copy of this thread, or after the joins.
         assert!(second.iter().flatten().all(|word| word.load(Ordering::Relaxed) == 0));
     }
 
@@ -261,11 +267,13 @@ mod tests {
                 for _ in 0..THREADS {
                     scope.spawn(|| {
                         for _ in 0..ADDS {
+                            // ORDERING: Relaxed; a copy of this thread, or after the joins.
                             object.get(source.current())[1].fetch_add(3, Ordering::Relaxed);
                         }
                     });
                 }
             });
+            // ORDERING: Relaxed; a copy of this thread, or after the joins.
             let sum: u64 = object.iter().map(|copy| copy[1].load(Ordering::Relaxed)).sum();
             assert_eq!(sum, 3 * THREADS * ADDS, "{source:?}");
             assert!(object.iter().all(|copy| copy[0].load(Ordering::Relaxed) == 0));
@@ -283,11 +291,13 @@ mod tests {
                         let mark = thread << 32 | round;
                         let object = PerCpu::<[AtomicU64; 3]>::new(23);
                         for word in object.iter().flatten() {
+                            // ORDERING: Relaxed; a copy of this thread, or after the joins.
                             assert_eq!(word.swap(mark, Ordering::Relaxed), 0, "zero at birth");
                         }
                         held.push((object, mark));
                         if held.len() > 40 {
                             let (object, mark) = held.swap_remove((round * 7 % 40) as usize);
+                            // ORDERING: Relaxed; a copy of this thread, or after the joins.
                             assert!(object.iter().flatten().all(|word| word.load(Ordering::Relaxed) == mark));
                         }
                     }

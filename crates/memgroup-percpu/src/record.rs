@@ -300,10 +300,10 @@ impl Early<'_> {
             "the record is one of other records: their slot {} is not admitted here",
             self.slot
         );
-        let order =
-            if active(Mutation::PrepareSeesDoorsAlone) { Ordering::Relaxed } else { Ordering::Acquire };
         // ORDERING: Acquire, as in `is_open`: with the doors the block behind them is seen, also where another thread has just
         // linked it. Weaker, `base` could still be that of no block.
+        let order =
+            if active(Mutation::PrepareSeesDoorsAlone) { Ordering::Relaxed } else { Ordering::Acquire };
         let doors = record.doors.load(order);
         if index >= record.words as usize || doors != address(self.records.doors()) {
             return None;

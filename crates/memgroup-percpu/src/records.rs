@@ -142,9 +142,9 @@ impl Records {
     }
 
     fn open(&self, slot: usize) {
+        // ORDERING: Release; pairs with the Acquire in `is_open`: who finds the copies open finds what `prepare` wrote (E1).
         let order =
             if active(Mutation::SlotOpensPublishingNothing) { Ordering::Relaxed } else { Ordering::Release };
-        // ORDERING: Release; pairs with the Acquire in `is_open`: who finds the copies open finds what `prepare` wrote (E1).
         self.doors[slot].store(true, order);
         self.open.insert(slot);
     }

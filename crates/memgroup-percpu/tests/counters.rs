@@ -102,6 +102,7 @@ impl Lives {
 
     /// Removes sets and now and then creates one where one was removed.
     fn come_and_go(&self, mut random: Random) {
+        // ORDERING: Relaxed; a flag that ends the loops.
         while !self.over.load(Ordering::Relaxed) {
             let mut place = self.now[random.below(SETS)].lock().unwrap_or_else(PoisonError::into_inner);
             let is_over = place.removed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
@@ -118,6 +119,7 @@ impl Lives {
 
     /// Looks at sums, which never shrink: nothing negative is added.
     fn look(&self, mut random: Random) {
+        // ORDERING: Relaxed; a flag that ends the loops.
         while !self.over.load(Ordering::Relaxed) {
             let (life, counter) = (self.at(random.below(SETS)), random.below(COUNTERS));
             let mut least = life.added[counter].load(Ordering::Acquire);
@@ -151,12 +153,14 @@ fn additions_are_conserved(source: SlotSource) {
         scope.spawn(move || lives.look(Random(seed + 200)));
         let mover = scope.spawn(move || {
             let mut moved = 0;
+            // ORDERING: Relaxed; a flag that ends the loops.
             while !lives.over.load(Ordering::Relaxed) {
                 moved += table.maintain(8, Form::Expedited).moved;
             }
             moved
         });
         let joined: Vec<_> = adders.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        // ORDERING: Relaxed; a flag that ends the loops.
         lives.over.store(true, Ordering::Relaxed);
         for joined in joined {
             let (of_one_made, of_one_refused) = joined.expect("no thread panicked");

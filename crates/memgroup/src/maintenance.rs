@@ -138,8 +138,14 @@ impl Maintained {
 }
 
 /// Records that nobody needs: those of free places, and of removed groups on which somebody still has a handle or bytes.
-fn reclaimable(tree: &Tree) -> u64 {
-    (tree.kept() + tree.departed()) as u64
+fn reclaimable(shared: &'static Shared, tree: &Tree) -> u64 {
+    let departed = if folding_gains(shared) { tree.departed() } else { 0 };
+    (tree.kept() + departed) as u64
+}
+
+/// Whether a cold record is smaller than the record it stands for: not where its counters had one copy as well.
+fn folding_gains(shared: &'static Shared) -> bool {
+    shared.config.counters == 0 || shared.memory.admitted().nth(1).is_some()
 }
 
 /// Whether a removal should do a pass.
@@ -148,7 +154,7 @@ pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
     if !config.depopulate || !config.maintain_on_removal {
         return false;
     }
-    let kept = reclaimable(tree);
+    let kept = reclaimable(shared, tree);
     let worth_it = kept * shared.memory.record_bytes() > config.float_bytes.max(FREED_LEAST);
     // ORDERING: Relaxed; a hint, and whoever has the turn knows better.
     worth_it && 2 * kept > u64::from(tree.online()) || shared.unreturned.load(Ordering::Relaxed)
@@ -167,7 +173,7 @@ pub(crate) fn after_removal(shared: &'static Shared) {
         return;
     }
     let (mut done, before) = (Maintained::default(), shared.memory.returned_bytes());
-    let kept = reclaimable(&shared.tree.lock()) * shared.memory.record_bytes();
+    let kept = reclaimable(shared, &shared.tree.lock()) * shared.memory.record_bytes();
     // What a stalled section still holds comes first: while it does, no more is put aside, and places keep their records for
     // the next groups.
     let mut in_time = settle_soon(shared, &mut done);
@@ -274,9 +280,9 @@ fn strip(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
 }
 
 /// Removed groups that are not free yet give up their records: their stocks are closed for good, and their counters go to a cold
-/// one, which is smaller unless there is one slot only. At most so many bytes of them.
+/// one. At most so many bytes of them.
 fn strip_departed(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
-    if shared.config.counters > 0 && shared.memory.admitted().nth(1).is_none() {
+    if !folding_gains(shared) {
         return;
     }
     let mut left = bytes_max / shared.memory.record_bytes().max(1);

@@ -211,6 +211,7 @@ fn check(house: &House, totals: &mut [Account; LEAVES]) {
 fn maintain(house: &House) -> Maintained {
     let _end = EndOnPanic;
     let mut all = Maintained::default();
+    // ORDERING: Release and Acquire; the end, after all that was done before it.
     while !house.done.load(Ordering::Acquire) {
         let done = house.hierarchy.maintain(Maintenance::new().all().expedited());
         all.moved_groups += done.moved_groups;
@@ -266,6 +267,7 @@ fn storm(slots: usize, demote_after: Option<Duration>) {
             check(&house, &mut totals);
             house.rest.wait();
         }
+        // ORDERING: Release and Acquire; the end, after all that was done before it.
         house.done.store(true, Ordering::Release);
         maintainer.join().unwrap()
     });
@@ -351,6 +353,7 @@ fn counts_and_charges_of_one_group_that_comes_and_goes_all_the_time_are_whole() 
             })
             .collect();
         adders.into_iter().for_each(|adder| adder.join().unwrap());
+        // ORDERING: Release and Acquire; the end, after all that was done before it.
         house.done.store(true, Ordering::Release);
         maintainer.join().unwrap()
     });

@@ -134,6 +134,7 @@ fn sample(house: &House) -> u64 {
     let mut above = 0;
     let watched: Vec<_> = house.leaves.iter().chain([&house.parent]).collect();
     let mut before: Vec<_> = watched.iter().map(|group| group.usage_and_max()).collect();
+    // ORDERING: Release and Acquire; the end, after all that was done before it.
     while !house.done.load(Ordering::Acquire) {
         for (group, before) in watched.iter().zip(&mut before) {
             let (usage, max) = group.usage_and_max();
@@ -152,6 +153,7 @@ fn sample(house: &House) -> u64 {
 fn disturb(house: &House) -> u64 {
     let mut drained = 0;
     let mut random = Random(0x5eed);
+    // ORDERING: Release and Acquire; the end, after all that was done before it.
     while !house.done.load(Ordering::Acquire) {
         drained += house.parent.drain();
         let base = if random.below(2) == 0 { 1 << 17 } else { 1 << 20 };
@@ -199,6 +201,7 @@ fn storm(slots: usize, forced: bool) {
             assert_eq!(house.hierarchy.root().usage_exact(), live.iter().sum::<u64>());
             house.rest.wait();
         }
+        // ORDERING: Release and Acquire; the end, after all that was done before it.
         house.done.store(true, Ordering::Release);
         assert!(disturber.join().unwrap() > 0, "no drain ever found anything");
         let above = sampler.join().unwrap();

@@ -310,6 +310,7 @@ mod loom_models {
         arena.admit(0);
         let block = arena.alloc(Shape::new(8192, 8), NO_OWNER, Wait::May).expect("loom has memory");
         // SAFETY: the slot is admitted, the word within the block.
+        // ORDERING: Relaxed; the arena's lock hands the block on.
         unsafe { block.word(arena.stride_bytes(), 0, 0) }.store(9, Ordering::Relaxed);
         arena.free(block);
         arena
@@ -320,6 +321,7 @@ mod loom_models {
         let block = arena.alloc(SMALL, NO_OWNER, wait).ok()?;
         // SAFETY: the slot is admitted, the word within the block.
         let word = unsafe { block.word(arena.stride_bytes(), 0, 0) };
+        // ORDERING: Relaxed, both; that the block is this thread's alone is what is modelled.
         assert_eq!(word.fetch_add(7, Ordering::Relaxed), 0, "a block is zero");
         Some((block, word.load(Ordering::Relaxed)))
     }
@@ -337,6 +339,7 @@ mod loom_models {
                 assert_eq!(value, 7);
                 // SAFETY: as above.
                 let word = unsafe { block.word(arena.stride_bytes(), 0, 0) };
+                // ORDERING: Relaxed; after the join.
                 assert_eq!(word.load(Ordering::Relaxed), 7, "pages of a block in use are not given back");
             }
             arena.check();
@@ -418,6 +421,7 @@ mod loom_models {
             let other = thread::spawn({
                 let arena = Arc::clone(&arena);
                 // SAFETY: the slot is admitted, the word within the block; that it may be free is what is looked for.
+                // ORDERING: Relaxed; no order makes this right.
                 move || unsafe { block.word(arena.stride_bytes(), 0, 0) }.fetch_add(1, Ordering::Relaxed)
             });
             arena.free(block);

@@ -128,6 +128,7 @@ fn a_place_whose_generations_are_used_up_is_not_used_again() {
     let first = create(table);
     table.remove(first).expect("it is there");
     let entry = table.entry(0).expect("it was made");
+    // ORDERING: Relaxed; one thread.
     entry.generation.store(u32::MAX - 1, Ordering::Relaxed);
     let last = create(table);
     assert_eq!((last.index, last.generation), (0, u32::MAX));

@@ -27,10 +27,12 @@ fn fresh(records: &'static Records, owner: u32) -> Fresh {
 
 /// The value of word 3 on slot 0.
 fn value(record: &Record) -> Option<u64> {
+    // ORDERING: Relaxed; one thread, or after the join.
     record.access(0, 3).map(|word| word.load(Ordering::Relaxed))
 }
 
 fn set(record: &Record, value: u64) {
+    // ORDERING: Relaxed; one thread, or after the join.
     record.access(0, 3).expect("it has memory").store(value, Ordering::Relaxed);
 }
 
@@ -81,9 +83,11 @@ fn a_slot_is_prepared_before_it_is_open() {
     records.admit(1, |early| {
         let section = grace::enter();
         assert!(with.word(&section, 1, 3).is_none(), "nobody else reaches it yet");
+        // ORDERING: Relaxed; one thread, or after the join.
         early.word(&section, &with, 3).expect("it has memory").store(8, Ordering::Relaxed);
         assert!(early.word(&section, &with, 337).is_none() && early.word(&section, &without, 0).is_none());
     });
+    // ORDERING: Relaxed; one thread, or after the join.
     assert_eq!(with.access(1, 3).map(|word| word.load(Ordering::Relaxed)), Some(8));
     records.admit(1, |_| panic!("a slot is prepared once"));
 }
@@ -149,6 +153,7 @@ fn what_is_discarded_is_free_at_once_and_zero_for_the_next() {
     let records = records();
     let block = fresh(records, 1);
     let word = records.fresh_word(&block, 0, 3).expect("the slot is open");
+    // ORDERING: Relaxed; one thread, or after the join.
     word.store(9, Ordering::Relaxed);
     let place = core::ptr::from_ref(word).addr();
     assert!(records.fresh_word(&block, 0, 337).is_none() && records.fresh_word(&block, 1, 0).is_none());
@@ -156,6 +161,7 @@ fn what_is_discarded_is_free_at_once_and_zero_for_the_next() {
     assert_eq!((records.arena().stats().live_bytes, records.limbo_bytes()), (0, 0));
     let block = fresh(records, 1);
     let word = records.fresh_word(&block, 0, 3).expect("the slot is open");
+    // ORDERING: Relaxed; one thread, or after the join.
     assert_eq!((core::ptr::from_ref(word).addr(), word.load(Ordering::Relaxed)), (place, 0));
     records.discard(block);
 }
@@ -177,6 +183,7 @@ fn what_is_retired_is_free_after_a_grace_period_and_looked_at_once() {
     let mut looks = Vec::new();
     let reclaimed = records.reclaim(|old, tag| {
         let word = records.unlinked_word(old, 0, 3).expect("the slot is open");
+        // ORDERING: Relaxed; one thread, or after the join.
         looks.push((word.load(Ordering::Relaxed), tag));
     });
     assert_eq!(looks, [(5, 77)]);
@@ -199,6 +206,7 @@ fn a_reader_that_stalls_keeps_its_memory_and_nothing_else() {
             let word = record.access(0, 3).expect("it has memory");
             inside.send(core::ptr::from_ref(&*word).addr()).expect("the test waits for it");
             goes_on.recv().expect("the test lets it go on");
+            // ORDERING: Relaxed; one thread, or after the join.
             assert_eq!(word.load(Ordering::Relaxed), 5, "what the reader holds is as it was");
         });
         let held = is_inside.recv().expect("the reader sends it");
@@ -210,6 +218,7 @@ fn a_reader_that_stalls_keeps_its_memory_and_nothing_else() {
             let section = grace::enter();
             let word = record.word(&section, 0, 3).expect("it has memory");
             assert_ne!(core::ptr::from_ref(word).addr(), held, "the memory is not used again");
+            // ORDERING: Relaxed; one thread, or after the join.
             word.store(turn, Ordering::Relaxed);
         }
         assert_eq!(records.limbo_bytes(), 20 * 337 * 8);

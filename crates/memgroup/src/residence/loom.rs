@@ -121,6 +121,7 @@ fn a_charge_while_its_words_are_used_again(change: fn(&'static Node)) {
     let again = hot.allocate(0, Wait::May).unwrap();
     // Under loom a block that is free, or a plain write that is not ordered against an access, is a panic.
     let word = hot.fresh_word(&again, 0, WORD).unwrap();
+    // ORDERING: Relaxed; that nobody else is here is what is modelled.
     assert_eq!(word.fetch_add(1, Ordering::Relaxed), 0, "nobody writes into what another owns");
     user.join().unwrap();
     assert_eq!(word.load(Ordering::Relaxed), 1, "nobody writes into what another owns");

@@ -58,25 +58,33 @@ fn maintenance_in_a_section_is_told_at_once() {
     hierarchy.maintain(Maintenance::new());
 }
 
+/// Runs `body` while another thread is in a section that does not end before.
+fn beside_a_section(body: impl FnOnce()) {
+    let (entered, is_entered) = std::sync::mpsc::channel();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _section = grace::enter();
+            entered.send(()).unwrap();
+            // An error says that `body` panicked.
+            let _ = is_over.recv();
+        });
+        is_entered.recv().unwrap();
+        body();
+        drop(over);
+    });
+}
+
 #[test]
 fn removals_and_the_end_do_not_wait_for_a_section_that_does_not_end() {
     let _alone = alone();
     let config = config(SLOTS).groups_max(3002);
     let (hierarchy, tenants) = crowded(config);
-    let (entered, is_entered) = std::sync::mpsc::channel();
-    let (all_gone, are_all_gone) = std::sync::mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let _section = grace::enter();
-            entered.send(()).unwrap();
-            are_all_gone.recv().unwrap();
-        });
-        is_entered.recv().unwrap();
+    beside_a_section(|| {
         tenants.into_iter().for_each(|tenant| tenant.group.remove().unwrap());
         let waiting = hierarchy.percpu().limbo_bytes;
         assert!(waiting > 1 << 20, "what was left behind may be in use: {waiting}");
         drop(hierarchy);
-        all_gone.send(()).unwrap();
     });
     let next = Hierarchy::new(config).unwrap();
     let after = maintain(&next);
@@ -89,15 +97,8 @@ fn memory_is_bounded_while_a_section_does_not_end() {
     let config = config(SLOTS).groups_max(3003).float(0, Duration::ZERO);
     let (hierarchy, tenants) = crowded(config);
     let peak = hierarchy.percpu();
-    let (entered, is_entered) = std::sync::mpsc::channel();
-    let (all_gone, are_all_gone) = std::sync::mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let _section = grace::enter();
-            entered.send(()).unwrap();
-            are_all_gone.recv().unwrap();
-        });
-        is_entered.recv().unwrap();
+    let mut last = None;
+    beside_a_section(|| {
         let mut tenants = Some(tenants);
         for round in 0..8 {
             let before = tenants.take().into_iter().flatten();
@@ -115,8 +116,8 @@ fn memory_is_bounded_while_a_section_does_not_end() {
             };
             tenants = Some((0..2000).map(next).collect());
         }
-        all_gone.send(()).unwrap();
-        tenants.into_iter().flatten().for_each(|tenant| tenant.group.remove().unwrap());
+        last = tenants;
     });
+    last.into_iter().flatten().for_each(|tenant| tenant.group.remove().unwrap());
     assert!(maintain(&hierarchy).populated_bytes < peak.populated_bytes / 2);
 }

@@ -86,6 +86,7 @@ fn soak(page: PageSize, slots: usize, seed: u64) {
             })
             .collect();
         scope.spawn(|| {
+            // ORDERING: Relaxed; a flag that ends the loops.
             while !over.load(Ordering::Relaxed) {
                 arena.depopulate_now(40);
                 arena.depopulate(std::time::Instant::now(), 20);
@@ -96,12 +97,14 @@ fn soak(page: PageSize, slots: usize, seed: u64) {
         });
         scope.spawn(|| {
             let mut random = Random(seed);
+            // ORDERING: Relaxed; a flag that ends the loops.
             while !over.load(Ordering::Relaxed) {
                 move_some(&arena, &table, &mut random);
                 std::thread::yield_now();
             }
         });
         let joined: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        // ORDERING: Relaxed; a flag that ends the loops.
         over.store(true, Ordering::Relaxed);
         joined.into_iter().for_each(|joined| joined.expect("no worker panicked"));
     });
