@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | [`atomic`] | `core::sync::atomic` | `loom::sync::atomic` |
 //! | [`Mutex`], [`MutexGuard`] | `std::sync::Mutex` without poisoning | `loom::sync::Mutex` |
+//! | [`RwLock`] and its guards | `std::sync::RwLock` without poisoning | `loom::sync::RwLock` |
 //! | [`thread`] | `std::thread` | `loom::thread` |
 //! | [`spin::Wait`] | spins a little, then yields | yields at once |
 //! | [`thread_local!`] | `std::thread_local!`, const-initialised | `loom::thread_local!` |
@@ -49,6 +50,7 @@ mod keep;
 mod macros;
 mod mutation;
 mod mutex;
+mod rwlock;
 pub mod spin;
 pub mod thread;
 
@@ -57,6 +59,7 @@ pub use cache_padded::CachePadded;
 pub use keep::explore;
 pub use keep::keep;
 pub use mutex::{Mutex, MutexGuard};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(memgroup_loom)]
 pub use loom::{self, model};
