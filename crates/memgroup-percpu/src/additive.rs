@@ -8,6 +8,9 @@
 //!   each read section that was under way, and small: together less than 2^61.
 //! - E1. add → bury: RMWs on one word: each addition is in the value that was buried, or finds the tombstone. Loom:
 //!   `loom_an_addition_is_moved_or_made_again`.
+//! - E2. take → add: `take` is an RMW whatever it finds. An addition that it misses is later in the order of the word, and its thread
+//!   finds what the taker did before: that a mark was cleared, for one. Loom:
+//!   `loom_an_addition_is_taken_or_finds_what_the_taker_did_before`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::interleave;
@@ -44,6 +47,29 @@ pub fn bury(word: &AtomicU64) -> i64 {
     }
     // ORDERING: AcqRel; Acquire for what was done before the additions, Release for those that find the tombstone.
     live(word.swap(TOMBSTONE as u64, Ordering::AcqRel))
+}
+
+/// Takes a live value down to zero, and returns it. Zero from a dead word, which stays dead.
+///
+/// A value that is zero is taken as well: who adds later finds what the caller did before (E2), and this is what orders the two.
+#[must_use = "the value is to be credited elsewhere"]
+pub fn take(word: &AtomicU64) -> i64 {
+    if active(Mutation::TakeBySwap) {
+        // ORDERING: AcqRel, as below; the fault is that it takes a tombstone away.
+        return live(word.swap(0, Ordering::AcqRel));
+    }
+    // ORDERING: Relaxed; a guess, which the exchange checks. A tombstone is final, and no guess.
+    let mut value = word.load(Ordering::Relaxed);
+    while value as i64 > LIVE_ABOVE && !(value == 0 && active(Mutation::TakeSkipsZero)) {
+        interleave::point();
+        // ORDERING: AcqRel; Acquire for what was done before the additions that are taken, Release for those that come later
+        // (E2). An exchange, because a swap would take a tombstone away. Relaxed on failure, which is another guess.
+        match word.compare_exchange_weak(value, 0, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return value as i64,
+            Err(now) => value = now,
+        }
+    }
+    0
 }
 
 /// The value now; zero of a dead word.

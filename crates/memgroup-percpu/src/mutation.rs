@@ -21,6 +21,10 @@ memgroup_sync::mutations! {
     BuryByStore,
     /// An addition to a dead word counts as made.
     AddIgnoresTombstone,
+    /// A value that is zero is not taken.
+    TakeSkipsZero,
+    /// A value is taken by a swap, whatever it is.
+    TakeBySwap,
     /// An addition looks at the generation before it looks for the record.
     GenerationBeforeRecord,
     /// A set's generation changes only when its place has the next record.

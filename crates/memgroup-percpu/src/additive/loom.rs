@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use memgroup_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use memgroup_sync::thread;
 
-use super::{add, bury, read};
+use super::{add, bury, read, take};
 use crate::models::explore;
 use crate::mutation::{self, Mutation};
 
@@ -61,4 +61,67 @@ fn loom_a_word_buried_by_a_store_is_caught() {
 #[should_panic(expected = "7 are counted")]
 fn loom_an_addition_that_ignores_the_tombstone_is_caught() {
     mutation::with(Mutation::AddIgnoresTombstone, || explore(3, additions_against_a_move));
+}
+
+/// A word, and a mark that says that something is to be taken from it. An addition that finds the mark leaves it at that.
+fn an_addition_against_a_taker() {
+    let shared = Arc::new((AtomicU64::new(0), AtomicBool::new(true)));
+    let other = thread::spawn({
+        let shared = Arc::clone(&shared);
+        move || {
+            assert!(add(&shared.0, 1), "the word lives");
+            // ORDERING: Relaxed; what orders it is the addition before it (E2).
+            if !shared.1.load(Ordering::Relaxed) {
+                // ORDERING: Relaxed; the oracle joins.
+                shared.1.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+    // ORDERING: Relaxed; what publishes it is `take` (E2).
+    shared.1.store(false, Ordering::Relaxed);
+    let taken = take(&shared.0);
+    other.join().unwrap();
+    // ORDERING: Relaxed; joined.
+    let marked = shared.1.load(Ordering::Relaxed);
+    assert!(taken + read(&shared.0) == 1, "one is counted");
+    assert!(taken == 1 || marked, "what was not taken is marked");
+}
+
+#[test]
+fn loom_an_addition_is_taken_or_finds_what_the_taker_did_before() {
+    explore(3, an_addition_against_a_taker);
+}
+
+#[test]
+#[should_panic(expected = "what was not taken is marked")]
+fn loom_a_zero_that_is_not_taken_is_caught() {
+    mutation::with(Mutation::TakeSkipsZero, || explore(3, an_addition_against_a_taker));
+}
+
+fn a_taker_against_a_move() {
+    let words = Arc::new(Words { at: AtomicUsize::new(0), words: [AtomicU64::new(5), AtomicU64::new(0)] });
+    let adder = thread::spawn({
+        let words = Arc::clone(&words);
+        move || words.add_one()
+    });
+    let taker = thread::spawn({
+        let words = Arc::clone(&words);
+        move || take(&words.words[0])
+    });
+    words.moves();
+    adder.join().unwrap();
+    let sum = taker.join().unwrap() + read(&words.words[1]);
+    assert!(sum == 6, "6 are counted, not {sum}");
+    assert!(read(&words.words[0]) == 0, "a dead word holds nothing");
+}
+
+#[test]
+fn loom_what_is_taken_is_not_moved_and_a_dead_word_stays_dead() {
+    explore(3, a_taker_against_a_move);
+}
+
+#[test]
+#[should_panic(expected = "6 are counted")]
+fn loom_a_swap_that_takes_a_tombstone_away_is_caught() {
+    mutation::with(Mutation::TakeBySwap, || explore(3, a_taker_against_a_move));
 }

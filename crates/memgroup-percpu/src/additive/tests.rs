@@ -2,7 +2,7 @@
 
 use memgroup_sync::atomic::AtomicU64;
 
-use super::{add, bury, is_dead, read};
+use super::{add, bury, is_dead, read, take};
 
 #[test]
 fn what_is_buried_is_what_was_added() {
@@ -32,5 +32,25 @@ fn values_of_both_signs_live_as_far_as_they_may() {
         let word = AtomicU64::new(0);
         assert!(add(&word, value));
         assert_eq!((read(&word), is_dead(&word)), (value, false));
+    }
+}
+
+#[test]
+fn what_is_taken_is_what_was_added_since_it_was_taken() {
+    let word = AtomicU64::new(0);
+    for value in [0, 5, -12, i64::MAX, i64::MIN / 4 + 1] {
+        assert!(add(&word, value));
+        assert_eq!((take(&word), read(&word)), (value, 0));
+    }
+    assert!(add(&word, 1), "a word that was taken from lives");
+}
+
+#[test]
+fn nothing_is_taken_from_a_dead_word_and_it_stays_dead() {
+    let word = AtomicU64::new(7);
+    assert_eq!(bury(&word), 7);
+    for delta in [0, 9, -9] {
+        assert!(!add(&word, delta));
+        assert_eq!((take(&word), is_dead(&word)), (0, true));
     }
 }
