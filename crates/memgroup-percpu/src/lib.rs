@@ -5,6 +5,7 @@ mod arena;
 #[cfg(memgroup_loom)]
 mod boxed;
 mod counters;
+mod marks;
 #[cfg(all(test, memgroup_loom))]
 mod models;
 mod mutation;
@@ -28,6 +29,7 @@ pub use arena::page::PageSize;
 pub use arena::slot_set::SlotSet;
 pub use arena::{Arena, ArenaConfig, ArenaStats};
 pub use counters::{CounterId, Counters, CountersMaintained, NoCounter};
+pub use marks::{Mark, Marks, Rows, Scratch};
 pub use percpu::PerCpu;
 pub use record::{Access, Early, Glance, Record};
 pub use records::{Fresh, Reclaimed, Records, Relocation, Unlinked};

@@ -31,4 +31,20 @@ memgroup_sync::mutations! {
     GenerationAfterNextRecord,
     /// A sum is taken while sets move.
     SumIgnoresMoves,
+    /// A mark's leaf bit is set before its upper bits.
+    LeafBeforeUpperBits,
+    /// A collector ignores markers under way.
+    MarkersAreNotCounted,
+    /// Markers are counted before the summary is cleared.
+    MarkersAreReadEarly,
+    /// Markers are not counted when the head is cleared.
+    MarkersAreReadLate,
+    /// Markers are counted by a load.
+    MarkersAreReadByLoad,
+    /// A leaf bit is cleared after its counters were taken.
+    LeafIsClearedLate,
+    /// What a collection leaves has no upper bits.
+    LeftIsNotSetAgain,
+    /// What looks clean is not asked again whether it is collected.
+    CleanWithoutSecondLook,
 }

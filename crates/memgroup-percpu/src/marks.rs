@@ -1,0 +1,292 @@
+//! Marks: which numbers have something to collect, and in which rows.
+//!
+//! ```text
+//!   dirty   1 bit a row ──▶ heads[row]  1 bit a class of chunks ──▶ summary  1 bit a word ──▶ word  1 bit a number
+//!                                       + markers under way         └────── Leaves, one for each chunk and row ──┘
+//! ```
+//!
+//! A *marker* sets the bits from left to right, the leaf last. A *collector* clears them from left to right, the leaf last; the counters
+//! are taken after that.
+//!
+//! - I1. A leaf bit that is seen outside a collection has its three upper bits set. They may be set without it.
+//! - I2. A marker is counted in its row's head before it sets or looks at any other bit, and until its leaf bit is set.
+//! - I3. A collector sets again what it cleared above the leaves (a) of a row in which a marker was under way when the head was
+//!   cleared, or after the summary was; (b) where it left leaf bits; (c) if a callback panicked. All this before `collecting` is even.
+//! - E1. addition → mark → collection. The updater adds and then looks, the collector clears and then takes; what orders the two is
+//!   that both the addition and the taking are RMWs of one word: an addition that is not taken finds its mark cleared, and sets it.
+//!   Loom: `loom_an_addition_is_collected_or_marked`.
+//! - E2. mark → look: who finds a leaf bit that another thread set finds its upper bits (Release → Acquire on the word), whether or
+//!   not that thread is done. Loom: `loom_who_finds_a_mark_can_collect_at_once`.
+//! - E3. collection → look from outside: who finds a bit cleared, finds `collecting` odd or newer (Release → Acquire on that bit's word),
+//!   and who finds it even finds what the callbacks published. Loom: `loom_what_looks_clean_is_published`.
+//!
+//! Why I1 holds, for a marker *m* and the collector's steps on the row: (1) dirty, (2) head, (3) summary, (4) the head once more, (5) leaves.
+//! RMWs of the head order *m*'s first and last step against (2) and (4).
+//!
+//! - *m* ends before (2): all its bits are seen, from (2) to (5).
+//! - *m* begins before (2) and ends after it: (2) finds it. Dirty bit and head are set again. Its summary bit was taken by (3), and then
+//!   it is as in the next line, or it is still there.
+//! - *m* begins after (2): it finds (1) and (2) done, and sets both bits itself where they are not set. If (3) took its summary bit, *m*
+//!   began before (4). Then it ended before (4), and (5) sees the leaf; or (4) finds it, and the summary is set again.
+
+use std::sync::OnceLock;
+
+use memgroup_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use memgroup_sync::{CachePadded, interleave};
+
+use crate::mutation::{Mutation, active};
+
+mod collect;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
+
+pub use collect::{Rows, Scratch};
+
+/// Numbers of one word, words of one chunk, classes of chunks. Models have few, so that two of a kind are at hand.
+const BITS: usize = if cfg!(memgroup_loom) { 2 } else { 64 };
+const WORDS: usize = if cfg!(memgroup_loom) { 2 } else { 64 };
+const CLASSES: usize = if cfg!(memgroup_loom) { 2 } else { 44 };
+const CHUNK: usize = BITS * WORDS;
+
+const ROWS_MAX: usize = 4097;
+const NUMBERS_MAX: u32 = 1 << 24;
+
+/// One marker in a head; the classes lie below.
+const MARKER: u64 = 1 << 44;
+const CLASSES_MASK: u64 = MARKER - 1;
+
+#[doc = include_str!("../docs/marks.md")]
+pub struct Marks {
+    /// A bit for each row in which something is marked.
+    dirty: Box<[AtomicU64]>,
+    /// Of each row: in which classes of chunks something is marked, and how many markers are under way.
+    heads: Box<[CachePadded<AtomicU64>]>,
+    chunks: Box<[OnceLock<Box<[Leaves]>>]>,
+    /// Chunks from here on are not provided.
+    chunks_end: AtomicUsize,
+    numbers_max: u32,
+    /// Odd while somebody collects; grows by two with each collection.
+    collecting: AtomicU64,
+}
+
+/// The marks of one chunk of numbers in one row. An odd number of lines, so that the same word of many rows is not in one cache set.
+#[repr(align(64))]
+struct Leaves {
+    summary: Line,
+    words: [AtomicU64; WORDS],
+}
+
+#[repr(align(64))]
+struct Line(AtomicU64);
+
+impl Leaves {
+    fn new() -> Leaves {
+        Leaves { summary: Line(AtomicU64::new(0)), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    #[inline(always)]
+    fn word(&self, number: u32) -> &AtomicU64 {
+        &self.words[number as usize / BITS % WORDS]
+    }
+}
+
+/// The bit of a number in its word.
+#[inline(always)]
+fn bit(number: u32) -> u64 {
+    1 << (number as usize % BITS)
+}
+
+/// The bit in a head of a chunk's class.
+fn class(chunk: usize) -> u64 {
+    1 << (chunk % CLASSES)
+}
+
+fn markers(head: u64) -> u64 {
+    if active(Mutation::MarkersAreNotCounted) { 0 } else { head / MARKER }
+}
+
+/// The place of one number in [`Marks`]: what an updater keeps.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    rows: &'static [Leaves],
+    marks: &'static Marks,
+    number: u32,
+}
+
+impl Marks {
+    /// Marks of numbers below `numbers_max` in `rows` rows: nothing is marked, and no number is provided.
+    ///
+    /// # Panics
+    /// If `rows` is not in 1..=4097, or `numbers_max` not in 1..=2<sup>24</sup>.
+    #[must_use]
+    pub fn new(rows: usize, numbers_max: u32) -> Marks {
+        assert!((1..=ROWS_MAX).contains(&rows), "marks have 1 to {ROWS_MAX} rows, not {rows}");
+        assert!(
+            (1..=NUMBERS_MAX).contains(&numbers_max),
+            "marks have 1 to {NUMBERS_MAX} numbers, not {numbers_max}"
+        );
+        Marks {
+            dirty: (0..rows.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            heads: (0..rows).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            chunks: (0..(numbers_max as usize).div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            chunks_end: AtomicUsize::new(0),
+            numbers_max,
+            collecting: AtomicU64::new(0),
+        }
+    }
+
+    /// How many rows there are.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Makes room for `number`, and for the others of its chunk of 4,096. It allocates 576 bytes a row; nothing if the room is there.
+    ///
+    /// # Panics
+    /// If `number` is not below the bound given to [`new`](Self::new).
+    pub fn provide(&self, number: u32) {
+        self.check(number);
+        let chunk = number as usize / CHUNK;
+        self.chunks[chunk].get_or_init(|| {
+            // ORDERING: Relaxed; before the chunk is there, whose lock publishes it to each marker of the chunk. A collector
+            // that finds the marker's bits finds it through them.
+            self.chunks_end.fetch_max(chunk + 1, Ordering::Relaxed);
+            (0..self.rows()).map(|_| Leaves::new()).collect()
+        });
+    }
+
+    fn check(&self, number: u32) {
+        let max = self.numbers_max;
+        assert!(number < max, "marks are of numbers below {max}, not of {number}");
+    }
+
+    fn leaves(&self, number: u32) -> &[Leaves] {
+        self.check(number);
+        let leaves = self.chunks[number as usize / CHUNK].get();
+        leaves.unwrap_or_else(|| panic!("number {number} was not provided: call `provide` before"))
+    }
+
+    /// The place of `number`.
+    ///
+    /// # Panics
+    /// If it was not [provided](Self::provide).
+    #[must_use]
+    pub fn of(&'static self, number: u32) -> Mark {
+        Mark { rows: self.leaves(number), marks: self, number }
+    }
+
+    /// Whether nothing is marked and nobody collects. Whoever added and marked before, or found the mark set, and finds this, knows
+    /// that a collection has dealt with the addition and is over.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        // ORDERING: Acquire; pairs with the Release in `settle`: zeros that were left set there come after it.
+        let all_zero = || self.dirty.iter().all(|word| word.load(Ordering::Acquire) == 0);
+        self.unless_collected(all_zero)
+    }
+
+    /// What `look` says, if nobody collects from before it until after it.
+    fn unless_collected(&self, look: impl FnOnce() -> bool) -> bool {
+        // ORDERING: Acquire; pairs with the Release of the end of a collection: what it set again and what its callbacks did is
+        // seen (E3).
+        let before = self.collecting.load(Ordering::Acquire);
+        interleave::point();
+        // ORDERING: Relaxed; after Acquire loads in `look`, which find the cleared bit only with the beginning of the collection
+        // that cleared it (E3). Without this second look that one may have found nothing and set the bits again.
+        before.is_multiple_of(2)
+            && look()
+            && (active(Mutation::CleanWithoutSecondLook) || self.collecting.load(Ordering::Relaxed) == before)
+    }
+
+    /// Sets the bit of a row in `dirty`.
+    fn dirty_row(&self, row: usize) {
+        let (word, bit) = (&self.dirty[row / 64], 1 << (row % 64));
+        // ORDERING: Relaxed; after the Acquire of the head, in `set`: a zero that a collector put there before is seen (I1). Looked
+        // at first, because it is set by then in most rows and the line is shared by 64 of them.
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            // ORDERING: Relaxed; published by the leaf bit (E2). An RMW, which keeps the order that `take_rows` began (E3).
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Mark {
+    /// The number whose place this is.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The word that says whether the number is marked in `row`, for [`is_set_in`](Self::is_set_in); `None` if there is no such row.
+    /// A fast path asks for it before its addition, so that nothing but a load is left to do after it.
+    #[inline(always)]
+    #[must_use]
+    pub fn word(&self, row: usize) -> Option<&'static AtomicU64> {
+        self.rows.get(row).map(|leaves| leaves.word(self.number))
+    }
+
+    /// Whether the number is marked, by its word of a row.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_set_in(&self, word: &AtomicU64) -> bool {
+        // ORDERING: Acquire; pairs with the Release of the leaf bit in `set`: whoever relies on a mark that another thread made finds the
+        // upper bits (E2). Against a collector it is the addition before it that orders it (E1).
+        word.load(Ordering::Acquire) & bit(self.number) != 0
+    }
+
+    /// Whether the number is marked in `row`. An updater asks after its addition, which is an AcqRel RMW of the word that a collector
+    /// takes from, and [sets](Self::set) the mark if it is not there.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_set(&self, row: usize) -> bool {
+        self.word(row).is_some_and(|word| self.is_set_in(word))
+    }
+
+    /// Marks the number in `row`. It waits for nobody and allocates nothing.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[cold]
+    #[inline(never)]
+    pub fn set(&self, row: usize) {
+        let marks = self.marks;
+        assert!(row < marks.rows(), "marks have {} rows, no row {row}", marks.rows());
+        let (head, leaves) = (&marks.heads[row], &self.rows[row]);
+        let class = class(self.number as usize / CHUNK);
+        let word_bit = 1 << (self.number as usize / BITS % WORDS);
+        if active(Mutation::LeafBeforeUpperBits) {
+            // ORDERING: Release, as below.
+            leaves.word(self.number).fetch_or(bit(self.number), Ordering::Release);
+        }
+        // ORDERING: Acquire; pairs with the Release of the collector's RMWs of the head: what it cleared before them is seen cleared
+        // (I1). Release is not needed: the collector learns from it only that somebody is under way.
+        let before = head.fetch_add(MARKER, Ordering::Acquire);
+        interleave::point();
+        if before & class == 0 {
+            // ORDERING: Relaxed; if a collector cleared the head in between, it found this marker and sets again what it cleared.
+            head.fetch_or(class, Ordering::Relaxed);
+        }
+        interleave::point();
+        marks.dirty_row(row);
+        interleave::point();
+        // ORDERING: Relaxed; after the Acquire of the head, which a collector changes by an RMW after it has cleared the summary: a
+        // bit that is seen here and taken by a collector tells on this marker (I1).
+        if leaves.summary.0.load(Ordering::Relaxed) & word_bit == 0 {
+            // ORDERING: Relaxed, as above; published by the leaf bit (E2).
+            leaves.summary.0.fetch_or(word_bit, Ordering::Relaxed);
+        }
+        interleave::point();
+        // ORDERING: Release; pairs with the Acquire in `is_set_in` and in the taking of the bit (E1, E2).
+        leaves.word(self.number).fetch_or(bit(self.number), Ordering::Release);
+        interleave::point();
+        // ORDERING: Release; pairs with the Acquire of the collector's RMWs of the head: who does not find this marker any more
+        // finds its leaf bit (I1).
+        head.fetch_sub(MARKER, Ordering::Release);
+    }
+
+    /// Whether the number is marked in no row and nobody collects; as [`Marks::is_clean`], of this number alone.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.marks.unless_collected(|| !self.marks.dirty_rows().any(|row| self.is_set(row)))
+    }
+}
