@@ -95,6 +95,21 @@ impl Record {
         Some(unsafe { self.find(slot, index) })
     }
 
+    /// All words of the copy of `slot`, in their order; as [`word`](Self::word) for each.
+    pub fn words<'s>(
+        &self,
+        _section: &'s Section,
+        slot: usize,
+    ) -> Option<impl Iterator<Item = &'s AtomicU64> + use<'s>> {
+        if !self.is_open(slot) {
+            return None;
+        }
+        // ORDERING: Acquire, as in `find`.
+        let (base, stride) = (self.base.load(Ordering::Acquire), self.stride as usize);
+        // SAFETY: as in `find`: open, below `words`, and within the section that the words are lent for.
+        Some((0..self.words as usize).map(move |index| unsafe { Base::word(base, stride, slot, index) }))
+    }
+
     /// Whether there is a copy of `slot` to be accessed. Asked in the section of the access.
     #[inline(always)]
     fn is_open(&self, slot: usize) -> bool {

@@ -7,7 +7,7 @@ use crate::error::ChargeError;
 use crate::group::{Group, GroupId};
 use crate::node::Node;
 use crate::overrun;
-use crate::stock::consume;
+use crate::stock::{consume, count};
 
 /// Bytes accounted to a group and all its ancestors; dropping it uncharges them.
 ///
@@ -55,6 +55,7 @@ impl Charge {
         }
         let refused = match chain::charge_forced(node, bytes, false) {
             Ok(()) => {
+                count::forced(node);
                 overrun::begin_if_over(node);
                 return Ok(());
             }
@@ -64,7 +65,10 @@ impl Charge {
             // In a removed group usage rises only under the tree lock (`node` I3).
             let tree = node.shared.tree.lock();
             return chain::charge_forced(node, bytes, true)
-                .map(|()| overrun::begin_if_over_held(&tree, node))
+                .map(|()| {
+                    count::forced(node);
+                    overrun::begin_if_over_held(&tree, node);
+                })
                 .map_err(|refused| ChargeError::of(refused.node, refused.seen_online(), bytes));
         }
         Err(ChargeError::of(refused.node, refused.seen, bytes))

@@ -4,7 +4,7 @@ use core::fmt;
 
 use core::time::Duration;
 
-use memgroup_percpu::{ArenaError, OutOfMemory, PageSize, SlotSource};
+use memgroup_percpu::{ArenaConfig, ArenaError, OutOfMemory, PageSize, SlotSource};
 
 use crate::stock::word::LARGEST_CAP;
 
@@ -12,9 +12,6 @@ use crate::stock::word::LARGEST_CAP;
 const DEPTH_LARGEST: u32 = 256;
 /// The most groups a hierarchy may be configured for.
 const GROUPS_LARGEST: u32 = 1 << 24;
-
-/// The most counters a group may have.
-const COUNTERS_LARGEST: u32 = 4000;
 
 /// How to make a [`Hierarchy`](crate::Hierarchy); checked by `Hierarchy::new`.
 ///
@@ -33,7 +30,8 @@ pub struct Config {
     pub(crate) stock_cap_bytes: u64,
     pub(crate) stock_budget_bytes: u64,
     pub(crate) account_root: bool,
-    pub(crate) counters: u32,
+    pub(crate) separate_trees: bool,
+    pub(crate) scope_time: bool,
     pub(crate) page_size: PageSize,
     pub(crate) float_bytes: u64,
     pub(crate) decay: Duration,
@@ -65,7 +63,8 @@ impl Config {
             stock_cap_bytes: 256 << 10,
             stock_budget_bytes: 8 << 20,
             account_root: true,
-            counters: 0,
+            separate_trees: true,
+            scope_time: true,
             page_size: PageSize::of_system(),
             float_bytes: 1 << 20,
             decay: Duration::from_secs(10),
@@ -116,10 +115,18 @@ impl Config {
         Config { account_root, ..self }
     }
 
-    /// How many counters each group has, for [`Group::add`](crate::Group::add); 0 to 4,000. Each takes 8 bytes on each slot that is used.
+    /// Whether each subsystem's statistics have a tree of their own, as they should: who reads one then pays for no other. One
+    /// tree for all is what Linux had before 6.16, to be measured against.
     #[must_use]
-    pub fn counters(self, counters: u32) -> Config {
-        Config { counters, ..self }
+    pub fn separate_trees(self, separate: bool) -> Config {
+        Config { separate_trees: separate, ..self }
+    }
+
+    /// Whether the time that threads spend in [`scope`](crate::scope)s is counted, in the subsystem `cpu`. That reads the clock when
+    /// a scope begins and when it ends.
+    #[must_use]
+    pub fn scope_time(self, counted: bool) -> Config {
+        Config { scope_time: counted, ..self }
     }
 
     /// The granule in which per-CPU memory is populated and given back: the system's page unless told otherwise.
@@ -175,10 +182,12 @@ impl Config {
         if self.stock_cap_bytes > LARGEST_CAP {
             return out_of_range("stock_cap_bytes", self.stock_cap_bytes, "0 to 8 MiB");
         }
-        if self.counters > COUNTERS_LARGEST {
-            return out_of_range("counters", self.counters.into(), "0 to 4000");
-        }
         Ok(self)
+    }
+
+    /// How per-CPU memory on so many slots is kept.
+    pub(crate) fn arena(&self, slots: usize) -> ArenaConfig {
+        ArenaConfig::new(slots).page(self.page_size).float_bytes(self.float_bytes).decay(self.decay)
     }
 
     /// The cap as the stock words can say it: 0 or a power of two.

@@ -4,11 +4,12 @@ use core::fmt;
 
 use crate::chain;
 use crate::charge::Charge;
-use crate::counts;
 use crate::error::{ChargeError, GroupError};
 use crate::limit::LimitError;
 use crate::node::Node;
 use crate::overrun;
+use crate::rstat::builtin::{MEMORY, memory};
+use crate::rstat::{Reach, flush};
 use crate::stock::{StockStats, drain};
 
 /// The number of a group's place in its hierarchy.
@@ -152,7 +153,7 @@ impl Group {
     pub fn usage_exact(&self) -> u64 {
         let shared = self.node.shared;
         let tree = shared.tree.lock();
-        let prepaid: u64 = shared.counted_in(&tree, self.node).map(|node| drain::peek(node).0).sum();
+        let prepaid: u64 = shared.counted_in(&tree, self.node).map(|node| drain::prepaid(node)).sum();
         self.usage().saturating_sub(prepaid)
     }
 
@@ -207,39 +208,11 @@ impl Group {
 
     /// What this group's own stocks did so far and hold now.
     pub fn stock(&self) -> StockStats {
-        let (prepaid_bytes, attempts) = drain::peek(self.node);
-        self.node.stats.read(attempts, prepaid_bytes)
-    }
-
-    /// Adds to one of the group's own counters ([`Config::counters`](crate::Config::counters)); for this group alone, not for those above.
-    /// One atomic addition in this thread's slot, whatever other threads do.
-    ///
-    /// ```
-    /// # use memgroup::{Config, Hierarchy};
-    /// let hierarchy = Hierarchy::new(Config::new().counters(2))?;
-    /// let tenant = hierarchy.create("/tenant")?;
-    /// tenant.add(1, 512);
-    /// tenant.add(1, -12);
-    /// assert_eq!((tenant.sum(0), tenant.sum(1)), (0, 500));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// What is added is to stay between -2^61 and 2^61, on each slot and on any of the slots together, since the parts of an idle
-    /// group are folded into one; beyond, it is lost.
-    ///
-    /// # Panics
-    /// When there is no such counter, and when one has left its range.
-    #[inline]
-    pub fn add(&self, counter: u32, delta: i64) {
-        counts::add(self.node, counter, delta);
-    }
-
-    /// The sum of a counter over all slots: exact when nobody adds. Takes the tree lock.
-    ///
-    /// # Panics
-    /// When there is no such counter.
-    pub fn sum(&self, counter: u32) -> i64 {
-        counts::sum(self.node, counter)
+        let mut values = [0; memory::STOCK_DRAINED + 1];
+        let store = self.node.shared.statistics.store(MEMORY);
+        flush::refresh(store, self.node);
+        self.node.entry(store).side.copy(Reach::Local, &mut values);
+        StockStats::of(&values, drain::prepaid(self.node))
     }
 
     /// Bytes that could be charged now, over all levels; a hint, old as soon as it is read.

@@ -11,8 +11,10 @@ use crate::config::{Config, ConfigError};
 use crate::error::{ChargeError, GroupError};
 use crate::group::{Group, GroupId};
 use crate::maintenance::{self, Maintained, Maintenance};
-use crate::memory::PerCpuStats;
+use crate::memory::{self, PerCpuStats};
 use crate::node::Node;
+use crate::rstat::builtin::{CPU, IO, MEMORY};
+use crate::rstat::{RegisterError, Statistics, Subsystem};
 use crate::scope;
 use crate::shared::Shared;
 use crate::tree::{ROOT, State};
@@ -131,12 +133,56 @@ impl Hierarchy {
 
     /// What the groups' per-CPU memory amounts to; asks the system, about a nanosecond a page.
     pub fn percpu(&self) -> PerCpuStats {
-        self.shared.memory.stats()
+        memory::stats(self.shared)
     }
 
     /// Where the per-CPU memory is mapped, to be found in the system's own reports (`/proc/self/smaps`).
     pub fn percpu_ranges(&self) -> Vec<Range<usize>> {
-        self.shared.memory.ranges()
+        memory::ranges(self.shared)
+    }
+
+    /// Registers a subsystem: from now on all groups have its statistics. At any time, for the rest of the hierarchy's life; a
+    /// subsystem that is registered already, with the same statistics, is found.
+    ///
+    /// Allocates some hundred bytes for each group there is, and per-CPU memory with the first addition in each.
+    ///
+    /// # Errors
+    /// A name is none, the name is taken by other statistics, or there are [`SUBSYSTEMS_MAX`](crate::SUBSYSTEMS_MAX).
+    pub fn register(&self, subsystem: Subsystem) -> Result<Statistics, RegisterError> {
+        Statistics::register(self, subsystem)
+    }
+
+    /// The statistics of the subsystem with this name.
+    pub fn statistics(&self, name: &str) -> Option<Statistics> {
+        self.shared.statistics.find(name).map(|store| Statistics::of(self, store))
+    }
+
+    /// The names of all subsystems, the built-in ones first.
+    pub fn subsystems(&self) -> Vec<&'static str> {
+        self.shared.statistics.names()
+    }
+
+    fn builtin(&self, number: usize) -> Statistics {
+        Statistics::of(self, self.shared.statistics.store(number))
+    }
+
+    /// The statistics of the subsystem `memory`: [`stats::memory`](crate::stats::memory).
+    pub fn memory(&self) -> Statistics {
+        self.builtin(MEMORY)
+    }
+
+    /// The statistics of the subsystem `cpu`: [`stats::cpu`](crate::stats::cpu).
+    pub fn cpu(&self) -> Statistics {
+        self.builtin(CPU)
+    }
+
+    /// The statistics of the subsystem `io`: [`stats::io`](crate::stats::io).
+    pub fn io(&self) -> Statistics {
+        self.builtin(IO)
+    }
+
+    pub(crate) fn shared(&self) -> &'static Shared {
+        self.shared
     }
 
     /// The group that has this id now, if it is online or dying. Ids of groups that were released are given to new ones.

@@ -5,7 +5,6 @@ mod chain;
 mod charge;
 mod config;
 mod counter;
-mod counts;
 mod error;
 mod group;
 mod hierarchy;
@@ -18,6 +17,7 @@ mod node;
 mod overrun;
 mod refusal;
 mod residence;
+mod rstat;
 pub mod scope;
 mod shared;
 mod stock;
@@ -33,8 +33,16 @@ pub use hierarchy::{Dying, Hierarchy};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
 pub use maintenance::{Maintained, Maintenance};
 pub use memory::PerCpuStats;
+pub use rstat::{
+    Freshness, GroupStats, Reach, RegisterError, SUBSYSTEMS_MAX, Stat, StatKind, Statistics, Subsystem, TreeStats,
+};
 pub use scope::Scope;
 pub use stock::StockStats;
+
+/// The statistics of the built-in subsystems, by number.
+pub mod stats {
+    pub use crate::rstat::builtin::{cpu, io, memory};
+}
 
 /// The snippet on the project's first page compiles and runs.
 #[cfg(doctest)]

@@ -23,8 +23,11 @@ use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::{self, Form};
 
 use crate::group::GroupId;
-use crate::node::Node;
+use crate::memory;
+use crate::node::{Node, mix};
 use crate::residence;
+use crate::rstat::moves::{self, Alone};
+use crate::rstat::settle;
 use crate::shared::Shared;
 use crate::stock::drain;
 use crate::tree::{Noted, ROOT, State, Tree};
@@ -54,7 +57,7 @@ const STALLED_PAUSE: Duration = Duration::from_secs(5);
 ///
 /// let hierarchy = Hierarchy::new(Config::new())?;
 /// let done = hierarchy.maintain(Maintenance::new().move_bytes_max(1 << 20));
-/// assert_eq!(done.moved_groups, 0);
+/// assert_eq!(done.moved_records, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -112,8 +115,8 @@ pub struct Maintained {
     pub depopulated_bytes: u64,
     /// Bytes of records that moved, over all slots.
     pub moved_bytes: u64,
-    /// Groups whose records moved.
-    pub moved_groups: u64,
+    /// Records that moved. A group has one for its stock, and one in each subsystem that it has statistics in.
+    pub moved_records: u64,
     /// Idle groups that gave their records up, and removed ones on which somebody has a handle or bytes.
     pub demoted_groups: u64,
     /// The most pages worked on while a lock was held.
@@ -129,7 +132,7 @@ impl Maintained {
     fn add(&mut self, pass: &Maintained) {
         self.depopulated_bytes += pass.depopulated_bytes;
         self.moved_bytes += pass.moved_bytes;
-        self.moved_groups += pass.moved_groups;
+        self.moved_records += pass.moved_records;
         self.demoted_groups += pass.demoted_groups;
         self.pages_held_max = self.pages_held_max.max(pass.pages_held_max);
         self.grace += pass.grace;
@@ -137,15 +140,9 @@ impl Maintained {
     }
 }
 
-/// Records that nobody needs: those of free places, and of removed groups on which somebody still has a handle or bytes.
-fn reclaimable(shared: &'static Shared, tree: &Tree) -> u64 {
-    let departed = if folding_gains(shared) { tree.departed() } else { 0 };
-    (tree.kept() + departed) as u64
-}
-
-/// Whether a cold record is smaller than the record it stands for: not where its counters had one copy as well.
-fn folding_gains(shared: &'static Shared) -> bool {
-    shared.config.counters == 0 || shared.memory.admitted().nth(1).is_some()
+/// Groups whose records nobody needs: free places, and removed groups on which somebody still has a handle or bytes.
+fn reclaimable(tree: &Tree) -> u64 {
+    (tree.kept() + tree.departed()) as u64
 }
 
 /// Whether a removal should do a pass.
@@ -154,8 +151,8 @@ pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
     if !config.depopulate || !config.maintain_on_removal {
         return false;
     }
-    let kept = reclaimable(shared, tree);
-    let worth_it = kept * shared.memory.record_bytes() > config.float_bytes.max(FREED_LEAST);
+    let kept = reclaimable(tree);
+    let worth_it = kept * memory::group_bytes(shared) > config.float_bytes.max(FREED_LEAST);
     // ORDERING: Relaxed; a hint, and whoever has the turn knows better.
     worth_it && 2 * kept > u64::from(tree.online()) || shared.unreturned.load(Ordering::Relaxed)
 }
@@ -172,8 +169,8 @@ pub(crate) fn after_removal(shared: &'static Shared) {
     if not_before.is_some_and(|moment| Instant::now() < moment) {
         return;
     }
-    let (mut done, before) = (Maintained::default(), shared.memory.returned_bytes());
-    let kept = reclaimable(shared, &shared.tree.lock()) * shared.memory.record_bytes();
+    let (mut done, before) = (Maintained::default(), memory::returned_bytes(shared));
+    let kept = reclaimable(&shared.tree.lock()) * memory::group_bytes(shared);
     // What a stalled section still holds comes first: while it does, no more is put aside, and places keep their records for
     // the next groups.
     let mut in_time = settle_soon(shared, &mut done);
@@ -191,7 +188,7 @@ pub(crate) fn after_removal(shared: &'static Shared) {
     give_back(shared, Instant::now(), false, FREED_MOST, &mut done);
     // ORDERING: Relaxed; a hint for the next removal.
     shared.unreturned.store(done.more, Ordering::Relaxed);
-    done.depopulated_bytes = shared.memory.returned_bytes() - before;
+    done.depopulated_bytes = memory::returned_bytes(shared) - before;
     shared.maintained.lock().add(&done);
 }
 
@@ -202,7 +199,7 @@ pub(crate) fn after_removal(shared: &'static Shared) {
 pub(crate) fn at_the_end(shared: &'static Shared) {
     if !shared.config.maintain_on_removal
         || grace::inside()
-        || shared.memory.stats().populated_bytes <= FREED_LEAST
+        || memory::stats(shared).populated_bytes <= FREED_LEAST
     {
         return;
     }
@@ -218,7 +215,7 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
 
 /// One pass; the caller has the turn.
 pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
-    let (mut done, before) = (Maintained::default(), shared.memory.returned_bytes());
+    let (mut done, before) = (Maintained::default(), memory::returned_bytes(shared));
     if !shared.config.depopulate {
         return done;
     }
@@ -235,7 +232,7 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
     // ORDERING: Relaxed; a hint for the next removal.
     shared.unreturned.store(false, Ordering::Relaxed);
     provide(shared, cold);
-    done.depopulated_bytes = shared.memory.returned_bytes() - before;
+    done.depopulated_bytes = memory::returned_bytes(shared) - before;
     shared.maintained.lock().add(&done);
     done
 }
@@ -245,64 +242,85 @@ pub(crate) fn pass(shared: &'static Shared, what: Maintenance) -> Maintained {
 fn provide(shared: &'static Shared, cold: u64) {
     if shared.config.demote_after.is_some() {
         // Refused, they go on being exact, and the next pass asks again.
-        let _ = shared.memory.hot.provide(cold);
+        let _ = shared.memory.stocks.provide(cold);
+    }
+    let tree = shared.tree.lock();
+    shared.statistics.stores().for_each(|store| store.provide(&tree));
+}
+
+/// Work under the tree lock, held for no more than so many bytes of records at a time.
+struct Hold {
+    page: u64,
+    bytes: u64,
+}
+
+impl Hold {
+    fn begin(shared: &'static Shared) -> Hold {
+        Hold { page: shared.memory.stocks.arena().page().bytes() as u64, bytes: 0 }
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.bytes == 0 || self.bytes + bytes <= PAGES_HELD_MAX * self.page
+    }
+
+    fn end(self, done: &mut Maintained) {
+        done.pages_held_max = done.pages_held_max.max(self.bytes.div_ceil(self.page));
     }
 }
 
-/// Records that may be worked on while the lock is held once.
-fn records_a_hold(shared: &'static Shared) -> u64 {
-    let page = shared.memory.hot.arena().page().bytes() as u64;
-    (PAGES_HELD_MAX * page / shared.memory.record_bytes().max(1)).clamp(1, 4096)
+/// Runs `work` with the layout of the statistics and the tree for it alone.
+fn alone<T>(shared: &'static Shared, work: impl FnOnce(&Alone<'_>, &mut Tree) -> T) -> T {
+    let layout = shared.layout.write();
+    let done = work(&layout, &mut shared.tree.lock());
+    drop(layout);
+    settle::finish_releases(shared);
+    done
 }
 
-fn note_hold(shared: &'static Shared, records: u64, done: &mut Maintained) {
-    let page = shared.memory.hot.arena().page().bytes() as u64;
-    let pages = (records * shared.memory.record_bytes()).div_ceil(page);
-    done.pages_held_max = done.pages_held_max.max(pages);
-}
-
-/// Free places give up their records, at most so many bytes of them. What may float of that, floats in the arena.
+/// Free places give up their records, at most so many bytes of them. What may float of that, floats in the arenas.
 fn strip(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
-    let mut left = bytes_max / shared.memory.record_bytes().max(1);
+    let each = memory::group_bytes(shared);
+    let mut left = bytes_max / each;
     while left > 0 {
         let mut tree = shared.tree.lock();
-        let (most, mut records) = (records_a_hold(shared).min(left), 0);
-        while records < most {
+        let mut hold = Hold::begin(shared);
+        while left > 0 && hold.has_room(each) {
             let Some(node) = tree.strip().and_then(|id| shared.node(id)) else {
-                return note_hold(shared, records, done);
+                return hold.end(done);
             };
             residence::vacate(node);
-            records += 1;
+            hold.bytes += each;
+            left -= 1;
         }
-        left -= records;
-        note_hold(shared, records, done);
+        hold.end(done);
     }
 }
 
-/// Removed groups that are not free yet give up their records: their stocks are closed for good, and their counters go to a cold
-/// one. At most so many bytes of them.
+/// Removed groups that are not free yet give up their records: their stocks are closed for good, and their statistics wait beside
+/// the slots. At most so many bytes of them.
 fn strip_departed(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
-    if !folding_gains(shared) {
-        return;
-    }
-    let mut left = bytes_max / shared.memory.record_bytes().max(1);
+    let each = memory::group_bytes(shared);
+    let mut left = bytes_max / each;
     while left > 0 {
-        let mut tree = shared.tree.lock();
-        let (most, mut records) = (records_a_hold(shared).min(left), 0);
-        while records < most {
-            let Some(id) = tree.take_departed() else {
-                return note_hold(shared, records, done);
-            };
-            let Some(node) = shared.node(id).filter(|node| node.record.is_linked()) else { continue };
-            if residence::demote_held(node, memgroup_percpu::Wait::May).is_err() {
-                tree.put_departed(id);
-                return note_hold(shared, records, done);
+        let more = alone(shared, |alone, tree| {
+            let mut hold = Hold::begin(shared);
+            while left > 0 && hold.has_room(each) {
+                let Some(id) = tree.take_departed() else {
+                    left = 0;
+                    break;
+                };
+                let Some(node) = shared.node(id).filter(|&node| residence::is_furnished(node)) else { continue };
+                residence::demote_held(node, alone);
+                done.demoted_groups += 1;
+                hold.bytes += each;
+                left -= 1;
             }
-            done.demoted_groups += 1;
-            records += 1;
+            hold.end(done);
+            left > 0
+        });
+        if !more {
+            return;
         }
-        left -= records;
-        note_hold(shared, records, done);
     }
 }
 
@@ -315,35 +333,33 @@ fn strip_root(shared: &'static Shared) {
 }
 
 /// Groups that were idle for long enough, and removed ones that still hold bytes, give up their records. Returns how many online
-/// groups have none.
+/// groups have no stock.
 fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) -> u64 {
     let Some(after) = shared.config.demote_after else { return 0 };
-    let (mut at, mut cold) = (0, 0);
-    loop {
-        let mut tree = shared.tree.lock();
-        let (mut records, mut looked) = (0, 0);
-        while at < tree.places() && records < records_a_hold(shared) && looked < PLACES_HELD_MAX {
-            let id = GroupId(at);
-            at += 1;
-            looked += 1;
-            let Some(node) = shared.node(id) else { continue };
-            if node.record.is_linked() && tree.state(id) != State::Free {
-                // To tell whether a group is idle all its words are read: that is work on its record too.
-                records += 1;
-                // Without memory for its counters it stays as it is.
-                if is_idle(&mut tree, node, now, after)
-                    && residence::demote_held(node, memgroup_percpu::Wait::May).is_ok()
-                {
-                    done.demoted_groups += 1;
+    let each = memory::group_bytes(shared);
+    let (mut at, mut cold, mut more) = (0, 0, true);
+    while more {
+        more = alone(shared, |alone, tree| {
+            let (mut hold, end) = (Hold::begin(shared), tree.places().min(at + PLACES_HELD_MAX));
+            while at < end && hold.has_room(each) {
+                let id = GroupId(at);
+                at += 1;
+                let Some(node) = shared.node(id) else { continue };
+                if tree.state(id) != State::Free && residence::is_furnished(node) {
+                    // To tell whether a group is idle all its words are read: that is work on its records too.
+                    hold.bytes += each;
+                    if is_idle(tree, node, now, after) {
+                        residence::demote_held(node, alone);
+                        done.demoted_groups += 1;
+                    }
                 }
+                cold += u64::from(tree.state(id) == State::Online && !node.record.is_linked());
             }
-            cold += u64::from(tree.state(id) == State::Online && !node.record.is_linked());
-        }
-        note_hold(shared, records, done);
-        if at >= tree.places() {
-            return cold;
-        }
+            hold.end(done);
+            at < tree.places()
+        });
     }
+    cold
 }
 
 fn is_idle(tree: &mut Tree, node: &'static Node, now: Instant, after: Duration) -> bool {
@@ -351,7 +367,7 @@ fn is_idle(tree: &mut Tree, node: &'static Node, now: Instant, after: Duration) 
         State::Free => false,
         State::Dying { .. } => true,
         State::Online => {
-            let activity = drain::activity(node);
+            let activity = node.entries().map(moves::activity).fold(drain::activity(node), mix);
             let noted = tree.noted(node.id);
             match *noted {
                 Some(before) if before.activity == activity => {
@@ -366,24 +382,40 @@ fn is_idle(tree: &mut Tree, node: &'static Node, now: Instant, after: Duration) 
     }
 }
 
+/// Records move out of sparse chunks, of one kind after the other, at most so many bytes of all.
 fn relocate(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
-    loop {
-        let tree = shared.tree.lock();
-        let mut records = 0;
-        while records < records_a_hold(shared) {
-            if done.moved_bytes >= bytes_max {
-                done.more = true;
-                break;
+    relocate_kind(shared, bytes_max, done, |_, tree| residence::relocate_held(shared, tree));
+    for store in shared.statistics.stores() {
+        relocate_kind(shared, bytes_max, done, |alone, tree| moves::relocate(shared, store, tree, alone));
+    }
+}
+
+fn relocate_kind(
+    shared: &'static Shared,
+    bytes_max: u64,
+    done: &mut Maintained,
+    mut relocate_one: impl FnMut(&Alone<'_>, &Tree) -> Option<u64>,
+) {
+    let mut more = true;
+    while more {
+        more = alone(shared, |alone, tree| {
+            let (mut hold, mut each) = (Hold::begin(shared), 0);
+            while hold.has_room(each) {
+                if done.moved_bytes >= bytes_max {
+                    done.more = true;
+                    break;
+                }
+                let Some(bytes) = relocate_one(alone, tree) else { break };
+                done.moved_bytes += bytes;
+                done.moved_records += u64::from(bytes > 0);
+                each = each.max(bytes);
+                // What is given up instead is work too.
+                hold.bytes += each.max(64);
             }
-            let Some(bytes) = residence::relocate_held(shared, &tree) else { break };
-            done.moved_bytes += bytes;
-            done.moved_groups += u64::from(bytes > 0);
-            records += 1;
-        }
-        note_hold(shared, records, done);
-        if records < records_a_hold(shared) {
-            return;
-        }
+            let full = !hold.has_room(each);
+            hold.end(done);
+            full
+        });
     }
 }
 
@@ -404,21 +436,22 @@ fn settle_soon(shared: &'static Shared, done: &mut Maintained) -> bool {
 }
 
 fn settle_by(shared: &'static Shared, done: &mut Maintained, wait: impl FnOnce()) {
-    let memory = &shared.memory;
-    if memory.hot.limbo_records() + memory.cold.limbo_records() == 0 {
+    if memory::all(shared).all(|records| records.limbo_records() == 0) {
         return;
     }
     let began = Instant::now();
     wait();
     done.grace += began.elapsed();
-    memory.hot.reclaim(|old, tag| residence::last_look(shared, old, tag));
-    memory.cold.reclaim(|_, _| ());
+    shared.memory.stocks.reclaim(|old, tag| residence::last_look(shared, old, tag));
+    for store in shared.statistics.stores() {
+        store.records.reclaim(|_, _| ());
+    }
 }
 
 /// Pages without live records go back to the system, at most so many bytes of them.
 fn give_back(shared: &'static Shared, now: Instant, all: bool, bytes_max: u64, done: &mut Maintained) {
     let mut given_back = 0;
-    for records in [&shared.memory.hot, &shared.memory.cold] {
+    for records in memory::all(shared) {
         loop {
             if given_back >= bytes_max {
                 done.more = true;
@@ -464,7 +497,7 @@ mod tests {
         let (stay, go): (Vec<_>, Vec<_>) = (0..).zip(groups).partition(|(number, _)| number % 10 == 0);
         go.into_iter().for_each(|(_, group)| group.remove().unwrap());
         let removals = hierarchy.maintained();
-        assert!(removals.moved_bytes > 0 && removals.moved_groups > 0, "{removals:?}");
+        assert!(removals.moved_bytes > 0 && removals.moved_records > 0, "{removals:?}");
         let pass = hierarchy.maintain(Maintenance::new().all());
         let all = hierarchy.maintained();
         assert!(pass.pages_held_max > 0, "{pass:?}");

@@ -1,80 +1,69 @@
 //! Memory: where the per-CPU words of one hierarchy's groups are.
 //!
-//! A group's stock word and its counters are one record with a copy on each slot, from one arena. A group that was idle for
-//! long has its counters in a record of one copy instead, from another. Slots whose threads never charged anything here have no
-//! copies in fact: they are *admitted* with the first charge or count that a thread makes on them.
+//! A group's stock word is a record of its own with a copy on each slot, and so are its statistics in each subsystem (`rstat`), each
+//! kind in an arena of its own: so the words that charges go to lie close together, and a subsystem that nobody uses takes
+//! nothing. Slots whose threads never charged anything here have no copies in fact: they are *admitted* with the first charge that
+//! a thread makes on them, or the first addition.
 //!
 //! - I1. A slot is admitted under the tree lock, so that whoever closes stocks closes those of all slots there are.
 
 use core::ops::Range;
 
-use memgroup_percpu::{ArenaConfig, ArenaError, ArenaStats, Records};
+use memgroup_percpu::{ArenaError, ArenaStats, Records};
 
 use crate::config::Config;
-use crate::counts;
+use crate::shared::Shared;
 
-/// The arenas of one hierarchy.
+/// The stock words of one hierarchy.
 pub(crate) struct Memory {
-    /// Records with a copy on each slot: the stock word, then the counters.
-    pub(crate) hot: Records,
-    /// Records with a single copy: the counters of idle groups.
-    pub(crate) cold: Records,
+    pub(crate) stocks: Records,
 }
 
 impl Memory {
     pub(crate) fn new(config: &Config) -> Result<Memory, ArenaError> {
-        let arena = |slots| {
-            ArenaConfig::new(slots).page(config.page_size).float_bytes(config.float_bytes).decay(config.decay)
-        };
-        let counters = config.counters as usize;
-        let hot = Records::new(arena(config.source.slots()), counts::FIRST + counters)?;
-        let cold = Records::new(arena(1), counts::FIRST + counters)?;
-        cold.admit(0, |_| ());
-        Ok(Memory { hot, cold })
+        Ok(Memory { stocks: Records::new(config.arena(config.source.slots()), 1)? })
     }
 
     /// The slots that have copies, in their order.
     pub(crate) fn admitted(&self) -> impl Iterator<Item = usize> + '_ {
-        self.hot.admitted()
+        self.stocks.admitted()
     }
 
     pub(crate) fn is_admitted(&self, slot: usize) -> bool {
-        self.hot.is_admitted(slot)
+        self.stocks.is_admitted(slot)
     }
+}
 
-    /// Bytes of one group's record over all slots that have copies.
-    pub(crate) fn record_bytes(&self) -> u64 {
-        (self.hot.record_bytes() * self.hot.admitted().count()) as u64
-    }
+/// All records of a hierarchy: those of the stock words, then of each subsystem.
+pub(crate) fn all(shared: &'static Shared) -> impl Iterator<Item = &'static Records> {
+    std::iter::once(&shared.memory.stocks).chain(shared.statistics.stores().map(|store| &store.records))
+}
 
-    /// As `record_bytes`; before any slot has copies, those of the first one.
-    pub(crate) fn record_bytes_least(&self) -> u64 {
-        self.record_bytes().max(self.hot.record_bytes() as u64)
-    }
+/// Bytes of one group's records over all slots that have copies, at least those of one slot.
+pub(crate) fn group_bytes(shared: &'static Shared) -> u64 {
+    all(shared).map(|records| (records.record_bytes() * records.admitted().count().max(1)) as u64).sum()
+}
 
-    /// Bytes that went back to the system so far.
-    pub(crate) fn returned_bytes(&self) -> u64 {
-        self.hot.arena().returned_bytes_total() + self.cold.arena().returned_bytes_total()
-    }
+/// Bytes that went back to the system so far.
+pub(crate) fn returned_bytes(shared: &'static Shared) -> u64 {
+    all(shared).map(|records| records.arena().returned_bytes_total()).sum()
+}
 
-    pub(crate) fn stats(&self) -> PerCpuStats {
-        let (hot, cold) = (self.hot.arena().stats(), self.cold.arena().stats());
-        let sum = |of: fn(&ArenaStats) -> u64| of(&hot) + of(&cold);
-        PerCpuStats {
-            populated_bytes: sum(|arena| arena.populated_bytes),
-            live_bytes: sum(|arena| arena.live_bytes),
-            limbo_bytes: self.hot.limbo_bytes() + self.cold.limbo_bytes(),
-            reserved_bytes: sum(|arena| arena.reserved_bytes),
-            chunks: hot.chunks + cold.chunks,
-            slots: hot.admitted_slots,
-            page_bytes: self.hot.arena().page().bytes() as u64,
-        }
-    }
+pub(crate) fn ranges(shared: &'static Shared) -> Vec<Range<usize>> {
+    all(shared).flat_map(|records| records.arena().ranges()).collect()
+}
 
-    pub(crate) fn ranges(&self) -> Vec<Range<usize>> {
-        let mut ranges = self.hot.arena().ranges();
-        ranges.extend(self.cold.arena().ranges());
-        ranges
+pub(crate) fn stats(shared: &'static Shared) -> PerCpuStats {
+    let arenas: Vec<ArenaStats> = all(shared).map(|records| records.arena().stats()).collect();
+    let sum = |of: fn(&ArenaStats) -> u64| arenas.iter().map(of).sum();
+    PerCpuStats {
+        populated_bytes: sum(|arena| arena.populated_bytes),
+        live_bytes: sum(|arena| arena.live_bytes),
+        limbo_bytes: all(shared).map(Records::limbo_bytes).sum(),
+        reserved_bytes: sum(|arena| arena.reserved_bytes),
+        chunks: arenas.iter().map(|arena| arena.chunks).sum(),
+        slots: arenas.iter().map(|arena| arena.admitted_slots).max().unwrap_or(0),
+        page_bytes: shared.memory.stocks.arena().page().bytes() as u64,
     }
 }
 

@@ -25,10 +25,26 @@ memgroup_sync::mutations! {
     MoveOpensStocks,
     /// The stocks of groups that may have none are open in a slot that is admitted.
     AdmissionOpensStocks,
-    /// Counts are copied out of the record that is left behind, and not buried there.
+    /// Statistics are copied out of the record that is left behind, and not buried there.
     FoldLeavesCountsLive,
-    /// A sum is taken without holding off moves.
-    SumIgnoresMoves,
+    /// What a mover brings to a new record is not marked.
+    MoverDoesNotMark,
+    /// An update relies on somebody else's mark without looking.
+    UpdateNeverMarks,
+    /// A hit that is not listed is not marked.
+    HitNeverMarks,
+    /// A flush takes the attempts of a stock and leaves it listed.
+    HarvestLeavesListed,
+    /// A reader is content with a flush that had begun before it came.
+    ReaderTakesAFlushThatHadBegun,
+    /// A flush does not take changes further than to the parent.
+    FlushStopsBelowTheRoot,
+    /// A release settles statistics while they are flushed.
+    ReleaseIgnoresFlush,
+    /// Who held the layout of the statistics does not look for releases that were left to it.
+    FlushLeavesReleases,
+    /// Values are written without the sequence that tells readers.
+    CopyIsNotOfOneMoment,
     /// Attempts found in a record that was left behind are counted for whoever has the place now.
     LastLookIgnoresGeneration,
 }

@@ -12,8 +12,11 @@
 //! - I1. usage > 0, or handles > 0, or online ⇒ the node is not released.
 //! - I2. `up` changes only while the node is free.
 //! - I3. In an offline group usage rises, and handles are made from nothing, only under the tree lock.
-//! - I4. `record` and `cold` are linked and unlinked under the tree lock only. Without a record a group has no stock: charges
-//!   are exact, and its counts are in `cold`.
+//! - I4. `record` is linked and unlinked under the tree lock only. Without one a group has no stock: charges are exact.
+//! - I5. `parent` and `depth` change only while the node is free, and a group's parent is released after it: who holds a node, or holds
+//!   off releases, may climb.
+
+use std::sync::OnceLock;
 
 use memgroup_percpu::{Glance, Record, SlotSource};
 use memgroup_sync::CachePadded;
@@ -24,9 +27,10 @@ use crate::counter::Counter;
 use crate::error::ChargeError;
 use crate::group::GroupId;
 use crate::overrun;
+use crate::rstat::{Entry, SUBSYSTEMS_MAX, Store};
 use crate::shared::Shared;
 use crate::stock::word::Word;
-use crate::stock::{self, Stock, StockCounts};
+use crate::stock::{self, Stock};
 
 /// No group above that is charged too.
 pub(crate) const TOP: GroupId = GroupId(u32::MAX);
@@ -37,34 +41,97 @@ pub(crate) struct Node {
     /// The largest charge that the stock deals with; 0 where there is no stock.
     stock_charge_max: u64,
     pub(crate) source: SlotSource,
-    /// The stock word and the counters of each slot.
+    /// The stock word of each slot.
     pub(crate) record: Record,
     pub(crate) shared: &'static Shared,
     pub(crate) id: GroupId,
     up: AtomicU32,
     generation: AtomicU32,
+    parent: AtomicU32,
+    depth: AtomicU32,
     pub(crate) counter: Counter,
-    pub(crate) stats: CachePadded<StockCounts>,
+    /// The group's place in each subsystem's statistics.
+    pub(crate) stats: [OnceLock<Entry>; SUBSYSTEMS_MAX],
+    references: CachePadded<References>,
+}
+
+/// What keeps a node; written by many.
+struct References {
     handles: AtomicU32,
-    /// The counters of a group that has given its units back.
-    pub(crate) cold: Record,
+    /// Groups below it that are not released.
+    children: AtomicU32,
 }
 
 impl Node {
     pub(crate) fn new(shared: &'static Shared, id: GroupId) -> Node {
         Node {
-            record: shared.memory.hot.record(),
+            record: shared.memory.stocks.record(),
             source: shared.source,
             stock_charge_max: shared.stock_cap_max / 2,
             shared,
             id,
             up: AtomicU32::new(TOP.0),
             counter: Counter::new(),
-            stats: CachePadded::new(StockCounts::new()),
-            handles: AtomicU32::new(0),
+            stats: shared.statistics.entries(id),
+            references: CachePadded::new(References {
+                handles: AtomicU32::new(0),
+                children: AtomicU32::new(0),
+            }),
             generation: AtomicU32::new(0),
-            cold: shared.memory.cold.record(),
+            parent: AtomicU32::new(TOP.0),
+            depth: AtomicU32::new(0),
         }
+    }
+
+    /// The group above, also where charges do not climb to it.
+    pub(crate) fn parent(&self) -> Option<&'static Node> {
+        // ORDERING: Relaxed; written while the node was free (I5), published as `up` is, and by the marks that a flush finds.
+        self.shared.node(GroupId(self.parent.load(Ordering::Relaxed)))
+    }
+
+    /// Levels below the root.
+    pub(crate) fn depth(&self) -> u32 {
+        // ORDERING: Relaxed, as in `parent`.
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is `top` or below it.
+    pub(crate) fn is_within(&'static self, top: &'static Node) -> bool {
+        let mut level = Some(self);
+        while let Some(node) = level.filter(|node| node.depth() > top.depth()) {
+            level = node.parent();
+        }
+        level.is_some_and(|node| std::ptr::eq(node, top))
+    }
+
+    /// Its place in the statistics of one subsystem.
+    pub(crate) fn entry(&'static self, store: &'static Store) -> &'static Entry {
+        self.stats[store.number].get().expect("a node has a place in every subsystem")
+    }
+
+    /// Its places in the statistics of all subsystems.
+    pub(crate) fn entries(&'static self) -> impl Iterator<Item = &'static Entry> {
+        self.stats.iter().filter_map(OnceLock::get)
+    }
+
+    /// Whether no group below it is left, online or not.
+    pub(crate) fn is_childless(&self) -> bool {
+        // ORDERING: Acquire; pairs with the Release in `lose_child`: what the child left to its ancestors is seen.
+        self.references.children.load(Ordering::Acquire) == 0
+    }
+
+    /// A group below it is made; the caller holds the tree lock.
+    pub(crate) fn gain_child(&self) {
+        // ORDERING: Relaxed; published with the child's handle.
+        self.references.children.fetch_add(1, Ordering::Relaxed);
+        self.pin_inner();
+    }
+
+    /// A group below it was released, and its statistics were settled; the caller holds the tree lock and looks after its release.
+    pub(crate) fn lose_child(&self) {
+        // ORDERING: Release; pairs with the Acquire in `is_childless`.
+        self.references.children.fetch_sub(1, Ordering::Release);
+        self.unpin_inner();
     }
 
     /// The next level that is charged with this one.
@@ -187,7 +254,7 @@ impl Node {
     /// Counts one more reference from inside the tree.
     pub(crate) fn pin_inner(&self) {
         // ORDERING: Relaxed; whoever pins holds the node by a handle, by bytes or by the tree lock already.
-        let before = self.handles.fetch_add(1, Ordering::Relaxed);
+        let before = self.references.handles.fetch_add(1, Ordering::Relaxed);
         assert!(before < u32::MAX / 2, "more than {} handles on one group", u32::MAX / 2);
     }
 
@@ -205,12 +272,12 @@ impl Node {
     /// Gives a reference back; whether it was the last. The caller looks after the release.
     pub(crate) fn unpin_inner(&self) -> bool {
         // ORDERING: AcqRel; Release: what was done through the handle precedes the release that sees zero.
-        self.handles.fetch_sub(1, Ordering::AcqRel) == 1
+        self.references.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     pub(crate) fn is_pinned(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release in `unpin`.
-        self.handles.load(Ordering::Acquire) != 0
+        self.references.handles.load(Ordering::Acquire) != 0
     }
 
     pub(crate) fn generation(&self) -> u32 {
@@ -219,14 +286,19 @@ impl Node {
     }
 
     /// The node becomes a new group; the caller holds the tree lock and the node is free.
-    pub(crate) fn adopt(&'static self, up: GroupId) {
-        // ORDERING: Relaxed, both; published by the tree lock.
+    pub(crate) fn adopt(&'static self, up: GroupId, parent: GroupId, depth: u32) {
+        // ORDERING: Relaxed, all; published by the tree lock.
         self.up.store(up.0, Ordering::Relaxed);
+        self.parent.store(parent.0, Ordering::Relaxed);
+        self.depth.store(depth, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Relaxed);
-        crate::counts::forget(self);
         stock::drain::forget_attempts(self);
-        self.stats.reset();
         self.counter.reset();
         overrun::open_or_close(self);
     }
+}
+
+/// One more number of those that tell whether a group changed.
+pub(crate) fn mix(sum: u64, number: u64) -> u64 {
+    sum.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number
 }

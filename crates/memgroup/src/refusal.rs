@@ -40,7 +40,7 @@ use crate::counter::Verdict;
 use crate::error::ChargeError;
 use crate::node::Node;
 use crate::stock::closure::Closure;
-use crate::stock::drain;
+use crate::stock::{count, drain};
 
 /// Makes the charge after all, or refuses it for good.
 #[cold]
@@ -88,5 +88,6 @@ fn decide_without_stock(
 
 fn refuse(refused: Refused, bytes: u64) -> Result<(), ChargeError> {
     refused.node.counter.count_refusal();
+    count::refusal(refused.node);
     Err(ChargeError::of(refused.node, refused.seen, bytes))
 }

@@ -10,11 +10,14 @@
 
 use core::marker::PhantomData;
 use std::cell::Cell;
+use std::time::Instant;
 
 use crate::charge::Charge;
 use crate::error::ChargeError;
 use crate::group::{Group, GroupId};
 use crate::node::Node;
+use crate::rstat::builtin::{CPU, cpu};
+use crate::rstat::update;
 
 /// What is in force on a thread.
 #[derive(Clone, Copy)]
@@ -25,8 +28,32 @@ struct Current {
     depth: u32,
 }
 
+impl Current {
+    const NOBODY: Current = Current { node: None, generation: 0, depth: 0 };
+
+    fn node(&self) -> Option<&'static Node> {
+        self.node.filter(|node| node.generation() == self.generation)
+    }
+
+    /// The group, if the time in its scopes is counted.
+    fn timed(&self) -> Option<&'static Node> {
+        self.node().filter(|node| node.shared.config.scope_time)
+    }
+}
+
+/// The time that has passed is that of the group in force, `current`; from now on it is another's.
+fn count_time(current: &Current, now: Instant) {
+    let since = SINCE.replace(Some(now));
+    if let (Some(node), Some(since)) = (current.timed(), since) {
+        let nanos = now.saturating_duration_since(since).as_nanos() as i64;
+        update::add(node, CPU, cpu::SCOPE_USEC, nanos);
+    }
+}
+
 std::thread_local! {
-    static CURRENT: Cell<Current> = const { Cell::new(Current { node: None, generation: 0, depth: 0 }) };
+    static CURRENT: Cell<Current> = const { Cell::new(Current::NOBODY) };
+    // Since when the group in force is, where its time is counted. By itself, because a charge looks at the other alone.
+    static SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// While it lives, its group is in force on this thread; dropping it restores what was before.
@@ -58,7 +85,11 @@ pub struct Scope<'g> {
 pub fn enter(group: &Group) -> Scope<'_> {
     let before = CURRENT.get();
     let node = group.node();
-    CURRENT.set(Current { node: Some(node), generation: node.generation(), depth: before.depth + 1 });
+    if node.shared.config.scope_time || before.timed().is_some() {
+        count_time(&before, Instant::now());
+    }
+    let (node, generation) = (Some(node), node.generation());
+    CURRENT.set(Current { node, generation, depth: before.depth + 1 });
     Scope { before, group: PhantomData }
 }
 
@@ -77,8 +108,7 @@ pub fn current_id() -> Option<GroupId> {
 /// The node of the group in force on this thread.
 #[inline]
 pub(crate) fn node() -> Option<&'static Node> {
-    let current = CURRENT.get();
-    current.node.filter(|node| node.generation() == current.generation)
+    CURRENT.get().node()
 }
 
 /// Charges `bytes` to the group in force on this thread, as [`Group::try_charge`] does; `None` if none is. Whichever
@@ -93,7 +123,14 @@ pub fn try_charge_current(bytes: u64) -> Option<Result<Charge, ChargeError>> {
 impl Drop for Scope<'_> {
     #[inline]
     fn drop(&mut self) {
-        if CURRENT.get().depth == self.before.depth + 1 {
+        let current = CURRENT.get();
+        if current.depth == self.before.depth + 1 {
+            if let Some(node) = current.timed() {
+                count_time(&current, Instant::now());
+                update::add(node, CPU, cpu::NR_SCOPES, 1);
+            } else if self.before.timed().is_some() {
+                SINCE.set(Some(Instant::now()));
+            }
             CURRENT.set(self.before);
         } else {
             out_of_order();
@@ -105,5 +142,5 @@ impl Drop for Scope<'_> {
 #[cold]
 fn out_of_order() {
     let depth = CURRENT.get().depth.saturating_sub(1);
-    CURRENT.set(Current { node: None, generation: 0, depth });
+    CURRENT.set(Current { depth, ..Current::NOBODY });
 }

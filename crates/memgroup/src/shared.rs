@@ -8,14 +8,15 @@
 //! - I1. A node's address never changes; its place in the table is its `GroupId`.
 //! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; what is still charged keeps
 //!   them dying until it is released.
-//! - E1. Lock order: the tree lock, then the pool's, then nothing. No user's code runs under it, and no I/O: who waits for it, a refused charge
+//! - E1. Lock order: the turn to flush one subsystem's statistics, then their layout, then the tree lock, then the pool's, then nothing; who
+//!   holds the tree lock takes the layout only if it is free. No user's code runs under it, and no I/O: who waits for it, a refused charge
 //!   inside somebody's allocator too, waits for bounded steps of the engine only.
 
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use memgroup_percpu::SlotSource;
-use memgroup_sync::Mutex;
+use memgroup_sync::{Mutex, RwLock};
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::config::{Config, ConfigError};
@@ -26,6 +27,8 @@ use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
 use crate::residence;
+use crate::rstat::registry::Registry;
+use crate::rstat::settle;
 use crate::stock::budget::Budget;
 use crate::stock::drain;
 use crate::tree::{ROOT, State, Tree};
@@ -52,6 +55,14 @@ pub(crate) struct Shared {
     /// What all passes did so far. Locked for an addition or a look, under no other lock but `maintaining`.
     pub(crate) maintained: Mutex<Maintained>,
     pub(crate) tree: Mutex<Tree>,
+    /// The statistics of all groups.
+    pub(crate) statistics: Registry,
+    /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
+    pub(crate) layout: RwLock<()>,
+    /// Releases were left to whoever holds the layout.
+    pub(crate) unsettled: AtomicBool,
+    /// The beginning of the hierarchy's clock.
+    began: Instant,
     chunks: Box<[OnceLock<Box<[Node]>>]>,
     places: AtomicU32,
     handles: AtomicU64,
@@ -70,6 +81,7 @@ impl Shared {
         let shared = match pooled {
             Some(shared) => {
                 *shared.maintained.lock() = Maintained::default();
+                shared.statistics.forget();
                 shared
             }
             None => memgroup_sync::keep(Box::new(Shared::new(config)?)),
@@ -90,7 +102,7 @@ impl Shared {
             shared.let_go();
             return Err(refused.into());
         }
-        shared.root().adopt(TOP);
+        shared.root().adopt(TOP, TOP, 0);
         drop(tree);
         Ok(shared)
     }
@@ -106,6 +118,10 @@ impl Shared {
             unreturned: AtomicBool::new(false),
             maintained: Mutex::new(Maintained::default()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
+            statistics: Registry::new(&config)?,
+            layout: RwLock::new(()),
+            unsettled: AtomicBool::new(false),
+            began: Instant::now(),
             chunks: (0..config.groups_max.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
             places: AtomicU32::new(0),
             handles: AtomicU64::new(0),
@@ -120,6 +136,16 @@ impl Shared {
     #[inline]
     pub(crate) fn node(&'static self, id: GroupId) -> Option<&'static Node> {
         self.chunks.get((id.0 / CHUNK) as usize)?.get()?.get((id.0 % CHUNK) as usize)
+    }
+
+    /// All nodes there are, those of free places too; the borrow of the tree is the proof of its lock.
+    pub(crate) fn nodes(&'static self, _tree: &Tree) -> impl Iterator<Item = &'static Node> {
+        self.chunks.iter().filter_map(OnceLock::get).flatten()
+    }
+
+    /// Nanoseconds on the hierarchy's clock.
+    pub(crate) fn nanos(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
     }
 
     pub(crate) fn root(&'static self) -> &'static Node {
@@ -204,10 +230,12 @@ impl Shared {
             let path = tree.path(id);
             tree.retire(id);
             tree.release(id);
-            return Err(GroupError::OutOfMemory { path, bytes: self.memory.record_bytes_least() });
+            return Err(GroupError::OutOfMemory { path, bytes: self.memory.stocks.record_bytes() as u64 });
         }
-        node.adopt(if parent == ROOT && !self.config.account_root { TOP } else { parent });
-        self.made(parent).pin_inner();
+        let up = if parent == ROOT && !self.config.account_root { TOP } else { parent };
+        node.adopt(up, parent, tree.depth(id));
+        node.entries().for_each(|entry| entry.store.expect(tree, entry));
+        self.made(parent).gain_child();
         node.pin();
         Ok(node)
     }
@@ -241,7 +269,7 @@ impl Shared {
         self.release_held(&mut self.tree.lock(), node.id);
     }
 
-    fn release_held(&'static self, tree: &mut Tree, id: GroupId) {
+    pub(crate) fn release_held(&'static self, tree: &mut Tree, id: GroupId) {
         let mut next = Some(id);
         while let Some(id) = next {
             let node = self.made(id);
@@ -250,15 +278,12 @@ impl Shared {
             let done = matches!(tree.state(id), State::Dying { .. })
                 && node.counter.usage() == 0
                 && !node.is_pinned();
-            if !done {
+            if !done || !settle::settle(tree, node) {
                 break;
-            }
-            if let Some(cold) = node.cold.unlink() {
-                self.memory.cold.retire(cold, 0);
             }
             next = tree.release(id);
             if let Some(parent) = next {
-                self.made(parent).unpin_inner();
+                self.made(parent).lose_child();
             }
         }
         if tree.retired && tree.in_use() == 0 && !cfg!(memgroup_loom) {

@@ -12,7 +12,7 @@
 //! - I2. A dying group is in no child list; its name may be used again at once.
 //! - I3. Walking a subtree allocates nothing: it may happen inside somebody's allocator.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use crate::error::GroupError;
@@ -49,6 +49,7 @@ struct Entry {
     previous_sibling: GroupId,
     children: BTreeMap<String, GroupId>,
     noted: Option<Noted>,
+    is_unsettled: bool,
 }
 
 impl Entry {
@@ -63,6 +64,7 @@ impl Entry {
             previous_sibling: TOP,
             children: BTreeMap::new(),
             noted: None,
+            is_unsettled: false,
         }
     }
 }
@@ -79,6 +81,8 @@ pub(crate) struct Tree {
     departed: Vec<GroupId>,
     groups_max: u32,
     depth_max: u32,
+    /// Dying groups whose release waits for whoever holds the layout of the statistics.
+    unsettled: VecDeque<GroupId>,
     /// No handle is left anywhere; the hierarchy waits for its last bytes.
     pub(crate) retired: bool,
 }
@@ -93,6 +97,7 @@ impl Tree {
             in_use: 1,
             dying: 0,
             departed: Vec::new(),
+            unsettled: VecDeque::with_capacity(1),
             groups_max,
             depth_max,
             retired: false,
@@ -185,12 +190,13 @@ impl Tree {
             self.entries.push(Entry::free());
             // For all places: the last uncharge of a removed group allocates nothing.
             self.free.reserve(self.entries.len());
+            self.unsettled.reserve(self.entries.len());
             GroupId(self.entries.len() as u32 - 1)
         });
         self.bare = self.bare.min(self.free.len());
         self.in_use += 1;
-        *self.entry_mut(id) =
-            Entry { state: State::Online, name: name.to_owned(), depth, parent, ..Entry::free() };
+        let entry = Entry { state: State::Online, name: name.to_owned(), depth, parent, ..Entry::free() };
+        self.replace(id, entry);
         self.link(id);
         Ok(id)
     }
@@ -273,11 +279,6 @@ impl Tree {
         None
     }
 
-    /// It still has it.
-    pub(crate) fn put_departed(&mut self, id: GroupId) {
-        self.departed.push(id);
-    }
-
     /// Dying groups that may still have records, at most.
     pub(crate) fn departed(&self) -> usize {
         self.departed.len().min(self.dying as usize)
@@ -287,13 +288,32 @@ impl Tree {
     pub(crate) fn release(&mut self, id: GroupId) -> Option<GroupId> {
         debug_assert!(matches!(self.state(id), State::Dying { .. }));
         let parent = self.parent(id);
-        *self.entry_mut(id) = Entry::free();
+        self.replace(id, Entry::free());
         self.in_use -= 1;
         self.dying -= 1;
         if id != ROOT {
             self.free.push(id);
         }
         parent
+    }
+
+    /// The release of a dying group is left to whoever holds the layout of the statistics.
+    pub(crate) fn leave_unsettled(&mut self, id: GroupId) {
+        if !std::mem::replace(&mut self.entry_mut(id).is_unsettled, true) {
+            self.unsettled.push_back(id);
+        }
+    }
+
+    /// One of those groups, some of which may be settled by now.
+    pub(crate) fn take_unsettled(&mut self) -> Option<GroupId> {
+        let id = self.unsettled.pop_front()?;
+        self.entry_mut(id).is_unsettled = false;
+        Some(id)
+    }
+
+    /// How many there are.
+    pub(crate) fn unsettled(&self) -> usize {
+        self.unsettled.len()
     }
 
     /// Free places that may have kept their records.
@@ -318,7 +338,13 @@ impl Tree {
         debug_assert!(self.in_use == 0 && self.state(ROOT) == State::Free);
         self.in_use = 1;
         self.retired = false;
-        *self.entry_mut(ROOT) = Entry { state: State::Online, ..Entry::free() };
+        self.replace(ROOT, Entry { state: State::Online, ..Entry::free() });
+    }
+
+    /// The place has another group, or none; whether it is in the list of the unsettled stays.
+    fn replace(&mut self, id: GroupId, entry: Entry) {
+        let is_unsettled = self.entry(id).is_unsettled;
+        *self.entry_mut(id) = Entry { is_unsettled, ..entry };
     }
 
     pub(crate) fn children(&self, id: GroupId) -> impl Iterator<Item = GroupId> + '_ {

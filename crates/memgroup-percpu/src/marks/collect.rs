@@ -85,8 +85,23 @@ impl Marks {
     pub fn collect(
         &self,
         scratch: &mut Scratch,
+        wanted: impl FnMut(u32) -> bool,
+        each: impl FnMut(u32, Rows<'_>),
+    ) {
+        self.collect_then(scratch, wanted, each, || ());
+    }
+
+    /// [`collect`](Self::collect), with `finish` as the collection's last part: until it is done, nothing looks
+    /// [clean](Self::is_clean) or [settled](super::Mark::is_settled).
+    ///
+    /// # Panics
+    /// As [`collect`](Self::collect).
+    pub fn collect_then(
+        &self,
+        scratch: &mut Scratch,
         mut wanted: impl FnMut(u32) -> bool,
         mut each: impl FnMut(u32, Rows<'_>),
+        finish: impl FnOnce(),
     ) {
         let mut collection = Collection::begin(self, scratch);
         let classes = collection.take_rows();
@@ -97,6 +112,7 @@ impl Marks {
                 collection.take_chunk(index, leaves, &mut wanted, &mut each);
             }
         }
+        finish();
     }
 
     /// The same for one number alone; whether it was marked in any row, and `each` was called. It looks at nothing but this number in
@@ -105,6 +121,20 @@ impl Marks {
     /// # Panics
     /// As [`collect`](Self::collect), and if the number was not provided.
     pub fn collect_one(&self, scratch: &mut Scratch, number: u32, each: impl FnOnce(Rows<'_>)) -> bool {
+        self.collect_one_then(scratch, number, each, || ())
+    }
+
+    /// [`collect_one`](Self::collect_one), with a last part as [`collect_then`](Self::collect_then) has it.
+    ///
+    /// # Panics
+    /// As [`collect_one`](Self::collect_one).
+    pub fn collect_one_then(
+        &self,
+        scratch: &mut Scratch,
+        number: u32,
+        each: impl FnOnce(Rows<'_>),
+        finish: impl FnOnce(),
+    ) -> bool {
         let leaves = self.leaves(number);
         let mut collection = Collection::begin(self, scratch);
         collection.at = Some(At { leaves, number, undelivered: 0 });
@@ -118,6 +148,7 @@ impl Marks {
             });
         }
         collection.at = None;
+        finish();
         found
     }
 

@@ -14,7 +14,7 @@ use memgroup_percpu::{OutOfMemory, PerCpu};
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::interleave;
 
-use super::Stock;
+use super::{Stock, count};
 use crate::chain;
 use crate::group::GroupId;
 use crate::node::Node;
@@ -91,22 +91,22 @@ pub(super) fn visit(node: &'static Node, slot: usize) -> u64 {
     if word.cap() == 0 || word.is_pending() || word.is_closed() {
         return 0;
     }
-    let spared = word.attempts() > 0;
-    let next = if spared { word.harvested() } else { word.retired().with_pending() };
+    let spared = word.is_used();
+    let next = if spared { word.rested() } else { word.retired() };
     // One attempt: a word that moves is not idle.
-    if stock.change(word, next).is_err() {
+    if stock.change(word, next.with_pending()).is_err() {
         return 0;
     }
-    node.stats.harvest(word.attempts());
+    // The node cannot be released under us: PENDING holds off removal's last look.
+    let pending = super::Pending::begun(&stock);
+    count::charges(node, word.attempts());
     interleave::point();
     if spared {
         return 0;
     }
-    // The node cannot be released under us: PENDING holds off removal's last look, and the bytes are still charged.
-    let pending = super::Pending::begun(&stock);
+    count::drain(node, word.prepaid());
     chain::uncharge_held(node, word.prepaid());
     drop(pending);
-    node.stats.count_drain(word.prepaid());
     node.shared.budget.give_back(slot, word.cap());
     word.cap()
 }

@@ -8,7 +8,7 @@
 use memgroup_sync::interleave;
 
 use super::word::Word;
-use super::{Pending, Stock, budget, next_cap, refill};
+use super::{Pending, Stock, budget, count, listed, next_cap, refill};
 use crate::chain::{self, Until};
 use crate::error::ChargeError;
 use crate::mutation::{self, Mutation};
@@ -32,6 +32,9 @@ pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word) -> Result<(), C
     if found.is_full() {
         harvest(&stock);
     }
+    if !found.is_listed() {
+        listed::list(&stock);
+    }
     if found.covers(bytes) {
         return Ok(());
     }
@@ -54,7 +57,7 @@ pub(crate) fn charge_untried(node: &'static Node, slot: usize, bytes: u64) -> Re
     if node.stocks(bytes) && residence::make_word(node, slot) {
         return node.charge_at(slot, bytes);
     }
-    node.stats.harvest(1);
+    count::charges(node, 1);
     charge_unserved(node, slot, bytes)
 }
 
@@ -63,12 +66,12 @@ fn charge_unserved(node: &'static Node, slot: usize, bytes: u64) -> Result<(), C
     match buy_batch(node, slot, bytes) {
         Purchase::Served => Ok(()),
         Purchase::Bought => {
-            node.stats.count_miss();
-            node.stats.count_refill();
+            count::miss(node);
+            count::refill(node);
             Ok(())
         }
         Purchase::Declined => {
-            node.stats.count_miss();
+            count::miss(node);
             charge_exact(node, Until::Top, bytes)
         }
     }
@@ -84,7 +87,7 @@ pub(crate) fn consume_prepaid(node: &'static Node, bytes: u64) -> bool {
     let spent = node.stocks(bytes)
         && Stock::enter(node, node.source.current()).is_some_and(|stock| stock.spend(bytes));
     if spent {
-        node.stats.harvest(1);
+        count::charges(node, 1);
     }
     spent
 }
@@ -104,7 +107,7 @@ fn harvest(stock: &Stock) {
     let mut word = stock.look();
     while word.is_full() {
         match stock.change(word, word.harvested()) {
-            Ok(()) => return stock.node.stats.harvest(word.attempts()),
+            Ok(()) => return count::charges(stock.node, word.attempts()),
             Err(newer) => word = newer,
         }
     }
@@ -152,7 +155,7 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
         let surplus = (cap / 2).min(share);
         let next = word.harvested().capped(cap).with_pending();
         if surplus >= bytes && stock.change(word, next).is_ok() {
-            node.stats.harvest(word.attempts());
+            count::charges(node, word.attempts());
             return charge_batch(&stock, bytes, surplus);
         }
         shared.budget.give_back(slot, cap - word.cap());

@@ -14,11 +14,11 @@ use memgroup_sync::grace::{self, Section};
 use memgroup_sync::interleave;
 use memgroup_sync::spin::Wait;
 
-use super::WORD;
+use super::{WORD, count};
 use super::word::{self, Word};
 use crate::chain;
 use crate::mutation::{self, Mutation};
-use crate::node::Node;
+use crate::node::{Node, mix};
 use crate::tree::Tree;
 
 /// How many slots ahead a word is asked for. Words that other CPUs wrote last come one after the other otherwise: 128 of them
@@ -163,32 +163,27 @@ fn replace(cell: &AtomicU64, word: Word, next: Word) -> Result<(), Word> {
 fn credit(node: &'static Node, taken: &Taken) -> u64 {
     interleave::point();
     chain::uncharge_held(node, taken.bytes);
-    node.stats.harvest(taken.attempts);
-    node.stats.count_drain(taken.bytes);
+    count::charges(node, taken.attempts);
+    count::drain(node, taken.bytes);
     taken.bytes
 }
 
-/// Prepaid bytes and unharvested attempts of one group's words; plain loads.
-pub(crate) fn peek(node: &'static Node) -> (u64, u64) {
-    let mut sums = (0, 0);
+/// Prepaid bytes of one group; plain loads.
+pub(crate) fn prepaid(node: &'static Node) -> u64 {
+    let mut sum = 0;
     let section = grace::enter();
     for slot in node.shared.memory.admitted() {
         let Some(cell) = node.record.word(&section, slot, WORD) else { break };
         // ORDERING: Relaxed; a report.
-        let word = Word(cell.load(Ordering::Relaxed));
-        sums.0 += word.prepaid();
-        sums.1 += word.attempts();
+        sum += Word(cell.load(Ordering::Relaxed)).prepaid();
     }
-    sums
+    sum
 }
 
-/// A number that changes whenever the group is charged, uncharged or counted for; plain loads.
+/// A number that changes with every charge and uncharge that the stocks served, and with no flush; plain loads.
 pub(crate) fn activity(node: &'static Node) -> u64 {
-    let (hot, section) = (&node.shared.memory.hot, grace::enter());
-    let words = hot.admitted().flat_map(|slot| (0..hot.words()).map(move |index| (slot, index)));
-    words.filter_map(|(slot, index)| node.record.word(&section, slot, index)).fold(
-        node.stats.activity(),
-        // ORDERING: Relaxed; a look from time to time.
-        |sum, word| sum.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word.load(Ordering::Relaxed),
-    )
+    let section = grace::enter();
+    let cells = node.shared.memory.admitted().filter_map(|slot| node.record.word(&section, slot, WORD));
+    // ORDERING: Relaxed; a look from time to time.
+    cells.fold(0, |sum, cell| mix(sum, Word(cell.load(Ordering::Relaxed)).stable()))
 }

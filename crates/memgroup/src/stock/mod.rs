@@ -4,6 +4,7 @@ pub(crate) mod budget;
 pub(crate) mod closure;
 pub(crate) mod consume;
 pub(crate) mod drain;
+pub(crate) mod listed;
 pub(crate) mod refill;
 mod stats;
 pub(crate) mod word;
@@ -17,7 +18,7 @@ use memgroup_percpu::{Access, Glance};
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::interleave;
 
-pub(crate) use self::stats::StockCounts;
+pub(crate) use self::stats::count;
 pub use self::stats::StockStats;
 
 use self::word::Word;

@@ -7,7 +7,7 @@
 
 use memgroup_sync::interleave;
 
-use super::{Pending, Stock, budget, next_cap, withdraw_closed};
+use super::{Pending, Stock, budget, count, next_cap, withdraw_closed};
 use crate::chain;
 use crate::node::Node;
 use crate::residence;
@@ -66,19 +66,20 @@ pub(super) fn trim(stock: &Stock, bytes: u64) -> u64 {
         } else {
             held - word.cap() / 2
         };
-        let next = if grown { word.capped(wanted) } else { word.less(overflow) }.harvested();
+        let next = if grown { word.capped(wanted) } else { word.less(overflow) };
         let pending = !grown && !word.is_pending();
-        let next = if pending { next.with_pending() } else { next };
+        let next = if pending { next.harvested().with_pending() } else { next };
         if stock.change(word, next).is_err() {
             if grown {
                 shared.budget.give_back(slot, growth);
             }
             continue;
         }
-        node.stats.harvest(word.attempts());
         if pending {
+            // Only here are the attempts counted: PENDING holds off removal, and with it the release of the node.
             let _pending = Pending::begun(stock);
-            node.stats.count_return();
+            count::charges(node, word.attempts());
+            count::one_return(node);
             interleave::point();
             chain::uncharge_held(node, overflow);
             return 0;

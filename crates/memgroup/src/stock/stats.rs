@@ -1,11 +1,11 @@
 //! What the stocks of one group did, for its hit rate.
 
-use memgroup_sync::atomic::{AtomicU64, Ordering};
+use crate::rstat::builtin::memory;
 
 /// Figures of one group's stocks over all slots, since the group was created.
 ///
-/// Every charge of at least one byte is a hit or a miss (in a hierarchy without stock nothing is counted); the figures are exact when nobody charges and at most a
-/// moment old otherwise. Uncharges are not counted one by one (that would cost a second atomic operation each);
+/// Every charge of at least one byte is a hit or a miss (in a hierarchy without stock nothing is counted). The figures are those of the
+/// subsystem `memory` ([`Hierarchy::memory`](crate::Hierarchy::memory)), of the group alone. Uncharges are not counted one by one (that would cost a second atomic operation each);
 /// `returns` counts those that overflowed the stock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StockStats {
@@ -38,95 +38,61 @@ impl StockStats {
     }
 }
 
-/// The live counts behind [`StockStats`]. All Relaxed: they order nothing and are read for reports.
-pub(crate) struct StockCounts {
-    harvested_attempts: AtomicU64,
-    misses: AtomicU64,
-    refills: AtomicU64,
-    returns: AtomicU64,
-    drains: AtomicU64,
-    drained_bytes: AtomicU64,
-}
-
-fn bump(count: &AtomicU64, by: u64) {
-    // ORDERING: Relaxed; a count for reports.
-    count.fetch_add(by, Ordering::Relaxed);
-}
-
-fn read(count: &AtomicU64) -> u64 {
-    // ORDERING: Relaxed; a count for reports.
-    count.load(Ordering::Relaxed)
-}
-
-impl StockCounts {
-    pub(crate) fn new() -> StockCounts {
-        StockCounts {
-            harvested_attempts: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-            refills: AtomicU64::new(0),
-            returns: AtomicU64::new(0),
-            drains: AtomicU64::new(0),
-            drained_bytes: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn harvest(&self, attempts: u64) {
-        if attempts > 0 {
-            bump(&self.harvested_attempts, attempts);
-        }
-    }
-
-    pub(crate) fn count_miss(&self) {
-        bump(&self.misses, 1);
-    }
-
-    pub(crate) fn count_refill(&self) {
-        bump(&self.refills, 1);
-    }
-
-    pub(crate) fn count_return(&self) {
-        bump(&self.returns, 1);
-    }
-
-    pub(crate) fn count_drain(&self, bytes: u64) {
-        if bytes > 0 {
-            bump(&self.drains, 1);
-            bump(&self.drained_bytes, bytes);
-        }
-    }
-
-    /// Changes with every charge and uncharge that was not the stock's alone.
-    pub(crate) fn activity(&self) -> u64 {
-        read(&self.harvested_attempts).wrapping_add(read(&self.misses)).wrapping_add(read(&self.returns))
-    }
-
-    pub(crate) fn reset(&self) {
-        for count in [
-            &self.harvested_attempts,
-            &self.misses,
-            &self.refills,
-            &self.returns,
-            &self.drains,
-            &self.drained_bytes,
-        ] {
-            // ORDERING: Relaxed; the group has no handle yet.
-            count.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// The figures, with what the words themselves hold added.
-    pub(crate) fn read(&self, attempts_in_words: u64, prepaid_bytes: u64) -> StockStats {
-        let misses = read(&self.misses);
-        let attempts = read(&self.harvested_attempts) + attempts_in_words;
+impl StockStats {
+    /// The figures in values of the subsystem `memory`.
+    pub(crate) fn of(values: &[i64; memory::STOCK_DRAINED + 1], prepaid_bytes: u64) -> StockStats {
+        let [charges, misses] = [memory::CHARGES, memory::STOCK_MISSES].map(|stat| values[stat] as u64);
         StockStats {
-            // A miss counted after its attempt was looked at would make it negative for a moment.
-            hits: attempts.saturating_sub(misses),
+            // A thread that changed its slot between the two may have them come in either order.
+            hits: charges.saturating_sub(misses),
             misses,
-            refills: read(&self.refills),
-            returns: read(&self.returns),
-            drains: read(&self.drains),
-            drained_bytes: read(&self.drained_bytes),
+            refills: values[memory::STOCK_REFILLS] as u64,
+            returns: values[memory::STOCK_RETURNS] as u64,
+            drains: values[memory::STOCK_DRAINS] as u64,
+            drained_bytes: values[memory::STOCK_DRAINED] as u64,
             prepaid_bytes,
         }
+    }
+}
+
+/// Counting what stocks do. The caller holds the node: by a handle, by charged bytes, by PENDING or by the tree lock.
+pub(crate) mod count {
+    use crate::node::Node;
+    use crate::rstat::builtin::{MEMORY, memory};
+    use crate::rstat::update;
+
+    fn add(node: &'static Node, stat: usize, delta: u64) {
+        if delta > 0 {
+            update::add(node, MEMORY, stat, delta as i64);
+        }
+    }
+
+    pub(crate) fn charges(node: &'static Node, attempts: u64) {
+        add(node, memory::CHARGES, attempts);
+    }
+
+    pub(crate) fn miss(node: &'static Node) {
+        add(node, memory::STOCK_MISSES, 1);
+    }
+
+    pub(crate) fn refill(node: &'static Node) {
+        add(node, memory::STOCK_REFILLS, 1);
+    }
+
+    pub(crate) fn one_return(node: &'static Node) {
+        add(node, memory::STOCK_RETURNS, 1);
+    }
+
+    pub(crate) fn drain(node: &'static Node, bytes: u64) {
+        add(node, memory::STOCK_DRAINS, u64::from(bytes > 0));
+        add(node, memory::STOCK_DRAINED, bytes);
+    }
+
+    pub(crate) fn refusal(node: &'static Node) {
+        add(node, memory::REFUSALS, 1);
+    }
+
+    pub(crate) fn forced(node: &'static Node) {
+        add(node, memory::FORCED, 1);
     }
 }

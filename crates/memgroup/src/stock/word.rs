@@ -1,8 +1,8 @@
 //! The stock word: what one group has prepaid in one slot, and the state of that stock.
 //!
 //! ```text
-//!   63 ............ 27   26 .. 21   20      19       18    17 ..... 0
-//!   bytes, signed        cap        CLOSED  PENDING  FULL  attempts
+//!   63 ............ 27   26 .. 21   20      19       18      17    16    15 ..... 0
+//!   bytes, signed        cap        CLOSED  PENDING  LISTED  USED  FULL  attempts
 //! ```
 //!
 //! - bytes: charged to the counters already, spent by `consume`, put back by `refill`. Both are one `fetch_add` that looks
@@ -12,6 +12,8 @@
 //! - cap: the power of two up to which bytes may stay; that much is reserved in the slot's budget. 0: nothing reserved.
 //! - CLOSED: no stock for now (a refuser is deciding) or for ever (the group is offline).
 //! - PENDING: one thread is between this word and the counters, with bytes that are in neither. One at a time.
+//! - LISTED: the next flush of the statistics comes by for the attempts (`listed`). A consume that finds it missing sees to that.
+//! - USED: a flush has taken attempts since the budget's clock last came by, which goes by attempts.
 //! - attempts: consumes tried here since they were last harvested. Counting them in the addition that a hit makes
 //!   anyway is why the hit rate costs nothing; a hit is an attempt that was not a miss.
 //! - FULL: half of the attempts' range is used; the next consume harvests them, the other half is left for those
@@ -21,8 +23,10 @@
 //! against 2.4 ns on a Zen 4. Words change only through the two additions and the transitions below.
 
 const ATTEMPT: u64 = 1;
-const FULL: u64 = 1 << 18;
-const ATTEMPTS: u64 = (1 << 19) - 1;
+const FULL: u64 = 1 << 16;
+const ATTEMPTS: u64 = (1 << 17) - 1;
+const USED: u64 = 1 << 17;
+const LISTED: u64 = 1 << 18;
 const PENDING: u64 = 1 << 19;
 const CLOSED: u64 = 1 << 20;
 const CAP_SHIFT: u32 = 21;
@@ -92,12 +96,42 @@ impl Word {
     #[inline]
     pub(crate) fn serves(self, bytes: u64) -> bool {
         // As `bytes() >= bytes`, without shifting them down: what lies below them only adds.
-        self.0 as i64 >= (bytes << BYTES_SHIFT) as i64 && self.0 & (CLOSED | FULL) == 0
+        self.0 as i64 >= (bytes << BYTES_SHIFT) as i64 && self.0 & (CLOSED | LISTED | FULL) == LISTED
     }
 
     /// Whether the attempts are to be harvested.
     pub(crate) fn is_full(self) -> bool {
         self.0 & FULL != 0
+    }
+
+    pub(crate) fn is_listed(self) -> bool {
+        self.0 & LISTED != 0
+    }
+
+    /// A flush will come by for the attempts.
+    pub(crate) fn listed(self) -> Word {
+        Word(self.0 | LISTED)
+    }
+
+    /// A flush takes the attempts: the next consume is to see to it that one comes by again.
+    pub(crate) fn flushed(self) -> Word {
+        let used = if self.attempts() > 0 { USED } else { 0 };
+        Word(self.harvested().0 & !LISTED | used)
+    }
+
+    /// Whether consumes were tried since `rested`.
+    pub(crate) fn is_used(self) -> bool {
+        self.attempts() > 0 || self.0 & USED != 0
+    }
+
+    /// The budget's clock came by.
+    pub(crate) fn rested(self) -> Word {
+        Word(self.harvested().0 & !USED)
+    }
+
+    /// The same for two words that differ only in what flushes and listings change.
+    pub(crate) fn stable(self) -> u64 {
+        self.0 & !(ATTEMPTS | LISTED | USED)
     }
 
     /// Whether a consume that found this word has its bytes; the attempts may have to be harvested.

@@ -1,0 +1,230 @@
+//! Side: what was flushed of one subsystem of one group, and what waits beside the slots.
+//!
+//! ```text
+//!   base[n]      additions that found no record: as one more slot, shared by all threads
+//!   local[n]     flushed: the group's own
+//!   total[n]     flushed: with all that is and was below it
+//!   pending[n]   a flush's own: on the way to the parent
+//! ```
+//!
+//! - I1. `local`, `total` and `pending` are written by one thread at a time: a flush of the subsystem, which holds its turn, or a
+//!   release, which has the layout of the statistics for itself.
+//! - I2. Outside of a flush `pending` is zero, and `total` is `local` plus the totals of the children and of those that were.
+//! - E1. write → copy: a sequence lock. Who copies sees the values of one section or none of it. Loom:
+//!   `a_copy_is_of_one_moment`.
+
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use memgroup_sync::spin::Wait;
+
+use crate::mutation::{self, Mutation};
+
+/// In no list.
+const UNLISTED: u32 = u32::MAX;
+/// What the last of a list points to.
+pub(super) const END: u32 = u32::MAX - 1;
+
+/// Which values of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// The group's own.
+    Local,
+    /// The group's and those of all groups below it, removed ones included.
+    Subtree,
+}
+
+pub(crate) struct Side {
+    /// Odd while values are written.
+    sequence: AtomicU64,
+    /// The next of its depth in a flush's list; the flush's own.
+    next: AtomicU32,
+    /// When the last flush of the subtree from here began, in nanoseconds of the hierarchy's clock, plus one; 0: never.
+    flushed_at: AtomicU64,
+    stats: usize,
+    values: Box<[AtomicU64]>,
+    /// A bit for each statistic that is not zero in `pending`; the flush's own.
+    late: Box<[AtomicU64]>,
+}
+
+impl Side {
+    pub(super) fn new(stats: usize) -> Side {
+        Side {
+            sequence: AtomicU64::new(0),
+            next: AtomicU32::new(UNLISTED),
+            flushed_at: AtomicU64::new(0),
+            stats,
+            values: (0..4 * stats).map(|_| AtomicU64::new(0)).collect(),
+            late: (0..stats.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn row(&self, number: usize) -> &[AtomicU64] {
+        &self.values[number * self.stats..][..self.stats]
+    }
+
+    /// Additions that found no record.
+    pub(super) fn base(&self) -> &[AtomicU64] {
+        self.row(0)
+    }
+
+    fn flushed(&self, reach: Reach) -> &[AtomicU64] {
+        self.row(match reach {
+            Reach::Local => 1,
+            Reach::Subtree => 2,
+        })
+    }
+
+    pub(super) fn pending(&self) -> &[AtomicU64] {
+        self.row(3)
+    }
+
+    /// Changes flushed values: all that `change` does is seen at once.
+    fn write(&self, change: impl FnOnce()) {
+        // ORDERING: Relaxed; there is one writer (I1).
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        if mutation::active(Mutation::CopyIsNotOfOneMoment) {
+            return change();
+        }
+        // ORDERING: Relaxed, and the fence: who reads a value that is stored below sees the odd number (E1).
+        self.sequence.store(sequence + 1, Ordering::Relaxed);
+        // ORDERING: Release; pairs with the Acquire fence in `copy`.
+        fence(Ordering::Release);
+        change();
+        // ORDERING: Release; pairs with the Acquire in `copy`: who sees the even number sees the values.
+        self.sequence.store(sequence + 2, Ordering::Release);
+    }
+
+    /// What a flush found is the group's, and goes on its way up. `deltas` is zero then. Whether it was anything.
+    pub(super) fn receive(&self, deltas: &mut [i64]) -> bool {
+        if deltas.iter().all(|&delta| delta == 0) {
+            return false;
+        }
+        let local = self.flushed(Reach::Local);
+        self.write(|| {
+            for (index, delta) in deltas.iter_mut().enumerate().filter(|(_, delta)| **delta != 0) {
+                raise(&local[index], *delta);
+                self.delay(index, *delta);
+                *delta = 0;
+            }
+        });
+        true
+    }
+
+    fn delay(&self, index: usize, delta: i64) {
+        raise(&self.pending()[index], delta);
+        let late = &self.late[index / 64];
+        // ORDERING: Relaxed, twice; the flush's own (I1).
+        late.store(late.load(Ordering::Relaxed) | 1 << (index % 64), Ordering::Relaxed);
+    }
+
+    /// What is on the way arrives here, and goes on to `parent`.
+    pub(super) fn arrive(&self, parent: Option<&Side>) {
+        let totals = self.flushed(Reach::Subtree);
+        self.write(|| {
+            for (nth, late) in self.late.iter().enumerate() {
+                // ORDERING: Relaxed, twice; the flush's own (I1).
+                let mut bits = late.load(Ordering::Relaxed);
+                late.store(0, Ordering::Relaxed);
+                while bits != 0 {
+                    let index = nth * 64 + bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    let pending = &self.pending()[index];
+                    // ORDERING: Relaxed, twice, as above.
+                    let value = pending.load(Ordering::Relaxed) as i64;
+                    pending.store(0, Ordering::Relaxed);
+                    raise(&totals[index], value);
+                    if let Some(parent) = parent {
+                        parent.delay(index, value);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Adds what a release has put together; for who has the layout of the statistics for itself.
+    pub(super) fn inherit(&self, deltas: &[AtomicU64]) {
+        // ORDERING: Relaxed; whoever adds has the layout for itself.
+        let delta = |word: &AtomicU64| word.load(Ordering::Relaxed) as i64;
+        let totals = self.flushed(Reach::Subtree);
+        self.write(|| totals.iter().zip(deltas).for_each(|(total, word)| raise(total, delta(word))));
+    }
+
+    /// All is zero again; the place is free, and nothing waits beside the slots.
+    pub(super) fn forget(&self) {
+        self.write(|| {
+            for value in &self.values[self.stats..] {
+                // ORDERING: Relaxed; within the section, and nobody adds any more.
+                value.store(0, Ordering::Relaxed);
+            }
+        });
+        // ORDERING: Relaxed; for the place's next group, published with its handle.
+        self.flushed_at.store(0, Ordering::Relaxed);
+    }
+
+    /// Copies the first values, as they were together at one moment.
+    #[inline]
+    pub(crate) fn copy(&self, reach: Reach, into: &mut [i64]) {
+        let values = &self.flushed(reach)[..into.len()];
+        let mut wait = None;
+        loop {
+            // ORDERING: Acquire; pairs with the Release in `write`.
+            let before = self.sequence.load(Ordering::Acquire);
+            if before % 2 == 0 {
+                for (value, into) in values.iter().zip(into.iter_mut()) {
+                    // ORDERING: Relaxed; counted only if the sequence stands.
+                    *into = value.load(Ordering::Relaxed) as i64;
+                }
+                // ORDERING: Acquire; pairs with the Release fence in `write`: with a value of a section that began
+                // meanwhile its odd number is seen.
+                fence(Ordering::Acquire);
+                // ORDERING: Relaxed; after the fence.
+                if self.sequence.load(Ordering::Relaxed) == before {
+                    return;
+                }
+            }
+            wait.get_or_insert_with(Wait::new).wait();
+        }
+    }
+
+    /// The flushed value now; for a look that need not fit another.
+    pub(super) fn peek(&self, reach: Reach, index: usize) -> i64 {
+        // ORDERING: Relaxed; a look.
+        self.flushed(reach)[index].load(Ordering::Relaxed) as i64
+    }
+
+    /// Puts the place `own` at the head of the list that begins at `head`, unless it is in one.
+    pub(super) fn enlist(&self, own: u32, head: &mut u32) {
+        // ORDERING: Relaxed, twice; the flush's own (I1).
+        if self.next.load(Ordering::Relaxed) == UNLISTED {
+            self.next.store(*head, Ordering::Relaxed);
+            *head = own;
+        }
+    }
+
+    /// Takes the place out of its list; returns the next.
+    pub(super) fn delist(&self) -> u32 {
+        // ORDERING: Relaxed, twice, as above.
+        let next = self.next.load(Ordering::Relaxed);
+        self.next.store(UNLISTED, Ordering::Relaxed);
+        next
+    }
+
+    pub(super) fn note_flush(&self, at: u64) {
+        // ORDERING: Release; pairs with the Acquire in `flushed_at`: who sees that it was flushed sees the values.
+        self.flushed_at.store(at + 1, Ordering::Release);
+    }
+
+    /// When the last flush from here began.
+    pub(super) fn flushed_at(&self) -> Option<u64> {
+        // ORDERING: Acquire; as above.
+        self.flushed_at.load(Ordering::Acquire).checked_sub(1)
+    }
+}
+
+/// Adds to a value that has one writer.
+fn raise(value: &AtomicU64, delta: i64) {
+    if delta != 0 {
+        // ORDERING: Relaxed, twice; one writer, and who copies looks at the sequence (I1, E1).
+        let before = value.load(Ordering::Relaxed);
+        value.store(before.wrapping_add(delta as u64), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,101 @@
+//! Updates: who has changed since the last flush, and whose turn it is to flush. One for each subsystem.
+//!
+//! - I1. `turn` is held from before the first mark is cleared until the last value has arrived; what a flush has taken is nowhere else
+//!   meanwhile.
+//! - E1. arrive → flush: both are RMWs on `epoch`, so a flush that counts for a reader began after the reader came, and sees what it
+//!   had done. Loom: `readers_share_a_flush_and_none_is_late`.
+
+use memgroup_percpu::{Marks, Scratch};
+use memgroup_sync::atomic::{AtomicU64, Ordering};
+use memgroup_sync::{Mutex, MutexGuard};
+
+use super::side::END;
+use super::store::Store;
+use crate::mutation::{self, Mutation};
+use crate::node::Node;
+
+/// The tree of one subsystem's updates.
+pub(crate) struct Updates {
+    pub(crate) marks: Marks,
+    /// Flushes begun.
+    epoch: AtomicU64,
+    turn: Mutex<Turn>,
+}
+
+/// What the one who flushes works with.
+pub(super) struct Turn {
+    pub(super) scratch: Scratch,
+    /// The deltas of one group.
+    pub(super) deltas: Vec<i64>,
+    /// The first of the list of each depth.
+    pub(super) heads: Vec<u32>,
+    /// All subsystems that are flushed together: one, unless the hierarchy has a single tree.
+    pub(super) members: Vec<&'static Store>,
+    last: Option<Last>,
+}
+
+/// The last flush that is over.
+struct Last {
+    epoch: u64,
+    top: &'static Node,
+}
+
+/// When a reader came.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival(u64);
+
+impl Updates {
+    pub(super) fn new(slots: usize, groups_max: u32, depth_max: u32) -> Updates {
+        let rows = slots + 1;
+        let turn = Turn {
+            scratch: Scratch::new(rows),
+            deltas: Vec::new(),
+            heads: vec![END; depth_max as usize + 1],
+            members: Vec::new(),
+            last: None,
+        };
+        Updates { marks: Marks::new(rows, groups_max), epoch: AtomicU64::new(0), turn: Mutex::new(turn) }
+    }
+
+    pub(super) fn join(&self, store: &'static Store) {
+        let mut turn = self.turn.lock();
+        turn.members.push(store);
+        let words = turn.deltas.len().max(store.words());
+        turn.deltas.resize(words, 0);
+    }
+
+    pub(super) fn arrive(&self) -> Arrival {
+        // ORDERING: AcqRel; Release: the next flush sees what this thread has done (E1).
+        Arrival(self.epoch.fetch_add(0, Ordering::AcqRel))
+    }
+
+    pub(super) fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock()
+    }
+
+    /// A flush begins; its number.
+    pub(super) fn begin(&self) -> u64 {
+        // ORDERING: AcqRel; Acquire: what was done by those who came before is seen (E1).
+        self.epoch.fetch_add(1, Ordering::AcqRel) + 1
+    }
+}
+
+impl Turn {
+    /// Whether a flush of `top`, or of a group above it, has begun and ended since `arrival`.
+    pub(super) fn covers(&self, arrival: Arrival, top: &'static Node) -> bool {
+        let in_time = |last: &Last| {
+            last.epoch > arrival.0
+                || mutation::active(Mutation::ReaderTakesAFlushThatHadBegun) && last.epoch == arrival.0
+        };
+        self.last.as_ref().is_some_and(|last| in_time(last) && top.is_within(last.top))
+    }
+
+    pub(super) fn end(&mut self, epoch: u64, top: &'static Node) {
+        self.last = Some(Last { epoch, top });
+    }
+
+    /// The places that `top` stands for are given to others.
+    pub(super) fn forget(&mut self) {
+        self.last = None;
+    }
+}
