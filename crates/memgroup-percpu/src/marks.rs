@@ -284,12 +284,12 @@ impl Mark {
         head.fetch_sub(MARKER, Ordering::Release);
     }
 
-    /// Takes the mark of one row away; whether it was there. For who knows that nobody marks or collects the number meanwhile.
-    pub fn clear(&self, row: usize) -> bool {
-        let bit = bit(self.number);
-        // ORDERING: AcqRel; as a collector's (E1). The upper bits stay, as they may (I1).
-        self.word(row)
-            .is_some_and(|word| self.is_set_in(word) && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0)
+    /// Takes the mark of one row away. For who knows that nobody marks or collects the number meanwhile.
+    pub fn clear(&self, row: usize) {
+        if let Some(word) = self.word(row).filter(|word| self.is_set_in(word)) {
+            // ORDERING: Release; as a collector's, for who looks at it in `is_settled`. The upper bits stay, as they may (I1).
+            word.fetch_and(!bit(self.number), Ordering::Release);
+        }
     }
 
     /// Whether the number is marked in no row and nobody collects; as [`Marks::is_clean`], of this number alone.

@@ -61,6 +61,10 @@ fn try_settle(node: &'static Node) -> bool {
         Some(layout)
     };
     node.entries().for_each(|entry| settle_one(entry, node));
+    // When all have seen them: subsystems may share one tree of marks.
+    for entry in node.entries() {
+        (0..=entry.store.base_row()).for_each(|row| entry.mark.clear(row));
+    }
     drop(layout);
     true
 }
@@ -69,7 +73,7 @@ fn settle_one(entry: &'static Entry, node: &'static Node) {
     let section = grace::enter();
     let rest = entry.side.pending();
     for row in 0..=entry.store.base_row() {
-        if !entry.mark.clear(row) {
+        if !entry.mark.is_set(row) {
             continue;
         }
         for (index, rest) in rest.iter().enumerate() {

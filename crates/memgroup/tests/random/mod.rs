@@ -13,6 +13,7 @@ impl Random {
     }
 
     /// From 1 to 2^`magnitudes`, each order of magnitude as likely as any other.
+    #[allow(dead_code, reason = "not every test that has this module draws bytes")]
     pub(crate) fn bytes(&mut self, magnitudes: u64) -> u64 {
         let magnitude = self.below(magnitudes);
         self.below(1 << magnitude) + 1

@@ -1,0 +1,101 @@
+//! The subsystem `memory`: what charges and stocks do, for whole subtrees, exactly.
+
+use memgroup::stats::memory::{
+    CHARGES, FORCED, REFUSALS, STOCK_DRAINED, STOCK_DRAINS, STOCK_MISSES, STOCK_REFILLS, STOCK_RETURNS,
+};
+use memgroup::{Freshness, Group, Hierarchy, Reach};
+use memgroup_percpu::pin_virtual;
+
+use crate::{house, local, subtree};
+
+fn charges(hierarchy: &Hierarchy, group: &Group) -> i64 {
+    subtree(&hierarchy.memory(), group, CHARGES)
+}
+
+#[test]
+fn every_charge_is_in_the_next_fresh_read_also_one_that_the_stock_served() {
+    let (hierarchy, _) = house(3);
+    let parent = hierarchy.create("/parent").unwrap();
+    let leaves = ["a", "b"].map(|name| parent.create(name).unwrap());
+    let mut made = 0;
+    for round in 0..300 {
+        let _pin = pin_virtual(round % 3);
+        let leaf = &leaves[round / 7 % 2];
+        drop(leaf.try_charge(64).unwrap());
+        made += 1;
+        if round % 5 == 0 {
+            assert_eq!(charges(&hierarchy, &parent), made, "round {round}");
+        }
+    }
+    let own: i64 = leaves.iter().map(|leaf| charges(&hierarchy, leaf)).sum();
+    assert_eq!((own, charges(&hierarchy, &hierarchy.root())), (300, 300));
+    let misses = subtree(&hierarchy.memory(), &parent, STOCK_MISSES);
+    assert!((6..30).contains(&misses), "{misses}: one on each slot of each, and a few as the caps grow");
+    let by_group: u64 = leaves.iter().map(|leaf| leaf.stock().misses).sum();
+    assert_eq!(by_group as i64, misses);
+    assert_eq!(leaves.iter().map(|leaf| leaf.stock().hits).sum::<u64>() as i64, 300 - misses);
+}
+
+#[test]
+fn attempts_that_fill_their_field_are_all_counted() {
+    let (hierarchy, _) = house(1);
+    let group = hierarchy.create("/group").unwrap();
+    const CALLS: i64 = 300_000;
+    for _ in 0..CALLS {
+        drop(group.try_charge(8).unwrap());
+    }
+    assert_eq!(charges(&hierarchy, &hierarchy.root()), CALLS);
+}
+
+#[test]
+fn refusals_forced_charges_and_drains_are_counted_where_they_happen_and_above() {
+    let (hierarchy, _) = house(2);
+    let parent = hierarchy.create("/parent").unwrap();
+    let leaf = parent.create("leaf").unwrap();
+    let memory = hierarchy.memory();
+    parent.set_max(10_000).unwrap();
+    assert!(leaf.try_charge(20_000).is_err());
+    assert_eq!((local(&memory, &parent, REFUSALS), local(&memory, &leaf, REFUSALS)), (1, 0));
+    assert_eq!(subtree(&memory, &hierarchy.root(), REFUSALS), 1);
+    drop(leaf.charge_forced(20_000).unwrap());
+    assert_eq!((local(&memory, &leaf, FORCED), subtree(&memory, &hierarchy.root(), FORCED)), (1, 1));
+    parent.set_max(memgroup::UNLIMITED).unwrap();
+    let charge = leaf.try_charge(100).unwrap();
+    let drained = leaf.drain();
+    assert!(drained > 0);
+    let mut values = [0; STOCK_DRAINED + 1];
+    memory.read(&hierarchy.root(), Reach::Subtree, Freshness::Fresh, &mut values);
+    assert_eq!((values[STOCK_DRAINS], values[STOCK_DRAINED]), (1, drained as i64));
+    assert!(values[STOCK_REFILLS] >= 1, "{values:?}");
+    drop(charge);
+    let many: Vec<_> = (0..4000).map(|_| leaf.try_charge(1 << 10).unwrap()).collect();
+    drop(many);
+    assert!(subtree(&memory, &parent, STOCK_RETURNS) > 0, "frees overflow the stock");
+}
+
+#[test]
+fn what_a_removed_group_did_stays_in_its_ancestors_exactly_once() {
+    let (hierarchy, cache) = house(2);
+    let parent = hierarchy.create("/parent").unwrap();
+    for round in 1..=50 {
+        let leaf = parent.create("leaf").unwrap();
+        let kept = leaf.try_charge(100).unwrap();
+        drop(leaf.try_charge(100).unwrap());
+        crate::add_on(round % 2, &cache, &leaf, 0, 10);
+        if round % 2 == 0 {
+            assert_eq!(subtree(&cache, &leaf, 0), 10);
+        }
+        leaf.remove().unwrap();
+        cache.add(&leaf, 0, 1);
+        if round % 3 == 0 {
+            // The last byte returns after the last handle.
+            drop(leaf);
+            drop(kept);
+        }
+        let round = round as i64;
+        assert_eq!(subtree(&cache, &parent, 0), 11 * round);
+        assert_eq!(charges(&hierarchy, &parent), 2 * round);
+    }
+    assert_eq!((local(&cache, &parent, 0), subtree(&cache, &hierarchy.root(), 0)), (0, 550));
+    assert_eq!(hierarchy.groups().len(), 2);
+}

@@ -1,0 +1,138 @@
+//! Registering subsystems: early, late, twice, too many; and what is refused.
+
+use memgroup::{Config, Hierarchy, SUBSYSTEMS_MAX, SlotSource, Stat, Subsystem};
+
+use crate::{CACHE, HELD, HITS, add_on, house, panic_of, subtree};
+
+const THINGS: &[Stat] = &[Stat::count("things")];
+const WIDE: Subsystem =
+    Subsystem { name: "wide", stats: &[Stat::count("x"), Stat::count("y"), Stat::gauge("z")] };
+
+fn one(name: &'static str) -> Subsystem {
+    Subsystem { name, stats: THINGS }
+}
+
+#[test]
+fn a_subsystem_that_comes_late_is_in_all_groups_old_and_new_and_removed() {
+    let (hierarchy, cache) = house(2);
+    let old: Vec<_> = (0..200).map(|n| hierarchy.create(&format!("/old{n}")).unwrap()).collect();
+    cache.add(&old[0], HITS, 1);
+    old[199].remove().unwrap();
+    let late = hierarchy.register(one("late")).unwrap();
+    let new: Vec<_> = (0..200).map(|n| old[n % 199].create(&format!("new{n}")).unwrap()).collect();
+    for (n, group) in old.iter().chain(&new).enumerate() {
+        add_on(n % 2, &late, group, 0, 1);
+    }
+    assert_eq!(subtree(&late, &hierarchy.root(), 0), 400);
+    assert_eq!(subtree(&late, &old[0], 0), 3, "its own, new0's and new199's");
+    assert_eq!(subtree(&cache, &hierarchy.root(), HITS), 1);
+    drop((old, new));
+    assert_eq!(subtree(&late, &hierarchy.root(), 0), 400);
+}
+
+#[test]
+fn the_same_subsystem_is_found_and_another_of_its_name_refused() {
+    let (hierarchy, cache) = house(1);
+    let again = hierarchy.register(CACHE).unwrap();
+    again.add(&hierarchy.root(), HITS, 2);
+    assert_eq!(subtree(&cache, &hierarchy.root(), HITS), 2);
+    assert_eq!(hierarchy.statistics("cache").unwrap().stats(), CACHE.stats);
+    assert_eq!(hierarchy.subsystems(), ["memory", "cpu", "io", "cache"]);
+    assert!(hierarchy.statistics("cash").is_none());
+    let error = hierarchy.register(one("cache")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "failed to register the subsystem \"cache\": one of this name is there already, with other statistics"
+    );
+    let error = hierarchy.register(one("memory")).unwrap_err().to_string();
+    assert!(error.contains("\"memory\": one of this name"), "{error}");
+}
+
+#[test]
+fn there_are_as_many_subsystems_as_promised_and_the_next_is_refused_and_leaves_no_trace() {
+    const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+    let (hierarchy, cache) = house(2);
+    let group = hierarchy.create("/group").unwrap();
+    let room = SUBSYSTEMS_MAX - hierarchy.subsystems().len();
+    let more: Vec<_> = NAMES[..room].iter().map(|name| hierarchy.register(one(name)).unwrap()).collect();
+    let error = hierarchy.register(one(NAMES[room])).unwrap_err().to_string();
+    assert!(
+        error.ends_with("the hierarchy has all the 8 subsystems there can be, the built-in ones included"),
+        "{error}"
+    );
+    assert_eq!(hierarchy.subsystems().len(), SUBSYSTEMS_MAX);
+    for (n, statistics) in more.iter().enumerate() {
+        statistics.add(&group, 0, 10 + n as i64);
+    }
+    cache.add(&group, HITS, 5);
+    for (n, statistics) in more.iter().enumerate() {
+        assert_eq!(subtree(statistics, &hierarchy.root(), 0), 10 + n as i64, "{statistics:?}");
+    }
+    assert_eq!(subtree(&cache, &group, HITS), 5);
+}
+
+#[test]
+fn a_hierarchy_that_is_used_again_begins_at_zero_with_the_built_in_subsystems_alone() {
+    // A configuration of its own, so that no other test takes the hierarchy in between.
+    let config = || Config::with_slots(SlotSource::virtual_slots(3).unwrap()).groups_max(77);
+    for round in 0..20 {
+        let hierarchy = Hierarchy::new(config()).unwrap();
+        assert_eq!(hierarchy.subsystems(), ["memory", "cpu", "io"], "round {round}");
+        // Larger and smaller ones take turns in the stores there are.
+        let statistics = hierarchy.register(if round % 2 == 0 { WIDE } else { one("narrow") }).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        let last = statistics.stats().len() - 1;
+        assert_eq!(subtree(&statistics, &hierarchy.root(), last), 0, "round {round}");
+        assert_eq!(subtree(&hierarchy.memory(), &hierarchy.root(), memgroup::stats::memory::CHARGES), 0);
+        for slot in 0..3 {
+            add_on(slot, &statistics, &group, last, 1);
+            add_on(slot, &statistics, &hierarchy.root(), last, 1);
+        }
+        drop(group.try_charge(100).unwrap());
+        if round % 3 == 0 {
+            assert_eq!(subtree(&statistics, &hierarchy.root(), last), 6);
+        }
+        let text = panic_of(|| statistics.add(&group, last + 1, 1));
+        assert!(text.contains(&format!("none of number {}", last + 1)), "{text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_added_is_refused_by_name_and_nothing_is_added() {
+    let (hierarchy, cache) = house(2);
+    let (other, _) = house(2);
+    let (group, foreign) = (hierarchy.create("/group").unwrap(), other.create("/foreign").unwrap());
+    let refused = |stat, delta| panic_of(|| cache.add(&group, stat, delta));
+    assert_eq!(refused(HITS, -1), "failed to add -1 to hits of cache: it only grows");
+    assert_eq!(
+        refused(HELD, i64::MIN),
+        "failed to add -9223372036854775808 to held of cache: one addition is 2^48 at the most, up or down"
+    );
+    assert!(refused(HELD, (1 << 48) + 1).contains("at the most, up or down"));
+    assert_eq!(refused(3, 1), "cache has 3 statistics, none of number 3");
+    assert_eq!(refused(usize::MAX, 1), format!("cache has 3 statistics, none of number {}", usize::MAX));
+    let text = panic_of(|| cache.add(&foreign, HITS, 1));
+    assert_eq!(
+        text,
+        "failed to find cache of the group /foreign: the statistics are those of another hierarchy"
+    );
+    let text = panic_of(|| cache.add_time(&group, HELD, std::time::Duration::from_micros(1)));
+    assert_eq!(text, "failed to add 1µs to statistic 1 of cache: it is no time");
+    assert_eq!(cache.text(&hierarchy.root(), memgroup::Freshness::Fresh), "hits 0\nheld 0\nbuild_usec 0\n");
+    cache.add(&group, HELD, 1 << 48);
+    cache.add(&group, HELD, -(1 << 48));
+    assert_eq!(subtree(&cache, &group, HELD), 0);
+}
+
+#[test]
+fn what_leaves_the_range_of_one_slot_between_two_flushes_is_a_panic_that_names_it() {
+    let (hierarchy, cache) = house(1);
+    let group = hierarchy.create("/group").unwrap();
+    for _ in 0..1 << 13 {
+        cache.add(&group, HELD, -(1 << 48));
+    }
+    let text = panic_of(|| (0..3).for_each(|_| cache.add(&group, HELD, -1)));
+    assert_eq!(text, "held of cache has changed by more than 2^61 on one slot since it was last flushed");
+    cache.add(&group, HITS, 1);
+    assert_eq!(subtree(&cache, &group, HITS), 1, "others go on");
+}

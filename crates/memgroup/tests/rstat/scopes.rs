@@ -1,0 +1,79 @@
+//! The subsystem `cpu`: time in scopes.
+
+use std::time::{Duration, Instant};
+
+use memgroup::stats::cpu::{NR_SCOPES, SCOPE_USEC};
+use memgroup::{Config, Hierarchy, SlotSource, scope};
+
+use crate::{local, subtree};
+
+fn busy(time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn time_in_a_nested_scope_is_the_inner_groups_and_together_they_are_all_the_time_there_was() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let (outer, inner) = (hierarchy.create("/outer").unwrap(), hierarchy.create("/inner").unwrap());
+    let cpu = hierarchy.cpu();
+    let begin = Instant::now();
+    {
+        let _outer = scope::enter(&outer);
+        busy(Duration::from_millis(2));
+        {
+            let _inner = scope::enter(&inner);
+            busy(Duration::from_millis(5));
+            let _same = scope::enter(&inner);
+        }
+        busy(Duration::from_millis(3));
+    }
+    let most = begin.elapsed().as_micros() as i64;
+    busy(Duration::from_millis(1));
+    let [outer_usec, inner_usec] = [&outer, &inner].map(|group| local(&cpu, group, SCOPE_USEC));
+    assert!(outer_usec >= 4990 && inner_usec >= 4990, "{outer_usec} {inner_usec}");
+    let all = subtree(&cpu, &hierarchy.root(), SCOPE_USEC);
+    assert!((all - outer_usec - inner_usec).abs() <= 1 && all <= most, "{all} of {most}");
+    assert_eq!((local(&cpu, &outer, NR_SCOPES), local(&cpu, &inner, NR_SCOPES)), (1, 2));
+}
+
+#[test]
+fn scopes_of_hierarchies_that_count_no_time_count_none_and_do_not_disturb_those_that_do() {
+    let config = || Config::with_slots(SlotSource::virtual_slots(2).unwrap());
+    let timed = Hierarchy::new(config()).unwrap();
+    let untimed = Hierarchy::new(config().scope_time(false)).unwrap();
+    let (a, b) = (timed.create("/a").unwrap(), untimed.create("/b").unwrap());
+    let began = Instant::now();
+    let (before, after);
+    {
+        let _a = scope::enter(&a);
+        busy(Duration::from_millis(1));
+        before = began.elapsed();
+        {
+            let _b = scope::enter(&b);
+            busy(Duration::from_millis(20));
+        }
+        after = Instant::now();
+        busy(Duration::from_millis(1));
+    }
+    let most = before + after.elapsed();
+    let usec = local(&timed.cpu(), &a, SCOPE_USEC);
+    assert!(usec >= 1990 && usec <= most.as_micros() as i64 + 1, "{usec} of {most:?}");
+    assert_eq!((local(&untimed.cpu(), &b, SCOPE_USEC), local(&untimed.cpu(), &b, NR_SCOPES)), (0, 0));
+}
+
+#[test]
+fn the_group_in_force_is_added_to_if_it_is_one_of_the_same_hierarchy() {
+    let config = || Config::with_slots(SlotSource::virtual_slots(2).unwrap());
+    let (one, other) = (Hierarchy::new(config()).unwrap(), Hierarchy::new(config()).unwrap());
+    let (group, io) = (one.create("/group").unwrap(), one.io());
+    assert!(!io.add_current(0, 1), "no group is in force");
+    {
+        let _scope = scope::enter(&group);
+        assert!(io.add_current(0, 5));
+        assert!(!other.io().add_current(0, 1), "none of this hierarchy is");
+    }
+    assert_eq!((subtree(&io, &one.root(), 0), subtree(&other.io(), &other.root(), 0)), (5, 0));
+}
