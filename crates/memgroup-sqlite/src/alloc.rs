@@ -28,6 +28,7 @@ use memgroup::{Charge, ChargeError, Group, Hierarchy};
 use rusqlite::ffi;
 
 use crate::block::{self, Header};
+use crate::freed;
 use crate::shortage::{self, Shortage};
 
 /// Whom SQLite's memory is charged to. Set once, before SQLite can allocate, and never unset.
@@ -96,6 +97,7 @@ unsafe extern "C" fn x_free(block: *mut c_void) {
     // SAFETY: SQLite passes a live block of ours, with its header written (block.rs, I1), and gives it up.
     let header = unsafe { block::header(block) };
     account.hierarchy.uncharge(header.owner(), header.charged_bytes());
+    freed::note(header);
     // SAFETY: as above; nobody uses it any more.
     unsafe { block::release(block) };
 }

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use memgroup::{Config, Group, Hierarchy};
-use memgroup_sqlite::install;
+use memgroup_sqlite::{Counted, counted, install};
 
 /// Rows of a table that no other query touches, generated: `rows` blobs of `bytes` each.
 pub(crate) fn generated(rows: u32, bytes: u32) -> String {
@@ -39,4 +39,22 @@ pub(crate) fn tenant_with_max(name: &str, bytes: u64) -> Group {
     let group = tenant(name);
     group.set_max(bytes).expect("a limit");
     group
+}
+
+/// What was counted for `group` while `work` ran.
+pub(crate) fn counted_during(group: &Group, work: impl FnOnce()) -> Counted {
+    let before = counted(group);
+    work();
+    let after = counted(group);
+    Counted {
+        read_bytes: after.read_bytes - before.read_bytes,
+        written_bytes: after.written_bytes - before.written_bytes,
+        reads: after.reads - before.reads,
+        writes: after.writes - before.writes,
+        syncs: after.syncs - before.syncs,
+        page_cache_bytes: after.page_cache_bytes - before.page_cache_bytes,
+        schema_bytes: after.schema_bytes - before.schema_bytes,
+        statement_bytes: after.statement_bytes - before.statement_bytes,
+        reclaimed_bytes: after.reclaimed_bytes - before.reclaimed_bytes,
+    }
 }
