@@ -278,3 +278,64 @@ unsafe extern "C" fn x_file_control(
     unsafe { *name = both };
     if both.is_null() { ffi::SQLITE_NOMEM } else { ffi::SQLITE_OK }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a VFS may offer: fewer methods than the version stands for.
+    fn with(version: c_int, has_shm: bool, has_fetch: bool) -> Methods {
+        let mut methods = table(3, true);
+        methods.iVersion = version;
+        if !has_shm {
+            methods.xShmMap = None;
+        }
+        if !has_fetch {
+            methods.xUnfetch = None;
+        }
+        methods
+    }
+
+    #[test]
+    fn a_file_offers_what_the_underlying_file_has() {
+        for (version, has_shm, has_fetch, offered) in [
+            (1, true, true, (1, false)),
+            (2, true, true, (2, true)),
+            (2, false, false, (2, false)),
+            (3, true, true, (3, true)),
+            (3, false, true, (3, false)),
+            (3, true, false, (2, true)),
+            (4, true, true, (3, true)),
+        ] {
+            let methods = offer(&with(version, has_shm, has_fetch));
+            assert_eq!((methods.iVersion, methods.xShmMap.is_some()), offered, "version {version}");
+            assert_eq!(methods.xFetch.is_some(), offered.0 == 3, "version {version}");
+        }
+    }
+
+    unsafe extern "C" fn of_100_bytes(_: *mut ffi::sqlite3_file, size: *mut Int64) -> c_int {
+        // SAFETY: the caller passes a place for the size.
+        unsafe { *size = 100 };
+        ffi::SQLITE_OK
+    }
+
+    unsafe extern "C" fn of_no_known_size(_: *mut ffi::sqlite3_file, _: *mut Int64) -> c_int {
+        ffi::SQLITE_IOERR_FSTAT
+    }
+
+    #[test]
+    fn a_short_read_has_delivered_what_the_file_had_or_else_what_was_asked() {
+        let mut methods = table(3, true);
+        methods.xFileSize = Some(of_100_bytes);
+        for (asked, offset, bytes) in [(64, 0, 64), (64, 60, 40), (64, 100, 0), (64, 4096, 0), (200, 0, 100)]
+        {
+            // SAFETY: the method does not look at the file.
+            assert_eq!(unsafe { delivered(ptr::null_mut(), &methods, asked, offset) }, bytes, "at {offset}");
+        }
+        for unknown in [Some(of_no_known_size as _), None] {
+            methods.xFileSize = unknown;
+            // SAFETY: as above.
+            assert_eq!(unsafe { delivered(ptr::null_mut(), &methods, 64, 60) }, 64);
+        }
+    }
+}
