@@ -4,9 +4,9 @@
 //! cargo run --release -p memgroup-sqlite --example counting [-- ROUNDS]
 //! ```
 //!
-//! Both connections of a comparison are tenants of one process, one opened with `vfs=memgroup` and one with `vfs=unix`. They take
-//! turns within every round, and the order turns too; a ratio is the median of the rounds' ratios. The control is the same
-//! comparison with both past the shim: what it differs from 1 is the noise.
+//! Both connections of a comparison are tenants of one process, one opened with `vfs=memgroup` and one with
+//! `vfs=unix`. They take turns within every round, and the order turns too; a ratio is the median of the rounds'
+//! ratios. The control is the same comparison with both past the shim: what it differs from 1 is the noise.
 
 use std::path::Path;
 use std::time::Instant;
@@ -81,7 +81,8 @@ fn compare_files(tenant: &Group, rounds: usize) -> Result<(), Failure> {
         let mut samples = [const { Vec::new() }; 3];
         for round in 0..rounds {
             for turn in 0..3 {
-                // Where a connection's memory and its file's pages lie matters more than the shim: both are new each time.
+                // Where a connection's memory and its file's pages lie matters more than the shim: both are new each
+                // time.
                 let (at, file) = ((round + turn) % 3, (round / 3 + turn) % 3);
                 let conn = open(tenant, &dir.path().join(file.to_string()), VARIANTS[at], workload)?;
                 samples[at].push(time(&conn, workload, round as u64)?);

@@ -5,13 +5,13 @@
 //!   kinds ── kind ───────────────▶ the group of the connection
 //! ```
 //!
-//! Everything here may run inside SQLite, under its mutexes and file locks: it is a few additions, waits for nobody and
-//! allocates nothing.
+//! Everything here may run inside SQLite, under its mutexes and file locks: it is a few additions, waits for nobody
+//! and allocates nothing.
 //!
 //! - I1. The group in force is taken for one of the installed hierarchy; [`TenantConnection`](crate::TenantConnection)
 //!   sees to that, and so has whoever enters a scope himself.
-//! - B1. Figures are kept for the groups whose place in the hierarchy is below [`PLACES`], and belong to the place: a group that
-//!   is given the place of a released one goes on from its figures.
+//! - B1. Figures are kept for the groups whose place in the hierarchy is below [`PLACES`], and belong to the place: a
+//!   group that is given the place of a released one goes on from its figures.
 //!
 //! Who synchronises with whom: nobody. The figures are sums, read one by one.
 

@@ -1,10 +1,11 @@
 //! What this thread frees of one group's memory while somebody counts it.
 //!
-//! SQLite does not say how much a call has freed: its own figure for the page cache is an estimate, which also drops for pages
-//! that it only puts aside; and a group's usage moves with all its connections. So the blocks are counted where they are
-//! freed.
+//! SQLite does not say how much a call has freed: its own figure for the page cache is an estimate, which also drops
+//! for pages that it only puts aside; and a group's usage moves with all its connections. So the blocks are counted
+//! where they are freed.
 //!
-//! - I1. The cell holds a `Copy` value without a destructor, as in `shortage.rs`: it can be read at any moment of a thread's life.
+//! - I1. The cell holds a `Copy` value without a destructor, as in `shortage.rs`: it can be read at any moment of a
+//!   thread's life.
 
 use std::cell::Cell;
 

@@ -2,8 +2,8 @@
 //!
 //! - I1. `ACCOUNT` is set before `sqlite3_initialize` is called with our table in place, so SQLite never allocates
 //!   without it.
-//!   The VFS is registered after that, because registering one initialises SQLite, and before `install` returns, so that what
-//!   is opened later is opened through it.
+//!   The VFS is registered after that, because registering one initialises SQLite, and before `install` returns, so
+//!   that what is opened later is opened through it.
 //! - I2. Installations take turns (`TURN`), and the first that passes SQLite's configuration wins for the life of the
 //!   process.
 //!
@@ -66,11 +66,12 @@ impl fmt::Debug for Installed {
 /// `sqlite3_hard_heap_limit64` have no effect from here on. A static page cache (`SQLITE_CONFIG_PAGECACHE`) that was
 /// configured before is taken back, because its pages would belong to nobody.
 ///
-/// The VFS `memgroup` becomes the default: it is the default VFS of before, and counts what is read and written through it.
+/// The VFS `memgroup` becomes the default: it is the default VFS of before, and counts what is read and written
+/// through it.
 ///
 /// Call it once, early in `main`, before anything in the process uses SQLite. A second call with the same hierarchy
-/// changes nothing and succeeds; where the VFS of before has been made the default again meanwhile (initialising SQLite after
-/// `sqlite3_shutdown` does that), `memgroup` takes its place again.
+/// changes nothing and succeeds; where the VFS of before has been made the default again meanwhile (initialising
+/// SQLite after `sqlite3_shutdown` does that), `memgroup` takes its place again.
 ///
 /// # Errors
 ///

@@ -5,16 +5,16 @@
 //! ```
 //!
 //! The gauges of a group are the sums over its connections, so each connection keeps what it has reported and reports
-//! differences. SQLite answers by walking: all statements, all tables; only the page cache is known without. So it is asked at
-//! the end of a use, but not of every one: at most every [`INTERVAL_NS`], and at most for a hundredth of the time
-//! (`due_ns`). The clock that says so is the coarse one, which is read, not calculated.
+//! differences. SQLite answers by walking: all statements, all tables; only the page cache is known without. So it is
+//! asked at the end of a use, but not of every one: at most every [`INTERVAL_NS`], and at most for a hundredth of the
+//! time (`due_ns`). The clock that says so is the coarse one, which is read, not calculated.
 //!
-//! - I1. Reported by a connection == what it would take back; it takes back all of it before it is closed, so a group without
-//!   connections has gauges of zero.
+//! - I1. Reported by a connection == what it would take back; it takes back all of it before it is closed, so a group
+//!   without connections has gauges of zero.
 //! - B1. A gauge is as old as the last sample: what the uses since have changed is missing, however much that is.
-//! - B2. The kinds are SQLite's estimates. Schema and statements may lie in the connection's lookaside, a block that is charged once, as
-//!   a whole; the page cache counts neither its hash table nor pages put aside. They are told for the group of the connection,
-//!   also where another group was in force and paid.
+//! - B2. The kinds are SQLite's estimates. Schema and statements may lie in the connection's lookaside, a block that
+//!   is charged once, as a whole; the page cache counts neither its hash table nor pages put aside. They are told for
+//!   the group of the connection, also where another group was in force and paid.
 
 #![allow(unsafe_code)]
 
@@ -40,10 +40,12 @@ const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
 #[cfg(not(target_os = "linux"))]
 const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
-/// What SQLite tells of the memory of one connection; see [`TenantConnection::sample`](crate::TenantConnection::sample).
+/// What SQLite tells of the memory of one connection; see
+/// [`TenantConnection::sample`](crate::TenantConnection::sample).
 ///
-/// What is missing from the sum to what the connection was charged: sorters, the temporary tables and indices of a statement,
-/// the lookaside as far as it is free, the connection itself, its open files, and whatever else SQLite allocates.
+/// What is missing from the sum to what the connection was charged: sorters, the temporary tables and indices of a
+/// statement, the lookaside as far as it is free, the connection itself, its open files, and whatever else SQLite
+/// allocates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryKinds {

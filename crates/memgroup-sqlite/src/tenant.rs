@@ -226,10 +226,10 @@ impl TenantConnection {
 
     /// What SQLite tells of this connection's memory by kind, asked now, and reported to the group's gauges.
     ///
-    /// The gauges follow a connection that is in use by themselves, at the end of a use, at most every tenth of a second and
-    /// less often where a sample takes long: SQLite walks all statements and tables for it (3 µs and 0.1 ms for ten and a
-    /// thousand of each). So whoever wants them to be right now, or after the last use for some time, calls this. All of it is taken back
-    /// when the connection is closed.
+    /// The gauges follow a connection that is in use by themselves, at the end of a use, at most every tenth of a
+    /// second and for at most a hundredth of the time: SQLite walks all statements and tables for a sample. Whoever
+    /// wants them to be right now, or after the last use for some time, calls this. All is taken back when the
+    /// connection is closed.
     pub fn sample(&self) -> MemoryKinds {
         self.gauges.sample(&self.group, self.connection())
     }
@@ -237,8 +237,9 @@ impl TenantConnection {
     /// Frees what pages the connection caches and does not need now: all but those in use by a statement that runs, or
     /// changed by a transaction that is open. A database in memory keeps its pages, because they are nowhere else.
     ///
-    /// Answers with the bytes that the group got back: exactly the blocks that this call has freed and the group had paid for, whatever
-    /// other connections do meanwhile. They are counted as reclaimed of the group, and its gauges are reported anew.
+    /// Answers with the bytes that the group got back: exactly the blocks that this call has freed and the group had
+    /// paid for, whatever other connections do meanwhile. They are counted as reclaimed of the group, and its gauges
+    /// are reported anew.
     ///
     /// # Errors
     ///

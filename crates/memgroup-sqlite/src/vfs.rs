@@ -8,18 +8,18 @@
 //!                         └── xRead, .. ──┘ counts what succeeded: `feed`
 //! ```
 //!
-//! - I1. The object that SQLite links into its list, and the VFS under it, are there for the life of the process: the first
-//!   is in [`SHIM`], and SQLite's own is static. Whoever unregisters a VFS that was the default when memgroup was
-//!   installed keeps it in memory.
-//! - I2. A method is offered if, and only if, the underlying object has it, at the version it says, up to 3: SQLite sees what it
-//!   would see without us.
-//! - I3. Names, flags, buffers, results and errors pass through unchanged. The only answer that differs is the name of the
-//!   VFS (`SQLITE_FCNTL_VFSNAME`), to which ours is put in front.
+//! - I1. The object that SQLite links into its list, and the VFS under it, are there for the life of the process: the
+//!   first is in [`SHIM`], and SQLite's own is static. Whoever unregisters a VFS that was the default when memgroup
+//!   was installed keeps it in memory.
+//! - I2. A method is offered if, and only if, the underlying object has it, at the version it says, up to 3: SQLite
+//!   sees what it would see without us.
+//! - I3. Names, flags, buffers, results and errors pass through unchanged. The only answer that differs is the name of
+//!   the VFS (`SQLITE_FCNTL_VFSNAME`), to which ours is put in front.
 //! - I4. Nothing here waits or allocates through Rust's allocator, and no panic leaves it, as in `alloc.rs`.
 //!
-//! Who synchronises with whom: [`SHIM`] is made once, by an installation, before a file is opened through it; the link in
-//! it (`pNext`) is SQLite's, under SQLite's own mutex, and nobody here looks at it. A file is used by one thread at a time, SQLite
-//! sees to that.
+//! Who synchronises with whom: [`SHIM`] is made once, by an installation, before a file is opened through it; the link
+//! in it (`pNext`) is SQLite's, under SQLite's own mutex, and nobody here looks at it. A file is used by one thread at
+//! a time, SQLite sees to that.
 
 #![allow(unsafe_code)]
 
@@ -50,8 +50,8 @@ unsafe impl Send for Shim {}
 // SAFETY: as above; `vfs` is written by SQLite alone, under its mutex, once it is registered.
 unsafe impl Sync for Shim {}
 
-/// Puts our VFS in front of the default one; SQLite is initialised. Another VFS than the two that became the default since is left
-/// where it is.
+/// Puts our VFS in front of the default one; SQLite is initialised. Another VFS than the two that became the default
+/// since is left where it is.
 ///
 /// Answers with SQLite's result code.
 pub(crate) fn register() -> c_int {
@@ -61,8 +61,8 @@ pub(crate) fn register() -> c_int {
         return ffi::SQLITE_ERROR;
     }
     let shim = SHIM.get_or_init(|| {
-        // SAFETY: a registered VFS is there for as long as it is registered, and stays (I1); nothing else uses SQLite while the
-        // first installation runs.
+        // SAFETY: a registered VFS is there for as long as it is registered, and stays (I1); nothing else uses SQLite
+        // while the first installation runs.
         let vfs = unsafe { over(default) };
         Shim { vfs: UnsafeCell::new(vfs), underlying: default }
     });
@@ -110,8 +110,8 @@ unsafe fn over(underlying: *mut ffi::sqlite3_vfs) -> ffi::sqlite3_vfs {
     }
 }
 
-/// Opens the underlying file behind ours. `name` is handed on as it is: the VFS may look at the parameters that SQLite keeps
-/// behind it, and there is none for a temporary file.
+/// Opens the underlying file behind ours. `name` is handed on as it is: the VFS may look at the parameters that SQLite
+/// keeps behind it, and there is none for a temporary file.
 unsafe extern "C" fn x_open(
     vfs: *mut ffi::sqlite3_vfs,
     name: ffi::sqlite3_filename,

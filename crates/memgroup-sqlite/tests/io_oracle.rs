@@ -1,8 +1,8 @@
 //! The bytes counted are the bytes that the system says this thread has read and written.
 //!
-//! `/proc/thread-self/io` counts what passes through read and write calls, whatever the file. SQLite makes such calls for
-//! nothing but files opened through the VFS, except once for random numbers, and to make room in the index of a write-ahead
-//! log: so there is no such log in here.
+//! `/proc/thread-self/io` counts what passes through read and write calls, whatever the file. SQLite makes such calls
+//! for nothing but files opened through the VFS, except once for random numbers, and to make room in the index of a
+//! write-ahead log: so there is no such log in here.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
@@ -60,8 +60,9 @@ fn the_bytes_counted_are_the_bytes_the_system_saw() {
 
     let conn = TenantConnection::open(&group, path("a.db")).expect("a connection");
     let batches = [
-        // Rows that spill from a small cache before they are committed; then changed, with and without a journal's end.
-        "PRAGMA cache_size = 10; PRAGMA temp_store = FILE".to_owned(),
+        // Rows that spill from a small cache before they are committed; then changed, with and without a journal's
+        // end.
+        "PRAGMA cache_size = 10; PRAGMA temp_store = FILE; PRAGMA synchronous = OFF".to_owned(),
         format!("CREATE TABLE t AS SELECT i, x FROM {}", generated(3_000, 700)),
         "CREATE INDEX tx ON t (x)".to_owned(),
         "BEGIN; UPDATE t SET x = zeroblob(900) WHERE i % 3 = 0; ROLLBACK".to_owned(),
@@ -70,7 +71,7 @@ fn the_bytes_counted_are_the_bytes_the_system_saw() {
         "PRAGMA journal_mode = DELETE".to_owned(),
         // Two files in one transaction: a super-journal.
         format!("ATTACH '{}' AS b", path("b.db").display()),
-        "BEGIN; CREATE TABLE b.u AS SELECT * FROM t; DELETE FROM t WHERE i < 1000; COMMIT".to_owned(),
+        "PRAGMA b.synchronous = OFF; BEGIN; CREATE TABLE b.u AS SELECT * FROM t; DELETE FROM t WHERE i < 1000; COMMIT".to_owned(),
         "DETACH b".to_owned(),
         "SAVEPOINT s; UPDATE t SET x = 1; ROLLBACK TO s; RELEASE s".to_owned(),
         "CREATE TEMP TABLE w AS SELECT DISTINCT x, i FROM t ORDER BY x".to_owned(),

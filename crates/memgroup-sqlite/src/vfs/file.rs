@@ -7,16 +7,16 @@
 //!             ours       ▲ UNDERLYING_AT
 //! ```
 //!
-//! - I1. While our `pMethods` is not null the underlying file has methods too: it is open, or its opening failed and it asks to be
-//!   closed all the same. Every method here is called only then.
+//! - I1. While our `pMethods` is not null the underlying file has methods too: it is open, or its opening failed and
+//!   it asks to be closed all the same. Every method here is called only then.
 //! - I2. A table is offered only where the underlying file has every method of it (`offer`).
-//! - I3. Counted is what the underlying file says it did, after it did it; what failed is not counted. What a short read has
-//!   delivered is told by the size of the file.
+//! - I3. Counted is what the underlying file says it did, after it did it; what failed is not counted. What a short
+//!   read has delivered is told by the size of the file.
 //! - B1. If the file grows between a short read and the look at its size, up to the bytes asked are counted for what
 //!   was delivered before. A write that failed half way has written bytes that are not counted.
 //!
-//! What is read through a memory map (`xFetch`) passes by unseen and uncounted: it is the processor that reads. A read of
-//! what is mapped (`xRead` copies it) is counted like any other.
+//! What is read through a memory map (`xFetch`) passes by unseen and uncounted: it is the processor that reads. A read
+//! of what is mapped (`xRead` copies it) is counted like any other.
 
 #![allow(unsafe_code)]
 
@@ -51,8 +51,8 @@ pub(super) unsafe fn prepare(file: *mut ffi::sqlite3_file) {
     unsafe { (*inner).pMethods = ptr::null() };
 }
 
-/// Ends an opening: if the underlying file has methods, ours gets the table that goes with them; SQLite will close it then, even if the
-/// opening failed (I1).
+/// Ends an opening: if the underlying file has methods, ours gets the table that goes with them; SQLite will close it
+/// then, even if the opening failed (I1).
 ///
 /// # Safety
 ///
@@ -198,8 +198,8 @@ unsafe extern "C" fn x_read(
     code
 }
 
-/// What a short read of `asked` bytes at `offset` has delivered: what the file has there; all that was asked if that cannot
-/// be known.
+/// What a short read of `asked` bytes at `offset` has delivered: what the file has there; all that was asked if that
+/// cannot be known.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
 //! What the VFS does that is not opening a file: all of it is done by the underlying one.
 //!
-//! - I1. A method here is called only if the underlying VFS has it (I2 of `vfs.rs`); what each answers where it has not is
-//!   there so that nothing can panic.
+//! - I1. A method here is called only if the underlying VFS has it (I2 of `vfs.rs`); what each answers where it has
+//!   not is there so that nothing can panic.
 
 #![allow(unsafe_code)]
 
@@ -12,8 +12,8 @@ use rusqlite::ffi;
 
 use super::Name;
 
-/// The VFS under ours. What is wanted of it is read through the pointer: SQLite may change its link meanwhile, so there must not
-/// be a reference to the whole.
+/// The VFS under ours. What is wanted of it is read through the pointer: SQLite may change its link meanwhile, so
+/// there must not be a reference to the whole.
 ///
 /// # Safety
 ///
