@@ -24,10 +24,11 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
-use memgroup::{Charge, ChargeError, Group, Hierarchy};
+use memgroup::{Charge, ChargeError, Group, Hierarchy, Statistics};
 use rusqlite::ffi;
 
 use crate::block::{self, Header};
+use crate::freed;
 use crate::shortage::{self, Shortage};
 
 /// Whom SQLite's memory is charged to. Set once, before SQLite can allocate, and never unset.
@@ -37,6 +38,8 @@ pub(crate) static ACCOUNT: OnceLock<Account> = OnceLock::new();
 pub(crate) struct Account {
     pub(crate) hierarchy: Hierarchy,
     pub(crate) unattributed: Group,
+    pub(crate) memory: Statistics,
+    pub(crate) io: Statistics,
 }
 
 /// The table SQLite copies at `SQLITE_CONFIG_MALLOC`.
@@ -96,6 +99,7 @@ unsafe extern "C" fn x_free(block: *mut c_void) {
     // SAFETY: SQLite passes a live block of ours, with its header written (block.rs, I1), and gives it up.
     let header = unsafe { block::header(block) };
     account.hierarchy.uncharge(header.owner(), header.charged_bytes());
+    freed::note(header);
     // SAFETY: as above; nobody uses it any more.
     unsafe { block::release(block) };
 }

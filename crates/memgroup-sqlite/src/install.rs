@@ -2,6 +2,8 @@
 //!
 //! - I1. `ACCOUNT` is set before `sqlite3_initialize` is called with our table in place, so SQLite never allocates
 //!   without it.
+//!   The VFS is registered after that, because registering one initialises SQLite, and before `install` returns, so
+//!   that what is opened later is opened through it.
 //! - I2. Installations take turns (`TURN`), and the first that passes SQLite's configuration wins for the life of the
 //!   process.
 //!
@@ -18,6 +20,7 @@ use memgroup::{Group, GroupError, Hierarchy};
 use rusqlite::ffi;
 
 use crate::alloc::{ACCOUNT, Account, methods};
+use crate::vfs;
 
 /// Name, under the root, of the group that [`install`] makes for allocations with no group in force.
 const UNATTRIBUTED: &str = "unattributed";
@@ -63,8 +66,12 @@ impl fmt::Debug for Installed {
 /// `sqlite3_hard_heap_limit64` have no effect from here on. A static page cache (`SQLITE_CONFIG_PAGECACHE`) that was
 /// configured before is taken back, because its pages would belong to nobody.
 ///
+/// The VFS `memgroup` becomes the default: it is the default VFS of before, and counts what is read and written
+/// through it.
+///
 /// Call it once, early in `main`, before anything in the process uses SQLite. A second call with the same hierarchy
-/// changes nothing and succeeds.
+/// changes nothing and succeeds; where the VFS of before has been made the default again meanwhile (initialising
+/// SQLite after `sqlite3_shutdown` does that), `memgroup` takes its place again.
 ///
 /// # Errors
 ///
@@ -158,8 +165,12 @@ fn configure() -> Result<(), InstallError> {
 
 /// Opens the account, and initialises SQLite on it.
 fn open(hierarchy: &Hierarchy, unattributed: &Group) -> Result<Installed, InstallError> {
-    let account =
-        ACCOUNT.get_or_init(|| Account { hierarchy: hierarchy.clone(), unattributed: unattributed.clone() });
+    let account = ACCOUNT.get_or_init(|| Account {
+        hierarchy: hierarchy.clone(),
+        unattributed: unattributed.clone(),
+        memory: hierarchy.memory(),
+        io: hierarchy.io(),
+    });
     initialize(account)
 }
 
@@ -180,7 +191,11 @@ fn again(
 
 fn initialize(account: &Account) -> Result<Installed, InstallError> {
     // SAFETY: no precondition; it does nothing when SQLite is initialised.
-    match unsafe { ffi::sqlite3_initialize() } {
+    let code = match unsafe { ffi::sqlite3_initialize() } {
+        ffi::SQLITE_OK => vfs::register(),
+        code => code,
+    };
+    match code {
         ffi::SQLITE_OK => {
             Ok(Installed { hierarchy: account.hierarchy.clone(), unattributed: account.unattributed.clone() })
         }

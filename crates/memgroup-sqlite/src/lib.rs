@@ -3,15 +3,20 @@
 mod alloc;
 mod block;
 mod error;
+mod feed;
+mod freed;
 mod install;
+mod kinds;
 mod rollback;
 mod shortage;
 mod tenant;
 mod uri;
+mod vfs;
 
 pub use rusqlite;
 
 pub use error::{OutOfMemory, TenantError};
 pub use install::{InstallError, Installed, install, install_with, installed};
+pub use kinds::MemoryKinds;
 pub use shortage::Shortage;
 pub use tenant::TenantConnection;

@@ -25,7 +25,10 @@ use memgroup::{Group, scope};
 use rusqlite::{Connection, InterruptHandle, OpenFlags, Params, Row, Transaction, ffi};
 
 use crate::error::{OutOfMemory, TenantError, is_out_of_memory};
+use crate::feed;
+use crate::freed;
 use crate::install::installed;
+use crate::kinds::{Gauges, MemoryKinds};
 use crate::rollback::Watch;
 use crate::shortage;
 use crate::uri;
@@ -62,6 +65,7 @@ use crate::uri;
 pub struct TenantConnection {
     connection: Option<Connection>,
     watch: Arc<Watch>,
+    gauges: Gauges,
     group: Group,
 }
 
@@ -113,7 +117,8 @@ impl TenantConnection {
         let connection =
             Connection::open_with_flags(path, flags).map_err(|error| failure(group, error, false))?;
         let watch = Watch::start(&connection);
-        let tenant = TenantConnection { connection: Some(connection), watch, group: group.clone() };
+        let gauges = Gauges::new();
+        let tenant = TenantConnection { connection: Some(connection), watch, gauges, group: group.clone() };
         if tenant.is_serialized() {
             Ok(tenant)
         } else {
@@ -138,6 +143,8 @@ impl TenantConnection {
     /// told as one of `b`. Use inside `b.run` only the connection that it lends, and the same within a
     /// [`scope`] of another group.
     ///
+    /// From time to time the end of a use reports the connection's memory by kind ([`TenantConnection::sample`]).
+    ///
     /// # Errors
     ///
     /// [`TenantError::OutOfMemory`] when the group, or one above it, refused memory and SQLite could not do without;
@@ -146,7 +153,9 @@ impl TenantConnection {
         let _entered = Entered::group(&self.group);
         let _rollback = self.watch.set_aside();
         let conn = self.connection();
-        match catch_unwind(AssertUnwindSafe(|| work(conn))) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(conn)));
+        self.gauges.after_use(&self.group, conn);
+        match outcome {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(failure(&self.group, error, self.is_rolled_back())),
             Err(panic) if is_unfetched_value(&*panic) && shortage::last().is_some() => {
@@ -215,6 +224,41 @@ impl TenantConnection {
         self.run(|conn| conn.query_row(sql, params, read))
     }
 
+    /// What SQLite tells of this connection's memory by kind, asked now, and reported to the group's gauges.
+    ///
+    /// The gauges follow a connection that is in use by themselves, at the end of a use, at most every tenth of a
+    /// second and for at most a hundredth of the time: SQLite walks all statements and tables for a sample. Whoever
+    /// wants them to be right now, or after the last use for some time, calls this. All is taken back when the
+    /// connection is closed.
+    pub fn sample(&self) -> MemoryKinds {
+        self.gauges.sample(&self.group, self.connection())
+    }
+
+    /// Frees what pages the connection caches and does not need now: all but those in use by a statement that runs, or
+    /// changed by a transaction that is open. A database in memory keeps its pages, because they are nowhere else.
+    ///
+    /// Answers with the bytes that the group got back: exactly the blocks that this call has freed and the group had
+    /// paid for, whatever other connections do meanwhile. They are counted as reclaimed of the group, and its gauges
+    /// are reported anew.
+    ///
+    /// # Errors
+    ///
+    /// [`TenantError::Sqlite`] when SQLite says it has failed.
+    pub fn release_memory(&self) -> Result<u64, TenantError> {
+        let _entered = Entered::group(&self.group);
+        // SAFETY: the handle is used at once, and the connection it belongs to is open (I2).
+        let db = unsafe { self.connection().handle() };
+        let mut code = ffi::SQLITE_OK;
+        // SAFETY: `db` is an open connection.
+        let bytes = freed::during(self.group.id(), || code = unsafe { ffi::sqlite3_db_release_memory(db) });
+        feed::reclaimed(&self.group, bytes);
+        self.sample();
+        if code == ffi::SQLITE_OK {
+            return Ok(bytes);
+        }
+        Err(failure(&self.group, rusqlite::Error::SqliteFailure(ffi::Error::new(code), None), false))
+    }
+
     /// A handle with which any thread can interrupt the statement that runs on this connection.
     pub fn interrupt_handle(&self) -> InterruptHandle {
         self.connection().get_interrupt_handle()
@@ -231,6 +275,7 @@ impl TenantConnection {
             return Ok(());
         };
         Watch::stop(&connection);
+        self.gauges.take_back(&self.group);
         let closed = connection.close();
         closed.map_err(|(connection, error)| {
             drop(connection);
@@ -264,6 +309,7 @@ impl Drop for TenantConnection {
         let connection = self.connection.take();
         if let Some(open) = &connection {
             Watch::stop(open);
+            self.gauges.take_back(&self.group);
         }
         drop(connection);
     }

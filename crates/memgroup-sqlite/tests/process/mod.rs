@@ -3,7 +3,8 @@
 
 use std::sync::OnceLock;
 
-use memgroup::{Config, Group, Hierarchy};
+use memgroup::stats::{io, memory};
+use memgroup::{Config, Freshness, Group, Hierarchy, Reach, Statistics};
 use memgroup_sqlite::install;
 
 /// Rows of a table that no other query touches, generated: `rows` blobs of `bytes` each.
@@ -39,4 +40,54 @@ pub(crate) fn tenant_with_max(name: &str, bytes: u64) -> Group {
     let group = tenant(name);
     group.set_max(bytes).expect("a limit");
     group
+}
+
+/// What the statistics of one group say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) read_bytes: i64,
+    pub(crate) written_bytes: i64,
+    pub(crate) reads: i64,
+    pub(crate) writes: i64,
+    pub(crate) syncs: i64,
+    pub(crate) page_cache_bytes: i64,
+    pub(crate) schema_bytes: i64,
+    pub(crate) statement_bytes: i64,
+    pub(crate) reclaimed_bytes: i64,
+}
+
+/// What was counted for `group` so far.
+pub(crate) fn counted(group: &Group) -> Counted {
+    let installed = memgroup_sqlite::installed().expect("a test has installed it");
+    let get = |of: &Statistics, stat| of.get(group, stat, Reach::Local, Freshness::Fresh);
+    let (files, kinds) = (installed.hierarchy().io(), installed.hierarchy().memory());
+    Counted {
+        read_bytes: get(&files, io::RBYTES),
+        written_bytes: get(&files, io::WBYTES),
+        reads: get(&files, io::RIOS),
+        writes: get(&files, io::WIOS),
+        syncs: get(&files, io::SYNCS),
+        page_cache_bytes: get(&kinds, memory::FILE),
+        schema_bytes: get(&kinds, memory::SCHEMA),
+        statement_bytes: get(&kinds, memory::STATEMENTS),
+        reclaimed_bytes: get(&kinds, memory::RECLAIMED),
+    }
+}
+
+/// What was counted for `group` while `work` ran.
+pub(crate) fn counted_during(group: &Group, work: impl FnOnce()) -> Counted {
+    let before = counted(group);
+    work();
+    let after = counted(group);
+    Counted {
+        read_bytes: after.read_bytes - before.read_bytes,
+        written_bytes: after.written_bytes - before.written_bytes,
+        reads: after.reads - before.reads,
+        writes: after.writes - before.writes,
+        syncs: after.syncs - before.syncs,
+        page_cache_bytes: after.page_cache_bytes - before.page_cache_bytes,
+        schema_bytes: after.schema_bytes - before.schema_bytes,
+        statement_bytes: after.statement_bytes - before.statement_bytes,
+        reclaimed_bytes: after.reclaimed_bytes - before.reclaimed_bytes,
+    }
 }

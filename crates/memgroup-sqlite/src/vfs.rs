@@ -1,0 +1,140 @@
+//! The VFS `memgroup`: SQLite's default VFS, and what is read and written through it counted.
+//!
+//! ```text
+//!   SQLite ── memgroup: xOpen, xDelete, ..  ──────────▶ the VFS that was the default (pAppData)
+//!          ── file:  ┌──────────┬───────────────────┐
+//!                    │ pMethods │ underlying's file │   szOsFile = 8 + the underlying VFS's
+//!                    └────┬─────┴─────────▲─────────┘
+//!                         └── xRead, .. ──┘ counts what succeeded: `feed`
+//! ```
+//!
+//! - I1. The object that SQLite links into its list, and the VFS under it, are there for the life of the process: the
+//!   first is in [`SHIM`], and SQLite's own is static. Whoever unregisters a VFS that was the default when memgroup
+//!   was installed keeps it in memory.
+//! - I2. A method is offered if, and only if, the underlying object has it, at the version it says, up to 3: SQLite
+//!   sees what it would see without us.
+//! - I3. Names, flags, buffers, results and errors pass through unchanged. The only answer that differs is the name of
+//!   the VFS (`SQLITE_FCNTL_VFSNAME`), to which ours is put in front.
+//! - I4. Nothing here waits or allocates through Rust's allocator, and no panic leaves it, as in `alloc.rs`.
+//!
+//! Who synchronises with whom: [`SHIM`] is made once, by an installation, before a file is opened through it; the link
+//! in it (`pNext`) is SQLite's, under SQLite's own mutex, and nobody here looks at it. A file is used by one thread at
+//! a time, SQLite sees to that.
+
+#![allow(unsafe_code)]
+
+mod file;
+mod forward;
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+use std::sync::OnceLock;
+
+use rusqlite::ffi;
+
+/// The name to open a connection with, where another VFS is the default.
+pub(crate) const NAME: &CStr = c"memgroup";
+
+/// I1.
+static SHIM: OnceLock<Shim> = OnceLock::new();
+
+/// Our VFS, and the one under it.
+struct Shim {
+    vfs: UnsafeCell<ffi::sqlite3_vfs>,
+    underlying: *mut ffi::sqlite3_vfs,
+}
+
+// SAFETY: `underlying` is used through its methods only, which SQLite calls from any thread.
+unsafe impl Send for Shim {}
+// SAFETY: as above; `vfs` is written by SQLite alone, under its mutex, once it is registered.
+unsafe impl Sync for Shim {}
+
+/// Puts our VFS in front of the default one; SQLite is initialised. Another VFS than the two that became the default
+/// since is left where it is.
+///
+/// Answers with SQLite's result code.
+pub(crate) fn register() -> c_int {
+    // SAFETY: a null name asks for the default.
+    let default = unsafe { ffi::sqlite3_vfs_find(ptr::null()) };
+    if default.is_null() {
+        return ffi::SQLITE_ERROR;
+    }
+    let shim = SHIM.get_or_init(|| {
+        // SAFETY: a registered VFS is there for as long as it is registered, and stays (I1); nothing else uses SQLite
+        // while the first installation runs.
+        let vfs = unsafe { over(default) };
+        Shim { vfs: UnsafeCell::new(vfs), underlying: default }
+    });
+    if default != shim.underlying {
+        return ffi::SQLITE_OK;
+    }
+    // SAFETY: the object is complete and stays (I1); SQLite takes its mutex before it links it.
+    unsafe { ffi::sqlite3_vfs_register(shim.vfs.get(), 1) }
+}
+
+/// Our VFS over `underlying` (I2).
+///
+/// # Safety
+///
+/// `underlying` is a complete VFS object, and nobody registers or unregisters a VFS meanwhile.
+unsafe fn over(underlying: *mut ffi::sqlite3_vfs) -> ffi::sqlite3_vfs {
+    // SAFETY: by the caller's word.
+    let under = unsafe { &*underlying };
+    let (has_2, has_3) = (under.iVersion >= 2, under.iVersion >= 3);
+    ffi::sqlite3_vfs {
+        iVersion: under.iVersion.min(3),
+        szOsFile: file::UNDERLYING_AT as c_int + under.szOsFile,
+        mxPathname: under.mxPathname,
+        pNext: ptr::null_mut(),
+        zName: NAME.as_ptr(),
+        pAppData: underlying.cast(),
+        xOpen: under.xOpen.is_some().then_some(x_open as _),
+        xDelete: under.xDelete.is_some().then_some(forward::x_delete as _),
+        xAccess: under.xAccess.is_some().then_some(forward::x_access as _),
+        xFullPathname: under.xFullPathname.is_some().then_some(forward::x_full_pathname as _),
+        xDlOpen: under.xDlOpen.is_some().then_some(forward::x_dl_open as _),
+        xDlError: under.xDlError.is_some().then_some(forward::x_dl_error as _),
+        xDlSym: under.xDlSym.is_some().then_some(forward::x_dl_sym as _),
+        xDlClose: under.xDlClose.is_some().then_some(forward::x_dl_close as _),
+        xRandomness: under.xRandomness.is_some().then_some(forward::x_randomness as _),
+        xSleep: under.xSleep.is_some().then_some(forward::x_sleep as _),
+        xCurrentTime: under.xCurrentTime.is_some().then_some(forward::x_current_time as _),
+        xGetLastError: under.xGetLastError.is_some().then_some(forward::x_get_last_error as _),
+        xCurrentTimeInt64: (has_2 && under.xCurrentTimeInt64.is_some())
+            .then_some(forward::x_current_time_int64 as _),
+        xSetSystemCall: (has_3 && under.xSetSystemCall.is_some()).then_some(forward::x_set_system_call as _),
+        xGetSystemCall: (has_3 && under.xGetSystemCall.is_some()).then_some(forward::x_get_system_call as _),
+        xNextSystemCall: (has_3 && under.xNextSystemCall.is_some())
+            .then_some(forward::x_next_system_call as _),
+    }
+}
+
+/// Opens the underlying file behind ours. `name` is handed on as it is: the VFS may look at the parameters that SQLite
+/// keeps behind it, and there is none for a temporary file.
+unsafe extern "C" fn x_open(
+    vfs: *mut ffi::sqlite3_vfs,
+    name: ffi::sqlite3_filename,
+    file: *mut ffi::sqlite3_file,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    // SAFETY: SQLite passes the object that it got from `register`.
+    let underlying = unsafe { forward::underlying(vfs) };
+    // SAFETY: the VFS under ours stays (I1).
+    let Some(open) = (unsafe { (*underlying).xOpen }) else {
+        return ffi::SQLITE_CANTOPEN;
+    };
+    // SAFETY: SQLite passes szOsFile bytes, aligned to eight; nobody else has them yet.
+    unsafe { file::prepare(file) };
+    // SAFETY: as above, the underlying file's room begins there.
+    let inner = unsafe { file::underlying_of(file) };
+    // SAFETY: the arguments are SQLite's own; `inner` has the size that `underlying` asks for.
+    let code = unsafe { open(underlying, name, inner, flags, out_flags) };
+    // SAFETY: `open` has left a file, or no methods.
+    unsafe { file::adopt(file) };
+    code
+}
+
+/// `name` as SQLite passes it.
+type Name = *const c_char;
