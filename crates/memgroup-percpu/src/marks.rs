@@ -37,6 +37,8 @@ use memgroup_sync::{CachePadded, interleave};
 use crate::mutation::{Mutation, active};
 
 mod collect;
+#[cfg(all(test, memgroup_loom))]
+mod loom;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
 
