@@ -1,5 +1,5 @@
 //! What per-slot memory costs: an object made and dropped among 11,000 others, an addition to a slot's copy and to a counter whose
-//! memory may move, and pages given back.
+//! memory may move, pages given back, and marks set and collected.
 //!
 //! ```text
 //! cargo run --release -p memgroup-percpu --example percpu_cost
@@ -16,7 +16,7 @@ mod measured {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Instant;
 
-    use memgroup_percpu::{Arena, ArenaConfig, Counters, PerCpu, SlotSource};
+    use memgroup_percpu::{Arena, ArenaConfig, Counters, Mark, Marks, PerCpu, Scratch, SlotSource};
 
     /// As large as the per-CPU records of one kernel group: 2,704 bytes.
     type Record = [AtomicU64; 338];
@@ -128,6 +128,90 @@ mod measured {
         (median(samples), pages as f64 / calls as f64)
     }
 
+    /// Marks of `numbers` numbers in `rows` rows, the places of all numbers, and what collects them.
+    fn marked(rows: usize, numbers: u32) -> (&'static Marks, Vec<Mark>, Scratch) {
+        let marks: &'static Marks = Box::leak(Box::new(Marks::new(rows, numbers)));
+        (0..numbers).for_each(|number| marks.provide(number));
+        (marks, (0..numbers).map(|number| marks.of(number)).collect(), Scratch::new(rows))
+    }
+
+    /// Prints what an updater pays for its mark.
+    fn setting() {
+        const ROUNDS: usize = 401;
+        const ROWS: usize = 513;
+        let (marks, places, mut scratch) = marked(ROWS, 4096);
+        let (bare, counter) = (AtomicU64::new(0), AtomicU64::new(0));
+        let mut samples: [Vec<f64>; 4] = Default::default();
+        for _ in 0..ROUNDS {
+            // ORDERING: AcqRel, as an addition that is collected; one thread.
+            samples[0].push(a_turn(|_| _ = bare.fetch_add(1, Ordering::AcqRel)));
+            let mark = black_box(places[17]);
+            mark.set(5);
+            samples[1].push(a_turn(|_| {
+                let row = black_box(5);
+                let word = mark.word(row).expect("there is such a row");
+                // ORDERING: AcqRel, as above.
+                counter.fetch_add(1, Ordering::AcqRel);
+                if !mark.is_set_in(word) {
+                    mark.set(row);
+                }
+            }));
+            marks.collect(&mut scratch, |_| true, |_, rows| _ = black_box(rows.count()));
+            let start = Instant::now();
+            places.iter().for_each(|place| place.set(7));
+            samples[2].push(start.elapsed().as_nanos() as f64 / places.len() as f64);
+            marks.collect(&mut scratch, |_| true, |_, rows| _ = black_box(rows.count()));
+            let start = Instant::now();
+            (0..ROWS).for_each(|row| places[0].set(row));
+            samples[3].push(start.elapsed().as_nanos() as f64 / ROWS as f64);
+            marks.collect(&mut scratch, |_| true, |_, rows| _ = black_box(rows.count()));
+        }
+        let [bare, look, first, first_of_row] = samples.map(median);
+        println!("marks, one thread; median of {ROUNDS}, in turns");
+        println!("  an addition, no mark                   {bare:6.2} ns");
+        println!("  an addition, and the mark is set       {look:6.2} ns   {:+.2}", look - bare);
+        println!("  to set the mark of a number            {first:6.2} ns");
+        println!("  to set the first mark of a row         {first_of_row:6.2} ns");
+    }
+
+    /// Microseconds of a collection, after `mark` has marked what it likes.
+    fn collection(marks: &Marks, scratch: &mut Scratch, mark: impl Fn(usize)) -> f64 {
+        let samples = (0..ROUNDS).map(|round| {
+            mark(round);
+            let start = Instant::now();
+            marks.collect(scratch, |_| true, |_, rows| _ = black_box(rows.count()));
+            start.elapsed().as_nanos() as f64 / 1000.0
+        });
+        median(samples.collect())
+    }
+
+    /// Prints what a collector pays, without what it does with the numbers.
+    fn collecting() {
+        println!("one collection; median of {ROUNDS}");
+        println!(
+            "   rows  numbers   one mark   a mark of each number       all marks                is_clean"
+        );
+        for rows in [2, 8, 128, 512] {
+            for numbers in [10_u32, 1_000, 10_000] {
+                let (marks, places, mut scratch) = marked(rows, numbers);
+                let each = numbers as usize;
+                let one = collection(marks, &mut scratch, |round| places[round % each].set(round % rows));
+                let spread = collection(marks, &mut scratch, |round| {
+                    places.iter().enumerate().for_each(|(at, place)| place.set((at * 7 + round) % rows));
+                });
+                let all = collection(marks, &mut scratch, |_| {
+                    places.iter().for_each(|place| (0..rows).for_each(|row| place.set(row)));
+                });
+                let (of_each, of_all) = (spread * 1000.0 / each as f64, all * 1000.0 / (each * rows) as f64);
+                let clean = a_turn(|_| assert!(black_box(marks).is_clean()));
+                println!(
+                    "  {rows:5} {numbers:8} {one:7.2} us {spread:9.2} us {of_each:6.1} ns each \
+                     {all:10.2} us {of_all:5.1} ns each {clean:6.1} ns"
+                );
+            }
+        }
+    }
+
     pub(crate) fn run() {
         println!("make and drop an object among {OBJECTS}, a third of them freed; median of {ROUNDS}");
         println!("    8 bytes, 2 slots    {:8.0} ns", pair::<AtomicU64>(2));
@@ -138,5 +222,7 @@ mod measured {
         println!(
             "depopulate, 10 of 11 records of 2704 bytes gone: {us:.2} us a page, {pages:.1} pages a call"
         );
+        setting();
+        collecting();
     }
 }

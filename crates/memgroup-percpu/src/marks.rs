@@ -37,6 +37,8 @@ use memgroup_sync::{CachePadded, interleave};
 use crate::mutation::{Mutation, active};
 
 mod collect;
+#[cfg(all(test, memgroup_loom))]
+mod loom;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
 
@@ -180,7 +182,7 @@ impl Marks {
     /// that a collection has dealt with the addition and is over.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `settle`: zeros that were left set there come after it.
+        // ORDERING: Acquire; pairs with the Release in `take_rows`: who finds the zeros finds that somebody collects (E3).
         let all_zero = || self.dirty.iter().all(|word| word.load(Ordering::Acquire) == 0);
         self.unless_collected(all_zero)
     }
@@ -201,7 +203,7 @@ impl Marks {
     /// Sets the bit of a row in `dirty`.
     fn dirty_row(&self, row: usize) {
         let (word, bit) = (&self.dirty[row / 64], 1 << (row % 64));
-        // ORDERING: Relaxed; after the Acquire of the head, in `set`: a zero that a collector put there before is seen (I1). Looked
+        // ORDERING: Relaxed; in `set` after the Acquire of the head: a zero that a collector put there before is seen (I1). Looked
         // at first, because it is set by then in most rows and the line is shared by 64 of them.
         if word.load(Ordering::Relaxed) & bit == 0 {
             // ORDERING: Relaxed; published by the leaf bit (E2). An RMW, which keeps the order that `take_rows` began (E3).
