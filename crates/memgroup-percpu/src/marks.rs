@@ -143,6 +143,16 @@ impl Marks {
         self.heads.len()
     }
 
+    /// Bytes that it takes now, of the numbers that are provided.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let provided = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+        provided * self.rows() * size_of::<Leaves>()
+            + size_of_val(&*self.heads)
+            + size_of_val(&*self.dirty)
+            + size_of_val(&*self.chunks)
+    }
+
     /// Makes room for `number`, and for the others of its chunk of 4,096. It allocates 576 bytes a row; nothing if the room is there.
     ///
     /// # Panics

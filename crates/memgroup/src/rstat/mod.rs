@@ -19,7 +19,7 @@ mod updates;
 pub use flush::Freshness;
 pub use side::Reach;
 pub use stat::{RegisterError, Stat, StatKind, Subsystem};
-pub use statistics::Statistics;
+pub use statistics::{Footprint, Statistics};
 pub use tree_stats::{GroupStats, TreeStats};
 
 pub(crate) use store::{Entry, Store};

@@ -57,6 +57,11 @@ impl Side {
         }
     }
 
+    /// Bytes of one, with its values.
+    pub(super) fn bytes(stats: usize) -> usize {
+        size_of::<Side>() + (4 * stats + stats.div_ceil(64)) * size_of::<AtomicU64>()
+    }
+
     fn row(&self, number: usize) -> &[AtomicU64] {
         &self.values[number * self.stats..][..self.stats]
     }

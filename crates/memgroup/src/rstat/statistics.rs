@@ -245,6 +245,15 @@ impl Statistics {
         text::render(self, &values)
     }
 
+    /// What the statistics take, in bytes.
+    pub fn footprint(&self) -> Footprint {
+        Footprint {
+            slot_bytes: self.store.records.record_bytes(),
+            marks_bytes: self.store.updates.marks.bytes(),
+            group_bytes: self.store.group_bytes(),
+        }
+    }
+
     /// Whether this is one of the built-in subsystems.
     pub fn is_builtin(&self) -> bool {
         self.store.number < super::builtin::ALL.len()
@@ -253,6 +262,18 @@ impl Statistics {
     pub(super) fn number(&self) -> usize {
         self.store.number
     }
+}
+
+/// What the statistics of one subsystem take, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Of one group on one slot: the words that are added to. Taken with the group's first addition, and given back.
+    pub slot_bytes: usize,
+    /// Of all groups on all slots, those that never ran included: what tells that they have changed. Subsystems that share one tree
+    /// share it.
+    pub marks_bytes: usize,
+    /// Of one group, whatever the number of slots: flushed values, and its place. Kept for the place's next group.
+    pub group_bytes: usize,
 }
 
 #[cold]

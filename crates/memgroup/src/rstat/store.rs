@@ -121,6 +121,11 @@ impl Store {
         (self.records.record_bytes() * self.records.admitted().count()) as u64
     }
 
+    /// Bytes of one group beside the slots.
+    pub(super) fn group_bytes(&self) -> usize {
+        size_of::<Entry>() + Side::bytes(self.words)
+    }
+
     /// The row of marks for what is added beside the slots.
     pub(super) fn base_row(&self) -> usize {
         self.records.arena().slots()
