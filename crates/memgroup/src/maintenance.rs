@@ -309,7 +309,9 @@ fn strip_departed(shared: &'static Shared, bytes_max: u64, done: &mut Maintained
                     left = 0;
                     break;
                 };
-                let Some(node) = shared.node(id).filter(|&node| residence::is_furnished(node)) else { continue };
+                let Some(node) = shared.node(id).filter(|&node| residence::is_furnished(node)) else {
+                    continue;
+                };
                 residence::demote_held(node, alone);
                 done.demoted_groups += 1;
                 hold.bytes += each;
@@ -477,20 +479,22 @@ mod tests {
     use memgroup_percpu::SlotSource;
 
     use super::*;
-    use crate::{Config, Hierarchy};
+    use crate::{Config, Hierarchy, Stat, Subsystem};
 
     #[test]
     fn the_sums_count_the_passes_of_removals_and_start_anew_with_a_hierarchy() {
         let config = Config::new()
             .slots(SlotSource::virtual_slots(1).unwrap())
-            .counters(501)
             .float(0, Duration::ZERO)
             .groups_max(1001);
         let hierarchy = Hierarchy::new(config).unwrap();
+        let stats: &'static [Stat] =
+            (0..501).map(|number| Stat::gauge(format!("gauge{number}").leak())).collect::<Vec<_>>().leak();
+        let counts = hierarchy.register(Subsystem { name: "gauges", stats }).unwrap();
         let groups: Vec<_> = (0..1000)
             .map(|number| {
                 let group = hierarchy.root().create(&format!("g{number}")).unwrap();
-                group.add(0, 1);
+                counts.add(&group, 0, 1);
                 group
             })
             .collect();
@@ -504,7 +508,7 @@ mod tests {
         assert_eq!(all.moved_bytes, removals.moved_bytes + pass.moved_bytes);
         assert_eq!(all.depopulated_bytes, removals.depopulated_bytes + pass.depopulated_bytes);
         assert_eq!(all.grace, removals.grace + pass.grace);
-        drop((stay, hierarchy));
+        drop((stay, counts, hierarchy));
         assert_eq!(Hierarchy::new(config).unwrap().maintained(), Maintained::default());
     }
 }

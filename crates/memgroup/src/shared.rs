@@ -16,8 +16,8 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use memgroup_percpu::SlotSource;
-use memgroup_sync::{Mutex, RwLock};
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::{Mutex, RwLock};
 
 use crate::config::{Config, ConfigError};
 use crate::error::GroupError;
@@ -186,7 +186,9 @@ impl Shared {
     fn make_place(&'static self, tree: &Tree, id: GroupId) {
         self.chunks[(id.0 / CHUNK) as usize].get_or_init(|| {
             let first = id.0 / CHUNK * CHUNK;
-            (first..first + CHUNK).map(|at| Node::new(self, GroupId(at))).collect()
+            // The last chunk ends where the places do: there are no marks beyond.
+            let end = (first + CHUNK).min(self.config.groups_max);
+            (first..end).map(|at| Node::new(self, GroupId(at))).collect()
         });
         // ORDERING: Relaxed, as in `places`; written under the tree lock only.
         self.places.store(tree.places(), Ordering::Relaxed);

@@ -1,7 +1,9 @@
-//! What may be called inside an allocator allocates nothing itself: charges and uncharges, also of groups whose memory comes back or
-//! goes with them.
+//! What may be called inside an allocator allocates nothing itself: charges, uncharges and additions to statistics, also of groups whose
+//! memory comes back or goes with them.
 #![cfg(not(memgroup_loom))]
 #![allow(unsafe_code)]
+
+mod gauges;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -44,8 +46,8 @@ fn allocations(act: impl FnOnce()) -> u64 {
 #[test]
 fn a_charge_that_brings_a_group_back_and_the_last_uncharge_of_a_cold_one_allocate_nothing() {
     let slots = SlotSource::virtual_slots(2).unwrap();
-    let hierarchy =
-        Hierarchy::new(Config::with_slots(slots).counters(3).demote_after(Some(Duration::ZERO))).unwrap();
+    let hierarchy = Hierarchy::new(Config::with_slots(slots).demote_after(Some(Duration::ZERO))).unwrap();
+    let levels = gauges::register(&hierarchy, 3);
     let groups: Vec<Group> =
         (0..500).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect();
     for slot in [0, 1] {
@@ -54,12 +56,18 @@ fn a_charge_that_brings_a_group_back_and_the_last_uncharge_of_a_cold_one_allocat
         assert_eq!(allocations(first), 0, "the first charge on slot {slot}");
     }
     let _pin = pin_virtual(0);
-    groups.iter().for_each(|group| group.add(1, 7));
+    let add = || groups.iter().for_each(|group| levels.add(group, 1, 7));
+    assert_eq!(allocations(add), 0, "the first additions");
+    assert_eq!(gauges::own(&levels, &groups[499], 1), 7);
     let cold = || hierarchy.maintain(Maintenance::new().expedited()).demoted_groups;
     assert_eq!(cold(), 501);
     let mut charges: Vec<Charge> = Vec::with_capacity(groups.len());
     let back = allocations(|| charges.extend(groups.iter().map(|group| group.try_charge(100).unwrap())));
     assert_eq!(back, 0, "all groups came back");
+    assert_eq!(allocations(add), 0, "and their statistics");
+    let read =
+        || assert_eq!(groups.iter().map(|group| gauges::own(&levels, group, 1)).sum::<i64>(), 500 * 14);
+    assert_eq!(allocations(read), 0, "reads");
     assert!(cold() >= 500);
     groups.into_iter().for_each(|group| group.remove().unwrap());
     assert_eq!(allocations(|| charges.clear()), 0, "all removed groups were released");

@@ -54,6 +54,20 @@ fn bad_names_and_paths_are_told_what_would_be_right() {
 }
 
 #[test]
+fn a_hierarchy_is_for_as_many_groups_as_it_was_asked_to_be() {
+    for groups_max in [1, 2, 63, 64, 65, 129] {
+        let source = SlotSource::virtual_slots(1).unwrap();
+        let h = Hierarchy::new(Config::with_slots(source).groups_max(groups_max)).unwrap();
+        for number in 1..groups_max {
+            let group = h.create(&format!("/{number}")).unwrap();
+            assert_eq!(group.try_charge(number.into()).unwrap().bytes(), number.into());
+        }
+        assert_eq!(h.groups().len(), groups_max as usize);
+        assert_eq!(h.create("/one-more").unwrap_err(), GroupError::TooMany { groups_max });
+    }
+}
+
+#[test]
 fn depth_and_number_of_groups_are_bounded() {
     let config = Config::with_slots(SlotSource::virtual_slots(1).unwrap()).depth_max(2).groups_max(4);
     let h = Hierarchy::new(config).unwrap();

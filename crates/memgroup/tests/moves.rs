@@ -5,13 +5,17 @@
 //! added, and each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the short windows.
 #![cfg(not(memgroup_loom))]
 
+mod gauges;
 mod random;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
-use memgroup::{Charge, Config, Group, Hierarchy, Maintained, Maintenance, SlotSource, UNLIMITED};
+use memgroup::{
+    Charge, Config, Freshness, Group, Hierarchy, Maintained, Maintenance, Reach, SlotSource, Statistics,
+    UNLIMITED,
+};
 use memgroup_percpu::pin_virtual;
 
 use random::Random;
@@ -19,7 +23,7 @@ use random::Random;
 const WORKERS: usize = 3;
 const LEAVES: usize = 6;
 const TENANTS: usize = 80;
-const COUNTERS: usize = 59;
+const GAUGES: usize = 59;
 const ROUNDS: usize = 4;
 const STEPS: usize = if cfg!(memgroup_yields) {
     4_000
@@ -39,11 +43,11 @@ struct Account {
 }
 
 impl Account {
-    fn add(&mut self, group: &Group, random: &mut Random) {
+    fn add(&mut self, gauges: &Statistics, group: &Group, random: &mut Random) {
         let delta = random.below(2000) as i64 - 900;
-        group.add(0, delta);
+        gauges.add(group, 0, delta);
         self.first += delta;
-        group.add(COUNTERS as u32 - 1, -delta);
+        gauges.add(group, GAUGES - 1, -delta);
         self.last -= delta;
     }
 
@@ -52,9 +56,10 @@ impl Account {
         group.try_charge(random.bytes(16)).ok()
     }
 
-    fn check_sums(&self, group: &Group) {
-        let sums = (group.sum(0), group.sum(1), group.sum(COUNTERS as u32 - 1));
-        assert_eq!(sums, (self.first, 0, self.last), "{group:?}");
+    fn check_sums(&self, gauges: &Statistics, group: &Group) {
+        let mut sums = [0; GAUGES];
+        gauges.read(group, Reach::Local, Freshness::Fresh, &mut sums);
+        assert_eq!((sums[0], sums[1], sums[GAUGES - 1]), (self.first, 0, self.last), "{group:?}");
     }
 
     fn merge(&mut self, other: Account) {
@@ -67,6 +72,7 @@ impl Account {
 
 struct House {
     hierarchy: Hierarchy,
+    gauges: Statistics,
     parent: Group,
     leaves: Vec<Group>,
     accounts: Mutex<[Account; LEAVES]>,
@@ -111,7 +117,7 @@ impl Worker<'_> {
                     drop(self.charges.swap_remove(at));
                 }
             }
-            48..68 => self.accounts[leaf].add(group, &mut self.random),
+            48..68 => self.accounts[leaf].add(&self.house.gauges, group, &mut self.random),
             68..70 => {
                 let max = [UNLIMITED, 1 << 20, 1 << 14][self.random.below(3) as usize];
                 group.set_max(max).unwrap();
@@ -133,7 +139,7 @@ impl Worker<'_> {
         }
         let at = self.random.below(self.tenants.len() as u64) as usize;
         let tenant = &mut self.tenants[at];
-        tenant.account.add(&tenant.group, &mut self.random);
+        tenant.account.add(&self.house.gauges, &tenant.group, &mut self.random);
         tenant.charges.extend(tenant.account.try_charge(&tenant.group, &mut self.random));
         tenant.charges.truncate(6);
     }
@@ -154,10 +160,10 @@ impl Worker<'_> {
         }
         let at = self.random.below(self.tenants.len() as u64) as usize;
         let mut tenant = self.tenants.swap_remove(at);
-        tenant.account.check_sums(&tenant.group);
+        tenant.account.check_sums(&self.house.gauges, &tenant.group);
         tenant.group.remove().unwrap();
         assert!(tenant.group.try_charge(1).is_err());
-        tenant.account.check_sums(&tenant.group);
+        tenant.account.check_sums(&self.house.gauges, &tenant.group);
         self.house.mailbox.lock().unwrap().append(&mut tenant.charges);
     }
 
@@ -171,7 +177,7 @@ impl Worker<'_> {
         }
         self.house.rest.wait();
         for tenant in &self.tenants {
-            tenant.account.check_sums(&tenant.group);
+            tenant.account.check_sums(&self.house.gauges, &tenant.group);
             tenant.group.drain();
             assert_eq!(tenant.group.usage(), tenant.charges.iter().map(Charge::bytes).sum::<u64>());
         }
@@ -200,7 +206,7 @@ fn check(house: &House, totals: &mut [Account; LEAVES]) {
     // Charges that came late to a record that had moved are counted when it is used again.
     house.hierarchy.maintain(Maintenance::new().expedited());
     for (leaf, total) in house.leaves.iter().zip(totals) {
-        total.check_sums(leaf);
+        total.check_sums(&house.gauges, leaf);
         leaf.drain();
         assert_eq!(leaf.usage(), total.held_bytes, "{leaf:?}");
         let stock = leaf.stock();
@@ -214,7 +220,7 @@ fn maintain(house: &House) -> Maintained {
     // ORDERING: Release and Acquire; the end, after all that was done before it.
     while !house.done.load(Ordering::Acquire) {
         let done = house.hierarchy.maintain(Maintenance::new().all().expedited());
-        all.moved_groups += done.moved_groups;
+        all.moved_records += done.moved_records;
         all.demoted_groups += done.demoted_groups;
         all.depopulated_bytes += done.depopulated_bytes;
         std::thread::yield_now();
@@ -227,6 +233,7 @@ fn house(config: Config) -> House {
     let parent = hierarchy.create("/parent").unwrap();
     let leaves = (0..LEAVES).map(|n| parent.create(&format!("leaf{n}")).unwrap()).collect();
     House {
+        gauges: gauges::register(&hierarchy, GAUGES),
         hierarchy,
         parent,
         leaves,
@@ -239,7 +246,6 @@ fn house(config: Config) -> House {
 
 fn storm(slots: usize, demote_after: Option<Duration>) {
     let config = Config::with_slots(SlotSource::virtual_slots(slots).unwrap())
-        .counters(COUNTERS as u32)
         .stock_budget_bytes(1 << 20)
         .float(0, Duration::ZERO)
         .demote_after(demote_after);
@@ -275,7 +281,7 @@ fn storm(slots: usize, demote_after: Option<Duration>) {
     if demote_after.is_some() {
         assert!(maintained.demoted_groups > 0, "{maintained:?}");
     } else {
-        assert!(maintained.moved_groups > 0, "{maintained:?}");
+        assert!(maintained.moved_records > 0, "{maintained:?}");
     }
     // The workers' charges went with them; their tenants are still there.
     house.parent.drain();
@@ -335,9 +341,9 @@ fn demotions_lose_nothing_on_512_slots() {
 #[test]
 fn counts_and_charges_of_one_group_that_comes_and_goes_all_the_time_are_whole() {
     const ADDITIONS: u64 = if cfg!(memgroup_yields) { 20 } else { 100 } * STEPS as u64;
-    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).counters(1);
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap());
     let house = house(config.demote_after(Some(Duration::ZERO)));
-    let leaf = &house.leaves[0];
+    let (gauges, leaf) = (&house.gauges, &house.leaves[0]);
     let maintained = std::thread::scope(|scope| {
         let maintainer = scope.spawn(|| maintain(&house));
         let adders: Vec<_> = (0..WORKERS)
@@ -346,7 +352,7 @@ fn counts_and_charges_of_one_group_that_comes_and_goes_all_the_time_are_whole() 
                     let _end = EndOnPanic;
                     let _pin = pin_virtual(number);
                     for _ in 0..ADDITIONS {
-                        leaf.add(0, 1);
+                        gauges.add(leaf, 0, 1);
                         drop(leaf.try_charge(100).unwrap());
                     }
                 })
@@ -358,7 +364,7 @@ fn counts_and_charges_of_one_group_that_comes_and_goes_all_the_time_are_whole() 
         maintainer.join().unwrap()
     });
     assert!(maintained.demoted_groups > 0, "{maintained:?}");
-    assert_eq!(leaf.sum(0), (WORKERS as u64 * ADDITIONS) as i64);
+    assert_eq!(gauges::own(gauges, leaf, 0), (WORKERS as u64 * ADDITIONS) as i64);
     house.hierarchy.maintain(Maintenance::new().expedited());
     let stock = leaf.stock();
     assert_eq!(stock.hits + stock.misses, WORKERS as u64 * ADDITIONS, "{stock:?}");

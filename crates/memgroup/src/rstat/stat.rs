@@ -88,7 +88,8 @@ pub struct Subsystem {
 impl Subsystem {
     pub(super) fn check(&self) -> Result<(), RegisterError> {
         let wrong = |reason| Err(RegisterError { name: self.name, reason });
-        let bad = [self.name].into_iter().chain(self.stats.iter().map(Stat::name)).find(|name| !is_name(name));
+        let bad =
+            [self.name].into_iter().chain(self.stats.iter().map(Stat::name)).find(|name| !is_name(name));
         if let Some(name) = bad {
             return wrong(Reason::Name(name));
         }
@@ -165,12 +166,14 @@ mod tests {
     #[test]
     fn what_would_spoil_the_text_form_is_no_name() {
         const ONE: &[Stat] = &[Stat::count("hits")];
-        for name in ["", "a b", "a\nb", "a=b", "ä", &"x".repeat(65).leak()[..]] {
+        const BAD: &[Stat] = &[Stat::gauge("a\tb")];
+        let long: &'static str = "x".repeat(65).leak();
+        for name in ["", "a b", "a\nb", "a=b", "ä", long] {
             let text = refused(name, ONE);
             assert!(text.contains(&format!("{name:?} is not a name")), "{text}");
         }
         assert!(Subsystem { name: "cache.l2:a-b_c", stats: ONE }.check().is_ok());
-        let text = refused("cache", &[Stat::gauge("a\tb")]);
+        let text = refused("cache", BAD);
         assert_eq!(
             text,
             "failed to register the subsystem \"cache\": \"a\\tb\" is not a name: 1 to 64 letters, digits, \
@@ -181,9 +184,9 @@ mod tests {
     #[test]
     fn a_subsystem_has_statistics_and_not_too_many_and_none_twice() {
         assert!(refused("s", &[]).ends_with("it has no statistic; 1 to 4000 are allowed"));
-        let many = vec![Stat::count("a"); 4001].leak();
+        const TWICE: &[Stat] = &[Stat::count("a"), Stat::count("b"), Stat::gauge("a")];
+        let many: &'static [Stat] = vec![Stat::count("a"); 4001].leak();
         assert!(refused("s", many).ends_with("it has 4001 statistics; 1 to 4000 are allowed"));
-        let twice = &[Stat::count("a"), Stat::count("b"), Stat::gauge("a")];
-        assert!(refused("s", twice).ends_with("two of its statistics have the name \"a\""));
+        assert!(refused("s", TWICE).ends_with("two of its statistics have the name \"a\""));
     }
 }

@@ -201,8 +201,9 @@ impl Word {
 mod tests {
     use super::{ATTEMPTS, CLOSED, FULL, LARGEST_CAP, OPEN, Word, consume_delta, refill_delta};
 
+    /// A stock whose attempts a flush will come by for.
     fn stock(bytes: i64, cap: u64) -> Word {
-        Word(0).capped(cap).with_bytes(bytes)
+        Word(0).capped(cap).with_bytes(bytes).listed()
     }
 
     fn consume(word: Word, bytes: u64) -> Word {
@@ -245,6 +246,19 @@ mod tests {
     }
 
     #[test]
+    fn a_word_that_no_flush_will_come_by_for_serves_nobody_before_it_is_listed() {
+        let word = consume(stock(100, 128), 40);
+        let flushed = word.flushed();
+        assert!(word.serves(1) && !flushed.serves(1) && flushed.covers(1) && flushed.takes(1));
+        assert_eq!((flushed.attempts(), flushed.is_listed(), flushed.is_used()), (0, false, true));
+        assert!(!flushed.rested().is_used(), "the clock came by");
+        assert!(!stock(100, 128).flushed().is_used(), "a flush without attempts is no use");
+        assert_eq!(flushed.listed().stable(), word.stable(), "flushes and listings are no change");
+        assert_ne!(consume(word, 1).stable(), word.stable());
+        assert_eq!((flushed.bytes(), flushed.cap()), (60, 128));
+    }
+
+    #[test]
     fn attempts_have_as_much_room_again_when_they_are_full() {
         let mut word = stock(8, 8);
         for _ in 0..FULL {
@@ -267,6 +281,7 @@ mod tests {
         let owing = stock(-50, 128);
         assert_eq!((owing.prepaid(), owing.closed().bytes(), owing.retired().bytes()), (0, -50, -50));
         assert_eq!(Word(owing.closed().0 & OPEN), owing.drained());
+        assert!(!owing.drained().is_listed(), "its attempts were taken, and nobody comes for the next");
     }
 
     #[test]

@@ -1,0 +1,27 @@
+//! Subsystems of as many levels as a test wants, and what a group shows of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use memgroup::{Freshness, Group, Hierarchy, Reach, Stat, Statistics, Subsystem};
+
+/// The subsystem `gauges` of so many levels, the same one for each call with this number.
+pub(crate) fn gauges(count: usize) -> Subsystem {
+    static MADE: Mutex<BTreeMap<usize, &'static [Stat]>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let make = || -> &'static [Stat] {
+        let names = (0..count).map(|number| &*format!("gauge{number}").leak());
+        names.map(Stat::gauge).collect::<Vec<_>>().leak()
+    };
+    Subsystem { name: "gauges", stats: made.entry(count).or_insert_with(make) }
+}
+
+/// Registers so many levels, or finds them registered.
+pub(crate) fn register(hierarchy: &Hierarchy, count: usize) -> Statistics {
+    hierarchy.register(gauges(count)).expect("there is a place for one more subsystem")
+}
+
+/// The group's own value, with all that was added before.
+pub(crate) fn own(gauges: &Statistics, group: &Group, gauge: usize) -> i64 {
+    gauges.get(group, gauge, Reach::Local, Freshness::Fresh)
+}
