@@ -31,7 +31,7 @@ pub use arena::{Arena, ArenaConfig, ArenaStats};
 pub use counters::{CounterId, Counters, CountersMaintained, NoCounter};
 pub use marks::{Mark, Marks, Rows, Scratch};
 pub use percpu::PerCpu;
-pub use record::{Access, Early, Glance, Record};
+pub use record::{Access, Early, Glance, Record, prefetch};
 pub use records::{Fresh, Reclaimed, Records, Relocation, Unlinked};
 pub use slot::detect::{SlotReport, VARIABLE};
 pub use slot::error::SlotError;

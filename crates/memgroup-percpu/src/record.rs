@@ -214,6 +214,19 @@ impl Record {
         }
     }
 
+    /// Asks for the lines of all words of a slot's copy; a hint, as [`prefetch_write`](Self::prefetch_write).
+    #[inline]
+    pub fn prefetch_words(&self, section: &Section, slot: usize) {
+        for index in (0..self.words as usize).step_by(8) {
+            if let Some(word) = self.word(section, slot, index) {
+                prefetch_write(core::ptr::from_ref(word).cast());
+            }
+        }
+        if let Some(last) = self.words.checked_sub(1).and_then(|last| self.word(section, slot, last as usize)) {
+            prefetch_write(core::ptr::from_ref(last).cast());
+        }
+    }
+
     /// Whether it has memory now.
     pub fn is_linked(&self) -> bool {
         // ORDERING: Relaxed; the owner knows, for others it is a hint.
@@ -286,6 +299,12 @@ impl Record {
             self.block(base, at)
         })
     }
+}
+
+/// Asks for the line of `word` to be brought here for writing; a hint.
+#[inline]
+pub fn prefetch(word: &AtomicU64) {
+    prefetch_write(core::ptr::from_ref(word).cast());
 }
 
 fn address(doors: &[AtomicBool]) -> usize {

@@ -108,41 +108,89 @@ fn make(store: &'static Store, turn: &mut Turn, top: &'static Node) {
     let shared = top.shared;
     let at = shared.nanos();
     let epoch = store.updates.begin();
-    let Turn { scratch, deltas, heads, members, .. } = &mut *turn;
-    let heads = std::cell::RefCell::new(heads);
-    let take_one = |number: u32, rows: Rows<'_>| {
+    let Turn { scratch, next, deltas, heads, members, .. } = &mut *turn;
+    let work = std::cell::RefCell::new((next, deltas, heads));
+    let each = |number: u32, rows: Rows<'_>| {
+        let (next, deltas, heads) = &mut *work.borrow_mut();
         let Some(node) = shared.node(GroupId(number)) else { return };
-        interleave::point();
-        let mut changed = false;
-        for entry in members.iter().filter_map(|member| node.stats[member.number].get()) {
-            changed |= take(entry, node, rows.clone(), &mut deltas[..entry.store.words()]);
+        expect(node, members, rows.clone());
+        if let Some(node) = next.node.replace(node) {
+            take(node, members, &next.rows, deltas, heads);
         }
-        if changed {
-            enlist(node, members, &mut heads.borrow_mut());
-        }
+        next.rows.clear();
+        next.rows.extend(rows);
     };
     // Only when all has arrived does anything look clean.
     let finish = || {
-        arrive(shared, members, &mut heads.borrow_mut());
+        let (next, deltas, heads) = &mut *work.borrow_mut();
+        if let Some(node) = next.node.take() {
+            take(node, members, &next.rows, deltas, heads);
+        }
+        arrive(shared, members, heads);
         let entries = members.iter().filter_map(|member| top.stats[member.number].get());
         entries.for_each(|entry| entry.side.note_flush(at));
     };
     let marks = &store.updates.marks;
     if top.is_childless() {
-        let mut take_one = take_one;
-        marks.collect_one_then(scratch, top.id.0, |rows| take_one(top.id.0, rows), finish);
+        marks.collect_one_then(scratch, top.id.0, |rows| each(top.id.0, rows), finish);
     } else {
         let wanted = |number| shared.node(GroupId(number)).is_some_and(|node| node.is_within(top));
-        marks.collect_then(scratch, wanted, take_one, finish);
+        marks.collect_then(scratch, wanted, each, finish);
     }
     turn.end(epoch, top);
 }
 
-/// Takes what was added to one group in `rows`. Whether it was anything. `deltas` is zero, before and after.
-fn take(entry: &'static Entry, node: &'static Node, rows: Rows<'_>, deltas: &mut [i64]) -> bool {
+/// Lines of a group that are asked for ahead: no more than a processor fetches at a time.
+const LINES_AHEAD: usize = 16;
+
+/// How many rows of a group that is.
+fn rows_ahead(entry: &Entry) -> usize {
+    (LINES_AHEAD / entry.store.words().div_ceil(8)).max(1)
+}
+
+/// A group comes next: the first of its lines are asked for. They come from other CPUs, and would come one after the other.
+fn expect(node: &'static Node, members: &[&'static Store], rows: Rows<'_>) {
     let section = grace::enter();
-    let add = |word, delta: &mut i64| *delta = delta.wrapping_add(additive::take(word));
-    for row in rows {
+    for entry in members.iter().filter_map(|member| node.stats[member.number].get()) {
+        entry.side.prefetch();
+        rows.clone().take(rows_ahead(entry)).for_each(|row| entry.record.prefetch_words(&section, row));
+    }
+}
+
+/// Takes what was added to one group in `rows`.
+fn take(
+    node: &'static Node,
+    members: &[&'static Store],
+    rows: &[usize],
+    deltas: &mut [i64],
+    heads: &mut [u32],
+) {
+    interleave::point();
+    let parent = node.parent();
+    let mut changed = false;
+    for entry in members.iter().filter_map(|member| node.stats[member.number].get()) {
+        let deltas = &mut deltas[..entry.store.words()];
+        take_rows(entry, node, rows, deltas);
+        let above = parent.and_then(|parent| parent.stats[entry.store.number].get());
+        changed |= entry.side.receive(deltas, above.map(|above| &*above.side));
+    }
+    if changed && let Some(parent) = parent {
+        enlist(parent, members, heads);
+    }
+}
+
+fn take_rows(entry: &'static Entry, node: &'static Node, rows: &[usize], deltas: &mut [i64]) {
+    let (section, ahead) = (grace::enter(), rows_ahead(entry));
+    let add = |word, delta: &mut i64| {
+        let value = additive::take(word);
+        if value != 0 {
+            *delta = delta.wrapping_add(value);
+        }
+    };
+    for (nth, &row) in rows.iter().enumerate() {
+        if let Some(&row) = rows.get(nth + ahead) {
+            entry.record.prefetch_words(&section, row);
+        }
         if row == entry.store.base_row() {
             entry.side.base().iter().zip(deltas.iter_mut()).for_each(|(word, delta)| add(word, delta));
             continue;
@@ -155,8 +203,6 @@ fn take(entry: &'static Entry, node: &'static Node, rows: Rows<'_>, deltas: &mut
             deltas[builtin::memory::CHARGES] += stock::listed::harvest(node, &section, row) as i64;
         }
     }
-    drop(section);
-    entry.side.receive(deltas)
 }
 
 /// The group is in the list of its depth; those of one tree share one list.

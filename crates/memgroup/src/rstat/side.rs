@@ -98,20 +98,31 @@ impl Side {
         self.sequence.store(sequence + 2, Ordering::Release);
     }
 
-    /// What a flush found is the group's, and goes on its way up. `deltas` is zero then. Whether it was anything.
-    pub(super) fn receive(&self, deltas: &mut [i64]) -> bool {
+    /// What a flush found arrives, and goes on to `parent`. `deltas` is zero then. Whether it was anything.
+    pub(super) fn receive(&self, deltas: &mut [i64], parent: Option<&Side>) -> bool {
         if deltas.iter().all(|&delta| delta == 0) {
             return false;
         }
-        let local = self.flushed(Reach::Local);
+        let (local, totals) = (self.flushed(Reach::Local), self.flushed(Reach::Subtree));
         self.write(|| {
             for (index, delta) in deltas.iter_mut().enumerate().filter(|(_, delta)| **delta != 0) {
                 raise(&local[index], *delta);
-                self.delay(index, *delta);
+                raise(&totals[index], *delta);
+                if let Some(parent) = parent {
+                    parent.delay(index, *delta);
+                }
                 *delta = 0;
             }
         });
         true
+    }
+
+    /// Asks for the lines that `receive` writes to.
+    pub(super) fn prefetch(&self) {
+        memgroup_percpu::prefetch(&self.sequence);
+        for reach in [Reach::Local, Reach::Subtree] {
+            self.flushed(reach).iter().step_by(8).for_each(memgroup_percpu::prefetch);
+        }
     }
 
     fn delay(&self, index: usize, delta: i64) {

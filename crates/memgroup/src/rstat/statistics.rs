@@ -25,6 +25,8 @@ const DELTA_MAX: i64 = 1 << 48;
 pub struct Statistics {
     hierarchy: Hierarchy,
     store: &'static Store,
+    /// The store's, where an addition finds it at once.
+    number: usize,
     subsystem: Subsystem,
     has_times: bool,
 }
@@ -33,7 +35,7 @@ impl Statistics {
     pub(crate) fn of(hierarchy: &Hierarchy, store: &'static Store) -> Statistics {
         let subsystem = store.subsystem();
         let has_times = subsystem.stats.iter().any(|stat| stat.kind() == StatKind::Time);
-        Statistics { hierarchy: hierarchy.clone(), store, subsystem, has_times }
+        Statistics { hierarchy: hierarchy.clone(), store, number: store.number, subsystem, has_times }
     }
 
     pub(crate) fn register(
@@ -66,7 +68,7 @@ impl Statistics {
     #[inline(always)]
     fn entry(&self, group: &Group) -> (&'static Node, &'static Entry) {
         let node = group.node();
-        match node.stats[self.store.number].get() {
+        match node.stats[self.number].get() {
             Some(entry) if std::ptr::eq(entry.store, self.store) => (node, entry),
             _ => foreign(self, group),
         }
@@ -100,7 +102,7 @@ impl Statistics {
             return false;
         };
         self.check(stat, delta);
-        update::add(node, self.store.number, stat, delta);
+        update::add(node, self.number, stat, delta);
         true
     }
 
@@ -256,11 +258,11 @@ impl Statistics {
 
     /// Whether this is one of the built-in subsystems.
     pub fn is_builtin(&self) -> bool {
-        self.store.number < super::builtin::ALL.len()
+        self.number < super::builtin::ALL.len()
     }
 
     pub(super) fn number(&self) -> usize {
-        self.store.number
+        self.number
     }
 }
 

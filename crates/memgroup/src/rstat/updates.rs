@@ -25,6 +25,8 @@ pub(crate) struct Updates {
 /// What the one who flushes works with.
 pub(super) struct Turn {
     pub(super) scratch: Scratch,
+    /// The group that comes next, and its rows.
+    pub(super) next: Next,
     /// The deltas of one group.
     pub(super) deltas: Vec<i64>,
     /// The first of the list of each depth.
@@ -32,6 +34,12 @@ pub(super) struct Turn {
     /// All subsystems that are flushed together: one, unless the hierarchy has a single tree.
     pub(super) members: Vec<&'static Store>,
     last: Option<Last>,
+}
+
+/// A group that a flush has come to and not yet worked on: its lines are on their way meanwhile.
+pub(super) struct Next {
+    pub(super) node: Option<&'static Node>,
+    pub(super) rows: Vec<usize>,
 }
 
 /// The last flush that is over.
@@ -49,6 +57,7 @@ impl Updates {
         let rows = slots + 1;
         let turn = Turn {
             scratch: Scratch::new(rows),
+            next: Next { node: None, rows: Vec::with_capacity(rows) },
             deltas: Vec::new(),
             heads: vec![END; depth_max as usize + 1],
             members: Vec::new(),
