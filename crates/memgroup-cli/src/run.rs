@@ -13,6 +13,7 @@ mod progress;
 mod report;
 mod session;
 mod spec;
+mod statistics;
 mod stop;
 mod table;
 mod tenant;

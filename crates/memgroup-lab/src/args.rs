@@ -11,6 +11,8 @@ pub const THREADS_MAX: usize = 256;
 
 /// The deepest group an experiment can be asked for, in counters from it to the root.
 pub const DEPTH_MAX: usize = 64;
+/// The most groups of `rstat`.
+pub const CHILDREN_MAX: usize = 100_000;
 /// The most groups that stay in the script of `percpu`.
 pub const OUTER_MAX: usize = 100_000;
 /// The most groups beside each of them.
@@ -27,7 +29,8 @@ pub struct Args {
     /// Threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// charge, percpu: run on N virtual slots; drain: measure N only [default: the machine's, percpu at most 16; 1, 2, 8, 128 and 512]
+    /// charge, percpu, rstat: run on N virtual slots; drain: measure N only [default: the machine's, percpu at most 16, rstat 52 and 2, 8
+    /// and 128; 1, 2, 8, 128 and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
     /// Counters from a group to the root, the root included [default: charge 1, 3 and 8; drain 3]
@@ -42,6 +45,9 @@ pub struct Args {
     /// percpu: groups beside each that are removed, the script's cg_i_j [default: 10]
     #[arg(long, value_name = "N")]
     pub inner: Option<usize>,
+    /// rstat: children of the parent that is read, and groups that are flushed [default: 26; 10, 1000 and 10000]
+    #[arg(long, value_name = "N")]
+    pub groups: Option<usize>,
     /// percpu: run the script against the running kernel too, in a memory cgroup of its own (needs root)
     #[arg(long)]
     pub kernel: bool,
@@ -65,6 +71,8 @@ pub enum Experiment {
     Drain,
     /// Per-CPU memory that goes back to the system after groups are removed: depopulation and relocation
     Percpu,
+    /// Statistics with a tree for each subsystem: who reads one pays for no other
+    Rstat,
 }
 
 /// The page sizes that per-CPU memory can be kept in.
@@ -113,6 +121,7 @@ impl Experiment {
             Experiment::Charge => "charge",
             Experiment::Drain => "drain",
             Experiment::Percpu => "percpu",
+            Experiment::Rstat => "rstat",
         }
     }
 }
@@ -128,6 +137,7 @@ impl Args {
             page: None,
             outer: None,
             inner: None,
+            groups: None,
             kernel: false,
             quick: false,
             json: None,
@@ -146,6 +156,7 @@ impl Args {
         in_range("--depth", "counters from a group to the root", self.depth, 1, DEPTH_MAX)?;
         in_range("--outer", "groups that stay", self.outer, 1, OUTER_MAX)?;
         in_range("--inner", "groups beside each that stays", self.inner, 1, INNER_MAX)?;
+        in_range("--groups", "groups", self.groups, 1, CHILDREN_MAX)?;
         let (outer, inner) = (self.outer(), self.inner());
         match outer * (1 + inner) {
             groups if groups > GROUPS_MAX => Err(Error::Argument(format!(
@@ -158,9 +169,11 @@ impl Args {
     /// An option of another experiment would be ignored, and its user misled.
     fn only_own_options(&self) -> Result<(), Error> {
         let percpu = self.experiment == Experiment::Percpu;
+        let rstat = self.experiment == Experiment::Rstat;
         let foreign = [
-            ("--threads", self.threads.is_some() && percpu, "charge and drain"),
-            ("--depth", self.depth.is_some() && percpu, "charge and drain"),
+            ("--threads", self.threads.is_some() && (percpu || rstat), "charge and drain"),
+            ("--depth", self.depth.is_some() && (percpu || rstat), "charge and drain"),
+            ("--groups", self.groups.is_some() && !rstat, "rstat"),
             ("--page", self.page.is_some() && !percpu, "percpu"),
             ("--outer", self.outer.is_some() && !percpu, "percpu"),
             ("--inner", self.inner.is_some() && !percpu, "percpu"),
@@ -184,6 +197,7 @@ impl Args {
             self.page.map(|page| format!("--page {}", page.name())),
             number("--outer", self.outer),
             number("--inner", self.inner),
+            number("--groups", self.groups),
             number("--slots", self.slots),
             number("--depth", self.depth),
             flag("--kernel", self.kernel),
@@ -305,7 +319,7 @@ mod tests {
         assert!(args.options().is_empty());
         (args.threads, args.slots, args.depth) = (Some(3), Some(4), Some(5));
         (args.page, args.outer, args.inner) = (Some(Page::K64), Some(6), Some(7));
-        (args.kernel, args.quick) = (true, true);
+        (args.groups, args.kernel, args.quick) = (Some(8), true, true);
         let options = args.options();
         let words = options.iter().flat_map(|option| option.split(' '));
         let line = ["lab", "percpu"].into_iter().chain(words);

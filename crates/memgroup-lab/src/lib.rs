@@ -6,11 +6,14 @@ mod drain;
 mod error;
 mod harness;
 mod percpu;
+mod rstat;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 
-pub use args::{Args, DEPTH_MAX, Experiment, GROUPS_MAX, INNER_MAX, OUTER_MAX, Page, SLOTS_MAX, THREADS_MAX};
+pub use args::{
+    Args, CHILDREN_MAX, DEPTH_MAX, Experiment, GROUPS_MAX, INNER_MAX, OUTER_MAX, Page, SLOTS_MAX, THREADS_MAX,
+};
 pub use error::Error;
 
 /// Runs one experiment and prints its report to the standard output.
@@ -47,5 +50,6 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         Experiment::Charge => charge::run(args, out),
         Experiment::Drain => drain::run(args, out),
         Experiment::Percpu => percpu::run(args, out),
+        Experiment::Rstat => rstat::run(args, out),
     }
 }

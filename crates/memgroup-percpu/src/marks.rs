@@ -32,7 +32,7 @@
 use std::sync::OnceLock;
 
 use memgroup_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use memgroup_sync::{CachePadded, interleave};
+use memgroup_sync::interleave;
 
 use crate::mutation::{Mutation, active};
 
@@ -59,31 +59,34 @@ const CLASSES_MASK: u64 = MARKER - 1;
 
 #[doc = include_str!("../docs/marks.md")]
 pub struct Marks {
-    /// A bit for each row in which something is marked.
-    dirty: Box<[AtomicU64]>,
-    /// Of each row: in which classes of chunks something is marked, and how many markers are under way.
-    heads: Box<[CachePadded<AtomicU64>]>,
+    /// The first is odd while somebody collects, and grows by two with each collection. The others have a bit for each row in which
+    /// something is marked. Together, because who looks at one looks at the other.
+    front: Box<[AtomicU64]>,
+    rows: usize,
     chunks: Box<[OnceLock<Box<[Leaves]>>]>,
     /// Chunks from here on are not provided.
     chunks_end: AtomicUsize,
     numbers_max: u32,
-    /// Odd while somebody collects; grows by two with each collection.
-    collecting: AtomicU64,
 }
 
 /// The marks of one chunk of numbers in one row. An odd number of lines, so that the same word of many rows is not in one cache set.
-#[repr(align(64))]
+/// Where there are few numbers, all that a marker and a collector touch of a row is its first line.
+#[repr(C, align(64))]
 struct Leaves {
-    summary: Line,
+    /// Of the row: in which classes of chunks something is marked, and how many markers are under way. Those of the first chunk are
+    /// used.
+    head: AtomicU64,
+    summary: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
-#[repr(align(64))]
-struct Line(AtomicU64);
-
 impl Leaves {
     fn new() -> Leaves {
-        Leaves { summary: Line(AtomicU64::new(0)), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Leaves {
+            head: AtomicU64::new(0),
+            summary: AtomicU64::new(0),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
     }
 
     #[inline(always)]
@@ -116,7 +119,7 @@ pub struct Mark {
 }
 
 impl Marks {
-    /// Marks of numbers below `numbers_max` in `rows` rows: nothing is marked, and no number is provided.
+    /// Marks of numbers below `numbers_max` in `rows` rows: nothing is marked. The first numbers are [provided](Self::provide).
     ///
     /// # Panics
     /// If `rows` is not in 1..=4097, or `numbers_max` not in 1..=2<sup>24</sup>.
@@ -127,30 +130,42 @@ impl Marks {
             (1..=NUMBERS_MAX).contains(&numbers_max),
             "marks have 1 to {NUMBERS_MAX} numbers, not {numbers_max}"
         );
-        Marks {
-            dirty: (0..rows.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            heads: (0..rows).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+        let marks = Marks {
+            front: (0..1 + rows.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            rows,
             chunks: (0..(numbers_max as usize).div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
             chunks_end: AtomicUsize::new(0),
             numbers_max,
-            collecting: AtomicU64::new(0),
-        }
+        };
+        // The heads are there.
+        marks.provide(0);
+        marks
+    }
+
+    fn collecting(&self) -> &AtomicU64 {
+        &self.front[0]
+    }
+
+    fn dirty(&self) -> &[AtomicU64] {
+        &self.front[1..]
+    }
+
+    /// The head of a row.
+    fn head(&self, row: usize) -> &AtomicU64 {
+        &self.leaves(0)[row].head
     }
 
     /// How many rows there are.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.heads.len()
+        self.rows
     }
 
     /// Bytes that it takes now, of the numbers that are provided.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let provided = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
-        provided * self.rows() * size_of::<Leaves>()
-            + size_of_val(&*self.heads)
-            + size_of_val(&*self.dirty)
-            + size_of_val(&*self.chunks)
+        provided * self.rows() * size_of::<Leaves>() + size_of_val(&*self.front) + size_of_val(&*self.chunks)
     }
 
     /// Makes room for `number`, and for the others of its chunk of 4,096. It allocates 576 bytes a row; nothing if the room is there.
@@ -193,7 +208,7 @@ impl Marks {
     #[must_use]
     pub fn is_clean(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release in `take_rows`: who finds the zeros finds that somebody collects (E3).
-        let all_zero = || self.dirty.iter().all(|word| word.load(Ordering::Acquire) == 0);
+        let all_zero = || self.dirty().iter().all(|word| word.load(Ordering::Acquire) == 0);
         self.unless_collected(all_zero)
     }
 
@@ -201,18 +216,19 @@ impl Marks {
     fn unless_collected(&self, look: impl FnOnce() -> bool) -> bool {
         // ORDERING: Acquire; pairs with the Release of the end of a collection: what it set again and what its callbacks did is
         // seen (E3).
-        let before = self.collecting.load(Ordering::Acquire);
+        let before = self.collecting().load(Ordering::Acquire);
         interleave::point();
         // ORDERING: Relaxed; after Acquire loads in `look`, which find the cleared bit only with the beginning of the collection
         // that cleared it (E3). Without this second look that one may have found nothing and set the bits again.
         before.is_multiple_of(2)
             && look()
-            && (active(Mutation::CleanWithoutSecondLook) || self.collecting.load(Ordering::Relaxed) == before)
+            && (active(Mutation::CleanWithoutSecondLook)
+                || self.collecting().load(Ordering::Relaxed) == before)
     }
 
     /// Sets the bit of a row in `dirty`.
     fn dirty_row(&self, row: usize) {
-        let (word, bit) = (&self.dirty[row / 64], 1 << (row % 64));
+        let (word, bit) = (&self.dirty()[row / 64], 1 << (row % 64));
         // ORDERING: Relaxed; in `set` after the Acquire of the head: a zero that a collector put there before is seen (I1). Looked
         // at first, because it is set by then in most rows and the line is shared by 64 of them.
         if word.load(Ordering::Relaxed) & bit == 0 {
@@ -263,7 +279,7 @@ impl Mark {
     pub fn set(&self, row: usize) {
         let marks = self.marks;
         assert!(row < marks.rows(), "marks have {} rows, no row {row}", marks.rows());
-        let (head, leaves) = (&marks.heads[row], &self.rows[row]);
+        let (head, leaves) = (marks.head(row), &self.rows[row]);
         let class = class(self.number as usize / CHUNK);
         let word_bit = 1 << (self.number as usize / BITS % WORDS);
         if active(Mutation::LeafBeforeUpperBits) {
@@ -283,9 +299,9 @@ impl Mark {
         interleave::point();
         // ORDERING: Relaxed; after the Acquire of the head, which a collector changes by an RMW after it has cleared the summary: a
         // bit that is seen here and taken by a collector tells on this marker (I1).
-        if leaves.summary.0.load(Ordering::Relaxed) & word_bit == 0 {
+        if leaves.summary.load(Ordering::Relaxed) & word_bit == 0 {
             // ORDERING: Relaxed, as above; published by the leaf bit (E2).
-            leaves.summary.0.fetch_or(word_bit, Ordering::Relaxed);
+            leaves.summary.fetch_or(word_bit, Ordering::Relaxed);
         }
         interleave::point();
         // ORDERING: Release; pairs with the Acquire in `is_set_in` and in the taking of the bit (E1, E2).

@@ -222,7 +222,8 @@ impl Record {
                 prefetch_write(core::ptr::from_ref(word).cast());
             }
         }
-        if let Some(last) = self.words.checked_sub(1).and_then(|last| self.word(section, slot, last as usize)) {
+        if let Some(last) = self.words.checked_sub(1).and_then(|last| self.word(section, slot, last as usize))
+        {
             prefetch_write(core::ptr::from_ref(last).cast());
         }
     }

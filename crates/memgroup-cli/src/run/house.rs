@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::error::RunError;
 use super::session::{Session, settings};
 use super::spec::{Spec, TenantSpec};
+use super::statistics::Statistics;
 
 /// Name, under the root, of the parent of all tenants' groups.
 const PARENT: &str = "tenants";
@@ -180,6 +181,18 @@ impl House {
             House::Groups(house) => Some(Held::of(&house.unattributed)),
             House::HeapLimit(_) => None,
         }
+    }
+
+    /// The statistics of the tenant with that `index`; none where nobody keeps any.
+    pub(crate) fn statistics(&self, index: usize) -> Option<Statistics> {
+        let House::Groups(house) = self else { return None };
+        Some(Statistics::of(&house.hierarchy, &house.tenants[index]))
+    }
+
+    /// Those of all tenants together.
+    pub(crate) fn statistics_of_all(&self) -> Option<Statistics> {
+        let House::Groups(house) = self else { return None };
+        Some(Statistics::of(&house.hierarchy, &house.parent))
     }
 
     /// The memory that accounting itself takes on the CPUs; none where nobody accounts.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::data::Database;
 use super::house::{Held, House, PerCpu};
 use super::spec::Spec;
+use super::statistics::Statistics;
 use super::tenant::Ran;
 use super::workload::Kind;
 
@@ -33,6 +34,8 @@ pub(crate) struct Half {
     pub(crate) all: Held,
     /// Memory that SQLite took for no tenant; none where nobody tells tenants apart.
     pub(crate) unattributed: Option<Held>,
+    /// The statistics of all tenants together; none where nobody keeps any.
+    pub(crate) statistics: Option<Statistics>,
     /// The per-CPU memory of the groups themselves; none where there are none.
     pub(crate) percpu: Option<PerCpu>,
 }
@@ -60,6 +63,8 @@ pub(crate) struct TenantReport {
     pub(crate) database: u64,
     /// What the first refusal said.
     pub(crate) first_refusal: Option<String>,
+    /// Memory by kind, files, time; none where nobody keeps statistics.
+    pub(crate) statistics: Option<Statistics>,
 }
 
 impl TenantReport {
@@ -96,6 +101,7 @@ impl Half {
                 hit_rate: held.and_then(|held| held.hit_rate),
                 database: databases[index].bytes,
                 first_refusal: tally.first_refusal.clone(),
+                statistics: house.statistics(index),
             });
         }
         Half {
@@ -105,6 +111,7 @@ impl Half {
             tenants,
             all: house.held_by_all(),
             unattributed: house.held_by_nobody(),
+            statistics: house.statistics_of_all(),
             percpu: house.percpu(),
         }
     }
@@ -118,7 +125,24 @@ impl Half {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{Half, Held, PerCpu, Report, TenantReport};
+    use super::{Half, Held, PerCpu, Report, Statistics, TenantReport};
+    use crate::run::statistics::{Io, Memory};
+
+    /// Statistics whose every number is known.
+    fn statistics() -> Statistics {
+        Statistics {
+            memory: Memory {
+                file: 14 << 20,
+                schema: 60 << 10,
+                statements: 4 << 10,
+                other: 960 << 10,
+                charges: 1_000,
+                stock_misses: 3,
+            },
+            io: Io { rbytes: 3 << 30, wbytes: 0, rios: 786_432, wios: 0 },
+            scope_us: 19_500_000,
+        }
+    }
 
     /// A tenant whose every number is known.
     pub(crate) fn tenant(name: &str, workload: &str, done: u64, refused: u64) -> TenantReport {
@@ -137,6 +161,7 @@ pub(crate) mod tests {
             hit_rate: Some(0.9971),
             database: 45 << 20,
             first_refusal: (refused > 0).then(|| format!("/tenants/{name} is full")),
+            statistics: Some(statistics()),
         }
     }
 
@@ -152,6 +177,7 @@ pub(crate) mod tests {
             ],
             all: Held { usage: 30 << 20, peak: 32 << 20, max: Some(128 << 20), hit_rate: None },
             unattributed: Some(Held { usage: 2_048, peak: 4_096, max: None, hit_rate: None }),
+            statistics: Some(statistics()),
             percpu: Some(PerCpu { populated: 8_192, live: 128, slots: 2 }),
         }
     }
@@ -178,6 +204,9 @@ pub(crate) mod tests {
         assert_eq!((&tenant["peak"], &tenant["max"]), (&(16 << 20).into(), &(16 << 20).into()));
         assert_eq!(tenant["hit_rate"], 0.9971);
         assert_eq!(json["memgroup"]["percpu"]["populated"], 8_192);
+        assert_eq!(tenant["statistics"]["memory"]["file"], 14 << 20);
+        assert_eq!(tenant["statistics"]["io"]["rios"], 786_432);
+        assert_eq!(json["memgroup"]["statistics"]["scope_us"], 19_500_000);
         let runaway = &json["memgroup"]["tenants"][1];
         assert!(runaway["max"].is_null() && runaway["p50_us"].is_null());
         assert!(json.get("baseline").is_none());

@@ -84,6 +84,13 @@ impl Session {
         }
     }
 
+    /// The connection's memory by kind is told as it is now; the use of a connection tells it only from time to time.
+    pub(crate) fn sample(&self) {
+        if let Session::Group(connection) = self {
+            connection.sample();
+        }
+    }
+
     /// Interrupts what runs on the connection, from any thread.
     pub(crate) fn interrupter(&self) -> InterruptHandle {
         match self {

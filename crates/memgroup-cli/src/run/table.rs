@@ -2,6 +2,7 @@
 
 use super::house::{Held, Regime};
 use super::report::{Half, Report, TenantReport};
+use super::statistics::Statistics;
 use super::units;
 
 /// Columns a sentence may take.
@@ -74,6 +75,7 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
         rows.push(held("unattributed", plain(NONE), plain(NONE), unattributed));
     }
     let mut text = columns(&titles, &rows, half.tenants.len(), emphasis);
+    text.push_str(&statistics(half, emphasis));
     text.push('\n');
     text.push_str(&verdict(Regime::Groups, half));
     text.push_str(&first_refusals(half, ""));
@@ -87,6 +89,40 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
         )));
     }
     text
+}
+
+/// Where the memory is, what went through files, and whose time it was; nothing where nobody keeps statistics.
+fn statistics(half: &Half, emphasis: Emphasis) -> String {
+    let titles = [
+        "tenant",
+        "page cache",
+        "schema",
+        "statements",
+        "other",
+        "read",
+        "written",
+        "reads",
+        "writes",
+        "time",
+    ];
+    let of = |name: &str, all: Option<Statistics>| {
+        let Statistics { memory, io, scope_us } = all?;
+        let bytes = [memory.file, memory.schema, memory.statements, memory.other, io.rbytes, io.wbytes];
+        let counts = [io.rios, io.wios].map(|count| plain(units::count(count)));
+        let mut row = vec![plain(name)];
+        row.extend(bytes.map(|bytes| plain(units::bytes(bytes))));
+        row.extend(counts);
+        row.push(plain(units::duration_us(scope_us as f64)));
+        Some(row)
+    };
+    let mut rows: Vec<Vec<Cell>> =
+        half.tenants.iter().filter_map(|tenant| of(&tenant.name, tenant.statistics)).collect();
+    let tenants = rows.len();
+    rows.extend(of("all tenants", half.statistics));
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("\n{}", columns(&titles.map(str::to_owned), &rows, tenants, emphasis))
 }
 
 fn tenant_row(tenant: &TenantReport) -> Vec<Cell> {
@@ -305,6 +341,13 @@ runaway               0      120        -       -  15.0M  16.0M   16M    99.7 % 
 -----------------------------------------------------------------------------------------
 all tenants   1,234,567      120        -       -  30.0M  32.0M  128M         -         -
 unattributed          -        -        -       -   2.0K   4.0K   max         -         -
+
+tenant       page cache  schema  statements   other  read  written    reads  writes    time
+-------------------------------------------------------------------------------------------
+lookups           14.0M   60.0K        4.0K  960.0K  3.0G        0  786,432       0  19.50 s
+runaway           14.0M   60.0K        4.0K  960.0K  3.0G        0  786,432       0  19.50 s
+-------------------------------------------------------------------------------------------
+all tenants       14.0M   60.0K        4.0K  960.0K  3.0G        0  786,432       0  19.50 s
 
 With memgroup, only `runaway` was refused.
 First refusal of `runaway`: /tenants/runaway is full

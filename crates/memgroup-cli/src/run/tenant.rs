@@ -221,6 +221,7 @@ impl Worker<'_> {
             }
             rest(self.tenant.pause, ending);
         }
+        self.session.sample();
         Ok((tally, self.session))
     }
 

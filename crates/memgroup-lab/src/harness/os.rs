@@ -126,6 +126,14 @@ impl ThreadUsage {
     }
 }
 
+/// Nanoseconds of CPU time that the calling thread has had.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a live timespec; the clock is that of the calling thread, which is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Fresh anonymous pages, unmapped on drop.
 pub(crate) struct Mapping {
     start: *mut u8,

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use super::stats::Summary;
+
 /// Columns of a terminal that titles and notes stay within, and tables of ordinary figures too.
 pub(crate) const WIDTH: usize = 100;
 
@@ -101,6 +103,14 @@ pub(crate) fn figure(value: f64) -> String {
 /// A figure, or a dash where there is none.
 pub(crate) fn figure_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), figure)
+}
+
+/// "5.10 (5.02..5.31)": median, smallest and ninetieth percentile; a dash where nothing counted.
+pub(crate) fn spread(of: Option<Summary>) -> String {
+    of.map_or_else(
+        || "-".to_owned(),
+        |of| format!("{} ({}..{})", figure(of.median), figure(of.min), figure(of.p90)),
+    )
 }
 
 fn grouped(value: f64) -> String {

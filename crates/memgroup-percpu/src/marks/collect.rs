@@ -154,7 +154,7 @@ impl Marks {
 
     /// The rows that are dirty.
     pub(super) fn dirty_rows(&self) -> impl Iterator<Item = usize> {
-        self.dirty.iter().enumerate().flat_map(|(index, word)| {
+        self.dirty().iter().enumerate().flat_map(|(index, word)| {
             // ORDERING: Acquire; as in `is_clean`. For a collector Relaxed would do: a mark that it must see has its row's bit in the
             // order of this word (I1 of `marks`), and nobody else clears it.
             places(word.load(Ordering::Acquire)).map(move |place| index * 64 + place)
@@ -184,12 +184,12 @@ impl<'a> Collection<'a> {
         let (rows, has) = (marks.rows(), scratch.rows);
         assert!(rows <= has, "marks of {rows} rows are collected with a scratch for {rows}, not for {has}");
         // ORDERING: Relaxed; the exchange checks it.
-        let before = marks.collecting.load(Ordering::Relaxed);
+        let before = marks.collecting().load(Ordering::Relaxed);
         // ORDERING: Acquire; pairs with the Release of the last collection's end, whose bits this one finds. What this one clears
         // publishes it (E3). Relaxed on failure, which is a panic.
         let begun = before.is_multiple_of(2)
             && marks
-                .collecting
+                .collecting()
                 .compare_exchange(before, before + 1, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok();
         assert!(begun, "marks are collected by one at a time, and somebody is collecting these");
@@ -201,7 +201,7 @@ impl<'a> Collection<'a> {
     /// Clears the dirty bits, and the classes in the heads of those rows; which classes there were.
     fn take_rows(&mut self) -> u64 {
         let mut classes = 0;
-        for (index, word) in self.marks.dirty.iter().enumerate() {
+        for (index, word) in self.marks.dirty().iter().enumerate() {
             // ORDERING: Relaxed; a mark that must be seen has its bit in the order of this word (E2).
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -212,7 +212,7 @@ impl<'a> Collection<'a> {
             for row in places(dirty).map(|place| index * 64 + place) {
                 // ORDERING: AcqRel; Acquire for the bits of markers that are done, Release so that one which begins now finds
                 // the dirty bit cleared (I1 of `marks`).
-                let head = self.marks.heads[row].fetch_and(!CLASSES_MASK, Ordering::AcqRel);
+                let head = self.marks.head(row).fetch_and(!CLASSES_MASK, Ordering::AcqRel);
                 let marked_at_head = markers(head) > 0 && !active(Mutation::MarkersAreReadLate);
                 let taken = head & CLASSES_MASK;
                 classes |= taken;
@@ -259,7 +259,7 @@ impl<'a> Collection<'a> {
     fn take_summaries(&mut self, index: usize, leaves: &[Leaves]) -> u64 {
         let mut words = 0;
         for taken in self.scratch.taken.iter_mut().filter(|taken| taken.classes & class(index) != 0) {
-            let (summary, head) = (&leaves[taken.row].summary.0, &self.marks.heads[taken.row]);
+            let (summary, head) = (&leaves[taken.row].summary, self.marks.head(taken.row));
             // ORDERING: Relaxed; after the Acquire of the head: a marker that was done by then is seen, and another leaves its upper
             // bits set. So zero needs no RMW.
             if summary.load(Ordering::Relaxed) == 0 {
@@ -376,7 +376,7 @@ impl<'a> Collection<'a> {
 
 fn set_summary(leaves: &Leaves, words: u64) {
     // ORDERING: Relaxed; published by the end of the collection to the next one and to who looks for what is clean.
-    leaves.summary.0.fetch_or(words, Ordering::Relaxed);
+    leaves.summary.fetch_or(words, Ordering::Relaxed);
 }
 
 impl Drop for Collection<'_> {
@@ -388,7 +388,7 @@ impl Drop for Collection<'_> {
         for taken in &self.scratch.taken {
             if taken.again != 0 {
                 // ORDERING: Relaxed, as in `set_summary`.
-                self.marks.heads[taken.row].fetch_or(taken.again, Ordering::Relaxed);
+                self.marks.head(taken.row).fetch_or(taken.again, Ordering::Relaxed);
             }
             if taken.again != 0 || taken.marked_at_head {
                 self.marks.dirty_row(taken.row);
@@ -397,6 +397,6 @@ impl Drop for Collection<'_> {
         interleave::point();
         // ORDERING: Release; pairs with the Acquire of who looks for what is clean, and of the next collector: they find what was set
         // again and what the callbacks did (E3).
-        self.marks.collecting.fetch_add(1, Ordering::Release);
+        self.marks.collecting().fetch_add(1, Ordering::Release);
     }
 }

@@ -203,7 +203,7 @@ fn what_is_wrong_is_told() {
         panic_of(|| _ = other.of(CHUNK as u32)),
         panic_of(|| marks.of(0).set(2)),
         panic_of(|| marks.collect(&mut Scratch::new(1), |_| true, |_, _| ())),
-        panic_of(|| _ = other.collect_one(&mut scratch, 5, |_| ())),
+        panic_of(|| _ = other.collect_one(&mut scratch, CHUNK as u32 + 5, |_| ())),
     ];
     assert_eq!(
         texts,
@@ -216,7 +216,7 @@ fn what_is_wrong_is_told() {
             "number 4096 was not provided: call `provide` before",
             "marks have 2 rows, no row 2",
             "marks of 2 rows are collected with a scratch for 2, not for 1",
-            "number 5 was not provided: call `provide` before",
+            "number 4101 was not provided: call `provide` before",
         ]
     );
     assert!(!marks.of(0).is_set(2), "there is no such row");

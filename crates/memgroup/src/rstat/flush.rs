@@ -58,6 +58,7 @@ pub(super) fn refresh_as(store: &'static Store, top: &'static Node, freshness: F
 
 /// Whether a flush of `top`, or of a group above it, began at most `age` ago.
 fn is_younger(store: &'static Store, top: &'static Node, age: core::time::Duration) -> bool {
+    store.updates.date();
     let now = top.shared.nanos();
     let oldest = now.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
     let mut levels = std::iter::successors(Some(top), |level| level.parent());
@@ -106,7 +107,7 @@ fn hold<T>(
 
 fn make(store: &'static Store, turn: &mut Turn, top: &'static Node) {
     let shared = top.shared;
-    let at = shared.nanos();
+    let at = store.updates.dated().then(|| shared.nanos());
     let epoch = store.updates.begin();
     let Turn { scratch, next, deltas, heads, members, .. } = &mut *turn;
     let work = std::cell::RefCell::new((next, deltas, heads));
@@ -127,14 +128,18 @@ fn make(store: &'static Store, turn: &mut Turn, top: &'static Node) {
             take(node, members, &next.rows, deltas, heads);
         }
         arrive(shared, members, heads);
-        let entries = members.iter().filter_map(|member| top.stats[member.number].get());
-        entries.for_each(|entry| entry.side.note_flush(at));
+        if let Some(at) = at {
+            let entries = members.iter().filter_map(|member| top.stats[member.number].get());
+            entries.for_each(|entry| entry.side.note_flush(at));
+        }
     };
     let marks = &store.updates.marks;
     if top.is_childless() {
         marks.collect_one_then(scratch, top.id.0, |rows| each(top.id.0, rows), finish);
     } else {
-        let wanted = |number| shared.node(GroupId(number)).is_some_and(|node| node.is_within(top));
+        let whole = top.depth() == 0;
+        let is_within = |number| shared.node(GroupId(number)).is_some_and(|node| node.is_within(top));
+        let wanted = |number| whole || is_within(number);
         marks.collect_then(scratch, wanted, each, finish);
     }
     turn.end(epoch, top);
@@ -172,7 +177,7 @@ fn take(
         let deltas = &mut deltas[..entry.store.words()];
         take_rows(entry, node, rows, deltas);
         let above = parent.and_then(|parent| parent.stats[entry.store.number].get());
-        changed |= entry.side.receive(deltas, above.map(|above| &*above.side));
+        changed |= entry.side.receive(deltas, above.map(|above| &above.side));
     }
     if changed && let Some(parent) = parent {
         enlist(parent, members, heads);
@@ -224,7 +229,7 @@ fn arrive(shared: &'static Shared, members: &[&'static Store], heads: &mut [u32]
                     at = entry.side.delist();
                 }
                 let above = parent.and_then(|parent| parent.stats[member.number].get());
-                entry.side.arrive(above.map(|entry| &*entry.side));
+                entry.side.arrive(above.map(|entry| &entry.side));
             }
             if let Some(parent) = parent.filter(|_| !mutation::active(Mutation::FlushStopsBelowTheRoot)) {
                 enlist(parent, members, heads);

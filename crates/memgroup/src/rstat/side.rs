@@ -1,11 +1,15 @@
 //! Side: what was flushed of one subsystem of one group, and what waits beside the slots.
 //!
 //! ```text
-//!   base[n]      additions that found no record: as one more slot, shared by all threads
-//!   local[n]     flushed: the group's own
-//!   total[n]     flushed: with all that is and was below it
-//!   pending[n]   a flush's own: on the way to the parent
+//!   sequence, flushed_at, next    one word each
+//!   late       a bit for each statistic that is not zero in pending
+//!   local[n]   flushed: the group's own
+//!   total[n]   flushed: with all that is and was below it
+//!   pending[n] a flush's own: arrived from below, and on its way up
+//!   base[n]    additions that found no record: as one more slot, shared by all threads
 //! ```
+//!
+//! All in one piece, so that its lines are found from its address alone.
 //!
 //! - I1. `local`, `total` and `pending` are written by one thread at a time: a flush of the subsystem, which holds its turn, or a
 //!   release, which has the layout of the statistics for itself.
@@ -13,15 +17,15 @@
 //! - E1. write → copy: a sequence lock. Who copies sees the values of one section or none of it. Loom:
 //!   `a_copy_is_of_one_moment`.
 
-use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use memgroup_sync::atomic::{AtomicU64, Ordering, fence};
 use memgroup_sync::spin::Wait;
 
 use crate::mutation::{self, Mutation};
 
-/// In no list.
-const UNLISTED: u32 = u32::MAX;
+/// In no list. Zero, as all is at the beginning.
+const UNLISTED: u64 = 0;
 /// What the last of a list points to.
-pub(super) const END: u32 = u32::MAX - 1;
+pub(super) const END: u32 = u32::MAX;
 
 /// Which values of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,69 +37,78 @@ pub enum Reach {
 }
 
 pub(crate) struct Side {
-    /// Odd while values are written.
-    sequence: AtomicU64,
-    /// The next of its depth in a flush's list; the flush's own.
-    next: AtomicU32,
-    /// When the last flush of the subtree from here began, in nanoseconds of the hierarchy's clock, plus one; 0: never.
-    flushed_at: AtomicU64,
-    stats: usize,
-    values: Box<[AtomicU64]>,
-    /// A bit for each statistic that is not zero in `pending`; the flush's own.
-    late: Box<[AtomicU64]>,
+    words: Box<[AtomicU64]>,
+    stats: u32,
+}
+
+const SEQUENCE: usize = 0;
+const FLUSHED_AT: usize = 1;
+const NEXT: usize = 2;
+const LATE: usize = 3;
+
+/// The rows of values, in their order.
+#[derive(Clone, Copy)]
+enum Row {
+    Local,
+    Total,
+    Pending,
+    Base,
 }
 
 impl Side {
     pub(super) fn new(stats: usize) -> Side {
-        Side {
-            sequence: AtomicU64::new(0),
-            next: AtomicU32::new(UNLISTED),
-            flushed_at: AtomicU64::new(0),
-            stats,
-            values: (0..4 * stats).map(|_| AtomicU64::new(0)).collect(),
-            late: (0..stats.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-        }
+        let words = LATE + stats.div_ceil(64) + 4 * stats;
+        Side { words: (0..words).map(|_| AtomicU64::new(0)).collect(), stats: stats as u32 }
     }
 
     /// Bytes of one, with its values.
     pub(super) fn bytes(stats: usize) -> usize {
-        size_of::<Side>() + (4 * stats + stats.div_ceil(64)) * size_of::<AtomicU64>()
+        size_of::<Side>() + (LATE + stats.div_ceil(64) + 4 * stats) * size_of::<AtomicU64>()
     }
 
-    fn row(&self, number: usize) -> &[AtomicU64] {
-        &self.values[number * self.stats..][..self.stats]
+    fn sequence(&self) -> &AtomicU64 {
+        &self.words[SEQUENCE]
+    }
+
+    fn late(&self) -> &[AtomicU64] {
+        &self.words[LATE..][..(self.stats as usize).div_ceil(64)]
+    }
+
+    fn row(&self, row: Row) -> &[AtomicU64] {
+        let stats = self.stats as usize;
+        &self.words[LATE + stats.div_ceil(64) + row as usize * stats..][..stats]
     }
 
     /// Additions that found no record.
     pub(super) fn base(&self) -> &[AtomicU64] {
-        self.row(0)
+        self.row(Row::Base)
     }
 
     fn flushed(&self, reach: Reach) -> &[AtomicU64] {
         self.row(match reach {
-            Reach::Local => 1,
-            Reach::Subtree => 2,
+            Reach::Local => Row::Local,
+            Reach::Subtree => Row::Total,
         })
     }
 
     pub(super) fn pending(&self) -> &[AtomicU64] {
-        self.row(3)
+        self.row(Row::Pending)
     }
 
     /// Changes flushed values: all that `change` does is seen at once.
     fn write(&self, change: impl FnOnce()) {
         // ORDERING: Relaxed; there is one writer (I1).
-        let sequence = self.sequence.load(Ordering::Relaxed);
+        let sequence = self.sequence().load(Ordering::Relaxed);
         if mutation::active(Mutation::CopyIsNotOfOneMoment) {
             return change();
         }
         // ORDERING: Relaxed, and the fence: who reads a value that is stored below sees the odd number (E1).
-        self.sequence.store(sequence + 1, Ordering::Relaxed);
+        self.sequence().store(sequence + 1, Ordering::Relaxed);
         // ORDERING: Release; pairs with the Acquire fence in `copy`.
         fence(Ordering::Release);
         change();
         // ORDERING: Release; pairs with the Acquire in `copy`: who sees the even number sees the values.
-        self.sequence.store(sequence + 2, Ordering::Release);
+        self.sequence().store(sequence + 2, Ordering::Release);
     }
 
     /// What a flush found arrives, and goes on to `parent`. `deltas` is zero then. Whether it was anything.
@@ -119,15 +132,13 @@ impl Side {
 
     /// Asks for the lines that `receive` writes to.
     pub(super) fn prefetch(&self) {
-        memgroup_percpu::prefetch(&self.sequence);
-        for reach in [Reach::Local, Reach::Subtree] {
-            self.flushed(reach).iter().step_by(8).for_each(memgroup_percpu::prefetch);
-        }
+        let to_the_totals = LATE + (self.stats as usize).div_ceil(64) + 2 * self.stats as usize;
+        self.words[..to_the_totals].iter().step_by(8).for_each(memgroup_percpu::prefetch);
     }
 
     fn delay(&self, index: usize, delta: i64) {
         raise(&self.pending()[index], delta);
-        let late = &self.late[index / 64];
+        let late = &self.late()[index / 64];
         // ORDERING: Relaxed, twice; the flush's own (I1).
         late.store(late.load(Ordering::Relaxed) | 1 << (index % 64), Ordering::Relaxed);
     }
@@ -136,7 +147,7 @@ impl Side {
     pub(super) fn arrive(&self, parent: Option<&Side>) {
         let totals = self.flushed(Reach::Subtree);
         self.write(|| {
-            for (nth, late) in self.late.iter().enumerate() {
+            for (nth, late) in self.late().iter().enumerate() {
                 // ORDERING: Relaxed, twice; the flush's own (I1).
                 let mut bits = late.load(Ordering::Relaxed);
                 late.store(0, Ordering::Relaxed);
@@ -167,13 +178,13 @@ impl Side {
     /// All is zero again; the place is free, and nothing waits beside the slots.
     pub(super) fn forget(&self) {
         self.write(|| {
-            for value in &self.values[self.stats..] {
+            for value in [Row::Local, Row::Total, Row::Pending].into_iter().flat_map(|row| self.row(row)) {
                 // ORDERING: Relaxed; within the section, and nobody adds any more.
                 value.store(0, Ordering::Relaxed);
             }
         });
         // ORDERING: Relaxed; for the place's next group, published with its handle.
-        self.flushed_at.store(0, Ordering::Relaxed);
+        self.words[FLUSHED_AT].store(0, Ordering::Relaxed);
     }
 
     /// Copies the first values, as they were together at one moment.
@@ -183,7 +194,7 @@ impl Side {
         let mut wait = None;
         loop {
             // ORDERING: Acquire; pairs with the Release in `write`.
-            let before = self.sequence.load(Ordering::Acquire);
+            let before = self.sequence().load(Ordering::Acquire);
             if before % 2 == 0 {
                 for (value, into) in values.iter().zip(into.iter_mut()) {
                     // ORDERING: Relaxed; counted only if the sequence stands.
@@ -193,7 +204,7 @@ impl Side {
                 // meanwhile its odd number is seen.
                 fence(Ordering::Acquire);
                 // ORDERING: Relaxed; after the fence.
-                if self.sequence.load(Ordering::Relaxed) == before {
+                if self.sequence().load(Ordering::Relaxed) == before {
                     return;
                 }
             }
@@ -210,8 +221,8 @@ impl Side {
     /// Puts the place `own` at the head of the list that begins at `head`, unless it is in one.
     pub(super) fn enlist(&self, own: u32, head: &mut u32) {
         // ORDERING: Relaxed, twice; the flush's own (I1).
-        if self.next.load(Ordering::Relaxed) == UNLISTED {
-            self.next.store(*head, Ordering::Relaxed);
+        if self.words[NEXT].load(Ordering::Relaxed) == UNLISTED {
+            self.words[NEXT].store(u64::from(*head) + 1, Ordering::Relaxed);
             *head = own;
         }
     }
@@ -219,20 +230,20 @@ impl Side {
     /// Takes the place out of its list; returns the next.
     pub(super) fn delist(&self) -> u32 {
         // ORDERING: Relaxed, twice, as above.
-        let next = self.next.load(Ordering::Relaxed);
-        self.next.store(UNLISTED, Ordering::Relaxed);
-        next
+        let next = self.words[NEXT].load(Ordering::Relaxed);
+        self.words[NEXT].store(UNLISTED, Ordering::Relaxed);
+        (next - 1) as u32
     }
 
     pub(super) fn note_flush(&self, at: u64) {
         // ORDERING: Release; pairs with the Acquire in `flushed_at`: who sees that it was flushed sees the values.
-        self.flushed_at.store(at + 1, Ordering::Release);
+        self.words[FLUSHED_AT].store(at + 1, Ordering::Release);
     }
 
-    /// When the last flush from here began.
+    /// When the last flush of the subtree from here began, on the hierarchy's clock.
     pub(super) fn flushed_at(&self) -> Option<u64> {
         // ORDERING: Acquire; as above.
-        self.flushed_at.load(Ordering::Acquire).checked_sub(1)
+        self.words[FLUSHED_AT].load(Ordering::Acquire).checked_sub(1)
     }
 }
 

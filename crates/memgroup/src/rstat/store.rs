@@ -35,7 +35,7 @@ pub(crate) struct Entry {
     /// What was added on the slots since the last flush.
     pub(crate) record: Record,
     pub(crate) mark: Mark,
-    pub(crate) side: Box<Side>,
+    pub(crate) side: Side,
     pub(crate) store: &'static Store,
 }
 
@@ -70,7 +70,7 @@ impl Store {
         Entry {
             record: self.records.record(),
             mark: self.updates.marks.of(number),
-            side: Box::new(Side::new(self.words)),
+            side: Side::new(self.words),
             store: self,
         }
     }

@@ -6,7 +6,7 @@
 //!   had done. Loom: `readers_share_a_flush_and_none_is_late`.
 
 use memgroup_percpu::{Marks, Scratch};
-use memgroup_sync::atomic::{AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use memgroup_sync::{Mutex, MutexGuard};
 
 use super::side::END;
@@ -20,6 +20,8 @@ pub(crate) struct Updates {
     /// Flushes begun.
     epoch: AtomicU64,
     turn: Mutex<Turn>,
+    /// Somebody asks how old flushed values are, so flushes note when they begin.
+    is_dated: AtomicBool,
 }
 
 /// What the one who flushes works with.
@@ -63,7 +65,7 @@ impl Updates {
             members: Vec::new(),
             last: None,
         };
-        Updates { marks: Marks::new(rows, groups_max), epoch: AtomicU64::new(0), turn: Mutex::new(turn) }
+        Updates { marks: Marks::new(rows, groups_max), epoch: AtomicU64::new(0), turn: Mutex::new(turn), is_dated: AtomicBool::new(false) }
     }
 
     pub(super) fn join(&self, store: &'static Store) {
@@ -76,6 +78,19 @@ impl Updates {
     pub(super) fn arrive(&self) -> Arrival {
         // ORDERING: AcqRel; Release: the next flush sees what this thread has done (E1).
         Arrival(self.epoch.fetch_add(0, Ordering::AcqRel))
+    }
+
+    /// From now on flushes note when they begin.
+    pub(super) fn date(&self) {
+        // ORDERING: Relaxed, twice; a flush that has not seen it is one that is not known to be young enough.
+        if !self.is_dated.load(Ordering::Relaxed) {
+            self.is_dated.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn dated(&self) -> bool {
+        // ORDERING: Relaxed, as above.
+        self.is_dated.load(Ordering::Relaxed)
     }
 
     pub(super) fn turn(&self) -> MutexGuard<'_, Turn> {

@@ -1,0 +1,107 @@
+//! What statistics take: for each group and slot by the letter's formula, and as it is measured.
+
+use memgroup::{Config, Group, Hierarchy};
+use memgroup_percpu::pin_virtual;
+
+use super::house::Trees;
+use super::seed;
+use crate::Error;
+use crate::harness::Lab;
+use crate::harness::report::{Check, params};
+use crate::harness::table::{Table, count, figure};
+use crate::harness::tree::child;
+
+const GROUPS: usize = 4_000;
+const SLOTS: usize = 8;
+
+/// Bytes a group and slot.
+struct Taken {
+    /// The words of its statistics.
+    words: f64,
+    /// What tells that they changed.
+    marks: f64,
+    /// What the system backs for the words.
+    backed: f64,
+    /// Of a group beside the slots.
+    beside: usize,
+}
+
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
+    let mut table = Table::new(
+        format!("memory for each group and slot, {} groups on {SLOTS} slots, bytes", count(GROUPS as u64)),
+        ["", "to tell what changed", "the statistics", "backed by the system"],
+    );
+    let (mut links, mut beside) = (0.0, 0);
+    for trees in Trees::BOTH {
+        let taken = measure(trees)?;
+        (links, beside) = (taken.marks, taken.beside);
+        table.row(vec![
+            format!("{}: memory, cpu, io and one more", trees.name()),
+            format!("{:.2}", taken.marks),
+            figure(taken.words),
+            figure(taken.backed),
+        ]);
+        let what = || params([("slots", SLOTS.into()), ("groups", GROUPS.into())]);
+        for (metric, bytes) in [("marks", taken.marks), ("statistics", taken.words), ("backed", taken.backed)]
+        {
+            lab.report.add_count(trees.name(), what(), metric, "B", bytes);
+        }
+    }
+    let linux = seed::linux_link_bytes(2);
+    table.row(vec![
+        "Linux, the letter's formula: memory, io, base".into(),
+        count(linux),
+        "-".into(),
+        "-".into(),
+    ]);
+    table.note(format!("the letter's formula: {}. Linux links each group and CPU into a tree of its own; here it is a bit in a set, for each subsystem. Its statistics are counted apart: some 2 kB a group and CPU, value and previous value", seed::FORMULA));
+    table.note(format!("beside the slots, on the heap, a group has {} bytes in all four, whatever the number of slots: flushed values, and its places", count(beside as u64)));
+    lab.report.checks.push(Check::at_most(
+        "what tells that a group has changed on a slot, for each subsystem",
+        Some(links / 4.0),
+        16.0,
+        "B",
+    ));
+    lab.print(&table)
+}
+
+fn build(trees: Trees) -> Result<(Hierarchy, Vec<Group>), Error> {
+    let source =
+        memgroup::SlotSource::virtual_slots(SLOTS).map_err(|why| Error::setup("virtual slots", why))?;
+    let config = Config::with_slots(source)
+        .separate_trees(trees == Trees::Separate)
+        .groups_max(GROUPS as u32 + 1)
+        .maintain_on_removal(false);
+    let hierarchy = Hierarchy::new(config).map_err(|why| Error::setup("the hierarchy", why))?;
+    let groups =
+        (0..GROUPS).map(|n| child(&hierarchy.root(), &format!("g{n}"))).collect::<Result<Vec<_>, _>>()?;
+    Ok((hierarchy, groups))
+}
+
+/// Has every group counted for in every subsystem on every slot.
+fn measure(trees: Trees) -> Result<Taken, Error> {
+    let (hierarchy, groups) = build(trees)?;
+    let own = hierarchy
+        .register(super::updates::subsystem(super::updates::STATS))
+        .map_err(|why| Error::setup("the subsystem", why))?;
+    let all = [hierarchy.memory(), hierarchy.cpu(), hierarchy.io(), own];
+    let before = hierarchy.percpu();
+    for slot in 0..SLOTS {
+        let _pin = pin_virtual(slot);
+        for group in &groups {
+            all.iter().for_each(|statistics| statistics.add(group, 0, 1));
+        }
+    }
+    let after = hierarchy.percpu();
+    let footprints = all.iter().map(memgroup::Statistics::footprint);
+    // One tree is shared by all.
+    let trees_there = if trees == Trees::Separate { all.len() } else { 1 };
+    let marks: usize = footprints.clone().take(trees_there).map(|one| one.marks_bytes).sum();
+    let each = |bytes: u64| bytes as f64 / (GROUPS * SLOTS) as f64;
+    Ok(Taken {
+        words: each(after.live_bytes - before.live_bytes),
+        marks: each(marks as u64),
+        backed: each(after.populated_bytes.saturating_sub(before.populated_bytes)),
+        beside: footprints.map(|one| one.group_bytes).sum(),
+    })
+}

@@ -1,0 +1,28 @@
+//! Statistics with a tree for each subsystem (seed 002): who reads one pays for no other.
+
+mod flushes;
+mod footprint;
+mod house;
+mod mixed;
+mod readers;
+mod seed;
+mod updates;
+
+use std::io::Write;
+
+use memgroup_percpu::SlotSource;
+
+use crate::harness::Lab;
+use crate::{Args, Error};
+
+pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    let mut lab = Lab::open(args, seed::SEED, SlotSource::detect(), out)?;
+    let slots = args.slots.unwrap_or(seed::CPUS);
+    let source = SlotSource::virtual_slots(slots).map_err(|why| Error::setup("the virtual slots", why))?;
+    readers::run(&mut lab, source, args.groups.unwrap_or(seed::CHILDREN))?;
+    mixed::run(&mut lab)?;
+    updates::run(&mut lab)?;
+    footprint::run(&mut lab)?;
+    flushes::run(&mut lab, args.slots, args.groups)?;
+    lab.close()
+}
