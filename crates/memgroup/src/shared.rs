@@ -103,6 +103,7 @@ impl Shared {
             return Err(refused.into());
         }
         shared.root().adopt(TOP, TOP, 0);
+        shared.root().entries().for_each(|entry| entry.store.expect(&tree, entry));
         drop(tree);
         Ok(shared)
     }
