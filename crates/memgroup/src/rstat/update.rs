@@ -2,7 +2,7 @@
 //!
 //! One atomic addition, and a look at the group's mark on this slot. Who finds it missing sets it: then the next flush comes by. Nothing
 //! is waited for and nothing allocated. An addition that finds no record, or one that is being moved, goes to a word beside
-//! the slots, which is always there.
+//! the slots, which is always there; so do all to a removed group that has given its record up, which gets no other.
 //!
 //! - E1. add → look, clear → take: the skip race. The look comes after the addition, and a flush clears the mark before it takes the
 //!   words, each by an RMW, a zero too: an addition that is too late for the flush follows its RMW, and so finds the mark
@@ -77,6 +77,7 @@ fn add_slowly(entry: &'static Entry, node: &'static Node, index: usize, delta: i
     let slot = node.source.current();
     if (!entry.record.is_linked() || !entry.store.records.is_admitted(slot))
         && let Some(_tree) = node.shared.tree.try_lock()
+        && !node.counter.is_offline()
     {
         entry.furnish(node, slot);
     }
