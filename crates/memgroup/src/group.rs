@@ -153,7 +153,7 @@ impl Group {
     pub fn usage_exact(&self) -> u64 {
         let shared = self.node.shared;
         let tree = shared.tree.lock();
-        let prepaid: u64 = shared.counted_in(&tree, self.node).map(|node| drain::prepaid(node)).sum();
+        let prepaid: u64 = shared.counted_in(&tree, self.node).map(drain::prepaid).sum();
         self.usage().saturating_sub(prepaid)
     }
 

@@ -24,6 +24,11 @@ impl Memory {
         Ok(Memory { stocks: Records::new(config.arena(config.source.slots()), 1)? })
     }
 
+    /// Bytes of one group's stock words over all slots that have copies, at least those of one slot.
+    pub(crate) fn stock_bytes(&self) -> u64 {
+        on_slots(&self.stocks)
+    }
+
     /// The slots that have copies, in their order.
     pub(crate) fn admitted(&self) -> impl Iterator<Item = usize> + '_ {
         self.stocks.admitted()
@@ -41,7 +46,11 @@ pub(crate) fn all(shared: &'static Shared) -> impl Iterator<Item = &'static Reco
 
 /// Bytes of one group's records over all slots that have copies, at least those of one slot.
 pub(crate) fn group_bytes(shared: &'static Shared) -> u64 {
-    all(shared).map(|records| (records.record_bytes() * records.admitted().count().max(1)) as u64).sum()
+    all(shared).map(on_slots).sum()
+}
+
+fn on_slots(records: &Records) -> u64 {
+    (records.record_bytes() * records.admitted().count().max(1)) as u64
 }
 
 /// Bytes that went back to the system so far.

@@ -103,6 +103,7 @@ impl Shared {
             return Err(refused.into());
         }
         shared.root().adopt(TOP, TOP, 0);
+        shared.root().entries().for_each(|entry| entry.store.expect(&tree, entry));
         drop(tree);
         Ok(shared)
     }
@@ -232,7 +233,7 @@ impl Shared {
             let path = tree.path(id);
             tree.retire(id);
             tree.release(id);
-            return Err(GroupError::OutOfMemory { path, bytes: self.memory.stocks.record_bytes() as u64 });
+            return Err(GroupError::OutOfMemory { path, bytes: self.memory.stock_bytes() });
         }
         let up = if parent == ROOT && !self.config.account_root { TOP } else { parent };
         node.adopt(up, parent, tree.depth(id));

@@ -2,7 +2,7 @@
 //! groups, while another does pass after pass of maintenance.
 //!
 //! The oracle is conservation, group by group, each time the workers are at rest: usage is what is held, sums are what was
-//! added, and each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the short windows.
+//! added, in the group and in all that is and was below it, and each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the short windows.
 #![cfg(not(memgroup_loom))]
 
 mod gauges;
@@ -57,8 +57,12 @@ impl Account {
     }
 
     fn check_sums(&self, gauges: &Statistics, group: &Group) {
+        self.check_reach(gauges, group, Reach::Local);
+    }
+
+    fn check_reach(&self, gauges: &Statistics, group: &Group, reach: Reach) {
         let mut sums = [0; GAUGES];
-        gauges.read(group, Reach::Local, Freshness::Fresh, &mut sums);
+        gauges.read(group, reach, Freshness::Fresh, &mut sums);
         assert_eq!((sums[0], sums[1], sums[GAUGES - 1]), (self.first, 0, self.last), "{group:?}");
     }
 
@@ -76,6 +80,9 @@ struct House {
     parent: Group,
     leaves: Vec<Group>,
     accounts: Mutex<[Account; LEAVES]>,
+    /// Of tenants that went, and of those that were there when the workers came to rest.
+    gone: Mutex<Account>,
+    present: Mutex<Account>,
     /// Charges of removed groups, freed by whoever comes.
     mailbox: Mutex<Vec<Charge>>,
     rest: Barrier,
@@ -164,6 +171,7 @@ impl Worker<'_> {
         tenant.group.remove().unwrap();
         assert!(tenant.group.try_charge(1).is_err());
         tenant.account.check_sums(&self.house.gauges, &tenant.group);
+        self.house.gone.lock().unwrap().merge(tenant.account);
         self.house.mailbox.lock().unwrap().append(&mut tenant.charges);
     }
 
@@ -174,6 +182,9 @@ impl Worker<'_> {
         }
         for (all, mine) in self.house.accounts.lock().unwrap().iter_mut().zip(&mut self.accounts) {
             all.merge(std::mem::take(mine));
+        }
+        for tenant in &self.tenants {
+            self.house.present.lock().unwrap().merge(tenant.account);
         }
         self.house.rest.wait();
         for tenant in &self.tenants {
@@ -196,8 +207,8 @@ impl Drop for EndOnPanic {
     }
 }
 
-/// Checks the leaves when all workers are at rest. Maintenance goes on.
-fn check(house: &House, totals: &mut [Account; LEAVES]) {
+/// Checks the leaves when all workers are at rest, and the sums of all there is and was, which it returns. Maintenance goes on.
+fn check(house: &House, totals: &mut [Account; LEAVES]) -> Account {
     for (total, news) in totals.iter_mut().zip(std::mem::take(&mut *house.accounts.lock().unwrap())) {
         total.held_bytes = 0;
         total.merge(news);
@@ -205,13 +216,19 @@ fn check(house: &House, totals: &mut [Account; LEAVES]) {
     house.mailbox.lock().unwrap().clear();
     // Charges that came late to a record that had moved are counted when it is used again.
     house.hierarchy.maintain(Maintenance::new().expedited());
-    for (leaf, total) in house.leaves.iter().zip(totals) {
+    for (leaf, total) in house.leaves.iter().zip(&*totals) {
         total.check_sums(&house.gauges, leaf);
         leaf.drain();
         assert_eq!(leaf.usage(), total.held_bytes, "{leaf:?}");
         let stock = leaf.stock();
         assert_eq!(stock.hits + stock.misses, total.charges, "{leaf:?} {stock:?}");
     }
+    let mut all = *house.gone.lock().unwrap();
+    all.merge(std::mem::take(&mut house.present.lock().unwrap()));
+    totals.iter().for_each(|&total| all.merge(total));
+    all.check_reach(&house.gauges, &house.parent, Reach::Subtree);
+    all.check_reach(&house.gauges, &house.hierarchy.root(), Reach::Subtree);
+    all
 }
 
 fn maintain(house: &House) -> Maintained {
@@ -238,6 +255,8 @@ fn house(config: Config) -> House {
         parent,
         leaves,
         accounts: Mutex::default(),
+        gone: Mutex::default(),
+        present: Mutex::default(),
         mailbox: Mutex::default(),
         rest: Barrier::new(WORKERS + 1),
         done: AtomicBool::new(false),
@@ -250,7 +269,7 @@ fn storm(slots: usize, demote_after: Option<Duration>) {
         .float(0, Duration::ZERO)
         .demote_after(demote_after);
     let house = house(config);
-    let maintained = std::thread::scope(|scope| {
+    let (maintained, all) = std::thread::scope(|scope| {
         let _end = EndOnPanic;
         let maintainer = scope.spawn(|| maintain(&house));
         for number in 0..WORKERS {
@@ -268,14 +287,15 @@ fn storm(slots: usize, demote_after: Option<Duration>) {
             });
         }
         let mut totals = [Account::default(); LEAVES];
+        let mut all = Account::default();
         for _ in 0..ROUNDS {
             house.rest.wait();
-            check(&house, &mut totals);
+            all = check(&house, &mut totals);
             house.rest.wait();
         }
         // ORDERING: Release and Acquire; the end, after all that was done before it.
         house.done.store(true, Ordering::Release);
-        maintainer.join().unwrap()
+        (maintainer.join().unwrap(), all)
     });
     assert!(maintained.depopulated_bytes > 0, "{maintained:?}");
     if demote_after.is_some() {
@@ -291,7 +311,9 @@ fn storm(slots: usize, demote_after: Option<Duration>) {
     for child in house.parent.children() {
         child.remove().unwrap();
     }
+    all.check_reach(&house.gauges, &house.parent, Reach::Subtree);
     house.parent.remove().unwrap();
+    all.check_reach(&house.gauges, &house.hierarchy.root(), Reach::Subtree);
     assert!(house.hierarchy.dying().is_empty());
     while house.hierarchy.maintain(Maintenance::new().all().expedited()).more {}
     assert!(house.hierarchy.stock_reserved_bytes().iter().all(|&bytes| bytes == 0));

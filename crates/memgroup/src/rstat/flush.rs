@@ -37,7 +37,7 @@ pub enum Freshness {
 /// Flushes the subtree of `top` if something in it may have changed.
 pub(crate) fn refresh(store: &'static Store, top: &'static Node) {
     let marks = &store.updates.marks;
-    if !marks.is_clean() && !(top.is_childless() && top.entry(store).mark.is_settled()) {
+    if !(marks.is_clean() || top.is_childless() && top.entry(store).mark.is_settled()) {
         flush(store, top, |_| ());
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn relocate(
     shared: &'static Shared,
     store: &'static Store,
     tree: &Tree,
-    alone: &Alone<'_>,
+    _alone: &Alone<'_>,
 ) -> Option<u64> {
     let records = &store.records;
     let relocation = records.next_move()?;
@@ -39,8 +39,8 @@ pub(crate) fn relocate(
     if !is_current || tree.state(node.id) == State::Free {
         // Unlinked meanwhile, or nobody's: given up instead of moved.
         records.discard(relocation.into_target());
-        if is_current {
-            give_up(entry, alone);
+        if is_current && let Some(old) = entry.record.unlink() {
+            records.retire(old, 0);
         }
         return Some(0);
     }

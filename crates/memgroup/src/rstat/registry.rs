@@ -19,6 +19,7 @@ use super::updates::Updates;
 use crate::config::Config;
 use crate::group::GroupId;
 use crate::shared::Shared;
+use crate::tree::State;
 
 pub(crate) struct Registry {
     stores: [OnceLock<&'static Store>; SUBSYSTEMS_MAX],
@@ -111,6 +112,11 @@ impl Registry {
         let tree = shared.tree.lock();
         for node in shared.nodes(&tree) {
             node.stats[number].get_or_init(|| store.entry(node.id.0));
+        }
+        for node in (0..tree.places()).filter_map(|at| shared.node(GroupId(at))) {
+            if tree.state(node.id) != State::Free {
+                store.expect(&tree, node.entry(store));
+            }
         }
         self.stores[number].get_or_init(|| store);
         Ok(store)

@@ -195,7 +195,7 @@ impl Side {
         loop {
             // ORDERING: Acquire; pairs with the Release in `write`.
             let before = self.sequence().load(Ordering::Acquire);
-            if before % 2 == 0 {
+            if before.is_multiple_of(2) {
                 for (value, into) in values.iter().zip(into.iter_mut()) {
                     // ORDERING: Relaxed; counted only if the sequence stands.
                     *into = value.load(Ordering::Relaxed) as i64;

@@ -84,7 +84,7 @@ impl Statistics {
     ///
     /// # Panics
     /// When there is no such statistic, when `delta` is below zero and the statistic only grows, when it is more than 2^48 up or down, and
-    /// when the group is of another hierarchy; nothing is added then. When one slot's changes since the last flush leave ±2^61.
+    /// when the group is of another hierarchy; nothing is added then. When one slot's changes since the last flush leave ±2^61: those are lost.
     #[inline]
     pub fn add(&self, group: &Group, stat: usize, delta: i64) {
         let (node, entry) = self.entry(group);

@@ -2,13 +2,14 @@
 //!
 //! One atomic addition, and a look at the group's mark on this slot. Who finds it missing sets it: then the next flush comes by. Nothing
 //! is waited for and nothing allocated. An addition that finds no record, or one that is being moved, goes to a word beside
-//! the slots, which is always there.
+//! the slots, which is always there; so do all to a removed group that has given its record up, which gets no other.
 //!
 //! - E1. add → look, clear → take: the skip race. The look comes after the addition, and a flush clears the mark before it takes the
 //!   words, each by an RMW, a zero too: an addition that is too late for the flush follows its RMW, and so finds the mark
 //!   cleared. Loom: `an_update_is_flushed_or_marked`.
 
 use memgroup_percpu::additive;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::{grace, interleave};
 
 use super::store::Entry;
@@ -77,13 +78,14 @@ fn add_slowly(entry: &'static Entry, node: &'static Node, index: usize, delta: i
     let slot = node.source.current();
     if (!entry.record.is_linked() || !entry.store.records.is_admitted(slot))
         && let Some(_tree) = node.shared.tree.try_lock()
+        && !node.counter.is_offline()
     {
         entry.furnish(node, slot);
     }
     if !add_at(entry, slot, index, delta) {
         check_range(entry, node, slot, index);
         if !add_at(entry, entry.store.base_row(), index, delta) {
-            out_of_range(entry, index);
+            out_of_range(entry, &entry.side.base()[index], index);
         }
     }
 }
@@ -92,13 +94,16 @@ fn add_slowly(entry: &'static Entry, node: &'static Node, index: usize, delta: i
 fn check_range(entry: &'static Entry, node: &'static Node, slot: usize, index: usize) {
     let Some(_tree) = node.shared.tree.try_lock() else { return };
     let section = grace::enter();
-    if entry.record.word(&section, slot, index).is_some_and(|word| !additive::add(word, 0)) {
-        out_of_range(entry, index);
+    if let Some(word) = entry.record.word(&section, slot, index).filter(|word| !additive::add(word, 0)) {
+        out_of_range(entry, word, index);
     }
 }
 
+/// The word begins anew before the panic: whoever moves it, and the place's next group, finds one that lives.
 #[cold]
-fn out_of_range(entry: &'static Entry, index: usize) -> ! {
+fn out_of_range(entry: &'static Entry, word: &AtomicU64, index: usize) -> ! {
+    // ORDERING: Relaxed; what was added is lost, and nothing else goes by this word.
+    word.store(0, Ordering::Relaxed);
     let subsystem = entry.store.subsystem();
     panic!(
         "{} of {} has changed by more than 2^61 on one slot since it was last flushed",

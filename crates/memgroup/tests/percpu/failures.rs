@@ -6,9 +6,11 @@ use core::time::Duration;
 use memgroup::{Config, GroupError, Hierarchy, Maintenance, PageSize};
 use memgroup_percpu::{Arena, Call, inject, pin_virtual};
 
-use crate::{Tenant, alone, config, maintain, used_on_all_slots};
+use crate::{STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, levels, maintain, used_on_all_slots};
 
 const SLOTS: usize = 3;
+/// A chunk of the system's pages has room for fewer stock words.
+const MORE_THAN_A_CHUNK: usize = 9000;
 
 const CALLS: [Call; 4] = [Call::Map, Call::Populate, Call::Discard, Call::Resident];
 
@@ -24,7 +26,14 @@ fn kind(page: PageSize, number: usize) -> Config {
 
 fn works(hierarchy: &Hierarchy) {
     let mut tenants: Vec<_> = (1..=100)
-        .map(|number| Tenant::new(hierarchy.create(&format!("/works-{number}")).unwrap(), number, SLOTS))
+        .map(|number| {
+            Tenant::new(
+                &levels(hierarchy),
+                hierarchy.create(&format!("/works-{number}")).unwrap(),
+                number,
+                SLOTS,
+            )
+        })
         .collect();
     maintain(hierarchy);
     tenants.iter_mut().for_each(Tenant::live);
@@ -68,6 +77,8 @@ fn a_group_without_memory_is_an_error_that_names_it() {
     let _alone = alone();
     for (number, page) in pages().into_iter().enumerate() {
         for call in [Call::Map, Call::Populate] {
+            // Pages of the system's size are backed when they are touched, and a chunk of larger ones has room for more.
+            let may_fail = (page == PageSize::of_system()) == (call == Call::Map);
             let hierarchy = used_on_all_slots(kind(page, 1 + number), SLOTS);
             let parent = hierarchy.create("/parent").unwrap();
             let before = parent.children().len();
@@ -78,17 +89,21 @@ fn a_group_without_memory_is_an_error_that_names_it() {
                     Ok(_) => made += 1,
                     Err(error) => break error,
                 }
-                if made == 3000 {
-                    assert!(page == PageSize::of_system() && call == Call::Populate, "{page:?} {call:?}");
+                if made == MORE_THAN_A_CHUNK {
+                    assert!(!may_fail, "{page:?} {call:?}");
                     break parent.create("child-0").unwrap_err();
                 }
             };
             drop(guard);
-            if made < 3000 {
+            assert_eq!(made < MORE_THAN_A_CHUNK, may_fail, "{page:?} {call:?}");
+            if may_fail {
                 let path = format!("/parent/child-{made}");
-                assert_eq!(error, GroupError::OutOfMemory { path: path.clone(), bytes: 392 * SLOTS as u64 });
+                assert_eq!(
+                    error,
+                    GroupError::OutOfMemory { path: path.clone(), bytes: STOCK_BYTES * SLOTS as u64 }
+                );
                 let text = error.to_string();
-                assert!(text.contains(&path) && text.contains("1176 bytes of per-CPU memory"), "{text}");
+                assert!(text.contains(&path) && text.contains("needs 24 bytes of per-CPU memory"), "{text}");
                 assert!(text.ends_with("remove groups, or raise the process's limit"), "{text}");
                 assert!(hierarchy.lookup(&path).is_err(), "nothing of it is there");
             }
@@ -109,22 +124,23 @@ fn the_first_group_without_memory_says_how_much_it_needed() {
     let _alone = alone();
     let hierarchy = Hierarchy::new(kind(PageSize::of_system(), 3)).unwrap();
     let guard = inject::fail(Call::Map, 0);
-    let error = (0..3000).find_map(|number| hierarchy.create(&format!("/{number}")).err());
+    let error = (0..MORE_THAN_A_CHUNK).find_map(|number| hierarchy.create(&format!("/{number}")).err());
     drop(guard);
-    let text = error.expect("a chunk has no room for 2,000 groups").to_string();
-    assert!(text.contains("needs 392 bytes of per-CPU memory"), "no slot has been used yet: {text}");
+    let text = error.expect("a chunk has no room for so many groups").to_string();
+    assert!(text.contains("needs 8 bytes of per-CPU memory"), "no slot has been used yet: {text}");
 }
 
 /// What groups do in a process, all of it on a thread for which requests of one kind fail from the `after`th on.
 fn life_under_refusals(config: Config, call: Call, after: u64) {
     let hierarchy = used_on_all_slots(config, SLOTS);
+    let levels = levels(&hierarchy);
     let mut tenants: Vec<_> = (1..=300)
-        .map(|number| Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS))
+        .map(|number| Tenant::new(&levels, hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS))
         .collect();
     let guard = inject::fail(call, after);
     for number in 301..=400 {
         match hierarchy.create(&format!("/{number}")) {
-            Ok(group) => tenants.push(Tenant::new(group, number, SLOTS)),
+            Ok(group) => tenants.push(Tenant::new(&levels, group, number, SLOTS)),
             Err(GroupError::OutOfMemory { path, .. }) => assert_eq!(path, format!("/{number}")),
             Err(error) => panic!("{error}"),
         }
@@ -169,8 +185,9 @@ fn a_slot_that_is_admitted_without_pages_works() {
     for page in pages() {
         let hierarchy = Hierarchy::new(kind(page, 6)).unwrap();
         let group = hierarchy.create("/group").unwrap();
+        let levels = levels(&hierarchy);
         let guard = inject::fail(Call::Populate, 0);
-        let tenant = Tenant::new(group, 3, SLOTS);
+        let tenant = Tenant::new(&levels, group, 3, SLOTS);
         drop(guard);
         tenant.check();
         assert_eq!(hierarchy.percpu().slots, SLOTS);
@@ -181,10 +198,15 @@ fn a_slot_that_is_admitted_without_pages_works() {
 #[test]
 fn cold_groups_whose_return_is_refused_are_exact_until_there_is_memory() {
     let _alone = alone();
-    let hierarchy =
-        used_on_all_slots(kind(PageSize::of_system(), 7).demote_after(Some(Duration::ZERO)), SLOTS);
-    let mut tenants: Vec<_> = (1..=1000)
-        .map(|number| Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS))
+    // With room in the budgets for a stock of each.
+    let kind = kind(PageSize::of_system(), 7).stock_budget_bytes(1 << 30);
+    let hierarchy = used_on_all_slots(kind.demote_after(Some(Duration::ZERO)), SLOTS);
+    let levels = levels(&hierarchy);
+    let mut tenants: Vec<_> = (1..=MORE_THAN_A_CHUNK)
+        .map(|number| {
+            let group = hierarchy.create(&format!("/{number}")).unwrap();
+            Tenant::new(&levels, group, number as u64, SLOTS)
+        })
         .collect();
     let guard = inject::fail(Call::Map, 0);
     while hierarchy.maintain(Maintenance::new().all().expedited()).more {}
@@ -194,10 +216,12 @@ fn cold_groups_whose_return_is_refused_are_exact_until_there_is_memory() {
         let _pin = pin_virtual(0);
         tenants.iter().filter(|tenant| tenant.group.stock().prepaid_bytes > 0).count()
     };
-    assert!(prepaid(&tenants) < 1000, "there was no address space for all of them");
+    assert!(prepaid(&tenants) < MORE_THAN_A_CHUNK, "there was no address space for all of them");
     drop(guard);
     maintain(&hierarchy);
     tenants.iter_mut().for_each(Tenant::live);
     tenants.iter().for_each(Tenant::check);
-    assert_eq!(prepaid(&tenants), 1000, "each has a stock again");
+    assert_eq!(prepaid(&tenants), MORE_THAN_A_CHUNK, "each has a stock again");
+    let live = hierarchy.percpu().live_bytes;
+    assert_eq!(live, MORE_THAN_A_CHUNK as u64 * TENANT_BYTES * SLOTS as u64, "and its statistics");
 }

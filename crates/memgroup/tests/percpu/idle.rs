@@ -6,13 +6,20 @@ use std::time::Instant;
 use memgroup::{Hierarchy, Maintenance, PageSize};
 use memgroup_percpu::pin_virtual;
 
-use crate::{Tenant, alone, config, maintain, used_on_all_slots};
+use crate::{
+    CHARGED_BYTES, DELTA_MAX, GAUGES_BYTES, RANGE_DELTAS, TENANT_BYTES, Tenant, alone, config, gauges,
+    levels, maintain, panic_of, used_on_all_slots,
+};
 
 const SLOTS: usize = 4;
+/// What lies in arenas of its own: the stock words, and the statistics of each subsystem.
+const KINDS: usize = 5;
 
 fn tenants(hierarchy: &Hierarchy, count: u64) -> Vec<Tenant> {
     (1..=count)
-        .map(|number| Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS))
+        .map(|number| {
+            Tenant::new(&levels(hierarchy), hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS)
+        })
         .collect()
 }
 
@@ -42,12 +49,15 @@ fn every_group_comes_back_and_has_a_stock_again() {
         let hierarchy = used_on_all_slots(settings, SLOTS);
         let mut tenants = tenants(&hierarchy, 3000);
         let before = hierarchy.percpu();
-        maintain(&hierarchy);
-        assert!(hierarchy.percpu().live_bytes < before.live_bytes / 3);
+        let all = (3000 * TENANT_BYTES + CHARGED_BYTES) * SLOTS as u64;
+        assert_eq!(before.live_bytes, all, "theirs and the root's: {page:?} {before:?}");
+        let cold = maintain(&hierarchy);
+        assert_eq!((cold.live_bytes, cold.populated_bytes), (0, 0), "{page:?} {cold:?}");
         tenants.iter_mut().for_each(Tenant::live);
         tenants.iter().for_each(Tenant::check);
         let back = hierarchy.percpu();
-        assert!(back.live_bytes >= 3000 * 392 * SLOTS as u64, "all but the root: {page:?} {back:?}");
+        let all_but_the_root = 3000 * TENANT_BYTES * SLOTS as u64;
+        assert_eq!(back.live_bytes, all_but_the_root, "{page:?} {back:?}");
         for tenant in &mut tenants {
             let before = tenant.group.stock();
             tenant.live();
@@ -58,17 +68,18 @@ fn every_group_comes_back_and_has_a_stock_again() {
 }
 
 #[test]
-fn a_group_that_is_counted_for_comes_back() {
+fn statistics_that_are_added_to_come_back_without_a_stock() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
     let tenants = tenants(&hierarchy, 10);
     maintain(&hierarchy);
-    let cold = hierarchy.percpu().live_bytes;
+    assert_eq!(hierarchy.percpu().live_bytes, 0);
     for tenant in &tenants {
         let _pin = pin_virtual(1);
-        tenant.group.add(0, 0);
+        tenant.levels.add(&tenant.group, 0, 0);
     }
-    assert!(hierarchy.percpu().live_bytes > cold, "a count each: {:?}", hierarchy.percpu());
+    let live = hierarchy.percpu().live_bytes;
+    assert_eq!(live, 10 * GAUGES_BYTES * SLOTS as u64, "of the subsystem that was added to, and of no other");
     tenants.iter().for_each(Tenant::check);
 }
 
@@ -77,6 +88,7 @@ fn what_is_removed_while_it_is_cold_leaves_nothing() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
     let none = maintain(&hierarchy);
+    assert_eq!(none.live_bytes, 0, "{none:?}");
     for round in 0..5 {
         let tenants = tenants(&hierarchy, 300);
         maintain(&hierarchy);
@@ -88,7 +100,7 @@ fn what_is_removed_while_it_is_cold_leaves_nothing() {
             tenant.group.remove().unwrap();
         }
         let after = maintain(&hierarchy);
-        assert_eq!((after.live_bytes, after.limbo_bytes), (none.live_bytes, 0), "round {round}: {after:?}");
+        assert_eq!((after.live_bytes, after.limbo_bytes), (0, 0), "round {round}: {after:?}");
     }
 }
 
@@ -105,20 +117,17 @@ fn removed_groups_that_still_hold_bytes_give_their_memory_up_however_busy_they_w
 }
 
 #[test]
-fn cold_records_of_removed_groups_give_their_pages_back() {
+fn idle_groups_have_no_percpu_memory_at_all_and_leave_none_when_they_are_removed() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
     let mut tenants = tenants(&hierarchy, 3000);
     tenants.iter_mut().for_each(|tenant| tenant.charges.clear());
     let cold = maintain(&hierarchy);
-    assert!(cold.populated_bytes > 1 << 20 && cold.live_bytes < 3100 * 392, "one copy of each: {cold:?}");
+    assert_eq!((cold.live_bytes, cold.populated_bytes), (0, 0), "{cold:?}");
     tenants.into_iter().for_each(|tenant| tenant.group.remove().unwrap());
     let after = maintain(&hierarchy);
-    assert!(
-        after.populated_bytes <= after.page_bytes * (SLOTS as u64 + 1),
-        "only the root is left: {after:?}"
-    );
-    assert!(after.chunks <= 4, "nothing is set aside for who cannot come back: {after:?}");
+    assert_eq!((after.live_bytes, after.populated_bytes), (0, 0), "{after:?}");
+    assert!(after.chunks <= KINDS, "nothing is set aside for who cannot come back: {after:?}");
 }
 
 #[test]
@@ -132,16 +141,26 @@ fn a_look_for_idle_groups_is_work_on_their_records_and_bounded_as_all_is() {
 }
 
 #[test]
-#[should_panic(expected = "counter 0 of a group has left its range")]
-fn a_count_of_a_cold_group_that_cannot_come_back_and_left_its_range_is_a_panic() {
+fn a_removed_group_whose_level_left_its_range_since_the_last_flush_is_a_panic() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
+    let levels = levels(&hierarchy);
     let group = hierarchy.create("/removed").unwrap();
     let _pin = pin_virtual(0);
-    group.add(0, i64::MIN / 4 + 1);
+    let lower = |times| (0..times).for_each(|_| levels.add(&group, 0, -DELTA_MAX));
+    lower(RANGE_DELTAS);
     group.remove().unwrap();
     hierarchy.maintain(Maintenance::new().expedited());
-    assert_eq!(group.sum(0), i64::MIN / 4 + 1);
-    group.add(0, -1);
-    group.add(0, -1);
+    assert_eq!(gauges::own(&levels, &group, 0), -DELTA_MAX * RANGE_DELTAS);
+    // Beside the slots now, and from zero on.
+    lower(RANGE_DELTAS);
+    assert_eq!(
+        panic_of(|| lower(3)),
+        "gauge0 of gauges has changed by more than 2^61 on one slot since it was last flushed"
+    );
+    drop(group);
+    // The place's next group is whole, and so is who moves what was beside the slots.
+    let next = Tenant::new(&levels, hierarchy.create("/next").unwrap(), 7, SLOTS);
+    maintain(&hierarchy);
+    next.check();
 }

@@ -2,10 +2,13 @@
 
 use core::time::Duration;
 
-use memgroup::{Hierarchy, Maintenance, SlotSource};
+use memgroup::{Freshness, Hierarchy, Maintenance, Reach, SlotSource};
 use memgroup_percpu::pin_virtual;
 
-use crate::{COUNTERS, Tenant, alone, config, in_its_own_process, maintain, used_on_all_slots};
+use crate::{
+    CHARGED_BYTES, GAUGES_BYTES, KINDS_USED, STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, gauges,
+    in_its_own_process, levels, maintain, used_on_all_slots,
+};
 
 #[test]
 fn ten_thousand_tenants_come_and_go_in_bounded_memory() {
@@ -14,10 +17,11 @@ fn ten_thousand_tenants_come_and_go_in_bounded_memory() {
     const SLOTS: usize = 4;
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).float(0, Duration::ZERO), SLOTS);
+    let levels = levels(&hierarchy);
     let (mut here, mut most) = (std::collections::VecDeque::new(), 0);
     for number in 1..=TENANTS {
         let group = hierarchy.create(&format!("/{number}")).unwrap();
-        here.push_back(Tenant::new(group, number, SLOTS));
+        here.push_back(Tenant::new(&levels, group, number, SLOTS));
         if here.len() > AT_A_TIME {
             let tenant: Tenant = here.pop_front().unwrap();
             tenant.check();
@@ -27,7 +31,7 @@ fn ten_thousand_tenants_come_and_go_in_bounded_memory() {
             most = most.max(hierarchy.percpu().populated_bytes);
         }
     }
-    let record = (8 * (u64::from(COUNTERS) + 1)) * SLOTS as u64;
+    let record = TENANT_BYTES * SLOTS as u64;
     let floor = 2 * AT_A_TIME as u64 * record + (64 << 10) * SLOTS as u64;
     assert!(most <= floor, "{most} bytes at most for {AT_A_TIME} tenants of {record} bytes");
     for tenant in here.drain(..) {
@@ -63,17 +67,39 @@ fn a_hierarchy_that_goes_gives_its_memory_back() {
     for round in 1..4 {
         let hierarchy = used_on_all_slots(kind, SLOTS);
         for number in 0..2000 {
-            Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS).check();
+            Tenant::new(&levels(&hierarchy), hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS)
+                .check();
         }
         let peak = hierarchy.percpu();
-        assert!(peak.populated_bytes > 2000 * 392 * SLOTS as u64, "round {round}: {peak:?}");
+        assert!(peak.populated_bytes > 2000 * TENANT_BYTES * SLOTS as u64, "round {round}: {peak:?}");
         drop(hierarchy);
         let next = Hierarchy::new(kind).unwrap();
         let left = next.percpu();
         assert!(left.reserved_bytes > 0 && left.slots == SLOTS, "the same memory is used again: {left:?}");
-        assert!(left.populated_bytes <= left.page_bytes * SLOTS as u64 * 2, "round {round}: {left:?}");
+        assert!(
+            left.populated_bytes <= left.page_bytes * SLOTS as u64,
+            "the root's stock: {round}: {left:?}"
+        );
         assert_eq!(left.limbo_bytes, 0);
     }
+}
+
+#[test]
+fn statistics_of_groups_that_were_there_before_their_subsystem_are_per_cpu_too() {
+    const SLOTS: usize = 4;
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(SLOTS).groups_max(4324), SLOTS);
+    assert_eq!(hierarchy.percpu().live_bytes, CHARGED_BYTES * SLOTS as u64, "the root has what it used");
+    let groups: Vec<_> = (0..200).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect();
+    let before = hierarchy.percpu().live_bytes;
+    assert_eq!(before, (CHARGED_BYTES + 200 * STOCK_BYTES) * SLOTS as u64);
+    let levels = levels(&hierarchy);
+    let _pin = pin_virtual(2);
+    groups.iter().for_each(|group| levels.add(group, 7, 7));
+    let after = hierarchy.percpu().live_bytes;
+    assert_eq!(after, before + 200 * GAUGES_BYTES, "on the one slot where anything was added");
+    let of_all = levels.get(&hierarchy.root(), 7, Reach::Subtree, Freshness::Fresh);
+    assert_eq!(of_all, 1400);
 }
 
 #[test]
@@ -81,8 +107,14 @@ fn removals_of_a_few_among_many_do_no_maintenance() {
     const SLOTS: usize = 4;
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).float(0, Duration::ZERO), SLOTS);
-    let mut groups: Vec<_> =
-        (0..2000).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect();
+    let levels = levels(&hierarchy);
+    let group = |number| {
+        let group = hierarchy.create(&format!("/{number}")).unwrap();
+        let mut tenant = Tenant::new(&levels, group, number, SLOTS);
+        tenant.charges.clear();
+        tenant.group
+    };
+    let mut groups: Vec<_> = (0..2000).map(group).collect();
     let mut removed_until_a_pass = || {
         let (before, there) = (hierarchy.maintained(), groups.len());
         while hierarchy.maintained() == before {
@@ -100,15 +132,16 @@ fn removals_of_a_few_among_many_do_no_maintenance() {
 fn a_hierarchy_that_goes_gives_its_roots_record_back_too() {
     const SLOTS: usize = 16;
     let _alone = alone();
-    let hierarchy = used_on_all_slots(config(SLOTS).counters(4000), SLOTS);
+    let hierarchy = used_on_all_slots(config(SLOTS).groups_max(4323), SLOTS);
+    let levels = gauges::register(&hierarchy, 4000);
     for slot in 0..SLOTS {
         let _pin = pin_virtual(slot);
-        (0..4000).for_each(|counter| hierarchy.root().add(counter, 1));
+        (0..4000).for_each(|gauge| levels.add(&hierarchy.root(), gauge, 1));
     }
-    let (ranges, record_bytes) = (hierarchy.percpu_ranges(), 8 * 4001 * SLOTS as u64);
+    let (ranges, record_bytes) = (hierarchy.percpu_ranges(), 8 * 4000 * SLOTS as u64);
     let present = || ranges.iter().map(crate::smaps::present_bytes).sum::<u64>();
     assert!(present() >= record_bytes && record_bytes > 256 << 10);
-    drop(hierarchy);
+    drop((levels, hierarchy));
     assert_eq!(present(), 0);
 }
 
@@ -119,7 +152,9 @@ fn a_hierarchy_whose_last_charge_outlives_it_gives_its_memory_back_too() {
     let kind = config(SLOTS).groups_max(4322);
     let hierarchy = used_on_all_slots(kind, SLOTS);
     let mut tenants: Vec<_> = (0..2000)
-        .map(|number| Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS))
+        .map(|number| {
+            Tenant::new(&levels(&hierarchy), hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS)
+        })
         .collect();
     let last = tenants[7].charges.pop().unwrap();
     drop(tenants);
@@ -129,18 +164,19 @@ fn a_hierarchy_whose_last_charge_outlives_it_gives_its_memory_back_too() {
     let next = Hierarchy::new(kind).unwrap();
     let left = maintain(&next);
     assert!(left.reserved_bytes > 0 && left.slots == SLOTS, "the same memory is used again: {left:?}");
-    assert!(left.populated_bytes <= left.page_bytes * SLOTS as u64 * 2, "{left:?}");
+    assert!(left.populated_bytes <= left.page_bytes * SLOTS as u64 * 2, "the root's, kept: {left:?}");
 }
 
 #[test]
 fn removed_groups_that_somebody_has_a_handle_on_keep_no_record() {
     const SLOTS: usize = 8;
     let _alone = alone();
-    let hierarchy = used_on_all_slots(config(SLOTS).counters(300).groups_max(5000), SLOTS);
+    let hierarchy = used_on_all_slots(config(SLOTS).groups_max(5000), SLOTS);
+    let levels = gauges::register(&hierarchy, 300);
     let groups: Vec<_> = (0..2000)
         .map(|number| {
             let group = hierarchy.create(&format!("/{number}")).unwrap();
-            group.add(7, number);
+            levels.add(&group, 7, number);
             group
         })
         .collect();
@@ -149,17 +185,23 @@ fn removed_groups_that_somebody_has_a_handle_on_keep_no_record() {
     let by_removals = hierarchy.percpu();
     assert!(by_removals.populated_bytes < peak.populated_bytes / 2, "{by_removals:?} of {peak:?}");
     let left = maintain(&hierarchy);
-    // One copy of each instead of eight.
-    assert!(left.populated_bytes < peak.populated_bytes / 7, "{left:?} of {peak:?}");
+    // The root's own, on the slots that charged it.
+    let roots = CHARGED_BYTES * SLOTS as u64;
+    assert_eq!(left.live_bytes, roots, "{left:?} of {peak:?}");
+    assert!(left.populated_bytes <= 2 * left.page_bytes * SLOTS as u64, "{left:?} of {peak:?}");
     for (number, group) in (0..).zip(&groups) {
-        assert_eq!(group.sum(7), number, "what was counted can be asked still");
-        group.add(7, 1);
-        assert_eq!(group.sum(7), number + 1);
+        assert_eq!(gauges::own(&levels, group, 7), number, "what was added can be asked still");
+        levels.add(group, 7, 1);
+        assert_eq!(gauges::own(&levels, group, 7), number + 1);
     }
+    assert_eq!(hierarchy.percpu().live_bytes, roots, "it goes beside the slots, whoever adds");
     drop(groups);
     assert!(hierarchy.dying().is_empty());
+    let of_all = levels.get(&hierarchy.root(), 7, Reach::Subtree, Freshness::Fresh);
+    assert_eq!(of_all, (0..2000).map(|number| number + 1).sum(), "and stays in the sums of who was above");
     let left = maintain(&hierarchy);
-    assert!(left.populated_bytes <= left.page_bytes * (SLOTS as u64 + 1), "{left:?}");
+    assert_eq!(left.live_bytes, roots, "{left:?}");
+    assert!(left.populated_bytes <= 2 * left.page_bytes * SLOTS as u64, "{left:?}");
 }
 
 #[test]
@@ -176,14 +218,17 @@ fn one_slot_of_many_runs() {
     for number in 0..200 {
         for hierarchy in [&one, &many] {
             let group = hierarchy.create(&format!("/{number}")).unwrap();
-            group.add(3, 5);
+            levels(hierarchy).add(&group, 3, 5);
             drop(group.try_charge(1000).unwrap());
         }
     }
     let (of_one, of_many) = (one.percpu(), many.percpu());
     assert_eq!((of_many.slots, of_many.live_bytes), (1, of_one.live_bytes));
-    // The copies begin at another byte of a page.
-    assert!(of_many.populated_bytes <= of_one.populated_bytes + of_many.page_bytes, "{of_one:?} {of_many:?}");
+    // Of each of the three kinds in use the copies begin at another byte of a page.
+    assert!(
+        of_many.populated_bytes <= of_one.populated_bytes + KINDS_USED * of_many.page_bytes,
+        "{of_one:?} {of_many:?}"
+    );
     #[cfg(target_os = "linux")]
     assert_eq!(crate::smaps::resident_bytes(&many), of_many.populated_bytes);
     // Figures of all slots are no reason to have them in memory.

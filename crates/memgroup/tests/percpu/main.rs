@@ -4,6 +4,8 @@
 #![cfg(not(memgroup_loom))]
 
 mod failures;
+#[path = "../gauges/mod.rs"]
+mod gauges;
 mod idle;
 mod lifetime;
 mod script;
@@ -14,11 +16,30 @@ mod smaps;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use memgroup::{Config, Group, Hierarchy, Maintenance, PerCpuStats, SlotSource};
+use memgroup::{
+    Config, Freshness, Group, Hierarchy, Maintenance, PerCpuStats, Reach, SlotSource, Statistics,
+};
 use memgroup_percpu::pin_virtual;
 
-/// Counters of a group; with the stock word a record has 392 bytes.
-const COUNTERS: u32 = 48;
+/// Levels that the tests add to in their groups.
+const GAUGES: usize = 48;
+/// Bytes of a group's records on one slot: of the stock word, which every group has, of the built-in statistics of memory, which come with
+/// the first charge, and of the levels.
+const STOCK_BYTES: u64 = 8;
+const MEMORY_BYTES: u64 = 8 * 15;
+const GAUGES_BYTES: u64 = 8 * GAUGES as u64;
+/// Of one that is charged, and of one that is added to as well.
+const CHARGED_BYTES: u64 = STOCK_BYTES + MEMORY_BYTES;
+const TENANT_BYTES: u64 = CHARGED_BYTES + GAUGES_BYTES;
+
+/// The stock words, the statistics of memory and the levels lie in arenas of their own.
+const KINDS_USED: u64 = 3;
+
+/// The most that one addition may change a level by.
+const DELTA_MAX: i64 = 1 << 48;
+
+/// So many of those fit between two flushes, in each direction: one more leaves the range, and the next addition finds that.
+const RANGE_DELTAS: i64 = (1 << 61) / DELTA_MAX - 1;
 
 /// Holds off the other tests of this process.
 fn alone() -> MutexGuard<'static, ()> {
@@ -47,7 +68,7 @@ fn in_its_own_process(path: &str, test: impl FnOnce()) {
 }
 
 fn config(slots: usize) -> Config {
-    Config::with_slots(SlotSource::virtual_slots(slots).unwrap()).counters(COUNTERS)
+    Config::with_slots(SlotSource::virtual_slots(slots).unwrap())
 }
 
 /// A hierarchy in which threads ran on all slots.
@@ -67,43 +88,62 @@ fn maintain(hierarchy: &Hierarchy) -> PerCpuStats {
     hierarchy.percpu()
 }
 
-/// What `populated_bytes` may be at the most when live records lie as densely as promised.
+/// What `populated_bytes` may be at the most when live records lie as densely as promised, each kind in one chunk.
 fn densely(stats: &PerCpuStats) -> u64 {
-    stats.live_bytes * 11 / 10 + stats.page_bytes * stats.slots as u64 * stats.chunks as u64
+    stats.live_bytes * 11 / 10 + stats.page_bytes * stats.slots as u64 * KINDS_USED
 }
 
-/// A group with counts and charges of its own on every slot, of which `mark` is known.
+/// The levels that tests of this process add to.
+fn levels(hierarchy: &Hierarchy) -> Statistics {
+    gauges::register(hierarchy, GAUGES)
+}
+
+/// What `act` says when it panics.
+fn panic_of(act: impl FnOnce()) -> String {
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).expect_err("a panic");
+    *panic.downcast::<String>().expect("it says something")
+}
+
+/// A group with charges and levels of its own on every slot, of which `mark` is known.
 struct Tenant {
     group: Group,
+    levels: Statistics,
     mark: u64,
     slots: usize,
     charges: Vec<memgroup::Charge>,
 }
 
 impl Tenant {
-    fn new(group: Group, mark: u64, slots: usize) -> Tenant {
-        let mut tenant = Tenant { group, mark, slots, charges: Vec::new() };
+    fn new(levels: &Statistics, group: Group, mark: u64, slots: usize) -> Tenant {
+        let mut tenant = Tenant { group, levels: levels.clone(), mark, slots, charges: Vec::new() };
         tenant.live();
         tenant
     }
 
-    /// Counts and charges on each slot.
+    /// Adds and charges on each slot.
     fn live(&mut self) {
         for slot in 0..self.slots {
             let _pin = pin_virtual(slot);
-            self.group.add(0, self.mark as i64);
-            self.group.add(COUNTERS - 1, -1);
+            self.levels.add(&self.group, 0, self.mark as i64);
+            self.levels.add(&self.group, GAUGES - 1, -1);
             drop(self.group.try_charge(700).unwrap());
             self.charges.push(self.group.try_charge(self.mark % 1000 + 1).unwrap());
         }
     }
 
+    /// All levels, with what was added before.
+    fn values(&self, reach: Reach) -> [i64; GAUGES] {
+        let mut values = [0; GAUGES];
+        self.levels.read(&self.group, reach, Freshness::Fresh, &mut values);
+        values
+    }
+
     /// Nothing of it was lost.
     fn check(&self) {
         let rounds = self.charges.len() as i64;
-        assert_eq!(self.group.sum(0), self.mark as i64 * rounds, "{:?}", self.group);
-        assert_eq!(self.group.sum(COUNTERS - 1), -rounds, "{:?}", self.group);
-        assert_eq!(self.group.sum(1), 0, "{:?}", self.group);
+        let mut added = [0; GAUGES];
+        (added[0], added[GAUGES - 1]) = (self.mark as i64 * rounds, -rounds);
+        assert_eq!(self.values(Reach::Local), added, "{:?}", self.group);
         let held: u64 = self.charges.iter().map(memgroup::Charge::bytes).sum();
         assert_eq!(self.group.usage_exact(), held, "{:?}", self.group);
         let stock = self.group.stock();

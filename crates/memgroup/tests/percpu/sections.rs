@@ -5,7 +5,7 @@ use core::time::Duration;
 use memgroup::{Config, Hierarchy, Maintenance};
 use memgroup_sync::grace;
 
-use crate::{Tenant, alone, config, maintain, used_on_all_slots};
+use crate::{Tenant, alone, config, levels, maintain, used_on_all_slots};
 
 const SLOTS: usize = 4;
 
@@ -13,7 +13,8 @@ const SLOTS: usize = 4;
 fn crowded(config: Config) -> (Hierarchy, Vec<Tenant>) {
     let hierarchy = used_on_all_slots(config, SLOTS);
     let tenant = |number| {
-        let mut tenant = Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS);
+        let mut tenant =
+            Tenant::new(&levels(&hierarchy), hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS);
         tenant.charges.clear();
         tenant
     };
@@ -110,7 +111,8 @@ fn memory_is_bounded_while_a_section_does_not_end() {
             );
             let next = |number| {
                 let path = format!("/{round}-{number}");
-                let mut tenant = Tenant::new(hierarchy.create(&path).unwrap(), number, SLOTS);
+                let mut tenant =
+                    Tenant::new(&levels(&hierarchy), hierarchy.create(&path).unwrap(), number, SLOTS);
                 tenant.charges.clear();
                 tenant
             };

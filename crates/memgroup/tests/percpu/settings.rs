@@ -3,9 +3,15 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use memgroup::{Hierarchy, Maintained, Maintenance, PageSize, SlotSource};
+use memgroup::{
+    Freshness, Hierarchy, Maintained, Maintenance, PageSize, Reach, SUBSYSTEMS_MAX, Stat, Subsystem, scope,
+    stats,
+};
 
-use crate::{Tenant, alone, config, maintain, used_on_all_slots};
+use crate::{
+    CHARGED_BYTES, DELTA_MAX, RANGE_DELTAS, STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, gauges, levels,
+    maintain, panic_of, used_on_all_slots,
+};
 
 const SLOTS: usize = 4;
 
@@ -15,7 +21,8 @@ fn removal_of_most(config: memgroup::Config) -> (Hierarchy, Vec<Tenant>, u64, u6
     let mut staying = Vec::new();
     let mut going = Vec::new();
     for number in 0..2000 {
-        let tenant = Tenant::new(hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS);
+        let tenant =
+            Tenant::new(&levels(&hierarchy), hierarchy.create(&format!("/{number}")).unwrap(), number, SLOTS);
         if number % 10 == 0 { staying.push(tenant) } else { going.push(tenant) }
     }
     let peak = hierarchy.percpu().populated_bytes;
@@ -44,12 +51,15 @@ fn without_relocation_nothing_moves() {
     let _alone = alone();
     let (hierarchy, staying, ..) = removal_of_most(config(SLOTS).relocate(false));
     let done = hierarchy.maintain(Maintenance::new().all().expedited());
-    assert_eq!((done.moved_groups, done.moved_bytes), (0, 0));
+    assert_eq!((done.moved_records, done.moved_bytes), (0, 0));
     let pinned = hierarchy.percpu().populated_bytes;
     drop((hierarchy, staying));
     let (hierarchy, staying, ..) = removal_of_most(config(SLOTS).groups_max(1 << 15));
     let done = hierarchy.maintain(Maintenance::new().all().expedited());
-    assert!(done.moved_groups > 0 && done.moved_bytes == done.moved_groups * 392 * SLOTS as u64, "{done:?}");
+    assert!(
+        done.moved_records > 0 && done.moved_bytes > done.moved_records * STOCK_BYTES * SLOTS as u64,
+        "{done:?}"
+    );
     assert!(hierarchy.percpu().populated_bytes < pinned / 2, "{pinned} without relocation");
     staying.iter().for_each(Tenant::check);
 }
@@ -63,7 +73,7 @@ fn without_demotion_idle_groups_stay() {
         let at = start + Duration::from_secs(86_400 * day);
         assert_eq!(hierarchy.maintain(Maintenance::new().at(at).all().expedited()).demoted_groups, 0);
     }
-    assert_eq!(hierarchy.percpu().live_bytes, (1 + 200) * 392 * SLOTS as u64);
+    assert_eq!(hierarchy.percpu().live_bytes, (CHARGED_BYTES + 200 * TENANT_BYTES) * SLOTS as u64);
     staying.iter().for_each(Tenant::check);
 }
 
@@ -105,15 +115,17 @@ fn what_may_float_floats_and_decays() {
 #[test]
 fn bad_settings_are_refused_with_a_reason() {
     let reason = |config| Hierarchy::new(config).expect_err("a bad setting").to_string();
-    assert_eq!(reason(config(2).counters(4001)), "counters is 4001; allowed: 0 to 4000");
-    assert_eq!(reason(config(2).counters(u32::MAX)), "counters is 4294967295; allowed: 0 to 4000");
+    assert_eq!(
+        reason(config(2).stock_cap_bytes((8 << 20) + 1)),
+        "stock_cap_bytes is 8388609; allowed: 0 to 8 MiB"
+    );
     if PageSize::of_system() > PageSize::Kib4 {
         let text = reason(config(2).page_size(PageSize::Kib4));
         assert!(text.contains("pages of 4096 bytes"), "{text}");
     }
     for good in [
-        config(2).counters(4000),
-        config(2).counters(0).page_size(PageSize::Mib2),
+        config(2).stock_cap_bytes(8 << 20),
+        config(2).page_size(PageSize::Mib2),
         config(2).float(u64::MAX, Duration::MAX),
         config(2).float(0, Duration::ZERO),
         config(2).float(u64::MAX, Duration::from_nanos(1)),
@@ -133,39 +145,125 @@ fn bad_settings_are_refused_with_a_reason() {
 }
 
 #[test]
-fn a_counter_that_is_not_there_is_a_panic_that_says_so() {
-    let hierarchy = used_on_all_slots(config(2).counters(2).slots(SlotSource::virtual_slots(2).unwrap()), 2);
+fn a_statistic_that_is_not_there_is_a_panic_that_says_so() {
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(2).groups_max(3), 2);
+    let two = gauges::register(&hierarchy, 2);
     let group = hierarchy.create("/group").unwrap();
-    for bad in [2, u32::MAX] {
-        for (name, act) in [
-            ("add", (|group, bad| group.add(bad, 1)) as fn(&memgroup::Group, u32)),
-            ("sum", |group, bad| {
-                group.sum(bad);
-            }),
-        ] {
-            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| act(&group, bad)));
-            let text = panic.expect_err(name).downcast::<String>().unwrap();
-            assert!(
-                text.contains("a group has 2 counters (`Config::counters`), none of number"),
-                "{name}: {text}"
-            );
+    let add = |bad| two.add(&group, bad, 1);
+    let add_current = |bad| {
+        let _scope = scope::enter(&group);
+        assert!(two.add_current(bad, 1));
+    };
+    let get = |bad| {
+        two.get(&group, bad, Reach::Local, Freshness::Flushed);
+    };
+    for bad in [2, usize::MAX] {
+        for act in [&add as &dyn Fn(usize), &add_current, &get] {
+            assert_eq!(panic_of(|| act(bad)), format!("gauges has 2 statistics, none of number {bad}"));
         }
     }
-    group.add(1, 1);
-    assert_eq!(group.sum(1), 1);
+    let read = || two.read(&group, Reach::Local, Freshness::Fresh, &mut [0; 3]);
+    assert_eq!(panic_of(read), "failed to read 3 values of gauges: it has 2");
+    two.add(&group, 1, 1);
+    assert_eq!([0, 1].map(|gauge| gauges::own(&two, &group, gauge)), [0, 1]);
 }
 
 #[test]
-fn a_counter_that_left_its_range_is_a_panic_and_no_endless_loop() {
-    let hierarchy = used_on_all_slots(config(1).counters(2), 1);
+fn what_an_addition_may_not_be_is_a_panic_that_says_so() {
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(2).groups_max(3), 2);
+    let (levels, io) = (gauges::register(&hierarchy, 2), hierarchy.io());
     let group = hierarchy.create("/group").unwrap();
-    group.add(0, i64::MIN / 2);
-    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| group.add(0, 1)));
-    let text = panic.expect_err("it is out of range").downcast::<String>().unwrap();
-    assert_eq!(*text, "counter 0 of a group has left its range, -2^61 to 2^61, in one slot");
-    group.add(1, i64::MAX / 8);
-    group.add(1, -1);
-    assert_eq!(group.sum(1), i64::MAX / 8 - 1, "others go on");
+    let too_much = |delta: i64| {
+        let text = panic_of(|| levels.add(&group, 1, delta));
+        assert_eq!(
+            text,
+            format!(
+                "failed to add {delta} to gauge1 of gauges: one addition is 2^48 at the most, up or down"
+            )
+        );
+    };
+    [DELTA_MAX + 1, -DELTA_MAX - 1, i64::MAX, i64::MIN].into_iter().for_each(too_much);
+    let fewer = panic_of(|| io.add(&group, stats::io::RIOS, -1));
+    assert_eq!(fewer, "failed to add -1 to rios of io: it only grows");
+    let other = Hierarchy::new(config(2).groups_max(5)).unwrap();
+    let foreign = panic_of(|| levels.add(&other.create("/other").unwrap(), 1, 1));
+    assert_eq!(
+        foreign,
+        "failed to find gauges of the group /other: the statistics are those of another hierarchy"
+    );
+    for delta in [DELTA_MAX, -DELTA_MAX, 0] {
+        levels.add(&group, 1, delta);
+    }
+    assert_eq!((gauges::own(&levels, &group, 1), gauges::own(&io, &group, stats::io::RIOS)), (0, 0));
+}
+
+#[test]
+fn a_level_that_left_its_range_since_the_last_flush_is_a_panic_and_no_endless_loop() {
+    let _alone = alone();
+    let hierarchy = used_on_all_slots(config(1).groups_max(3), 1);
+    let levels = gauges::register(&hierarchy, 2);
+    let group = hierarchy.create("/group").unwrap();
+    let lower = |gauge| (0..RANGE_DELTAS).for_each(|_| levels.add(&group, gauge, -DELTA_MAX));
+    lower(0);
+    assert_eq!(gauges::own(&levels, &group, 0), -DELTA_MAX * RANGE_DELTAS, "a flush makes room");
+    lower(0);
+    assert_eq!(
+        panic_of(|| (0..3).for_each(|_| levels.add(&group, 0, -DELTA_MAX))),
+        "gauge0 of gauges has changed by more than 2^61 on one slot since it was last flushed"
+    );
+    levels.add(&group, 1, 5);
+    levels.add(&group, 1, -1);
+    assert_eq!(gauges::own(&levels, &group, 1), 4, "others go on");
+    levels.add(&group, 0, 5);
+    let left = gauges::own(&levels, &group, 0);
+    assert_eq!(left, 5 - DELTA_MAX * RANGE_DELTAS, "only what was not flushed is lost");
+}
+
+#[test]
+fn a_subsystem_that_cannot_be_registered_is_an_error_and_changes_nothing() {
+    let _alone = alone();
+    let kind = config(2).groups_max(6);
+    let hierarchy = used_on_all_slots(kind, 2);
+    let builtin = hierarchy.subsystems();
+    assert_eq!(builtin, ["memory", "cpu", "io"]);
+    let group = hierarchy.create("/group").unwrap();
+    let two = gauges::register(&hierarchy, 2);
+    two.add(&group, 1, 7);
+    assert_eq!(gauges::own(&gauges::register(&hierarchy, 2), &group, 1), 7, "the same is found");
+    for (taken, stats) in [("gauges", gauges::gauges(3).stats), ("io", gauges::gauges(2).stats)] {
+        assert_eq!(
+            hierarchy.register(Subsystem { name: taken, stats }).unwrap_err().to_string(),
+            format!(
+                "failed to register the subsystem {taken:?}: one of this name is there already, with other statistics"
+            )
+        );
+    }
+    const ONE: &[Stat] = &[Stat::count("one")];
+    for name in ["a", "b", "c", "d"] {
+        hierarchy.register(Subsystem { name, stats: ONE }).unwrap();
+    }
+    assert_eq!(hierarchy.subsystems().len(), SUBSYSTEMS_MAX);
+    let full = hierarchy.register(Subsystem { name: "e", stats: ONE }).unwrap_err().to_string();
+    assert!(
+        full.ends_with("the hierarchy has all the 8 subsystems there can be, the built-in ones included"),
+        "{full}"
+    );
+    assert!(hierarchy.statistics("e").is_none() && hierarchy.statistics("d").is_some());
+    assert_eq!(gauges::own(&two, &group, 1), 7);
+    drop((group, two, hierarchy));
+    // The next of its kind begins with the built-in ones, and has room for as many.
+    let next = Hierarchy::new(kind).unwrap();
+    assert_eq!(next.subsystems(), builtin);
+    let (two, group) = (gauges::register(&next, 2), next.create("/group").unwrap());
+    assert_eq!(two.get(&next.root(), 1, Reach::Subtree, Freshness::Fresh), 0);
+    two.add(&group, 0, 3);
+    assert_eq!(two.get(&next.root(), 0, Reach::Subtree, Freshness::Fresh), 3);
+    for name in ["w", "x", "y", "z"] {
+        let statistics = next.register(Subsystem { name, stats: ONE }).unwrap();
+        assert_eq!(gauges::own(&statistics, &group, 0), 0);
+    }
 }
 
 #[test]
@@ -174,8 +272,8 @@ fn a_pass_that_may_move_nothing_does_not_say_that_more_moves_are_left() {
     let (hierarchy, staying, ..) = removal_of_most(config(SLOTS).maintain_on_removal(false));
     let nothing_moves = Maintenance::new().all().expedited().move_bytes_max(0);
     let done = hierarchy.maintain(nothing_moves);
-    assert_eq!((done.moved_groups, done.more), (0, false));
+    assert_eq!((done.moved_records, done.more), (0, false));
     let little = hierarchy.maintain(Maintenance::new().all().expedited().move_bytes_max(1));
-    assert_eq!((little.moved_groups, little.more), (1, true), "at least one, to come to an end");
+    assert_eq!((little.moved_records, little.more), (1, true), "at least one, to come to an end");
     staying.iter().for_each(Tenant::check);
 }
