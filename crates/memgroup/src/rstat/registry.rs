@@ -136,6 +136,6 @@ impl Registry {
 }
 
 fn updates(config: &Config) -> &'static Updates {
-    let updates = Updates::new(config.source.slots(), config.groups_max, config.depth_max);
+    let updates = Updates::new(config.source.slots(), Shared::places_max(config), config.depth_max);
     memgroup_sync::keep(Box::new(updates))
 }
