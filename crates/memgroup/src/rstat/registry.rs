@@ -12,7 +12,6 @@ use memgroup_percpu::ArenaError;
 use memgroup_sync::Mutex;
 
 use super::SUBSYSTEMS_MAX;
-use super::builtin;
 use super::stat::{Reason, RegisterError, Subsystem};
 use super::store::{Entry, Store};
 use super::updates::Updates;
@@ -39,7 +38,7 @@ impl Registry {
             unified,
             config: *config,
         };
-        for (number, subsystem) in builtin::ALL.into_iter().enumerate() {
+        for (number, &subsystem) in config.builtin().iter().enumerate() {
             let store = registry.make(number, subsystem)?;
             let is_first = registry.stores[number].set(store).is_ok();
             debug_assert!(is_first);
@@ -129,7 +128,7 @@ impl Registry {
     pub(crate) fn forget(&self) {
         let mut registered = self.registered.lock();
         for store in self.stores() {
-            registered[store.number] = store.number < builtin::ALL.len();
+            registered[store.number] = store.number < self.config.builtin().len();
             store.updates.turn().forget();
         }
     }
