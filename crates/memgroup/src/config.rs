@@ -6,6 +6,9 @@ use core::time::Duration;
 
 use memgroup_percpu::{ArenaConfig, ArenaError, OutOfMemory, PageSize, SlotSource};
 
+use crate::rstat::Subsystem;
+#[cfg(not(memgroup_loom))]
+use crate::rstat::builtin;
 use crate::stock::word::LARGEST_CAP;
 
 /// The deepest tree a hierarchy may be configured for; a charge climbs it by recursion.
@@ -39,6 +42,9 @@ pub struct Config {
     pub(crate) relocate: bool,
     pub(crate) maintain_on_removal: bool,
     pub(crate) demote_after: Option<Duration>,
+    /// The built-in subsystems that a model has; none unless it asks for them.
+    #[cfg(memgroup_loom)]
+    pub(crate) builtin: &'static [Subsystem],
 }
 
 impl Default for Config {
@@ -72,6 +78,8 @@ impl Config {
             relocate: true,
             maintain_on_removal: true,
             demote_after: None,
+            #[cfg(memgroup_loom)]
+            builtin: &[],
         }
     }
 
@@ -167,6 +175,14 @@ impl Config {
     #[must_use]
     pub fn demote_after(self, idle: Option<Duration>) -> Config {
         Config { demote_after: idle, ..self }
+    }
+
+    /// The subsystems that a hierarchy begins with, by their numbers.
+    pub(crate) fn builtin(&self) -> &'static [Subsystem] {
+        #[cfg(memgroup_loom)]
+        return self.builtin;
+        #[cfg(not(memgroup_loom))]
+        return &builtin::ALL;
     }
 
     pub(crate) fn checked(self) -> Result<Config, ConfigError> {

@@ -129,6 +129,11 @@ impl Shared {
         })
     }
 
+    /// Places that nodes can ever be made for: they are made in chunks.
+    pub(crate) fn places_max(config: &Config) -> u32 {
+        config.groups_max.next_multiple_of(CHUNK)
+    }
+
     pub(crate) fn has_stock(&self) -> bool {
         self.stock_cap_max > 0
     }

@@ -10,7 +10,7 @@ pub(crate) const MEMORY: usize = 0;
 pub(crate) const CPU: usize = 1;
 pub(crate) const IO: usize = 2;
 
-pub(super) const ALL: [Subsystem; 3] = [
+pub(crate) static ALL: [Subsystem; 3] = [
     Subsystem { name: "memory", stats: memory::STATS },
     Subsystem { name: "cpu", stats: cpu::STATS },
     Subsystem { name: "io", stats: io::STATS },
@@ -51,7 +51,7 @@ pub mod memory {
     /// `reclaimed`: bytes they gave up.
     pub const RECLAIMED: usize = 14;
 
-    pub(super) const STATS: &[Stat] = &[
+    pub(crate) const STATS: &[Stat] = &[
         Stat::gauge("file"),
         Stat::gauge("schema"),
         Stat::gauge("statements"),

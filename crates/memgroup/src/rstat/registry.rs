@@ -12,7 +12,6 @@ use memgroup_percpu::ArenaError;
 use memgroup_sync::Mutex;
 
 use super::SUBSYSTEMS_MAX;
-use super::builtin;
 use super::stat::{Reason, RegisterError, Subsystem};
 use super::store::{Entry, Store};
 use super::updates::Updates;
@@ -40,7 +39,7 @@ impl Registry {
             unified,
             config: *config,
         };
-        for (number, subsystem) in builtin::ALL.into_iter().enumerate() {
+        for (number, &subsystem) in config.builtin().iter().enumerate() {
             let store = registry.make(number, subsystem)?;
             let is_first = registry.stores[number].set(store).is_ok();
             debug_assert!(is_first);
@@ -135,13 +134,13 @@ impl Registry {
     pub(crate) fn forget(&self) {
         let mut registered = self.registered.lock();
         for store in self.stores() {
-            registered[store.number] = store.number < builtin::ALL.len();
+            registered[store.number] = store.number < self.config.builtin().len();
             store.updates.turn().forget();
         }
     }
 }
 
 fn updates(config: &Config) -> &'static Updates {
-    let updates = Updates::new(config.source.slots(), config.groups_max, config.depth_max);
+    let updates = Updates::new(config.source.slots(), Shared::places_max(config), config.depth_max);
     memgroup_sync::keep(Box::new(updates))
 }

@@ -52,7 +52,7 @@ impl Store {
     }
 
     /// How many statistics there is room for.
-    pub(super) fn words(&self) -> usize {
+    pub(crate) fn words(&self) -> usize {
         self.words
     }
 

@@ -55,7 +55,7 @@ struct Last {
 pub(super) struct Arrival(u64);
 
 impl Updates {
-    pub(super) fn new(slots: usize, groups_max: u32, depth_max: u32) -> Updates {
+    pub(super) fn new(slots: usize, places_max: u32, depth_max: u32) -> Updates {
         let rows = slots + 1;
         let turn = Turn {
             scratch: Scratch::new(rows),
@@ -65,7 +65,12 @@ impl Updates {
             members: Vec::new(),
             last: None,
         };
-        Updates { marks: Marks::new(rows, groups_max), epoch: AtomicU64::new(0), turn: Mutex::new(turn), is_dated: AtomicBool::new(false) }
+        Updates {
+            marks: Marks::new(rows, places_max),
+            epoch: AtomicU64::new(0),
+            turn: Mutex::new(turn),
+            is_dated: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn join(&self, store: &'static Store) {

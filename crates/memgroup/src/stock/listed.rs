@@ -22,11 +22,15 @@ use crate::rstat::builtin::MEMORY;
 
 /// After an attempt that found the word not LISTED.
 pub(super) fn list(stock: &Stock) {
-    let Some(entry) = stock.node.stats[MEMORY].get() else { return };
+    let entry = stock.node.stats[MEMORY].get();
     loop {
         let word = stock.look();
         interleave::point();
-        if !entry.mark.is_set(stock.slot) && !mutation::active(Mutation::HitNeverMarks) {
+        // A model that counts nothing has no mark.
+        if let Some(entry) = entry
+            && !entry.mark.is_set(stock.slot)
+            && !mutation::active(Mutation::HitNeverMarks)
+        {
             entry.mark.set(stock.slot);
         }
         interleave::point();

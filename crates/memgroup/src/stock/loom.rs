@@ -10,9 +10,12 @@ use super::{Stock, budget, drain};
 use crate::config::Config;
 use crate::error::ChargeErrorKind;
 use crate::group::GroupId;
+use crate::memory;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
+use crate::rstat::Subsystem;
+use crate::rstat::builtin::memory as stats;
 use crate::shared::Shared;
 use memgroup_percpu::{Records, SlotSource, Wait};
 
@@ -33,11 +36,10 @@ pub(crate) fn explore_up_to(preemptions: usize, model: impl Fn() + Sync + Send +
 pub(crate) fn obtain(config: Config) -> &'static Shared {
     let shared = Shared::obtain(config.checked().unwrap()).unwrap();
     for slot in 0..shared.source.slots() {
-        shared.memory.hot.admit(slot, |_| ());
+        memory::all(shared).for_each(|records| records.admit(slot, |_| ()));
     }
     drain::reopen(shared.root());
-    warm(&shared.memory.hot);
-    warm(&shared.memory.cold);
+    memory::all(shared).for_each(warm);
     shared
 }
 
@@ -54,10 +56,27 @@ fn warm(records: &'static Records) {
     }
 }
 
-/// A group of a hierarchy whose root is not accounted, so that the group's counter is the whole chain.
-pub(crate) fn lone_group(slots: usize, max: u64) -> &'static Node {
+/// Charges and misses: what models count of the subsystem `memory`, if they count at all.
+pub(crate) static COUNTED: [Subsystem; 1] =
+    [Subsystem { name: "memory", stats: stats::STATS.split_at(stats::STOCK_MISSES + 1).0 }];
+
+/// A hierarchy of so many groups whose root is not accounted, and in which nothing is counted.
+pub(crate) fn config(slots: usize, groups_max: u32) -> Config {
     let source = SlotSource::virtual_slots(slots).unwrap();
-    let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
+    Config::with_slots(source).groups_max(groups_max).account_root(false).stock_cap_bytes(8 * UNIT)
+}
+
+/// A group whose counter is the whole chain.
+pub(crate) fn lone_group(slots: usize, max: u64) -> &'static Node {
+    lone_group_of(config(slots, 2), max)
+}
+
+/// The same, with its charges and misses counted.
+pub(crate) fn counted_group(slots: usize, max: u64) -> &'static Node {
+    lone_group_of(Config { builtin: &COUNTED, ..config(slots, 2) }, max)
+}
+
+fn lone_group_of(config: Config, max: u64) -> &'static Node {
     let shared = obtain(config);
     let group = shared.create(shared.root(), "group").unwrap();
     group.counter.set_max(max);
@@ -65,7 +84,7 @@ pub(crate) fn lone_group(slots: usize, max: u64) -> &'static Node {
 }
 
 fn prepaid(node: &'static Node) -> u64 {
-    drain::peek(node).0
+    drain::prepaid(node)
 }
 
 fn drain_all(node: &'static Node) -> u64 {
@@ -157,9 +176,7 @@ fn an_eviction_and_a_charge_conserve() {
 #[test]
 fn an_undone_attempt_leaves_the_stock_within_its_cap() {
     explore(|| {
-        let source = SlotSource::virtual_slots(1).unwrap();
-        let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(64 * UNIT);
-        let shared = obtain(config.stock_budget_bytes(4 * UNIT));
+        let shared = obtain(config(1, 2).stock_cap_bytes(64 * UNIT).stock_budget_bytes(4 * UNIT));
         let group = shared.create(shared.root(), "group").unwrap();
         for _ in 0..4 {
             group.charge_at(0, UNIT).unwrap();
@@ -244,9 +261,7 @@ fn a_refill_between_sweep_and_refusal_refuses_nobody() {
 
 /// A parent with a limit and a child with stock of its own; the child's own limit is `child_max`.
 fn parent_and_child(parent_max: u64, child_max: u64) -> (&'static Node, &'static Node) {
-    let source = SlotSource::virtual_slots(2).unwrap();
-    let config = Config::with_slots(source).groups_max(3).account_root(false).stock_cap_bytes(8 * UNIT);
-    let shared = obtain(config);
+    let shared = obtain(config(2, 3));
     let parent = shared.create(shared.root(), "parent").unwrap();
     let child = shared.create(parent, "child").unwrap();
     parent.counter.set_max(parent_max);
@@ -293,9 +308,7 @@ fn a_closure_grows_to_the_level_that_refuses_next() {
 #[test]
 fn an_overflow_or_an_eviction_under_way_refuses_nobody() {
     explore(|| {
-        let source = SlotSource::virtual_slots(1).unwrap();
-        let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
-        let shared = obtain(config.stock_budget_bytes(2 * UNIT));
+        let shared = obtain(config(1, 2).stock_budget_bytes(2 * UNIT));
         let group = shared.create(shared.root(), "group").unwrap();
         for _ in 0..3 {
             group.charge_at(0, UNIT).unwrap();
@@ -417,9 +430,7 @@ fn an_undone_attempt_that_ignores_the_mark_is_caught() {
 #[test]
 fn an_overflow_under_way_is_waited_for_by_removal() {
     explore(|| {
-        let source = SlotSource::virtual_slots(1).unwrap();
-        let config = Config::with_slots(source).groups_max(2).account_root(false).stock_cap_bytes(8 * UNIT);
-        let shared = obtain(config.stock_budget_bytes(2 * UNIT));
+        let shared = obtain(config(1, 2).stock_budget_bytes(2 * UNIT));
         let group = shared.create(shared.root(), "group").unwrap();
         for _ in 0..3 {
             group.charge_at(0, UNIT).unwrap();

@@ -62,9 +62,14 @@ pub(crate) mod count {
     use crate::rstat::update;
 
     fn add(node: &'static Node, stat: usize, delta: u64) {
-        if delta > 0 {
+        if delta > 0 && is_counted(node, stat) {
             update::add(node, MEMORY, stat, delta as i64);
         }
+    }
+
+    /// In a model only if it has the statistic.
+    fn is_counted(node: &'static Node, stat: usize) -> bool {
+        !cfg!(memgroup_loom) || node.stats[MEMORY].get().is_some_and(|entry| stat < entry.store.words())
     }
 
     pub(crate) fn charges(node: &'static Node, attempts: u64) {
