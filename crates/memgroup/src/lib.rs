@@ -34,7 +34,8 @@ pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
 pub use maintenance::{Maintained, Maintenance};
 pub use memory::PerCpuStats;
 pub use rstat::{
-    Footprint, Freshness, GroupStats, Reach, RegisterError, SUBSYSTEMS_MAX, Stat, StatKind, Statistics, Subsystem, TreeStats,
+    Footprint, Freshness, GroupStats, Reach, RegisterError, SUBSYSTEMS_MAX, Stat, StatKind, Statistics,
+    Subsystem, TreeStats,
 };
 pub use scope::Scope;
 pub use stock::StockStats;

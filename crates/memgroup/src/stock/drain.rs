@@ -14,8 +14,8 @@ use memgroup_sync::grace::{self, Section};
 use memgroup_sync::interleave;
 use memgroup_sync::spin::Wait;
 
-use super::{WORD, count};
 use super::word::{self, Word};
+use super::{WORD, count};
 use crate::chain;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, mix};

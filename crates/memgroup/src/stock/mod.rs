@@ -18,8 +18,8 @@ use memgroup_percpu::{Access, Glance};
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::interleave;
 
-pub(crate) use self::stats::count;
 pub use self::stats::StockStats;
+pub(crate) use self::stats::count;
 
 use self::word::Word;
 use crate::chain;
