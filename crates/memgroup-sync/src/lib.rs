@@ -53,6 +53,7 @@ mod mutex;
 mod rwlock;
 pub mod spin;
 pub mod thread;
+pub mod ticks;
 
 pub use cache_padded::CachePadded;
 #[cfg(memgroup_loom)]

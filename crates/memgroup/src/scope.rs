@@ -10,7 +10,8 @@
 
 use core::marker::PhantomData;
 use std::cell::Cell;
-use std::time::Instant;
+
+use memgroup_sync::ticks::{self, Moment};
 
 use crate::charge::Charge;
 use crate::error::ChargeError;
@@ -42,18 +43,17 @@ impl Current {
 }
 
 /// The time that has passed is that of the group in force, `current`; from now on it is another's.
-fn count_time(current: &Current, now: Instant) {
+fn count_time(current: &Current, now: Moment) {
     let since = SINCE.replace(Some(now));
     if let (Some(node), Some(since)) = (current.timed(), since) {
-        let nanos = now.saturating_duration_since(since).as_nanos() as i64;
-        update::add(node, CPU, cpu::SCOPE_USEC, nanos);
+        update::add(node, CPU, cpu::SCOPE_USEC, now.nanos_since(since) as i64);
     }
 }
 
 std::thread_local! {
     static CURRENT: Cell<Current> = const { Cell::new(Current::NOBODY) };
     // Since when the group in force is, where its time is counted. By itself, because a charge looks at the other alone.
-    static SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static SINCE: Cell<Option<Moment>> = const { Cell::new(None) };
 }
 
 /// While it lives, its group is in force on this thread; dropping it restores what was before.
@@ -86,7 +86,7 @@ pub fn enter(group: &Group) -> Scope<'_> {
     let before = CURRENT.get();
     let node = group.node();
     if node.shared.config.scope_time || before.timed().is_some() {
-        count_time(&before, Instant::now());
+        count_time(&before, ticks::now());
     }
     let (node, generation) = (Some(node), node.generation());
     CURRENT.set(Current { node, generation, depth: before.depth + 1 });
@@ -126,10 +126,10 @@ impl Drop for Scope<'_> {
         let current = CURRENT.get();
         if current.depth == self.before.depth + 1 {
             if let Some(node) = current.timed() {
-                count_time(&current, Instant::now());
+                count_time(&current, ticks::now());
                 update::add(node, CPU, cpu::NR_SCOPES, 1);
             } else if self.before.timed().is_some() {
-                SINCE.set(Some(Instant::now()));
+                SINCE.set(Some(ticks::now()));
             }
             CURRENT.set(self.before);
         } else {

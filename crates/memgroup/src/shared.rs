@@ -109,6 +109,9 @@ impl Shared {
     }
 
     fn new(config: Config) -> Result<Shared, ConfigError> {
+        if config.scope_time {
+            memgroup_sync::ticks::prepare();
+        }
         Ok(Shared {
             config,
             source: config.source,

@@ -1,0 +1,151 @@
+//! Ticks: a clock for short times, read twice for each thing that is timed.
+//!
+//! The processor's time-stamp counter where it runs at one rate whatever the core does, which takes 9 ns here where the monotonic clock takes
+//! 23; that clock elsewhere. Its rate is measured once, for a millisecond, before anything is timed: so times that are added up
+//! never run backwards because a better estimate came along. (Crates that do this measure for 10 to 200 ms, at start or at the first
+//! use.)
+//!
+//! - I1. The rate, once known, never changes. Zero: there is no counter to rely on, or nobody has prepared it; then moments are the monotonic
+//!   clock's nanoseconds.
+//! - E1. prepare → now: whoever times has its hierarchy from a thread that has prepared the clock, so both moments are of one kind.
+
+#![allow(unsafe_code)]
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Nanoseconds a tick, in units of 2^-32; 0 where moments are nanoseconds.
+static RATE: AtomicU64 = AtomicU64::new(0);
+
+/// How long the rate is measured.
+const MEASURED: Duration = Duration::from_millis(1);
+
+/// A moment; good for differences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment(u64);
+
+/// Measures the clock's rate, the first time; takes a millisecond then.
+pub fn prepare() {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        if let Some(rate) = measure() {
+            // ORDERING: Relaxed; published with what the caller makes next (E1).
+            RATE.store(rate, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Now. [`prepare`] was called before, or both moments of a difference could be of two kinds.
+#[inline]
+pub fn now() -> Moment {
+    // ORDERING: Relaxed; see `prepare`.
+    if RATE.load(Ordering::Relaxed) != 0 { Moment(counter().unwrap_or_default()) } else { monotonic() }
+}
+
+#[cold]
+fn monotonic() -> Moment {
+    static BEGINNING: OnceLock<Instant> = OnceLock::new();
+    Moment(BEGINNING.get_or_init(Instant::now).elapsed().as_nanos() as u64)
+}
+
+impl Moment {
+    /// Nanoseconds from `earlier` to this moment; 0 if it was not earlier.
+    #[inline]
+    #[must_use]
+    pub fn nanos_since(self, earlier: Moment) -> u64 {
+        let ticks = self.0.saturating_sub(earlier.0);
+        // ORDERING: Relaxed; see `prepare`.
+        match RATE.load(Ordering::Relaxed) {
+            0 => ticks,
+            rate => ((u128::from(ticks) * u128::from(rate)) >> 32) as u64,
+        }
+    }
+}
+
+/// The rate of the counter, if there is one that can be relied on.
+fn measure() -> Option<u64> {
+    if !is_steady() {
+        return None;
+    }
+    let (began, first) = both()?;
+    while began.elapsed() < MEASURED {
+        std::hint::spin_loop();
+    }
+    let (ended, last) = both()?;
+    let (nanos, ticks) = (ended.duration_since(began).as_nanos(), last.checked_sub(first)?);
+    let rate = (nanos << 32).checked_div(u128::from(ticks))?;
+    // From 100 MHz to 20 GHz: what is beyond is no rate of a processor.
+    ((1 << 32) / 20..10 << 32).contains(&rate).then_some(rate as u64)
+}
+
+/// The monotonic clock and the counter at one moment: the closest of some pairs, so that an interruption between the two does not count.
+fn both() -> Option<(Instant, u64)> {
+    let pair = |_| {
+        let (before, at, after) = (counter()?, Instant::now(), counter()?);
+        Some((after.wrapping_sub(before), at, before.wrapping_add(after.wrapping_sub(before) / 2)))
+    };
+    (0..8).filter_map(pair).min_by_key(|pair| pair.0).map(|(_, at, ticks)| (at, ticks))
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(memgroup_loom)))]
+#[inline]
+fn counter() -> Option<u64> {
+    // SAFETY: rdtsc is part of x86_64 and has no operand.
+    Some(unsafe { core::arch::x86_64::_rdtsc() })
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri), not(memgroup_loom))))]
+#[inline]
+fn counter() -> Option<u64> {
+    None
+}
+
+/// Whether the counter runs at one rate in all states of the core.
+#[cfg(all(target_arch = "x86_64", not(miri), not(memgroup_loom)))]
+fn is_steady() -> bool {
+    use core::arch::x86_64::__cpuid;
+    const EXTENDED: u32 = 0x8000_0000;
+    const POWER: u32 = 0x8000_0007;
+    const INVARIANT_TSC: u32 = 1 << 8;
+    #[allow(unused_unsafe, reason = "it is a safe function to newer compilers")]
+    let ask = |leaf| {
+        // SAFETY: every x86_64 has the instruction, and tells of leaves that it does not have that they are zero.
+        unsafe { __cpuid(leaf) }
+    };
+    ask(EXTENDED).eax >= POWER && ask(POWER).edx & INVARIANT_TSC != 0
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri), not(memgroup_loom))))]
+fn is_steady() -> bool {
+    false
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_within_what_the_monotonic_clock_says_around_it_and_within_a_thousandth() {
+        prepare();
+        let outer = Instant::now();
+        let begin = now();
+        let inner = Instant::now();
+        while inner.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        let least = inner.elapsed();
+        let nanos = now().nanos_since(begin) as f64;
+        let most = outer.elapsed();
+        let (least, most) = (least.as_nanos() as f64, most.as_nanos() as f64);
+        assert!(nanos >= least * 0.999 && nanos <= most * 1.001, "{least} {nanos} {most}");
+    }
+
+    #[test]
+    fn what_was_not_earlier_is_no_time() {
+        prepare();
+        let moment = now();
+        assert_eq!(moment.nanos_since(moment), 0);
+        assert_eq!(moment.nanos_since(Moment(u64::MAX)), 0);
+    }
+}
