@@ -18,6 +18,8 @@ use memgroup_sync::spin::Wait;
 
 use crate::mutation::{self, Mutation};
 
+/// Rows of values, as in the picture above.
+const ROWS: usize = 4;
 /// In no list.
 const UNLISTED: u32 = u32::MAX;
 /// What the last of a list points to.
@@ -52,9 +54,14 @@ impl Side {
             next: AtomicU32::new(UNLISTED),
             flushed_at: AtomicU64::new(0),
             stats,
-            values: (0..4 * stats).map(|_| AtomicU64::new(0)).collect(),
+            values: (0..ROWS * stats).map(|_| AtomicU64::new(0)).collect(),
             late: (0..stats.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    /// Of one for so many statistics, with what it points to.
+    pub(super) fn bytes(stats: usize) -> usize {
+        size_of::<Side>() + size_of::<AtomicU64>() * (ROWS * stats + stats.div_ceil(64))
     }
 
     fn row(&self, number: usize) -> &[AtomicU64] {

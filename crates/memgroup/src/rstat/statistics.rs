@@ -245,6 +245,11 @@ impl Statistics {
         text::render(self, &values)
     }
 
+    /// Bytes on the heap that each group has in this subsystem, whatever its records: what was flushed, and what waits beside the slots.
+    pub fn bytes_beside(&self) -> usize {
+        Entry::bytes(self.store.words())
+    }
+
     /// Whether this is one of the built-in subsystems.
     pub fn is_builtin(&self) -> bool {
         self.store.number < super::builtin::ALL.len()

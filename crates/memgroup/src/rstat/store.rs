@@ -128,6 +128,11 @@ impl Store {
 }
 
 impl Entry {
+    /// Of one for so many statistics, with what it points to on the heap.
+    pub(super) fn bytes(stats: usize) -> usize {
+        size_of::<Entry>() + Side::bytes(stats)
+    }
+
     /// The word of one statistic in one row: that of a slot, or the one beside the slots.
     pub(super) fn word<'s>(&'s self, section: &'s Section, row: usize, index: usize) -> Option<&'s AtomicU64> {
         if row == self.store.base_row() {
