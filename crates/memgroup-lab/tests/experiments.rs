@@ -149,7 +149,7 @@ fn percpu_shows_every_mode_beside_the_seed() {
         "with relocation",
         "with cold demotion",
         "2,704 bytes",
-        "bare record: 8 bytes",
+        "bare records: 128 bytes",
         "pages of 64k",
         "pages of 2m",
         "1 of 51 left",
@@ -158,11 +158,12 @@ fn percpu_shows_every_mode_beside_the_seed() {
         "from removed to maintained",
         "what a removal took",
         "needed: the records of the groups that are there",
+        "bytes on the heap",
         "│ marks 9.09 %",
         "https://lwn.net/Articles/850508/",
         "with relocation: create and remove",
         "with relocation: the same, of all others",
-        "clearing a record's bytes on all slots",
+        "clearing its records' bytes on all slots",
         "a bare addition to one word",
         "█",
     ] {
@@ -228,13 +229,12 @@ fn percpu_at_one_page_size_measures_that_size() {
 fn percpu_sets_no_goal_that_whole_pages_alone_miss() {
     let args = Args { page: Some(Page::M2), outer: Some(12), slots: Some(2), ..tiny(Experiment::Percpu) };
     let (printed, json) = report_of(args);
-    assert!(printed.contains("no goal for demotion at 2m"), "{printed}");
     assert!(printed.contains("no goal: whole pages alone"), "{printed}");
     let set = |name: &str| {
         let checks = json["checks"].as_array().unwrap();
         checks.iter().any(|check| check["name"].as_str().unwrap().contains(name))
     };
-    assert!(set("populated, with relocation") && !set("cold demotion") && !set("steady churn"));
+    assert!(set("populated, with relocation") && set("cold demotion") && !set("steady churn"));
 }
 
 #[test]

@@ -110,7 +110,7 @@ pub(super) fn chart(lab: &mut Lab<'_>, played: &[Played], anchor: Option<&Anchor
     let groups = [(Stage::Removed.name(), removed), (Stage::Maintained.name(), maintained)];
     let limit = script.limit_percent();
     let title = format!(
-        "populated, % of each one's own peak; {} marks {} %: the records left, on all slots (folded: fewer)",
+        "populated, % of each one's own peak; {} marks {} %: the records left, on all slots (folded: none)",
         bars::MARK,
         figure(limit)
     );

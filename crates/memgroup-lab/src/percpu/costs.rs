@@ -1,4 +1,4 @@
-//! What it costs to have groups: making and removing one among many, adding to a counter, the charge pair.
+//! What it costs to have groups: making and removing one among many, adding to a statistic, the charge pair.
 //!
 //! An access reads where the record is and stands in a section meanwhile, so that records can move. Measured beside: the same
 //! where they are told not to, and the additions that a machine can do at best.
@@ -26,7 +26,7 @@ use crate::harness::window::{Variant, Work};
 
 /// Calls of making and removing that are timed, for each of the effort's calls.
 const PAIRS_A_CALL: usize = 10;
-const COUNTER: u32 = 100;
+const STATISTIC: usize = 100;
 
 /// The modes whose costs are compared: nothing moves, and everything may.
 const COMPARED: [Mode; 2] = [Mode::Kept, Mode::Relocated];
@@ -59,7 +59,7 @@ pub(super) fn groups(
         }
     }
     if let Some(cleared) = time_clearing(lab, plan) {
-        row(lab, "no group", "no group", "clearing a record's bytes on all slots", cleared);
+        row(lab, "no group", "no group", "clearing its records' bytes on all slots", cleared);
     }
     if let Some(anchor) = anchor {
         let release = format!("Linux {}", anchor.release);
@@ -76,7 +76,7 @@ pub(super) fn groups(
             figure(seed::KERNEL_PAIR_US)
         )),
     }
-    table.note("of all others: the group that is removed is drawn from those that are there, all of which were used on every slot; its record waits for the next group, so nothing goes back here. What removals take in which much goes back stands above, under \"what a removal took\"");
+    table.note("of all others: the group that is removed is drawn from those that are there, all of which were used on every slot; its records wait for the next group, so nothing goes back here. A new group has a stock word; the records of its statistics are found and cleared when it is first charged or added to. What removals take in which much goes back stands above, under \"what a removal took\"");
     lab.print(&table)
 }
 
@@ -116,7 +116,7 @@ fn time_groups(
     timed.try_into().map_err(|_| again())
 }
 
-/// Times what a creation cannot do without: as many bytes as a record has on all slots are cleared, in one piece.
+/// Times what a group that is used cannot do without: as many bytes as its records have on all slots are cleared, in one piece.
 fn time_clearing(lab: &Lab<'_>, plan: Plan) -> Option<Calls> {
     let mut bytes = vec![1_u8; plan.record_bytes() as usize * plan.slots.slots()];
     let reading = clock::reading_ticks();
@@ -167,7 +167,7 @@ fn again() -> Error {
     Error::Wrong("a job of one thread ran twice".to_owned())
 }
 
-/// Measures adding to a counter and the charge pair, on the machine's slots, where records may move and where not.
+/// Measures adding to a statistic and the charge pair, on the machine's slots, where records may move and where not.
 pub(super) fn accesses(lab: &mut Lab<'_>, plan: Plan) -> Result<(), Error> {
     let plan = Plan { slots: lab.slots, groups: 1, ..plan };
     let houses = COMPARED
@@ -178,7 +178,7 @@ pub(super) fn accesses(lab: &mut Lab<'_>, plan: Plan) -> Result<(), Error> {
     let slotted = Arc::new(Slotted { words: PerCpu::new(lab.slots.slots()), slots: lab.slots });
     let mut lines: Vec<(String, Arc<dyn Work>)> = Vec::new();
     for house in &houses {
-        lines.push((format!("add to a counter, {}", house.mode.name()), house.adds.clone()));
+        lines.push((format!("add to a statistic, {}", house.mode.name()), house.adds.clone()));
     }
     lines.push(("an addition to the slot's word, no group".to_owned(), slotted));
     lines.push(("a bare addition to one word".to_owned(), bare));
@@ -207,7 +207,7 @@ pub(super) fn accesses(lab: &mut Lab<'_>, plan: Plan) -> Result<(), Error> {
     }
     table.note("every access stands in a section, so that a record is given back only after its last reader, whether records may move or not; nothing is moved while this is measured");
     let checks = &mut lab.report.checks;
-    checks.push(Check::at_most("adding to a counter through a handle, 1 thread", medians[1], 3.5, "ns"));
+    checks.push(Check::at_most("adding to a statistic through a handle, 1 thread", medians[1], 3.5, "ns"));
     checks.push(Check::at_most("charge pair, depth 3, relocation possible", medians[5], 6.0, "ns"));
     lab.print(&table)
 }
@@ -241,7 +241,7 @@ impl House {
     /// The sum is what was added (I1), and nothing is left.
     fn check(self, added: u64) -> Result<(), Error> {
         let House { mode, groups, member, adds, pairs } = self;
-        let sum = member.sum(COUNTER);
+        let sum = member.level(STATISTIC).map_or(0, |level| level.value());
         if u64::try_from(sum) != Ok(added) {
             return Err(Error::Wrong(format!("{added} additions of one, {}, sum up to {sum}", mode.name())));
         }
@@ -259,8 +259,10 @@ struct Adds(Arc<Member>);
 
 impl Work for Adds {
     fn batch(&self, _: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
+        let level =
+            self.0.level(STATISTIC).ok_or_else(|| Error::Wrong("nothing is registered".to_owned()))?;
         for _ in 0..count {
-            self.0.add(COUNTER, 1);
+            level.add(1);
         }
         Ok(count)
     }

@@ -2,23 +2,31 @@
 //!
 //! The only file of the experiment that knows the engine.
 //!
-//! - I1. A group that is used has a number, and adds to some of its counters, on every slot, amounts that follow from the number, the
-//!   slot and the counter; so a sum that was mixed up with another's, lost or taken twice is seen.
-//! - I2. The counters that are added to lie less than a page of any size apart, so every page of a record is written.
+//! A group's records are its stock word, the engine's own statistics of memory and those that the script registers, each with a copy on
+//! each slot, and each kind in an arena of its own.
+//!
+//! - I1. A group that is used has a number, and adds to some of its statistics, on every slot, amounts that follow from the number, the
+//!   slot and the statistic; so a sum that was mixed up with another's, lost or taken twice is seen.
+//! - I2. The statistics that are added to lie less than a page of any size apart, so every page of a record is written.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use memgroup::{Charge, Config, Group, Hierarchy, Maintenance, PageSize};
+use memgroup::{
+    Charge, Config, Freshness, Group, Hierarchy, Maintenance, PageSize, Reach, Stat, Statistics, Subsystem,
+};
 use memgroup_percpu::{SlotSource, pin_virtual};
 
 use crate::harness::tree::{child, expect_bytes, limit};
 use crate::{Error, Page};
 
-/// Counters of a group: with the stock word a record of 2,704 bytes on each slot. The seed's groups took 2,700.
-const SEED_COUNTERS: u32 = 337;
-/// From one counter that is added to to the next (I2).
-const COUNTER_STEP: usize = 56;
+/// Statistics that are registered: with the stock word and the engine's own 2,704 bytes on each slot. The seed's groups took 2,700.
+const SEED_STATISTICS: usize = 322;
+/// The engine's own, of memory: they come with a group's first charge.
+const OWN_STATISTICS: usize = 15;
+/// From one statistic that is added to to the next (I2).
+const STATISTIC_STEP: usize = 56;
 const WORD_BYTES: u64 = 8;
 /// What a group that stays holds.
 const HELD_BYTES: u64 = 4096;
@@ -65,7 +73,8 @@ pub(super) struct Plan {
     pub(super) mode: Mode,
     pub(super) page: Page,
     pub(super) slots: SlotSource,
-    pub(super) counters: u32,
+    /// How many statistics are registered.
+    pub(super) statistics: usize,
     /// The most groups there will be at one time.
     pub(super) groups: usize,
     /// Whether removals maintain too, as they do unless told otherwise, where anything is maintained.
@@ -75,17 +84,26 @@ pub(super) struct Plan {
 impl Plan {
     /// Groups with records of the seed's size.
     pub(super) fn new(mode: Mode, page: Page, slots: SlotSource, groups: usize) -> Plan {
-        Plan { mode, page, slots, counters: SEED_COUNTERS, groups, on_removal: true }
+        Plan { mode, page, slots, statistics: SEED_STATISTICS, groups, on_removal: true }
     }
 
-    /// Bytes of a group's record on one slot.
+    /// Bytes of a used group's records on one slot.
     pub(super) fn record_bytes(self) -> u64 {
-        WORD_BYTES * (1 + u64::from(self.counters))
+        WORD_BYTES * (1 + OWN_STATISTICS + self.statistics) as u64
     }
 
-    /// What the records of so many groups, the root and the parent take on so many slots.
+    /// What the records of so many groups take on so many slots, with the stock words of the root and the parent: nobody charges those
+    /// two or adds to them.
     pub(super) fn needed_bytes(self, members: usize, slots: usize) -> u64 {
-        (members as u64 + 2) * self.record_bytes() * slots as u64
+        (members as u64 * self.record_bytes() + 2 * WORD_BYTES) * slots as u64
+    }
+
+    /// Kinds of records that so many groups have none of. The arena of each has one chunk, set aside for the first.
+    pub(super) fn kinds_unused(self, members: usize) -> usize {
+        // Time in scopes, and input and output: nothing here adds to them.
+        let never = 2;
+        let registered = usize::from(self.statistics > 0);
+        if members > 0 { never } else { never + 1 + registered }
     }
 
     fn config(self) -> Config {
@@ -97,8 +115,8 @@ impl Plan {
         };
         Config::new()
             .slots(self.slots)
-            .groups_max((self.groups + SPARE_GROUPS) as u32)
-            .counters(self.counters)
+            // A hierarchy with other statistics is of another kind: none is given the arenas of one that was played before.
+            .groups_max((self.groups + SPARE_GROUPS + self.statistics) as u32)
             .page_size(page)
             .maintain_on_removal(self.on_removal && self.mode != Mode::Kept)
             .relocate(self.mode >= Mode::Relocated)
@@ -110,6 +128,8 @@ impl Plan {
 pub(super) struct Groups {
     pub(super) plan: Plan,
     hierarchy: Hierarchy,
+    /// Those that are registered, if any are.
+    statistics: Option<Statistics>,
     parent: Group,
     made: u64,
 }
@@ -138,25 +158,27 @@ pub(super) struct Upkeep {
     pub(super) passes: u64,
     pub(super) depopulated_bytes: u64,
     pub(super) moved_bytes: u64,
-    pub(super) moved_groups: u64,
+    pub(super) moved_records: u64,
     pub(super) demoted_groups: u64,
 }
 
 impl Groups {
     pub(super) fn new(plan: Plan) -> Result<Groups, Error> {
         let hierarchy = Hierarchy::new(plan.config()).map_err(|why| Error::setup("the hierarchy", why))?;
+        let statistics = register(&hierarchy, plan.statistics)?;
         let parent = child(&hierarchy.root(), "percpu_test")?;
         for group in [&hierarchy.root(), &parent] {
             limit(group, FAR_BYTES)?;
         }
-        Ok(Groups { plan, hierarchy, parent, made: 0 })
+        Ok(Groups { plan, hierarchy, statistics, parent, made: 0 })
     }
 
     /// Makes a group.
     pub(super) fn create(&mut self, name: &str) -> Result<Member, Error> {
         let group = child(&self.parent, name)?;
         self.made += 1;
-        Ok(Member { plan: self.plan, group, held: None, number: self.made, times: 0 })
+        let statistics = self.statistics.clone();
+        Ok(Member { plan: self.plan, group, statistics, held: None, number: self.made, times: 0 })
     }
 
     /// Makes a group and uses it on all slots.
@@ -164,6 +186,12 @@ impl Groups {
         let mut member = self.create(name)?;
         member.use_on_all_slots()?;
         Ok(member)
+    }
+
+    /// Bytes that each group has on the heap beside its records: flushed statistics, and those that wait for a flush while it has none.
+    pub(super) fn bytes_beside(&self) -> usize {
+        let builtin = [self.hierarchy.memory(), self.hierarchy.cpu(), self.hierarchy.io()];
+        builtin.iter().chain(&self.statistics).map(|statistics| statistics.footprint().group_bytes).sum()
     }
 
     pub(super) fn memory(&self) -> Memory {
@@ -208,7 +236,7 @@ impl Groups {
             upkeep.waited += done.grace;
             upkeep.depopulated_bytes += done.depopulated_bytes;
             upkeep.moved_bytes += done.moved_bytes;
-            upkeep.moved_groups += done.moved_groups;
+            upkeep.moved_records += done.moved_records;
             upkeep.demoted_groups += done.demoted_groups;
             if !done.more || done.moved_bytes + done.depopulated_bytes == 0 {
                 return;
@@ -234,10 +262,24 @@ impl Groups {
     }
 }
 
+/// The plan's statistics; none where it has none.
+fn register(hierarchy: &Hierarchy, count: usize) -> Result<Option<Statistics>, Error> {
+    if count == 0 {
+        return Ok(None);
+    }
+    // Once a process: their names are for ever.
+    static STATS: OnceLock<Vec<Stat>> = OnceLock::new();
+    let name = |number| &*format!("stat{number}").leak();
+    let stats = STATS.get_or_init(|| (0..SEED_STATISTICS).map(|number| Stat::gauge(name(number))).collect());
+    let subsystem = Subsystem { name: "script", stats: &stats[..count] };
+    hierarchy.register(subsystem).map(Some).map_err(|why| Error::setup("the script's statistics", why))
+}
+
 /// One group of the script.
 pub(super) struct Member {
     plan: Plan,
     group: Group,
+    statistics: Option<Statistics>,
     held: Option<Charge>,
     number: u64,
     /// How often it was used on all slots.
@@ -245,12 +287,12 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Adds to counters and makes a charge on every slot, which must be virtual.
+    /// Adds to statistics and makes a charge on every slot, which must be virtual.
     pub(super) fn use_on_all_slots(&mut self) -> Result<(), Error> {
         for slot in 0..self.plan.slots.slots() {
             let _on_it = pin_virtual(slot);
-            for counter in self.counters_used() {
-                self.group.add(counter, self.amount(slot, counter));
+            for (stat, level) in self.levels() {
+                level.add(self.amount(slot, stat));
             }
             self.pair()?;
         }
@@ -266,13 +308,13 @@ impl Member {
 
     /// Its sums are what was added, its usage what it holds.
     pub(super) fn check(&self) -> Result<(), Error> {
-        for counter in self.counters_used() {
+        for (stat, level) in self.levels() {
             let slots = 0..self.plan.slots.slots();
-            let right: i64 = slots.map(|slot| self.amount(slot, counter)).sum::<i64>() * self.times;
-            let sum = self.group.sum(counter);
+            let right: i64 = slots.map(|slot| self.amount(slot, stat)).sum::<i64>() * self.times;
+            let sum = level.value();
             if sum != right {
                 return Err(Error::Wrong(format!(
-                    "counter {counter} of {} is {sum}, {right} was added",
+                    "statistic {stat} of {} is {sum}, {right} was added",
                     self.group.path()
                 )));
             }
@@ -291,13 +333,9 @@ impl Member {
         limit(&self.group, FAR_BYTES)
     }
 
-    #[inline]
-    pub(super) fn add(&self, counter: u32, delta: i64) {
-        self.group.add(counter, delta);
-    }
-
-    pub(super) fn sum(&self, counter: u32) -> i64 {
-        self.group.sum(counter)
+    /// One of its registered statistics, if there are any.
+    pub(super) fn level(&self, stat: usize) -> Option<Level<'_>> {
+        self.statistics.as_ref().map(|statistics| Level { statistics, group: &self.group, stat })
     }
 
     /// A charge and its uncharge.
@@ -311,12 +349,33 @@ impl Member {
         self.group.try_charge(HELD_BYTES).map_err(refused)
     }
 
-    fn counters_used(&self) -> impl Iterator<Item = u32> + use<> {
-        (0..self.plan.counters).step_by(COUNTER_STEP)
+    /// Those that are added to.
+    fn levels(&self) -> impl Iterator<Item = (usize, Level<'_>)> {
+        let used = (0..self.plan.statistics).step_by(STATISTIC_STEP);
+        used.filter_map(|stat| self.level(stat).map(|level| (stat, level)))
     }
 
-    fn amount(&self, slot: usize, counter: u32) -> i64 {
-        (self.number * 1009 + slot as u64 * 31 + u64::from(counter) + 1) as i64
+    fn amount(&self, slot: usize, stat: usize) -> i64 {
+        (self.number * 1009 + slot as u64 * 31 + stat as u64 + 1) as i64
+    }
+}
+
+/// One statistic of a group.
+pub(super) struct Level<'m> {
+    statistics: &'m Statistics,
+    group: &'m Group,
+    stat: usize,
+}
+
+impl Level<'_> {
+    #[inline]
+    pub(super) fn add(&self, delta: i64) {
+        self.statistics.add(self.group, self.stat, delta);
+    }
+
+    /// With all that was added before.
+    pub(super) fn value(&self) -> i64 {
+        self.statistics.get(self.group, self.stat, Reach::Local, Freshness::Fresh)
     }
 }
 
@@ -339,18 +398,18 @@ mod tests {
     fn a_record_is_as_large_as_the_seeds() {
         let groups = groups(Mode::Kept);
         assert_eq!(groups.plan.record_bytes(), 2704);
-        assert_eq!(groups.plan.needed_bytes(9, 3), 11 * 2704 * 3);
+        assert_eq!(groups.plan.needed_bytes(9, 3), (9 * 2704 + 2 * 8) * 3);
     }
 
     #[test]
     fn a_member_that_counts_or_holds_something_else_is_a_wrong_result() {
-        for change in [|member: &Member| member.add(56, 1), |member: &Member| member.add(0, -1)] {
+        for (stat, delta) in [(56, 1), (0, -1)] {
             let mut groups = groups(Mode::Relocated);
             let mut member = groups.create("one").unwrap();
             member.use_on_all_slots().unwrap();
             member.hold_a_charge().unwrap();
             member.check().unwrap();
-            change(&member);
+            member.level(stat).unwrap().add(delta);
             assert!(matches!(member.check(), Err(Error::Wrong(_))));
             member.remove().unwrap();
             groups.check_gone().unwrap();
@@ -383,7 +442,7 @@ mod tests {
             go.into_iter().for_each(|member| member.remove().unwrap());
             let upkeep = groups.maintain();
             if mode != Mode::Demoted {
-                assert_eq!(upkeep.moved_groups > 0, mode == Mode::Relocated, "{mode:?}: {upkeep:?}");
+                assert_eq!(upkeep.moved_records > 0, mode == Mode::Relocated, "{mode:?}: {upkeep:?}");
             }
             assert_eq!(upkeep.demoted_groups >= 10, mode == Mode::Demoted, "{mode:?}: {upkeep:?}");
             for mut member in stay {

@@ -77,7 +77,7 @@ fn script_in_full(
     show::books(lab, &played)?;
     let deferred = play(script, Plan { mode: Mode::Relocated, on_removal: false, ..plan })?;
     show::upkeep(lab, &played, &deferred)?;
-    let bare = play_all(lab, script, Plan { counters: 0, ..plan })?;
+    let bare = play_all(lab, script, Plan { statistics: 0, ..plan })?;
     show::bare_records(lab, &bare)?;
     by_page(lab, played, others)
 }

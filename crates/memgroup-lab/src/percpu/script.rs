@@ -3,8 +3,8 @@
 //!   cg_1  cg_1_1 .. cg_1_10  cg_2  cg_2_1 .. cg_2_10  ...     created in this order
 //!   cg_1                     cg_2                     ...     left after the removal
 //!
-//! - I1. Every group is used on every slot: its counters are added to and a charge is made, so its record is backed there.
-//! - I2. What was added to a group that stays, and what it holds, is compared after maintenance moved its record, and once
+//! - I1. Every group is used on every slot: its statistics are added to and a charge is made, so its records are backed there.
+//! - I2. What was added to a group that stays, and what it holds, is compared after maintenance moved its records, and once
 //!   more after it was added to there.
 //! - I3. Memory is measured from the system's books; the engine's own figures must agree with them within a page a slot
 //!   and a hundredth.
@@ -99,6 +99,7 @@ pub(super) struct Footprint {
     pub(super) needed_bytes: u64,
     /// The same by the engine.
     pub(super) own_live_bytes: u64,
+    /// Without those of kinds of which there is no record.
     pub(super) chunks: usize,
     /// Bytes of records that were moved until then, by removals too.
     pub(super) moved_bytes: u64,
@@ -115,7 +116,7 @@ impl Footprint {
             own_bytes: memory.populated_bytes,
             needed_bytes: groups.plan.needed_bytes(members, memory.slots),
             own_live_bytes: memory.live_bytes,
-            chunks: memory.chunks,
+            chunks: memory.chunks.saturating_sub(groups.plan.kinds_unused(members)),
             moved_bytes: memory.moved_bytes,
             pages_held_max: memory.pages_held_max,
         };
@@ -145,12 +146,10 @@ impl Footprint {
         self.os_bytes as f64 / self.needed_bytes.max(1) as f64
     }
 
-    /// The same as text: a dash where only the root and the parent are left, or less than a page a slot is needed, and the figure
+    /// The same as text: a dash where less than a page a slot is needed, as where only the root and the parent are left, and the figure
     /// would tell the size of a page.
     pub(super) fn over_needed_cell(&self, plan: Plan) -> String {
-        let slots = plan.slots.slots();
-        let page_a_slot = plan.page.bytes() * slots as u64;
-        let is_much = self.needed_bytes > plan.needed_bytes(0, slots).max(page_a_slot - 1);
+        let is_much = self.needed_bytes >= plan.page.bytes() * plan.slots.slots() as u64;
         figure_or_dash(is_much.then(|| self.over_needed()))
     }
 
@@ -172,6 +171,8 @@ impl Footprint {
 pub(super) struct Played {
     pub(super) plan: Plan,
     pub(super) script: Script,
+    /// What each group has on the heap beside its records.
+    pub(super) bytes_beside: usize,
     footprints: [Footprint; Stage::ALL.len()],
     /// The maintenance after the removal.
     pub(super) upkeep: Upkeep,
@@ -192,13 +193,12 @@ impl Played {
     /// Maintenance did what the mode's name says, and nothing that it does not say.
     fn check_mode(&self) -> Result<(), Error> {
         let (mode, done) = (self.plan.mode, self.upkeep);
-        let folded = self.plan.needed_bytes(self.script.outer, 1);
         let wrong = match mode {
             Mode::Kept => self.at(Stage::AtRest).os_bytes < self.at(Stage::Created).os_bytes,
             Mode::Depopulated => self.at(Stage::AtRest).moved_bytes + done.demoted_groups > 0,
             Mode::Relocated => done.demoted_groups > 0,
-            // Which pass folded a group does not matter; a removal's may have.
-            Mode::Demoted => self.at(Stage::Maintained).own_live_bytes > folded,
+            // Which pass folded a group does not matter; a removal's may have. Folded, it has no record.
+            Mode::Demoted => self.at(Stage::Maintained).own_live_bytes > 0,
         };
         if wrong {
             return Err(Error::Wrong(format!(
@@ -240,9 +240,10 @@ pub(super) fn play(script: Script, plan: Plan) -> Result<Played, Error> {
     let all_removed = Footprint::look(&groups, 0)?;
     groups.maintain();
     let at_rest = Footprint::look(&groups, 0)?;
+    let bytes_beside = groups.bytes_beside();
     groups.check_gone()?;
     let footprints = [start, created, removed, maintained, all_removed, at_rest];
-    let played = Played { plan, script, footprints, upkeep, removals: [first, rest] };
+    let played = Played { plan, script, bytes_beside, footprints, upkeep, removals: [first, rest] };
     played.check_mode()?;
     Ok(played)
 }
@@ -338,10 +339,8 @@ mod tests {
         assert_eq!(right.over_needed_cell(plan), "1.00");
         let little = |needed_bytes| Footprint { needed_bytes, ..right }.over_needed_cell(plan);
         let root_and_parent = plan.needed_bytes(0, 2);
-        assert_eq!([0, root_and_parent, root_and_parent + 1].map(little), ["-", "-", "92.4"]);
-        let bare = Plan { counters: 0, ..plan };
-        let little = |needed_bytes| Footprint { needed_bytes, ..right }.over_needed_cell(bare);
-        assert_eq!([8191, 8192].map(little), ["-", "122"], "a page on each of two slots");
+        let page_a_slot = ["-", "-", "-", "122"];
+        assert_eq!([0, root_and_parent, 8191, 8192].map(little), page_a_slot, "on each of two slots");
     }
 
     #[test]
@@ -360,6 +359,7 @@ mod tests {
             let played = play(SCRIPT, plan(mode)).unwrap();
             let peak = played.at(Stage::Created);
             assert!(peak.os_bytes >= peak.needed_bytes, "every record is backed: {peak:?}");
+            assert_eq!(peak.own_live_bytes, peak.needed_bytes, "and no record is left out");
             let now = played.percent_of_peak(Stage::Maintained);
             assert!(now <= kept, "{}: {now} % of the peak, {kept} before", mode.name());
             kept = now;
