@@ -285,6 +285,12 @@ impl Node {
         self.generation.load(Ordering::Relaxed)
     }
 
+    /// The group is released: a scope whose guard was forgotten finds it no more. The caller holds the tree lock.
+    pub(crate) fn leave(&self) {
+        // ORDERING: Relaxed; compared under the tree lock, or by a scope that nobody promised anything.
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The node becomes a new group; the caller holds the tree lock and the node is free.
     pub(crate) fn adopt(&'static self, up: GroupId, parent: GroupId, depth: u32) {
         // ORDERING: Relaxed, all; published by the tree lock.

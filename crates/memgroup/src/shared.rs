@@ -104,6 +104,7 @@ impl Shared {
         }
         shared.root().adopt(TOP, TOP, 0);
         shared.root().entries().for_each(|entry| entry.store.expect(&tree, entry));
+        shared.root().entries().for_each(|entry| entry.store.expect(&tree, entry));
         drop(tree);
         Ok(shared)
     }
@@ -293,6 +294,7 @@ impl Shared {
                 break;
             }
             next = tree.release(id);
+            node.leave();
             if let Some(parent) = next {
                 self.made(parent).lose_child();
             }

@@ -342,11 +342,11 @@ runaway               0      120        -       -  15.0M  16.0M   16M    99.7 % 
 all tenants   1,234,567      120        -       -  30.0M  32.0M  128M         -         -
 unattributed          -        -        -       -   2.0K   4.0K   max         -         -
 
-tenant       page cache  schema  statements   other  read  written    reads  writes    time
--------------------------------------------------------------------------------------------
+tenant       page cache  schema  statements   other  read  written    reads  writes     time
+--------------------------------------------------------------------------------------------
 lookups           14.0M   60.0K        4.0K  960.0K  3.0G        0  786,432       0  19.50 s
 runaway           14.0M   60.0K        4.0K  960.0K  3.0G        0  786,432       0  19.50 s
--------------------------------------------------------------------------------------------
+--------------------------------------------------------------------------------------------
 all tenants       14.0M   60.0K        4.0K  960.0K  3.0G        0  786,432       0  19.50 s
 
 With memgroup, only `runaway` was refused.

@@ -136,3 +136,33 @@ fn what_leaves_the_range_of_one_slot_between_two_flushes_is_a_panic_that_names_i
     cache.add(&group, HITS, 1);
     assert_eq!(subtree(&cache, &group, HITS), 1, "others go on");
 }
+
+#[test]
+fn groups_that_were_there_before_have_words_on_the_slots_as_others_do() {
+    let (hierarchy, _) = house(2);
+    let groups: Vec<_> = (0..300).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
+    let late = hierarchy.register(one("late")).unwrap();
+    let before = hierarchy.percpu().live_bytes;
+    groups.iter().chain([&hierarchy.root()]).for_each(|group| late.add(group, 0, 1));
+    let each = late.footprint().slot_bytes as u64;
+    assert!(hierarchy.percpu().live_bytes >= before + 301 * each, "{:?}", hierarchy.percpu());
+}
+
+#[test]
+fn a_scope_whose_guard_was_forgotten_counts_for_nobody_once_its_group_is_gone() {
+    let (hierarchy, _) = house(1);
+    let gone = hierarchy.create("/gone").unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            std::mem::forget(memgroup::scope::enter(&gone));
+            gone.remove().unwrap();
+            let root = hierarchy.root();
+            drop(gone);
+            assert!(!hierarchy.io().add_current(0, 1), "the group is gone");
+            let next = hierarchy.create("/next").unwrap();
+            drop(memgroup::scope::enter(&root));
+            assert_eq!(subtree(&hierarchy.io(), &next, 0), 0);
+            assert_eq!(subtree(&hierarchy.cpu(), &next, 0), 0);
+        });
+    });
+}
