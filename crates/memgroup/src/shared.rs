@@ -104,7 +104,6 @@ impl Shared {
         }
         shared.root().adopt(TOP, TOP, 0);
         shared.root().entries().for_each(|entry| entry.store.expect(&tree, entry));
-        shared.root().entries().for_each(|entry| entry.store.expect(&tree, entry));
         drop(tree);
         Ok(shared)
     }
