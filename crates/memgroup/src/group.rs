@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use memgroup_sync::grace;
+
 use crate::chain;
 use crate::charge::Charge;
 use crate::error::{ChargeError, GroupError};
@@ -211,7 +213,7 @@ impl Group {
         let mut values = [0; memory::STOCK_DRAINED + 1];
         let store = self.node.shared.statistics.store(MEMORY);
         flush::refresh(store, self.node);
-        self.node.entry(store).side.copy(Reach::Local, &mut values);
+        self.node.entry(store).side(&grace::enter()).copy(Reach::Local, &mut values);
         StockStats::of(&values, drain::prepaid(self.node))
     }
 

@@ -27,7 +27,7 @@ use crate::memory;
 use crate::node::{Node, mix};
 use crate::residence;
 use crate::rstat::moves::{self, Alone};
-use crate::rstat::settle;
+use crate::rstat::{Store, settle};
 use crate::shared::Shared;
 use crate::stock::drain;
 use crate::tree::{Noted, ROOT, State, Tree};
@@ -438,16 +438,15 @@ fn settle_soon(shared: &'static Shared, done: &mut Maintained) -> bool {
 }
 
 fn settle_by(shared: &'static Shared, done: &mut Maintained, wait: impl FnOnce()) {
-    if memory::all(shared).all(|records| records.limbo_records() == 0) {
+    let stocks = &shared.memory.stocks;
+    if stocks.limbo_records() == 0 && !shared.statistics.stores().any(Store::has_limbo) {
         return;
     }
     let began = Instant::now();
     wait();
     done.grace += began.elapsed();
-    shared.memory.stocks.reclaim(|old, tag| residence::last_look(shared, old, tag));
-    for store in shared.statistics.stores() {
-        store.records.reclaim(|_, _| ());
-    }
+    stocks.reclaim(|old, tag| residence::last_look(shared, old, tag));
+    shared.statistics.stores().for_each(Store::reclaim);
 }
 
 /// Pages without live records go back to the system, at most so many bytes of them.

@@ -28,6 +28,7 @@ use crate::group::GroupId;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
+use crate::rstat::Entry;
 use crate::rstat::moves::{self, Alone};
 use crate::shared::Shared;
 use crate::stock::word::{CLOSED_WORD, Word};
@@ -146,11 +147,7 @@ pub(crate) fn vacate(node: &'static Node) {
     if let Some(old) = node.record.unlink() {
         node.shared.memory.stocks.retire(old, tag(node));
     }
-    for entry in node.entries() {
-        if let Some(old) = entry.record.unlink() {
-            entry.store.records.retire(old, 0);
-        }
-    }
+    node.entries().for_each(Entry::vacate);
 }
 
 /// The stocks of the group are empty and closed, and nobody is between them and the counters.

@@ -11,7 +11,8 @@
 //!   `a_flush_misses_nothing_that_moves`, `a_flush_and_a_release_count_once`.
 
 use memgroup_percpu::{Rows, additive};
-use memgroup_sync::{RwLockReadGuard, grace, interleave};
+use memgroup_sync::grace::{self, Section};
+use memgroup_sync::{RwLockReadGuard, interleave};
 
 use super::builtin;
 use super::side::END;
@@ -62,7 +63,8 @@ fn is_younger(store: &'static Store, top: &'static Node, age: core::time::Durati
     let now = top.shared.nanos();
     let oldest = now.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
     let mut levels = std::iter::successors(Some(top), |level| level.parent());
-    levels.any(|level| level.entry(store).side.flushed_at().is_some_and(|at| at >= oldest))
+    let section = grace::enter();
+    levels.any(|level| level.entry(store).side(&section).flushed_at().is_some_and(|at| at >= oldest))
 }
 
 /// Flushes the subtree of `top`, unless somebody does so after this call has begun. `then` sees values that are of one moment.
@@ -130,7 +132,7 @@ fn make(store: &'static Store, turn: &mut Turn, top: &'static Node) {
         arrive(shared, members, heads);
         if let Some(at) = at {
             let entries = members.iter().filter_map(|member| top.stats[member.number].get());
-            entries.for_each(|entry| entry.side.note_flush(at));
+            entries.for_each(|entry| entry.side(&grace::enter()).note_flush(at));
         }
     };
     let marks = &store.updates.marks;
@@ -157,7 +159,7 @@ fn rows_ahead(entry: &Entry) -> usize {
 fn expect(node: &'static Node, members: &[&'static Store], rows: Rows<'_>) {
     let section = grace::enter();
     for entry in members.iter().filter_map(|member| node.stats[member.number].get()) {
-        entry.side.prefetch();
+        entry.side(&section).prefetch();
         rows.clone().take(rows_ahead(entry)).for_each(|row| entry.record.prefetch_words(&section, row));
     }
 }
@@ -171,21 +173,27 @@ fn take(
     heads: &mut [u32],
 ) {
     interleave::point();
-    let parent = node.parent();
+    let (parent, section) = (node.parent(), grace::enter());
     let mut changed = false;
     for entry in members.iter().filter_map(|member| node.stats[member.number].get()) {
         let deltas = &mut deltas[..entry.store.words()];
-        take_rows(entry, node, rows, deltas);
+        take_rows(entry, node, rows, deltas, &section);
         let above = parent.and_then(|parent| parent.stats[entry.store.number].get());
-        changed |= entry.side.receive(deltas, above.map(|above| &above.side));
+        changed |= entry.side(&section).receive(deltas, above.map(|above| above.side(&section)));
     }
     if changed && let Some(parent) = parent {
         enlist(parent, members, heads);
     }
 }
 
-fn take_rows(entry: &'static Entry, node: &'static Node, rows: &[usize], deltas: &mut [i64]) {
-    let (section, ahead) = (grace::enter(), rows_ahead(entry));
+fn take_rows(
+    entry: &'static Entry,
+    node: &'static Node,
+    rows: &[usize],
+    deltas: &mut [i64],
+    section: &Section,
+) {
+    let ahead = rows_ahead(entry);
     let add = |word, delta: &mut i64| {
         let value = additive::take(word);
         if value != 0 {
@@ -194,18 +202,23 @@ fn take_rows(entry: &'static Entry, node: &'static Node, rows: &[usize], deltas:
     };
     for (nth, &row) in rows.iter().enumerate() {
         if let Some(&row) = rows.get(nth + ahead) {
-            entry.record.prefetch_words(&section, row);
+            entry.record.prefetch_words(section, row);
         }
         if row == entry.store.base_row() {
-            entry.side.base().iter().zip(deltas.iter_mut()).for_each(|(word, delta)| add(word, delta));
+            entry
+                .side(section)
+                .base()
+                .iter()
+                .zip(deltas.iter_mut())
+                .for_each(|(word, delta)| add(word, delta));
             continue;
         }
-        if let Some(words) = entry.record.words(&section, row) {
+        if let Some(words) = entry.record.words(section, row) {
             words.zip(deltas.iter_mut()).for_each(|(word, delta)| add(word, delta));
         }
         // After the misses, so that no miss is ever counted before its charge.
         if entry.store.number == builtin::MEMORY {
-            deltas[builtin::memory::CHARGES] += stock::listed::harvest(node, &section, row) as i64;
+            deltas[builtin::memory::CHARGES] += stock::listed::harvest(node, section, row) as i64;
         }
     }
 }
@@ -213,7 +226,7 @@ fn take_rows(entry: &'static Entry, node: &'static Node, rows: &[usize], deltas:
 /// The group is in the list of its depth; those of one tree share one list.
 fn enlist(node: &'static Node, members: &[&'static Store], heads: &mut [u32]) {
     if let Some(entry) = members.first().and_then(|member| node.stats[member.number].get()) {
-        entry.side.enlist(node.id.0, &mut heads[node.depth() as usize]);
+        entry.side(&grace::enter()).enlist(node.id.0, &mut heads[node.depth() as usize]);
     }
 }
 
@@ -222,14 +235,14 @@ fn arrive(shared: &'static Shared, members: &[&'static Store], heads: &mut [u32]
     for depth in (0..heads.len()).rev() {
         let mut at = std::mem::replace(&mut heads[depth], END);
         while let Some(node) = (at != END).then(|| shared.node(GroupId(at))).flatten() {
-            let parent = node.parent();
+            let (parent, section) = (node.parent(), grace::enter());
             for (nth, member) in members.iter().enumerate() {
                 let Some(entry) = node.stats[member.number].get() else { continue };
                 if nth == 0 {
-                    at = entry.side.delist();
+                    at = entry.side(&section).delist();
                 }
                 let above = parent.and_then(|parent| parent.stats[member.number].get());
-                entry.side.arrive(above.map(|entry| &entry.side));
+                entry.side(&section).arrive(above.map(|entry| entry.side(&section)));
             }
             if let Some(parent) = parent.filter(|_| !mutation::active(Mutation::FlushStopsBelowTheRoot)) {
                 enlist(parent, members, heads);

@@ -82,7 +82,7 @@ pub(crate) fn activity(entry: &'static Entry) -> u64 {
     let value = |index: usize| {
         let rows = entry.store.records.admitted().chain([entry.store.base_row()]);
         let waiting = rows.filter_map(|row| entry.word(&section, row, index)).map(additive::read);
-        waiting.fold(entry.side.peek(Reach::Local, index), i64::wrapping_add)
+        waiting.fold(entry.side(&section).peek(Reach::Local, index), i64::wrapping_add)
     };
     (0..entry.store.words()).fold(0, |sum, index| mix(sum, value(index) as u64))
 }

@@ -71,7 +71,8 @@ fn try_settle(node: &'static Node) -> bool {
 
 fn settle_one(entry: &'static Entry, node: &'static Node) {
     let section = grace::enter();
-    let rest = entry.side.pending();
+    let Some(side) = entry.find_side(&section) else { return };
+    let rest = side.pending();
     for row in 0..=entry.store.base_row() {
         if !entry.mark.is_set(row) {
             continue;
@@ -89,9 +90,9 @@ fn settle_one(entry: &'static Entry, node: &'static Node) {
     }
     let ancestors = std::iter::successors(node.parent(), |level| level.parent());
     for above in ancestors.filter_map(|level| level.stats[entry.store.number].get()) {
-        above.side.inherit(rest);
+        above.side(&section).inherit(rest);
     }
-    entry.side.forget();
+    side.forget();
     if !entry.record.is_linked() {
         entry.store.lack_no_more();
     }

@@ -3,6 +3,8 @@
 use core::fmt;
 use core::time::Duration;
 
+use memgroup_sync::grace;
+
 use super::flush::{self, Freshness};
 use super::side::Reach;
 use super::stat::{RegisterError, Stat, StatKind, Subsystem};
@@ -182,7 +184,7 @@ impl Statistics {
             self.name()
         );
         flush::refresh_as(self.store, node, freshness);
-        entry.side.copy(reach, values);
+        entry.side(&grace::enter()).copy(reach, values);
         self.to_units(values);
     }
 
@@ -207,7 +209,7 @@ impl Statistics {
         let (node, entry) = self.entry(group);
         self.check(stat, 0);
         flush::refresh_as(self.store, node, freshness);
-        let mut value = [entry.side.peek(reach, stat)];
+        let mut value = [entry.side(&grace::enter()).peek(reach, stat)];
         if self.stats()[stat].kind() == StatKind::Time {
             value[0] /= 1000;
         }
@@ -252,6 +254,7 @@ impl Statistics {
             slot_bytes: self.store.records.record_bytes(),
             marks_bytes: self.store.updates.marks.bytes(),
             group_bytes: self.store.group_bytes(),
+            groups: self.store.sides(),
         }
     }
 
@@ -273,8 +276,11 @@ pub struct Footprint {
     /// Of all groups on all slots, those that never ran included: what tells that they have changed. Subsystems that share one tree
     /// share it.
     pub marks_bytes: usize,
-    /// Of one group, whatever the number of slots: flushed values, and its place. Kept for the place's next group.
+    /// Of one group, whatever the number of slots: its flushed values. Given back as records are: a place that is free keeps them for
+    /// its next group until maintenance comes by.
     pub group_bytes: usize,
+    /// So many groups, and free places, have them now.
+    pub groups: usize,
 }
 
 #[cold]

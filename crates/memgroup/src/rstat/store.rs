@@ -7,7 +7,7 @@
 use memgroup_percpu::{ArenaConfig, ArenaError, Mark, Record, Records, Wait};
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicU64, Ordering};
-use memgroup_sync::grace::Section;
+use memgroup_sync::grace::{self, Attic, Published, Section};
 
 use super::side::Side;
 use super::stat::Subsystem;
@@ -25,9 +25,13 @@ pub(crate) struct Store {
     pub(crate) updates: &'static Updates,
     subsystem: Mutex<Subsystem>,
     words: usize,
+    /// Sides of free places, until a grace period is over.
+    attic: Mutex<Attic<Side>>,
     /// Groups that have no record, and how many of them have address space set aside; under the tree lock.
     lacking: AtomicU64,
     provided: AtomicU64,
+    /// Places that have a side; changed under the tree lock.
+    sides: AtomicU64,
 }
 
 /// One group's place in one store.
@@ -35,7 +39,7 @@ pub(crate) struct Entry {
     /// What was added on the slots since the last flush.
     pub(crate) record: Record,
     pub(crate) mark: Mark,
-    pub(crate) side: Side,
+    side: Published<Side>,
     pub(crate) store: &'static Store,
 }
 
@@ -56,6 +60,8 @@ impl Store {
             words,
             lacking: AtomicU64::new(0),
             provided: AtomicU64::new(0),
+            sides: AtomicU64::new(0),
+            attic: Mutex::new(Attic::new()),
         })
     }
 
@@ -78,7 +84,7 @@ impl Store {
         Entry {
             record: self.records.record(),
             mark: self.updates.marks.of(number),
-            side: Side::new(self.words),
+            side: Published::empty(),
             store: self,
         }
     }
@@ -97,10 +103,22 @@ impl Store {
         }
     }
 
-    /// A new group is to find address space for its record, if it has none: its additions wait for nothing. Refused, they go beside the
-    /// slots.
+    /// Whether something waits for a grace period.
+    pub(crate) fn has_limbo(&self) -> bool {
+        self.records.limbo_records() > 0 || self.attic.lock().len() > 0
+    }
+
+    /// Frees what waited for a grace period that is over.
+    pub(crate) fn reclaim(&'static self) {
+        self.records.reclaim(|_, _| ());
+        self.attic.lock().reclaim();
+    }
+
+    /// A new group gets a side, and is to find address space for its record, if it has none: its additions wait for nothing. Refused,
+    /// they go beside the slots.
     pub(crate) fn expect(&self, tree: &Tree, entry: &Entry) {
         const AT_ONCE: u64 = 64;
+        entry.make_side();
         if entry.record.is_linked() {
             return;
         }
@@ -131,8 +149,14 @@ impl Store {
     }
 
     /// Bytes of one group beside the slots.
-    pub(super) fn group_bytes(&self) -> usize {
-        size_of::<Entry>() + Side::bytes(self.words)
+    pub(crate) fn group_bytes(&self) -> usize {
+        Side::bytes(self.words)
+    }
+
+    /// How many places have a side.
+    pub(super) fn sides(&self) -> usize {
+        // ORDERING: Relaxed; a figure for reports.
+        self.sides.load(Ordering::Relaxed) as usize
     }
 
     /// The row of marks for what is added beside the slots.
@@ -142,6 +166,40 @@ impl Store {
 }
 
 impl Entry {
+    /// The group's side, for as long as the section lasts.
+    #[inline]
+    pub(crate) fn side<'s>(&'s self, section: &'s Section) -> &'s Side {
+        self.find_side(section).expect("a group that is in use has a side")
+    }
+
+    /// As `side`; `None` in a free place.
+    #[inline]
+    pub(super) fn find_side<'s>(&'s self, section: &'s Section) -> Option<&'s Side> {
+        self.side.get(section)
+    }
+
+    /// The place has a group: it gets a side, if its last group has not left one. The caller holds the tree lock, as for all that follow.
+    pub(super) fn make_side(&self) {
+        if self.find_side(&grace::enter()).is_none() {
+            let before = self.side.publish(Box::new(Side::new(self.store.words)));
+            debug_assert!(before.is_none());
+            // ORDERING: Relaxed; a figure for reports.
+            self.store.sides.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The place is free, and so is all that it keeps for its next group.
+    pub(crate) fn vacate(&self) {
+        if let Some(old) = self.record.unlink() {
+            self.store.records.retire(old, 0);
+        }
+        if let Some(side) = self.side.withdraw() {
+            self.store.attic.lock().retire(side, Side::bytes(self.store.words));
+            // ORDERING: Relaxed, as above.
+            self.store.sides.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// The word of one statistic in one row: that of a slot, or the one beside the slots.
     pub(super) fn word<'s>(
         &'s self,
@@ -150,7 +208,7 @@ impl Entry {
         index: usize,
     ) -> Option<&'s AtomicU64> {
         if row == self.store.base_row() {
-            Some(&self.side.base()[index])
+            self.find_side(section).map(|side| &side.base()[index])
         } else {
             self.record.word(section, row, index)
         }

@@ -1,5 +1,7 @@
 //! TreeStats: the values of a whole subtree at one moment.
 
+use memgroup_sync::grace;
+
 use super::flush::{self, Freshness, Still};
 use super::side::Reach;
 use super::statistics::Statistics;
@@ -112,7 +114,7 @@ impl TreeStats {
             for reach in [Reach::Local, Reach::Subtree] {
                 let at = self.values.len();
                 self.values.resize(at + self.stats, 0);
-                entry.side.copy(reach, &mut self.values[at..]);
+                entry.side(&grace::enter()).copy(reach, &mut self.values[at..]);
             }
         }
         Ok(())

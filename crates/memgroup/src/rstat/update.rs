@@ -84,8 +84,10 @@ fn add_slowly(entry: &'static Entry, node: &'static Node, index: usize, delta: i
     }
     if !add_at(entry, slot, index, delta) {
         check_range(entry, node, slot, index);
-        if !add_at(entry, entry.store.base_row(), index, delta) {
-            out_of_range(entry, &entry.side.base()[index], index);
+        if !add_at(entry, entry.store.base_row(), index, delta)
+            && let Some(side) = entry.find_side(&grace::enter())
+        {
+            out_of_range(entry, &side.base()[index], index);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Registering subsystems: early, late, twice, too many; and what is refused.
 
-use memgroup::{Config, Hierarchy, SUBSYSTEMS_MAX, SlotSource, Stat, Subsystem};
+use std::time::Duration;
+
+use memgroup::{Config, Hierarchy, Maintenance, SUBSYSTEMS_MAX, SlotSource, Stat, Subsystem};
 
 use crate::{CACHE, HELD, HITS, add_on, house, panic_of, subtree};
 
@@ -168,4 +170,23 @@ fn a_scope_whose_guard_was_forgotten_counts_for_nobody_once_its_group_is_gone() 
             assert_eq!(subtree(&hierarchy.cpu(), &next, 0), 0);
         });
     });
+}
+
+#[test]
+fn the_values_of_groups_that_are_gone_go_when_maintenance_comes_by() {
+    let config =
+        Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(5001).float(0, Duration::ZERO);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let statistics = hierarchy.register(WIDE).unwrap();
+    let at_first = statistics.footprint().groups;
+    for round in 1..=3 {
+        let groups: Vec<_> = (0..5000).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
+        assert_eq!(statistics.footprint().groups, at_first + 5000);
+        groups.iter().for_each(|group| statistics.add(group, 0, 1));
+        groups.into_iter().skip(7).for_each(|group| group.remove().unwrap());
+        hierarchy.maintain(Maintenance::new().all().expedited());
+        assert_eq!(statistics.footprint().groups, at_first + 7, "round {round}");
+        assert_eq!(subtree(&statistics, &hierarchy.root(), 0), 5000 * round);
+        (0..7).for_each(|n| hierarchy.lookup(&format!("/g{n}")).unwrap().remove().unwrap());
+    }
 }
