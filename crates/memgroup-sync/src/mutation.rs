@@ -29,4 +29,14 @@ crate::mutations! {
     GiveBackRelaxed,
     /// After the barrier is lost, a record without a section needs no proof.
     LostBarrierNeedsNoProof,
+    /// A value is published without what was written to it.
+    PublishRelaxed,
+    /// A section follows a pointer without what was written behind it.
+    GetRelaxed,
+    /// A published value is taken out without what was written to it.
+    TakeRelaxed,
+    /// A published value is taken out by a load and a store.
+    TakeByStore,
+    /// A value that is retired is dropped at once.
+    RetireFreesAtOnce,
 }

@@ -20,6 +20,7 @@ use super::section::end_of_thread;
 use super::{Epoch, Form, Limbo, Section, enter, epoch, registry, synchronize, tag};
 
 mod brief;
+mod published;
 
 fn explore_up_to(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();

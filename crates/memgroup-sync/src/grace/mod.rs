@@ -9,6 +9,7 @@ mod look;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 mod membarrier;
+mod published;
 mod reader;
 mod registry;
 mod report;
@@ -21,7 +22,7 @@ use look::Evidence;
 pub use barrier::{VARIABLE, report};
 pub use epoch::{Epoch, tag};
 pub use limbo::Limbo;
-
+pub use published::{Attic, Published, Withdrawn};
 pub use report::{GraceError, GraceReport};
 pub use section::{BriefSection, Section, enter, enter_briefly, inside};
 pub use stall::{Stalled, Staller, stallers};
