@@ -39,6 +39,8 @@ memgroup_sync::mutations! {
     ReaderTakesAFlushThatHadBegun,
     /// A flush does not take changes further than to the parent.
     FlushStopsBelowTheRoot,
+    /// A flush that does not find a copy of a record looks no further.
+    FlushTakesUnfoundForNone,
     /// A release settles statistics while they are flushed.
     ReleaseIgnoresFlush,
     /// Who held the layout of the statistics does not look for releases that were left to it.

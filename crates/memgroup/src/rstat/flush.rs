@@ -9,6 +9,10 @@
 //! - I1. When a turn ends, no value is on its way (`side`, I2).
 //! - E1. While one flushes no record moves and no group is released: it holds the layout of the statistics for reading. Loom:
 //!   `a_flush_misses_nothing_that_moves`, `a_flush_and_a_release_count_once`.
+//! - E2. clear the marks → look for the record, link or admit → add → look at the mark: both sides hold the tree lock where the flush
+//!   finds no record, or no copy for the slot. Who adds to a copy that is made later finds the marks cleared. Without, an addition
+//!   that went through doors that were open once, to a record that is on its way back, would be in no flush. Loom:
+//!   `a_flush_finds_a_record_that_comes_back`.
 
 use memgroup_percpu::{Rows, additive};
 use memgroup_sync::{RwLockReadGuard, grace, interleave};
@@ -140,6 +144,9 @@ fn make(store: &'static Store, turn: &mut Turn, top: &'static Node) {
 
 /// Takes what was added to one group in `rows`. Whether it was anything. `deltas` is zero, before and after.
 fn take(entry: &'static Entry, node: &'static Node, rows: Rows<'_>, deltas: &mut [i64]) -> bool {
+    // Who makes a copy holds the tree lock: one that is not found under it is made by somebody who finds the marks cleared (E2).
+    let is_found = is_found(entry, node, rows.clone()) || mutation::active(Mutation::FlushTakesUnfoundForNone);
+    let _tree = (!is_found).then(|| node.shared.tree.lock());
     let section = grace::enter();
     let add = |word, delta: &mut i64| *delta = delta.wrapping_add(additive::take(word));
     for row in rows {
@@ -157,6 +164,16 @@ fn take(entry: &'static Entry, node: &'static Node, rows: Rows<'_>, deltas: &mut
     }
     drop(section);
     entry.side.receive(deltas)
+}
+
+/// Whether the group has all words of `rows` now. Where it has not, somebody may be about to add to one without looking that far.
+fn is_found(entry: &'static Entry, node: &'static Node, rows: Rows<'_>) -> bool {
+    let section = grace::enter();
+    let has_charges = entry.store.number == builtin::MEMORY && node.shared.has_stock();
+    rows.filter(|&row| row < entry.store.base_row()).all(|row| {
+        entry.record.word(&section, row, 0).is_some()
+            && (!has_charges || node.record.word(&section, row, stock::WORD).is_some())
+    })
 }
 
 /// The group is in the list of its depth; those of one tree share one list.
