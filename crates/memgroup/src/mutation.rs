@@ -37,6 +37,8 @@ memgroup_sync::mutations! {
     HarvestLeavesListed,
     /// A reader is content with a flush that had begun before it came.
     ReaderTakesAFlushThatHadBegun,
+    /// A reader is content with a flush of whatever groups.
+    ReaderTakesAFlushOfOthers,
     /// A flush does not take changes further than to the parent.
     FlushStopsBelowTheRoot,
     /// A flush that does not find a copy of a record looks no further.

@@ -145,7 +145,8 @@ fn make(store: &'static Store, turn: &mut Turn, top: &'static Node) {
 /// Takes what was added to one group in `rows`. Whether it was anything. `deltas` is zero, before and after.
 fn take(entry: &'static Entry, node: &'static Node, rows: Rows<'_>, deltas: &mut [i64]) -> bool {
     // Who makes a copy holds the tree lock: one that is not found under it is made by somebody who finds the marks cleared (E2).
-    let is_found = is_found(entry, node, rows.clone()) || mutation::active(Mutation::FlushTakesUnfoundForNone);
+    let is_found =
+        is_found(entry, node, rows.clone()) || mutation::active(Mutation::FlushTakesUnfoundForNone);
     let _tree = (!is_found).then(|| node.shared.tree.lock());
     let section = grace::enter();
     let add = |word, delta: &mut i64| *delta = delta.wrapping_add(additive::take(word));
