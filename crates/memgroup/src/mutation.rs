@@ -5,6 +5,8 @@ memgroup_sync::mutations! {
     LimitIgnoresEpoch,
     /// A drain takes a stock with a blind swap, erasing the marks in the word.
     DrainSwapsBlindly,
+    /// A drain takes the attempts too, and counts them when it has returned the bytes.
+    DrainTakesAttempts,
     /// A refuser decides without waiting for batches in flight.
     RefusalIgnoresPending,
     /// A refuser closes only the stocks that hold something.

@@ -9,6 +9,8 @@
 //!   mark was looked at. A flush in between took the attempts, so the word is another. Loom: `a_hit_is_flushed_or_marked`.
 //! - B1. If others then make the same attempts with the same outcome, the word looks the same; each of them found it not LISTED, and
 //!   marks. So nothing is lost, but a flush in that instant may come too early for one of them.
+//! - B2. Only a flush takes attempts while their group goes on, but for a word that is full of them, one that the budget's clock spares, and
+//!   words that are left behind (`residence`). Who takes them then counts them, and a flush in between comes too early for them.
 
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::Section;

@@ -6,7 +6,8 @@ use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::rstat::builtin::MEMORY;
 use crate::rstat::flush;
-use crate::stock::loom::{UNIT, charges_counted, counted_group, explore};
+use crate::stock::drain;
+use crate::stock::loom::{UNIT, charges_counted, counted_group, drain_all, explore, explore_up_to};
 
 /// A group with two units in its stock. One charge was made.
 fn stocked_group() -> &'static Node {
@@ -41,6 +42,35 @@ fn a_hit_against(group: &'static Node, other: fn(&'static Node)) {
 fn a_hit_is_flushed_or_marked() {
     explore(|| a_hit_against(stocked_group(), refresh));
     explore(|| a_hit_against(flushed_group(), refresh));
+}
+
+#[test]
+fn a_hit_is_in_what_a_thread_reads_while_its_stock_is_drained_or_closed() {
+    for take in [
+        |group: &'static Node| {
+            drain_all(group);
+        },
+        |group: &'static Node| {
+            let _tree = group.shared.tree.lock();
+            drain::close(group);
+            drain::wait_settled(group);
+            drain::reopen(group);
+        },
+    ] {
+        explore_up_to(2, move || a_hit_against(stocked_group(), take));
+    }
+}
+
+#[test]
+#[should_panic(expected = "a thread's own charge is in what it reads")]
+fn a_drain_that_takes_attempts_is_caught() {
+    mutation::with(Mutation::DrainTakesAttempts, || {
+        explore(|| {
+            a_hit_against(stocked_group(), |group: &'static Node| {
+                drain_all(group);
+            })
+        })
+    });
 }
 
 #[test]
