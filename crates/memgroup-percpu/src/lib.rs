@@ -30,6 +30,8 @@ pub use arena::slot_set::SlotSet;
 pub use arena::{Arena, ArenaConfig, ArenaStats};
 pub use counters::{CounterId, Counters, CountersMaintained, NoCounter};
 pub use marks::{Mark, Marks, Rows, Scratch};
+#[cfg(memgroup_loom)]
+pub use mutation::faults;
 pub use percpu::PerCpu;
 pub use record::{Access, Early, Glance, Record, prefetch};
 pub use records::{Fresh, Reclaimed, Records, Relocation, Unlinked};

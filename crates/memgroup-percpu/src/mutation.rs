@@ -48,3 +48,29 @@ memgroup_sync::mutations! {
     /// What looks clean is not asked again whether it is collected.
     CleanWithoutSecondLook,
 }
+
+/// Faults of this crate for the models of crates that build on it.
+#[cfg(memgroup_loom)]
+pub mod faults {
+    use super::{Mutation, with};
+
+    /// Runs `model` while a value that is zero is not taken.
+    pub fn zeros_are_not_taken(model: impl FnOnce()) {
+        with(Mutation::TakeSkipsZero, model);
+    }
+
+    /// Runs `model` while leaf bits of marks are cleared after their counters were taken.
+    pub fn marks_are_cleared_late(model: impl FnOnce()) {
+        with(Mutation::LeafIsClearedLate, model);
+    }
+
+    /// Runs `model` while marks are set from the leaf up.
+    pub fn marks_are_set_from_below(model: impl FnOnce()) {
+        with(Mutation::LeafBeforeUpperBits, model);
+    }
+
+    /// Runs `model` while what looks clean is not asked again whether it is collected.
+    pub fn clean_is_asked_once(model: impl FnOnce()) {
+        with(Mutation::CleanWithoutSecondLook, model);
+    }
+}

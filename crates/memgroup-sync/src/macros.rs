@@ -120,7 +120,8 @@ macro_rules! mutations {
         }
 
         /// Runs `model` with the fault on.
-        #[cfg(all(test, memgroup_loom))]
+        #[cfg(memgroup_loom)]
+        #[cfg_attr(not(test), allow(dead_code))]
         pub(crate) fn with(mutation: Mutation, model: impl FnOnce()) {
             ACTIVE.set(Some(mutation));
             model();

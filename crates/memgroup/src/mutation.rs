@@ -5,6 +5,8 @@ memgroup_sync::mutations! {
     LimitIgnoresEpoch,
     /// A drain takes a stock with a blind swap, erasing the marks in the word.
     DrainSwapsBlindly,
+    /// A drain takes the attempts too, and counts them when it has returned the bytes.
+    DrainTakesAttempts,
     /// A refuser decides without waiting for batches in flight.
     RefusalIgnoresPending,
     /// A refuser closes only the stocks that hold something.
@@ -37,8 +39,12 @@ memgroup_sync::mutations! {
     HarvestLeavesListed,
     /// A reader is content with a flush that had begun before it came.
     ReaderTakesAFlushThatHadBegun,
+    /// A reader is content with a flush of whatever groups.
+    ReaderTakesAFlushOfOthers,
     /// A flush does not take changes further than to the parent.
     FlushStopsBelowTheRoot,
+    /// A flush that does not find a copy of a record looks no further.
+    FlushTakesUnfoundForNone,
     /// A release settles statistics while they are flushed.
     ReleaseIgnoresFlush,
     /// Who held the layout of the statistics does not look for releases that were left to it.

@@ -159,6 +159,7 @@ fn quiet(node: &'static Node) {
         }
         drain::retire_caps(node);
     }
+    drain::harvest(node);
 }
 
 fn close_if_need_be(node: &'static Node, fresh: &Fresh) {

@@ -11,11 +11,10 @@ use crate::error::ChargeErrorKind;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
-use crate::rstat::builtin::MEMORY;
-use crate::rstat::builtin::memory::CHARGES;
-use crate::rstat::{Reach, flush};
 use crate::shared::Shared;
-use crate::stock::loom::{UNIT, assert_conserved, config, counted_group, explore, explore_up_to, lone_group};
+use crate::stock::loom::{
+    UNIT, assert_conserved, charges_counted, config, counted_group, explore, explore_up_to, lone_group,
+};
 use crate::stock::{Stock, WORD, consume, drain};
 
 fn relocate(node: &'static Node) {
@@ -45,15 +44,6 @@ fn settle(shared: &'static Shared) {
     for store in shared.statistics.stores() {
         store.records.reclaim(|_, _| ());
     }
-}
-
-/// Charges that the group's figures know of.
-fn charges_counted(node: &'static Node) -> u64 {
-    let store = node.shared.statistics.store(MEMORY);
-    flush::refresh(store, node);
-    let mut values = [0; CHARGES + 1];
-    node.entry(store).side.copy(Reach::Local, &mut values);
-    values[CHARGES] as u64
 }
 
 fn charges_against(change: fn(&'static Node)) {

@@ -9,10 +9,14 @@
 //! - I1. When a turn ends, no value is on its way (`side`, I2).
 //! - E1. While one flushes no record moves and no group is released: it holds the layout of the statistics for reading. Loom:
 //!   `a_flush_misses_nothing_that_moves`, `a_flush_and_a_release_count_once`.
+//! - E2. clear the marks → look for the record, link or admit → add → look at the mark: both sides hold the tree lock where the flush
+//!   finds no record, or no copy for the slot. Who adds to a copy that is made later finds the marks cleared. Without, an addition
+//!   that went through doors that were open once, to a record that is on its way back, would be in no flush. Loom:
+//!   `a_flush_finds_a_record_that_comes_back`.
 
 use memgroup_percpu::{Rows, additive};
 use memgroup_sync::grace::{self, Section};
-use memgroup_sync::{RwLockReadGuard, interleave};
+use memgroup_sync::{MutexGuard, RwLockReadGuard, interleave};
 
 use super::builtin;
 use super::side::END;
@@ -23,6 +27,7 @@ use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::shared::Shared;
 use crate::stock;
+use crate::tree::Tree;
 
 /// How old what is read may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,33 +198,54 @@ fn take_rows(
     deltas: &mut [i64],
     section: &Section,
 ) {
-    let ahead = rows_ahead(entry);
+    let (ahead, is_memory) = (rows_ahead(entry), entry.store.number == builtin::MEMORY);
     let add = |word, delta: &mut i64| {
         let value = additive::take(word);
         if value != 0 {
             *delta = delta.wrapping_add(value);
         }
     };
+    let mut again = Again::new(node);
     for (nth, &row) in rows.iter().enumerate() {
         if let Some(&row) = rows.get(nth + ahead) {
             entry.record.prefetch_words(section, row);
         }
         if row == entry.store.base_row() {
-            entry
-                .side(section)
-                .base()
-                .iter()
-                .zip(deltas.iter_mut())
-                .for_each(|(word, delta)| add(word, delta));
+            let base = entry.side(section).base().iter();
+            base.zip(deltas.iter_mut()).for_each(|(word, delta)| add(word, delta));
             continue;
         }
-        if let Some(words) = entry.record.words(section, row) {
+        if let Some(words) = again.find(|| entry.record.words(section, row)) {
             words.zip(deltas.iter_mut()).for_each(|(word, delta)| add(word, delta));
         }
         // After the misses, so that no miss is ever counted before its charge.
-        if entry.store.number == builtin::MEMORY {
-            deltas[builtin::memory::CHARGES] += stock::listed::harvest(node, section, row) as i64;
+        if is_memory && let Some(charges) = again.find(|| stock::listed::harvest(node, section, row)) {
+            deltas[builtin::memory::CHARGES] += charges as i64;
         }
+    }
+}
+
+/// What is not found is looked for again under the tree lock: who makes a copy holds it, so one that is not found then is made by
+/// somebody who finds the marks cleared (E2).
+struct Again<'t> {
+    node: &'static Node,
+    tree: Option<MutexGuard<'t, Tree>>,
+}
+
+impl Again<'_> {
+    fn new(node: &'static Node) -> Self {
+        Again { node, tree: None }
+    }
+
+    #[inline]
+    fn find<T>(&mut self, look: impl Fn() -> Option<T>) -> Option<T> {
+        look().or_else(|| {
+            if mutation::active(Mutation::FlushTakesUnfoundForNone) {
+                return None;
+            }
+            self.tree.get_or_insert_with(|| self.node.shared.tree.lock());
+            look()
+        })
     }
 }
 

@@ -8,7 +8,7 @@
 //! - E1. add → bury → add → look: the mover is one more updater, in the new place (`update`). Loom:
 //!   `a_flush_misses_nothing_that_moves`.
 
-use memgroup_percpu::{Unlinked, additive};
+use memgroup_percpu::{Fresh, Unlinked, additive};
 use memgroup_sync::atomic::AtomicU64;
 use memgroup_sync::{RwLockWriteGuard, grace, interleave};
 
@@ -29,7 +29,7 @@ pub(crate) fn relocate(
     shared: &'static Shared,
     store: &'static Store,
     tree: &Tree,
-    _alone: &Alone<'_>,
+    alone: &Alone<'_>,
 ) -> Option<u64> {
     let records = &store.records;
     let relocation = records.next_move()?;
@@ -44,12 +44,16 @@ pub(crate) fn relocate(
         }
         return Some(0);
     }
-    let old = entry.record.link(relocation.into_target());
-    if let Some(old) = old {
-        fold(entry, &old, |slot| slot);
-        records.retire(old, 0);
-    }
+    move_to(entry, relocation.into_target(), alone);
     Some(store.record_bytes())
+}
+
+/// The group's statistics are in `fresh` from now on.
+pub(super) fn move_to(entry: &'static Entry, fresh: Fresh, _alone: &Alone<'_>) {
+    if let Some(old) = entry.record.link(fresh) {
+        fold(entry, &old, |slot| slot);
+        entry.store.records.retire(old, 0);
+    }
 }
 
 /// The record goes, if there is one; what was in it waits beside the slots. The caller holds the tree lock.

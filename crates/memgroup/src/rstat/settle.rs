@@ -83,7 +83,7 @@ fn settle_one(entry: &'static Entry, node: &'static Node) {
             rest.fetch_add(taken as u64, Ordering::Relaxed);
         }
         if entry.store.number == builtin::MEMORY && row < entry.store.base_row() {
-            let charges = stock::listed::harvest(node, &section, row);
+            let charges = stock::listed::harvest(node, &section, row).unwrap_or(0);
             // ORDERING: Relaxed, as above.
             rest[builtin::memory::CHARGES].fetch_add(charges, Ordering::Relaxed);
         }

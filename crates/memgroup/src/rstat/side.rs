@@ -213,7 +213,7 @@ impl Side {
     }
 
     /// The flushed value now; for a look that need not fit another.
-    pub(super) fn peek(&self, reach: Reach, index: usize) -> i64 {
+    pub(crate) fn peek(&self, reach: Reach, index: usize) -> i64 {
         // ORDERING: Relaxed; a look.
         self.flushed(reach)[index].load(Ordering::Relaxed) as i64
     }

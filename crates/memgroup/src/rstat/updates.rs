@@ -116,7 +116,9 @@ impl Turn {
             last.epoch > arrival.0
                 || mutation::active(Mutation::ReaderTakesAFlushThatHadBegun) && last.epoch == arrival.0
         };
-        self.last.as_ref().is_some_and(|last| in_time(last) && top.is_within(last.top))
+        let is_within =
+            |last: &Last| top.is_within(last.top) || mutation::active(Mutation::ReaderTakesAFlushOfOthers);
+        self.last.as_ref().is_some_and(|last| in_time(last) && is_within(last))
     }
 
     pub(super) fn end(&mut self, epoch: u64, top: &'static Node) {

@@ -153,9 +153,8 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
         let wanted = next_cap(word, bytes, shared.stock_cap_max).min((2 * share).next_power_of_two());
         let cap = reserve_up_to(&stock, word, wanted);
         let surplus = (cap / 2).min(share);
-        let next = word.harvested().capped(cap).with_pending();
+        let next = word.capped(cap).with_pending();
         if surplus >= bytes && stock.change(word, next).is_ok() {
-            count::charges(node, word.attempts());
             return charge_batch(&stock, bytes, surplus);
         }
         shared.budget.give_back(slot, cap - word.cap());

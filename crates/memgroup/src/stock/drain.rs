@@ -40,32 +40,29 @@ fn words<'s>(node: &'static Node, section: &'s Section) -> impl Iterator<Item = 
     })
 }
 
-/// What a pass over the words of one group took out of them.
-#[derive(Default)]
-struct Taken {
-    bytes: u64,
-    attempts: u64,
-}
-
 /// Drains one group's own stocks; the caller holds the tree lock. Returns the bytes that went back.
 pub(crate) fn group(node: &'static Node) -> u64 {
-    let mut taken = Taken::default();
+    let mut taken = 0;
     let section = grace::enter();
     for (_, cell) in words(node, &section) {
         // ORDERING: Relaxed; the compare-and-swap in `replace` decides.
         let mut word = Word(cell.load(Ordering::Relaxed));
         while word.prepaid() > 0 {
-            match replace(cell, word, word.drained()) {
+            let takes_attempts = mutation::active(Mutation::DrainTakesAttempts);
+            let next = if takes_attempts { word.drained().rested() } else { word.drained() };
+            match replace(cell, word, next) {
                 Ok(()) => {
-                    taken.bytes += word.prepaid();
-                    taken.attempts += word.attempts();
+                    taken += word.prepaid();
+                    if takes_attempts {
+                        count::charges(node, word.attempts());
+                    }
                     break;
                 }
                 Err(newer) => word = newer,
             }
         }
     }
-    credit(node, &taken)
+    credit(node, taken)
 }
 
 /// Drains every group of the subtree of `top`; returns the bytes that went back.
@@ -80,7 +77,7 @@ pub(crate) fn counted_in(tree: &Tree, top: &'static Node) -> u64 {
 
 /// Closes the stocks of one group: every word, empty and untouched ones too. Returns the bytes that went back.
 pub(crate) fn close(node: &'static Node) -> u64 {
-    let mut taken = Taken::default();
+    let mut taken = 0;
     let section = grace::enter();
     for (_, cell) in words(node, &section) {
         // ORDERING: Relaxed; the compare-and-swap in `replace` decides.
@@ -94,17 +91,35 @@ pub(crate) fn close(node: &'static Node) -> u64 {
                 Err(newer) => word = newer,
             }
         }
-        taken.bytes += word.prepaid();
-        taken.attempts += word.attempts();
+        taken += word.prepaid();
     }
-    credit(node, &taken)
+    credit(node, taken)
+}
+
+/// Counts the attempts on one group's closed stocks, which are about to be left behind; no flush is under way.
+pub(crate) fn harvest(node: &'static Node) {
+    let mut attempts = 0;
+    for (_, cell) in words(node, &grace::enter()) {
+        // ORDERING: Relaxed; the compare-and-swap in `replace` decides.
+        let mut word = Word(cell.load(Ordering::Relaxed));
+        while word.attempts() > 0 {
+            match replace(cell, word, word.harvested()) {
+                Ok(()) => {
+                    attempts += word.attempts();
+                    break;
+                }
+                Err(newer) => word = newer,
+            }
+        }
+    }
+    count::charges(node, attempts);
 }
 
 /// Drops the attempts that were made on a group whose place is given to another.
 pub(crate) fn forget_attempts(node: &'static Node) {
     for (_, cell) in words(node, &grace::enter()) {
         // ORDERING: AcqRel RMW, as every change of the word.
-        cell.fetch_and(Word(u64::MAX).harvested().0, Ordering::AcqRel);
+        cell.fetch_and(Word(u64::MAX).stable(), Ordering::AcqRel);
     }
 }
 
@@ -160,12 +175,11 @@ fn replace(cell: &AtomicU64, word: Word, next: Word) -> Result<(), Word> {
     cell.compare_exchange(word.0, next.0, Ordering::AcqRel, Ordering::Relaxed).map(|_| ()).map_err(Word)
 }
 
-fn credit(node: &'static Node, taken: &Taken) -> u64 {
+fn credit(node: &'static Node, bytes: u64) -> u64 {
     interleave::point();
-    chain::uncharge_held(node, taken.bytes);
-    count::charges(node, taken.attempts);
-    count::drain(node, taken.bytes);
-    taken.bytes
+    chain::uncharge_held(node, bytes);
+    count::drain(node, bytes);
+    bytes
 }
 
 /// Prepaid bytes of one group; plain loads.

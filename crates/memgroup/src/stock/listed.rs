@@ -9,6 +9,8 @@
 //!   mark was looked at. A flush in between took the attempts, so the word is another. Loom: `a_hit_is_flushed_or_marked`.
 //! - B1. If others then make the same attempts with the same outcome, the word looks the same; each of them found it not LISTED, and
 //!   marks. So nothing is lost, but a flush in that instant may come too early for one of them.
+//! - B2. Only a flush takes attempts while their group goes on, but for a word that is full of them, one that the budget's clock spares, and
+//!   words that are left behind (`residence`). Who takes them then counts them, and a flush in between comes too early for them.
 
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::Section;
@@ -42,9 +44,9 @@ pub(super) fn list(stock: &Stock) {
     }
 }
 
-/// Takes the attempts on the stock of one slot, for a flush; its mark was cleared before.
-pub(crate) fn harvest(node: &'static Node, section: &Section, slot: usize) -> u64 {
-    let Some(cell) = node.record.word(section, slot, WORD) else { return 0 };
+/// Takes the attempts on the stock of one slot, for a flush; its mark was cleared before. `None` if it has none.
+pub(crate) fn harvest(node: &'static Node, section: &Section, slot: usize) -> Option<u64> {
+    let cell = node.record.word(section, slot, WORD)?;
     // ORDERING: Relaxed; the compare-and-swap decides.
     let mut word = Word(cell.load(Ordering::Relaxed));
     loop {
@@ -53,7 +55,7 @@ pub(crate) fn harvest(node: &'static Node, section: &Section, slot: usize) -> u6
         // ORDERING: AcqRel, also where it changes nothing: an attempt that comes too late follows this RMW, and finds the mark
         // cleared (E1).
         match cell.compare_exchange(word.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return word.attempts(),
+            Ok(_) => return Some(word.attempts()),
             Err(newer) => word = Word(newer),
         }
     }

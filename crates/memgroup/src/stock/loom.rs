@@ -14,8 +14,8 @@ use crate::memory;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
-use crate::rstat::Subsystem;
-use crate::rstat::builtin::memory as stats;
+use crate::rstat::builtin::{MEMORY, memory as stats};
+use crate::rstat::{Reach, Subsystem, flush};
 use crate::shared::Shared;
 use memgroup_percpu::{Records, SlotSource, Wait};
 
@@ -83,11 +83,18 @@ fn lone_group_of(config: Config, max: u64) -> &'static Node {
     group
 }
 
+/// Charges that the group's figures know of.
+pub(crate) fn charges_counted(node: &'static Node) -> u64 {
+    let store = node.shared.statistics.store(MEMORY);
+    flush::refresh(store, node);
+    node.entry(store).side.peek(Reach::Local, stats::CHARGES) as u64
+}
+
 fn prepaid(node: &'static Node) -> u64 {
     drain::prepaid(node)
 }
 
-fn drain_all(node: &'static Node) -> u64 {
+pub(crate) fn drain_all(node: &'static Node) -> u64 {
     let _tree = node.shared.tree.lock();
     drain::group(node)
 }

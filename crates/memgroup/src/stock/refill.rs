@@ -68,7 +68,7 @@ pub(super) fn trim(stock: &Stock, bytes: u64) -> u64 {
         };
         let next = if grown { word.capped(wanted) } else { word.less(overflow) };
         let pending = !grown && !word.is_pending();
-        let next = if pending { next.harvested().with_pending() } else { next };
+        let next = if pending { next.with_pending() } else { next };
         if stock.change(word, next).is_err() {
             if grown {
                 shared.budget.give_back(slot, growth);
@@ -76,9 +76,8 @@ pub(super) fn trim(stock: &Stock, bytes: u64) -> u64 {
             continue;
         }
         if pending {
-            // Only here are the attempts counted: PENDING holds off removal, and with it the release of the node.
+            // PENDING holds off removal, and with it the release of the node that is counted for.
             let _pending = Pending::begun(stock);
-            count::charges(node, word.attempts());
             count::one_return(node);
             interleave::point();
             chain::uncharge_held(node, overflow);

@@ -33,7 +33,6 @@ const CAP_SHIFT: u32 = 21;
 /// As wide as the processor looks at a shift's count, so that the exponent needs no mask of its own.
 const CAP: u64 = 0x3f << CAP_SHIFT;
 const BYTES_SHIFT: u32 = 27;
-const MARKS: u64 = PENDING | CLOSED;
 
 /// Opens a closed word when and-ed to it.
 pub(crate) const OPEN: u64 = !CLOSED;
@@ -180,10 +179,10 @@ impl Word {
         fits.then(|| Word(self.0 & !PENDING).with_bytes(after))
     }
 
-    /// drain: what is prepaid leaves, and the attempts; the marks stay, the cap, which is reserved all the same, and what
-    /// calls under way have subtracted.
+    /// drain: what is prepaid leaves; all else stays: the attempts, which are a flush's to take, the marks, the cap, which is
+    /// reserved all the same, and what calls under way have subtracted.
     pub(crate) fn drained(self) -> Word {
-        Word(self.0 & (MARKS | CAP)).with_bytes(self.bytes().min(0))
+        self.with_bytes(self.bytes().min(0))
     }
 
     /// Drained, and its cap given up too.
@@ -274,7 +273,11 @@ mod tests {
     }
 
     #[test]
-    fn draining_keeps_marks_cap_and_what_is_owed_to_calls_under_way() {
+    fn draining_keeps_attempts_marks_cap_and_what_is_owed_to_calls_under_way() {
+        let tried = consume(stock(7, 8), 1).listed();
+        for left in [tried.drained(), tried.closed(), tried.retired()] {
+            assert_eq!((left.attempts(), left.is_listed(), left.bytes()), (1, true, 0));
+        }
         let word = stock(7, 8).with_pending().closed();
         assert!(word.is_pending() && word.is_closed());
         assert_eq!((word.bytes(), word.cap(), word.retired().cap()), (0, 8, 0));

@@ -1,0 +1,45 @@
+//! Copies of values while they are written.
+
+use memgroup_sync::loom::thread;
+
+use super::{NUMBER, Reach, child, entry, hierarchy, refresh};
+use crate::mutation::{self, Mutation};
+use crate::rstat::update;
+use crate::stock::loom::explore;
+
+/// Both statistics always have the same value when they are flushed.
+fn a_copy_against_a_flush(reach: Reach) {
+    let group = child(hierarchy(1, 2).root(), "group");
+    let both = |delta| {
+        update::add(group, NUMBER, 0, delta);
+        update::add(group, NUMBER, 1, delta);
+    };
+    both(1);
+    refresh(group);
+    both(2);
+    let reader = thread::spawn(move || {
+        let mut seen = [0; 2];
+        entry(group).side.copy(reach, &mut seen);
+        assert!(seen == [1, 1] || seen == [3, 3], "a copy is of one moment, not {seen:?}");
+    });
+    refresh(group);
+    reader.join().unwrap();
+}
+
+#[test]
+fn a_copy_is_of_one_moment() {
+    explore(|| a_copy_against_a_flush(Reach::Local));
+    explore(|| a_copy_against_a_flush(Reach::Subtree));
+}
+
+#[test]
+#[should_panic(expected = "a copy is of one moment")]
+fn a_copy_without_a_sequence_is_caught() {
+    mutation::with(Mutation::CopyIsNotOfOneMoment, || explore(|| a_copy_against_a_flush(Reach::Local)));
+}
+
+#[test]
+#[should_panic(expected = "a copy is of one moment")]
+fn a_copy_of_a_subtree_without_a_sequence_is_caught() {
+    mutation::with(Mutation::CopyIsNotOfOneMoment, || explore(|| a_copy_against_a_flush(Reach::Subtree)));
+}

@@ -1,0 +1,86 @@
+//! Charges that a stock serves, which mark nothing themselves, against a flush and against who takes their attempts.
+
+use memgroup_sync::loom::thread;
+
+use crate::mutation::{self, Mutation};
+use crate::node::Node;
+use crate::rstat::builtin::MEMORY;
+use crate::rstat::flush;
+use crate::stock::drain;
+use crate::stock::loom::{UNIT, charges_counted, counted_group, drain_all, explore, explore_up_to};
+
+/// A group with two units in its stock. One charge was made.
+fn stocked_group() -> &'static Node {
+    let group = counted_group(1, 64 * UNIT);
+    group.charge_at(0, UNIT).unwrap();
+    group.uncharge_at(0, UNIT);
+    group
+}
+
+/// The same, after a flush.
+fn flushed_group() -> &'static Node {
+    let group = stocked_group();
+    assert_eq!(charges_counted(group), 1);
+    group
+}
+
+fn refresh(group: &'static Node) {
+    flush::refresh(group.shared.statistics.store(MEMORY), group);
+}
+
+fn a_hit_against(group: &'static Node, other: fn(&'static Node)) {
+    let user = thread::spawn(move || {
+        group.charge_at(0, UNIT).unwrap();
+        assert_eq!(charges_counted(group), 2, "a thread's own charge is in what it reads");
+    });
+    other(group);
+    user.join().unwrap();
+    assert_eq!(charges_counted(group), 2, "every charge is counted once");
+}
+
+#[test]
+fn a_hit_is_flushed_or_marked() {
+    explore(|| a_hit_against(stocked_group(), refresh));
+    explore(|| a_hit_against(flushed_group(), refresh));
+}
+
+#[test]
+fn a_hit_is_in_what_a_thread_reads_while_its_stock_is_drained_or_closed() {
+    for take in [
+        |group: &'static Node| {
+            drain_all(group);
+        },
+        |group: &'static Node| {
+            let _tree = group.shared.tree.lock();
+            drain::close(group);
+            drain::wait_settled(group);
+            drain::reopen(group);
+        },
+    ] {
+        explore_up_to(2, move || a_hit_against(stocked_group(), take));
+    }
+}
+
+#[test]
+#[should_panic(expected = "a thread's own charge is in what it reads")]
+fn a_drain_that_takes_attempts_is_caught() {
+    mutation::with(Mutation::DrainTakesAttempts, || {
+        explore(|| {
+            a_hit_against(stocked_group(), |group: &'static Node| {
+                drain_all(group);
+            })
+        })
+    });
+}
+
+#[test]
+#[should_panic(expected = "a thread's own charge is in what it reads")]
+fn a_hit_that_never_marks_is_caught() {
+    mutation::with(Mutation::HitNeverMarks, || explore(|| a_hit_against(flushed_group(), refresh)));
+}
+
+#[test]
+#[should_panic(expected = "a thread's own charge is in what it reads")]
+fn a_harvest_that_leaves_stocks_listed_is_caught() {
+    mutation::with(Mutation::HarvestLeavesListed, || explore(|| a_hit_against(flushed_group(), refresh)));
+}

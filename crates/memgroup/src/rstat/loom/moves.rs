@@ -1,0 +1,106 @@
+//! Updates and flushes against records that move, go and come back.
+
+use memgroup_percpu::Wait;
+use memgroup_sync::loom::thread;
+
+use super::{add, child, entry, hierarchy, refresh, store, total};
+use crate::mutation::{self, Mutation};
+use crate::node::Node;
+use crate::rstat::moves;
+use crate::stock::loom::{explore, explore_up_to};
+
+fn relocate(node: &'static Node) {
+    let alone = node.shared.layout.write();
+    let _tree = node.shared.tree.lock();
+    let target = store(node).records.allocate(node.id.0, Wait::May).unwrap();
+    moves::move_to(entry(node), target, &alone);
+}
+
+fn give_up(node: &'static Node) {
+    let alone = node.shared.layout.write();
+    let _tree = node.shared.tree.lock();
+    moves::give_up(entry(node), &alone);
+}
+
+/// Something waits in the record when it goes. Two add meanwhile; one of them is the mover, who brings a record back if there is none.
+fn an_update_against(change: fn(&'static Node)) {
+    let group = child(hierarchy(1, 2).root(), "group");
+    add(group, 4);
+    let updater = thread::spawn(move || {
+        add(group, 1);
+        assert_eq!(total(group) & 5, 5, "what a thread has added is in what it reads");
+    });
+    change(group);
+    add(group, 2);
+    updater.join().unwrap();
+    assert_eq!(total(group.shared.root()), 7, "every addition is flushed once");
+}
+
+#[test]
+fn a_flush_misses_nothing_that_moves() {
+    explore_up_to(2, || an_update_against(relocate));
+    explore_up_to(2, || an_update_against(give_up));
+}
+
+#[test]
+#[should_panic(expected = "is in what it reads")]
+fn a_mover_that_does_not_mark_is_caught() {
+    mutation::with(Mutation::MoverDoesNotMark, || explore_up_to(2, || an_update_against(give_up)));
+}
+
+#[test]
+#[should_panic(expected = "is in what it reads")]
+fn a_move_that_copies_values_is_caught() {
+    mutation::with(Mutation::FoldLeavesCountsLive, || explore_up_to(2, || an_update_against(relocate)));
+}
+
+/// What a reader knows of is on its way from one record to another.
+fn a_reader_against(change: fn(&'static Node)) {
+    let group = child(hierarchy(1, 2).root(), "group");
+    add(group, 4);
+    let reader =
+        thread::spawn(move || assert_eq!(total(group), 4, "what was added before is in a fresh read"));
+    change(group);
+    reader.join().unwrap();
+    assert_eq!(total(group), 4);
+}
+
+#[test]
+fn a_read_during_a_move_is_whole() {
+    explore(|| a_reader_against(relocate));
+    explore(|| a_reader_against(give_up));
+}
+
+/// The record is gone, and its slot marked still, when it comes back with an update.
+fn an_update_that_brings_the_record_back() {
+    let group = child(hierarchy(1, 2).root(), "group");
+    add(group, 4);
+    give_up(group);
+    let updater = thread::spawn(move || {
+        add(group, 1);
+        assert_eq!(total(group), 5, "what a thread has added is in what it reads");
+    });
+    refresh(group.shared.root());
+    updater.join().unwrap();
+    assert_eq!(total(group.shared.root()), 5, "every addition is flushed once");
+}
+
+#[test]
+fn a_flush_finds_a_record_that_comes_back() {
+    explore_up_to(2, an_update_that_brings_the_record_back);
+}
+
+#[test]
+#[should_panic(expected = "is in what it reads")]
+fn a_flush_that_takes_an_unfound_record_for_none_is_caught() {
+    mutation::with(Mutation::FlushTakesUnfoundForNone, || {
+        explore_up_to(2, an_update_that_brings_the_record_back)
+    });
+}
+
+/// One finds a record's doors open and its words moved on, while another brings the record back.
+#[test]
+#[should_panic(expected = "is in what it reads")]
+fn a_flush_that_takes_a_record_on_its_way_back_for_none_is_caught() {
+    mutation::with(Mutation::FlushTakesUnfoundForNone, || explore_up_to(2, || an_update_against(give_up)));
+}
