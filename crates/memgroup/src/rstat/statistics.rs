@@ -36,10 +36,7 @@ impl Statistics {
         Statistics { hierarchy: hierarchy.clone(), store, subsystem, has_times }
     }
 
-    pub(crate) fn register(
-        hierarchy: &Hierarchy,
-        subsystem: Subsystem,
-    ) -> Result<Statistics, RegisterError> {
+    pub(crate) fn register(hierarchy: &Hierarchy, subsystem: Subsystem) -> Result<Statistics, RegisterError> {
         let shared = hierarchy.shared();
         shared.statistics.register(shared, subsystem).map(|store| Statistics::of(hierarchy, store))
     }
@@ -138,7 +135,9 @@ impl Statistics {
         if delta < 0 && stat.kind() != StatKind::Gauge {
             panic!("failed to add {delta} to {stat_name} of {name}: it only grows");
         }
-        panic!("failed to add {delta} to {stat_name} of {name}: one addition is 2^48 at the most, up or down");
+        panic!(
+            "failed to add {delta} to {stat_name} of {name}: one addition is 2^48 at the most, up or down"
+        );
     }
 
     /// Flushes the subtree of `group`: what was added in it before the call arrives in every group above. Other subsystems are left

@@ -48,7 +48,15 @@ impl Store {
     ) -> Result<Store, ArenaError> {
         let words = subsystem.stats.len();
         let records = Records::new(config, words)?;
-        Ok(Store { number, records, updates, subsystem: Mutex::new(subsystem), words, lacking: AtomicU64::new(0), provided: AtomicU64::new(0) })
+        Ok(Store {
+            number,
+            records,
+            updates,
+            subsystem: Mutex::new(subsystem),
+            words,
+            lacking: AtomicU64::new(0),
+            provided: AtomicU64::new(0),
+        })
     }
 
     /// How many statistics there is room for.
@@ -98,7 +106,8 @@ impl Store {
         }
         self.lack();
         // ORDERING: Relaxed, as above.
-        let (lacking, provided) = (self.lacking.load(Ordering::Relaxed), self.provided.load(Ordering::Relaxed));
+        let (lacking, provided) =
+            (self.lacking.load(Ordering::Relaxed), self.provided.load(Ordering::Relaxed));
         if lacking > provided {
             self.set_aside(tree, lacking + AT_ONCE);
         }
@@ -134,7 +143,12 @@ impl Entry {
     }
 
     /// The word of one statistic in one row: that of a slot, or the one beside the slots.
-    pub(super) fn word<'s>(&'s self, section: &'s Section, row: usize, index: usize) -> Option<&'s AtomicU64> {
+    pub(super) fn word<'s>(
+        &'s self,
+        section: &'s Section,
+        row: usize,
+        index: usize,
+    ) -> Option<&'s AtomicU64> {
         if row == self.store.base_row() {
             Some(&self.side.base()[index])
         } else {
