@@ -10,7 +10,7 @@
 //!   finds the flag. Loom: `a_flush_and_a_release_count_once`.
 
 use memgroup_percpu::additive;
-use memgroup_sync::atomic::Ordering;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::{grace, interleave};
 
 use super::builtin;
@@ -72,10 +72,10 @@ fn settle_one(entry: &'static Entry, node: &'static Node) {
         if !entry.mark.clear(row) {
             continue;
         }
-        for (index, rest) in rest.iter().enumerate() {
-            let taken = entry.word(&section, row, index).map_or(0, additive::take);
-            // ORDERING: Relaxed; the layout is ours.
-            rest.fetch_add(taken as u64, Ordering::Relaxed);
+        if row == entry.store.base_row() {
+            entry.side.base().iter().zip(rest).for_each(|(word, rest)| collect(word, rest));
+        } else if let Some(words) = entry.record.words(&section, row) {
+            words.zip(rest).for_each(|(word, rest)| collect(word, rest));
         }
         if entry.store.number == builtin::MEMORY && row < entry.store.base_row() {
             let charges = stock::listed::harvest(node, &section, row);
@@ -90,5 +90,13 @@ fn settle_one(entry: &'static Entry, node: &'static Node) {
     entry.side.forget();
     if !entry.record.is_linked() {
         entry.store.lack_no_more();
+    }
+}
+
+/// Takes what is in `word`. Nobody adds (I1), so one that reads as zero is left alone, where a flush would have to change it.
+fn collect(word: &AtomicU64, rest: &AtomicU64) {
+    if additive::read(word) != 0 {
+        // ORDERING: Relaxed; the layout is ours.
+        rest.fetch_add(additive::take(word) as u64, Ordering::Relaxed);
     }
 }
