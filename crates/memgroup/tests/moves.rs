@@ -170,7 +170,13 @@ impl Worker<'_> {
         tenant.account.check_sums(&self.house.gauges, &tenant.group);
         tenant.group.remove().unwrap();
         assert!(tenant.group.try_charge(1).is_err());
-        tenant.account.check_sums(&self.house.gauges, &tenant.group);
+        // The release of some finds what no flush came by for, and leaves it to the groups above.
+        match self.random.below(3) {
+            0 => tenant.account.check_sums(&self.house.gauges, &tenant.group),
+            1 => tenant.charges.clear(),
+            _ => {}
+        }
+        tenant.account.add(&self.house.gauges, &tenant.group, &mut self.random);
         self.house.gone.lock().unwrap().merge(tenant.account);
         self.house.mailbox.lock().unwrap().append(&mut tenant.charges);
     }

@@ -25,6 +25,8 @@ use crate::{Error, Page};
 const SEED_STATISTICS: usize = 322;
 /// The engine's own, of memory: they come with a group's first charge.
 const OWN_STATISTICS: usize = 15;
+/// With those of time in scopes, and of input and output.
+const BUILTIN_STATISTICS: usize = 22;
 /// From one statistic that is added to to the next (I2).
 const STATISTIC_STEP: usize = 56;
 const WORD_BYTES: u64 = 8;
@@ -96,6 +98,11 @@ impl Plan {
     /// two or adds to them.
     pub(super) fn needed_bytes(self, members: usize, slots: usize) -> u64 {
         (members as u64 * self.record_bytes() + 2 * WORD_BYTES) * slots as u64
+    }
+
+    /// What a group's statistics take on the heap beside the records: four words each, as good as.
+    pub(super) fn bytes_beside(self) -> u64 {
+        4 * WORD_BYTES * (BUILTIN_STATISTICS + self.statistics) as u64
     }
 
     /// Kinds of records that so many groups have none of. The arena of each has one chunk, set aside for the first.
@@ -188,7 +195,7 @@ impl Groups {
         Ok(member)
     }
 
-    /// Bytes that each group has on the heap beside its records: flushed statistics, and those that wait for a flush while it has none.
+    /// Bytes that each group has on the heap beside its records, by the engine: flushed statistics, and those that wait for a flush while it has none.
     pub(super) fn bytes_beside(&self) -> usize {
         let builtin = [self.hierarchy.memory(), self.hierarchy.cpu(), self.hierarchy.io()];
         builtin.iter().chain(&self.statistics).map(|statistics| statistics.footprint().group_bytes).sum()
@@ -399,6 +406,8 @@ mod tests {
         let groups = groups(Mode::Kept);
         assert_eq!(groups.plan.record_bytes(), 2704);
         assert_eq!(groups.plan.needed_bytes(9, 3), (9 * 2704 + 2 * 8) * 3);
+        let (reckoned, told) = (groups.plan.bytes_beside(), groups.bytes_beside() as u64);
+        assert!((reckoned..reckoned * 11 / 10).contains(&told), "{reckoned} reckoned, {told} by the engine");
     }
 
     #[test]

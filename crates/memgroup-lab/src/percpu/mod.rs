@@ -138,14 +138,14 @@ fn anchor(lab: &mut Lab<'_>, script: Script) -> Result<Option<Anchor>, Error> {
 fn refuse_what_does_not_fit(plan: Plan, others: &[Plan], script: Script, many: Script) -> Result<(), Error> {
     let Some(available) = available_bytes() else { return Ok(()) };
     let largest = if many.groups() > script.groups() { many } else { script };
-    let bytes = most_bytes(plan, others, largest.groups());
+    let bytes = most_bytes(plan, others, largest.groups()) + kept_bytes(plan, others, script, many);
     let allowed = available / 4 * 3;
     if bytes <= allowed {
         return Ok(());
     }
     let fits = (script.outer as u64 * allowed / bytes).max(1);
     Err(Error::Argument(format!(
-        "use {} groups on {}: their records take up to {} MiB, three quarters of the available {} MiB may be used; --outer {fits} would do, or fewer slots",
+        "use {} groups on {}: their records and the statistics of all that were played take up to {} MiB, three quarters of the available {} MiB may be used; --outer {fits} would do, or fewer slots",
         largest.groups(),
         counted(plan.slots.slots() as u64, "slot"),
         bytes >> 20,
@@ -160,6 +160,16 @@ fn most_bytes(plan: Plan, others: &[Plan], groups: usize) -> u64 {
     let slots = plan.slots.slots();
     let pages: u64 = others.iter().chain([&plan]).map(|plan| plan.page.bytes()).sum();
     plan.needed_bytes(groups, slots) / 2 * 3 + HIERARCHIES_A_PAGE_SIZE * pages * slots as u64
+}
+
+/// What all scripts leave on the heap: a place for each group of each kind of hierarchy, with its statistics, which the process keeps.
+fn kept_bytes(plan: Plan, others: &[Plan], script: Script, many: Script) -> u64 {
+    let (modes, pages) = (Mode::ALL.len(), 1 + others.len());
+    // The script and the one with many beside each, at each page size; removals that leave it all for later; churn at two page sizes.
+    let groups = (modes * pages + 1) * script.groups()
+        + modes * pages * many.groups()
+        + modes * pages.min(2) * (script.groups() + churn::BURSTS * script.outer);
+    groups as u64 * plan.bytes_beside()
 }
 
 fn available_bytes() -> Option<u64> {
@@ -180,7 +190,7 @@ mod tests {
         assert!(error.is_usage());
         let text = error.to_string();
         assert!(
-            text.starts_with("use 1000000 groups on 4,096 slots: their records take up to 158")
+            text.starts_with("use 1000000 groups on 4,096 slots: their records and the statistics of all that were played take up to 159")
                 && text.contains("--outer "),
             "{text}"
         );

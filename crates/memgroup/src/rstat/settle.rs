@@ -10,10 +10,11 @@
 //!   finds the flag. Loom: `a_flush_and_a_release_count_once`.
 
 use memgroup_percpu::additive;
-use memgroup_sync::atomic::Ordering;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::{grace, interleave};
 
 use super::builtin;
+use super::side::Side;
 use super::store::Entry;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
@@ -72,28 +73,32 @@ fn try_settle(node: &'static Node) -> bool {
 fn settle_one(entry: &'static Entry, node: &'static Node) {
     let section = grace::enter();
     let Some(side) = entry.find_side(&section) else { return };
-    let rest = side.pending();
-    for row in 0..=entry.store.base_row() {
-        if !entry.mark.is_set(row) {
+    for row in (0..=entry.store.base_row()).filter(|&row| entry.mark.is_set(row)) {
+        if row == entry.store.base_row() {
+            collect(side, side.base().iter());
             continue;
         }
-        for (index, rest) in rest.iter().enumerate() {
-            let taken = entry.word(&section, row, index).map_or(0, additive::take);
-            // ORDERING: Relaxed; the layout is ours.
-            rest.fetch_add(taken as u64, Ordering::Relaxed);
+        if let Some(words) = entry.record.words(&section, row) {
+            collect(side, words);
         }
-        if entry.store.number == builtin::MEMORY && row < entry.store.base_row() {
+        if entry.store.number == builtin::MEMORY {
             let charges = stock::listed::harvest(node, &section, row).unwrap_or(0);
-            // ORDERING: Relaxed, as above.
-            rest[builtin::memory::CHARGES].fetch_add(charges, Ordering::Relaxed);
+            side.delay(builtin::memory::CHARGES, charges as i64);
         }
     }
     let ancestors = std::iter::successors(node.parent(), |level| level.parent());
     for above in ancestors.filter_map(|level| level.stats[entry.store.number].get()) {
-        above.side(&section).inherit(rest);
+        above.side(&section).inherit(side);
     }
     side.forget();
     if !entry.record.is_linked() {
         entry.store.lack_no_more();
+    }
+}
+
+/// Takes what is in `words`. Nobody adds (I1), so one that reads as zero is left alone, where a flush would have to change it.
+fn collect<'w>(side: &Side, words: impl Iterator<Item = &'w AtomicU64>) {
+    for (index, word) in words.enumerate().filter(|(_, word)| additive::read(word) != 0) {
+        side.delay(index, additive::take(word));
     }
 }

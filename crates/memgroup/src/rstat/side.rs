@@ -1,7 +1,7 @@
 //! Side: what was flushed of one subsystem of one group, and what waits beside the slots.
 //!
 //! ```text
-//!   sequence, flushed_at, next    one word each
+//!   sequence, flushed_at, next, and the sequence at which all was zero last: one word each
 //!   late       a bit for each statistic that is not zero in pending
 //!   local[n]   flushed: the group's own
 //!   total[n]   flushed: with all that is and was below it
@@ -44,7 +44,8 @@ pub(crate) struct Side {
 const SEQUENCE: usize = 0;
 const FLUSHED_AT: usize = 1;
 const NEXT: usize = 2;
-const LATE: usize = 3;
+const ZERO_AT: usize = 3;
+const LATE: usize = 4;
 
 /// The rows of values, in their order.
 #[derive(Clone, Copy)]
@@ -136,54 +137,69 @@ impl Side {
         self.words[..to_the_totals].iter().step_by(8).for_each(memgroup_percpu::prefetch);
     }
 
-    fn delay(&self, index: usize, delta: i64) {
+    /// A change goes on its way; the flush's own, or the release's.
+    pub(super) fn delay(&self, index: usize, delta: i64) {
         raise(&self.pending()[index], delta);
         let late = &self.late()[index / 64];
         // ORDERING: Relaxed, twice; the flush's own (I1).
         late.store(late.load(Ordering::Relaxed) | 1 << (index % 64), Ordering::Relaxed);
     }
 
-    /// What is on the way arrives here, and goes on to `parent`.
-    pub(super) fn arrive(&self, parent: Option<&Side>) {
-        let totals = self.flushed(Reach::Subtree);
-        self.write(|| {
-            for (nth, late) in self.late().iter().enumerate() {
-                // ORDERING: Relaxed, twice; the flush's own (I1).
-                let mut bits = late.load(Ordering::Relaxed);
-                late.store(0, Ordering::Relaxed);
-                while bits != 0 {
-                    let index = nth * 64 + bits.trailing_zeros() as usize;
+    /// What is on its way, by number.
+    fn delayed(&self) -> impl Iterator<Item = (usize, i64)> {
+        let places = |(nth, late): (usize, &AtomicU64)| {
+            // ORDERING: Relaxed; the flush's own (I1).
+            let mut bits = late.load(Ordering::Relaxed);
+            std::iter::from_fn(move || {
+                let index = nth * 64 + bits.trailing_zeros() as usize;
+                (bits != 0).then(|| {
                     bits &= bits - 1;
-                    let pending = &self.pending()[index];
-                    // ORDERING: Relaxed, twice, as above.
-                    let value = pending.load(Ordering::Relaxed) as i64;
-                    pending.store(0, Ordering::Relaxed);
-                    raise(&totals[index], value);
-                    if let Some(parent) = parent {
-                        parent.delay(index, value);
-                    }
-                }
-            }
-        });
+                    index
+                })
+            })
+        };
+        // ORDERING: Relaxed, as above.
+        let value = |index: usize| (index, self.pending()[index].load(Ordering::Relaxed) as i64);
+        self.late().iter().enumerate().flat_map(places).map(value)
     }
 
-    /// Adds what a release has put together; for who has the layout of the statistics for itself.
-    pub(super) fn inherit(&self, deltas: &[AtomicU64]) {
-        // ORDERING: Relaxed; whoever adds has the layout for itself.
-        let delta = |word: &AtomicU64| word.load(Ordering::Relaxed) as i64;
+    /// Nothing is on its way any more.
+    fn undelay(&self) {
+        for (index, _) in self.delayed() {
+            // ORDERING: Relaxed; the flush's own (I1).
+            self.pending()[index].store(0, Ordering::Relaxed);
+        }
+        // ORDERING: Relaxed, as above.
+        self.late().iter().for_each(|late| late.store(0, Ordering::Relaxed));
+    }
+
+    /// What is on the way arrives here, and goes on to `parent`.
+    pub(super) fn arrive(&self, parent: Option<&Side>) {
+        self.inherit(self);
+        if let Some(parent) = parent {
+            self.delayed().for_each(|(index, value)| parent.delay(index, value));
+        }
+        self.undelay();
+    }
+
+    /// Adds what is on its way in `from`.
+    pub(super) fn inherit(&self, from: &Side) {
         let totals = self.flushed(Reach::Subtree);
-        self.write(|| totals.iter().zip(deltas).for_each(|(total, word)| raise(total, delta(word))));
+        self.write(|| from.delayed().for_each(|(index, value)| raise(&totals[index], value)));
     }
 
     /// All is zero again; the place is free, and nothing waits beside the slots.
     pub(super) fn forget(&self) {
-        self.write(|| {
-            for value in [Row::Local, Row::Total, Row::Pending].into_iter().flat_map(|row| self.row(row)) {
-                // ORDERING: Relaxed; within the section, and nobody adds any more.
-                value.store(0, Ordering::Relaxed);
-            }
-        });
-        // ORDERING: Relaxed; for the place's next group, published with its handle.
+        self.undelay();
+        // ORDERING: Relaxed, here and below; nobody reads or writes any more.
+        if self.sequence().load(Ordering::Relaxed) != self.words[ZERO_AT].load(Ordering::Relaxed) {
+            self.write(|| {
+                for value in [Row::Local, Row::Total].into_iter().flat_map(|row| self.row(row)) {
+                    value.store(0, Ordering::Relaxed);
+                }
+            });
+            self.words[ZERO_AT].store(self.sequence().load(Ordering::Relaxed), Ordering::Relaxed);
+        }
         self.words[FLUSHED_AT].store(0, Ordering::Relaxed);
     }
 
