@@ -22,14 +22,34 @@ pub fn keep<T: 'static>(value: Box<T>) -> &'static T {
 
 #[cfg(memgroup_loom)]
 std::thread_local! {
-    static KEPT: std::cell::RefCell<Vec<Box<dyn std::any::Any>>> = const { std::cell::RefCell::new(Vec::new()) };
+    static KEPT: std::cell::RefCell<Kept> = const { std::cell::RefCell::new(Kept(Vec::new())) };
+    static IS_OVER: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// What one execution kept. It is dropped when that is over, so its drops touch nothing that is modelled.
+#[cfg(memgroup_loom)]
+struct Kept(Vec<Box<dyn std::any::Any>>);
+
+#[cfg(memgroup_loom)]
+impl Drop for Kept {
+    fn drop(&mut self) {
+        IS_OVER.set(true);
+        self.0.clear();
+        IS_OVER.set(false);
+    }
+}
+
+/// Whether what is dropped now is of an execution that is over.
+#[cfg(memgroup_loom)]
+pub(crate) fn is_over() -> bool {
+    IS_OVER.get()
 }
 
 /// A reference to `value` that is good for the rest of the execution of this model; see [`explore`].
 #[cfg(memgroup_loom)]
 pub fn keep<T: 'static>(value: Box<T>) -> &'static T {
     let kept = core::ptr::from_ref(&*value);
-    KEPT.with(|list| list.borrow_mut().push(value));
+    KEPT.with(|list| list.borrow_mut().0.push(value));
     // SAFETY: the box is in the list, where nothing moves or drops what it points to before `explore` begins another
     // execution; references of one execution are not used in the next, whose objects are others.
     unsafe { &*kept }
@@ -39,7 +59,7 @@ pub fn keep<T: 'static>(value: Box<T>) -> &'static T {
 #[cfg(memgroup_loom)]
 pub fn explore(builder: &loom::model::Builder, model: impl Fn() + Sync + Send + 'static) {
     builder.check(move || {
-        let kept = KEPT.with(|list| std::mem::take(&mut *list.borrow_mut()));
+        let kept = KEPT.with(|list| std::mem::replace(&mut *list.borrow_mut(), Kept(Vec::new())));
         drop(kept);
         model();
     });

@@ -140,9 +140,14 @@ impl Maintained {
     }
 }
 
-/// Groups whose records nobody needs: free places, and removed groups on which somebody still has a handle or bytes.
+/// Groups whose memory nobody needs: free places, and removed groups on which somebody still has a handle or bytes.
 fn reclaimable(tree: &Tree) -> u64 {
     (tree.kept() + tree.departed()) as u64
+}
+
+/// Bytes of it. Removed groups that are not free keep their flushed values.
+fn reclaimable_bytes(shared: &'static Shared, tree: &Tree) -> u64 {
+    reclaimable(tree) * memory::group_bytes(shared) + tree.kept() as u64 * memory::beside_bytes(shared)
 }
 
 /// Whether a removal should do a pass.
@@ -152,7 +157,7 @@ pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
         return false;
     }
     let kept = reclaimable(tree);
-    let worth_it = kept * memory::group_bytes(shared) > config.float_bytes.max(FREED_LEAST);
+    let worth_it = reclaimable_bytes(shared, tree) > config.float_bytes.max(FREED_LEAST);
     // ORDERING: Relaxed; a hint, and whoever has the turn knows better.
     worth_it && 2 * kept > u64::from(tree.online()) || shared.unreturned.load(Ordering::Relaxed)
 }
@@ -170,7 +175,7 @@ pub(crate) fn after_removal(shared: &'static Shared) {
         return;
     }
     let (mut done, before) = (Maintained::default(), memory::returned_bytes(shared));
-    let kept = reclaimable(&shared.tree.lock()) * memory::group_bytes(shared);
+    let kept = reclaimable_bytes(shared, &shared.tree.lock());
     // What a stalled section still holds comes first: while it does, no more is put aside, and places keep their records for
     // the next groups.
     let mut in_time = settle_soon(shared, &mut done);

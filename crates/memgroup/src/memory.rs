@@ -44,10 +44,14 @@ pub(crate) fn all(shared: &'static Shared) -> impl Iterator<Item = &'static Reco
     std::iter::once(&shared.memory.stocks).chain(shared.statistics.stores().map(|store| &store.records))
 }
 
-/// Bytes of one group: its records over all slots that have copies, at least those of one slot, and its flushed values.
+/// Bytes of one group's records over all slots that have copies, at least those of one slot.
 pub(crate) fn group_bytes(shared: &'static Shared) -> u64 {
-    let beside = shared.statistics.stores().map(|store| store.group_bytes() as u64);
-    all(shared).map(on_slots).chain(beside).sum()
+    all(shared).map(on_slots).sum()
+}
+
+/// Bytes of one group's flushed values.
+pub(crate) fn beside_bytes(shared: &'static Shared) -> u64 {
+    shared.statistics.stores().map(|store| store.group_bytes() as u64).sum()
 }
 
 fn on_slots(records: &Records) -> u64 {

@@ -60,6 +60,9 @@ pub struct Published<T> {
     place: AtomicPtr<T>,
     // Without it a place would be `Send` and `Sync` whatever is in it.
     value: PhantomData<*mut T>,
+    /// The same once more, for a drop after the execution of the model, when nothing that is modelled is there any more.
+    #[cfg(memgroup_loom)]
+    shadow: std::sync::atomic::AtomicPtr<T>,
 }
 
 // SAFETY: a place that is sent takes its value along; nobody else reads that, because `get` borrows the place (I3).
@@ -79,7 +82,8 @@ impl<T> Published<T> {
     #[cfg(memgroup_loom)]
     #[must_use]
     pub fn empty() -> Self {
-        Self { place: AtomicPtr::new(null_mut()), value: PhantomData }
+        let shadow = std::sync::atomic::AtomicPtr::new(null_mut());
+        Self { place: AtomicPtr::new(null_mut()), value: PhantomData, shadow }
     }
 
     /// What is in the place, which stays where it is for as long as the section lasts.
@@ -158,7 +162,21 @@ impl<T> Published<T> {
             // ORDERING: the caller's, who says why.
             self.place.swap(new, order)
         };
+        // ORDERING: Relaxed; threads of a model take turns.
+        #[cfg(memgroup_loom)]
+        self.shadow.store(new, Ordering::Relaxed);
         NonNull::new(old).map(|value| Withdrawn { value })
+    }
+}
+
+#[cfg(memgroup_loom)]
+impl<T> Published<T> {
+    fn drop_in_model(&self) {
+        // ORDERING: Relaxed, as in `drop`.
+        if let Some(value) = NonNull::new(self.place.load(Ordering::Relaxed)) {
+            // SAFETY: as in `drop`.
+            drop(unsafe { Box::from_raw(value.as_ptr()) });
+        }
     }
 }
 
@@ -179,8 +197,12 @@ impl<T> Drop for Published<T> {
         if model_failed() {
             return;
         }
+        #[cfg(memgroup_loom)]
+        let place = if crate::keep::is_over() { &self.shadow } else { return self.drop_in_model() };
+        #[cfg(not(memgroup_loom))]
+        let place = &self.place;
         // ORDERING: Relaxed; whoever gave the place to the caller alone has ordered what was done to it.
-        if let Some(value) = NonNull::new(self.place.load(Ordering::Relaxed)) {
+        if let Some(value) = NonNull::new(place.load(Ordering::Relaxed)) {
             // SAFETY: out of a box (I1), and the place's (I2). `get` borrows the place, which is dropped: nobody reads (I3).
             drop(unsafe { Box::from_raw(value.as_ptr()) });
         }
@@ -299,6 +321,10 @@ impl<T> fmt::Debug for Attic<T> {
 
 impl<T> Drop for Attic<T> {
     fn drop(&mut self) {
+        #[cfg(memgroup_loom)]
+        if crate::keep::is_over() {
+            return;
+        }
         if !model_failed() {
             self.reclaim();
         }

@@ -110,7 +110,15 @@ impl Registry {
         let store = self.make(number, subsystem).map_err(|error| subsystem.refuse(Reason::Arena(error)))?;
         let tree = shared.tree.lock();
         for node in shared.nodes(&tree) {
-            node.stats[number].get_or_init(|| store.entry(node.id.0));
+            let is_used = node.id.0 < tree.places() && tree.state(node.id) != State::Free;
+            node.stats[number].get_or_init(|| {
+                let entry = store.entry(node.id.0);
+                // With a side from the first: a flush of the tree that it shares may come by.
+                if is_used {
+                    entry.make_side();
+                }
+                entry
+            });
         }
         for node in (0..tree.places()).filter_map(|at| shared.node(GroupId(at))) {
             if tree.state(node.id) != State::Free {

@@ -19,7 +19,7 @@ fn a_copy_against_a_flush(reach: Reach) {
     both(2);
     let reader = thread::spawn(move || {
         let mut seen = [0; 2];
-        entry(group).side.copy(reach, &mut seen);
+        entry(group).side(&memgroup_sync::grace::enter()).copy(reach, &mut seen);
         assert!(seen == [1, 1] || seen == [3, 3], "a copy is of one moment, not {seen:?}");
     });
     refresh(group);
