@@ -15,6 +15,7 @@
 //!   `a_flush_finds_a_record_that_comes_back`.
 
 use memgroup_percpu::{Rows, additive};
+use memgroup_sync::atomic::AtomicU64;
 use memgroup_sync::{RwLockReadGuard, grace, interleave};
 
 use super::builtin;
@@ -149,22 +150,35 @@ fn take(entry: &'static Entry, node: &'static Node, rows: Rows<'_>, deltas: &mut
         is_found(entry, node, rows.clone()) || mutation::active(Mutation::FlushTakesUnfoundForNone);
     let _tree = (!is_found).then(|| node.shared.tree.lock());
     let section = grace::enter();
-    let add = |word, delta: &mut i64| *delta = delta.wrapping_add(additive::take(word));
     for row in rows {
         if row == entry.store.base_row() {
-            entry.side.base().iter().zip(deltas.iter_mut()).for_each(|(word, delta)| add(word, delta));
+            take_row(entry.side.base().iter(), deltas);
             continue;
         }
         if let Some(words) = entry.record.words(&section, row) {
-            words.zip(deltas.iter_mut()).for_each(|(word, delta)| add(word, delta));
+            take_row(words, deltas);
         }
-        // After the misses, so that no miss is ever counted before its charge.
+        // After the misses, as the counted charges are: no miss is read before its charge, where a thread stays on its slot.
         if entry.store.number == builtin::MEMORY {
             deltas[builtin::memory::CHARGES] += stock::listed::harvest(node, &section, row) as i64;
         }
     }
     drop(section);
     entry.side.receive(deltas)
+}
+
+/// Takes the words of one row, the last first: who adds in the order of the numbers is not found to have added the second alone.
+fn take_row<'w>(
+    words: impl DoubleEndedIterator<Item = &'w AtomicU64> + ExactSizeIterator,
+    deltas: &mut [i64],
+) {
+    let take_one = |(word, delta): (_, &mut i64)| *delta = delta.wrapping_add(additive::take(word));
+    let words = words.zip(deltas);
+    if mutation::active(Mutation::FlushTakesFirstWordsFirst) {
+        words.for_each(take_one);
+    } else {
+        words.rev().for_each(take_one);
+    }
 }
 
 /// Whether the group has all words of `rows` now. Where it has not, somebody may be about to add to one without looking that far.

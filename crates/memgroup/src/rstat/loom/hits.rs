@@ -6,7 +6,8 @@ use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::residence;
 use crate::rstat::builtin::MEMORY;
-use crate::rstat::flush;
+use crate::rstat::builtin::memory::{CHARGES, STOCK_MISSES};
+use crate::rstat::{Reach, flush};
 use crate::stock::consume::charge_miss;
 use crate::stock::loom::{UNIT, charges_counted, counted_group, drain_all, explore, explore_up_to};
 use crate::stock::{Stock, drain};
@@ -85,6 +86,34 @@ fn a_hit_that_never_marks_is_caught() {
 #[should_panic(expected = "a thread's own charge is in what it reads")]
 fn a_harvest_that_leaves_stocks_listed_is_caught() {
     mutation::with(Mutation::HarvestLeavesListed, || explore(|| a_hit_against(flushed_group(), refresh)));
+}
+
+/// A charge that misses, by an attempt or without one, while somebody reads what was counted of it.
+fn a_miss_against_a_reader(bytes: u64) {
+    let group = stocked_group();
+    let reader = thread::spawn(move || {
+        refresh(group);
+        let mut seen = [0; STOCK_MISSES + 1];
+        let memory = group.shared.statistics.store(MEMORY);
+        group.entry(memory).side.copy(Reach::Local, &mut seen);
+        let (charges, misses) = (seen[CHARGES], seen[STOCK_MISSES]);
+        assert!(misses <= charges, "no miss is read before its charge, and {misses} of {charges} were");
+    });
+    group.charge_at(0, bytes).unwrap();
+    reader.join().unwrap();
+    assert_eq!(charges_counted(group), 2, "every charge is counted once");
+}
+
+#[test]
+fn no_miss_is_read_before_its_charge() {
+    explore(|| a_miss_against_a_reader(3 * UNIT));
+    explore(|| a_miss_against_a_reader(8 * UNIT));
+}
+
+#[test]
+#[should_panic(expected = "no miss is read before its charge")]
+fn a_flush_that_takes_the_first_words_first_is_caught() {
+    mutation::with(Mutation::FlushTakesFirstWordsFirst, || explore(|| a_miss_against_a_reader(8 * UNIT)));
 }
 
 /// The group has no records, and its slot is marked still, when a charge brings them back.
