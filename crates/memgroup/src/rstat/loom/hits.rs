@@ -60,7 +60,7 @@ fn a_hit_is_in_what_a_thread_reads_while_its_stock_is_drained_or_closed() {
             drain::reopen(group);
         },
     ] {
-        explore_up_to(2, move || a_hit_against(stocked_group(), take));
+        explore(move || a_hit_against(stocked_group(), take));
     }
 }
 
