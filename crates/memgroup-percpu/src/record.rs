@@ -100,7 +100,7 @@ impl Record {
         &self,
         _section: &'s Section,
         slot: usize,
-    ) -> Option<impl Iterator<Item = &'s AtomicU64> + use<'s>> {
+    ) -> Option<impl DoubleEndedIterator<Item = &'s AtomicU64> + ExactSizeIterator + use<'s>> {
         if !self.is_open(slot) {
             return None;
         }

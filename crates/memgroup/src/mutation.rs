@@ -43,6 +43,8 @@ memgroup_sync::mutations! {
     ReaderTakesAFlushOfOthers,
     /// A flush does not take changes further than to the parent.
     FlushStopsBelowTheRoot,
+    /// A flush takes the words of a group from the first to the last.
+    FlushTakesFirstWordsFirst,
     /// A flush that does not find a copy of a record looks no further.
     FlushTakesUnfoundForNone,
     /// A release settles statistics while they are flushed.

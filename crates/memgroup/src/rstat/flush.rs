@@ -15,6 +15,7 @@
 //!   `a_flush_finds_a_record_that_comes_back`.
 
 use memgroup_percpu::{Rows, additive};
+use memgroup_sync::atomic::AtomicU64;
 use memgroup_sync::grace::{self, Section};
 use memgroup_sync::{MutexGuard, RwLockReadGuard, interleave};
 
@@ -198,28 +199,22 @@ fn take_rows(
     deltas: &mut [i64],
     section: &Section,
 ) {
-    let (ahead, is_memory) = (rows_ahead(entry), entry.store.number == builtin::MEMORY);
-    let add = |word, delta: &mut i64| {
-        let value = additive::take(word);
-        if value != 0 {
-            *delta = delta.wrapping_add(value);
-        }
-    };
+    let ahead = rows_ahead(entry);
+    let has_charges = entry.store.number == builtin::MEMORY && node.shared.has_stock();
     let mut again = Again::new(node);
     for (nth, &row) in rows.iter().enumerate() {
         if let Some(&row) = rows.get(nth + ahead) {
             entry.record.prefetch_words(section, row);
         }
         if row == entry.store.base_row() {
-            let base = entry.side(section).base().iter();
-            base.zip(deltas.iter_mut()).for_each(|(word, delta)| add(word, delta));
+            take_row(entry.side(section).base().iter(), deltas);
             continue;
         }
         if let Some(words) = again.find(|| entry.record.words(section, row)) {
-            words.zip(deltas.iter_mut()).for_each(|(word, delta)| add(word, delta));
+            take_row(words, deltas);
         }
-        // After the misses, so that no miss is ever counted before its charge.
-        if is_memory && let Some(charges) = again.find(|| stock::listed::harvest(node, section, row)) {
+        // After the misses, as the counted charges are: no miss is read before its charge, where a thread stays on its slot.
+        if has_charges && let Some(charges) = again.find(|| stock::listed::harvest(node, section, row)) {
             deltas[builtin::memory::CHARGES] += charges as i64;
         }
     }
@@ -246,6 +241,25 @@ impl Again<'_> {
             self.tree.get_or_insert_with(|| self.node.shared.tree.lock());
             look()
         })
+    }
+}
+
+/// Takes the words of one row, the last first: who adds in the order of the numbers is not found to have added the second alone.
+fn take_row<'w>(
+    words: impl DoubleEndedIterator<Item = &'w AtomicU64> + ExactSizeIterator,
+    deltas: &mut [i64],
+) {
+    let take_one = |(word, delta): (_, &mut i64)| {
+        let value = additive::take(word);
+        if value != 0 {
+            *delta = delta.wrapping_add(value);
+        }
+    };
+    let words = words.zip(deltas);
+    if mutation::active(Mutation::FlushTakesFirstWordsFirst) {
+        words.for_each(take_one);
+    } else {
+        words.rev().for_each(take_one);
     }
 }
 

@@ -41,6 +41,7 @@ impl Registry {
         };
         for (number, &subsystem) in config.builtin().iter().enumerate() {
             let store = registry.make(number, subsystem)?;
+            store.updates.join(store);
             let is_first = registry.stores[number].set(store).is_ok();
             debug_assert!(is_first);
             registry.registered.lock()[number] = true;
@@ -51,9 +52,7 @@ impl Registry {
     fn make(&self, number: usize, subsystem: Subsystem) -> Result<&'static Store, ArenaError> {
         let updates = self.unified.unwrap_or_else(|| updates(&self.config));
         let store = Store::new(number, subsystem, updates, self.config.arena(self.config.source.slots()))?;
-        let store = memgroup_sync::keep(Box::new(store));
-        updates.join(store);
-        Ok(store)
+        Ok(memgroup_sync::keep(Box::new(store)))
     }
 
     /// All stores there are, those that wait for a subsystem too.
@@ -110,15 +109,7 @@ impl Registry {
         let store = self.make(number, subsystem).map_err(|error| subsystem.refuse(Reason::Arena(error)))?;
         let tree = shared.tree.lock();
         for node in shared.nodes(&tree) {
-            let is_used = node.id.0 < tree.places() && tree.state(node.id) != State::Free;
-            node.stats[number].get_or_init(|| {
-                let entry = store.entry(node.id.0);
-                // With a side from the first: a flush of the tree that it shares may come by.
-                if is_used {
-                    entry.make_side();
-                }
-                entry
-            });
+            node.stats[number].get_or_init(|| store.entry(node.id.0));
         }
         for node in (0..tree.places()).filter_map(|at| shared.node(GroupId(at))) {
             if tree.state(node.id) != State::Free {
@@ -126,6 +117,9 @@ impl Registry {
             }
         }
         self.stores[number].get_or_init(|| store);
+        drop(tree);
+        // Last: a flush that finds it in its tree finds an entry with a side in every group.
+        store.updates.join(store);
         Ok(store)
     }
 

@@ -26,10 +26,27 @@ fn a_copy_against_a_flush(reach: Reach) {
     reader.join().unwrap();
 }
 
+/// What a released group leaves is written into its parent by another thread than those that flush.
+fn a_copy_against_a_release() {
+    let parent = child(hierarchy(1, 4).root(), "parent");
+    let group = child(parent, "child");
+    update::add(group, NUMBER, 0, 1);
+    update::add(group, NUMBER, 1, 1);
+    group.shared.remove(group).unwrap();
+    let reader = thread::spawn(move || {
+        let mut seen = [0; 2];
+        entry(parent).side.copy(Reach::Subtree, &mut seen);
+        assert!(seen == [0, 0] || seen == [1, 1], "a copy is of one moment, not {seen:?}");
+    });
+    group.unpin();
+    reader.join().unwrap();
+}
+
 #[test]
 fn a_copy_is_of_one_moment() {
     explore(|| a_copy_against_a_flush(Reach::Local));
     explore(|| a_copy_against_a_flush(Reach::Subtree));
+    explore(a_copy_against_a_release);
 }
 
 #[test]
@@ -42,4 +59,10 @@ fn a_copy_without_a_sequence_is_caught() {
 #[should_panic(expected = "a copy is of one moment")]
 fn a_copy_of_a_subtree_without_a_sequence_is_caught() {
     mutation::with(Mutation::CopyIsNotOfOneMoment, || explore(|| a_copy_against_a_flush(Reach::Subtree)));
+}
+
+#[test]
+#[should_panic(expected = "a copy is of one moment")]
+fn a_copy_of_what_is_inherited_without_a_sequence_is_caught() {
+    mutation::with(Mutation::CopyIsNotOfOneMoment, || explore(a_copy_against_a_release));
 }

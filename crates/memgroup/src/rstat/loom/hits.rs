@@ -4,10 +4,13 @@ use memgroup_sync::loom::thread;
 
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
+use crate::residence;
 use crate::rstat::builtin::MEMORY;
-use crate::rstat::flush;
-use crate::stock::drain;
+use crate::rstat::builtin::memory::{CHARGES, STOCK_MISSES};
+use crate::rstat::{Reach, flush};
+use crate::stock::consume::charge_miss;
 use crate::stock::loom::{UNIT, charges_counted, counted_group, drain_all, explore, explore_up_to};
+use crate::stock::{Stock, drain};
 
 /// A group with two units in its stock. One charge was made.
 fn stocked_group() -> &'static Node {
@@ -57,7 +60,7 @@ fn a_hit_is_in_what_a_thread_reads_while_its_stock_is_drained_or_closed() {
             drain::reopen(group);
         },
     ] {
-        explore_up_to(2, move || a_hit_against(stocked_group(), take));
+        explore(move || a_hit_against(stocked_group(), take));
     }
 }
 
@@ -83,4 +86,92 @@ fn a_hit_that_never_marks_is_caught() {
 #[should_panic(expected = "a thread's own charge is in what it reads")]
 fn a_harvest_that_leaves_stocks_listed_is_caught() {
     mutation::with(Mutation::HarvestLeavesListed, || explore(|| a_hit_against(flushed_group(), refresh)));
+}
+
+/// A charge that misses, by an attempt or without one, while somebody reads what was counted of it.
+fn a_miss_against_a_reader(bytes: u64) {
+    let group = stocked_group();
+    let reader = thread::spawn(move || {
+        refresh(group);
+        let mut seen = [0; STOCK_MISSES + 1];
+        let memory = group.shared.statistics.store(MEMORY);
+        group.entry(memory).side.copy(Reach::Local, &mut seen);
+        let (charges, misses) = (seen[CHARGES], seen[STOCK_MISSES]);
+        assert!(misses <= charges, "no miss is read before its charge, and {misses} of {charges} were");
+    });
+    group.charge_at(0, bytes).unwrap();
+    reader.join().unwrap();
+    assert_eq!(charges_counted(group), 2, "every charge is counted once");
+}
+
+#[test]
+fn no_miss_is_read_before_its_charge() {
+    explore(|| a_miss_against_a_reader(3 * UNIT));
+    explore(|| a_miss_against_a_reader(8 * UNIT));
+}
+
+#[test]
+#[should_panic(expected = "no miss is read before its charge")]
+fn a_flush_that_takes_the_first_words_first_is_caught() {
+    mutation::with(Mutation::FlushTakesFirstWordsFirst, || explore(|| a_miss_against_a_reader(8 * UNIT)));
+}
+
+/// The group has no records, and its slot is marked still, when a charge brings them back.
+fn a_charge_that_brings_the_records_back() {
+    let group = stocked_group();
+    {
+        let alone = group.shared.layout.write();
+        let _tree = group.shared.tree.lock();
+        residence::demote_held(group, &alone);
+    }
+    let user = thread::spawn(move || {
+        group.charge_at(0, UNIT).unwrap();
+        assert_eq!(charges_counted(group), 2, "a thread's own charge is in what it reads");
+        group.charge_at(0, UNIT).unwrap();
+        assert_eq!(charges_counted(group), 3, "a thread's own charge is in what it reads");
+    });
+    refresh(group);
+    user.join().unwrap();
+    assert_eq!(charges_counted(group), 3, "every charge is counted once");
+}
+
+#[test]
+fn a_flush_finds_a_stock_that_comes_back() {
+    explore_up_to(2, a_charge_that_brings_the_records_back);
+}
+
+#[test]
+#[should_panic(expected = "a thread's own charge is in what it reads")]
+fn a_flush_that_takes_an_unfound_stock_for_none_is_caught() {
+    mutation::with(Mutation::FlushTakesUnfoundForNone, || {
+        explore_up_to(2, a_charge_that_brings_the_records_back)
+    });
+}
+
+/// B1 of `listed`, step by step: loom finds no such execution by itself.
+#[test]
+fn what_looks_the_same_is_late_for_a_moment_and_not_lost() {
+    explore(|| {
+        let group = stocked_group();
+        group.charge_at(0, UNIT).unwrap();
+        group.uncharge_at(0, UNIT);
+        assert_eq!(charges_counted(group), 2);
+        // One charge has marked, and is about to list its stock, when a flush comes and clears the mark.
+        let one = Stock::enter(group, 0).unwrap();
+        one.attempt(UNIT);
+        let seen = one.look();
+        group.stats[MEMORY].get().unwrap().mark.set(0);
+        assert_eq!(charges_counted(group), 3);
+        // Another makes the word look as before, and is about to mark.
+        group.uncharge_at(0, UNIT);
+        let other = Stock::enter(group, 0).unwrap();
+        let found = other.attempt(UNIT);
+        one.change(seen, seen.listed()).expect("it looks the same");
+        drop(one);
+        // What is charged now finds the stock listed, and is late as long as the other has not gone on.
+        group.charge_at(0, UNIT / 2).unwrap();
+        assert_eq!(charges_counted(group), 3);
+        charge_miss(other, UNIT, found).unwrap();
+        assert_eq!(charges_counted(group), 5, "every charge is counted once");
+    });
 }

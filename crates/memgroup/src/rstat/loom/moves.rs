@@ -36,10 +36,27 @@ fn an_update_against(change: fn(&'static Node)) {
     assert_eq!(total(group.shared.root()), 7, "every addition is flushed once");
 }
 
+/// One adds, another flushes, a third moves.
+fn an_update_and_a_flush_against(change: fn(&'static Node)) {
+    let group = child(hierarchy(1, 2).root(), "group");
+    add(group, 4);
+    let updater = thread::spawn(move || {
+        add(group, 1);
+        assert_eq!(total(group), 5, "what a thread has added is in what it reads");
+    });
+    let flusher = thread::spawn(move || refresh(group.shared.root()));
+    change(group);
+    updater.join().unwrap();
+    flusher.join().unwrap();
+    assert_eq!(total(group.shared.root()), 5, "every addition is flushed once");
+}
+
 #[test]
 fn a_flush_misses_nothing_that_moves() {
-    explore_up_to(2, || an_update_against(relocate));
-    explore_up_to(2, || an_update_against(give_up));
+    explore(|| an_update_against(relocate));
+    explore(|| an_update_against(give_up));
+    explore_up_to(2, || an_update_and_a_flush_against(relocate));
+    explore_up_to(1, || an_update_and_a_flush_against(give_up));
 }
 
 #[test]
