@@ -53,6 +53,7 @@ pub fn bury(word: &AtomicU64) -> i64 {
 ///
 /// A value that is zero is taken as well: who adds later finds what the caller did before (E2), and this is what orders the two.
 #[must_use = "the value is to be credited elsewhere"]
+#[inline]
 pub fn take(word: &AtomicU64) -> i64 {
     if active(Mutation::TakeBySwap) {
         // ORDERING: AcqRel, as below; the fault is that it takes a tombstone away.

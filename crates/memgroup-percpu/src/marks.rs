@@ -61,13 +61,21 @@ const CLASSES_MASK: u64 = MARKER - 1;
 pub struct Marks {
     /// The first is odd while somebody collects, and grows by two with each collection. The others have a bit for each row in which
     /// something is marked. Together, because who looks at one looks at the other.
-    front: Box<[AtomicU64]>,
+    front: Box<[Line]>,
     rows: usize,
     chunks: Box<[OnceLock<Box<[Leaves]>>]>,
     /// Chunks from here on are not provided.
     chunks_end: AtomicUsize,
     numbers_max: u32,
 }
+
+/// Words of one line.
+const LINE: usize = 8;
+
+/// A line of its own: who changes what lies beside it does not disturb those who look.
+#[derive(Default)]
+#[repr(align(64))]
+struct Line([AtomicU64; LINE]);
 
 /// The marks of one chunk of numbers in one row. An odd number of lines, so that the same word of many rows is not in one cache set.
 /// Where there are few numbers, all that a marker and a collector touch of a row is its first line.
@@ -131,7 +139,7 @@ impl Marks {
             "marks have 1 to {NUMBERS_MAX} numbers, not {numbers_max}"
         );
         let marks = Marks {
-            front: (0..1 + rows.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            front: (0..(1 + rows.div_ceil(64)).div_ceil(LINE)).map(|_| Line::default()).collect(),
             rows,
             chunks: (0..(numbers_max as usize).div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
             chunks_end: AtomicUsize::new(0),
@@ -142,12 +150,20 @@ impl Marks {
         marks
     }
 
+    #[inline]
     fn collecting(&self) -> &AtomicU64 {
-        &self.front[0]
+        &self.front[0].0[0]
     }
 
-    fn dirty(&self) -> &[AtomicU64] {
-        &self.front[1..]
+    /// A bit for each row, 64 a word.
+    #[inline]
+    fn dirty(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.front.iter().flat_map(|line| &line.0).skip(1).take(self.rows.div_ceil(64))
+    }
+
+    fn dirty_word(&self, row: usize) -> &AtomicU64 {
+        let word = 1 + row / 64;
+        &self.front[word / LINE].0[word % LINE]
     }
 
     /// The head of a row.
@@ -206,13 +222,15 @@ impl Marks {
     /// Whether nothing is marked and nobody collects. Whoever added and marked before, or found the mark set, and finds this, knows
     /// that a collection has dealt with the addition and is over.
     #[must_use]
+    #[inline]
     pub fn is_clean(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release in `take_rows`: who finds the zeros finds that somebody collects (E3).
-        let all_zero = || self.dirty().iter().all(|word| word.load(Ordering::Acquire) == 0);
+        let all_zero = || self.dirty().all(|word| word.load(Ordering::Acquire) == 0);
         self.unless_collected(all_zero)
     }
 
     /// What `look` says, if nobody collects from before it until after it.
+    #[inline]
     fn unless_collected(&self, look: impl FnOnce() -> bool) -> bool {
         // ORDERING: Acquire; pairs with the Release of the end of a collection: what it set again and what its callbacks did is
         // seen (E3).
@@ -228,7 +246,7 @@ impl Marks {
 
     /// Sets the bit of a row in `dirty`.
     fn dirty_row(&self, row: usize) {
-        let (word, bit) = (&self.dirty()[row / 64], 1 << (row % 64));
+        let (word, bit) = (self.dirty_word(row), 1 << (row % 64));
         // ORDERING: Relaxed; in `set` after the Acquire of the head: a zero that a collector put there before is seen (I1). Looked
         // at first, because it is set by then in most rows and the line is shared by 64 of them.
         if word.load(Ordering::Relaxed) & bit == 0 {

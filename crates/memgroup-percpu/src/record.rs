@@ -96,6 +96,7 @@ impl Record {
     }
 
     /// All words of the copy of `slot`, in their order; as [`word`](Self::word) for each.
+    #[inline]
     pub fn words<'s>(
         &self,
         _section: &'s Section,
@@ -302,10 +303,17 @@ impl Record {
     }
 }
 
-/// Asks for the line of `word` to be brought here for writing; a hint.
+/// Asks for the lines of `value` to be brought here for writing; a hint.
 #[inline]
-pub fn prefetch(word: &AtomicU64) {
-    prefetch_write(core::ptr::from_ref(word).cast());
+pub fn prefetch<T>(value: &T) {
+    const LINE: usize = 64;
+    let first = core::ptr::from_ref(value).cast::<u8>();
+    for offset in (0..size_of::<T>()).step_by(LINE) {
+        prefetch_write(first.wrapping_add(offset));
+    }
+    if size_of::<T>() > LINE {
+        prefetch_write(first.wrapping_add(size_of::<T>() - 1));
+    }
 }
 
 fn address(doors: &[AtomicBool]) -> usize {

@@ -154,7 +154,7 @@ impl Marks {
 
     /// The rows that are dirty.
     pub(super) fn dirty_rows(&self) -> impl Iterator<Item = usize> {
-        self.dirty().iter().enumerate().flat_map(|(index, word)| {
+        self.dirty().enumerate().flat_map(|(index, word)| {
             // ORDERING: Acquire; as in `is_clean`. For a collector Relaxed would do: a mark that it must see has its row's bit in the
             // order of this word (I1 of `marks`), and nobody else clears it.
             places(word.load(Ordering::Acquire)).map(move |place| index * 64 + place)
@@ -201,7 +201,7 @@ impl<'a> Collection<'a> {
     /// Clears the dirty bits, and the classes in the heads of those rows; which classes there were.
     fn take_rows(&mut self) -> u64 {
         let mut classes = 0;
-        for (index, word) in self.marks.dirty().iter().enumerate() {
+        for (index, word) in self.marks.dirty().enumerate() {
             // ORDERING: Relaxed; a mark that must be seen has its bit in the order of this word (E2).
             if word.load(Ordering::Relaxed) == 0 {
                 continue;

@@ -42,6 +42,7 @@ pub enum Freshness {
 }
 
 /// Flushes the subtree of `top` if something in it may have changed.
+#[inline]
 pub(crate) fn refresh(store: &'static Store, top: &'static Node) {
     let marks = &store.updates.marks;
     if !(marks.is_clean() || top.is_childless() && top.entry(store).mark.is_settled()) {
@@ -164,6 +165,10 @@ fn rows_ahead(entry: &Entry) -> usize {
 /// A group comes next: the first of its lines are asked for. They come from other CPUs, and would come one after the other.
 fn expect(node: &'static Node, members: &[&'static Store], rows: Rows<'_>) {
     let section = grace::enter();
+    // Mostly numbers come one after the other; this one's places in the subsystems were asked for when the last but one came.
+    if let Some(later) = node.shared.node(GroupId(node.id.0 + 2)) {
+        members.iter().for_each(|member| memgroup_percpu::prefetch(&later.stats[member.number]));
+    }
     for entry in members.iter().filter_map(|member| node.stats[member.number].get()) {
         entry.side(&section).prefetch();
         rows.clone().take(rows_ahead(entry)).for_each(|row| entry.record.prefetch_words(&section, row));
@@ -245,6 +250,7 @@ impl Again<'_> {
 }
 
 /// Takes the words of one row, the last first: who adds in the order of the numbers is not found to have added the second alone.
+#[inline]
 fn take_row<'w>(
     words: impl DoubleEndedIterator<Item = &'w AtomicU64> + ExactSizeIterator,
     deltas: &mut [i64],

@@ -117,18 +117,34 @@ impl Side {
         if deltas.iter().all(|&delta| delta == 0) {
             return false;
         }
-        let (local, totals) = (self.flushed(Reach::Local), self.flushed(Reach::Subtree));
         self.write(|| {
-            for (index, delta) in deltas.iter_mut().enumerate().filter(|(_, delta)| **delta != 0) {
-                raise(&local[index], *delta);
-                raise(&totals[index], *delta);
-                if let Some(parent) = parent {
-                    parent.delay(index, *delta);
-                }
-                *delta = 0;
+            let own = self.flushed(Reach::Local).iter().zip(self.flushed(Reach::Subtree));
+            for ((local, total), &delta) in own.zip(deltas.iter()).filter(|(_, delta)| **delta != 0) {
+                raise(local, delta);
+                raise(total, delta);
             }
         });
+        if let Some(parent) = parent {
+            parent.delay_all(deltas);
+        }
+        deltas.fill(0);
         true
+    }
+
+    /// As `delay` for each that is not zero.
+    fn delay_all(&self, deltas: &[i64]) {
+        let blocks = deltas.chunks(64).zip(self.pending().chunks(64));
+        for ((deltas, pending), late) in blocks.zip(self.late()) {
+            let mut bits = 0;
+            for (nth, (&delta, pending)) in deltas.iter().zip(pending).enumerate() {
+                if delta != 0 {
+                    raise(pending, delta);
+                    bits |= 1 << nth;
+                }
+            }
+            // ORDERING: Relaxed, twice; the flush's own (I1).
+            late.store(late.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
+        }
     }
 
     /// Asks for the lines that `receive` writes to.

@@ -14,7 +14,8 @@ use super::store::Store;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 
-/// The tree of one subsystem's updates.
+/// The tree of one subsystem's updates. In lines of its own: readers of others are not disturbed.
+#[repr(align(128))]
 pub(crate) struct Updates {
     pub(crate) marks: Marks,
     /// Flushes begun.

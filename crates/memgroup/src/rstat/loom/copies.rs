@@ -35,7 +35,7 @@ fn a_copy_against_a_release() {
     group.shared.remove(group).unwrap();
     let reader = thread::spawn(move || {
         let mut seen = [0; 2];
-        entry(parent).side.copy(Reach::Subtree, &mut seen);
+        entry(parent).side(&memgroup_sync::grace::enter()).copy(Reach::Subtree, &mut seen);
         assert!(seen == [0, 0] || seen == [1, 1], "a copy is of one moment, not {seen:?}");
     });
     group.unpin();

@@ -30,7 +30,8 @@ fn an_update_against_a_flush(before: i64) {
 /// A flush works on a group when it comes to the next: with another one behind it, while marks are handed out still.
 fn an_update_beside_another_group_against_a_flush() {
     let shared = hierarchy(1, 4);
-    let [group, next] = ["group", "next"].map(|name| child(shared.root(), name));
+    // The last two share a word of marks.
+    let [_, group, next] = ["first", "group", "next"].map(|name| child(shared.root(), name));
     [group, next].into_iter().for_each(|group| add(group, 1));
     let updater = thread::spawn(move || {
         add(group, 2);
