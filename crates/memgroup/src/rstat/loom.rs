@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::node::Node;
 use crate::shared::Shared;
 use crate::stock::loom::{COUNTED, config, obtain};
+use memgroup_sync::grace;
 
 /// The number of the subsystem that models add to; before it is the one that charges are counted in.
 const NUMBER: usize = 1;
@@ -64,7 +65,7 @@ fn refresh(node: &'static Node) {
 /// The first statistic as a `Fresh` read finds it.
 fn fresh(node: &'static Node, reach: Reach) -> i64 {
     refresh(node);
-    entry(node).side(&memgroup_sync::grace::enter()).peek(reach, 0)
+    entry(node).side(&grace::enter()).peek(reach, 0)
 }
 
 /// The same with all that is below.

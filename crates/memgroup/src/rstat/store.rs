@@ -105,7 +105,7 @@ impl Store {
 
     /// Whether something waits for a grace period.
     pub(crate) fn has_limbo(&self) -> bool {
-        self.records.limbo_records() > 0 || self.attic.lock().len() > 0
+        self.records.limbo_records() > 0 || !self.attic.lock().is_empty()
     }
 
     /// Frees what waited for a grace period that is over.

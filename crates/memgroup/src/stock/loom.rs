@@ -3,6 +3,7 @@
 //! The contrapositive of G1 makes a model of it: where all that is live, in flight and asked fits below the limit at
 //! every moment, no call may be refused. Each fault of `mutation` must make its model fail.
 
+use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use super::word::Word;
@@ -87,7 +88,7 @@ fn lone_group_of(config: Config, max: u64) -> &'static Node {
 pub(crate) fn charges_counted(node: &'static Node) -> u64 {
     let store = node.shared.statistics.store(MEMORY);
     flush::refresh(store, node);
-    node.entry(store).side(&memgroup_sync::grace::enter()).peek(Reach::Local, stats::CHARGES) as u64
+    node.entry(store).side(&grace::enter()).peek(Reach::Local, stats::CHARGES) as u64
 }
 
 fn prepaid(node: &'static Node) -> u64 {

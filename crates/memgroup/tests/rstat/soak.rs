@@ -125,7 +125,7 @@ impl House {
 
     /// Counts never run backwards, and values that are read together fit together.
     fn watch(&self) {
-        let mut seen = vec![0; FAMILIES + 1];
+        let mut seen = [0; FAMILIES + 1];
         let mut tree = TreeStats::new();
         while !self.done.load(Ordering::Relaxed) {
             for (n, family) in self.families.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! Flushes against each other, and against groups that are being made.
 
+use memgroup_sync::grace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,7 +33,9 @@ fn readers_share_a_flush_and_none_is_late() {
     explore(move || {
         let group = child(hierarchy(1, 2).root(), "group");
         add(group, 1);
-        let still = move || flush::flush(store(group), group, |_| entry(group).side(&memgroup_sync::grace::enter()).peek(Reach::Subtree, 0));
+        let still = move || {
+            flush::flush(store(group), group, |_| entry(group).side(&grace::enter()).peek(Reach::Subtree, 0))
+        };
         let reader = thread::spawn(still);
         assert_eq!((still(), reader.join().unwrap()), (1, 1), "what was added before is in what they read");
         let flushes = store(group).updates.begin() - 1;

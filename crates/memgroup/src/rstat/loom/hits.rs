@@ -1,5 +1,6 @@
 //! Charges that a stock serves, which mark nothing themselves, against a flush and against who takes their attempts.
 
+use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::mutation::{self, Mutation};
@@ -95,7 +96,7 @@ fn a_miss_against_a_reader(bytes: u64) {
         refresh(group);
         let mut seen = [0; STOCK_MISSES + 1];
         let memory = group.shared.statistics.store(MEMORY);
-        group.entry(memory).side(&memgroup_sync::grace::enter()).copy(Reach::Local, &mut seen);
+        group.entry(memory).side(&grace::enter()).copy(Reach::Local, &mut seen);
         let (charges, misses) = (seen[CHARGES], seen[STOCK_MISSES]);
         assert!(misses <= charges, "no miss is read before its charge, and {misses} of {charges} were");
     });

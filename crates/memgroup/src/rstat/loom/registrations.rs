@@ -1,5 +1,6 @@
 //! A subsystem that is registered while groups are made and statistics flushed.
 
+use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use super::{Reach, SUBSYSTEMS, add, child, flush, hierarchy, total, update};
@@ -16,14 +17,14 @@ fn register_and_add(group: &'static Node, delta: i64) {
     let store = group.shared.statistics.register(group.shared, LATE).unwrap();
     update::add(group, store.number, 0, delta);
     flush::refresh(store, group);
-    let seen = group.entry(store).side(&memgroup_sync::grace::enter()).peek(Reach::Local, 0);
+    let seen = group.entry(store).side(&grace::enter()).peek(Reach::Local, 0);
     assert_eq!(seen & delta, delta, "what a thread has added is in what it reads");
 }
 
 fn late_total(shared: &'static Shared) -> i64 {
     let store = shared.statistics.find(LATE.name).unwrap();
     flush::refresh(store, shared.root());
-    shared.root().entry(store).side(&memgroup_sync::grace::enter()).peek(Reach::Subtree, 0)
+    shared.root().entry(store).side(&grace::enter()).peek(Reach::Subtree, 0)
 }
 
 /// A group that is made meanwhile has its place too.

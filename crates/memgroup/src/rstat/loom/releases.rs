@@ -1,5 +1,6 @@
 //! The release of a removed group, whose statistics go to its ancestors, against flushes.
 
+use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use super::{Reach, add, child, flush, fresh, hierarchy, total};
@@ -93,7 +94,7 @@ fn a_flush_and_the_last_byte_count_once() {
         let charges = |node: &'static Node| {
             let memory = parent.shared.statistics.store(MEMORY);
             flush::refresh(memory, node);
-            node.entry(memory).side(&memgroup_sync::grace::enter()).peek(Reach::Subtree, memory::CHARGES)
+            node.entry(memory).side(&grace::enter()).peek(Reach::Subtree, memory::CHARGES)
         };
         assert_eq!((total(parent), charges(parent)), (5, 1), "everything is counted once");
     });
