@@ -204,7 +204,7 @@ pub(crate) fn after_removal(shared: &'static Shared) {
 pub(crate) fn at_the_end(shared: &'static Shared) {
     if !shared.config.maintain_on_removal
         || grace::inside()
-        || memory::stats(shared).populated_bytes <= FREED_LEAST
+        || memory::stats(shared).populated_bytes + memory::all_beside_bytes(shared) <= FREED_LEAST
     {
         return;
     }

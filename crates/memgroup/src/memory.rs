@@ -58,6 +58,11 @@ fn on_slots(records: &Records) -> u64 {
     (records.record_bytes() * records.admitted().count().max(1)) as u64
 }
 
+/// Bytes of all groups' flushed values, those that free places keep included.
+pub(crate) fn all_beside_bytes(shared: &'static Shared) -> u64 {
+    shared.statistics.stores().map(|store| (store.sides() * store.group_bytes()) as u64).sum()
+}
+
 /// Bytes that went back to the system so far.
 pub(crate) fn returned_bytes(shared: &'static Shared) -> u64 {
     all(shared).map(|records| records.arena().returned_bytes_total()).sum()

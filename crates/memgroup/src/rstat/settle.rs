@@ -61,6 +61,7 @@ fn try_settle(node: &'static Node) -> bool {
         let Some(layout) = node.shared.layout.try_write() else { return false };
         Some(layout)
     };
+    node.entries().for_each(ask);
     node.entries().for_each(|entry| settle_one(entry, node));
     // When all have seen them: subsystems may share one tree of marks.
     for entry in node.entries() {
@@ -68,6 +69,17 @@ fn try_settle(node: &'static Node) -> bool {
     }
     drop(layout);
     true
+}
+
+/// Asks for the lines of a group that was not used for long, perhaps: they come together instead of one after the other.
+fn ask(entry: &'static Entry) {
+    const ROWS: usize = 2;
+    let section = grace::enter();
+    if let Some(side) = entry.find_side(&section) {
+        side.prefetch();
+    }
+    let marked = (0..entry.store.base_row()).filter(|&row| entry.mark.is_set(row));
+    marked.take(ROWS).for_each(|row| entry.record.prefetch_words(&section, row));
 }
 
 fn settle_one(entry: &'static Entry, node: &'static Node) {

@@ -154,7 +154,7 @@ impl Store {
     }
 
     /// How many places have a side.
-    pub(super) fn sides(&self) -> usize {
+    pub(crate) fn sides(&self) -> usize {
         // ORDERING: Relaxed; a figure for reports.
         self.sides.load(Ordering::Relaxed) as usize
     }
