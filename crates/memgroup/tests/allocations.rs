@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use memgroup::{Charge, Config, Group, Hierarchy, Maintenance, SlotSource};
+use memgroup::{Charge, Config, Freshness, Group, Hierarchy, Maintenance, SlotSource, TreeStats};
 use memgroup_percpu::pin_virtual;
 
 thread_local! {
@@ -68,6 +68,16 @@ fn a_charge_that_brings_a_group_back_and_the_last_uncharge_of_a_cold_one_allocat
     let read =
         || assert_eq!(groups.iter().map(|group| gauges::own(&levels, group, 1)).sum::<i64>(), 500 * 14);
     assert_eq!(allocations(read), 0, "reads");
+    let mut tree = TreeStats::new();
+    levels.read_tree(&hierarchy.root(), Freshness::Flushed, &mut tree);
+    add();
+    let read_all = || levels.read_tree(&hierarchy.root(), Freshness::Fresh, &mut tree);
+    assert_eq!(
+        allocations(read_all),
+        0,
+        "a read of the whole tree, with its flush, into a buffer that has room"
+    );
+    assert_eq!((tree.len(), tree.iter().next().unwrap().subtree[1]), (501, 500 * 21));
     assert!(cold() >= 500);
     groups.into_iter().for_each(|group| group.remove().unwrap());
     assert_eq!(allocations(|| charges.clear()), 0, "all removed groups were released");
