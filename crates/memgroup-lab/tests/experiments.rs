@@ -250,6 +250,43 @@ fn percpu_asks_the_kernel_too_or_says_why_not() {
 }
 
 #[test]
+fn rstat_shows_both_kinds_of_trees_beside_the_seed() {
+    let (printed, json) = report_of(tiny(Experiment::Rstat));
+    assert_form(&json, "rstat", "002");
+    assert_fits(&printed);
+    for text in [
+        "26 children read files: in the kernel",
+        "one tree (control)",
+        "separate trees",
+        "cpu; time at ticks; storming",
+        "all four in turn",
+        "SQLite statements",
+        "update of three shared words",
+        "read of 48 values, fresh",
+        "Linux, the letter's formula",
+        "a flush of the root",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    let reads = rows(&json, "read");
+    let with = |trees: &str| reads.iter().filter(|row| row["variant"] == trees).count();
+    assert_eq!((with("one tree (control)"), with("separate trees")), (5, 5));
+    let mixed: Vec<&str> =
+        rows(&json, "mixed read").iter().map(|row| row["variant"].as_str().unwrap()).collect();
+    assert_eq!(mixed, ["all flushed (control)", "cpu alone"], "one process of tests has one SQLite");
+    assert!(!rows(&json, "flush").is_empty());
+}
+
+#[test]
+fn rstat_of_some_groups_and_slots_measures_those() {
+    let (printed, json) = report_of(Args { groups: Some(3), slots: Some(4), ..tiny(Experiment::Rstat) });
+    assert!(printed.contains("3 children with a thread each"), "{printed}");
+    for row in rows(&json, "flush") {
+        assert_eq!((&row["params"]["slots"], &row["params"]["groups"]), (&4.into(), &3.into()), "{row}");
+    }
+}
+
+#[test]
 fn more_threads_than_cpus_run_and_are_said() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let args = Args { threads: Some(cpus + 1), depth: Some(2), ..tiny(Experiment::Charge) };

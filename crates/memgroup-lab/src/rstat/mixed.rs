@@ -58,7 +58,7 @@ struct Slice {
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
     let house = match House::build()? {
         Ok(house) => Arc::new(house),
-        Err(why) => return lab.say(&format!("\nnote: no SQLite statements in this process: {why}")),
+        Err(why) => return lab.paragraph(&format!("\nnote: no SQLite statements in this process: {why}")),
     };
     let directory = Directory::make()?;
     for index in 0..CHILDREN {
@@ -87,11 +87,17 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
 impl House {
     /// None where SQLite serves somebody else in this process already; the text says why.
     fn build() -> Result<Result<House, String>, Error> {
-        let hierarchy = Hierarchy::new(Config::new()).map_err(|why| Error::setup("the hierarchy", why))?;
+        // Each run has a parent of its own.
+        static RUNS: AtomicU64 = AtomicU64::new(0);
+        let hierarchy = match memgroup_sqlite::installed() {
+            Some(installed) => installed.hierarchy().clone(),
+            None => Hierarchy::new(Config::new()).map_err(|why| Error::setup("the hierarchy", why))?,
+        };
         if let Err(why) = memgroup_sqlite::install(&hierarchy) {
             return Ok(Err(why.to_string()));
         }
-        let parent = child(&hierarchy.root(), "parent")?;
+        // ORDERING: Relaxed; a number of one's own.
+        let parent = child(&hierarchy.root(), &format!("lab{}", RUNS.fetch_add(1, Ordering::Relaxed)))?;
         let children =
             (0..CHILDREN).map(|n| child(&parent, &format!("child{n}"))).collect::<Result<Vec<_>, _>>()?;
         Ok(Ok(House { hierarchy, parent, children }))
@@ -268,7 +274,10 @@ struct Directory(std::path::PathBuf);
 
 impl Directory {
     fn make() -> Result<Directory, Error> {
-        let path = std::env::temp_dir().join(format!("memgroup-lab-{}", std::process::id()));
+        // ORDERING: Relaxed; a number of one's own.
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("memgroup-lab-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|source| Error::System {
             what: format!("make the directory {} for databases", path.display()),
             source,
