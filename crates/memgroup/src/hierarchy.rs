@@ -147,7 +147,8 @@ impl Hierarchy {
     /// Allocates some hundred bytes for each group there is, and per-CPU memory with the first addition in each.
     ///
     /// # Errors
-    /// A name is none, the name is taken by other statistics, or there are [`SUBSYSTEMS_MAX`](crate::SUBSYSTEMS_MAX).
+    /// A name is invalid, or taken by other statistics, or there are eight subsystems already ([`SUBSYSTEMS_MAX`](crate::SUBSYSTEMS_MAX)), the
+    /// three built-in ones included.
     pub fn register(&self, subsystem: Subsystem) -> Result<Statistics, RegisterError> {
         Statistics::register(self, subsystem)
     }

@@ -136,6 +136,7 @@ pub(crate) mod tests {
                 schema: 60 << 10,
                 statements: 4 << 10,
                 other: 960 << 10,
+                prepaid: 128 << 10,
                 charges: 1_000,
                 stock_misses: 3,
             },

@@ -26,6 +26,8 @@ pub(crate) struct Memory {
     pub(crate) statements: u64,
     /// All else that is charged: sorts, temporary tables, connections; SQLite tells no more.
     pub(crate) other: u64,
+    /// Charged in advance, and held by nothing yet; with it the kinds add up to the usage.
+    pub(crate) prepaid: u64,
     pub(crate) charges: u64,
     pub(crate) stock_misses: u64,
 }
@@ -61,12 +63,14 @@ impl Statistics {
         let of_io: Vec<u64> = of_io.into_iter().map(positive).collect();
         let [file, schema, statements] =
             [memory::FILE, memory::SCHEMA, memory::STATEMENTS].map(|kind| of_memory[kind]);
+        let (usage, exact) = (group.usage(), group.usage_exact());
         Statistics {
             memory: Memory {
                 file,
                 schema,
                 statements,
-                other: group.usage_exact().saturating_sub(file + schema + statements),
+                other: exact.saturating_sub(file + schema + statements),
+                prepaid: usage.saturating_sub(exact),
                 charges: of_memory[memory::CHARGES],
                 stock_misses: of_memory[memory::STOCK_MISSES],
             },
@@ -102,7 +106,10 @@ mod tests {
             io: Io { rbytes: 20, ..Io::default() },
             scope_us: 0,
         };
-        assert_eq!(Statistics::of(&hierarchy, &parent), expected);
+        let found = Statistics::of(&hierarchy, &parent);
+        let prepaid = parent.usage() - parent.usage_exact();
+        assert!(prepaid > 0);
+        assert_eq!(found, Statistics { memory: Memory { prepaid, ..expected.memory }, ..expected });
         drop(charges);
         let after = Statistics::of(&hierarchy, &children[0]);
         assert_eq!((after.memory.file, after.memory.other), (700, 0), "a gauge that lags hides nothing else");

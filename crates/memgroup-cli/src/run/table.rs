@@ -2,7 +2,7 @@
 
 use super::house::{Held, Regime};
 use super::report::{Half, Report, TenantReport};
-use super::statistics::Statistics;
+use super::statistics::{Memory, Statistics};
 use super::units;
 
 /// Columns a sentence may take.
@@ -93,25 +93,14 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
 
 /// Where the memory is, what went through files, and whose time it was; nothing where nobody keeps statistics.
 fn statistics(half: &Half, emphasis: Emphasis) -> String {
-    let titles = [
-        "tenant",
-        "page cache",
-        "schema",
-        "statements",
-        "other",
-        "read",
-        "written",
-        "reads",
-        "writes",
-        "time",
-    ];
+    let titles =
+        ["tenant", "page cache", "schema", "statements", "other", "prepaid", "read", "written", "time"];
     let of = |name: &str, all: Option<Statistics>| {
         let Statistics { memory, io, scope_us } = all?;
-        let bytes = [memory.file, memory.schema, memory.statements, memory.other, io.rbytes, io.wbytes];
-        let counts = [io.rios, io.wios].map(|count| plain(units::count(count)));
+        let Memory { file, schema, statements, other, prepaid, .. } = memory;
+        let bytes = [file, schema, statements, other, prepaid, io.rbytes, io.wbytes];
         let mut row = vec![plain(name)];
         row.extend(bytes.map(|bytes| plain(units::bytes(bytes))));
-        row.extend(counts);
         row.push(plain(units::duration_us(scope_us as f64)));
         Some(row)
     };
@@ -342,12 +331,12 @@ runaway               0      120        -       -  15.0M  16.0M   16M    99.7 % 
 all tenants   1,234,567      120        -       -  30.0M  32.0M  128M         -         -
 unattributed          -        -        -       -   2.0K   4.0K   max         -         -
 
-tenant       page cache  schema  statements   other  read  written    reads  writes     time
---------------------------------------------------------------------------------------------
-lookups           14.0M   60.0K        4.0K  960.0K  3.0G        0  786,432       0  19.50 s
-runaway           14.0M   60.0K        4.0K  960.0K  3.0G        0  786,432       0  19.50 s
---------------------------------------------------------------------------------------------
-all tenants       14.0M   60.0K        4.0K  960.0K  3.0G        0  786,432       0  19.50 s
+tenant       page cache  schema  statements   other  prepaid  read  written     time
+------------------------------------------------------------------------------------
+lookups           14.0M   60.0K        4.0K  960.0K   128.0K  3.0G        0  19.50 s
+runaway           14.0M   60.0K        4.0K  960.0K   128.0K  3.0G        0  19.50 s
+------------------------------------------------------------------------------------
+all tenants       14.0M   60.0K        4.0K  960.0K   128.0K  3.0G        0  19.50 s
 
 With memgroup, only `runaway` was refused.
 First refusal of `runaway`: /tenants/runaway is full

@@ -222,7 +222,7 @@ fn check(lab: &mut Lab<'_>, measured: &[Line]) {
         let all = measured.iter().filter(|line| line.stats == stats);
         let worst = all.clone().filter_map(|line| line.more).reduce(f64::max);
         lab.report.checks.push(Check::at_most(
-            format!("a flush, each more group and slot that changed, {stats} statistics, at worst"),
+            format!("a flush, each more changed group and slot, {stats} statistics, worst"),
             worst,
             goal_ns(stats),
             "ns",
@@ -234,10 +234,7 @@ fn check(lab: &mut Lab<'_>, measured: &[Line]) {
             && least.0 < most.0
         {
             lab.report.checks.push(Check::at_most(
-                format!(
-                    "a flush of one change, {stats} statistics: {}x as many groups and slots",
-                    most.0 / least.0
-                ),
+                format!("a flush of one change, {stats} statistics, {}x as much about", most.0 / least.0),
                 Some(most.1 / least.1),
                 2.0,
                 "x",

@@ -29,14 +29,14 @@ struct Taken {
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
     let mut table = Table::new(
         format!("memory for each group and slot, {} groups on {SLOTS} slots, bytes", count(GROUPS as u64)),
-        ["", "to tell what changed", "the statistics", "backed by the system"],
+        ["", "what changed", "statistics", "backed"],
     );
     let (mut links, mut beside) = (0.0, 0);
     for trees in Trees::BOTH {
         let taken = measure(trees)?;
         (links, beside) = (taken.marks, taken.beside);
         table.row(vec![
-            format!("{}: memory, cpu, io and one more", trees.name()),
+            format!("{}: memory, cpu, io, and 48 more", trees.name()),
             format!("{:.2}", taken.marks),
             figure(taken.words),
             figure(taken.backed),
@@ -54,7 +54,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
         "-".into(),
         "-".into(),
     ]);
-    table.note(format!("the letter's formula: {}. Linux links each group and CPU into a tree of its own; here it is a bit in a set, for each subsystem. Its statistics are counted apart: some 2 kB a group and CPU, value and previous value", seed::FORMULA));
+    table.note(format!("what tells that a group has changed on a slot, its statistics there, and what the system backs for these; the letter's formula: {}. Linux links each group and CPU into a tree of its own; here it is a bit in a set, for each subsystem. Its statistics are counted apart: some 2 kB a group and CPU, value and previous value", seed::FORMULA));
     table.note(format!("beside the slots, on the heap, a group has {} bytes in all four, whatever the number of slots: flushed values, and its places", count(beside as u64)));
     lab.report.checks.push(Check::at_most(
         "what tells that a group has changed on a slot, for each subsystem",

@@ -20,19 +20,19 @@ pub(crate) static ALL: [Subsystem; 3] = [
 pub mod memory {
     use super::Stat;
 
-    /// `file`: bytes that hold pages of files, as cgroup v2 has it. Fed by adapters, as the next four.
+    /// `file`: bytes that hold pages of files, as cgroup v2 has it. Fed by adapters.
     pub const FILE: usize = 0;
-    /// `schema`: bytes of parsed schemas.
+    /// `schema`: bytes of parsed schemas. Fed by adapters.
     pub const SCHEMA: usize = 1;
-    /// `statements`: bytes of prepared statements.
+    /// `statements`: bytes of prepared statements. Fed by adapters.
     pub const STATEMENTS: usize = 2;
-    /// `sort`: bytes of sorts, where an engine can tell.
+    /// `sort`: bytes of sorts, where an engine can tell. Fed by adapters.
     pub const SORT: usize = 3;
-    /// `hash`: bytes of hash tables of joins and aggregations, where an engine can tell.
+    /// `hash`: bytes of hash tables of joins and aggregations, where an engine can tell. Fed by adapters.
     pub const HASH: usize = 4;
     /// `charges`: charges of at least one byte that were tried; in a hierarchy without stock none is counted.
     pub const CHARGES: usize = 5;
-    /// `stock_misses`: those that the stock did not serve alone. Charges less misses are hits.
+    /// `stock_misses`: charges that the stock did not serve alone. The others are hits.
     pub const STOCK_MISSES: usize = 6;
     /// `stock_refills`: misses that bought a batch for the charges to come.
     pub const STOCK_REFILLS: usize = 7;
@@ -40,7 +40,7 @@ pub mod memory {
     pub const STOCK_RETURNS: usize = 8;
     /// `stock_drains`: stocks emptied by a drain, a refusal, a lowered limit, removal or the slot's budget.
     pub const STOCK_DRAINS: usize = 9;
-    /// `stock_drained`: bytes those returned to the counters.
+    /// `stock_drained`: bytes that drained stocks returned to the counters.
     pub const STOCK_DRAINED: usize = 10;
     /// `refusals`: charges refused because of this group's own limit, whoever asked.
     pub const REFUSALS: usize = 11;
@@ -48,7 +48,7 @@ pub mod memory {
     pub const FORCED: usize = 12;
     /// `reclaims`: times that caches of the group were asked to give memory up.
     pub const RECLAIMS: usize = 13;
-    /// `reclaimed`: bytes they gave up.
+    /// `reclaimed`: bytes that caches gave up because they were asked to.
     pub const RECLAIMED: usize = 14;
 
     pub(crate) const STATS: &[Stat] = &[
@@ -74,7 +74,7 @@ pub mod memory {
 pub mod cpu {
     use super::Stat;
 
-    /// `scope_usec`: time that threads spent in scopes of the group, by the clock on the wall, running or not. Inside a nested scope
+    /// `scope_usec`: time that threads spent in scopes of the group, in wall-clock time, running or not. Inside a nested scope
     /// it is the inner group's.
     pub const SCOPE_USEC: usize = 0;
     /// `nr_scopes`: scopes that ended.

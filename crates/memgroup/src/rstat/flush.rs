@@ -35,7 +35,7 @@ use crate::tree::Tree;
 pub enum Freshness {
     /// Everything that was added before the call is in it, by this thread, and by others whose additions it knows of.
     Fresh,
-    /// It was so at most that long ago; without a flush if somebody had one made in time.
+    /// It was so at most that long ago: what a flush has left within that time, if there was one, else a fresh flush.
     AtMost(core::time::Duration),
     /// As the last flush left it, whenever that was; a copy and no more.
     Flushed,

@@ -17,9 +17,12 @@ const NAME_MAX: usize = 64;
 pub enum StatKind {
     /// A number of things, or of bytes, that only grows.
     Count,
-    /// A level in bytes, which rises and falls.
+    /// A level, in bytes or in things, which rises and falls.
+    ///
+    /// Whoever raises a group's gauge lowers it again at the same group, before that goes: what is left when the group is released stays in
+    /// the groups above, and nobody can take it from there.
     Gauge,
-    /// Time that only grows: fed in nanoseconds, read in microseconds.
+    /// Time that only grows: fed in nanoseconds, read in microseconds, rounded down.
     Time,
 }
 
@@ -36,7 +39,7 @@ impl Stat {
         Stat { name, kind: StatKind::Count }
     }
 
-    /// A level in bytes.
+    /// A level, in bytes or in things; see [`StatKind::Gauge`] for what becomes of it when a group goes.
     pub const fn gauge(name: &'static str) -> Stat {
         Stat { name, kind: StatKind::Gauge }
     }
@@ -58,6 +61,9 @@ impl Stat {
 }
 
 /// A subsystem to be [registered](crate::Hierarchy::register): a name, and statistics that are flushed together.
+///
+/// Names and statistics are `'static`, as those of a constant are; what is put together at run time is leaked, once, as it is registered for
+/// good.
 ///
 /// ```
 /// use memgroup::{Config, Freshness, Hierarchy, Reach, Stat, Subsystem};
@@ -138,7 +144,7 @@ impl fmt::Display for RegisterError {
         match &self.reason {
             Reason::Name(bad) => write!(
                 f,
-                "{bad:?} is not a name: 1 to {NAME_MAX} letters, digits, underscores, hyphens, dots and colons are"
+                "the name {bad:?} must be 1 to {NAME_MAX} letters, digits, underscores, hyphens, dots or colons"
             ),
             Reason::Stats(0) => write!(f, "it has no statistic; 1 to {STATS_MAX} are allowed"),
             Reason::Stats(count) => write!(f, "it has {count} statistics; 1 to {STATS_MAX} are allowed"),
@@ -170,14 +176,14 @@ mod tests {
         let long: &'static str = "x".repeat(65).leak();
         for name in ["", "a b", "a\nb", "a=b", "ä", long] {
             let text = refused(name, ONE);
-            assert!(text.contains(&format!("{name:?} is not a name")), "{text}");
+            assert!(text.contains(&format!("the name {name:?} must be")), "{text}");
         }
         assert!(Subsystem { name: "cache.l2:a-b_c", stats: ONE }.check().is_ok());
         let text = refused("cache", BAD);
         assert_eq!(
             text,
-            "failed to register the subsystem \"cache\": \"a\\tb\" is not a name: 1 to 64 letters, digits, \
-             underscores, hyphens, dots and colons are"
+            "failed to register the subsystem \"cache\": the name \"a\\tb\" must be 1 to 64 letters, digits, \
+             underscores, hyphens, dots or colons"
         );
     }
 

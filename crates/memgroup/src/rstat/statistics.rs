@@ -24,6 +24,20 @@ const DELTA_MAX: i64 = 1 << 48;
 ///
 /// A handle, `Send` and `Sync`; clones are the same statistics, and keep the hierarchy as any handle of it does. Made by
 /// [`Hierarchy::register`], [`Hierarchy::memory`], [`Hierarchy::cpu`], [`Hierarchy::io`] and [`Hierarchy::statistics`].
+///
+/// ```
+/// # use memgroup::{Config, Freshness, Hierarchy, Reach, Stat, Subsystem};
+/// # let hierarchy = Hierarchy::new(Config::new())?;
+/// let tenant = hierarchy.create("/tenant")?;
+/// let cache = hierarchy.register(Subsystem { name: "cache", stats: const { &[Stat::count("hits")] } })?;
+/// std::thread::scope(|threads| {
+///     for _ in 0..4 {
+///         threads.spawn(|| (0..1000).for_each(|_| cache.add(&tenant, 0, 1)));
+///     }
+/// });
+/// assert_eq!(cache.get(&hierarchy.root(), 0, Reach::Subtree, Freshness::Fresh), 4000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Statistics {
     hierarchy: Hierarchy,
     store: &'static Store,
@@ -76,14 +90,16 @@ impl Statistics {
     /// Adds `delta` to a statistic of `group`; all groups above it see it too.
     ///
     /// One atomic addition in this thread's slot, whatever other threads do, and the first time since the last flush a mark. Never
-    /// waits, never allocates, makes no system call; may be called inside an allocator. A [`Time`](StatKind::Time) is fed in
-    /// nanoseconds. A removed group that somebody has a handle on is counted for still.
+    /// waits, never allocates, makes no system call; may be called inside an allocator. (The kernel backs a page of per-CPU memory
+    /// when it is first written to.) A [`Time`](StatKind::Time) is fed in nanoseconds: [`add_time`](Self::add_time) takes a duration. A
+    /// removed group that somebody has a handle on still counts.
     ///
     /// What is added before a [`Fresh`](Freshness::Fresh) read, by this thread or by one whose work it has seen, is in what that reads.
     ///
     /// # Panics
     /// When there is no such statistic, when `delta` is below zero and the statistic only grows, when it is more than 2^48 up or down, and
-    /// when the group is of another hierarchy; nothing is added then. When one slot's changes since the last flush leave ±2^61: those are lost.
+    /// when the group is of another hierarchy; nothing is added then. When one slot's changes since the last flush fall below -2^61: those are
+    /// lost. Upwards values wrap at 2^63.
     #[inline]
     pub fn add(&self, group: &Group, stat: usize, delta: i64) {
         let (node, entry) = self.entry(group);
@@ -112,7 +128,7 @@ impl Statistics {
     #[inline]
     pub fn add_time(&self, group: &Group, stat: usize, time: Duration) {
         let is_time = self.stats().get(stat).is_none_or(|stat| stat.kind() == StatKind::Time);
-        assert!(is_time, "failed to add {time:?} to statistic {stat} of {}: it is no time", self.name());
+        assert!(is_time, "failed to add {time:?} to statistic {stat} of {}: it is not a time", self.name());
         self.add(group, stat, i64::try_from(time.as_nanos()).unwrap_or(i64::MAX));
     }
 
@@ -217,7 +233,8 @@ impl Statistics {
     }
 
     /// Reads the values of `group` and of all online groups below it, as they were together at one moment: there each group's subtree
-    /// is the sum of its own values, those of its children, and those of groups that were removed. `into` keeps its room from one read
+    /// is the sum of its own values, those of its children, and those of groups that were removed. (Times are rounded down one by one,
+    /// and may miss a microsecond for each group.) `into` keeps its room from one read
     /// to the next, and where that suffices nothing is allocated.
     ///
     /// # Panics
@@ -256,6 +273,11 @@ impl Statistics {
             group_bytes: self.store.group_bytes(),
             groups: self.store.sides(),
         }
+    }
+
+    /// How many flushes there were, of whatever part of the tree; with a single tree, of all its subsystems.
+    pub fn flushes(&self) -> u64 {
+        self.store.updates.flushes()
     }
 
     /// Whether this is one of the built-in subsystems.

@@ -37,7 +37,8 @@ pub struct TreeStats {
 /// The values of one group in [`TreeStats`].
 #[derive(Clone, Copy, Debug)]
 pub struct GroupStats<'t> {
-    /// Whose they are. The group may have been removed since.
+    /// Whose they are: the group that had this id when the values were read. It may have been removed since, and the id given to
+    /// another.
     pub group: GroupId,
     /// The group's own, by the numbers of the statistics.
     pub local: &'t [i64],
@@ -61,7 +62,7 @@ impl TreeStats {
         self.groups.is_empty()
     }
 
-    /// The groups, parents before their children, the top first.
+    /// The groups, parents before their children, the top first; siblings in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = GroupStats<'_>> {
         let rows = self.values.chunks_exact(2 * self.stats.max(1));
         self.groups.iter().zip(rows).map(|(&group, row)| {

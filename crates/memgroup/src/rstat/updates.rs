@@ -103,6 +103,12 @@ impl Updates {
         self.turn.lock()
     }
 
+    /// Flushes begun so far.
+    pub(super) fn flushes(&self) -> u64 {
+        // ORDERING: Relaxed; a figure for reports.
+        self.epoch.load(Ordering::Relaxed)
+    }
+
     /// A flush begins; its number.
     pub(super) fn begin(&self) -> u64 {
         // ORDERING: AcqRel; Acquire: what was done by those who came before is seen (E1).

@@ -119,7 +119,7 @@ fn what_cannot_be_added_is_refused_by_name_and_nothing_is_added() {
         "failed to find cache of the group /foreign: the statistics are those of another hierarchy"
     );
     let text = panic_of(|| cache.add_time(&group, HELD, std::time::Duration::from_micros(1)));
-    assert_eq!(text, "failed to add 1µs to statistic 1 of cache: it is no time");
+    assert_eq!(text, "failed to add 1µs to statistic 1 of cache: it is not a time");
     assert_eq!(cache.text(&hierarchy.root(), memgroup::Freshness::Fresh), "hits 0\nheld 0\nbuild_usec 0\n");
     cache.add(&group, HELD, 1 << 48);
     cache.add(&group, HELD, -(1 << 48));
