@@ -20,12 +20,15 @@ use crate::node::Node;
 use crate::rstat::builtin::{CPU, cpu};
 use crate::rstat::update;
 
+/// The bits of a depth that count guards.
+const GUARDS: u32 = 0xffff;
+
 /// What is in force on a thread.
 #[derive(Clone, Copy)]
 struct Current {
     node: Option<&'static Node>,
     generation: u32,
-    /// Guards that live.
+    /// Guards that live; above `GUARDS`, how often one ended out of order since there was none.
     depth: u32,
 }
 
@@ -138,9 +141,12 @@ impl Drop for Scope<'_> {
     }
 }
 
-/// A guard ended before a later one, or after an earlier one did: whom to charge is anybody's guess, so nobody.
+/// A guard ended before a later one, or after an earlier one did: whom to charge is anybody's guess, so nobody. Guards from before
+/// this one's end are told by the upper bits that what they would restore may be a group whose guard is gone.
 #[cold]
 fn out_of_order() {
-    let depth = CURRENT.get().depth.saturating_sub(1);
+    let before = CURRENT.get().depth;
+    let guards = (before & GUARDS).saturating_sub(1);
+    let depth = if guards == 0 { 0 } else { (before & !GUARDS).wrapping_add(GUARDS + 1) | guards };
     CURRENT.set(Current { depth, ..Current::NOBODY });
 }
