@@ -7,6 +7,7 @@
 //! that come meanwhile wait for their turn, and find that one flush has served them all.
 //!
 //! - I1. When a turn ends, no value is on its way (`side`, I2).
+//! - I2. A flush fails for nobody: a mark of a place that is free by now, and has no side, is passed over.
 //! - E1. While one flushes no record moves and no group is released: it holds the layout of the statistics for reading. Loom:
 //!   `a_flush_misses_nothing_that_moves`, `a_flush_and_a_release_count_once`.
 //! - E2. clear the marks → look for the record, link or admit → add → look at the mark: both sides hold the tree lock where the flush
@@ -20,7 +21,7 @@ use memgroup_sync::grace::{self, Section};
 use memgroup_sync::{MutexGuard, RwLockReadGuard, interleave};
 
 use super::builtin;
-use super::side::END;
+use super::side::{END, Side};
 use super::store::{Entry, Store};
 use super::updates::Turn;
 use crate::group::GroupId;
@@ -170,7 +171,9 @@ fn expect(node: &'static Node, members: &[&'static Store], rows: Rows<'_>) {
         members.iter().for_each(|member| memgroup_percpu::prefetch(&later.stats[member.number]));
     }
     for entry in members.iter().filter_map(|member| node.stats[member.number].get()) {
-        entry.side(&section).prefetch();
+        if let Some(side) = entry.find_side(&section) {
+            side.prefetch();
+        }
         rows.clone().take(rows_ahead(entry)).for_each(|row| entry.record.prefetch_words(&section, row));
     }
 }
@@ -187,10 +190,12 @@ fn take(
     let (parent, section) = (node.parent(), grace::enter());
     let mut changed = false;
     for entry in members.iter().filter_map(|member| node.stats[member.number].get()) {
+        // None in a free place, which a scope whose guard was forgotten may have marked while its group was released (I2).
+        let Some(side) = entry.find_side(&section) else { continue };
         let deltas = &mut deltas[..entry.store.words()];
-        take_rows(entry, node, rows, deltas, &section);
+        take_rows(entry, side, node, rows, deltas, &section);
         let above = parent.and_then(|parent| parent.stats[entry.store.number].get());
-        changed |= entry.side(&section).receive(deltas, above.map(|above| above.side(&section)));
+        changed |= side.receive(deltas, above.and_then(|above| above.find_side(&section)));
     }
     if changed && let Some(parent) = parent {
         enlist(parent, members, heads);
@@ -199,6 +204,7 @@ fn take(
 
 fn take_rows(
     entry: &'static Entry,
+    side: &Side,
     node: &'static Node,
     rows: &[usize],
     deltas: &mut [i64],
@@ -212,7 +218,7 @@ fn take_rows(
             entry.record.prefetch_words(section, row);
         }
         if row == entry.store.base_row() {
-            take_row(entry.side(section).base().iter(), deltas);
+            take_row(side.base().iter(), deltas);
             continue;
         }
         if let Some(words) = again.find(|| entry.record.words(section, row)) {
@@ -271,8 +277,11 @@ fn take_row<'w>(
 
 /// The group is in the list of its depth; those of one tree share one list.
 fn enlist(node: &'static Node, members: &[&'static Store], heads: &mut [u32]) {
-    if let Some(entry) = members.first().and_then(|member| node.stats[member.number].get()) {
-        entry.side(&grace::enter()).enlist(node.id.0, &mut heads[node.depth() as usize]);
+    let section = grace::enter();
+    if let Some(entry) = members.first().and_then(|member| node.stats[member.number].get())
+        && let Some(side) = entry.find_side(&section)
+    {
+        side.enlist(node.id.0, &mut heads[node.depth() as usize]);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use memgroup::stats::cpu::{NR_SCOPES, SCOPE_USEC};
-use memgroup::{Config, Hierarchy, SlotSource, scope};
+use memgroup::{Config, Hierarchy, Maintenance, SlotSource, scope};
 
 use crate::{local, subtree};
 
@@ -76,4 +76,50 @@ fn the_group_in_force_is_added_to_if_it_is_one_of_the_same_hierarchy() {
         assert!(!other.io().add_current(0, 1), "none of this hierarchy is");
     }
     assert_eq!((subtree(&io, &one.root(), 0), subtree(&other.io(), &other.root(), 0)), (5, 0));
+}
+
+#[test]
+fn after_a_guard_that_ended_out_of_order_no_group_comes_back_whose_guard_is_gone() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(1).unwrap())).unwrap();
+    let [a, b, c] = ["/a", "/b", "/c"].map(|path| hierarchy.create(path).unwrap());
+    let first = scope::enter(&a);
+    let second = scope::enter(&b);
+    drop(first);
+    assert_eq!(scope::current(), None);
+    let third = scope::enter(&c);
+    drop(second);
+    assert_eq!(scope::current(), None, "the guard of /a is gone");
+    drop(third);
+    assert_eq!(scope::current(), None);
+    let last = scope::enter(&c);
+    assert_eq!(scope::current(), Some(c.clone()));
+    drop(last);
+    assert_eq!(scope::current(), None);
+}
+
+#[test]
+fn a_flush_passes_over_what_a_forgotten_guard_marked_while_its_group_was_released() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).float(0, Duration::ZERO);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let (io, other) = (hierarchy.io(), hierarchy.create("/other").unwrap());
+    for round in 0..if cfg!(memgroup_yields) { 50 } else { 200 } {
+        let group = hierarchy.create("/group").unwrap();
+        let (began, begun) = std::sync::mpsc::channel();
+        let adds = std::thread::spawn({
+            let (io, group) = (io.clone(), group.clone());
+            move || {
+                std::mem::forget(scope::enter(&group));
+                drop(group);
+                began.send(()).unwrap();
+                while io.add_current(0, 1) {}
+            }
+        });
+        begun.recv().unwrap();
+        group.remove().unwrap();
+        drop(group);
+        adds.join().unwrap();
+        hierarchy.maintain(Maintenance::new().all().expedited());
+        io.add(&other, 1, 1);
+        assert_eq!(subtree(&io, &hierarchy.root(), 1), round + 1);
+    }
 }
