@@ -26,6 +26,21 @@ fn what_is_added_on_any_slot_is_in_the_next_fresh_read_of_every_level() {
 }
 
 #[test]
+fn what_is_added_on_all_slots_is_in_one_fresh_read() {
+    for slots in [2, 65, 128, 512] {
+        let (hierarchy, cache) = house(slots);
+        let parent = hierarchy.create("/parent").unwrap();
+        let leaves = ["a", "b"].map(|name| parent.create(name).unwrap());
+        for slot in 0..slots {
+            leaves.iter().for_each(|leaf| add_on(slot, &cache, leaf, HITS, slot as i64 + 1));
+        }
+        let sum = (slots * (slots + 1) / 2) as i64;
+        assert_eq!(subtree(&cache, &hierarchy.root(), HITS), 2 * sum, "{slots} slots");
+        leaves.iter().for_each(|leaf| assert_eq!(local(&cache, leaf, HITS), sum, "{slots} slots"));
+    }
+}
+
+#[test]
 fn a_gauge_that_rises_on_one_slot_and_falls_on_another_is_what_is_left() {
     let (hierarchy, cache) = house(4);
     let group = hierarchy.create("/group").unwrap();
@@ -51,6 +66,10 @@ fn times_are_fed_in_nanoseconds_and_read_in_microseconds_and_no_part_of_one_is_l
     cache.read(&group, Reach::Subtree, Freshness::Fresh, &mut values);
     assert_eq!(values, [0, 0, 3002]);
     assert_eq!(cache.text(&group, Freshness::Fresh), "hits 0\nheld 0\nbuild_usec 3002\n");
+    let mut tree = TreeStats::new();
+    cache.read_tree(&hierarchy.root(), Freshness::Fresh, &mut tree);
+    let times: Vec<_> = tree.iter().map(|row| (row.local[BUILT], row.subtree[BUILT])).collect();
+    assert_eq!(times, [(0, 3002), (3002, 3002)]);
 }
 
 #[test]
@@ -70,6 +89,26 @@ fn a_read_is_as_old_as_it_is_allowed_to_be_and_no_older() {
     cache.add(&leaf, HITS, 1);
     assert_eq!(at(&leaf, hour), 2, "which was one of the leaf");
     assert_eq!(at(&leaf, moment), 3);
+}
+
+#[test]
+fn a_group_in_a_place_that_was_used_before_was_never_flushed() {
+    let (hierarchy, cache) = house(1);
+    let at = |group: &memgroup::Group| {
+        cache.get(group, HITS, Reach::Subtree, Freshness::AtMost(Duration::from_secs(3600)))
+    };
+    let first = hierarchy.create("/first").unwrap();
+    cache.add(&first, HITS, 1);
+    assert_eq!(at(&first), 1);
+    cache.add(&first, HITS, 1);
+    assert_eq!(at(&first), 1, "it was flushed within the hour");
+    let id = first.id();
+    first.remove().unwrap();
+    drop(first);
+    let next = hierarchy.create("/next").unwrap();
+    assert_eq!(next.id(), id);
+    cache.add(&next, HITS, 5);
+    assert_eq!(at(&next), 5, "that was another group");
 }
 
 #[test]
