@@ -210,3 +210,31 @@ fn what_is_needed_is_not_released() {
     assert_eq!(zeros, 2_000);
     assert!(conn.release_memory().expect("it is idle") > 2_000_000);
 }
+
+#[test]
+fn what_another_group_paid_for_is_not_told_as_released() {
+    hierarchy();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (group, other) = (tenant("released alone"), tenant("paid"));
+    let conn = filled(&group, &dir, "a.db");
+    conn.release_memory().expect("it is idle");
+    {
+        let guest = TenantConnection::open_in_memory(&other).expect("a connection");
+        guest
+            .run(|_| {
+                conn.run(|own| {
+                    let _scope = memgroup::scope::enter(&other);
+                    own.query_row("SELECT count(*) FROM t WHERE length(x) = 1000", [], |row| {
+                        row.get::<_, i64>(0)
+                    })
+                })
+                .map_err(|_| rusqlite::Error::InvalidQuery)
+            })
+            .expect("rows");
+    }
+    let before_bytes = (group.usage_exact(), other.usage_exact());
+    assert!(before_bytes.1 > 1_000_000, "{before_bytes:?}: the pages are the other group's");
+    let bytes = conn.release_memory().expect("it is idle");
+    assert_eq!(bytes, before_bytes.0 - group.usage_exact());
+    assert!(bytes < 1_000_000 && other.usage_exact() < 100_000, "{bytes}, {}", other.usage_exact());
+}

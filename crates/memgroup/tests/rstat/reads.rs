@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use memgroup::{Freshness, Reach, TreeStats};
+use memgroup::{Freshness, Reach, Stat, Subsystem, TreeStats};
 
 use crate::{BUILT, HELD, HITS, add_on, house, local, panic_of, subtree};
 
@@ -37,6 +37,29 @@ fn what_is_added_on_all_slots_is_in_one_fresh_read() {
         let sum = (slots * (slots + 1) / 2) as i64;
         assert_eq!(subtree(&cache, &hierarchy.root(), HITS), 2 * sum, "{slots} slots");
         leaves.iter().for_each(|leaf| assert_eq!(local(&cache, leaf, HITS), sum, "{slots} slots"));
+    }
+}
+
+#[test]
+fn as_many_statistics_as_there_may_be_arrive_at_every_level() {
+    for count in [65, 130, 4000] {
+        let (hierarchy, cache) = house(2);
+        let stats: Vec<_> = (0..count).map(|n| Stat::count(format!("s{n}").leak())).collect();
+        let wide = hierarchy.register(Subsystem { name: "wide", stats: stats.leak() }).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        let (kept, gone) = (parent.create("kept").unwrap(), parent.create("gone").unwrap());
+        for stat in 0..count {
+            add_on(stat % 2, &wide, &kept, stat, stat as i64 + 1);
+            add_on(stat % 2, &wide, &gone, stat, 2);
+        }
+        cache.add(&kept, HITS, 1);
+        gone.remove().unwrap();
+        drop(gone);
+        let mut values = vec![0; count];
+        for (level, own) in [(&kept, 1), (&parent, 3), (&hierarchy.root(), 3)] {
+            wide.read(level, Reach::Subtree, Freshness::Fresh, &mut values);
+            assert!((0..).zip(&values).all(|(n, &value)| value == n + own), "{count}: {level:?} {values:?}");
+        }
     }
 }
 
@@ -88,6 +111,10 @@ fn a_read_is_as_old_as_it_is_allowed_to_be_and_no_older() {
     assert_eq!(at(&parent, hour), 2, "but that was no flush of the parent");
     cache.add(&leaf, HITS, 1);
     assert_eq!(at(&leaf, hour), 2, "which was one of the leaf");
+    let sibling = parent.create("sibling").unwrap();
+    cache.add(&sibling, HITS, 1);
+    assert_eq!(at(&sibling, hour), 0, "its parent was flushed within the hour");
+    assert_eq!(at(&sibling, moment), 1);
     assert_eq!(at(&leaf, moment), 3);
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use memgroup::stats::cpu::{NR_SCOPES, SCOPE_USEC};
 use memgroup::{Config, Hierarchy, Maintenance, SlotSource, scope};
 
-use crate::{local, subtree};
+use crate::{HITS, house, local, subtree};
 
 fn busy(time: Duration) {
     let begin = Instant::now();
@@ -76,6 +76,16 @@ fn the_group_in_force_is_added_to_if_it_is_one_of_the_same_hierarchy() {
         assert!(!other.io().add_current(0, 1), "none of this hierarchy is");
     }
     assert_eq!((subtree(&io, &one.root(), 0), subtree(&other.io(), &other.root(), 0)), (5, 0));
+}
+
+#[test]
+fn a_users_subsystem_is_added_to_for_the_group_in_force() {
+    let (hierarchy, cache) = house(2);
+    let group = hierarchy.create("/group").unwrap();
+    let _scope = scope::enter(&group);
+    assert!(cache.add_current(HITS, 5));
+    assert_eq!((local(&cache, &group, HITS), subtree(&cache, &hierarchy.root(), HITS)), (5, 5));
+    assert_eq!(subtree(&hierarchy.io(), &group, 0), 0);
 }
 
 #[test]

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use memgroup::{Config, Freshness, Group, Hierarchy, Maintenance, Reach, SlotSource, Statistics, TreeStats};
+use memgroup::{
+    Config, Freshness, Group, Hierarchy, Maintenance, Reach, SlotSource, Stat, Statistics, Subsystem,
+    TreeStats,
+};
 use memgroup_percpu::pin_virtual;
 
 use crate::random::Random;
@@ -193,6 +196,47 @@ impl House {
     fn values(&self, group: &Group, reach: fn(&Statistics, &Group, usize) -> i64) -> [i64; 3] {
         [reach(&self.cache, group, HITS), reach(&self.cache, group, HELD), reach(&self.io, group, 0)]
     }
+}
+
+/// Groups come and go while `beside` runs again and again with a wide subsystem, and so takes its time; when both are at rest all
+/// places are free, without another flush. A group without bytes whose release nobody finishes is in no list: it keeps its place.
+fn come_and_go(beside: impl Fn(&Hierarchy, &Statistics) + Sync) {
+    const ROUNDS: u32 = if cfg!(memgroup_yields) { 1_000 } else { 20_000 };
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap())
+        .groups_max(ROUNDS + 1)
+        .demote_after(Some(Duration::ZERO))
+        .maintain_on_removal(false);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let stats: Vec<_> = (0..60).map(|n| Stat::count(format!("s{n}").leak())).collect();
+    let wide = hierarchy.register(Subsystem { name: "wide", stats: stats.leak() }).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                wide.add(&hierarchy.root(), 0, 1);
+                beside(&hierarchy, &wide);
+            }
+        });
+        for round in 0..ROUNDS {
+            let group = hierarchy.create(&format!("/{round}")).unwrap();
+            hierarchy.io().add(&group, 0, 1);
+            group.remove().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let places = (0..=ROUNDS).take_while(|n| hierarchy.create(&format!("/{n}")).is_ok()).count();
+    assert_eq!(places, ROUNDS as usize);
+    assert_eq!(subtree(&hierarchy.io(), &hierarchy.root(), 0), i64::from(ROUNDS));
+}
+
+#[test]
+fn releases_that_meet_a_flush_are_finished_by_it() {
+    come_and_go(|hierarchy, wide| wide.flush(&hierarchy.root()));
+}
+
+#[test]
+fn releases_that_meet_maintenance_are_finished_by_it() {
+    come_and_go(|hierarchy, _| _ = hierarchy.maintain(Maintenance::new().expedited()));
 }
 
 fn soak(slots: usize, separate: bool) {
