@@ -1,9 +1,11 @@
 //! The subsystem `memory`: what charges and stocks do, for whole subtrees, exactly.
 
+use std::time::Duration;
+
 use memgroup::stats::memory::{
     CHARGES, FORCED, REFUSALS, STOCK_DRAINED, STOCK_DRAINS, STOCK_MISSES, STOCK_REFILLS, STOCK_RETURNS,
 };
-use memgroup::{Freshness, Group, Hierarchy, Reach};
+use memgroup::{Config, Freshness, Group, Hierarchy, Maintenance, Reach, SlotSource};
 use memgroup_percpu::pin_virtual;
 
 use crate::{house, local, subtree};
@@ -98,4 +100,28 @@ fn what_a_removed_group_did_stays_in_its_ancestors_exactly_once() {
     }
     assert_eq!((local(&cache, &parent, 0), subtree(&cache, &hierarchy.root(), 0)), (0, 550));
     assert_eq!(hierarchy.groups().len(), 2);
+}
+
+#[test]
+fn charges_are_all_counted_whoever_takes_the_attempts() {
+    const ROUNDS: u64 = 300;
+    let config = Config::with_slots(SlotSource::virtual_slots(1).unwrap())
+        .stock_budget_bytes(1024)
+        .demote_after(Some(Duration::ZERO));
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let groups: Vec<_> = (0..5).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
+    for round in 0..ROUNDS {
+        // More stocks than the budget has room for, of which some were used since the clock came by.
+        groups.iter().for_each(|group| drop(group.try_charge(100).unwrap()));
+        drop(groups[round as usize % 5].try_charge(100).unwrap());
+        if round % 50 == 49 {
+            hierarchy.maintain(Maintenance::new().all().expedited());
+        }
+    }
+    for group in &groups {
+        let stock = group.stock();
+        assert_eq!(stock.hits + stock.misses, ROUNDS + ROUNDS / 5, "{stock:?}");
+    }
+    assert_eq!(charges(&hierarchy, &hierarchy.root()) as u64, 6 * ROUNDS);
+    assert_eq!(hierarchy.root().stock().misses, 0, "the root's own");
 }
