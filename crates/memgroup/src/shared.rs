@@ -68,6 +68,18 @@ pub(crate) struct Shared {
     handles: AtomicU64,
 }
 
+/// How many hierarchies that have all the stores of subsystems they can have are kept before one is used again: what its next user
+/// registers may not fit them.
+const FULL_ONES_KEPT: usize = 4;
+
+/// Which hierarchy of the pool is used again: one that has room for any subsystem, else one of those that have none, if they pile up.
+fn choose(pool: &[&'static Shared], config: &Config) -> Option<usize> {
+    let matching = || pool.iter().enumerate().filter(|(_, shared)| shared.config == *config);
+    let with_room = matching().find(|(_, shared)| !shared.statistics.is_full());
+    let full = || matching().nth(FULL_ONES_KEPT - 1).and_then(|_| matching().next());
+    with_room.or_else(full).map(|(index, _)| index)
+}
+
 impl Shared {
     /// A hierarchy with an online root and one handle, from the pool or new. `config` is checked.
     pub(crate) fn obtain(config: Config) -> Result<&'static Shared, ConfigError> {
@@ -75,8 +87,7 @@ impl Shared {
             None
         } else {
             let mut pool = POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let found = pool.iter().position(|shared| shared.config == config);
-            found.map(|index| pool.swap_remove(index))
+            choose(&pool, &config).map(|index| pool.swap_remove(index))
         };
         let shared = match pooled {
             Some(shared) => {

@@ -218,7 +218,8 @@ fn take_rows(
             entry.record.prefetch_words(section, row);
         }
         if row == entry.store.base_row() {
-            take_row(side.base().iter(), deltas);
+            let mut add = |index: usize, value| deltas[index] = deltas[index].wrapping_add(value);
+            side.take_beside(&mut add);
             continue;
         }
         if let Some(words) = again.find(|| entry.record.words(section, row)) {

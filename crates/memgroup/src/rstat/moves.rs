@@ -84,9 +84,10 @@ fn fold(entry: &'static Entry, old: &Unlinked, target: impl Fn(usize) -> usize) 
 pub(crate) fn activity(entry: &'static Entry) -> u64 {
     let section = grace::enter();
     let value = |index: usize| {
-        let rows = entry.store.records.admitted().chain([entry.store.base_row()]);
-        let waiting = rows.filter_map(|row| entry.word(&section, row, index)).map(additive::read);
-        waiting.fold(entry.side(&section).peek(Reach::Local, index), i64::wrapping_add)
+        let words =
+            entry.store.records.admitted().filter_map(|slot| entry.record.word(&section, slot, index));
+        let (side, waiting) = (entry.side(&section), words.map(additive::read));
+        waiting.fold(side.peek(Reach::Local, index).wrapping_add(side.peek_beside(index)), i64::wrapping_add)
     };
     (0..entry.store.words()).fold(0, |sum, index| mix(sum, value(index) as u64))
 }

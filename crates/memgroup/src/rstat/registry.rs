@@ -89,23 +89,36 @@ impl Registry {
             let is_same = store.subsystem() == subsystem;
             return if is_same { Ok(store) } else { Err(subsystem.refuse(Reason::Exists)) };
         }
-        let fits = |store: &&Store| !registered[store.number] && store.words() >= subsystem.stats.len();
-        let store = match self.stores().filter(fits).min_by_key(|store| store.words()) {
-            Some(store) => {
-                store.pass_to(subsystem);
-                store
-            }
-            None => self.add(shared, subsystem)?,
-        };
+        let store = match self.waiting(&registered, |words| words == subsystem.stats.len()) {
+            Some(store) => Ok(store),
+            // A wider one only where there is no room for one of its own.
+            None if self.is_full() => self
+                .waiting(&registered, |words| words > subsystem.stats.len())
+                .ok_or_else(|| subsystem.refuse(Reason::TooMany)),
+            None => self.add(shared, subsystem),
+        }?;
+        store.pass_to(subsystem);
         registered[store.number] = true;
         Ok(store)
     }
 
+    /// The narrowest store that waits for a subsystem and fits.
+    fn waiting(
+        &self,
+        registered: &[bool; SUBSYSTEMS_MAX],
+        fits: impl Fn(usize) -> bool,
+    ) -> Option<&'static Store> {
+        let waiting = self.stores().filter(|store| !registered[store.number] && fits(store.words()));
+        waiting.min_by_key(|store| store.words())
+    }
+
+    /// Whether there are as many stores as there can be.
+    pub(crate) fn is_full(&self) -> bool {
+        self.stores().count() == SUBSYSTEMS_MAX
+    }
+
     fn add(&self, shared: &'static Shared, subsystem: Subsystem) -> Result<&'static Store, RegisterError> {
         let number = self.stores().count();
-        if number == SUBSYSTEMS_MAX {
-            return Err(subsystem.refuse(Reason::TooMany));
-        }
         let store = self.make(number, subsystem).map_err(|error| subsystem.refuse(Reason::Arena(error)))?;
         let tree = shared.tree.lock();
         for node in shared.nodes(&tree) {

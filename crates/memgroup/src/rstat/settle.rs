@@ -87,7 +87,7 @@ fn settle_one(entry: &'static Entry, node: &'static Node) {
     let Some(side) = entry.find_side(&section) else { return };
     for row in (0..=entry.store.base_row()).filter(|&row| entry.mark.is_set(row)) {
         if row == entry.store.base_row() {
-            collect(side, side.base().iter());
+            side.take_beside(|index, value| side.delay(index, value));
             continue;
         }
         if let Some(words) = entry.record.words(&section, row) {

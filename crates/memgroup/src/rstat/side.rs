@@ -80,9 +80,27 @@ impl Side {
         &self.words[LATE + stats.div_ceil(64) + row as usize * stats..][..stats]
     }
 
-    /// Additions that found no record.
-    pub(super) fn base(&self) -> &[AtomicU64] {
-        self.row(Row::Base)
+    /// An addition that found no record. These words are never left behind, so every value is one.
+    pub(super) fn add_beside(&self, index: usize, delta: i64) {
+        // ORDERING: AcqRel; as an addition to a slot's word (`additive`).
+        self.row(Row::Base)[index].fetch_add(delta as u64, Ordering::AcqRel);
+    }
+
+    /// Takes the additions that found no record, by an RMW each, as from a slot's words; the last first.
+    pub(super) fn take_beside(&self, mut each: impl FnMut(usize, i64)) {
+        for (index, word) in self.row(Row::Base).iter().enumerate().rev() {
+            // ORDERING: AcqRel; as `additive::take`, and for its reasons.
+            let value = word.swap(0, Ordering::AcqRel) as i64;
+            if value != 0 {
+                each(index, value);
+            }
+        }
+    }
+
+    /// One of them, for a look.
+    pub(super) fn peek_beside(&self, index: usize) -> i64 {
+        // ORDERING: Relaxed; a look.
+        self.row(Row::Base)[index].load(Ordering::Relaxed) as i64
     }
 
     fn flushed(&self, reach: Reach) -> &[AtomicU64] {

@@ -200,20 +200,6 @@ impl Entry {
         }
     }
 
-    /// The word of one statistic in one row: that of a slot, or the one beside the slots.
-    pub(super) fn word<'s>(
-        &'s self,
-        section: &'s Section,
-        row: usize,
-        index: usize,
-    ) -> Option<&'s AtomicU64> {
-        if row == self.store.base_row() {
-            self.find_side(section).map(|side| &side.base()[index])
-        } else {
-            self.record.word(section, row, index)
-        }
-    }
-
     /// Sees to a record with a copy on `slot`, if that can be done at once; the caller holds the tree lock. Without, additions go beside the
     /// slots.
     pub(super) fn furnish(&self, node: &'static Node, slot: usize) {

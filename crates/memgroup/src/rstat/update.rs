@@ -47,7 +47,11 @@ pub(super) fn add_to(entry: &'static Entry, node: &'static Node, index: usize, d
 /// Adds in the given row, if there is a word that lives.
 pub(super) fn add_at(entry: &'static Entry, row: usize, index: usize, delta: i64) -> bool {
     let section = grace::enter();
-    let added = entry.word(&section, row, index).is_some_and(|word| additive::add(word, delta));
+    let added = if row == entry.store.base_row() {
+        entry.find_side(&section).map(|side| side.add_beside(index, delta)).is_some()
+    } else {
+        entry.record.word(&section, row, index).is_some_and(|word| additive::add(word, delta))
+    };
     if added {
         interleave::point();
         ensure_marked(entry, row);
@@ -59,7 +63,11 @@ pub(super) fn add_at(entry: &'static Entry, row: usize, index: usize, delta: i64
 pub(super) fn bring(entry: &'static Entry, row: usize, index: usize, value: i64) {
     if mutation::active(Mutation::MoverDoesNotMark) {
         let section = grace::enter();
-        let _ = entry.word(&section, row, index).map(|word| additive::add(word, value));
+        if row == entry.store.base_row() {
+            entry.side(&section).add_beside(index, value);
+        } else {
+            let _ = entry.record.word(&section, row, index).map(|word| additive::add(word, value));
+        }
         return;
     }
     let kept = add_at(entry, row, index, value);
@@ -84,11 +92,8 @@ fn add_slowly(entry: &'static Entry, node: &'static Node, index: usize, delta: i
     }
     if !add_at(entry, slot, index, delta) {
         check_range(entry, node, slot, index);
-        if !add_at(entry, entry.store.base_row(), index, delta)
-            && let Some(side) = entry.find_side(&grace::enter())
-        {
-            out_of_range(entry, &side.base()[index], index);
-        }
+        // A place without words beside the slots is free: a scope has outlived its group.
+        let _ = add_at(entry, entry.store.base_row(), index, delta);
     }
 }
 

@@ -192,7 +192,7 @@ fn the_values_of_groups_that_are_gone_go_when_maintenance_comes_by() {
 }
 
 #[test]
-#[ignore = "fails: stores that wait for a subsystem of their size take the room of all others"]
+
 fn a_hierarchy_that_is_used_again_takes_any_subsystems_it_would_take_when_new() {
     const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
     let config = || Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(79);
@@ -204,7 +204,7 @@ fn a_hierarchy_that_is_used_again_takes_any_subsystems_it_would_take_when_new() 
 }
 
 #[test]
-#[ignore = "fails: a narrow subsystem is given the store of a wide one"]
+
 fn what_a_subsystem_takes_does_not_depend_on_who_used_the_hierarchy_before() {
     let config = || Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(81);
     let stats: &'static [Stat] =
@@ -217,7 +217,7 @@ fn what_a_subsystem_takes_does_not_depend_on_who_used_the_hierarchy_before() {
 }
 
 #[test]
-#[ignore = "fails: beside the slots there is room for what one slot may hold, and what is more reads as zero"]
+
 fn a_group_that_gives_its_record_up_keeps_what_its_slots_held_together() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).demote_after(Some(Duration::ZERO));
     let hierarchy = Hierarchy::new(config).unwrap();
