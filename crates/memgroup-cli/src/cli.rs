@@ -52,7 +52,7 @@ pub(crate) fn main() -> ExitCode {
             Ok(End::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
             Err(error) => failed(&error, if error.is_usage() { EXIT_USAGE } else { EXIT_FAILURE }),
         },
-        Command::Lab(args) => match memgroup_lab::run(args) {
+        Command::Lab(args) => match memgroup_lab::run(with_program(args)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(memgroup_lab::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
                 ExitCode::SUCCESS
@@ -63,6 +63,11 @@ pub(crate) fn main() -> ExitCode {
             ),
         },
     }
+}
+
+/// The lab starts processes of this program.
+fn with_program(args: memgroup_lab::Args) -> memgroup_lab::Args {
+    memgroup_lab::Args { program: std::env::current_exe().ok(), ..args }
 }
 
 /// Says what is missing when a SPEC stands where a command should.

@@ -57,9 +57,48 @@ pub struct Args {
     /// Write the rows and checks to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// rstat: be one of its two processes of SQLite tenants, and measure what is asked for on the standard input
+    #[arg(long, hide = true, value_enum, value_name = "TREES")]
+    pub serve: Option<Trees>,
+    /// The program that takes these arguments after `lab`. SQLite serves one hierarchy in a process, so what compares two is measured in
+    /// processes of it; without, that is left out
+    #[arg(skip)]
+    pub program: Option<PathBuf>,
     /// The least that runs every part: shows that an experiment works, its figures mean nothing
     #[arg(skip)]
     pub tiny: bool,
+}
+
+/// Whether each subsystem of `rstat` has a tree of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Trees {
+    /// The control: the same code, one tree for all
+    #[value(name = "one")]
+    Unified,
+    /// A tree for each
+    #[value(name = "separate")]
+    Separate,
+}
+
+impl Trees {
+    /// The control first.
+    pub const BOTH: [Trees; 2] = [Trees::Unified, Trees::Separate];
+
+    /// The name in tables and in the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Trees::Unified => "one tree (control)",
+            Trees::Separate => "separate trees",
+        }
+    }
+
+    /// The name on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Trees::Unified => "one",
+            Trees::Separate => "separate",
+        }
+    }
 }
 
 /// The experiments of the lab.
@@ -141,6 +180,8 @@ impl Args {
             kernel: false,
             quick: false,
             json: None,
+            serve: None,
+            program: None,
             tiny: false,
         }
     }
@@ -178,6 +219,7 @@ impl Args {
             ("--outer", self.outer.is_some() && !percpu, "percpu"),
             ("--inner", self.inner.is_some() && !percpu, "percpu"),
             ("--kernel", self.kernel && !percpu, "percpu"),
+            ("--serve", self.serve.is_some() && !rstat, "rstat"),
         ];
         match foreign.into_iter().find(|&(_, given, _)| given) {
             Some((flag, _, owner)) => Err(Error::Argument(format!(
@@ -306,6 +348,13 @@ mod tests {
             assert_eq!(<Page as clap::ValueEnum>::from_str(page.name(), false), Ok(page));
         }
         assert!(<Page as clap::ValueEnum>::from_str("5k", false).is_err());
+    }
+
+    #[test]
+    fn kinds_of_trees_are_read_as_they_are_written() {
+        for trees in Trees::BOTH {
+            assert_eq!(<Trees as clap::ValueEnum>::from_str(trees.word(), false), Ok(trees));
+        }
     }
 
     #[test]

@@ -260,7 +260,6 @@ fn rstat_shows_both_kinds_of_trees_beside_the_seed() {
         "separate trees",
         "cpu; at ticks; storming",
         "all four; at ticks; storming",
-        "SQLite statements",
         "update of three shared words",
         "read of 48 values, fresh",
         "Linux, the letter's formula",
@@ -271,9 +270,9 @@ fn rstat_shows_both_kinds_of_trees_beside_the_seed() {
     let reads = rows(&json, "read");
     let with = |trees: &str| reads.iter().filter(|row| row["variant"] == trees).count();
     assert_eq!((with("one tree (control)"), with("separate trees")), (5, 5));
-    let mixed: Vec<&str> =
-        rows(&json, "mixed read").iter().map(|row| row["variant"].as_str().unwrap()).collect();
-    assert_eq!(mixed, ["all flushed (control)", "cpu alone"], "one process of tests has one SQLite");
+    // Measured in processes of the program, which its own tests have.
+    assert!(printed.contains("no SQLite statements"), "{printed}");
+    assert!(rows(&json, "mixed read").is_empty());
     assert!(!rows(&json, "flush").is_empty());
 }
 

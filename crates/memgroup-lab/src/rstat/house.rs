@@ -10,28 +10,9 @@ use memgroup::stats::{cpu, io, memory};
 use memgroup::{Config, Freshness, Group, Hierarchy, Reach, SlotSource, Stat, Statistics, Subsystem, scope};
 use memgroup_percpu::pin_virtual;
 
-use crate::Error;
 use crate::harness::clock;
 use crate::harness::tree::child;
-
-/// Whether each subsystem has a tree of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Trees {
-    /// The control: the same code, one tree for all.
-    Unified,
-    Separate,
-}
-
-impl Trees {
-    pub(super) const BOTH: [Trees; 2] = [Trees::Unified, Trees::Separate];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Trees::Unified => "one tree (control)",
-            Trees::Separate => "separate trees",
-        }
-    }
-}
+use crate::{Error, Trees};
 
 /// What the children's threads change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +37,8 @@ pub(super) struct House {
     counted: Mutex<Counted>,
     /// Ticks of the clock that a step of a storm takes by itself; a step that computes takes as long.
     step_ticks: AtomicU64,
+    /// Steps of the children's threads so far, in whole turns.
+    steps: AtomicU64,
 }
 
 const OWN: Subsystem = Subsystem {
@@ -90,7 +73,14 @@ impl House {
             source,
             counted: Mutex::default(),
             step_ticks: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
         })
+    }
+
+    /// Steps that the children's threads have made so far.
+    pub(super) fn steps(&self) -> u64 {
+        // ORDERING: Relaxed; a figure for reports.
+        self.steps.load(Ordering::Relaxed)
     }
 
     /// Times the storm's steps with nobody else about, so that those who only compute can take as long.
@@ -185,7 +175,9 @@ impl House {
         // ORDERING: Relaxed; written before the threads were started.
         let step_ticks = self.step_ticks.load(Ordering::Relaxed);
         let mut counted = Counted::default();
-        let mut next_tick = Instant::now();
+        // One after the other, as the ticks of CPUs are.
+        let first = |tick: Duration| tick * index as u32 / self.children.len() as u32;
+        let mut next_tick = Instant::now() + churn.tick.map_or(Duration::ZERO, first);
         // ORDERING: Release; pairs with the Acquire of the reader.
         ready.fetch_add(1, Ordering::Release);
         // ORDERING: Acquire, as the Release of whoever ends it.
@@ -201,6 +193,8 @@ impl House {
                     counted.ticks += 1;
                 }
             }
+            // ORDERING: Relaxed; a figure for reports.
+            self.steps.fetch_add(u64::from(STEPS), Ordering::Relaxed);
             if let Some(tick) = churn.tick
                 && Instant::now() >= next_tick
             {

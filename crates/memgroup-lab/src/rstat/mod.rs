@@ -6,6 +6,7 @@ mod house;
 mod mixed;
 mod readers;
 mod seed;
+mod tenants;
 mod updates;
 
 use std::io::Write;
@@ -16,6 +17,9 @@ use crate::harness::Lab;
 use crate::{Args, Error};
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    if let Some(trees) = args.serve {
+        return tenants::serve(trees, std::io::stdin().lock(), out);
+    }
     let mut lab = Lab::open(args, seed::SEED, SlotSource::detect(), out)?;
     let slots = args.slots.unwrap_or(seed::CPUS);
     let source = SlotSource::virtual_slots(slots).map_err(|why| Error::setup("the virtual slots", why))?;

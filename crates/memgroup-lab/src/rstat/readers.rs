@@ -8,14 +8,14 @@ use std::time::Duration;
 use memgroup::stats::{cpu, io, memory};
 use memgroup::{Freshness, Reach, Statistics};
 
-use super::house::{Churn, House, Trees};
+use super::house::{Churn, House};
 use super::seed;
-use crate::Error;
 use crate::harness::Lab;
 use crate::harness::os::thread_cpu_ns;
 use crate::harness::report::{Check, params, ratio};
 use crate::harness::stats::Summary;
 use crate::harness::table::{Table, count, figure, figure_or_dash, spread};
+use crate::{Error, Trees};
 
 /// How often a scheduler ticks, by default of most distributions.
 const TICK: Duration = Duration::from_millis(4);
@@ -43,6 +43,17 @@ struct Found {
     ns: Vec<f64>,
     /// Flushes of cpu's tree for each read of cpu.
     flushes: Vec<f64>,
+    /// Slices in which the children's threads did not run.
+    quiet: usize,
+}
+
+/// What one slice found.
+struct Slice {
+    /// Nanoseconds of the reader's CPU time.
+    ns: f64,
+    flushes: f64,
+    /// Steps of the children's threads meanwhile.
+    steps: u64,
 }
 
 const TICKING: [Option<Duration>; 2] = [Some(TICK), None];
@@ -75,8 +86,8 @@ pub(super) fn run(lab: &mut Lab<'_>, source: memgroup::SlotSource, children: usi
 fn slices(lab: &mut Lab<'_>, houses: &[Arc<House>], cases: &[Case]) -> Result<Vec<Found>, Error> {
     let (rounds, reads) = match (lab.args.tiny, lab.args.quick) {
         (true, _) => (1, 200),
-        (_, true) => (5, 20_000),
-        (_, false) => (20, seed::READS / 20),
+        (_, true) => (5, seed::READS / 5),
+        (_, false) => (10, seed::READS),
     };
     let mut found: Vec<Found> = cases.iter().map(|_| Found::default()).collect();
     let mut order: Vec<usize> = (0..cases.len()).collect();
@@ -85,23 +96,28 @@ fn slices(lab: &mut Lab<'_>, houses: &[Arc<House>], cases: &[Case]) -> Result<Ve
         for &index in &order {
             let case = cases[index];
             let house = &houses[case.trees as usize];
-            let (ns, flushes) =
+            let slice =
                 House::during(house, &lab.crew, case.churn, move |house| read(house, case.reading, reads))?;
-            found[index].ns.push(ns / reads as f64);
-            found[index].flushes.push(flushes / reads as f64);
+            let found = &mut found[index];
+            if slice.steps == 0 && !lab.args.tiny {
+                found.quiet += 1;
+                continue;
+            }
+            found.ns.push(slice.ns / reads as f64);
+            found.flushes.push(slice.flushes / reads as f64);
         }
     }
     Ok(found)
 }
 
-/// Reads so many times; the CPU time of this thread, and the flushes of cpu's tree.
-fn read(house: &House, reading: Reading, reads: u64) -> (f64, f64) {
+/// Reads so many times.
+fn read(house: &House, reading: Reading, reads: u64) -> Slice {
     let mut values = [0; memory::RECLAIMED + 1];
     let mut one = |statistics: &Statistics, stats: usize| {
         statistics.read(&house.parent, Reach::Subtree, Freshness::Fresh, &mut values[..stats]);
         std::hint::black_box(&values);
     };
-    let flushed = house.cpu.flushes();
+    let (flushed, steps) = (house.cpu.flushes(), house.steps());
     let before = thread_cpu_ns();
     for _ in 0..reads {
         one(&house.cpu, cpu::NR_SCOPES + 1);
@@ -112,7 +128,8 @@ fn read(house: &House, reading: Reading, reads: u64) -> (f64, f64) {
         }
     }
     let ns = thread_cpu_ns() - before;
-    (ns as f64, (house.cpu.flushes() - flushed) as f64)
+    let flushes = (house.cpu.flushes() - flushed) as f64;
+    Slice { ns: ns as f64, flushes, steps: house.steps() - steps }
 }
 
 /// What is the same for both kinds of trees.
@@ -197,6 +214,13 @@ fn check(lab: &mut Lab<'_>, cases: &[Case], found: &[Found]) {
     let separate = |storm, tick| median(Trees::Separate, storm, tick, Reading::Cpu);
     let unified = |storm, tick| median(Trees::Unified, storm, tick, Reading::Cpu);
     let checks = &mut lab.report.checks;
+    let quiet: usize = found.iter().map(|found| found.quiet).sum();
+    checks.push(Check::at_most(
+        "slices left out, because the children's threads did not run in them",
+        Some(quiet as f64),
+        0.0,
+        "",
+    ));
     checks.push(Check::at_most(
         "reading cpu, time at ticks: storming over idle",
         ratio(separate(true, TICKING[0]), separate(false, TICKING[0])),

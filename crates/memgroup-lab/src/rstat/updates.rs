@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgroup::{Config, Freshness, Group, Hierarchy, Reach, SlotSource, Stat, Statistics, Subsystem};
 
-use super::house::Trees;
-use crate::Error;
 use crate::harness::Lab;
 use crate::harness::report::{Check, params};
 use crate::harness::table::{Table, spread};
 use crate::harness::tree::child;
 use crate::harness::window::{Variant, Work};
+use crate::{Error, Trees};
 
 /// Statistics of the subsystem that is measured, as the goals have it.
 pub(super) const STATS: usize = 48;

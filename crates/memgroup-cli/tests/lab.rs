@@ -1,0 +1,52 @@
+//! The lab as the program runs it: what it measures in processes of its own.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use memgroup_lab::{Args, Experiment, Trees, run_to};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_memgroup");
+
+#[test]
+fn rstat_measures_sqlite_tenants_in_a_process_for_each_kind_of_trees() {
+    let args =
+        Args { tiny: true, program: Some(PROGRAM.into()), slots: Some(4), ..Args::new(Experiment::Rstat) };
+    let mut printed = Vec::new();
+    run_to(&args, &mut printed).unwrap();
+    let printed = String::from_utf8(printed).unwrap();
+    let (_, tenants) = printed.split_once("two children run").expect(&printed);
+    for trees in Trees::BOTH {
+        let line =
+            tenants.lines().map(str::trim_start).find(|line| line.starts_with(trees.name())).expect(tenants);
+        let ns = line[trees.name().len()..].split_whitespace().next().expect(line).replace(',', "");
+        let ns: f64 = ns.parse().expect(line);
+        assert!(ns > 0.0, "{line}");
+    }
+}
+
+#[test]
+fn a_program_that_is_none_is_named() {
+    let args = Args { tiny: true, program: Some("/nowhere/at/all".into()), ..Args::new(Experiment::Rstat) };
+    let error = run_to(&args, &mut std::io::sink()).unwrap_err();
+    assert!(error.to_string().starts_with("start /nowhere/at/all: "), "{error}");
+    let args = Args { program: Some("/bin/true".into()), ..args };
+    let error = run_to(&args, &mut std::io::sink()).unwrap_err();
+    assert!(error.to_string().contains("answered \"\""), "{error}");
+}
+
+#[test]
+fn tenants_refuse_what_is_no_order() {
+    let mut tenants = Command::new(PROGRAM)
+        .args(["lab", "rstat", "--serve", "separate"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    tenants.stdin.take().unwrap().write_all(b"0\n").unwrap();
+    let output = tenants.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("take the order \"0\": it must be a number of reads, at least 1"), "{said}");
+    assert!(output.stdout.is_empty());
+}
