@@ -138,14 +138,14 @@ fn anchor(lab: &mut Lab<'_>, script: Script) -> Result<Option<Anchor>, Error> {
 fn refuse_what_does_not_fit(plan: Plan, others: &[Plan], script: Script, many: Script) -> Result<(), Error> {
     let Some(available) = available_bytes() else { return Ok(()) };
     let largest = if many.groups() > script.groups() { many } else { script };
-    let bytes = most_bytes(plan, others, largest.groups()) + kept_bytes(plan, others, script, many);
+    let bytes = most_bytes(plan, others, largest.groups()) + kept_bytes(others, script, many);
     let allowed = available / 4 * 3;
     if bytes <= allowed {
         return Ok(());
     }
     let fits = (script.outer as u64 * allowed / bytes).max(1);
     Err(Error::Argument(format!(
-        "use {} groups on {}: their records and the statistics of all that were played take up to {} MiB, three quarters of the available {} MiB may be used; --outer {fits} would do, or fewer slots",
+        "use {} groups on {}: their records and statistics, and the places of all that were played, take up to {} MiB, three quarters of the available {} MiB may be used; --outer {fits} would do, or fewer slots",
         largest.groups(),
         counted(plan.slots.slots() as u64, "slot"),
         bytes >> 20,
@@ -153,23 +153,25 @@ fn refuse_what_does_not_fit(plan: Plan, others: &[Plan], script: Script, many: S
     )))
 }
 
-/// What one script of so many groups takes at most, half a chunk's worth of room included, beside what all that were played
-/// before it keep.
+/// What one script of so many groups takes at most, with their statistics on the heap and half a chunk's worth of room, beside what all that were
+/// played before it keep.
 fn most_bytes(plan: Plan, others: &[Plan], groups: usize) -> u64 {
     const HIERARCHIES_A_PAGE_SIZE: u64 = 12;
     let slots = plan.slots.slots();
     let pages: u64 = others.iter().chain([&plan]).map(|plan| plan.page.bytes()).sum();
-    plan.needed_bytes(groups, slots) / 2 * 3 + HIERARCHIES_A_PAGE_SIZE * pages * slots as u64
+    let statistics = groups as u64 * plan.bytes_beside();
+    plan.needed_bytes(groups, slots) / 2 * 3 + statistics + HIERARCHIES_A_PAGE_SIZE * pages * slots as u64
 }
 
-/// What all scripts leave on the heap: a place for each group of each kind of hierarchy, with its statistics, which the process keeps.
-fn kept_bytes(plan: Plan, others: &[Plan], script: Script, many: Script) -> u64 {
+/// What all scripts leave on the heap: a place for each group of each kind of hierarchy, which the process keeps.
+fn kept_bytes(others: &[Plan], script: Script, many: Script) -> u64 {
+    const PLACE_BYTES: u64 = 1536;
     let (modes, pages) = (Mode::ALL.len(), 1 + others.len());
     // The script and the one with many beside each, at each page size; removals that leave it all for later; churn at two page sizes.
     let groups = (modes * pages + 1) * script.groups()
         + modes * pages * many.groups()
         + modes * pages.min(2) * (script.groups() + churn::BURSTS * script.outer);
-    groups as u64 * plan.bytes_beside()
+    groups as u64 * PLACE_BYTES
 }
 
 fn available_bytes() -> Option<u64> {
@@ -190,7 +192,7 @@ mod tests {
         assert!(error.is_usage());
         let text = error.to_string();
         assert!(
-            text.starts_with("use 1000000 groups on 4,096 slots: their records and the statistics of all that were played take up to 159")
+            text.starts_with("use 1000000 groups on 4,096 slots: their records and statistics, and the places of all that were played, take up to 158")
                 && text.contains("--outer "),
             "{text}"
         );

@@ -55,7 +55,7 @@ pub(super) fn books(lab: &mut Lab<'_>, played: &[Played]) -> Result<(), Error> {
     }
     let beside = played.iter().map(|one| one.bytes_beside).max().unwrap_or(0);
     table.note(format!(
-        "beside all this each group has {} bytes on the heap, on no slot: its statistics as they were last flushed, and what is added while it has no record; places of removed groups keep them for the next",
+        "beside all this each group has {} bytes on the heap, on no slot: its statistics as they were last flushed, and what is added while it has no record; places of removed groups keep them for the next until maintenance comes by",
         count(beside as u64)
     ));
     lab.report.add_count("every mode", params([]), "beside the records, a group", "bytes", beside as f64);
