@@ -3,12 +3,12 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use memgroup::{Hierarchy, Maintenance, PageSize};
+use memgroup::{Group, Hierarchy, Maintenance, PageSize};
 use memgroup_percpu::pin_virtual;
 
 use crate::{
-    CHARGED_BYTES, DELTA_MAX, GAUGES_BYTES, RANGE_DELTAS, TENANT_BYTES, Tenant, alone, config, gauges,
-    levels, maintain, used_on_all_slots,
+    CHARGED_BYTES, DELTA_MAX, GAUGES, GAUGES_BYTES, RANGE_DELTAS, TENANT_BYTES, Tenant, alone, config,
+    gauges, levels, maintain, used_on_all_slots,
 };
 
 const SLOTS: usize = 4;
@@ -39,6 +39,35 @@ fn a_group_is_idle_when_two_passes_saw_no_change() {
     assert_eq!(pass(start + after + after), busy as u64, "idle since they were seen busy");
     tenants.iter_mut().for_each(Tenant::live);
     tenants.iter().for_each(Tenant::check);
+}
+
+#[test]
+fn a_group_that_is_only_counted_for_is_busy_and_one_that_is_only_flushed_is_not() {
+    let _alone = alone();
+    let after = Duration::from_secs(60);
+    let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(after)), SLOTS);
+    let levels = levels(&hierarchy);
+    let [counted, flushed, waiting] =
+        ["/counted", "/flushed", "/waiting"].map(|path| hierarchy.create(path).unwrap());
+    let count = |group: &Group| {
+        let _pin = pin_virtual(1);
+        levels.add(group, GAUGES - 1, 1);
+    };
+    [&counted, &flushed, &waiting].into_iter().for_each(count);
+    let start = Instant::now();
+    let pass = |at| hierarchy.maintain(Maintenance::new().at(at).expedited()).demoted_groups;
+    assert_eq!(pass(start), 0, "the first look");
+    [&counted, &flushed].into_iter().for_each(|group| levels.flush(group));
+    count(&counted);
+    assert_eq!(pass(start + after), 3, "the one that was only flushed, the one that was not, and the root");
+    count(&counted);
+    levels.flush(&counted);
+    count(&waiting);
+    assert_eq!(pass(start + 2 * after), 0, "what was added to one is flushed by now");
+    [&counted, &waiting].into_iter().for_each(|group| levels.flush(group));
+    assert_eq!(pass(start + 3 * after), 2, "idle since they were seen busy");
+    let sums = [&counted, &flushed, &waiting].map(|group| gauges::own(&levels, group, GAUGES - 1));
+    assert_eq!(sums, [3, 1, 2]);
 }
 
 #[test]
