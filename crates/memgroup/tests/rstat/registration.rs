@@ -229,3 +229,32 @@ fn a_group_that_gives_its_record_up_keeps_what_its_slots_held_together() {
     hierarchy.maintain(Maintenance::new().expedited());
     assert_eq!(subtree(&cache, &group, HELD), -2 * 8191 * (1 << 48));
 }
+
+#[test]
+fn a_group_whose_record_moves_keeps_what_each_of_its_slots_held_apart() {
+    const NAMES: usize = 500;
+    // As much as one slot has room for: together on one they would leave its range.
+    const LOW: i64 = 8191;
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap())
+        .groups_max(1001)
+        .float(0, Duration::ZERO)
+        .maintain_on_removal(false);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let stats: Vec<_> = (0..NAMES).map(|n| Stat::gauge(format!("s{n}").leak())).collect();
+    let vast = hierarchy.register(Subsystem { name: "vast", stats: stats.leak() }).unwrap();
+    let groups: Vec<_> = (0..1000).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
+    groups.iter().for_each(|group| add_on(0, &vast, group, 0, 1));
+    let (stay, go): (Vec<_>, Vec<_>) = groups.into_iter().enumerate().partition(|(n, _)| n % 40 == 39);
+    for (_, group) in &stay {
+        (0..2 * LOW).for_each(|n| add_on(n as usize % 2, &vast, group, NAMES - 1, -(1 << 48)));
+    }
+    go.into_iter().for_each(|(_, group)| group.remove().unwrap());
+    let done = hierarchy.maintain(Maintenance::new().all().expedited());
+    assert!(
+        done.moved_bytes > vast.footprint().slot_bytes as u64 * 2,
+        "records of statistics moved: {done:?}"
+    );
+    for (_, group) in &stay {
+        assert_eq!((subtree(&vast, group, 0), subtree(&vast, group, NAMES - 1)), (1, -2 * LOW * (1 << 48)));
+    }
+}
