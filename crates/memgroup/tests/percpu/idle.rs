@@ -71,6 +71,29 @@ fn a_group_that_is_only_counted_for_is_busy_and_one_that_is_only_flushed_is_not(
 }
 
 #[test]
+fn a_group_whose_charges_are_all_freed_again_is_busy_as_long_as_it_makes_them() {
+    let _alone = alone();
+    let after = Duration::from_secs(60);
+    let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(after)), SLOTS);
+    let group = hierarchy.create("/group").unwrap();
+    let _pin = pin_virtual(1);
+    let charge = || (0..3).for_each(|_| drop(group.try_charge(100).unwrap()));
+    charge();
+    let start = Instant::now();
+    let pass = |at| hierarchy.maintain(Maintenance::new().at(at).expedited()).demoted_groups;
+    assert_eq!(pass(start), 0, "the first look");
+    charge();
+    assert_eq!(pass(start + after), 1, "the root");
+    charge();
+    assert_eq!(group.stock().hits + group.stock().misses, 9);
+    assert_eq!(pass(start + 2 * after), 0, "what was charged is flushed by now");
+    charge();
+    assert_eq!(pass(start + 3 * after), 0);
+    assert_eq!(group.stock().hits + group.stock().misses, 12);
+    assert_eq!(pass(start + 4 * after), 1, "a flush is not what keeps it busy");
+}
+
+#[test]
 fn every_group_comes_back_and_has_a_stock_again() {
     for page in [PageSize::of_system(), PageSize::Kib64] {
         let _alone = alone();
