@@ -137,6 +137,25 @@ fn what_leaves_the_range_of_one_slot_between_two_flushes_is_a_panic_that_names_i
     assert_eq!(text, "held of cache has changed by more than 2^61 on one slot since it was last flushed");
     cache.add(&group, HITS, 1);
     assert_eq!(subtree(&cache, &group, HITS), 1, "others go on");
+    (0..1 << 15).for_each(|_| cache.add(&group, HITS, 1 << 48));
+    let text = panic_of(|| cache.add(&group, HITS, 1));
+    assert_eq!(text, "hits of cache has changed by more than 2^61 on one slot since it was last flushed");
+    assert_eq!(subtree(&cache, &group, HITS), 1, "what was added on the slot is lost");
+}
+
+#[test]
+fn what_flushes_have_added_up_wraps_where_64_bits_end() {
+    let (hierarchy, cache) = house(1);
+    let group = hierarchy.create("/group").unwrap();
+    let raised: Vec<_> = (0..2)
+        .map(|_| {
+            (0..1 << 14).for_each(|_| cache.add(&group, HELD, 1 << 48));
+            subtree(&cache, &hierarchy.root(), HELD)
+        })
+        .collect();
+    assert_eq!(raised, [1 << 62, i64::MIN]);
+    cache.add(&group, HELD, -1);
+    assert_eq!(subtree(&cache, &hierarchy.root(), HELD), i64::MAX, "and back");
 }
 
 #[test]
