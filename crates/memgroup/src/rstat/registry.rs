@@ -154,7 +154,6 @@ impl Registry {
         let mut registered = self.registered.lock();
         for store in self.stores() {
             registered[store.number] = store.number < self.config.builtin().len();
-            store.updates.turn().forget();
         }
     }
 }
