@@ -41,9 +41,40 @@ fn add(header: Header) {
     }
 }
 
-/// Bytes of `owner` that this thread frees during `work`: exactly what is uncharged for it.
+/// Bytes of `owner` that this thread frees during `work`: exactly what is uncharged for it. Within another counting it counts in the
+/// other's place.
 pub(crate) fn during(owner: GroupId, work: impl FnOnce()) -> u64 {
     let before = TALLY.replace(Some(Tally { owner, bytes: 0 }));
     work();
     TALLY.replace(before).map_or(0, |tally| tally.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frees a block that cost its owner so much.
+    fn free(owner: u32, charged_bytes: u32) {
+        let size = charged_bytes - crate::block::HEADER_BYTES as u32;
+        note(Header::new(GroupId::from_u32(owner), size));
+    }
+
+    #[test]
+    fn a_counting_within_another_counts_its_own_and_the_other_goes_on() {
+        let (outer, inner) = (GroupId::from_u32(1), GroupId::from_u32(2));
+        free(1, 1000);
+        let mut of_inner = 0;
+        let of_outer = during(outer, || {
+            free(1, 16);
+            free(2, 2000);
+            of_inner = during(inner, || {
+                free(1, 4000);
+                free(2, 32);
+            });
+            free(1, 64);
+        });
+        free(1, 1000);
+        assert_eq!((of_outer, of_inner), (16 + 64, 32));
+        assert!(TALLY.get().is_none(), "nobody counts any more");
+    }
 }

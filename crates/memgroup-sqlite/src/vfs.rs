@@ -138,3 +138,73 @@ unsafe extern "C" fn x_open(
 
 /// `name` as SQLite passes it.
 type Name = *const c_char;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::mem::zeroed;
+
+    use super::*;
+
+    thread_local! {
+        /// Whether a file that the VFS under ours failed to open has methods all the same; and how often it was closed.
+        static HAS_METHODS: Cell<bool> = const { Cell::new(false) };
+        static CLOSED: Cell<u32> = const { Cell::new(0) };
+    }
+
+    unsafe extern "C" fn close(_: *mut ffi::sqlite3_file) -> c_int {
+        CLOSED.set(CLOSED.get() + 1);
+        ffi::SQLITE_OK
+    }
+
+    static METHODS: ffi::sqlite3_io_methods = {
+        // SAFETY: all zero is a table without methods.
+        let none: ffi::sqlite3_io_methods = unsafe { zeroed() };
+        ffi::sqlite3_io_methods { iVersion: 1, xClose: Some(close), ..none }
+    };
+
+    unsafe extern "C" fn fail_to_open(
+        _: *mut ffi::sqlite3_vfs,
+        _: ffi::sqlite3_filename,
+        file: *mut ffi::sqlite3_file,
+        _: c_int,
+        _: *mut c_int,
+    ) -> c_int {
+        if HAS_METHODS.get() {
+            // SAFETY: the room for the file is the test's.
+            unsafe { (*file).pMethods = &METHODS };
+        }
+        ffi::SQLITE_CANTOPEN
+    }
+
+    #[test]
+    fn a_file_that_failed_to_open_is_closed_if_the_vfs_under_ours_asks_for_it() {
+        // SAFETY: all zero is a VFS without methods.
+        let mut under: ffi::sqlite3_vfs = unsafe { zeroed() };
+        under.szOsFile = size_of::<ffi::sqlite3_file>() as c_int;
+        under.xOpen = Some(fail_to_open);
+        // SAFETY: the VFS is complete, and nobody else knows of it.
+        let mut ours = unsafe { over(&raw mut under) };
+        let open = ours.xOpen.expect("offered");
+        for has_methods in [true, false] {
+            HAS_METHODS.set(has_methods);
+            // SQLite's room, which another file may have had before.
+            let mut room = [usize::MAX; 2];
+            assert_eq!(size_of_val(&room) as c_int, ours.szOsFile);
+            let file = room.as_mut_ptr().cast::<ffi::sqlite3_file>();
+            // SAFETY: the arguments are what SQLite passes for a temporary file.
+            let code = unsafe { open(&raw mut ours, ptr::null(), file, 0, ptr::null_mut()) };
+            assert_eq!(code, ffi::SQLITE_CANTOPEN);
+            // SAFETY: the opening has filled it.
+            let methods = unsafe { (*file).pMethods };
+            assert_eq!(!methods.is_null(), has_methods);
+            // SAFETY: a table of methods outlives the files that have it.
+            if let Some(methods) = unsafe { methods.as_ref() } {
+                let close = methods.xClose.expect("offered");
+                // SAFETY: SQLite closes a file that has methods.
+                assert_eq!(unsafe { close(file) }, ffi::SQLITE_OK);
+            }
+            assert_eq!(CLOSED.replace(0), u32::from(has_methods));
+        }
+    }
+}

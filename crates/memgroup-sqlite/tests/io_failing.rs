@@ -1,4 +1,4 @@
-//! A read or a write that fails is told as it is without the shim, and counted for nobody.
+//! A read, a write or a sync that fails is told as it is without the shim, and counted for nobody.
 
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(unsafe_code)]
@@ -34,6 +34,25 @@ unsafe extern "C" fn pread(file: c_int, to: *mut c_void, bytes: usize, at: i64) 
     unsafe { libc::pread(file, to, bytes, at) }
 }
 
+/// In place of the C library's, for this whole process: SQLite has no other way to be given a sync that fails.
+#[unsafe(no_mangle)]
+extern "C" fn fsync(file: c_int) -> c_int {
+    sync_by(libc::SYS_fsync, file)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fdatasync(file: c_int) -> c_int {
+    sync_by(libc::SYS_fdatasync, file)
+}
+
+fn sync_by(call: libc::c_long, file: c_int) -> c_int {
+    if FAILING.get() == Some(ffi::SQLITE_IOERR_FSYNC) {
+        return -1;
+    }
+    // SAFETY: either call takes a descriptor and no pointer.
+    unsafe { libc::syscall(call, file) as c_int }
+}
+
 /// Puts our calls under the unix VFS, by way of the shim, whose methods are those of the VFS under it.
 fn replace_calls() {
     // SAFETY: the name is a terminated string.
@@ -66,7 +85,7 @@ fn what_failed_is_not_counted() {
     let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("failing"));
     let conn = TenantConnection::open(&group, dir.path().join("a.db")).expect("a connection");
     conn.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)").expect("room");
-    for code in [ffi::SQLITE_IOERR_READ, ffi::SQLITE_IOERR_WRITE] {
+    for code in [ffi::SQLITE_IOERR_READ, ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_FSYNC] {
         let counted = counted_during(&group, || {
             FAILING.set(Some(code));
             let error = conn.execute("INSERT INTO t VALUES (2)", []).expect_err("the system fails");
@@ -74,13 +93,15 @@ fn what_failed_is_not_counted() {
             let error = error.sqlite_error().and_then(rusqlite::Error::sqlite_error);
             assert_eq!(error.expect("not for want of memory").extended_code, code);
         });
-        assert_eq!((counted.writes, counted.written_bytes), (0, 0), "{counted:?}: what failed was counted");
-        assert_eq!(
-            counted.reads > 0,
-            code == ffi::SQLITE_IOERR_WRITE,
-            "{counted:?}: what failed was counted"
-        );
+        let done = (counted.reads > 0, counted.writes > 0, counted.written_bytes > 0, counted.syncs > 0);
+        // Up to the first that fails.
+        let (reads, writes) = (code != ffi::SQLITE_IOERR_READ, code == ffi::SQLITE_IOERR_FSYNC);
+        assert_eq!(done, (reads, writes, writes, false), "{counted:?}: what failed was counted");
     }
+    let synced = counted_during(&group, || {
+        conn.execute("INSERT INTO t VALUES (2)", []).expect("the system is back");
+    });
+    assert!(synced.syncs > 0, "{synced:?}");
     let rows: i64 = conn.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).expect("nothing was lost");
-    assert_eq!(rows, 1);
+    assert_eq!(rows, 2);
 }

@@ -1,14 +1,16 @@
 //! What SQLite tells of a tenant's memory by kind, and the memory it gives back when asked.
+#![allow(unsafe_code)]
 
 mod process;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memgroup::Group;
 use memgroup_sqlite::{MemoryKinds, TenantConnection};
 use process::{counted, counted_during, generated, hierarchy, sort, tenant};
+use rusqlite::ffi;
 
 /// The gauges of a group.
 fn gauges(group: &Group) -> [i64; 3] {
@@ -81,6 +83,48 @@ fn the_gauges_follow_a_connection_that_is_in_use() {
     });
     let rounds = rounds.count();
     assert!(gauges(&group)[0] >= expected, "{:?} after {rounds} uses, not {expected}", gauges(&group));
+}
+
+/// Samples while another thread has the connection for so long.
+fn sample_for(conn: &TenantConnection, time: Duration) {
+    // SAFETY: the handle is used as long as the connection is open.
+    let db = conn.run(|conn| Ok(unsafe { conn.handle() })).expect("a handle");
+    // SAFETY: `db` is open.
+    let mutex = unsafe { ffi::sqlite3_db_mutex(db) } as usize;
+    let (sender, held) = mpsc::channel();
+    std::thread::scope(|threads| {
+        threads.spawn(move || {
+            let mutex = mutex as *mut ffi::sqlite3_mutex;
+            // SAFETY: the connection is open until this thread has ended, and serialized.
+            unsafe { ffi::sqlite3_mutex_enter(mutex) };
+            sender.send(()).expect("somebody waits");
+            std::thread::sleep(time);
+            // SAFETY: as above; this thread has entered it.
+            unsafe { ffi::sqlite3_mutex_leave(mutex) };
+        });
+        held.recv().expect("it is held");
+        conn.sample();
+    });
+}
+
+#[test]
+fn samples_take_a_hundredth_of_the_time_at_the_most() {
+    hierarchy();
+    let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("rest"));
+    let conn = filled(&group, &dir, "a.db");
+    // Again if this thread came to the sample only when the other one had ended.
+    let rests = (0..20).any(|n| {
+        sample_for(&conn, Duration::from_millis(10));
+        let (before, begin) = (gauges(&group), Instant::now());
+        conn.execute_batch(&format!("CREATE TABLE u{n} (a, b, c)")).expect("room");
+        while begin.elapsed() < Duration::from_millis(500) {
+            conn.execute_batch("SELECT 1").expect("a row");
+        }
+        gauges(&group) == before
+    });
+    assert!(rests, "within half a second of a sample of 10 ms came the next, each time");
+    conn.sample();
+    assert!(gauges(&group)[1] > 0);
 }
 
 #[test]

@@ -190,7 +190,8 @@ impl Group {
         Ok(())
     }
 
-    /// Charges refused because of this group's own limit, whichever descendant asked.
+    /// Charges of at least one byte that this group itself refused, whichever descendant asked: by its own limit, or because it was
+    /// removed.
     pub fn refusals(&self) -> u64 {
         self.node.counter.refusals()
     }

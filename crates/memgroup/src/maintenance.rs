@@ -369,12 +369,18 @@ fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) -> 
     cold
 }
 
+/// A number that changes whenever the group is charged, uncharged or counted for.
+fn activity(node: &'static Node) -> u64 {
+    let counted = node.entries().map(|entry| moves::activity(entry, node));
+    counted.fold(drain::activity(node), mix)
+}
+
 fn is_idle(tree: &mut Tree, node: &'static Node, now: Instant, after: Duration) -> bool {
     match tree.state(node.id) {
         State::Free => false,
         State::Dying { .. } => true,
         State::Online => {
-            let activity = node.entries().map(moves::activity).fold(drain::activity(node), mix);
+            let activity = activity(node);
             let noted = tree.noted(node.id);
             match *noted {
                 Some(before) if before.activity == activity => {

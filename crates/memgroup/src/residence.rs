@@ -210,3 +210,36 @@ fn count_late(shared: &'static Shared, tag: u64, attempts: u64) {
         count::charges(node, attempts);
     }
 }
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup_percpu::{SlotSource, pin_virtual};
+
+    use super::*;
+    use crate::rstat::builtin::memory::{CHARGES, STOCK_MISSES};
+    use crate::stock::{Stock, consume};
+    use crate::{Config, Freshness, Hierarchy, Maintenance, Reach};
+
+    #[test]
+    fn an_attempt_that_comes_late_is_found_by_the_last_look() {
+        let config = Config::with_slots(SlotSource::virtual_slots(1).unwrap());
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        let (node, _pin) = (group.node(), pin_virtual(0));
+        (0..2).for_each(|_| drop(group.try_charge(100).unwrap()));
+        let late = Stock::enter(node, 0).expect("the group was charged");
+        {
+            let layout = node.shared.layout.write();
+            let _tree = node.shared.tree.lock();
+            demote_held(node, &layout);
+        }
+        let found = late.attempt(100);
+        assert!(found.is_closed() && found.attempts() == 0, "{found:?}");
+        consume::charge_miss(late, 100, found).unwrap();
+        let count = |stat| hierarchy.memory().get(&group, stat, Reach::Local, Freshness::Fresh);
+        assert_eq!((count(CHARGES), count(STOCK_MISSES)), (2, 2), "what was left behind is in no flush");
+        hierarchy.maintain(Maintenance::new().expedited());
+        assert_eq!((count(CHARGES), count(STOCK_MISSES)), (3, 2));
+        node.uncharge(100);
+    }
+}

@@ -7,6 +7,9 @@
 //! - I1. The thread points to a place of the node table together with its generation: a guard that was forgotten can leave a
 //!   group in force longer than its handle, but never puts another group in its place.
 //! - I2. Guards end in the reverse order of their beginning. One that does not leaves no group in force.
+//! - B1. The generation is looked at once, when a charge or an addition begins. Where the guard was forgotten and the group is released
+//!   just then, what was begun counts for the next group in the place, and may come when that is there already: nothing that is
+//!   cheap enough for a charge holds the release off.
 
 use core::marker::PhantomData;
 use std::cell::Cell;
@@ -63,7 +66,8 @@ std::thread_local! {
 ///
 /// Not `Send`. Guards are dropped in the reverse order of their making, as they are when bound to variables; one that is
 /// dropped before a later one leaves no group in force, until all of them are gone. A guard that is forgotten
-/// (`mem::forget`) leaves its group in force on the thread, at most until the group is released.
+/// (`mem::forget`) leaves its group in force on the thread, at most until the group is released. What the thread does for the group in
+/// force in that very instant, a charge, an addition or a call of [`current`], may then be for the next group that is created.
 #[must_use = "the group is in force only while the guard lives"]
 pub struct Scope<'g> {
     before: Current,

@@ -394,6 +394,23 @@ mod tests {
     use super::{ROOT, Tree};
 
     #[test]
+    fn a_place_is_in_the_list_of_the_unsettled_once_whoever_has_it() {
+        let mut tree = Tree::new(10, 2);
+        for _ in 0..3 {
+            let id = tree.create(ROOT, "group").unwrap();
+            tree.retire(id);
+            tree.leave_unsettled(id);
+            tree.leave_unsettled(id);
+            tree.release(id);
+            assert_eq!(tree.unsettled(), 1);
+        }
+        assert!(tree.take_unsettled().is_some() && tree.take_unsettled().is_none());
+        let id = tree.create(ROOT, "group").unwrap();
+        tree.leave_unsettled(id);
+        assert_eq!(tree.take_unsettled(), Some(id), "it was taken out, and is in the list again");
+    }
+
+    #[test]
     fn the_list_of_departed_groups_is_as_long_as_there_are_dying_ones() {
         let mut tree = Tree::new(5000, 2);
         let make = |tree: &mut Tree| tree.create(ROOT, "group").unwrap();

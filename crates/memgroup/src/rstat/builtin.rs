@@ -42,7 +42,8 @@ pub mod memory {
     pub const STOCK_DRAINS: usize = 9;
     /// `stock_drained`: bytes that drained stocks returned to the counters.
     pub const STOCK_DRAINED: usize = 10;
-    /// `refusals`: charges refused because of this group's own limit, whoever asked.
+    /// `refusals`: charges of at least one byte that this group itself refused, whoever asked: by its own limit, or because it was
+    /// removed.
     pub const REFUSALS: usize = 11;
     /// `forced`: charges made whatever the limits that the stock did not serve.
     pub const FORCED: usize = 12;

@@ -12,13 +12,15 @@ use memgroup_percpu::{Fresh, Unlinked, additive};
 use memgroup_sync::atomic::AtomicU64;
 use memgroup_sync::{RwLockWriteGuard, grace, interleave};
 
+use super::builtin;
 use super::side::Reach;
 use super::store::{Entry, Store};
 use super::update;
 use crate::group::GroupId;
 use crate::mutation::{self, Mutation};
-use crate::node::mix;
+use crate::node::{Node, mix};
 use crate::shared::Shared;
+use crate::stock::drain;
 use crate::tree::{State, Tree};
 
 /// The layout of the statistics, for one alone.
@@ -80,8 +82,9 @@ fn fold(entry: &'static Entry, old: &Unlinked, target: impl Fn(usize) -> usize) 
     }
 }
 
-/// A number that changes with every addition, and with no flush or move; the caller has the layout for itself.
-pub(crate) fn activity(entry: &'static Entry) -> u64 {
+/// A number that changes with every addition, and with no flush or move; the caller has the layout for itself. Charges that the stocks
+/// served are in it before a flush comes by, and also where their bytes are back.
+pub(crate) fn activity(entry: &'static Entry, node: &'static Node) -> u64 {
     let section = grace::enter();
     let value = |index: usize| {
         let words =
@@ -89,7 +92,10 @@ pub(crate) fn activity(entry: &'static Entry) -> u64 {
         let (side, waiting) = (entry.side(&section), words.map(additive::read));
         waiting.fold(side.peek(Reach::Local, index).wrapping_add(side.peek_beside(index)), i64::wrapping_add)
     };
-    (0..entry.store.words()).fold(0, |sum, index| mix(sum, value(index) as u64))
+    let is_charges = |index| (entry.store.number, index) == (builtin::MEMORY, builtin::memory::CHARGES);
+    let uncounted = |index| if is_charges(index) { drain::uncounted(node) } else { 0 };
+    (0..entry.store.words())
+        .fold(0, |sum, index| mix(sum, (value(index) as u64).wrapping_add(uncounted(index))))
 }
 
 /// The value of a word that is left behind, for good.

@@ -8,7 +8,7 @@
 
 use std::sync::OnceLock;
 
-use memgroup_percpu::ArenaError;
+use memgroup_percpu::{ArenaError, Records};
 use memgroup_sync::Mutex;
 
 use super::SUBSYSTEMS_MAX;
@@ -32,6 +32,9 @@ pub(crate) struct Registry {
 impl Registry {
     /// With the built-in subsystems.
     pub(crate) fn new(config: &Config) -> Result<Registry, ArenaError> {
+        // First what can be refused: stores and updates are kept for ever.
+        let builtin = config.builtin().iter().map(|&subsystem| Ok((subsystem, records(config, subsystem)?)));
+        let builtin = builtin.collect::<Result<Vec<_>, _>>()?;
         let unified = (!config.separate_trees).then(|| updates(config));
         let registry = Registry {
             stores: [const { OnceLock::new() }; SUBSYSTEMS_MAX],
@@ -39,8 +42,8 @@ impl Registry {
             unified,
             config: *config,
         };
-        for (number, &subsystem) in config.builtin().iter().enumerate() {
-            let store = registry.make(number, subsystem)?;
+        for (number, (subsystem, records)) in builtin.into_iter().enumerate() {
+            let store = registry.make(number, subsystem, records);
             store.updates.join(store);
             let is_first = registry.stores[number].set(store).is_ok();
             debug_assert!(is_first);
@@ -49,10 +52,9 @@ impl Registry {
         Ok(registry)
     }
 
-    fn make(&self, number: usize, subsystem: Subsystem) -> Result<&'static Store, ArenaError> {
+    fn make(&self, number: usize, subsystem: Subsystem, records: Records) -> &'static Store {
         let updates = self.unified.unwrap_or_else(|| updates(&self.config));
-        let store = Store::new(number, subsystem, updates, self.config.arena(self.config.source.slots()))?;
-        Ok(memgroup_sync::keep(Box::new(store)))
+        memgroup_sync::keep(Box::new(Store::new(number, subsystem, updates, records)))
     }
 
     /// All stores there are, those that wait for a subsystem too.
@@ -119,7 +121,9 @@ impl Registry {
 
     fn add(&self, shared: &'static Shared, subsystem: Subsystem) -> Result<&'static Store, RegisterError> {
         let number = self.stores().count();
-        let store = self.make(number, subsystem).map_err(|error| subsystem.refuse(Reason::Arena(error)))?;
+        let records =
+            records(&self.config, subsystem).map_err(|error| subsystem.refuse(Reason::Arena(error)))?;
+        let store = self.make(number, subsystem, records);
         let tree = shared.tree.lock();
         for node in shared.nodes(&tree) {
             node.stats[number].get_or_init(|| store.entry(node.id.0));
@@ -150,9 +154,12 @@ impl Registry {
         let mut registered = self.registered.lock();
         for store in self.stores() {
             registered[store.number] = store.number < self.config.builtin().len();
-            store.updates.turn().forget();
         }
     }
+}
+
+fn records(config: &Config, subsystem: Subsystem) -> Result<Records, ArenaError> {
+    Records::new(config.arena(config.source.slots()), subsystem.stats.len())
 }
 
 fn updates(config: &Config) -> &'static Updates {

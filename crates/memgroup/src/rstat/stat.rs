@@ -11,7 +11,8 @@ const STATS_MAX: usize = 4000;
 /// The longest name of a subsystem or a statistic, in bytes.
 const NAME_MAX: usize = 64;
 
-/// How a statistic's values are to be read.
+/// How a statistic's values are to be read. All are of 64 bits with a sign, and wrap beyond ±2^63; for a [`Time`](StatKind::Time) that is
+/// after 292 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StatKind {

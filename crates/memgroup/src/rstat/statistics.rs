@@ -98,8 +98,8 @@ impl Statistics {
     ///
     /// # Panics
     /// When there is no such statistic, when `delta` is below zero and the statistic only grows, when it is more than 2^48 up or down, and
-    /// when the group is of another hierarchy; nothing is added then. When one slot's changes since the last flush fall below -2^61: those are
-    /// lost. Upwards values wrap at 2^63.
+    /// when the group is of another hierarchy; nothing is added then. When one slot's changes since the last flush fall below -2^61 or rise to
+    /// 2^63: those are lost, and the next addition says so. What flushes have added up is not checked: it wraps beyond ±2^63.
     #[inline]
     pub fn add(&self, group: &Group, stat: usize, delta: i64) {
         let (node, entry) = self.entry(group);

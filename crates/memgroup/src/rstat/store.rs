@@ -4,7 +4,7 @@
 //! - I2. Every node that was ever made has an entry in every store; both come to be under the tree lock.
 //! - I3. Records are linked and unlinked under the tree lock.
 
-use memgroup_percpu::{ArenaConfig, ArenaError, Mark, Record, Records, Wait};
+use memgroup_percpu::{Mark, Record, Records, Wait};
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::grace::{self, Attic, Published, Section};
@@ -44,25 +44,24 @@ pub(crate) struct Entry {
 }
 
 impl Store {
+    /// `records` has a word for each statistic.
     pub(super) fn new(
         number: usize,
         subsystem: Subsystem,
         updates: &'static Updates,
-        config: ArenaConfig,
-    ) -> Result<Store, ArenaError> {
-        let words = subsystem.stats.len();
-        let records = Records::new(config, words)?;
-        Ok(Store {
+        records: Records,
+    ) -> Store {
+        Store {
             number,
             records,
             updates,
             subsystem: Mutex::new(subsystem),
-            words,
+            words: subsystem.stats.len(),
             lacking: AtomicU64::new(0),
             provided: AtomicU64::new(0),
             sides: AtomicU64::new(0),
             attic: Mutex::new(Attic::new()),
-        })
+        }
     }
 
     /// How many statistics there is room for.

@@ -45,7 +45,8 @@ pub(super) struct Next {
     pub(super) rows: Vec<usize>,
 }
 
-/// The last flush that is over.
+/// The last flush that is over. It is never forgotten, although the place of its `top` may be given to another group: for whom it counts
+/// held a group in or below `top` when it began, and so `top` too. One of an earlier user of the hierarchy counts for nobody who came later.
 struct Last {
     epoch: u64,
     top: &'static Node,
@@ -130,10 +131,5 @@ impl Turn {
 
     pub(super) fn end(&mut self, epoch: u64, top: &'static Node) {
         self.last = Some(Last { epoch, top });
-    }
-
-    /// The places that `top` stands for are given to others.
-    pub(super) fn forget(&mut self) {
-        self.last = None;
     }
 }

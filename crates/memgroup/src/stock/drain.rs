@@ -194,10 +194,18 @@ pub(crate) fn prepaid(node: &'static Node) -> u64 {
     sum
 }
 
-/// A number that changes with every charge and uncharge that the stocks served, and with no flush; plain loads.
+/// A number that changes with what the stocks hold, and with no flush; plain loads.
 pub(crate) fn activity(node: &'static Node) -> u64 {
     let section = grace::enter();
     let cells = node.shared.memory.admitted().filter_map(|slot| node.record.word(&section, slot, WORD));
     // ORDERING: Relaxed; a look from time to time.
     cells.fold(0, |sum, cell| mix(sum, Word(cell.load(Ordering::Relaxed)).stable()))
+}
+
+/// Charges tried on the stocks that no statistic has yet; plain loads.
+pub(crate) fn uncounted(node: &'static Node) -> u64 {
+    let section = grace::enter();
+    let cells = node.shared.memory.admitted().filter_map(|slot| node.record.word(&section, slot, WORD));
+    // ORDERING: Relaxed, as in `activity`.
+    cells.map(|cell| Word(cell.load(Ordering::Relaxed)).attempts()).sum()
 }

@@ -58,3 +58,26 @@ fn a_read_of_one_subtree_leaves_the_others_to_their_readers() {
     assert_eq!(at(&right, Freshness::Fresh), 2500);
     assert_eq!(at(&hierarchy.root(), Freshness::Flushed), 5000);
 }
+
+#[test]
+fn a_group_whose_children_are_gone_is_read_without_a_flush_whatever_changed_elsewhere() {
+    let (hierarchy, cache) = house(2);
+    let [group, other] = ["/group", "/other"].map(|path| hierarchy.create(path).unwrap());
+    for _ in 0..3 {
+        let child = group.create("child").unwrap();
+        add_on(1, &cache, &child, HITS, 1);
+        child.remove().unwrap();
+    }
+    assert_eq!(subtree(&cache, &hierarchy.root(), HITS), 3);
+    add_on(0, &cache, &other, HITS, 1);
+    let flushes = cache.flushes();
+    assert_eq!((subtree(&cache, &group, HITS), cache.flushes()), (3, flushes), "nothing of it has changed");
+    let child = group.create("child").unwrap();
+    assert_eq!(
+        (subtree(&cache, &group, HITS), cache.flushes()),
+        (3, flushes + 1),
+        "a child may have changed"
+    );
+    add_on(0, &cache, &child, HITS, 1);
+    assert_eq!(subtree(&cache, &group, HITS), 4);
+}

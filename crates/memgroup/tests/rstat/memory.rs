@@ -76,6 +76,21 @@ fn refusals_forced_charges_and_drains_are_counted_where_they_happen_and_above() 
 }
 
 #[test]
+fn a_removed_groups_forced_and_refused_charges_are_counted_as_before() {
+    let (hierarchy, _) = house(1);
+    let (group, memory) = (hierarchy.create("/group").unwrap(), hierarchy.memory());
+    group.remove().unwrap();
+    let mut forced = group.charge_forced(100).unwrap();
+    forced.grow_forced(100).unwrap();
+    assert_eq!((local(&memory, &group, FORCED), subtree(&memory, &hierarchy.root(), FORCED)), (2, 2));
+    assert!(group.try_charge(100).is_err());
+    assert_eq!((local(&memory, &group, REFUSALS), group.refusals()), (1, 1));
+    drop(forced);
+    drop(group);
+    assert_eq!(subtree(&memory, &hierarchy.root(), FORCED), 2);
+}
+
+#[test]
 fn what_a_removed_group_did_stays_in_its_ancestors_exactly_once() {
     let (hierarchy, cache) = house(2);
     let parent = hierarchy.create("/parent").unwrap();

@@ -1,6 +1,6 @@
 //! Reading: how fresh, what reaches where, all at one moment.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memgroup::{Freshness, Reach, Stat, Subsystem, TreeStats};
 
@@ -116,6 +116,48 @@ fn a_read_is_as_old_as_it_is_allowed_to_be_and_no_older() {
     assert_eq!(at(&sibling, hour), 0, "its parent was flushed within the hour");
     assert_eq!(at(&sibling, moment), 1);
     assert_eq!(at(&leaf, moment), 3);
+}
+
+#[test]
+fn a_flush_is_as_old_as_its_beginning() {
+    let (hierarchy, cache) = house(2);
+    let root = hierarchy.root();
+    let groups: Vec<_> = (0..2000).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
+    let at_most = |age| cache.get(&root, HITS, Reach::Subtree, Freshness::AtMost(age));
+    let mut sum = at_most(Duration::ZERO);
+    for _ in 0..20 {
+        // Many changes, so that the flush lasts.
+        groups.iter().for_each(|group| cache.add(group, HITS, 1));
+        sum += 2000;
+        let flushes = cache.flushes();
+        let begun = std::thread::scope(|threads| {
+            threads.spawn(|| cache.flush(&root));
+            while cache.flushes() == flushes {
+                std::hint::spin_loop();
+            }
+            Instant::now()
+        });
+        cache.add(&root, HITS, 1);
+        sum += 1;
+        assert_eq!(at_most(begun.elapsed()), sum, "the flush began before that, whenever it ended");
+    }
+}
+
+#[test]
+fn a_tree_is_read_as_old_as_it_is_allowed_to_be_and_no_older() {
+    let (hierarchy, cache) = house(2);
+    let parent = hierarchy.create("/parent").unwrap();
+    let leaf = parent.create("leaf").unwrap();
+    let mut tree = TreeStats::new();
+    let mut at_most = |age| {
+        cache.add(&leaf, HITS, 1);
+        cache.read_tree(&parent, Freshness::AtMost(age), &mut tree);
+        tree.iter().map(|row| row.subtree[HITS]).collect::<Vec<_>>()
+    };
+    let (hour, moment) = (Duration::from_secs(3600), Duration::ZERO);
+    assert_eq!(at_most(hour), [1, 1], "never flushed is older than any age");
+    assert_eq!(at_most(hour), [1, 1], "it was flushed within the hour");
+    assert_eq!(at_most(moment), [3, 3]);
 }
 
 #[test]

@@ -137,6 +137,25 @@ fn what_leaves_the_range_of_one_slot_between_two_flushes_is_a_panic_that_names_i
     assert_eq!(text, "held of cache has changed by more than 2^61 on one slot since it was last flushed");
     cache.add(&group, HITS, 1);
     assert_eq!(subtree(&cache, &group, HITS), 1, "others go on");
+    (0..1 << 15).for_each(|_| cache.add(&group, HITS, 1 << 48));
+    let text = panic_of(|| cache.add(&group, HITS, 1));
+    assert_eq!(text, "hits of cache has changed by more than 2^61 on one slot since it was last flushed");
+    assert_eq!(subtree(&cache, &group, HITS), 1, "what was added on the slot is lost");
+}
+
+#[test]
+fn what_flushes_have_added_up_wraps_where_64_bits_end() {
+    let (hierarchy, cache) = house(1);
+    let group = hierarchy.create("/group").unwrap();
+    let raised: Vec<_> = (0..2)
+        .map(|_| {
+            (0..1 << 14).for_each(|_| cache.add(&group, HELD, 1 << 48));
+            subtree(&cache, &hierarchy.root(), HELD)
+        })
+        .collect();
+    assert_eq!(raised, [1 << 62, i64::MIN]);
+    cache.add(&group, HELD, -1);
+    assert_eq!(subtree(&cache, &hierarchy.root(), HELD), i64::MAX, "and back");
 }
 
 #[test]
@@ -228,4 +247,33 @@ fn a_group_that_gives_its_record_up_keeps_what_its_slots_held_together() {
     }
     hierarchy.maintain(Maintenance::new().expedited());
     assert_eq!(subtree(&cache, &group, HELD), -2 * 8191 * (1 << 48));
+}
+
+#[test]
+fn a_group_whose_record_moves_keeps_what_each_of_its_slots_held_apart() {
+    const NAMES: usize = 500;
+    // As much as one slot has room for: together on one they would leave its range.
+    const LOW: i64 = 8191;
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap())
+        .groups_max(1001)
+        .float(0, Duration::ZERO)
+        .maintain_on_removal(false);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let stats: Vec<_> = (0..NAMES).map(|n| Stat::gauge(format!("s{n}").leak())).collect();
+    let vast = hierarchy.register(Subsystem { name: "vast", stats: stats.leak() }).unwrap();
+    let groups: Vec<_> = (0..1000).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
+    groups.iter().for_each(|group| add_on(0, &vast, group, 0, 1));
+    let (stay, go): (Vec<_>, Vec<_>) = groups.into_iter().enumerate().partition(|(n, _)| n % 40 == 39);
+    for (_, group) in &stay {
+        (0..2 * LOW).for_each(|n| add_on(n as usize % 2, &vast, group, NAMES - 1, -(1 << 48)));
+    }
+    go.into_iter().for_each(|(_, group)| group.remove().unwrap());
+    let done = hierarchy.maintain(Maintenance::new().all().expedited());
+    assert!(
+        done.moved_bytes > vast.footprint().slot_bytes as u64 * 2,
+        "records of statistics moved: {done:?}"
+    );
+    for (_, group) in &stay {
+        assert_eq!((subtree(&vast, group, 0), subtree(&vast, group, NAMES - 1)), (1, -2 * LOW * (1 << 48)));
+    }
 }
