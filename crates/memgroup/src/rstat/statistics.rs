@@ -275,7 +275,8 @@ impl Statistics {
         }
     }
 
-    /// How many flushes there were, of whatever part of the tree; with a single tree, of all its subsystems.
+    /// How many flushes there were, of whatever part of the tree; with a single tree, of all its subsystems. Not from zero where a hierarchy that is
+    /// gone was used again: compare it with itself.
     pub fn flushes(&self) -> u64 {
         self.store.updates.flushes()
     }
