@@ -216,7 +216,7 @@ fn check(lab: &mut Lab<'_>, cases: &[Case], found: &[Found]) {
     let checks = &mut lab.report.checks;
     let quiet: usize = found.iter().map(|found| found.quiet).sum();
     checks.push(Check::at_most(
-        "slices left out, because the children's threads did not run in them",
+        "slices left out: no child's thread ran in them",
         Some(quiet as f64),
         0.0,
         "",
