@@ -51,9 +51,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
             }
             if trees == Trees::Separate {
                 lab.report.checks.push(Check::at_most(
-                    format!(
-                        "what tells that a group has changed on a slot, {shape}, over the letter's formula"
-                    ),
+                    format!("bytes that tell of changes, {shape}, over the letter's formula"),
                     Some(taken.marks / linux as f64),
                     1.0,
                     "x",
