@@ -89,6 +89,11 @@ impl Node {
         self.shared.node(GroupId(self.parent.load(Ordering::Relaxed)))
     }
 
+    /// Asks for the line in which `parent` is.
+    pub(crate) fn prefetch_parent(&self) {
+        memgroup_percpu::prefetch(&self.parent);
+    }
+
     /// Levels below the root.
     pub(crate) fn depth(&self) -> u32 {
         // ORDERING: Relaxed, as in `parent`.

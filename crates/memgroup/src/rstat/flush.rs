@@ -166,9 +166,15 @@ fn rows_ahead(entry: &Entry) -> usize {
 /// A group comes next: the first of its lines are asked for. They come from other CPUs, and would come one after the other.
 fn expect(node: &'static Node, members: &[&'static Store], rows: Rows<'_>) {
     let section = grace::enter();
-    // Mostly numbers come one after the other; this one's places in the subsystems were asked for when the last but one came.
-    if let Some(later) = node.shared.node(GroupId(node.id.0 + 2)) {
+    // Mostly numbers come one after the other: where the places of the next but one lie is known, and where their values do, of the next.
+    let later = |steps: u32| node.shared.node(GroupId(node.id.0 + steps));
+    if let Some(later) = later(2) {
         members.iter().for_each(|member| memgroup_percpu::prefetch(&later.stats[member.number]));
+        later.prefetch_parent();
+    }
+    if let Some(next) = later(1) {
+        let entries = members.iter().filter_map(|member| next.stats[member.number].get());
+        entries.filter_map(|entry| entry.find_side(&section)).for_each(memgroup_percpu::prefetch);
     }
     for entry in members.iter().filter_map(|member| node.stats[member.number].get()) {
         if let Some(side) = entry.find_side(&section) {
