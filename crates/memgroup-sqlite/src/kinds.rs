@@ -7,11 +7,13 @@
 //! The gauges of a group are the sums over its connections, so each connection keeps what it has reported and reports
 //! differences. SQLite answers by walking: all statements, all tables; only the page cache is known without. So it is
 //! asked at the end of a use, but not of every one: at most every [`INTERVAL_NS`], and at most for a hundredth of the
-//! time (`due_ns`). The clock that says so is the coarse one, which is read, not calculated.
+//! time (`due_ns`). The clock that says so is the coarse one, which is read, not calculated; and where uses are so short
+//! that it does not tick from one look to the next, only every eighth use looks.
 //!
 //! - I1. Reported by a connection == what it would take back; it takes back all of it before it is closed, so a group
 //!   without connections has gauges of zero.
-//! - B1. A gauge is as old as the last sample: what the uses since have changed is missing, however much that is.
+//! - B1. A gauge is as old as the last sample: what the uses since have changed is missing, however much that is. A connection
+//!   whose uses turn from short to long is looked at seven uses late, once.
 //! - B2. The kinds are SQLite's estimates. Schema and statements may lie in the connection's lookaside, a block that
 //!   is charged once, as a whole; the page cache counts neither its hash table nor pages put aside. They are told for
 //!   the group of the connection, also where another group was in force and paid.
@@ -32,6 +34,9 @@ const INTERVAL_NS: u64 = 100_000_000;
 
 /// Least time to the next sample, in times what the last one took.
 const REST: u64 = 100;
+
+/// Uses that go without a look at the clock, after two looks between which it did not even tick.
+const UNTIMED: u8 = 7;
 
 /// A clock that costs a few nanoseconds and is right to a few milliseconds.
 #[cfg(target_os = "linux")]
@@ -90,19 +95,37 @@ fn status(conn: &Connection, figure: c_int) -> u64 {
 pub(crate) struct Gauges {
     reported: Cell<MemoryKinds>,
     due_ns: Cell<u64>,
+    looked_ns: Cell<u64>,
+    untimed: Cell<u8>,
 }
 
 impl Gauges {
     /// Nothing reported; the first use reports.
     pub(crate) fn new() -> Self {
-        Gauges { reported: Cell::new(MemoryKinds::default()), due_ns: Cell::new(0) }
+        Gauges {
+            reported: Cell::new(MemoryKinds::default()),
+            due_ns: Cell::new(0),
+            looked_ns: Cell::new(0),
+            untimed: Cell::new(0),
+        }
     }
 
     /// A use of the connection ends: reports, if it is time.
     #[inline]
     pub(crate) fn after_use(&self, group: &Group, conn: &Connection) {
-        if now_ns() >= self.due_ns.get() {
+        match self.untimed.get() {
+            0 => self.look(group, conn),
+            left => self.untimed.set(left - 1),
+        }
+    }
+
+    fn look(&self, group: &Group, conn: &Connection) {
+        let now = now_ns();
+        if now >= self.due_ns.get() {
             self.sample(group, conn);
+        }
+        if self.looked_ns.replace(now) == now {
+            self.untimed.set(UNTIMED);
         }
     }
 

@@ -72,6 +72,7 @@ impl Watch {
     }
 
     /// Whether a transaction was rolled back since [`Watch::set_aside`].
+    #[inline]
     pub(crate) fn is_noted(&self) -> bool {
         // ORDERING: Relaxed; one thread uses the connection at a time, and sending it there orders the uses.
         self.is_noted.load(Ordering::Relaxed)

@@ -285,6 +285,7 @@ impl Node {
         self.references.handles.load(Ordering::Acquire) != 0
     }
 
+    #[inline]
     pub(crate) fn generation(&self) -> u32 {
         // ORDERING: Relaxed; compared under the tree lock.
         self.generation.load(Ordering::Relaxed)

@@ -38,20 +38,23 @@ struct Current {
 impl Current {
     const NOBODY: Current = Current { node: None, generation: 0, depth: 0 };
 
+    #[inline]
     fn node(&self) -> Option<&'static Node> {
         self.node.filter(|node| node.generation() == self.generation)
     }
 
     /// The group, if the time in its scopes is counted.
+    #[inline]
     fn timed(&self) -> Option<&'static Node> {
         self.node().filter(|node| node.shared.config.scope_time)
     }
 }
 
-/// The time that has passed is that of the group in force, `current`; from now on it is another's.
-fn count_time(current: &Current, now: Moment) {
+/// From now on the thread's time is another's; what has passed is that of `node`, the group in force, if it is counted.
+#[inline]
+fn count_time(node: Option<&'static Node>, now: Moment) {
     let since = SINCE.replace(Some(now));
-    if let (Some(node), Some(since)) = (current.timed(), since) {
+    if let (Some(node), Some(since)) = (node, since) {
         update::add(node, CPU, cpu::SCOPE_USEC, now.nanos_since(since) as i64);
     }
 }
@@ -92,8 +95,9 @@ pub struct Scope<'g> {
 pub fn enter(group: &Group) -> Scope<'_> {
     let before = CURRENT.get();
     let node = group.node();
-    if node.shared.config.scope_time || before.timed().is_some() {
-        count_time(&before, ticks::now());
+    let until_now = before.timed();
+    if node.shared.config.scope_time || until_now.is_some() {
+        count_time(until_now, ticks::now());
     }
     let (node, generation) = (Some(node), node.generation());
     CURRENT.set(Current { node, generation, depth: before.depth + 1 });
@@ -133,7 +137,7 @@ impl Drop for Scope<'_> {
         let current = CURRENT.get();
         if current.depth == self.before.depth + 1 {
             if let Some(node) = current.timed() {
-                count_time(&current, ticks::now());
+                count_time(Some(node), ticks::now());
                 update::add(node, CPU, cpu::NR_SCOPES, 1);
             } else if self.before.timed().is_some() {
                 SINCE.set(Some(ticks::now()));
