@@ -44,7 +44,7 @@ pub fn report() -> &'static GraceReport {
 }
 
 /// Orders what was unlinked before this call against the sections: what a scan that follows may believe.
-pub(super) fn barrier(form: Form) -> Evidence {
+pub(crate) fn barrier(form: Form) -> Evidence {
     let plan = report().plan;
     if let Some(since) = epoch::barrier_lost() {
         return Evidence::Proofs { since };

@@ -23,7 +23,7 @@ use crate::mutation::{Mutation, active};
 /// In a record's word: a section is entered. Always set in the clock, so that a section stores the clock as it is.
 pub(super) const ACTIVE: u64 = 1;
 /// In the clock: sections are entered by a swap.
-pub(super) const SWAP: u64 = 2;
+pub(crate) const SWAP: u64 = 2;
 /// One epoch.
 const STEP: u64 = 4;
 
@@ -44,7 +44,7 @@ crate::global! {
 ///
 /// Epochs are ordered: when a later one [is over](Epoch::is_over), so are all before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Epoch(pub(super) u64);
+pub struct Epoch(pub(crate) u64);
 
 impl Epoch {
     /// Whether every section that was begun before this epoch is over. Never waits; it becomes true by what
@@ -84,7 +84,7 @@ pub fn tag() -> Epoch {
 
 /// The clock's word, as a reader enters with it.
 #[inline(always)]
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     // ORDERING: Acquire; pairs with the RMW in `tag` (E1). Weaker, a section of a new epoch could follow an old link.
     CLOCK.load(Ordering::Acquire)
 }
@@ -104,13 +104,13 @@ pub(super) fn complete(target: Epoch) {
 
 /// From now on sections are entered by a store. Only for the start-up detection (I2), and models of what follows it.
 #[cfg(any(all(target_os = "linux", not(any(miri, memgroup_loom))), all(test, memgroup_loom)))]
-pub(super) fn let_readers_store() {
+pub(crate) fn let_readers_store() {
     // ORDERING: AcqRel, a link in the chain of I1. A reader may see it late: a swap serves as well as a store.
     CLOCK.fetch_and(!SWAP, Ordering::AcqRel);
 }
 
 /// From now on, and for ever, sections are entered by a swap; the epoch from which it is so.
-pub(super) fn lose_the_barrier() -> Epoch {
+pub(crate) fn lose_the_barrier() -> Epoch {
     // ORDERING: AcqRel, a link in the chain of I1: the epoch below is made after it, so whoever reads that one swaps.
     CLOCK.fetch_or(SWAP, Ordering::AcqRel);
     let since = tag();

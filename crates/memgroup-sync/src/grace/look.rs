@@ -11,7 +11,7 @@ use crate::mutation::{Mutation, active};
 
 /// What a scan may believe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Evidence {
+pub(crate) enum Evidence {
     /// Every running thread executed a barrier since the epoch was made: loads.
     Loads,
     /// Readers enter by a swap: exchanges of the words.

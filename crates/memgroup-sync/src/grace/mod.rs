@@ -1,7 +1,7 @@
 #![doc = include_str!("../../docs/grace.md")]
 
-mod barrier;
-mod epoch;
+pub(crate) mod barrier;
+pub(crate) mod epoch;
 mod limbo;
 #[cfg(all(test, target_os = "linux", not(any(miri, memgroup_loom))))]
 mod litmus;
@@ -11,13 +11,13 @@ mod loom;
 mod membarrier;
 mod published;
 mod reader;
-mod registry;
+pub(crate) mod registry;
 mod report;
-mod section;
-mod stall;
+pub(crate) mod section;
+pub(crate) mod stall;
 mod wait;
 
-use look::Evidence;
+pub(crate) use look::Evidence;
 
 pub use barrier::{VARIABLE, report};
 pub use epoch::{Epoch, tag};

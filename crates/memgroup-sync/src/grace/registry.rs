@@ -118,14 +118,14 @@ pub(super) fn readers() -> impl Iterator<Item = &'static Reader> {
 
 /// The number by which the system knows the calling thread, never 0.
 #[cfg(all(target_os = "linux", not(any(miri, memgroup_loom))))]
-fn thread_id() -> u32 {
+pub(crate) fn thread_id() -> u32 {
     // SAFETY: takes no argument and cannot fail.
     unsafe { libc::gettid() }.cast_unsigned()
 }
 
 /// Some number other than 0: the system's is not known here.
 #[cfg(not(all(target_os = "linux", not(any(miri, memgroup_loom)))))]
-fn thread_id() -> u32 {
+pub(crate) fn thread_id() -> u32 {
     use core::sync::atomic::{AtomicU32, Ordering};
     static DRAWN: AtomicU32 = AtomicU32::new(0);
     // ORDERING: Relaxed; only the number matters.

@@ -83,7 +83,7 @@ impl core::fmt::Debug for Section {
 
 /// Whether this is the unwinding of a model that failed: its atomics are not there any more.
 #[inline(always)]
-pub(super) fn model_failed() -> bool {
+pub(crate) fn model_failed() -> bool {
     cfg!(memgroup_loom) && std::thread::panicking()
 }
 

@@ -51,9 +51,14 @@ impl Staller {
     /// The name of the thread, read now; `None` if it has ended, or the system does not tell.
     #[must_use]
     pub fn thread_name(&self) -> Option<String> {
-        let comm = std::fs::read_to_string(format!("/proc/self/task/{}/comm", self.thread_id)).ok()?;
-        Some(comm.trim_end().to_owned())
+        thread_name(self.thread_id)
     }
+}
+
+/// The name of the thread with this number of the system, read now.
+pub(crate) fn thread_name(thread_id: u32) -> Option<String> {
+    let comm = std::fs::read_to_string(format!("/proc/self/task/{thread_id}/comm")).ok()?;
+    Some(comm.trim_end().to_owned())
 }
 
 impl fmt::Display for Staller {
