@@ -1,4 +1,4 @@
-//! Atomics, locks, threads and grace periods of memgroup: the standard library's, or [loom]'s for model checking.
+//! Atomics, locks, threads, grace periods and hazard records of memgroup: the standard library's, or [loom]'s for model checking.
 //!
 //! Every crate of memgroup that shares memory between threads takes its primitives from here, so that one and
 //! the same source is what ships and what the model checker explores.
@@ -16,6 +16,7 @@
 //! | [`interleave::point`] | nothing, or a yield with `--cfg memgroup_yields` | nothing |
 //! | [`keep`] | leaks | keeps for an execution |
 //! | [`grace`] | read sections entered by a store or a swap | by a swap |
+//! | [`hazard`] | places pinned by a store or a swap | by a swap |
 //! | `model`, `loom` | absent | `loom::model`, the crate `loom` |
 //!
 //! What is *not* here stays the standard library's in both builds: `Arc`, `OnceLock`, `Instant`. loom does not
@@ -45,6 +46,7 @@
 pub mod atomic;
 mod cache_padded;
 pub mod grace;
+pub mod hazard;
 pub mod interleave;
 mod keep;
 mod macros;

@@ -39,4 +39,34 @@ crate::mutations! {
     TakeByStore,
     /// A value that is retired is dropped at once.
     RetireFreesAtOnce,
+    /// A place is pinned by a store although no barrier is made by who withdraws.
+    PinByStore,
+    /// A pin ends by a store although no barrier is made by who waits for it.
+    UnpinByStore,
+    /// A pin ends without publishing what was done in it.
+    UnpinRelaxed,
+    /// Pins are looked for by loads although no barrier was made.
+    PinsAreScannedByLoads,
+    /// A free hazard record is claimed by a load and a store.
+    LeaseClaimsByStore,
+    /// A lease looks at places without a fence after its claim.
+    LeaseClaimsWithoutFence,
+    /// A lease ends without publishing what was done under it.
+    LeaseEndsRelaxed,
+    /// A lease that ends looks without a fence whether that is waited for.
+    LeaseEndsWithoutFence,
+    /// Who withdraws looks for leases without a fence.
+    WithdrawsWithoutFence,
+    /// A value is put into a place without what was written to it.
+    PutRelaxed,
+    /// A pin follows a pointer without what was written behind it.
+    PinFollowsRelaxed,
+    /// Who waits for the last use believes that there is none.
+    WaitLooksAtNobody,
+    /// What is detached is done at once.
+    DetachRunsAtOnce,
+    /// Who detaches looks for users before the last of them can find what is to be done.
+    DetachScansFirst,
+    /// Who leaves a place does what was detached although others are in it.
+    DepartureIgnoresOthers,
 }

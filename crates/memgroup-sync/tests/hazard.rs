@@ -1,0 +1,551 @@
+//! Hazard records with real threads and real memory: a value is given back or dropped once, after the last use by anybody, and
+//! nobody waits for the use of another place.
+
+#![cfg(not(memgroup_loom))]
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use memgroup_sync::hazard::{Domain, Place, WaitError, Withdrawn};
+use memgroup_sync::interleave;
+
+/// A number twice, on a heap of its own, which knows whether it was given back and counts its drops.
+#[derive(Debug)]
+struct Tracked {
+    number: usize,
+    again: Box<usize>,
+    gone: AtomicBool,
+    drops: Arc<AtomicUsize>,
+}
+
+impl Tracked {
+    fn is_good(&self) -> bool {
+        // ORDERING: Relaxed; whoever sets it does so after the last use, so that no order can be missing.
+        self.number == *self.again && !self.gone.load(Ordering::Relaxed)
+    }
+
+    fn is_gone(&self) {
+        // ORDERING: Relaxed, as above.
+        assert!(!self.gone.swap(true, Ordering::Relaxed), "{} was given back twice", self.number);
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.number = usize::MAX;
+        // ORDERING: Release; pairs with the Acquire in `dropped`, for a test that waits for a drop.
+        self.drops.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Makes values and counts how many of them were dropped.
+#[derive(Clone, Default)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn value(&self, number: usize) -> Box<Tracked> {
+        let drops = Arc::clone(&self.0);
+        Box::new(Tracked { number, again: Box::new(number), gone: AtomicBool::new(false), drops })
+    }
+
+    fn dropped(&self) -> usize {
+        // ORDERING: Acquire; pairs with the Release in `drop`.
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A domain and a place of it, of one test.
+fn place() -> (&'static Domain, &'static Place<Tracked>) {
+    let domain = memgroup_sync::keep(Box::new(Domain::new()));
+    (domain, memgroup_sync::keep(Box::new(Place::empty(domain))))
+}
+
+/// A thread that has a place pinned until it is told to stop.
+struct User {
+    stop: mpsc::Sender<()>,
+    thread: std::thread::JoinHandle<bool>,
+}
+
+impl User {
+    /// Returns when the place is pinned. Whether the value was good all the time is the thread's result.
+    fn of(domain: &'static Domain, place: &'static Place<Tracked>) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("user-of-place".to_owned());
+        let thread = thread.spawn(move || {
+            let mut lease = domain.lease();
+            let pinned = lease.pin(place).expect("a value");
+            tell.send(()).unwrap();
+            stopped.recv().unwrap();
+            pinned.is_good()
+        });
+        told.recv().unwrap();
+        Self { stop, thread: thread.unwrap() }
+    }
+
+    fn stops(self) {
+        self.stop.send(()).unwrap();
+        assert!(self.thread.join().unwrap(), "the value was good to the end");
+    }
+}
+
+fn withdrawn(place: &'static Place<Tracked>) -> Withdrawn<Tracked> {
+    place.withdraw().expect("a value")
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_millis(10)
+}
+
+#[test]
+fn an_empty_place_has_nothing_to_pin_and_nothing_to_withdraw() {
+    let (domain, place) = place();
+    assert!(domain.lease().pin(place).is_none());
+    assert!(place.withdraw().is_none() && !place.is_taken());
+    assert_eq!(domain.busy().count(), 0);
+}
+
+#[test]
+fn a_place_is_used_again_and_again() {
+    let (domain, place) = place();
+    let counted = Counted::default();
+    for number in 0..10 {
+        place.put(counted.value(number));
+        assert_eq!(domain.lease().pin(place).map(|value| value.number), Some(number));
+        let withdrawn = withdrawn(place);
+        assert_eq!(withdrawn.number, number, "who withdraws it reads it as well");
+        assert!(domain.lease().pin(place).is_none() && withdrawn.blockers().is_empty());
+        assert_eq!(withdrawn.wait().unwrap().number, number);
+        assert_eq!(counted.dropped(), number + 1);
+    }
+}
+
+#[test]
+fn a_withdrawal_waits_for_the_uses_of_its_own_place_and_for_no_other() {
+    let (domain, one) = place();
+    let other = memgroup_sync::keep(Box::new(Place::empty(domain)));
+    let counted = Counted::default();
+    one.put(counted.value(1));
+    other.put(counted.value(2));
+    let user = User::of(domain, one);
+    assert_eq!(withdrawn(other).wait().unwrap().number, 2);
+    let Err(WaitError::Deadline(waited)) = withdrawn(one).wait_until(soon()) else { panic!("it is in use") };
+    assert_eq!(counted.dropped(), 1);
+    user.stops();
+    assert_eq!(waited.wait_until(Instant::now()).unwrap().number, 1);
+}
+
+#[test]
+fn a_wait_ends_when_the_last_of_several_users_stops() {
+    let (domain, place) = place();
+    let counted = Counted::default();
+    place.put(counted.value(1));
+    let users = [(); 3].map(|()| User::of(domain, place));
+    let withdrawn = withdrawn(place);
+    assert_eq!(withdrawn.blockers().len(), 3);
+    let stopping = std::thread::spawn(move || {
+        for user in users {
+            std::thread::sleep(Duration::from_millis(if cfg!(miri) { 1 } else { 20 }));
+            user.stops();
+        }
+    });
+    let value = withdrawn.wait().unwrap();
+    value.is_gone();
+    stopping.join().unwrap();
+}
+
+#[test]
+fn who_uses_the_value_itself_is_told_so_and_does_not_wait() {
+    let (domain, place) = place();
+    place.put(Counted::default().value(1));
+    let mut lease = domain.lease();
+    let pinned = lease.pin(place).unwrap();
+    let withdrawn = withdrawn(place);
+    assert!(withdrawn.is_used_here());
+    let Err(WaitError::UsedHere(withdrawn)) = withdrawn.wait() else { panic!("it would not end") };
+    let error = withdrawn.wait_until(Instant::now() + Duration::from_secs(3600)).unwrap_err();
+    assert!(error.to_string().contains("on a thread that uses it"), "{error}");
+    drop(pinned);
+    assert_eq!(error.into_withdrawn().wait().unwrap().number, 1);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "reads the threads' names from /proc")]
+fn an_error_names_the_place_the_thread_and_for_how_long() {
+    let (domain, place) = place();
+    place.put(Counted::default().value(1));
+    let user = User::of(domain, place);
+    let error = withdrawn(place).wait_until(soon()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&format!("{:#x}", place.key())), "{text}");
+    assert!(!cfg!(target_os = "linux") || text.contains("(user-of-place) in it for "), "{text}");
+    let withdrawn = error.into_withdrawn();
+    let first = withdrawn.blockers()[0].held();
+    std::thread::sleep(Duration::from_millis(5));
+    let second = withdrawn.blockers()[0].held();
+    assert!(second >= first + Duration::from_millis(5), "{first:?} {second:?}");
+    user.stops();
+    assert!(withdrawn.blockers().is_empty());
+}
+
+#[test]
+fn a_report_knows_who_is_where_and_counts_from_the_stamp_of_this_pin() {
+    const PAUSE: Duration = Duration::from_millis(5);
+    let (domain, place) = place();
+    place.put(Counted::default().value(1));
+    let mut lease = domain.lease();
+    let held = || {
+        let occupants: Vec<_> = domain.busy().collect();
+        assert!(occupants.len() == 1 && occupants[0].is_in(place) && !occupants[0].is_unproven());
+        occupants[0].held()
+    };
+    let stamped = lease.pin(place).unwrap();
+    stamped.stamp();
+    std::thread::sleep(PAUSE);
+    assert!(held() >= PAUSE);
+    drop(stamped);
+    let began = Instant::now();
+    let _unstamped = lease.pin(place).unwrap();
+    let known = held();
+    assert!(known <= began.elapsed(), "of this pin, not of the one before");
+    std::thread::sleep(PAUSE);
+    assert!(held() >= PAUSE, "from the first look on");
+}
+
+#[test]
+fn what_is_detached_is_done_by_the_thread_that_leaves_last() {
+    let (domain, place) = place();
+    let counted = Counted::default();
+    place.put(counted.value(1));
+    let users = [User::of(domain, place), User::of(domain, place)];
+    let (tell, told) = mpsc::channel::<(ThreadId, usize)>();
+    withdrawn(place).detach(move |value| {
+        value.is_gone();
+        tell.send((std::thread::current().id(), value.number)).unwrap();
+    });
+    let [first, last] = users;
+    first.stops();
+    assert!(told.try_recv().is_err() && place.is_taken());
+    let id = last.thread.thread().id();
+    last.stops();
+    assert_eq!(told.recv(), Ok((id, 1)));
+    assert!(told.recv().is_err(), "once");
+    assert!(!place.is_taken());
+    assert_eq!(counted.dropped(), 1);
+}
+
+#[test]
+fn what_nobody_uses_is_done_here_and_now() {
+    let (domain, place) = place();
+    let counted = Counted::default();
+    for lease in [None, Some(domain.lease())] {
+        place.put(counted.value(1));
+        let done = Arc::new(AtomicUsize::new(0));
+        let counts = Arc::clone(&done);
+        withdrawn(place).detach(move |_| {
+            // ORDERING: Relaxed; one thread.
+            counts.fetch_add(1, Ordering::Relaxed);
+        });
+        // ORDERING: Relaxed; one thread.
+        assert_eq!(done.load(Ordering::Relaxed), 1);
+        place.put(counted.value(1));
+        drop(withdrawn(place));
+        drop(lease);
+    }
+    assert_eq!(counted.dropped(), 4);
+}
+
+#[test]
+fn what_is_done_at_last_may_use_the_place_and_the_domain() {
+    let (domain, place) = place();
+    let counted = Counted::default();
+    place.put(counted.value(1));
+    let user = User::of(domain, place);
+    let more = counted.clone();
+    withdrawn(place).detach(move |value| {
+        drop(value);
+        place.put(more.value(2));
+        assert_eq!(domain.lease().pin(place).unwrap().number, 2);
+        withdrawn(place).detach(move |value| {
+            drop(value);
+            place.put(more.value(3));
+        });
+    });
+    user.stops();
+    assert_eq!(domain.lease().pin(place).unwrap().number, 3);
+    assert_eq!(counted.dropped(), 2);
+    drop(withdrawn(place));
+}
+
+#[test]
+fn a_panic_in_what_is_done_at_last_hurts_neither_who_leaves_nor_the_place() {
+    let (domain, place) = place();
+    let counted = Counted::default();
+    place.put(counted.value(1));
+    let user = User::of(domain, place);
+    withdrawn(place).detach(|value| panic!("what is done with {}", value.number));
+    user.stops();
+    assert_eq!(counted.dropped(), 1);
+    place.put(counted.value(2));
+    let here = catch_unwind(AssertUnwindSafe(|| withdrawn(place).detach(|_| panic!("here and now"))));
+    assert!(here.is_err());
+    place.put(counted.value(3));
+    assert_eq!(withdrawn(place).wait().unwrap().number, 3);
+    assert_eq!(counted.dropped(), 3);
+}
+
+#[test]
+fn a_dropped_withdrawal_drops_the_value_after_its_last_use() {
+    let (domain, place) = place();
+    let counted = Counted::default();
+    place.put(counted.value(1));
+    let user = User::of(domain, place);
+    drop(withdrawn(place));
+    assert_eq!(counted.dropped(), 0);
+    user.stops();
+    assert_eq!(counted.dropped(), 1);
+}
+
+#[test]
+fn a_use_that_panics_is_over() {
+    let (domain, place) = place();
+    place.put(Counted::default().value(1));
+    let walk = || {
+        let mut lease = domain.lease();
+        let pinned = lease.pin(place).unwrap();
+        panic!("in the use of {}", pinned.number);
+    };
+    assert!(catch_unwind(walk).is_err());
+    assert_eq!(domain.busy().count(), 0);
+    assert_eq!(withdrawn(place).wait().unwrap().number, 1);
+}
+
+fn message(panics: impl FnOnce()) -> String {
+    let payload = catch_unwind(AssertUnwindSafe(panics)).expect_err("a panic");
+    *payload.downcast::<String>().expect("a message with numbers")
+}
+
+#[test]
+fn a_place_that_is_taken_takes_no_other_value() {
+    let (domain, place) = place();
+    let counted = Counted::default();
+    place.put(counted.value(1));
+    assert!(message(|| place.put(counted.value(2))).ends_with("there is one in it"));
+    let user = User::of(domain, place);
+    let withdrawn = withdrawn(place);
+    assert!(message(|| place.put(counted.value(3))).ends_with("the last one is still in use"));
+    user.stops();
+    assert!(message(|| place.put(counted.value(4))).ends_with("the last one is still in use"));
+    drop(withdrawn);
+    place.put(counted.value(5));
+    assert_eq!(domain.lease().pin(place).unwrap().number, 5);
+    drop(place.withdraw());
+    assert_eq!(counted.dropped(), 5);
+}
+
+#[test]
+fn a_place_of_another_domain_is_not_pinned() {
+    let ((domain, _), (_, place)) = (place(), place());
+    place.put(Counted::default().value(1));
+    let pins = || assert!(domain.lease().pin(place).is_some());
+    assert!(message(pins).ends_with("it is of another domain than the lease"));
+    drop(place.withdraw());
+}
+
+#[test]
+fn a_pin_that_is_forgotten_ends_when_its_lease_is_used_again_or_ends() {
+    let (domain, one) = place();
+    let other = memgroup_sync::keep(Box::new(Place::empty(domain)));
+    let counted = Counted::default();
+    one.put(counted.value(1));
+    other.put(counted.value(2));
+    let mut lease = domain.lease();
+    std::mem::forget(lease.pin(one));
+    drop(withdrawn(one));
+    assert_eq!(counted.dropped(), 0);
+    std::mem::forget(lease.pin(other));
+    assert_eq!(counted.dropped(), 1);
+    drop(withdrawn(other));
+    assert_eq!(counted.dropped(), 1);
+    drop(lease);
+    assert_eq!(counted.dropped(), 2);
+}
+
+#[test]
+fn there_are_as_many_leases_as_walks_at_one_time() {
+    const LEASES: usize = 50;
+    let (domain, place) = place();
+    let counted = Counted::default();
+    place.put(counted.value(1));
+    let mut leases: Vec<_> = (0..LEASES).map(|_| domain.lease()).collect();
+    let pinned: Vec<_> = leases.iter_mut().map(|lease| lease.pin(place).unwrap()).collect();
+    assert_eq!(domain.busy().count(), LEASES);
+    drop(withdrawn(place));
+    for pinned in pinned {
+        assert!(pinned.is_good() && counted.dropped() == 0);
+    }
+    assert_eq!((domain.busy().count(), counted.dropped()), (0, 1));
+}
+
+#[test]
+fn a_place_that_was_never_shared_drops_what_is_in_it() {
+    let (domain, _) = place();
+    let counted = Counted::default();
+    let place = Place::empty(domain);
+    place.put(counted.value(1));
+    drop(place);
+    assert_eq!(counted.dropped(), 1);
+}
+
+/// xorshift, from a seed that is not 0.
+struct Random(usize);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+const PLACES: usize = 6;
+const ROUNDS: usize = if cfg!(miri) { 12 } else { 4_000 };
+
+struct Field {
+    domain: &'static Domain,
+    places: [Place<Tracked>; PLACES],
+    counted: Counted,
+    over: AtomicBool,
+    begin: Barrier,
+    /// What was given back lately: still memory, so that a use that comes too late is seen.
+    graves: std::sync::Mutex<VecDeque<Box<Tracked>>>,
+}
+
+impl Field {
+    fn bury(&self, value: Box<Tracked>) {
+        value.is_gone();
+        let mut graves = self.graves.lock().unwrap();
+        graves.push_back(value);
+        if graves.len() > 32 {
+            graves.pop_front();
+        }
+    }
+}
+
+/// Uses a value for a while; what was bad is a panic.
+fn uses(field: &'static Field, value: &Tracked, random: &mut Random) {
+    assert!(value.is_good(), "found after it was given back");
+    match random.below(64) {
+        0 => std::thread::sleep(Duration::from_micros(50)),
+        1..4 => std::thread::yield_now(),
+        4 => {
+            // A walk within the walk.
+            let mut lease = field.domain.lease();
+            if let Some(inner) = lease.pin(&field.places[random.below(PLACES)]) {
+                assert!(inner.is_good());
+            }
+        }
+        _ => interleave::point(),
+    }
+    assert!(value.is_good(), "given back while it was used");
+}
+
+/// Walks over all places again and again; how many values it met.
+fn walks(field: &'static Field, seed: usize) -> usize {
+    let (mut random, mut met) = (Random(seed), 0);
+    field.begin.wait();
+    loop {
+        // ORDERING: Acquire; pairs with the Release of the test: the last walk finds what is left.
+        let last = field.over.load(Ordering::Acquire);
+        let mut lease = field.domain.lease();
+        for place in &field.places {
+            if let Some(pinned) = lease.pin(place) {
+                uses(field, &pinned, &mut random);
+                met += 1;
+            }
+        }
+        drop(lease);
+        if last {
+            return met;
+        }
+    }
+}
+
+/// Puts values into half of the places and withdraws them, in all ways.
+fn owns(field: &'static Field, half: usize, seed: usize) {
+    let mut random = Random(seed);
+    field.begin.wait();
+    for round in 0..ROUNDS {
+        let place = &field.places[half * (PLACES / 2) + random.below(PLACES / 2)];
+        if place.is_taken() {
+            // Detached and still in use: nobody but this thread puts values there.
+            std::thread::yield_now();
+            continue;
+        }
+        place.put(field.counted.value(round));
+        for _ in 0..random.below(4) {
+            interleave::point();
+            std::hint::spin_loop();
+        }
+        if random.below(4) == 0 {
+            std::thread::yield_now();
+        }
+        let withdrawn = withdrawn(place);
+        match random.below(5) {
+            0 => field.bury(withdrawn.wait().unwrap()),
+            1 => match withdrawn.wait_until(Instant::now() + Duration::from_micros(20)) {
+                Ok(value) => field.bury(value),
+                Err(error) => error.into_withdrawn().detach(|value| field.bury(value)),
+            },
+            2 => drop(withdrawn),
+            3 => {
+                assert!(withdrawn.is_good() && !withdrawn.is_used_here());
+                withdrawn.detach(|value| {
+                    field.bury(value);
+                    assert!(field.domain.lease().pin(&field.places[0]).is_none_or(|value| value.is_good()));
+                });
+            }
+            _ => withdrawn.detach(|value| field.bury(value)),
+        }
+        assert!(domain_is_sane(field));
+    }
+}
+
+/// Whoever is reported to be somewhere is in a place of the field.
+fn domain_is_sane(field: &'static Field) -> bool {
+    field.domain.busy().all(|occupant| field.places.iter().any(|place| occupant.is_in(place)))
+}
+
+#[test]
+fn no_walk_meets_a_value_that_was_given_back_and_each_is_dropped_once() {
+    let domain: &'static Domain = memgroup_sync::keep(Box::new(Domain::new()));
+    let field: &'static Field = memgroup_sync::keep(Box::new(Field {
+        domain,
+        places: std::array::from_fn(|_| Place::empty(domain)),
+        counted: Counted::default(),
+        over: AtomicBool::new(false),
+        begin: Barrier::new(5),
+        graves: std::sync::Mutex::default(),
+    }));
+    let walkers = [3, 5, 7].map(|seed| std::thread::spawn(move || walks(field, seed)));
+    let owners = [0, 1].map(|half| std::thread::spawn(move || owns(field, half, 11 + half)));
+    for owner in owners {
+        owner.join().unwrap();
+    }
+    // ORDERING: Release; pairs with the Acquire in `walks`.
+    field.over.store(true, Ordering::Release);
+    let met: usize = walkers.map(|walker| walker.join().unwrap()).iter().sum();
+    assert!(met > 0 || cfg!(miri));
+    assert!(field.places.iter().all(|place| !place.is_taken()), "every departure has ended");
+    assert_eq!(domain.busy().count(), 0);
+    field.graves.lock().unwrap().clear();
+    // Each value that was made held a count of this until it was dropped.
+    assert_eq!(Arc::strong_count(&field.counted.0), 1);
+    assert!(field.counted.dropped() > 0);
+    println!("{met} uses, {} values", field.counted.dropped());
+}
