@@ -83,6 +83,13 @@ impl Lease {
     }
 }
 
+#[cfg(all(test, memgroup_loom))]
+impl Lease {
+    pub(super) fn is_on(&self, record: &Record) -> bool {
+        core::ptr::eq(self.record, record)
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn of_another_domain(key: usize) -> ! {

@@ -11,8 +11,8 @@
 //!   the place in use on no record. Who found the value pinned the place before, so that scan came after its last use.
 //! - I4. LEAVING is set before the barrier, and `departure` after it: who finds a departure may scan.
 //! - E1. put → pin: Release → Acquire on `value`. Loom: `loom_a_place_that_is_used_again_shows_the_whole_of_the_new_value`.
-//! - E2. put → withdraw: Release → Acquire on `value`. Loom: the same model.
-//! - E3. The end of a departure → put: Release → Acquire on `state`. Loom: the same model.
+//! - E2. put → withdraw: Release → exchange and fence on `value`. Loom: `loom_who_withdraws_a_value_sees_the_whole_of_it`.
+//! - E3. The end of a departure → put: Release → Acquire on `state`.
 
 #![allow(unsafe_code)]
 
@@ -98,7 +98,8 @@ impl Anchor {
 
     /// Nobody is in the place any more, and what was in it is given back.
     pub(super) fn vacate(&self) {
-        // ORDERING: Release; pairs with `Place::put` (E3): the value that comes next is pinned and withdrawn after all uses of this one.
+        // ORDERING: Release; pairs with `Place::put` (E3). Weaker, the next value could be put before the place is emptied of this one,
+        // and be lost.
         self.state.store(VACANT, Ordering::Release);
     }
 }
@@ -216,15 +217,15 @@ impl<T: Send + Sync + 'static> Place<T> {
     ///
     /// Where leases are held it makes the expedited barrier of [`grace`](crate::grace); it waits for nobody who uses the place.
     pub fn withdraw(&'static self) -> Option<Withdrawn<T>> {
-        // ORDERING: Acquire; pairs with the Release in `put` (E2). Null shows nothing, so no Release; that pins see it in time is the
-        // work of the fence and the barrier below.
-        let value = NonNull::new(self.value.swap(null_mut(), Ordering::Acquire))?;
+        // ORDERING: Relaxed; the fence below makes it an acquire that pairs with the Release in `put` (E2). Null shows nothing; that
+        // pins see it in time is the work of the fence and the barrier below.
+        let value = NonNull::new(self.value.swap(null_mut(), Ordering::Relaxed))?;
         // ORDERING: Relaxed; shown to those who leave by the barrier, or the exchanges of a scan (`record` E5).
         self.anchor.state.store(LEAVING, Ordering::Relaxed);
         interleave::point();
         if !active(Mutation::WithdrawsWithoutFence) {
             // ORDERING: SeqCst; pairs with the fence in `Record::claim` (E3 there): the lease that is claimed after the look below
-            // finds the place empty.
+            // finds the place empty. Without it, too, the value could be given back before it was written (E2).
             fence(Ordering::SeqCst);
         }
         let evidence = self.anchor.domain.has_leases().then(|| barrier::barrier(Form::Expedited));

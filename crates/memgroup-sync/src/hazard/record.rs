@@ -13,7 +13,7 @@
 //! - E1. unpin → scan: Release → Acquire on `place`. Loom: `loom_a_pin_never_sees_a_value_that_was_given_back`.
 //! - E2. give back → claim: Release → Acquire on `owner`. Loom: `loom_a_record_has_one_lease_at_a_time`.
 //! - E3. claim ↔ withdrawal: a fence on each side. Either the withdrawal sees the record claimed, or the pins of the lease see
-//!   the place empty. Loom: `loom_a_withdrawal_without_a_barrier_misses_no_lease`.
+//!   the place empty. Loom: that of E1.
 //! - E4. pin ↔ withdrawal: a store and the withdrawal's barrier, or exchanges of `place` on both sides. Loom: that of E1.
 //! - E5. unpin ↔ who waits: as E4, so either the scan sees the place left, or who leaves sees that it is waited for.
 //!   Loom: `loom_what_is_detached_runs_once_and_after_the_last_pin`.
@@ -165,7 +165,7 @@ impl Record {
             self.unpin_by_swap(order);
         } else {
             // ORDERING: Release; pairs with the scan's Acquire (E1). Weaker, the value could be given back before its last use.
-            self.place.store(0, order);
+            clear(&self.place, order);
             // As in `pin`; here for the look that follows.
             compiler_fence(Ordering::SeqCst);
         }
@@ -260,5 +260,18 @@ impl Record {
         // ORDERING: Relaxed, as above. A failure means that it is not this pin any more, or that another has noted it just now.
         let _ = self.since.compare_exchange(SETTLING, now, Ordering::Relaxed, Ordering::Relaxed);
         0
+    }
+}
+
+/// Stores 0. To loom a store and another thread's exchange that the storing thread did not see have no order, so the exchange could
+/// outlast the store: a model exchanges.
+#[inline(always)]
+fn clear(word: &AtomicUsize, order: Ordering) {
+    if cfg!(memgroup_loom) {
+        // ORDERING: that of the store below.
+        word.swap(0, order);
+    } else {
+        // ORDERING: the caller's, who says why.
+        word.store(0, order);
     }
 }

@@ -1,0 +1,398 @@
+//! Models of hazard records: every interleaving of a few calls, with up to three preemptions (two where three threads run). A value is
+//! written where it is made and written again where it is dropped, through a checked cell: a use that races with either is found.
+//! Places are pinned by a swap, which stands in for the store and the barrier of who withdraws. Each fault of `mutation` must make its
+//! model fail.
+
+#![allow(unsafe_code)]
+// loom's cells are shared by the threads of a model, which run in turns.
+#![allow(clippy::arc_with_non_send_sync)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Domain, Lease, Place, Withdrawn};
+use crate::grace::epoch;
+use crate::loom::cell::UnsafeCell;
+use crate::loom::model::Builder;
+use crate::mutation::{self, Mutation};
+use crate::thread;
+
+fn explore_up_to(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    crate::explore(&builder, move || {
+        // Made by the first thread, so that no interleaving of its first use is explored.
+        let _ = epoch::now();
+        model();
+    });
+}
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    explore_up_to(3, model);
+}
+
+fn fails_with(fault: Mutation, model: impl FnOnce()) {
+    mutation::with(fault, model);
+}
+
+struct Value(UnsafeCell<u64>);
+
+// SAFETY: loom checks the accesses.
+unsafe impl Sync for Value {}
+// SAFETY: as above.
+unsafe impl Send for Value {}
+
+impl Value {
+    fn new(written: u64) -> Box<Self> {
+        let value = Box::new(Self(UnsafeCell::new(0)));
+        // SAFETY: nobody else has it yet.
+        value.0.with_mut(|value| unsafe { *value = written });
+        value
+    }
+
+    fn read(&self) -> u64 {
+        // SAFETY: loom checks that nobody writes meanwhile.
+        self.0.with(|value| unsafe { *value })
+    }
+}
+
+/// Does with a value that was given back what its next owner could do. Its memory is kept, so that what a fault makes of it is a race
+/// and not a crash.
+fn bury(value: Box<Value>) {
+    // SAFETY: loom checks that nobody reads or writes meanwhile.
+    value.0.with_mut(|value| unsafe { *value = 0 });
+    crate::keep(value);
+}
+
+/// A domain and a place of it, for one execution.
+#[derive(Clone, Copy)]
+struct Field {
+    domain: &'static Domain,
+    place: &'static Place<Value>,
+}
+
+impl Field {
+    fn empty() -> Self {
+        let domain = crate::keep(Box::new(Domain::new()));
+        Self { domain, place: crate::keep(Box::new(Place::empty(domain))) }
+    }
+
+    fn with(value: u64) -> Self {
+        let field = Self::empty();
+        field.place.put(Value::new(value));
+        field
+    }
+
+    /// What one pin under the lease finds.
+    fn visit(self, lease: &mut Lease) -> Option<u64> {
+        lease.pin(self.place).map(|value| value.read())
+    }
+
+    /// What a walk with one pin finds.
+    fn walk(self) -> Option<u64> {
+        self.visit(&mut self.domain.lease())
+    }
+
+    fn withdraw(self) -> Withdrawn<Value> {
+        self.place.withdraw().expect("a value")
+    }
+
+    fn on_another<R: 'static>(self, does: fn(Self) -> R) -> thread::JoinHandle<R> {
+        thread::spawn(move || does(self))
+    }
+}
+
+/// A pin beside a withdrawal that is waited for.
+fn waited_for(walks: fn(Field) -> Option<u64>) {
+    let field = Field::with(1);
+    let other = field.on_another(walks);
+    bury(field.withdraw().wait().expect("this thread has pinned nothing"));
+    assert!(matches!(other.join().unwrap(), None | Some(1)));
+}
+
+fn one_pin() {
+    waited_for(Field::walk);
+}
+
+#[test]
+fn loom_a_pin_never_sees_a_value_that_was_given_back() {
+    explore(one_pin);
+}
+
+#[test]
+fn loom_a_pin_after_another_never_sees_a_value_that_was_given_back() {
+    explore(|| {
+        waited_for(|field| {
+            let mut lease = field.domain.lease();
+            let first = field.visit(&mut lease);
+            field.visit(&mut lease).or(first)
+        });
+    });
+}
+
+#[test]
+fn loom_a_pin_of_a_second_lease_never_sees_a_value_that_was_given_back() {
+    explore(|| waited_for(|field| field.walk().or(field.walk())));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_pin_by_a_store_without_a_barrier_is_caught() {
+    fails_with(Mutation::PinByStore, || explore(one_pin));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_scan_of_pins_by_loads_without_a_barrier_is_caught() {
+    fails_with(Mutation::PinsAreScannedByLoads, || explore(one_pin));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_pin_that_ends_without_publishing_is_caught() {
+    fails_with(Mutation::UnpinRelaxed, || explore(one_pin));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_wait_for_nobody_is_caught() {
+    fails_with(Mutation::WaitLooksAtNobody, || explore(one_pin));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_claim_without_a_fence_is_caught() {
+    fails_with(Mutation::LeaseClaimsWithoutFence, || explore(one_pin));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_withdrawal_without_a_fence_is_caught() {
+    fails_with(Mutation::WithdrawsWithoutFence, || explore(one_pin));
+}
+
+/// Withdraws and detaches beside walks; how often it was done, when all walks are over.
+fn detached_beside(walkers: usize, walks: fn(Field) -> Option<u64>) {
+    let field = Field::with(1);
+    let others: Vec<_> = (0..walkers).map(|_| field.on_another(walks)).collect();
+    let done = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&done);
+    field.withdraw().detach(move |value| {
+        bury(value);
+        // ORDERING: Relaxed; threads of a model take turns.
+        counts.fetch_add(1, Ordering::Relaxed);
+    });
+    for other in others {
+        assert!(matches!(other.join().unwrap(), None | Some(1)));
+    }
+    // ORDERING: Relaxed; as above.
+    assert!(done.load(Ordering::Relaxed) == 1, "what is detached is done once");
+    assert!(!field.place.is_taken(), "the place is vacant");
+}
+
+fn detached() {
+    detached_beside(1, Field::walk);
+}
+
+fn detached_beside_two() {
+    detached_beside(2, Field::walk);
+}
+
+#[test]
+fn loom_what_is_detached_runs_once_and_after_the_last_pin() {
+    explore(detached);
+}
+
+#[test]
+fn loom_what_is_detached_runs_once_and_after_the_last_of_two_pins_in_a_row() {
+    explore(|| {
+        detached_beside(1, |field| {
+            let mut lease = field.domain.lease();
+            let first = field.visit(&mut lease);
+            field.visit(&mut lease).or(first)
+        });
+    });
+}
+
+#[test]
+fn loom_what_is_detached_runs_once_and_after_the_last_of_two_users() {
+    explore_up_to(2, detached_beside_two);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_what_is_detached_and_done_at_once_is_caught() {
+    fails_with(Mutation::DetachRunsAtOnce, || explore(detached));
+}
+
+#[test]
+#[should_panic(expected = "what is detached is done once")]
+fn loom_a_detached_value_that_nobody_finds_is_caught() {
+    fails_with(Mutation::DetachScansFirst, || explore(detached));
+}
+
+#[test]
+#[should_panic(expected = "what is detached is done once")]
+fn loom_a_pin_that_ends_by_a_store_without_a_barrier_is_caught() {
+    fails_with(Mutation::UnpinByStore, || explore(detached));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_who_leaves_before_the_last_and_does_what_was_detached_is_caught() {
+    fails_with(Mutation::DepartureIgnoresOthers, || explore_up_to(2, detached_beside_two));
+}
+
+#[test]
+fn loom_two_pins_and_a_withdrawal_that_is_waited_for() {
+    explore_up_to(2, || {
+        let field = Field::with(1);
+        let others = [(); 2].map(|()| field.on_another(Field::walk));
+        bury(field.withdraw().wait().expect("this thread has pinned nothing"));
+        for other in others {
+            assert!(matches!(other.join().unwrap(), None | Some(1)));
+        }
+    });
+}
+
+/// The place is used for a second value while the other thread walks.
+fn used_again() {
+    let field = Field::with(1);
+    let other = field.on_another(|field| {
+        let mut lease = field.domain.lease();
+        (field.visit(&mut lease), field.visit(&mut lease))
+    });
+    bury(field.withdraw().wait().expect("this thread has pinned nothing"));
+    field.place.put(Value::new(2));
+    let found = other.join().unwrap();
+    assert!(
+        !matches!(found, (Some(2), Some(1) | None) | (None, Some(1))),
+        "in the order they were put: {found:?}"
+    );
+    assert_eq!(field.withdraw().wait().expect("this thread has pinned nothing").read(), 2);
+}
+
+#[test]
+fn loom_a_place_that_is_used_again_shows_the_whole_of_the_new_value() {
+    explore(used_again);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_value_that_is_put_without_a_release_is_caught() {
+    fails_with(Mutation::PutRelaxed, || explore(used_again));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_pin_that_follows_without_an_acquire_is_caught() {
+    fails_with(Mutation::PinFollowsRelaxed, || explore(used_again));
+}
+
+/// What another thread has put is withdrawn and read here.
+fn put_by_another() {
+    let field = Field::empty();
+    let other = field.on_another(|field| field.place.put(Value::new(1)));
+    if let Some(withdrawn) = field.place.withdraw() {
+        assert_eq!(withdrawn.wait().expect("this thread has pinned nothing").read(), 1);
+    }
+    other.join().unwrap();
+    drop(field.place.withdraw());
+}
+
+#[test]
+fn loom_who_withdraws_a_value_sees_the_whole_of_it() {
+    explore(put_by_another);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_value_that_is_withdrawn_without_a_fence_is_caught() {
+    fails_with(Mutation::WithdrawsWithoutFence, || explore(put_by_another));
+}
+
+/// Threads that claim, use and give back records, each with a scratch cell that only who has the lease may touch.
+fn records_change_hands() {
+    let field = Field::empty();
+    let scratch: Arc<[UnsafeCell<u64>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
+    let threads = [(); 2].map(|()| {
+        let scratch = Arc::clone(&scratch);
+        thread::spawn(move || {
+            let lease = field.domain.lease();
+            let at = field.domain.records().position(|record| lease.is_on(record)).expect("a record");
+            // SAFETY: loom checks that nobody touches it meanwhile.
+            scratch[at].with_mut(|uses| unsafe { *uses += 1 });
+            drop(lease);
+        })
+    });
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    // SAFETY: both threads are joined.
+    let uses: u64 = scratch.iter().map(|uses| uses.with(|uses| unsafe { *uses })).sum();
+    assert_eq!(uses, 2);
+    assert!(!field.domain.has_leases(), "each record was given back");
+}
+
+#[test]
+fn loom_a_record_has_one_lease_at_a_time() {
+    explore(records_change_hands);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_lease_that_is_claimed_by_a_store_is_caught() {
+    fails_with(Mutation::LeaseClaimsByStore, || explore(records_change_hands));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_lease_that_ends_without_publishing_is_caught() {
+    fails_with(Mutation::LeaseEndsRelaxed, || explore(records_change_hands));
+}
+
+/// More leases than a chunk has records: a withdrawal finds those in a chunk that is new.
+#[test]
+fn loom_a_lease_in_a_new_chunk_is_not_missed() {
+    explore_up_to(2, || {
+        waited_for(|field| {
+            let _others = [field.domain.lease(), field.domain.lease()];
+            field.walk()
+        });
+    });
+}
+
+/// Places were pinned by a store; now the barrier is lost.
+fn the_barrier_is_lost() {
+    epoch::let_readers_store();
+    let field = Field::with(1);
+    let other = field.on_another(Field::walk);
+    epoch::lose_the_barrier();
+    let done = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&done);
+    field.withdraw().detach(move |value| {
+        bury(value);
+        // ORDERING: Relaxed; threads of a model take turns.
+        counts.fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(matches!(other.join().unwrap(), None | Some(1)));
+    // ORDERING: Relaxed; as above.
+    assert!(done.load(Ordering::Relaxed) == 1, "what is detached is done once");
+}
+
+#[test]
+fn loom_a_lease_that_ends_settles_what_a_lost_barrier_left() {
+    explore(the_barrier_is_lost);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_lost_barrier_without_proofs_is_caught_by_a_pin() {
+    fails_with(Mutation::LostBarrierNeedsNoProof, || explore(the_barrier_is_lost));
+}
+
+#[test]
+#[should_panic(expected = "what is detached is done once")]
+fn loom_a_lease_that_ends_without_a_fence_is_caught() {
+    fails_with(Mutation::LeaseEndsWithoutFence, || explore(the_barrier_is_lost));
+}
