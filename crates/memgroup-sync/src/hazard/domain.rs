@@ -19,7 +19,7 @@ use core::ptr::{from_ref, null_mut};
 use super::lease::Lease;
 use super::occupant::Occupant;
 use super::place::Anchor;
-use super::record::{Found, Record, thread_id};
+use super::record::{Entry, Found, Record, thread_id};
 use crate::Mutex;
 use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 use crate::grace::Evidence;
@@ -127,18 +127,21 @@ impl Domain {
     ///
     /// It takes a record that is free, with one compare-and-swap and a fence, and never waits. Where all are taken, memory for
     /// more is allocated and kept for ever.
+    #[inline(always)]
     pub fn lease(&'static self) -> Lease {
-        Lease::new(self, self.claim(thread_id()))
+        Lease::new(self, self.claim())
     }
 
-    fn claim(&'static self, owner: u32) -> &'static Record {
+    #[inline(never)]
+    fn claim(&'static self) -> (&'static Record, Entry) {
+        let owner = thread_id();
         let begin = HINT.with(Cell::get) % RECORDS;
         let mut chunk = &self.first;
         loop {
-            let order = (begin..RECORDS).chain(0..begin);
-            if let Some(at) = order.into_iter().find(|&at| chunk.records[at].claim(owner)) {
+            let mut order = (begin..RECORDS).chain(0..begin);
+            if let Some((at, entry)) = order.find_map(|at| Some((at, chunk.records[at].claim(owner)?))) {
                 HINT.with(|hint| hint.set(at));
-                return &chunk.records[at];
+                return (&chunk.records[at], entry);
             }
             chunk = match chunk.next() {
                 Some(next) => next,

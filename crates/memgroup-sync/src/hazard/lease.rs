@@ -1,19 +1,19 @@
 //! A walk's right to pin places, one at a time, and what it has pinned.
 //!
 //! - I1. A lease is made where its record was claimed, and nowhere else: dropping it gives the record back.
-//! - I2. `pinned` is the place that the record names. A [`Pinned`] borrows the lease, so there is one at a time, and what is still
-//!   pinned when the lease is used again or dropped belongs to one that was forgotten.
+//! - I2. A [`Pinned`] borrows its lease, so there is one at a time, and what the record names when the lease is used again or dropped
+//!   was pinned by one that was forgotten.
 
 #![allow(unsafe_code)]
 
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Deref;
-use core::ptr::{NonNull, from_ref};
+use core::ptr::NonNull;
 
 use super::domain::Domain;
 use super::place::{Anchor, Place};
-use super::record::Record;
+use super::record::{Entry, Record};
 use crate::grace::section::model_failed;
 
 /// The right of a walk on this thread to pin places of a [`Domain`], one at a time.
@@ -35,13 +35,14 @@ use crate::grace::section::model_failed;
 pub struct Lease {
     domain: &'static Domain,
     record: &'static Record,
-    pinned: Option<&'static Anchor>,
+    entry: Entry,
     on_this_thread: PhantomData<*const ()>,
 }
 
 impl Lease {
-    pub(super) fn new(domain: &'static Domain, record: &'static Record) -> Self {
-        Self { domain, record, pinned: None, on_this_thread: PhantomData }
+    #[inline(always)]
+    pub(super) fn new(domain: &'static Domain, (record, entry): (&'static Record, Entry)) -> Self {
+        Self { domain, record, entry, on_this_thread: PhantomData }
     }
 
     /// What is in the place, which is not given back to who withdraws it before the `Pinned` is dropped; `None` if the place is
@@ -57,30 +58,45 @@ impl Lease {
         if !core::ptr::eq(place.anchor().domain(), self.domain) {
             of_another_domain(place.key());
         }
-        if self.pinned.is_some() {
-            self.unpin();
+        if self.record.is_used() {
+            end_forgotten(self.record, self.entry);
         }
         // A place that is seen empty is not pinned: it may be one whose last users never come back.
         place.value()?;
-        self.record.pin(place.key());
-        self.pinned = Some(place.anchor());
+        self.record.pin(place.key(), self.entry);
         match place.value() {
-            Some(value) => Some(Pinned { lease: self, value }),
+            Some(value) => Some(Pinned { lease: self, place, value }),
             None => {
-                self.unpin();
+                leave(self.record, self.entry, place.anchor());
                 None
             }
         }
     }
+}
 
-    /// Ends the pin, if there is one.
-    #[inline(always)]
-    fn unpin(&mut self) {
-        if let Some(anchor) = self.pinned.take() {
-            self.record.unpin();
-            anchor.left();
-        }
+/// The record names no place any more.
+#[inline(always)]
+fn leave(record: &'static Record, entry: Entry, anchor: &'static Anchor) {
+    record.unpin(entry);
+    anchor.left();
+}
+
+/// The record names no place any more, which one it may have been. These and what else is cold take what is in a lease, not a reference
+/// to it, so that a lease is in registers while it is used.
+#[cold]
+#[inline(never)]
+fn end_forgotten(record: &'static Record, entry: Entry) {
+    if let Some((_, key)) = record.occupied() {
+        // SAFETY: this thread has pinned it, so it is the key of a place that lives for ever.
+        leave(record, entry, unsafe { Anchor::of(key) });
     }
+}
+
+#[inline(never)]
+fn end(domain: &'static Domain, record: &'static Record, entry: Entry) {
+    end_forgotten(record, entry);
+    record.give_back();
+    domain.lease_ended();
 }
 
 #[cfg(all(test, memgroup_loom))]
@@ -97,19 +113,17 @@ fn of_another_domain(key: usize) -> ! {
 }
 
 impl Drop for Lease {
+    #[inline(always)]
     fn drop(&mut self) {
-        if model_failed() {
-            return;
+        if !model_failed() {
+            end(self.domain, self.record, self.entry);
         }
-        self.unpin();
-        self.record.give_back();
-        self.domain.lease_ended();
     }
 }
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("pinned", &self.pinned.map(from_ref)).finish_non_exhaustive()
+        f.debug_struct("Lease").finish_non_exhaustive()
     }
 }
 
@@ -118,8 +132,9 @@ impl fmt::Debug for Lease {
 /// Dropping it may do what somebody wanted [done with the value](super::Withdrawn::detach) after the last use. One that is forgotten
 /// lasts until its lease is used again or dropped.
 #[must_use = "a pin is over when it is dropped"]
-pub struct Pinned<'l, T> {
+pub struct Pinned<'l, T: 'static> {
     lease: &'l mut Lease,
+    place: &'static Place<T>,
     value: NonNull<T>,
 }
 
@@ -152,7 +167,7 @@ impl<T> Drop for Pinned<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if !model_failed() {
-            self.lease.unpin();
+            leave(self.lease.record, self.lease.entry, self.place.anchor());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Models of hazard records: every interleaving of a few calls, with up to three preemptions (two where three threads run). A value is
+//! Models of hazard records: every interleaving of a few calls, with up to four preemptions (three where three threads run). A value is
 //! written where it is made and written again where it is dropped, through a checked cell: a use that races with either is found.
 //! Places are pinned by a swap, which stands in for the store and the barrier of who withdraws. Each fault of `mutation` must make its
 //! model fail.
@@ -28,7 +28,7 @@ fn explore_up_to(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 }
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
-    explore_up_to(3, model);
+    explore_up_to(4, model);
 }
 
 fn fails_with(fault: Mutation, model: impl FnOnce()) {
@@ -216,7 +216,7 @@ fn loom_what_is_detached_runs_once_and_after_the_last_of_two_pins_in_a_row() {
 
 #[test]
 fn loom_what_is_detached_runs_once_and_after_the_last_of_two_users() {
-    explore_up_to(2, detached_beside_two);
+    explore_up_to(3, detached_beside_two);
 }
 
 #[test]
@@ -240,12 +240,12 @@ fn loom_a_pin_that_ends_by_a_store_without_a_barrier_is_caught() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_who_leaves_before_the_last_and_does_what_was_detached_is_caught() {
-    fails_with(Mutation::DepartureIgnoresOthers, || explore_up_to(2, detached_beside_two));
+    fails_with(Mutation::DepartureIgnoresOthers, || explore_up_to(3, detached_beside_two));
 }
 
 #[test]
 fn loom_two_pins_and_a_withdrawal_that_is_waited_for() {
-    explore_up_to(2, || {
+    explore_up_to(3, || {
         let field = Field::with(1);
         let others = [(); 2].map(|()| field.on_another(Field::walk));
         bury(field.withdraw().wait().expect("this thread has pinned nothing"));
@@ -354,7 +354,7 @@ fn loom_a_lease_that_ends_without_publishing_is_caught() {
 /// More leases than a chunk has records: a withdrawal finds those in a chunk that is new.
 #[test]
 fn loom_a_lease_in_a_new_chunk_is_not_missed() {
-    explore_up_to(2, || {
+    explore_up_to(3, || {
         waited_for(|field| {
             let _others = [field.domain.lease(), field.domain.lease()];
             field.walk()

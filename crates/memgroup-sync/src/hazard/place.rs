@@ -18,7 +18,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::ptr::{NonNull, from_ref, null_mut};
+use core::ptr::{NonNull, from_ref, null_mut, with_exposed_provenance};
 
 use super::domain::Domain;
 use super::withdrawn::{Departure, Taken, Withdrawn};
@@ -51,7 +51,17 @@ impl Anchor {
 
     #[inline(always)]
     pub(super) fn key(&self) -> usize {
-        from_ref(self).addr()
+        from_ref(self).expose_provenance()
+    }
+
+    /// The place with this key.
+    ///
+    /// # Safety
+    ///
+    /// The key is that of a place that lives for ever.
+    pub(super) unsafe fn of(key: usize) -> &'static Self {
+        // SAFETY: the address of a place (`key` exposes it) that lives for ever, as the caller knows.
+        unsafe { &*with_exposed_provenance(key) }
     }
 
     /// After an unpin: ends the departure if this was the last one.

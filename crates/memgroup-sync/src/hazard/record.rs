@@ -4,7 +4,7 @@
 //!   128 bytes   owner      the thread id of who holds the lease, 0: free
 //!               place      the key of the place that is pinned, 0: none
 //!               since      0, SETTLING, or when the pin was first known, in nanoseconds
-//!               swapped    the clock as the owner last pinned by a swap
+//!               swapped    the clock at the last claim of a lease whose places are pinned by a swap
 //! ```
 //!
 //! - I1. `place` and `swapped` are written by the owner alone. A scan reads, and where it exchanges it exchanges nothing.
@@ -45,6 +45,15 @@ pub(super) fn thread_id() -> u32 {
         }
         id.get()
     })
+}
+
+/// How places are pinned under a lease, from its claim to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// By a store; who withdraws makes the barrier.
+    Store,
+    /// By a swap.
+    Swap,
 }
 
 /// What a scan found in a record.
@@ -91,27 +100,32 @@ impl Record {
     }
 
     /// Takes the record for the thread `owner`, if it is free.
-    pub(super) fn claim(&self, owner: u32) -> bool {
+    pub(super) fn claim(&self, owner: u32) -> Option<Entry> {
         // ORDERING: Relaxed; a hint, the exchange decides.
         if self.owner.load(Ordering::Relaxed) != 0 {
-            return false;
+            return None;
         }
         interleave::point();
-        let claimed = if active(Mutation::LeaseClaimsByStore) {
+        if active(Mutation::LeaseClaimsByStore) {
             // ORDERING: Release; the fault is that two threads can both have seen it free.
             self.owner.store(owner, Ordering::Release);
-            true
         } else {
-            // ORDERING: AcqRel; Acquire pairs with `give_back` (E2), without it two owners' writes could be mixed, and with the
-            // exchange of a scan for proofs, after which the clock says swap. Release continues that chain.
-            self.owner.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        if claimed && !active(Mutation::LeaseClaimsWithoutFence) {
+            // ORDERING: AcqRel, Relaxed; Acquire pairs with `give_back` (E2), without it two owners' writes could be mixed, and with
+            // the exchange of a scan for proofs, after which the clock says swap. Release continues that chain.
+            self.owner.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        }
+        if !active(Mutation::LeaseClaimsWithoutFence) {
             // ORDERING: SeqCst; pairs with the fence in `Place::withdraw` (E3): claim then look at a place here, empty the place
             // then look at the claims there. Without it both could miss.
             fence(Ordering::SeqCst);
         }
-        claimed
+        let clock = epoch::now();
+        if clock & SWAP == 0 {
+            return Some(Entry::Store);
+        }
+        // ORDERING: Release; a scan that finds it (lost barrier) knows that the leases before this one are over.
+        self.swapped.store(clock, Ordering::Release);
+        Some(Entry::Swap)
     }
 
     /// Nothing is pinned any more.
@@ -129,13 +143,12 @@ impl Record {
 
     /// The place with this key is in use from now on, if it turns out to have a value.
     #[inline(always)]
-    pub(super) fn pin(&self, key: usize) {
+    pub(super) fn pin(&self, key: usize, entry: Entry) {
         // ORDERING: Relaxed; seen with the pin (I3).
         self.since.store(0, Ordering::Relaxed);
-        let clock = epoch::now();
         interleave::point();
-        if clock & SWAP != 0 && !active(Mutation::PinByStore) {
-            self.pin_by_swap(key, clock);
+        if entry == Entry::Swap && !active(Mutation::PinByStore) {
+            self.pin_by_swap(key);
         } else {
             // ORDERING: Release; pairs with the scan's Acquire: who sees this pin knows the one before it on this record to be
             // over. That it is seen before the place is looked at is the work of the withdrawal's barrier (E4).
@@ -148,9 +161,7 @@ impl Record {
 
     #[cold]
     #[inline(never)]
-    fn pin_by_swap(&self, key: usize, clock: u64) {
-        // ORDERING: Release; a scan that finds it (lost barrier) knows that what was pinned by a store is over.
-        self.swapped.store(clock, Ordering::Release);
+    fn pin_by_swap(&self, key: usize) {
         // ORDERING: AcqRel; pairs with the scan's exchange of this word (E4). One of the two is first: either the scan sees this
         // pin, or this pin sees the place empty. Weaker, both could miss.
         self.place.swap(key, Ordering::AcqRel);
@@ -158,10 +169,10 @@ impl Record {
 
     /// What was pinned is not used any more. Who calls this looks next whether somebody waits for it (E5).
     #[inline(always)]
-    pub(super) fn unpin(&self) {
+    pub(super) fn unpin(&self, entry: Entry) {
         interleave::point();
         let order = if active(Mutation::UnpinRelaxed) { Ordering::Relaxed } else { Ordering::Release };
-        if epoch::now() & SWAP != 0 && !active(Mutation::UnpinByStore) {
+        if entry == Entry::Swap && !active(Mutation::UnpinByStore) {
             self.unpin_by_swap(order);
         } else {
             // ORDERING: Release; pairs with the scan's Acquire (E1). Weaker, the value could be given back before its last use.
@@ -208,7 +219,7 @@ impl Record {
 
     /// Whether everything that was pinned by a store before the barrier was lost is over, or visible to the thread `me`.
     fn is_proven(&self, since: Epoch, me: u32) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `pin_by_swap`: earlier pins of this owner are over.
+        // ORDERING: Acquire; pairs with the Release in `claim`: the leases before this one are over.
         if self.swapped.load(Ordering::Acquire) >= since.0 {
             return true;
         }
@@ -218,6 +229,13 @@ impl Record {
             Ok(_) => true,
             Err(owner) => owner == me,
         }
+    }
+
+    /// Whether a place is pinned; asked by who has the lease.
+    #[inline(always)]
+    pub(super) fn is_used(&self) -> bool {
+        // ORDERING: Relaxed; the owner's own word (I1).
+        self.place.load(Ordering::Relaxed) != 0
     }
 
     /// Whether the calling thread's lease is on this record and has the place pinned.
