@@ -27,13 +27,13 @@ use super::{Form, barrier, enter, enter_briefly, registry, report, tag};
 use crate::Mutex;
 
 /// Two processors for one test at a time.
-static PROCESSORS: Mutex<()> = Mutex::new(());
+pub(crate) static PROCESSORS: Mutex<()> = Mutex::new(());
 
-const TIME: Duration = Duration::from_secs(2);
+pub(crate) const TIME: Duration = Duration::from_secs(2);
 
 #[repr(align(128))]
 #[derive(Default)]
-struct Line(AtomicU64);
+pub(crate) struct Line(pub(crate) AtomicU64);
 
 #[derive(Default)]
 struct Shared {
@@ -54,7 +54,7 @@ struct Outcome {
 }
 
 /// The processors that this process may use.
-fn allowed() -> Vec<usize> {
+pub(crate) fn allowed() -> Vec<usize> {
     // SAFETY: all zeros is an empty set.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
     // SAFETY: the set is as large as said.
@@ -64,7 +64,7 @@ fn allowed() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
-fn pin(cpu: usize) {
+pub(crate) fn pin(cpu: usize) {
     // SAFETY: all zeros is an empty set.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
     // SAFETY: the number is one that `allowed` found in a set.
@@ -73,7 +73,7 @@ fn pin(cpu: usize) {
     assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }, 0);
 }
 
-fn wait_for(condition: impl Fn() -> bool) {
+pub(crate) fn wait_for(condition: impl Fn() -> bool) {
     let mut spins = 0_u32;
     while !condition() {
         spins += 1;
@@ -85,7 +85,7 @@ fn wait_for(condition: impl Fn() -> bool) {
 }
 
 /// A few instructions, another number of them each round, so that the two threads meet in every way.
-fn jitter(state: &mut u64) {
+pub(crate) fn jitter(state: &mut u64) {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
@@ -164,7 +164,7 @@ fn write(shared: &Shared, cpu: usize, form: Option<Form>, enough: u64) -> Outcom
 }
 
 /// Whether the test can say anything here; else prints why not.
-fn can_run() -> bool {
+pub(crate) fn can_run() -> bool {
     let can = allowed().len() >= 2;
     if !can {
         println!("skipped: one processor is allowed, and two threads on it see each other's stores in order");

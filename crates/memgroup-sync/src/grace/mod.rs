@@ -4,7 +4,7 @@ pub(crate) mod barrier;
 pub(crate) mod epoch;
 mod limbo;
 #[cfg(all(test, target_os = "linux", not(any(miri, memgroup_loom))))]
-mod litmus;
+pub(crate) mod litmus;
 mod look;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
