@@ -2,6 +2,8 @@
 
 mod domain;
 mod lease;
+#[cfg(all(test, target_os = "linux", not(any(miri, memgroup_loom))))]
+mod litmus;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 mod occupant;

@@ -227,6 +227,11 @@ impl<T: Send + Sync + 'static> Place<T> {
     ///
     /// Where leases are held it makes the expedited barrier of [`grace`](crate::grace); it waits for nobody who uses the place.
     pub fn withdraw(&'static self) -> Option<Withdrawn<T>> {
+        self.take(|| barrier::barrier(Form::Expedited))
+    }
+
+    /// As [`withdraw`](Self::withdraw), with this barrier.
+    pub(super) fn take(&'static self, barrier: impl FnOnce() -> Evidence) -> Option<Withdrawn<T>> {
         // ORDERING: Relaxed; the fence below makes it an acquire that pairs with the Release in `put` (E2). Null shows nothing; that
         // pins see it in time is the work of the fence and the barrier below.
         let value = NonNull::new(self.value.swap(null_mut(), Ordering::Relaxed))?;
@@ -238,7 +243,7 @@ impl<T: Send + Sync + 'static> Place<T> {
             // finds the place empty. Without it, too, the value could be given back before it was written (E2).
             fence(Ordering::SeqCst);
         }
-        let evidence = self.anchor.domain.has_leases().then(|| barrier::barrier(Form::Expedited));
+        let evidence = self.anchor.domain.has_leases().then(barrier);
         interleave::point();
         Some(Withdrawn::new(Taken::new(self, value), evidence))
     }
