@@ -3,6 +3,7 @@
 //! One test, in a process of its own: the barrier is lost for the whole of it.
 
 #![cfg(all(target_os = "linux", not(any(miri, memgroup_loom))))]
+
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 

@@ -31,6 +31,13 @@ use crate::grace::section::model_failed;
 /// let other = lease.pin(&OTHER);
 /// drop(one);
 /// ```
+///
+/// ```compile_fail,E0277
+/// # use memgroup_sync::hazard::Domain;
+/// static DOMAIN: Domain = Domain::new();
+/// let lease = DOMAIN.lease();
+/// std::thread::spawn(move || drop(lease));
+/// ```
 #[must_use = "a lease is over when it is dropped"]
 pub struct Lease {
     domain: &'static Domain,

@@ -70,8 +70,8 @@ impl Occupant {
         self.held
     }
 
-    /// Whether the thread is waited for although it is not seen in the place: the barrier is lost, and until it pins
-    /// something or ends its lease it might be.
+    /// Whether the thread is waited for although it is not seen in the place: the barrier is lost, and until the lease that it has
+    /// taken before is over it might be.
     #[must_use]
     pub fn is_unproven(&self) -> bool {
         self.unproven
@@ -85,7 +85,7 @@ impl fmt::Display for Occupant {
             write!(f, " ({name})")?;
         }
         if self.unproven {
-            return f.write_str(" has pinned nothing since the barrier was lost");
+            return f.write_str(" began its walk before the barrier was lost");
         }
         write!(f, " in it for {:?} or more", self.held)
     }
