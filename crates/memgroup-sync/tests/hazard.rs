@@ -1,62 +1,17 @@
-//! Hazard records with real threads and real memory: a value is given back or dropped once, after the last use by anybody, and
-//! nobody waits for the use of another place.
+//! Hazard records, one behaviour after the other: who waits for whom, who does what was detached, what a report says.
 
 #![cfg(not(memgroup_loom))]
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use memgroup_sync::hazard::{Domain, Place, WaitError, Withdrawn};
-use memgroup_sync::interleave;
+use tracked::{Counted, Tracked};
 
-/// A number twice, on a heap of its own, which knows whether it was given back and counts its drops.
-#[derive(Debug)]
-struct Tracked {
-    number: usize,
-    again: Box<usize>,
-    gone: AtomicBool,
-    drops: Arc<AtomicUsize>,
-}
-
-impl Tracked {
-    fn is_good(&self) -> bool {
-        // ORDERING: Relaxed; whoever sets it does so after the last use, so that no order can be missing.
-        self.number == *self.again && !self.gone.load(Ordering::Relaxed)
-    }
-
-    fn is_gone(&self) {
-        // ORDERING: Relaxed, as above.
-        assert!(!self.gone.swap(true, Ordering::Relaxed), "{} was given back twice", self.number);
-    }
-}
-
-impl Drop for Tracked {
-    fn drop(&mut self) {
-        self.number = usize::MAX;
-        // ORDERING: Release; pairs with the Acquire in `dropped`, for a test that waits for a drop.
-        self.drops.fetch_add(1, Ordering::Release);
-    }
-}
-
-/// Makes values and counts how many of them were dropped.
-#[derive(Clone, Default)]
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn value(&self, number: usize) -> Box<Tracked> {
-        let drops = Arc::clone(&self.0);
-        Box::new(Tracked { number, again: Box::new(number), gone: AtomicBool::new(false), drops })
-    }
-
-    fn dropped(&self) -> usize {
-        // ORDERING: Acquire; pairs with the Release in `drop`.
-        self.0.load(Ordering::Acquire)
-    }
-}
+mod tracked;
 
 /// A domain and a place of it, of one test.
 fn place() -> (&'static Domain, &'static Place<Tracked>) {
@@ -399,153 +354,4 @@ fn a_place_that_was_never_shared_drops_what_is_in_it() {
     place.put(counted.value(1));
     drop(place);
     assert_eq!(counted.dropped(), 1);
-}
-
-/// xorshift, from a seed that is not 0.
-struct Random(usize);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
-const PLACES: usize = 6;
-const ROUNDS: usize = if cfg!(miri) { 12 } else { 20_000 };
-
-struct Field {
-    domain: &'static Domain,
-    places: [Place<Tracked>; PLACES],
-    counted: Counted,
-    over: AtomicBool,
-    begin: Barrier,
-    /// What was given back lately: still memory, so that a use that comes too late is seen.
-    graves: std::sync::Mutex<VecDeque<Box<Tracked>>>,
-}
-
-impl Field {
-    fn bury(&self, value: Box<Tracked>) {
-        value.is_gone();
-        let mut graves = self.graves.lock().unwrap();
-        graves.push_back(value);
-        if graves.len() > 32 {
-            graves.pop_front();
-        }
-    }
-}
-
-/// Uses a value for a while; what was bad is a panic.
-fn uses(field: &'static Field, value: &Tracked, random: &mut Random) {
-    assert!(value.is_good(), "found after it was given back");
-    match random.below(64) {
-        0 => std::thread::sleep(Duration::from_micros(50)),
-        1..4 => std::thread::yield_now(),
-        4 => {
-            // A walk within the walk.
-            let mut lease = field.domain.lease();
-            if let Some(inner) = lease.pin(&field.places[random.below(PLACES)]) {
-                assert!(inner.is_good());
-            }
-        }
-        _ => interleave::point(),
-    }
-    assert!(value.is_good(), "given back while it was used");
-}
-
-/// Walks over all places again and again; how many values it met.
-fn walks(field: &'static Field, seed: usize) -> usize {
-    let (mut random, mut met) = (Random(seed), 0);
-    field.begin.wait();
-    loop {
-        // ORDERING: Acquire; pairs with the Release of the test: the last walk finds what is left.
-        let last = field.over.load(Ordering::Acquire);
-        let mut lease = field.domain.lease();
-        for place in &field.places {
-            if let Some(pinned) = lease.pin(place) {
-                uses(field, &pinned, &mut random);
-                met += 1;
-            }
-        }
-        drop(lease);
-        if last {
-            return met;
-        }
-    }
-}
-
-/// Puts values into half of the places and withdraws them, in all ways.
-fn owns(field: &'static Field, half: usize, seed: usize) {
-    let mut random = Random(seed);
-    field.begin.wait();
-    for round in 0..ROUNDS {
-        let place = &field.places[half * (PLACES / 2) + random.below(PLACES / 2)];
-        if place.is_taken() {
-            // Detached and still in use: nobody but this thread puts values there.
-            std::thread::yield_now();
-            continue;
-        }
-        place.put(field.counted.value(round));
-        for _ in 0..random.below(4) {
-            interleave::point();
-            std::hint::spin_loop();
-        }
-        if random.below(4) == 0 {
-            std::thread::yield_now();
-        }
-        let withdrawn = withdrawn(place);
-        match random.below(5) {
-            0 => field.bury(withdrawn.wait().unwrap()),
-            1 => match withdrawn.wait_until(Instant::now() + Duration::from_micros(20)) {
-                Ok(value) => field.bury(value),
-                Err(error) => error.into_withdrawn().detach(|value| field.bury(value)),
-            },
-            2 => drop(withdrawn),
-            3 => {
-                assert!(withdrawn.is_good() && !withdrawn.is_used_here());
-                withdrawn.detach(|value| {
-                    field.bury(value);
-                    assert!(field.domain.lease().pin(&field.places[0]).is_none_or(|value| value.is_good()));
-                });
-            }
-            _ => withdrawn.detach(|value| field.bury(value)),
-        }
-        assert!(domain_is_sane(field));
-    }
-}
-
-/// Whoever is reported to be somewhere is in a place of the field.
-fn domain_is_sane(field: &'static Field) -> bool {
-    field.domain.busy().all(|occupant| field.places.iter().any(|place| occupant.is_in(place)))
-}
-
-#[test]
-fn no_walk_meets_a_value_that_was_given_back_and_each_is_dropped_once() {
-    let domain: &'static Domain = memgroup_sync::keep(Box::new(Domain::new()));
-    let field: &'static Field = memgroup_sync::keep(Box::new(Field {
-        domain,
-        places: std::array::from_fn(|_| Place::empty(domain)),
-        counted: Counted::default(),
-        over: AtomicBool::new(false),
-        begin: Barrier::new(5),
-        graves: std::sync::Mutex::default(),
-    }));
-    let walkers = [3, 5, 7].map(|seed| std::thread::spawn(move || walks(field, seed)));
-    let owners = [0, 1].map(|half| std::thread::spawn(move || owns(field, half, 11 + half)));
-    for owner in owners {
-        owner.join().unwrap();
-    }
-    // ORDERING: Release; pairs with the Acquire in `walks`.
-    field.over.store(true, Ordering::Release);
-    let met: usize = walkers.map(|walker| walker.join().unwrap()).iter().sum();
-    assert!(met > 0 || cfg!(miri));
-    assert!(field.places.iter().all(|place| !place.is_taken()), "every departure has ended");
-    assert_eq!(domain.busy().count(), 0);
-    field.graves.lock().unwrap().clear();
-    // Each value that was made held a count of this until it was dropped.
-    assert_eq!(Arc::strong_count(&field.counted.0), 1);
-    assert!(field.counted.dropped() > 0);
-    println!("{met} uses, {} values", field.counted.dropped());
 }
