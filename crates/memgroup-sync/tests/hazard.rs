@@ -355,3 +355,16 @@ fn a_place_that_was_never_shared_drops_what_is_in_it() {
     drop(place);
     assert_eq!(counted.dropped(), 1);
 }
+
+#[test]
+fn places_can_be_an_array_that_is_a_static() {
+    static DOMAIN: Domain = Domain::new();
+    static PLACES: [Place<usize>; 3] = [Place::empty(&DOMAIN), Place::empty(&DOMAIN), Place::empty(&DOMAIN)];
+    let mut lease = DOMAIN.lease();
+    for (number, place) in PLACES.iter().enumerate() {
+        place.put(Box::new(number));
+        assert_eq!(lease.pin(place).as_deref(), Some(&number));
+    }
+    let keys: std::collections::HashSet<_> = PLACES.iter().map(Place::key).collect();
+    assert_eq!(keys.len(), 3);
+}

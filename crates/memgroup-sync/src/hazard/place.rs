@@ -139,6 +139,9 @@ pub struct Place<T> {
     anchor: Anchor,
     // Without it a place would be `Send` and `Sync` whatever is in it.
     owned: PhantomData<*mut T>,
+    /// `value` once more, for a drop after the execution of the model, when nothing that is modelled is there any more.
+    #[cfg(memgroup_loom)]
+    shadow: std::sync::atomic::AtomicPtr<T>,
 }
 
 // SAFETY: a place that is sent takes its value along; nobody else has a reference to that, or the place would be borrowed.
@@ -153,6 +156,8 @@ macro_rules! empty {
             value: AtomicPtr::new(null_mut()),
             anchor: Anchor { domain: $domain, state: AtomicU32::new(VACANT), departure: Mutex::new(None) },
             owned: PhantomData,
+            #[cfg(memgroup_loom)]
+            shadow: std::sync::atomic::AtomicPtr::new(null_mut()),
         }
     };
 }
@@ -219,7 +224,7 @@ impl<T: Send + Sync + 'static> Place<T> {
         interleave::point();
         let order = if active(Mutation::PutRelaxed) { Ordering::Relaxed } else { Ordering::Release };
         // ORDERING: Release; pairs with `value` (E1) and `withdraw` (E2). Weaker, the value could be seen before it was written.
-        self.value.store(Box::into_raw(value), order);
+        self.set(Box::into_raw(value), |place, value| place.store(value, order));
     }
 
     /// Takes the value out of the place: no pin finds it any more. Those that have found it go on using it, and the
@@ -234,7 +239,7 @@ impl<T: Send + Sync + 'static> Place<T> {
     pub(super) fn take(&'static self, barrier: impl FnOnce() -> Evidence) -> Option<Withdrawn<T>> {
         // ORDERING: Relaxed; the fence below makes it an acquire that pairs with the Release in `put` (E2). Null shows nothing; that
         // pins see it in time is the work of the fence and the barrier below.
-        let value = NonNull::new(self.value.swap(null_mut(), Ordering::Relaxed))?;
+        let value = NonNull::new(self.set(null_mut(), |place, null| place.swap(null, Ordering::Relaxed)))?;
         // ORDERING: Relaxed; shown to those who leave by the barrier, or the exchanges of a scan (`record` E5).
         self.anchor.state.store(LEAVING, Ordering::Relaxed);
         interleave::point();
@@ -250,6 +255,15 @@ impl<T: Send + Sync + 'static> Place<T> {
 }
 
 impl<T> Place<T> {
+    /// The only way into the place and out of it.
+    fn set<R>(&self, value: *mut T, set: impl FnOnce(&AtomicPtr<T>, *mut T) -> R) -> R {
+        let result = set(&self.value, value);
+        // ORDERING: Relaxed; threads of a model take turns.
+        #[cfg(memgroup_loom)]
+        self.shadow.store(value, Ordering::Relaxed);
+        result
+    }
+
     /// Whether the place is in use, to who may believe `evidence`; without evidence there was no lease when the value was taken.
     pub(super) fn is_used(&self, evidence: Option<Evidence>) -> bool {
         evidence.is_some_and(|evidence| self.anchor.domain.uses(self.key(), evidence))
@@ -265,15 +279,20 @@ impl<T> fmt::Debug for Place<T> {
 impl<T> Drop for Place<T> {
     /// Only a place that was never borrowed for ever is dropped, so nobody has pinned it.
     fn drop(&mut self) {
-        #[cfg(memgroup_loom)]
-        if crate::keep::is_over() {
-            return;
-        }
         if model_failed() {
             return;
         }
+        // ORDERING: Relaxed; as below.
+        #[cfg(memgroup_loom)]
+        let value = if crate::keep::is_over() {
+            self.shadow.load(Ordering::Relaxed)
+        } else {
+            self.value.load(Ordering::Relaxed)
+        };
+        #[cfg(not(memgroup_loom))]
         // ORDERING: Relaxed; whoever gave the place to the caller alone has ordered what was done to it.
-        if let Some(value) = NonNull::new(self.value.load(Ordering::Relaxed)) {
+        let value = self.value.load(Ordering::Relaxed);
+        if let Some(value) = NonNull::new(value) {
             // SAFETY: out of a box, and the place's (I1); nobody has pinned it.
             drop(unsafe { Box::from_raw(value.as_ptr()) });
         }
