@@ -6,7 +6,7 @@
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
-use std::sync::{Barrier, RwLock};
+use std::sync::{Barrier, LazyLock, RwLock};
 use std::time::Instant;
 
 use memgroup_sync::grace;
@@ -16,7 +16,7 @@ const ROUNDS: usize = 11;
 const WALKS: u32 = 200_000;
 const PLACES: usize = 16;
 
-static DOMAIN: Domain = Domain::new();
+static DOMAIN: LazyLock<Domain> = LazyLock::new(Domain::new);
 
 /// A value as each of the rows finds it, in lines of its own.
 #[repr(align(128))]
