@@ -53,8 +53,8 @@ crate::mutations! {
     LeaseClaimsWithoutFence,
     /// A lease ends without publishing what was done under it.
     LeaseEndsRelaxed,
-    /// A lease that ends looks without a fence whether that is waited for.
-    LeaseEndsWithoutFence,
+    /// A lease ends by a store, and looks then whether something waits for that.
+    LeaseEndsByStore,
     /// Who withdraws looks for leases without a fence.
     WithdrawsWithoutFence,
     /// A value is put into a place without what was written to it.

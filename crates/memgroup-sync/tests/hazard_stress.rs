@@ -26,7 +26,7 @@ impl Random {
 }
 
 const PLACES: usize = 6;
-const ROUNDS: usize = if cfg!(miri) { 12 } else { 20_000 };
+const ROUNDS: usize = if cfg!(miri) { 12 } else { 10_000 };
 
 struct Field {
     domain: &'static Domain,

@@ -7,7 +7,7 @@
 //! - I1. Chunks are never freed and never move, so a record is `&'static`. There are as many as the most leases at one time need.
 //! - I2. `unsettled` lists places with a departure that was found unproven. It is empty unless the barrier was lost.
 //! - E1. append → scan: who appends claims in that chunk, and the fences of claim and withdrawal (`record` E3) hold for the link too.
-//! - E2. end of a lease ↔ detach with a lost barrier: a fence on each side. Either the scan finds the record free, or the end of the
+//! - E2. end of a lease ↔ detach with a lost barrier: exchanges of the record's `owner` on both sides. Either the scan finds the record free, or the end of the
 //!   lease finds the place listed. Loom: `loom_a_lease_that_ends_settles_what_a_lost_barrier_left`.
 
 #![allow(unsafe_code)]
@@ -21,10 +21,9 @@ use super::occupant::Occupant;
 use super::place::Anchor;
 use super::record::{Entry, Found, Record, thread_id};
 use crate::Mutex;
-use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
+use crate::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::grace::Evidence;
 use crate::interleave;
-use crate::mutation::{Mutation, active};
 
 /// Records in a chunk.
 #[cfg(not(memgroup_loom))]
@@ -191,23 +190,14 @@ impl Domain {
     pub(super) fn watch(&'static self, anchor: &'static Anchor) {
         let mut unsettled = self.unsettled.lock();
         unsettled.push(anchor);
-        // ORDERING: Relaxed; written under the lock, and before the fence.
+        // ORDERING: Relaxed; shown to the leases that a scan finds in force by its exchange of their `owner` (E2).
         self.unsettled_count.store(unsettled.len(), Ordering::Relaxed);
-        drop(unsettled);
-        // ORDERING: SeqCst; pairs with the fence in `lease_ended` (E2): list then look at the records here, free the record then
-        // look at the list there. Without it both could miss.
-        fence(Ordering::SeqCst);
     }
 
     /// A record was given back.
     pub(super) fn lease_ended(&'static self) {
         interleave::point();
-        // To loom a store and the fence that follows it are one step, so a fault of the store leaves the fence out.
-        if !active(Mutation::LeaseEndsWithoutFence) && !active(Mutation::LeaseEndsRelaxed) {
-            // ORDERING: SeqCst; pairs with the fence in `watch` (E2).
-            fence(Ordering::SeqCst);
-        }
-        // ORDERING: Relaxed; ordered by the fence.
+        // ORDERING: Relaxed; ordered by the exchange that gave the record back (E2).
         if self.unsettled_count.load(Ordering::Relaxed) != 0 {
             self.settle_all();
         }

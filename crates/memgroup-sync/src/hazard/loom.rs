@@ -393,6 +393,6 @@ fn loom_a_lost_barrier_without_proofs_is_caught_by_a_pin() {
 
 #[test]
 #[should_panic(expected = "what is detached is done once")]
-fn loom_a_lease_that_ends_without_a_fence_is_caught() {
-    fails_with(Mutation::LeaseEndsWithoutFence, || explore(the_barrier_is_lost));
+fn loom_a_lease_that_ends_by_a_store_is_caught() {
+    fails_with(Mutation::LeaseEndsByStore, || explore(the_barrier_is_lost));
 }

@@ -130,9 +130,15 @@ impl Record {
 
     /// Nothing is pinned any more.
     pub(super) fn give_back(&self) {
-        let order = if active(Mutation::LeaseEndsRelaxed) { Ordering::Relaxed } else { Ordering::Release };
-        // ORDERING: Release; pairs with `claim` (E2) and `is_claimed`: what was done under the lease is done before.
-        self.owner.store(0, order);
+        if active(Mutation::LeaseEndsByStore) {
+            // ORDERING: Release; the fault is that a scan for proofs and the look that follows here can miss each other.
+            return self.owner.store(0, Ordering::Release);
+        }
+        let order = if active(Mutation::LeaseEndsRelaxed) { Ordering::Relaxed } else { Ordering::AcqRel };
+        // ORDERING: AcqRel; Release pairs with `claim` (E2) and `is_claimed`: what was done under the lease is done before. Acquire
+        // pairs with the exchange in `is_proven` (`domain` E2): a scan that found the lease in force came before, and so did the list
+        // that says what waits for its end.
+        self.owner.swap(0, order);
     }
 
     pub(super) fn is_claimed(&self) -> bool {
@@ -223,12 +229,11 @@ impl Record {
         if self.swapped.load(Ordering::Acquire) >= since.0 {
             return true;
         }
-        // ORDERING: AcqRel, Relaxed; Acquire pairs with `give_back`: the last owner's pins are over. Release pairs with `claim`: who
-        // claims after this sees the clock, and swaps. By a load a claim could slip between. A thread sees its own pins.
-        match self.owner.compare_exchange(0, 0, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => true,
-            Err(owner) => owner == me,
-        }
+        // ORDERING: AcqRel; Acquire pairs with `give_back`: the last owner's pins are over. Release pairs with `claim`: who claims after
+        // this sees the clock, and swaps; and with `give_back`: a lease that ends after this sees that something waits for that. By a
+        // load either could slip between. A thread sees its own pins.
+        let owner = self.owner.fetch_or(0, Ordering::AcqRel);
+        owner == 0 || owner == me
     }
 
     /// Whether a place is pinned; asked by who has the lease.
