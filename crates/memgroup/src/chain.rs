@@ -81,6 +81,30 @@ pub(crate) fn try_charge_now(
     Ok(())
 }
 
+/// As `try_charge_now`, where `kept` of the `bytes` are charged to `at`, a level of the chain, and to all above it already.
+pub(crate) fn try_charge_kept(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    at: &'static Node,
+    kept: u64,
+) -> Result<(), Refused> {
+    let is_below = !std::ptr::eq(node, at);
+    if is_below {
+        try_charge_now(node, Until::Below(at), bytes, Verdict::Hint)?;
+    }
+    let rest = bytes - kept;
+    if rest > 0
+        && let Err(refused) = try_charge_now(at, until, rest, Verdict::Hint)
+    {
+        if is_below {
+            uncharge(node, Until::Below(at), bytes);
+        }
+        return Err(refused);
+    }
+    Ok(())
+}
+
 /// Charges every level whatever its limit. Fails, leaving nothing behind, only where a counter cannot hold it or
 /// (unless `offline_too`) the group is offline.
 pub(crate) fn charge_forced(node: &'static Node, bytes: u64, offline_too: bool) -> Result<(), Refused> {

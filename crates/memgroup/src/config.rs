@@ -35,6 +35,8 @@ pub struct Config {
     pub(crate) account_root: bool,
     pub(crate) separate_trees: bool,
     pub(crate) scope_time: bool,
+    pub(crate) reclaim: bool,
+    pub(crate) reclaim_reserve_bytes: u64,
     pub(crate) page_size: PageSize,
     pub(crate) float_bytes: u64,
     pub(crate) decay: Duration,
@@ -71,6 +73,8 @@ impl Config {
             account_root: true,
             separate_trees: true,
             scope_time: true,
+            reclaim: true,
+            reclaim_reserve_bytes: 256 << 10,
             page_size: PageSize::of_system(),
             float_bytes: 1 << 20,
             decay: Duration::from_secs(10),
@@ -135,6 +139,20 @@ impl Config {
     #[must_use]
     pub fn scope_time(self, counted: bool) -> Config {
         Config { scope_time: counted, ..self }
+    }
+
+    /// Whether a charge that does not fit has [shrinkers](crate::Shrinker) make room before it is refused. Without, they give back only where
+    /// [`Group::reclaim`](crate::Group::reclaim) asks.
+    #[must_use]
+    pub fn reclaim(self, reclaim: bool) -> Config {
+        Config { reclaim, ..self }
+    }
+
+    /// How far above a limit charges may go that a shrinker makes while it gives back, in bytes: what it needs to free more than that. 256 KiB unless
+    /// told; such a charge counts as an [`overdraft`](crate::Group::overdraft).
+    #[must_use]
+    pub fn reclaim_reserve_bytes(self, bytes: u64) -> Config {
+        Config { reclaim_reserve_bytes: bytes, ..self }
     }
 
     /// The granule in which per-CPU memory is populated and given back: the system's page unless told otherwise.

@@ -1,6 +1,7 @@
 //! Group: a handle on one group of a tree.
 
 use core::fmt;
+use std::time::Instant;
 
 use memgroup_sync::grace;
 
@@ -12,6 +13,9 @@ use crate::node::Node;
 use crate::overrun;
 use crate::rstat::builtin::{MEMORY, memory};
 use crate::rstat::{Reach, flush};
+use crate::shrink::{
+    AskError, GroupShrinker, Reclaimed, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, reclaim, report,
+};
 use crate::stock::{StockStats, drain};
 
 /// The number of a group's place in its hierarchy.
@@ -207,6 +211,39 @@ impl Group {
     pub fn drain(&self) -> u64 {
         let tree = self.node.shared.tree.lock();
         drain::subtree(&tree, self.node)
+    }
+
+    /// Registers a shrinker that has memory of this group alone, and gives it its seat here. What it holds already is not known before the
+    /// first [`mark`](GroupShrinker::mark).
+    ///
+    /// It takes two short locks under which nothing is called, waited for or reclaimed, and costs the same however many groups and
+    /// shrinkers there are.
+    ///
+    /// # Errors
+    /// The group was removed, or there are as many shrinkers as there can be.
+    pub fn add_shrinker(
+        &self,
+        config: ShrinkerConfig,
+        shrinker: impl Shrinker,
+    ) -> Result<GroupShrinker, ShrinkerError> {
+        GroupShrinker::new(self, config, Box::new(shrinker))
+    }
+
+    /// Has shrinkers of this group and of those below give back about `bytes`, as a charge does that does not fit; here they may
+    /// wait. It ends when enough is uncharged, when there is nothing more to be had, or after the callback in which `deadline` passes.
+    ///
+    /// From within a shrinker's call it does nothing.
+    pub fn reclaim(&self, bytes: u64, deadline: Option<Instant>) -> Reclaimed {
+        reclaim::reclaim(self.node, bytes, deadline)
+    }
+
+    /// Has one shrinker give back about `bytes` of what it holds of this group, by hand: whatever its size, and also where it is
+    /// [set aside](crate::Quarantine).
+    ///
+    /// # Errors
+    /// There is no such shrinker now, it has no seat in this group, or the thread is in a shrinker's call.
+    pub fn ask_shrinker(&self, id: ShrinkerId, bytes: u64) -> Result<Reclaimed, AskError> {
+        report::ask(self.node, id, bytes)
     }
 
     /// What this group's own stocks did so far and hold now.

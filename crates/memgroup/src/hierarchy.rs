@@ -17,6 +17,10 @@ use crate::rstat::builtin::{CPU, IO, MEMORY};
 use crate::rstat::{RegisterError, Statistics, Subsystem};
 use crate::scope;
 use crate::shared::Shared;
+use crate::shrink::{
+    self, AskError, Count, Registration, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
+    report,
+};
 use crate::tree::{ROOT, State};
 
 /// A tree of groups, with its root.
@@ -139,6 +143,47 @@ impl Hierarchy {
     /// Where the per-CPU memory is mapped, to be found in the system's own reports (`/proc/self/smaps`).
     pub fn percpu_ranges(&self) -> Vec<Range<usize>> {
         memory::ranges(self.shared)
+    }
+
+    /// Registers a shrinker that may hold memory of several groups; it is asked for those in which it has a [seat](Registration::seat).
+    /// Where it has the memory of one group alone, [`Group::add_shrinker`] is less to keep.
+    ///
+    /// # Errors
+    /// There are as many shrinkers as there can be.
+    pub fn add_shrinker(
+        &self,
+        config: ShrinkerConfig,
+        shrinker: impl Shrinker,
+    ) -> Result<Registration, ShrinkerError> {
+        shrink::register(self.shared, config, Box::new(shrinker))
+    }
+
+    /// Every shrinker that is registered, and what its calls came to: what Linux shows of its shrinkers in debugfs.
+    ///
+    /// ```
+    /// # use memgroup::{Ask, Config, Count, Hierarchy, Scan, Shrinker, ShrinkerConfig};
+    /// # struct Nothing;
+    /// # impl Shrinker for Nothing {
+    /// #     fn count(&self, _: u64) -> Count { Count::Empty }
+    /// #     fn scan(&self, _: &Ask<'_>) -> Scan { Scan::Freed { bytes: 0 } }
+    /// # }
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let registered = hierarchy.root().add_shrinker(ShrinkerConfig::new("plans"), Nothing).unwrap();
+    /// let report = &hierarchy.shrinkers()[0];
+    /// assert_eq!((report.name.as_str(), report.scans, report.quarantine), ("plans", 0, None));
+    /// assert_eq!(hierarchy.shrinker_counts(report.id).unwrap()[0].1, Count::Empty);
+    /// # drop(registered);
+    /// ```
+    pub fn shrinkers(&self) -> Vec<ShrinkerReport> {
+        report::all(self.shared)
+    }
+
+    /// What a shrinker says it holds in each group in which it has a seat, asked now.
+    ///
+    /// # Errors
+    /// No shrinker has this number now.
+    pub fn shrinker_counts(&self, id: ShrinkerId) -> Result<Vec<(Group, Count)>, AskError> {
+        report::counts(self.shared, id)
     }
 
     /// Registers a subsystem: from now on all groups have its statistics. At any time, for the rest of the hierarchy's life; a

@@ -20,6 +20,7 @@ mod residence;
 mod rstat;
 pub mod scope;
 mod shared;
+mod shrink;
 mod stock;
 mod tree;
 
@@ -38,6 +39,10 @@ pub use rstat::{
     Subsystem, TreeStats,
 };
 pub use scope::Scope;
+pub use shrink::{
+    Ask, AskError, Count, GroupShrinker, Quarantine, Reclaimed, Registration, Removal, RemoveError, Scan,
+    Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
+};
 pub use stock::StockStats;
 
 /// The statistics of the built-in subsystems, by number.

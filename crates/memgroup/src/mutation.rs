@@ -55,4 +55,14 @@ memgroup_sync::mutations! {
     CopyIsNotOfOneMoment,
     /// Attempts found in a record that was left behind are counted for whoever has the place now.
     LastLookIgnoresGeneration,
+    /// Who marks looks at the marks above before its own can be seen.
+    MarkWithoutFence,
+    /// Who marks leaves the marks above to whoever marked there before.
+    MarkReliesOnOthers,
+    /// Who takes the last mark does not look whether another has come.
+    UnmarkDoesNotLookAgain,
+    /// Who takes the mark of a group does not look whether something was marked in it meanwhile.
+    TidyDoesNotLookAgain,
+    /// A cache that said it was empty is not asked again when its mark is gone.
+    UnmarkIgnoresLateItems,
 }

@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 
 use memgroup_percpu::{Glance, Record, SlotSource};
 use memgroup_sync::CachePadded;
-use memgroup_sync::atomic::{AtomicU32, Ordering};
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::chain::{self, Until};
 use crate::counter::Counter;
@@ -29,6 +29,8 @@ use crate::group::GroupId;
 use crate::overrun;
 use crate::rstat::{Entry, SUBSYSTEMS_MAX, Store};
 use crate::shared::Shared;
+use crate::shrink::keep;
+use crate::shrink::roster::Listing;
 use crate::stock::word::Word;
 use crate::stock::{self, Stock};
 
@@ -39,7 +41,7 @@ pub(crate) const TOP: GroupId = GroupId(u32::MAX);
 #[repr(C)]
 pub(crate) struct Node {
     /// The largest charge that the stock deals with; 0 where there is no stock.
-    stock_charge_max: u64,
+    stock_charge_max: AtomicU64,
     pub(crate) source: SlotSource,
     /// The stock word of each slot.
     pub(crate) record: Record,
@@ -52,7 +54,27 @@ pub(crate) struct Node {
     pub(crate) counter: Counter,
     /// The group's place in each subsystem's statistics.
     pub(crate) stats: [OnceLock<Entry>; SUBSYSTEMS_MAX],
+    /// Which shrinkers can give its memory back.
+    pub(crate) listing: Listing,
+    /// Who has charges and uncharges pass by the stock.
+    diverted: AtomicU32,
     references: CachePadded<References>,
+}
+
+/// Charges and uncharges of a group pass by its stock. Where one such time ends and another begins at the same moment, the second may
+/// find the stock in use again.
+pub(crate) struct Diverted {
+    node: &'static Node,
+}
+
+impl Drop for Diverted {
+    fn drop(&mut self) {
+        // ORDERING: Relaxed, both; as in `divert`.
+        if self.node.diverted.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // ORDERING: as above.
+            self.node.stock_charge_max.store(self.node.shared.stock_cap_max / 2, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What keeps a node; written by many.
@@ -67,12 +89,14 @@ impl Node {
         Node {
             record: shared.memory.stocks.record(),
             source: shared.source,
-            stock_charge_max: shared.stock_cap_max / 2,
+            stock_charge_max: AtomicU64::new(shared.stock_cap_max / 2),
+            diverted: AtomicU32::new(0),
             shared,
             id,
             up: AtomicU32::new(TOP.0),
             counter: Counter::new(),
             stats: shared.statistics.entries(id),
+            listing: Listing::new(),
             references: CachePadded::new(References {
                 handles: AtomicU32::new(0),
                 children: AtomicU32::new(0),
@@ -242,12 +266,24 @@ impl Node {
     /// Whether a charge or an uncharge of so many bytes is the stock's business at all.
     #[inline]
     pub(crate) fn stocks(&self, bytes: u64) -> bool {
-        bytes.wrapping_sub(1) < self.stock_charge_max
+        // ORDERING: Relaxed; whoever diverts wants its own thread to see it.
+        bytes.wrapping_sub(1) < self.stock_charge_max.load(Ordering::Relaxed)
     }
 
     /// Bytes back to the counters without passing by the stock.
     pub(crate) fn uncharge_counters(&'static self, bytes: u64) {
-        chain::uncharge(self, Until::Top, bytes);
+        if !keep::uncharge(self, bytes) {
+            chain::uncharge(self, Until::Top, bytes);
+        }
+    }
+
+    /// Until the end of what is returned, charges and uncharges of this thread pass by the stock, and mostly those of others too.
+    pub(crate) fn divert(&'static self) -> Diverted {
+        // ORDERING: Relaxed, both; for this thread (`stocks`).
+        self.diverted.fetch_add(1, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.stock_charge_max.store(0, Ordering::Relaxed);
+        Diverted { node: self }
     }
 
     /// Counts one more handle of a user, which keeps the whole hierarchy too.

@@ -2,7 +2,8 @@
 //!
 //! 1. The stocks of the refusing ancestor's subtree are drained, empty ones skipped, and the charge is tried again. This is
 //!    what a busy tenant near its limit pays, and mostly it suffices.
-//! 2. The subtree is closed (`stock::closure`) and the charge tried once more. If another level refuses now, the closure
+//! 2. Shrinkers of the subtree give back what is missing, if there are any (`shrink::reclaim`), and the charge is made with it.
+//! 3. The subtree is closed (`stock::closure`) and the charge tried once more. If another level refuses now, the closure
 //!    grows to that level's subtree; if a level inside the closure refuses, that is final.
 //!
 //! # G1, the refusal guarantee
@@ -16,7 +17,7 @@
 //! - *a live charge*, or one whose uncharge has begun and not ended (it is live until that call returns). What such an
 //!   uncharge added to a word after it was closed, or took out of it again, is its own bytes and no more;
 //! - *a charge in flight*: added to R by an exact charge that has not returned, perhaps because a higher level is
-//!   about to refuse it. Or prepaid bytes that an attempt to consume, not served and not yet undone, hides from the closing:
+//!   about to refuse it. Or what a charge has had set free and keeps (`shrink::keep`), at most what it asked for. Or prepaid bytes that an attempt to consume, not served and not yet undone, hides from the closing:
 //!   at most as many as that charge, which is in flight, asked for (`stock::withdraw_closed` has the sum);
 //! - *prepaid*: showing in a word. None: every word of the subtree was CLOSED, and drained as it was, before t; what is added
 //!   to a CLOSED word is of the two kinds above; groups are created under the tree lock, which we hold;
@@ -39,6 +40,7 @@ use crate::chain::{self, Refused, Until};
 use crate::counter::Verdict;
 use crate::error::ChargeError;
 use crate::node::Node;
+use crate::shrink::reclaim;
 use crate::stock::closure::Closure;
 use crate::stock::{count, drain};
 
@@ -54,13 +56,20 @@ pub(crate) fn decide(
     if first.seen.offline || bytes > first.seen.max || !node.shared.has_stock() {
         return decide_without_stock(node, until, bytes, first);
     }
-    let tree = node.shared.tree.lock();
+    let mut tree = node.shared.tree.lock();
     let mut over = first.node;
     if drain::counted_in(&tree, over) > 0 {
         match chain::try_charge_now(node, until, bytes, Verdict::Hint) {
             Ok(()) => return Ok(()),
             Err(again) => over = again.node,
         }
+    }
+    if node.shared.shrinkers.is_any() {
+        drop(tree);
+        if reclaim::make_room(node, until, bytes, over) {
+            return Ok(());
+        }
+        tree = node.shared.tree.lock();
     }
     let mut closure = Closure::new(&tree);
     loop {
@@ -82,6 +91,9 @@ fn decide_without_stock(
 ) -> Result<(), ChargeError> {
     if first.seen.offline || bytes > first.seen.max {
         return refuse(first, bytes);
+    }
+    if node.shared.shrinkers.is_any() && reclaim::make_room(node, until, bytes, first.node) {
+        return Ok(());
     }
     chain::try_charge_now(node, until, bytes, Verdict::Final).or_else(|last| refuse(last, bytes))
 }

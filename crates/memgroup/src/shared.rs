@@ -29,6 +29,7 @@ use crate::node::{Node, TOP};
 use crate::residence;
 use crate::rstat::registry::Registry;
 use crate::rstat::settle;
+use crate::shrink::{Registry as Shrinkers, roster};
 use crate::stock::budget::Budget;
 use crate::stock::drain;
 use crate::tree::{ROOT, State, Tree};
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) tree: Mutex<Tree>,
     /// The statistics of all groups.
     pub(crate) statistics: Registry,
+    /// What can give memory back.
+    pub(crate) shrinkers: Shrinkers,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
     pub(crate) layout: RwLock<()>,
     /// Releases were left to whoever holds the layout.
@@ -134,6 +137,7 @@ impl Shared {
             maintained: Mutex::new(Maintained::default()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
+            shrinkers: Shrinkers::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
             began: Instant::now(),
@@ -304,6 +308,7 @@ impl Shared {
                 break;
             }
             next = tree.release(id);
+            roster::delist(node);
             node.leave();
             if let Some(parent) = next {
                 self.made(parent).lose_child();

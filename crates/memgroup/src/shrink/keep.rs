@@ -1,0 +1,107 @@
+//! Keep: what a thread's reclaim sets free stays with it.
+//!
+//! A charge that was refused has shrinkers give back, and tries again. What they gave back would be everybody's meanwhile: in Spark another
+//! waiter takes it before the one that had it spilled. So uncharges that the thread makes while it reclaims for a group are taken from
+//! the levels *below* the group that refused and kept at that group and above, as a part of the charge in flight: it never leaves the
+//! counters that are full.
+//!
+//! ```text
+//!   over   ██████████ full      a page of the victim's is uncharged:   over    ██████████ full: kept for the waiter
+//!    ├─ victim  ██████                                                   ├─ victim  █████
+//!    └─ waiter  ████                                                     └─ waiter  ████ + █ charged from what was kept
+//! ```
+//!
+//! While a cache gives back, its group's charges and uncharges pass by the stock (`Node::divert`), so they come here.
+//!
+//! - I1. What is kept is at most what the waiter asked for, and is charged at `over` and every level above it that counts.
+//! - I2. What is kept and not used is uncharged there when the reclaim ends, however it ends.
+//! - B1. What another thread uncharges, or this one in a group whose cache was not asked, goes to the counters and to whoever comes first.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use crate::chain::{self, Until};
+use crate::node::Node;
+
+/// What a thread that reclaims has set free.
+#[derive(Clone, Copy)]
+struct Keeping {
+    over: &'static Node,
+    /// To be kept at most.
+    wanted: u64,
+    kept: u64,
+    /// Uncharged in all.
+    freed: u64,
+}
+
+std::thread_local! {
+    static KEEPING: Cell<Option<Keeping>> = const { Cell::new(None) };
+}
+
+/// A reclaim on this thread.
+pub(crate) struct Keeper {
+    here: PhantomData<*const ()>,
+}
+
+/// Whether the thread reclaims.
+pub(crate) fn is_reclaiming() -> bool {
+    KEEPING.get().is_some()
+}
+
+/// Begins to keep up to `wanted` bytes of what this thread uncharges below `over`. `None` where the thread reclaims already.
+pub(crate) fn begin(over: &'static Node, wanted: u64) -> Option<Keeper> {
+    if is_reclaiming() {
+        return None;
+    }
+    KEEPING.set(Some(Keeping { over, wanted, kept: 0, freed: 0 }));
+    Some(Keeper { here: PhantomData })
+}
+
+impl Keeper {
+    /// Bytes uncharged so far.
+    pub(crate) fn freed(&self) -> u64 {
+        KEEPING.get().map_or(0, |keeping| keeping.freed)
+    }
+
+    /// Bytes that are kept.
+    pub(crate) fn kept(&self) -> u64 {
+        KEEPING.get().map_or(0, |keeping| keeping.kept)
+    }
+
+    /// What is kept has become the waiter's charge.
+    pub(crate) fn use_kept(&self) {
+        KEEPING.set(KEEPING.get().map(|keeping| Keeping { kept: 0, wanted: 0, ..keeping }));
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(keeping) = KEEPING.take()
+            && keeping.kept > 0
+        {
+            chain::uncharge(keeping.over, Until::Top, keeping.kept);
+        }
+    }
+}
+
+/// Uncharges `bytes` of `node`, if they are to be kept.
+pub(crate) fn uncharge(node: &'static Node, bytes: u64) -> bool {
+    let Some(keeping) = KEEPING.get() else { return false };
+    if !counts_in(node, keeping.over) {
+        return false;
+    }
+    let kept = bytes.min(keeping.wanted - keeping.kept);
+    KEEPING.set(Some(Keeping { kept: keeping.kept + kept, freed: keeping.freed + bytes, ..keeping }));
+    if !std::ptr::eq(node, keeping.over) {
+        chain::uncharge(node, Until::Below(keeping.over), bytes);
+    }
+    if bytes > kept {
+        chain::uncharge(keeping.over, Until::Top, bytes - kept);
+    }
+    true
+}
+
+/// Whether charges of `node` count in `over`.
+fn counts_in(node: &'static Node, over: &'static Node) -> bool {
+    std::iter::successors(Some(node), |level| level.up()).any(|level| std::ptr::eq(level, over))
+}

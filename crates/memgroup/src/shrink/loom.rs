@@ -1,0 +1,189 @@
+//! Models of the marks that lead to what can give memory back: every interleaving of a few calls, with up to three preemptions. Each fault of
+//! `mutation` must make its model fail.
+
+use std::sync::Arc;
+
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use memgroup_sync::loom::thread;
+use memgroup_sync::{interleave, keep};
+
+use super::roster::{self, Roster, Standing};
+use crate::mutation::{self, Mutation};
+use crate::stock::loom::explore;
+
+/// A group, by itself or below another.
+struct Group {
+    roster: Roster,
+    above: Option<(&'static Group, u32)>,
+}
+
+impl Standing for Group {
+    fn above(&self) -> Option<(&'static Group, u32)> {
+        self.above
+    }
+
+    fn roster(&self) -> Option<&Roster> {
+        Some(&self.roster)
+    }
+}
+
+/// A group below another, with two seats, of which each is a cache.
+struct House {
+    top: &'static Group,
+    leaf: &'static Group,
+    caches: [AtomicU64; 2],
+}
+
+impl House {
+    fn new() -> Arc<House> {
+        let group = |above| &*keep(Box::new(Group { roster: Roster::new(), above }));
+        let top = group(None);
+        top.roster.kin.extend(0, || AtomicU32::new(0));
+        let leaf = group(Some((top, 0)));
+        (0..2).for_each(|_| drop(leaf.roster.draw_seat()));
+        Arc::new(House { top, leaf, caches: [AtomicU64::new(0), AtomicU64::new(0)] })
+    }
+
+    /// A cache that was empty gets something.
+    fn fill(&self, seat: u32) {
+        // ORDERING: Relaxed; `mark` orders it.
+        self.caches[seat as usize].store(1, Ordering::Relaxed);
+        roster::mark(self.leaf, seat, 0);
+    }
+
+    /// A walk: asks every cache that is marked, and unmarks the empty ones as a visit does.
+    fn walk(&self) {
+        self.each(|seat| {
+            if self.holds(seat) {
+                return;
+            }
+            interleave::point();
+            roster::unmark(self.leaf, seat, 0);
+            fence(Ordering::SeqCst);
+            if self.holds(seat) && !mutation::active(Mutation::UnmarkIgnoresLateItems) {
+                roster::mark(self.leaf, seat, 0);
+            }
+        });
+    }
+
+    fn holds(&self, seat: u32) -> bool {
+        // ORDERING: Relaxed; the fence before, or the join.
+        self.caches[seat as usize].load(Ordering::Relaxed) != 0
+    }
+
+    /// What a walk that begins now finds.
+    fn found(&self) -> Vec<u32> {
+        let mut found = Vec::new();
+        self.each(|seat| found.push(seat));
+        found
+    }
+
+    /// What a walk from the top comes by.
+    fn each(&self, mut visit: impl FnMut(u32)) {
+        self.top.roster.kin.each_marked(0, 0..u32::MAX, |_, _| {
+            self.leaf.roster.seats.each_marked(0, 0..u32::MAX, |seat, _| {
+                visit(seat);
+                true
+            })
+        });
+    }
+
+    fn assert_found(&self) {
+        let expected: Vec<u32> = (0..2).filter(|&seat| self.holds(seat)).collect();
+        let found = self.found();
+        assert!(
+            expected.iter().all(|seat| found.contains(seat)),
+            "{expected:?} are there, {found:?} are found"
+        );
+    }
+}
+
+/// Caches are filled while a walk finds the first one empty.
+fn fills_against_a_walk(seats: &[u32]) {
+    let house = House::new();
+    roster::mark(house.leaf, 0, 0);
+    let threads: Vec<_> = seats
+        .iter()
+        .map(|&seat| {
+            let house = Arc::clone(&house);
+            thread::spawn(move || house.fill(seat))
+        })
+        .collect();
+    house.walk();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    house.assert_found();
+}
+
+/// A cache is filled while two walks find it empty.
+fn a_fill_against_two_walks() {
+    let house = House::new();
+    roster::mark(house.leaf, 0, 0);
+    let walk = {
+        let house = Arc::clone(&house);
+        thread::spawn(move || house.walk())
+    };
+    let fill = {
+        let house = Arc::clone(&house);
+        thread::spawn(move || house.fill(0))
+    };
+    house.walk();
+    walk.join().unwrap();
+    fill.join().unwrap();
+    house.assert_found();
+}
+
+/// Who has marked finds its mark at once, if nobody unmarks, although another is still on the way up.
+fn two_fills_of_one_cache() {
+    let house = House::new();
+    let other = {
+        let house = Arc::clone(&house);
+        thread::spawn(move || house.fill(0))
+    };
+    house.fill(0);
+    house.assert_found();
+    other.join().unwrap();
+    house.assert_found();
+}
+
+#[test]
+fn a_mark_is_found_from_above() {
+    explore(|| fills_against_a_walk(&[0]));
+    explore(|| fills_against_a_walk(&[1]));
+    explore(|| fills_against_a_walk(&[0, 1]));
+    explore(two_fills_of_one_cache);
+}
+
+#[test]
+fn a_mark_is_found_from_above_when_two_walks_take_it_away() {
+    explore(a_fill_against_two_walks);
+}
+
+#[test]
+#[should_panic(expected = "are found")]
+fn a_mark_without_a_fence_is_lost() {
+    mutation::with(Mutation::MarkWithoutFence, || explore(|| fills_against_a_walk(&[0])));
+}
+
+#[test]
+#[should_panic(expected = "are found")]
+fn a_mark_that_relies_on_others_is_missed() {
+    mutation::with(Mutation::MarkReliesOnOthers, || explore(two_fills_of_one_cache));
+}
+
+#[test]
+#[should_panic(expected = "are found")]
+fn a_mark_is_lost_where_nobody_looks_again() {
+    mutation::with(Mutation::UnmarkDoesNotLookAgain, || explore(|| fills_against_a_walk(&[1])));
+}
+
+#[test]
+#[should_panic(expected = "are found")]
+fn a_cache_that_is_filled_late_is_lost_where_nobody_asks_again() {
+    mutation::with(Mutation::UnmarkIgnoresLateItems, || explore(|| fills_against_a_walk(&[0])));
+}
+
+#[test]
+#[should_panic(expected = "are found")]
+fn a_mark_is_lost_where_nobody_looks_again_in_a_group_below() {
+    mutation::with(Mutation::TidyDoesNotLookAgain, || explore(|| fills_against_a_walk(&[1])));
+}

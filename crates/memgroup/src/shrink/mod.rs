@@ -1,0 +1,25 @@
+#![doc = include_str!("../../docs/shrink.md")]
+
+mod cell;
+mod entry;
+mod error;
+pub(crate) mod keep;
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+pub(crate) mod reclaim;
+mod registry;
+pub(crate) mod report;
+mod room;
+pub(crate) mod roster;
+mod shrinker;
+mod visit;
+mod walk;
+
+pub(crate) use registry::{Registry, register};
+pub(crate) use visit::leave;
+
+pub use error::{RemoveError, ShrinkerError};
+pub use reclaim::Reclaimed;
+pub use registry::{GroupShrinker, Registration, Removal, Seat};
+pub use report::{AskError, ShrinkerId, ShrinkerReport};
+pub use shrinker::{Ask, Count, Quarantine, Scan, Shrinker, ShrinkerConfig};

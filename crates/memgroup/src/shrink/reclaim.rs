@@ -1,0 +1,123 @@
+//! Reclaim: has shrinkers give back what somebody needs, from the whole subtree of the group that is full.
+//!
+//! By priority from 12 to 0, at each the largest caches first, each in proportion to what it holds, until enough is uncharged. A charge that was
+//! refused does that on its own thread, keeps what it set free (`keep`), and tries again; a round in which nothing was set free and
+//! nobody else was at it is the last one, and there are at most sixteen fruitless ones.
+//!
+//! - I1. Reclaim does not begin within reclaim: a charge that a callback makes and that is refused draws on the reserve
+//!   ([`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes)), or stays refused.
+//! - B1. What was kept for a group is let go when another group turns out to refuse, higher up: it is nobody's for that moment.
+
+use std::time::Instant;
+
+use super::entry::domain;
+use super::keep::{self, Keeper};
+use super::room::CLASSES;
+use super::roster::Standing;
+use super::visit::{Met, PRIORITIES, Visitor, Wanted, least_class};
+use super::walk;
+use crate::chain::{self, Until};
+use crate::node::Node;
+use crate::overrun;
+use crate::stock::{count, drain};
+
+/// Rounds without success after which a charge is refused.
+const FRUITLESS_MOST: u32 = 16;
+
+/// What a reclaim came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reclaimed {
+    /// Bytes that were uncharged in the group and below, on this thread.
+    pub bytes: u64,
+    /// Times that a shrinker was asked to give back.
+    pub scans: u64,
+    /// Times that one could not, or that somebody else was having it give back.
+    pub busy: u64,
+}
+
+/// Whether a shrinker may have anything in `top` or below.
+fn is_any(top: &'static Node) -> bool {
+    top.shared.shrinkers.is_any()
+        && top.roster().is_some_and(|roster| (0..CLASSES).any(|class| roster.is_any(class)))
+}
+
+/// One round: all priorities, until what is wanted is set free.
+fn round(top: &'static Node, wanted: &Wanted, keeper: &Keeper) -> Met {
+    let mut met = Met::default();
+    for priority in (0..=PRIORITIES).rev() {
+        for class in (least_class(priority)..CLASSES).rev() {
+            let lease = domain().lease();
+            let mut visitor = Visitor { wanted, keeper, priority, class, lease, met: &mut met };
+            if walk::subtree(top, &mut visitor).is_break() || visitor.is_done() {
+                return met;
+            }
+        }
+    }
+    met
+}
+
+/// Has shrinkers in `top` and below give back `bytes`, or what can be had until the deadline.
+pub(crate) fn reclaim(top: &'static Node, bytes: u64, deadline: Option<Instant>) -> Reclaimed {
+    if bytes == 0 || !is_any(top) {
+        return Reclaimed::default();
+    }
+    let Some(keeper) = keep::begin(top, 0) else { return Reclaimed::default() };
+    let met = round(top, &Wanted { bytes, deadline, may_wait: true }, &keeper);
+    Reclaimed { bytes: keeper.freed(), scans: met.scanned, busy: met.busy }
+}
+
+/// After `over` has refused a charge of `node`, and draining did not help: has shrinkers make room, and makes the charge. Whether it is made.
+pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> bool {
+    if !over.shared.config.reclaim || !is_any(over) {
+        return false;
+    }
+    let Some(keeper) = keep::begin(over, bytes) else {
+        return draw_on_reserve(node, until, bytes);
+    };
+    let mut fruitless = 0;
+    loop {
+        let freed_before = keeper.freed();
+        let missing = missing(over, bytes).saturating_sub(keeper.kept()).max(1);
+        let wanted = Wanted { bytes: freed_before + missing, deadline: None, may_wait: false };
+        let met = round(over, &wanted, &keeper);
+        let is_fruitless = keeper.freed() == freed_before;
+        drain::counted_in(&over.shared.tree.lock(), over);
+        match chain::try_charge_kept(node, until, bytes, over, keeper.kept().min(bytes)) {
+            Ok(()) => {
+                keeper.use_kept();
+                return true;
+            }
+            Err(refused) if !std::ptr::eq(refused.node, over) || refused.seen.offline => return false,
+            Err(_) if !is_fruitless => fruitless = 0,
+            Err(_) if met.busy == 0 || fruitless == FRUITLESS_MOST => return false,
+            Err(_) => {
+                fruitless += 1;
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Bytes by which a charge of `bytes` is too large for a group now.
+fn missing(over: &'static Node, bytes: u64) -> u64 {
+    let seen = over.counter.read();
+    seen.usage.saturating_add(bytes).saturating_sub(seen.max)
+}
+
+/// A charge of a callback's: beyond the limits, as far as the reserve goes.
+fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
+    let reserve = node.shared.config.reclaim_reserve_bytes;
+    let fits = |level: &Node| {
+        let seen = level.counter.read();
+        !seen.offline && seen.usage.saturating_add(bytes) <= seen.max.saturating_add(reserve)
+    };
+    let Until::Top = until else { return false };
+    let has_room = std::iter::successors(Some(node), |level| level.up()).all(fits);
+    if !has_room || chain::charge_forced(node, bytes, false).is_err() {
+        return false;
+    }
+    count::forced(node);
+    overrun::begin_if_over(node);
+    true
+}

@@ -1,0 +1,380 @@
+//! Room: a table that grows, and which of its items are marked, by class.
+//!
+//! ```text
+//!   top      a bit for each chunk ───────────▶ chunk k: 8 << k items
+//!   chunk       a bit for each word (or for a few words)
+//!   word           a bit for each item
+//! ```
+//!
+//! A mark is set from below: the item's bit, then each bit above it that is missing. Who takes an item's mark away looks whether that was
+//! the last below, and takes the bit above in its turn. Chunks are made once and stay where they are, so growing copies nothing and
+//! visits nobody, and an item is reached without a lock.
+//!
+//! - I1. When the call that marks an item has returned, and nobody is unmarking, each bit above a marked item is set.
+//! - E1. mark below → look above, unmark above → look below: a SeqCst fence between, on both sides. One of the two sees the other: who marks
+//!   finds the bit above missing and sets it, or who takes it away finds something below and puts it back. A look at what
+//!   somebody else has marked counts as marking: nobody relies on another's climb. Loom: `a_mark_is_found_from_above`.
+//! - B1. While somebody puts a bit back, a walk that begins in that moment may miss what is below it.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use memgroup_sync::atomic::{AtomicU64, Ordering, fence};
+use memgroup_sync::interleave;
+
+use crate::mutation::{self, Mutation};
+
+/// How many kinds of marks there are.
+#[cfg(not(memgroup_loom))]
+pub(crate) const CLASSES: usize = 4;
+#[cfg(memgroup_loom)]
+pub(crate) const CLASSES: usize = 2;
+
+/// Items of the first chunk; each chunk has twice as many as the one before.
+const FIRST: u32 = 8;
+
+/// Enough for two million items.
+const CHUNKS: usize = 18;
+
+/// The numbers that items can have lie below.
+pub(crate) const NUMBERS: u32 = FIRST * ((1 << CHUNKS) - 1);
+
+/// Items with numbers from 0 up, and their marks.
+pub(crate) struct Room<T> {
+    chunks: [OnceLock<Box<Chunk<T>>>; CHUNKS],
+    top: [AtomicU64; CLASSES],
+}
+
+struct Chunk<T> {
+    items: Box<[T]>,
+    marks: [Marks; CLASSES],
+}
+
+/// The marks of one class in a chunk.
+struct Marks {
+    words: Box<[AtomicU64]>,
+    top: AtomicU64,
+}
+
+/// What became of the marks above an item that was unmarked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unmarked {
+    /// No item of the class is left in the room.
+    LastOfRoom,
+    /// Others are left.
+    OthersLeft,
+    /// Others came meanwhile, and bits above were put back: whoever is above the room has to be told of them.
+    OthersCame,
+}
+
+/// Where a number is.
+#[derive(Clone, Copy)]
+struct Place {
+    chunk: usize,
+    index: usize,
+}
+
+impl Place {
+    fn of(number: u32) -> Place {
+        let chunk = (number / FIRST + 1).ilog2();
+        Place { chunk: chunk as usize, index: (number - Place::first(chunk as usize)) as usize }
+    }
+
+    /// The first number of a chunk.
+    fn first(chunk: usize) -> u32 {
+        FIRST * ((1 << chunk) - 1)
+    }
+
+    /// Its word, and its bit there.
+    fn word(self) -> (usize, u64) {
+        (self.index / 64, 1 << (self.index % 64))
+    }
+}
+
+impl Marks {
+    fn new(items: usize) -> Marks {
+        let words = items.div_ceil(64);
+        Marks { words: (0..words).map(|_| AtomicU64::new(0)).collect(), top: AtomicU64::new(0) }
+    }
+
+    /// Words to a bit of `top`.
+    fn span(&self) -> usize {
+        self.words.len().div_ceil(64)
+    }
+
+    /// Whether anything is marked in the words that share a bit of `top` with this one.
+    fn is_any_near(&self, word: usize) -> bool {
+        let span = self.span();
+        let first = word / span * span;
+        // ORDERING: Relaxed; the caller's fence orders it (E1).
+        self.words[first..].iter().take(span).any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    fn top_bit(&self, word: usize) -> u64 {
+        1 << (word / self.span())
+    }
+}
+
+/// Sets a bit that a climb finds missing, and orders what the climb looks at next: also where it was there already.
+fn climb(word: &AtomicU64, bit: u64) {
+    interleave::point();
+    // ORDERING: Relaxed; the fences before and after (E1).
+    if word.load(Ordering::Relaxed) & bit == 0 {
+        // ORDERING: Release; who finds the bit sees what was marked below.
+        word.fetch_or(bit, Ordering::Release);
+    }
+    full_fence();
+}
+
+fn full_fence() {
+    if !mutation::active(Mutation::MarkWithoutFence) {
+        // ORDERING: SeqCst; E1. Weaker, both sides could miss each other.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Clears bits, and orders the look below that follows; what is left.
+fn take(word: &AtomicU64, bits: u64) -> u64 {
+    // ORDERING: AcqRel; Acquire: what was marked here before is seen by the look below; Release continues the chain of who set bits.
+    let left = word.fetch_and(!bits, Ordering::AcqRel) & !bits;
+    full_fence();
+    interleave::point();
+    left
+}
+
+impl<T> Room<T> {
+    pub(crate) fn new() -> Room<T> {
+        Room { chunks: [const { OnceLock::new() }; CHUNKS], top: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Makes room for `number`, if there is none; `make` makes items.
+    pub(crate) fn extend(&self, number: u32, make: impl Fn() -> T) {
+        let place = Place::of(number);
+        self.chunks[place.chunk].get_or_init(|| {
+            let items = (FIRST as usize) << place.chunk;
+            Box::new(Chunk {
+                items: (0..items).map(|_| make()).collect(),
+                marks: std::array::from_fn(|_| Marks::new(items)),
+            })
+        });
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+        let place = Place::of(number);
+        self.chunks.get(place.chunk)?.get()?.items.get(place.index)
+    }
+
+    /// Where a number's item is, for [`at`](Room::at).
+    pub(crate) fn address(number: u32) -> u64 {
+        let place = Place::of(number);
+        (place.chunk as u64) << 32 | place.index as u64
+    }
+
+    /// The item at an address: `get` without the arithmetic.
+    #[inline]
+    pub(crate) fn at(&self, address: u64) -> Option<&T> {
+        self.chunks.get((address >> 32) as usize)?.get()?.items.get(address as u32 as usize)
+    }
+
+    /// Whether anything of the class may be marked.
+    pub(crate) fn is_any(&self, class: usize) -> bool {
+        // ORDERING: Acquire; pairs with the Release of who set the bit.
+        self.top[class].load(Ordering::Acquire) != 0
+    }
+
+    /// Whether an item is marked.
+    pub(crate) fn is_marked(&self, number: u32, class: usize) -> bool {
+        let place = Place::of(number);
+        let (word, bit) = place.word();
+        // ORDERING: Acquire; as in `is_any`.
+        self.chunk(place).marks[class].words[word].load(Ordering::Acquire) & bit != 0
+    }
+
+    /// Marks an item. What was stored before the call is seen by who finds the mark, or by who takes it away while the call lasts.
+    pub(crate) fn mark(&self, number: u32, class: usize) {
+        let place = Place::of(number);
+        let (word, bit) = place.word();
+        let marks = &self.chunk(place).marks[class];
+        // What the caller has stored comes before the look at the mark.
+        full_fence();
+        climb(&marks.words[word], bit);
+        self.climb_from(place, class);
+    }
+
+    /// Sets what is missing above a word.
+    fn climb_from(&self, place: Place, class: usize) {
+        let marks = &self.chunk(place).marks[class];
+        climb(&marks.top, marks.top_bit(place.word().0));
+        climb(&self.top[class], 1 << place.chunk);
+    }
+
+    /// Takes an item's mark away. The caller looks afterwards whether it was right, and marks again if not.
+    #[must_use = "the marks above the room may have to change"]
+    pub(crate) fn unmark(&self, number: u32, class: usize) -> Unmarked {
+        let place = Place::of(number);
+        let (word, bit) = place.word();
+        let marks = &self.chunk(place).marks[class];
+        if take(&marks.words[word], bit) != 0 || marks.is_any_near(word) {
+            return Unmarked::OthersLeft;
+        }
+        let top_left = take(&marks.top, marks.top_bit(word));
+        if marks.is_any_near(word) && !mutation::active(Mutation::UnmarkDoesNotLookAgain) {
+            self.climb_from(place, class);
+            return Unmarked::OthersCame;
+        }
+        if top_left != 0 {
+            return Unmarked::OthersLeft;
+        }
+        let room_left = take(&self.top[class], 1 << place.chunk);
+        // ORDERING: Relaxed; after the fence in `take` (E1).
+        if marks.top.load(Ordering::Relaxed) != 0 {
+            climb(&self.top[class], 1 << place.chunk);
+            return Unmarked::OthersCame;
+        }
+        if room_left == 0 { Unmarked::LastOfRoom } else { Unmarked::OthersLeft }
+    }
+
+    /// Calls `visit` for the items that are marked in a class, from a number on and below another, until it answers `false`; what it answered last.
+    #[inline(always)]
+    pub(crate) fn each_marked(
+        &'static self,
+        class: usize,
+        numbers: Range<u32>,
+        mut visit: impl FnMut(u32, &'static T) -> bool,
+    ) -> bool {
+        // ORDERING: Acquire; as in `is_any`.
+        let mut chunks =
+            self.top[class].load(Ordering::Acquire) & (u64::MAX << Place::of(numbers.start).chunk);
+        while chunks != 0 {
+            let at = chunks.trailing_zeros() as usize;
+            chunks &= chunks - 1;
+            let Some(chunk) = self.chunks[at].get() else { continue };
+            let (first, marks) = (Place::first(at), &chunk.marks[class]);
+            let span = marks.span();
+            // ORDERING: Acquire; as in `is_any`.
+            let mut tops = marks.top.load(Ordering::Acquire);
+            while tops != 0 {
+                let begin = tops.trailing_zeros() as usize * span;
+                tops &= tops - 1;
+                for (at, word) in marks.words.iter().enumerate().skip(begin).take(span) {
+                    // ORDERING: Acquire; pairs with the Release of who marked: what it stored before is seen.
+                    let bits = word.load(Ordering::Acquire);
+                    let items = &chunk.items[at * 64..];
+                    if !each_bit(bits, first + at as u32 * 64, &numbers, items, &mut visit) {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn chunk(&self, place: Place) -> &Chunk<T> {
+        self.chunks[place.chunk].get().expect("there is room for an item that is marked")
+    }
+}
+
+/// Visits the items of one word.
+#[inline(always)]
+fn each_bit<T>(
+    mut bits: u64,
+    first: u32,
+    numbers: &Range<u32>,
+    items: &'static [T],
+    visit: &mut impl FnMut(u32, &'static T) -> bool,
+) -> bool {
+    if first < numbers.start {
+        bits &= u64::MAX.checked_shl(numbers.start - first).unwrap_or(0);
+    }
+    while bits != 0 {
+        let bit = bits.trailing_zeros();
+        bits &= bits - 1;
+        let number = first + bit;
+        if number >= numbers.end {
+            return true;
+        }
+        if !visit(number, &items[bit as usize]) {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::*;
+
+    fn room(numbers: &[u32]) -> Room<u32> {
+        let room = Room::new();
+        for &number in numbers {
+            room.extend(number, || 0);
+        }
+        room
+    }
+
+    fn marked(room: &'static Room<u32>, class: usize, from: u32) -> Vec<u32> {
+        let mut found = Vec::new();
+        room.each_marked(class, from..u32::MAX, |number, _| {
+            found.push(number);
+            true
+        });
+        found
+    }
+
+    #[test]
+    fn every_number_has_a_place_of_its_own() {
+        let mut next = (0, 0);
+        for number in 0..10_000 {
+            let place = Place::of(number);
+            assert_eq!((place.chunk, place.index), next, "number {number}");
+            let is_last = place.index + 1 == (FIRST as usize) << place.chunk;
+            next = if is_last { (place.chunk + 1, 0) } else { (place.chunk, place.index + 1) };
+        }
+        assert_eq!(Place::of(NUMBERS - 1).chunk, CHUNKS - 1);
+        assert_eq!(Place::of(NUMBERS - 1).index, (FIRST as usize) * (1 << (CHUNKS - 1)) - 1);
+    }
+
+    #[test]
+    fn marks_of_random_numbers_are_those_of_a_set() {
+        let mut state = 1u64;
+        let mut random = move |below: u32| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as u32 % below
+        };
+        for below in [8, 100, 3_000, 200_000] {
+            let room: &'static Room<u32> = memgroup_sync::keep(Box::new(Room::new()));
+            let mut sets = [const { std::collections::BTreeSet::new() }; CLASSES];
+            for step in 0..4_000 {
+                let (number, class) = (random(below), random(CLASSES as u32) as usize);
+                room.extend(number, || number);
+                if random(3) > 0 {
+                    room.mark(number, class);
+                    sets[class].insert(number);
+                } else if sets[class].remove(&number) {
+                    let expected =
+                        if sets[class].is_empty() { Unmarked::LastOfRoom } else { Unmarked::OthersLeft };
+                    assert_eq!(room.unmark(number, class), expected);
+                }
+                if step % 50 == 0 {
+                    let from = random(below);
+                    assert_eq!(
+                        marked(room, class, from),
+                        sets[class].range(from..).copied().collect::<Vec<_>>()
+                    );
+                    assert_eq!(room.is_any(class), !sets[class].is_empty());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn items_keep_their_address_when_the_room_grows() {
+        let room = room(&[0]);
+        let first = std::ptr::from_ref(room.get(0).unwrap());
+        for number in (0..100_000).step_by(1000) {
+            room.extend(number, || number);
+        }
+        assert!(std::ptr::eq(first, room.get(0).unwrap()));
+        assert!(room.get(99_000).is_some() && room.get(500_000).is_none());
+    }
+}

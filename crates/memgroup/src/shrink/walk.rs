@@ -1,0 +1,81 @@
+//! Walk: from a group down to every seat that is marked.
+//!
+//! No lock and no read section is held, neither on the way nor while a callback runs. The way down is read from rosters that stay where they
+//! are; whether a group that is found there is still the one meant is told by its generation, which is looked at again when its shrinker is
+//! pinned: with a seat in it, it cannot be released.
+//!
+//! - I1. A seat that is visited was in the subtree of the walk's group, and in a group that is not released, while its shrinker is pinned.
+//! - I2. Walks take turns to begin with another group below, so that two at a time begin at different ones.
+
+use std::ops::ControlFlow;
+
+use memgroup_sync::atomic::{AtomicU32, Ordering};
+
+use super::roster::{self, Roster, Standing};
+use super::visit::{Found, Visitor};
+use crate::node::Node;
+use crate::tree::ROOT;
+
+/// Visits every seat that is marked in the visitor's class, in `top` and below, until the visitor has enough.
+pub(crate) fn subtree(top: &'static Node, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+    let Some(roster) = top.roster() else { return ControlFlow::Continue(()) };
+    seats(top, top.generation(), roster, visitor)?;
+    // A root that is left unaccounted counts for itself.
+    if top.id == ROOT && !top.shared.config.account_root {
+        return ControlFlow::Continue(());
+    }
+    let begin = roster.turn();
+    kin(top, roster, begin, u32::MAX, visitor)?;
+    kin(top, roster, 0, begin, visitor)
+}
+
+fn group(node: &'static Node, generation: u32, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+    let Some(roster) = node.roster() else { return ControlFlow::Continue(()) };
+    seats(node, generation, roster, visitor)?;
+    kin(node, roster, 0, u32::MAX, visitor)
+}
+
+fn seats(
+    node: &'static Node,
+    generation: u32,
+    roster: &'static Roster,
+    visitor: &mut Visitor<'_>,
+) -> ControlFlow<()> {
+    let class = visitor.class;
+    let visit = |seat, cell| visitor.visit(&Found { node, generation, seat, cell });
+    if roster.seats.each_marked(class, 0..u32::MAX, visit) {
+        ControlFlow::Continue(())
+    } else {
+        ControlFlow::Break(())
+    }
+}
+
+/// Those among a group's kin with numbers in the given range. Their depth is bounded by `Config::depth_max`.
+fn kin(
+    node: &'static Node,
+    roster: &'static Roster,
+    from: u32,
+    to: u32,
+    visitor: &mut Visitor<'_>,
+) -> ControlFlow<()> {
+    let (class, mut flow) = (visitor.class, ControlFlow::Continue(()));
+    roster.kin.each_marked(class, from..to, |number, id| {
+        if let Some((kin, generation)) = roster::kin_at(node, number, id) {
+            flow = group(kin, generation, visitor);
+        }
+        flow.is_continue()
+    });
+    flow
+}
+
+impl Roster {
+    /// Where the next walk begins.
+    fn turn(&self) -> u32 {
+        let kin = self.kin_given_out();
+        // ORDERING: Relaxed; a number by itself.
+        if kin < 2 { 0 } else { self.turns().fetch_add(1, Ordering::Relaxed) % kin }
+    }
+}
+
+/// Counts the walks that began at a group.
+pub(crate) type Turns = AtomicU32;

@@ -1,0 +1,87 @@
+//! A cache of charged pages, and what tests want to know of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use memgroup::{
+    Ask, Charge, Config, Count, Group, GroupShrinker, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
+};
+
+pub(crate) const PAGE: u64 = 4096;
+pub(crate) const BATCH: u64 = 16 * PAGE;
+
+/// Pages, oldest first.
+#[derive(Default)]
+pub(crate) struct Cache {
+    pages: Mutex<Vec<Charge>>,
+    pub(crate) counts: AtomicU64,
+    pub(crate) scans: AtomicU64,
+}
+
+impl Cache {
+    pub(crate) fn len(&self) -> usize {
+        self.pages.lock().unwrap().len()
+    }
+
+    pub(crate) fn push(&self, page: Charge) {
+        self.pages.lock().unwrap().push(page);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.pages.lock().unwrap().clear();
+    }
+
+    /// How often it was counted since the last time.
+    pub(crate) fn counted(&self) -> u64 {
+        self.counts.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Shrinker for Cache {
+    fn count(&self, _token: u64) -> Count {
+        self.counts.fetch_add(1, Ordering::Relaxed);
+        let pages = self.pages.lock().unwrap();
+        Count::of(pages.len() as u64 * PAGE, pages.len() as u64)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        self.scans.fetch_add(1, Ordering::Relaxed);
+        let mut pages = self.pages.lock().unwrap();
+        let count = (ask.bytes().div_ceil(PAGE) as usize).min(pages.len());
+        let given: Vec<Charge> = pages.drain(..count).collect();
+        drop(pages);
+        Scan::Freed { bytes: given.len() as u64 * PAGE }
+    }
+}
+
+/// A group and its cache.
+pub(crate) struct Tenant {
+    pub(crate) group: Group,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) shrinker: GroupShrinker,
+}
+
+impl Tenant {
+    pub(crate) fn new(parent: &Group, name: &str) -> Tenant {
+        let group = parent.create(name).unwrap();
+        let cache = Arc::new(Cache::default());
+        let shrinker = group.add_shrinker(ShrinkerConfig::new(name), Arc::clone(&cache)).unwrap();
+        Tenant { group, cache, shrinker }
+    }
+
+    /// Puts so many pages into the cache, and marks it once.
+    pub(crate) fn fill(&self, pages: u64) {
+        for _ in 0..pages {
+            self.cache.push(self.group.try_charge(PAGE).unwrap());
+        }
+        self.shrinker.mark();
+    }
+}
+
+/// A parent with room for so many pages, on `slots` virtual slots.
+pub(crate) fn parent(slots: usize, pages: u64) -> (Hierarchy, Group) {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(slots).unwrap())).unwrap();
+    let tenants = hierarchy.create("/tenants").unwrap();
+    tenants.set_max(pages * PAGE).unwrap();
+    (hierarchy, tenants)
+}

@@ -1,0 +1,257 @@
+//! Callbacks that panic, lie, block, and come back into the engine.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use memgroup::{
+    Ask, Charge, Count, Group, GroupShrinker, Quarantine, Registration, RemoveError, Scan, Shrinker,
+    ShrinkerConfig,
+};
+
+use super::cache::{PAGE, Tenant, parent};
+
+/// A shrinker of two functions.
+struct Made<C, S>(C, S);
+
+impl<C, S> Shrinker for Made<C, S>
+where
+    C: Fn() -> Count + Send + Sync + 'static,
+    S: Fn(&Ask<'_>) -> Scan + Send + Sync + 'static,
+{
+    fn count(&self, _token: u64) -> Count {
+        (self.0)()
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        (self.1)(ask)
+    }
+}
+
+fn add(
+    group: &Group,
+    name: &str,
+    count: impl Fn() -> Count + Send + Sync + 'static,
+    scan: impl Fn(&Ask<'_>) -> Scan + Send + Sync + 'static,
+) -> GroupShrinker {
+    let shrinker = group.add_shrinker(ShrinkerConfig::new(name), Made(count, scan)).unwrap();
+    shrinker.mark();
+    shrinker
+}
+
+fn plenty() -> Count {
+    Count::of(1 << 30, 1 << 18)
+}
+
+#[test]
+fn a_callback_that_panics_is_set_aside_and_the_charge_is_made_by_others() {
+    for in_count in [true, false] {
+        let (_hierarchy, tenants) = parent(2, 100);
+        let idle = Tenant::new(&tenants, "idle");
+        idle.fill(100);
+        let count = move || if in_count { panic!("count") } else { plenty() };
+        let bad = add(&tenants, "bad", count, |_| panic!("scan"));
+        let _charge = tenants.create("busy").unwrap().try_charge(50 * PAGE).unwrap();
+        assert_eq!(bad.registration().quarantine(), Some(Quarantine::Panicked));
+        bad.registration().reinstate();
+        assert_eq!(bad.registration().quarantine(), None);
+        bad.remove().unwrap();
+    }
+}
+
+/// What is thrown, and throws when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("the panic's payload panics");
+    }
+}
+
+#[test]
+fn a_panic_whose_payload_panics_is_caught_too() {
+    let (_hierarchy, tenants) = parent(2, 10);
+    let _held = tenants.try_charge(10 * PAGE).unwrap();
+    let bad = add(&tenants, "bad", plenty, |_| std::panic::panic_any(Bomb));
+    assert!(tenants.try_charge(PAGE).is_err());
+    assert_eq!(bad.registration().quarantine(), Some(Quarantine::Panicked));
+}
+
+#[test]
+fn a_callback_that_lies_about_what_it_freed_is_not_believed() {
+    let (_hierarchy, tenants) = parent(2, 10);
+    let held = tenants.try_charge(10 * PAGE).unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let lies = move |ask: &Ask<'_>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Scan::Freed { bytes: ask.bytes() * 1000 }
+    };
+    let liar = add(&tenants, "liar", plenty, lies);
+    let error = tenants.try_charge(PAGE).unwrap_err();
+    assert_eq!((error.usage(), error.max()), (10 * PAGE, 10 * PAGE));
+    assert!(calls.load(Ordering::Relaxed) > 0);
+    assert_eq!(tenants.reclaim(PAGE, None).bytes, 0);
+    drop((liar, held));
+    assert_eq!(tenants.usage_exact(), 0);
+}
+
+#[test]
+fn a_callback_that_always_stops_does_not_keep_a_charge_from_its_answer() {
+    let (_hierarchy, tenants) = parent(2, 10);
+    let _held = tenants.try_charge(10 * PAGE).unwrap();
+    let _shrinker = add(&tenants, "stops", plenty, |_| Scan::Stopped { bytes: 0 });
+    assert!(tenants.try_charge(PAGE).is_err());
+}
+
+#[test]
+fn a_callback_may_charge_from_the_reserve_and_no_more() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let helper = tenants.create("helper").unwrap();
+    let pages: Arc<Mutex<Vec<Charge>>> = Arc::default();
+    (0..100).for_each(|_| pages.lock().unwrap().push(tenants.try_charge(PAGE).unwrap()));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (cache, log) = (Arc::clone(&pages), Arc::clone(&seen));
+    let _shrinker = add(&tenants, "needs memory itself", plenty, move |ask| {
+        // 256 KiB are reserved.
+        let small = helper.try_charge(200 << 10);
+        let large = helper.try_charge(200 << 10).map(drop).map_err(|error| error.usage());
+        log.lock().unwrap().push((small.is_ok(), large.is_ok()));
+        let count = (ask.bytes() / PAGE) as usize;
+        let mut pages = cache.lock().unwrap();
+        let keep = pages.len().saturating_sub(count);
+        pages.truncate(keep);
+        drop(small);
+        Scan::Freed { bytes: count as u64 * PAGE }
+    });
+    let _charge = tenants.create("busy").unwrap().try_charge(10 * PAGE).unwrap();
+    assert_eq!(seen.lock().unwrap()[0], (true, false));
+    assert!(tenants.usage() <= tenants.max());
+}
+
+#[test]
+fn a_callback_may_register_remove_others_and_reclaim_and_its_own_removal_is_told() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let idle = Tenant::new(&tenants, "idle");
+    idle.fill(50);
+    let other = tenants.add_shrinker(
+        ShrinkerConfig::new("other"),
+        Made(|| Count::Empty, |_: &Ask<'_>| Scan::Freed { bytes: 0 }),
+    );
+    let _held = tenants.try_charge(50 * PAGE).unwrap();
+    let own: Arc<Mutex<Option<GroupShrinker>>> = Arc::default();
+    let others = Mutex::new(Some(other.unwrap()));
+    let outcome = Arc::new(Mutex::new(None));
+    let (group, mine, log) = (tenants.clone(), Arc::clone(&own), Arc::clone(&outcome));
+    let shrinker = add(&tenants, "restless", plenty, move |_| {
+        let made = group.add_shrinker(
+            ShrinkerConfig::new("made within"),
+            Made(|| Count::Empty, |_: &Ask<'_>| Scan::Freed { bytes: 0 }),
+        );
+        made.unwrap().remove().unwrap();
+        if let Some(other) = others.lock().unwrap().take() {
+            other.remove().unwrap();
+        }
+        let within = group.reclaim(PAGE, None);
+        if let Some(own) = mine.lock().unwrap().take() {
+            *log.lock().unwrap() = Some((own.remove(), within.scans));
+        }
+        Scan::Stopped { bytes: 0 }
+    });
+    *own.lock().unwrap() = Some(shrinker);
+    let _charge = tenants.create("busy").unwrap().try_charge(20 * PAGE).unwrap();
+    let (removed, scans) = outcome.lock().unwrap().take().expect("it was asked");
+    assert_eq!(removed, Err(RemoveError::FromWithin { name: "restless".to_owned() }));
+    assert_eq!(scans, 0);
+}
+
+/// A shrinker whose call ends when it is told to.
+fn blocked(group: &Group) -> (GroupShrinker, Receiver<()>, Sender<()>) {
+    let ((entered, is_in), (go, wait)) = (channel(), channel());
+    let (entered, wait) = (Mutex::new(entered), Mutex::new(wait));
+    let config = ShrinkerConfig::new("blocked").patience(Duration::from_millis(1));
+    let scan = move |_: &Ask<'_>| {
+        entered.lock().unwrap().send(()).unwrap();
+        let _ = wait.lock().unwrap().recv();
+        Scan::Freed { bytes: 0 }
+    };
+    let shrinker = group.add_shrinker(config, Made(plenty, scan)).unwrap();
+    shrinker.mark();
+    (shrinker, is_in, go)
+}
+
+#[test]
+fn while_a_callback_blocks_for_ever_everybody_else_goes_on() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let idle = Tenant::new(&tenants, "idle");
+    idle.fill(100);
+    let (shrinker, is_in, go) = blocked(&tenants);
+    let stuck = {
+        let tenants = tenants.clone();
+        let thread = std::thread::Builder::new().name("stuck".to_owned());
+        thread.spawn(move || tenants.reclaim(10 * PAGE, None)).unwrap()
+    };
+    is_in.recv().unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+
+    let busy = tenants.create("busy").unwrap();
+    let charge = busy.try_charge(30 * PAGE).unwrap();
+    let more = Tenant::new(&tenants, "more");
+    more.fill(10);
+    more.shrinker.remove().unwrap();
+    assert_eq!(shrinker.registration().quarantine(), Some(Quarantine::Overdue));
+
+    let deadline = Instant::now() + Duration::from_millis(5);
+    let (error, removal) = shrinker.withdraw().wait_until(deadline).unwrap_err();
+    let RemoveError::Blocked { name, thread, .. } = &error else { panic!("{error:?}") };
+    assert_eq!((name.as_str(), thread.as_ref().unwrap().1.as_str()), ("blocked", "stuck"));
+    assert!(error.to_string().contains("\"stuck\""), "{error}");
+    let ended = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&ended);
+    removal.detach(move || told.store(true, Ordering::Release));
+    assert!(!ended.load(Ordering::Acquire));
+
+    go.send(()).unwrap();
+    stuck.join().unwrap();
+    assert!(ended.load(Ordering::Acquire), "who ended the last call ran what was to come after it");
+    drop(charge);
+}
+
+#[test]
+fn three_calls_that_take_too_long_set_a_shrinker_aside() {
+    let (_hierarchy, tenants) = parent(2, 10);
+    let _held = tenants.try_charge(10 * PAGE).unwrap();
+    let config = ShrinkerConfig::new("slow").patience(Duration::from_micros(100));
+    let slow = Made(plenty, |_: &Ask<'_>| {
+        std::thread::sleep(Duration::from_millis(1));
+        Scan::Stopped { bytes: 0 }
+    });
+    let slow: Registration = {
+        let registration = _hierarchy.add_shrinker(config, slow).unwrap();
+        let seat = registration.seat(&tenants, 7).unwrap();
+        seat.mark();
+        let _ = tenants.try_charge(PAGE);
+        drop(seat);
+        registration
+    };
+    assert_eq!(slow.quarantine(), Some(Quarantine::Overdue));
+}
+
+#[test]
+fn a_removed_shrinker_is_not_called_again() {
+    let (_hierarchy, tenants) = parent(2, 10);
+    let _held = tenants.try_charge(10 * PAGE).unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let count = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        plenty()
+    };
+    let shrinker = add(&tenants, "removed", count, |_| Scan::Freed { bytes: 0 });
+    assert!(tenants.try_charge(PAGE).is_err());
+    shrinker.remove().unwrap();
+    let before = calls.load(Ordering::Relaxed);
+    assert!(before > 0 && tenants.try_charge(PAGE).is_err());
+    assert_eq!(calls.load(Ordering::Relaxed), before);
+}

@@ -1,0 +1,246 @@
+//! Who is asked, for how much, and who gets it.
+
+use std::sync::{Arc, Mutex};
+
+use memgroup::{
+    Ask, Charge, ChargeErrorKind, Config, Count, Freshness, Group, Hierarchy, Reach, Scan, Shrinker,
+    ShrinkerConfig, SlotSource, stats,
+};
+
+use super::cache::{BATCH, Cache, PAGE, Tenant, parent};
+
+#[test]
+fn an_idle_tenants_cache_gives_way_to_a_busy_tenant_before_anyone_is_refused() {
+    let (_hierarchy, tenants) = parent(2, 1024);
+    let idle = Tenant::new(&tenants, "idle");
+    let busy = Tenant::new(&tenants, "busy");
+    idle.fill(1000);
+    let charges: Vec<Charge> = (0..500).map(|_| busy.group.try_charge(PAGE).unwrap()).collect();
+    assert_eq!((busy.group.refusals(), tenants.refusals()), (0, 0));
+    let left = idle.cache.len() as u64;
+    assert!(left <= 1024 - 500, "{left} pages are left, {} were charged", charges.len());
+    assert!(
+        left >= 1024 - 500 - 2 * BATCH / PAGE - 128,
+        "{left} pages are left: more was taken than was needed"
+    );
+    assert!(tenants.usage() <= tenants.max());
+}
+
+#[test]
+fn no_more_is_taken_than_is_needed_and_a_batch() {
+    let (_hierarchy, tenants) = parent(2, 1024);
+    let idle = Tenant::new(&tenants, "idle");
+    let busy = tenants.create("busy").unwrap();
+    idle.fill(1024);
+    let _charge = busy.try_charge(100 * PAGE).unwrap();
+    let taken = 1024 - idle.cache.len() as u64;
+    assert!((100..100 + BATCH / PAGE).contains(&taken), "{taken} pages were taken for 100");
+}
+
+#[test]
+fn larger_caches_are_asked_first_and_small_ones_are_not_even_counted() {
+    let (_hierarchy, tenants) = parent(2, 20_000);
+    let large = Tenant::new(&tenants, "large");
+    let small: Vec<Tenant> = (0..50).map(|at| Tenant::new(&tenants, &format!("small{at}"))).collect();
+    let busy = tenants.create("busy").unwrap();
+    small.iter().for_each(|tenant| tenant.fill(4));
+    large.fill(20_000 - 50 * 4);
+    // The first time nobody is known.
+    drop(busy.try_charge(PAGE).unwrap());
+    assert!(small.iter().all(|tenant| tenant.cache.counted() <= 2));
+    large.fill(20_000 - 50 * 4 - large.cache.len() as u64);
+    let _charge = busy.try_charge(1000 * PAGE).unwrap();
+    assert!(small.iter().all(|tenant| tenant.cache.counted() == 0 && tenant.cache.len() == 4));
+}
+
+#[test]
+fn small_caches_are_asked_when_nothing_else_is_left() {
+    let (_hierarchy, tenants) = parent(2, 200);
+    let small: Vec<Tenant> = (0..50).map(|at| Tenant::new(&tenants, &format!("small{at}"))).collect();
+    small.iter().for_each(|tenant| tenant.fill(4));
+    let busy = tenants.create("busy").unwrap();
+    let _charge = busy.try_charge(200 * PAGE).unwrap();
+    assert!(small.iter().all(|tenant| tenant.cache.len() == 0));
+}
+
+#[test]
+fn a_cache_that_was_empty_is_not_counted_again_before_it_is_marked() {
+    let (_hierarchy, tenants) = parent(2, 64);
+    let idle = Tenant::new(&tenants, "idle");
+    let full = tenants.create("full").unwrap();
+    let _charge = full.try_charge(64 * PAGE).unwrap();
+    idle.shrinker.mark();
+    assert!(full.try_charge(PAGE).is_err());
+    assert!(idle.cache.counted() > 0);
+    for _ in 0..10 {
+        assert!(full.try_charge(PAGE).is_err());
+    }
+    assert_eq!(idle.cache.counted(), 0);
+    idle.shrinker.mark();
+    assert!(full.try_charge(PAGE).is_err());
+    assert!(idle.cache.counted() > 0);
+}
+
+#[test]
+fn only_the_subtree_of_the_group_that_refuses_is_asked() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let (here, there) = (hierarchy.create("/here").unwrap(), hierarchy.create("/there").unwrap());
+    here.set_max(100 * PAGE).unwrap();
+    let (inside, outside) = (Tenant::new(&here, "inside"), Tenant::new(&there, "outside"));
+    inside.fill(100);
+    outside.fill(100);
+    let _charge = here.create("busy").unwrap().try_charge(50 * PAGE).unwrap();
+    assert!(inside.cache.len() <= 50);
+    assert_eq!((outside.cache.len(), outside.cache.counted()), (100, 0));
+}
+
+#[test]
+fn a_removed_group_that_still_holds_a_cache_is_asked() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let gone = Tenant::new(&tenants, "gone");
+    gone.fill(100);
+    gone.group.remove().unwrap();
+    let _charge = tenants.create("busy").unwrap().try_charge(80 * PAGE).unwrap();
+    assert!(gone.cache.len() <= 20);
+}
+
+#[test]
+fn a_group_gives_back_for_itself_too() {
+    let (_hierarchy, tenants) = parent(2, 1000);
+    let tenant = Tenant::new(&tenants, "tenant");
+    tenant.group.set_max(100 * PAGE).unwrap();
+    tenant.fill(100);
+    let _charge = tenant.group.try_charge(30 * PAGE).unwrap();
+    assert!(tenant.cache.len() <= 70);
+}
+
+#[test]
+fn a_cache_in_the_root_is_asked_like_any_other() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let root = hierarchy.root();
+    root.set_max(100 * PAGE).unwrap();
+    let cache = Arc::new(Cache::default());
+    let shrinker = root.add_shrinker(ShrinkerConfig::new("root"), Arc::clone(&cache)).unwrap();
+    (0..100).for_each(|_| cache.push(root.try_charge(PAGE).unwrap()));
+    shrinker.mark();
+    let _charge = hierarchy.create("/a").unwrap().create("b").unwrap().try_charge(60 * PAGE).unwrap();
+    assert!(cache.len() <= 40);
+}
+
+/// A cache in whose callback somebody else tries to take what it frees.
+struct Robbed {
+    pages: Mutex<Vec<Charge>>,
+    robber: Group,
+    robbed: Mutex<Vec<Result<Charge, ChargeErrorKind>>>,
+}
+
+impl Shrinker for Robbed {
+    fn count(&self, _token: u64) -> Count {
+        let pages = self.pages.lock().unwrap().len() as u64;
+        Count::of(pages * PAGE, pages)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        let mut pages = self.pages.lock().unwrap();
+        let keep = pages.len().saturating_sub((ask.bytes() / PAGE) as usize);
+        pages.truncate(keep);
+        drop(pages);
+        let charge = || self.robber.try_charge(PAGE).map_err(|error| error.kind());
+        let attempt = std::thread::scope(|scope| scope.spawn(charge).join().unwrap());
+        self.robbed.lock().unwrap().push(attempt);
+        Scan::Freed { bytes: ask.bytes() }
+    }
+}
+
+#[test]
+fn what_a_charge_has_set_free_goes_to_that_charge() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let group = tenants.create("idle").unwrap();
+    let pages = (0..100).map(|_| group.try_charge(PAGE).unwrap()).collect();
+    let robber = tenants.create("robber").unwrap();
+    let cache = Arc::new(Robbed { pages: Mutex::new(pages), robber, robbed: Mutex::default() });
+    let shrinker =
+        group.add_shrinker(ShrinkerConfig::new("robbed").batch_bytes(8 * PAGE), Arc::clone(&cache)).unwrap();
+    shrinker.mark();
+    let charge = tenants.create("busy").unwrap().try_charge(40 * PAGE).unwrap();
+    let robbed = cache.robbed.lock().unwrap();
+    assert!(robbed.len() >= 5, "{} batches", robbed.len());
+    for attempt in robbed.iter() {
+        assert_eq!(attempt.as_ref().unwrap_err(), &ChargeErrorKind::Refused);
+    }
+    drop(charge);
+}
+
+#[test]
+fn what_was_set_free_and_not_enough_is_everybodys_again() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let idle = Tenant::new(&tenants, "idle");
+    let held = tenants.create("held").unwrap();
+    let _held = held.try_charge(80 * PAGE).unwrap();
+    idle.fill(20);
+    let error = tenants.create("busy").unwrap().try_charge(50 * PAGE).unwrap_err();
+    assert_eq!(error.kind(), ChargeErrorKind::Refused);
+    assert_eq!(tenants.usage_exact(), 80 * PAGE + idle.cache.len() as u64 * PAGE);
+    let _charge = held.try_charge(10 * PAGE).unwrap();
+}
+
+#[test]
+fn a_group_is_asked_by_hand_for_so_much() {
+    let (hierarchy, tenants) = parent(2, 2000);
+    let tenant = Tenant::new(&tenants, "tenant");
+    tenant.fill(1000);
+    let reclaimed = tenants.reclaim(100 * PAGE, None);
+    assert!((100 * PAGE..100 * PAGE + BATCH).contains(&reclaimed.bytes), "{reclaimed:?}");
+    assert_eq!(tenant.group.usage_exact(), 1000 * PAGE - reclaimed.bytes);
+    let reclaimed_stat =
+        hierarchy.memory().get(&tenant.group, stats::memory::RECLAIMED, Reach::Local, Freshness::Fresh);
+    assert_eq!(reclaimed_stat, reclaimed.bytes as i64);
+    assert_eq!(tenants.reclaim(0, None).scans, 0);
+    let rest = tenants.reclaim(u64::MAX, None);
+    assert_eq!((rest.bytes, tenant.cache.len()), (1000 * PAGE - reclaimed.bytes, 0));
+}
+
+#[test]
+fn without_reclaim_a_charge_is_refused_and_asking_by_hand_still_works() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).reclaim(false);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let tenants = hierarchy.create("/tenants").unwrap();
+    tenants.set_max(100 * PAGE).unwrap();
+    let idle = Tenant::new(&tenants, "idle");
+    idle.fill(100);
+    let busy = tenants.create("busy").unwrap();
+    assert!(busy.try_charge(PAGE).is_err());
+    assert_eq!(idle.cache.len(), 100);
+    tenants.reclaim(10 * PAGE, None);
+    assert!(busy.try_charge(PAGE).is_ok());
+}
+
+#[test]
+fn a_hierarchy_without_stock_reclaims_as_well() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).stock_cap_bytes(0);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let tenants = hierarchy.create("/tenants").unwrap();
+    tenants.set_max(100 * PAGE).unwrap();
+    let idle = Tenant::new(&tenants, "idle");
+    idle.fill(100);
+    let _charge = tenants.create("busy").unwrap().try_charge(60 * PAGE).unwrap();
+    assert!(idle.cache.len() <= 40);
+    assert!(tenants.usage() <= tenants.max());
+}
+
+#[test]
+fn every_level_that_is_full_has_room_made_for_it() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let outer = hierarchy.create("/outer").unwrap();
+    outer.set_max(300 * PAGE).unwrap();
+    let inner = outer.create("inner").unwrap();
+    inner.set_max(100 * PAGE).unwrap();
+    let (near, far) = (Tenant::new(&inner, "near"), Tenant::new(&outer, "far"));
+    near.fill(100);
+    far.fill(200);
+    let busy = inner.create("busy").unwrap();
+    let charges: Vec<Charge> = (0..60).map(|_| busy.try_charge(PAGE).unwrap()).collect();
+    assert!(near.cache.len() <= 40);
+    assert!(inner.usage() <= inner.max() && outer.usage() <= outer.max());
+    drop(charges);
+}
