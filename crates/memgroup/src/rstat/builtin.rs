@@ -51,6 +51,8 @@ pub mod memory {
     pub const RECLAIMS: usize = 13;
     /// `reclaimed`: bytes that caches gave up because they were asked to.
     pub const RECLAIMED: usize = 14;
+    /// `gained`: bytes that caches, of this group or of others, gave up for charges of this group that were then made.
+    pub const GAINED: usize = 15;
 
     pub(crate) const STATS: &[Stat] = &[
         Stat::gauge("file"),
@@ -68,6 +70,7 @@ pub mod memory {
         Stat::count("forced"),
         Stat::count("reclaims"),
         Stat::count("reclaimed"),
+        Stat::count("gained"),
     ];
 }
 

@@ -19,6 +19,8 @@ use super::walk;
 use crate::chain::{self, Until};
 use crate::node::Node;
 use crate::overrun;
+use crate::rstat::builtin::{MEMORY, memory};
+use crate::rstat::update;
 use crate::stock::{count, drain};
 
 /// Rounds without success after which a charge is refused.
@@ -86,6 +88,7 @@ pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &'s
         match chain::try_charge_kept(node, until, bytes, over, keeper.kept().min(bytes)) {
             Ok(()) => {
                 keeper.use_kept();
+                update::add(node, MEMORY, memory::GAINED, keeper.freed() as i64);
                 return true;
             }
             Err(refused) if !std::ptr::eq(refused.node, over) || refused.seen.offline => return false,

@@ -277,14 +277,16 @@ impl Removal {
 }
 
 impl Seat {
-    /// There may be something to give back now: to be called when the first thing came into what was empty. Calling it more often does no
-    /// harm.
+    /// There may be something to give back now, or several times as much as before: to be called when the first thing came into what was
+    /// empty, and when a cache has grown a lot. The next walk counts it; until then what it said last decides when it is asked.
     ///
-    /// What was stored before the call is seen by the [`Shrinker::count`] that decides that the seat is empty after all.
+    /// It costs about as much as a system call where the seat was not marked. What was stored before the call is seen by the
+    /// [`Shrinker::count`] that decides that the seat is empty after all.
     pub fn mark(&self) {
         let node = self.group.node();
         if let Some(cell) = node.roster().and_then(|roster| roster.seats.get(self.number)) {
-            roster::mark(node, self.number, cell.class());
+            cell.forget_size(UNKNOWN_CLASS);
+            roster::mark(node, self.number, UNKNOWN_CLASS);
         }
     }
 

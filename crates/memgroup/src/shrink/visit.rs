@@ -174,7 +174,9 @@ impl<'a> Call<'a> {
         if cell.is_busy() || entry.is_out() {
             return self.pass_by(met);
         }
-        if let Some(last) = cell.last_bytes()
+        // When it is getting serious nobody is believed to be as small as before.
+        if self.priority > 1
+            && let Some(last) = cell.last_bytes()
             && !self.could_ask(last)
         {
             return true;

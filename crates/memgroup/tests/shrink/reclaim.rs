@@ -244,3 +244,35 @@ fn every_level_that_is_full_has_room_made_for_it() {
     assert!(inner.usage() <= inner.max() && outer.usage() <= outer.max());
     drop(charges);
 }
+
+#[test]
+fn a_cache_that_has_grown_since_it_was_counted_is_found_when_it_says_so() {
+    let (_hierarchy, tenants) = parent(2, 4000);
+    let (grown, other) = (Tenant::new(&tenants, "grown"), Tenant::new(&tenants, "other"));
+    grown.fill(1);
+    other.fill(1500);
+    tenants.reclaim(PAGE, None);
+    // Both are known by now. One grows without a word, and is small to a walk that has enough elsewhere.
+    let before = grown.cache.len() as u64;
+    (0..1500).for_each(|_| grown.cache.push(grown.group.try_charge(PAGE).unwrap()));
+    tenants.reclaim(BATCH, None);
+    assert_eq!(grown.cache.len() as u64, before + 1500);
+    grown.shrinker.mark();
+    grown.cache.counted();
+    tenants.reclaim(BATCH, None);
+    assert!(grown.cache.counted() > 0);
+}
+
+#[test]
+fn what_was_reclaimed_is_told_of_those_who_lost_it_and_of_those_who_got_it() {
+    let (hierarchy, tenants) = parent(2, 200);
+    let idle = Tenant::new(&tenants, "idle");
+    idle.fill(200);
+    let busy = tenants.create("busy").unwrap();
+    let _charge = busy.try_charge(100 * PAGE).unwrap();
+    let figure = |group, stat| hierarchy.memory().get(group, stat, Reach::Local, Freshness::Fresh) as u64;
+    let taken = (200 - idle.cache.len() as u64) * PAGE;
+    assert_eq!(figure(&idle.group, stats::memory::RECLAIMED), taken);
+    assert_eq!(figure(&busy, stats::memory::GAINED), taken);
+    assert_eq!((figure(&busy, stats::memory::RECLAIMED), figure(&idle.group, stats::memory::GAINED)), (0, 0));
+}
