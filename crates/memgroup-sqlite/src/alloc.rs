@@ -24,7 +24,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
-use memgroup::{Charge, ChargeError, Group, Hierarchy, Statistics};
+use memgroup::{Charge, ChargeError, Group, Hierarchy, Statistics, scope};
 use rusqlite::ffi;
 
 use crate::block::{self, Header};
@@ -65,18 +65,20 @@ fn charge(account: &Account, bytes: u64) -> Result<Charge, ChargeError> {
     }
 }
 
-/// Notes why there is no memory, and is what SQLite gets instead.
+/// Notes why there is no memory, and is what is given instead.
 #[cold]
-fn denied(shortage: Shortage) -> *mut c_void {
+fn denied(shortage: Shortage) -> Option<NonNull<c_void>> {
     shortage::note(shortage);
-    ptr::null_mut()
+    #[cfg(all(test, not(memgroup_loom)))]
+    crate::pcache::refused();
+    None
 }
 
-/// A block of at least `asked` bytes, or null.
-unsafe extern "C" fn x_malloc(asked: c_int) -> *mut c_void {
-    let (Some(account), Some(size)) = (ACCOUNT.get(), block::rounded_size(asked)) else {
-        return ptr::null_mut();
-    };
+/// A block of at least `asked` bytes, charged to the group in force. None when that one, or the system, has none to give; the
+/// reason is noted.
+#[inline]
+pub(crate) fn allocate(asked: c_int) -> Option<NonNull<c_void>> {
+    let (account, size) = (ACCOUNT.get()?, block::rounded_size(asked)?);
     let bytes = block::charged_bytes(size);
     let charge = match charge(account, bytes) {
         Ok(charge) => charge,
@@ -88,20 +90,51 @@ unsafe extern "C" fn x_malloc(asked: c_int) -> *mut c_void {
     let (owner, _) = charge.into_parts();
     // SAFETY: the block is fresh from `allocate(size)` and nobody else has it.
     unsafe { block::write_header(block, Header::new(owner, size)) };
-    block.as_ptr()
+    Some(block)
 }
 
 /// Returns `block` to the system and its bytes to whoever paid for them.
-unsafe extern "C" fn x_free(block: *mut c_void) {
-    let (Some(account), Some(block)) = (ACCOUNT.get(), NonNull::new(block)) else {
-        return;
-    };
-    // SAFETY: SQLite passes a live block of ours, with its header written (block.rs, I1), and gives it up.
+///
+/// # Safety
+///
+/// `block` came from [`allocate`], or SQLite got it from the methods below; it is live, and nobody uses it any more.
+#[inline]
+pub(crate) unsafe fn release(block: NonNull<c_void>) {
+    let Some(account) = ACCOUNT.get() else { return };
+    // SAFETY: a live block of ours has its header written (block.rs, I1), and the caller gives it up.
     let header = unsafe { block::header(block) };
     account.hierarchy.uncharge(header.owner(), header.charged_bytes());
     freed::note(header);
     // SAFETY: as above; nobody uses it any more.
     unsafe { block::release(block) };
+}
+
+/// Whether the group that [`allocate`] would charge now has paid for `block`. With a group of another hierarchy in force
+/// the answer may be wrong.
+///
+/// # Safety
+///
+/// `block` is live and came from [`allocate`].
+pub(crate) unsafe fn is_paid_by_current(block: NonNull<c_void>) -> bool {
+    // SAFETY: a live block of ours has its header written (block.rs, I1), which never changes owner (I2).
+    let owner = unsafe { block::header(block) }.owner();
+    match scope::current_id() {
+        Some(current) => owner == current,
+        None => ACCOUNT.get().is_some_and(|account| owner == account.unattributed.id()),
+    }
+}
+
+/// [`allocate`] for SQLite, which wants null for none.
+unsafe extern "C" fn x_malloc(asked: c_int) -> *mut c_void {
+    allocate(asked).map_or(ptr::null_mut(), NonNull::as_ptr)
+}
+
+/// [`release`] for SQLite, which may free null.
+unsafe extern "C" fn x_free(block: *mut c_void) {
+    if let Some(block) = NonNull::new(block) {
+        // SAFETY: SQLite passes a live block of ours and gives it up.
+        unsafe { release(block) };
+    }
 }
 
 /// `block` with at least `asked` bytes, perhaps elsewhere; or null, and then `block` is as it was.
@@ -122,13 +155,15 @@ unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void 
         && let Err(refusal) = charge.try_grow(grown_bytes)
     {
         charge.into_parts();
-        return denied(Shortage::Refused(refusal));
+        shortage::note(Shortage::Refused(refusal));
+        return ptr::null_mut();
     }
     // SAFETY: as above, and SQLite lets no other thread near a block that it resizes.
     let Some(moved) = (unsafe { block::resize(block, size) }) else {
         charge.shrink(grown_bytes);
         charge.into_parts();
-        return denied(Shortage::System { asked_bytes: block::charged_bytes(size) });
+        shortage::note(Shortage::System { asked_bytes: block::charged_bytes(size) });
+        return ptr::null_mut();
     };
     charge.shrink(u64::from(header.size().saturating_sub(size)));
     let (owner, _) = charge.into_parts();

@@ -12,7 +12,8 @@
 //! - I2. `size` is a multiple of eight, at most [`SIZE_MAX`]; the block is `size + HEADER_BYTES` long, and exactly
 //!   that much is charged to `owner` for as long as the block lives.
 //! - I3. A header is written by the thread that makes or resizes the block, and read only by a thread that SQLite
-//!   has handed the block to; SQLite itself orders the hand-over.
+//!   has handed the block to, which SQLite itself orders; or, where the block is a page of the page cache, by who has taken the page
+//!   out of it, which the cache orders.
 //!
 //! SQLite's own allocator also spends eight bytes a block (to remember the size), so the owner costs no memory.
 

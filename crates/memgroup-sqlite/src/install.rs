@@ -1,6 +1,6 @@
 //! Putting memgroup under SQLite: once per process, before SQLite is initialised.
 //!
-//! - I1. `ACCOUNT` is set before `sqlite3_initialize` is called with our table in place, so SQLite never allocates
+//! - I1. `ACCOUNT` is set before `sqlite3_initialize` is called with our tables in place, so SQLite never allocates
 //!   without it.
 //!   The VFS is registered after that, because registering one initialises SQLite, and before `install` returns, so
 //!   that what is opened later is opened through it.
@@ -20,6 +20,7 @@ use memgroup::{Group, GroupError, Hierarchy};
 use rusqlite::ffi;
 
 use crate::alloc::{ACCOUNT, Account, methods};
+use crate::pcache;
 use crate::vfs;
 
 /// Name, under the root, of the group that [`install`] makes for allocations with no group in force.
@@ -64,7 +65,8 @@ impl fmt::Debug for Installed {
 /// created here (or found) without a limit of its own. SQLite's own memory statistics are switched off: with them every
 /// allocation takes one process-wide mutex, and `sqlite3_memory_used`, `sqlite3_soft_heap_limit64` and
 /// `sqlite3_hard_heap_limit64` have no effect from here on. A static page cache (`SQLITE_CONFIG_PAGECACHE`) that was
-/// configured before is taken back, because its pages would belong to nobody.
+/// configured before is taken back, because its pages would belong to nobody; a page cache of the application's own
+/// (`SQLITE_CONFIG_PCACHE2`) is replaced by one that gives pages back.
 ///
 /// The VFS `memgroup` becomes the default: it is the default VFS of before, and counts what is read and written
 /// through it.
@@ -150,7 +152,7 @@ fn begin() -> Result<(), InstallError> {
     configured("SQLITE_CONFIG_MEMSTATUS", statistics)
 }
 
-/// Puts our table under SQLite.
+/// Puts our tables under SQLite.
 fn configure() -> Result<(), InstallError> {
     // SAFETY: this option takes a pointer and two ints; a null pointer of no length means no static page cache.
     let pages = unsafe {
@@ -160,7 +162,11 @@ fn configure() -> Result<(), InstallError> {
     let mut methods = methods();
     // SAFETY: this option takes a pointer to a table of methods, which SQLite copies before it returns.
     let table = unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_MALLOC, &raw mut methods) };
-    configured("SQLITE_CONFIG_MALLOC", table)
+    configured("SQLITE_CONFIG_MALLOC", table)?;
+    let mut caches = pcache::methods();
+    // SAFETY: as above, with another table.
+    let pages = unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_PCACHE2, &raw mut caches) };
+    configured("SQLITE_CONFIG_PCACHE2", pages)
 }
 
 /// Opens the account, and initialises SQLite on it.

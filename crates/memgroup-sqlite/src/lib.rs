@@ -7,6 +7,8 @@ mod feed;
 mod freed;
 mod install;
 mod kinds;
+mod mutation;
+mod pcache;
 mod rollback;
 mod shortage;
 mod tenant;
