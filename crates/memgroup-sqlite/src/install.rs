@@ -21,6 +21,7 @@ use rusqlite::ffi;
 
 use crate::alloc::{ACCOUNT, Account, methods};
 use crate::pcache;
+use crate::shrink;
 use crate::vfs;
 
 /// Name, under the root, of the group that [`install`] makes for allocations with no group in force.
@@ -177,6 +178,7 @@ fn open(hierarchy: &Hierarchy, unattributed: &Group) -> Result<Installed, Instal
         memory: hierarchy.memory(),
         io: hierarchy.io(),
     });
+    shrink::begin();
     initialize(account)
 }
 

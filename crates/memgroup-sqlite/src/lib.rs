@@ -11,6 +11,7 @@ mod mutation;
 mod pcache;
 mod rollback;
 mod shortage;
+mod shrink;
 mod tenant;
 mod uri;
 mod vfs;

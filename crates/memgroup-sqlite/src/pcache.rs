@@ -66,6 +66,9 @@ pub(crate) trait Listener: Send + Sync {
     /// thread may hold SQLite's mutexes.
     fn created(&self, cache: &Arc<PageCache>, group: Option<GroupId>);
 
+    /// The cache has got twice the buckets, because so many pages have come.
+    fn grown(&self, _cache: &PageCache) {}
+
     /// SQLite is about to destroy the cache; it has no page when somebody still holds it after that.
     fn destroyed(&self, cache: &Arc<PageCache>);
 }
@@ -73,14 +76,12 @@ pub(crate) trait Listener: Send + Sync {
 static LISTENER: OnceLock<&'static dyn Listener> = OnceLock::new();
 
 /// Tells `listener` of all page caches from now on; false if there is one already.
-#[cfg_attr(not(test), allow(dead_code, reason = "whoever shrinks caches for a group listens"))]
 pub(crate) fn listen(listener: &'static dyn Listener) -> bool {
     LISTENER.set(listener).is_ok()
 }
 
 /// What [`PageCache::try_shrink`] could free now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "read by whoever shrinks caches for a group"))]
 pub(crate) struct Evictable {
     pub(crate) bytes: u64,
     pub(crate) pages: u32,
@@ -88,7 +89,6 @@ pub(crate) struct Evictable {
 
 /// What became of a [`PageCache::try_shrink`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "read by whoever shrinks caches for a group"))]
 pub(crate) enum Shrunk {
     /// Pages that cost their owners so many bytes were freed.
     Freed(u64),
@@ -146,7 +146,6 @@ impl Drop for Held<'_> {
 /// For whoever shrinks the cache, on any thread.
 impl PageCache {
     /// What [`PageCache::try_shrink`] could free now. Some loads: the lock is not taken.
-    #[cfg_attr(not(test), allow(dead_code, reason = "asked by whoever shrinks caches for a group"))]
     pub(crate) fn evictable(&self) -> Evictable {
         // ORDERING: Relaxed; as in `Held::drop`.
         let pages = self.listed.load(Ordering::Relaxed) + self.front.count();
@@ -158,7 +157,6 @@ impl PageCache {
     ///
     /// Never waits. The lock is taken for a batch of pages at a time; when another thread has it then, fewer bytes are freed than
     /// asked for. Pages are freed, and their owners uncharged, after it is released.
-    #[cfg_attr(not(test), allow(dead_code, reason = "called by whoever shrinks caches for a group"))]
     pub(crate) fn try_shrink(&self, bytes: u64) -> Shrunk {
         let page_bytes = self.format.charged_bytes();
         let wanted_pages = bytes.div_ceil(page_bytes);

@@ -194,6 +194,11 @@ impl PageCache {
         let Some(more) = more_buckets(buckets) else { return false };
         let old = self.lock().table.move_into(more);
         drop(old);
+        if self.is_purgeable
+            && let Some(listener) = LISTENER.get()
+        {
+            listener.grown(self);
+        }
         true
     }
 

@@ -1,0 +1,63 @@
+//! An idle tenant's page cache gives way to a busy tenant under their common parent, before anyone is refused.
+#![cfg(not(memgroup_loom))]
+
+use memgroup::{Config, Freshness, Group, Hierarchy, Reach, stats};
+use memgroup_sqlite::{TenantConnection, install};
+
+const MIB: u64 = 1 << 20;
+
+/// A database whose rows fill a page each.
+fn fill(conn: &TenantConnection, rows: u32) {
+    conn.execute_batch(&format!(
+        "PRAGMA synchronous = OFF; PRAGMA cache_size = -40000; CREATE TABLE t (id INTEGER PRIMARY KEY, x);
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
+         INSERT INTO t SELECT i, randomblob(3000) FROM n"
+    ))
+    .unwrap();
+}
+
+fn sum(conn: &TenantConnection) -> i64 {
+    conn.query_row("SELECT sum(length(x)) FROM t", [], |row| row.get(0)).unwrap()
+}
+
+fn figure(hierarchy: &Hierarchy, group: &Group, stat: usize) -> u64 {
+    hierarchy.memory().get(group, stat, Reach::Local, Freshness::Fresh) as u64
+}
+
+#[test]
+fn an_idle_tenants_pages_give_way_to_a_busy_tenant() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    install(&hierarchy).unwrap();
+    let tenants = hierarchy.create("/tenants").unwrap();
+    tenants.set_max(32 * MIB).unwrap();
+    let (idle_group, busy_group) = (tenants.create("idle").unwrap(), tenants.create("busy").unwrap());
+    let dir = tempfile::tempdir().unwrap();
+
+    let idle = TenantConnection::open(&idle_group, dir.path().join("idle.db")).unwrap();
+    fill(&idle, 6_000);
+    assert!(idle_group.usage_exact() > 20 * MIB, "{} bytes are cached", idle_group.usage_exact());
+    let busy = TenantConnection::open(&busy_group, dir.path().join("busy.db")).unwrap();
+    fill(&busy, 6_000);
+    assert_eq!(sum(&busy), 6_000 * 3_000);
+
+    assert_eq!((tenants.refusals(), idle_group.refusals(), busy_group.refusals()), (0, 0, 0));
+    assert!(busy_group.usage_exact() > 20 * MIB, "{} bytes for the busy one", busy_group.usage_exact());
+    assert!(tenants.usage() <= tenants.max());
+    let taken = figure(&hierarchy, &idle_group, stats::memory::RECLAIMED);
+    let gained = figure(&hierarchy, &busy_group, stats::memory::GAINED);
+    assert!(taken > 10 * MIB, "{taken} bytes were taken");
+    assert!(gained >= taken / 2, "{gained} bytes were gained");
+    assert!(hierarchy.shrinkers().iter().any(|report| report.freed_bytes > 10 * MIB));
+
+    // What the idle one had to give back it reads again, and gets its share back.
+    assert_eq!(sum(&idle), 6_000 * 3_000);
+    for tenant in [&idle, &busy] {
+        let found: String = tenant.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+        assert_eq!(found, "ok");
+    }
+    assert_eq!(tenants.refusals(), 0);
+    idle.close().unwrap();
+    busy.close().unwrap();
+    assert_eq!(tenants.usage_exact(), 0);
+    assert!(hierarchy.shrinkers().is_empty(), "{:?}", hierarchy.shrinkers());
+}
