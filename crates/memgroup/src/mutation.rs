@@ -63,8 +63,6 @@ memgroup_sync::mutations! {
     UnmarkDoesNotLookAgain,
     /// Who takes the mark of a group does not look whether something was marked in it meanwhile.
     TidyDoesNotLookAgain,
-    /// The number of a seat is given back by everybody who finds it given up and free.
-    SeatIsGivenBackByEach,
     /// A cache that said it was empty is not asked again when its mark is gone.
     UnmarkIgnoresLateItems,
 }

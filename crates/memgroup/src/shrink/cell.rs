@@ -6,8 +6,6 @@
 
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::mutation::{self, Mutation};
-
 /// Nobody has been asked yet.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -25,8 +23,6 @@ pub(crate) struct Cell {
     /// When it was last made to give back, on the hierarchy's clock.
     began: AtomicU64,
     is_busy: AtomicBool,
-    /// The seat was given up, and its number is to be given back.
-    is_left: AtomicBool,
     /// How often in a row it gave next to nothing.
     poor: AtomicU32,
     /// Visits that are to pass it by because of that.
@@ -43,7 +39,6 @@ impl Cell {
             deferred_bytes: AtomicU64::new(0),
             began: AtomicU64::new(0),
             is_busy: AtomicBool::new(false),
-            is_left: AtomicBool::new(false),
             poor: AtomicU32::new(0),
             rest: AtomicU32::new(0),
         }
@@ -69,30 +64,11 @@ impl Cell {
         self.shrinker.store(shrinker + 1, Ordering::Release);
     }
 
-    /// The shrinker gives the seat up; what it was still to be asked for. Its number is given back by who finds
-    /// [`is_over`](Cell::is_over).
+    /// The seat is free; what it was still to be asked for.
     pub(crate) fn vacate(&self) -> u64 {
         // ORDERING: Release; whoever finds another shrinker here sees that this one is gone.
         self.shrinker.store(0, Ordering::Release);
-        // ORDERING: Relaxed; ordered by the exchange in `seize`.
-        self.is_left.store(true, Ordering::Relaxed);
         self.take_deferred()
-    }
-
-    /// Whether the seat was given up and nobody is having it give back any more: one of those who ask learns so. Who gives it up asks, and who lets
-    /// go of it. Loom: `a_seat_that_is_given_up_is_given_back_once`.
-    pub(crate) fn is_over(&self) -> bool {
-        // ORDERING: Relaxed; after the exchange of who lets go, or this thread's own.
-        if !self.is_left.load(Ordering::Relaxed) || !self.seize(0) {
-            return false;
-        }
-        // ORDERING: Relaxed; this thread has seized it.
-        let is_over =
-            self.is_left.load(Ordering::Relaxed) || mutation::active(Mutation::SeatIsGivenBackByEach);
-        // ORDERING: Relaxed, as above.
-        self.is_left.store(false, Ordering::Relaxed);
-        self.let_go();
-        is_over
     }
 
     #[inline]
@@ -169,7 +145,7 @@ impl Cell {
 
     pub(crate) fn let_go(&self) {
         // ORDERING: AcqRel; Release pairs with `seize`; Acquire: if somebody gave the seat up and could not seize it, that is seen, and the number
-        // is given back by who let go. An exchange, so that it does not pass the look at `is_left` that follows.
+        // is given back by who let go. An exchange, so that it does not pass the look at `shrinker` that follows.
         self.is_busy.swap(false, Ordering::AcqRel);
     }
 

@@ -321,7 +321,8 @@ impl<'a> Call<'a> {
     fn let_go(&self) {
         let Found { node, seat, cell, .. } = *self.found;
         cell.let_go();
-        if cell.is_over() {
+        if cell.shrinker().is_none() && cell.seize(0) {
+            cell.let_go();
             listed(node).return_seat(seat);
         }
     }
@@ -333,7 +334,8 @@ pub(crate) fn leave(node: &'static Node, seat: u32, shrinker: u64) {
     let (class, deferred) = (cell.class(), cell.vacate());
     roster::unmark(node, seat, class);
     bequeath(node, shrinker, deferred);
-    if cell.is_over() {
+    if cell.seize(0) {
+        cell.let_go();
         listed(node).return_seat(seat);
     }
 }
