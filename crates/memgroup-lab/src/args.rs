@@ -26,10 +26,10 @@ pub struct Args {
     /// Which mechanism to measure against its control
     #[arg(value_enum)]
     pub experiment: Experiment,
-    /// Threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
+    /// charge, drain, shrink: threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// charge, percpu, rstat: run on N virtual slots; drain: measure N only [default: the machine's, percpu at most 16, rstat 52 and 2, 8
+    /// charge, percpu, rstat, shrink: run on N virtual slots; drain: measure N only [default: the machine's, percpu at most 16, rstat 52 and 2, 8
     /// and 128; 1, 2, 8, 128 and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
@@ -45,7 +45,8 @@ pub struct Args {
     /// percpu: groups beside each that are removed, the script's cg_i_j [default: 10]
     #[arg(long, value_name = "N")]
     pub inner: Option<usize>,
-    /// rstat: children of the parent that is read, and groups that are flushed [default: 26; 10, 1000 and 10000]
+    /// rstat: children of the parent that is read, and groups that are flushed [default: 26; 10, 1000 and 10000]; shrink: groups of the
+    /// storms [default: 2000 and 4000]
     #[arg(long, value_name = "N")]
     pub groups: Option<usize>,
     /// percpu: run the script against the running kernel too, in a memory cgroup of its own (needs root)
@@ -112,6 +113,8 @@ pub enum Experiment {
     Percpu,
     /// Statistics with a tree for each subsystem: who reads one pays for no other
     Rstat,
+    /// Reclaim from caches without a lock: shrinkers
+    Shrink,
 }
 
 /// The page sizes that per-CPU memory can be kept in.
@@ -161,6 +164,7 @@ impl Experiment {
             Experiment::Drain => "drain",
             Experiment::Percpu => "percpu",
             Experiment::Rstat => "rstat",
+            Experiment::Shrink => "shrink",
         }
     }
 }
@@ -211,10 +215,11 @@ impl Args {
     fn only_own_options(&self) -> Result<(), Error> {
         let percpu = self.experiment == Experiment::Percpu;
         let rstat = self.experiment == Experiment::Rstat;
+        let shrink = self.experiment == Experiment::Shrink;
         let foreign = [
-            ("--threads", self.threads.is_some() && (percpu || rstat), "charge and drain"),
-            ("--depth", self.depth.is_some() && (percpu || rstat), "charge and drain"),
-            ("--groups", self.groups.is_some() && !rstat, "rstat"),
+            ("--threads", self.threads.is_some() && (percpu || rstat), "charge, drain and shrink"),
+            ("--depth", self.depth.is_some() && (percpu || rstat || shrink), "charge and drain"),
+            ("--groups", self.groups.is_some() && !(rstat || shrink), "rstat and shrink"),
             ("--page", self.page.is_some() && !percpu, "percpu"),
             ("--outer", self.outer.is_some() && !percpu, "percpu"),
             ("--inner", self.inner.is_some() && !percpu, "percpu"),
@@ -340,6 +345,14 @@ mod tests {
             "use --page with charge: it is an option of percpu"
         );
         assert_eq!(refused(|a| a.kernel = true), "use --kernel with charge: it is an option of percpu");
+        assert_eq!(
+            refused(|a| (a.experiment, a.depth) = (Experiment::Shrink, Some(3))),
+            "use --depth with shrink: it is an option of charge and drain"
+        );
+        assert_eq!(
+            refused(|a| (a.experiment, a.threads) = (Experiment::Rstat, Some(3))),
+            "use --threads with rstat: it is an option of charge, drain and shrink"
+        );
     }
 
     #[test]

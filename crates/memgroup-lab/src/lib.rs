@@ -7,6 +7,7 @@ mod error;
 mod harness;
 mod percpu;
 mod rstat;
+mod shrink;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -52,5 +53,6 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         Experiment::Drain => drain::run(args, out),
         Experiment::Percpu => percpu::run(args, out),
         Experiment::Rstat => rstat::run(args, out),
+        Experiment::Shrink => shrink::run(args, out),
     }
 }

@@ -1,0 +1,193 @@
+//! A cache of charged pages, as a shrinker, and what wraps it: a clock around its calls, or a lock that they try first.
+//!
+//! - I1. Each page of a cache holds a charge, so the caches' bytes are the groups' usage: counted after each run.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use memgroup::{Ask, Charge, ChargeError, Count, Group, GroupShrinker, Scan, Shrinker, ShrinkerConfig};
+
+use crate::Error;
+use crate::harness::clock;
+use crate::harness::tree::child;
+
+pub(super) const PAGE: u64 = 4096;
+
+/// Bytes of one call of `scan` at most, as shrinkers have it unless told.
+pub(super) const BATCH: u64 = 64 << 10;
+
+/// Pages, oldest first.
+#[derive(Default)]
+pub(super) struct Pages(Mutex<VecDeque<Charge>>);
+
+impl Pages {
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() as u64 * PAGE
+    }
+
+    /// Puts a page in; whether it is the first.
+    pub(super) fn push(&self, page: Charge) -> bool {
+        let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pages.push_back(page);
+        pages.len() == 1
+    }
+
+    /// Gives pages back, at least `bytes` if there are; how many bytes. `None`: somebody has the cache now.
+    pub(super) fn give_back(&self, bytes: u64) -> Option<u64> {
+        let mut pages = self.0.try_lock().ok()?;
+        let given = (bytes.div_ceil(PAGE) as usize).min(pages.len());
+        drop(pages.drain(..given));
+        Some(given as u64 * PAGE)
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl Shrinker for Pages {
+    fn count(&self, _token: u64) -> Count {
+        match self.0.try_lock() {
+            Ok(pages) => Count::of(pages.len() as u64 * PAGE, pages.len() as u64),
+            Err(_) => Count::Unknown,
+        }
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        self.give_back(ask.bytes()).map_or(Scan::Stopped { bytes: 0 }, |bytes| Scan::Freed { bytes })
+    }
+}
+
+/// What a thread has spent in callbacks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Spent {
+    pub(super) ticks: u64,
+    pub(super) counts: u64,
+    pub(super) scans: u64,
+}
+
+std::thread_local! {
+    static SPENT: Cell<Spent> = const { Cell::new(Spent { ticks: 0, counts: 0, scans: 0 }) };
+}
+
+/// What this thread has spent in callbacks since it was asked last.
+pub(super) fn take_spent() -> Spent {
+    SPENT.take()
+}
+
+/// A shrinker whose calls are timed, and counted for the thread that makes them.
+pub(super) struct Timed<S>(pub(super) S);
+
+impl<S: Shrinker> Shrinker for Timed<S> {
+    fn count(&self, token: u64) -> Count {
+        let begin = clock::now();
+        let count = self.0.count(token);
+        let spent = SPENT.get();
+        SPENT.set(Spent { ticks: spent.ticks + (clock::now() - begin), counts: spent.counts + 1, ..spent });
+        count
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        let begin = clock::now();
+        let scanned = self.0.scan(ask);
+        let spent = SPENT.get();
+        SPENT.set(Spent { ticks: spent.ticks + (clock::now() - begin), scans: spent.scans + 1, ..spent });
+        scanned
+    }
+}
+
+/// A shrinker that is called under one lock of all, if nobody has it alone: the kernel's way before the seed.
+pub(super) struct Locked<S>(pub(super) Arc<RwLock<()>>, pub(super) S);
+
+impl<S: Shrinker> Shrinker for Locked<S> {
+    fn count(&self, token: u64) -> Count {
+        let Ok(_held) = self.0.try_read() else { return Count::Unknown };
+        self.1.count(token)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        let Ok(_held) = self.0.try_read() else { return Scan::Stopped { bytes: 0 } };
+        self.1.scan(ask)
+    }
+}
+
+/// A group and its cache. The shrinker goes first.
+pub(super) struct Tenant {
+    shrinker: GroupShrinker,
+    pub(super) pages: Arc<Pages>,
+    pub(super) group: Group,
+}
+
+impl Tenant {
+    pub(super) fn new<S: Shrinker>(
+        parent: &Group,
+        name: &str,
+        wrap: impl FnOnce(Arc<Pages>) -> S,
+    ) -> Result<Tenant, Error> {
+        let (group, pages) = (child(parent, name)?, Arc::new(Pages::default()));
+        let shrinker = group
+            .add_shrinker(ShrinkerConfig::new("pages").batch_bytes(BATCH), wrap(Arc::clone(&pages)))
+            .map_err(|error| Error::setup("a shrinker", error))?;
+        Ok(Tenant { shrinker, pages, group })
+    }
+
+    /// Charges a page and puts it into the cache.
+    pub(super) fn add_page(&self) -> Result<(), ChargeError> {
+        let page = self.group.try_charge(PAGE)?;
+        if self.pages.push(page) {
+            self.shrinker.mark();
+        }
+        Ok(())
+    }
+
+    /// Fills the cache up to so many bytes.
+    pub(super) fn fill(&self, bytes: u64) -> Result<(), Error> {
+        let missing = bytes.saturating_sub(self.pages.bytes()).div_ceil(PAGE);
+        let refused = |error| {
+            Error::Wrong(format!("{}: a page was refused where there is room: {error}", self.group.path()))
+        };
+        (0..missing).try_for_each(|_| self.add_page()).map_err(refused)
+    }
+
+    /// Marks the cache, whatever is in it.
+    pub(super) fn mark(&self) {
+        self.shrinker.mark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memgroup::{Config, Hierarchy, SlotSource};
+
+    use super::*;
+
+    #[test]
+    fn a_cache_gives_back_what_it_is_asked_for_and_its_calls_are_timed() {
+        let slots = SlotSource::virtual_slots(2).unwrap();
+        let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
+        let tenant = Tenant::new(&hierarchy.root(), "tenant", Timed).unwrap();
+        tenant.fill(64 * PAGE).unwrap();
+        assert_eq!(take_spent(), Spent::default());
+        assert_eq!(tenant.group.reclaim(BATCH, None).bytes, BATCH);
+        assert_eq!(tenant.pages.bytes(), 64 * PAGE - BATCH);
+        let spent = take_spent();
+        assert!(spent.counts >= 1 && spent.scans == 1, "{spent:?}");
+        tenant.pages.clear();
+        assert_eq!(tenant.group.usage_exact(), 0);
+    }
+
+    #[test]
+    fn a_lock_that_is_taken_alone_keeps_the_cache_from_giving() {
+        let slots = SlotSource::virtual_slots(2).unwrap();
+        let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
+        let lock = Arc::new(RwLock::new(()));
+        let tenant =
+            Tenant::new(&hierarchy.root(), "tenant", |pages| Locked(Arc::clone(&lock), pages)).unwrap();
+        tenant.fill(64 * PAGE).unwrap();
+        let held = lock.write().unwrap();
+        assert_eq!(tenant.group.reclaim(BATCH, None).bytes, 0);
+        drop(held);
+        assert_eq!(tenant.group.reclaim(BATCH, None).bytes, BATCH);
+    }
+}
