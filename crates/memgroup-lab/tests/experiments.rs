@@ -286,6 +286,52 @@ fn rstat_of_some_groups_and_slots_measures_those() {
 }
 
 #[test]
+fn shrink_shows_every_way_to_keep_a_shrinker_beside_the_seed() {
+    let (printed, json) = report_of(tiny(Experiment::Shrink));
+    assert_form(&json, "shrink", "003");
+    assert_fits(&printed);
+    for text in [
+        "2,000 groups, 200 MiB: trying the lock",
+        "instructions a cycle",
+        "neither is measured",
+        "read-write lock (control)",
+        "SRCU-like (control)",
+        "reference counts (control)",
+        "hazard records, plain walk",
+        "the engine's whole walk",
+        "no reclaim (control)",
+        "a lock tried at each call",
+        "a callback blocked for ever",
+        "a callback blocked for 20 ms",
+        "a start storm",
+        "caches of 1 MiB alone",
+        "of a page each",
+        "every group grows (control)",
+        "one idle shrinker in another group",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    let refused = |variant: &str| {
+        let of = |row: &&Value| row["variant"] == variant;
+        rows(&json, "refusals").into_iter().filter(of).map(|row| row["median"].as_f64().unwrap()).sum::<f64>()
+    };
+    assert_eq!(refused("shrinkers"), 0.0, "there were caches to take from");
+    assert!(refused("no reclaim (control)") > 0.0, "the limit is below what is written");
+}
+
+#[test]
+fn shrink_of_some_groups_and_one_thread_measures_those() {
+    let (printed, json) =
+        report_of(Args { groups: Some(5), threads: Some(1), slots: Some(4), ..tiny(Experiment::Shrink) });
+    assert!(printed.contains("5 groups below one parent, each with a shrinker"), "{printed}");
+    for row in rows(&json, "visit") {
+        assert_eq!(row["params"]["threads"], 1, "{row}");
+        assert!(row["params"]["groups"] == 5 || row["params"]["groups"] == 1, "{row}");
+    }
+    assert_eq!(json["machine"]["slots"], 4);
+}
+
+#[test]
 fn more_threads_than_cpus_run_and_are_said() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let args = Args { threads: Some(cpus + 1), depth: Some(2), ..tiny(Experiment::Charge) };

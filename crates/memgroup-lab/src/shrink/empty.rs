@@ -232,8 +232,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
         cases.map(|case| Line { case, ours: Times::default(), control: Times::default() }).collect();
     let (blocks, calls) = match (lab.args.tiny, lab.args.quick) {
         (true, _) => (1, 3),
-        (_, true) => (15, 20),
-        (_, false) => (75, 20),
+        (_, true) => (5, 100),
+        (_, false) => (21, 100),
     };
     let houses =
         lines.iter().map(|line| House::build(line.case, lab.slots)).collect::<Result<Vec<_>, _>>()?;

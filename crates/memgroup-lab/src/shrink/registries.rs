@@ -14,7 +14,7 @@ use memgroup::{
 use crate::Error;
 use crate::harness::tree::child;
 
-/// What a callback waits for.
+/// What the first callback that comes to it waits for; those after it pass.
 pub(super) struct Gate {
     is_in: AtomicBool,
     is_open: AtomicBool,
@@ -30,7 +30,9 @@ impl Gate {
     fn pass(&self) {
         let begin = Instant::now();
         // ORDERING: Release; who finds it knows that the call has begun.
-        self.is_in.store(true, Ordering::Release);
+        if self.is_in.swap(true, Ordering::Release) {
+            return;
+        }
         // ORDERING: Acquire; pairs with `open`.
         while !self.is_open.load(Ordering::Acquire) && begin.elapsed() < self.opens_after {
             std::thread::sleep(Duration::from_micros(500));

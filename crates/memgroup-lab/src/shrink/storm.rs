@@ -1,8 +1,8 @@
 //! The letter's script with charges: writers fill their caches page by page below a limit, and room is made from the caches of all.
 //!
 //! Each charge is timed, and each callback within it. What is in charges and not in callbacks, above what the same charges take without a
-//! limit, is what making room takes. Of that the walks are told apart: after each run, reclaims by hand from the same caches are timed, which
-//! walk alike and do not drain stocks. The rest is the drains before each try, and waiting for others.
+//! limit, is what making room takes. Its parts are told apart by what is done by hand after each run: a reclaim from the same caches, which walks
+//! alike and drains nothing, and a drain of all their stocks, of which room takes two: before it is made and after. The rest is waiting.
 //!
 //! - I1. After each run the caches' pages are the parent's usage, and that is within its limit; what was not refused was charged.
 
@@ -57,8 +57,9 @@ struct Part {
     ticks: u64,
     charge_ticks: u64,
     spent: Spent,
-    /// Of one walk, by hand, afterwards.
+    /// Of one walk and of one drain, by hand, afterwards.
     walk_ticks: f64,
+    drain_ticks: f64,
 }
 
 impl Part {
@@ -75,6 +76,7 @@ impl Part {
                 scans: one.scans + two.scans,
             },
             walk_ticks: self.walk_ticks + other.walk_ticks,
+            drain_ticks: self.drain_ticks + other.drain_ticks,
         }
     }
 }
@@ -136,15 +138,20 @@ impl House {
         Part { ticks: clock::now() - begin, spent: cache::take_spent(), ..part }
     }
 
-    /// Ticks of one walk that makes room for a page, without its callbacks.
-    fn walk_ticks(&self) -> f64 {
+    /// Ticks of one walk that makes room for a page, without its callbacks, and of one drain of all stocks.
+    fn by_hand(&self) -> (f64, f64) {
         cache::take_spent();
         let begin = clock::now();
         for _ in 0..BY_HAND {
             self.parent.reclaim(PAGE, None);
         }
-        let ticks = clock::now() - begin;
-        ticks.saturating_sub(cache::take_spent().ticks) as f64 / BY_HAND as f64
+        let (walked, begin) = (clock::now() - begin, clock::now());
+        for _ in 0..BY_HAND {
+            self.parent.drain();
+        }
+        let (drained, callbacks) = (clock::now() - begin, cache::take_spent().ticks);
+        let each = |ticks: u64| ticks as f64 / BY_HAND as f64;
+        (each(walked.saturating_sub(callbacks)), each(drained))
     }
 
     /// Everything is accounted for (I1).
@@ -180,6 +187,7 @@ struct Found {
     ns_a_charge: Vec<f64>,
     callback_ns: Vec<f64>,
     walk_ns: Vec<f64>,
+    drain_ns: Vec<f64>,
     refusals: Vec<f64>,
     scans: Vec<f64>,
     total_ns: Vec<f64>,
@@ -212,8 +220,10 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
             one.charges_a_second.push(part.charges as f64 / (ns(part.ticks) / threads as f64) * 1e9);
             one.ns_a_charge.push(each(ns(part.charge_ticks)));
             one.callback_ns.push(each(ns(part.spent.ticks)));
-            // A walk that makes room for one page ends with its first scan.
-            one.walk_ns.push(each(lab.clock.ns(part.walk_ticks) * part.spent.scans as f64));
+            // Room for one page takes a walk that ends with its first scan, and a drain before it and after it.
+            let rooms = part.spent.scans as f64;
+            one.walk_ns.push(each(lab.clock.ns(part.walk_ticks) * rooms));
+            one.drain_ns.push(each(lab.clock.ns(part.drain_ticks) * rooms * 2.0));
             one.total_ns.push(each(ns(part.ticks)));
             one.refusals.push(part.refusals as f64);
             one.scans.push(each(part.spent.scans as f64));
@@ -233,7 +243,8 @@ fn storm(lab: &Lab<'_>, mode: Mode, threads: usize, size: Size) -> Result<Part, 
     });
     let part = parts.into_iter().fold(Part::default(), Part::with);
     house.check(mode, part)?;
-    Ok(Part { walk_ticks: house.walk_ticks(), ..part })
+    let (walk_ticks, drain_ticks) = house.by_hand();
+    Ok(Part { walk_ticks, drain_ticks, ..part })
 }
 
 fn median(samples: &[f64]) -> Option<f64> {
@@ -241,11 +252,13 @@ fn median(samples: &[f64]) -> Option<f64> {
 }
 
 /// What making room takes for a charge, in nanoseconds.
+#[derive(Default)]
 struct Room {
-    /// Callbacks left out.
-    all_ns: Option<f64>,
-    walk_ns: Option<f64>,
-    /// Of all time.
+    walk: Option<f64>,
+    drain: Option<f64>,
+    /// Beyond walks, drains and callbacks.
+    rest: Option<f64>,
+    /// The walks' share of all time.
     walk_share: Option<f64>,
 }
 
@@ -253,14 +266,12 @@ impl Room {
     fn of(found: &ByMode, mode: Mode, threads: usize) -> Room {
         let of =
             |mode, what: fn(&Found) -> &[f64]| found.get(&(mode, threads)).and_then(|one| median(what(one)));
-        let charge = of(mode, |one| &one.ns_a_charge).zip(of(Mode::Unlimited, |one| &one.ns_a_charge));
-        let within = charge.map(|(charge, plain)| charge - plain).zip(of(mode, |one| &one.callback_ns));
-        let walk_ns = of(mode, |one| &one.walk_ns);
-        Room {
-            all_ns: within.map(|(within, callbacks)| (within - callbacks).max(0.0)),
-            walk_ns,
-            walk_share: ratio(walk_ns, of(mode, |one| &one.total_ns)),
-        }
+        let [walk, drain] = [of(mode, |one| &one.walk_ns), of(mode, |one| &one.drain_ns)];
+        let parts =
+            [of(Mode::Unlimited, |one| &one.ns_a_charge), of(mode, |one| &one.callback_ns), walk, drain];
+        let parts: Option<f64> = parts.into_iter().sum();
+        let rest = of(mode, |one| &one.ns_a_charge).zip(parts).map(|(all, parts)| (all - parts).max(0.0));
+        Room { walk, drain, rest, walk_share: ratio(walk, of(mode, |one| &one.total_ns)) }
     }
 }
 
@@ -279,27 +290,26 @@ fn show(lab: &mut Lab<'_>, size: Size, all: usize, found: &ByMode) -> Result<(),
             "ns each",
             "calls",
             "walks",
-            "% of time",
-            "else",
+            "drains",
+            "rest",
             "scans",
             "refused",
         ],
     );
     for (&(mode, threads), one) in found {
         let room = match mode {
-            Mode::Unlimited | Mode::NoReclaim => Room { all_ns: None, walk_ns: None, walk_share: None },
+            Mode::Unlimited | Mode::NoReclaim => Room::default(),
             Mode::Lock | Mode::Engine => Room::of(found, mode, threads),
         };
-        let rest = room.all_ns.zip(room.walk_ns).map(|(all, walk)| (all - walk).max(0.0));
         let cell = |samples: &[f64]| figure_or_dash(median(samples));
         table.row(vec![
             format!("{}; {threads}", mode.name()),
             cell(&one.charges_a_second),
             cell(&one.ns_a_charge),
             cell(&one.callback_ns),
-            figure_or_dash(room.walk_ns),
-            figure_or_dash(room.walk_share.map(|share| share * 100.0)),
-            figure_or_dash(rest),
+            figure_or_dash(room.walk),
+            figure_or_dash(room.drain),
+            figure_or_dash(room.rest),
             cell(&one.scans),
             count(median(&one.refusals).unwrap_or(0.0) as u64),
         ]);
@@ -313,13 +323,21 @@ fn show(lab: &mut Lab<'_>, size: Size, all: usize, found: &ByMode) -> Result<(),
         add("charge", "ns", &one.ns_a_charge);
         add("callbacks of a charge", "ns", &one.callback_ns);
         add("refusals", "", &one.refusals);
-        for (metric, ns) in [("walks of a charge", room.walk_ns), ("drains and waiting of a charge", rest)] {
+        for (metric, ns) in [
+            ("walks of a charge", room.walk),
+            ("drains of a charge", room.drain),
+            ("rest of a charge", room.rest),
+        ] {
             if let Some(ns) = ns {
                 lab.report.add_count(mode.name(), what(), metric, "ns", ns);
             }
         }
     }
-    table.note("ns of a charge, and in it: calls of shrinkers; walks, and their share of all time; what else it takes above one without a limit, the drains of stocks and waiting. Scans: for a charge. In the seed's two scripts the lock and the walk had 80.7 and 64.3 % of the kernel's cycles, and the walk 14.6 and 17.0 % without the lock");
+    let share = Room::of(found, Mode::Engine, all).walk_share.map(|share| share * 100.0);
+    table.note(format!(
+        "ns of a charge, and in it: calls of shrinkers; walks and drains of all stocks, by what one takes by hand; the rest above a charge without a limit, mostly waiting. Scans: for a charge. The walks have {} % of all threads' time. In the seed's two scripts the lock and the walk had 80.7 and 64.3 % of the kernel's cycles, and the walk 14.6 and 17.0 % without the lock",
+        figure_or_dash(share)
+    ));
     lab.print(&table)?;
     let of = |mode, threads| found.get(&(mode, threads));
     let refused =

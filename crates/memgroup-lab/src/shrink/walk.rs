@@ -128,15 +128,19 @@ fn show(
 }
 
 fn check(lab: &mut Lab<'_>, lines: &[Line]) {
+    let are_many = lab.args.threads() > 1;
     let checks = &mut lab.report.checks;
     for line in lines.iter().filter(|line| line.shape.groups == 1) {
         let each = count(line.shape.each as u64);
         let (one, all) = (line.of(ENGINE, false), line.of(ENGINE, true));
         checks.push(Check::at_most(format!("a visit, {each} shrinkers in one group"), one, 2.0, "ns"));
         let name = format!("a visit, {each} shrinkers in one group, all threads over 1");
-        checks.push(Check::at_most(name, ratio(all, one), 1.25, "x"));
+        if are_many {
+            checks.push(Check::at_most(name, ratio(all, one), 1.25, "x"));
+        }
     }
-    for line in lines.iter().filter(|line| line.shape.groups > 1 && !line.shape.is_one_shrinker) {
+    let storms = lines.iter().filter(|line| line.shape.groups > 1 && !line.shape.is_one_shrinker);
+    for line in storms.filter(|_| are_many) {
         let groups = count(line.shape.groups as u64);
         let all = |name: &str| line.of(name, true);
         let over = |name: &str| ratio(all(Scheme::Lock.name()), all(name));
