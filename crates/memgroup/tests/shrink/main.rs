@@ -1,6 +1,7 @@
 //! Shrinkers: who is asked for memory, who gets it, and what callbacks cannot break.
 
 mod cache;
+mod calls;
 mod hostile;
 mod reclaim;
 mod registry;
