@@ -65,4 +65,6 @@ memgroup_sync::mutations! {
     TidyDoesNotLookAgain,
     /// A cache that said it was empty is not asked again when its mark is gone.
     UnmarkIgnoresLateItems,
+    /// Who lets a seat go looks only afterwards whether it was given up.
+    LetGoLooksAfterwards,
 }

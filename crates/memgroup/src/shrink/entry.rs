@@ -102,6 +102,12 @@ impl Entry {
         self.out.fetch_or(LEAVING, Ordering::Relaxed);
     }
 
+    /// Whether it is about to be withdrawn, or was.
+    pub(crate) fn is_leaving(&self) -> bool {
+        // ORDERING: Relaxed; as in `is_out`.
+        self.out.load(Ordering::Relaxed) & LEAVING != 0
+    }
+
     /// It is called again.
     pub(crate) fn reinstate(&self) {
         // ORDERING: Relaxed, both; as in `quarantine`.

@@ -7,6 +7,7 @@ use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use memgroup_sync::loom::thread;
 use memgroup_sync::{interleave, keep};
 
+use super::cell::Cell;
 use super::roster::{self, Roster, Standing};
 use crate::mutation::{self, Mutation};
 use crate::stock::loom::explore;
@@ -186,4 +187,40 @@ fn a_cache_that_is_filled_late_is_lost_where_nobody_asks_again() {
 #[should_panic(expected = "are found")]
 fn a_mark_is_lost_where_nobody_looks_again_in_a_group_below() {
     mutation::with(Mutation::TidyDoesNotLookAgain, || explore(|| fills_against_a_walk(&[1])));
+}
+
+/// A seat is given up while two walks want it to give back.
+fn a_seat_is_given_up() {
+    let (cell, given_back) = (Arc::new(Cell::new()), Arc::new(AtomicU64::new(0)));
+    cell.occupy(1, 0, 0);
+    let count = |given_back: &AtomicU64, is_mine: bool| {
+        // ORDERING: Relaxed; a number by itself, and read after the joins.
+        given_back.fetch_add(u64::from(is_mine), Ordering::Relaxed);
+    };
+    let walks: Vec<_> = (0..2)
+        .map(|_| {
+            let (cell, given_back) = (Arc::clone(&cell), Arc::clone(&given_back));
+            thread::spawn(move || {
+                if cell.seize(1) {
+                    count(&given_back, cell.let_go());
+                }
+            })
+        })
+        .collect();
+    cell.vacate();
+    count(&given_back, cell.give_up());
+    walks.into_iter().for_each(|walk| walk.join().unwrap());
+    // ORDERING: Relaxed; after the joins.
+    assert_eq!(given_back.load(Ordering::Relaxed), 1, "times that the seat is given back");
+}
+
+#[test]
+fn a_seat_that_is_given_up_is_given_back_once() {
+    explore(a_seat_is_given_up);
+}
+
+#[test]
+#[should_panic(expected = "times that the seat is given back")]
+fn a_seat_is_given_back_twice_where_who_lets_it_go_looks_afterwards() {
+    mutation::with(Mutation::LetGoLooksAfterwards, || explore(a_seat_is_given_up));
 }
