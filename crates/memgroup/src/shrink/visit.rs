@@ -8,7 +8,7 @@
 //! `min((D >> p) + (F >> p) * 4 / cost, 2 F)`, asked for in batches; what is less than a batch, and less than all there is, is deferred, up to 2 F
 //! in all. There a cache of less than a batch is *counted* at every priority and *scanned* at the last two; here the mark's class keeps a walk from
 //! coming by before it could be asked for anything, and the last count spares the call where it comes too early. At the last priority every
-//! cache is counted, and asked for its share however little that is: after it comes the refusal. What a group does not hold is asked of nobody.
+//! cache is counted, and asked for a batch however little its share is: after it comes the refusal. What a group does not hold is asked of nobody.
 //!
 //! - I1. A scan is one thread's at a time for a seat (`cell` I3), and for the group in which it was found: who has seized the seat looks again
 //!   whose it is, and of which group, and until it is let go it is not given to another, nor is the group released (`cell` I2).
@@ -92,11 +92,9 @@ pub(crate) fn least_class(priority: u32) -> usize {
 /// What is to be asked for at a priority, of what it holds now and of what was deferred.
 fn share(bytes: u64, priority: u32, cost: u32) -> u64 {
     if cost == 0 {
-        return bytes.div_ceil(2);
+        return bytes / 2;
     }
-    let share = (u128::from(bytes) << 2 >> priority) / u128::from(cost);
-    let least = u128::from(priority == 0 && bytes > 0);
-    share.clamp(least, u128::from(bytes.saturating_mul(2))) as u64
+    ((u128::from(bytes) << 2 >> priority) / u128::from(cost)).min(u128::from(bytes.saturating_mul(2))) as u64
 }
 
 /// Whether so much work is worth a call, for a cache that holds `bytes`.
@@ -268,7 +266,8 @@ impl<'a> Call<'a> {
         let delta = share(bytes, self.priority, entry.config.cost);
         let most = bytes.saturating_mul(2);
         let deferred = cell.take_deferred();
-        let work = (deferred >> self.priority).saturating_add(delta).min(most);
+        let least = if self.priority == 0 { bytes.min(entry.config.batch_bytes) } else { 0 };
+        let work = (deferred >> self.priority).saturating_add(delta).min(most).max(least);
         let is_enough = is_enough(work, bytes, entry.config.batch_bytes, self.priority);
         if !is_enough || (self.priority > 1 && cell.is_resting()) {
             cell.defer(deferred.saturating_add(delta), most);

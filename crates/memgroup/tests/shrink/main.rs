@@ -3,6 +3,7 @@
 mod cache;
 mod calls;
 mod hostile;
+mod limits;
 mod reclaim;
 mod registry;
 mod soak;
