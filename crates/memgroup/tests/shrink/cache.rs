@@ -24,7 +24,14 @@ impl Cache {
     }
 
     pub(crate) fn push(&self, page: Charge) {
-        self.pages.lock().unwrap().push(page);
+        self.add(page);
+    }
+
+    /// How many there are with it.
+    pub(crate) fn add(&self, page: Charge) -> usize {
+        let mut pages = self.pages.lock().unwrap();
+        pages.push(page);
+        pages.len()
     }
 
     pub(crate) fn clear(&self) {

@@ -4,6 +4,7 @@ mod cache;
 mod calls;
 mod hostile;
 mod limits;
+mod marks;
 mod reclaim;
 mod registry;
 mod soak;
