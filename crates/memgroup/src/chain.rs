@@ -81,7 +81,8 @@ pub(crate) fn try_charge_now(
     Ok(())
 }
 
-/// As `try_charge_now`, where `kept` of the `bytes` are charged to `at`, a level of the chain, and to all above it already.
+/// As `try_charge_now`, where `kept` of the `bytes` are charged to `at`, a level of the chain, and to all above it already. What is kept counts
+/// against the limits as what is charged does: a level that is above its limit with it, or offline, refuses.
 pub(crate) fn try_charge_kept(
     node: &'static Node,
     until: Until,
@@ -89,29 +90,44 @@ pub(crate) fn try_charge_kept(
     at: &'static Node,
     kept: u64,
 ) -> Result<(), Refused> {
-    let is_below = !std::ptr::eq(node, at);
-    if is_below {
-        try_charge_now(node, Until::Below(at), bytes, Verdict::Hint)?;
+    if std::ptr::eq(node, at) {
+        check_kept(at, until)?;
+        return if bytes > kept { try_charge_now(at, until, bytes - kept, Verdict::Hint) } else { Ok(()) };
     }
-    let rest = bytes - kept;
-    if rest > 0
-        && let Err(refused) = try_charge_now(at, until, rest, Verdict::Hint)
+    let usage = node.counter.try_charge(bytes, Verdict::Hint).map_err(|seen| Refused { node, seen })?;
+    interleave::point();
+    if let Some(up) = until.next(node)
+        && let Err(refused) = try_charge_kept(up, until, bytes, at, kept)
     {
-        if is_below {
-            uncharge(node, Until::Below(at), bytes);
-        }
+        uncharge(node, Until::Below(up), bytes);
         return Err(refused);
     }
+    node.counter.raise_peak(usage);
     Ok(())
 }
 
-/// Charges every level whatever its limit. Fails, leaving nothing behind, only where a counter cannot hold it or
+/// Whether every level is within its limit with what is kept there, and online.
+fn check_kept(at: &'static Node, until: Until) -> Result<(), Refused> {
+    let mut levels = std::iter::successors(Some(at), |level| until.next(level));
+    levels.try_for_each(|node| {
+        let seen = node.counter.read();
+        if seen.offline || seen.usage > seen.max { Err(Refused { node, seen }) } else { Ok(()) }
+    })
+}
+
+/// Charges every level up to `beyond` bytes above its limit; with `u64::MAX`, whatever its limit. Else it fails, leaving nothing behind, only where a counter cannot hold it or
 /// (unless `offline_too`) the group is offline.
-pub(crate) fn charge_forced(node: &'static Node, bytes: u64, offline_too: bool) -> Result<(), Refused> {
-    let now = node.counter.charge_forced(bytes, offline_too).map_err(|seen| Refused { node, seen })?;
+pub(crate) fn charge_forced(
+    node: &'static Node,
+    bytes: u64,
+    beyond: u64,
+    offline_too: bool,
+) -> Result<(), Refused> {
+    let now =
+        node.counter.charge_forced(bytes, beyond, offline_too).map_err(|seen| Refused { node, seen })?;
     if let Some(up) = node.up() {
         // Above an online group all are online; above an offline one the caller holds the tree lock.
-        if let Err(refused) = charge_forced(up, bytes, true) {
+        if let Err(refused) = charge_forced(up, bytes, beyond, true) {
             node.counter.uncharge(bytes);
             return Err(refused);
         }

@@ -53,7 +53,7 @@ impl Charge {
         if consume::consume_prepaid(node, bytes) {
             return Ok(());
         }
-        let refused = match chain::charge_forced(node, bytes, false) {
+        let refused = match chain::charge_forced(node, bytes, u64::MAX, false) {
             Ok(()) => {
                 count::forced(node);
                 overrun::begin_if_over(node);
@@ -64,7 +64,7 @@ impl Charge {
         if refused.seen.offline {
             // In a removed group usage rises only under the tree lock (`node` I3).
             let tree = node.shared.tree.lock();
-            return chain::charge_forced(node, bytes, true)
+            return chain::charge_forced(node, bytes, u64::MAX, true)
                 .map(|()| {
                     count::forced(node);
                     overrun::begin_if_over_held(&tree, node);

@@ -171,15 +171,21 @@ impl Counter {
         }
     }
 
-    /// Adds `bytes` whatever the limit. Refused only when the counter cannot hold it
-    /// (`Err`), or when the group is offline and the caller does not hold the tree lock (`offline_too`). Returns what the
+    /// Adds `bytes` if usage stays within `beyond` bytes of the limit: with `u64::MAX`, whatever the limit. Else refused only when the counter
+    /// cannot hold it (`Err`), or when the group is offline and the caller does not hold the tree lock (`offline_too`). Returns what the
     /// counter is like with it.
-    pub(crate) fn charge_forced(&self, bytes: u64, offline_too: bool) -> Result<Reading, Reading> {
+    pub(crate) fn charge_forced(
+        &self,
+        bytes: u64,
+        beyond: u64,
+        offline_too: bool,
+    ) -> Result<Reading, Reading> {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let seen = Reading::of(word, self.max_of(word));
-            if bytes > LARGEST - seen.usage || (seen.offline && !offline_too) {
+            let most = seen.max.saturating_add(beyond).min(LARGEST);
+            if bytes > most.saturating_sub(seen.usage) || (seen.offline && !offline_too) {
                 return Err(seen);
             }
             // ORDERING: AcqRel, as in `try_charge`.
@@ -325,7 +331,7 @@ mod tests {
         let counter = Counter::new();
         assert_eq!(counter.try_charge(LARGEST, Verdict::Hint), Ok(LARGEST));
         assert!(counter.try_charge(1, Verdict::Final).is_err());
-        assert!(counter.charge_forced(1, true).is_err());
+        assert!(counter.charge_forced(1, u64::MAX, true).is_err());
         assert!(!counter.is_offline());
         assert_eq!(counter.uncharge(LARGEST).usage, 0);
     }
@@ -335,7 +341,7 @@ mod tests {
         let counter = Counter::new();
         counter.set_max(100);
         for (bytes, recorded) in [(90, (0, 0)), (30, (1, 20)), (5, (2, 25))] {
-            let with_it = counter.charge_forced(bytes, false).unwrap();
+            let with_it = counter.charge_forced(bytes, u64::MAX, false).unwrap();
             counter.record_overdraft(with_it, bytes);
             assert_eq!(counter.overdraft(), recorded);
         }
@@ -358,8 +364,8 @@ mod tests {
         counter.set_max(10);
         counter.mark_offline();
         assert!(counter.try_charge(1, Verdict::Final).unwrap_err().offline);
-        assert!(counter.charge_forced(1, false).is_err());
-        assert_eq!(counter.charge_forced(1, true).unwrap().usage, 1);
+        assert!(counter.charge_forced(1, u64::MAX, false).is_err());
+        assert_eq!(counter.charge_forced(1, u64::MAX, true).unwrap().usage, 1);
         counter.uncharge(1);
         counter.reset();
         assert_eq!(counter.try_charge(11, Verdict::Hint), Ok(11));

@@ -63,6 +63,10 @@ memgroup_sync::mutations! {
     UnmarkDoesNotLookAgain,
     /// Who takes the mark of a group does not look whether something was marked in it meanwhile.
     TidyDoesNotLookAgain,
+    /// Who takes the mark of a group looks again in that one, also where its number is another's by now.
+    TidyLooksAtTheOldGroup,
     /// A cache that said it was empty is not asked again when its mark is gone.
     UnmarkIgnoresLateItems,
+    /// Who lets a seat go looks only afterwards whether it was given up.
+    LetGoLooksAfterwards,
 }

@@ -69,9 +69,9 @@ pub(crate) struct Diverted {
 
 impl Drop for Diverted {
     fn drop(&mut self) {
-        // ORDERING: Relaxed, both; as in `divert`.
-        if self.node.diverted.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // ORDERING: as above.
+        // ORDERING: AcqRel; the last one to end stores after all others have: else one's 0 could stay for ever.
+        if self.node.diverted.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // ORDERING: Relaxed; as in `divert`.
             self.node.stock_charge_max.store(self.node.shared.stock_cap_max / 2, Ordering::Relaxed);
         }
     }

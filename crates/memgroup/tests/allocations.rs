@@ -9,7 +9,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use memgroup::{Charge, Config, Freshness, Group, Hierarchy, Maintenance, SlotSource, TreeStats};
+use memgroup::{
+    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, Maintenance, Scan, Shrinker, ShrinkerConfig,
+    SlotSource, TreeStats,
+};
 use memgroup_percpu::pin_virtual;
 
 thread_local! {
@@ -80,6 +83,36 @@ fn a_charge_that_brings_a_group_back_and_the_last_uncharge_of_a_cold_one_allocat
     assert_eq!((tree.len(), tree.iter().next().unwrap().subtree[1]), (501, 500 * 21));
     assert!(cold() >= 500);
     groups.into_iter().for_each(|group| group.remove().unwrap());
+    assert_eq!(allocations(|| charges.clear()), 0, "all removed groups were released");
+    assert_eq!(hierarchy.dying().len(), 0);
+}
+
+/// A cache that never has anything.
+struct Nothing;
+
+impl Shrinker for Nothing {
+    fn count(&self, _token: u64) -> Count {
+        Count::Empty
+    }
+
+    fn scan(&self, _ask: &Ask<'_>) -> Scan {
+        Scan::Freed { bytes: 0 }
+    }
+}
+
+#[test]
+fn a_seat_that_is_given_up_and_the_last_uncharge_of_a_group_that_had_it_allocate_nothing() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let registration = hierarchy.add_shrinker(ShrinkerConfig::new("nothing"), Nothing).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    let groups: Vec<Group> = (0..300).map(|number| parent.create(&format!("{number}")).unwrap()).collect();
+    let mut seats: Vec<_> = groups.iter().map(|group| registration.seat(group, 0).unwrap()).collect();
+    seats.extend(groups.iter().map(|group| registration.seat(group, 1).unwrap()));
+    seats.iter().for_each(|seat| seat.mark());
+    let mut charges: Vec<Charge> = groups.iter().map(|group| group.try_charge(100).unwrap()).collect();
+    parent.drain();
+    groups.into_iter().for_each(|group| group.remove().unwrap());
+    assert_eq!(allocations(|| seats.clear()), 0, "all seats are given up");
     assert_eq!(allocations(|| charges.clear()), 0, "all removed groups were released");
     assert_eq!(hierarchy.dying().len(), 0);
 }

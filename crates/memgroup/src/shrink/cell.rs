@@ -1,15 +1,23 @@
 //! Cell: what is known of one shrinker in one group.
 //!
 //! - I1. `class` tells where the seat is marked; a mark in another class is left over, and whoever finds it takes it away.
-//! - I2. `shrinker` changes to another's number only when the last call for this seat of the one before has ended, if it was removed.
-//! - I3. `is_busy` belongs to whoever set it, until it is done: two threads never have one cache give back at the same time.
+//! - I2. A seat that was given up is given back once: by who gave it up, or, if it was giving back then, by who lets it go. With it
+//!   goes the handle that its group was held by, so a group is held for as long as a seat of it is seized for who has it.
+//! - I3. A seat that is seized belongs to who seized it, until it is let go: two threads never have one cache give back at the same time.
+//! - E1. give up ↔ let go: RMWs of one word, `turn`. Of the two the later one sees the earlier, and gives the seat back. Loom:
+//!   `a_seat_that_is_given_up_is_given_back_once`.
 
-use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::mutation::{self, Mutation};
 
 /// Nobody has been asked yet.
 const UNKNOWN: u64 = u64::MAX;
 
-/// See the module. All but `shrinker` are hints, and may be a moment old.
+/// In `turn`: the seat was given up.
+const LEFT: u64 = 1 << 63;
+
+/// See the module. All but `shrinker` and `turn` are hints, and may be a moment old.
 pub(crate) struct Cell {
     /// The shrinker's address among the places, and 1; 0: nobody sits here.
     shrinker: AtomicU64,
@@ -20,9 +28,9 @@ pub(crate) struct Cell {
     last_bytes: AtomicU64,
     /// Bytes it was to be asked for and was not.
     deferred_bytes: AtomicU64,
-    /// When it was last made to give back, on the hierarchy's clock.
-    began: AtomicU64,
-    is_busy: AtomicBool,
+    /// Since when the call lasts that has it give back, on the hierarchy's clock; 0: there is none. And `LEFT`. One word, so that nobody takes
+    /// the beginning of an earlier call for that of the one that lasts.
+    turn: AtomicU64,
     /// How often in a row it gave next to nothing.
     poor: AtomicU32,
     /// Visits that are to pass it by because of that.
@@ -37,8 +45,7 @@ impl Cell {
             token: AtomicU64::new(0),
             last_bytes: AtomicU64::new(UNKNOWN),
             deferred_bytes: AtomicU64::new(0),
-            began: AtomicU64::new(0),
-            is_busy: AtomicBool::new(false),
+            turn: AtomicU64::new(0),
             poor: AtomicU32::new(0),
             rest: AtomicU32::new(0),
         }
@@ -53,6 +60,8 @@ impl Cell {
 
     /// A shrinker takes the seat.
     pub(crate) fn occupy(&self, shrinker: u64, token: u64, class: usize) {
+        // ORDERING: Release; who seizes it and still means the one before finds that one gone.
+        self.turn.store(0, Ordering::Release);
         // ORDERING: Relaxed, all; the Release below publishes them.
         self.token.store(token, Ordering::Relaxed);
         self.class.store(class as u32, Ordering::Relaxed);
@@ -131,35 +140,51 @@ impl Cell {
         let _ = self.deferred_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Takes it for a thread that is going to have it give back; `false` where another does.
+    /// Takes it for a thread that is going to have it give back; `false` where another does, or where it was given up.
     pub(crate) fn seize(&self, now: u64) -> bool {
-        // ORDERING: AcqRel; Acquire pairs with the Release in `let_go`: the cache is as the one before left it; Release: who lets go sees that
-        // the seat was given up.
-        let is_ours = !self.is_busy.swap(true, Ordering::AcqRel);
-        if is_ours {
-            // ORDERING: Relaxed; for people and for patience.
-            self.began.store(now, Ordering::Relaxed);
+        // ORDERING: AcqRel; Acquire pairs with the Release in `let_go`: the cache is as the one before left it, and with that in `occupy`;
+        // Release: for who gives the seat up meanwhile.
+        self.turn.compare_exchange(0, now.max(1), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Who has seized it begins another call.
+    pub(crate) fn begin_again(&self, now: u64) {
+        let again = |turn| Some(turn & LEFT | now.max(1));
+        // ORDERING: Relaxed, both; for people and for patience.
+        let _ = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, again);
+    }
+
+    /// Lets it go. Whether it was given up meanwhile: then it is the caller who gives it back.
+    #[must_use = "a seat that was given up is to be given back"]
+    pub(crate) fn let_go(&self) -> bool {
+        if mutation::active(Mutation::LetGoLooksAfterwards) {
+            // ORDERING: AcqRel and Acquire, as below (a mutation for the models only).
+            self.turn.fetch_and(LEFT, Ordering::AcqRel);
+            return self.turn.load(Ordering::Acquire) & LEFT != 0;
         }
-        is_ours
+        // ORDERING: AcqRel; Release pairs with `seize`, and with `give_up`: what was done in the group precedes what comes after it is given back;
+        // Acquire: what who gave it up has done precedes that too (E1).
+        self.turn.fetch_and(LEFT, Ordering::AcqRel) & LEFT != 0
     }
 
-    pub(crate) fn let_go(&self) {
-        // ORDERING: AcqRel; Release pairs with `seize`; Acquire: if somebody gave the seat up and could not seize it, that is seen, and the number
-        // is given back by who let go. An exchange, so that it does not pass the look at `shrinker` that follows.
-        self.is_busy.swap(false, Ordering::AcqRel);
+    /// Gives it up, for ever, after [`vacate`](Cell::vacate). Whether it is not giving back now: then it is the caller who gives it back.
+    #[must_use = "a seat that was given up is to be given back"]
+    pub(crate) fn give_up(&self) -> bool {
+        // ORDERING: AcqRel; as in `let_go`, the other side (E1).
+        self.turn.fetch_or(LEFT, Ordering::AcqRel) == 0
     }
 
-    /// Whether somebody has it give back.
+    /// Whether somebody has it give back, or it was given up.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         // ORDERING: Relaxed; a hint, `seize` decides.
-        self.is_busy.load(Ordering::Relaxed)
+        self.turn.load(Ordering::Relaxed) != 0
     }
 
-    /// Since when it has been giving back, if it is.
+    /// Since when the call lasts that has it give back, if there is one.
     pub(crate) fn busy_since(&self) -> Option<u64> {
         // ORDERING: Relaxed; for people and for patience.
-        self.is_busy().then(|| self.began.load(Ordering::Relaxed))
+        Some(self.turn.load(Ordering::Relaxed) & !LEFT).filter(|&since| since != 0)
     }
 
     /// Whether this visit is to pass it by, because it gave next to nothing the last times.
@@ -189,3 +214,25 @@ impl Cell {
 
 /// A cache that gives nothing is asked at one visit in so many powers of two.
 const POOR_MOST: u32 = 6;
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seat_is_given_back_once_by_whoever_is_the_last() {
+        let cell = Cell::new();
+        cell.occupy(1, 0, 0);
+        assert!(cell.seize(5) && !cell.seize(6));
+        assert_eq!(cell.busy_since(), Some(5));
+        cell.begin_again(9);
+        assert!(!cell.give_up(), "it is giving back");
+        assert_eq!(cell.busy_since(), Some(9));
+        assert!(cell.let_go(), "who let go is the last");
+        assert!(!cell.seize(10) && cell.busy_since().is_none());
+        cell.occupy(1, 0, 0);
+        assert!(cell.seize(11) && !cell.let_go(), "nobody has given it up");
+        assert!(cell.give_up());
+        assert!(!cell.seize(12));
+    }
+}

@@ -1,13 +1,16 @@
 //! Entry: a registered shrinker, how it is called, and what became of its calls.
 //!
 //! - I1. Nothing a callback does comes out of here but its answer: a panic is caught, counted, and sets the shrinker aside.
+//! - I2. An entry has its number until its last call has ended and it is dropped: its place is vacant before the number is another's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::{global, interleave};
 
+use super::registry::Registered;
 use super::shrinker::{Ask, Count, Quarantine, Scan, Shrinker, ShrinkerConfig};
 use memgroup_sync::hazard::Domain;
 
@@ -36,6 +39,8 @@ pub(crate) struct Entry {
     /// 0: it is called.
     out: AtomicU32,
     pub(crate) calls: Calls,
+    /// Dropped after the shrinker (I2).
+    _registered: Arc<Registered>,
 }
 
 /// What became of the calls of [`Shrinker::scan`].
@@ -60,12 +65,17 @@ pub(crate) struct Called {
 }
 
 impl Entry {
-    pub(crate) fn new(config: ShrinkerConfig, shrinker: Box<dyn Shrinker>) -> Entry {
+    pub(crate) fn new(
+        config: ShrinkerConfig,
+        shrinker: Box<dyn Shrinker>,
+        registered: Arc<Registered>,
+    ) -> Entry {
         Entry {
             config,
             shrinker: AssertUnwindSafe(shrinker),
             out: AtomicU32::new(0),
             calls: Calls::default(),
+            _registered: registered,
         }
     }
 
@@ -90,6 +100,12 @@ impl Entry {
     pub(crate) fn leave(&self) {
         // ORDERING: Relaxed; as in `is_out`.
         self.out.fetch_or(LEAVING, Ordering::Relaxed);
+    }
+
+    /// Whether it is about to be withdrawn, or was.
+    pub(crate) fn is_leaving(&self) -> bool {
+        // ORDERING: Relaxed; as in `is_out`.
+        self.out.load(Ordering::Relaxed) & LEAVING != 0
     }
 
     /// It is called again.

@@ -14,7 +14,10 @@
 //! While a cache gives back, its group's charges and uncharges pass by the stock (`Node::divert`), so they come here.
 //!
 //! - I1. What is kept is at most what the waiter asked for, and is charged at `over` and every level above it that counts.
-//! - I2. What is kept and not used is uncharged there when the reclaim ends, however it ends.
+//! - I2. What is kept and not used is uncharged there when the reclaim ends, however it ends. A charge that only moves uses it below the levels
+//!   that both its groups have above them, and there it is uncharged, too.
+//! - I3. What is kept counts against the limits: while a level is above its limit with it, it is not used. Else what a callback borrows beyond a
+//!   limit and gives back would be room, and a group above a limit that was lowered would stay there for ever.
 //! - B1. What another thread uncharges, or this one in a group whose cache was not asked, goes to the counters and to whoever comes first.
 
 use std::cell::Cell;
@@ -68,9 +71,15 @@ impl Keeper {
         KEEPING.get().map_or(0, |keeping| keeping.kept)
     }
 
-    /// What is kept has become the waiter's charge.
-    pub(crate) fn use_kept(&self) {
+    /// What is kept has become the waiter's charge, as far as that goes: the levels above it have been charged for long.
+    pub(crate) fn use_kept(&self, until: Until) {
+        let kept = self.kept();
         KEEPING.set(KEEPING.get().map(|keeping| Keeping { kept: 0, wanted: 0, ..keeping }));
+        if let Until::Below(charged) = until
+            && kept > 0
+        {
+            chain::uncharge(charged, Until::Top, kept);
+        }
     }
 }
 

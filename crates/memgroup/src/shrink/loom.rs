@@ -1,12 +1,13 @@
 //! Models of the marks that lead to what can give memory back: every interleaving of a few calls, with up to three preemptions. Each fault of
 //! `mutation` must make its model fail.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use memgroup_sync::loom::thread;
 use memgroup_sync::{interleave, keep};
 
+use super::cell::Cell;
 use super::roster::{self, Roster, Standing};
 use crate::mutation::{self, Mutation};
 use crate::stock::loom::explore;
@@ -15,6 +16,14 @@ use crate::stock::loom::explore;
 struct Group {
     roster: Roster,
     above: Option<(&'static Group, u32)>,
+    /// The groups below, by id.
+    below: OnceLock<Vec<&'static Group>>,
+}
+
+impl Group {
+    fn new(above: Option<(&'static Group, u32)>) -> &'static Group {
+        keep(Box::new(Group { roster: Roster::new(), above, below: OnceLock::new() }))
+    }
 }
 
 impl Standing for Group {
@@ -24,6 +33,10 @@ impl Standing for Group {
 
     fn roster(&self) -> Option<&Roster> {
         Some(&self.roster)
+    }
+
+    fn below(&self, id: u32) -> Option<&'static Group> {
+        self.below.get()?.get(id as usize).copied()
     }
 }
 
@@ -36,11 +49,11 @@ struct House {
 
 impl House {
     fn new() -> Arc<House> {
-        let group = |above| &*keep(Box::new(Group { roster: Roster::new(), above }));
-        let top = group(None);
+        let top = Group::new(None);
         top.roster.kin.extend(0, || AtomicU32::new(0));
-        let leaf = group(Some((top, 0)));
-        (0..2).for_each(|_| drop(leaf.roster.draw_seat()));
+        let leaf = Group::new(Some((top, 0)));
+        let _ = top.below.set(vec![leaf]);
+        (0..2).for_each(|seat| assert_eq!(leaf.roster.draw_seat(), Some(seat)));
         Arc::new(House { top, leaf, caches: [AtomicU64::new(0), AtomicU64::new(0)] })
     }
 
@@ -145,6 +158,33 @@ fn two_fills_of_one_cache() {
     house.assert_found();
 }
 
+/// A walk takes the mark of a group away that has been released meanwhile, and whose number is another group's, in which something is marked.
+fn a_number_that_is_used_again() {
+    let top = Group::new(None);
+    top.roster.kin.extend(0, || AtomicU32::new(0));
+    let (old, new) = (Group::new(Some((top, 0))), Group::new(Some((top, 0))));
+    let _ = top.below.set(vec![old, new]);
+    [old, new].iter().for_each(|group| assert_eq!(group.roster.draw_seat(), Some(0)));
+    roster::mark(old, 0, 0);
+    let walk = thread::spawn(move || roster::unmark(old, 0, 0));
+    // ORDERING: Release, as in `enlist`.
+    top.roster.kin.get(0).unwrap().store(1, Ordering::Release);
+    roster::mark(new, 0, 0);
+    walk.join().unwrap();
+    assert!(top.roster.kin.is_marked(0, 0), "the marks of the new group are found");
+}
+
+#[test]
+fn a_mark_of_a_group_with_the_number_of_another_is_found() {
+    explore(a_number_that_is_used_again);
+}
+
+#[test]
+#[should_panic(expected = "are found")]
+fn a_mark_is_lost_where_who_takes_it_looks_only_at_the_group_it_came_from() {
+    mutation::with(Mutation::TidyLooksAtTheOldGroup, || explore(a_number_that_is_used_again));
+}
+
 #[test]
 fn a_mark_is_found_from_above() {
     explore(|| fills_against_a_walk(&[0]));
@@ -186,4 +226,40 @@ fn a_cache_that_is_filled_late_is_lost_where_nobody_asks_again() {
 #[should_panic(expected = "are found")]
 fn a_mark_is_lost_where_nobody_looks_again_in_a_group_below() {
     mutation::with(Mutation::TidyDoesNotLookAgain, || explore(|| fills_against_a_walk(&[1])));
+}
+
+/// A seat is given up while two walks want it to give back.
+fn a_seat_is_given_up() {
+    let (cell, given_back) = (Arc::new(Cell::new()), Arc::new(AtomicU64::new(0)));
+    cell.occupy(1, 0, 0);
+    let count = |given_back: &AtomicU64, is_mine: bool| {
+        // ORDERING: Relaxed; a number by itself, and read after the joins.
+        given_back.fetch_add(u64::from(is_mine), Ordering::Relaxed);
+    };
+    let walks: Vec<_> = (0..2)
+        .map(|_| {
+            let (cell, given_back) = (Arc::clone(&cell), Arc::clone(&given_back));
+            thread::spawn(move || {
+                if cell.seize(1) {
+                    count(&given_back, cell.let_go());
+                }
+            })
+        })
+        .collect();
+    cell.vacate();
+    count(&given_back, cell.give_up());
+    walks.into_iter().for_each(|walk| walk.join().unwrap());
+    // ORDERING: Relaxed; after the joins.
+    assert_eq!(given_back.load(Ordering::Relaxed), 1, "times that the seat is given back");
+}
+
+#[test]
+fn a_seat_that_is_given_up_is_given_back_once() {
+    explore(a_seat_is_given_up);
+}
+
+#[test]
+#[should_panic(expected = "times that the seat is given back")]
+fn a_seat_is_given_back_twice_where_who_lets_it_go_looks_afterwards() {
+    mutation::with(Mutation::LetGoLooksAfterwards, || explore(a_seat_is_given_up));
 }

@@ -2,7 +2,8 @@
 //!
 //! By priority from 12 to 0, at each the largest caches first, each in proportion to what it holds, until enough is uncharged. A charge that was
 //! refused does that on its own thread, keeps what it set free (`keep`), and tries again; a round in which nothing was set free and
-//! nobody else was at it is the last one, and there are at most sixteen fruitless ones.
+//! nobody else was at it is the last one, and there are at most sixteen in a row after which as much is missing as before. If another level
+//! refuses then, room is made in that one.
 //!
 //! - I1. Reclaim does not begin within reclaim: a charge that a callback makes and that is refused draws on the reserve
 //!   ([`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes)), or stays refused.
@@ -25,6 +26,12 @@ use crate::stock::{count, drain};
 
 /// Rounds without success after which a charge is refused.
 const FRUITLESS_MOST: u32 = 16;
+
+/// Rounds for one group after which a charge is refused, whatever they came to: caches that give a byte at a time come to nothing.
+const ROUNDS_MOST: u32 = 1024;
+
+/// How often room is made for one charge, each time in the group that refuses it then.
+const LEVELS_MOST: u32 = 16;
 
 /// What a reclaim came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,37 +76,67 @@ pub(crate) fn reclaim(top: &'static Node, bytes: u64, deadline: Option<Instant>)
     Reclaimed { bytes: keeper.freed(), scans: met.scanned, busy: met.busy }
 }
 
-/// After `over` has refused a charge of `node`, and draining did not help: has shrinkers make room, and makes the charge. Whether it is made.
+/// After `over` has refused a charge of `node`, and draining did not help: has shrinkers make room, there and where it is refused next, and makes
+/// the charge. Whether it is made.
 pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> bool {
-    if !over.shared.config.reclaim || !is_any(over) {
-        return false;
-    }
-    let Some(keeper) = keep::begin(over, bytes) else {
+    if keep::is_reclaiming() {
         return draw_on_reserve(node, until, bytes);
-    };
-    let mut fruitless = 0;
-    loop {
-        let freed_before = keeper.freed();
-        let missing = missing(over, bytes).saturating_sub(keeper.kept()).max(1);
-        let wanted = Wanted { bytes: freed_before + missing, deadline: None, may_wait: false };
+    }
+    let mut over = over;
+    for _ in 0..LEVELS_MOST {
+        if !over.shared.config.reclaim || !is_any(over) {
+            return false;
+        }
+        match make_room_in(node, until, bytes, over) {
+            Room::Made => return true,
+            Room::None => return false,
+            Room::LacksIn(next) => over = next,
+        }
+    }
+    false
+}
+
+/// What came of making room in one group.
+enum Room {
+    /// The charge is made.
+    Made,
+    /// There is none to be had.
+    None,
+    /// Another level of the chain has none now.
+    LacksIn(&'static Node),
+}
+
+fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> Room {
+    let Some(keeper) = keep::begin(over, bytes) else { return Room::None };
+    let lacks = || missing(over, bytes).saturating_sub(keeper.kept());
+    let (mut least, mut fruitless) = (lacks(), 0);
+    for _ in 0..ROUNDS_MOST {
+        let (freed_before, kept_before) = (keeper.freed(), keeper.kept());
+        let wanted = Wanted { bytes: freed_before + lacks().max(1), deadline: None, may_wait: false };
         let met = round(over, &wanted, &keeper);
-        let is_fruitless = keeper.freed() == freed_before;
         drain::counted_in(&over.shared.tree.lock(), over);
-        match chain::try_charge_kept(node, until, bytes, over, keeper.kept().min(bytes)) {
+        match chain::try_charge_kept(node, until, bytes, over, keeper.kept()) {
             Ok(()) => {
-                keeper.use_kept();
+                keeper.use_kept(until);
                 update::add(node, MEMORY, memory::GAINED, keeper.freed() as i64);
-                return true;
+                return Room::Made;
             }
-            Err(refused) if !std::ptr::eq(refused.node, over) || refused.seen.offline => return false,
-            Err(_) if !is_fruitless => fruitless = 0,
-            Err(_) if met.busy == 0 || fruitless == FRUITLESS_MOST => return false,
+            Err(refused) if refused.seen.offline => return Room::None,
+            Err(refused) if !std::ptr::eq(refused.node, over) => return Room::LacksIn(refused.node),
+            // What was set free and taken again is no way to go on.
+            Err(_) if lacks() < least || keeper.kept() > kept_before => {
+                least = least.min(lacks());
+                fruitless = 0;
+            }
+            Err(_) if keeper.freed() == freed_before && met.busy == 0 => return Room::None,
+            Err(_) if fruitless == FRUITLESS_MOST => return Room::None,
             Err(_) => {
                 fruitless += 1;
                 std::thread::yield_now();
             }
         }
     }
+    Room::None
 }
 
 /// Bytes by which a charge of `bytes` is too large for a group now.
@@ -111,13 +148,8 @@ fn missing(over: &'static Node, bytes: u64) -> u64 {
 /// A charge of a callback's: beyond the limits, as far as the reserve goes.
 fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
     let reserve = node.shared.config.reclaim_reserve_bytes;
-    let fits = |level: &Node| {
-        let seen = level.counter.read();
-        !seen.offline && seen.usage.saturating_add(bytes) <= seen.max.saturating_add(reserve)
-    };
     let Until::Top = until else { return false };
-    let has_room = std::iter::successors(Some(node), |level| level.up()).all(fits);
-    if !has_room || chain::charge_forced(node, bytes, false).is_err() {
+    if chain::charge_forced(node, bytes, reserve, false).is_err() {
         return false;
     }
     count::forced(node);

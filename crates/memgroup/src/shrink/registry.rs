@@ -10,7 +10,7 @@
 //! with the number of groups. Removing waits for calls of the one that is removed and for nothing else: the kernel's first
 //! lock-free form waited for a grace period of all of them, and cost 89 % of the mounts and unmounts it was measured with.
 //!
-//! - I1. A shrinker's number is given to another only when it was withdrawn and all its seats are given up.
+//! - I1. A shrinker's number is given to another only when it was withdrawn, its last call has ended, and all its seats are given up.
 //! - I2. A seat holds a handle on its group.
 
 use std::sync::Arc;
@@ -72,8 +72,8 @@ impl Registry {
     }
 }
 
-/// A number that is registered, until its last seat is given up.
-struct Registered {
+/// A number that is registered, until its last call has ended and its last seat is given up.
+pub(crate) struct Registered {
     shared: &'static Shared,
     number: u32,
     name: String,
@@ -124,14 +124,13 @@ pub(crate) fn register(
 ) -> Result<Registration, ShrinkerError> {
     let registry = &shared.shrinkers;
     let name = config.name.clone();
-    let entry = Box::new(Entry::new(config, shrinker));
     let Some(number) = registry.numbers.lock().draw() else {
         return Err(ShrinkerError::TooMany { name });
     };
     registry.places.extend(number, || Place::empty(domain()));
     shared.hold();
     let registered = Arc::new(Registered { shared, number, name });
-    registered.place().put(entry);
+    registered.place().put(Box::new(Entry::new(config, shrinker, Arc::clone(&registered))));
     // ORDERING: Relaxed; as in `is_any`.
     registry.live.fetch_add(1, Ordering::Relaxed);
     Ok(Registration { registered, is_withdrawn: false })

@@ -187,23 +187,24 @@ impl<T> Room<T> {
         let place = Place::of(number);
         let (word, bit) = place.word();
         // ORDERING: Acquire; as in `is_any`.
-        self.chunk(place).marks[class].words[word].load(Ordering::Acquire) & bit != 0
+        self.chunk(place)
+            .is_some_and(|chunk| chunk.marks[class].words[word].load(Ordering::Acquire) & bit != 0)
     }
 
     /// Marks an item. What was stored before the call is seen by who finds the mark, or by who takes it away while the call lasts.
     pub(crate) fn mark(&self, number: u32, class: usize) {
         let place = Place::of(number);
         let (word, bit) = place.word();
-        let marks = &self.chunk(place).marks[class];
+        let Some(chunk) = self.chunk(place) else { return };
         // What the caller has stored comes before the look at the mark.
         full_fence();
-        climb(&marks.words[word], bit);
-        self.climb_from(place, class);
+        climb(&chunk.marks[class].words[word], bit);
+        self.climb_from(chunk, place, class);
     }
 
     /// Sets what is missing above a word.
-    fn climb_from(&self, place: Place, class: usize) {
-        let marks = &self.chunk(place).marks[class];
+    fn climb_from(&self, chunk: &Chunk<T>, place: Place, class: usize) {
+        let marks = &chunk.marks[class];
         climb(&marks.top, marks.top_bit(place.word().0));
         climb(&self.top[class], 1 << place.chunk);
     }
@@ -213,13 +214,14 @@ impl<T> Room<T> {
     pub(crate) fn unmark(&self, number: u32, class: usize) -> Unmarked {
         let place = Place::of(number);
         let (word, bit) = place.word();
-        let marks = &self.chunk(place).marks[class];
+        let Some(chunk) = self.chunk(place) else { return Unmarked::OthersLeft };
+        let marks = &chunk.marks[class];
         if take(&marks.words[word], bit) != 0 || marks.is_any_near(word) {
             return Unmarked::OthersLeft;
         }
         let top_left = take(&marks.top, marks.top_bit(word));
         if marks.is_any_near(word) && !mutation::active(Mutation::UnmarkDoesNotLookAgain) {
-            self.climb_from(place, class);
+            self.climb_from(chunk, place, class);
             return Unmarked::OthersCame;
         }
         if top_left != 0 {
@@ -269,8 +271,9 @@ impl<T> Room<T> {
         true
     }
 
-    fn chunk(&self, place: Place) -> &Chunk<T> {
-        self.chunks[place.chunk].get().expect("there is room for an item that is marked")
+    /// The chunk of a number; `None` where there is no room for it: a walk may come with a number that is of another room by then.
+    fn chunk(&self, place: Place) -> Option<&Chunk<T>> {
+        self.chunks[place.chunk].get().map(|chunk| &**chunk)
     }
 }
 

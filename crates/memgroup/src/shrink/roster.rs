@@ -11,13 +11,14 @@
 //! - I1. As for a room's marks (`room` I1), through all levels: when the call that marks a seat has returned, and nobody is unmarking, it is
 //!   found from every group above.
 //! - I2. A number among the kin belongs to a group from its first shrinker, or the first below it, until the group is released.
-//! - I3. A group with a seat is held by a handle, so it and those above it are not released.
+//! - I3. A group with a seat is held by a handle, so it and those above it are not released. A walk that marks or unmarks may be too late for that: what
+//!   it finds of a group and its number may be of two groups by then. It takes no mark that it does not put back, and marks too much at most.
 //! - E1. As in `room`, from level to level. Loom: `a_mark_is_found_from_above`.
 
 use std::sync::OnceLock;
 
-use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicU32, Ordering};
+use memgroup_sync::{Mutex, interleave};
 
 use super::cell::Cell;
 use super::room::{CLASSES, NUMBERS, Room, Unmarked};
@@ -54,6 +55,8 @@ impl Numbers {
         self.free.pop().or_else(|| {
             let number = (self.next < NUMBERS).then_some(self.next)?;
             self.next += 1;
+            // For all numbers: giving one back allocates nothing, which may be inside somebody's allocator.
+            self.free.reserve(self.next as usize - self.free.len());
             Some(number)
         })
     }
@@ -74,6 +77,9 @@ pub(crate) trait Standing: 'static {
     fn above(&self) -> Option<(&'static Self, u32)>;
 
     fn roster(&self) -> Option<&Roster>;
+
+    /// The group with this id, which may be below this one.
+    fn below(&self, id: u32) -> Option<&'static Self>;
 }
 
 /// Marks a seat of a group.
@@ -104,15 +110,32 @@ fn climb<S: Standing>(group: &'static S, class: usize) {
     }
 }
 
-/// Takes the marks of groups above away for which this one was the last reason.
+/// The group that has a number among the kin of another, or had it last.
+fn having<S: Standing>(above: &'static S, number: u32) -> Option<&'static S> {
+    // ORDERING: Acquire; pairs with the Release in `enlist`. Who has the number now has stored its id before it marked anything: who finds the mark
+    // that was taken, and so sets none, is before the fence of who took it (E1).
+    above.below(listed(above).kin.get(number)?.load(Ordering::Acquire))
+}
+
+/// Takes the marks of groups above away for which this one was the last reason. Nobody holds it for a walk: it may be released by now, and its
+/// number another group's. So the look whether that was right goes to whoever has the number.
 fn tidy<S: Standing>(group: &'static S, class: usize) {
     let mut level = group;
     while !listed(level).is_any(class)
         && let Some((above, number)) = level.above()
     {
+        interleave::point();
         let unmarked = listed(above).kin.unmark(number, class);
-        if listed(level).is_any(class) && !mutation::active(Mutation::TidyDoesNotLookAgain) {
-            return climb(level, class);
+        let whose = if mutation::active(Mutation::TidyLooksAtTheOldGroup) {
+            Some(level)
+        } else {
+            having(above, number)
+        };
+        if let Some(whose) = whose
+            && whose.roster().is_some_and(|roster| roster.is_any(class))
+            && !mutation::active(Mutation::TidyDoesNotLookAgain)
+        {
+            return climb(whose, class);
         }
         match unmarked {
             Unmarked::OthersLeft => return,
@@ -199,6 +222,10 @@ impl Standing for Node {
 
     fn roster(&self) -> Option<&Roster> {
         self.listing.roster.get().map(|roster| &**roster)
+    }
+
+    fn below(&self, id: u32) -> Option<&'static Node> {
+        self.shared.node(GroupId(id))
     }
 }
 

@@ -211,7 +211,7 @@ impl ShrinkerConfig {
         ShrinkerConfig { cost, ..self }
     }
 
-    /// How long one call may take before it counts as an overrun; a second unless told. While one lasts longer, nobody else calls the shrinker, and
+    /// How long one call of [`Shrinker::scan`] may take before it counts as an overrun; a second unless told. While one lasts longer, nobody else calls the shrinker, and
     /// after three it is set aside ([`Quarantine`]).
     #[must_use]
     pub fn patience(self, patience: Duration) -> ShrinkerConfig {

@@ -7,9 +7,11 @@
 //! How much is Linux' arithmetic, in bytes: at priority p, F bytes that it holds and D deferred ones make
 //! `min((D >> p) + (F >> p) * 4 / cost, 2 F)`, asked for in batches; what is less than a batch, and less than all there is, is deferred, up to 2 F
 //! in all. There a cache of less than a batch is *counted* at every priority and *scanned* at the last two; here the mark's class keeps a walk from
-//! coming by before it could be asked for anything, and the last count spares the call where it comes too early.
+//! coming by before it could be asked for anything, and the last count spares the call where it comes too early. At the last priority every
+//! cache is counted, and asked for a batch however little its share is: after it comes the refusal. What a group does not hold is asked of nobody.
 //!
-//! - I1. A scan is one thread's at a time for a seat (`cell` I3).
+//! - I1. A scan is one thread's at a time for a seat (`cell` I3), and for the group in which it was found: who has seized the seat looks again
+//!   whose it is, and of which group, and until it is let go it is not given to another, nor is the group released (`cell` I2).
 //! - E1. The bit of a seat that is empty: unmark → count again, fill → mark. Loom: `a_mark_is_found_from_above`.
 
 use std::time::Instant;
@@ -37,6 +39,13 @@ pub(crate) struct Wanted {
     pub(crate) bytes: u64,
     pub(crate) deadline: Option<Instant>,
     pub(crate) may_wait: bool,
+}
+
+impl Wanted {
+    /// Whether the time is over. Asked after what may have taken some.
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
 }
 
 /// What a reclaim met.
@@ -88,8 +97,9 @@ fn share(bytes: u64, priority: u32, cost: u32) -> u64 {
     ((u128::from(bytes) << 2 >> priority) / u128::from(cost)).min(u128::from(bytes.saturating_mul(2))) as u64
 }
 
-fn is_enough(work: u64, bytes: u64, batch_bytes: u64) -> bool {
-    work > 0 && (work >= batch_bytes || work >= bytes)
+/// Whether so much work is worth a call, for a cache that holds `bytes`.
+fn is_enough(work: u64, bytes: u64, batch_bytes: u64, priority: u32) -> bool {
+    work > 0 && (work >= batch_bytes || work >= bytes || priority == 0)
 }
 
 impl Visitor<'_> {
@@ -159,40 +169,47 @@ impl<'a> Call<'a> {
             met.busy += 1;
             return;
         }
-        if cell.shrinker() == Some(self.shrinker) {
+        if self.is_here() {
             met.scanned += 1;
-            self.scan(self.wanted.bytes, self.wanted.bytes, keeper, met);
-            self.entry.took(node.shared.nanos().saturating_sub(began));
+            self.scan(began, self.wanted.bytes, self.wanted.bytes, keeper, met);
         }
         self.let_go();
+    }
+
+    /// Whether the seat is still the shrinker's, and in the group in which it was found.
+    fn is_here(&self) -> bool {
+        let Found { node, generation, cell, .. } = *self.found;
+        cell.shrinker() == Some(self.shrinker) && node.generation() == generation
     }
 
     /// `false`: the walk is over.
     #[inline(always)]
     fn make(self, keeper: &Keeper, met: &mut Met) -> bool {
-        let (entry, cell) = (self.entry, self.found.cell);
+        let (entry, cell, wanted) = (self.entry, self.found.cell, self.wanted);
         if cell.is_busy() || entry.is_out() {
             return self.pass_by(met);
         }
-        // When it is getting serious nobody is believed to be as small as before.
-        if self.priority > 1
-            && let Some(last) = cell.last_bytes()
+        // When it is getting serious it is counted whatever it said, or what has grown since would never be seen.
+        if let Some(last) = cell.last_bytes()
+            && self.priority > 1
             && !self.could_ask(last)
         {
             return true;
         }
         met.counted += 1;
-        match entry.count(cell.token()) {
+        let goes_on = match entry.count(cell.token()) {
             Count::Unknown => true,
             count => self.go_on(count, keeper, met),
-        }
+        };
+        goes_on && !wanted.is_late()
     }
 
     #[inline(never)]
     fn go_on(mut self, count: Count, keeper: &Keeper, met: &mut Met) -> bool {
         let Count::Holds { bytes, .. } = count else { return self.found_empty() };
+        let bytes = bytes.min(self.found.node.counter.usage());
         self.place_in_class(bytes);
-        self.ask(bytes, keeper, met) && !self.is_late()
+        self.ask(bytes, keeper, met)
     }
 
     /// Somebody else is having it give back, or it is not to be called.
@@ -206,18 +223,13 @@ impl<'a> Call<'a> {
         true
     }
 
-    /// Whether the time is over. Asked after what may have taken some.
-    fn is_late(&self) -> bool {
-        self.wanted.deadline.is_some_and(|deadline| Instant::now() >= deadline)
-    }
-
     /// Whether anything would be asked of a cache that holds so much.
     fn could_ask(&self, bytes: u64) -> bool {
         let config = &self.entry.config;
         let work = (self.found.cell.deferred() >> self.priority)
             .saturating_add(share(bytes, self.priority, config.cost))
             .min(bytes.saturating_mul(2));
-        is_enough(work, bytes, config.batch_bytes)
+        is_enough(work, bytes, config.batch_bytes, self.priority)
     }
 
     /// It said it was empty: its mark goes, unless something has come meanwhile.
@@ -254,8 +266,10 @@ impl<'a> Call<'a> {
         let delta = share(bytes, self.priority, entry.config.cost);
         let most = bytes.saturating_mul(2);
         let deferred = cell.take_deferred();
-        let work = (deferred >> self.priority).saturating_add(delta).min(most);
-        if !is_enough(work, bytes, entry.config.batch_bytes) || (self.priority > 1 && cell.is_resting()) {
+        let least = if self.priority == 0 { bytes.min(entry.config.batch_bytes) } else { 0 };
+        let work = (deferred >> self.priority).saturating_add(delta).min(most).max(least);
+        let is_enough = is_enough(work, bytes, entry.config.batch_bytes, self.priority);
+        if !is_enough || (self.priority > 1 && cell.is_resting()) {
             cell.defer(deferred.saturating_add(delta), most);
             return true;
         }
@@ -265,24 +279,24 @@ impl<'a> Call<'a> {
             cell.defer(deferred.saturating_add(delta), most);
             return true;
         }
-        if cell.shrinker() == Some(self.shrinker) {
+        if self.is_here() {
             met.scanned += 1;
-            let asked = self.scan(work, bytes, keeper, met);
-            entry.took(self.found.node.shared.nanos().saturating_sub(began));
+            let asked = self.scan(began, work, bytes, keeper, met);
             cell.defer(deferred.saturating_add(delta).saturating_sub(asked), most);
         }
         self.let_go();
         keeper.freed() < self.wanted.bytes
     }
 
-    /// Scans up to `work` bytes; how many were asked for.
-    fn scan(&self, work: u64, bytes: u64, keeper: &Keeper, met: &mut Met) -> u64 {
+    /// Scans up to `work` bytes, from `began` on; how many were asked for.
+    fn scan(&self, mut began: u64, work: u64, bytes: u64, keeper: &Keeper, met: &mut Met) -> u64 {
         let Found { node, cell, .. } = *self.found;
         let (entry, batch_bytes) = (self.entry, self.entry.config.batch_bytes);
-        let freed_before = keeper.freed();
+        let (freed_before, was_out) = (keeper.freed(), entry.is_out());
         let diverted = node.divert();
-        let (mut asked, mut claimed) = (0, 0);
-        while is_enough(work - asked, bytes, batch_bytes) && keeper.freed() < self.wanted.bytes {
+        let (mut asked, mut claimed) = (0, 0_u64);
+        while is_enough(work - asked, bytes, batch_bytes, self.priority) && keeper.freed() < self.wanted.bytes
+        {
             let ask = Ask {
                 node,
                 token: cell.token(),
@@ -292,16 +306,21 @@ impl<'a> Call<'a> {
                 here: core::marker::PhantomData,
             };
             let called = entry.scan(&ask);
+            let ended = node.shared.nanos();
+            entry.took(ended.saturating_sub(began));
             asked += ask.bytes;
-            claimed += called.claimed;
+            claimed = claimed.saturating_add(called.claimed);
             if called.has_stopped {
                 met.busy += 1;
                 entry::add(&entry.calls.stopped, 1);
                 break;
             }
-            if entry.is_out() {
+            let is_set_aside = entry.is_out() && !was_out;
+            if is_set_aside || entry.is_leaving() || !self.is_here() || self.wanted.is_late() {
                 break;
             }
+            began = ended;
+            cell.begin_again(began);
         }
         drop(diverted);
         let freed = keeper.freed() - freed_before;
@@ -317,13 +336,10 @@ impl<'a> Call<'a> {
         asked
     }
 
-    /// Lets the seat go. If it was given up meanwhile, its number goes back now.
+    /// Lets the seat go. If it was given up meanwhile, it is given back now.
     fn let_go(&self) {
-        let Found { node, seat, cell, .. } = *self.found;
-        cell.let_go();
-        if cell.shrinker().is_none() && cell.seize(0) {
-            cell.let_go();
-            listed(node).return_seat(seat);
+        if self.found.cell.let_go() {
+            give_back(self.found.node, self.found.seat);
         }
     }
 }
@@ -331,13 +347,20 @@ impl<'a> Call<'a> {
 /// A shrinker gives up its seat in a group, which the caller holds. What it was still to be asked for is asked of its next seat above.
 pub(crate) fn leave(node: &'static Node, seat: u32, shrinker: u64) {
     let Some(cell) = listed(node).seats.get(seat) else { return };
+    // For as long as a call goes on for the seat; `give_back` lets go.
+    node.pin();
     let (class, deferred) = (cell.class(), cell.vacate());
     roster::unmark(node, seat, class);
     bequeath(node, shrinker, deferred);
-    if cell.seize(0) {
-        cell.let_go();
-        listed(node).return_seat(seat);
+    if cell.give_up() {
+        give_back(node, seat);
     }
+}
+
+/// A seat that was given up can be another's from now on, and its group is let go.
+fn give_back(node: &'static Node, seat: u32) {
+    listed(node).return_seat(seat);
+    node.unpin();
 }
 
 /// Defers `bytes` more at the nearest seat of a shrinker above a group, if it has one.
@@ -367,7 +390,7 @@ mod tests {
             let bytes = batches * batch;
             let class = class_of(bytes, batch);
             for priority in 0..=PRIORITIES {
-                let is_asked = is_enough(share(bytes, priority, 2), bytes, batch);
+                let is_asked = is_enough(share(bytes, priority, 2), bytes, batch, priority);
                 assert!(
                     !is_asked || class >= least_class(priority),
                     "{batches} batches are asked for at {priority}, and class {class} is not walked there"
@@ -378,8 +401,9 @@ mod tests {
 
     #[test]
     fn what_is_smaller_than_a_batch_is_asked_at_the_last_priorities_only() {
-        let asked: Vec<u32> =
-            (0..=PRIORITIES).filter(|&priority| is_enough(share(4096, priority, 2), 4096, 65_536)).collect();
+        let asked: Vec<u32> = (0..=PRIORITIES)
+            .filter(|&priority| is_enough(share(4096, priority, 2), 4096, 65_536, priority))
+            .collect();
         assert_eq!(asked, [0, 1]);
     }
 

@@ -2,9 +2,9 @@
 //!
 //! No lock and no read section is held, neither on the way nor while a callback runs. The way down is read from rosters that stay where they
 //! are; whether a group that is found there is still the one meant is told by its generation, which is looked at again when its shrinker is
-//! pinned: with a seat in it, it cannot be released.
+//! pinned, and once more when its seat is seized: from there on it cannot be released.
 //!
-//! - I1. A seat that is visited was in the subtree of the walk's group, and in a group that is not released, while its shrinker is pinned.
+//! - I1. A seat of which something is asked is in the subtree of the walk's group, in a group that is not released until the call ends.
 //! - I2. Walks take turns to begin with another group below, so that two at a time begin at different ones.
 
 use std::ops::ControlFlow;

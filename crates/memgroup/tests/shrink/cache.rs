@@ -24,7 +24,14 @@ impl Cache {
     }
 
     pub(crate) fn push(&self, page: Charge) {
-        self.pages.lock().unwrap().push(page);
+        self.add(page);
+    }
+
+    /// How many there are with it.
+    pub(crate) fn add(&self, page: Charge) -> usize {
+        let mut pages = self.pages.lock().unwrap();
+        pages.push(page);
+        pages.len()
     }
 
     pub(crate) fn clear(&self) {
@@ -84,4 +91,38 @@ pub(crate) fn parent(slots: usize, pages: u64) -> (Hierarchy, Group) {
     let tenants = hierarchy.create("/tenants").unwrap();
     tenants.set_max(pages * PAGE).unwrap();
     (hierarchy, tenants)
+}
+
+/// A shrinker of two functions.
+pub(crate) struct Made<C, S>(pub(crate) C, pub(crate) S);
+
+impl<C, S> Shrinker for Made<C, S>
+where
+    C: Fn() -> Count + Send + Sync + 'static,
+    S: Fn(&Ask<'_>) -> Scan + Send + Sync + 'static,
+{
+    fn count(&self, _token: u64) -> Count {
+        (self.0)()
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        (self.1)(ask)
+    }
+}
+
+/// Adds a shrinker of two functions, and marks it.
+pub(crate) fn add(
+    group: &Group,
+    name: &str,
+    count: impl Fn() -> Count + Send + Sync + 'static,
+    scan: impl Fn(&Ask<'_>) -> Scan + Send + Sync + 'static,
+) -> GroupShrinker {
+    let shrinker = group.add_shrinker(ShrinkerConfig::new(name), Made(count, scan)).unwrap();
+    shrinker.mark();
+    shrinker
+}
+
+/// More than there can be.
+pub(crate) fn plenty() -> Count {
+    Count::of(1 << 30, 1 << 18)
 }

@@ -6,43 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Charge, Count, Group, GroupShrinker, Quarantine, Registration, RemoveError, Scan, Shrinker,
-    ShrinkerConfig,
+    Ask, Charge, Count, Group, GroupShrinker, Quarantine, Registration, RemoveError, Scan, ShrinkerConfig,
 };
 
-use super::cache::{PAGE, Tenant, parent};
-
-/// A shrinker of two functions.
-struct Made<C, S>(C, S);
-
-impl<C, S> Shrinker for Made<C, S>
-where
-    C: Fn() -> Count + Send + Sync + 'static,
-    S: Fn(&Ask<'_>) -> Scan + Send + Sync + 'static,
-{
-    fn count(&self, _token: u64) -> Count {
-        (self.0)()
-    }
-
-    fn scan(&self, ask: &Ask<'_>) -> Scan {
-        (self.1)(ask)
-    }
-}
-
-fn add(
-    group: &Group,
-    name: &str,
-    count: impl Fn() -> Count + Send + Sync + 'static,
-    scan: impl Fn(&Ask<'_>) -> Scan + Send + Sync + 'static,
-) -> GroupShrinker {
-    let shrinker = group.add_shrinker(ShrinkerConfig::new(name), Made(count, scan)).unwrap();
-    shrinker.mark();
-    shrinker
-}
-
-fn plenty() -> Count {
-    Count::of(1 << 30, 1 << 18)
-}
+use super::cache::{Made, PAGE, Tenant, add, parent, plenty};
 
 #[test]
 fn a_callback_that_panics_is_set_aside_and_the_charge_is_made_by_others() {

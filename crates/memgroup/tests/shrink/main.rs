@@ -1,7 +1,10 @@
 //! Shrinkers: who is asked for memory, who gets it, and what callbacks cannot break.
 
 mod cache;
+mod calls;
 mod hostile;
+mod limits;
+mod marks;
 mod reclaim;
 mod registry;
 mod soak;
