@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Charge, Count, Group, GroupShrinker, Quarantine, Registration, RemoveError, Scan, ShrinkerConfig,
+    Ask, Charge, Config, Count, Freshness, Group, GroupShrinker, Hierarchy, Maintenance, Quarantine,
+    Registration, RemoveError, Scan, ShrinkerConfig, SlotSource, TreeStats,
 };
 
 use super::cache::{Made, PAGE, Tenant, add, parent, plenty};
@@ -25,6 +26,78 @@ fn a_callback_that_panics_is_set_aside_and_the_charge_is_made_by_others() {
         assert_eq!(bad.registration().quarantine(), None);
         bad.remove().unwrap();
     }
+}
+
+#[test]
+fn what_a_callback_has_set_free_before_it_panics_is_kept_or_given_back() {
+    let (hierarchy, tenants) = parent(2, 100);
+    let idle = tenants.create("idle").unwrap();
+    let pages: Arc<Mutex<Vec<Charge>>> = Arc::default();
+    (0..100).for_each(|_| pages.lock().unwrap().push(idle.try_charge(PAGE).unwrap()));
+    let given = Arc::clone(&pages);
+    let bad = add(&idle, "half way", plenty, move |_| {
+        let given: Vec<Charge> = given.lock().unwrap().drain(..10).collect();
+        drop(given);
+        panic!("half way")
+    });
+    let busy = tenants.create("busy").unwrap();
+    assert!(busy.try_charge(20 * PAGE).is_err());
+    assert_eq!((tenants.usage_exact(), idle.usage_exact()), (90 * PAGE, 90 * PAGE));
+    bad.registration().reinstate();
+    let charge = busy.try_charge(20 * PAGE).unwrap();
+    assert_eq!((tenants.usage_exact(), idle.usage_exact()), (100 * PAGE, 80 * PAGE));
+    drop(charge);
+    pages.lock().unwrap().clear();
+    assert_eq!(hierarchy.root().usage_exact(), 0);
+}
+
+/// Calls whatever takes a lock of the engine or waits for something.
+fn call_all(hierarchy: &Hierarchy, tenants: &Group, number: u64) {
+    let outer = hierarchy.create(&format!("/outer{number}")).unwrap();
+    let inner = outer.create("inner").unwrap();
+    let tenant = Tenant::new(&inner, "tenant");
+    tenant.fill(1);
+    hierarchy.maintain(Maintenance::new().expedited());
+    hierarchy.memory().read_tree(&hierarchy.root(), Freshness::Fresh, &mut TreeStats::new());
+    for report in hierarchy.shrinkers() {
+        assert!(tenants.ask_shrinker(report.id, PAGE).is_err(), "reclaim within reclaim");
+    }
+    assert_eq!(inner.reclaim(PAGE, None).scans, 0);
+    tenants.set_max(tenants.max()).unwrap();
+    tenants.drain();
+    let _ = (tenants.stock(), tenants.usage_exact(), hierarchy.dying());
+    let other = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    drop(other.root().try_charge(PAGE).unwrap());
+    [&tenant.group, &inner, &outer].iter().for_each(|group| group.remove().unwrap());
+    drop((other, tenant));
+}
+
+#[test]
+fn callbacks_may_call_whatever_there_is() {
+    let (hierarchy, tenants) = parent(2, 100);
+    let _held = tenants.try_charge(100 * PAGE).unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let all = || {
+        let (hierarchy, tenants, calls) = (hierarchy.clone(), tenants.clone(), Arc::clone(&calls));
+        move || call_all(&hierarchy, &tenants, calls.fetch_add(1, Ordering::Relaxed))
+    };
+    let (in_count, in_scan) = (all(), all());
+    let count = move || {
+        in_count();
+        plenty()
+    };
+    let scan = move |_: &Ask<'_>| {
+        in_scan();
+        Scan::Freed { bytes: 0 }
+    };
+    let shrinker = add(&tenants, "calls all", count, scan);
+    std::thread::scope(|scope| {
+        (0..3).for_each(|_| drop(scope.spawn(|| assert!(tenants.try_charge(PAGE).is_err()))));
+    });
+    assert_eq!(shrinker.registration().quarantine(), None, "nothing has panicked");
+    assert!(calls.load(Ordering::Relaxed) >= 2);
+    drop(shrinker);
+    assert_eq!(tenants.usage_exact(), 100 * PAGE);
 }
 
 /// What is thrown, and throws when it is dropped.
