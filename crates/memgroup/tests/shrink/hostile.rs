@@ -207,10 +207,10 @@ fn a_callback_may_register_remove_others_and_reclaim_and_its_own_removal_is_told
 }
 
 /// A shrinker whose call ends when it is told to.
-fn blocked(group: &Group) -> (GroupShrinker, Receiver<()>, Sender<()>) {
+fn blocked(group: &Group, patience: Duration) -> (GroupShrinker, Receiver<()>, Sender<()>) {
     let ((entered, is_in), (go, wait)) = (channel(), channel());
     let (entered, wait) = (Mutex::new(entered), Mutex::new(wait));
-    let config = ShrinkerConfig::new("blocked").patience(Duration::from_millis(1));
+    let config = ShrinkerConfig::new("blocked").patience(patience);
     let scan = move |_: &Ask<'_>| {
         entered.lock().unwrap().send(()).unwrap();
         let _ = wait.lock().unwrap().recv();
@@ -226,7 +226,7 @@ fn while_a_callback_blocks_for_ever_everybody_else_goes_on() {
     let (_hierarchy, tenants) = parent(2, 100);
     let idle = Tenant::new(&tenants, "idle");
     idle.fill(100);
-    let (shrinker, is_in, go) = blocked(&tenants);
+    let (shrinker, is_in, go) = blocked(&tenants, Duration::from_millis(1));
     let stuck = {
         let tenants = tenants.clone();
         let thread = std::thread::Builder::new().name("stuck".to_owned());
@@ -252,10 +252,30 @@ fn while_a_callback_blocks_for_ever_everybody_else_goes_on() {
     removal.detach(move || told.store(true, Ordering::Release));
     assert!(!ended.load(Ordering::Acquire));
 
-    go.send(()).unwrap();
+    drop(go);
     stuck.join().unwrap();
     assert!(ended.load(Ordering::Acquire), "who ended the last call ran what was to come after it");
     drop(charge);
+}
+
+#[test]
+fn a_shrinker_of_which_one_call_took_long_is_called_again_when_that_has_ended() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let _held = tenants.try_charge(100 * PAGE).unwrap();
+    let patience = Duration::from_millis(200);
+    let (shrinker, is_in, go) = blocked(&tenants, patience);
+    let stuck = {
+        let tenants = tenants.clone();
+        std::thread::spawn(move || tenants.reclaim(10 * PAGE, None))
+    };
+    is_in.recv().unwrap();
+    std::thread::sleep(patience + Duration::from_millis(5));
+    assert_eq!(tenants.reclaim(PAGE, None).scans, 0);
+    assert_eq!(shrinker.registration().quarantine(), Some(Quarantine::Overdue));
+    drop(go);
+    stuck.join().unwrap();
+    assert_eq!(shrinker.registration().quarantine(), None);
+    assert!(tenants.reclaim(PAGE, None).scans > 0);
 }
 
 #[test]
