@@ -323,8 +323,9 @@ impl Node {
 
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
-        // ORDERING: Relaxed; compared under the tree lock.
-        self.generation.load(Ordering::Relaxed)
+        // ORDERING: Acquire; pairs with the Release in `adopt`: who finds the group of a place that is used again finds its parent, too. Else a
+        // walk of shrinkers could take it for a group below the parent of the one before.
+        self.generation.load(Ordering::Acquire)
     }
 
     /// The group is released: a scope whose guard was forgotten finds it no more. The caller holds the tree lock.
@@ -339,7 +340,8 @@ impl Node {
         self.up.store(up.0, Ordering::Relaxed);
         self.parent.store(parent.0, Ordering::Relaxed);
         self.depth.store(depth, Ordering::Relaxed);
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        // ORDERING: Release; pairs with `generation`.
+        self.generation.fetch_add(1, Ordering::Release);
         stock::drain::forget_attempts(self);
         self.counter.reset();
         overrun::open_or_close(self);

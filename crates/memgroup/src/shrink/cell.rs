@@ -16,6 +16,18 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// In `turn`: the seat was given up.
 const LEFT: u64 = 1 << 63;
+/// In `turn`: the call has lasted too long, and that was noted with its shrinker.
+const NOTED: u64 = 1 << 62;
+
+/// What is to be done by who lets a seat go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a seat that was given up is to be given back"]
+pub(crate) struct Ended {
+    /// It was given up meanwhile: it is to be given back.
+    pub(crate) is_given_up: bool,
+    /// The call that ends was noted as one that lasts too long.
+    pub(crate) was_noted: bool,
+}
 
 /// See the module. All but `shrinker` and `turn` are hints, and may be a moment old.
 pub(crate) struct Cell {
@@ -28,8 +40,8 @@ pub(crate) struct Cell {
     last_bytes: AtomicU64,
     /// Bytes it was to be asked for and was not.
     deferred_bytes: AtomicU64,
-    /// Since when the call lasts that has it give back, on the hierarchy's clock; 0: there is none. And `LEFT`. One word, so that nobody takes
-    /// the beginning of an earlier call for that of the one that lasts.
+    /// Since when the call lasts that has it give back, on the hierarchy's clock; 0: there is none. And `LEFT`, `NOTED`. One word, so that nobody takes
+    /// the beginning of an earlier call for that of the one that lasts, and a call that was noted is told when it ends.
     turn: AtomicU64,
     /// How often in a row it gave next to nothing.
     poor: AtomicU32,
@@ -147,24 +159,33 @@ impl Cell {
         self.turn.compare_exchange(0, now.max(1), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Who has seized it begins another call.
-    pub(crate) fn begin_again(&self, now: u64) {
+    /// Who has seized it begins another call. Whether the one that ends was noted as one that lasts too long.
+    pub(crate) fn begin_again(&self, now: u64) -> bool {
         let again = |turn| Some(turn & LEFT | now.max(1));
         // ORDERING: Relaxed, both; for people and for patience.
-        let _ = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, again);
+        let before = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, again);
+        before.is_ok_and(|turn| turn & NOTED != 0)
     }
 
-    /// Lets it go. Whether it was given up meanwhile: then it is the caller who gives it back.
-    #[must_use = "a seat that was given up is to be given back"]
-    pub(crate) fn let_go(&self) -> bool {
+    /// Notes that the call that began at `since` lasts too long. `false` where that was noted already, or it has ended.
+    pub(crate) fn note(&self, since: u64) -> bool {
+        let noted = |turn| (turn & !LEFT == since).then_some(turn | NOTED);
+        // ORDERING: Relaxed, both; the word alone tells, once, who notes it and who ends it.
+        self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, noted).is_ok()
+    }
+
+    /// Lets it go.
+    pub(crate) fn let_go(&self) -> Ended {
         if mutation::active(Mutation::LetGoLooksAfterwards) {
             // ORDERING: AcqRel and Acquire, as below (a mutation for the models only).
             self.turn.fetch_and(LEFT, Ordering::AcqRel);
-            return self.turn.load(Ordering::Acquire) & LEFT != 0;
+            let is_given_up = self.turn.load(Ordering::Acquire) & LEFT != 0;
+            return Ended { is_given_up, was_noted: false };
         }
         // ORDERING: AcqRel; Release pairs with `seize`, and with `give_up`: what was done in the group precedes what comes after it is given back;
         // Acquire: what who gave it up has done precedes that too (E1).
-        self.turn.fetch_and(LEFT, Ordering::AcqRel) & LEFT != 0
+        let turn = self.turn.fetch_and(LEFT, Ordering::AcqRel);
+        Ended { is_given_up: turn & LEFT != 0, was_noted: turn & NOTED != 0 }
     }
 
     /// Gives it up, for ever, after [`vacate`](Cell::vacate). Whether it is not giving back now: then it is the caller who gives it back.
@@ -184,7 +205,7 @@ impl Cell {
     /// Since when the call lasts that has it give back, if there is one.
     pub(crate) fn busy_since(&self) -> Option<u64> {
         // ORDERING: Relaxed; for people and for patience.
-        Some(self.turn.load(Ordering::Relaxed) & !LEFT).filter(|&since| since != 0)
+        Some(self.turn.load(Ordering::Relaxed) & !(LEFT | NOTED)).filter(|&since| since != 0)
     }
 
     /// Whether this visit is to pass it by, because it gave next to nothing the last times.
@@ -225,14 +246,17 @@ mod tests {
         cell.occupy(1, 0, 0);
         assert!(cell.seize(5) && !cell.seize(6));
         assert_eq!(cell.busy_since(), Some(5));
-        cell.begin_again(9);
+        assert!(!cell.begin_again(9), "nobody has noted it");
+        assert!(!cell.note(5) && cell.note(9) && !cell.note(9));
         assert!(!cell.give_up(), "it is giving back");
         assert_eq!(cell.busy_since(), Some(9));
-        assert!(cell.let_go(), "who let go is the last");
+        assert!(cell.begin_again(11), "it was noted");
+        assert_eq!(cell.let_go(), Ended { is_given_up: true, was_noted: false }, "who let go is the last");
         assert!(!cell.seize(10) && cell.busy_since().is_none());
         cell.occupy(1, 0, 0);
-        assert!(cell.seize(11) && !cell.let_go(), "nobody has given it up");
-        assert!(cell.give_up());
+        assert!(cell.seize(11) && cell.note(11));
+        assert_eq!(cell.let_go(), Ended { is_given_up: false, was_noted: true });
+        assert!(!cell.note(11) && cell.give_up());
         assert!(!cell.seize(12));
     }
 }

@@ -36,8 +36,10 @@ pub(crate) struct Entry {
     pub(crate) config: ShrinkerConfig,
     /// A panic of it goes no further than here, and then it is not called again.
     shrinker: AssertUnwindSafe<Box<dyn Shrinker>>,
-    /// 0: it is called.
+    /// 0: it is called, unless `lasting`.
     out: AtomicU32,
+    /// Calls of it that have lasted for too long and go on.
+    lasting: AtomicU32,
     pub(crate) calls: Calls,
     /// Dropped after the shrinker (I2).
     _registered: Arc<Registered>,
@@ -74,6 +76,7 @@ impl Entry {
             config,
             shrinker: AssertUnwindSafe(shrinker),
             out: AtomicU32::new(0),
+            lasting: AtomicU32::new(0),
             calls: Calls::default(),
             _registered: registered,
         }
@@ -85,6 +88,8 @@ impl Entry {
         match self.out.load(Ordering::Relaxed) {
             out if out & PANICKED != 0 => Some(Quarantine::Panicked),
             out if out & OVERDUE != 0 => Some(Quarantine::Overdue),
+            // ORDERING: as above.
+            _ if self.lasting.load(Ordering::Relaxed) != 0 => Some(Quarantine::Overdue),
             _ => None,
         }
     }
@@ -92,8 +97,8 @@ impl Entry {
     /// Whether no further call of it is to begin, also not for whoever has it pinned.
     #[inline]
     pub(crate) fn is_out(&self) -> bool {
-        // ORDERING: Relaxed; a call more or less before it is noticed does no harm, the removal waits for it.
-        self.out.load(Ordering::Relaxed) != 0
+        // ORDERING: Relaxed, both; a call more or less before it is noticed does no harm, the removal waits for it.
+        self.out.load(Ordering::Relaxed) != 0 || self.lasting.load(Ordering::Relaxed) != 0
     }
 
     /// It is about to be withdrawn: who is in a series of calls ends it.
@@ -156,7 +161,7 @@ impl Entry {
     /// A call has returned after so long.
     pub(crate) fn took(&self, nanos: u64) {
         add(&self.calls.nanos, nanos);
-        if Duration::from_nanos(nanos) > self.config.patience {
+        if self.is_overrun(nanos) {
             // ORDERING: Relaxed; a number by itself.
             let overruns = self.calls.overruns.fetch_add(1, Ordering::Relaxed) + 1;
             if overruns >= OVERRUNS_MOST {
@@ -165,11 +170,21 @@ impl Entry {
         }
     }
 
-    /// A call has lasted for so long and goes on.
-    pub(crate) fn is_taking(&self, nanos: u64) {
-        if Duration::from_nanos(nanos) > self.config.patience {
-            self.set_aside();
-        }
+    /// Whether that is longer than a call may take.
+    pub(crate) fn is_overrun(&self, nanos: u64) -> bool {
+        Duration::from_nanos(nanos) > self.config.patience
+    }
+
+    /// A call has lasted for too long and goes on.
+    pub(crate) fn lasts(&self) {
+        // ORDERING: Relaxed; a number by itself, which is 0 again when all have ended. A call may end before this, which then makes it so.
+        self.lasting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Such a call has ended.
+    pub(crate) fn lasts_no_more(&self) {
+        // ORDERING: Relaxed; as in `lasts`.
+        self.lasting.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn set_aside(&self) {

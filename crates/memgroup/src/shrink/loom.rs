@@ -241,7 +241,7 @@ fn a_seat_is_given_up() {
             let (cell, given_back) = (Arc::clone(&cell), Arc::clone(&given_back));
             thread::spawn(move || {
                 if cell.seize(1) {
-                    count(&given_back, cell.let_go());
+                    count(&given_back, cell.let_go().is_given_up);
                 }
             })
         })

@@ -216,9 +216,12 @@ impl<'a> Call<'a> {
     #[cold]
     #[inline(never)]
     fn pass_by(&self, met: &mut Met) -> bool {
-        if let Some(since) = self.found.cell.busy_since() {
+        let Found { node, cell, .. } = *self.found;
+        if let Some(since) = cell.busy_since() {
             met.busy += 1;
-            self.entry.is_taking(self.found.node.shared.nanos().saturating_sub(since));
+            if self.entry.is_overrun(node.shared.nanos().saturating_sub(since)) && cell.note(since) {
+                self.entry.lasts();
+            }
         }
         true
     }
@@ -315,12 +318,14 @@ impl<'a> Call<'a> {
                 entry::add(&entry.calls.stopped, 1);
                 break;
             }
+            if cell.begin_again(ended) {
+                entry.lasts_no_more();
+            }
             let is_set_aside = entry.is_out() && !was_out;
             if is_set_aside || entry.is_leaving() || !self.is_here() || self.wanted.is_late() {
                 break;
             }
             began = ended;
-            cell.begin_again(began);
         }
         drop(diverted);
         let freed = keeper.freed() - freed_before;
@@ -338,7 +343,11 @@ impl<'a> Call<'a> {
 
     /// Lets the seat go. If it was given up meanwhile, it is given back now.
     fn let_go(&self) {
-        if self.found.cell.let_go() {
+        let ended = self.found.cell.let_go();
+        if ended.was_noted {
+            self.entry.lasts_no_more();
+        }
+        if ended.is_given_up {
             give_back(self.found.node, self.found.seat);
         }
     }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Charge, Count, Group, GroupShrinker, Quarantine, Registration, RemoveError, Scan, ShrinkerConfig,
+    Ask, Charge, Config, Count, Freshness, Group, GroupShrinker, Hierarchy, Maintenance, Quarantine,
+    Registration, RemoveError, Scan, ShrinkerConfig, SlotSource, TreeStats,
 };
 
 use super::cache::{Made, PAGE, Tenant, add, parent, plenty};
@@ -25,6 +26,78 @@ fn a_callback_that_panics_is_set_aside_and_the_charge_is_made_by_others() {
         assert_eq!(bad.registration().quarantine(), None);
         bad.remove().unwrap();
     }
+}
+
+#[test]
+fn what_a_callback_has_set_free_before_it_panics_is_kept_or_given_back() {
+    let (hierarchy, tenants) = parent(2, 100);
+    let idle = tenants.create("idle").unwrap();
+    let pages: Arc<Mutex<Vec<Charge>>> = Arc::default();
+    (0..100).for_each(|_| pages.lock().unwrap().push(idle.try_charge(PAGE).unwrap()));
+    let given = Arc::clone(&pages);
+    let bad = add(&idle, "half way", plenty, move |_| {
+        let given: Vec<Charge> = given.lock().unwrap().drain(..10).collect();
+        drop(given);
+        panic!("half way")
+    });
+    let busy = tenants.create("busy").unwrap();
+    assert!(busy.try_charge(20 * PAGE).is_err());
+    assert_eq!((tenants.usage_exact(), idle.usage_exact()), (90 * PAGE, 90 * PAGE));
+    bad.registration().reinstate();
+    let charge = busy.try_charge(20 * PAGE).unwrap();
+    assert_eq!((tenants.usage_exact(), idle.usage_exact()), (100 * PAGE, 80 * PAGE));
+    drop(charge);
+    pages.lock().unwrap().clear();
+    assert_eq!(hierarchy.root().usage_exact(), 0);
+}
+
+/// Calls whatever takes a lock of the engine or waits for something.
+fn call_all(hierarchy: &Hierarchy, tenants: &Group, number: u64) {
+    let outer = hierarchy.create(&format!("/outer{number}")).unwrap();
+    let inner = outer.create("inner").unwrap();
+    let tenant = Tenant::new(&inner, "tenant");
+    tenant.fill(1);
+    hierarchy.maintain(Maintenance::new().expedited());
+    hierarchy.memory().read_tree(&hierarchy.root(), Freshness::Fresh, &mut TreeStats::new());
+    for report in hierarchy.shrinkers() {
+        assert!(tenants.ask_shrinker(report.id, PAGE).is_err(), "reclaim within reclaim");
+    }
+    assert_eq!(inner.reclaim(PAGE, None).scans, 0);
+    tenants.set_max(tenants.max()).unwrap();
+    tenants.drain();
+    let _ = (tenants.stock(), tenants.usage_exact(), hierarchy.dying());
+    let other = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    drop(other.root().try_charge(PAGE).unwrap());
+    [&tenant.group, &inner, &outer].iter().for_each(|group| group.remove().unwrap());
+    drop((other, tenant));
+}
+
+#[test]
+fn callbacks_may_call_whatever_there_is() {
+    let (hierarchy, tenants) = parent(2, 100);
+    let _held = tenants.try_charge(100 * PAGE).unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let all = || {
+        let (hierarchy, tenants, calls) = (hierarchy.clone(), tenants.clone(), Arc::clone(&calls));
+        move || call_all(&hierarchy, &tenants, calls.fetch_add(1, Ordering::Relaxed))
+    };
+    let (in_count, in_scan) = (all(), all());
+    let count = move || {
+        in_count();
+        plenty()
+    };
+    let scan = move |_: &Ask<'_>| {
+        in_scan();
+        Scan::Freed { bytes: 0 }
+    };
+    let shrinker = add(&tenants, "calls all", count, scan);
+    std::thread::scope(|scope| {
+        (0..3).for_each(|_| drop(scope.spawn(|| assert!(tenants.try_charge(PAGE).is_err()))));
+    });
+    assert_eq!(shrinker.registration().quarantine(), None, "nothing has panicked");
+    assert!(calls.load(Ordering::Relaxed) >= 2);
+    drop(shrinker);
+    assert_eq!(tenants.usage_exact(), 100 * PAGE);
 }
 
 /// What is thrown, and throws when it is dropped.
@@ -134,10 +207,10 @@ fn a_callback_may_register_remove_others_and_reclaim_and_its_own_removal_is_told
 }
 
 /// A shrinker whose call ends when it is told to.
-fn blocked(group: &Group) -> (GroupShrinker, Receiver<()>, Sender<()>) {
+fn blocked(group: &Group, patience: Duration) -> (GroupShrinker, Receiver<()>, Sender<()>) {
     let ((entered, is_in), (go, wait)) = (channel(), channel());
     let (entered, wait) = (Mutex::new(entered), Mutex::new(wait));
-    let config = ShrinkerConfig::new("blocked").patience(Duration::from_millis(1));
+    let config = ShrinkerConfig::new("blocked").patience(patience);
     let scan = move |_: &Ask<'_>| {
         entered.lock().unwrap().send(()).unwrap();
         let _ = wait.lock().unwrap().recv();
@@ -153,7 +226,7 @@ fn while_a_callback_blocks_for_ever_everybody_else_goes_on() {
     let (_hierarchy, tenants) = parent(2, 100);
     let idle = Tenant::new(&tenants, "idle");
     idle.fill(100);
-    let (shrinker, is_in, go) = blocked(&tenants);
+    let (shrinker, is_in, go) = blocked(&tenants, Duration::from_millis(1));
     let stuck = {
         let tenants = tenants.clone();
         let thread = std::thread::Builder::new().name("stuck".to_owned());
@@ -179,10 +252,30 @@ fn while_a_callback_blocks_for_ever_everybody_else_goes_on() {
     removal.detach(move || told.store(true, Ordering::Release));
     assert!(!ended.load(Ordering::Acquire));
 
-    go.send(()).unwrap();
+    drop(go);
     stuck.join().unwrap();
     assert!(ended.load(Ordering::Acquire), "who ended the last call ran what was to come after it");
     drop(charge);
+}
+
+#[test]
+fn a_shrinker_of_which_one_call_took_long_is_called_again_when_that_has_ended() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let _held = tenants.try_charge(100 * PAGE).unwrap();
+    let patience = Duration::from_millis(200);
+    let (shrinker, is_in, go) = blocked(&tenants, patience);
+    let stuck = {
+        let tenants = tenants.clone();
+        std::thread::spawn(move || tenants.reclaim(10 * PAGE, None))
+    };
+    is_in.recv().unwrap();
+    std::thread::sleep(patience + Duration::from_millis(5));
+    assert_eq!(tenants.reclaim(PAGE, None).scans, 0);
+    assert_eq!(shrinker.registration().quarantine(), Some(Quarantine::Overdue));
+    drop(go);
+    stuck.join().unwrap();
+    assert_eq!(shrinker.registration().quarantine(), None);
+    assert!(tenants.reclaim(PAGE, None).scans > 0);
 }
 
 #[test]
