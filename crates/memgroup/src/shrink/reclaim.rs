@@ -114,8 +114,13 @@ fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static No
         let (freed_before, kept_before) = (keeper.freed(), keeper.kept());
         let wanted = Wanted { bytes: freed_before + lacks().max(1), deadline: None, may_wait: false };
         let met = round(over, &wanted, &keeper);
-        drain::counted_in(&over.shared.tree.lock(), over);
-        match chain::try_charge_kept(node, until, bytes, over, keeper.kept()) {
+        let charge = || chain::try_charge_kept(node, until, bytes, over, keeper.kept());
+        // Mostly what was kept is enough, and a drain looks at every group below.
+        let outcome = charge().or_else(|_| {
+            drain::counted_in(&over.shared.tree.lock(), over);
+            charge()
+        });
+        match outcome {
             Ok(()) => {
                 keeper.use_kept(until);
                 update::add(node, MEMORY, memory::GAINED, keeper.freed() as i64);
