@@ -7,9 +7,9 @@ use memgroup_sqlite::{TenantConnection, install};
 const MIB: u64 = 1 << 20;
 
 /// A database whose rows fill a page each.
-fn fill(conn: &TenantConnection, rows: u32) {
+fn fill(conn: &TenantConnection, rows: u32, cache_kib: u32) {
     conn.execute_batch(&format!(
-        "PRAGMA synchronous = OFF; PRAGMA cache_size = -40000; CREATE TABLE t (id INTEGER PRIMARY KEY, x);
+        "PRAGMA synchronous = OFF; PRAGMA cache_size = -{cache_kib}; CREATE TABLE t (id INTEGER PRIMARY KEY, x);
          WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
          INSERT INTO t SELECT i, randomblob(3000) FROM n"
     ))
@@ -34,10 +34,10 @@ fn an_idle_tenants_pages_give_way_to_a_busy_tenant() {
     let dir = tempfile::tempdir().unwrap();
 
     let idle = TenantConnection::open(&idle_group, dir.path().join("idle.db")).unwrap();
-    fill(&idle, 6_000);
+    fill(&idle, 6_000, 40_000);
     assert!(idle_group.usage_exact() > 20 * MIB, "{} bytes are cached", idle_group.usage_exact());
     let busy = TenantConnection::open(&busy_group, dir.path().join("busy.db")).unwrap();
-    fill(&busy, 6_000);
+    fill(&busy, 6_000, 40_000);
     assert_eq!(sum(&busy), 6_000 * 3_000);
 
     assert_eq!((tenants.refusals(), idle_group.refusals(), busy_group.refusals()), (0, 0, 0));
@@ -58,6 +58,17 @@ fn an_idle_tenants_pages_give_way_to_a_busy_tenant() {
     assert_eq!(tenants.refusals(), 0);
     idle.close().unwrap();
     busy.close().unwrap();
+
+    // A cache that may grow far beyond its group's limit.
+    let small_group = tenants.create("small").unwrap();
+    small_group.set_max(4 * MIB).unwrap();
+    let small = TenantConnection::open(&small_group, dir.path().join("small.db")).unwrap();
+    fill(&small, 6_000, 1_000);
+    small.execute_batch("PRAGMA cache_size = -40000").unwrap();
+    assert_eq!(sum(&small), 6_000 * 3_000);
+    assert_eq!(small_group.refusals(), 0, "its own pages give way");
+    assert!(small_group.peak() <= 4 * MIB);
+    small.close().unwrap();
     assert_eq!(tenants.usage_exact(), 0);
     assert!(hierarchy.shrinkers().is_empty(), "{:?}", hierarchy.shrinkers());
 }
