@@ -1,13 +1,14 @@
 //! Who is asked, for how much, and who gets it.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use memgroup::{
     Ask, Charge, ChargeErrorKind, Config, Count, Freshness, Group, Hierarchy, Reach, Scan, Shrinker,
     ShrinkerConfig, SlotSource, stats,
 };
 
-use super::cache::{BATCH, Cache, PAGE, Tenant, parent};
+use super::cache::{BATCH, Cache, PAGE, Tenant, add, parent, plenty};
 
 #[test]
 fn an_idle_tenants_cache_gives_way_to_a_busy_tenant_before_anyone_is_refused() {
@@ -243,4 +244,27 @@ fn every_level_that_is_full_has_room_made_for_it() {
     assert!(near.cache.len() <= 40);
     assert!(inner.usage() <= inner.max() && outer.usage() <= outer.max());
     drop(charges);
+}
+
+#[test]
+fn a_callback_is_told_whether_it_may_wait_and_until_when() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let _held = tenants.try_charge(100 * PAGE).unwrap();
+    let asked: Arc<Mutex<Vec<_>>> = Arc::default();
+    let log = Arc::clone(&asked);
+    let _shrinker = add(&tenants, "listens", plenty, move |ask| {
+        log.lock().unwrap().push((ask.may_wait(), ask.deadline()));
+        Scan::Stopped { bytes: 0 }
+    });
+    let all_asked = |expected| {
+        let asked = std::mem::take(&mut *asked.lock().unwrap());
+        assert!(!asked.is_empty() && asked.iter().all(|told| *told == expected), "{asked:?}");
+    };
+    tenants.try_charge(PAGE).unwrap_err();
+    all_asked((false, None));
+    tenants.reclaim(PAGE, None);
+    all_asked((true, None));
+    let deadline = Instant::now() + Duration::from_secs(1000);
+    tenants.reclaim(PAGE, Some(deadline));
+    all_asked((true, Some(deadline)));
 }
