@@ -300,7 +300,7 @@ fn shrink_shows_every_way_to_keep_a_shrinker_beside_the_seed() {
         "hazard records, plain walk",
         "the engine's whole walk",
         "no reclaim (control)",
-        "a lock tried at each call",
+        "lock tried at each call",
         "a callback blocked for ever",
         "a callback blocked for 20 ms",
         "a start storm",

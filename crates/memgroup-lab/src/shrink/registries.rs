@@ -8,11 +8,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Config, Count, Group, GroupShrinker, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
+    Ask, Charge, Config, Count, Group, GroupShrinker, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
 };
 
 use crate::Error;
 use crate::harness::tree::child;
+
+/// What each group holds, which a shrinker with a gate says it could give back.
+const HELD_BYTES: u64 = 1 << 30;
 
 /// What the first callback that comes to it waits for; those after it pass.
 pub(super) struct Gate {
@@ -64,7 +67,7 @@ impl Answer {
 
 impl Shrinker for Answer {
     fn count(&self, _token: u64) -> Count {
-        if self.0.is_some() { Count::of(1 << 40, 1) } else { Count::Unknown }
+        if self.0.is_some() { Count::of(HELD_BYTES, 1) } else { Count::Unknown }
     }
 
     fn scan(&self, _ask: &Ask<'_>) -> Scan {
@@ -91,6 +94,8 @@ pub(super) trait Registry: Send + Sync + Sized + 'static {
 /// The engine. The shrinkers go before their groups.
 pub(super) struct Ours {
     shrinkers: Vec<GroupShrinker>,
+    /// Something in each group: nobody is asked for what the group does not hold.
+    _held: Vec<Charge>,
     groups: Vec<Group>,
     parent: Group,
     _hierarchy: Hierarchy,
@@ -105,7 +110,9 @@ impl Registry for Ours {
         let parent = child(&hierarchy.root(), "parent")?;
         let groups: Vec<Group> =
             (0..groups).map(|at| child(&parent, &format!("g{at}"))).collect::<Result<_, _>>()?;
-        let mut ours = Ours { shrinkers: Vec::new(), groups, parent, _hierarchy: hierarchy };
+        let held = groups.iter().map(|group| group.try_charge(HELD_BYTES)).collect::<Result<_, _>>();
+        let held = held.map_err(|error| Error::setup("a charge", error))?;
+        let mut ours = Ours { shrinkers: Vec::new(), _held: held, groups, parent, _hierarchy: hierarchy };
         for group in 0..ours.groups.len() {
             let shrinker = ours.register(group, Answer(None))?;
             ours.mark(&shrinker);

@@ -42,7 +42,7 @@ impl Mode {
         match self {
             Mode::Unlimited => "no limit",
             Mode::NoReclaim => "no reclaim (control)",
-            Mode::Lock => "a lock tried at each call (control)",
+            Mode::Lock => "lock tried at each call (control)",
             Mode::Engine => "shrinkers",
         }
     }

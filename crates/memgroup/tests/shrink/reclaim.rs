@@ -1,13 +1,14 @@
 //! Who is asked, for how much, and who gets it.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use memgroup::{
     Ask, Charge, ChargeErrorKind, Config, Count, Freshness, Group, Hierarchy, Reach, Scan, Shrinker,
     ShrinkerConfig, SlotSource, stats,
 };
 
-use super::cache::{BATCH, Cache, PAGE, Tenant, parent};
+use super::cache::{BATCH, Cache, PAGE, Tenant, add, parent, plenty};
 
 #[test]
 fn an_idle_tenants_cache_gives_way_to_a_busy_tenant_before_anyone_is_refused() {
@@ -275,4 +276,27 @@ fn what_was_reclaimed_is_told_of_those_who_lost_it_and_of_those_who_got_it() {
     assert_eq!(figure(&idle.group, stats::memory::RECLAIMED), taken);
     assert_eq!(figure(&busy, stats::memory::GAINED), taken);
     assert_eq!((figure(&busy, stats::memory::RECLAIMED), figure(&idle.group, stats::memory::GAINED)), (0, 0));
+}
+
+#[test]
+fn a_callback_is_told_whether_it_may_wait_and_until_when() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let _held = tenants.try_charge(100 * PAGE).unwrap();
+    let asked: Arc<Mutex<Vec<_>>> = Arc::default();
+    let log = Arc::clone(&asked);
+    let _shrinker = add(&tenants, "listens", plenty, move |ask| {
+        log.lock().unwrap().push((ask.may_wait(), ask.deadline()));
+        Scan::Stopped { bytes: 0 }
+    });
+    let all_asked = |expected| {
+        let asked = std::mem::take(&mut *asked.lock().unwrap());
+        assert!(!asked.is_empty() && asked.iter().all(|told| *told == expected), "{asked:?}");
+    };
+    tenants.try_charge(PAGE).unwrap_err();
+    all_asked((false, None));
+    tenants.reclaim(PAGE, None);
+    all_asked((true, None));
+    let deadline = Instant::now() + Duration::from_secs(1000);
+    tenants.reclaim(PAGE, Some(deadline));
+    all_asked((true, Some(deadline)));
 }
