@@ -23,7 +23,7 @@ fn report_of(mut args: Args) -> (String, Value) {
 /// Nothing is wider than a terminal, bars neither.
 fn assert_fits(printed: &str) {
     for line in printed.lines() {
-        assert!(line.chars().count() <= 110, "{line}");
+        assert!(line.chars().count() <= 110, "{line}\nin:\n{printed}");
     }
 }
 

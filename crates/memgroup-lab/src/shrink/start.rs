@@ -256,7 +256,7 @@ fn show(lab: &mut Lab<'_>, tenants: usize, found: &[(Mode, Found)]) -> Result<()
     lab.print(&table)?;
     let p99 = |index: usize| found[index].1.register.p99().map(|ns| ns.median);
     lab.report.checks.push(Check::at_most(
-        "registering in a start storm, p99, shrinkers over the read-write lock",
+        "registering in a start storm, p99, over the read-write lock",
         ratio(p99(0), p99(1)),
         1.0,
         "x",

@@ -355,7 +355,7 @@ fn show(lab: &mut Lab<'_>, size: Size, all: usize, found: &ByMode) -> Result<(),
     if all > 1 {
         let name = format!("charges a second under pressure, {all} threads over 1");
         checks.push(Check::at_least(name, gain, 1.0, "x"));
-        let name = "charges a second under pressure, shrinkers over a lock tried, all threads";
+        let name = "charges a second under pressure, over a lock tried, all threads";
         checks.push(Check::at_least(name, ratio(speed(all), lock), 1.0, "x"));
     }
     Ok(())
