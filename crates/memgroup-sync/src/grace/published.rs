@@ -119,8 +119,8 @@ impl<T> Published<T> {
     /// The calling thread is in a section that lasts longer than the reference.
     #[inline(always)]
     unsafe fn follow(&self) -> Option<&T> {
-        let order = if active(Mutation::GetRelaxed) { Ordering::Relaxed } else { Ordering::Acquire };
         // ORDERING: Acquire; pairs with the Release in `publish` (E1). Weaker, the value could be read before it was written.
+        let order = if active(Mutation::GetRelaxed) { Ordering::Relaxed } else { Ordering::Acquire };
         let value = self.place.load(order);
         // SAFETY: null, or out of a box (I1); if the value is withdrawn, it is not freed before the section is over (I4).
         unsafe { value.as_ref() }
@@ -129,6 +129,8 @@ impl<T> Published<T> {
     /// Puts `value` into the place; what was there before.
     #[must_use = "what was there before leaks unless an attic takes it"]
     pub fn publish(&self, value: Box<T>) -> Option<Withdrawn<T>> {
+        // ORDERING: AcqRel; Release pairs with the Acquire in `follow` (E1): without it a section could read the value before it
+        // was written. Release with Acquire pairs this with the other exchanges (E2), as in `withdraw`.
         let order = if active(Mutation::PublishRelaxed) {
             Ordering::Acquire
         } else if active(Mutation::TakeRelaxed) {
@@ -136,17 +138,15 @@ impl<T> Published<T> {
         } else {
             Ordering::AcqRel
         };
-        // ORDERING: AcqRel; Release pairs with the Acquire in `follow` (E1): without it a section could read the value before it
-        // was written. Release with Acquire pairs this with the other exchanges (E2), as in `withdraw`.
         self.exchange(Box::into_raw(value), order)
     }
 
     /// Takes the value out of the place. Sections that found it there go on seeing it.
     #[must_use = "what was there leaks unless an attic takes it"]
     pub fn withdraw(&self) -> Option<Withdrawn<T>> {
-        let order = if active(Mutation::TakeRelaxed) { Ordering::Relaxed } else { Ordering::Acquire };
         // ORDERING: Acquire; pairs with the Release in `publish` (E2). Weaker, the value could be read or dropped before it was
         // written. Null shows nothing, so no Release; that sections see it in time is the grace period's work.
+        let order = if active(Mutation::TakeRelaxed) { Ordering::Relaxed } else { Ordering::Acquire };
         self.exchange(null_mut(), order)
     }
 

@@ -198,8 +198,8 @@ impl<T> Place<T> {
 
     #[inline(always)]
     pub(super) fn value(&self) -> Option<NonNull<T>> {
-        let order = if active(Mutation::PinFollowsRelaxed) { Ordering::Relaxed } else { Ordering::Acquire };
         // ORDERING: Acquire; pairs with the Release in `put` (E1). Weaker, the value could be read before it was written.
+        let order = if active(Mutation::PinFollowsRelaxed) { Ordering::Relaxed } else { Ordering::Acquire };
         NonNull::new(self.value.load(order))
     }
 }
@@ -222,8 +222,8 @@ impl<T: Send + Sync + 'static> Place<T> {
             }
         }
         interleave::point();
-        let order = if active(Mutation::PutRelaxed) { Ordering::Relaxed } else { Ordering::Release };
         // ORDERING: Release; pairs with `value` (E1) and `withdraw` (E2). Weaker, the value could be seen before it was written.
+        let order = if active(Mutation::PutRelaxed) { Ordering::Relaxed } else { Ordering::Release };
         self.set(Box::into_raw(value), |place, value| place.store(value, order));
     }
 

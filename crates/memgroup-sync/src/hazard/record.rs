@@ -192,9 +192,9 @@ impl Record {
     #[cold]
     #[inline(never)]
     fn unpin_by_swap(&self, release: Ordering) {
-        let order = if release == Ordering::Release { Ordering::AcqRel } else { Ordering::Acquire };
         // ORDERING: AcqRel; Release as in `unpin` (E1). Acquire pairs with the scan's exchange (E5): a scan that found the place in
         // use came before, and so did the word that says that it is waited for.
+        let order = if release == Ordering::Release { Ordering::AcqRel } else { Ordering::Acquire };
         self.place.swap(0, order);
     }
 

@@ -234,6 +234,7 @@ impl Side {
             });
             self.words[ZERO_AT].store(self.sequence().load(Ordering::Relaxed), Ordering::Relaxed);
         }
+        // ORDERING: Relaxed, as above.
         self.words[FLUSHED_AT].store(0, Ordering::Relaxed);
     }
 

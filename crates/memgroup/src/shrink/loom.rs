@@ -72,6 +72,7 @@ impl House {
             }
             interleave::point();
             roster::unmark(self.leaf, seat, 0);
+            // ORDERING: SeqCst; as in `Call::found_empty`.
             fence(Ordering::SeqCst);
             if self.holds(seat) && !mutation::active(Mutation::UnmarkIgnoresLateItems) {
                 roster::mark(self.leaf, seat, 0);

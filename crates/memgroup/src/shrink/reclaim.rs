@@ -14,7 +14,7 @@ use std::time::Instant;
 use super::entry::domain;
 use super::keep::{self, Keeper};
 use super::room::CLASSES;
-use super::roster::Standing;
+use super::roster::{Roster, Standing};
 use super::visit::{Met, PRIORITIES, Visitor, Wanted, least_class};
 use super::walk;
 use crate::chain::{self, Until};
@@ -53,11 +53,12 @@ fn is_any(top: &'static Node) -> bool {
 
 /// One round: all priorities, until what is wanted is set free.
 fn round(top: &'static Node, wanted: &Wanted, keeper: &Keeper) -> Met {
-    let mut met = Met::default();
+    let (mut met, mut lease) = (Met::default(), domain().lease());
+    let begin = top.roster().map_or(0, Roster::next_begin);
     for priority in (0..=PRIORITIES).rev() {
         for class in (least_class(priority)..CLASSES).rev() {
-            let lease = domain().lease();
-            let mut visitor = Visitor { wanted, keeper, priority, class, lease, met: &mut met };
+            let lease = &mut lease;
+            let mut visitor = Visitor { wanted, keeper, priority, class, begin, lease, met: &mut met };
             if walk::subtree(top, &mut visitor).is_break() || visitor.is_done() {
                 return met;
             }

@@ -22,7 +22,6 @@ use memgroup_sync::{Mutex, interleave};
 
 use super::cell::Cell;
 use super::room::{CLASSES, NUMBERS, Room, Unmarked};
-use super::walk::Turns;
 use crate::group::GroupId;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
@@ -37,7 +36,8 @@ pub(crate) struct Roster {
     pub(crate) kin: Room<AtomicU32>,
     seat_numbers: Mutex<Numbers>,
     kin_numbers: Mutex<Numbers>,
-    turns: Turns,
+    /// Rounds of reclaim that began here.
+    rounds: AtomicU32,
 }
 
 /// Numbers that are given out, lowest first as long as none came back.
@@ -156,7 +156,7 @@ impl Roster {
             kin: Room::new(),
             seat_numbers: Mutex::new(Numbers::new()),
             kin_numbers: Mutex::new(Numbers::new()),
-            turns: Turns::new(0),
+            rounds: AtomicU32::new(0),
         }
     }
 
@@ -165,14 +165,11 @@ impl Roster {
         self.seats.is_any(class) || self.kin.is_any(class)
     }
 
-    /// Numbers of kin below which all that were ever given out lie.
-    pub(crate) fn kin_given_out(&self) -> u32 {
-        self.kin_numbers.lock().given_out()
-    }
-
-    /// Counts the walks that begin here.
-    pub(crate) fn turns(&self) -> &Turns {
-        &self.turns
+    /// With which of the kin the next round begins.
+    pub(crate) fn next_begin(&self) -> u32 {
+        let kin = self.kin_numbers.lock().given_out();
+        // ORDERING: Relaxed; a number by itself.
+        if kin < 2 { 0 } else { self.rounds.fetch_add(1, Ordering::Relaxed) % kin }
     }
 
     /// The seat of a shrinker, and its number, if it has one.

@@ -64,7 +64,9 @@ pub(crate) struct Visitor<'a> {
     pub(crate) keeper: &'a Keeper,
     pub(crate) priority: u32,
     pub(crate) class: usize,
-    pub(crate) lease: Lease,
+    /// With which of the top group's kin the walk begins.
+    pub(crate) begin: u32,
+    pub(crate) lease: &'a mut Lease,
     pub(crate) met: &'a mut Met,
 }
 
@@ -103,7 +105,7 @@ fn is_enough(work: u64, bytes: u64, batch_bytes: u64, priority: u32) -> bool {
 }
 
 impl Visitor<'_> {
-    /// Whether what was wanted is there, or the time is over.
+    /// Whether what was wanted is there.
     pub(crate) fn is_done(&self) -> bool {
         self.keeper.freed() >= self.wanted.bytes
     }
@@ -137,6 +139,7 @@ impl Visitor<'_> {
             roster::mark(node, seat, cell.class());
         }
         roster::unmark(node, seat, self.class);
+        // ORDERING: SeqCst; pairs with the fence in `Room::mark` (E1), as in `found_empty`.
         fence(Ordering::SeqCst);
         if cell.shrinker().is_some() && cell.class() == self.class {
             roster::mark(node, seat, self.class);

@@ -5,11 +5,9 @@
 //! pinned, and once more when its seat is seized: from there on it cannot be released.
 //!
 //! - I1. A seat of which something is asked is in the subtree of the walk's group, in a group that is not released until the call ends.
-//! - I2. Walks take turns to begin with another group below, so that two at a time begin at different ones.
+//! - I2. Rounds take turns to begin with another group below, so that two at a time begin at different ones.
 
 use std::ops::ControlFlow;
-
-use memgroup_sync::atomic::{AtomicU32, Ordering};
 
 use super::roster::{self, Roster, Standing};
 use super::visit::{Found, Visitor};
@@ -24,7 +22,7 @@ pub(crate) fn subtree(top: &'static Node, visitor: &mut Visitor<'_>) -> ControlF
     if top.id == ROOT && !top.shared.config.account_root {
         return ControlFlow::Continue(());
     }
-    let begin = roster.turn();
+    let begin = visitor.begin;
     kin(top, roster, begin, u32::MAX, visitor)?;
     kin(top, roster, 0, begin, visitor)
 }
@@ -67,15 +65,3 @@ fn kin(
     });
     flow
 }
-
-impl Roster {
-    /// Where the next walk begins.
-    fn turn(&self) -> u32 {
-        let kin = self.kin_given_out();
-        // ORDERING: Relaxed; a number by itself.
-        if kin < 2 { 0 } else { self.turns().fetch_add(1, Ordering::Relaxed) % kin }
-    }
-}
-
-/// Counts the walks that began at a group.
-pub(crate) type Turns = AtomicU32;

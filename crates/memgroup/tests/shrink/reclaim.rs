@@ -300,3 +300,25 @@ fn a_callback_is_told_whether_it_may_wait_and_until_when() {
     tenants.reclaim(PAGE, Some(deadline));
     all_asked((true, Some(deadline)));
 }
+
+#[test]
+fn those_that_hold_as_much_take_turns_to_give_first() {
+    let (_hierarchy, tenants) = parent(2, 4000);
+    let all: Vec<Tenant> = (0..3).map(|at| Tenant::new(&tenants, &format!("t{at}"))).collect();
+    all.iter().for_each(|tenant| tenant.fill(1000));
+    for _ in 0..3 {
+        assert_eq!(tenants.reclaim(BATCH, None).bytes, BATCH);
+    }
+    let left: Vec<usize> = all.iter().map(|tenant| tenant.cache.len()).collect();
+    assert_eq!(left, [1000 - (BATCH / PAGE) as usize; 3]);
+}
+
+#[test]
+fn a_cache_that_gives_nothing_is_passed_by_twice_as_long_each_time_until_it_is_serious() {
+    let (hierarchy, tenants) = parent(2, 5000);
+    // 256 batches: something is asked of it from priority 9 on. Then it rests at 8; at 6, 5 and 4; at 2; and not at the last two.
+    let _held = tenants.try_charge(256 * BATCH).unwrap();
+    let _poor = add(&tenants, "poor", || Count::of(256 * BATCH, 1), |_| Scan::Freed { bytes: 0 });
+    tenants.reclaim(PAGE, None);
+    assert_eq!(hierarchy.shrinkers()[0].scans, 5, "series of calls, at priorities 9, 7, 3, 1 and 0");
+}
