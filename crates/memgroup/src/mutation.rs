@@ -69,4 +69,10 @@ memgroup_sync::mutations! {
     UnmarkIgnoresLateItems,
     /// Who lets a seat go looks only afterwards whether it was given up.
     LetGoLooksAfterwards,
+    /// Who lets a seat go does not look whether somebody waits for it.
+    LetGoIgnoresWaiters,
+    /// Who hands a seat on does not say that more wait for it.
+    HandOnForgetsTheRest,
+    /// Who has waited for long enough goes without a look whether the seat was handed to it meanwhile.
+    WaiterGoesWithTheSeat,
 }

@@ -4,6 +4,7 @@
 //! - I2. A seat that was given up is given back once: by who gave it up, or, if it was giving back then, by who lets it go. With it
 //!   goes the handle that its group was held by, so a group is held for as long as a seat of it is seized for who has it.
 //! - I3. A seat that is seized belongs to who seized it, until it is let go: two threads never have one cache give back at the same time.
+//! - I4. `WAITED` is set under the lock of the seat's queue (`queue`), and a seat with it is let go under that lock.
 //! - E1. give up ↔ let go: RMWs of one word, `turn`. Of the two the later one sees the earlier, and gives the seat back. Loom:
 //!   `a_seat_that_is_given_up_is_given_back_once`.
 
@@ -18,6 +19,12 @@ const UNKNOWN: u64 = u64::MAX;
 const LEFT: u64 = 1 << 63;
 /// In `turn`: the call has lasted too long, and that was noted with its shrinker.
 const NOTED: u64 = 1 << 62;
+/// In `turn`: somebody waits for the seat (`queue`).
+const WAITED: u64 = 1 << 61;
+/// In `turn`: the callback may be waiting for locks, which who waits for the seat may hold.
+const MAY_WAIT: u64 = 1 << 60;
+/// The rest of `turn`.
+const SINCE: u64 = MAY_WAIT - 1;
 
 /// What is to be done by who lets a seat go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +34,23 @@ pub(crate) struct Ended {
     pub(crate) is_given_up: bool,
     /// The call that ends was noted as one that lasts too long.
     pub(crate) was_noted: bool,
+}
+
+impl Ended {
+    fn of(turn: u64) -> Ended {
+        Ended { is_given_up: turn & LEFT != 0, was_noted: turn & NOTED != 0 }
+    }
+}
+
+/// What somebody found who wants to wait for a seat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// Nobody had it, and now it is the caller's.
+    Seized,
+    /// It is somebody else's, who is going to hand it on.
+    Noted,
+    /// It was given up, or a call of it lasts too long, or may wait for locks.
+    Refused,
 }
 
 /// See the module. All but `shrinker` and `turn` are hints, and may be a moment old.
@@ -41,7 +65,7 @@ pub(crate) struct Cell {
     /// Bytes it was to be asked for and was not.
     deferred_bytes: AtomicU64,
     /// Since when the call lasts that has it give back, on the hierarchy's clock; 0: there is none. And `LEFT`, `NOTED`. One word, so that nobody takes
-    /// the beginning of an earlier call for that of the one that lasts, and a call that was noted is told when it ends.
+    /// the beginning of an earlier call for that of the one that lasts, and a call that was noted is told when it ends. And `WAITED`, `MAY_WAIT`.
     turn: AtomicU64,
     /// How often in a row it gave next to nothing.
     poor: AtomicU32,
@@ -153,15 +177,31 @@ impl Cell {
     }
 
     /// Takes it for a thread that is going to have it give back; `false` where another does, or where it was given up.
-    pub(crate) fn seize(&self, now: u64) -> bool {
+    pub(crate) fn seize(&self, now: u64, may_wait: bool) -> bool {
+        let turn = now.max(1) | if may_wait { MAY_WAIT } else { 0 };
         // ORDERING: AcqRel; Acquire pairs with the Release in `let_go`: the cache is as the one before left it, and with that in `occupy`;
         // Release: for who gives the seat up meanwhile.
-        self.turn.compare_exchange(0, now.max(1), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.turn.compare_exchange(0, turn, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Seizes it, or notes that somebody waits for it. Under the lock of its queue (I4).
+    pub(crate) fn await_turn(&self, now: u64) -> Awaited {
+        if self.seize(now, false) {
+            return Awaited::Seized;
+        }
+        let wait =
+            |turn: u64| (turn & SINCE != 0 && turn & (LEFT | NOTED | MAY_WAIT) == 0).then_some(turn | WAITED);
+        // ORDERING: Relaxed, both; who lets it go looks at this word, and the queue's lock orders the rest.
+        match self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, wait) {
+            Ok(_) => Awaited::Noted,
+            Err(0) => self.await_turn(now),
+            Err(_) => Awaited::Refused,
+        }
     }
 
     /// Who has seized it begins another call. Whether the one that ends was noted as one that lasts too long.
     pub(crate) fn begin_again(&self, now: u64) -> bool {
-        let again = |turn| Some(turn & LEFT | now.max(1));
+        let again = |turn| Some(turn & (LEFT | WAITED | MAY_WAIT) | now.max(1));
         // ORDERING: Relaxed, both; for people and for patience.
         let before = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, again);
         before.is_ok_and(|turn| turn & NOTED != 0)
@@ -169,23 +209,38 @@ impl Cell {
 
     /// Notes that the call that began at `since` lasts too long. `false` where that was noted already, or it has ended.
     pub(crate) fn note(&self, since: u64) -> bool {
-        let noted = |turn| (turn & !LEFT == since).then_some(turn | NOTED);
+        let noted = |turn| (turn & NOTED == 0 && turn & SINCE == since).then_some(turn | NOTED);
         // ORDERING: Relaxed, both; the word alone tells, once, who notes it and who ends it.
         self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, noted).is_ok()
     }
 
-    /// Lets it go.
-    pub(crate) fn let_go(&self) -> Ended {
+    /// Lets it go. `None` where somebody waits for it: then it is [handed on](Cell::hand_on), under the lock of its queue.
+    pub(crate) fn let_go(&self) -> Option<Ended> {
         if mutation::active(Mutation::LetGoLooksAfterwards) {
             // ORDERING: AcqRel and Acquire, as below (a mutation for the models only).
             self.turn.fetch_and(LEFT, Ordering::AcqRel);
             let is_given_up = self.turn.load(Ordering::Acquire) & LEFT != 0;
-            return Ended { is_given_up, was_noted: false };
+            return Some(Ended { is_given_up, was_noted: false });
         }
+        let free = |turn| {
+            (turn & WAITED == 0 || mutation::active(Mutation::LetGoIgnoresWaiters)).then_some(turn & LEFT)
+        };
         // ORDERING: AcqRel; Release pairs with `seize`, and with `give_up`: what was done in the group precedes what comes after it is given back;
-        // Acquire: what who gave it up has done precedes that too (E1).
-        let turn = self.turn.fetch_and(LEFT, Ordering::AcqRel);
-        Ended { is_given_up: turn & LEFT != 0, was_noted: turn & NOTED != 0 }
+        // Acquire: what who gave it up has done precedes that too (E1). Relaxed where it fails; the queue's lock orders what follows.
+        let turn = self.turn.fetch_update(Ordering::AcqRel, Ordering::Relaxed, free).ok()?;
+        Some(Ended::of(turn))
+    }
+
+    /// Lets a seat go that is waited for: to another at once, from `next` on, whom more may wait behind; or to nobody. Under the lock of its queue (I4).
+    /// To nobody also where it was given up, which [`Ended`] tells.
+    pub(crate) fn hand_on(&self, next: Option<u64>, more_wait: bool) -> Ended {
+        let handed = |turn| match next {
+            Some(since) if turn & LEFT == 0 => Some(since.max(1) | if more_wait { WAITED } else { 0 }),
+            _ => Some(turn & LEFT),
+        };
+        // ORDERING: AcqRel, as in `let_go`; Relaxed for a failure that there is none of.
+        let turn = self.turn.fetch_update(Ordering::AcqRel, Ordering::Relaxed, handed);
+        turn.map_or_else(Ended::of, Ended::of)
     }
 
     /// Gives it up, for ever, after [`vacate`](Cell::vacate). Whether it is not giving back now: then it is the caller who gives it back.
@@ -205,7 +260,7 @@ impl Cell {
     /// Since when the call lasts that has it give back, if there is one.
     pub(crate) fn busy_since(&self) -> Option<u64> {
         // ORDERING: Relaxed; for people and for patience.
-        Some(self.turn.load(Ordering::Relaxed) & !(LEFT | NOTED)).filter(|&since| since != 0)
+        Some(self.turn.load(Ordering::Relaxed) & SINCE).filter(|&since| since != 0)
     }
 
     /// Whether this visit is to pass it by, because it gave next to nothing the last times.
@@ -244,19 +299,21 @@ mod tests {
     fn a_seat_is_given_back_once_by_whoever_is_the_last() {
         let cell = Cell::new();
         cell.occupy(1, 0, 0);
-        assert!(cell.seize(5) && !cell.seize(6));
+        assert!(cell.seize(5, false) && !cell.seize(6, false));
         assert_eq!(cell.busy_since(), Some(5));
         assert!(!cell.begin_again(9), "nobody has noted it");
         assert!(!cell.note(5) && cell.note(9) && !cell.note(9));
         assert!(!cell.give_up(), "it is giving back");
         assert_eq!(cell.busy_since(), Some(9));
         assert!(cell.begin_again(11), "it was noted");
-        assert_eq!(cell.let_go(), Ended { is_given_up: true, was_noted: false }, "who let go is the last");
-        assert!(!cell.seize(10) && cell.busy_since().is_none());
+        let ended = Ended { is_given_up: true, was_noted: false };
+        assert_eq!(cell.let_go(), Some(ended), "who let go is the last");
+        assert!(!cell.seize(10, false) && cell.busy_since().is_none());
         cell.occupy(1, 0, 0);
-        assert!(cell.seize(11) && cell.note(11));
-        assert_eq!(cell.let_go(), Ended { is_given_up: false, was_noted: true });
+        assert!(cell.seize(11, true) && cell.note(11));
+        assert_eq!(cell.await_turn(12), Awaited::Refused, "its callback may wait");
+        assert_eq!(cell.let_go(), Some(Ended { is_given_up: false, was_noted: true }));
         assert!(!cell.note(11) && cell.give_up());
-        assert!(!cell.seize(12));
+        assert!(!cell.seize(12, false));
     }
 }

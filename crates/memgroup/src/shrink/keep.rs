@@ -71,6 +71,13 @@ impl Keeper {
         KEEPING.get().map_or(0, |keeping| keeping.kept)
     }
 
+    /// What the waiter lacks now, beyond what is kept. It may be that others have set enough free.
+    pub(crate) fn lacks(&self) -> u64 {
+        let Some(Keeping { over, wanted, kept, .. }) = KEEPING.get() else { return 0 };
+        let seen = over.counter.read();
+        seen.usage.saturating_add(wanted).saturating_sub(seen.max).saturating_sub(kept)
+    }
+
     /// What is kept has become the waiter's charge, as far as that goes: the levels above it have been charged for long.
     pub(crate) fn use_kept(&self, until: Until) {
         let kept = self.kept();

@@ -241,8 +241,8 @@ fn a_seat_is_given_up() {
         .map(|_| {
             let (cell, given_back) = (Arc::clone(&cell), Arc::clone(&given_back));
             thread::spawn(move || {
-                if cell.seize(1) {
-                    count(&given_back, cell.let_go().is_given_up);
+                if cell.seize(1, false) {
+                    count(&given_back, cell.let_go().is_some_and(|ended| ended.is_given_up));
                 }
             })
         })

@@ -6,6 +6,7 @@ mod error;
 pub(crate) mod keep;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
+mod queue;
 pub(crate) mod reclaim;
 mod registry;
 pub(crate) mod report;

@@ -51,14 +51,14 @@ fn is_any(top: &'static Node) -> bool {
         && top.roster().is_some_and(|roster| (0..CLASSES).any(|class| roster.is_any(class)))
 }
 
-/// One round: all priorities, until what is wanted is set free.
-fn round(top: &'static Node, wanted: &Wanted, keeper: &Keeper) -> Met {
+/// One round: all priorities, until what is wanted is set free. At the last it waits for seats that others have, if it may.
+fn round(top: &'static Node, wanted: &Wanted, keeper: &Keeper, waits: bool) -> Met {
     let (mut met, mut lease) = (Met::default(), domain().lease());
     let begin = top.roster().map_or(0, Roster::next_begin);
     for priority in (0..=PRIORITIES).rev() {
         for class in (least_class(priority)..CLASSES).rev() {
-            let lease = &mut lease;
-            let mut visitor = Visitor { wanted, keeper, priority, class, begin, lease, met: &mut met };
+            let (waits, lease) = (waits && priority == 0, &mut lease);
+            let mut visitor = Visitor { wanted, keeper, priority, class, begin, waits, lease, met: &mut met };
             if walk::subtree(top, &mut visitor).is_break() || visitor.is_done() {
                 return met;
             }
@@ -73,7 +73,7 @@ pub(crate) fn reclaim(top: &'static Node, bytes: u64, deadline: Option<Instant>)
         return Reclaimed::default();
     }
     let Some(keeper) = keep::begin(top, 0) else { return Reclaimed::default() };
-    let met = round(top, &Wanted { bytes, deadline, may_wait: true }, &keeper);
+    let met = round(top, &Wanted { bytes, deadline, may_wait: true }, &keeper, false);
     Reclaimed { bytes: keeper.freed(), scans: met.scanned, busy: met.busy }
 }
 
@@ -109,12 +109,11 @@ enum Room {
 
 fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> Room {
     let Some(keeper) = keep::begin(over, bytes) else { return Room::None };
-    let lacks = || missing(over, bytes).saturating_sub(keeper.kept());
-    let (mut least, mut fruitless) = (lacks(), 0);
+    let (mut least, mut fruitless, mut waits) = (keeper.lacks(), 0, false);
     for _ in 0..ROUNDS_MOST {
         let (freed_before, kept_before) = (keeper.freed(), keeper.kept());
-        let wanted = Wanted { bytes: freed_before + lacks().max(1), deadline: None, may_wait: false };
-        let met = round(over, &wanted, &keeper);
+        let wanted = Wanted { bytes: freed_before + keeper.lacks().max(1), deadline: None, may_wait: false };
+        let met = round(over, &wanted, &keeper, waits);
         let charge = || chain::try_charge_kept(node, until, bytes, over, keeper.kept());
         // Mostly what was kept is enough, and a drain looks at every group below.
         let outcome = charge().or_else(|_| {
@@ -130,25 +129,19 @@ fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static No
             Err(refused) if refused.seen.offline => return Room::None,
             Err(refused) if !std::ptr::eq(refused.node, over) => return Room::LacksIn(refused.node),
             // What was set free and taken again is no way to go on.
-            Err(_) if lacks() < least || keeper.kept() > kept_before => {
-                least = least.min(lacks());
+            Err(_) if keeper.lacks() < least || keeper.kept() > kept_before => {
+                least = least.min(keeper.lacks());
                 fruitless = 0;
             }
             Err(_) if keeper.freed() == freed_before && met.busy == 0 => return Room::None,
             Err(_) if fruitless == FRUITLESS_MOST => return Room::None,
             Err(_) => {
-                fruitless += 1;
+                (fruitless, waits) = (fruitless + 1, true);
                 std::thread::yield_now();
             }
         }
     }
     Room::None
-}
-
-/// Bytes by which a charge of `bytes` is too large for a group now.
-fn missing(over: &'static Node, bytes: u64) -> u64 {
-    let seen = over.counter.read();
-    seen.usage.saturating_add(bytes).saturating_sub(seen.max)
 }
 
 /// A charge of a callback's: beyond the limits, as far as the reserve goes.

@@ -12,7 +12,7 @@ use crate::node::Node;
 /// not what it says. It may be called from any thread that needs memory, on several threads at once for different groups, never for
 /// one group twice at the same time (`count` may be). No lock of the engine is held meanwhile, so it may charge, register, and remove
 /// others; it is not called from within itself. When it panics, it is caught, and the shrinker is set aside ([`Quarantine`]); when it
-/// takes longer than [`ShrinkerConfig::patience`], others go by.
+/// takes longer than [`ShrinkerConfig::patience`], others go by. Until then charges that need what it alone has wait for their turn.
 ///
 /// The two calls are those of Linux' shrinkers (`count_objects`, `scan_objects`).
 ///
@@ -159,7 +159,8 @@ impl Ask<'_> {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Whether the callback may wait for locks and for I/O. Not where it is a charge that needs room: its thread may hold any lock.
+    /// Whether the callback may wait for locks, for I/O and for other threads. Not where it is a charge that needs room: its thread may hold any lock, and others
+    /// wait for it, who may need memory themselves. One that waits nevertheless is set aside when its patience is over.
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.may_wait

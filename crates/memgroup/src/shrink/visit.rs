@@ -14,7 +14,7 @@
 //!   whose it is, and of which group, and until it is let go it is not given to another, nor is the group released (`cell` I2).
 //! - E1. The bit of a seat that is empty: unmark → count again, fill → mark. Loom: `a_mark_is_found_from_above`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::hazard::Lease;
@@ -23,6 +23,7 @@ use memgroup_sync::interleave;
 use super::cell::Cell;
 use super::entry::{self, Entry};
 use super::keep::Keeper;
+use super::queue;
 use super::registry::UNKNOWN_CLASS;
 use super::room::CLASSES;
 use super::roster::{self, Roster, Standing};
@@ -66,6 +67,8 @@ pub(crate) struct Visitor<'a> {
     pub(crate) class: usize,
     /// With which of the top group's kin the walk begins.
     pub(crate) begin: u32,
+    /// Whether it waits for a seat that somebody else is having give back (`queue`).
+    pub(crate) waits: bool,
     pub(crate) lease: &'a mut Lease,
     pub(crate) met: &'a mut Met,
 }
@@ -124,9 +127,38 @@ impl Visitor<'_> {
         if cell.shrinker() != Some(shrinker) || node.generation() != found.generation {
             return true;
         }
+        if self.waits && cell.is_busy() && !entry.is_out() {
+            let patience = entry.config.patience;
+            drop(entry);
+            return self.wait_for(found, shrinker, patience);
+        }
         let (class, priority, wanted) = (self.class, self.priority, self.wanted);
         let call = Call { found, entry: &entry, shrinker, class, priority, wanted };
         call.make(self.keeper, self.met)
+    }
+
+    /// Has a seat give back when those who came before have had it give back, if what they have left is not enough. It is not pinned meanwhile: a
+    /// removal waits for calls, not for those who would like to make one.
+    #[cold]
+    #[inline(never)]
+    fn wait_for(&mut self, found: &Found, shrinker: u64, patience: Duration) -> bool {
+        let &Found { node, cell, .. } = found;
+        if !queue::seize(cell, patience, || node.shared.nanos()) {
+            self.met.busy += u64::from(cell.is_busy());
+            return true;
+        }
+        let entry = node.shared.shrinkers.place_at(shrinker).and_then(|place| self.lease.pin(place));
+        let lacks = self.keeper.lacks();
+        let wanted = Wanted { bytes: self.keeper.freed() + lacks, ..*self.wanted };
+        if let Some(entry) = entry.as_deref()
+            && !entry.is_out()
+            && lacks > 0
+        {
+            let call = Call { found, entry, shrinker, class: self.class, priority: 0, wanted: &wanted };
+            call.scan_if_here(node.shared.nanos(), lacks, lacks, self.keeper, self.met);
+        }
+        let_go(found, entry.as_deref());
+        self.keeper.lacks() > 0
     }
 
     /// Takes a mark away that tells nothing any more.
@@ -168,15 +200,21 @@ impl<'a> Call<'a> {
     pub(super) fn demand(&self, keeper: &Keeper, met: &mut Met) {
         let Found { node, cell, .. } = *self.found;
         let began = node.shared.nanos();
-        if !cell.seize(began) {
+        if !cell.seize(began, self.wanted.may_wait) {
             met.busy += 1;
             return;
         }
-        if self.is_here() {
-            met.scanned += 1;
-            self.scan(began, self.wanted.bytes, self.wanted.bytes, keeper, met);
+        self.scan_if_here(began, self.wanted.bytes, self.wanted.bytes, keeper, met);
+        let_go(self.found, Some(self.entry));
+    }
+
+    /// Has a seat give back that is seized, if it is still the one meant; how many bytes were asked for.
+    fn scan_if_here(&self, began: u64, work: u64, bytes: u64, keeper: &Keeper, met: &mut Met) -> u64 {
+        if !self.is_here() {
+            return 0;
         }
-        self.let_go();
+        met.scanned += 1;
+        self.scan(began, work, bytes, keeper, met)
     }
 
     /// Whether the seat is still the shrinker's, and in the group in which it was found.
@@ -280,17 +318,14 @@ impl<'a> Call<'a> {
             return true;
         }
         let began = self.found.node.shared.nanos();
-        if !cell.seize(began) {
+        if !cell.seize(began, self.wanted.may_wait) {
             met.busy += 1;
             cell.defer(deferred.saturating_add(delta), most);
             return true;
         }
-        if self.is_here() {
-            met.scanned += 1;
-            let asked = self.scan(began, work, bytes, keeper, met);
-            cell.defer(deferred.saturating_add(delta).saturating_sub(asked), most);
-        }
-        self.let_go();
+        let asked = self.scan_if_here(began, work, bytes, keeper, met);
+        cell.defer(deferred.saturating_add(delta).saturating_sub(asked), most);
+        let_go(self.found, Some(entry));
         keeper.freed() < self.wanted.bytes
     }
 
@@ -343,16 +378,19 @@ impl<'a> Call<'a> {
         update::add(node, MEMORY, memory::RECLAIMED, freed as i64);
         asked
     }
+}
 
-    /// Lets the seat go. If it was given up meanwhile, it is given back now.
-    fn let_go(&self) {
-        let ended = self.found.cell.let_go();
-        if ended.was_noted {
-            self.entry.lasts_no_more();
-        }
-        if ended.is_given_up {
-            give_back(self.found.node, self.found.seat);
-        }
+/// Lets a seat go, to who waits for it if somebody does. If it was given up meanwhile, it is given back now.
+fn let_go(found: &Found, entry: Option<&Entry>) {
+    let &Found { node, seat, cell, .. } = found;
+    let ended = queue::let_go(cell, || node.shared.nanos());
+    if ended.was_noted
+        && let Some(entry) = entry
+    {
+        entry.lasts_no_more();
+    }
+    if ended.is_given_up {
+        give_back(node, seat);
     }
 }
 

@@ -5,6 +5,7 @@ mod calls;
 mod hostile;
 mod limits;
 mod marks;
+mod queue;
 mod reclaim;
 mod registry;
 mod soak;
