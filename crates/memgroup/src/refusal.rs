@@ -1,7 +1,8 @@
 //! Refusal: what happens between a counter that is full and an error.
 //!
 //! 1. The stocks of the refusing ancestor's subtree are drained, empty ones skipped, and the charge is tried again. This is
-//!    what a busy tenant near its limit pays, and mostly it suffices.
+//!    what a busy tenant near its limit pays, and mostly it suffices. Where shrinkers can give back, which costs less than a look at the stocks of
+//!    thousands of groups, it is made at some of the refusals only ([`Roster::drains_now`]).
 //! 2. Shrinkers of the subtree give back what is missing, if there are any (`shrink::reclaim`), and the charge is made with it.
 //! 3. The subtree is closed (`stock::closure`) and the charge tried once more. If another level refuses now, the closure
 //!    grows to that level's subtree; if a level inside the closure refuses, that is final.
@@ -41,6 +42,7 @@ use crate::counter::Verdict;
 use crate::error::ChargeError;
 use crate::node::Node;
 use crate::shrink::reclaim;
+use crate::shrink::roster::{Roster, Standing};
 use crate::stock::closure::Closure;
 use crate::stock::{count, drain};
 
@@ -56,21 +58,28 @@ pub(crate) fn decide(
     if first.seen.offline || bytes > first.seen.max || !node.shared.has_stock() {
         return decide_without_stock(node, until, bytes, first);
     }
-    let mut tree = node.shared.tree.lock();
-    let mut over = first.node;
-    if drain::counted_in(&tree, over) > 0 {
-        match chain::try_charge_now(node, until, bytes, Verdict::Hint) {
-            Ok(()) => return Ok(()),
-            Err(again) => over = again.node,
+    let (mut tree, mut over) = (None, first.node);
+    let gives = node.shared.shrinkers.is_any();
+    if !gives || over.roster().is_none_or(Roster::drains_now) {
+        let locked = tree.insert(node.shared.tree.lock());
+        let drained = drain::counted_in(locked, over);
+        if drained.bytes > 0 {
+            match chain::try_charge_now(node, until, bytes, Verdict::Hint) {
+                Ok(()) => return Ok(()),
+                Err(again) => over = again.node,
+            }
+        }
+        if let Some(roster) = over.roster() {
+            roster.drained(drained.stocks);
         }
     }
-    if node.shared.shrinkers.is_any() {
-        drop(tree);
+    if gives {
+        tree = None;
         if reclaim::make_room(node, until, bytes, over) {
             return Ok(());
         }
-        tree = node.shared.tree.lock();
     }
+    let tree = tree.unwrap_or_else(|| node.shared.tree.lock());
     let mut closure = Closure::new(&tree);
     loop {
         closure.extend(over);

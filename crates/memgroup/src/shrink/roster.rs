@@ -38,7 +38,13 @@ pub(crate) struct Roster {
     kin_numbers: Mutex<Numbers>,
     /// Rounds of reclaim that began here.
     rounds: AtomicU32,
+    /// Refusals here before whose next drain caches are asked.
+    until_drain: AtomicU32,
 }
+
+/// Stocks that a drain may look at before each refusal, and the most refusals that one drain is for.
+const STOCKS: u64 = 64;
+const REFUSALS_MOST: u64 = 64;
 
 /// Numbers that are given out, lowest first as long as none came back.
 pub(crate) struct Numbers {
@@ -157,7 +163,28 @@ impl Roster {
             seat_numbers: Mutex::new(Numbers::new()),
             kin_numbers: Mutex::new(Numbers::new()),
             rounds: AtomicU32::new(0),
+            until_drain: AtomicU32::new(0),
         }
+    }
+
+    /// Whether a charge that this group refuses has the stocks below drained before caches are asked. What idle stocks hold is nobody's loss, but
+    /// a drain looks at each stock, and of thousands that takes longer than to have a cache give a batch back: then one drain is for
+    /// many refusals.
+    pub(crate) fn drains_now(&self) -> bool {
+        // ORDERING: Relaxed, both; a hint, of which some may be lost.
+        let until = self.until_drain.load(Ordering::Relaxed);
+        if until > 0 {
+            // ORDERING: as above.
+            self.until_drain.store(until - 1, Ordering::Relaxed);
+        }
+        until == 0
+    }
+
+    /// A drain has looked at so many stocks.
+    pub(crate) fn drained(&self, stocks: u64) {
+        let refusals = (stocks / STOCKS).min(REFUSALS_MOST - 1) as u32;
+        // ORDERING: Relaxed; as in `drains_now`.
+        self.until_drain.store(refusals, Ordering::Relaxed);
     }
 
     /// Whether a seat, or a group below, may be marked.
@@ -274,4 +301,24 @@ pub(crate) fn kin_at(node: &'static Node, number: u32, id: &AtomicU32) -> Option
     let generation = kin.generation();
     let is_ours = kin.above().is_some_and(|(above, at)| std::ptr::eq(above, node) && at == number);
     (is_ours && kin.generation() == generation).then_some((kin, generation))
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_of_many_stocks_is_for_many_refusals() {
+        for (stocks, refusals) in [(0, 1), (63, 1), (64, 2), (640, 11), (8_000, 64), (5_000_000, 64)] {
+            let roster = Roster::new();
+            let mut drains = 0;
+            for _ in 0..refusals * 5 {
+                if roster.drains_now() {
+                    drains += 1;
+                    roster.drained(stocks);
+                }
+            }
+            assert_eq!(drains, 5, "{stocks} stocks");
+        }
+    }
 }

@@ -70,9 +70,22 @@ pub(crate) fn subtree(tree: &Tree, top: &'static Node) -> u64 {
     top.shared.subtree(tree, top).map(group).sum()
 }
 
-/// Drains every group whose charges count in `top`; returns the bytes that went back.
-pub(crate) fn counted_in(tree: &Tree, top: &'static Node) -> u64 {
-    top.shared.counted_in(tree, top).map(group).sum()
+/// What a drain of many groups came to.
+#[derive(Default)]
+pub(crate) struct Drained {
+    /// Bytes that went back.
+    pub(crate) bytes: u64,
+    /// Stocks that were looked at.
+    pub(crate) stocks: u64,
+}
+
+/// Drains every group whose charges count in `top`.
+pub(crate) fn counted_in(tree: &Tree, top: &'static Node) -> Drained {
+    let slots = top.source.slots() as u64;
+    top.shared.counted_in(tree, top).fold(Drained::default(), |drained, node| Drained {
+        bytes: drained.bytes + group(node),
+        stocks: drained.stocks + slots,
+    })
 }
 
 /// Closes the stocks of one group: every word, empty and untouched ones too. Returns the bytes that went back.

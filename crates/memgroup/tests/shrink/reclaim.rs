@@ -325,3 +325,22 @@ fn a_cache_that_gives_nothing_is_passed_by_twice_as_long_each_time_until_it_is_s
     tenants.reclaim(PAGE, None);
     assert_eq!(hierarchy.shrinkers()[0].scans, 5, "series of calls, at priorities 9, 7, 3, 1 and 0");
 }
+
+#[test]
+fn what_idle_stocks_hold_can_be_had_also_where_a_refusal_asks_caches_first() {
+    // So many stocks that a drain of all of them is not made at each refusal.
+    let (_hierarchy, tenants) = parent(512, 200);
+    let idle = Tenant::new(&tenants, "idle");
+    let (busy, neighbour) = (tenants.create("busy").unwrap(), tenants.create("neighbour").unwrap());
+    idle.fill(200);
+    let first = busy.try_charge(PAGE).unwrap();
+    drop(neighbour.try_charge(PAGE).unwrap());
+    let prepaid = neighbour.stock().prepaid_bytes;
+    assert!(prepaid > 0, "what it has bought stays with it");
+    let drains = neighbour.stock().drains;
+    let second = busy.try_charge(tenants.max() - tenants.usage() + PAGE).unwrap();
+    assert_eq!(neighbour.stock().drains, drains, "a cache was asked, and no stock drained");
+    let last = busy.try_charge(tenants.max() - first.bytes() - second.bytes()).unwrap();
+    assert_eq!((idle.cache.len(), neighbour.stock().prepaid_bytes), (0, 0));
+    assert_eq!(tenants.usage_exact(), first.bytes() + second.bytes() + last.bytes());
+}
