@@ -6,6 +6,7 @@
 //! | here | in a normal build | with `--cfg memgroup_loom` |
 //! |---|---|---|
 //! | [`atomic`] | `core::sync::atomic` | `loom::sync::atomic` |
+//! | [`AtomicRef`] | an atomic `Option<&'static T>` | the same of loom's |
 //! | [`Mutex`], [`MutexGuard`] | `std::sync::Mutex` without poisoning | `loom::sync::Mutex` |
 //! | [`RwLock`] and its guards | `std::sync::RwLock` without poisoning | `loom::sync::RwLock` |
 //! | [`thread`] | `std::thread` | `loom::thread` |
@@ -44,6 +45,7 @@
 //! [loom]: https://docs.rs/loom
 
 pub mod atomic;
+mod atomic_ref;
 mod cache_padded;
 pub mod grace;
 pub mod hazard;
@@ -57,6 +59,7 @@ pub mod spin;
 pub mod thread;
 pub mod ticks;
 
+pub use atomic_ref::AtomicRef;
 pub use cache_padded::CachePadded;
 #[cfg(memgroup_loom)]
 pub use keep::explore;

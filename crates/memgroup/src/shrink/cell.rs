@@ -8,12 +8,18 @@
 //! - E1. give up ↔ let go: RMWs of one word, `turn`. Of the two the later one sees the earlier, and gives the seat back. Loom:
 //!   `a_seat_that_is_given_up_is_given_back_once`.
 
+use memgroup_sync::AtomicRef;
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::hazard::Place;
 
+use super::entry::Entry;
 use crate::mutation::{self, Mutation};
 
 /// Nobody has been asked yet.
 const UNKNOWN: u64 = u64::MAX;
+
+/// In `asked_from`: at each priority, until it has said what it has.
+const ALWAYS: u32 = u32::MAX;
 
 /// In `turn`: the seat was given up.
 const LEFT: u64 = 1 << 63;
@@ -55,9 +61,11 @@ pub(crate) enum Awaited {
 
 /// See the module. All but `shrinker` and `turn` are hints, and may be a moment old.
 pub(crate) struct Cell {
-    /// The shrinker's address among the places, and 1; 0: nobody sits here.
-    shrinker: AtomicU64,
+    /// Where the shrinker is that sits here.
+    shrinker: AtomicRef<Place<Entry>>,
     class: AtomicU32,
+    /// The first of a walk's priorities, which go down, at which anything would be asked of it, going by what it said last.
+    asked_from: AtomicU32,
     /// What the shrinker knows the group by.
     token: AtomicU64,
     /// Bytes it said it had when it was last asked.
@@ -76,8 +84,9 @@ pub(crate) struct Cell {
 impl Cell {
     pub(crate) fn new() -> Cell {
         Cell {
-            shrinker: AtomicU64::new(0),
+            shrinker: AtomicRef::none(),
             class: AtomicU32::new(0),
+            asked_from: AtomicU32::new(ALWAYS),
             token: AtomicU64::new(0),
             last_bytes: AtomicU64::new(UNKNOWN),
             deferred_bytes: AtomicU64::new(0),
@@ -87,32 +96,39 @@ impl Cell {
         }
     }
 
-    /// Who sits here: the address of its place.
-    #[inline]
-    pub(crate) fn shrinker(&self) -> Option<u64> {
+    /// Who sits here.
+    #[inline(always)]
+    pub(crate) fn shrinker(&self) -> Option<&'static Place<Entry>> {
         // ORDERING: Acquire; pairs with the Release in `occupy`: what was stored for it is seen.
-        self.shrinker.load(Ordering::Acquire).checked_sub(1)
+        self.shrinker.load(Ordering::Acquire)
+    }
+
+    /// Whether this one sits here.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, shrinker: &'static Place<Entry>) -> bool {
+        self.shrinker().is_some_and(|sitting| std::ptr::eq(sitting, shrinker))
     }
 
     /// A shrinker takes the seat.
-    pub(crate) fn occupy(&self, shrinker: u64, token: u64, class: usize) {
+    pub(crate) fn occupy(&self, shrinker: &'static Place<Entry>, token: u64, class: usize) {
         // ORDERING: Release; who seizes it and still means the one before finds that one gone.
         self.turn.store(0, Ordering::Release);
         // ORDERING: Relaxed, all; the Release below publishes them.
         self.token.store(token, Ordering::Relaxed);
         self.class.store(class as u32, Ordering::Relaxed);
         self.last_bytes.store(UNKNOWN, Ordering::Relaxed);
+        self.asked_from.store(ALWAYS, Ordering::Relaxed);
         self.deferred_bytes.store(0, Ordering::Relaxed);
         self.poor.store(0, Ordering::Relaxed);
         self.rest.store(0, Ordering::Relaxed);
         // ORDERING: Release; pairs with `shrinker`.
-        self.shrinker.store(shrinker + 1, Ordering::Release);
+        self.shrinker.store(Some(shrinker), Ordering::Release);
     }
 
     /// The seat is free; what it was still to be asked for.
     pub(crate) fn vacate(&self) -> u64 {
         // ORDERING: Release; whoever finds another shrinker here sees that this one is gone.
-        self.shrinker.store(0, Ordering::Release);
+        self.shrinker.store(None, Ordering::Release);
         self.take_deferred()
     }
 
@@ -152,7 +168,29 @@ impl Cell {
     pub(crate) fn forget_size(&self, class: usize) {
         // ORDERING: Relaxed; a hint.
         self.last_bytes.store(UNKNOWN, Ordering::Relaxed);
+        self.ask_always();
         self.set_class(class);
+    }
+
+    /// The first priority at which it is to be asked.
+    #[inline(always)]
+    pub(crate) fn asked_from(&self) -> u32 {
+        // ORDERING: Relaxed; a hint.
+        self.asked_from.load(Ordering::Relaxed)
+    }
+
+    /// It is asked from this priority on.
+    pub(crate) fn ask_from(&self, priority: u32) {
+        // ORDERING: Relaxed, both; as in `set_last_bytes`.
+        if self.asked_from.load(Ordering::Relaxed) != priority {
+            // ORDERING: as above.
+            self.asked_from.store(priority, Ordering::Relaxed);
+        }
+    }
+
+    /// Next time it is asked at each priority.
+    pub(crate) fn ask_always(&self) {
+        self.ask_from(ALWAYS);
     }
 
     pub(crate) fn deferred(&self) -> u64 {
@@ -171,7 +209,8 @@ impl Cell {
 
     /// Defers so much more, up to `most` in all.
     pub(crate) fn defer(&self, bytes: u64, most: u64) {
-        let add = |deferred: u64| (deferred < most).then(|| deferred.saturating_add(bytes).min(most));
+        let add =
+            |deferred: u64| (bytes > 0 && deferred < most).then(|| deferred.saturating_add(bytes).min(most));
         // ORDERING: Relaxed, both; a number by itself.
         let _ = self.deferred_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
@@ -294,11 +333,12 @@ const POOR_MOST: u32 = 6;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
     use super::*;
+    use crate::shrink::entry::nobody;
 
     #[test]
     fn a_seat_is_given_back_once_by_whoever_is_the_last() {
         let cell = Cell::new();
-        cell.occupy(1, 0, 0);
+        cell.occupy(nobody(), 0, 0);
         assert!(cell.seize(5, false) && !cell.seize(6, false));
         assert_eq!(cell.busy_since(), Some(5));
         assert!(!cell.begin_again(9), "nobody has noted it");
@@ -309,7 +349,7 @@ mod tests {
         let ended = Ended { is_given_up: true, was_noted: false };
         assert_eq!(cell.let_go(), Some(ended), "who let go is the last");
         assert!(!cell.seize(10, false) && cell.busy_since().is_none());
-        cell.occupy(1, 0, 0);
+        cell.occupy(nobody(), 0, 0);
         assert!(cell.seize(11, true) && cell.note(11));
         assert_eq!(cell.await_turn(12), Awaited::Refused, "its callback may wait");
         assert_eq!(cell.let_go(), Some(Ended { is_given_up: false, was_noted: true }));

@@ -13,6 +13,8 @@ use memgroup_sync::{global, interleave};
 use super::registry::Registered;
 use super::shrinker::{Ask, Count, Quarantine, Scan, Shrinker, ShrinkerConfig};
 use memgroup_sync::hazard::Domain;
+#[cfg(test)]
+use memgroup_sync::hazard::Place;
 
 global! {
     static CALLS: Domain = Domain::new();
@@ -23,6 +25,12 @@ pub(crate) fn domain() -> &'static Domain {
     &CALLS
 }
 
+/// The place of a shrinker that is not there.
+#[cfg(test)]
+pub(crate) fn nobody() -> &'static Place<Entry> {
+    memgroup_sync::keep(Box::new(Place::empty(domain())))
+}
+
 /// Calls that took too long, after which a shrinker is set aside.
 const OVERRUNS_MOST: u64 = 3;
 
@@ -30,16 +38,16 @@ const OVERRUNS_MOST: u64 = 3;
 const PANICKED: u32 = 1;
 const OVERDUE: u32 = 2;
 const LEAVING: u32 = 4;
+/// One such call.
+const LASTING: u32 = 8;
 
 /// See the module.
 pub(crate) struct Entry {
     pub(crate) config: ShrinkerConfig,
     /// A panic of it goes no further than here, and then it is not called again.
     shrinker: AssertUnwindSafe<Box<dyn Shrinker>>,
-    /// 0: it is called, unless `lasting`.
+    /// 0: it is called. Why not, and how many calls of it have lasted for too long and go on.
     out: AtomicU32,
-    /// Calls of it that have lasted for too long and go on.
-    lasting: AtomicU32,
     pub(crate) calls: Calls,
     /// Dropped after the shrinker (I2).
     _registered: Arc<Registered>,
@@ -76,7 +84,6 @@ impl Entry {
             config,
             shrinker: AssertUnwindSafe(shrinker),
             out: AtomicU32::new(0),
-            lasting: AtomicU32::new(0),
             calls: Calls::default(),
             _registered: registered,
         }
@@ -87,9 +94,7 @@ impl Entry {
         // ORDERING: Relaxed; a call more or less before it is noticed does no harm.
         match self.out.load(Ordering::Relaxed) {
             out if out & PANICKED != 0 => Some(Quarantine::Panicked),
-            out if out & OVERDUE != 0 => Some(Quarantine::Overdue),
-            // ORDERING: as above.
-            _ if self.lasting.load(Ordering::Relaxed) != 0 => Some(Quarantine::Overdue),
+            out if out & OVERDUE != 0 || out >= LASTING => Some(Quarantine::Overdue),
             _ => None,
         }
     }
@@ -97,8 +102,8 @@ impl Entry {
     /// Whether no further call of it is to begin, also not for whoever has it pinned.
     #[inline]
     pub(crate) fn is_out(&self) -> bool {
-        // ORDERING: Relaxed, both; a call more or less before it is noticed does no harm, the removal waits for it.
-        self.out.load(Ordering::Relaxed) != 0 || self.lasting.load(Ordering::Relaxed) != 0
+        // ORDERING: Relaxed; a call more or less before it is noticed does no harm, the removal waits for it.
+        self.out.load(Ordering::Relaxed) != 0
     }
 
     /// It is about to be withdrawn: who is in a series of calls ends it.
@@ -118,7 +123,7 @@ impl Entry {
         // ORDERING: Relaxed, both; as in `quarantine`.
         self.calls.overruns.store(0, Ordering::Relaxed);
         // ORDERING: as above.
-        self.out.fetch_and(LEAVING, Ordering::Relaxed);
+        self.out.fetch_and(!(PANICKED | OVERDUE), Ordering::Relaxed);
     }
 
     #[inline]
@@ -177,14 +182,14 @@ impl Entry {
 
     /// A call has lasted for too long and goes on.
     pub(crate) fn lasts(&self) {
-        // ORDERING: Relaxed; a number by itself, which is 0 again when all have ended. A call may end before this, which then makes it so.
-        self.lasting.fetch_add(1, Ordering::Relaxed);
+        // ORDERING: Relaxed; a number by itself, which is 0 again when all have ended. A call may end before this: then it is as if there were many, until this makes it so.
+        self.out.fetch_add(LASTING, Ordering::Relaxed);
     }
 
     /// Such a call has ended.
     pub(crate) fn lasts_no_more(&self) {
         // ORDERING: Relaxed; as in `lasts`.
-        self.lasting.fetch_sub(1, Ordering::Relaxed);
+        self.out.fetch_sub(LASTING, Ordering::Relaxed);
     }
 
     fn set_aside(&self) {

@@ -8,6 +8,7 @@ use memgroup_sync::loom::thread;
 use memgroup_sync::{interleave, keep};
 
 use super::cell::Cell;
+use super::entry::nobody;
 use super::roster::{self, Roster, Standing};
 use crate::mutation::{self, Mutation};
 use crate::stock::loom::explore;
@@ -232,7 +233,7 @@ fn a_mark_is_lost_where_nobody_looks_again_in_a_group_below() {
 /// A seat is given up while two walks want it to give back.
 fn a_seat_is_given_up() {
     let (cell, given_back) = (Arc::new(Cell::new()), Arc::new(AtomicU64::new(0)));
-    cell.occupy(1, 0, 0);
+    cell.occupy(nobody(), 0, 0);
     let count = |given_back: &AtomicU64, is_mine: bool| {
         // ORDERING: Relaxed; a number by itself, and read after the joins.
         given_back.fetch_add(u64::from(is_mine), Ordering::Relaxed);

@@ -1,5 +1,6 @@
 #![doc = include_str!("../../docs/shrink.md")]
 
+mod call;
 mod cell;
 mod entry;
 mod error;
@@ -12,12 +13,14 @@ mod registry;
 pub(crate) mod report;
 mod room;
 pub(crate) mod roster;
+mod seat;
+mod share;
 mod shrinker;
 mod visit;
 mod walk;
 
 pub(crate) use registry::{Registry, register};
-pub(crate) use visit::leave;
+pub(crate) use seat::leave;
 
 pub use error::{RemoveError, ShrinkerError};
 pub use reclaim::Reclaimed;

@@ -147,10 +147,11 @@ fn hand_on(cell: &'static Cell, now: u64) -> Ended {
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
     use super::*;
+    use crate::shrink::entry::nobody;
 
     fn cell() -> &'static Cell {
         let cell: &'static Cell = memgroup_sync::keep(Box::new(Cell::new()));
-        cell.occupy(1, 0, 0);
+        cell.occupy(nobody(), 0, 0);
         cell
     }
 

@@ -11,11 +11,13 @@
 
 use std::time::Instant;
 
+use super::call::{Met, Wanted};
 use super::entry::domain;
 use super::keep::{self, Keeper};
 use super::room::CLASSES;
 use super::roster::{Roster, Standing};
-use super::visit::{Met, PRIORITIES, Visitor, Wanted, least_class};
+use super::share::{PRIORITIES, least_class};
+use super::visit::Visitor;
 use super::walk;
 use crate::chain::{self, Until};
 use crate::node::Node;

@@ -59,17 +59,6 @@ impl Registry {
     pub(crate) fn place(&'static self, number: u32) -> Option<&'static Place<Entry>> {
         self.places.get(number)
     }
-
-    /// What a seat knows a shrinker's place by.
-    pub(crate) fn address(number: u32) -> u64 {
-        Room::<Place<Entry>>::address(number)
-    }
-
-    /// The place at an address.
-    #[inline]
-    pub(crate) fn place_at(&'static self, address: u64) -> Option<&'static Place<Entry>> {
-        self.places.at(address)
-    }
 }
 
 /// A number that is registered, until its last call has ended and its last seat is given up.
@@ -156,7 +145,7 @@ impl Registration {
         let roster = node.roster().ok_or_else(full)?;
         let number = roster.draw_seat().ok_or_else(full)?;
         let cell = roster.seats.get(number).ok_or_else(full)?;
-        cell.occupy(Registry::address(self.registered.number), token, UNKNOWN_CLASS);
+        cell.occupy(self.registered.place(), token, UNKNOWN_CLASS);
         Ok(Seat { group: group.clone(), number, registered: Arc::clone(&self.registered) })
     }
 
@@ -298,7 +287,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        super::leave(self.group.node(), self.number, Registry::address(self.registered.number));
+        super::leave(self.group.node(), self.number, self.registered.place());
     }
 }
 

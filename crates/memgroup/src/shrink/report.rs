@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
+use super::call::{Call, Found, Met, Wanted};
 use super::entry::{Entry, domain};
 use super::keep;
 use super::reclaim::Reclaimed;
-use super::registry::Registry;
 use super::roster::Standing;
 use super::shrinker::{Count, Quarantine};
-use super::visit::{Call, Found, Met, Wanted};
 use crate::group::Group;
 use crate::node::Node;
 use crate::shared::Shared;
@@ -140,9 +139,8 @@ pub(crate) fn counts(shared: &'static Shared, id: ShrinkerId) -> Result<Vec<(Gro
     let mut lease = domain().lease();
     let entry = lease.pin(place).ok_or(unknown)?;
     let tree = shared.tree.lock();
-    let seated = shared
-        .nodes(&tree)
-        .filter_map(|node| Some((node, node.roster()?.seat_of(Registry::address(id.0))?.1.token())));
+    let seated =
+        shared.nodes(&tree).filter_map(|node| Some((node, node.roster()?.seat_of(place)?.1.token())));
     // With a seat in it a group is held, and so is what its handle is made from.
     let groups: Vec<(Group, u64)> = seated.map(|(node, token)| (Group::pinned(node), token)).collect();
     drop(tree);
@@ -155,14 +153,12 @@ pub(crate) fn ask(node: &'static Node, id: ShrinkerId, bytes: u64) -> Result<Rec
     let place = node.shared.shrinkers.place(id.0).ok_or(unknown)?;
     let mut lease = domain().lease();
     let entry = lease.pin(place).ok_or(unknown)?;
-    let (seat, cell) = node
-        .roster()
-        .and_then(|roster| roster.seat_of(Registry::address(id.0)))
-        .ok_or(AskError::NoSeat { id })?;
+    let (seat, cell) =
+        node.roster().and_then(|roster| roster.seat_of(place)).ok_or(AskError::NoSeat { id })?;
     let keeper = keep::begin(node, 0).ok_or(AskError::Within { id })?;
     let wanted = Wanted { bytes, deadline: None, may_wait: true };
     let found = Found { node, generation: node.generation(), seat, cell };
     let mut met = Met::default();
-    Call::by_hand(&found, &entry, Registry::address(id.0), &wanted).demand(&keeper, &mut met);
+    Call::by_hand(found, &entry, place, &wanted).demand(&keeper, &mut met);
     Ok(Reclaimed { bytes: keeper.freed(), scans: met.scanned, busy: met.busy })
 }

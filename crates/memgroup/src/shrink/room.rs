@@ -164,18 +164,6 @@ impl<T> Room<T> {
         self.chunks.get(place.chunk)?.get()?.items.get(place.index)
     }
 
-    /// Where a number's item is, for [`at`](Room::at).
-    pub(crate) fn address(number: u32) -> u64 {
-        let place = Place::of(number);
-        (place.chunk as u64) << 32 | place.index as u64
-    }
-
-    /// The item at an address: `get` without the arithmetic.
-    #[inline]
-    pub(crate) fn at(&self, address: u64) -> Option<&T> {
-        self.chunks.get((address >> 32) as usize)?.get()?.items.get(address as u32 as usize)
-    }
-
     /// Whether anything of the class may be marked.
     pub(crate) fn is_any(&self, class: usize) -> bool {
         // ORDERING: Acquire; pairs with the Release of who set the bit.

@@ -18,9 +18,11 @@
 use std::sync::OnceLock;
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
+use memgroup_sync::hazard::Place;
 use memgroup_sync::{Mutex, interleave};
 
 use super::cell::Cell;
+use super::entry::Entry;
 use super::room::{CLASSES, NUMBERS, Room, Unmarked};
 use crate::group::GroupId;
 use crate::mutation::{self, Mutation};
@@ -200,11 +202,11 @@ impl Roster {
     }
 
     /// The seat of a shrinker, and its number, if it has one.
-    pub(crate) fn seat_of(&self, shrinker: u64) -> Option<(u32, &Cell)> {
+    pub(crate) fn seat_of(&self, shrinker: &'static Place<Entry>) -> Option<(u32, &Cell)> {
         let numbers = 0..self.seat_numbers.lock().given_out();
         numbers
             .filter_map(|number| Some((number, self.seats.get(number)?)))
-            .find(|(_, cell)| cell.shrinker() == Some(shrinker))
+            .find(|(_, cell)| cell.is_of(shrinker))
     }
 
     /// A free seat; `None` where there are as many as can be.

@@ -10,14 +10,14 @@
 use std::ops::ControlFlow;
 
 use super::roster::{self, Roster, Standing};
-use super::visit::{Found, Visitor};
+use super::visit::{Group, Visitor};
 use crate::node::Node;
 use crate::tree::ROOT;
 
 /// Visits every seat that is marked in the visitor's class, in `top` and below, until the visitor has enough.
 pub(crate) fn subtree(top: &'static Node, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
     let Some(roster) = top.roster() else { return ControlFlow::Continue(()) };
-    seats(top, top.generation(), roster, visitor)?;
+    seats(Group { node: top, generation: top.generation() }, roster, visitor)?;
     // A root that is left unaccounted counts for itself.
     if top.id == ROOT && !top.shared.config.account_root {
         return ControlFlow::Continue(());
@@ -27,20 +27,15 @@ pub(crate) fn subtree(top: &'static Node, visitor: &mut Visitor<'_>) -> ControlF
     kin(top, roster, 0, begin, visitor)
 }
 
-fn group(node: &'static Node, generation: u32, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
-    let Some(roster) = node.roster() else { return ControlFlow::Continue(()) };
-    seats(node, generation, roster, visitor)?;
-    kin(node, roster, 0, u32::MAX, visitor)
+fn group(group: Group, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+    let Some(roster) = group.node.roster() else { return ControlFlow::Continue(()) };
+    seats(group, roster, visitor)?;
+    kin(group.node, roster, 0, u32::MAX, visitor)
 }
 
-fn seats(
-    node: &'static Node,
-    generation: u32,
-    roster: &'static Roster,
-    visitor: &mut Visitor<'_>,
-) -> ControlFlow<()> {
+fn seats(group: Group, roster: &'static Roster, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
     let class = visitor.class;
-    let visit = |seat, cell| visitor.visit(&Found { node, generation, seat, cell });
+    let visit = |seat, cell| visitor.visit(group, seat, cell);
     if roster.seats.each_marked(class, 0..u32::MAX, visit) {
         ControlFlow::Continue(())
     } else {
@@ -58,8 +53,8 @@ fn kin(
 ) -> ControlFlow<()> {
     let (class, mut flow) = (visitor.class, ControlFlow::Continue(()));
     roster.kin.each_marked(class, from..to, |number, id| {
-        if let Some((kin, generation)) = roster::kin_at(node, number, id) {
-            flow = group(kin, generation, visitor);
+        if let Some((node, generation)) = roster::kin_at(node, number, id) {
+            flow = group(Group { node, generation }, visitor);
         }
         flow.is_continue()
     });

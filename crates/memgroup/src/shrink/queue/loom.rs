@@ -11,13 +11,14 @@ use memgroup_sync::loom::thread;
 use super::{let_go, seize};
 use crate::mutation::{self, Mutation};
 use crate::shrink::cell::Cell;
+use crate::shrink::entry::nobody;
 use crate::stock::loom::explore;
 
 const LONG: Duration = Duration::from_secs(3600);
 
 fn seized() -> &'static Cell {
     let cell: &'static Cell = keep(Box::new(Cell::new()));
-    cell.occupy(1, 0, 0);
+    cell.occupy(nobody(), 0, 0);
     assert!(cell.seize(1, false));
     cell
 }

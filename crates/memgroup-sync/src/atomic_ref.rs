@@ -1,0 +1,83 @@
+//! An atomic reference to something that lives for ever.
+//!
+//! - I1. The pointer is null, or out of a `&'static T`.
+
+#![allow(unsafe_code)]
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::{from_ref, null_mut};
+
+use crate::atomic::{AtomicPtr, Ordering};
+
+/// An `Option<&'static T>` that threads share.
+///
+/// ```
+/// # #[cfg(not(memgroup_loom))] {
+/// use memgroup_sync::AtomicRef;
+/// use memgroup_sync::atomic::Ordering;
+///
+/// static ONE: u32 = 1;
+/// static FOUND: AtomicRef<u32> = AtomicRef::none();
+/// assert_eq!(FOUND.load(Ordering::Acquire), None);
+/// FOUND.store(Some(&ONE), Ordering::Release);
+/// assert_eq!(FOUND.load(Ordering::Acquire), Some(&1));
+/// # }
+/// ```
+///
+/// What is not for several threads cannot be shared so:
+///
+/// ```compile_fail,E0277
+/// # use memgroup_sync::AtomicRef;
+/// fn share(_: impl Sync) {}
+/// share(AtomicRef::<std::cell::Cell<u32>>::none());
+/// ```
+pub struct AtomicRef<T: 'static> {
+    pointer: AtomicPtr<T>,
+    of: PhantomData<&'static T>,
+}
+
+impl<T> AtomicRef<T> {
+    /// Of nothing.
+    #[cfg(not(memgroup_loom))]
+    #[must_use]
+    pub const fn none() -> AtomicRef<T> {
+        AtomicRef { pointer: AtomicPtr::new(null_mut()), of: PhantomData }
+    }
+
+    /// Of nothing.
+    #[cfg(memgroup_loom)]
+    #[must_use]
+    pub fn none() -> AtomicRef<T> {
+        AtomicRef { pointer: AtomicPtr::new(null_mut()), of: PhantomData }
+    }
+
+    /// What it refers to.
+    ///
+    /// # Panics
+    /// For an order that a load cannot have.
+    #[inline(always)]
+    pub fn load(&self, order: Ordering) -> Option<&'static T> {
+        // ORDERING: the caller's, who says why.
+        let pointer = self.pointer.load(order);
+        // SAFETY: I1.
+        unsafe { pointer.as_ref() }
+    }
+
+    /// From now on it refers to `to`.
+    ///
+    /// # Panics
+    /// For an order that a store cannot have.
+    #[inline]
+    pub fn store(&self, to: Option<&'static T>, order: Ordering) {
+        let pointer = to.map_or(null_mut(), |to| from_ref(to).cast_mut());
+        // ORDERING: the caller's, who says why.
+        self.pointer.store(pointer, order);
+    }
+}
+
+impl<T> fmt::Debug for AtomicRef<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AtomicRef").field(&self.pointer).finish()
+    }
+}
