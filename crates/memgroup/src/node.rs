@@ -113,6 +113,12 @@ impl Node {
         self.shared.node(GroupId(self.parent.load(Ordering::Relaxed)))
     }
 
+    /// Whether `parent` is the group above.
+    pub(crate) fn is_child_of(&self, parent: &Node) -> bool {
+        // ORDERING: Relaxed, as in `parent`.
+        self.parent.load(Ordering::Relaxed) == parent.id.0
+    }
+
     /// Asks for the line in which `parent` is.
     pub(crate) fn prefetch_parent(&self) {
         memgroup_percpu::prefetch(&self.parent);

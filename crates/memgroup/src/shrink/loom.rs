@@ -41,12 +41,14 @@ impl Standing for Group {
     }
 }
 
-/// A group below another, with two seats, of which each is a cache.
+/// A group below another, with seats, of which each is a cache: one that is marked at the top of its room, and two in a chunk.
 struct House {
     top: &'static Group,
     leaf: &'static Group,
-    caches: [AtomicU64; 2],
+    caches: [AtomicU64; SEATS as usize],
 }
+
+const SEATS: u32 = 3;
 
 impl House {
     fn new() -> Arc<House> {
@@ -54,8 +56,8 @@ impl House {
         top.roster.kin.extend(0, || AtomicU32::new(0));
         let leaf = Group::new(Some((top, 0)));
         let _ = top.below.set(vec![leaf]);
-        (0..2).for_each(|seat| assert_eq!(leaf.roster.draw_seat(), Some(seat)));
-        Arc::new(House { top, leaf, caches: [AtomicU64::new(0), AtomicU64::new(0)] })
+        (0..SEATS).for_each(|seat| assert_eq!(leaf.roster.draw_seat(), Some(seat)));
+        Arc::new(House { top, leaf, caches: std::array::from_fn(|_| AtomicU64::new(0)) })
     }
 
     /// A cache that was empty gets something.
@@ -104,7 +106,7 @@ impl House {
     }
 
     fn assert_found(&self) {
-        let expected: Vec<u32> = (0..2).filter(|&seat| self.holds(seat)).collect();
+        let expected: Vec<u32> = (0..SEATS).filter(|&seat| self.holds(seat)).collect();
         let found = self.found();
         assert!(
             expected.iter().all(|seat| found.contains(seat)),
@@ -113,10 +115,10 @@ impl House {
     }
 }
 
-/// Caches are filled while a walk finds the first one empty.
-fn fills_against_a_walk(seats: &[u32]) {
+/// Caches are filled while a walk finds another one, or one of them, empty.
+fn fills_against_a_walk(empty: u32, seats: &[u32]) {
     let house = House::new();
-    roster::mark(house.leaf, 0, 0);
+    roster::mark(house.leaf, empty, 0);
     let threads: Vec<_> = seats
         .iter()
         .map(|&seat| {
@@ -130,16 +132,16 @@ fn fills_against_a_walk(seats: &[u32]) {
 }
 
 /// A cache is filled while two walks find it empty.
-fn a_fill_against_two_walks() {
+fn a_fill_against_two_walks(seat: u32) {
     let house = House::new();
-    roster::mark(house.leaf, 0, 0);
+    roster::mark(house.leaf, seat, 0);
     let walk = {
         let house = Arc::clone(&house);
         thread::spawn(move || house.walk())
     };
     let fill = {
         let house = Arc::clone(&house);
-        thread::spawn(move || house.fill(0))
+        thread::spawn(move || house.fill(seat))
     };
     house.walk();
     walk.join().unwrap();
@@ -148,13 +150,13 @@ fn a_fill_against_two_walks() {
 }
 
 /// Who has marked finds its mark at once, if nobody unmarks, although another is still on the way up.
-fn two_fills_of_one_cache() {
+fn two_fills_of_one_cache(seat: u32) {
     let house = House::new();
     let other = {
         let house = Arc::clone(&house);
-        thread::spawn(move || house.fill(0))
+        thread::spawn(move || house.fill(seat))
     };
-    house.fill(0);
+    house.fill(seat);
     house.assert_found();
     other.join().unwrap();
     house.assert_found();
@@ -189,45 +191,47 @@ fn a_mark_is_lost_where_who_takes_it_looks_only_at_the_group_it_came_from() {
 
 #[test]
 fn a_mark_is_found_from_above() {
-    explore(|| fills_against_a_walk(&[0]));
-    explore(|| fills_against_a_walk(&[1]));
-    explore(|| fills_against_a_walk(&[0, 1]));
-    explore(two_fills_of_one_cache);
+    for (empty, seats) in [(0, &[0][..]), (0, &[1]), (1, &[0]), (1, &[1]), (1, &[2]), (1, &[1, 2])] {
+        explore(move || fills_against_a_walk(empty, seats));
+    }
+    explore(|| two_fills_of_one_cache(0));
+    explore(|| two_fills_of_one_cache(1));
 }
 
 #[test]
 fn a_mark_is_found_from_above_when_two_walks_take_it_away() {
-    explore(a_fill_against_two_walks);
+    explore(|| a_fill_against_two_walks(0));
+    explore(|| a_fill_against_two_walks(1));
 }
 
 #[test]
 #[should_panic(expected = "are found")]
 fn a_mark_without_a_fence_is_lost() {
-    mutation::with(Mutation::MarkWithoutFence, || explore(|| fills_against_a_walk(&[0])));
+    mutation::with(Mutation::MarkWithoutFence, || explore(|| fills_against_a_walk(1, &[1])));
 }
 
 #[test]
 #[should_panic(expected = "are found")]
 fn a_mark_that_relies_on_others_is_missed() {
-    mutation::with(Mutation::MarkReliesOnOthers, || explore(two_fills_of_one_cache));
+    mutation::with(Mutation::MarkReliesOnOthers, || explore(|| two_fills_of_one_cache(1)));
 }
 
 #[test]
 #[should_panic(expected = "are found")]
 fn a_mark_is_lost_where_nobody_looks_again() {
-    mutation::with(Mutation::UnmarkDoesNotLookAgain, || explore(|| fills_against_a_walk(&[1])));
+    mutation::with(Mutation::UnmarkDoesNotLookAgain, || explore(|| fills_against_a_walk(1, &[2])));
 }
 
 #[test]
 #[should_panic(expected = "are found")]
 fn a_cache_that_is_filled_late_is_lost_where_nobody_asks_again() {
-    mutation::with(Mutation::UnmarkIgnoresLateItems, || explore(|| fills_against_a_walk(&[0])));
+    mutation::with(Mutation::UnmarkIgnoresLateItems, || explore(|| fills_against_a_walk(0, &[0])));
 }
 
 #[test]
 #[should_panic(expected = "are found")]
 fn a_mark_is_lost_where_nobody_looks_again_in_a_group_below() {
-    mutation::with(Mutation::TidyDoesNotLookAgain, || explore(|| fills_against_a_walk(&[1])));
+    mutation::with(Mutation::TidyDoesNotLookAgain, || explore(|| fills_against_a_walk(0, &[1])));
 }
 
 /// A seat is given up while two walks want it to give back.

@@ -1,14 +1,15 @@
 //! Room: a table that grows, and which of its items are marked, by class.
 //!
 //! ```text
-//!   top      a bit for each chunk ───────────▶ chunk k: 8 << k items
+//!   top      a bit for each of the first 8 items, and for each chunk ───────────▶ chunk k: 8 << k items
 //!   chunk       a bit for each word (or for a few words)
 //!   word           a bit for each item
 //! ```
 //!
 //! A mark is set from below: the item's bit, then each bit above it that is missing. Who takes an item's mark away looks whether that was
 //! the last below, and takes the bit above in its turn. Chunks are made once and stay where they are, so growing copies nothing and
-//! visits nobody, and an item is reached without a lock.
+//! visits nobody, and an item is reached without a lock. Most rooms have no more than the first few items, and a walk of thousands of rooms
+//! is as long as the way to those.
 //!
 //! - I1. When the call that marks an item has returned, and nobody is unmarking, each bit above a marked item is set.
 //! - E1. mark below → look above, unmark above → look below: a SeqCst fence between, on both sides. One of the two sees the other: who marks
@@ -30,19 +31,23 @@ pub(crate) const CLASSES: usize = 4;
 #[cfg(memgroup_loom)]
 pub(crate) const CLASSES: usize = 2;
 
-/// Items of the first chunk; each chunk has twice as many as the one before.
-const FIRST: u32 = 8;
+/// Items that are marked in the top word itself; the first chunk has twice as many, and each twice as many as the one before. A model has both
+/// kinds at hand.
+const FIRST: u32 = if cfg!(memgroup_loom) { 1 } else { 8 };
 
-/// Enough for two million items.
+/// Enough for two million items, with the first ones.
 const CHUNKS: usize = 18;
 
 /// The numbers that items can have lie below.
 pub(crate) const NUMBERS: u32 = FIRST * ((1 << CHUNKS) - 1);
 
 /// Items with numbers from 0 up, and their marks.
+#[repr(C)]
 pub(crate) struct Room<T> {
-    chunks: [OnceLock<Box<Chunk<T>>>; CHUNKS],
     top: [AtomicU64; CLASSES],
+    first: OnceLock<Box<[T]>>,
+    /// Chunk 0 is `first`.
+    chunks: [OnceLock<Box<Chunk<T>>>; CHUNKS],
 }
 
 struct Chunk<T> {
@@ -89,7 +94,15 @@ impl Place {
     fn word(self) -> (usize, u64) {
         (self.index / 64, 1 << (self.index % 64))
     }
+
+    /// The bit at the top: its own, or that of its chunk.
+    fn top_bit(self) -> u64 {
+        if self.chunk == 0 { 1 << self.index } else { 1 << (FIRST as usize - 1 + self.chunk) }
+    }
 }
+
+/// The bits of the first items at the top.
+const FIRST_BITS: u64 = (1 << FIRST) - 1;
 
 impl Marks {
     fn new(items: usize) -> Marks {
@@ -144,24 +157,32 @@ fn take(word: &AtomicU64, bits: u64) -> u64 {
 
 impl<T> Room<T> {
     pub(crate) fn new() -> Room<T> {
-        Room { chunks: [const { OnceLock::new() }; CHUNKS], top: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Room {
+            top: std::array::from_fn(|_| AtomicU64::new(0)),
+            first: OnceLock::new(),
+            chunks: [const { OnceLock::new() }; CHUNKS],
+        }
     }
 
     /// Makes room for `number`, if there is none; `make` makes items.
     pub(crate) fn extend(&self, number: u32, make: impl Fn() -> T) {
         let place = Place::of(number);
-        self.chunks[place.chunk].get_or_init(|| {
-            let items = (FIRST as usize) << place.chunk;
-            Box::new(Chunk {
-                items: (0..items).map(|_| make()).collect(),
-                marks: std::array::from_fn(|_| Marks::new(items)),
-            })
-        });
+        let items = (FIRST as usize) << place.chunk;
+        let made = || (0..items).map(|_| make()).collect();
+        if place.chunk == 0 {
+            self.first.get_or_init(made);
+        } else {
+            let marks = || std::array::from_fn(|_| Marks::new(items));
+            self.chunks[place.chunk].get_or_init(|| Box::new(Chunk { items: made(), marks: marks() }));
+        }
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         let place = Place::of(number);
-        self.chunks.get(place.chunk)?.get()?.items.get(place.index)
+        match place.chunk {
+            0 => self.first.get()?.get(place.index),
+            chunk => self.chunks.get(chunk)?.get()?.items.get(place.index),
+        }
     }
 
     /// Whether anything of the class may be marked.
@@ -174,18 +195,27 @@ impl<T> Room<T> {
     pub(crate) fn is_marked(&self, number: u32, class: usize) -> bool {
         let place = Place::of(number);
         let (word, bit) = place.word();
+        let word = match place.chunk {
+            0 => Some(&self.top[class]),
+            _ => self.chunk(place).map(|chunk| &chunk.marks[class].words[word]),
+        };
         // ORDERING: Acquire; as in `is_any`.
-        self.chunk(place)
-            .is_some_and(|chunk| chunk.marks[class].words[word].load(Ordering::Acquire) & bit != 0)
+        word.is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
     }
 
     /// Marks an item. What was stored before the call is seen by who finds the mark, or by who takes it away while the call lasts.
     pub(crate) fn mark(&self, number: u32, class: usize) {
         let place = Place::of(number);
         let (word, bit) = place.word();
-        let Some(chunk) = self.chunk(place) else { return };
         // What the caller has stored comes before the look at the mark.
         full_fence();
+        if place.chunk == 0 {
+            if self.first.get().is_some() {
+                climb(&self.top[class], bit);
+            }
+            return;
+        }
+        let Some(chunk) = self.chunk(place) else { return };
         climb(&chunk.marks[class].words[word], bit);
         self.climb_from(chunk, place, class);
     }
@@ -194,7 +224,7 @@ impl<T> Room<T> {
     fn climb_from(&self, chunk: &Chunk<T>, place: Place, class: usize) {
         let marks = &chunk.marks[class];
         climb(&marks.top, marks.top_bit(place.word().0));
-        climb(&self.top[class], 1 << place.chunk);
+        climb(&self.top[class], place.top_bit());
     }
 
     /// Takes an item's mark away. The caller looks afterwards whether it was right, and marks again if not.
@@ -202,6 +232,10 @@ impl<T> Room<T> {
     pub(crate) fn unmark(&self, number: u32, class: usize) -> Unmarked {
         let place = Place::of(number);
         let (word, bit) = place.word();
+        if place.chunk == 0 {
+            let left = take(&self.top[class], bit);
+            return if left == 0 { Unmarked::LastOfRoom } else { Unmarked::OthersLeft };
+        }
         let Some(chunk) = self.chunk(place) else { return Unmarked::OthersLeft };
         let marks = &chunk.marks[class];
         if take(&marks.words[word], bit) != 0 || marks.is_any_near(word) {
@@ -215,10 +249,10 @@ impl<T> Room<T> {
         if top_left != 0 {
             return Unmarked::OthersLeft;
         }
-        let room_left = take(&self.top[class], 1 << place.chunk);
+        let room_left = take(&self.top[class], place.top_bit());
         // ORDERING: Relaxed; after the fence in `take` (E1).
         if marks.top.load(Ordering::Relaxed) != 0 {
-            climb(&self.top[class], 1 << place.chunk);
+            climb(&self.top[class], place.top_bit());
             return Unmarked::OthersCame;
         }
         if room_left == 0 { Unmarked::LastOfRoom } else { Unmarked::OthersLeft }
@@ -233,30 +267,20 @@ impl<T> Room<T> {
         mut visit: impl FnMut(u32, &'static T) -> bool,
     ) -> bool {
         // ORDERING: Acquire; as in `is_any`.
-        let mut chunks =
-            self.top[class].load(Ordering::Acquire) & (u64::MAX << Place::of(numbers.start).chunk);
-        while chunks != 0 {
-            let at = chunks.trailing_zeros() as usize;
-            chunks &= chunks - 1;
-            let Some(chunk) = self.chunks[at].get() else { continue };
-            let (first, marks) = (Place::first(at), &chunk.marks[class]);
-            let span = marks.span();
-            // ORDERING: Acquire; as in `is_any`.
-            let mut tops = marks.top.load(Ordering::Acquire);
-            while tops != 0 {
-                let begin = tops.trailing_zeros() as usize * span;
-                tops &= tops - 1;
-                for (at, word) in marks.words.iter().enumerate().skip(begin).take(span) {
-                    // ORDERING: Acquire; pairs with the Release of who marked: what it stored before is seen.
-                    let bits = word.load(Ordering::Acquire);
-                    let items = &chunk.items[at * 64..];
-                    if !each_bit(bits, first + at as u32 * 64, &numbers, items, &mut visit) {
-                        return false;
-                    }
-                }
+        let top = self.top[class].load(Ordering::Acquire);
+        let mut word = self.first.get().map(|items| Word { bits: top & FIRST_BITS, first: 0, items });
+        let mut words = Words { room: self, class, chunks: top & !FIRST_BITS, chunk: None };
+        loop {
+            if let Some(word) = word
+                && !word.each(&numbers, &mut visit)
+            {
+                return false;
             }
+            if words.is_done() {
+                return true;
+            }
+            word = words.next(numbers.start);
         }
-        true
     }
 
     /// The chunk of a number; `None` where there is no room for it: a walk may come with a number that is of another room by then.
@@ -265,30 +289,93 @@ impl<T> Room<T> {
     }
 }
 
-/// Visits the items of one word.
-#[inline(always)]
-fn each_bit<T>(
-    mut bits: u64,
+/// A word of marks as it was, the number of its first bit, and the items from there on.
+struct Word<T: 'static> {
+    bits: u64,
     first: u32,
-    numbers: &Range<u32>,
     items: &'static [T],
-    visit: &mut impl FnMut(u32, &'static T) -> bool,
-) -> bool {
-    if first < numbers.start {
-        bits &= u64::MAX.checked_shl(numbers.start - first).unwrap_or(0);
-    }
-    while bits != 0 {
-        let bit = bits.trailing_zeros();
-        bits &= bits - 1;
-        let number = first + bit;
-        if number >= numbers.end {
-            return true;
+}
+
+impl<T> Word<T> {
+    /// Visits its items.
+    #[inline(always)]
+    fn each(self, numbers: &Range<u32>, visit: &mut impl FnMut(u32, &'static T) -> bool) -> bool {
+        let Word { mut bits, first, items } = self;
+        if first < numbers.start {
+            bits &= u64::MAX.checked_shl(numbers.start - first).unwrap_or(0);
         }
-        if !visit(number, &items[bit as usize]) {
-            return false;
+        while bits != 0 {
+            let bit = bits.trailing_zeros();
+            bits &= bits - 1;
+            let number = first + bit;
+            if number >= numbers.end {
+                return true;
+            }
+            if !visit(number, &items[bit as usize]) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// The words of the chunks in which something is marked, beyond the first items.
+struct Words<T: 'static> {
+    room: &'static Room<T>,
+    class: usize,
+    /// Bits of the top word that are still to come.
+    chunks: u64,
+    /// The chunk that it is in, its number, the bits of its top that are still to come, and words of the bit before.
+    chunk: Option<(&'static Chunk<T>, usize, u64, Range<usize>)>,
+}
+
+impl<T> Words<T> {
+    #[inline(always)]
+    fn is_done(&self) -> bool {
+        self.chunks == 0 && self.chunk.is_none()
+    }
+
+    /// The next word, if there is one, of chunks with numbers from `start` on.
+    #[inline(never)]
+    fn next(&mut self, start: u32) -> Option<Word<T>> {
+        loop {
+            let Some((chunk, number, tops, words)) = &mut self.chunk else {
+                self.enter(start)?;
+                continue;
+            };
+            let marks = &chunk.marks[self.class];
+            if let Some(at) = words.next() {
+                // ORDERING: Acquire; pairs with the Release of who marked: what it stored before is seen.
+                let bits = marks.words[at].load(Ordering::Acquire);
+                let first = Place::first(*number) + at as u32 * 64;
+                return Some(Word { bits, first, items: &chunk.items[at * 64..] });
+            }
+            if *tops == 0 {
+                self.chunk = None;
+                continue;
+            }
+            let begin = tops.trailing_zeros() as usize * marks.span();
+            *tops &= *tops - 1;
+            *words = begin..marks.words.len().min(begin + marks.span());
         }
     }
-    true
+
+    /// Enters the next chunk that is there.
+    fn enter(&mut self, start: u32) -> Option<()> {
+        while self.chunks != 0 {
+            let number = self.chunks.trailing_zeros() as usize + 1 - FIRST as usize;
+            self.chunks &= self.chunks - 1;
+            if number >= Place::of(start).chunk
+                && let Some(chunk) = self.room.chunks[number].get()
+            {
+                // ORDERING: Acquire; as in `is_any`.
+                let tops = chunk.marks[self.class].top.load(Ordering::Acquire);
+                self.chunk = Some((chunk, number, tops, 0..0));
+                return Some(());
+            }
+        }
+        None
+    }
 }
 
 #[cfg(all(test, not(memgroup_loom)))]

@@ -301,7 +301,7 @@ pub(crate) fn kin_at(node: &'static Node, number: u32, id: &AtomicU32) -> Option
     // ORDERING: Acquire; pairs with the Release in `enlist`.
     let kin = node.shared.node(GroupId(id.load(Ordering::Acquire)))?;
     let generation = kin.generation();
-    let is_ours = kin.above().is_some_and(|(above, at)| std::ptr::eq(above, node) && at == number);
+    let is_ours = kin.is_child_of(node) && kin.listing.number() == Some(number);
     (is_ours && kin.generation() == generation).then_some((kin, generation))
 }
 

@@ -30,12 +30,17 @@ pub(crate) fn subtree(top: &'static Node, visitor: &mut Visitor<'_>) -> ControlF
 fn group(group: Group, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
     let Some(roster) = group.node.roster() else { return ControlFlow::Continue(()) };
     seats(group, roster, visitor)?;
-    kin(group.node, roster, 0, u32::MAX, visitor)
+    // Most groups have none below.
+    if roster.kin.is_any(visitor.class) {
+        kin(group.node, roster, 0, u32::MAX, visitor)
+    } else {
+        ControlFlow::Continue(())
+    }
 }
 
 fn seats(group: Group, roster: &'static Roster, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
     let class = visitor.class;
-    let visit = |seat, cell| visitor.visit(group, seat, cell);
+    let visit = move |seat, cell| visitor.visit(group, seat, cell);
     if roster.seats.each_marked(class, 0..u32::MAX, visit) {
         ControlFlow::Continue(())
     } else {
