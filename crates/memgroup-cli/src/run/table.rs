@@ -319,7 +319,7 @@ runaway       2.0M    1.0M      5       1    13.0M   3.0M  1.2 ms  4.0K         
 all tenants   2.0M    1.0M      5       2    26.0M   6.0M  2.5 ms  8.0K          0
 
 With memgroup, only `runaway` was refused.
-Room that caches made, a tenant's own ones too: 1.0M for `lookups` and 1.0M for `runaway`.
+Room that caches made, a tenant's own included: 1.0M for `lookups` and 1.0M for `runaway`.
 First refusal of `runaway`: /tenants/runaway is full
 Per-CPU memory of the groups, 2 slots: 128 bytes in use, 8.0K backed by the system.
 ";

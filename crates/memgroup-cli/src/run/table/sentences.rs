@@ -75,7 +75,7 @@ pub(super) fn room_made(half: &Half) -> String {
     }
     let shares: Vec<String> =
         gainers.iter().map(|&(bytes, name)| format!("{} for `{name}`", units::bytes(bytes))).collect();
-    wrapped(&format!("Room that caches made, a tenant's own ones too: {}.", joined(&shares)))
+    wrapped(&format!("Room that caches made, a tenant's own included: {}.", joined(&shares)))
 }
 
 fn idle_since(regime: Regime, half: &Half, tenant: &TenantReport, idle: IdleReport) -> String {
@@ -177,7 +177,7 @@ mod tests {
         }
         assert_eq!(
             room_made(&half),
-            "Room that caches made, a tenant's own ones too: 7.0M for `runaway` and 1.0M for `lookups`.\n"
+            "Room that caches made, a tenant's own included: 7.0M for `runaway` and 1.0M for `lookups`.\n"
         );
     }
 
