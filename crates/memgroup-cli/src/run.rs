@@ -12,6 +12,7 @@ mod output;
 mod progress;
 mod report;
 mod session;
+mod shrinkers;
 mod spec;
 mod statistics;
 mod stop;
@@ -47,6 +48,10 @@ pub(crate) struct Options {
     /// Decides which rows are asked for [default: what the SPEC says, 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
+
+    /// Refuse at once what does not fit, and leave caches what they hold [default: what the SPEC says]
+    #[arg(long)]
+    no_reclaim: bool,
 
     /// Run everything a second time under SQLite's own process-wide heap limit, and compare
     #[arg(long)]
@@ -85,6 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
             .map_err(|allowed| RunError::Usage(format!("--seconds {seconds} is out of range; {allowed}")))?;
     }
     spec.seed = options.seed.unwrap_or(spec.seed);
+    spec.reclaim &= !options.no_reclaim;
     let destination = Destination::of(options.json.as_deref())?;
     // Absolute, because SQLite takes a name that begins with "file:" for a URI.
     let directory = options.data.clone().unwrap_or_else(data::default_directory);

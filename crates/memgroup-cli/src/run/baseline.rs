@@ -76,6 +76,9 @@ fn half(
     let mut command = Command::new(program);
     command.arg("run").args(&options.spec).arg("--half").arg(regime.name()).arg("--data").arg(directory);
     command.arg("--seconds").arg(spec.seconds.to_string()).arg("--seed").arg(spec.seed.to_string());
+    if !spec.reclaim {
+        command.arg("--no-reclaim");
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(format!("cannot start it: {error}")))?;
     let output = child.stdout.take().map(|output| thread::spawn(move || read(output)));

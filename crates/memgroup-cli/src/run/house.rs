@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::RunError;
 use super::session::{Session, settings};
+use super::shrinkers::Shrinker;
 use super::spec::{Spec, TenantSpec};
 use super::statistics::Statistics;
 
@@ -99,6 +100,8 @@ pub(crate) struct GroupHouse {
     loader: Group,
     parent: Group,
     tenants: Vec<Group>,
+    /// Whether the hierarchy has caches give way.
+    reclaims: bool,
 }
 
 /// One heap for all.
@@ -195,6 +198,20 @@ impl House {
         Some(Statistics::of(&house.hierarchy, &house.parent))
     }
 
+    /// Whether caches give way before a tenant is refused; none where nobody could have them do so.
+    pub(crate) fn reclaims(&self) -> Option<bool> {
+        let House::Groups(house) = self else { return None };
+        Some(house.reclaims)
+    }
+
+    /// The caches that give way, for each tenant; none where nobody knows them.
+    pub(crate) fn shrinkers(&self) -> Option<Vec<Vec<Shrinker>>> {
+        let House::Groups(house) = self else { return None };
+        let all = Shrinker::all(&house.hierarchy);
+        let of = |path: String| all.iter().filter(|shrinker| shrinker.group == path).cloned().collect();
+        Some(house.tenants.iter().map(|group| of(group.path())).collect())
+    }
+
     /// The memory that accounting itself takes on the CPUs; none where nobody accounts.
     pub(crate) fn percpu(&self) -> Option<PerCpu> {
         let House::Groups(house) = self else { return None };
@@ -218,8 +235,8 @@ impl House {
 
 impl GroupHouse {
     fn build(spec: &Spec) -> Result<GroupHouse, RunError> {
-        let hierarchy =
-            Hierarchy::new(Config::new()).map_err(|error| RunError::engine("set up the hierarchy", error))?;
+        let hierarchy = Hierarchy::new(Config::new().reclaim(spec.reclaim))
+            .map_err(|error| RunError::engine("set up the hierarchy", error))?;
         let installed = memgroup_sqlite::install(&hierarchy)
             .map_err(|error| RunError::engine("put memgroup under SQLite", error))?;
         GroupHouse::furnish(&hierarchy, installed.unattributed().clone(), spec)
@@ -239,7 +256,14 @@ impl GroupHouse {
             tenants.push(make(&parent, &tenant.name, tenant.max_bytes)?);
         }
         let loader = make(&root, LOADER, UNLIMITED)?;
-        Ok(GroupHouse { hierarchy: hierarchy.clone(), unattributed, loader, parent, tenants })
+        Ok(GroupHouse {
+            hierarchy: hierarchy.clone(),
+            unattributed,
+            loader,
+            parent,
+            tenants,
+            reclaims: spec.reclaim,
+        })
     }
 }
 

@@ -118,6 +118,18 @@ impl Drop for Filling<'_> {
     }
 }
 
+/// How a tenant is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shown<'a> {
+    pub(crate) name: &'a str,
+    /// Statements done.
+    pub(crate) done: u64,
+    /// Statements refused.
+    pub(crate) refused: u64,
+    /// Its work is over.
+    pub(crate) is_idle: bool,
+}
+
 /// How the time of a run passes. Removed from the terminal when dropped.
 pub(crate) struct Running {
     bar: Option<ProgressBar>,
@@ -126,8 +138,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// `elapsed` has passed; each tenant has done and been refused that many statements.
-    pub(crate) fn update(&mut self, elapsed: Duration, tenants: &[(&str, u64, u64)]) {
+    /// `elapsed` has passed, and that is how the tenants are.
+    pub(crate) fn update(&mut self, elapsed: Duration, tenants: &[Shown<'_>]) {
         let time = format!("{:.0} of {} s", elapsed.as_secs_f64().min(self.seconds), self.seconds);
         if let Some(bar) = &self.bar {
             bar.set_position(elapsed.as_millis() as u64);
@@ -148,11 +160,14 @@ impl Drop for Running {
     }
 }
 
-fn counts(tenants: &[(&str, u64, u64)]) -> String {
-    let each = tenants.iter().map(|&(name, done, refused)| match (done, refused) {
-        (_, 0) => format!("{name} {}", units::count(done)),
-        (0, _) => format!("{name} {} refused", units::count(refused)),
-        _ => format!("{name} {} + {} refused", units::count(done), units::count(refused)),
+fn counts(tenants: &[Shown<'_>]) -> String {
+    let each = tenants.iter().map(|&Shown { name, done, refused, is_idle }| {
+        let idle = if is_idle { ", idle" } else { "" };
+        match (done, refused) {
+            (_, 0) => format!("{name} {}{idle}", units::count(done)),
+            (0, _) => format!("{name} {} refused{idle}", units::count(refused)),
+            _ => format!("{name} {} + {} refused{idle}", units::count(done), units::count(refused)),
+        }
     });
     each.collect::<Vec<_>>().join("  ")
 }
@@ -171,12 +186,18 @@ fn style(template: &str) -> ProgressStyle {
 
 #[cfg(test)]
 mod tests {
-    use super::counts;
+    use super::{Shown, counts};
 
     #[test]
-    fn refusals_are_named_only_where_there_are_any() {
-        let text = counts(&[("a", 12_345, 0), ("b", 3, 1_000), ("c", 0, 7), ("d", 0, 0)]);
-        assert_eq!(text, "a 12,345  b 3 + 1,000 refused  c 7 refused  d 0");
+    fn refusals_and_idleness_are_named_only_where_there_are_any() {
+        let shown = |name, done, refused, is_idle| Shown { name, done, refused, is_idle };
+        let text = counts(&[
+            shown("a", 12_345, 0, false),
+            shown("b", 3, 1_000, true),
+            shown("c", 0, 7, false),
+            shown("d", 0, 0, false),
+        ]);
+        assert_eq!(text, "a 12,345  b 3 + 1,000 refused, idle  c 7 refused  d 0");
     }
 
     #[test]

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::data::Database;
 use super::house::{Held, House, PerCpu};
+use super::shrinkers::Shrinker;
 use super::spec::Spec;
 use super::statistics::Statistics;
-use super::tenant::Ran;
+use super::tenant::{Idle, Ran};
 use super::workload::Kind;
 
 /// What `--json` writes.
@@ -28,6 +29,8 @@ pub(crate) struct Half {
     pub(crate) seed: u64,
     /// Ended by Ctrl-C.
     pub(crate) interrupted: bool,
+    /// Whether caches gave way before a tenant was refused; none where nobody could have them do so.
+    pub(crate) reclaim: Option<bool>,
     /// In the SPEC's order.
     pub(crate) tenants: Vec<TenantReport>,
     /// All tenants together: their parent group, or SQLite's whole heap.
@@ -63,8 +66,36 @@ pub(crate) struct TenantReport {
     pub(crate) database: u64,
     /// What the first refusal said.
     pub(crate) first_refusal: Option<String>,
-    /// Memory by kind, files, time; none where nobody keeps statistics.
+    /// Memory by kind, files, time, reclaim; none where nobody keeps statistics.
     pub(crate) statistics: Option<Statistics>,
+    /// Bytes of the page caches of its connections at the end.
+    pub(crate) page_cache: u64,
+    /// How it was when its work was over; none if it worked to the end.
+    pub(crate) idle: Option<IdleReport>,
+    /// Its caches that give way; none where nobody knows them.
+    pub(crate) shrinkers: Option<Vec<Shrinker>>,
+}
+
+/// A tenant whose work was over before the run was.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct IdleReport {
+    /// Since the run began.
+    pub(crate) since_seconds: f64,
+    /// Bytes of the page caches then.
+    pub(crate) page_cache: u64,
+    /// Bytes that were reclaimed from it from then on; none where nobody reclaims.
+    pub(crate) reclaimed: Option<u64>,
+}
+
+impl IdleReport {
+    fn of(idle: Idle, statistics: Option<Statistics>) -> IdleReport {
+        let reclaimed = statistics.map(|statistics| statistics.memory.reclaimed);
+        IdleReport {
+            since_seconds: idle.since.as_secs_f64(),
+            page_cache: idle.page_cache_bytes,
+            reclaimed: reclaimed.zip(idle.reclaimed_bytes).map(|(all, before)| all.saturating_sub(before)),
+        }
+    }
 }
 
 impl TenantReport {
@@ -84,8 +115,10 @@ impl Half {
         interrupted: bool,
     ) -> Half {
         let mut tenants = Vec::new();
+        let mut shrinkers = house.shrinkers();
         for (index, (tenant, tally)) in spec.tenants.iter().zip(&ran.tallies).enumerate() {
             let held = house.held(index);
+            let statistics = house.statistics(index);
             tenants.push(TenantReport {
                 name: tenant.name.clone(),
                 workload: tenant.workload.name().to_owned(),
@@ -101,13 +134,17 @@ impl Half {
                 hit_rate: held.and_then(|held| held.hit_rate),
                 database: databases[index].bytes,
                 first_refusal: tally.first_refusal.clone(),
-                statistics: house.statistics(index),
+                statistics,
+                page_cache: tally.page_cache_bytes,
+                idle: tally.idle.map(|idle| IdleReport::of(idle, statistics)),
+                shrinkers: shrinkers.as_mut().map(|all| std::mem::take(&mut all[index])),
             });
         }
         Half {
             seconds: ran.elapsed.as_secs_f64(),
             seed: spec.seed,
             interrupted,
+            reclaim: house.reclaims(),
             tenants,
             all: house.held_by_all(),
             unattributed: house.held_by_nobody(),
@@ -125,7 +162,7 @@ impl Half {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{Half, Held, PerCpu, Report, Statistics, TenantReport};
+    use super::{Half, Held, IdleReport, PerCpu, Report, Shrinker, Statistics, TenantReport};
     use crate::run::statistics::{Io, Memory};
 
     /// Statistics whose every number is known.
@@ -139,6 +176,9 @@ pub(crate) mod tests {
                 prepaid: 128 << 10,
                 charges: 1_000,
                 stock_misses: 3,
+                reclaims: 5,
+                reclaimed: 2 << 20,
+                gained: 1 << 20,
             },
             io: Io { rbytes: 3 << 30, wbytes: 0, rios: 786_432, wios: 0 },
             scope_us: 19_500_000,
@@ -163,7 +203,35 @@ pub(crate) mod tests {
             database: 45 << 20,
             first_refusal: (refused > 0).then(|| format!("/tenants/{name} is full")),
             statistics: Some(statistics()),
+            page_cache: 14 << 20,
+            idle: None,
+            shrinkers: Some(vec![shrinker(name)]),
         }
+    }
+
+    /// The page cache of that tenant, its every number known.
+    fn shrinker(tenant: &str) -> Shrinker {
+        Shrinker {
+            name: "sqlite page cache".to_owned(),
+            group: format!("/tenants/{tenant}"),
+            holds: Some(13 << 20),
+            scans: 5,
+            asked: 3 << 20,
+            claimed: 2 << 20,
+            freed: 2 << 20,
+            last_freed: 4_096,
+            time_ns: 1_250_000,
+            stopped: 1,
+            panics: 0,
+            overruns: 0,
+            quarantine: None,
+        }
+    }
+
+    /// `tenant`, idle since the fifth second, when it had `page_cache` bytes of which `reclaimed` are gone.
+    pub(crate) fn idle(tenant: TenantReport, page_cache: u64, reclaimed: u64) -> TenantReport {
+        let idle = IdleReport { since_seconds: 5.02, page_cache, reclaimed: Some(reclaimed) };
+        TenantReport { idle: Some(idle), page_cache: page_cache - reclaimed, ..tenant }
     }
 
     /// A half of a look-up tenant and a runaway.
@@ -172,6 +240,7 @@ pub(crate) mod tests {
             seconds: 20.0,
             seed: 1,
             interrupted: false,
+            reclaim: Some(true),
             tenants: vec![
                 tenant("lookups", "lookups", 1_234_567, lookups_refused),
                 tenant("runaway", "runaway", 0, 120),
@@ -195,6 +264,7 @@ pub(crate) mod tests {
     fn the_json_has_the_promised_form() {
         let mut report = Report { memgroup: half(0), baseline: None };
         report.memgroup.tenants[1].max = None;
+        report.memgroup.tenants.push(idle(tenant("archive", "dashboards", 9, 0), 30 << 20, 9 << 20));
         let json = serde_json::to_value(&report).expect("a report is JSON");
         assert_eq!(json["memgroup"]["seconds"], 20.0);
         let tenant = &json["memgroup"]["tenants"][0];
@@ -208,6 +278,19 @@ pub(crate) mod tests {
         assert_eq!(tenant["statistics"]["memory"]["file"], 14 << 20);
         assert_eq!(tenant["statistics"]["io"]["rios"], 786_432);
         assert_eq!(json["memgroup"]["statistics"]["scope_us"], 19_500_000);
+        assert_eq!(json["memgroup"]["reclaim"], true);
+        let memory = &tenant["statistics"]["memory"];
+        assert_eq!((&memory["reclaims"], &memory["reclaimed"]), (&5.into(), &(2 << 20).into()));
+        assert_eq!((&memory["gained"], &tenant["page_cache"]), (&(1 << 20).into(), &(14 << 20).into()));
+        let cache = &tenant["shrinkers"][0];
+        assert_eq!((&cache["group"], &cache["holds"]), (&"/tenants/lookups".into(), &(13 << 20).into()));
+        assert_eq!((&cache["asked"], &cache["claimed"]), (&(3 << 20).into(), &(2 << 20).into()));
+        assert_eq!((&cache["freed"], &cache["last_freed"]), (&(2 << 20).into(), &4_096.into()));
+        assert_eq!((&cache["time_ns"], &cache["stopped"]), (&1_250_000.into(), &1.into()));
+        assert!(cache["quarantine"].is_null() && tenant["idle"].is_null());
+        let idle = &json["memgroup"]["tenants"][2]["idle"];
+        assert_eq!((&idle["since_seconds"], &idle["page_cache"]), (&5.02.into(), &(30 << 20).into()));
+        assert_eq!(idle["reclaimed"], 9 << 20);
         let runaway = &json["memgroup"]["tenants"][1];
         assert!(runaway["max"].is_null() && runaway["p50_us"].is_null());
         assert!(json.get("baseline").is_none());

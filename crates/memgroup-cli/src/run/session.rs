@@ -2,6 +2,8 @@
 //!
 //! - I1. Want of memory is told from every other failure: only it counts as a refusal.
 
+#![allow(unsafe_code)]
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -84,10 +86,12 @@ impl Session {
         }
     }
 
-    /// The connection's memory by kind is told as it is now; the use of a connection tells it only from time to time.
-    pub(crate) fn sample(&self) {
-        if let Session::Group(connection) = self {
-            connection.sample();
+    /// Bytes of the connection's page caches, as SQLite estimates them. A group is told of its connection's memory by
+    /// kind as it is now; the use of a connection tells it only from time to time.
+    pub(crate) fn page_cache_bytes(&self) -> u64 {
+        match self {
+            Session::Group(connection) => connection.sample().page_cache_bytes,
+            Session::Plain(connection) => page_cache_bytes(connection),
         }
     }
 
@@ -98,6 +102,17 @@ impl Session {
             Session::Plain(connection) => connection.get_interrupt_handle(),
         }
     }
+}
+
+fn page_cache_bytes(connection: &Connection) -> u64 {
+    let (mut now, mut most) = (0, 0);
+    // SAFETY: the handle is used at once, while the connection is borrowed.
+    let db = unsafe { connection.handle() };
+    // SAFETY: `db` is an open connection, and both numbers are there to be written.
+    let code = unsafe {
+        ffi::sqlite3_db_status(db, ffi::SQLITE_DBSTATUS_CACHE_USED, &raw mut now, &raw mut most, 0)
+    };
+    if code == ffi::SQLITE_OK { u64::try_from(now).unwrap_or(0) } else { 0 }
 }
 
 /// rusqlite panics at a value that SQLite had no memory to hand over (`TenantConnection` knows that by itself); any
@@ -115,7 +130,7 @@ fn unfetched<T>(panic: Box<dyn Any + Send>) -> Result<T, Failure> {
 mod tests {
     use rusqlite::{Connection, ErrorCode, ffi};
 
-    use super::{Failure, settings};
+    use super::{Failure, Session, settings};
     use crate::run::spec::Spec;
 
     fn sqlite(code: i32) -> Failure {
@@ -130,6 +145,14 @@ mod tests {
         assert!(matches!(sqlite(ffi::SQLITE_IOERR_READ), Failure::Other(_)));
         assert!(matches!(sqlite(ffi::SQLITE_CORRUPT), Failure::Other(_)));
         assert!(matches!(Failure::from(rusqlite::Error::QueryReturnedNoRows), Failure::Other(_)));
+    }
+
+    #[test]
+    fn what_a_connection_has_read_is_in_its_page_cache() {
+        let connection = Connection::open_in_memory().expect("memory is there");
+        connection.execute_batch("CREATE TABLE a AS SELECT zeroblob(1000000)").expect("it is made");
+        let bytes = Session::Plain(connection).page_cache_bytes();
+        assert!((1_000_000..2_000_000).contains(&bytes), "{bytes}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use memgroup::UNLIMITED;
 
 pub(crate) use source::SpecError;
-use source::{Source, Table};
+use source::{Found, Source, Table};
 
 use super::workload::Kind;
 
@@ -33,6 +33,7 @@ const CACHE_ALLOWED: &str =
 const CACHE_BYTES_LEAST: u64 = 64 << 10;
 /// A cache is always bounded; this is SQLite's own bound in KiB, rounded down.
 const CACHE_BYTES_MOST: u64 = 1 << 40;
+const AFTER_ALLOWED: &str = "allowed: the name of a tenant that stands earlier and has `work_seconds`";
 const THREADS_MOST: i128 = 64;
 const TENANTS_MOST: usize = 64;
 const NAME_BYTES_MOST: usize = 32;
@@ -95,6 +96,11 @@ pub(crate) struct TenantSpec {
     pub(crate) temp: Temp,
     /// Rest after each statement.
     pub(crate) pause: Duration,
+    /// Its first statement begins once the tenant with this index is idle: one that stands earlier and has an end to its
+    /// work. None: at once.
+    pub(crate) after: Option<usize>,
+    /// From then on it begins statements for so long; then it is idle, its connections open. None: to the end.
+    pub(crate) work: Option<Duration>,
 }
 
 /// A whole run.
@@ -106,6 +112,8 @@ pub(crate) struct Spec {
     pub(crate) seed: u64,
     /// The limit of `/tenants`, the parent of all; `UNLIMITED` for none.
     pub(crate) max_bytes: u64,
+    /// Whether caches give way before a tenant is refused.
+    pub(crate) reclaim: bool,
     /// At least one; names differ.
     pub(crate) tenants: Vec<TenantSpec>,
 }
@@ -129,16 +137,22 @@ impl Spec {
     pub(crate) fn parse(file: &str, text: &str) -> Result<Spec, SpecError> {
         let source = Source::new(file, text);
         let mut top = source.parse()?;
-        let seconds = match top.number("seconds")? {
+        let mut run = top.table("run")?;
+        let seconds = match once(&mut top, &mut run, |table| table.number("seconds"))? {
             None => 20.0,
             Some(seconds) => check_seconds(seconds.value).map_err(|what| seconds.wrong(what))?,
         };
-        let seed = match top.integer("seed")? {
+        let seed = match once(&mut top, &mut run, |table| table.integer("seed"))? {
             None => 1,
             Some(seed) => u64::try_from(seed.value)
                 .map_err(|_| seed.wrong("allowed: an integer from 0 up".to_owned()))?,
         };
-        let max_bytes = limit(&mut top, "max")?;
+        let max_bytes = limit(once(&mut top, &mut run, |table| table.bytes("max", MAX_ALLOWED))?)?;
+        let reclaim = once(&mut top, &mut run, |table| table.truth("reclaim"))?;
+        let reclaim = reclaim.is_none_or(|reclaim| reclaim.value);
+        if let Some(run) = run {
+            run.finish(&["max", "reclaim", "seconds", "seed"])?;
+        }
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let tables = top.tables("tenant")?;
         if let Some(first_too_many) = tables.get(TENANTS_MOST) {
@@ -146,14 +160,14 @@ impl Spec {
             return Err(first_too_many.wrong(what));
         }
         for mut table in tables {
-            let tenant = tenant(&mut table, &tenants)?;
+            let tenant = tenant(&mut table, &tenants, seconds)?;
             tenants.push(tenant);
         }
-        top.finish(&["max", "seconds", "seed", "tenant"])?;
+        top.finish(&["max", "reclaim", "run", "seconds", "seed", "tenant"])?;
         if tenants.is_empty() {
             return Err(source.missing("tenant", "at least one [[tenant]]"));
         }
-        Ok(Spec { seconds, seed, max_bytes, tenants })
+        Ok(Spec { seconds, seed, max_bytes, reclaim, tenants })
     }
 }
 
@@ -167,7 +181,23 @@ pub(crate) fn check_seconds(seconds: f64) -> Result<f64, String> {
     }
 }
 
-fn tenant(table: &mut Table<'_>, earlier: &[TenantSpec]) -> Result<TenantSpec, SpecError> {
+/// What the document or its table `[run]` says; saying it twice is allowed where both say the same.
+fn once<'a, T: PartialEq>(
+    top: &mut Table<'a>,
+    run: &mut Option<Table<'a>>,
+    read: impl Fn(&mut Table<'a>) -> Result<Option<Found<'a, T>>, SpecError>,
+) -> Result<Option<Found<'a, T>>, SpecError> {
+    let outside = read(top)?;
+    let Some(run) = run else { return Ok(outside) };
+    match (outside, read(run)?) {
+        (Some(outside), Some(inside)) if outside.value != inside.value => {
+            Err(inside.wrong(format!("{outside} outside of [run]; allowed: to say it in one place")))
+        }
+        (outside, inside) => Ok(inside.or(outside)),
+    }
+}
+
+fn tenant(table: &mut Table<'_>, earlier: &[TenantSpec], seconds: f64) -> Result<TenantSpec, SpecError> {
     let name = table.required_text("name", "a name, such as \"etl\"")?;
     if let Err(what) = check_name(&name.value, earlier) {
         return Err(name.wrong(what));
@@ -182,7 +212,7 @@ fn tenant(table: &mut Table<'_>, earlier: &[TenantSpec]) -> Result<TenantSpec, S
         Some(threads) => return Err(threads.wrong(format!("allowed: 1 to {THREADS_MOST}"))),
     };
     let scale = scale(table)?;
-    let max_bytes = limit(table, "max")?;
+    let max_bytes = limit(table.bytes("max", MAX_ALLOWED)?)?;
     let cache_bytes = match table.bytes("cache", CACHE_ALLOWED)? {
         None => 1 << 20,
         Some(cache) if (CACHE_BYTES_LEAST..=CACHE_BYTES_MOST).contains(&cache.value) => cache.value,
@@ -203,8 +233,46 @@ fn tenant(table: &mut Table<'_>, earlier: &[TenantSpec]) -> Result<TenantSpec, S
         }
         Some(pause) => return Err(pause.wrong(format!("allowed: 0 to {PAUSE_US_MOST} microseconds"))),
     };
-    table.finish(&["cache", "max", "name", "pause_us", "scale", "temp", "threads", "workload"])?;
-    Ok(TenantSpec { name: name.value, workload, threads, scale, max_bytes, cache_bytes, temp, pause })
+    let after = match table.text("after")? {
+        None => None,
+        Some(after) => {
+            let allowed = || after.wrong(AFTER_ALLOWED.to_owned());
+            let is_meant = |tenant: &TenantSpec| tenant.name == after.value && tenant.work.is_some();
+            Some(earlier.iter().position(is_meant).ok_or_else(allowed)?)
+        }
+    };
+    let work = match table.number("work_seconds")? {
+        None => None,
+        // A comparison that NaN fails.
+        Some(work) if work.value > 0.0 && work.value <= seconds => Some(Duration::from_secs_f64(work.value)),
+        Some(work) => {
+            return Err(work.wrong(format!("allowed: more than 0 to {seconds} seconds, the whole run")));
+        }
+    };
+    table.finish(&[
+        "after",
+        "cache",
+        "max",
+        "name",
+        "pause_us",
+        "scale",
+        "temp",
+        "threads",
+        "work_seconds",
+        "workload",
+    ])?;
+    Ok(TenantSpec {
+        name: name.value,
+        workload,
+        threads,
+        scale,
+        max_bytes,
+        cache_bytes,
+        temp,
+        pause,
+        after,
+        work,
+    })
 }
 
 fn check_name(name: &str, earlier: &[TenantSpec]) -> Result<(), String> {
@@ -232,9 +300,9 @@ fn scale(table: &mut Table<'_>) -> Result<Scale, SpecError> {
     Err(scale.wrong("allowed: 0.001 to 10, in steps of 0.001".to_owned()))
 }
 
-/// A limit under `key`: bytes, or `max`, which is also what stands when the key does not.
-fn limit(table: &mut Table<'_>, key: &str) -> Result<u64, SpecError> {
-    match table.bytes(key, MAX_ALLOWED)? {
+/// A limit as it was found: bytes, or `max`, which is also what stands when none was found.
+fn limit(found: Option<Found<'_, u64>>) -> Result<u64, SpecError> {
+    match found {
         None => Ok(UNLIMITED),
         Some(max) if max.value >= MAX_BYTES_LEAST => Ok(max.value),
         Some(max) => Err(max.wrong(format!("allowed: {MAX_ALLOWED}"))),

@@ -30,6 +30,12 @@ pub(crate) struct Memory {
     pub(crate) prepaid: u64,
     pub(crate) charges: u64,
     pub(crate) stock_misses: u64,
+    /// Times that caches of the group were asked to give way.
+    pub(crate) reclaims: u64,
+    /// Bytes that they gave up then, whoever needed them.
+    pub(crate) reclaimed: u64,
+    /// Bytes that caches, of this group or of others, gave up for charges of this group.
+    pub(crate) gained: u64,
 }
 
 /// Files.
@@ -48,7 +54,7 @@ pub(crate) struct Io {
 impl Statistics {
     pub(crate) fn of(hierarchy: &Hierarchy, group: &Group) -> Statistics {
         let [mut of_memory, mut of_io, mut of_cpu] =
-            [[0; memory::STOCK_MISSES + 1].as_slice(), &[0; io::WIOS + 1], &[0; cpu::SCOPE_USEC + 1]]
+            [[0; memory::GAINED + 1].as_slice(), &[0; io::WIOS + 1], &[0; cpu::SCOPE_USEC + 1]]
                 .map(<[i64]>::to_vec);
         for (statistics, values) in [
             (hierarchy.memory(), &mut of_memory),
@@ -73,6 +79,9 @@ impl Statistics {
                 prepaid: usage.saturating_sub(exact),
                 charges: of_memory[memory::CHARGES],
                 stock_misses: of_memory[memory::STOCK_MISSES],
+                reclaims: of_memory[memory::RECLAIMS],
+                reclaimed: of_memory[memory::RECLAIMED],
+                gained: of_memory[memory::GAINED],
             },
             io: Io {
                 rbytes: of_io[io::RBYTES],
@@ -99,10 +108,20 @@ mod tests {
         let charges = children.each_ref().map(|child| child.try_charge(1000).expect("no limit"));
         for child in &children {
             hierarchy.memory().add(child, memgroup::stats::memory::FILE, 700);
+            hierarchy.memory().add(child, memgroup::stats::memory::RECLAIMED, 30);
+            hierarchy.memory().add(child, memgroup::stats::memory::GAINED, 20);
             hierarchy.io().add(child, memgroup::stats::io::RBYTES, 10);
         }
         let expected = Statistics {
-            memory: Memory { file: 1400, other: 600, charges: 2, stock_misses: 2, ..Memory::default() },
+            memory: Memory {
+                file: 1400,
+                other: 600,
+                charges: 2,
+                stock_misses: 2,
+                reclaimed: 60,
+                gained: 40,
+                ..Memory::default()
+            },
             io: Io { rbytes: 20, ..Io::default() },
             scope_us: 0,
         };

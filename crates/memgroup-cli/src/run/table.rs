@@ -1,12 +1,14 @@
 //! Reports as text: columns that line up, nothing wider than 100 columns with names of up to 14 letters.
 
+mod sentences;
+
 use super::house::{Held, Regime};
 use super::report::{Half, Report, TenantReport};
+use super::shrinkers::Shrinker;
 use super::statistics::{Memory, Statistics};
 use super::units;
 
-/// Columns a sentence may take.
-const WIDTH: usize = 100;
+use sentences::{first_refusals, gave_way, room_made, verdict, wrapped};
 
 /// Whether to emphasise, by the codes terminals know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +78,11 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
     }
     let mut text = columns(&titles, &rows, half.tenants.len(), emphasis);
     text.push_str(&statistics(half, emphasis));
+    text.push_str(&reclaim(half, emphasis));
     text.push('\n');
     text.push_str(&verdict(Regime::Groups, half));
+    text.push_str(&gave_way(Regime::Groups, half));
+    text.push_str(&room_made(half));
     text.push_str(&first_refusals(half, ""));
     if let Some(percpu) = half.percpu {
         text.push_str(&wrapped(&format!(
@@ -111,6 +116,41 @@ fn statistics(half: &Half, emphasis: Emphasis) -> String {
     if rows.is_empty() {
         return String::new();
     }
+    format!("\n{}", columns(&titles.map(str::to_owned), &rows, tenants, emphasis))
+}
+
+/// From whom memory was taken, and for whom; nothing where no cache gives way.
+fn reclaim(half: &Half, emphasis: Emphasis) -> String {
+    if half.reclaim != Some(true) {
+        return String::new();
+    }
+    let titles =
+        ["tenant", "taken", "gained", "calls", "caches", "holding", "asked", "time", "last", "set aside"];
+    let row = |name: &str, statistics: Option<Statistics>, caches: &[&Shrinker]| {
+        let Memory { reclaims, reclaimed, gained, .. } = statistics?.memory;
+        let sum = |of: fn(&Shrinker) -> u64| caches.iter().map(|&cache| of(cache)).sum::<u64>();
+        let set_aside = caches.iter().filter(|cache| cache.quarantine.is_some()).count() as u64;
+        Some(vec![
+            plain(name),
+            plain(units::bytes(reclaimed)),
+            plain(units::bytes(gained)),
+            plain(units::count(reclaims)),
+            plain(units::count(caches.len() as u64)),
+            plain(units::bytes(sum(|cache| cache.holds.unwrap_or(0)))),
+            plain(units::bytes(sum(|cache| cache.asked))),
+            plain(units::duration_us(sum(|cache| cache.time_ns) as f64 / 1e3)),
+            plain(units::bytes(sum(|cache| cache.last_freed))),
+            Cell { text: units::count(set_aside), alarming: set_aside > 0 },
+        ])
+    };
+    let (mut rows, mut all) = (Vec::new(), Vec::new());
+    for tenant in &half.tenants {
+        let caches: Vec<&Shrinker> = tenant.shrinkers.iter().flatten().collect();
+        rows.extend(row(&tenant.name, tenant.statistics, &caches));
+        all.extend(caches);
+    }
+    let tenants = rows.len();
+    rows.extend(row("all tenants", half.statistics, &all));
     format!("\n{}", columns(&titles.map(str::to_owned), &rows, tenants, emphasis))
 }
 
@@ -159,6 +199,7 @@ pub(crate) fn of_both(memgroup: &Half, baseline: &Half, emphasis: Emphasis) -> S
     let mut text = format!("{over}\n{table}\n");
     for (regime, half) in [(Regime::Groups, memgroup), (Regime::HeapLimit, baseline)] {
         text.push_str(&verdict(regime, half));
+        text.push_str(&gave_way(regime, half));
     }
     text.push_str(&wrapped(&format!(
         "Most memory held at once: {} {}, {} {}, of {} in both.",
@@ -180,8 +221,9 @@ pub(crate) fn of_report(report: &Report, emphasis: Emphasis) -> String {
         None => "",
     };
     let half = &report.memgroup;
+    let reclaim = if half.reclaim == Some(false) { ", without reclaim" } else { "" };
     let head = emphasis.heading(&format!(
-        "{} tenants, {:.1} s of statements, seed {}{ended}",
+        "{} tenants, {:.1} s of statements, seed {}{reclaim}{ended}",
         half.tenants.len(),
         half.seconds,
         half.seed
@@ -191,75 +233,6 @@ pub(crate) fn of_report(report: &Report, emphasis: Emphasis) -> String {
         text.push_str(&format!("\n{}", of_both(half, baseline, emphasis)));
     }
     text
-}
-
-/// Who was refused, in a sentence.
-fn verdict(regime: Regime, half: &Half) -> String {
-    let (runaways, others) = (half.refused(true), half.refused(false));
-    let (named, losses) = (listed(&runaways, name), listed(&others, loss));
-    let who = match (runaways.is_empty(), others.is_empty()) {
-        (true, true) => "nobody was refused".to_owned(),
-        (false, true) => format!("only {named} was refused"),
-        (true, false) => format!("refused were statements of {losses}"),
-        (false, false) => format!("{named} was refused, and others suffered: {losses}"),
-    };
-    let mut sentence = format!("{}, {who}.", regime.title());
-    if let Some(first) = sentence.get_mut(..1) {
-        first.make_ascii_uppercase();
-    }
-    wrapped(&sentence)
-}
-
-fn name(tenant: &TenantReport) -> String {
-    format!("`{}`", tenant.name)
-}
-
-fn loss(tenant: &TenantReport) -> String {
-    let (refused, all) = (units::count(tenant.refused), units::count(tenant.refused + tenant.done));
-    format!("`{}` ({refused} of {all} statements)", tenant.name)
-}
-
-fn listed(tenants: &[&TenantReport], show: fn(&TenantReport) -> String) -> String {
-    let shown: Vec<String> = tenants.iter().map(|tenant| show(tenant)).collect();
-    match &shown[..] {
-        [] => String::new(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} and {last}", first.join(", ")),
-    }
-}
-
-/// All that SQLite says by itself; the report says it already.
-const NO_MORE_THAN_REFUSED: &str = "out of memory";
-
-/// What the first refusal of each tenant said, where it said more than that; `where_it_was` follows the name.
-fn first_refusals(half: &Half, where_it_was: &str) -> String {
-    let mut text = String::new();
-    for tenant in &half.tenants {
-        if let Some(refusal) = tenant.first_refusal.as_deref().filter(|&text| text != NO_MORE_THAN_REFUSED) {
-            text.push_str(&wrapped(&format!("First refusal of `{}`{where_it_was}: {refusal}", tenant.name)));
-        }
-    }
-    text
-}
-
-/// `text` in lines of at most `WIDTH` columns, the later ones indented.
-fn wrapped(text: &str) -> String {
-    let mut lines = String::new();
-    let mut column = 0;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > WIDTH {
-            lines.push_str("\n  ");
-            column = 2;
-        } else if column > 0 {
-            lines.push(' ');
-            column += 1;
-        }
-        lines.push_str(word);
-        column += length;
-    }
-    lines.push('\n');
-    lines
 }
 
 /// Lines the columns up; a rule stands under the titles and after `ruled` rows, if more follow.
@@ -309,7 +282,7 @@ fn strip(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Emphasis, of_report, strip, wrapped};
+    use super::{Emphasis, of_report, strip};
     use crate::run::report::tests::half;
     use crate::run::report::{Half, Report};
 
@@ -338,7 +311,15 @@ runaway           14.0M   60.0K        4.0K  960.0K   128.0K  3.0G        0  19.
 ------------------------------------------------------------------------------------
 all tenants       14.0M   60.0K        4.0K  960.0K   128.0K  3.0G        0  19.50 s
 
+tenant       taken  gained  calls  caches  holding  asked    time  last  set aside
+----------------------------------------------------------------------------------
+lookups       2.0M    1.0M      5       1    13.0M   3.0M  1.2 ms  4.0K          0
+runaway       2.0M    1.0M      5       1    13.0M   3.0M  1.2 ms  4.0K          0
+----------------------------------------------------------------------------------
+all tenants   2.0M    1.0M      5       2    26.0M   6.0M  2.5 ms  8.0K          0
+
 With memgroup, only `runaway` was refused.
+Room that caches made, a tenant's own included: 1.0M for `lookups` and 1.0M for `runaway`.
 First refusal of `runaway`: /tenants/runaway is full
 Per-CPU memory of the groups, 2 slots: 128 bytes in use, 8.0K backed by the system.
 ";
@@ -386,12 +367,25 @@ tenant        done  refused      p50     p99  |       done  refused      p50    
     }
 
     #[test]
-    fn long_texts_are_wrapped_between_words() {
-        let text = wrapped(&"word ".repeat(50));
-        assert_eq!(text.split_whitespace().count(), 50);
-        assert!(text.lines().all(|line| line.len() <= 100) && text.lines().count() == 3, "{text}");
-        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")));
-        assert_eq!(wrapped("short"), "short\n");
+    fn without_reclaim_the_head_says_so_and_there_is_no_table_of_who_gave_way() {
+        let mut off = half(0);
+        off.reclaim = Some(false);
+        let text = shown(off, None);
+        assert!(text.starts_with("2 tenants, 20.0 s of statements, seed 1, without reclaim\n"), "{text}");
+        assert!(!text.contains("taken"), "{text}");
+    }
+
+    #[test]
+    fn a_cache_that_is_set_aside_stands_out() {
+        let mut troubled = half(0);
+        let caches = troubled.tenants[0].shrinkers.as_mut().expect("there are some");
+        caches[0].quarantine = Some("panicked".to_owned());
+        let text = of_report(&Report { memgroup: troubled, baseline: None }, Emphasis(true));
+        assert_eq!(
+            text.matches("\x1b[31m1\x1b[0m").count(),
+            2,
+            "in its tenant's row and in that of all: {text}"
+        );
     }
 
     #[test]

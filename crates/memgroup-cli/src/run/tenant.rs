@@ -2,10 +2,12 @@
 //!
 //! - I1. Every statement that was begun is counted once: done, refused or interrupted.
 //! - I2. A statement's latency is recorded only if it was done.
+//! - I3. A tenant whose work is over keeps its connections, and each thread has begun a statement, however late it started.
 //! - E1. Worker → watcher: counts are for the eye while the run lasts; the report is made of what `join` hands over.
 //! - E2. `end` (watcher) → workers: the flag alone; a worker that is late does one more statement.
+//! - E3. A worker whose work is over → workers of tenants that come after it: the count alone; who is late begins late.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,7 @@ use rusqlite::InterruptHandle;
 use super::data::Database;
 use super::error::RunError;
 use super::house::House;
-use super::progress::Progress;
+use super::progress::{Progress, Shown};
 use super::session::{Failure, Session};
 use super::spec::{Spec, TenantSpec};
 use super::stop::Stop;
@@ -26,6 +28,8 @@ const WATCH_EVERY: Duration = Duration::from_millis(50);
 /// How often statements are interrupted again once the run is over: an interruption that finds no statement running
 /// is lost.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(2);
+/// How often a tenant that comes after another looks whether that one is idle.
+const TURN_EVERY: Duration = Duration::from_millis(5);
 /// Latencies are told apart to three digits.
 const DIGITS: u8 = 3;
 /// An hour; a statement that takes longer counts as one of an hour.
@@ -40,13 +44,44 @@ pub(crate) struct Tally {
     pub(crate) latencies_ns: Histogram<u64>,
     /// What the first refusal said.
     pub(crate) first_refusal: Option<String>,
+    /// Bytes of the page caches at the end.
+    pub(crate) page_cache_bytes: u64,
+    /// None while a thread was at work to the end.
+    pub(crate) idle: Option<Idle>,
+}
+
+/// How a tenant was when its work was over before the run was.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Idle {
+    /// Since the run began.
+    pub(crate) since: Duration,
+    /// Bytes of the page caches.
+    pub(crate) page_cache_bytes: u64,
+    /// Bytes that were reclaimed from the tenant up to then; none where nobody reclaims.
+    pub(crate) reclaimed_bytes: Option<u64>,
+}
+
+impl Idle {
+    /// A tenant is idle when its last thread is.
+    fn with(self, other: Idle) -> Idle {
+        let last = if self.since < other.since { other } else { self };
+        Idle { page_cache_bytes: self.page_cache_bytes + other.page_cache_bytes, ..last }
+    }
 }
 
 impl Tally {
     fn new() -> Result<Tally, RunError> {
         let latencies_ns = Histogram::new_with_bounds(1, LATENCY_NS_MOST, DIGITS)
             .map_err(|error| RunError::engine("make a histogram of latencies", error))?;
-        Ok(Tally { done: 0, refused: 0, interrupted: 0, latencies_ns, first_refusal: None })
+        Ok(Tally {
+            done: 0,
+            refused: 0,
+            interrupted: 0,
+            latencies_ns,
+            first_refusal: None,
+            page_cache_bytes: 0,
+            idle: None,
+        })
     }
 
     fn add(&mut self, other: Tally) -> Result<(), RunError> {
@@ -54,6 +89,8 @@ impl Tally {
         self.refused += other.refused;
         self.interrupted += other.interrupted;
         self.first_refusal = self.first_refusal.take().or(other.first_refusal);
+        self.page_cache_bytes += other.page_cache_bytes;
+        self.idle = self.idle.zip(other.idle).map(|(one, another)| one.with(another));
         self.latencies_ns
             .add(&other.latencies_ns)
             .map_err(|error| RunError::engine("add up latencies", error))
@@ -83,11 +120,12 @@ struct Worker<'a> {
     workload: Workload,
 }
 
-/// Counts that the watcher shows while the run lasts.
-#[derive(Default)]
+/// What others see of a tenant while the run lasts.
 struct Live {
     done: AtomicU64,
     refused: AtomicU64,
+    /// Threads that are at work, or will be.
+    busy: AtomicU32,
 }
 
 /// Runs the tenants' statements until the SPEC's seconds are over or a stop is asked for.
@@ -108,7 +146,7 @@ pub(crate) fn run_all(
             workers.push(Worker { index, tenant, session, workload });
         }
     }
-    let live: Vec<Live> = spec.tenants.iter().map(|_| Live::default()).collect();
+    let live: Vec<Live> = spec.tenants.iter().map(Live::of).collect();
     let ending = AtomicBool::new(false);
     let started = Instant::now();
     thread::scope(|threads| {
@@ -117,7 +155,7 @@ pub(crate) fn run_all(
             .into_iter()
             .map(|worker| {
                 let index = worker.index;
-                (index, threads.spawn(move || worker.run(&live[index], ending)))
+                (index, threads.spawn(move || worker.run(house, live, started, ending)))
             })
             .collect();
         watch(spec, live, ending, &handles, progress, stop, started);
@@ -147,8 +185,7 @@ fn watch(
         if elapsed >= whole || stop.requested() || ending.load(Ordering::Relaxed) {
             return;
         }
-        let counts: Vec<_> =
-            spec.tenants.iter().zip(live).map(|(tenant, live)| live.shown(&tenant.name)).collect();
+        let counts: Vec<_> = spec.tenants.iter().zip(live).map(|(tenant, live)| live.shown(tenant)).collect();
         running.update(elapsed, &counts);
         thread::sleep(WATCH_EVERY.min(whole - elapsed));
         if handles.iter().all(|(_, handle)| handle.is_finished()) {
@@ -179,16 +216,16 @@ fn end(ending: &AtomicBool, handles: &[(usize, Handle<'_>)], interrupters: &[Int
 }
 
 fn gather(spec: &Spec, handles: Vec<(usize, Handle<'_>)>, elapsed: Duration) -> Result<Ran, RunError> {
-    let mut tallies = Vec::new();
-    for _ in &spec.tenants {
-        tallies.push(Tally::new()?);
-    }
+    let mut tallies: Vec<Option<Tally>> = spec.tenants.iter().map(|_| None).collect();
     let mut sessions = Vec::new();
     let mut first_error = None;
     for (index, handle) in handles {
         match handle.join() {
             Ok(Ok((tally, session))) => {
-                tallies[index].add(tally)?;
+                match &mut tallies[index] {
+                    Some(sum) => sum.add(tally)?,
+                    none => *none = Some(tally),
+                }
                 sessions.push(session);
             }
             Ok(Err(error)) => drop(first_error.get_or_insert(error)),
@@ -197,32 +234,83 @@ fn gather(spec: &Spec, handles: Vec<(usize, Handle<'_>)>, elapsed: Duration) -> 
     }
     match first_error {
         Some(error) => Err(error),
-        None => Ok(Ran { elapsed, tallies, sessions }),
+        // A tenant has at least one thread.
+        None => Ok(Ran { elapsed, tallies: tallies.into_iter().flatten().collect(), sessions }),
     }
 }
 
 impl Live {
-    fn shown<'a>(&self, name: &'a str) -> (&'a str, u64, u64) {
-        // ORDERING: Relaxed both; for the eye only (E1).
-        (name, self.done.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
+    fn of(tenant: &TenantSpec) -> Live {
+        Live { done: AtomicU64::new(0), refused: AtomicU64::new(0), busy: AtomicU32::new(tenant.threads) }
+    }
+
+    fn shown<'a>(&self, tenant: &'a TenantSpec) -> Shown<'a> {
+        Shown {
+            name: &tenant.name,
+            // ORDERING: Relaxed; for the eye only (E1).
+            done: self.done.load(Ordering::Relaxed),
+            // ORDERING: Relaxed; for the eye only (E1).
+            refused: self.refused.load(Ordering::Relaxed),
+            is_idle: self.is_idle(),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        // ORDERING: Relaxed; the count alone matters (E3).
+        self.busy.load(Ordering::Relaxed) == 0
     }
 }
 
 impl Worker<'_> {
-    /// Runs statements until told to end. An error that is not want of memory ends the whole run.
-    fn run(mut self, live: &Live, ending: &AtomicBool) -> Result<(Tally, Session), RunError> {
+    /// Runs statements until the tenant's work is over or the run is to end, and then waits for that. An error that is
+    /// not want of memory ends the whole run.
+    fn run(
+        mut self,
+        house: &House,
+        live: &[Live],
+        started: Instant,
+        ending: &AtomicBool,
+    ) -> Result<(Tally, Session), RunError> {
         let mut tally = Tally::new()?;
+        let has_begun = |tally: &Tally| tally.done + tally.refused + tally.interrupted > 0;
+        self.wait_for_turn(live, ending);
+        let began = Instant::now();
+        let is_over = |work: Duration| began.elapsed() >= work;
         // ORDERING: Relaxed; the flag alone matters (E2).
         while !ending.load(Ordering::Relaxed) {
-            if let Err(error) = self.statement(&mut tally, live) {
+            if has_begun(&tally) && self.tenant.work.is_some_and(is_over) {
+                tally.idle = Some(self.idle(house, started));
+                // ORDERING: Relaxed; the count alone is handed over (E3).
+                live[self.index].busy.fetch_sub(1, Ordering::Relaxed);
+                rest(Duration::MAX, ending);
+                break;
+            }
+            if let Err(error) = self.statement(&mut tally, &live[self.index]) {
                 // ORDERING: Relaxed; the flag alone is handed over (E2), the error goes through `join`.
                 ending.store(true, Ordering::Relaxed);
                 return Err(error);
             }
             rest(self.tenant.pause, ending);
         }
-        self.session.sample();
+        tally.page_cache_bytes = self.session.page_cache_bytes();
         Ok((tally, self.session))
+    }
+
+    /// Waits until the tenant after which this one comes is idle, or the run is to end.
+    fn wait_for_turn(&self, live: &[Live], ending: &AtomicBool) {
+        let Some(earlier) = self.tenant.after else { return };
+        // ORDERING: Relaxed; the flag alone matters (E2).
+        while !ending.load(Ordering::Relaxed) && !live[earlier].is_idle() {
+            rest(TURN_EVERY, ending);
+        }
+    }
+
+    fn idle(&self, house: &House, started: Instant) -> Idle {
+        Idle {
+            page_cache_bytes: self.session.page_cache_bytes(),
+            reclaimed_bytes: house.statistics(self.index).map(|statistics| statistics.memory.reclaimed),
+            since: started.elapsed(),
+        }
     }
 
     fn statement(&mut self, tally: &mut Tally, live: &Live) -> Result<(), RunError> {
@@ -265,7 +353,9 @@ fn rest(pause: Duration, ending: &AtomicBool) {
 
 #[cfg(test)]
 mod tests {
-    use super::Tally;
+    use std::time::Duration;
+
+    use super::{Idle, Tally};
 
     #[test]
     fn tallies_add_up_and_keep_the_first_refusal() {
@@ -284,6 +374,27 @@ mod tests {
         let (half, most) = (sum.quantile_us(0.5).expect("some"), sum.quantile_us(0.99).expect("some"));
         assert!((1.9..2.1).contains(&half), "{half}");
         assert!((2_990.0..3_010.0).contains(&most), "{most}");
+    }
+
+    #[test]
+    fn a_tenant_is_idle_once_its_last_thread_is() {
+        let tally = |idle: Option<(u64, u64, u64)>| Tally {
+            idle: idle.map(|(seconds, page_cache_bytes, reclaimed)| Idle {
+                since: Duration::from_secs(seconds),
+                page_cache_bytes,
+                reclaimed_bytes: Some(reclaimed),
+            }),
+            ..Tally::new().expect("a histogram")
+        };
+        for (one, another) in [((3, 10, 1), (5, 20, 2)), ((5, 20, 2), (3, 10, 1))] {
+            let mut sum = tally(Some(one));
+            sum.add(tally(Some(another))).expect("same digits");
+            let expected =
+                Idle { since: Duration::from_secs(5), page_cache_bytes: 30, reclaimed_bytes: Some(2) };
+            assert_eq!(sum.idle, Some(expected));
+            sum.add(tally(None)).expect("same digits");
+            assert_eq!(sum.idle, None, "a thread was at work to the end");
+        }
     }
 
     #[test]

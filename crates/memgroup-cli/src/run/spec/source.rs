@@ -62,9 +62,12 @@ impl<'a> Source<'a> {
     }
 
     fn error(&self, at: usize, what: String) -> SpecError {
+        SpecError { file: self.file.to_owned(), line: Some(self.line(at)), what }
+    }
+
+    fn line(&self, at: usize) -> usize {
         let before = self.text.as_bytes().iter().take(at);
-        let line = 1 + before.filter(|&&byte| byte == b'\n').count();
-        SpecError { file: self.file.to_owned(), line: Some(line), what }
+        1 + before.filter(|&&byte| byte == b'\n').count()
     }
 }
 
@@ -73,14 +76,23 @@ pub(super) struct Found<'a, T> {
     pub(super) value: T,
     source: &'a Source<'a>,
     at: usize,
-    /// "key `max` of tenant `etl` is 12".
+    /// "key `max` of tenant `etl`".
     subject: String,
+    /// "12".
+    shown: String,
 }
 
 impl<T> Found<'_, T> {
     /// The value is not allowed; `what` says what is.
     pub(super) fn wrong(&self, what: String) -> SpecError {
-        self.source.error(self.at, format!("{}; {what}", self.subject))
+        self.source.error(self.at, format!("{} is {}; {what}", self.subject, self.shown))
+    }
+}
+
+/// What was found, and where, as the second place in an error about two.
+impl<T> fmt::Display for Found<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {} says {}", self.source.line(self.at), self.shown)
     }
 }
 
@@ -131,6 +143,14 @@ impl<'a> Table<'a> {
         })
     }
 
+    /// `true` or `false` under `key`.
+    pub(super) fn truth(&mut self, key: &str) -> Result<Option<Found<'a, bool>>, SpecError> {
+        self.take(key, "true or false", |value| match value {
+            DeValue::Boolean(truth) => Some(*truth),
+            _ => None,
+        })
+    }
+
     /// A number of bytes under `key`: an integer, or a text such as "64M" or "max".
     pub(super) fn bytes(&mut self, key: &str, allowed: &str) -> Result<Option<Found<'a, u64>>, SpecError> {
         self.take(key, allowed, |value| {
@@ -150,6 +170,19 @@ impl<'a> Table<'a> {
     /// A number that must be there.
     pub(super) fn required_number(&mut self, key: &str, allowed: &str) -> Result<Found<'a, f64>, SpecError> {
         self.number(key)?.ok_or_else(|| self.lacks(key, allowed))
+    }
+
+    /// The table `[key]`, if there is one.
+    pub(super) fn table(&mut self, key: &str) -> Result<Option<Table<'a>>, SpecError> {
+        match self.unread.remove(key) {
+            None => Ok(None),
+            Some((_, at, DeValue::Table(entries))) => {
+                Ok(Some(Table::new(self.source, format!(" of [{key}]"), at, entries)))
+            }
+            Some((at, ..)) => {
+                Err(self.source.error(at, format!("key `{key}` is not a table; allowed: [{key}]")))
+            }
+        }
     }
 
     /// The tables `[[key]]`, none where there is no such key.
@@ -213,10 +246,10 @@ impl<'a> Table<'a> {
         read: impl Fn(&DeValue<'_>) -> Option<T>,
     ) -> Result<Option<Found<'a, T>>, SpecError> {
         let Some((_, at, value)) = self.unread.remove(key) else { return Ok(None) };
-        let subject = format!("key `{key}`{} is {}", self.owner, shown(&value));
+        let (subject, shown) = (format!("key `{key}`{}", self.owner), shown(&value));
         match read(&value) {
-            Some(value) => Ok(Some(Found { value, source: self.source, at, subject })),
-            None => Err(self.source.error(at, format!("{subject}; allowed: {allowed}"))),
+            Some(value) => Ok(Some(Found { value, source: self.source, at, subject, shown })),
+            None => Err(self.source.error(at, format!("{subject} is {shown}; allowed: {allowed}"))),
         }
     }
 }

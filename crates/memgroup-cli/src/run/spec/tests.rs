@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use memgroup::UNLIMITED;
 
-use super::{Scale, Spec, Temp};
+use super::{Scale, Spec, Temp, TenantSpec};
 use crate::run::workload::Kind;
 
 const SOUND: &str = r#"
@@ -18,11 +18,13 @@ scale = 0.002
 max = "16M"
 cache = "256K"
 pause_us = 250
+work_seconds = 0.5
 
 [[tenant]]
 name = "hog"
 workload = "runaway"
 scale = 0.001
+after = "shop"
 temp = "memory"
 "#;
 
@@ -35,6 +37,8 @@ fn a_sound_spec_says_what_it_says() {
     assert_eq!(shop.scale, Scale::from_milli(2).expect("a scale"));
     assert_eq!((shop.max_bytes, shop.cache_bytes, shop.temp), (16 << 20, 256 << 10, Temp::File));
     assert_eq!(shop.pause, Duration::from_micros(250));
+    assert_eq!((shop.after, shop.work), (None, Some(Duration::from_millis(500))));
+    assert_eq!((hog.after, hog.work), (Some(0), None));
     assert_eq!((hog.threads, hog.max_bytes, hog.temp), (1, UNLIMITED, Temp::Memory));
 }
 
@@ -42,20 +46,57 @@ fn a_sound_spec_says_what_it_says() {
 fn every_key_but_name_workload_and_scale_has_a_default() {
     let spec = Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1").expect("sound");
     assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, UNLIMITED));
+    assert!(spec.reclaim);
     assert_eq!((spec.tenants[0].threads, spec.tenants[0].cache_bytes), (1, 1 << 20));
+    assert_eq!((spec.tenants[0].after, spec.tenants[0].work), (None, None));
 }
 
 #[test]
-fn the_built_in_scenario_bounds_every_tenant_and_promises_no_more_than_there_is() {
+fn the_built_in_scenario_promises_the_busy_what_there_is_and_the_idle_more_than_is_left() {
     let spec = Spec::built_in().expect("the built-in scenario is sound");
-    assert!(spec.tenants.len() >= 4);
-    let promised: u64 = spec.tenants.iter().map(|tenant| tenant.max_bytes).sum();
-    assert!(promised <= spec.max_bytes, "{promised} of {}", spec.max_bytes);
+    let sum = |of: &dyn Fn(&&TenantSpec) -> bool| -> u64 {
+        spec.tenants.iter().filter(of).map(|tenant| tenant.max_bytes).sum()
+    };
+    let (busy, all) = (sum(&|tenant| tenant.work.is_none()), sum(&|_| true));
+    // An idle tenant keeps its connection.
+    let kept = 1 << 20;
+    assert!(spec.reclaim && busy + kept <= spec.max_bytes, "{busy} of {}", spec.max_bytes);
+    assert!(all > spec.max_bytes, "{all} of {}", spec.max_bytes);
     for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway] {
-        assert!(spec.tenants.iter().any(|tenant| tenant.workload == kind), "{kind:?}");
+        let is_busy = |tenant: &TenantSpec| tenant.workload == kind && tenant.work.is_none();
+        assert!(spec.tenants.iter().any(is_busy), "{kind:?}");
     }
     let etl = spec.tenants.iter().find(|tenant| tenant.workload == Kind::Etl).expect("there is one");
     assert_eq!(etl.scale.milli(), 100);
+}
+
+#[test]
+fn what_holds_for_the_whole_run_may_stand_in_a_table_of_its_own() {
+    let (_, tenants) = SOUND.split_once("max = \"48M\"\n").expect("it is there");
+    let read = |top: &str| Spec::parse("a.toml", &format!("{top}{tenants}"));
+    let there = Spec { reclaim: false, ..Spec::parse("a.toml", SOUND).expect("it is sound") };
+    for top in [
+        "[run]\nseconds = 1.5\nseed = 7\nmax = '48M'\nreclaim = false\n",
+        "seconds = 1.5\nreclaim = false\n[run]\nseed = 7\nmax = '48M'\n",
+        "seconds = 1.5\nseed = 7\nmax = '48M'\nreclaim = false\n[run]\nreclaim = false\nmax = 50331648\n",
+    ] {
+        assert_eq!(read(top).expect("it is sound"), there, "{top}");
+    }
+    for (top, expected) in [
+        (
+            "reclaim = true\n[run]\nreclaim = false\n",
+            "a.toml:3: key `reclaim` of [run] is false; line 1 says true outside of [run]; allowed: to say it in one place",
+        ),
+        ("[run]\nreclaim = 'no'\n", "a.toml:2: key `reclaim` of [run] is \"no\"; allowed: true or false"),
+        ("[run]\nseconds = 0\n", "a.toml:2: key `seconds` of [run] is 0; allowed: 0.1 to 86400 seconds"),
+        (
+            "[run]\nsecond = 1\n",
+            "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: max, reclaim, seconds, seed",
+        ),
+        ("run = true\n", "a.toml:1: key `run` is not a table; allowed: [run]"),
+    ] {
+        assert_eq!(read(top).expect_err(top).to_string(), expected);
+    }
 }
 
 /// What reading `SOUND` says once `from` is replaced by `to`.
@@ -72,7 +113,11 @@ fn errors_name_file_line_key_and_what_is_allowed() {
         ("seconds = 1.5", "seconds = nan", "a.toml:2: key `seconds` is nan; allowed: 0.1 to 86400 seconds"),
         ("seconds = 1.5", "seconds = '9'", "a.toml:2: key `seconds` is \"9\"; allowed: a number"),
         ("seed = 7", "seed = -7", "a.toml:3: key `seed` is -7; allowed: an integer from 0 up"),
-        ("seed = 7", "sede = 7", "a.toml:3: key `sede` is unknown; allowed: max, seconds, seed, tenant"),
+        (
+            "seed = 7",
+            "sede = 7",
+            "a.toml:3: key `sede` is unknown; allowed: max, reclaim, run, seconds, seed, tenant",
+        ),
         (
             "\"48M\"",
             "1.5",
@@ -89,7 +134,7 @@ fn errors_name_file_line_key_and_what_is_allowed() {
         (
             "seed = 7",
             "[[tenants]]",
-            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: max, seconds, seed, tenant",
+            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: max, reclaim, run, seconds, seed, tenant",
         ),
         (
             "name = \"shop\"",
@@ -106,7 +151,7 @@ fn errors_name_file_line_key_and_what_is_allowed() {
         (
             "\"hog\"",
             "\"shop\"",
-            "a.toml:16: key `name` of tenant 2 is \"shop\"; another tenant has that name",
+            "a.toml:17: key `name` of tenant 2 is \"shop\"; another tenant has that name",
         ),
         (
             "\"lookups\"",
@@ -135,14 +180,45 @@ fn errors_name_file_line_key_and_what_is_allowed() {
             "a.toml:13: key `pause_us` of tenant `shop` is -1; allowed: 0 to 60000000 microseconds",
         ),
         (
+            "work_seconds = 0.5",
+            "work_seconds = 0",
+            "a.toml:14: key `work_seconds` of tenant `shop` is 0; allowed: more than 0 to 1.5 seconds, the whole run",
+        ),
+        (
+            "work_seconds = 0.5",
+            "work_seconds = -1",
+            "a.toml:14: key `work_seconds` of tenant `shop` is -1; allowed: more than 0 to 1.5 seconds",
+        ),
+        (
+            "work_seconds = 0.5",
+            "work_seconds = 1.6",
+            "a.toml:14: key `work_seconds` of tenant `shop` is 1.6; allowed: more than 0 to 1.5 seconds",
+        ),
+        (
+            "work_seconds = 0.5",
+            "work_seconds = nan",
+            "a.toml:14: key `work_seconds` of tenant `shop` is nan; allowed: more than 0 to 1.5 seconds",
+        ),
+        (
+            "after = \"shop\"",
+            "after = \"hog\"",
+            "a.toml:20: key `after` of tenant `hog` is \"hog\"; allowed: the name of a tenant that stands earlier and has \
+             `work_seconds`",
+        ),
+        (
+            "work_seconds = 0.5",
+            "",
+            "a.toml:20: key `after` of tenant `hog` is \"shop\"; allowed: the name of a tenant that stands earlier and has",
+        ),
+        (
             "\"memory\"",
             "\"disk\"",
-            "a.toml:19: key `temp` of tenant `hog` is \"disk\"; allowed: \"file\" or \"memory\"",
+            "a.toml:21: key `temp` of tenant `hog` is \"disk\"; allowed: \"file\" or \"memory\"",
         ),
         (
             "temp =",
             "tmp =",
-            "a.toml:19: key `tmp` of tenant `hog` is unknown; allowed: cache, max, name, pause_us",
+            "a.toml:21: key `tmp` of tenant `hog` is unknown; allowed: after, cache, max, name, pause_us",
         ),
         ("seed = 7", "seed = = 7", "a.toml:3: not TOML: "),
         ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key"),

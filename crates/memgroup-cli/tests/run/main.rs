@@ -1,5 +1,7 @@
 //! The program itself, run on tiny data: its report, its JSON, its errors, its end by Ctrl-C.
 
+mod reclaim;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -411,7 +413,11 @@ fn a_wrong_spec_ends_with_code_2_before_anything_is_made() {
             "\"shop\"",
             "wrong.toml:28: key `name` of tenant 4 is \"shop\"; another tenant has that name",
         ),
-        ("cache", "cash", "wrong.toml:11: key `cash` of tenant `shop` is unknown; allowed: cache, max, name"),
+        (
+            "cache",
+            "cash",
+            "wrong.toml:11: key `cash` of tenant `shop` is unknown; allowed: after, cache, max, name",
+        ),
     ] {
         let spec = place.write("wrong.toml", &TINY.replacen(from, to, 1));
         let output = place.output(&spec, &[]);

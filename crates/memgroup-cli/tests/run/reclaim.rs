@@ -1,0 +1,148 @@
+//! An idle tenant's cache: where it gives way only the runaway is refused, where it does not others are.
+
+use serde_json::Value;
+
+use super::{Place, run_until, stderr, stdout, tenant};
+
+/// The archive's first statement fills its page cache, with more than 5M. What that leaves of the 10M is not enough for
+/// the hog alone, which always takes all of its own 5M. The two that are busy were promised less than there is.
+const GIVING: &str = r#"
+max = "10M"
+
+[[tenant]]
+name = "archive"
+workload = "dashboards"
+scale = 0.008
+work_seconds = 0.5
+max = "8M"
+cache = "5M"
+
+[[tenant]]
+name = "night"
+workload = "etl"
+after = "archive"
+scale = 0.003
+max = "4M"
+cache = "512K"
+
+[[tenant]]
+name = "hog"
+workload = "runaway"
+after = "archive"
+scale = 0.001
+max = "5M"
+cache = "256K"
+temp = "memory"
+"#;
+
+/// The number under a path of keys.
+fn number(value: &Value, path: &[&str]) -> u64 {
+    let found = path.iter().fold(value, |value, key| &value[key]);
+    found.as_u64().unwrap_or_else(|| panic!("{path:?} of {value}"))
+}
+
+#[test]
+fn an_idle_tenants_cache_gives_way_and_only_the_runaway_is_refused() {
+    let place = Place::new();
+    let spec = place.write("giving.toml", GIVING);
+    let (report, table) = run_until(&place, &spec, |line| {
+        let has_begun = |name: &str| !line.contains(&format!("  {name} 0"));
+        line.starts_with("running ")
+            && line.contains(", idle  night")
+            && has_begun("night")
+            && has_begun("hog")
+    });
+    let half = &report["memgroup"];
+    assert_eq!(half["reclaim"], true);
+    let [archive, night, hog] = ["archive", "night", "hog"].map(|name| tenant(half, name));
+    for (tenant, refused) in [(archive, false), (night, false), (hog, true)] {
+        assert_eq!(number(tenant, &["refused"]) > 0, refused, "{tenant}");
+        assert!(number(tenant, &["peak"]) <= number(tenant, &["max"]), "{tenant}");
+    }
+    assert!(
+        hog["first_refusal"].as_str().expect("a text").contains("refused by group /tenants/hog"),
+        "{hog}"
+    );
+
+    let (taken, then, now) = (
+        number(archive, &["idle", "reclaimed"]),
+        number(archive, &["idle", "page_cache"]),
+        number(archive, &["page_cache"]),
+    );
+    assert!(taken > 0 && now < then && then > 5 << 20, "{archive}");
+    assert!(number(archive, &["statistics", "memory", "reclaimed"]) >= taken, "{archive}");
+    assert!(archive["idle"]["since_seconds"].as_f64() >= Some(0.5), "{archive}");
+    assert!(night["idle"].is_null() && hog["idle"].is_null(), "{half}");
+    assert!(number(hog, &["statistics", "memory", "gained"]) > 0, "{hog}");
+    assert!(number(half, &["statistics", "memory", "reclaimed"]) >= taken, "{half}");
+    let [cache] = &archive["shrinkers"].as_array().expect("a list")[..] else {
+        panic!("one cache: {archive}")
+    };
+    assert_eq!((&cache["name"], &cache["group"]), (&"sqlite page cache".into(), &"/tenants/archive".into()));
+    assert!(number(cache, &["freed"]) > 0 && number(cache, &["scans"]) > 0, "{cache}");
+    assert!(number(cache, &["asked"]) > 0 && number(cache, &["time_ns"]) > 0, "{cache}");
+    assert!(
+        number(cache, &["holds"]) <= number(archive, &["usage"]) && cache["quarantine"].is_null(),
+        "{cache}"
+    );
+
+    assert!(table.contains("With memgroup, only `hog` was refused."), "{table}");
+    assert!(
+        table.contains("`archive`, idle since second ") && table.contains(" for others: its page"),
+        "{table}"
+    );
+    assert!(
+        table.lines().any(|line| line.starts_with("tenant") && line.contains("taken  gained")),
+        "{table}"
+    );
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+}
+
+#[test]
+fn without_reclaim_the_same_work_has_others_refused_and_the_idle_keep_what_they_had() {
+    let place = Place::new();
+    let spec = place.write("keeping.toml", &format!("[run]\nreclaim = false{GIVING}"));
+    let (report, table) = run_until(&place, &spec, |line| {
+        let night = line.split("  ").find(|part| part.starts_with("night "));
+        line.starts_with("running ") && night.is_some_and(|night| night.ends_with(" refused"))
+    });
+    let half = &report["memgroup"];
+    assert_eq!(half["reclaim"], false);
+    let [archive, night] = ["archive", "night"].map(|name| tenant(half, name));
+    assert!(number(night, &["refused"]) > 0, "{night}");
+    assert!(
+        night["first_refusal"].as_str().expect("a text").contains("refused by group /tenants,"),
+        "{night}"
+    );
+    assert_eq!(number(archive, &["idle", "page_cache"]), number(archive, &["page_cache"]));
+    for key in ["reclaims", "reclaimed", "gained"] {
+        assert_eq!(number(half, &["statistics", "memory", key]), 0, "{key}");
+    }
+    let head = table.lines().next().expect("a line");
+    assert!(head.contains(", without reclaim") && !table.contains("taken"), "{table}");
+    assert!(
+        table.contains("others suffered: ") && table.contains("`archive`, idle since second "),
+        "{table}"
+    );
+    assert!(!table.contains("gave up") && !table.contains("Room that caches made"), "{table}");
+}
+
+#[test]
+fn reclaim_is_switched_off_for_one_run_by_an_option_and_for_both_halves_of_a_comparison() {
+    let place = Place::new();
+    let spec = place.write("giving.toml", GIVING);
+    for more in [&["--no-reclaim"][..], &["--no-reclaim", "--baseline"]] {
+        let output = place.run(&spec, more).args(["--seconds", "0.2", "--json", "-"]).output();
+        let output = output.expect("the program starts");
+        assert!(output.status.success(), "{}", stderr(&output));
+        let report: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+        assert_eq!(report["memgroup"]["reclaim"], false, "{more:?}");
+        // SQLite's heap limit takes no cache from anybody, and tells each connection's all the same.
+        let baseline = report.get("baseline");
+        assert_eq!(baseline.is_some(), more.len() == 2);
+        if let Some(half) = baseline {
+            assert!(half["reclaim"].is_null(), "{half}");
+            assert!(number(tenant(half, "archive"), &["page_cache"]) > 0, "{half}");
+        }
+    }
+}
