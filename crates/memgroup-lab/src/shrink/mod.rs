@@ -7,6 +7,7 @@ mod growth;
 mod house;
 mod latency;
 mod pair;
+mod passed;
 mod quantiles;
 mod registries;
 mod seed;
@@ -31,6 +32,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let mut lab = Lab::open(args, seed::SEED, slots, out)?;
     lab.paragraph(NOT_HERE)?;
     walk::run(&mut lab)?;
+    passed::run(&mut lab)?;
     storm::run(&mut lab)?;
     latency::run(&mut lab)?;
     start::run(&mut lab)?;

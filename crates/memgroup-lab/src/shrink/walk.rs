@@ -133,7 +133,12 @@ fn check(lab: &mut Lab<'_>, lines: &[Line]) {
     for line in lines.iter().filter(|line| line.shape.groups == 1) {
         let each = count(line.shape.each as u64);
         let (one, all) = (line.of(ENGINE, false), line.of(ENGINE, true));
-        checks.push(Check::at_most(format!("a visit, {each} shrinkers in one group"), one, 2.0, "ns"));
+        checks.push(Check::at_most(
+            format!("a visit with a call of count, {each} shrinkers in one group"),
+            one,
+            2.0,
+            "ns",
+        ));
         let name = format!("a visit, {each} shrinkers in one group, all threads over 1");
         if are_many {
             checks.push(Check::at_most(name, ratio(all, one), 1.25, "x"));
