@@ -57,6 +57,10 @@ crate::mutations! {
     LeaseEndsByStore,
     /// Who withdraws looks for leases without a fence.
     WithdrawsWithoutFence,
+    /// A walk that dwells in a place says so without what it has pinned.
+    DwellRelaxed,
+    /// A walk goes on from where it dwelt without a fence.
+    DwellEndsWithoutFence,
     /// A value is put into a place without what was written to it.
     PutRelaxed,
     /// A pin follows a pointer without what was written behind it.

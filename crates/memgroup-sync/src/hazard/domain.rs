@@ -72,6 +72,17 @@ impl Chunk {
     }
 }
 
+/// What leases there are, to who has emptied a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leases {
+    /// None.
+    None,
+    /// Such as dwell in what they have pinned.
+    Dwelling,
+    /// Others too.
+    Walking,
+}
+
 /// The hazard records of a set of places: who walks them takes a [`Lease`] here.
 ///
 /// A domain is used for as long as the process runs. It costs 2 KiB, and as much again for every 16 leases at one time.
@@ -162,9 +173,16 @@ impl Domain {
         self.records().filter_map(Occupant::of)
     }
 
-    /// Whether there may be a lease under which a place was found full that was empty before the caller's fence.
-    pub(super) fn has_leases(&'static self) -> bool {
-        self.records().any(Record::is_claimed)
+    /// Under what leases a place may have been found full that was empty before the caller's fence.
+    pub(super) fn leases(&'static self) -> Leases {
+        let mut leases = Leases::None;
+        for record in self.records().filter(|record| record.is_claimed()) {
+            if record.is_walking() {
+                return Leases::Walking;
+            }
+            leases = Leases::Dwelling;
+        }
+        leases
     }
 
     /// Whether the place with this key may be in use: a scan ends at the first record on which it is. That record was looked at as

@@ -153,6 +153,43 @@ impl<T> Pinned<'_, T> {
     }
 }
 
+impl<T> Pinned<'_, T> {
+    /// Does what may take long with the value: withdrawals of other places need no barrier because of this lease meanwhile. It costs a
+    /// fence.
+    ///
+    /// ```
+    /// # #[cfg(not(memgroup_loom))] {
+    /// use memgroup_sync::hazard::{Domain, Place};
+    ///
+    /// static DOMAIN: Domain = Domain::new();
+    /// static PLACES: [Place<fn() -> u64>; 2] = [Place::empty(&DOMAIN), Place::empty(&DOMAIN)];
+    /// PLACES[0].put(Box::new(|| 7));
+    /// PLACES[1].put(Box::new(|| 8));
+    ///
+    /// let mut lease = DOMAIN.lease();
+    /// let callback = lease.pin(&PLACES[0]).expect("a callback");
+    /// let seven = callback.dwell(|callback| {
+    ///     drop(PLACES[1].withdraw()); // interrupts nobody
+    ///     callback()
+    /// });
+    /// assert_eq!(seven, 7);
+    /// # }
+    /// ```
+    #[inline]
+    pub fn dwell<R>(&self, long: impl FnOnce(&T) -> R) -> R {
+        struct Dwelling<'r>(&'r Record);
+        impl Drop for Dwelling<'_> {
+            fn drop(&mut self) {
+                self.0.walk_on();
+            }
+        }
+        self.lease.record.dwell();
+        // Ends with this call, also in a panic: a walk that went on under it would not be seen.
+        let _dwelling = Dwelling(self.lease.record);
+        long(self)
+    }
+}
+
 impl<T> Deref for Pinned<'_, T> {
     type Target = T;
 

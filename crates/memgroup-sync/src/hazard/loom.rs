@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::domain::Leases;
 use super::{Domain, Lease, Place, Withdrawn};
 use crate::grace::epoch;
 use crate::loom::cell::UnsafeCell;
@@ -255,6 +256,51 @@ fn loom_two_pins_and_a_withdrawal_that_is_waited_for() {
     });
 }
 
+/// A walk that dwells in a place, and then comes to another, beside a withdrawal of one of them.
+fn dwelt(is_withdrawn: fn(Field, Field) -> Field) {
+    let first = Field::with(1);
+    let second = Field { place: crate::keep(Box::new(Place::empty(first.domain))), ..first };
+    second.place.put(Value::new(2));
+    let walk = thread::spawn(move || {
+        let mut lease = first.domain.lease();
+        let one = lease.pin(first.place).map(|value| value.dwell(Value::read));
+        (one, second.visit(&mut lease))
+    });
+    bury(is_withdrawn(first, second).withdraw().wait().expect("this thread has pinned nothing"));
+    assert!(matches!(walk.join().unwrap(), (None | Some(1), None | Some(2))));
+}
+
+#[test]
+fn loom_a_walk_that_dwelt_in_a_place_never_sees_a_value_of_another_that_was_given_back() {
+    explore(|| dwelt(|_, second| second));
+}
+
+#[test]
+fn loom_a_walk_that_dwells_in_a_place_never_sees_its_value_given_back() {
+    explore(|| dwelt(|first, _| first));
+}
+
+#[test]
+fn loom_what_is_detached_runs_once_and_after_who_dwelt_there() {
+    explore(|| {
+        detached_beside(1, |field| {
+            field.domain.lease().pin(field.place).map(|value| value.dwell(Value::read))
+        });
+    });
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_walk_that_goes_on_without_a_fence_is_caught() {
+    fails_with(Mutation::DwellEndsWithoutFence, || explore(|| dwelt(|_, second| second)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_walk_that_dwells_without_showing_its_pin_is_caught() {
+    fails_with(Mutation::DwellRelaxed, || explore(|| dwelt(|first, _| first)));
+}
+
 /// The place is used for a second value while the other thread walks.
 fn used_again() {
     let field = Field::with(1);
@@ -331,7 +377,7 @@ fn records_change_hands() {
     // SAFETY: both threads are joined.
     let uses: u64 = scratch.iter().map(|uses| uses.with(|uses| unsafe { *uses })).sum();
     assert_eq!(uses, 2);
-    assert!(!field.domain.has_leases(), "each record was given back");
+    assert_eq!(field.domain.leases(), Leases::None, "each record was given back");
 }
 
 #[test]

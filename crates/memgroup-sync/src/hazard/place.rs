@@ -20,7 +20,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::{NonNull, from_ref, null_mut, with_exposed_provenance};
 
-use super::domain::Domain;
+use super::domain::{Domain, Leases};
 use super::withdrawn::{Departure, Taken, Withdrawn};
 use crate::Mutex;
 use crate::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
@@ -230,7 +230,8 @@ impl<T: Send + Sync + 'static> Place<T> {
     /// Takes the value out of the place: no pin finds it any more. Those that have found it go on using it, and the
     /// [`Withdrawn`] knows when they have ended. `None` if the place is empty.
     ///
-    /// Where leases are held it makes the expedited barrier of [`grace`](crate::grace); it waits for nobody who uses the place.
+    /// Where leases are held, and not all of them [dwell](super::Pinned::dwell), it makes the expedited barrier of [`grace`](crate::grace); it waits for
+    /// nobody who uses the place.
     pub fn withdraw(&'static self) -> Option<Withdrawn<T>> {
         self.take(|| barrier::barrier(Form::Expedited))
     }
@@ -248,7 +249,12 @@ impl<T: Send + Sync + 'static> Place<T> {
             // finds the place empty. Without it, too, the value could be given back before it was written (E2).
             fence(Ordering::SeqCst);
         }
-        let evidence = self.anchor.domain.has_leases().then(barrier);
+        let evidence = match self.anchor.domain.leases() {
+            Leases::None => None,
+            // What they have pinned is seen, and what they look at next finds the place empty (`record` E6).
+            Leases::Dwelling => Some(Evidence::Loads),
+            Leases::Walking => Some(barrier()),
+        };
         interleave::point();
         Some(Withdrawn::new(Taken::new(self, value), evidence))
     }

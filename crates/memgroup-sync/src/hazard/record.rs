@@ -5,9 +5,10 @@
 //!               place      the key of the place that is pinned, 0: none
 //!               since      0, SETTLING, or when the pin was first known, in nanoseconds
 //!               swapped    the clock at the last claim of a lease whose places are pinned by a swap
+//!               dwells     1: its owner does not look at places now, it is in the one that is pinned
 //! ```
 //!
-//! - I1. `place` and `swapped` are written by the owner alone. A scan reads, and where it exchanges it exchanges nothing.
+//! - I1. `place`, `swapped` and `dwells` are written by the owner alone. A scan reads, and where it exchanges it exchanges nothing.
 //! - I2. A record whose `owner` is 0 has `place` 0.
 //! - I3. `since` is set to 0 before `place` is set, so who sees a pin sees no time of an earlier one.
 //! - E1. unpin → scan: Release → Acquire on `place`. Loom: `loom_a_pin_never_sees_a_value_that_was_given_back`.
@@ -17,6 +18,8 @@
 //! - E4. pin ↔ withdrawal: a store and the withdrawal's barrier, or exchanges of `place` on both sides. Loom: that of E1.
 //! - E5. unpin ↔ who waits: as E4, so either the scan sees the place left, or who leaves sees that it is waited for.
 //!   Loom: `loom_what_is_detached_runs_once_and_after_the_last_pin`.
+//! - E6. dwell ↔ withdrawal: a fence on each side, after the end of the dwelling and after the place was emptied. Who sees a record dwell
+//!   sees what is pinned on it, and whatever it looks at afterwards finds the place empty. Loom: `loom_a_walk_that_dwelt_..`.
 
 use core::cell::Cell;
 use core::sync::atomic::compiler_fence;
@@ -74,6 +77,7 @@ pub(super) struct Record {
     place: AtomicUsize,
     since: AtomicU64,
     swapped: AtomicU64,
+    dwells: AtomicU32,
 }
 
 /// Words that are all zero: what a fresh record is.
@@ -84,6 +88,7 @@ macro_rules! fresh {
             place: AtomicUsize::new(0),
             since: AtomicU64::new(0),
             swapped: AtomicU64::new(0),
+            dwells: AtomicU32::new(0),
         }
     };
 }
@@ -145,6 +150,34 @@ impl Record {
         // ORDERING: Acquire; pairs with `give_back`: the uses of a lease that is over were before. That no new one is missed is the
         // fences' work (E3).
         self.owner.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether it is claimed, and may be about to look at places: what it finds is to be ordered by a barrier.
+    pub(super) fn is_walking(&self) -> bool {
+        // ORDERING: Acquire; pairs with the Release in `dwell` (E6): what was pinned before is seen.
+        self.is_claimed() && self.dwells.load(Ordering::Acquire) == 0
+    }
+
+    /// Until `walk_on` its owner looks at no place.
+    #[inline]
+    pub(super) fn dwell(&self) {
+        let order = if active(Mutation::DwellRelaxed) { Ordering::Relaxed } else { Ordering::Release };
+        // ORDERING: Release; pairs with `is_walking` (E6). Weaker, the pin could be missed.
+        self.dwells.store(1, order);
+        interleave::point();
+    }
+
+    /// Its owner goes on looking at places.
+    #[inline]
+    pub(super) fn walk_on(&self) {
+        interleave::point();
+        // ORDERING: Relaxed; the fence that follows (E6).
+        self.dwells.store(0, Ordering::Relaxed);
+        if !active(Mutation::DwellEndsWithoutFence) {
+            // ORDERING: SeqCst; pairs with the fence in `Place::withdraw` (E6). Without it a place that was emptied meanwhile, and without a
+            // barrier because this was seen to dwell, could still be found full.
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// The place with this key is in use from now on, if it turns out to have a value.

@@ -12,7 +12,7 @@
 use std::time::Instant;
 
 use memgroup_sync::atomic::{Ordering, fence};
-use memgroup_sync::hazard::Place;
+use memgroup_sync::hazard::{Pinned, Place};
 use memgroup_sync::interleave;
 
 use super::cell::Cell;
@@ -70,7 +70,7 @@ impl Found {
 /// One call of a shrinker that is pinned.
 pub(crate) struct Call<'a> {
     pub(super) found: Found,
-    pub(super) entry: &'a Entry,
+    pub(super) entry: &'a Pinned<'a, Entry>,
     pub(super) shrinker: &'static Place<Entry>,
     pub(super) class: usize,
     pub(super) priority: u32,
@@ -81,7 +81,7 @@ impl<'a> Call<'a> {
     /// One that no walk makes.
     pub(super) fn by_hand(
         found: Found,
-        entry: &'a Entry,
+        entry: &'a Pinned<'a, Entry>,
         shrinker: &'static Place<Entry>,
         wanted: &'a Wanted,
     ) -> Call<'a> {
@@ -102,7 +102,7 @@ impl<'a> Call<'a> {
     /// Has a seat that is seized give back what is wanted, and lets it go.
     pub(super) fn demand_seized(&self, began: u64, keeper: &Keeper, met: &mut Met) {
         let wanted = self.wanted.bytes.saturating_sub(keeper.freed());
-        let Entry { config, .. } = self.entry;
+        let Entry { config, .. } = &**self.entry;
         let due = Due::new(wanted, 0, config.batch_bytes, config.cost);
         self.scan_if_here(began, wanted, due, keeper, met);
         let_go(&self.found, Some(self.entry));
@@ -150,7 +150,7 @@ impl<'a> Call<'a> {
 
     /// Has it give back what its size and the priority make, batch by batch.
     fn ask(&self, bytes: u64, keeper: &Keeper, met: &mut Met) -> bool {
-        let (Entry { config, .. }, cell) = (self.entry, self.found.cell);
+        let (Entry { config, .. }, cell) = (&**self.entry, self.found.cell);
         let deferred = cell.take_deferred();
         let due = Due::new(bytes, deferred, config.batch_bytes, config.cost);
         let (work, all) = (due.work(self.priority), deferred.saturating_add(due.fresh(self.priority)));
@@ -172,7 +172,7 @@ impl<'a> Call<'a> {
 
     /// Defers what it was not asked for now, and notes from where on it is to be asked, with `bytes` that it holds.
     fn defer(&self, rest: u64, bytes: u64) {
-        let (Entry { config, .. }, cell) = (self.entry, self.found.cell);
+        let (Entry { config, .. }, cell) = (&**self.entry, self.found.cell);
         cell.defer(rest, bytes.saturating_mul(2));
         cell.ask_from(Due::new(bytes, cell.deferred(), config.batch_bytes, config.cost).asked_from());
     }
@@ -202,7 +202,8 @@ impl<'a> Call<'a> {
                 may_wait: self.wanted.may_wait,
                 here: core::marker::PhantomData,
             };
-            let called = entry.scan(&ask);
+            // It may take seconds: whoever withdraws others meanwhile is not to interrupt anybody because of this walk.
+            let called = entry.dwell(|entry| entry.scan(&ask));
             let ended = node.shared.nanos();
             entry.took(ended.saturating_sub(began));
             asked += ask.bytes;

@@ -108,7 +108,7 @@ impl Visitor<'_> {
         let entry = self.lease.pin(shrinker);
         let lacks = self.keeper.lacks();
         let wanted = Wanted { bytes: self.keeper.freed() + lacks, ..*self.wanted };
-        match entry.as_deref().filter(|entry| !entry.is_out() && lacks > 0) {
+        match entry.as_ref().filter(|entry| !entry.is_out() && lacks > 0) {
             Some(entry) => {
                 let call = Call { found, entry, shrinker, class: self.class, priority: 0, wanted: &wanted };
                 call.demand_seized(node.shared.nanos(), self.keeper, self.met);
