@@ -1,7 +1,7 @@
 //! Visit: what a walk does with one marked seat.
 //!
 //! ```text
-//!   class as marked? ─ by what it said last, anything to ask for? ─ pinned? ─ still its seat? ─ set aside, or busy? ─▶ count ─▶ call
+//!   by what it said last, anything to ask for? ─ class as marked? ─ pinned? ─ still its seat? ─ set aside, or busy? ─▶ count ─▶ call
 //! ```
 //!
 //! What is passed by is left after a look at the line of its seat, before anything is announced. At the last priorities every cache is counted
@@ -65,12 +65,13 @@ impl Visitor<'_> {
     /// Visits a seat that is marked in the walk's class. `false`: the walk is over.
     #[inline(always)]
     pub(crate) fn visit(&mut self, group: Group, seat: u32, cell: &'static Cell) -> bool {
-        let Some(shrinker) = cell.shrinker().filter(|_| cell.class() == self.class) else {
-            return self.forget(group, seat, cell);
-        };
+        // First, because it is what becomes of most. A mark that tells nothing is found at the last priorities then.
         if self.priority > SERIOUS && self.priority > cell.asked_from() {
             return true;
         }
+        let Some(shrinker) = cell.shrinker().filter(|_| cell.class() == self.class) else {
+            return self.forget(group, seat, cell);
+        };
         let Some(entry) = self.lease.pin(shrinker) else { return true };
         interleave::point();
         if !cell.is_of(shrinker) {
