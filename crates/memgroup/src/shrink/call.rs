@@ -77,6 +77,11 @@ pub(crate) struct Call<'a> {
     pub(super) wanted: &'a Wanted,
 }
 
+/// The most that caches of a group can be asked for: what it is charged with. What a group is protected with is to be left out here.
+fn takeable(node: &'static Node) -> u64 {
+    node.counter.usage()
+}
+
 impl<'a> Call<'a> {
     /// One that no walk makes.
     pub(super) fn by_hand(
@@ -114,7 +119,7 @@ impl<'a> Call<'a> {
         let bytes = match count {
             Count::Unknown => return true,
             Count::Empty => return self.found_empty(),
-            Count::Holds { bytes, .. } => bytes.min(self.found.node.counter.usage()),
+            Count::Holds { bytes, .. } => bytes.min(takeable(self.found.node)),
         };
         self.place_in_class(bytes);
         self.ask(bytes, keeper, met)
