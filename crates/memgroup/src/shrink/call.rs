@@ -104,7 +104,9 @@ impl<'a> Call<'a> {
         let wanted = self.wanted.bytes.saturating_sub(keeper.freed());
         let Entry { config, .. } = self.entry;
         let due = Due::new(wanted, 0, config.batch_bytes, config.cost);
-        self.scan_if_here(began, wanted, due, keeper, met);
+        if self.found.is_still(self.shrinker) {
+            self.scan(began, wanted, due, keeper, met);
+        }
         let_go(&self.found, Some(self.entry));
     }
 
@@ -151,21 +153,25 @@ impl<'a> Call<'a> {
     /// Has it give back what its size and the priority make, batch by batch.
     fn ask(&self, bytes: u64, keeper: &Keeper, met: &mut Met) -> bool {
         let (Entry { config, .. }, cell) = (self.entry, self.found.cell);
-        let deferred = cell.take_deferred();
-        let due = Due::new(bytes, deferred, config.batch_bytes, config.cost);
-        let (work, all) = (due.work(self.priority), deferred.saturating_add(due.fresh(self.priority)));
-        if !due.is_enough(work, self.priority) || (self.priority > SERIOUS && cell.is_resting()) {
-            self.defer(all, bytes);
+        let due = |deferred| Due::new(bytes, deferred, config.batch_bytes, config.cost);
+        let (hint, fresh) = (due(cell.deferred()), due(0).fresh(self.priority));
+        let is_enough = hint.is_enough(hint.work(self.priority), self.priority);
+        if !is_enough || (self.priority > SERIOUS && cell.is_resting()) {
+            self.defer(fresh, bytes);
             return true;
         }
         let began = self.found.node.shared.nanos();
         if !cell.seize(began, self.wanted.may_wait) {
             met.busy += 1;
-            self.defer(all, bytes);
+            self.defer(fresh, bytes);
             return true;
         }
-        let asked = self.scan_if_here(began, work, due, keeper, met);
-        self.defer(all.saturating_sub(asked), bytes);
+        if self.found.is_still(self.shrinker) {
+            let deferred = cell.take_deferred();
+            let (due, all) = (due(deferred), deferred.saturating_add(fresh));
+            let asked = self.scan(began, due.work(self.priority), due, keeper, met);
+            self.defer(all.saturating_sub(asked), bytes);
+        }
         let_go(&self.found, Some(self.entry));
         keeper.freed() < self.wanted.bytes
     }
@@ -177,17 +183,9 @@ impl<'a> Call<'a> {
         cell.ask_from(Due::new(bytes, cell.deferred(), config.batch_bytes, config.cost).asked_from());
     }
 
-    /// Has a seat that is seized give back up to `work` bytes, if it is still the one meant; how many were asked for.
-    fn scan_if_here(&self, began: u64, work: u64, due: Due, keeper: &Keeper, met: &mut Met) -> u64 {
-        if !self.found.is_still(self.shrinker) {
-            return 0;
-        }
-        met.scanned += 1;
-        self.scan(began, work, due, keeper, met)
-    }
-
-    /// Scans up to `work` bytes, from `began` on; how many were asked for.
+    /// Has a seat that is seized give back up to `work` bytes, from `began` on; how many were asked for.
     fn scan(&self, mut began: u64, work: u64, due: Due, keeper: &Keeper, met: &mut Met) -> u64 {
+        met.scanned += 1;
         let Found { node, cell, .. } = self.found;
         let (entry, batch_bytes) = (self.entry, self.entry.config.batch_bytes);
         let (freed_before, was_out) = (keeper.freed(), entry.is_out());
@@ -241,3 +239,6 @@ impl<'a> Call<'a> {
         update::add(node, MEMORY, memory::RECLAIMED, freed as i64);
     }
 }
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;

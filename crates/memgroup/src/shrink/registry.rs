@@ -95,7 +95,8 @@ pub struct Registration {
 pub struct Seat {
     group: Group,
     number: u32,
-    registered: Arc<Registered>,
+    /// Until this seat is given up the number is no other shrinker's (I1).
+    _registered: Arc<Registered>,
 }
 
 /// The [`Registration`] and the only [`Seat`] of a shrinker that has the memory of one group alone.
@@ -146,7 +147,7 @@ impl Registration {
         let number = roster.draw_seat().ok_or_else(full)?;
         let cell = roster.seats.get(number).ok_or_else(full)?;
         cell.occupy(self.registered.place(), token, UNKNOWN_CLASS);
-        Ok(Seat { group: group.clone(), number, registered: Arc::clone(&self.registered) })
+        Ok(Seat { group: group.clone(), number, _registered: Arc::clone(&self.registered) })
     }
 
     /// Its number, under which [`Hierarchy::shrinkers`](crate::Hierarchy::shrinkers) lists it.
@@ -287,7 +288,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        super::leave(self.group.node(), self.number, self.registered.place());
+        super::leave(self.group.node(), self.number);
     }
 }
 

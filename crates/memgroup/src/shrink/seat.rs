@@ -2,22 +2,21 @@
 //!
 //! - I1. A seat that was given up is returned to its roster, and the handle on its group dropped, once: `cell` I2.
 
-use memgroup_sync::hazard::Place;
-
 use super::call::Found;
+use super::cell::Cell;
 use super::entry::Entry;
 use super::queue;
 use super::roster::{self, Roster, Standing};
 use crate::node::Node;
 
 /// A shrinker gives up its seat in a group, which the caller holds. What it was still to be asked for is asked of its next seat above.
-pub(crate) fn leave(node: &'static Node, seat: u32, shrinker: &'static Place<Entry>) {
+pub(crate) fn leave(node: &'static Node, seat: u32) {
     let Some(cell) = listed(node).seats.get(seat) else { return };
     // For as long as a call goes on for the seat; `give_back` lets go.
     node.pin();
-    let (class, deferred) = (cell.class(), cell.vacate());
+    let class = cell.class();
+    cell.vacate();
     roster::unmark(node, seat, class);
-    bequeath(node, shrinker, deferred);
     if cell.give_up() {
         give_back(node, seat);
     }
@@ -39,15 +38,18 @@ pub(super) fn let_go(found: &Found, entry: Option<&Entry>) {
 
 /// A seat that was given up can be another's from now on, and its group is let go.
 fn give_back(node: &'static Node, seat: u32) {
-    listed(node).return_seat(seat);
+    let roster = listed(node);
+    // Nobody has the seat any more: what is deferred there is all there will be.
+    if let Some(cell) = roster.seats.get(seat) {
+        bequeath(node, cell);
+    }
+    roster.return_seat(seat);
     node.unpin();
 }
 
-/// Defers `bytes` more at the nearest seat of a shrinker above a group, if it has one.
-fn bequeath(node: &'static Node, shrinker: &'static Place<Entry>, bytes: u64) {
-    if bytes == 0 {
-        return;
-    }
+/// What a shrinker was still to be asked for at a seat that it gave up is deferred at its nearest seat above, if it has one.
+fn bequeath(node: &'static Node, cell: &Cell) {
+    let (Some(shrinker), bytes @ 1..) = (cell.left_by(), cell.take_deferred()) else { return };
     let above = std::iter::successors(node.parent(), |level| level.parent());
     let heir = above.filter_map(Standing::roster).find_map(|roster| roster.seat_of(shrinker));
     if let Some((_, heir)) = heir {
