@@ -20,7 +20,7 @@ use super::entry::{self, Entry};
 use super::keep::Keeper;
 use super::registry::UNKNOWN_CLASS;
 use super::roster;
-use super::seat::let_go;
+use super::seat::{let_go, unmark_left_over};
 use super::share::{Due, SERIOUS, class_of};
 use super::shrinker::{Ask, Count};
 use crate::node::Node;
@@ -145,7 +145,7 @@ impl<'a> Call<'a> {
         if class != self.class {
             cell.set_class(class);
             roster::mark(node, seat, class);
-            roster::unmark(node, seat, self.class);
+            unmark_left_over(node, seat, cell, self.class);
             self.class = class;
         }
     }

@@ -1,6 +1,7 @@
 //! Cell: what is known of one shrinker in one group.
 //!
-//! - I1. `class` tells where the seat is marked; a mark in another class is left over, and whoever finds it takes it away.
+//! - I1. `class` tells where the seat is marked; a mark in another class is left over, and whoever finds it takes it away, and looks again
+//!   whether that is the seat's class by now.
 //! - I2. A seat that was given up is given back once: by who gave it up, or, if it was giving back then, by who lets it go. With it
 //!   goes the handle that its group was held by, so a group is held for as long as a seat of it is seized for who has it.
 //! - I3. A seat that is seized belongs to who seized it, until it is let go: two threads never have one cache give back at the same time.

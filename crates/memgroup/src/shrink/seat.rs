@@ -1,6 +1,11 @@
-//! Seat: how a shrinker leaves its place in a group, and how who has it give back leaves it.
+//! Seat: how a shrinker leaves its place in a group, how who has it give back leaves it, and how a mark is taken that is left over.
 //!
 //! - I1. A seat that was given up is returned to its roster, and the handle on its group dropped, once: `cell` I2.
+//! - E1. A mark in a class that is not the seat's: unmark → look whether it is by now; set the class → mark. Loom:
+//!   `a_seat_is_marked_where_its_class_says`.
+
+use memgroup_sync::atomic::{Ordering, fence};
+use memgroup_sync::interleave;
 
 use super::call::Found;
 use super::cell::Cell;
@@ -55,6 +60,18 @@ fn bequeath(node: &'static Node, cell: &Cell) {
     if let Some((_, heir)) = heir {
         heir.defer(bytes, heir.last_bytes().unwrap_or(bytes).saturating_mul(2));
         heir.ask_always();
+    }
+}
+
+/// Takes a mark away in a class that was not the seat's, and looks whether it is by now: its owner may have marked it there meanwhile, and relied on the
+/// mark that was left over; and who finds that one in the class that it was moved to takes it away in turn.
+pub(super) fn unmark_left_over(node: &'static Node, seat: u32, cell: &Cell, class: usize) {
+    interleave::point();
+    roster::unmark(node, seat, class);
+    // ORDERING: SeqCst; pairs with the fence in `Room::mark` (E1), as in `Call::found_empty`.
+    fence(Ordering::SeqCst);
+    if cell.shrinker().is_some() && cell.class() == class {
+        roster::mark(node, seat, class);
     }
 }
 

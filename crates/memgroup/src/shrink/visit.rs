@@ -9,11 +9,10 @@
 //!
 //! - I1. What is counted is asked about with the token of a seat that is its own. The seat may be of another group than the one that was found, where that was
 //!   released in between: nothing is *asked of* it then (`call` I1).
-//! - E1. A mark that tells nothing: unmark → look again. As for a seat that is empty (`call` E1).
+//! - E1. A mark that tells nothing: unmark → look again (`seat` E1).
 
 use std::time::Duration;
 
-use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::hazard::{Lease, Place};
 use memgroup_sync::interleave;
 
@@ -127,12 +126,7 @@ impl Visitor<'_> {
         if cell.shrinker().is_some() && cell.class() != self.class {
             roster::mark(node, seat, cell.class());
         }
-        roster::unmark(node, seat, self.class);
-        // ORDERING: SeqCst; pairs with the fence in `Room::mark` (E1), as in `Call::found_empty`.
-        fence(Ordering::SeqCst);
-        if cell.shrinker().is_some() && cell.class() == self.class {
-            roster::mark(node, seat, self.class);
-        }
+        seat::unmark_left_over(node, seat, cell, self.class);
         true
     }
 }
