@@ -24,8 +24,7 @@ use super::seat::{let_go, unmark_left_over};
 use super::share::{Due, SERIOUS, class_of};
 use super::shrinker::{Ask, Count};
 use crate::node::Node;
-use crate::rstat::builtin::{MEMORY, memory};
-use crate::rstat::update;
+use crate::stock::count;
 
 /// What is asked for, and how pressing it is.
 pub(crate) struct Wanted {
@@ -138,7 +137,7 @@ impl<'a> Call<'a> {
     }
 
     /// Notes how much it holds, and moves its mark to where that belongs.
-    fn place_in_class(&mut self, bytes: u64) {
+    pub(super) fn place_in_class(&mut self, bytes: u64) {
         let Found { node, seat, cell, .. } = self.found;
         cell.set_last_bytes(bytes);
         let class = class_of(bytes, self.entry.config.batch_bytes);
@@ -151,7 +150,7 @@ impl<'a> Call<'a> {
     }
 
     /// Has it give back what its size and the priority make, batch by batch.
-    fn ask(&self, bytes: u64, keeper: &Keeper, met: &mut Met) -> bool {
+    pub(super) fn ask(&self, bytes: u64, keeper: &Keeper, met: &mut Met) -> bool {
         let (Entry { config, .. }, cell) = (self.entry, self.found.cell);
         let due = |deferred| Due::new(bytes, deferred, config.batch_bytes, config.cost);
         let (hint, fresh) = (due(cell.deferred()), due(0).fresh(self.priority));
@@ -235,8 +234,7 @@ impl<'a> Call<'a> {
         entry::add(&calls.freed, freed);
         // ORDERING: Relaxed; for people.
         calls.last.store(freed, Ordering::Relaxed);
-        update::add(node, MEMORY, memory::RECLAIMS, 1);
-        update::add(node, MEMORY, memory::RECLAIMED, freed as i64);
+        count::reclaim(node, freed);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cell: what is known of one shrinker in one group.
 //!
 //! - I1. `class` tells where the seat is marked; a mark in another class is left over, and whoever finds it takes it away, and looks again
-//!   whether that is the seat's class by now.
+//!   whether that is the seat's class by now. Loom: `a_seat_is_marked_where_its_class_says`.
 //! - I2. A seat that was given up is given back once: by who gave it up, or, if it was giving back then, by who lets it go. With it
 //!   goes the handle that its group was held by, so a group is held for as long as a seat of it is seized for who has it.
 //! - I3. A seat that is seized belongs to who seized it, until it is let go: two threads never have one cache give back at the same time.
@@ -217,6 +217,9 @@ impl Cell {
         if self.deferred() == 0 {
             return 0;
         }
+        if mutation::active(Mutation::DeferredIsOnlyRead) {
+            return self.deferred();
+        }
         // ORDERING: Relaxed; a number by itself, and the exchange gives it to one. What was deferred by those who had the seat before is seen by
         // way of `turn`.
         self.deferred_bytes.swap(0, Ordering::Relaxed)
@@ -263,7 +266,8 @@ impl Cell {
 
     /// Notes that the call that began at `since` lasts too long. `false` where that was noted already, or it has ended.
     pub(crate) fn note(&self, since: u64) -> bool {
-        let noted = |turn| (turn & NOTED == 0 && turn & SINCE == since).then_some(turn | NOTED);
+        let is_any = mutation::active(Mutation::NoteIsOfAnyCall);
+        let noted = |turn| (is_any || (turn & NOTED == 0 && turn & SINCE == since)).then_some(turn | NOTED);
         // ORDERING: Relaxed, both; the word alone tells, once, who notes it and who ends it.
         self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, noted).is_ok()
     }

@@ -12,6 +12,7 @@ use super::cell::Cell;
 use super::entry::Entry;
 use super::queue;
 use super::roster::{self, Roster, Standing};
+use crate::mutation::{self, Mutation};
 use crate::node::Node;
 
 /// A shrinker gives up its seat in a group, which the caller holds. What it was still to be asked for is asked of its next seat above.
@@ -22,6 +23,9 @@ pub(crate) fn leave(node: &'static Node, seat: u32) {
     let class = cell.class();
     cell.vacate();
     roster::unmark(node, seat, class);
+    if mutation::active(Mutation::LeaverHandsOnFirst) {
+        bequeath(node, cell);
+    }
     if cell.give_up() {
         give_back(node, seat);
     }
@@ -45,7 +49,9 @@ pub(super) fn let_go(found: &Found, entry: Option<&Entry>) {
 fn give_back(node: &'static Node, seat: u32) {
     let roster = listed(node);
     // Nobody has the seat any more: what is deferred there is all there will be.
-    if let Some(cell) = roster.seats.get(seat) {
+    if let Some(cell) = roster.seats.get(seat)
+        && !mutation::active(Mutation::LeaverHandsOnFirst)
+    {
         bequeath(node, cell);
     }
     roster.return_seat(seat);
@@ -70,7 +76,8 @@ pub(super) fn unmark_left_over(node: &'static Node, seat: u32, cell: &Cell, clas
     roster::unmark(node, seat, class);
     // ORDERING: SeqCst; pairs with the fence in `Room::mark` (E1), as in `Call::found_empty`.
     fence(Ordering::SeqCst);
-    if cell.shrinker().is_some() && cell.class() == class {
+    let is_its = cell.shrinker().is_some() && cell.class() == class;
+    if is_its && !mutation::active(Mutation::LeftOverIsTakenBlindly) {
         roster::mark(node, seat, class);
     }
 }

@@ -120,7 +120,7 @@ impl Visitor<'_> {
     /// Takes a mark away that tells nothing any more.
     #[cold]
     #[inline(never)]
-    fn forget(&self, group: Group, seat: u32, cell: &'static Cell) -> bool {
+    pub(super) fn forget(&self, group: Group, seat: u32, cell: &'static Cell) -> bool {
         let node = group.node;
         // First where it belongs, so that at no time it is nowhere.
         if cell.shrinker().is_some() && cell.class() != self.class {
