@@ -45,7 +45,7 @@ impl Wanted {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Met {
     pub(crate) scanned: u64,
-    /// Seats of which somebody else is having something given back, or that could not go on.
+    /// Seats of which somebody else is having something given back, for no longer than a call may take, or that could not go on.
     pub(crate) busy: u64,
 }
 

@@ -131,13 +131,14 @@ impl Visitor<'_> {
     }
 }
 
-/// Somebody else is having it give back, and unless that is waited for it counts as busy; or it is not to be called.
+/// Somebody else is having it give back, and unless that is waited for, or lasts too long, it counts as busy; or it is not to be called.
 #[cold]
 #[inline(never)]
 fn pass_by(group: Group, cell: &Cell, entry: &Entry, wait: bool, met: &mut Met) {
     if let Some(since) = cell.busy_since() {
-        met.busy += u64::from(!wait);
-        if entry.is_overrun(group.node.shared.nanos().saturating_sub(since)) && cell.note(since) {
+        if !entry.is_overrun(group.node.shared.nanos().saturating_sub(since)) {
+            met.busy += u64::from(!wait);
+        } else if cell.note(since) {
             entry.lasts();
         }
     }
