@@ -90,7 +90,9 @@ pub struct Registration {
 }
 
 /// What a shrinker may hold of one group. Dropping it gives the seat up: the shrinker is not asked for that group any more, though a call that
-/// has begun may still come to its end.
+/// has begun may still come to its end, and one that a walk is about to make may begin. A [`Shrinker::count`] may then be told the token of who has the
+/// seat next; a [`Shrinker::scan`] is told this one's. What a token stands for is therefore looked up by the callbacks, or kept until the shrinker is removed:
+/// after that no call begins.
 #[must_use = "the shrinker is not asked for the group any more when this is dropped"]
 pub struct Seat {
     group: Group,
