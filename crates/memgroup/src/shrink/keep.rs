@@ -19,7 +19,9 @@
 //! - I3. What is kept counts against the limits: while a level is above its limit with it, it is not used. Else what a callback borrows beyond a
 //!   limit and gives back would be room, and a group above a limit that was lowered would stay there for ever.
 //! - E1. What is kept never leaves the counter of `over`, so no other thread's charge can have it. Loom: `what_is_set_free_is_its_waiters`.
-//! - B1. What another thread uncharges, or this one in a group whose cache was not asked, goes to the counters and to whoever comes first.
+//! - B1. What is told to have been set free is what was uncharged, also where a callback had charged it a moment before; net of its charges it would be
+//!   less, and each miss of a stock would have to look here.
+//! - B2. What another thread uncharges, or this one in a group whose cache was not asked, goes to the counters and to whoever comes first.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -27,6 +29,7 @@ use std::marker::PhantomData;
 use crate::chain::{self, Until};
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
+use crate::tree::ROOT;
 
 /// What a thread that reclaims has set free.
 #[derive(Clone, Copy)]
@@ -34,6 +37,8 @@ struct Keeping {
     over: &'static Node,
     /// To be kept at most.
     wanted: u64,
+    /// No charge waits for it.
+    by_hand: bool,
     kept: u64,
     /// Uncharged in all.
     freed: u64,
@@ -61,16 +66,21 @@ pub(crate) fn is_reclaiming() -> bool {
     keeping().is_some()
 }
 
-/// Begins to keep up to `wanted` bytes of what this thread uncharges below `over`. `None` where the thread reclaims already.
+/// Begins to keep up to `wanted` bytes of what this thread uncharges below `over`; with 0, nothing is kept, for no charge waits for it. `None` where the thread reclaims already.
 pub(crate) fn begin(over: &'static Node, wanted: u64) -> Option<Keeper> {
     if is_reclaiming() {
         return None;
     }
-    keep(Some(Keeping { over, wanted, kept: 0, freed: 0 }));
+    keep(Some(Keeping { over, wanted, by_hand: wanted == 0, kept: 0, freed: 0 }));
     Some(Keeper { here: PhantomData })
 }
 
 impl Keeper {
+    /// Whether it is somebody who asks, and no charge.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        keeping().is_some_and(|keeping| keeping.by_hand)
+    }
+
     /// Bytes uncharged so far.
     pub(crate) fn freed(&self) -> u64 {
         keeping().map_or(0, |keeping| keeping.freed)
@@ -117,6 +127,10 @@ impl Drop for Keeper {
 pub(crate) fn uncharge(node: &'static Node, bytes: u64) -> bool {
     let Some(keeping) = keeping() else { return false };
     if !counts_in(node, keeping.over) {
+        // Who asks by hand at a root that is left unaccounted means all groups.
+        if keeping.by_hand && keeping.over.id == ROOT && std::ptr::eq(node.shared, keeping.over.shared) {
+            keep(Some(Keeping { freed: keeping.freed + bytes, ..keeping }));
+        }
         return false;
     }
     let kept = if mutation::active(Mutation::KeptLeavesTheFullGroup) {
