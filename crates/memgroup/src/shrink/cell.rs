@@ -315,6 +315,13 @@ impl Cell {
         self.turn.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether somebody waits for it.
+    #[cfg(all(test, not(memgroup_loom)))]
+    pub(crate) fn is_waited_for(&self) -> bool {
+        // ORDERING: Relaxed; who looks comes back until it is so.
+        self.turn.load(Ordering::Relaxed) & WAITED != 0
+    }
+
     /// Since when the call lasts that has it give back, if there is one.
     pub(crate) fn busy_since(&self) -> Option<u64> {
         // ORDERING: Relaxed; for people and for patience.

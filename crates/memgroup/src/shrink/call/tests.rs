@@ -11,6 +11,7 @@ use crate::group::Group;
 use crate::hierarchy::Hierarchy;
 use crate::shrink::entry::domain;
 use crate::shrink::keep;
+use crate::shrink::queue;
 use crate::shrink::registry::{Registration, Seat};
 use crate::shrink::room::CLASSES;
 use crate::shrink::roster::Standing;
@@ -116,14 +117,40 @@ impl House {
     }
 
     fn come_by(&self, found: Found, class: usize, priority: u32) -> Met {
+        self.walk(found, class, priority, 0, |goes_on| assert!(goes_on, "the walk goes on"))
+    }
+
+    /// A walk for a charge of so much that does not fit, at the last priority.
+    fn come_by_and_wait(&self) {
+        let (found, class) = (self.found(&self.group), self.cell().class());
+        self.group.node().counter.set_max(1000 * BATCH);
+        self.walk(found, class, 0, BATCH, |_| ());
+    }
+
+    /// A walk comes by a seat; for a charge it waits for that.
+    fn walk(
+        &self,
+        found: Found,
+        class: usize,
+        priority: u32,
+        charge: u64,
+        goes_on: impl FnOnce(bool),
+    ) -> Met {
         let Found { node, generation, seat, cell } = found;
-        let wanted = Wanted { bytes: u64::MAX, deadline: None, may_wait: true };
-        let keeper = keep::begin(node, 0).unwrap();
+        let wanted = Wanted { bytes: u64::MAX, deadline: None, may_wait: charge == 0 };
+        let keeper = keep::begin(node, charge).unwrap();
         let (mut lease, mut met) = (domain().lease(), Met::default());
-        let (wanted, keeper, lease, found) = (&wanted, &keeper, &mut lease, &mut met);
-        let mut visitor =
-            Visitor { wanted, keeper, priority, class, begin: 0, waits: false, lease, met: found };
-        assert!(visitor.visit(visit::Group { node, generation }, seat, cell), "the walk goes on");
+        let mut visitor = Visitor {
+            wanted: &wanted,
+            keeper: &keeper,
+            priority,
+            class,
+            begin: 0,
+            waits: charge > 0,
+            lease: &mut lease,
+            met: &mut met,
+        };
+        goes_on(visitor.visit(visit::Group { node, generation }, seat, cell));
         met
     }
 
@@ -417,4 +444,26 @@ fn what_is_not_asked_for_because_the_seat_is_given_up_meanwhile_is_asked_for_abo
     assert_eq!(cell_in(&above).1.deferred(), (6 + 10 - 1) * BATCH);
     assert_eq!(cell.deferred(), 0);
     assert_eq!(below.node().roster().unwrap().draw_seat(), Some(seat), "the seat is free");
+}
+
+#[test]
+fn who_has_waited_for_a_seat_lets_it_go_where_the_shrinker_is_not_to_be_called_by_then() {
+    let config = ShrinkerConfig::new("waited for").patience(std::time::Duration::from_secs(3600));
+    let house = House::of(config, &[holds(10 * BATCH)], STOPS);
+    let (node, cell) = (house.group.node(), house.cell());
+    assert!(cell.seize(node.shared.nanos(), false));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| house.come_by_and_wait());
+        while !cell.is_waited_for() {
+            std::thread::yield_now();
+        }
+        let mut lease = domain().lease();
+        let entry = lease.pin(house.place()).unwrap();
+        entry.lasts();
+        assert!(!queue::let_go(cell, || node.shared.nanos()).is_given_up);
+        waiter.join().unwrap();
+        entry.lasts_no_more();
+    });
+    assert_eq!(house.asked(), []);
+    assert!(cell.seize(1, false), "it is nobody's");
 }
