@@ -39,6 +39,7 @@ fn a_group_that_is_released_leaves_no_mark_among_its_parents_kin() {
         let group = parent.create("group").unwrap();
         let seat = registration.seat(&group, 0).unwrap();
         drop(seat);
+        assert_eq!(group.node().listing.number(), Some(0), "the number of the one before is used again");
         // As a walk does that comes too late.
         roster::mark(group.node(), 0, class);
         assert!(is_any_marked(&parent) && is_any_marked(&hierarchy.root()));
