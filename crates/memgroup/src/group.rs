@@ -229,7 +229,7 @@ impl Group {
         GroupShrinker::new(self, config, Box::new(shrinker))
     }
 
-    /// Has shrinkers of this group and of those that count in it give back about `bytes`, as a charge does that does not fit; here they may
+    /// Has shrinkers of this group and of those below it give back about `bytes`, as a charge does that does not fit; here they may
     /// wait. It ends when enough is uncharged, when there is nothing more to be had, or after the callback in which `deadline` passes.
     ///
     /// From within a shrinker's call it does nothing.

@@ -75,4 +75,18 @@ memgroup_sync::mutations! {
     HandOnForgetsTheRest,
     /// Who has waited for long enough goes without a look whether the seat was handed to it meanwhile.
     WaiterGoesWithTheSeat,
+    /// Who gives a seat up hands on what is deferred there while a call lasts that may defer more.
+    LeaverHandsOnFirst,
+    /// What is deferred is read by who asks for it, and left where it is.
+    DeferredIsOnlyRead,
+    /// Who takes a mark in a class that is not the seat's does not look whether it is by now.
+    LeftOverIsTakenBlindly,
+    /// Who notes that a call lasts too long notes it for whatever call lasts by then.
+    NoteIsOfAnyCall,
+    /// What a charge has set free leaves the group that is full, and is charged there again.
+    KeptLeavesTheFullGroup,
+    /// What was kept and has become the charge is kept still.
+    UsedIsStillKept,
+    /// What was kept and not used stays charged.
+    KeptIsNotLetGo,
 }

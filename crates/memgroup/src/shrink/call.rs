@@ -20,12 +20,11 @@ use super::entry::{self, Entry};
 use super::keep::Keeper;
 use super::registry::UNKNOWN_CLASS;
 use super::roster;
-use super::seat::let_go;
+use super::seat::{let_go, unmark_left_over};
 use super::share::{Due, SERIOUS, class_of};
 use super::shrinker::{Ask, Count};
 use crate::node::Node;
-use crate::rstat::builtin::{MEMORY, memory};
-use crate::rstat::update;
+use crate::stock::count;
 
 /// What is asked for, and how pressing it is.
 pub(crate) struct Wanted {
@@ -46,7 +45,7 @@ impl Wanted {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Met {
     pub(crate) scanned: u64,
-    /// Seats of which somebody else is having something given back, or that could not go on.
+    /// Seats of which somebody else is having something given back, for no longer than a call may take, or that could not go on.
     pub(crate) busy: u64,
 }
 
@@ -109,7 +108,9 @@ impl<'a> Call<'a> {
         let wanted = self.wanted.bytes.saturating_sub(keeper.freed());
         let Entry { config, .. } = &**self.entry;
         let due = Due::new(wanted, 0, config.batch_bytes, config.cost);
-        self.scan_if_here(began, wanted, due, keeper, met);
+        if self.found.is_still(self.shrinker) {
+            self.scan(began, wanted, due, keeper, met);
+        }
         let_go(&self.found, Some(self.entry));
     }
 
@@ -141,36 +142,40 @@ impl<'a> Call<'a> {
     }
 
     /// Notes how much it holds, and moves its mark to where that belongs.
-    fn place_in_class(&mut self, bytes: u64) {
+    pub(super) fn place_in_class(&mut self, bytes: u64) {
         let Found { node, seat, cell, .. } = self.found;
         cell.set_last_bytes(bytes);
         let class = class_of(bytes, self.entry.config.batch_bytes);
         if class != self.class {
             cell.set_class(class);
             roster::mark(node, seat, class);
-            roster::unmark(node, seat, self.class);
+            unmark_left_over(node, seat, cell, self.class);
             self.class = class;
         }
     }
 
     /// Has it give back what its size and the priority make, batch by batch.
-    fn ask(&self, bytes: u64, keeper: &Keeper, met: &mut Met) -> bool {
+    pub(super) fn ask(&self, bytes: u64, keeper: &Keeper, met: &mut Met) -> bool {
         let (Entry { config, .. }, cell) = (&**self.entry, self.found.cell);
-        let deferred = cell.take_deferred();
-        let due = Due::new(bytes, deferred, config.batch_bytes, config.cost);
-        let (work, all) = (due.work(self.priority), deferred.saturating_add(due.fresh(self.priority)));
-        if !due.is_enough(work, self.priority) || (self.priority > SERIOUS && cell.is_resting()) {
-            self.defer(all, bytes);
+        let due = |deferred| Due::new(bytes, deferred, config.batch_bytes, config.cost);
+        let (hint, fresh) = (due(cell.deferred()), due(0).fresh(self.priority));
+        let is_enough = hint.is_enough(hint.work(self.priority), self.priority);
+        if !is_enough || (self.priority > SERIOUS && cell.is_resting()) {
+            self.defer(fresh, bytes);
             return true;
         }
         let began = self.found.node.shared.nanos();
         if !cell.seize(began, self.wanted.may_wait) {
             met.busy += 1;
-            self.defer(all, bytes);
+            self.defer(fresh, bytes);
             return true;
         }
-        let asked = self.scan_if_here(began, work, due, keeper, met);
-        self.defer(all.saturating_sub(asked), bytes);
+        if self.found.is_still(self.shrinker) {
+            let deferred = cell.take_deferred();
+            let (due, all) = (due(deferred), deferred.saturating_add(fresh));
+            let asked = self.scan(began, due.work(self.priority), due, keeper, met);
+            self.defer(all.saturating_sub(asked), bytes);
+        }
         let_go(&self.found, Some(self.entry));
         keeper.freed() < self.wanted.bytes
     }
@@ -182,17 +187,9 @@ impl<'a> Call<'a> {
         cell.ask_from(Due::new(bytes, cell.deferred(), config.batch_bytes, config.cost).asked_from());
     }
 
-    /// Has a seat that is seized give back up to `work` bytes, if it is still the one meant; how many were asked for.
-    fn scan_if_here(&self, began: u64, work: u64, due: Due, keeper: &Keeper, met: &mut Met) -> u64 {
-        if !self.found.is_still(self.shrinker) {
-            return 0;
-        }
-        met.scanned += 1;
-        self.scan(began, work, due, keeper, met)
-    }
-
-    /// Scans up to `work` bytes, from `began` on; how many were asked for.
+    /// Has a seat that is seized give back up to `work` bytes, from `began` on; how many were asked for.
     fn scan(&self, mut began: u64, work: u64, due: Due, keeper: &Keeper, met: &mut Met) -> u64 {
+        met.scanned += 1;
         let Found { node, cell, .. } = self.found;
         let (entry, batch_bytes) = (self.entry, self.entry.config.batch_bytes);
         let (freed_before, was_out) = (keeper.freed(), entry.is_out());
@@ -243,7 +240,9 @@ impl<'a> Call<'a> {
         entry::add(&calls.freed, freed);
         // ORDERING: Relaxed; for people.
         calls.last.store(freed, Ordering::Relaxed);
-        update::add(node, MEMORY, memory::RECLAIMS, 1);
-        update::add(node, MEMORY, memory::RECLAIMED, freed as i64);
+        count::reclaim(node, freed);
     }
 }
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;

@@ -1,10 +1,14 @@
 //! Cell: what is known of one shrinker in one group.
 //!
-//! - I1. `class` tells where the seat is marked; a mark in another class is left over, and whoever finds it takes it away.
+//! - I1. `class` tells where the seat is marked; a mark in another class is left over, and whoever finds it takes it away, and looks again
+//!   whether that is the seat's class by now. Loom: `a_seat_is_marked_where_its_class_says`.
 //! - I2. A seat that was given up is given back once: by who gave it up, or, if it was giving back then, by who lets it go. With it
 //!   goes the handle that its group was held by, so a group is held for as long as a seat of it is seized for who has it.
 //! - I3. A seat that is seized belongs to who seized it, until it is let go: two threads never have one cache give back at the same time.
 //! - I4. `WAITED` is set under the lock of the seat's queue (`queue`), and a seat with it is let go under that lock.
+//! - I5. What is deferred is in one place: in its seat, with who has seized that and asks for it now, or, when the seat is given back, at the
+//!   shrinker's next seat above. So it is neither lost nor asked for twice. Loom: `what_is_deferred_is_asked_for_once`.
+//! - B1. What a visit defers of its own share while the seat is given up is nobody's, or that of who sits here next.
 //! - E1. give up ↔ let go: RMWs of one word, `turn`. Of the two the later one sees the earlier, and gives the seat back. Loom:
 //!   `a_seat_that_is_given_up_is_given_back_once`.
 
@@ -63,6 +67,8 @@ pub(crate) enum Awaited {
 pub(crate) struct Cell {
     /// Where the shrinker is that sits here.
     shrinker: AtomicRef<Place<Entry>>,
+    /// And where the one is that sat here last, which has given it up.
+    left_by: AtomicRef<Place<Entry>>,
     class: AtomicU32,
     /// The first of a walk's priorities, which go down, at which anything would be asked of it, going by what it said last.
     asked_from: AtomicU32,
@@ -85,6 +91,7 @@ impl Cell {
     pub(crate) fn new() -> Cell {
         Cell {
             shrinker: AtomicRef::none(),
+            left_by: AtomicRef::none(),
             class: AtomicU32::new(0),
             asked_from: AtomicU32::new(ALWAYS),
             token: AtomicU64::new(0),
@@ -125,11 +132,18 @@ impl Cell {
         self.shrinker.store(Some(shrinker), Ordering::Release);
     }
 
-    /// The seat is free; what it was still to be asked for.
-    pub(crate) fn vacate(&self) -> u64 {
+    /// Nobody sits here any more.
+    pub(crate) fn vacate(&self) {
+        // ORDERING: Relaxed; for who gives it back, which is after `give_up`.
+        self.left_by.store(self.shrinker(), Ordering::Relaxed);
         // ORDERING: Release; whoever finds another shrinker here sees that this one is gone.
         self.shrinker.store(None, Ordering::Release);
-        self.take_deferred()
+    }
+
+    /// Who has given the seat up. For who gives it back.
+    pub(crate) fn left_by(&self) -> Option<&'static Place<Entry>> {
+        // ORDERING: Relaxed; the AcqRel in `give_up` and `let_go` orders it (E1).
+        self.left_by.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -198,12 +212,16 @@ impl Cell {
         self.deferred_bytes.load(Ordering::Relaxed)
     }
 
-    /// What it was to be asked for and was not: for one alone, so that others who come do not repeat it.
+    /// What it was to be asked for and was not: for who has seized it, or gives it back, so that others who come do not repeat it (I5).
     pub(crate) fn take_deferred(&self) -> u64 {
         if self.deferred() == 0 {
             return 0;
         }
-        // ORDERING: Relaxed; a number by itself, and the exchange gives it to one.
+        if mutation::active(Mutation::DeferredIsOnlyRead) {
+            return self.deferred();
+        }
+        // ORDERING: Relaxed; a number by itself, and the exchange gives it to one. What was deferred by those who had the seat before is seen by
+        // way of `turn`.
         self.deferred_bytes.swap(0, Ordering::Relaxed)
     }
 
@@ -248,7 +266,8 @@ impl Cell {
 
     /// Notes that the call that began at `since` lasts too long. `false` where that was noted already, or it has ended.
     pub(crate) fn note(&self, since: u64) -> bool {
-        let noted = |turn| (turn & NOTED == 0 && turn & SINCE == since).then_some(turn | NOTED);
+        let is_any = mutation::active(Mutation::NoteIsOfAnyCall);
+        let noted = |turn| (is_any || (turn & NOTED == 0 && turn & SINCE == since)).then_some(turn | NOTED);
         // ORDERING: Relaxed, both; the word alone tells, once, who notes it and who ends it.
         self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, noted).is_ok()
     }
@@ -294,6 +313,13 @@ impl Cell {
     pub(crate) fn is_busy(&self) -> bool {
         // ORDERING: Relaxed; a hint, `seize` decides.
         self.turn.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether somebody waits for it.
+    #[cfg(all(test, not(memgroup_loom)))]
+    pub(crate) fn is_waited_for(&self) -> bool {
+        // ORDERING: Relaxed; who looks comes back until it is so.
+        self.turn.load(Ordering::Relaxed) & WAITED != 0
     }
 
     /// Since when the call lasts that has it give back, if there is one.

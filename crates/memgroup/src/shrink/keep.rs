@@ -18,13 +18,18 @@
 //!   that both its groups have above them, and there it is uncharged, too.
 //! - I3. What is kept counts against the limits: while a level is above its limit with it, it is not used. Else what a callback borrows beyond a
 //!   limit and gives back would be room, and a group above a limit that was lowered would stay there for ever.
-//! - B1. What another thread uncharges, or this one in a group whose cache was not asked, goes to the counters and to whoever comes first.
+//! - E1. What is kept never leaves the counter of `over`, so no other thread's charge can have it. Loom: `what_is_set_free_is_its_waiters`.
+//! - B1. What is told to have been set free is what was uncharged, also where a callback had charged it a moment before; net of its charges it would be
+//!   less, and each miss of a stock would have to look here.
+//! - B2. What another thread uncharges, or this one in a group whose cache was not asked, goes to the counters and to whoever comes first.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 use crate::chain::{self, Until};
+use crate::mutation::{self, Mutation};
 use crate::node::Node;
+use crate::tree::ROOT;
 
 /// What a thread that reclaims has set free.
 #[derive(Clone, Copy)]
@@ -32,12 +37,14 @@ struct Keeping {
     over: &'static Node,
     /// To be kept at most.
     wanted: u64,
+    /// No charge waits for it.
+    by_hand: bool,
     kept: u64,
     /// Uncharged in all.
     freed: u64,
 }
 
-std::thread_local! {
+memgroup_sync::thread_local! {
     static KEEPING: Cell<Option<Keeping>> = const { Cell::new(None) };
 }
 
@@ -46,34 +53,47 @@ pub(crate) struct Keeper {
     here: PhantomData<*const ()>,
 }
 
-/// Whether the thread reclaims.
-pub(crate) fn is_reclaiming() -> bool {
-    KEEPING.get().is_some()
+fn keeping() -> Option<Keeping> {
+    KEEPING.with(Cell::get)
 }
 
-/// Begins to keep up to `wanted` bytes of what this thread uncharges below `over`. `None` where the thread reclaims already.
+fn keep(keeping: Option<Keeping>) {
+    KEEPING.with(|cell| cell.set(keeping));
+}
+
+/// Whether the thread reclaims.
+pub(crate) fn is_reclaiming() -> bool {
+    keeping().is_some()
+}
+
+/// Begins to keep up to `wanted` bytes of what this thread uncharges below `over`; with 0, nothing is kept, for no charge waits for it. `None` where the thread reclaims already.
 pub(crate) fn begin(over: &'static Node, wanted: u64) -> Option<Keeper> {
     if is_reclaiming() {
         return None;
     }
-    KEEPING.set(Some(Keeping { over, wanted, kept: 0, freed: 0 }));
+    keep(Some(Keeping { over, wanted, by_hand: wanted == 0, kept: 0, freed: 0 }));
     Some(Keeper { here: PhantomData })
 }
 
 impl Keeper {
+    /// Whether it is somebody who asks, and no charge.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        keeping().is_some_and(|keeping| keeping.by_hand)
+    }
+
     /// Bytes uncharged so far.
     pub(crate) fn freed(&self) -> u64 {
-        KEEPING.get().map_or(0, |keeping| keeping.freed)
+        keeping().map_or(0, |keeping| keeping.freed)
     }
 
     /// Bytes that are kept.
     pub(crate) fn kept(&self) -> u64 {
-        KEEPING.get().map_or(0, |keeping| keeping.kept)
+        keeping().map_or(0, |keeping| keeping.kept)
     }
 
     /// What the waiter lacks now, beyond what is kept. It may be that others have set enough free.
     pub(crate) fn lacks(&self) -> u64 {
-        let Some(Keeping { over, wanted, kept, .. }) = KEEPING.get() else { return 0 };
+        let Some(Keeping { over, wanted, kept, .. }) = keeping() else { return 0 };
         let seen = over.counter.read();
         seen.usage.saturating_add(wanted).saturating_sub(seen.max).saturating_sub(kept)
     }
@@ -81,7 +101,9 @@ impl Keeper {
     /// What is kept has become the waiter's charge, as far as that goes: the levels above it have been charged for long.
     pub(crate) fn use_kept(&self, until: Until) {
         let kept = self.kept();
-        KEEPING.set(KEEPING.get().map(|keeping| Keeping { kept: 0, wanted: 0, ..keeping }));
+        if !mutation::active(Mutation::UsedIsStillKept) {
+            keep(keeping().map(|keeping| Keeping { kept: 0, wanted: 0, ..keeping }));
+        }
         if let Until::Below(charged) = until
             && kept > 0
         {
@@ -92,8 +114,9 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if let Some(keeping) = KEEPING.take()
+        if let Some(keeping) = KEEPING.with(Cell::take)
             && keeping.kept > 0
+            && !mutation::active(Mutation::KeptIsNotLetGo)
         {
             chain::uncharge(keeping.over, Until::Top, keeping.kept);
         }
@@ -102,12 +125,20 @@ impl Drop for Keeper {
 
 /// Uncharges `bytes` of `node`, if they are to be kept.
 pub(crate) fn uncharge(node: &'static Node, bytes: u64) -> bool {
-    let Some(keeping) = KEEPING.get() else { return false };
+    let Some(keeping) = keeping() else { return false };
     if !counts_in(node, keeping.over) {
+        // Who asks by hand at a root that is left unaccounted means all groups.
+        if keeping.by_hand && keeping.over.id == ROOT && std::ptr::eq(node.shared, keeping.over.shared) {
+            keep(Some(Keeping { freed: keeping.freed + bytes, ..keeping }));
+        }
         return false;
     }
-    let kept = bytes.min(keeping.wanted - keeping.kept);
-    KEEPING.set(Some(Keeping { kept: keeping.kept + kept, freed: keeping.freed + bytes, ..keeping }));
+    let kept = if mutation::active(Mutation::KeptLeavesTheFullGroup) {
+        0
+    } else {
+        bytes.min(keeping.wanted - keeping.kept)
+    };
+    keep(Some(Keeping { kept: keeping.kept + kept, freed: keeping.freed + bytes, ..keeping }));
     if !std::ptr::eq(node, keeping.over) {
         chain::uncharge(node, Until::Below(keeping.over), bytes);
     }

@@ -16,6 +16,8 @@ pub(crate) mod roster;
 mod seat;
 mod share;
 mod shrinker;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
 mod visit;
 mod walk;
 

@@ -90,12 +90,15 @@ pub struct Registration {
 }
 
 /// What a shrinker may hold of one group. Dropping it gives the seat up: the shrinker is not asked for that group any more, though a call that
-/// has begun may still come to its end.
+/// has begun may still come to its end, and one that a walk is about to make may begin. A [`Shrinker::count`] may then be told the token of who has the
+/// seat next; a [`Shrinker::scan`] is told this one's. What a token stands for is therefore looked up by the callbacks, or kept until the shrinker is removed:
+/// after that no call begins.
 #[must_use = "the shrinker is not asked for the group any more when this is dropped"]
 pub struct Seat {
     group: Group,
     number: u32,
-    registered: Arc<Registered>,
+    /// Until this seat is given up the number is no other shrinker's (I1).
+    _registered: Arc<Registered>,
 }
 
 /// The [`Registration`] and the only [`Seat`] of a shrinker that has the memory of one group alone.
@@ -146,7 +149,7 @@ impl Registration {
         let number = roster.draw_seat().ok_or_else(full)?;
         let cell = roster.seats.get(number).ok_or_else(full)?;
         cell.occupy(self.registered.place(), token, UNKNOWN_CLASS);
-        Ok(Seat { group: group.clone(), number, registered: Arc::clone(&self.registered) })
+        Ok(Seat { group: group.clone(), number, _registered: Arc::clone(&self.registered) })
     }
 
     /// Its number, under which [`Hierarchy::shrinkers`](crate::Hierarchy::shrinkers) lists it.
@@ -287,7 +290,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        super::leave(self.group.node(), self.number, self.registered.place());
+        super::leave(self.group.node(), self.number);
     }
 }
 

@@ -9,11 +9,10 @@
 //!
 //! - I1. What is counted is asked about with the token of a seat that is its own. The seat may be of another group than the one that was found, where that was
 //!   released in between: nothing is *asked of* it then (`call` I1).
-//! - E1. A mark that tells nothing: unmark → look again. As for a seat that is empty (`call` E1).
+//! - E1. A mark that tells nothing: unmark → look again (`seat` E1).
 
 use std::time::Duration;
 
-use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::hazard::{Lease, Place};
 use memgroup_sync::interleave;
 
@@ -122,29 +121,25 @@ impl Visitor<'_> {
     /// Takes a mark away that tells nothing any more.
     #[cold]
     #[inline(never)]
-    fn forget(&self, group: Group, seat: u32, cell: &'static Cell) -> bool {
+    pub(super) fn forget(&self, group: Group, seat: u32, cell: &'static Cell) -> bool {
         let node = group.node;
         // First where it belongs, so that at no time it is nowhere.
         if cell.shrinker().is_some() && cell.class() != self.class {
             roster::mark(node, seat, cell.class());
         }
-        roster::unmark(node, seat, self.class);
-        // ORDERING: SeqCst; pairs with the fence in `Room::mark` (E1), as in `Call::found_empty`.
-        fence(Ordering::SeqCst);
-        if cell.shrinker().is_some() && cell.class() == self.class {
-            roster::mark(node, seat, self.class);
-        }
+        seat::unmark_left_over(node, seat, cell, self.class);
         true
     }
 }
 
-/// Somebody else is having it give back, and unless that is waited for it counts as busy; or it is not to be called.
+/// Somebody else is having it give back, and unless that is waited for, or lasts too long, it counts as busy; or it is not to be called.
 #[cold]
 #[inline(never)]
 fn pass_by(group: Group, cell: &Cell, entry: &Entry, wait: bool, met: &mut Met) {
     if let Some(since) = cell.busy_since() {
-        met.busy += u64::from(!wait);
-        if entry.is_overrun(group.node.shared.nanos().saturating_sub(since)) && cell.note(since) {
+        if !entry.is_overrun(group.node.shared.nanos().saturating_sub(since)) {
+            met.busy += u64::from(!wait);
+        } else if cell.note(since) {
             entry.lasts();
         }
     }

@@ -18,8 +18,8 @@ use crate::tree::ROOT;
 pub(crate) fn subtree(top: &'static Node, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
     let Some(roster) = top.roster() else { return ControlFlow::Continue(()) };
     seats(Group { node: top, generation: top.generation() }, roster, visitor)?;
-    // A root that is left unaccounted counts for itself.
-    if top.id == ROOT && !top.shared.config.account_root {
+    // A root that is left unaccounted counts for itself: what is set free below makes no room for its charges.
+    if top.id == ROOT && !top.shared.config.account_root && !visitor.keeper.is_by_hand() {
         return ControlFlow::Continue(());
     }
     let begin = visitor.begin;

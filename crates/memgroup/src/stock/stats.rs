@@ -55,7 +55,7 @@ impl StockStats {
     }
 }
 
-/// Counting what stocks do. The caller holds the node: by a handle, by charged bytes, by PENDING or by the tree lock.
+/// Counting what stocks and shrinkers do. The caller holds the node: by a handle, by charged bytes, by PENDING or by the tree lock.
 pub(crate) mod count {
     use crate::node::Node;
     use crate::rstat::builtin::{MEMORY, memory};
@@ -99,5 +99,11 @@ pub(crate) mod count {
 
     pub(crate) fn forced(node: &'static Node) {
         add(node, memory::FORCED, 1);
+    }
+
+    /// A cache of the group was asked to give back, and so much was uncharged.
+    pub(crate) fn reclaim(node: &'static Node, bytes: u64) {
+        add(node, memory::RECLAIMS, 1);
+        add(node, memory::RECLAIMED, bytes);
     }
 }

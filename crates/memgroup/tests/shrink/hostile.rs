@@ -15,13 +15,15 @@ use super::cache::{Made, PAGE, Tenant, add, parent, plenty};
 #[test]
 fn a_callback_that_panics_is_set_aside_and_the_charge_is_made_by_others() {
     for in_count in [true, false] {
-        let (_hierarchy, tenants) = parent(2, 100);
+        let (hierarchy, tenants) = parent(2, 100);
         let idle = Tenant::new(&tenants, "idle");
         idle.fill(100);
         let count = move || if in_count { panic!("count") } else { plenty() };
         let bad = add(&tenants, "bad", count, |_| panic!("scan"));
         let _charge = tenants.create("busy").unwrap().try_charge(50 * PAGE).unwrap();
         assert_eq!(bad.registration().quarantine(), Some(Quarantine::Panicked));
+        let panics = |report: memgroup::ShrinkerReport| (report.name == "bad").then_some(report.panics);
+        assert_eq!(hierarchy.shrinkers().into_iter().find_map(panics), Some(1));
         bad.registration().reinstate();
         assert_eq!(bad.registration().quarantine(), None);
         bad.remove().unwrap();
@@ -208,13 +210,22 @@ fn a_callback_may_register_remove_others_and_reclaim_and_its_own_removal_is_told
 
 /// A shrinker whose call ends when it is told to.
 fn blocked(group: &Group, patience: Duration) -> (GroupShrinker, Receiver<()>, Sender<()>) {
+    blocked_until(group, patience, Scan::Freed { bytes: 0 })
+}
+
+/// The same, with what the call answers.
+fn blocked_until(
+    group: &Group,
+    patience: Duration,
+    answer: Scan,
+) -> (GroupShrinker, Receiver<()>, Sender<()>) {
     let ((entered, is_in), (go, wait)) = (channel(), channel());
     let (entered, wait) = (Mutex::new(entered), Mutex::new(wait));
     let config = ShrinkerConfig::new("blocked").patience(patience);
     let scan = move |_: &Ask<'_>| {
         entered.lock().unwrap().send(()).unwrap();
         let _ = wait.lock().unwrap().recv();
-        Scan::Freed { bytes: 0 }
+        answer
     };
     let shrinker = group.add_shrinker(config, Made(plenty, scan)).unwrap();
     shrinker.mark();
@@ -260,22 +271,74 @@ fn while_a_callback_blocks_for_ever_everybody_else_goes_on() {
 
 #[test]
 fn a_shrinker_of_which_one_call_took_long_is_called_again_when_that_has_ended() {
-    let (_hierarchy, tenants) = parent(2, 100);
-    let _held = tenants.try_charge(100 * PAGE).unwrap();
-    let patience = Duration::from_millis(200);
-    let (shrinker, is_in, go) = blocked(&tenants, patience);
+    // A call that others follow in its series, and the last of one.
+    for answer in [Scan::Freed { bytes: 0 }, Scan::Stopped { bytes: 0 }] {
+        let (_hierarchy, tenants) = parent(2, 100);
+        let _held = tenants.try_charge(100 * PAGE).unwrap();
+        let patience = Duration::from_millis(200);
+        let (shrinker, is_in, go) = blocked_until(&tenants, patience, answer);
+        let stuck = {
+            let tenants = tenants.clone();
+            std::thread::spawn(move || tenants.reclaim(10 * PAGE, None))
+        };
+        is_in.recv().unwrap();
+        std::thread::sleep(patience + Duration::from_millis(5));
+        assert_eq!(tenants.reclaim(PAGE, None).scans, 0);
+        assert_eq!(shrinker.registration().quarantine(), Some(Quarantine::Overdue));
+        drop(go);
+        stuck.join().unwrap();
+        assert_eq!(shrinker.registration().quarantine(), None);
+        assert!(tenants.reclaim(PAGE, None).scans > 0);
+    }
+}
+
+#[test]
+fn while_a_call_lasts_too_long_its_shrinker_is_called_for_no_other_group_and_nobody_waits_for_it() {
+    let (hierarchy, tenants) = parent(2, 100);
+    let groups = ["here", "there"].map(|name| tenants.create(name).unwrap());
+    let _held = groups.each_ref().map(|group| group.try_charge(50 * PAGE).unwrap());
+    let ((entered, is_in), (go, wait)) = (channel(), channel::<()>());
+    let (entered, wait) = (Mutex::new(entered), Mutex::new(wait));
+    let (calls, is_slow) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(true));
+    let counted = Arc::clone(&calls);
+    let scan = move |_: &Ask<'_>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        if is_slow.swap(false, Ordering::Relaxed) {
+            entered.lock().unwrap().send(()).unwrap();
+            let _ = wait.lock().unwrap().recv();
+        }
+        Scan::Stopped { bytes: 0 }
+    };
+    let config = ShrinkerConfig::new("blocked").patience(Duration::from_millis(1));
+    let registration = hierarchy.add_shrinker(config, Made(plenty, scan)).unwrap();
+    let seats = groups.each_ref().map(|group| registration.seat(group, 0).unwrap());
+    seats.iter().for_each(memgroup::Seat::mark);
     let stuck = {
-        let tenants = tenants.clone();
-        std::thread::spawn(move || tenants.reclaim(10 * PAGE, None))
+        let here = groups[0].clone();
+        std::thread::spawn(move || here.reclaim(PAGE, None))
     };
     is_in.recv().unwrap();
-    std::thread::sleep(patience + Duration::from_millis(5));
-    assert_eq!(tenants.reclaim(PAGE, None).scans, 0);
-    assert_eq!(shrinker.registration().quarantine(), Some(Quarantine::Overdue));
+    std::thread::sleep(Duration::from_millis(5));
+    // Who comes by the stuck seat first notes that the call lasts.
+    groups[0].reclaim(PAGE, None);
+    calls.store(0, Ordering::Relaxed);
+    groups[1].reclaim(PAGE, None);
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    // A charge is refused after one round: the seat is not one that somebody is at and will soon be free.
+    let rounds = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&rounds);
+    let nothing = move |_: &Ask<'_>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Scan::Freed { bytes: 0 }
+    };
+    let config = ShrinkerConfig::new("nothing").batch_bytes(1 << 40);
+    let other = tenants.add_shrinker(config, Made(plenty, nothing)).unwrap();
+    other.mark();
+    assert!(tenants.try_charge(PAGE).is_err());
+    assert_eq!(rounds.load(Ordering::Relaxed), 2, "calls at the last two priorities of a round");
     drop(go);
     stuck.join().unwrap();
-    assert_eq!(shrinker.registration().quarantine(), None);
-    assert!(tenants.reclaim(PAGE, None).scans > 0);
+    drop((seats, registration));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Shrinkers: who is asked for memory, who gets it, and what callbacks cannot break.
 
+mod bounds;
 mod cache;
 mod calls;
 mod hostile;
