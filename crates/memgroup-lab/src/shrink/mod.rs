@@ -7,6 +7,7 @@ mod growth;
 mod house;
 mod latency;
 mod pair;
+mod pressure;
 mod quantiles;
 mod registries;
 mod seed;
@@ -37,6 +38,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     empty::run(&mut lab)?;
     growth::run(&mut lab)?;
     pair::run(&mut lab)?;
+    pressure::run(&mut lab)?;
     lab.close()
 }
 
