@@ -10,6 +10,9 @@
 //! - The lock around all lists, the other experiments' control, is not among them: the shrinkers of SQLite's caches are registered by `memgroup-sqlite` itself,
 //!   and there is no place between the engine and them where a lock could be tried. Nor would it say much: it costs a try for each visit, beside a
 //!   call that frees sixteen pages, and nothing here registers or removes while it runs.
+//! - With several threads a page is often freed by another thread than the one that allocated it, and goes back to the allocator under a lock of the
+//!   latter's arena. With glibc every wait in the system for a lock that this experiment makes was found to be one of those, none one of the engine's; they are the tail of
+//!   a common limit on two threads, and most of what its calls take longer there.
 //! - I1. Each answer of each statement is what it should be (`tenants`, I1); no limit is ever passed; what the engine counts as reclaimed is what the
 //!   caches say they gave and what was uncharged meanwhile; and when all is closed nothing is charged.
 
