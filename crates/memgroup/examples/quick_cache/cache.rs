@@ -5,10 +5,10 @@
 //!   scan ──▶ the heaviest part ── wedge in ──▶ evicted by the cache's own policy, dropped outside its lock, uncharged ── wedge out
 //! ```
 //!
-//! `quick_cache` has no call that evicts so many bytes. Two come near: `set_capacity` to less and back, which waits for locks and rounds the cache's
-//! targets down each time, so that under steady pressure it forgets what it evicted and in the end takes nothing in; and removing
-//! keys one by one, which asks nobody what is least useful. But an insertion evicts what it takes the place of. So an
-//! entry that is nothing but weight, a **wedge**, is put in and taken out again: in a cache with room for `capacity` that holds `held`, a wedge of
+//! `quick_cache` has no call that evicts so many bytes. Two come near: `set_capacity` to less and back, which waits for locks, and rounds the number of
+//! evicted keys that the cache remembers down each time, so that after some hundreds of calls, or thousands, it remembers none; and removing keys one by
+//! one, which asks nobody what is least useful. But an insertion evicts what it takes the place of. So an entry that is
+//! nothing but weight, a **wedge**, is put in and taken out again: in a cache with room for `capacity` that holds `held`, a wedge of
 //! `capacity - held + wanted` leaves room for what is wanted more than before. It is pinned, because nothing else of more than the hot part's target is
 //! taken in, and never looked up, because what is used twice becomes hot. Each part has one shard, so that it is known what that
 //! shard holds.
