@@ -308,6 +308,10 @@ fn shrink_shows_every_way_to_keep_a_shrinker_beside_the_seed() {
         "of a page each",
         "every group grows (control)",
         "one idle shrinker in another group",
+        "SQLite under pressure: 4 tenants",
+        "fixed shares, no reclaim (control)",
+        "a limit each",
+        "a common limit",
     ] {
         assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
     }
@@ -317,6 +321,15 @@ fn shrink_shows_every_way_to_keep_a_shrinker_beside_the_seed() {
     };
     assert_eq!(refused("shrinkers"), 0.0, "there were caches to take from");
     assert!(refused("no reclaim (control)") > 0.0, "the limit is below what is written");
+    let reclaimed = |variant: &str| {
+        let of = |row: &&Value| row["variant"] == variant;
+        rows(&json, "reclaimed of a statement")
+            .into_iter()
+            .filter(of)
+            .any(|row| row["median"].as_f64() > Some(0.0))
+    };
+    assert!(reclaimed("a limit each") && reclaimed("a common limit"));
+    assert!(!reclaimed("fixed shares, no reclaim (control)"));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod house;
 mod latency;
 mod pair;
 mod passed;
+mod pressure;
 mod quantiles;
 mod registries;
 mod seed;
@@ -39,6 +40,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     empty::run(&mut lab)?;
     growth::run(&mut lab)?;
     pair::run(&mut lab)?;
+    pressure::run(&mut lab)?;
     lab.close()
 }
 

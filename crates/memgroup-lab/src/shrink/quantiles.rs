@@ -1,4 +1,4 @@
-//! The middle, the ninety-ninth percentile and the largest of many timed calls, by blocks.
+//! The middle, the ninety-ninth percentile, that of the thousandths and the largest of many timed calls, by blocks.
 //!
 //! Blocks of calls take turns with those of other cases. A quantile is taken in each block, and then the median of the blocks', so that one
 //! block in which the machine was busy elsewhere does not tell; the largest is the largest of all.
@@ -10,6 +10,8 @@ use crate::harness::stats::Summary;
 pub(super) struct Quantiles {
     pub(super) p50: f64,
     pub(super) p99: f64,
+    /// 99.9 %.
+    pub(super) p999: f64,
     pub(super) max: f64,
 }
 
@@ -18,8 +20,8 @@ impl Quantiles {
     pub(super) fn of(mut times: Vec<f64>) -> Option<Quantiles> {
         times.sort_by(f64::total_cmp);
         // Nearest rank.
-        let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1).copied();
-        Some(Quantiles { p50: at(50)?, p99: at(99)?, max: at(100)? })
+        let at = |mille: usize| times.get((times.len() * mille).div_ceil(1000).max(1) - 1).copied();
+        Some(Quantiles { p50: at(500)?, p99: at(990)?, p999: at(999)?, max: at(1000)? })
     }
 }
 
@@ -44,6 +46,10 @@ impl Times {
         self.summary(|block| block.p99)
     }
 
+    pub(super) fn p999(&self) -> Option<Summary> {
+        self.summary(|block| block.p999)
+    }
+
     /// Of all blocks.
     pub(super) fn max(&self) -> Option<f64> {
         self.0.iter().map(|block| block.max).reduce(f64::max)
@@ -57,8 +63,8 @@ mod tests {
     #[test]
     fn quantiles_are_those_of_the_nearest_rank() {
         let block = Quantiles::of((1..=200).rev().map(f64::from).collect());
-        assert_eq!(block, Some(Quantiles { p50: 100.0, p99: 198.0, max: 200.0 }));
-        assert_eq!(Quantiles::of(vec![7.0]), Some(Quantiles { p50: 7.0, p99: 7.0, max: 7.0 }));
+        assert_eq!(block, Some(Quantiles { p50: 100.0, p99: 198.0, p999: 200.0, max: 200.0 }));
+        assert_eq!(Quantiles::of(vec![7.0]), Some(Quantiles { p50: 7.0, p99: 7.0, p999: 7.0, max: 7.0 }));
         assert_eq!(Quantiles::of(Vec::new()), None);
     }
 
