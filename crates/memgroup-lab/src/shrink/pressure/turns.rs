@@ -40,7 +40,6 @@ pub(super) struct Part {
     pub(super) stalled: Vec<u64>,
     /// Charges of buffers that made room.
     pub(super) stalls: Vec<u64>,
-    pub(super) refused: u64,
     /// Of whole turns.
     pub(super) turns: Vec<u64>,
     usage_max: u64,
@@ -52,7 +51,7 @@ impl Part {
         self.stalled.extend(other.stalled);
         self.stalls.extend(other.stalls);
         self.turns.extend(other.turns);
-        Part { refused: self.refused + other.refused, usage_max: self.usage_max.max(other.usage_max), ..self }
+        Part { usage_max: self.usage_max.max(other.usage_max), ..self }
     }
 }
 
@@ -63,6 +62,8 @@ pub(super) struct Told {
     pub(super) reclaimed: u64,
     pub(super) scan_ns: u64,
     pub(super) reads: u64,
+    /// Of all charges, SQLite's own too: it does without a page that is refused, and nobody would notice.
+    pub(super) refusals: u64,
 }
 
 /// One window: what its threads did, and what the engine told.
@@ -135,8 +136,8 @@ fn buffer(house: &House, tenant: &Tenant, part: &mut Part) {
     let (calls, before) = (probe::calls(), clock::now());
     let charged = tenant.buffers.try_charge(BUFFER);
     let ticks = clock::now() - before;
-    part.refused += u64::from(charged.is_err());
     part.usage_max = part.usage_max.max(house.parent.usage());
+    drop(charged);
     if probe::calls() != calls {
         part.stalls.push(ticks);
     }
@@ -191,6 +192,7 @@ impl Figures {
             reclaimed: of_all(&memory, stats::memory::RECLAIMED),
             scan_ns,
             reads: of_all(&io, stats::io::RIOS),
+            refusals: of_all(&memory, stats::memory::REFUSALS),
         };
         Figures { told, claimed, freed }
     }
@@ -202,6 +204,7 @@ impl Figures {
             reclaimed: now.reclaimed - then.reclaimed,
             scan_ns: now.scan_ns - then.scan_ns,
             reads: now.reads - then.reads,
+            refusals: now.refusals - then.refusals,
         };
         let (claimed, freed) = (self.claimed - before.claimed, self.freed - before.freed);
         if told.reclaimed == claimed && freed == claimed {
