@@ -17,12 +17,15 @@
 //!   somebody else has marked counts as marking: nobody relies on another's climb. Loom: `a_mark_is_found_from_above`.
 //! - B1. While somebody puts a bit back, a walk that begins in that moment may miss what is below it.
 
+mod words;
+
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use memgroup_sync::atomic::{AtomicU64, Ordering, fence};
 use memgroup_sync::interleave;
 
+use self::words::{Word, Words};
 use crate::mutation::{self, Mutation};
 
 /// How many kinds of marks there are.
@@ -289,170 +292,5 @@ impl<T> Room<T> {
     }
 }
 
-/// A word of marks as it was, the number of its first bit, and the items from there on.
-struct Word<T: 'static> {
-    bits: u64,
-    first: u32,
-    items: &'static [T],
-}
-
-impl<T> Word<T> {
-    /// Visits its items.
-    #[inline(always)]
-    fn each(self, numbers: &Range<u32>, visit: &mut impl FnMut(u32, &'static T) -> bool) -> bool {
-        let Word { mut bits, first, items } = self;
-        if first < numbers.start {
-            bits &= u64::MAX.checked_shl(numbers.start - first).unwrap_or(0);
-        }
-        while bits != 0 {
-            let bit = bits.trailing_zeros();
-            bits &= bits - 1;
-            let number = first + bit;
-            if number >= numbers.end {
-                return true;
-            }
-            if !visit(number, &items[bit as usize]) {
-                return false;
-            }
-        }
-        true
-    }
-}
-
-/// The words of the chunks in which something is marked, beyond the first items.
-struct Words<T: 'static> {
-    room: &'static Room<T>,
-    class: usize,
-    /// Bits of the top word that are still to come.
-    chunks: u64,
-    /// The chunk that it is in, its number, the bits of its top that are still to come, and words of the bit before.
-    chunk: Option<(&'static Chunk<T>, usize, u64, Range<usize>)>,
-}
-
-impl<T> Words<T> {
-    #[inline(always)]
-    fn is_done(&self) -> bool {
-        self.chunks == 0 && self.chunk.is_none()
-    }
-
-    /// The next word, if there is one, of chunks with numbers from `start` on.
-    #[inline(never)]
-    fn next(&mut self, start: u32) -> Option<Word<T>> {
-        loop {
-            let Some((chunk, number, tops, words)) = &mut self.chunk else {
-                self.enter(start)?;
-                continue;
-            };
-            let marks = &chunk.marks[self.class];
-            if let Some(at) = words.next() {
-                // ORDERING: Acquire; pairs with the Release of who marked: what it stored before is seen.
-                let bits = marks.words[at].load(Ordering::Acquire);
-                let first = Place::first(*number) + at as u32 * 64;
-                return Some(Word { bits, first, items: &chunk.items[at * 64..] });
-            }
-            if *tops == 0 {
-                self.chunk = None;
-                continue;
-            }
-            let begin = tops.trailing_zeros() as usize * marks.span();
-            *tops &= *tops - 1;
-            *words = begin..marks.words.len().min(begin + marks.span());
-        }
-    }
-
-    /// Enters the next chunk that is there.
-    fn enter(&mut self, start: u32) -> Option<()> {
-        while self.chunks != 0 {
-            let number = self.chunks.trailing_zeros() as usize + 1 - FIRST as usize;
-            self.chunks &= self.chunks - 1;
-            if number >= Place::of(start).chunk
-                && let Some(chunk) = self.room.chunks[number].get()
-            {
-                // ORDERING: Acquire; as in `is_any`.
-                let tops = chunk.marks[self.class].top.load(Ordering::Acquire);
-                self.chunk = Some((chunk, number, tops, 0..0));
-                return Some(());
-            }
-        }
-        None
-    }
-}
-
 #[cfg(all(test, not(memgroup_loom)))]
-mod tests {
-    use super::*;
-
-    fn room(numbers: &[u32]) -> Room<u32> {
-        let room = Room::new();
-        for &number in numbers {
-            room.extend(number, || 0);
-        }
-        room
-    }
-
-    fn marked(room: &'static Room<u32>, class: usize, from: u32) -> Vec<u32> {
-        let mut found = Vec::new();
-        room.each_marked(class, from..u32::MAX, |number, _| {
-            found.push(number);
-            true
-        });
-        found
-    }
-
-    #[test]
-    fn every_number_has_a_place_of_its_own() {
-        let mut next = (0, 0);
-        for number in 0..10_000 {
-            let place = Place::of(number);
-            assert_eq!((place.chunk, place.index), next, "number {number}");
-            let is_last = place.index + 1 == (FIRST as usize) << place.chunk;
-            next = if is_last { (place.chunk + 1, 0) } else { (place.chunk, place.index + 1) };
-        }
-        assert_eq!(Place::of(NUMBERS - 1).chunk, CHUNKS - 1);
-        assert_eq!(Place::of(NUMBERS - 1).index, (FIRST as usize) * (1 << (CHUNKS - 1)) - 1);
-    }
-
-    #[test]
-    fn marks_of_random_numbers_are_those_of_a_set() {
-        let mut state = 1u64;
-        let mut random = move |below: u32| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) as u32 % below
-        };
-        for below in [8, 100, 3_000, 200_000] {
-            let room: &'static Room<u32> = memgroup_sync::keep(Box::new(Room::new()));
-            let mut sets = [const { std::collections::BTreeSet::new() }; CLASSES];
-            for step in 0..4_000 {
-                let (number, class) = (random(below), random(CLASSES as u32) as usize);
-                room.extend(number, || number);
-                if random(3) > 0 {
-                    room.mark(number, class);
-                    sets[class].insert(number);
-                } else if sets[class].remove(&number) {
-                    let expected =
-                        if sets[class].is_empty() { Unmarked::LastOfRoom } else { Unmarked::OthersLeft };
-                    assert_eq!(room.unmark(number, class), expected);
-                }
-                if step % 50 == 0 {
-                    let from = random(below);
-                    assert_eq!(
-                        marked(room, class, from),
-                        sets[class].range(from..).copied().collect::<Vec<_>>()
-                    );
-                    assert_eq!(room.is_any(class), !sets[class].is_empty());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn items_keep_their_address_when_the_room_grows() {
-        let room = room(&[0]);
-        let first = std::ptr::from_ref(room.get(0).unwrap());
-        for number in (0..100_000).step_by(1000) {
-            room.extend(number, || number);
-        }
-        assert!(std::ptr::eq(first, room.get(0).unwrap()));
-        assert!(room.get(99_000).is_some() && room.get(500_000).is_none());
-    }
-}
+mod tests;
