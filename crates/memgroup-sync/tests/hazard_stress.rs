@@ -77,7 +77,11 @@ fn walks(field: &'static Field, seed: usize) -> usize {
         let mut lease = field.domain.lease();
         for place in &field.places {
             if let Some(pinned) = lease.pin(place) {
-                uses(field, &pinned, &mut random);
+                if random.below(2) == 0 {
+                    pinned.dwell(|value| uses(field, value, &mut random));
+                } else {
+                    uses(field, &pinned, &mut random);
+                }
                 met += 1;
             }
         }

@@ -63,14 +63,15 @@ pub(crate) fn decide(
     if !gives || over.roster().is_none_or(Roster::drains_now) {
         let locked = tree.insert(node.shared.tree.lock());
         let drained = drain::counted_in(locked, over);
+        // Of the group that was drained; another may refuse next.
+        if let Some(roster) = over.roster() {
+            roster.drained(drained.stocks);
+        }
         if drained.bytes > 0 {
             match chain::try_charge_now(node, until, bytes, Verdict::Hint) {
                 Ok(()) => return Ok(()),
                 Err(again) => over = again.node,
             }
-        }
-        if let Some(roster) = over.roster() {
-            roster.drained(drained.stocks);
         }
     }
     if gives {
@@ -111,4 +112,47 @@ fn refuse(refused: Refused, bytes: u64) -> Result<(), ChargeError> {
     refused.node.counter.count_refusal();
     count::refusal(refused.node);
     Err(ChargeError::of(refused.node, refused.seen, bytes))
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup_percpu::SlotSource;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::hierarchy::Hierarchy;
+    use crate::shrink::{Ask, Count, Scan, Shrinker, ShrinkerConfig};
+
+    struct Empty;
+
+    impl Shrinker for Empty {
+        fn count(&self, _token: u64) -> Count {
+            Count::Empty
+        }
+
+        fn scan(&self, _ask: &Ask<'_>) -> Scan {
+            Scan::Stopped { bytes: 0 }
+        }
+    }
+
+    #[test]
+    fn a_drain_of_many_stocks_is_for_refusals_of_the_group_that_was_drained() {
+        const PAGE: u64 = 4096;
+        let config = Config::with_slots(SlotSource::virtual_slots(64).unwrap());
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let above = hierarchy.create("/above").unwrap();
+        let below = above.create("below").unwrap();
+        let (idle, busy) = (below.create("idle").unwrap(), below.create("busy").unwrap());
+        let shrinker = idle.add_shrinker(ShrinkerConfig::new("empty"), Empty).unwrap();
+        above.set_max(1000 * PAGE - 1).unwrap();
+        below.set_max(1000 * PAGE).unwrap();
+        let _held = idle.try_charge(PAGE).unwrap();
+        assert!(below.usage() > PAGE, "the rest of a batch is prepaid, and so the lower group refuses first");
+        // With that drained it has room, and the one above has not.
+        assert_eq!(busy.try_charge(999 * PAGE).unwrap_err().group(), above.id());
+        let drains_now = |group: &crate::Group| group.node().roster().unwrap().drains_now();
+        assert!(!drains_now(&below), "its 192 stocks were looked at");
+        assert!(drains_now(&above), "nobody has looked at its stocks");
+        shrinker.remove().unwrap();
+    }
 }

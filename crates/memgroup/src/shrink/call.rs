@@ -111,7 +111,7 @@ impl<'a> Call<'a> {
         if self.found.is_still(self.shrinker) {
             self.scan(began, wanted, due, keeper, met);
         }
-        let_go(&self.found, Some(self.entry));
+        let_go(&self.found, Some((self.shrinker, self.entry)));
     }
 
     /// It was counted. `false`: the walk is over.
@@ -176,7 +176,7 @@ impl<'a> Call<'a> {
             let asked = self.scan(began, due.work(self.priority), due, keeper, met);
             self.defer(all.saturating_sub(asked), bytes);
         }
-        let_go(&self.found, Some(self.entry));
+        let_go(&self.found, Some((self.shrinker, self.entry)));
         keeper.freed() < self.wanted.bytes
     }
 

@@ -5,11 +5,12 @@
 //!   `a_seat_is_marked_where_its_class_says`.
 
 use memgroup_sync::atomic::{Ordering, fence};
+use memgroup_sync::hazard::Place;
 use memgroup_sync::interleave;
 
 use super::call::Found;
 use super::cell::Cell;
-use super::entry::Entry;
+use super::entry::{Entry, domain};
 use super::queue;
 use super::roster::{self, Roster, Standing};
 use crate::mutation::{self, Mutation};
@@ -31,14 +32,20 @@ pub(crate) fn leave(node: &'static Node, seat: u32) {
     }
 }
 
-/// Lets a seat go, to who waits for it if somebody does. If it was given up meanwhile, it is given back now.
-pub(super) fn let_go(found: &Found, entry: Option<&Entry>) {
+/// Lets a seat go, to who waits for it if somebody does. If it was given up meanwhile, it is given back now. `called` is whom the caller has pinned, which
+/// need not be who sits here: a seat may have been given up and taken by another between a look and the seizing.
+pub(super) fn let_go(found: &Found, called: Option<(&'static Place<Entry>, &Entry)>) {
     let &Found { node, seat, cell, .. } = found;
+    // A seat that is seized is not given to another (`cell` I2).
+    let whose = cell.shrinker().or_else(|| cell.left_by());
     let ended = queue::let_go(cell, || node.shared.nanos());
     if ended.was_noted
-        && let Some(entry) = entry
+        && let Some(whose) = whose
     {
-        entry.lasts_no_more();
+        match called.filter(|(place, _)| std::ptr::eq(*place, whose)) {
+            Some((_, entry)) => entry.lasts_no_more(),
+            None => drop(domain().lease().pin(whose).inspect(|entry| entry.lasts_no_more())),
+        }
     }
     if ended.is_given_up {
         give_back(node, seat);

@@ -113,7 +113,7 @@ impl Visitor<'_> {
                 let call = Call { found, entry, shrinker, class: self.class, priority: 0, wanted: &wanted };
                 call.demand_seized(node.shared.nanos(), self.keeper, self.met);
             }
-            None => seat::let_go(&found, entry.as_deref()),
+            None => seat::let_go(&found, entry.as_deref().map(|entry| (shrinker, entry))),
         }
         self.keeper.lacks() > 0
     }

@@ -467,3 +467,30 @@ fn who_has_waited_for_a_seat_lets_it_go_where_the_shrinker_is_not_to_be_called_b
     assert_eq!(house.asked(), []);
     assert!(cell.seize(1, false), "it is nobody's");
 }
+
+#[test]
+fn a_call_that_was_noted_ends_for_the_shrinker_it_was_noted_with() {
+    let holds = Count::Holds { bytes: 1000 * BATCH, objects: 1 };
+    let mut house = House::new(&[holds], Scan::Freed { bytes: 0 });
+    let other =
+        house.hierarchy.add_shrinker(ShrinkerConfig::new("other"), Arc::clone(&house.script)).unwrap();
+    let seat = house.seat.take().unwrap();
+    let other_seat = std::cell::RefCell::new(None);
+    house.call(0, None, |call, keeper, met| {
+        // While it is counted it gives its seat up, and another gets it.
+        let cell = call.found.cell;
+        drop(seat);
+        *other_seat.borrow_mut() = Some(other.seat(&house.group, 7).unwrap());
+        assert!(cell.shrinker().is_some_and(|sits| !std::ptr::eq(sits, house.place())));
+        // It is seized, and the walk is late to see whose it is: somebody who comes by notes that it takes too long.
+        assert!(cell.seize(1, false));
+        let place = house.hierarchy.root().node().shared.shrinkers.place(other.id().0).unwrap();
+        let mut lease = domain().lease();
+        let sits = lease.pin(place).unwrap();
+        assert!(cell.note(1));
+        sits.lasts();
+        drop(sits);
+        call.demand_seized(1, keeper, met);
+    });
+    assert_eq!((house.registration.quarantine(), other.quarantine()), (None, None));
+}
