@@ -232,6 +232,9 @@ impl Group {
     /// Has shrinkers of this group and of those below it give back about `bytes`, as a charge does that does not fit; here they may
     /// wait. It ends when enough is uncharged, when there is nothing more to be had, or after the callback in which `deadline` passes.
     ///
+    /// A charge that needs what is being given back here does not wait for it, because the callback may be waiting for what the charge's thread
+    /// holds; it may be refused meanwhile.
+    ///
     /// From within a shrinker's call it does nothing.
     pub fn reclaim(&self, bytes: u64, deadline: Option<Instant>) -> Reclaimed {
         reclaim::reclaim(self.node, bytes, deadline)

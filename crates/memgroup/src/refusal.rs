@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_drain_of_many_stocks_is_for_refusals_of_the_group_that_was_drained() {
         const PAGE: u64 = 4096;
-        let config = Config::with_slots(SlotSource::virtual_slots(64).unwrap());
+        let config = Config::with_slots(SlotSource::virtual_slots(128).unwrap());
         let hierarchy = Hierarchy::new(config).unwrap();
         let above = hierarchy.create("/above").unwrap();
         let below = above.create("below").unwrap();
@@ -151,7 +151,7 @@ mod tests {
         // With that drained it has room, and the one above has not.
         assert_eq!(busy.try_charge(999 * PAGE).unwrap_err().group(), above.id());
         let drains_now = |group: &crate::Group| group.node().roster().unwrap().drains_now();
-        assert!(!drains_now(&below), "its 192 stocks were looked at");
+        assert!(!drains_now(&below), "its 384 stocks were looked at");
         assert!(drains_now(&above), "nobody has looked at its stocks");
         shrinker.remove().unwrap();
     }

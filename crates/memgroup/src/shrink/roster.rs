@@ -44,8 +44,9 @@ pub(crate) struct Roster {
     until_drain: AtomicU32,
 }
 
-/// Stocks that a drain may look at before each refusal, and the most refusals that one drain is for.
-const STOCKS: u64 = 64;
+/// Stocks that a drain may look at before each refusal, which takes about as long as to have a cache give a batch back; and the most refusals that
+/// one drain is for.
+const STOCKS: u64 = 256;
 const REFUSALS_MOST: u64 = 64;
 
 /// Numbers that are given out, lowest first as long as none came back.
@@ -311,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_drain_of_many_stocks_is_for_many_refusals() {
-        for (stocks, refusals) in [(0, 1), (63, 1), (64, 2), (640, 11), (8_000, 64), (5_000_000, 64)] {
+        for (stocks, refusals) in [(0, 1), (255, 1), (256, 2), (2_560, 11), (64_000, 64), (5_000_000, 64)] {
             let roster = Roster::new();
             let mut drains = 0;
             for _ in 0..refusals * 5 {
