@@ -44,6 +44,9 @@ pub(crate) struct Roster {
     until_drain: AtomicU32,
 }
 
+/// The golden section of 2<sup>32</sup>.
+const GOLDEN: u32 = 0x9E37_79B9;
+
 /// Stocks that a drain may look at before each refusal, which takes about as long as to have a cache give a batch back; and the most refusals that
 /// one drain is for.
 const STOCKS: u64 = 256;
@@ -198,8 +201,14 @@ impl Roster {
     /// With which of the kin the next round begins.
     pub(crate) fn next_begin(&self) -> u32 {
         let kin = self.kin_numbers.lock().given_out();
+        if kin < 2 {
+            return 0;
+        }
         // ORDERING: Relaxed; a number by itself.
-        if kin < 2 { 0 } else { self.rounds.fetch_add(1, Ordering::Relaxed) % kin }
+        let round = self.rounds.fetch_add(1, Ordering::Relaxed);
+        // Far from where the one before began: two that are on at one time would come to the same cache otherwise, wherever few have one. Steps of the
+        // golden section fall everywhere as often.
+        (u64::from(round.wrapping_mul(GOLDEN)) * u64::from(kin) >> 32) as u32
     }
 
     /// The seat of a shrinker, and its number, if it has one.

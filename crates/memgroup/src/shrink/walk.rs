@@ -5,7 +5,7 @@
 //! pinned, and once more when its seat is seized: from there on it cannot be released.
 //!
 //! - I1. A seat of which something is asked is in the subtree of the walk's group, in a group that is not released until the call ends.
-//! - I2. Rounds take turns to begin with another group below, so that two at a time begin at different ones.
+//! - I2. Rounds take turns to begin with another group below, far from the one before, so that two at a time come to different caches.
 
 use std::ops::ControlFlow;
 
