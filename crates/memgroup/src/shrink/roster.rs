@@ -208,7 +208,7 @@ impl Roster {
         let round = self.rounds.fetch_add(1, Ordering::Relaxed);
         // Far from where the one before began: two that are on at one time would come to the same cache otherwise, wherever few have one. Steps of the
         // golden section fall everywhere as often.
-        (u64::from(round.wrapping_mul(GOLDEN)) * u64::from(kin) >> 32) as u32
+        ((u64::from(round.wrapping_mul(GOLDEN)) * u64::from(kin)) >> 32) as u32
     }
 
     /// The seat of a shrinker, and its number, if it has one.
