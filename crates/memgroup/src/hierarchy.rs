@@ -17,9 +17,10 @@ use crate::rstat::builtin::{CPU, IO, MEMORY};
 use crate::rstat::{RegisterError, Statistics, Subsystem};
 use crate::scope;
 use crate::shared::Shared;
+use crate::shrink::calls;
 use crate::shrink::{
-    self, AskError, Count, Registration, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
-    report,
+    self, AskError, CallsError, Count, Registration, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId,
+    ShrinkerReport, report,
 };
 use crate::tree::{ROOT, State};
 
@@ -184,6 +185,25 @@ impl Hierarchy {
     /// No shrinker has this number now.
     pub fn shrinker_counts(&self, id: ShrinkerId) -> Result<Vec<(Group, Count)>, AskError> {
         report::counts(self.shared, id)
+    }
+
+    /// Waits until each call of a shrinker of this hierarchy that is on now has returned; calls that begin meanwhile are not waited for. For who
+    /// frees what callbacks of several shrinkers may be using: what Linux has `synchronize_shrinkers` for. For one shrinker, its
+    /// [`Removal`](crate::Removal) waits.
+    ///
+    /// What the calls did happens before the return.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # use std::time::{Duration, Instant};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// hierarchy.wait_for_shrinkers(Some(Instant::now() + Duration::from_secs(1))).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The calling thread is itself in a call; or the deadline has passed, and the error names a call that goes on.
+    pub fn wait_for_shrinkers(&self, deadline: Option<Instant>) -> Result<(), CallsError> {
+        calls::wait(self.shared, deadline)
     }
 
     /// Registers a subsystem: from now on all groups have its statistics. At any time, for the rest of the hierarchy's life; a

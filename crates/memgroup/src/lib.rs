@@ -40,8 +40,8 @@ pub use rstat::{
 };
 pub use scope::Scope;
 pub use shrink::{
-    Ask, AskError, Count, GroupShrinker, Quarantine, Reclaimed, Registration, Removal, RemoveError, Scan,
-    Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
+    Ask, AskError, CallsError, Count, GroupShrinker, Quarantine, Reclaimed, Registration, Removal,
+    RemoveError, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
 };
 pub use stock::StockStats;
 

@@ -113,10 +113,14 @@ impl<R: Registry> Company<R> {
 struct Block {
     register: Vec<f64>,
     remove: Vec<f64>,
+    wait: Vec<f64>,
 }
 
-/// Registers and removes so many, one after the other, in one group after the other.
-fn block<R: Registry>(registry: &R, clock: clock::Clock, calls: usize) -> Result<Block, Error> {
+/// Calls for each wait until no callback runs: beside walks it may take as long as these have the CPU.
+const CALLS_A_WAIT: usize = 10;
+
+/// Registers and removes so many, one after the other, in one group after the other; and waits now and then, if no callback is on for ever.
+fn block<R: Registry>(registry: &R, clock: clock::Clock, calls: usize, waits: bool) -> Result<Block, Error> {
     let reading = clock::reading_ticks();
     let ns = |ticks: u64| clock.ns(ticks.saturating_sub(reading) as f64);
     let mut block = Block::default();
@@ -129,6 +133,11 @@ fn block<R: Registry>(registry: &R, clock: clock::Clock, calls: usize) -> Result
         let begin = clock::now_ordered();
         registry.remove(registered)?;
         block.remove.push(ns(clock::now_ordered() - begin));
+        if waits && call.is_multiple_of(CALLS_A_WAIT) {
+            let begin = clock::now_ordered();
+            registry.wait_for_calls()?;
+            block.wait.push(ns(clock::now_ordered() - begin));
+        }
     }
     Ok(block)
 }
@@ -139,21 +148,26 @@ struct Line {
     beside: Beside,
     register: Times,
     remove: Times,
+    wait: Times,
 }
 
 impl Line {
     fn new(name: &'static str, beside: Beside) -> Line {
-        Line { name, beside, register: Times::default(), remove: Times::default() }
+        Line { name, beside, register: Times::default(), remove: Times::default(), wait: Times::default() }
     }
 
     fn measure<R: Registry>(&mut self, lab: &Lab<'_>, registry: &Arc<R>, calls: usize) -> Result<(), Error> {
         let company = Company::start(registry, self.beside)?;
         let (measured, clock) = (Arc::clone(registry), lab.clock);
-        let block = lab.crew.run(1, move |_| block(&*measured, clock, calls)).remove(0);
+        let waits = !matches!(self.beside, Beside::Blocked(_));
+        let block = lab.crew.run(1, move |_| block(&*measured, clock, calls, waits)).remove(0);
         company.end(registry)?;
         let block = block?;
         self.register.push(block.register);
         self.remove.push(block.remove);
+        if waits {
+            self.wait.push(block.wait);
+        }
         Ok(())
     }
 }
@@ -198,7 +212,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
 fn show(lab: &mut Lab<'_>, lines: &[Line]) -> Result<(), Error> {
     let mut table = Table::new(
         format!("registering and removing a shrinker beside {GROUPS} others: us"),
-        ["meanwhile", "register p50", "p99", "max", "remove p50", "p99", "max"],
+        ["meanwhile", "register p50", "p99", "max", "remove p50", "p99", "max", "wait p50", "p99", "max"],
     );
     for line in lines {
         let us = |ns: Option<f64>| figure_or_dash(ns.map(|ns| ns / 1e3));
@@ -209,9 +223,12 @@ fn show(lab: &mut Lab<'_>, lines: &[Line]) -> Result<(), Error> {
             OURS => line.beside.name(),
             _ => format!("lock (control): {}", line.beside.name()),
         };
-        let all = std::iter::once(name).chain(cells(&line.register)).chain(cells(&line.remove));
+        let all = std::iter::once(name)
+            .chain(cells(&line.register))
+            .chain(cells(&line.remove))
+            .chain(cells(&line.wait));
         table.row(all.collect());
-        for (call, times) in [("register", &line.register), ("remove", &line.remove)] {
+        for (call, times) in [("register", &line.register), ("remove", &line.remove), ("wait", &line.wait)] {
             let what = || params([("meanwhile", line.beside.name().into()), ("call", call.into())]);
             for (metric, ns) in [("p50", times.p50()), ("p99", times.p99())] {
                 if let Some(ns) = ns {
@@ -224,7 +241,7 @@ fn show(lab: &mut Lab<'_>, lines: &[Line]) -> Result<(), Error> {
         }
     }
     table.note(format!(
-        "medians of the blocks' p50 and p99, and the largest of all. Removing is waiting too, until no call of the shrinker runs. The control is a read-write lock around the lists of all groups. Its callback returns after {} ms, and who registers waits for that; blocked for ever is for ever. With SRCU each of the robot's unregistrations took {} ms longer",
+        "medians of the blocks' p50 and p99, and the largest of all. Removing is waiting too, until no call of the shrinker runs. Wait: until no call of any runs, as the kernel's synchronize_shrinkers. The control is a read-write lock around the lists of all groups. Its callback returns after {} ms, and who registers waits for that; blocked for ever is for ever. With SRCU each of the robot's unregistrations took {} ms longer",
         BLOCKED.as_millis(),
         figure(seed::srcu_wait_ms())
     ));

@@ -89,6 +89,8 @@ pub(super) trait Registry: Send + Sync + Sized + 'static {
     fn remove(&self, registered: Self::Registered) -> Result<(), Error>;
     /// Calls all that are marked.
     fn walk(&self);
+    /// Waits until no call runs that runs now.
+    fn wait_for_calls(&self) -> Result<(), Error>;
 }
 
 /// The engine. The shrinkers go before their groups.
@@ -98,7 +100,7 @@ pub(super) struct Ours {
     _held: Vec<Charge>,
     groups: Vec<Group>,
     parent: Group,
-    _hierarchy: Hierarchy,
+    hierarchy: Hierarchy,
 }
 
 impl Registry for Ours {
@@ -112,7 +114,7 @@ impl Registry for Ours {
             (0..groups).map(|at| child(&parent, &format!("g{at}"))).collect::<Result<_, _>>()?;
         let held = groups.iter().map(|group| group.try_charge(HELD_BYTES)).collect::<Result<_, _>>();
         let held = held.map_err(|error| Error::setup("a charge", error))?;
-        let mut ours = Ours { shrinkers: Vec::new(), _held: held, groups, parent, _hierarchy: hierarchy };
+        let mut ours = Ours { shrinkers: Vec::new(), _held: held, groups, parent, hierarchy };
         for group in 0..ours.groups.len() {
             let shrinker = ours.register(group, Answer(None))?;
             ours.mark(&shrinker);
@@ -136,6 +138,10 @@ impl Registry for Ours {
 
     fn walk(&self) {
         self.parent.reclaim(u64::MAX, None);
+    }
+
+    fn wait_for_calls(&self) -> Result<(), Error> {
+        self.hierarchy.wait_for_shrinkers(None).map_err(|error| Error::Wrong(error.to_string()))
     }
 }
 
@@ -180,6 +186,12 @@ impl Registry for Locked {
         let removed = lists[group].swap_remove(index);
         drop(lists);
         drop(removed);
+        Ok(())
+    }
+
+    /// As the kernel's `synchronize_shrinkers`.
+    fn wait_for_calls(&self) -> Result<(), Error> {
+        drop(self.lists.write().unwrap_or_else(PoisonError::into_inner));
         Ok(())
     }
 

@@ -21,8 +21,8 @@ use super::occupant::Occupant;
 use super::place::Anchor;
 use super::record::{Entry, Found, Record, thread_id};
 use crate::Mutex;
-use crate::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use crate::grace::Evidence;
+use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
+use crate::grace::{Evidence, Form, barrier};
 use crate::interleave;
 
 /// Records in a chunk.
@@ -171,6 +171,22 @@ impl Domain {
     /// Who is in which place now, in no order. The first call that meets a pin notes the time, for [`Occupant::held`].
     pub fn busy(&'static self) -> impl Iterator<Item = Occupant> {
         self.records().filter_map(Occupant::of)
+    }
+
+    /// Who is in which place, with none left out who was in one before this call: unlike [`busy`](Self::busy) it makes the barrier, if anybody
+    /// could hide. Who has left since may be in the list. Who is found in it is gone when `busy` does not show it any more, and what was done in
+    /// the place then precedes that.
+    #[must_use]
+    pub fn users(&'static self) -> Vec<Occupant> {
+        // ORDERING: SeqCst; pairs with the fence in `Record::claim`: a lease that is not seen claimed here looks at places after this call began.
+        fence(Ordering::SeqCst);
+        let evidence = match self.leases() {
+            Leases::None => return Vec::new(),
+            Leases::Dwelling => Evidence::Loads,
+            Leases::Walking => barrier::barrier(Form::Expedited),
+        };
+        let me = thread_id();
+        self.records().filter_map(|record| Occupant::using(record, record.used(evidence, me))).collect()
     }
 
     /// Under what leases a place may have been found full that was empty before the caller's fence.

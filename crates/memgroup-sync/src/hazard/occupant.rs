@@ -29,6 +29,20 @@ impl Occupant {
         Some(Self { place, thread_id, held, unproven: false })
     }
 
+    /// Who has anything pinned on this record, or might have, given what a scan found.
+    pub(super) fn using(record: &Record, (place, is_proven): (usize, bool)) -> Option<Self> {
+        if place == 0 && is_proven {
+            return None;
+        }
+        let seen = Self::of(record).unwrap_or(Self {
+            place,
+            thread_id: record.owner(),
+            held: Duration::ZERO,
+            unproven: false,
+        });
+        Some(Self { unproven: !is_proven, ..seen })
+    }
+
     /// Who is in the place with this key, given what a scan found.
     pub(super) fn found(record: &Record, place: usize, found: Found) -> Option<Self> {
         match found {

@@ -256,6 +256,22 @@ impl Record {
         }
     }
 
+    /// What is pinned on this record, 0 for nothing, and whether anything else could be, to a scan by the thread `me` that may believe `evidence`.
+    pub(super) fn used(&self, evidence: Evidence, me: u32) -> (usize, bool) {
+        // The proof first, as in `look`.
+        let is_proven = match evidence {
+            Evidence::Proofs { since } => self.is_proven(since, me),
+            Evidence::Loads | Evidence::Exchanges => true,
+        };
+        let place = match evidence {
+            // ORDERING: Acquire; as in `look`.
+            Evidence::Loads => self.place.load(Ordering::Acquire),
+            // ORDERING: AcqRel; as in `look`.
+            _ => self.place.fetch_or(0, Ordering::AcqRel),
+        };
+        (place, is_proven)
+    }
+
     /// Whether everything that was pinned by a store before the barrier was lost is over, or visible to the thread `me`.
     fn is_proven(&self, since: Epoch, me: u32) -> bool {
         // ORDERING: Acquire; pairs with the Release in `claim`: the leases before this one are over.

@@ -65,6 +65,43 @@ impl fmt::Display for ShrinkerError {
 
 impl std::error::Error for ShrinkerError {}
 
+/// Why shrinkers' calls were not waited for to their end. Printed, it completes the phrase "failed to ...".
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallsError {
+    /// The thread that waits is itself in a call, which would wait for itself.
+    FromWithin,
+    /// A call goes on that has been on since before the wait.
+    Blocked {
+        /// The shrinker's name; `None` if it was removed meanwhile.
+        name: Option<String>,
+        /// The thread that is in the call, by the system's number, and its name.
+        thread: (u32, String),
+        /// For how long at least.
+        held: Duration,
+    },
+}
+
+impl fmt::Display for CallsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallsError::FromWithin => f.write_str(
+                "wait for the calls of all shrinkers within one of them; it ends when that returns",
+            ),
+            CallsError::Blocked { name, thread: (id, thread), held } => {
+                let name =
+                    name.as_ref().map_or_else(|| "that was removed".to_owned(), |name| format!("{name:?}"));
+                write!(
+                    f,
+                    "see all shrinkers' calls end: thread {thread:?} ({id}) has been in a call of shrinker {name} for at least {held:.1?}"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for CallsError {}
+
 /// Why a removed shrinker's calls have not ended. Printed, it completes the phrase "failed to ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,6 +1,7 @@
 #![doc = include_str!("../../docs/shrink.md")]
 
 mod call;
+pub(crate) mod calls;
 mod cell;
 mod entry;
 mod error;
@@ -24,7 +25,7 @@ mod walk;
 pub(crate) use registry::{Registry, register};
 pub(crate) use seat::leave;
 
-pub use error::{RemoveError, ShrinkerError};
+pub use error::{CallsError, RemoveError, ShrinkerError};
 pub use reclaim::Reclaimed;
 pub use registry::{GroupShrinker, Registration, Removal, Seat};
 pub use report::{AskError, ShrinkerId, ShrinkerReport};

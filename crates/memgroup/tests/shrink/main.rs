@@ -4,6 +4,7 @@ mod bounds;
 mod cache;
 mod calls;
 mod hostile;
+mod idle;
 mod limits;
 mod marks;
 mod queue;
