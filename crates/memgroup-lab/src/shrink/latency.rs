@@ -6,7 +6,7 @@
 //! - I1. Who is measured is on the crew's first CPU, who walks is on the second; a callback that blocks sleeps.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -75,11 +75,15 @@ impl<R: Registry> Company<R> {
             registry.mark(&registered);
             company.blocked = Some((Arc::clone(gate), registered));
         }
+        let begun = Arc::new(AtomicUsize::new(0));
         for _ in 0..walks {
-            let (registry, stop) = (Arc::clone(registry), Arc::clone(&company.stop));
+            let (registry, stop, begun) =
+                (Arc::clone(registry), Arc::clone(&company.stop), Arc::clone(&begun));
             let walk = move || {
                 // One that cannot be pinned runs where it likes, as the crew's, and the heading says so.
                 let _ = os::pin_to(cpu);
+                // ORDERING: Relaxed; a number by itself.
+                begun.fetch_add(1, Ordering::Relaxed);
                 // ORDERING: Relaxed; nothing else hangs on it.
                 while !stop.load(Ordering::Relaxed) {
                     registry.walk();
@@ -89,6 +93,8 @@ impl<R: Registry> Company<R> {
             let what = "start a thread that walks".to_owned();
             company.threads.push(thread.map_err(|source| Error::System { what, source })?);
         }
+        // ORDERING: Relaxed; as above.
+        spin_until(|| (begun.load(Ordering::Relaxed) == walks).then_some(()));
         if let Some(gate) = gate {
             spin_until(|| gate.was_entered().then_some(()));
         }

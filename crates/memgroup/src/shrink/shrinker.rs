@@ -10,7 +10,8 @@ use crate::node::Node;
 ///
 /// What it gives back is uncharged by itself, in [`scan`](Shrinker::scan), as its memory is always uncharged: what counts are the counters,
 /// not what it says. It may be called from any thread that needs memory, on several threads at once for different groups, never for
-/// one group twice at the same time (`count` may be). No lock of the engine is held meanwhile, so it may charge, register, and remove
+/// one group twice at the same time (`count` may be). A charge may call them on its own thread, with the locks that this holds: **do not charge under a
+/// lock that your callbacks take, and have them try it**, or a charge waits for itself, or is refused beside its own full cache. No lock of the engine is held meanwhile, so it may charge, register, and remove
 /// others; it is not called from within itself. When it panics, it is caught, and the shrinker is set aside ([`Quarantine`]); when it
 /// takes longer than [`ShrinkerConfig::patience`], others go by. Until then charges that need what it alone has wait for their turn.
 ///
@@ -26,7 +27,8 @@ use crate::node::Node;
 ///
 /// impl Shrinker for Pages {
 ///     fn count(&self, _token: u64) -> Count {
-///         let pages = self.0.lock().unwrap();
+///         // Try only, as below.
+///         let Ok(pages) = self.0.try_lock() else { return Count::Unknown };
 ///         Count::of(pages.iter().map(Charge::bytes).sum(), pages.len() as u64)
 ///     }
 ///
@@ -49,7 +51,9 @@ use crate::node::Node;
 /// let pages = Arc::new(Pages::default());
 /// let registered = idle.add_shrinker(ShrinkerConfig::new("pages"), Arc::clone(&pages)).unwrap();
 /// for _ in 0..256 {
-///     pages.0.lock().unwrap().push(idle.try_charge(4096).unwrap());
+///     // Charged before the lock is taken: room may have to be made in this cache itself.
+///     let page = idle.try_charge(4096).unwrap();
+///     pages.0.lock().unwrap().push(page);
 ///     registered.mark();
 /// }
 /// // All of the megabyte is in the idle one's pages. The busy one gets what it needs, and no more is taken.
