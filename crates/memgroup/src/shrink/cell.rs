@@ -382,4 +382,20 @@ mod tests {
         assert!(!cell.note(11) && cell.give_up());
         assert!(!cell.seize(12, false));
     }
+
+    #[test]
+    fn a_call_that_may_wait_for_locks_or_lasts_too_long_is_waited_for_by_nobody() {
+        let cell = Cell::new();
+        cell.occupy(nobody(), 0, 0);
+        assert!(cell.seize(1, true));
+        assert!(!cell.begin_again(2));
+        assert_eq!(cell.await_turn(3), Awaited::Refused, "the next call of the series may wait, too");
+        assert!(cell.let_go().is_some());
+        assert!(cell.seize(4, false) && cell.note(4));
+        assert_eq!(cell.await_turn(5), Awaited::Refused, "it has lasted too long");
+        assert!(cell.begin_again(6), "it was noted");
+        assert_eq!(cell.await_turn(7), Awaited::Noted, "another call has begun");
+        assert!(!cell.begin_again(8));
+        assert_eq!(cell.let_go(), None, "somebody still waits");
+    }
 }
