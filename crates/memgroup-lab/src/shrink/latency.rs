@@ -218,7 +218,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
 fn show(lab: &mut Lab<'_>, lines: &[Line]) -> Result<(), Error> {
     let mut table = Table::new(
         format!("registering and removing a shrinker beside {GROUPS} others: us"),
-        ["meanwhile", "register p50", "p99", "max", "remove p50", "p99", "max", "wait p50", "p99", "max"],
+        ["meanwhile", "add p50", "p99", "max", "remove p50", "p99", "max", "wait p50", "p99"],
     );
     for line in lines {
         let us = |ns: Option<f64>| figure_or_dash(ns.map(|ns| ns / 1e3));
@@ -232,7 +232,7 @@ fn show(lab: &mut Lab<'_>, lines: &[Line]) -> Result<(), Error> {
         let all = std::iter::once(name)
             .chain(cells(&line.register))
             .chain(cells(&line.remove))
-            .chain(cells(&line.wait));
+            .chain(cells(&line.wait).into_iter().take(2));
         table.row(all.collect());
         for (call, times) in [("register", &line.register), ("remove", &line.remove), ("wait", &line.wait)] {
             let what = || params([("meanwhile", line.beside.name().into()), ("call", call.into())]);
