@@ -227,7 +227,7 @@ fn show(lab: &mut Lab<'_>, lines: &[Line]) -> Result<(), Error> {
         };
         let name = match line.name {
             OURS => line.beside.name(),
-            _ => format!("lock (control): {}", line.beside.name()),
+            _ => format!("lock: {}", line.beside.name()),
         };
         let all = std::iter::once(name)
             .chain(cells(&line.register))
