@@ -133,6 +133,7 @@ mod loom_models {
 
     #[test]
     fn loom_a_wait_ends_and_sees_what_was_published() {
+        // ORDERING: Release; pairs with the Acquire load of the flag.
         crate::model(|| assert_eq!(read_after_the_wait(Ordering::Release), 7));
     }
 
@@ -140,6 +141,7 @@ mod loom_models {
     #[test]
     #[should_panic(expected = "what was published is seen")]
     fn loom_finds_the_flag_that_publishes_nothing() {
+        // ORDERING: Relaxed; too weak, which the model finds.
         crate::model(|| assert!(read_after_the_wait(Ordering::Relaxed) == 7, "what was published is seen"));
     }
 }

@@ -17,7 +17,7 @@ use crate::rstat::builtin::{CPU, IO, MEMORY};
 use crate::rstat::{RegisterError, Statistics, Subsystem};
 use crate::scope;
 use crate::shared::Shared;
-use crate::shrink::calls;
+use crate::shrink::quiesce;
 use crate::shrink::{
     self, AskError, CallsError, Count, Registration, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId,
     ShrinkerReport, report,
@@ -203,7 +203,7 @@ impl Hierarchy {
     /// # Errors
     /// The calling thread is itself in a call; or the deadline has passed, and the error names a call that goes on.
     pub fn wait_for_shrinkers(&self, deadline: Option<Instant>) -> Result<(), CallsError> {
-        calls::wait(self.shared, deadline)
+        quiesce::wait(self.shared, deadline)
     }
 
     /// Registers a subsystem: from now on all groups have its statistics. At any time, for the rest of the hierarchy's life; a

@@ -190,6 +190,7 @@ mod tests {
         let house = House::build(SlotSource::virtual_slots(2).unwrap(), 5, 2).unwrap();
         assert_eq!(house.batch(0, &mut 0, 100).unwrap(), 110);
         assert_eq!(house.batch(1, &mut 0, 1).unwrap(), 55);
+        // ORDERING: Relaxed; the calls were made by this thread.
         assert_eq!(house.calls.load(Ordering::Relaxed), 10);
     }
 }

@@ -1,7 +1,6 @@
 #![doc = include_str!("../../docs/shrink.md")]
 
 mod call;
-pub(crate) mod calls;
 mod cell;
 mod entry;
 mod error;
@@ -9,6 +8,7 @@ pub(crate) mod keep;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 mod queue;
+pub(crate) mod quiesce;
 pub(crate) mod reclaim;
 mod registry;
 pub(crate) mod report;
