@@ -11,6 +11,7 @@
 use memgroup_sync::interleave;
 
 use crate::counter::{Reading, Verdict};
+use crate::event::{self, Event};
 use crate::node::Node;
 use crate::overrun;
 
@@ -75,11 +76,20 @@ pub(crate) fn try_charge_now(
     {
         // The caller's handle or bytes keep every level of this chain from being released.
         node.counter.uncharge(bytes);
+        fell(node);
         return Err(refused);
     }
-    node.counter.raise_peak(usage);
+    rose(node, usage);
     Ok(())
 }
+
+/// What a level does when usage rose to `usage` there, and at every level of the chain.
+fn rose(node: &'static Node, usage: u64) {
+    node.counter.raise_peak(usage);
+}
+
+/// What a level does when usage fell there. The group may be released by then, and its place another's.
+fn fell(_node: &'static Node) {}
 
 /// As `try_charge_now`, where `kept` of the `bytes` are charged to `at`, a level of the chain, and to all above it already. What is kept counts
 /// against the limits as what is charged does: a level that is above its limit with it, or offline, refuses.
@@ -102,7 +112,7 @@ pub(crate) fn try_charge_kept(
         uncharge(node, Until::Below(up), bytes);
         return Err(refused);
     }
-    node.counter.raise_peak(usage);
+    rose(node, usage);
     Ok(())
 }
 
@@ -129,11 +139,14 @@ pub(crate) fn charge_forced(
         // Above an online group all are online; above an offline one the caller holds the tree lock.
         if let Err(refused) = charge_forced(up, bytes, beyond, true) {
             node.counter.uncharge(bytes);
+            fell(node);
             return Err(refused);
         }
     }
-    node.counter.raise_peak(now.usage);
-    node.counter.record_overdraft(now, bytes);
+    rose(node, now.usage);
+    if node.counter.record_overdraft(now, bytes) {
+        event::count(node, Event::Max);
+    }
     Ok(())
 }
 
@@ -146,6 +159,7 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
         interleave::point();
         let left = node.counter.uncharge(bytes);
         interleave::point();
+        fell(node);
         if left.usage == 0 && left.offline {
             node.shared.release_if_done(node);
         } else if left.over {
@@ -165,6 +179,7 @@ pub(crate) fn uncharge_held(from: &'static Node, bytes: u64) {
     while let Some(node) = level {
         let up = node.up();
         node.counter.uncharge(bytes);
+        fell(node);
         level = up;
     }
 }

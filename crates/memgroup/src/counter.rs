@@ -196,14 +196,15 @@ impl Counter {
         }
     }
 
-    /// Records by how much a forced charge of `bytes`, which succeeded at every level, took this one over its limit.
-    pub(crate) fn record_overdraft(&self, with_it: Reading, bytes: u64) {
+    /// Records by how much a forced charge of `bytes`, which succeeded at every level, took this one over its limit. Whether it did.
+    pub(crate) fn record_overdraft(&self, with_it: Reading, bytes: u64) -> bool {
         let over_bytes = with_it.usage.saturating_sub(with_it.max.max(with_it.usage - bytes));
         if over_bytes > 0 {
             // ORDERING: Relaxed; counts for reports only.
             self.limits.overdraft_charges.fetch_add(1, Ordering::Relaxed);
             self.limits.overdraft_bytes.fetch_add(over_bytes, Ordering::Relaxed);
         }
+        over_bytes > 0
     }
 
     /// Takes back what was charged. Returns the usage left and whether the group is offline.

@@ -4,8 +4,10 @@
 mod chain;
 mod charge;
 mod config;
+mod control;
 mod counter;
 mod error;
+mod event;
 mod group;
 mod hierarchy;
 mod limit;
@@ -29,6 +31,7 @@ pub use memgroup_percpu::{PageSize, SlotSource};
 pub use charge::Charge;
 pub use config::{Config, ConfigError};
 pub use error::{ChargeError, ChargeErrorKind, GroupError};
+pub use event::Events;
 pub use group::{Group, GroupId, Overdraft};
 pub use hierarchy::{Dying, Hierarchy};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};

@@ -23,6 +23,7 @@ use memgroup_sync::CachePadded;
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::chain::{self, Until};
+use crate::control::Control;
 use crate::counter::Counter;
 use crate::error::ChargeError;
 use crate::group::GroupId;
@@ -56,6 +57,8 @@ pub(crate) struct Node {
     pub(crate) stats: [OnceLock<Entry>; SUBSYSTEMS_MAX],
     /// Which shrinkers can give its memory back.
     pub(crate) listing: Listing,
+    /// Limits besides `max`, and what came of them.
+    pub(crate) control: Control,
     /// Who has charges and uncharges pass by the stock.
     diverted: AtomicU32,
     references: CachePadded<References>,
@@ -97,6 +100,7 @@ impl Node {
             counter: Counter::new(),
             stats: shared.statistics.entries(id),
             listing: Listing::new(),
+            control: Control::new(),
             references: CachePadded::new(References {
                 handles: AtomicU32::new(0),
                 children: AtomicU32::new(0),
@@ -350,6 +354,7 @@ impl Node {
         self.generation.fetch_add(1, Ordering::Release);
         stock::drain::forget_attempts(self);
         self.counter.reset();
+        self.control.reset();
         overrun::open_or_close(self);
     }
 }

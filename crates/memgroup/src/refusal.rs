@@ -40,6 +40,7 @@
 use crate::chain::{self, Refused, Until};
 use crate::counter::Verdict;
 use crate::error::ChargeError;
+use crate::event::{self, Event};
 use crate::node::Node;
 use crate::shrink::reclaim;
 use crate::shrink::roster::{Roster, Standing};
@@ -74,6 +75,7 @@ pub(crate) fn decide(
             }
         }
     }
+    event::count(over, Event::Max);
     if gives {
         tree = None;
         if reclaim::make_room(node, until, bytes, over) {
@@ -99,7 +101,11 @@ fn decide_without_stock(
     bytes: u64,
     first: Refused,
 ) -> Result<(), ChargeError> {
-    if first.seen.offline || bytes > first.seen.max {
+    if first.seen.offline {
+        return refuse(first, bytes);
+    }
+    event::count(first.node, Event::Max);
+    if bytes > first.seen.max {
         return refuse(first, bytes);
     }
     if node.shared.shrinkers.is_any() && reclaim::make_room(node, until, bytes, first.node) {

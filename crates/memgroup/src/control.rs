@@ -1,0 +1,19 @@
+//! Control: what a group has besides usage and `max`. None of it is touched by a charge that the stock serves.
+
+use crate::event;
+
+/// See the module.
+pub(crate) struct Control {
+    pub(crate) events: event::Counts,
+}
+
+impl Control {
+    pub(crate) fn new() -> Control {
+        Control { events: event::Counts::new() }
+    }
+
+    /// For a new group in the place; the caller holds the tree lock.
+    pub(crate) fn reset(&self) {
+        self.events.reset();
+    }
+}

@@ -1,0 +1,120 @@
+//! Event: what happened to a group because of its limits, counted at the group that was responsible.
+//!
+//! The keys are those of cgroup v2's `memory.events`. Each count is kept twice: for the group itself (`memory.events.local`) and for it and all groups
+//! below it (`memory.events`). Both are plain atomics, no statistics: whoever reads one sees what happened until now, without a flush.
+//!
+//! - I1. Counts only grow while a group lives: what groups below counted is in their ancestors from the first moment, so their removal takes nothing away.
+
+use memgroup_sync::atomic::{AtomicU64, Ordering};
+
+use crate::group::Group;
+use crate::node::Node;
+
+/// The kinds of events, in the order of `memory.events`.
+pub(crate) const KINDS: usize = 6;
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Low,
+    High,
+    Max,
+    Oom,
+    OomKill,
+    OomGroupKill,
+}
+
+/// How often what happened to a group, or to it and those below it.
+///
+/// ```
+/// # use memgroup::{Config, Hierarchy};
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenants = hierarchy.create("/tenants").unwrap();
+/// let alice = hierarchy.create("/tenants/alice").unwrap();
+/// alice.set_max(4096).unwrap();
+/// alice.try_charge(5000).unwrap_err();
+/// assert_eq!((alice.events_local().max, tenants.events().max, tenants.events_local().max), (1, 1, 0));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Events {
+    /// Times that caches of the group had to give back although it was within its `low`.
+    pub low: u64,
+    /// Times that a charge took the group above its `high`.
+    pub high: u64,
+    /// Times that a charge would have gone above `max`, with all stocks drained, or went there by force.
+    pub max: u64,
+    /// Times that nothing could be reclaimed for a charge that `max` held up.
+    pub oom: u64,
+    /// Kills of the group because of that, whoever needed the memory.
+    pub oom_kill: u64,
+    /// Kills of the whole subtree as a unit.
+    pub oom_group_kill: u64,
+}
+
+impl Events {
+    fn of(counts: &[AtomicU64; KINDS]) -> Events {
+        // ORDERING: Relaxed; each count by itself only grows, and together they are of no one moment.
+        let [low, high, max, oom, oom_kill, oom_group_kill] =
+            std::array::from_fn(|kind| counts[kind].load(Ordering::Relaxed));
+        Events { low, high, max, oom, oom_kill, oom_group_kill }
+    }
+
+    /// The counts with their keys, in the order of `memory.events`.
+    #[must_use]
+    pub fn pairs(&self) -> [(&'static str, u64); KINDS] {
+        [
+            ("low", self.low),
+            ("high", self.high),
+            ("max", self.max),
+            ("oom", self.oom),
+            ("oom_kill", self.oom_kill),
+            ("oom_group_kill", self.oom_group_kill),
+        ]
+    }
+}
+
+/// The counts of one group.
+pub(crate) struct Counts {
+    local: [AtomicU64; KINDS],
+    tree: [AtomicU64; KINDS],
+}
+
+impl Counts {
+    pub(crate) fn new() -> Counts {
+        Counts {
+            local: std::array::from_fn(|_| AtomicU64::new(0)),
+            tree: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// For a new group in the place.
+    pub(crate) fn reset(&self) {
+        for count in self.local.iter().chain(&self.tree) {
+            // ORDERING: Relaxed; nobody has a handle yet.
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Counts an event of `node`, here and above.
+pub(crate) fn count(node: &'static Node, event: Event) {
+    // ORDERING: Relaxed; a count for readers.
+    node.control.events.local[event as usize].fetch_add(1, Ordering::Relaxed);
+    for level in std::iter::successors(Some(node), |level| level.parent()) {
+        // ORDERING: Relaxed, as above.
+        level.control.events.tree[event as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Group {
+    /// What happened to this group and to those below it since it was created: `memory.events`.
+    pub fn events(&self) -> Events {
+        Events::of(&self.node().control.events.tree)
+    }
+
+    /// What happened to this group alone: `memory.events.local`.
+    pub fn events_local(&self) -> Events {
+        Events::of(&self.node().control.events.local)
+    }
+}
