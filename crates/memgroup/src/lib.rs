@@ -25,6 +25,7 @@ mod shared;
 mod shrink;
 mod stock;
 mod tree;
+mod wait;
 
 pub use memgroup_percpu::{PageSize, SlotSource};
 
@@ -47,6 +48,7 @@ pub use shrink::{
     RemoveError, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
 };
 pub use stock::StockStats;
+pub use wait::{WaitKind, WaitReport, Waiters};
 
 /// The statistics of the built-in subsystems, by number.
 pub mod stats {

@@ -33,6 +33,7 @@ use crate::shrink::{Registry as Shrinkers, roster};
 use crate::stock::budget::Budget;
 use crate::stock::drain;
 use crate::tree::{ROOT, State, Tree};
+use crate::wait::{self, Waits};
 
 #[cfg(not(memgroup_loom))]
 const CHUNK: u32 = 64;
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) statistics: Registry,
     /// What can give memory back.
     pub(crate) shrinkers: Shrinkers,
+    /// Who waits, for what.
+    pub(crate) waits: Waits,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
     pub(crate) layout: RwLock<()>,
     /// Releases were left to whoever holds the layout.
@@ -138,6 +141,7 @@ impl Shared {
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
             shrinkers: Shrinkers::new(),
+            waits: Waits::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
             began: Instant::now(),
@@ -282,6 +286,7 @@ impl Shared {
 
     fn take_offline(&'static self, tree: &mut Tree, node: &'static Node) {
         node.counter.mark_offline();
+        wait::removed(node);
         if !mutation::active(Mutation::RemovalLeavesStocksOpen) {
             drain::close(node);
             drain::wait_settled(node);
