@@ -14,6 +14,7 @@ use crate::counter::{Reading, Verdict};
 use crate::event::{self, Event};
 use crate::node::Node;
 use crate::overrun;
+use crate::wait;
 
 /// The level that refused, and what it saw.
 #[derive(Clone, Copy)]
@@ -62,17 +63,22 @@ pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Resul
     try_charge_now(from, until, bytes, Verdict::Hint)
 }
 
-/// Charges level by level; a refusal leaves nothing behind. Depth is bounded by `Config::depth_max`.
+/// Charges level by level; a refusal leaves nothing behind.
 pub(crate) fn try_charge_now(
     node: &'static Node,
     until: Until,
     bytes: u64,
     verdict: Verdict,
 ) -> Result<(), Refused> {
+    climb(node, until, bytes, verdict).inspect_err(|refused| wait::serve_below(node, refused.node))
+}
+
+/// `try_charge_now` for who serves those that wait, and so does not look for them. Depth is bounded by `Config::depth_max`.
+pub(crate) fn climb(node: &'static Node, until: Until, bytes: u64, verdict: Verdict) -> Result<(), Refused> {
     let usage = node.counter.try_charge(bytes, verdict).map_err(|seen| Refused { node, seen })?;
     interleave::point();
     if let Some(up) = until.next(node)
-        && let Err(refused) = try_charge_now(up, until, bytes, verdict)
+        && let Err(refused) = climb(up, until, bytes, verdict)
     {
         // The caller's handle or bytes keep every level of this chain from being released.
         node.counter.uncharge(bytes);
@@ -140,6 +146,7 @@ pub(crate) fn charge_forced(
         if let Err(refused) = charge_forced(up, bytes, beyond, true) {
             node.counter.uncharge(bytes);
             fell(node);
+            wait::serve(node);
             return Err(refused);
         }
     }
@@ -163,7 +170,11 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
         if left.usage == 0 && left.offline {
             node.shared.release_if_done(node);
         } else if left.over {
-            overrun::end_if_over(node);
+            // The levels above first: who is served here is charged there too.
+            if let Some(up) = up {
+                uncharge(up, until, bytes);
+            }
+            return overrun::look(node);
         }
         level = up;
     }

@@ -17,5 +17,6 @@ impl Control {
     /// For a new group in the place; the caller holds the tree lock.
     pub(crate) fn reset(&self) {
         self.events.reset();
+        self.waiting.reset();
     }
 }

@@ -1,6 +1,7 @@
 //! Errors. Those of the charge path are `Copy` and allocate nothing; names are resolved when they are printed.
 
 use core::fmt;
+use core::time::Duration;
 
 use crate::counter::Reading;
 use crate::group::GroupId;
@@ -17,6 +18,10 @@ pub enum ChargeErrorKind {
     Offline,
     /// No counter can hold so much (256 TiB), whatever the limits.
     TooLarge,
+    /// There was no room in the group named by the error until the deadline of a charge that waits.
+    Deadline,
+    /// All waits of the group were ended while the charge waited.
+    Woken,
 }
 
 /// A charge that was not made. Nothing was charged anywhere.
@@ -41,6 +46,7 @@ pub struct ChargeError {
     asked: u64,
     usage: u64,
     max: u64,
+    waited_nanos: u64,
 }
 
 impl ChargeError {
@@ -52,7 +58,13 @@ impl ChargeError {
         } else {
             ChargeErrorKind::Refused
         };
-        ChargeError { node, generation: node.generation(), kind, asked, usage: seen.usage, max: seen.max }
+        let (generation, usage, max) = (node.generation(), seen.usage, seen.max);
+        ChargeError { node, generation, kind, asked, usage, max, waited_nanos: 0 }
+    }
+
+    /// The same refusal, after a wait that ended so.
+    pub(crate) fn after_wait(self, kind: ChargeErrorKind, waited: Duration) -> ChargeError {
+        ChargeError { kind, waited_nanos: waited.as_nanos().try_into().unwrap_or(u64::MAX), ..self }
     }
 
     /// Why.
@@ -84,13 +96,18 @@ impl ChargeError {
     pub fn max(&self) -> u64 {
         self.max
     }
+
+    /// For how long the charge waited for room; zero unless it is of a call with a deadline.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_nanos)
+    }
 }
 
 impl PartialEq for ChargeError {
     fn eq(&self, other: &ChargeError) -> bool {
         std::ptr::eq(self.node, other.node)
-            && (self.generation, self.kind, self.asked, self.usage, self.max)
-                == (other.generation, other.kind, other.asked, other.usage, other.max)
+            && (self.generation, self.kind, self.asked, self.usage, self.max, self.waited_nanos)
+                == (other.generation, other.kind, other.asked, other.usage, other.max, other.waited_nanos)
     }
 }
 
@@ -104,6 +121,7 @@ impl fmt::Debug for ChargeError {
             .field("asked", &self.asked)
             .field("usage", &self.usage)
             .field("max", &self.max)
+            .field("waited", &self.waited())
             .finish()
     }
 }
@@ -117,6 +135,22 @@ impl fmt::Display for ChargeError {
                 f,
                 "charge {} bytes: refused by group {group}, usage {} of max {}",
                 self.asked, self.usage, self.max
+            ),
+            ChargeErrorKind::Deadline => write!(
+                f,
+                "charge {} bytes: no room in group {group} within {:.3?}, usage {} of max {}",
+                self.asked,
+                self.waited(),
+                self.usage,
+                self.max
+            ),
+            ChargeErrorKind::Woken => write!(
+                f,
+                "charge {} bytes: woken after {:.3?} of waiting for room in group {group}, usage {} of max {}",
+                self.asked,
+                self.waited(),
+                self.usage,
+                self.max
             ),
             ChargeErrorKind::Offline => {
                 write!(f, "charge {} bytes: group {group} was removed", self.asked)

@@ -89,4 +89,10 @@ memgroup_sync::mutations! {
     UsedIsStillKept,
     /// What was kept and not used stays charged.
     KeptIsNotLetGo,
+    /// A charge that waits looks for room before it is in the line, and not after.
+    WaiterDoesNotLookAgain,
+    /// A charge whose deadline has passed goes without a look whether it was made meanwhile.
+    WaiterGoesWithoutTheCharge,
+    /// A charge that a higher level refuses leaves the levels below without a look for who waits there.
+    TakenBackWithoutALook,
 }

@@ -56,6 +56,11 @@ pub(crate) fn decide(
     bytes: u64,
     first: Refused,
 ) -> Result<(), ChargeError> {
+    make(node, until, bytes, first).map_err(|last| refuse(last, bytes))
+}
+
+/// `decide`, for a caller that counts the refusal when it gives up.
+pub(crate) fn make(node: &'static Node, until: Until, bytes: u64, first: Refused) -> Result<(), Refused> {
     if first.seen.offline || bytes > first.seen.max || !node.shared.has_stock() {
         return decide_without_stock(node, until, bytes, first);
     }
@@ -88,7 +93,7 @@ pub(crate) fn decide(
         closure.extend(over);
         match chain::try_charge_now(node, until, bytes, Verdict::Final) {
             Ok(()) => return Ok(()),
-            Err(last) if last.seen.offline || closure.covers(last.node) => return refuse(last, bytes),
+            Err(last) if last.seen.offline || closure.covers(last.node) => return Err(last),
             Err(higher) => over = higher.node,
         }
     }
@@ -100,24 +105,25 @@ fn decide_without_stock(
     until: Until,
     bytes: u64,
     first: Refused,
-) -> Result<(), ChargeError> {
+) -> Result<(), Refused> {
     if first.seen.offline {
-        return refuse(first, bytes);
+        return Err(first);
     }
     event::count(first.node, Event::Max);
     if bytes > first.seen.max {
-        return refuse(first, bytes);
+        return Err(first);
     }
     if node.shared.shrinkers.is_any() && reclaim::make_room(node, until, bytes, first.node) {
         return Ok(());
     }
-    chain::try_charge_now(node, until, bytes, Verdict::Final).or_else(|last| refuse(last, bytes))
+    chain::try_charge_now(node, until, bytes, Verdict::Final)
 }
 
-fn refuse(refused: Refused, bytes: u64) -> Result<(), ChargeError> {
+/// Counts a refusal, and says it.
+pub(crate) fn refuse(refused: Refused, bytes: u64) -> ChargeError {
     refused.node.counter.count_refusal();
     count::refusal(refused.node);
-    Err(ChargeError::of(refused.node, refused.seen, bytes))
+    ChargeError::of(refused.node, refused.seen, bytes)
 }
 
 #[cfg(all(test, not(memgroup_loom)))]

@@ -9,7 +9,7 @@ use memgroup_sync::interleave;
 
 use super::word::Word;
 use super::{Pending, Stock, budget, count, listed, next_cap, refill};
-use crate::chain::{self, Until};
+use crate::chain::{self, Refused, Until};
 use crate::error::ChargeError;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
@@ -75,6 +75,29 @@ fn charge_unserved(node: &'static Node, slot: usize, bytes: u64) -> Result<(), C
             charge_exact(node, Until::Top, bytes)
         }
     }
+}
+
+/// Charges `bytes` of a charge that no stock was tried for; what becomes of a refusal `refused` says.
+pub(crate) fn charge_unserved_or(
+    node: &'static Node,
+    bytes: u64,
+    refused: impl FnOnce(Refused) -> Result<(), Refused>,
+) -> Result<(), Refused> {
+    let slot = node.source.current();
+    count::charges(node, 1);
+    if node.stocks(bytes) && residence::make_word(node, slot) {
+        match buy_batch(node, slot, bytes) {
+            Purchase::Served => return Ok(()),
+            Purchase::Bought => {
+                count::miss(node);
+                count::refill(node);
+                return Ok(());
+            }
+            Purchase::Declined => {}
+        }
+    }
+    count::miss(node);
+    chain::try_charge(node, Until::Top, bytes).or_else(refused)
 }
 
 /// Charges exactly `bytes` to the counters; a refusal is final.
