@@ -6,6 +6,7 @@ mod ends;
 mod fairness;
 #[path = "../random/mod.rs"]
 mod random;
+mod seats;
 mod storm;
 mod watch;
 

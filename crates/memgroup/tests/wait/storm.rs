@@ -17,7 +17,7 @@ use super::{PAGE, parent};
 const WORKERS: usize = 6;
 const LEAVES: usize = 3;
 const ROUNDS: usize = 4;
-const STEPS: usize = if cfg!(memgroup_yields) { 60 } else { 400 };
+const STEPS: usize = if cfg!(memgroup_yields) { 100 } else { 1500 };
 
 /// How a call ended, for the storm to be one in which everything happens.
 #[derive(Default)]
