@@ -120,16 +120,17 @@ pub(super) struct Stay {
 
 impl Stay {
     pub(super) fn begin(node: &'static Node, bytes: u64, deadline: Instant) -> Stay {
-        let listed = list::begin(node, WaitKind::Charge, bytes, deadline);
+        // First: who is seen to wait has its turn.
         let arrival = node.shared.waits.line.lock().arrive();
+        let listed = list::begin(node, WaitKind::Charge, bytes, deadline);
         Stay { node, bytes, deadline, arrival, listed }
     }
 
     /// Waits at `at`, which has refused. `Err`: the group was removed.
     pub(super) fn in_line(&self, at: &'static Node) -> Result<Left, Refused> {
         let _hold = Hold::begin(self.node, at)?;
-        self.listed.at(at);
         self.enqueue(at);
+        self.listed.at(at);
         let wake = loop {
             let wake = self.listed.park(self.until());
             match wake {
@@ -274,5 +275,48 @@ impl Charge {
             self.add(bytes);
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup_percpu::SlotSource;
+
+    use super::*;
+    use crate::stock::{Stock, drain};
+    use crate::{Config, Hierarchy};
+
+    #[test]
+    fn a_drain_serves_who_waits_with_what_an_uncharge_under_way_has_put_into_a_closed_stock() {
+        const PAGE: u64 = 4096;
+        let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap());
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        let node = group.node();
+        group.set_max(100 * PAGE).unwrap();
+        // The slot is used, so that it has a word.
+        drop(group.try_charge(1).unwrap());
+        let held = group.try_charge(100 * PAGE).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| group.charge_until(PAGE, deadline));
+            while group.waiters().now == 0 || !node.control.waiting.is_held() {
+                std::thread::yield_now();
+            }
+            // Whoever holds the group has closed it when this lock is free again.
+            drop(node.shared.tree.lock());
+            let stock = Stock::enter(node, node.source.current()).unwrap();
+            assert!(!stock.put(PAGE).takes(PAGE), "it is closed: the uncharge would take it out again");
+            drop(stock);
+            let tree = node.shared.tree.lock();
+            let drained = drain::group(node);
+            drop(tree);
+            assert_eq!(drained, PAGE);
+            drop(waiter.join().unwrap().expect("a page was set free"));
+        });
+        assert!(Instant::now() < deadline);
+        let (id, _) = held.into_parts();
+        hierarchy.uncharge(id, 99 * PAGE);
+        assert_eq!(group.usage_exact(), 0);
     }
 }

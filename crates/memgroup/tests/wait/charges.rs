@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use memgroup::{Ask, Charge, ChargeErrorKind, Count, Scan, Shrinker, ShrinkerConfig, UNLIMITED, WaitKind};
 
-use super::{PAGE, far, in_ms, parent, until_waiting};
+use super::{PAGE, far, in_ms, parent, until_in_line, until_waiting};
 
 #[test]
 fn where_there_is_room_it_is_a_charge_as_any_other_and_uses_the_stock() {
@@ -31,7 +31,7 @@ fn what_is_uncharged_anywhere_below_the_full_group_is_handed_to_who_waits() {
         let _rest = busy.try_charge(2 * PAGE).unwrap();
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| busy.charge_until(3 * PAGE, far()));
-            until_waiting(&tenants, 1);
+            until_in_line(&hierarchy, 1);
             let waits = hierarchy.waits();
             assert_eq!((waits[0].group.as_str(), waits[0].at.as_str()), ("/tenants/busy", "/tenants"));
             assert_eq!((waits[0].kind, waits[0].bytes), (WaitKind::Charge, 3 * PAGE));
@@ -88,8 +88,7 @@ fn a_charge_that_finds_another_level_full_waits_there() {
         assert_eq!(tenants.usage_exact(), 10 * PAGE);
         // Its own group has room for two more, the parent has not.
         let waiter = scope.spawn(|| alice.charge_until(2 * PAGE, far()));
-        until_waiting(&alice, 1);
-        assert_eq!(hierarchy.waits()[0].at, "/tenants");
+        until_in_line(&hierarchy, 1);
         // Now its own has not, either.
         let mut more = alice.charge_forced(PAGE).unwrap();
         others.shrink(3 * PAGE);

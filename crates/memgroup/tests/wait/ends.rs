@@ -1,10 +1,10 @@
 //! What ends a wait besides room: a deadline, somebody who wakes all, and the end of the group.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memgroup::{ChargeErrorKind, WaitKind};
 
-use super::{PAGE, far, in_ms, parent, until_waiting};
+use super::{PAGE, far, in_ms, parent, until_in_line, until_waiting};
 
 #[test]
 fn all_waits_of_a_group_and_of_those_below_are_ended_and_no_other() {
@@ -43,13 +43,15 @@ fn a_group_that_is_removed_wakes_who_waits_for_it_at_whatever_level() {
     let held = [alice.try_charge(3 * PAGE).unwrap(), bob.try_charge(PAGE).unwrap()];
     std::thread::scope(|scope| {
         for group in [&alice, &bob] {
-            let waiters = [(); 3].map(|()| scope.spawn(|| group.charge_until(PAGE, far())));
+            let deadline = far();
+            let waiters = [(); 3].map(|()| scope.spawn(move || group.charge_until(PAGE, deadline)));
             until_waiting(group, 3);
             group.remove().unwrap();
             for waiter in waiters {
                 let error = waiter.join().unwrap().unwrap_err();
                 assert_eq!((error.kind(), error.group()), (ChargeErrorKind::Offline, group.id()));
             }
+            assert!(Instant::now() < deadline, "it was the removal that ended the waits");
         }
     });
     assert_eq!(alice.charge_until(PAGE, far()).unwrap_err().kind(), ChargeErrorKind::Offline);
@@ -74,7 +76,7 @@ fn a_deadline_is_kept_while_others_wait_on() {
             let deadline = in_ms(ms);
             let error = tenants.charge_until(PAGE, deadline).unwrap_err();
             assert_eq!(error.kind(), ChargeErrorKind::Deadline);
-            assert!(error.waited() >= Duration::from_millis(ms) && std::time::Instant::now() >= deadline);
+            assert!(error.waited() >= Duration::from_millis(ms) && Instant::now() >= deadline);
         }
         assert_eq!(tenants.waiters().now, 1);
         drop(held);
@@ -90,7 +92,7 @@ fn the_longest_wait_is_told_first_and_says_what_it_waits_for() {
     std::thread::scope(|scope| {
         for (at, group) in [&bob, &alice].into_iter().enumerate() {
             scope.spawn(|| group.charge_until(PAGE, far()));
-            until_waiting(&tenants, at + 1);
+            until_in_line(&hierarchy, at + 1);
         }
         let waits = hierarchy.waits();
         assert!(waits.iter().map(|wait| wait.group.as_str()).eq(["/tenants/bob", "/tenants/alice"]));
@@ -102,4 +104,15 @@ fn the_longest_wait_is_told_first_and_says_what_it_waits_for() {
         assert!(bobs > Duration::ZERO && tenants.waiters().longest >= bobs);
         assert_eq!(hierarchy.root().wake_waiters(), 2);
     });
+}
+
+#[test]
+fn there_is_stock_again_as_soon_as_nobody_waits() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let group = tenants.create("group").unwrap();
+    let _held = group.try_charge(50 * PAGE).unwrap();
+    group.charge_until(60 * PAGE, in_ms(5)).unwrap_err();
+    // Nothing was uncharged since.
+    let _charge = group.try_charge(100).unwrap();
+    assert!(group.stock().prepaid_bytes > 0, "{:?}", group.stock());
 }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use memgroup::{Charge, ChargeErrorKind, Group};
 
-use super::{PAGE, far, parent, until_waiting};
+use super::{PAGE, far, parent, until_in_line};
 
 /// Who was served, in order. What a charge has it keeps until the test ends.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Served {
 
 #[test]
 fn heavier_groups_come_first_and_of_one_weight_who_came_first() {
-    let (_hierarchy, tenants) = parent(2, 8);
+    let (hierarchy, tenants) = parent(2, 8);
     let make = |name: &str, weight| {
         let group = tenants.create(name).unwrap();
         group.set_weight(weight).unwrap();
@@ -54,7 +54,7 @@ fn heavier_groups_come_first_and_of_one_weight_who_came_first() {
         for (number, (name, group)) in order.into_iter().enumerate() {
             let served = &served;
             scope.spawn(move || served.wait(name, group, PAGE));
-            until_waiting(&tenants, number + 1);
+            until_in_line(&hierarchy, number + 1);
         }
         for count in 1..=order.len() {
             held.shrink(PAGE);
@@ -66,7 +66,7 @@ fn heavier_groups_come_first_and_of_one_weight_who_came_first() {
 
 #[test]
 fn a_weight_that_changes_moves_those_that_wait_already() {
-    let (_hierarchy, tenants) = parent(2, 8);
+    let (hierarchy, tenants) = parent(2, 8);
     let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
     let mut held = tenants.try_charge(8 * PAGE).unwrap();
     let served = Served::default();
@@ -74,7 +74,7 @@ fn a_weight_that_changes_moves_those_that_wait_already() {
         for (number, (name, group)) in [("a", &alice), ("b", &bob)].into_iter().enumerate() {
             let served = &served;
             scope.spawn(move || served.wait(name, group, PAGE));
-            until_waiting(&tenants, number + 1);
+            until_in_line(&hierarchy, number + 1);
         }
         bob.set_weight(101).unwrap();
         for count in 1..=2 {
@@ -88,6 +88,7 @@ fn a_weight_that_changes_moves_those_that_wait_already() {
         assert_eq!((error.asked, error.group.as_str()), (wrong, "/tenants/bob"));
     }
     assert_eq!(bob.weight(), 101);
+    drop(served);
     bob.remove().unwrap();
     drop(bob);
     assert_eq!(tenants.create("carol").unwrap().weight(), 100, "whoever had the place before");
@@ -95,12 +96,12 @@ fn a_weight_that_changes_moves_those_that_wait_already() {
 
 #[test]
 fn what_was_set_free_is_not_taken_by_who_comes_between_the_waking_and_the_next_try() {
-    let (_hierarchy, tenants) = parent(2, 2);
-    let held = Mutex::new(Some(tenants.try_charge(2 * PAGE).unwrap()));
+    let (hierarchy, tenants) = parent(2, 2);
+    let (group, held) = (tenants.create("group").unwrap(), tenants.try_charge(2 * PAGE).unwrap());
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| tenants.charge_until(2 * PAGE, far()));
-        until_waiting(&tenants, 1);
-        drop(held.lock().unwrap().take());
+        let waiter = scope.spawn(|| group.charge_until(2 * PAGE, far()));
+        until_in_line(&hierarchy, 1);
+        drop(held);
         // On this thread, at once: the waiter can hardly have run.
         assert_eq!(tenants.try_charge(1).unwrap_err().kind(), ChargeErrorKind::Refused);
         drop(waiter.join().unwrap().unwrap());
@@ -109,14 +110,14 @@ fn what_was_set_free_is_not_taken_by_who_comes_between_the_waking_and_the_next_t
 
 #[test]
 fn who_can_wait_goes_behind_those_who_wait_although_there_is_room() {
-    let (_hierarchy, tenants) = parent(2, 4);
+    let (hierarchy, tenants) = parent(2, 4);
     let mut held = tenants.try_charge(4 * PAGE).unwrap();
     let (group, served) = (tenants.create("group").unwrap(), Served::default());
     std::thread::scope(|scope| {
         let served = &served;
         let group = &group;
         scope.spawn(move || served.wait("big", group, 4 * PAGE));
-        until_waiting(&tenants, 1);
+        until_in_line(&hierarchy, 1);
         held.shrink(2 * PAGE);
         drop(group.try_charge(PAGE).expect("who does not wait takes what is free"));
         // One page each, of two that are free: they pass the big one as often as it is to be passed.
@@ -124,7 +125,7 @@ fn who_can_wait_goes_behind_those_who_wait_although_there_is_room() {
             drop(group.charge_until(PAGE, far()).unwrap());
         }
         scope.spawn(move || served.wait("small", group, PAGE));
-        until_waiting(&tenants, 2);
+        until_in_line(&hierarchy, 2);
         assert!(
             tenants.headroom() >= PAGE && served.count() == 0,
             "the small one would fit, but it is not its turn"
@@ -140,17 +141,17 @@ fn who_can_wait_goes_behind_those_who_wait_although_there_is_room() {
 
 #[test]
 fn one_that_leaves_lets_those_behind_it_go_on() {
-    let (_hierarchy, tenants) = parent(2, 4);
+    let (hierarchy, tenants) = parent(2, 4);
     let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
     let _held = tenants.try_charge(2 * PAGE).unwrap();
     std::thread::scope(|scope| {
         let big = scope.spawn(|| alice.charge_until(4 * PAGE, far()));
-        until_waiting(&tenants, 1);
+        until_in_line(&hierarchy, 1);
         for _ in 0..16 {
             drop(bob.charge_until(PAGE, far()).unwrap());
         }
         let small = scope.spawn(|| bob.charge_until(PAGE, far()));
-        until_waiting(&tenants, 2);
+        until_in_line(&hierarchy, 2);
         // Nothing is uncharged: it is the big one's leaving that makes way.
         assert_eq!(alice.wake_waiters(), 1);
         assert_eq!(big.join().unwrap().unwrap_err().kind(), ChargeErrorKind::Woken);

@@ -42,3 +42,12 @@ fn until_waiting(group: &Group, waiters: usize) {
         std::thread::yield_now();
     }
 }
+
+/// Until so many are in line at `/tenants`; for waits of groups below it, which are said to wait there when they do.
+fn until_in_line(hierarchy: &Hierarchy, waiters: usize) {
+    let began = Instant::now();
+    while hierarchy.waits().iter().filter(|wait| wait.at == "/tenants").count() != waiters {
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", hierarchy.waits());
+        std::thread::yield_now();
+    }
+}
