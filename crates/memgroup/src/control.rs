@@ -1,15 +1,16 @@
 //! Control: what a group has besides usage and `max`. None of it is touched by a charge that the stock serves.
 
-use crate::event;
+use crate::{deny, event};
 
 /// See the module.
 pub(crate) struct Control {
     pub(crate) events: event::Counts,
+    pub(crate) denial: deny::Odds,
 }
 
 impl Control {
     pub(crate) fn new() -> Control {
-        Control { events: event::Counts::new() }
+        Control { events: event::Counts::new(), denial: deny::Odds::new() }
     }
 
     /// For a new group in the place; the caller holds the tree lock.

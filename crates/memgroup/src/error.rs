@@ -17,6 +17,8 @@ pub enum ChargeErrorKind {
     Offline,
     /// No counter can hold so much (256 TiB), whatever the limits.
     TooLarge,
+    /// The group denies charges at random ([`Group::deny`](crate::Group::deny)), and this was one.
+    Denied,
 }
 
 /// A charge that was not made. Nothing was charged anywhere.
@@ -53,6 +55,11 @@ impl ChargeError {
             ChargeErrorKind::Refused
         };
         ChargeError { node, generation: node.generation(), kind, asked, usage: seen.usage, max: seen.max }
+    }
+
+    pub(crate) fn denied(node: &'static Node, asked: u64) -> ChargeError {
+        let seen = node.counter.read();
+        ChargeError { kind: ChargeErrorKind::Denied, ..ChargeError::of(node, seen, asked) }
     }
 
     /// Why.
@@ -128,6 +135,9 @@ impl fmt::Display for ChargeError {
                     self.asked
                 )?;
                 if self.max == UNLIMITED { write!(f, "; usage {}, no max", self.usage) } else { Ok(()) }
+            }
+            ChargeErrorKind::Denied => {
+                write!(f, "charge {} bytes: denied by injection in group {group}", self.asked)
             }
         }
     }

@@ -6,6 +6,7 @@ mod charge;
 mod config;
 mod control;
 mod counter;
+mod deny;
 mod error;
 mod event;
 mod group;
@@ -30,6 +31,7 @@ pub use memgroup_percpu::{PageSize, SlotSource};
 
 pub use charge::Charge;
 pub use config::{Config, ConfigError};
+pub use deny::{Denial, DenyError};
 pub use error::{ChargeError, ChargeErrorKind, GroupError};
 pub use event::Events;
 pub use group::{Group, GroupId, Overdraft};

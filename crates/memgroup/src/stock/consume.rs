@@ -10,6 +10,7 @@ use memgroup_sync::interleave;
 use super::word::Word;
 use super::{Pending, Stock, budget, count, listed, next_cap, refill};
 use crate::chain::{self, Until};
+use crate::deny;
 use crate::error::ChargeError;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
@@ -51,6 +52,7 @@ pub(crate) fn charge_untried(node: &'static Node, slot: usize, bytes: u64) -> Re
     if bytes == 0 {
         return charge_nothing(node);
     }
+    deny::draw(node, bytes)?;
     if !node.shared.has_stock() {
         return charge_exact(node, Until::Top, bytes);
     }
