@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) tree: Mutex<Tree>,
     /// The statistics of all groups.
     pub(crate) statistics: Registry,
+    /// Set once some group has had a `high`; never unset, also where the hierarchy is used again.
+    pub(crate) highs: OnceLock<()>,
     /// What can give memory back.
     pub(crate) shrinkers: Shrinkers,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
@@ -137,6 +139,7 @@ impl Shared {
             maintained: Mutex::new(Maintained::default()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
+            highs: OnceLock::new(),
             shrinkers: Shrinkers::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),

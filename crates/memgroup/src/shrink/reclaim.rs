@@ -20,6 +20,7 @@ use super::share::{PRIORITIES, least_class};
 use super::visit::Visitor;
 use super::walk;
 use crate::chain::{self, Until};
+use crate::high;
 use crate::node::Node;
 use crate::overrun;
 use crate::rstat::builtin::{MEMORY, memory};
@@ -71,11 +72,29 @@ fn round(top: &'static Node, wanted: &Wanted, keeper: &Keeper, waits: bool) -> M
 
 /// Has shrinkers in `top` and below give back `bytes`, or what can be had until the deadline.
 pub(crate) fn reclaim(top: &'static Node, bytes: u64, deadline: Option<Instant>) -> Reclaimed {
-    if bytes == 0 || !is_any(top) {
+    give_back(top, &Wanted { bytes, deadline, may_wait: true }, keep::begin)
+}
+
+/// As `reclaim`, because usage of `top` is above its `high`: of a root that is left unaccounted, what it has itself.
+pub(crate) fn bring_down(
+    top: &'static Node,
+    bytes: u64,
+    deadline: Option<Instant>,
+    may_wait: bool,
+) -> Reclaimed {
+    give_back(top, &Wanted { bytes, deadline, may_wait }, |top, _| keep::begin_beside(top))
+}
+
+fn give_back(
+    top: &'static Node,
+    wanted: &Wanted,
+    begin: impl FnOnce(&'static Node, u64) -> Option<Keeper>,
+) -> Reclaimed {
+    if wanted.bytes == 0 || !is_any(top) {
         return Reclaimed::default();
     }
-    let Some(keeper) = keep::begin(top, 0) else { return Reclaimed::default() };
-    let met = round(top, &Wanted { bytes, deadline, may_wait: true }, &keeper, false);
+    let Some(keeper) = begin(top, 0) else { return Reclaimed::default() };
+    let met = round(top, wanted, &keeper, false);
     Reclaimed { bytes: keeper.freed(), scans: met.scanned, busy: met.busy }
 }
 
@@ -155,5 +174,6 @@ fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
     }
     count::forced(node);
     overrun::begin_if_over(node);
+    high::forced(node, bytes);
     true
 }
