@@ -49,14 +49,16 @@ pub(crate) fn headroom(from: &'static Node) -> u64 {
     least
 }
 
-/// As `headroom`, up to `high` too: what may be prepaid.
+/// As `headroom`, and up to `high` too, if any group has one: what may be prepaid.
 pub(crate) fn headroom_to_prepay(from: &'static Node) -> u64 {
-    let below_high = |node: &Node| {
+    if from.shared.highs.get().is_none() {
+        return headroom(from);
+    }
+    let below_both = |node: &Node| {
         let seen = node.counter.read();
         seen.headroom().min(node.counter.high().saturating_sub(seen.usage))
     };
-    let levels = std::iter::successors(Some(from), |level| level.up());
-    levels.map(below_high).min().unwrap_or(0)
+    std::iter::successors(Some(from), |level| level.up()).map(below_both).min().unwrap_or(0)
 }
 
 /// First looks at every level, which costs no shared line its owner, then charges.

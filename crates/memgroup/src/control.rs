@@ -2,16 +2,18 @@
 
 use crate::event;
 use crate::high;
+use crate::wait;
 
 /// See the module.
 pub(crate) struct Control {
     pub(crate) events: event::Counts,
     pub(crate) high: high::Owing,
+    pub(crate) waiting: wait::Waiting,
 }
 
 impl Control {
     pub(crate) fn new() -> Control {
-        Control { events: event::Counts::new(), high: high::Owing::new() }
+        Control { events: event::Counts::new(), high: high::Owing::new(), waiting: wait::Waiting::new() }
     }
 
     /// For a new group in the place; the caller holds the tree lock.

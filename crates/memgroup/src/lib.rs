@@ -26,6 +26,7 @@ mod shared;
 mod shrink;
 mod stock;
 mod tree;
+mod wait;
 
 pub use memgroup_percpu::{PageSize, SlotSource};
 
@@ -49,6 +50,7 @@ pub use shrink::{
     RemoveError, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
 };
 pub use stock::StockStats;
+pub use wait::{WaitKind, WaitReport, Waiters};
 
 /// The statistics of the built-in subsystems, by number.
 pub mod stats {

@@ -16,7 +16,7 @@ use core::fmt;
 use core::time::Duration;
 use std::time::Instant;
 
-use memgroup_sync::{grace, thread};
+use memgroup_sync::grace;
 
 use super::delay::{delay, is_due, unpaid};
 use super::notice::SLACK_BYTES;
@@ -25,6 +25,7 @@ use crate::group::Group;
 use crate::node::Node;
 use crate::shrink::{keep, reclaim};
 use crate::stock::{count, drain};
+use crate::wait::{self, WaitKind, Wake};
 
 /// How often who sleeps looks whether it has to. Being told would cost every uncharge a look at who sleeps.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -93,16 +94,30 @@ impl Throttled {
 pub struct Throttle {
     group: Group,
     bytes: u64,
-    /// By how much of its limit the worst level was above it.
-    ratio: f64,
+    /// The worst level, and by how much of its limit it was above it.
+    worst: Worst,
     delay: Duration,
     since: Instant,
     forgiven: bool,
 }
 
-/// By how much of its limit the worst level is above it.
-fn worst_ratio(node: &'static Node) -> f64 {
-    levels(node).map(|level| Level::of_both(level).ratio()).fold(0.0, f64::max)
+/// The level that is furthest above its limit.
+#[derive(Clone, Copy)]
+struct Worst {
+    node: &'static Node,
+    /// By how much of its limit; 0 where none is above.
+    ratio: f64,
+}
+
+impl Worst {
+    fn of(node: &'static Node) -> Worst {
+        let all = levels(node).map(|node| Worst { node, ratio: Level::of_both(node).ratio() });
+        all.max_by(|a, b| a.ratio.total_cmp(&b.ratio)).unwrap_or(Worst { node, ratio: 0.0 })
+    }
+
+    fn is_within(self) -> bool {
+        self.ratio == 0.0
+    }
 }
 
 /// Whether the thread may neither wait nor be told to.
@@ -110,8 +125,8 @@ fn is_inside() -> bool {
     keep::is_reclaiming() || grace::inside()
 }
 
-/// Whether it is time to pay, and at which ratio.
-fn look(node: &'static Node) -> Result<f64, ThrottleEnd> {
+/// Whether it is time to pay, and because of which level.
+fn look(node: &'static Node) -> Result<Worst, ThrottleEnd> {
     let debt = &node.control.high.debt;
     let owed = debt.bytes();
     if owed == 0 {
@@ -120,12 +135,12 @@ fn look(node: &'static Node) -> Result<f64, ThrottleEnd> {
     if node.counter.is_offline() {
         return Err(ThrottleEnd::Removed);
     }
-    let ratio = worst_ratio(node);
-    if ratio == 0.0 {
+    let worst = Worst::of(node);
+    if worst.is_within() {
         debt.forgive_seen(owed);
         return Err(ThrottleEnd::Within);
     }
-    if is_due(ratio, owed) { Ok(ratio) } else { Err(ThrottleEnd::NothingDue) }
+    if is_due(worst.ratio, owed) { Ok(worst) } else { Err(ThrottleEnd::NothingDue) }
 }
 
 /// Returns what is prepaid below each level that is above its limit; then, if it may wait, has caches there give back. Bytes given back.
@@ -147,14 +162,14 @@ fn make_room(node: &'static Node, deadline: Option<Instant>, asks: bool) -> u64 
 impl Throttle {
     fn take(group: &Group) -> Result<Throttle, ThrottleEnd> {
         let node = group.node();
-        let ratio = look(node)?;
+        let worst = look(node)?;
         let debt = &node.control.high.debt;
-        let bytes = debt.take(|owed| is_due(ratio, owed)).ok_or(ThrottleEnd::NothingDue)?;
+        let bytes = debt.take(|owed| is_due(worst.ratio, owed)).ok_or(ThrottleEnd::NothingDue)?;
         Ok(Throttle {
             group: group.clone(),
             bytes,
-            ratio,
-            delay: delay(ratio, bytes),
+            worst,
+            delay: delay(worst.ratio, bytes),
             since: Instant::now(),
             forgiven: false,
         })
@@ -188,19 +203,22 @@ impl Throttle {
         if node.counter.is_offline() {
             return true;
         }
-        if worst_ratio(node) > 0.0 && node.shared.has_stock() {
+        if !Worst::of(node).is_within() && node.shared.has_stock() {
             let _tree = node.shared.tree.lock();
             drain::group(node);
         }
-        worst_ratio(node) == 0.0
+        Worst::of(node).is_within()
     }
 
     /// Sleeps for what is owed.
     fn sleep(&self, deadline: Option<Instant>) -> ThrottleEnd {
         let paid = self.since + self.delay;
         let until = deadline.map_or(paid, |deadline| deadline.min(paid));
+        let node = self.group.node();
+        let listed = wait::begin(node, WaitKind::Throttle, self.bytes, until);
+        listed.at(self.worst.node);
         loop {
-            if self.group.node().counter.is_offline() {
+            if node.counter.is_offline() {
                 return ThrottleEnd::Removed;
             }
             let now = Instant::now();
@@ -210,7 +228,9 @@ impl Throttle {
             if self.is_needless() {
                 return ThrottleEnd::Within;
             }
-            thread::park_timeout(until.min(now + LOOK_EVERY) - now);
+            if listed.park(until.min(now + LOOK_EVERY)) == Wake::All && !node.counter.is_offline() {
+                return ThrottleEnd::Woken;
+            }
         }
     }
 }
@@ -218,10 +238,10 @@ impl Throttle {
 impl Drop for Throttle {
     fn drop(&mut self) {
         let lasted = self.since.elapsed();
-        count::throttle(self.group.node(), u64::try_from(lasted.as_micros()).unwrap_or(u64::MAX));
+        count::throttle(self.group.node(), u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX));
         let left = self.delay.saturating_sub(lasted);
         if !left.is_zero() && !self.forgiven && !self.is_needless() {
-            self.group.node().control.high.debt.note(unpaid(self.ratio, self.bytes, left));
+            self.group.node().control.high.debt.note(unpaid(self.worst.ratio, self.bytes, left));
         }
     }
 }

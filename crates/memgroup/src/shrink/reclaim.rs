@@ -54,13 +54,13 @@ fn is_any(top: &'static Node) -> bool {
         && top.roster().is_some_and(|roster| (0..CLASSES).any(|class| roster.is_any(class)))
 }
 
-/// One round: all priorities, until what is wanted is set free. At the last it waits for seats that others have, if it may.
-fn round(top: &'static Node, wanted: &Wanted, keeper: &Keeper, waits: bool) -> Met {
+/// One round: all priorities, until what is wanted is set free. At the last it waits for seats that others have, for the group that is given.
+fn round(top: &'static Node, wanted: &Wanted, keeper: &Keeper, waits: Option<&'static Node>) -> Met {
     let (mut met, mut lease) = (Met::default(), domain().lease());
     let begin = top.roster().map_or(0, Roster::next_begin);
     for priority in (0..=PRIORITIES).rev() {
         for class in (least_class(priority)..CLASSES).rev() {
-            let (waits, lease) = (waits && priority == 0, &mut lease);
+            let (waits, lease) = (waits.filter(|_| priority == 0), &mut lease);
             let mut visitor = Visitor { wanted, keeper, priority, class, begin, waits, lease, met: &mut met };
             if walk::subtree(top, &mut visitor).is_break() || visitor.is_done() {
                 return met;
@@ -94,7 +94,7 @@ fn give_back(
         return Reclaimed::default();
     }
     let Some(keeper) = begin(top, 0) else { return Reclaimed::default() };
-    let met = round(top, wanted, &keeper, false);
+    let met = round(top, wanted, &keeper, None);
     Reclaimed { bytes: keeper.freed(), scans: met.scanned, busy: met.busy }
 }
 
@@ -130,7 +130,7 @@ enum Room {
 
 fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> Room {
     let Some(keeper) = keep::begin(over, bytes) else { return Room::None };
-    let (mut least, mut fruitless, mut waits) = (keeper.lacks(), 0, false);
+    let (mut least, mut fruitless, mut waits) = (keeper.lacks(), 0, None);
     for _ in 0..ROUNDS_MOST {
         let (freed_before, kept_before) = (keeper.freed(), keeper.kept());
         let wanted = Wanted { bytes: freed_before + keeper.lacks().max(1), deadline: None, may_wait: false };
@@ -149,6 +149,7 @@ fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static No
             }
             Err(refused) if refused.seen.offline => return Room::None,
             Err(refused) if !std::ptr::eq(refused.node, over) => return Room::LacksIn(refused.node),
+            Err(_) if met.is_called_off => return Room::None,
             // What was set free and taken again is no way to go on.
             Err(_) if keeper.lacks() < least || keeper.kept() > kept_before => {
                 least = least.min(keeper.lacks());
@@ -157,7 +158,7 @@ fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static No
             Err(_) if keeper.freed() == freed_before && met.busy == 0 => return Room::None,
             Err(_) if fruitless == FRUITLESS_MOST => return Room::None,
             Err(_) => {
-                (fruitless, waits) = (fruitless + 1, true);
+                (fruitless, waits) = (fruitless + 1, Some(node));
                 std::thread::yield_now();
             }
         }

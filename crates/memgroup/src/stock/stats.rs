@@ -108,8 +108,8 @@ pub(crate) mod count {
     }
 
     /// A thread was slowed down for so long.
-    pub(crate) fn throttle(node: &'static Node, micros: u64) {
+    pub(crate) fn throttle(node: &'static Node, nanos: u64) {
         add(node, memory::THROTTLES, 1);
-        add(node, memory::THROTTLED_USEC, micros);
+        add(node, memory::THROTTLED_USEC, nanos);
     }
 }

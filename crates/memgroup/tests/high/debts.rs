@@ -100,7 +100,8 @@ fn small_debts_add_up_until_they_are_worth_a_wait() {
     };
     let pages = pages.len();
     assert_eq!((etl.owed(), throttle.bytes()), (0, pages as u64 * PAGE));
-    assert!((95..=101).contains(&pages), "{pages} pages at 1 % are 10 ms");
+    // With the pages themselves it is a little more than 1 %.
+    assert!((90..=98).contains(&pages), "{pages} pages at 1 % are 10 ms");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use memgroup::{Charge, Freshness, Group, Hierarchy, Reach, ThrottleEnd, UNLIMITED, stats};
+use memgroup::{Charge, Freshness, Group, Hierarchy, Reach, ThrottleEnd, UNLIMITED, WaitKind, stats};
 
 use super::cache::{PAGE, Tenant};
 use super::{MIB, above, group};
@@ -135,7 +135,7 @@ fn while_throttled(act: impl FnOnce(&Group, Vec<Charge>) + Send) -> (ThrottleEnd
     let (hierarchy, etl, pinned) = owing(900);
     let throttled = std::thread::scope(|scope| {
         let sleeper = scope.spawn(|| etl.throttle(None));
-        while etl.owed() > 0 {
+        while etl.waiters().now == 0 {
             std::thread::yield_now();
         }
         act(&etl, pinned);
@@ -144,6 +144,13 @@ fn while_throttled(act: impl FnOnce(&Group, Vec<Charge>) + Send) -> (ThrottleEnd
     assert_eq!((throttled.bytes, throttled.delay), (64 * PAGE, Duration::from_secs(2)));
     assert_eq!(hierarchy.root().usage_exact(), 0);
     (throttled.end, throttled.slept)
+}
+
+/// So that what is done next is not what ended the wait.
+fn wait_for_nobody(etl: &Group) {
+    while etl.waiters().now > 0 {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -157,6 +164,7 @@ fn who_sleeps_is_woken_when_memory_is_let_go() {
 fn who_sleeps_is_woken_when_the_limit_is_raised() {
     let (end, _) = while_throttled(|etl, pinned| {
         etl.set_high(UNLIMITED).unwrap();
+        wait_for_nobody(etl);
         drop(pinned);
     });
     assert_eq!(end, ThrottleEnd::Within);
@@ -166,11 +174,44 @@ fn who_sleeps_is_woken_when_the_limit_is_raised() {
 fn who_sleeps_is_woken_when_the_group_is_removed() {
     let (end, _) = while_throttled(|etl, pinned| {
         etl.remove().unwrap();
-        // Not before it was seen to be removed: that alone ends the delay.
-        std::thread::sleep(Duration::from_millis(100));
+        wait_for_nobody(etl);
         drop(pinned);
     });
     assert_eq!(end, ThrottleEnd::Removed);
+}
+
+#[test]
+fn who_sleeps_is_woken_with_all_waiters_of_the_group_and_owes_no_more() {
+    let (end, slept) = while_throttled(|etl, pinned| {
+        assert_eq!(etl.wake_waiters(), 1);
+        wait_for_nobody(etl);
+        drop(pinned);
+        assert_eq!(etl.owed(), 0);
+    });
+    assert_eq!(end, ThrottleEnd::Woken);
+    assert!(slept < Duration::from_secs(2));
+}
+
+#[test]
+fn a_delay_is_in_the_list_of_waits_until_it_is_over() {
+    let (hierarchy, etl, pinned) = owing(50);
+    let tenant = etl.create("tenant").unwrap();
+    let more = tenant.try_charge(64 * PAGE).unwrap();
+    let seen = std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| tenant.throttle(None));
+        let seen = loop {
+            if let Some(wait) = hierarchy.waits().pop() {
+                break wait;
+            }
+            assert!(!sleeper.is_finished(), "it was not in the list");
+        };
+        assert_eq!(sleeper.join().unwrap().end, ThrottleEnd::Paid);
+        seen
+    });
+    assert_eq!((seen.group.as_str(), seen.at.as_str(), seen.bytes), ("/etl/tenant", "/etl", 64 * PAGE));
+    assert_eq!(seen.kind, WaitKind::Throttle);
+    assert!(seen.deadline > seen.since && hierarchy.waits().is_empty());
+    drop((pinned, more));
 }
 
 #[test]
