@@ -12,6 +12,7 @@ pub(crate) use notice::{charged, forced};
 pub use throttle::{Throttle, ThrottleEnd, Throttled};
 
 use memgroup_sync::atomic::{AtomicU64, Ordering, fence};
+use memgroup_sync::grace;
 
 use crate::group::Group;
 use crate::limit::{LimitError, UNLIMITED};
@@ -102,10 +103,15 @@ fn drain_stocks(top: &'static Node) {
     }
 }
 
+/// Whether the thread may not wait: it is in a shrinker's call, or in a read section, which others wait for.
+fn is_inside() -> bool {
+    keep::is_reclaiming() || grace::inside()
+}
+
 /// Has caches of the subtree give back what is above `high`, waiting for them where they let it. Ends when usage is within the limit, when nothing more is to be had,
 /// when the group is removed, or when others charge as fast as it is given back.
 fn bring_down(node: &'static Node) {
-    if keep::is_reclaiming() {
+    if is_inside() {
         return;
     }
     let (mut least, mut fruitless) = (u64::MAX, 0);
@@ -136,7 +142,7 @@ impl Group {
     /// A charge never fails because of it: from now on, one that takes the group above `high` has caches give back on its own
     /// thread, and what stays above is a [debt](Group::owed) of the group that charged.
     ///
-    /// The limit is in force before anything is asked for. Then it may wait, as [`reclaim`](Group::reclaim) does; from within a shrinker's call it does not, and nothing is asked for. It
+    /// The limit is in force before anything is asked for. Then it may wait, as [`reclaim`](Group::reclaim) does; from within a shrinker's call or a read section it does not, and nothing is asked for. It
     /// returns with usage still above the limit where nothing more is to be had, or others charge as fast as it is given back. A charge that is
     /// under way meanwhile may go unnoticed; the next one is not.
     ///

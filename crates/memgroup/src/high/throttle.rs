@@ -16,14 +16,12 @@ use core::fmt;
 use core::time::Duration;
 use std::time::Instant;
 
-use memgroup_sync::grace;
-
 use super::delay::{delay, is_due, unpaid};
 use super::notice::SLACK_BYTES;
-use super::{Level, drain_stocks, levels};
+use super::{Level, drain_stocks, is_inside, levels};
 use crate::group::Group;
 use crate::node::Node;
-use crate::shrink::{keep, reclaim};
+use crate::shrink::reclaim;
 use crate::stock::{count, drain};
 use crate::wait::{self, WaitKind, Wake};
 
@@ -118,11 +116,6 @@ impl Worst {
     fn is_within(self) -> bool {
         self.ratio == 0.0
     }
-}
-
-/// Whether the thread may neither wait nor be told to.
-fn is_inside() -> bool {
-    keep::is_reclaiming() || grace::inside()
 }
 
 /// Whether it is time to pay, and because of which level.

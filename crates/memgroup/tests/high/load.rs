@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use memgroup::{ThrottleEnd, UNLIMITED};
 
 use super::cache::{PAGE, Tenant};
-use super::{MIB, above, group};
+use super::{MIB, above, group, until};
 
 /// Numbers that are the same in each run.
 #[path = "../random/mod.rs"]
@@ -96,9 +96,7 @@ fn groups_that_go_while_they_are_slowed_down_leave_nothing_behind() {
         std::thread::scope(|scope| {
             let sleepers: Vec<_> = (0..2).map(|_| scope.spawn(|| tenant.throttle(None).end)).collect();
             if round % 2 == 0 {
-                while tenant.owed() > 0 {
-                    std::thread::yield_now();
-                }
+                until("one sleeps", || tenant.waiters().now > 0);
             }
             tenant.remove().unwrap();
             let ends: Vec<_> = sleepers.into_iter().map(|sleeper| sleeper.join().unwrap()).collect();

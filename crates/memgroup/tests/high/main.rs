@@ -9,6 +9,8 @@ mod load;
 mod oracles;
 mod throttle;
 
+use std::time::{Duration, Instant};
+
 use memgroup::{Charge, Config, Group, Hierarchy, SlotSource};
 
 const MIB: u64 = 1 << 20;
@@ -27,4 +29,13 @@ fn above(mib: u64) -> (Hierarchy, Group, Charge) {
     group.set_high(1000 * MIB).unwrap();
     assert_eq!(group.owed(), 0);
     (hierarchy, group, pinned)
+}
+
+/// Waits until something is the case that comes without fail; what does not come within a minute never will.
+fn until(what: &str, mut is_there: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_there() {
+        assert!(began.elapsed() < Duration::from_secs(60), "for a minute it is not so that {what}");
+        std::thread::yield_now();
+    }
 }
