@@ -218,7 +218,8 @@ impl Throttle {
             if now >= until {
                 return if now >= paid { ThrottleEnd::Paid } else { ThrottleEnd::Deadline };
             }
-            if self.is_needless() {
+            // A removal may come between the two looks.
+            if self.is_needless() && !node.counter.is_offline() {
                 return ThrottleEnd::Within;
             }
             if listed.park(until.min(now + LOOK_EVERY)) == Wake::All && !node.counter.is_offline() {

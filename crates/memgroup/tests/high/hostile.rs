@@ -1,9 +1,9 @@
 //! Caches that hang, panic, give nothing, or throttle in their callbacks; numbers that are out of range.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use memgroup::{Ask, Charge, Config, Count, Hierarchy, Scan, SlotSource, ThrottleEnd};
+use memgroup::{Ask, Charge, Config, Hierarchy, Scan, SlotSource, ThrottleEnd};
 
 use super::cache::{PAGE, add, plenty};
 use super::{MIB, above, group};
@@ -60,6 +60,33 @@ fn caches_are_asked_without_waiting_by_a_charge_and_may_wait_for_who_sets_the_li
     etl.set_high(MIB).unwrap();
     let of_setter = std::mem::take(&mut *asked.lock().unwrap());
     assert!(!of_setter.is_empty() && of_setter.iter().all(|(may_wait, _)| *may_wait), "{of_setter:?}");
+    drop(charge);
+}
+
+#[test]
+fn a_small_charge_does_not_have_caches_give_back_what_others_are_above() {
+    let (_hierarchy, etl) = group(2);
+    let (stuck, pages) = (Arc::new(AtomicBool::new(true)), Arc::new(Mutex::new(Vec::new())));
+    let (is_stuck, cached) = (Arc::clone(&stuck), Arc::clone(&pages));
+    let _shrinker = add(&etl, "stuck at first", plenty, move |ask: &Ask<'_>| {
+        if is_stuck.load(Ordering::Relaxed) {
+            return Scan::Stopped { bytes: 0 };
+        }
+        let mut pages = cached.lock().unwrap();
+        let keep = pages.len().saturating_sub(ask.bytes().div_ceil(PAGE) as usize);
+        let given: Vec<Charge> = pages.split_off(keep);
+        Scan::Freed { bytes: given.len() as u64 * PAGE }
+    });
+    pages.lock().unwrap().extend((0..10 * MIB / PAGE).map(|_| etl.try_charge(PAGE).unwrap()));
+    etl.set_high(MIB).unwrap();
+    let before = pages.lock().unwrap().len() as u64;
+    assert_eq!(before, 10 * MIB / PAGE, "nothing could be had");
+    stuck.store(false, Ordering::Relaxed);
+    let charge = etl.try_charge(PAGE).unwrap();
+    let given = before - pages.lock().unwrap().len() as u64;
+    // Its page and 64 KiB, and the rest of a batch.
+    assert!((17..=33).contains(&given), "{given} pages were given back for one");
+    assert_eq!(etl.owed(), PAGE, "it is still above");
     drop(charge);
 }
 
@@ -146,5 +173,4 @@ fn numbers_at_the_end_of_the_range_overflow_nowhere() {
     assert!(matches!(etl.throttle(None).end, ThrottleEnd::Within | ThrottleEnd::NothingDue));
     assert_eq!(etl.owed(), 0);
     drop(all);
-    assert_eq!(Count::of(0, 0), Count::Empty);
 }

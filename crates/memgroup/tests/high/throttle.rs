@@ -92,7 +92,10 @@ fn a_throttle_that_is_dropped_too_early_is_owed_again() {
     // What cost more than two seconds, two seconds would have paid for.
     let rest = etl.owed();
     assert!(rest > 0 && rest <= 9 * PAGE, "{rest} bytes at r = 0.5 are two seconds");
-    let throttle = etl.take_throttle().unwrap();
+    fn is_sent<T: Send + 'static>(value: T) -> T {
+        value
+    }
+    let throttle = is_sent(etl.take_throttle().unwrap());
     pinned.clear();
     assert_eq!(throttle.left(), Duration::ZERO, "no level is above any more");
     drop(throttle);
@@ -193,7 +196,8 @@ fn a_delay_is_in_the_list_of_waits_until_it_is_over() {
     let more = tenant.try_charge(64 * PAGE).unwrap();
     std::thread::scope(|scope| {
         let sleeper = scope.spawn(|| tenant.throttle(None));
-        until("it sleeps", || tenant.waiters().now > 0);
+        // Of the tenant first, then at the level that is above.
+        until("it sleeps", || hierarchy.waits().iter().any(|wait| wait.at == "/etl"));
         let seen = hierarchy.waits().pop().expect("it sleeps for two seconds");
         assert_eq!((&*seen.group, &*seen.at, seen.bytes), ("/etl/tenant", "/etl", 64 * PAGE));
         assert_eq!((seen.kind, seen.deadline > seen.since), (WaitKind::Throttle, true));
