@@ -30,7 +30,7 @@ pub(crate) enum Until {
 }
 
 impl Until {
-    fn next(self, level: &'static Node) -> Option<&'static Node> {
+    pub(crate) fn next(self, level: &'static Node) -> Option<&'static Node> {
         match self {
             Until::Top => level.up(),
             Until::Below(stop) => level.up().filter(|up| !std::ptr::eq(*up, stop)),
@@ -47,6 +47,18 @@ pub(crate) fn headroom(from: &'static Node) -> u64 {
         level = up;
     }
     least
+}
+
+/// As `headroom`, and up to `high` too, if any group has one: what may be prepaid.
+pub(crate) fn headroom_to_prepay(from: &'static Node) -> u64 {
+    if from.shared.highs.get().is_none() {
+        return headroom(from);
+    }
+    let below_both = |node: &Node| {
+        let seen = node.counter.read();
+        seen.headroom().min(node.counter.high().saturating_sub(seen.usage))
+    };
+    std::iter::successors(Some(from), |level| level.up()).map(below_both).min().unwrap_or(0)
 }
 
 /// First looks at every level, which costs no shared line its owner, then charges.

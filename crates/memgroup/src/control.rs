@@ -1,20 +1,28 @@
 //! Control: what a group has besides usage and `max`. None of it is touched by a charge that the stock serves.
 
-use crate::{deny, event};
+use crate::{deny, event, high, wait};
 
 /// See the module.
 pub(crate) struct Control {
     pub(crate) events: event::Counts,
     pub(crate) denial: deny::Odds,
+    pub(crate) high: high::Owing,
+    pub(crate) waiting: wait::Waiting,
 }
 
 impl Control {
     pub(crate) fn new() -> Control {
-        Control { events: event::Counts::new(), denial: deny::Odds::new() }
+        Control {
+            events: event::Counts::new(),
+            denial: deny::Odds::new(),
+            high: high::Owing::new(),
+            waiting: wait::Waiting::new(),
+        }
     }
 
     /// For a new group in the place; the caller holds the tree lock.
     pub(crate) fn reset(&self) {
         self.events.reset();
+        self.high.reset();
     }
 }

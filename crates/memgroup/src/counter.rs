@@ -73,6 +73,7 @@ pub(crate) struct Counter {
 
 struct Limits {
     max: [AtomicU64; 2],
+    high: AtomicU64,
     peak: AtomicU64,
     refusals: AtomicU64,
     overdraft_charges: AtomicU64,
@@ -85,6 +86,7 @@ impl Counter {
             word: CachePadded::new(AtomicU64::new(0)),
             limits: CachePadded::new(Limits {
                 max: [AtomicU64::new(UNLIMITED), AtomicU64::new(UNLIMITED)],
+                high: AtomicU64::new(UNLIMITED),
                 peak: AtomicU64::new(0),
                 refusals: AtomicU64::new(0),
                 overdraft_charges: AtomicU64::new(0),
@@ -258,6 +260,7 @@ impl Counter {
     /// Makes the counter of a released group ready for a new one: online, unlimited, no past.
     pub(crate) fn reset(&self) {
         self.set_max(UNLIMITED);
+        self.set_high(UNLIMITED);
         for past in [
             &self.limits.peak,
             &self.limits.refusals,
@@ -269,6 +272,17 @@ impl Counter {
         }
         // ORDERING: AcqRel; the last step of becoming a new group.
         self.word.fetch_and(!(OFFLINE | OVER), Ordering::AcqRel);
+    }
+
+    /// The soft limit, which refuses nothing. It lies beside `max`, so whoever has just charged has its line.
+    pub(crate) fn high(&self) -> u64 {
+        // ORDERING: Relaxed; a number by itself. Who charges while it changes may miss the change (`high` B2).
+        self.limits.high.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_high(&self, high: u64) {
+        // ORDERING: Relaxed; as in `high`.
+        self.limits.high.store(high, Ordering::Relaxed);
     }
 
     pub(crate) fn raise_peak(&self, usage: u64) {

@@ -11,6 +11,7 @@ mod error;
 mod event;
 mod group;
 mod hierarchy;
+mod high;
 mod limit;
 mod maintenance;
 mod memory;
@@ -26,6 +27,7 @@ mod shared;
 mod shrink;
 mod stock;
 mod tree;
+mod wait;
 
 pub use memgroup_percpu::{PageSize, SlotSource};
 
@@ -36,6 +38,7 @@ pub use error::{ChargeError, ChargeErrorKind, GroupError};
 pub use event::Events;
 pub use group::{Group, GroupId, Overdraft};
 pub use hierarchy::{Dying, Hierarchy};
+pub use high::{Throttle, ThrottleEnd, Throttled};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
 pub use maintenance::{Maintained, Maintenance};
 pub use memory::PerCpuStats;
@@ -49,6 +52,7 @@ pub use shrink::{
     RemoveError, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
 };
 pub use stock::StockStats;
+pub use wait::{WaitKind, WaitReport, Waiters};
 
 /// The statistics of the built-in subsystems, by number.
 pub mod stats {

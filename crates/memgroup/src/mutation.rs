@@ -89,4 +89,8 @@ memgroup_sync::mutations! {
     UsedIsStillKept,
     /// What was kept and not used stays charged.
     KeptIsNotLetGo,
+    /// A debt is taken by a look and a store.
+    DebtIsTakenBlindly,
+    /// A debt is noted by a look and a store.
+    DebtIsNotedBlindly,
 }

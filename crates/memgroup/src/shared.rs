@@ -33,6 +33,7 @@ use crate::shrink::{Registry as Shrinkers, roster};
 use crate::stock::budget::Budget;
 use crate::stock::drain;
 use crate::tree::{ROOT, State, Tree};
+use crate::wait::{self, Waits};
 
 #[cfg(not(memgroup_loom))]
 const CHUNK: u32 = 64;
@@ -58,8 +59,12 @@ pub(crate) struct Shared {
     pub(crate) tree: Mutex<Tree>,
     /// The statistics of all groups.
     pub(crate) statistics: Registry,
+    /// Set once some group has had a `high`; never unset, also where the hierarchy is used again.
+    pub(crate) highs: OnceLock<()>,
     /// What can give memory back.
     pub(crate) shrinkers: Shrinkers,
+    /// Who waits, for what.
+    pub(crate) waits: Waits,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
     pub(crate) layout: RwLock<()>,
     /// Releases were left to whoever holds the layout.
@@ -137,7 +142,9 @@ impl Shared {
             maintained: Mutex::new(Maintained::default()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
+            highs: OnceLock::new(),
             shrinkers: Shrinkers::new(),
+            waits: Waits::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
             began: Instant::now(),
@@ -282,6 +289,7 @@ impl Shared {
 
     fn take_offline(&'static self, tree: &mut Tree, node: &'static Node) {
         node.counter.mark_offline();
+        wait::removed(node);
         if !mutation::active(Mutation::RemovalLeavesStocksOpen) {
             drain::close(node);
             drain::wait_settled(node);

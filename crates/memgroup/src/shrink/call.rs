@@ -47,6 +47,8 @@ pub(crate) struct Met {
     pub(crate) scanned: u64,
     /// Seats of which somebody else is having something given back, for no longer than a call may take, or that could not go on.
     pub(crate) busy: u64,
+    /// All waits of the group were ended while it waited for a seat.
+    pub(crate) is_called_off: bool,
 }
 
 /// One seat, as it was found.

@@ -68,10 +68,19 @@ pub(crate) fn is_reclaiming() -> bool {
 
 /// Begins to keep up to `wanted` bytes of what this thread uncharges below `over`; with 0, nothing is kept, for no charge waits for it. `None` where the thread reclaims already.
 pub(crate) fn begin(over: &'static Node, wanted: u64) -> Option<Keeper> {
+    begin_as(over, wanted, wanted == 0)
+}
+
+/// As `begin` with 0, beside a charge that is made already.
+pub(crate) fn begin_beside(over: &'static Node) -> Option<Keeper> {
+    begin_as(over, 0, false)
+}
+
+fn begin_as(over: &'static Node, wanted: u64, by_hand: bool) -> Option<Keeper> {
     if is_reclaiming() {
         return None;
     }
-    keep(Some(Keeping { over, wanted, by_hand: wanted == 0, kept: 0, freed: 0 }));
+    keep(Some(Keeping { over, wanted, by_hand, kept: 0, freed: 0 }));
     Some(Keeper { here: PhantomData })
 }
 

@@ -20,6 +20,7 @@ use super::share::{PRIORITIES, least_class};
 use super::visit::Visitor;
 use super::walk;
 use crate::chain::{self, Until};
+use crate::high;
 use crate::node::Node;
 use crate::overrun;
 use crate::rstat::builtin::{MEMORY, memory};
@@ -53,13 +54,13 @@ fn is_any(top: &'static Node) -> bool {
         && top.roster().is_some_and(|roster| (0..CLASSES).any(|class| roster.is_any(class)))
 }
 
-/// One round: all priorities, until what is wanted is set free. At the last it waits for seats that others have, if it may.
-fn round(top: &'static Node, wanted: &Wanted, keeper: &Keeper, waits: bool) -> Met {
+/// One round: all priorities, until what is wanted is set free. At the last it waits for seats that others have, for the group that is given.
+fn round(top: &'static Node, wanted: &Wanted, keeper: &Keeper, waits: Option<&'static Node>) -> Met {
     let (mut met, mut lease) = (Met::default(), domain().lease());
     let begin = top.roster().map_or(0, Roster::next_begin);
     for priority in (0..=PRIORITIES).rev() {
         for class in (least_class(priority)..CLASSES).rev() {
-            let (waits, lease) = (waits && priority == 0, &mut lease);
+            let (waits, lease) = (waits.filter(|_| priority == 0), &mut lease);
             let mut visitor = Visitor { wanted, keeper, priority, class, begin, waits, lease, met: &mut met };
             if walk::subtree(top, &mut visitor).is_break() || visitor.is_done() {
                 return met;
@@ -71,11 +72,29 @@ fn round(top: &'static Node, wanted: &Wanted, keeper: &Keeper, waits: bool) -> M
 
 /// Has shrinkers in `top` and below give back `bytes`, or what can be had until the deadline.
 pub(crate) fn reclaim(top: &'static Node, bytes: u64, deadline: Option<Instant>) -> Reclaimed {
-    if bytes == 0 || !is_any(top) {
+    give_back(top, &Wanted { bytes, deadline, may_wait: true }, keep::begin)
+}
+
+/// As `reclaim`, because usage of `top` is above its `high`: of a root that is left unaccounted, what it has itself.
+pub(crate) fn bring_down(
+    top: &'static Node,
+    bytes: u64,
+    deadline: Option<Instant>,
+    may_wait: bool,
+) -> Reclaimed {
+    give_back(top, &Wanted { bytes, deadline, may_wait }, |top, _| keep::begin_beside(top))
+}
+
+fn give_back(
+    top: &'static Node,
+    wanted: &Wanted,
+    begin: impl FnOnce(&'static Node, u64) -> Option<Keeper>,
+) -> Reclaimed {
+    if wanted.bytes == 0 || !is_any(top) {
         return Reclaimed::default();
     }
-    let Some(keeper) = keep::begin(top, 0) else { return Reclaimed::default() };
-    let met = round(top, &Wanted { bytes, deadline, may_wait: true }, &keeper, false);
+    let Some(keeper) = begin(top, 0) else { return Reclaimed::default() };
+    let met = round(top, wanted, &keeper, None);
     Reclaimed { bytes: keeper.freed(), scans: met.scanned, busy: met.busy }
 }
 
@@ -111,7 +130,7 @@ enum Room {
 
 fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> Room {
     let Some(keeper) = keep::begin(over, bytes) else { return Room::None };
-    let (mut least, mut fruitless, mut waits) = (keeper.lacks(), 0, false);
+    let (mut least, mut fruitless, mut waits) = (keeper.lacks(), 0, None);
     for _ in 0..ROUNDS_MOST {
         let (freed_before, kept_before) = (keeper.freed(), keeper.kept());
         let wanted = Wanted { bytes: freed_before + keeper.lacks().max(1), deadline: None, may_wait: false };
@@ -130,6 +149,7 @@ fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static No
             }
             Err(refused) if refused.seen.offline => return Room::None,
             Err(refused) if !std::ptr::eq(refused.node, over) => return Room::LacksIn(refused.node),
+            Err(_) if met.is_called_off => return Room::None,
             // What was set free and taken again is no way to go on.
             Err(_) if keeper.lacks() < least || keeper.kept() > kept_before => {
                 least = least.min(keeper.lacks());
@@ -138,7 +158,7 @@ fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static No
             Err(_) if keeper.freed() == freed_before && met.busy == 0 => return Room::None,
             Err(_) if fruitless == FRUITLESS_MOST => return Room::None,
             Err(_) => {
-                (fruitless, waits) = (fruitless + 1, true);
+                (fruitless, waits) = (fruitless + 1, Some(node));
                 std::thread::yield_now();
             }
         }
@@ -155,5 +175,6 @@ fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
     }
     count::forced(node);
     overrun::begin_if_over(node);
+    high::forced(node, bytes);
     true
 }

@@ -26,6 +26,7 @@ use super::seat;
 use super::share::SERIOUS;
 use super::shrinker::Count;
 use crate::node::Node;
+use crate::wait::{self, WaitKind};
 
 /// A walk at one priority.
 pub(crate) struct Visitor<'a> {
@@ -35,8 +36,8 @@ pub(crate) struct Visitor<'a> {
     pub(crate) class: usize,
     /// With which of the top group's kin the walk begins.
     pub(crate) begin: u32,
-    /// Whether it waits for a seat that somebody else is having give back (`queue`).
-    pub(crate) waits: bool,
+    /// Who waits for a seat that somebody else is having give back (`queue`), if it does.
+    pub(crate) waits: Option<&'static Node>,
     pub(crate) lease: &'a mut Lease,
     pub(crate) met: &'a mut Met,
 }
@@ -77,11 +78,12 @@ impl Visitor<'_> {
             return true;
         }
         if cell.is_busy() || entry.is_out() {
-            let wait = self.waits && !entry.is_out();
+            let wait = self.waits.filter(|_| !entry.is_out());
             let patience = entry.config.patience;
-            pass_by(group, cell, &entry, wait, self.met);
+            pass_by(group, cell, &entry, wait.is_some(), self.met);
             drop(entry);
-            return !wait || self.wait_for(group.found(seat, cell), shrinker, patience);
+            return wait
+                .is_none_or(|waiter| self.wait_for(waiter, group.found(seat, cell), shrinker, patience));
         }
         let count = entry.count(cell.token());
         if count != Count::Unknown {
@@ -99,9 +101,24 @@ impl Visitor<'_> {
     /// removal waits for calls, not for those who would like to make one.
     #[cold]
     #[inline(never)]
-    fn wait_for(&mut self, found: Found, shrinker: &'static Place<Entry>, patience: Duration) -> bool {
+    fn wait_for(
+        &mut self,
+        waiter: &'static Node,
+        found: Found,
+        shrinker: &'static Place<Entry>,
+        patience: Duration,
+    ) -> bool {
         let Found { node, cell, .. } = found;
-        if !queue::seize(cell, patience, || node.shared.nanos()) {
+        let listed = wait::begin(waiter, WaitKind::Seat, self.keeper.lacks(), wait::after(patience));
+        listed.at(node);
+        let stays = |left| {
+            listed.postpone(wait::after(left));
+            !listed.is_called_off()
+        };
+        let is_mine = queue::seize(cell, patience, || node.shared.nanos(), stays);
+        self.met.is_called_off |= listed.is_called_off();
+        drop(listed);
+        if !is_mine {
             self.met.busy += u64::from(cell.is_busy());
             return true;
         }

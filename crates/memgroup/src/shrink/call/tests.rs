@@ -146,7 +146,7 @@ impl House {
             priority,
             class,
             begin: 0,
-            waits: charge > 0,
+            waits: (charge > 0).then_some(node),
             lease: &mut lease,
             met: &mut met,
         };

@@ -212,7 +212,7 @@ fn forgets(pair: &Pair, class: usize) {
     let keeper = keep::begin(node, 0).unwrap();
     let (mut lease, mut met) = (domain().lease(), Met::default());
     let (wanted, keeper, lease, met) = (&wanted, &keeper, &mut lease, &mut met);
-    let visitor = Visitor { wanted, keeper, priority: 1, class, begin: 0, waits: false, lease, met };
+    let visitor = Visitor { wanted, keeper, priority: 1, class, begin: 0, waits: None, lease, met };
     if cell.class() != class {
         visitor.forget(visit::Group { node, generation }, seat, cell);
     }
