@@ -89,4 +89,8 @@ memgroup_sync::mutations! {
     UsedIsStillKept,
     /// What was kept and not used stays charged.
     KeptIsNotLetGo,
+    /// Who records what a group uses of its protection does not look whether that has changed meanwhile.
+    RecorderDoesNotLookAgain,
+    /// Who records does so in a group that goes offline, and nobody waits for that.
+    RecorderIgnoresOffline,
 }

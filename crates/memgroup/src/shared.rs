@@ -26,6 +26,7 @@ use crate::maintenance::{self, Maintained};
 use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
+use crate::protect;
 use crate::residence;
 use crate::rstat::registry::Registry;
 use crate::rstat::settle;
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) statistics: Registry,
     /// What can give memory back.
     pub(crate) shrinkers: Shrinkers,
+    /// How many groups are protected.
+    pub(crate) protected: protect::Protected,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
     pub(crate) layout: RwLock<()>,
     /// Releases were left to whoever holds the layout.
@@ -138,6 +141,7 @@ impl Shared {
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
             shrinkers: Shrinkers::new(),
+            protected: protect::Protected::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
             began: Instant::now(),
@@ -287,6 +291,7 @@ impl Shared {
             drain::wait_settled(node);
             drain::retire_caps(node);
         }
+        protect::clear(tree, node);
         tree.retire(node.id);
     }
 
