@@ -152,7 +152,7 @@ fn check_kept(at: &'static Node, via: Via, until: Until) -> Result<(), Refused> 
     let (mut level, mut via) = (Some(at), via);
     while let Some(node) = level {
         let seen = look(node, via);
-        if seen.offline || seen.usage > seen.max.saturating_sub(seen.reserved) {
+        if seen.offline || seen.usage > seen.most() {
             return Err(Refused { node, seen });
         }
         (level, via) = (until.next(node), Some((node, seen.usage)));

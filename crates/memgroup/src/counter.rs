@@ -58,13 +58,14 @@ impl Reading {
         }
     }
 
+    /// The most that usage may come to by the charge that saw it.
+    pub(crate) fn most(self) -> u64 {
+        self.max.min(LARGEST).saturating_sub(self.reserved)
+    }
+
     /// Bytes that could still be charged.
     pub(crate) fn headroom(self) -> u64 {
-        if self.offline {
-            0
-        } else {
-            self.max.min(LARGEST).saturating_sub(self.usage).saturating_sub(self.reserved)
-        }
+        if self.offline { 0 } else { self.most().saturating_sub(self.usage) }
     }
 }
 

@@ -1,6 +1,6 @@
 #![doc = include_str!("../../docs/protect.md")]
 
-mod effective;
+pub(crate) mod effective;
 mod error;
 mod group;
 #[cfg(all(test, memgroup_loom))]

@@ -215,7 +215,8 @@ impl<'a> Call<'a> {
         let (mut asked, mut claimed, mut is_below_low) = (0, 0_u64, false);
         while due.is_enough(work - asked, self.priority) && keeper.freed() < self.wanted.bytes {
             // Only here is it known what may be taken by now.
-            let claim = self.sparing.claim(node, batch_bytes.min(work - asked));
+            let most = batch_bytes.min(work - asked);
+            let claim = self.sparing.claim(node, most);
             met.spared_low |= claim.takeable.spares_low;
             if claim.takeable.bytes == 0 {
                 met.busy += u64::from(claim.takeable.is_shared);
@@ -247,7 +248,10 @@ impl<'a> Call<'a> {
                 entry.lasts_no_more();
             }
             let is_set_aside = entry.is_out() && !was_out;
-            let is_over = entry.is_leaving() || !self.found.is_still(self.shrinker) || self.wanted.is_late();
+            // What was left above what is protected was asked for, whatever became of it.
+            let is_all = ask.bytes < most;
+            let is_over =
+                is_all || entry.is_leaving() || !self.found.is_still(self.shrinker) || self.wanted.is_late();
             if is_set_aside || is_over {
                 break;
             }

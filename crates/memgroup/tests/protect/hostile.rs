@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use memgroup::{Ask, Charge, Count, Group, Scan, Shrinker, ShrinkerConfig, UNLIMITED};
 
@@ -102,6 +103,35 @@ fn a_shrinker_that_gives_more_than_it_is_asked_for_is_not_asked_again() {
 }
 
 #[test]
+fn a_shrinker_that_gives_nothing_is_asked_a_few_times_for_the_last_byte_above_min() {
+    let hierarchy = exact();
+    let a = hierarchy.create("/a").unwrap();
+    let group = a.create("group").unwrap();
+    group.set_min(MIB).unwrap();
+    let _held = group.try_charge(MIB + 1).unwrap();
+    let asked = Arc::new(AtomicU64::new(0));
+
+    struct Lies(Arc<AtomicU64>);
+
+    impl Shrinker for Lies {
+        fn count(&self, _token: u64) -> Count {
+            Count::of(64 * MIB, 1)
+        }
+
+        fn scan(&self, ask: &Ask<'_>) -> Scan {
+            assert_eq!(ask.bytes(), 1);
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Scan::Freed { bytes: 64 * MIB }
+        }
+    }
+
+    let shrinker = group.add_shrinker(ShrinkerConfig::new("lies"), Lies(Arc::clone(&asked))).unwrap();
+    shrinker.mark();
+    assert_eq!(a.reclaim(1 << 40, None).bytes, 0);
+    assert!((1..=26).contains(&asked.load(Ordering::Relaxed)), "{asked:?} times");
+}
+
+#[test]
 fn a_shrinker_that_panics_gives_back_what_was_claimed_for_it() {
     struct Panics;
 
@@ -153,7 +183,7 @@ fn while_one_cache_of_a_group_hangs_another_gives_what_is_left_above_its_min() {
     hangs.mark();
     thread::scope(|scope| {
         let hung = scope.spawn(|| a.reclaim(16 * MIB, None));
-        is_in.recv().unwrap();
+        is_in.recv_timeout(Duration::from_secs(60)).expect("it is called within a minute");
         let freed: u64 = (0..4).map(|_| a.reclaim(16 * MIB, None).bytes).sum();
         assert!(freed > 0, "the rest is not lost");
         assert!(tenant.usage() >= MIB);

@@ -1,7 +1,5 @@
 //! Protection: what `min` and `low` keep, for whom, and what it costs the others.
 
-#[path = "../gauges/mod.rs"]
-mod gauges;
 #[path = "../random/mod.rs"]
 mod random;
 
