@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use memgroup_percpu::{ArenaConfig, ArenaError, OutOfMemory, PageSize, SlotSource};
 
+use crate::protect::LARGEST_RESERVE;
 use crate::rstat::Subsystem;
 #[cfg(not(memgroup_loom))]
 use crate::rstat::builtin;
@@ -44,6 +45,7 @@ pub struct Config {
     pub(crate) relocate: bool,
     pub(crate) maintain_on_removal: bool,
     pub(crate) demote_after: Option<Duration>,
+    pub(crate) protected_reserve_bytes: u64,
     /// The built-in subsystems that a model has; none unless it asks for them.
     #[cfg(memgroup_loom)]
     pub(crate) builtin: &'static [Subsystem],
@@ -82,6 +84,7 @@ impl Config {
             relocate: true,
             maintain_on_removal: true,
             demote_after: None,
+            protected_reserve_bytes: 1 << 20,
             #[cfg(memgroup_loom)]
             builtin: &[],
         }
@@ -195,6 +198,14 @@ impl Config {
         Config { demote_after: idle, ..self }
     }
 
+    /// The most that is kept free below a group's `max` for groups right below it that are within their [`min`](crate::Group::set_min) or
+    /// [`low`](crate::Group::set_low), in bytes, at most 512 GiB; 1 MiB unless told, and never more than an eighth of `max` or than those groups have not used
+    /// of their protection. With 0 a group that was idle finds no room when it comes back and nothing can be reclaimed.
+    #[must_use]
+    pub fn protected_reserve_bytes(self, bytes: u64) -> Config {
+        Config { protected_reserve_bytes: bytes, ..self }
+    }
+
     /// The subsystems that a hierarchy begins with, by their numbers.
     pub(crate) fn builtin(&self) -> &'static [Subsystem] {
         #[cfg(memgroup_loom)]
@@ -215,6 +226,9 @@ impl Config {
         }
         if self.stock_cap_bytes > LARGEST_CAP {
             return out_of_range("stock_cap_bytes", self.stock_cap_bytes, "0 to 8 MiB");
+        }
+        if self.protected_reserve_bytes > LARGEST_RESERVE {
+            return out_of_range("protected_reserve_bytes", self.protected_reserve_bytes, "0 to 512 GiB");
         }
         Ok(self)
     }

@@ -1,6 +1,6 @@
 //! Control: what a group has besides usage and `max`. None of it is touched by a charge that the stock serves.
 
-use crate::{deny, event, high, wait};
+use crate::{deny, event, high, protect, wait};
 
 /// See the module.
 pub(crate) struct Control {
@@ -8,6 +8,7 @@ pub(crate) struct Control {
     pub(crate) denial: deny::Odds,
     pub(crate) high: high::Owing,
     pub(crate) waiting: wait::Waiting,
+    pub(crate) used: protect::Used,
 }
 
 impl Control {
@@ -17,6 +18,7 @@ impl Control {
             denial: deny::Odds::new(),
             high: high::Owing::new(),
             waiting: wait::Waiting::new(),
+            used: protect::Used::new(),
         }
     }
 
@@ -24,5 +26,6 @@ impl Control {
     pub(crate) fn reset(&self) {
         self.events.reset();
         self.high.reset();
+        self.used.reset();
     }
 }

@@ -43,6 +43,7 @@ pub struct ChargeError {
     asked: u64,
     usage: u64,
     max: u64,
+    reserved: u64,
 }
 
 impl ChargeError {
@@ -54,7 +55,8 @@ impl ChargeError {
         } else {
             ChargeErrorKind::Refused
         };
-        ChargeError { node, generation: node.generation(), kind, asked, usage: seen.usage, max: seen.max }
+        let Reading { usage, max, reserved, .. } = seen;
+        ChargeError { node, generation: node.generation(), kind, asked, usage, max, reserved }
     }
 
     pub(crate) fn denied(node: &'static Node, asked: u64) -> ChargeError {
@@ -91,13 +93,19 @@ impl ChargeError {
     pub fn max(&self) -> u64 {
         self.max
     }
+
+    /// Bytes below that limit that this charge was to leave free, for groups within their [`min`](crate::Group::set_min) or `low`; 0 where none are
+    /// protected.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
 }
 
 impl PartialEq for ChargeError {
     fn eq(&self, other: &ChargeError) -> bool {
         std::ptr::eq(self.node, other.node)
-            && (self.generation, self.kind, self.asked, self.usage, self.max)
-                == (other.generation, other.kind, other.asked, other.usage, other.max)
+            && (self.generation, self.kind, self.asked, self.usage, self.max, self.reserved)
+                == (other.generation, other.kind, other.asked, other.usage, other.max, other.reserved)
     }
 }
 
@@ -111,6 +119,7 @@ impl fmt::Debug for ChargeError {
             .field("asked", &self.asked)
             .field("usage", &self.usage)
             .field("max", &self.max)
+            .field("reserved", &self.reserved)
             .finish()
     }
 }
@@ -120,11 +129,17 @@ impl fmt::Display for ChargeError {
         let path = self.path();
         let group = path.as_deref().unwrap_or("(a group removed since)");
         match self.kind {
-            ChargeErrorKind::Refused => write!(
-                f,
-                "charge {} bytes: refused by group {group}, usage {} of max {}",
-                self.asked, self.usage, self.max
-            ),
+            ChargeErrorKind::Refused => {
+                write!(
+                    f,
+                    "charge {} bytes: refused by group {group}, usage {} of max {}",
+                    self.asked, self.usage, self.max
+                )?;
+                if self.reserved > 0 {
+                    write!(f, ", {} of it kept for groups within min or low", self.reserved)?;
+                }
+                Ok(())
+            }
             ChargeErrorKind::Offline => {
                 write!(f, "charge {} bytes: group {group} was removed", self.asked)
             }

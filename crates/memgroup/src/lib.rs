@@ -19,6 +19,7 @@ mod mutation;
 mod name;
 mod node;
 mod overrun;
+mod protect;
 mod refusal;
 mod residence;
 mod rstat;
@@ -42,6 +43,7 @@ pub use high::{Throttle, ThrottleEnd, Throttled};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
 pub use maintenance::{Maintained, Maintenance};
 pub use memory::PerCpuStats;
+pub use protect::{Protection, ProtectionError};
 pub use rstat::{
     Footprint, Freshness, GroupStats, Reach, RegisterError, SUBSYSTEMS_MAX, Stat, StatKind, Statistics,
     Subsystem, TreeStats,

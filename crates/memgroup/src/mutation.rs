@@ -93,4 +93,8 @@ memgroup_sync::mutations! {
     DebtIsTakenBlindly,
     /// A debt is noted by a look and a store.
     DebtIsNotedBlindly,
+    /// Who records what a group uses of its protection does not look whether that has changed meanwhile.
+    RecorderDoesNotLookAgain,
+    /// Who records does so in a group that goes offline, and nobody waits for that.
+    RecorderIgnoresOffline,
 }

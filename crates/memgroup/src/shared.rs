@@ -26,6 +26,7 @@ use crate::maintenance::{self, Maintained};
 use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
+use crate::protect;
 use crate::residence;
 use crate::rstat::registry::Registry;
 use crate::rstat::settle;
@@ -65,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) shrinkers: Shrinkers,
     /// Who waits, for what.
     pub(crate) waits: Waits,
+    /// How many groups are protected.
+    pub(crate) protected: protect::Protected,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
     pub(crate) layout: RwLock<()>,
     /// Releases were left to whoever holds the layout.
@@ -145,6 +148,7 @@ impl Shared {
             highs: OnceLock::new(),
             shrinkers: Shrinkers::new(),
             waits: Waits::new(),
+            protected: protect::Protected::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
             began: Instant::now(),
@@ -295,6 +299,7 @@ impl Shared {
             drain::wait_settled(node);
             drain::retire_caps(node);
         }
+        protect::clear(tree, node);
         tree.retire(node.id);
     }
 
