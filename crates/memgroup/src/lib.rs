@@ -31,7 +31,7 @@ pub use memgroup_percpu::{PageSize, SlotSource};
 pub use charge::Charge;
 pub use config::{Config, ConfigError};
 pub use error::{ChargeError, ChargeErrorKind, GroupError};
-pub use event::Events;
+pub use event::{EventSubscription, Events, SubscriptionReport};
 pub use group::{Group, GroupId, Overdraft};
 pub use hierarchy::{Dying, Hierarchy};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};

@@ -89,4 +89,10 @@ memgroup_sync::mutations! {
     UsedIsStillKept,
     /// What was kept and not used stays charged.
     KeptIsNotLetGo,
+    /// An event is counted, and who waits is looked for, without a fence in between.
+    EventLooksWithoutFence,
+    /// Who waits for events looks at the counts, and announces itself afterwards.
+    WaiterLooksBeforeItIsArmed,
+    /// A callback that is due again when it returns wakes nobody.
+    CallbackReturnsInSilence,
 }

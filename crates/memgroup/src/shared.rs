@@ -21,6 +21,7 @@ use memgroup_sync::{Mutex, RwLock};
 
 use crate::config::{Config, ConfigError};
 use crate::error::GroupError;
+use crate::event::watch::{self, Watch};
 use crate::group::GroupId;
 use crate::maintenance::{self, Maintained};
 use crate::memory::Memory;
@@ -58,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) tree: Mutex<Tree>,
     /// The statistics of all groups.
     pub(crate) statistics: Registry,
+    /// Who waits for events.
+    pub(crate) watch: Watch,
     /// What can give memory back.
     pub(crate) shrinkers: Shrinkers,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
@@ -137,6 +140,7 @@ impl Shared {
             maintained: Mutex::new(Maintained::default()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
+            watch: Watch::new(),
             shrinkers: Shrinkers::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
@@ -282,6 +286,7 @@ impl Shared {
 
     fn take_offline(&'static self, tree: &mut Tree, node: &'static Node) {
         node.counter.mark_offline();
+        watch::end(node);
         if !mutation::active(Mutation::RemovalLeavesStocksOpen) {
             drain::close(node);
             drain::wait_settled(node);
