@@ -12,6 +12,7 @@ use memgroup_sync::interleave;
 
 use crate::counter::{Reading, Verdict};
 use crate::event::{self, Event};
+use crate::measure;
 use crate::node::Node;
 use crate::overrun;
 
@@ -54,7 +55,7 @@ pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Resul
     let mut level = Some(from);
     while let Some(node) = level {
         let seen = node.counter.read();
-        if bytes > seen.headroom() {
+        if bytes > seen.headroom() && !seen.lets_pass(bytes) {
             return Err(Refused { node, seen });
         }
         level = until.next(node);
@@ -80,6 +81,7 @@ pub(crate) fn try_charge_now(
         return Err(refused);
     }
     rose(node, usage);
+    measure::count_if_over(node, usage);
     Ok(())
 }
 
@@ -113,6 +115,7 @@ pub(crate) fn try_charge_kept(
         return Err(refused);
     }
     rose(node, usage);
+    measure::count_if_over(node, usage);
     Ok(())
 }
 
@@ -121,7 +124,8 @@ fn check_kept(at: &'static Node, until: Until) -> Result<(), Refused> {
     let mut levels = std::iter::successors(Some(at), |level| until.next(level));
     levels.try_for_each(|node| {
         let seen = node.counter.read();
-        if seen.offline || seen.usage > seen.max { Err(Refused { node, seen }) } else { Ok(()) }
+        let is_over = seen.usage > seen.max && !seen.measured;
+        if seen.offline || is_over { Err(Refused { node, seen }) } else { Ok(()) }
     })
 }
 

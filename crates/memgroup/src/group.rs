@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use memgroup_sync::grace;
 
-use crate::chain;
 use crate::charge::Charge;
 use crate::error::{ChargeError, GroupError};
 use crate::limit::LimitError;
+use crate::measure;
 use crate::node::Node;
 use crate::overrun;
 use crate::rstat::builtin::{MEMORY, memory};
@@ -168,7 +168,7 @@ impl Group {
         self.node.counter.peak()
     }
 
-    /// The limit in force, in bytes; [`UNLIMITED`](crate::UNLIMITED) if there is none.
+    /// The limit, in bytes, whether it is in force or [only measures](Group::set_enforced); [`UNLIMITED`](crate::UNLIMITED) if there is none.
     pub fn max(&self) -> u64 {
         self.node.counter.read().max
     }
@@ -258,9 +258,10 @@ impl Group {
         StockStats::of(&values, drain::prepaid(self.node))
     }
 
-    /// Bytes that could be charged now, over all levels; a hint, old as soon as it is read.
+    /// Bytes that could be charged now, over all levels; a hint, old as soon as it is read. Limits that [only measure](Group::set_enforced) do not
+    /// count.
     pub fn headroom(&self) -> u64 {
-        chain::headroom(self.node)
+        measure::headroom(self.node)
     }
 }
 

@@ -12,6 +12,7 @@ mod group;
 mod hierarchy;
 mod limit;
 mod maintenance;
+mod measure;
 mod memory;
 mod mutation;
 mod name;

@@ -188,7 +188,9 @@ pub(super) fn deliver(shared: &'static Shared, deadline: Instant) -> usize {
             return calls;
         }
         let armed = Armed::new(&shared.watch, Target::Callbacks);
-        if !all(shared).any(|subscriber| subscriber.is_due()) {
+        if all(shared).any(|subscriber| subscriber.is_due()) {
+            armed.disarm();
+        } else {
             armed.sleep(Some(deadline));
         }
     }

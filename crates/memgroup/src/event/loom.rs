@@ -1,6 +1,7 @@
 //! Models of waiting for events: every interleaving of a few calls, with up to three preemptions. A waiter that nobody wakes is one that loom finds;
 //! each fault of `mutation` must bring it about.
 
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use memgroup_sync::loom::thread;
@@ -44,12 +45,13 @@ fn one_waits_while_the_group_is_removed() {
 /// Two threads deliver once each; what is counted while the first callback runs is for the other one.
 fn two_deliver() {
     let node = lone_group(1, UNIT);
-    let group = Group::pinned(node);
-    let subscription = group.on_events(move |_, events| {
+    // Neither is dropped: in a model that fails their locks are no more.
+    let group = ManuallyDrop::new(Group::pinned(node));
+    let subscription = ManuallyDrop::new(group.on_events(move |_, events| {
         if events.max == 1 {
             count(node, Event::Max);
         }
-    });
+    }));
     let far = Instant::now() + Duration::from_secs(3600);
     let deliverer = thread::spawn(move || deliver(node.shared, far));
     count(node, Event::Max);

@@ -62,6 +62,7 @@ pub(super) fn wait(
         if late.is_none()
             && let Some(end) = look()
         {
+            armed.disarm();
             return end;
         }
         if !armed.sleep(deadline) {

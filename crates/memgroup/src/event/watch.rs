@@ -134,7 +134,8 @@ pub(crate) fn end(node: &'static Node) {
     }
 }
 
-/// A thread that has announced that it waits; it looks once more before it sleeps.
+/// A thread that has announced that it waits; it looks once more before it sleeps. It ends by `sleep` or `disarm`, and nothing in between panics.
+#[must_use = "it stays in the list"]
 pub(super) struct Armed<'w> {
     watch: &'w Watch,
     waiter: Arc<Waiter>,
@@ -163,21 +164,19 @@ impl<'w> Armed<'w> {
     pub(super) fn sleep(self, deadline: Option<Instant>) -> bool {
         loop {
             // ORDERING: Acquire; pairs with the Release in `Waiter::wake`.
-            if self.waiter.woken.load(Ordering::Acquire) {
-                return true;
-            }
+            let is_woken = self.waiter.woken.load(Ordering::Acquire);
             let left =
                 deadline.map_or(NAP_MOST, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return false;
+            if is_woken || left.is_zero() {
+                self.disarm();
+                return is_woken;
             }
             thread::park_timeout(left.min(NAP_MOST));
         }
     }
-}
 
-impl Drop for Armed<'_> {
-    fn drop(&mut self) {
+    /// It need not be woken any more.
+    pub(super) fn disarm(self) {
         let mut waiters = self.watch.waiters.lock();
         if let Some(at) = waiters.iter().position(|waiter| Arc::ptr_eq(waiter, &self.waiter)) {
             // Not the last one of it.
