@@ -28,6 +28,7 @@ use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::limit::UNLIMITED;
 use crate::mutation::{self, Mutation};
+use crate::peak::Peak;
 
 const BYTES: u64 = (1 << 48) - 1;
 const OFFLINE: u64 = 1 << 48;
@@ -87,7 +88,7 @@ pub(crate) struct Counter {
 
 struct Limits {
     max: [AtomicU64; 2],
-    peak: AtomicU64,
+    peak: Peak,
     /// The limit, if it only measures; else none.
     shadow: AtomicU64,
     /// Whether the limit of each epoch only measures.
@@ -105,7 +106,7 @@ impl Counter {
             word: CachePadded::new(AtomicU64::new(0)),
             limits: CachePadded::new(Limits {
                 max: [AtomicU64::new(UNLIMITED), AtomicU64::new(UNLIMITED)],
-                peak: AtomicU64::new(0),
+                peak: Peak::new(),
                 shadow: AtomicU64::new(UNLIMITED),
                 measured: [AtomicBool::new(false), AtomicBool::new(false)],
                 would_refuse: AtomicU64::new(0),
@@ -160,6 +161,12 @@ impl Counter {
         // ORDERING: AcqRel RMW that changes nothing; pairs with the RMW in `mark_offline`. A load could be served before
         // what precedes it is seen.
         self.word.fetch_add(0, Ordering::AcqRel) & OFFLINE != 0
+    }
+
+    /// Usage by an RMW: a charge that it does not show comes after it, and sees what precedes this.
+    pub(crate) fn usage_now(&self) -> u64 {
+        // ORDERING: AcqRel RMW that changes nothing; pairs with the RMW of a charge (`peak` E1).
+        self.word.fetch_add(0, Ordering::AcqRel) & BYTES
     }
 
     /// Adds `bytes` if usage stays within the limit in force; returns the new usage.
@@ -305,8 +312,8 @@ impl Counter {
     /// Makes the counter of a released group ready for a new one: online, unlimited, no past.
     pub(crate) fn reset(&self) {
         self.set_limit(UNLIMITED, false);
+        self.limits.peak.reset();
         for past in [
-            &self.limits.peak,
             &self.limits.would_refuse,
             &self.limits.over_bytes_max,
             &self.limits.refusals,
@@ -320,16 +327,13 @@ impl Counter {
         self.word.fetch_and(!(OFFLINE | OVER), Ordering::AcqRel);
     }
 
+    #[inline]
     pub(crate) fn raise_peak(&self, usage: u64) {
-        // ORDERING: Relaxed; a maximum, and fetch_max loses none.
-        if self.limits.peak.load(Ordering::Relaxed) < usage {
-            self.limits.peak.fetch_max(usage, Ordering::Relaxed);
-        }
+        self.limits.peak.raise(usage);
     }
 
-    pub(crate) fn peak(&self) -> u64 {
-        // ORDERING: Relaxed; a report.
-        self.limits.peak.load(Ordering::Relaxed)
+    pub(crate) fn peak(&self) -> &Peak {
+        &self.limits.peak
     }
 
     /// By how much `usage` is above a limit that only measures.

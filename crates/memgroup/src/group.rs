@@ -163,11 +163,6 @@ impl Group {
         self.usage().saturating_sub(prepaid)
     }
 
-    /// The highest `usage` so far, in bytes; only charges that succeeded at every level count.
-    pub fn peak(&self) -> u64 {
-        self.node.counter.peak()
-    }
-
     /// The limit, in bytes, whether it is in force or [only measures](Group::set_enforced); [`UNLIMITED`](crate::UNLIMITED) if there is none.
     pub fn max(&self) -> u64 {
         self.node.counter.read().max

@@ -10,6 +10,7 @@ mod error;
 mod event;
 mod group;
 mod hierarchy;
+mod label;
 mod limit;
 mod maintenance;
 mod measure;
@@ -18,6 +19,7 @@ mod mutation;
 mod name;
 mod node;
 mod overrun;
+mod peak;
 mod refusal;
 mod residence;
 mod rstat;
@@ -35,9 +37,11 @@ pub use error::{ChargeError, ChargeErrorKind, GroupError};
 pub use event::{EventSubscription, Events, SubscriptionReport};
 pub use group::{Group, GroupId, Overdraft};
 pub use hierarchy::{Dying, Hierarchy};
+pub use label::{LABELS_MAX, Label, LabelError, Labelled};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
 pub use maintenance::{Maintained, Maintenance};
 pub use memory::PerCpuStats;
+pub use peak::PeakReader;
 pub use rstat::{
     Footprint, Freshness, GroupStats, Reach, RegisterError, SUBSYSTEMS_MAX, Stat, StatKind, Statistics,
     Subsystem, TreeStats,

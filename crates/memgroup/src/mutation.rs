@@ -95,4 +95,6 @@ memgroup_sync::mutations! {
     WaiterLooksBeforeItIsArmed,
     /// A callback that is due again when it returns wakes nobody.
     CallbackReturnsInSilence,
+    /// A reader of the peak that is reset loads the usage.
+    ResetLoadsUsage,
 }
