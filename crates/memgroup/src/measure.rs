@@ -27,6 +27,7 @@ use memgroup_sync::MutexGuard;
 use crate::chain::Refused;
 use crate::counter::Reading;
 use crate::group::Group;
+use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
 use crate::stock::{count, drain};
@@ -61,6 +62,9 @@ pub(crate) fn passing(
 
 /// Closes the stocks of every group that counts in `top`, for good measure: then, and not before, charges pass its limit.
 pub(crate) fn close(tree: &Tree, top: &'static Node) {
+    if mutation::active(Mutation::MeasureLeavesStocksOpen) {
+        return top.counter.mark_over(true);
+    }
     for node in top.shared.counted_in(tree, top) {
         drain::close(node);
     }
@@ -139,5 +143,91 @@ impl Group {
     /// The most bytes by which usage was above a limit of this group that only measured, forced charges included.
     pub fn over_bytes_max(&self) -> u64 {
         self.node().counter.would_refuse().1
+    }
+}
+
+#[cfg(all(test, memgroup_loom))]
+mod loom {
+    use memgroup_sync::loom::thread;
+
+    use crate::mutation::{self, Mutation};
+    use crate::node::Node;
+    use crate::stock::loom::{UNIT, assert_conserved, explore, lone_group};
+
+    /// A group whose limit only measures.
+    fn measured_group(slots: usize, max: u64) -> &'static Node {
+        let group = lone_group(slots, max);
+        group.counter.set_limit(max, true);
+        group
+    }
+
+    fn a_small_and_a_large_charge_that_fit_together() {
+        let group = measured_group(2, 6 * UNIT);
+        // With all of the limit free this buys a batch; its surplus is no reason to count the large one.
+        let small = thread::spawn(move || group.charge_at(1, UNIT).unwrap());
+        group.charge_at(0, 5 * UNIT).unwrap();
+        small.join().unwrap();
+        assert_eq!(group.counter.would_refuse(), (0, 0), "charges fit at every moment");
+        group.uncharge_at(0, 5 * UNIT);
+        group.uncharge_at(1, UNIT);
+        assert_conserved(group);
+    }
+
+    fn two_charges_above_the_limit() {
+        let group = measured_group(2, 4 * UNIT);
+        group.charge_at(0, 4 * UNIT).unwrap();
+        let other = thread::spawn(move || {
+            group.charge_at(1, UNIT).unwrap();
+            group.uncharge_at(1, UNIT);
+        });
+        group.charge_at(0, UNIT).unwrap();
+        group.uncharge_at(0, UNIT);
+        group.charge_at(0, UNIT).unwrap();
+        other.join().unwrap();
+        assert_eq!(group.counter.would_refuse().0, 3, "each charge came while all was taken");
+        group.uncharge_at(0, 5 * UNIT);
+        assert_conserved(group);
+    }
+
+    fn a_charge_and_a_limit_put_in_force() {
+        let group = measured_group(1, 2 * UNIT);
+        let charger = thread::spawn(move || {
+            let _ = group.charge_at(0, 2 * UNIT);
+            let _ = group.charge_at(0, UNIT);
+        });
+        group.counter.set_limit(2 * UNIT, false);
+        let then = group.counter.usage();
+        charger.join().unwrap();
+        let now = group.counter.usage();
+        assert!(now <= then.max(2 * UNIT), "{now} after {then} rises above a limit in force");
+    }
+
+    #[test]
+    fn what_fits_is_never_counted_because_of_stock() {
+        explore(a_small_and_a_large_charge_that_fit_together);
+    }
+
+    #[test]
+    fn while_a_limit_is_passed_every_charge_is_counted() {
+        explore(two_charges_above_the_limit);
+    }
+
+    #[test]
+    fn nothing_rises_above_a_limit_from_when_it_is_in_force() {
+        explore(a_charge_and_a_limit_put_in_force);
+    }
+
+    #[test]
+    #[should_panic(expected = "charges fit at every moment")]
+    fn a_charge_is_counted_because_of_a_batch_in_flight_where_nobody_waits_for_that() {
+        mutation::with(Mutation::RefusalIgnoresPending, || {
+            explore(a_small_and_a_large_charge_that_fit_together)
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "each charge came while all was taken")]
+    fn a_charge_is_missed_where_the_stocks_are_left_open() {
+        mutation::with(Mutation::MeasureLeavesStocksOpen, || explore(two_charges_above_the_limit));
     }
 }

@@ -97,4 +97,6 @@ memgroup_sync::mutations! {
     CallbackReturnsInSilence,
     /// A reader of the peak that is reset loads the usage.
     ResetLoadsUsage,
+    /// Charges pass a limit that only measures while stocks below it are open.
+    MeasureLeavesStocksOpen,
 }

@@ -50,7 +50,7 @@ fn it_counts_every_charge_that_its_enforced_twin_refuses_and_no_other() {
                     Ok(charge) => held.push((charge, ours.children[child].try_charge(bytes).unwrap())),
                 },
                 6..12 if !held.is_empty() => {
-                    held.swap_remove(random.below(held.len() as u64) as usize);
+                    drop(held.swap_remove(random.below(held.len() as u64) as usize));
                 }
                 12 if !held.is_empty() => {
                     let at = random.below(held.len() as u64) as usize;
@@ -60,7 +60,9 @@ fn it_counts_every_charge_that_its_enforced_twin_refuses_and_no_other() {
                         charge.shrink(bytes);
                     }
                 }
-                13 => [&twin, &ours].iter().for_each(|family| drop(family.parent.drain())),
+                13 => [&twin, &ours].iter().for_each(|family| {
+                    family.parent.drain();
+                }),
                 14 => {
                     let max = random.below(600_000);
                     [&twin, &ours].iter().for_each(|family| family.parent.set_max(max).unwrap());
@@ -198,7 +200,7 @@ fn every_charge_is_counted_while_others_hold_all_that_the_limit_allows() {
                     let _pin = pin_virtual(random.below(SLOTS) as usize);
                     held.push(children[random.below(3) as usize].try_charge(random.bytes(12)).unwrap());
                     if random.below(2) == 0 {
-                        held.swap_remove(random.below(held.len() as u64) as usize);
+                        drop(held.swap_remove(random.below(held.len() as u64) as usize));
                     }
                     if held.len() > 100 {
                         held.clear();

@@ -1,6 +1,10 @@
 //! At which group an event is counted.
 
-use memgroup::{Config, Events, Group, Hierarchy, SlotSource};
+use std::sync::{Arc, Mutex};
+
+use memgroup::{
+    Ask, Charge, Config, Count, Events, Group, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
+};
 
 fn max_of(groups: &[&Group]) -> Vec<(u64, u64)> {
     groups.iter().map(|group| (group.events_local().max, group.events().max)).collect()
@@ -105,4 +109,64 @@ fn what_a_removed_group_counted_stays_in_those_above_and_its_place_begins_anew()
         (id, Events::default(), Events::default())
     );
     assert_eq!(hierarchy.root().events().max, 5);
+}
+
+/// Charges that can be given back.
+#[derive(Default)]
+struct Cache(Mutex<Vec<Charge>>);
+
+impl Shrinker for Cache {
+    fn count(&self, _token: u64) -> Count {
+        let held = self.0.lock().unwrap();
+        Count::of(held.iter().map(Charge::bytes).sum(), held.len() as u64)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        let (mut held, mut bytes) = (self.0.lock().unwrap(), 0);
+        while bytes < ask.bytes()
+            && let Some(charge) = held.pop()
+        {
+            bytes += charge.bytes();
+        }
+        Scan::Freed { bytes }
+    }
+}
+
+#[test]
+fn each_level_in_which_room_is_made_for_a_charge_has_an_event_and_so_has_the_one_that_refuses() {
+    for config in configs() {
+        let (hierarchy, parent, child) = house(config);
+        let cache = Arc::new(Cache::default());
+        let seat = child.add_shrinker(ShrinkerConfig::new("cache"), Arc::clone(&cache)).unwrap();
+        child.set_max(20_000).unwrap();
+        parent.set_max(20_000).unwrap();
+        let fill = |charges: u64| {
+            for _ in 0..charges {
+                let charge = child.try_charge(1000).unwrap();
+                cache.0.lock().unwrap().push(charge);
+            }
+            seat.mark();
+        };
+        fill(20);
+        // The child gives what it lacks, and all is well.
+        drop(child.try_charge(5000).unwrap());
+        assert_eq!(max_of(&[&child, &parent]), [(1, 1), (0, 1)]);
+        // The child has room by now, its parent has none for so much, and nothing to give.
+        let other = parent.charge_forced(20_000).unwrap();
+        let before = parent.events_local().max;
+        cache.0.lock().unwrap().clear();
+        let error = child.try_charge(15_000).unwrap_err();
+        assert_eq!((error.group(), child.events_local().max), (parent.id(), 1));
+        assert_eq!(parent.events_local().max, before + 1);
+        // The child gives back, and then its parent refuses.
+        drop(other);
+        fill(18);
+        let other = parent.charge_forced(18_000).unwrap();
+        let before = max_of(&[&child, &parent]);
+        let error = child.try_charge(19_000).unwrap_err();
+        let after = max_of(&[&child, &parent]);
+        assert_eq!(error.group(), parent.id());
+        assert_eq!((after[0].0, after[1].0), (before[0].0 + 1, before[1].0 + 1), "one of each");
+        drop((other, seat, hierarchy));
+    }
 }
