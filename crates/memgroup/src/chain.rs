@@ -12,6 +12,7 @@ use memgroup_sync::interleave;
 
 use crate::counter::{Reading, Verdict};
 use crate::event::{self, Event};
+use crate::measure;
 use crate::node::Node;
 use crate::overrun;
 use crate::protect;
@@ -71,7 +72,7 @@ pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Resul
     let (mut level, mut via) = (Some(from), None);
     while let Some(node) = level {
         let seen = look(node, via);
-        if bytes > seen.headroom() {
+        if bytes > seen.headroom() && !seen.lets_pass(bytes) {
             return Err(Refused { node, seen });
         }
         (level, via) = (until.next(node), Some((node, seen.usage.saturating_add(bytes))));
@@ -108,6 +109,7 @@ fn climb(node: &'static Node, via: Via, until: Until, bytes: u64, verdict: Verdi
         return Err(refused);
     }
     rose(node, usage);
+    measure::count_if_over(node, usage);
     Ok(())
 }
 
@@ -156,6 +158,7 @@ fn climb_kept(
         return Err(refused);
     }
     rose(node, usage);
+    measure::count_if_over(node, usage);
     Ok(())
 }
 
@@ -164,7 +167,8 @@ fn check_kept(at: &'static Node, via: Via, until: Until) -> Result<(), Refused> 
     let (mut level, mut via) = (Some(at), via);
     while let Some(node) = level {
         let seen = look(node, via);
-        if seen.offline || seen.usage > seen.most() {
+        let is_over = seen.usage > seen.most() && !seen.measured;
+        if seen.offline || is_over {
             return Err(Refused { node, seen });
         }
         (level, via) = (until.next(node), Some((node, seen.usage)));

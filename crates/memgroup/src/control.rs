@@ -1,6 +1,6 @@
 //! Control: what a group has besides usage and `max`. None of it is touched by a charge that the stock serves.
 
-use crate::{deny, event, high, protect, wait};
+use crate::{deny, event, high, label, peak, protect, wait};
 
 /// See the module.
 pub(crate) struct Control {
@@ -9,6 +9,9 @@ pub(crate) struct Control {
     pub(crate) high: high::Owing,
     pub(crate) waiting: wait::Waiting,
     pub(crate) used: protect::Used,
+    /// Those that are left hold the group, so a new one in the place has none.
+    pub(crate) peak_readers: peak::Readers,
+    pub(crate) labels: label::Labels,
 }
 
 impl Control {
@@ -19,6 +22,8 @@ impl Control {
             high: high::Owing::new(),
             waiting: wait::Waiting::new(),
             used: protect::Used::new(),
+            peak_readers: peak::Readers::new(),
+            labels: label::Labels::new(),
         }
     }
 
@@ -27,5 +32,6 @@ impl Control {
         self.events.reset();
         self.high.reset();
         self.used.reset();
+        self.labels.reset();
     }
 }
