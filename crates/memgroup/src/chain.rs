@@ -13,6 +13,7 @@ use memgroup_sync::interleave;
 use crate::counter::{Reading, Verdict};
 use crate::event::{self, Event};
 use crate::node::Node;
+use crate::oom;
 use crate::overrun;
 
 /// The level that refused, and what it saw.
@@ -89,7 +90,9 @@ fn rose(node: &'static Node, usage: u64) {
 }
 
 /// What a level does when usage fell there. The group may be released by then, and its place another's.
-fn fell(_node: &'static Node) {}
+fn fell(node: &'static Node) {
+    oom::fell(node);
+}
 
 /// As `try_charge_now`, where `kept` of the `bytes` are charged to `at`, a level of the chain, and to all above it already. What is kept counts
 /// against the limits as what is charged does: a level that is above its limit with it, or offline, refuses.

@@ -16,6 +16,7 @@ mod memory;
 mod mutation;
 mod name;
 mod node;
+mod oom;
 mod overrun;
 mod refusal;
 mod residence;
@@ -37,6 +38,7 @@ pub use hierarchy::{Dying, Hierarchy};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
 pub use maintenance::{Maintained, Maintenance};
 pub use memory::PerCpuStats;
+pub use oom::{HookError, Kill, KillHook, KillOutcome, KillReport, Killed, Killing, OomScoreError};
 pub use rstat::{
     Footprint, Freshness, GroupStats, Reach, RegisterError, SUBSYSTEMS_MAX, Stat, StatKind, Statistics,
     Subsystem, TreeStats,

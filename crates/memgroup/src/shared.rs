@@ -26,6 +26,7 @@ use crate::maintenance::{self, Maintained};
 use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
+use crate::oom::Victims;
 use crate::residence;
 use crate::rstat::registry::Registry;
 use crate::rstat::settle;
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) statistics: Registry,
     /// What can give memory back.
     pub(crate) shrinkers: Shrinkers,
+    /// What can be killed.
+    pub(crate) victims: Victims,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
     pub(crate) layout: RwLock<()>,
     /// Releases were left to whoever holds the layout.
@@ -96,6 +99,7 @@ impl Shared {
             Some(shared) => {
                 *shared.maintained.lock() = Maintained::default();
                 shared.statistics.forget();
+                shared.victims.clear();
                 shared
             }
             None => memgroup_sync::keep(Box::new(Shared::new(config)?)),
@@ -138,6 +142,7 @@ impl Shared {
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
             shrinkers: Shrinkers::new(),
+            victims: Victims::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
             began: Instant::now(),
