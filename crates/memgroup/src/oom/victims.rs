@@ -76,7 +76,7 @@ pub(super) struct Trial {
     /// With this usage half of them are gone.
     threshold: u64,
     has_fallen: bool,
-    /// What is freed is to be seen.
+    /// Until it has ended, what it frees does not stay in its stock: half of it gone could not be seen, and be charged again.
     diverted: Option<Diverted>,
 }
 
@@ -455,7 +455,6 @@ impl List {
         if trial.has_fallen && trial.stage == Stage::Told {
             outcome = Some(KillOutcome::Died);
         } else if is_late && let Stage::Asked | Stage::Told = trial.stage {
-            trial.diverted = None;
             trial.stage = Stage::Overdue { in_call: trial.stage == Stage::Asked };
             if trial.has_fallen {
                 outcome = Some(KillOutcome::Died);
