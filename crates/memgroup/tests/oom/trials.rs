@@ -1,12 +1,13 @@
 //! From being told to stop to the end: one at a time, in time, or passed over.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use memgroup::{KillOutcome, Killed, Killing};
 
-use super::tenant::{LONG, PAGE, Tenant, full, kills, outcomes};
+use super::tenant::{LONG, PAGE, Tenant, Watchdog, full, kills, outcomes};
 
 const DIED: Option<KillOutcome> = Some(KillOutcome::Died);
 const OVERDUE: Option<KillOutcome> = Some(KillOutcome::Overdue);
@@ -66,6 +67,7 @@ fn who_says_so_within_its_hook_is_dead_when_that_returns() {
 #[test]
 fn a_group_that_does_not_die_in_time_is_passed_over_until_it_has_ended() {
     const PATIENCE: Duration = Duration::from_millis(20);
+    let _watchdog = Watchdog::new("a group that does not die in time");
     let (hierarchy, parent) = full(2, 100, PATIENCE);
     let (first, second) = (Tenant::new(&parent, "first", 60), Tenant::new(&parent, "second", 40));
     let _hooks = [first.answers(Killed::Dying), second.dies()];
@@ -101,6 +103,7 @@ fn a_group_that_does_not_die_in_time_is_passed_over_until_it_has_ended() {
 #[test]
 fn a_hook_that_hangs_holds_up_the_thread_that_called_it_and_others_pass_by() {
     const PATIENCE: Duration = Duration::from_millis(20);
+    let _watchdog = Watchdog::new("a hook that hangs");
     let (hierarchy, parent) = full(4, 100, PATIENCE);
     let (first, second) = (Tenant::new(&parent, "first", 60), Tenant::new(&parent, "second", 40));
     let (is_in, hangs) = channel();
@@ -199,4 +202,51 @@ fn the_time_until_half_was_gone_is_when_it_was_gone_not_when_somebody_looked() {
     std::thread::sleep(Duration::from_millis(50));
     let took = hierarchy.kills()[0].took.unwrap();
     assert!(took <= until_it_was_gone, "{took:?} of {until_it_was_gone:?}");
+}
+
+#[test]
+fn who_was_to_be_called_after_a_hook_that_hangs_is_chosen_by_others_in_time() {
+    const PATIENCE: Duration = Duration::from_millis(20);
+    let _watchdog = Watchdog::new("a group of which one hook hangs");
+    let (hierarchy, parent) = full(4, 100, PATIENCE);
+    parent.set_oom_group(true);
+    let tenants = [60, 40].map(|pages| Tenant::new(&parent, &pages.to_string(), pages));
+    let (is_in, hangs) = channel();
+    let (free, goes_on) = channel::<()>();
+    let ends = Arc::new(std::sync::Mutex::new((is_in, goes_on)));
+    let calls = Arc::new(AtomicU64::new(0));
+    // Whichever is called first hangs.
+    let _hooks = tenants.each_ref().map(|tenant| {
+        let (ends, calls, memory) = (Arc::clone(&ends), Arc::clone(&calls), Arc::clone(&tenant.memory));
+        tenant.group.set_kill_hook(move |_: &Killing<'_>| {
+            if calls.fetch_add(1, Ordering::Relaxed) == 0 {
+                let ends = ends.lock().unwrap();
+                ends.0.send(()).unwrap();
+                ends.1.recv().unwrap();
+            }
+            memory.lock().unwrap().clear();
+            Killed::Dying
+        })
+    });
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| parent.try_charge(PAGE).map(drop));
+        hangs.recv().unwrap();
+        assert!(parent.try_charge(PAGE).is_err() && calls.load(Ordering::Relaxed) == 1, "it has its time");
+        while parent.try_charge(PAGE).is_err() {
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            (calls.load(Ordering::Relaxed), hierarchy.kills().len()),
+            (2, 2),
+            "the other one has died"
+        );
+        free.send(()).unwrap();
+        caller.join().unwrap().unwrap();
+    });
+    assert_eq!(
+        (parent.events().oom_kill, parent.events_local().oom_group_kill),
+        (2, 2),
+        "by one charge each"
+    );
+    assert!(hierarchy.kills().iter().all(|kill| kill.outcome.is_some()));
 }
