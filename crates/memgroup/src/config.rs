@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use memgroup_percpu::{ArenaConfig, ArenaError, OutOfMemory, PageSize, SlotSource};
 
+use crate::protect::LARGEST_RESERVE;
 use crate::rstat::Subsystem;
 #[cfg(not(memgroup_loom))]
 use crate::rstat::builtin;
@@ -46,6 +47,7 @@ pub struct Config {
     pub(crate) relocate: bool,
     pub(crate) maintain_on_removal: bool,
     pub(crate) demote_after: Option<Duration>,
+    pub(crate) protected_reserve_bytes: u64,
     pub(crate) oom: bool,
     pub(crate) kill_patience: Duration,
     /// The built-in subsystems that a model has; none unless it asks for them.
@@ -86,6 +88,7 @@ impl Config {
             relocate: true,
             maintain_on_removal: true,
             demote_after: None,
+            protected_reserve_bytes: 1 << 20,
             oom: true,
             kill_patience: Duration::from_secs(1),
             #[cfg(memgroup_loom)]
@@ -201,6 +204,14 @@ impl Config {
         Config { demote_after: idle, ..self }
     }
 
+    /// The most that is kept free below a group's `max` for groups right below it that are within their [`min`](crate::Group::set_min) or
+    /// [`low`](crate::Group::set_low), in bytes, at most 512 GiB; 1 MiB unless told, and never more than an eighth of `max` or than those groups have not used
+    /// of their protection. With 0 a group that was idle finds no room when it comes back and nothing can be reclaimed.
+    #[must_use]
+    pub fn protected_reserve_bytes(self, bytes: u64) -> Config {
+        Config { protected_reserve_bytes: bytes, ..self }
+    }
+
     /// Whether a charge for which nothing can be reclaimed has a group [killed](crate::Kill) before it is refused. Where no group has a hook, there is nobody to be killed.
     #[must_use]
     pub fn oom(self, kills: bool) -> Config {
@@ -234,6 +245,9 @@ impl Config {
         }
         if self.stock_cap_bytes > LARGEST_CAP {
             return out_of_range("stock_cap_bytes", self.stock_cap_bytes, "0 to 8 MiB");
+        }
+        if self.protected_reserve_bytes > LARGEST_RESERVE {
+            return out_of_range("protected_reserve_bytes", self.protected_reserve_bytes, "0 to 512 GiB");
         }
         if !PATIENCES.contains(&self.kill_patience) {
             let micros = u64::try_from(self.kill_patience.as_micros()).unwrap_or(u64::MAX);

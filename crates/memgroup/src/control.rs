@@ -1,22 +1,34 @@
 //! Control: what a group has besides usage and `max`. None of it is touched by a charge that the stock serves.
 
-use crate::event;
-use crate::oom;
+use crate::{deny, event, high, oom, protect, wait};
 
 /// See the module.
 pub(crate) struct Control {
     pub(crate) events: event::Counts,
+    pub(crate) denial: deny::Odds,
+    pub(crate) high: high::Owing,
+    pub(crate) waiting: wait::Waiting,
+    pub(crate) used: protect::Used,
     pub(crate) oom: oom::Candidacy,
 }
 
 impl Control {
     pub(crate) fn new() -> Control {
-        Control { events: event::Counts::new(), oom: oom::Candidacy::new() }
+        Control {
+            events: event::Counts::new(),
+            denial: deny::Odds::new(),
+            high: high::Owing::new(),
+            waiting: wait::Waiting::new(),
+            used: protect::Used::new(),
+            oom: oom::Candidacy::new(),
+        }
     }
 
     /// For a new group in the place; the caller holds the tree lock.
     pub(crate) fn reset(&self) {
         self.events.reset();
+        self.high.reset();
+        self.used.reset();
         self.oom.reset();
     }
 }

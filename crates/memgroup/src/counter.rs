@@ -43,16 +43,29 @@ pub(crate) struct Reading {
     pub(crate) max: u64,
     pub(crate) offline: bool,
     pub(crate) over: bool,
+    /// What the charge that saw it is to leave free for groups within their protection (`protect::reserve`).
+    pub(crate) reserved: u64,
 }
 
 impl Reading {
     fn of(word: u64, max: u64) -> Reading {
-        Reading { usage: word & BYTES, max, offline: word & OFFLINE != 0, over: word & OVER != 0 }
+        Reading {
+            usage: word & BYTES,
+            max,
+            offline: word & OFFLINE != 0,
+            over: word & OVER != 0,
+            reserved: 0,
+        }
+    }
+
+    /// The most that usage may come to by the charge that saw it.
+    pub(crate) fn most(self) -> u64 {
+        self.max.min(LARGEST).saturating_sub(self.reserved)
     }
 
     /// Bytes that could still be charged.
     pub(crate) fn headroom(self) -> u64 {
-        if self.offline { 0 } else { self.max.min(LARGEST).saturating_sub(self.usage) }
+        if self.offline { 0 } else { self.most().saturating_sub(self.usage) }
     }
 }
 
@@ -73,6 +86,7 @@ pub(crate) struct Counter {
 
 struct Limits {
     max: [AtomicU64; 2],
+    high: AtomicU64,
     peak: AtomicU64,
     refusals: AtomicU64,
     overdraft_charges: AtomicU64,
@@ -85,6 +99,7 @@ impl Counter {
             word: CachePadded::new(AtomicU64::new(0)),
             limits: CachePadded::new(Limits {
                 max: [AtomicU64::new(UNLIMITED), AtomicU64::new(UNLIMITED)],
+                high: AtomicU64::new(UNLIMITED),
                 peak: AtomicU64::new(0),
                 refusals: AtomicU64::new(0),
                 overdraft_charges: AtomicU64::new(0),
@@ -120,6 +135,12 @@ impl Counter {
         self.word.load(Ordering::Acquire) & BYTES
     }
 
+    /// `usage` by an RMW: the newest value, and whoever changes it afterwards acquires what was done before this look (`protect::used` E1).
+    pub(crate) fn usage_now(&self) -> u64 {
+        // ORDERING: AcqRel RMW that changes nothing; a load could be served before what precedes it is seen.
+        self.word.fetch_add(0, Ordering::AcqRel) & BYTES
+    }
+
     pub(crate) fn is_offline(&self) -> bool {
         // ORDERING: Acquire; pairs with `mark_offline`.
         self.word.load(Ordering::Acquire) & OFFLINE != 0
@@ -133,12 +154,12 @@ impl Counter {
         self.word.fetch_add(0, Ordering::AcqRel) & OFFLINE != 0
     }
 
-    /// Adds `bytes` if usage stays within the limit in force; returns the new usage.
-    pub(crate) fn try_charge(&self, bytes: u64, verdict: Verdict) -> Result<u64, Reading> {
+    /// Adds `bytes` if usage stays within the limit in force, and leaves `reserved` bytes below it free; returns the new usage.
+    pub(crate) fn try_charge(&self, bytes: u64, reserved: u64, verdict: Verdict) -> Result<u64, Reading> {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let seen = Reading::of(word, self.max_of(word));
+            let seen = Reading { reserved, ..Reading::of(word, self.max_of(word)) };
             if bytes > seen.headroom() {
                 if verdict == Verdict::Final {
                     // ORDERING: AcqRel RMW that changes nothing; it reads the newest value, so a refusal is never
@@ -258,6 +279,7 @@ impl Counter {
     /// Makes the counter of a released group ready for a new one: online, unlimited, no past.
     pub(crate) fn reset(&self) {
         self.set_max(UNLIMITED);
+        self.set_high(UNLIMITED);
         for past in [
             &self.limits.peak,
             &self.limits.refusals,
@@ -269,6 +291,17 @@ impl Counter {
         }
         // ORDERING: AcqRel; the last step of becoming a new group.
         self.word.fetch_and(!(OFFLINE | OVER), Ordering::AcqRel);
+    }
+
+    /// The soft limit, which refuses nothing. It lies beside `max`, so whoever has just charged has its line.
+    pub(crate) fn high(&self) -> u64 {
+        // ORDERING: Relaxed; a number by itself. Who charges while it changes may miss the change (`high` B2).
+        self.limits.high.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_high(&self, high: u64) {
+        // ORDERING: Relaxed; as in `high`.
+        self.limits.high.store(high, Ordering::Relaxed);
     }
 
     pub(crate) fn raise_peak(&self, usage: u64) {
@@ -309,16 +342,16 @@ mod tests {
     fn refuses_above_the_limit_and_says_what_it_saw() {
         let counter = Counter::new();
         counter.set_max(100);
-        assert_eq!(counter.try_charge(60, Verdict::Hint), Ok(60));
-        let seen = counter.try_charge(41, Verdict::Final).unwrap_err();
+        assert_eq!(counter.try_charge(60, 0, Verdict::Hint), Ok(60));
+        let seen = counter.try_charge(41, 0, Verdict::Final).unwrap_err();
         assert_eq!((seen.usage, seen.max, seen.offline), (60, 100, false));
-        assert_eq!(counter.try_charge(40, Verdict::Final), Ok(100));
+        assert_eq!(counter.try_charge(40, 0, Verdict::Final), Ok(100));
     }
 
     #[test]
     fn keeps_usage_when_the_limit_is_changed_many_times() {
         let counter = Counter::new();
-        counter.try_charge(77, Verdict::Hint).unwrap();
+        counter.try_charge(77, 0, Verdict::Hint).unwrap();
         for max in 0..100_000 {
             counter.set_max(max);
             assert_eq!(counter.read().max, max);
@@ -330,8 +363,8 @@ mod tests {
     #[test]
     fn holds_no_more_than_its_bits() {
         let counter = Counter::new();
-        assert_eq!(counter.try_charge(LARGEST, Verdict::Hint), Ok(LARGEST));
-        assert!(counter.try_charge(1, Verdict::Final).is_err());
+        assert_eq!(counter.try_charge(LARGEST, 0, Verdict::Hint), Ok(LARGEST));
+        assert!(counter.try_charge(1, 0, Verdict::Final).is_err());
         assert!(counter.charge_forced(1, u64::MAX, true).is_err());
         assert!(!counter.is_offline());
         assert_eq!(counter.uncharge(LARGEST).usage, 0);
@@ -351,7 +384,7 @@ mod tests {
     #[test]
     fn puts_itself_right_before_it_complains_of_too_large_an_uncharge() {
         let counter = Counter::new();
-        counter.try_charge(10, Verdict::Hint).unwrap();
+        counter.try_charge(10, 0, Verdict::Hint).unwrap();
         let complaint = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| counter.uncharge(11)));
         assert!(complaint.is_err());
         assert_eq!(counter.usage(), 0);
@@ -364,12 +397,12 @@ mod tests {
         let counter = Counter::new();
         counter.set_max(10);
         counter.mark_offline();
-        assert!(counter.try_charge(1, Verdict::Final).unwrap_err().offline);
+        assert!(counter.try_charge(1, 0, Verdict::Final).unwrap_err().offline);
         assert!(counter.charge_forced(1, u64::MAX, false).is_err());
         assert_eq!(counter.charge_forced(1, u64::MAX, true).unwrap().usage, 1);
         counter.uncharge(1);
         counter.reset();
-        assert_eq!(counter.try_charge(11, Verdict::Hint), Ok(11));
+        assert_eq!(counter.try_charge(11, 0, Verdict::Hint), Ok(11));
     }
 }
 
@@ -383,8 +416,8 @@ mod loom {
         let counter: &'static Counter = memgroup_sync::keep(Box::new(Counter::new()));
         counter.set_max(2);
         let charger = thread::spawn(move || {
-            let _ = counter.try_charge(1, Verdict::Hint);
-            let _ = counter.try_charge(1, Verdict::Final);
+            let _ = counter.try_charge(1, 0, Verdict::Hint);
+            let _ = counter.try_charge(1, 0, Verdict::Final);
         });
         counter.set_max(1);
         let lowered = counter.read();
@@ -414,9 +447,9 @@ mod loom {
             let counter: &'static Counter = memgroup_sync::keep(Box::new(Counter::new()));
             counter.set_max(1);
             let setter = thread::spawn(move || {
-                counter.try_charge(1, Verdict::Hint).unwrap();
+                counter.try_charge(1, 0, Verdict::Hint).unwrap();
                 counter.set_max(2);
-                counter.try_charge(1, Verdict::Hint).unwrap();
+                counter.try_charge(1, 0, Verdict::Hint).unwrap();
                 counter.set_max(3);
             });
             let seen = counter.read();

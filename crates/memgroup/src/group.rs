@@ -132,8 +132,8 @@ impl Group {
     ///
     /// # Errors
     /// A limit on the way to the root leaves no room, or the group was removed. When a limit refuses there was an
-    /// instant within the call at which live charges, charges in flight and `bytes` exceeded it (guarantee G1): stock is
-    /// never the reason.
+    /// instant within the call at which live charges, charges in flight and `bytes` exceeded it, less what is kept for groups within
+    /// their [`min`](Group::set_min) or `low` ([`ChargeError::reserved`]; guarantee G1): stock is never the reason.
     #[inline(always)]
     pub fn try_charge(&self, bytes: u64) -> Result<Charge, ChargeError> {
         self.node.charge(bytes).map(|()| Charge::owning(self.node, bytes))
@@ -258,7 +258,7 @@ impl Group {
         StockStats::of(&values, drain::prepaid(self.node))
     }
 
-    /// Bytes that could be charged now, over all levels; a hint, old as soon as it is read.
+    /// Bytes that could be charged now, over all levels, without what is kept for others; a hint, old as soon as it is read.
     pub fn headroom(&self) -> u64 {
         chain::headroom(self.node)
     }

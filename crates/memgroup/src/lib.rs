@@ -6,10 +6,12 @@ mod charge;
 mod config;
 mod control;
 mod counter;
+mod deny;
 mod error;
 mod event;
 mod group;
 mod hierarchy;
+mod high;
 mod limit;
 mod maintenance;
 mod memory;
@@ -18,6 +20,7 @@ mod name;
 mod node;
 mod oom;
 mod overrun;
+mod protect;
 mod refusal;
 mod residence;
 mod rstat;
@@ -26,19 +29,23 @@ mod shared;
 mod shrink;
 mod stock;
 mod tree;
+mod wait;
 
 pub use memgroup_percpu::{PageSize, SlotSource};
 
 pub use charge::Charge;
 pub use config::{Config, ConfigError};
+pub use deny::{Denial, DenyError};
 pub use error::{ChargeError, ChargeErrorKind, GroupError};
 pub use event::Events;
 pub use group::{Group, GroupId, Overdraft};
 pub use hierarchy::{Dying, Hierarchy};
+pub use high::{Throttle, ThrottleEnd, Throttled};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
 pub use maintenance::{Maintained, Maintenance};
 pub use memory::PerCpuStats;
 pub use oom::{HookError, Kill, KillHook, KillOutcome, KillReport, Killed, Killing, OomScoreError};
+pub use protect::{Protection, ProtectionError};
 pub use rstat::{
     Footprint, Freshness, GroupStats, Reach, RegisterError, SUBSYSTEMS_MAX, Stat, StatKind, Statistics,
     Subsystem, TreeStats,
@@ -49,6 +56,7 @@ pub use shrink::{
     RemoveError, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
 };
 pub use stock::StockStats;
+pub use wait::{WaitKind, WaitReport, Waiters};
 
 /// The statistics of the built-in subsystems, by number.
 pub mod stats {

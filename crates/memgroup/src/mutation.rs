@@ -89,4 +89,12 @@ memgroup_sync::mutations! {
     UsedIsStillKept,
     /// What was kept and not used stays charged.
     KeptIsNotLetGo,
+    /// A debt is taken by a look and a store.
+    DebtIsTakenBlindly,
+    /// A debt is noted by a look and a store.
+    DebtIsNotedBlindly,
+    /// Who records what a group uses of its protection does not look whether that has changed meanwhile.
+    RecorderDoesNotLookAgain,
+    /// Who records does so in a group that goes offline, and nobody waits for that.
+    RecorderIgnoresOffline,
 }

@@ -10,7 +10,10 @@
 //!
 //! # G1, the refusal guarantee
 //! *When a charge is refused, there was an instant within the call at which live charges, charges in flight and what was asked
-//! together exceeded the limit of the group the error names.*
+//! together exceeded the limit of the group the error names, less what was kept there for groups within their protection.*
+//!
+//! What is kept is told by the error ([`ChargeError::reserved`]); mostly nothing is, and at most what `protect::reserve` allows. It was looked up within the call, for the charge that was
+//! refused, from sums that may lag by what was being charged at that moment.
 //!
 //! Let R be that group. The last try ran inside a closure of R's subtree, and its refusal was decided by an RMW on R's
 //! counter (`Verdict::Final`) at an instant t. Every byte in R's usage at t was put there by a charge in the subtree, and is
@@ -28,11 +31,11 @@
 //!   CLOSED no such section begins, and those that had begun were waited for; the surplus of a batch that meets CLOSED goes
 //!   back to the counters before PENDING ends. Drains hold the tree lock. None at t.
 //!
-//! So usage at t is at most live charges and charges in flight, and usage + asked > limit. Several refusers take turns under
+//! So usage at t is at most live charges and charges in flight, and usage + asked + kept > limit. Several refusers take turns under
 //! the tree lock; a third who takes the drained bytes takes them as an exact charge (its words are CLOSED), and that is a
 //! live charge or one in flight. ∎
 //!
-//! A charge larger than the limit itself needs no instant to be found: it is refused at once.
+//! A charge larger than the limit itself, less what is kept, needs no instant to be found: it is refused at once.
 //!
 //! Loom: `a_refusal_is_never_caused_by_stock`, `a_refill_between_sweep_and_refusal_refuses_nobody`,
 //! `several_chargers_that_fail_at_once_are_refused_by_live_charges_only` and the twins with a fault each. With real threads:
@@ -58,7 +61,7 @@ pub(crate) fn decide(
     bytes: u64,
     first: Refused,
 ) -> Result<(), ChargeError> {
-    if first.seen.offline || bytes > first.seen.max || !node.shared.has_stock() {
+    if first.seen.offline || bytes > first.seen.most() || !node.shared.has_stock() {
         return decide_without_stock(node, until, bytes, first);
     }
     let (mut tree, mut over) = (None, first.node);
@@ -107,7 +110,7 @@ pub(crate) fn decide(
     }
 }
 
-/// No drain can help: the group is offline, or the charge is larger than the limit, or there is no stock anywhere.
+/// No drain can help: the group is offline, or the charge is larger than the limit leaves room for, or there is no stock anywhere.
 fn decide_without_stock(
     node: &'static Node,
     until: Until,
@@ -118,7 +121,7 @@ fn decide_without_stock(
         return refuse(first, bytes);
     }
     event::count(first.node, Event::Max);
-    if bytes > first.seen.max {
+    if bytes > first.seen.most() {
         return refuse(first, bytes);
     }
     if node.shared.shrinkers.is_any() && reclaim::make_room(node, until, bytes, first.node) {

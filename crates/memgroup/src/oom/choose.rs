@@ -17,11 +17,7 @@ use std::cmp::Reverse;
 use super::settings::NEVER;
 use super::victims::{List, Plea, Seat};
 use crate::node::Node;
-
-/// What `node` is protected with when memory is needed in `top`.
-fn protection(_node: &'static Node, _top: &'static Node) -> u64 {
-    0
-}
+use crate::protect::effective::effective;
 
 /// The groups from `node` to `top`, both included, if charges of `node` count in `top`.
 pub(super) fn levels(node: &'static Node, top: &'static Node) -> Option<impl Iterator<Item = &'static Node>> {
@@ -49,7 +45,8 @@ impl List {
                 continue;
             };
             sum = sum.saturating_add(seat.size());
-            let excess = seat.size().saturating_sub(protection(seat.node, plea.full));
+            let protection = effective(seat.node, plea.full);
+            let excess = seat.size().saturating_sub(protection.min.max(protection.low));
             let rank = (seat.node.control.oom.score(), excess, Reverse(seat.node.id));
             if first.as_ref().is_none_or(|(highest, _)| rank > *highest) {
                 first = Some((rank, at));

@@ -228,3 +228,18 @@ fn a_level_above_that_is_full_too_has_a_victim_of_its_own() {
     assert_eq!((kills(&within.group), beside.calls()), (1, 1), "one for each level that was full");
     drop(charge);
 }
+
+#[test]
+fn of_equals_by_score_it_is_who_exceeds_its_protection_by_most() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let (large, small) = (Tenant::new(&parent, "large", 60), Tenant::new(&parent, "small", 40));
+    let _hooks = [&large, &small].map(|tenant| tenant.answers(Killed::Refused));
+    assert_eq!(asked(&parent, &hierarchy), ["large", "small"]);
+    large.group.set_low(30 * PAGE).unwrap();
+    assert_eq!(asked(&parent, &hierarchy), ["small", "large"], "40 pages above it, and 30");
+    small.group.set_min(20 * PAGE).unwrap();
+    assert_eq!(asked(&parent, &hierarchy), ["large", "small"], "30 pages, and 20");
+    large.group.set_oom_score(-1).unwrap();
+    assert_eq!(asked(&parent, &hierarchy), ["small", "large"]);
+    assert!(large.group.try_charge(PAGE).is_err(), "its own protection is no use to who is in it");
+}
