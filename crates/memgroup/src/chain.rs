@@ -14,6 +14,7 @@ use crate::counter::{Reading, Verdict};
 use crate::event::{self, Event};
 use crate::measure;
 use crate::node::Node;
+use crate::oom;
 use crate::overrun;
 use crate::protect;
 
@@ -122,6 +123,7 @@ fn rose(node: &'static Node, usage: u64) {
 /// What a level does when usage fell there. The group may be released by then, and its place another's.
 fn fell(node: &'static Node) {
     protect::usage_changed(node);
+    oom::fell(node);
 }
 
 /// As `try_charge_now`, where `kept` of the `bytes` are charged to `at`, a level of the chain, and to all above it already. What is kept counts

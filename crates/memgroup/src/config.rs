@@ -16,6 +16,8 @@ use crate::stock::word::LARGEST_CAP;
 const DEPTH_LARGEST: u32 = 256;
 /// The most groups a hierarchy may be configured for.
 const GROUPS_LARGEST: u32 = 1 << 24;
+/// How long a kill may be waited for.
+const PATIENCES: core::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
 /// How to make a [`Hierarchy`](crate::Hierarchy); checked by `Hierarchy::new`.
 ///
@@ -46,6 +48,8 @@ pub struct Config {
     pub(crate) maintain_on_removal: bool,
     pub(crate) demote_after: Option<Duration>,
     pub(crate) protected_reserve_bytes: u64,
+    pub(crate) oom: bool,
+    pub(crate) kill_patience: Duration,
     /// The built-in subsystems that a model has; none unless it asks for them.
     #[cfg(memgroup_loom)]
     pub(crate) builtin: &'static [Subsystem],
@@ -85,6 +89,8 @@ impl Config {
             maintain_on_removal: true,
             demote_after: None,
             protected_reserve_bytes: 1 << 20,
+            oom: true,
+            kill_patience: Duration::from_secs(1),
             #[cfg(memgroup_loom)]
             builtin: &[],
         }
@@ -206,6 +212,19 @@ impl Config {
         Config { protected_reserve_bytes: bytes, ..self }
     }
 
+    /// Whether a charge for which nothing can be reclaimed has a group [killed](crate::Kill) before it is refused. Where no group has a hook, there is nobody to be killed.
+    #[must_use]
+    pub fn oom(self, kills: bool) -> Config {
+        Config { oom: kills, ..self }
+    }
+
+    /// For how long others wait for the end of a group that was told to stop, before the next one is killed: their charges are refused until then. It is passed over when it has
+    /// not ended then. 1 s unless told; 1 ms to 1 h.
+    #[must_use]
+    pub fn kill_patience(self, patience: Duration) -> Config {
+        Config { kill_patience: patience, ..self }
+    }
+
     /// The subsystems that a hierarchy begins with, by their numbers.
     pub(crate) fn builtin(&self) -> &'static [Subsystem] {
         #[cfg(memgroup_loom)]
@@ -229,6 +248,10 @@ impl Config {
         }
         if self.protected_reserve_bytes > LARGEST_RESERVE {
             return out_of_range("protected_reserve_bytes", self.protected_reserve_bytes, "0 to 512 GiB");
+        }
+        if !PATIENCES.contains(&self.kill_patience) {
+            let micros = u64::try_from(self.kill_patience.as_micros()).unwrap_or(u64::MAX);
+            return out_of_range("kill_patience, in us,", micros, "1000 to 3600000000");
         }
         Ok(self)
     }

@@ -1,6 +1,6 @@
 //! Control: what a group has besides usage and `max`. None of it is touched by a charge that the stock serves.
 
-use crate::{deny, event, high, label, peak, protect, wait};
+use crate::{deny, event, high, label, oom, peak, protect, wait};
 
 /// See the module.
 pub(crate) struct Control {
@@ -9,6 +9,7 @@ pub(crate) struct Control {
     pub(crate) high: high::Owing,
     pub(crate) waiting: wait::Waiting,
     pub(crate) used: protect::Used,
+    pub(crate) oom: oom::Candidacy,
     /// Those that are left hold the group, so a new one in the place has none.
     pub(crate) peak_readers: peak::Readers,
     pub(crate) labels: label::Labels,
@@ -22,6 +23,7 @@ impl Control {
             high: high::Owing::new(),
             waiting: wait::Waiting::new(),
             used: protect::Used::new(),
+            oom: oom::Candidacy::new(),
             peak_readers: peak::Readers::new(),
             labels: label::Labels::new(),
         }
@@ -32,6 +34,7 @@ impl Control {
         self.events.reset();
         self.high.reset();
         self.used.reset();
+        self.oom.reset();
         self.labels.reset();
     }
 }

@@ -20,6 +20,7 @@ mod memory;
 mod mutation;
 mod name;
 mod node;
+mod oom;
 mod overrun;
 mod peak;
 mod protect;
@@ -47,6 +48,7 @@ pub use label::{LABELS_MAX, Label, LabelError, Labelled};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
 pub use maintenance::{Maintained, Maintenance};
 pub use memory::PerCpuStats;
+pub use oom::{HookError, Kill, KillHook, KillOutcome, KillReport, Killed, Killing, OomScoreError};
 pub use peak::PeakReader;
 pub use protect::{Protection, ProtectionError};
 pub use rstat::{

@@ -4,7 +4,8 @@
 //!    what a busy tenant near its limit pays, and mostly it suffices. Where shrinkers can give back, which costs less than a look at the stocks of
 //!    thousands of groups, it is made at some of the refusals only ([`Roster::drains_now`]).
 //! 2. Shrinkers of the subtree give back what is missing, if there are any (`shrink::reclaim`), and the charge is made with it.
-//! 3. The subtree is closed (`stock::closure`) and the charge tried once more. If another level refuses now, the closure
+//! 3. Where groups have kill hooks, one of the subtree is told to stop (`oom`), and the charge is tried again.
+//! 4. The subtree is closed (`stock::closure`) and the charge tried once more. If another level refuses now, the closure
 //!    grows to that level's subtree; if a level inside the closure refuses, that is final.
 //!
 //! # G1, the refusal guarantee
@@ -46,8 +47,9 @@ use crate::error::ChargeError;
 use crate::event::{self, Event};
 use crate::measure;
 use crate::node::Node;
-use crate::shrink::reclaim;
+use crate::oom;
 use crate::shrink::roster::{Roster, Standing};
+use crate::shrink::{keep, reclaim};
 use crate::stock::closure::Closure;
 use crate::stock::{count, drain};
 
@@ -96,6 +98,15 @@ pub(crate) fn decide(
             return Ok(());
         }
     }
+    let mut counted = None;
+    if node.shared.victims.is_any() {
+        tree = None;
+        let relief = oom::relieve(node, until, bytes, over);
+        if relief.is_made {
+            return Ok(());
+        }
+        counted = relief.counted;
+    }
     let tree = tree.unwrap_or_else(|| node.shared.tree.lock());
     let mut closure = Closure::new(&tree);
     loop {
@@ -109,7 +120,7 @@ pub(crate) fn decide(
             count_max(refused, bytes);
         }
         if refused.seen.offline || closure.covers(refused.node) {
-            return refuse(refused, bytes);
+            return run_out(refused, bytes, counted);
         }
         over = refused.node;
     }
@@ -140,13 +151,31 @@ fn decide_without_stock(
     if node.shared.shrinkers.is_any() && reclaim::make_room(node, until, bytes, &mut over) {
         return Ok(());
     }
+    let mut counted = None;
+    if node.shared.victims.is_any() {
+        let relief = oom::relieve(node, until, bytes, over);
+        if relief.is_made {
+            return Ok(());
+        }
+        counted = relief.counted;
+    }
     let attempt = || chain::try_charge_now(node, until, bytes, Verdict::Final);
     measure::passing(None, bytes, node, attempt).or_else(|last| {
         if !std::ptr::eq(last.node, over) {
             count_max(last, bytes);
         }
-        refuse(last, bytes)
+        run_out(last, bytes, counted)
     })
+}
+
+/// Refuses a charge for which nothing could be reclaimed. That is counted where it was not yet; not for a callback, which is not to have anything reclaimed.
+fn run_out(last: Refused, bytes: u64, counted: Option<&'static Node>) -> Result<(), ChargeError> {
+    let is_counted = counted.is_some_and(|counted| std::ptr::eq(counted, last.node));
+    let is_held_up = !last.seen.offline && bytes <= LARGEST - last.seen.usage;
+    if is_held_up && !is_counted && !keep::is_reclaiming() {
+        event::count(last.node, Event::Oom);
+    }
+    refuse(last, bytes)
 }
 
 fn refuse(refused: Refused, bytes: u64) -> Result<(), ChargeError> {

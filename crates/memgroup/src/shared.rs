@@ -27,6 +27,7 @@ use crate::maintenance::{self, Maintained};
 use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
+use crate::oom::Victims;
 use crate::protect;
 use crate::residence;
 use crate::rstat::registry::Registry;
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) waits: Waits,
     /// How many groups are protected.
     pub(crate) protected: protect::Protected,
+    /// What can be killed.
+    pub(crate) victims: Victims,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
     pub(crate) layout: RwLock<()>,
     /// Releases were left to whoever holds the layout.
@@ -107,6 +110,7 @@ impl Shared {
             Some(shared) => {
                 *shared.maintained.lock() = Maintained::default();
                 shared.statistics.forget();
+                shared.victims.clear();
                 shared
             }
             None => memgroup_sync::keep(Box::new(Shared::new(config)?)),
@@ -153,6 +157,7 @@ impl Shared {
             shrinkers: Shrinkers::new(),
             waits: Waits::new(),
             protected: protect::Protected::new(),
+            victims: Victims::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
             began: Instant::now(),

@@ -193,7 +193,7 @@ fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static No
 }
 
 /// A charge of a callback's: beyond the limits, as far as the reserve goes.
-fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
+pub(crate) fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
     let reserve = node.shared.config.reclaim_reserve_bytes;
     let Until::Top = until else { return false };
     if chain::charge_forced(node, bytes, reserve, false).is_err() {
