@@ -44,9 +44,9 @@ impl Until {
     }
 }
 
-/// The least headroom over the chain, without what is kept for others; plain loads, may be a moment old.
-pub(crate) fn headroom(from: &'static Node) -> u64 {
-    let room = |level: &'static Node, via| protect::seen_through(level, via, level.counter.read().headroom());
+/// The least room over the chain, without what is kept for others; plain loads, may be a moment old.
+pub(crate) fn least_room(from: &'static Node, of: impl Fn(&'static Node) -> u64) -> u64 {
+    let room = |level: &'static Node, via| protect::seen_through(level, via, of(level));
     let mut least = room(from, None);
     let mut level = from;
     while let Some(up) = level.up() {
@@ -56,16 +56,15 @@ pub(crate) fn headroom(from: &'static Node) -> u64 {
     least
 }
 
-/// As `headroom`, and up to `high` too, if any group has one: what may be prepaid.
+/// What may be prepaid: up to each limit, and up to `high` too, if any group has one.
 pub(crate) fn headroom_to_prepay(from: &'static Node) -> u64 {
     if from.shared.highs.get().is_none() {
-        return headroom(from);
+        return least_room(from, |node| node.counter.read().headroom());
     }
-    let below_both = |node: &Node| {
+    least_room(from, |node| {
         let seen = node.counter.read();
         seen.headroom().min(node.counter.high().saturating_sub(seen.usage))
-    };
-    std::iter::successors(Some(from), |level| level.up()).map(below_both).min().unwrap_or(0)
+    })
 }
 
 /// First looks at every level, which costs no shared line its owner, then charges.

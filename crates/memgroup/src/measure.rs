@@ -24,7 +24,7 @@
 
 use memgroup_sync::MutexGuard;
 
-use crate::chain::Refused;
+use crate::chain::{self, Refused};
 use crate::counter::Reading;
 use crate::group::Group;
 use crate::mutation::{self, Mutation};
@@ -96,11 +96,10 @@ fn count_over(node: &'static Node, over_bytes: u64) {
 
 /// What could be charged to `node` now: the least that limits in force leave.
 pub(crate) fn headroom(node: &'static Node) -> u64 {
-    let of = |level: &'static Node| {
+    chain::least_room(node, |level| {
         let seen = level.counter.read();
         if seen.measured { Reading { max: u64::MAX, ..seen }.headroom() } else { seen.headroom() }
-    };
-    std::iter::successors(Some(node), |level| level.up()).map(of).min().unwrap_or(0)
+    })
 }
 
 impl Group {
