@@ -107,7 +107,7 @@ fn labels_add_up_to_what_threads_hold_under_them() {
                     let label = group.label(&format!("{number:02}")).unwrap();
                     held.push((number, label.try_charge(random.bytes(12)).unwrap()));
                     if random.below(3) > 0 {
-                        held.swap_remove(random.below(held.len() as u64) as usize);
+                        drop(held.swap_remove(random.below(held.len() as u64) as usize));
                     }
                 }
                 held

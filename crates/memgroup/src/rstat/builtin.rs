@@ -54,10 +54,6 @@ pub mod memory {
     /// `gained`: bytes that caches, of this group or of others, gave up for charges of this group that were then made.
     pub const GAINED: usize = 15;
 
-    /// `would_refuse`: charges that were made although this group's limit has no room for them, because it
-    /// [only measures](crate::Group::set_enforced).
-    pub const WOULD_REFUSE: usize = 16;
-
     pub(crate) const STATS: &[Stat] = &[
         Stat::gauge("file"),
         Stat::gauge("schema"),
@@ -75,7 +71,6 @@ pub mod memory {
         Stat::count("reclaims"),
         Stat::count("reclaimed"),
         Stat::count("gained"),
-        Stat::count("would_refuse"),
     ];
 }
 
@@ -130,7 +125,6 @@ mod tests {
         assert_eq!(name(super::MEMORY, memory::CHARGES), "charges");
         assert_eq!(name(super::MEMORY, memory::REFUSALS), "refusals");
         assert_eq!(name(super::MEMORY, memory::RECLAIMED), "reclaimed");
-        assert_eq!(name(super::MEMORY, memory::WOULD_REFUSE), "would_refuse");
         assert_eq!(name(super::CPU, cpu::NR_SCOPES), "nr_scopes");
         assert_eq!(name(super::IO, io::SYNCS), "syncs");
     }
