@@ -215,7 +215,15 @@ fn a_limit_that_is_switched_under_load_holds_from_when_that_returns() {
     let family = family(config());
     family.parent.set_max(MAX).unwrap();
     let (over, refused) = (AtomicBool::new(false), AtomicU64::new(0));
+    /// Ends the chargers, also where an assertion fails.
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     std::thread::scope(|scope| {
+        let _end = End(&over);
         for thread in 0..3 {
             let (children, over, refused) = (&family.children, &over, &refused);
             scope.spawn(move || {
@@ -247,7 +255,6 @@ fn a_limit_that_is_switched_under_load_holds_from_when_that_returns() {
             family.parent.set_enforced(false);
             std::thread::yield_now();
         }
-        over.store(true, Ordering::Relaxed);
         assert!(both(), "{} would be, {refused:?} were refused", family.parent.would_refuse());
     });
     assert_eq!(family.parent.usage_exact(), 0);
