@@ -101,7 +101,6 @@ struct Limits {
     shadow: AtomicU64,
     /// Whether the limit of each epoch only measures.
     measured: [AtomicBool; 2],
-    would_refuse: AtomicU64,
     over_bytes_max: AtomicU64,
     refusals: AtomicU64,
     overdraft_charges: AtomicU64,
@@ -118,7 +117,6 @@ impl Counter {
                 peak: Peak::new(),
                 shadow: AtomicU64::new(UNLIMITED),
                 measured: [AtomicBool::new(false), AtomicBool::new(false)],
-                would_refuse: AtomicU64::new(0),
                 over_bytes_max: AtomicU64::new(0),
                 refusals: AtomicU64::new(0),
                 overdraft_charges: AtomicU64::new(0),
@@ -324,7 +322,6 @@ impl Counter {
         self.set_high(UNLIMITED);
         self.limits.peak.reset();
         for past in [
-            &self.limits.would_refuse,
             &self.limits.over_bytes_max,
             &self.limits.refusals,
             &self.limits.overdraft_charges,
@@ -364,23 +361,16 @@ impl Counter {
         usage.saturating_sub(self.limits.shadow.load(Ordering::Relaxed))
     }
 
-    /// Counts a charge that was made and would have been refused.
-    pub(crate) fn count_would_refuse(&self, over_bytes: u64) {
-        // ORDERING: Relaxed; a report.
-        self.limits.would_refuse.fetch_add(1, Ordering::Relaxed);
-        self.raise_over(over_bytes);
-    }
-
-    fn raise_over(&self, over_bytes: u64) {
+    /// Usage was so many bytes above a limit that only measures.
+    pub(crate) fn raise_over(&self, over_bytes: u64) {
         // ORDERING: Relaxed; a maximum.
         self.limits.over_bytes_max.fetch_max(over_bytes, Ordering::Relaxed);
     }
 
-    /// Charges that would have been refused, and the most bytes that usage was above the limit.
-    pub(crate) fn would_refuse(&self) -> (u64, u64) {
-        // ORDERING: Relaxed; a report, the two may be a moment apart.
-        let charges = self.limits.would_refuse.load(Ordering::Relaxed);
-        (charges, self.limits.over_bytes_max.load(Ordering::Relaxed))
+    /// The most bytes that usage was above such a limit.
+    pub(crate) fn over_bytes_max(&self) -> u64 {
+        // ORDERING: Relaxed; a report.
+        self.limits.over_bytes_max.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_refusal(&self) {

@@ -1,7 +1,7 @@
 //! Measure: limits that refuse nobody, and count what they would have refused.
 //!
 //! An operator who wants to know what a limit would do sets it, has it measure ([`Group::set_enforced`]), and reads how many charges it would have
-//! refused and by how much usage was above it. The charge is made, nothing is reclaimed for it, no event is counted.
+//! refused and by how much usage was above it. The charge is made, nothing is reclaimed for it, and it is an event of its own kind, for which one can wait.
 //!
 //! The counter has such a limit in the same cell as one in force, with a mark beside it, and refuses at it in the same way: so batches end below it, and
 //! what fits costs not one instruction more. Only a charge that does not fit looks at the mark:
@@ -26,11 +26,12 @@ use memgroup_sync::MutexGuard;
 
 use crate::chain::{self, Refused};
 use crate::counter::Reading;
+use crate::event::{self, Event};
 use crate::group::Group;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
-use crate::stock::{count, drain};
+use crate::stock::drain;
 use crate::tree::Tree;
 
 /// Drains for one charge after which a level is closed unasked: what is drained may be taken by others each time.
@@ -90,8 +91,8 @@ pub(crate) fn count_if_over(node: &'static Node, usage: u64) {
 
 #[cold]
 fn count_over(node: &'static Node, over_bytes: u64) {
-    node.counter.count_would_refuse(over_bytes);
-    count::would_refuse(node);
+    node.counter.raise_over(over_bytes);
+    event::count(node, Event::WouldRefuse);
 }
 
 /// What could be charged to `node` now: the least that limits in force leave.
@@ -133,15 +134,15 @@ impl Group {
         !self.node().counter.read().measured
     }
 
-    /// Charges that were made although this group's limit had no room for them, because it [only measures](Group::set_enforced). The statistic
-    /// [`would_refuse`](crate::stats::memory::WOULD_REFUSE) says the same of whole subtrees.
+    /// Charges that were made although this group's limit had no room for them, because it [only measures](Group::set_enforced): what
+    /// [`events_local`](Group::events_local) says, and [`events`](Group::events) of whole subtrees.
     pub fn would_refuse(&self) -> u64 {
-        self.node().counter.would_refuse().0
+        self.events_local().would_refuse
     }
 
     /// The most bytes by which usage was above a limit of this group that only measured, forced charges included.
     pub fn over_bytes_max(&self) -> u64 {
-        self.node().counter.would_refuse().1
+        self.node().counter.over_bytes_max()
     }
 }
 
@@ -151,6 +152,7 @@ mod loom {
 
     use crate::mutation::{self, Mutation};
     use crate::node::Node;
+    use crate::rstat::Reach;
     use crate::stock::loom::{UNIT, assert_conserved, explore, lone_group};
 
     /// A group whose limit only measures.
@@ -160,13 +162,17 @@ mod loom {
         group
     }
 
+    fn would_refuse(group: &'static Node) -> u64 {
+        group.control.events.of(Reach::Local).would_refuse
+    }
+
     fn a_small_and_a_large_charge_that_fit_together() {
         let group = measured_group(2, 6 * UNIT);
         // With all of the limit free this buys a batch; its surplus is no reason to count the large one.
         let small = thread::spawn(move || group.charge_at(1, UNIT).unwrap());
         group.charge_at(0, 5 * UNIT).unwrap();
         small.join().unwrap();
-        assert_eq!(group.counter.would_refuse(), (0, 0), "charges fit at every moment");
+        assert_eq!(would_refuse(group), 0, "charges fit at every moment");
         group.uncharge_at(0, 5 * UNIT);
         group.uncharge_at(1, UNIT);
         assert_conserved(group);
@@ -183,7 +189,7 @@ mod loom {
         group.uncharge_at(0, UNIT);
         group.charge_at(0, UNIT).unwrap();
         other.join().unwrap();
-        assert_eq!(group.counter.would_refuse().0, 3, "each charge came while all was taken");
+        assert_eq!(would_refuse(group), 3, "each charge came while all was taken");
         group.uncharge_at(0, 5 * UNIT);
         assert_conserved(group);
     }

@@ -20,8 +20,11 @@ use crate::group::Group;
 use crate::node::Node;
 use crate::rstat::Reach;
 
-/// The kinds of events, in the order of `memory.events`.
-pub(crate) const KINDS: usize = 6;
+/// The kinds of events: those of `memory.events`, in its order, and then our own.
+const KINDS: usize = 7;
+
+/// Those that are in `memory.events`.
+pub(crate) const KEYS: usize = 6;
 
 /// What can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +35,7 @@ pub(crate) enum Event {
     Oom,
     OomKill,
     OomGroupKill,
+    WouldRefuse,
 }
 
 /// How often what happened to a group, or to it and those below it.
@@ -60,19 +64,21 @@ pub struct Events {
     pub oom_kill: u64,
     /// Kills of the whole subtree as a unit.
     pub oom_group_kill: u64,
+    /// Charges that `max` has no room for and that were made, because it [only measures](Group::set_enforced). The kernel has no such limits.
+    pub would_refuse: u64,
 }
 
 impl Events {
     fn of(counts: &[AtomicU64; KINDS]) -> Events {
         // ORDERING: Relaxed; each count by itself only grows, and together they are of no one moment.
-        let [low, high, max, oom, oom_kill, oom_group_kill] =
+        let [low, high, max, oom, oom_kill, oom_group_kill, would_refuse] =
             std::array::from_fn(|kind| counts[kind].load(Ordering::Relaxed));
-        Events { low, high, max, oom, oom_kill, oom_group_kill }
+        Events { low, high, max, oom, oom_kill, oom_group_kill, would_refuse }
     }
 
-    /// The counts with their keys, in the order of `memory.events`.
+    /// The counts that `memory.events` has, with their keys, in its order.
     #[must_use]
-    pub fn pairs(&self) -> [(&'static str, u64); KINDS] {
+    pub fn pairs(&self) -> [(&'static str, u64); KEYS] {
         [
             ("low", self.low),
             ("high", self.high),
@@ -101,7 +107,7 @@ impl Counts {
         }
     }
 
-    fn of(&self, reach: Reach) -> Events {
+    pub(crate) fn of(&self, reach: Reach) -> Events {
         match reach {
             Reach::Local => Events::of(&self.local),
             Reach::Subtree => Events::of(&self.tree),

@@ -58,9 +58,6 @@ pub mod memory {
     pub const THROTTLES: usize = 16;
     /// `throttled_usec`: how long that took, added up over all threads.
     pub const THROTTLED_USEC: usize = 17;
-    /// `would_refuse`: charges that were made although this group's limit has no room for them, because it
-    /// [only measures](crate::Group::set_enforced).
-    pub const WOULD_REFUSE: usize = 18;
 
     pub(crate) const STATS: &[Stat] = &[
         Stat::gauge("file"),
@@ -81,7 +78,6 @@ pub mod memory {
         Stat::count("gained"),
         Stat::count("throttles"),
         Stat::time("throttled_usec"),
-        Stat::count("would_refuse"),
     ];
 }
 
@@ -137,7 +133,6 @@ mod tests {
         assert_eq!(name(super::MEMORY, memory::REFUSALS), "refusals");
         assert_eq!(name(super::MEMORY, memory::RECLAIMED), "reclaimed");
         assert_eq!(name(super::MEMORY, memory::THROTTLED_USEC), "throttled_usec");
-        assert_eq!(name(super::MEMORY, memory::WOULD_REFUSE), "would_refuse");
         assert_eq!(name(super::CPU, cpu::NR_SCOPES), "nr_scopes");
         assert_eq!(name(super::IO, io::SYNCS), "syncs");
     }

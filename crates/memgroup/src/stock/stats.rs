@@ -97,10 +97,6 @@ pub(crate) mod count {
         add(node, memory::REFUSALS, 1);
     }
 
-    pub(crate) fn would_refuse(node: &'static Node) {
-        add(node, memory::WOULD_REFUSE, 1);
-    }
-
     pub(crate) fn forced(node: &'static Node) {
         add(node, memory::FORCED, 1);
     }
