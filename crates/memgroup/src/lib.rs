@@ -61,7 +61,7 @@ pub use shrink::{
     RemoveError, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
 };
 pub use stock::StockStats;
-pub use wait::{WaitKind, WaitReport, Waiters};
+pub use wait::{WaitKind, WaitReport, Waiters, WeightError};
 
 /// The statistics of the built-in subsystems, by number.
 pub mod stats {

@@ -107,4 +107,10 @@ memgroup_sync::mutations! {
     ResetLoadsUsage,
     /// Charges pass a limit that only measures while stocks below it are open.
     MeasureLeavesStocksOpen,
+    /// A charge that waits looks for room before it is in the line, and not after.
+    WaiterDoesNotLookAgain,
+    /// A charge whose deadline has passed goes without a look whether it was made meanwhile.
+    WaiterGoesWithoutTheCharge,
+    /// A charge that a higher level refuses leaves the levels below without a look for who waits there.
+    TakenBackWithoutALook,
 }

@@ -143,3 +143,21 @@ fn a_charge_that_has_others_killed_allocates_nothing() {
     assert_eq!(allocations(|| drop(charges)), 0, "and their end");
     assert!(hierarchy.kills().len() == 64);
 }
+
+#[test]
+fn an_uncharge_that_makes_the_charge_of_who_waits_allocates_nothing() {
+    let slots = SlotSource::virtual_slots(2).unwrap();
+    let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
+    let group = hierarchy.create("/group").unwrap();
+    group.set_max(8 << 10).unwrap();
+    let mut held = group.try_charge(8 << 10).unwrap();
+    let far = std::time::Instant::now() + Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        let waiters = [(); 2].map(|()| scope.spawn(|| group.charge_until(4 << 10, far)));
+        while group.waiters().now < waiters.len() {
+            std::thread::yield_now();
+        }
+        assert_eq!(allocations(|| held.shrink(8 << 10)), 0);
+        waiters.into_iter().for_each(|waiter| drop(waiter.join().unwrap().unwrap()));
+    });
+}
