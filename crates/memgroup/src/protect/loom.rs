@@ -111,11 +111,11 @@ fn one_uncharges_and_one_removes() {
 
 #[test]
 fn a_removal_waits_for_who_records() {
-    explore_up_to(2, one_uncharges_and_one_removes);
+    explore_up_to(3, one_uncharges_and_one_removes);
 }
 
 #[test]
 #[should_panic]
 fn a_removal_that_does_not_wait_is_caught() {
-    mutation::with(Mutation::RecorderIgnoresOffline, || explore_up_to(2, one_uncharges_and_one_removes));
+    mutation::with(Mutation::RecorderIgnoresOffline, || explore_up_to(3, one_uncharges_and_one_removes));
 }
