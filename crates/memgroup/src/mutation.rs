@@ -99,4 +99,6 @@ memgroup_sync::mutations! {
     ResetLoadsUsage,
     /// Charges pass a limit that only measures while stocks below it are open.
     MeasureLeavesStocksOpen,
+    /// A reader of the peak that is reset begins with what charges under way have added, peak or not.
+    ResetGoesAboveThePeak,
 }
