@@ -113,4 +113,6 @@ memgroup_sync::mutations! {
     WaiterGoesWithoutTheCharge,
     /// A charge that a higher level refuses leaves the levels below without a look for who waits there.
     TakenBackWithoutALook,
+    /// A reader of the peak that is reset begins with what charges under way have added, peak or not.
+    ResetGoesAboveThePeak,
 }
