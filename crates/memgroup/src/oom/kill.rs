@@ -72,7 +72,7 @@ fn relieve_in(plea: &Plea, until: Until, counted: &mut Option<&'static Node>) ->
     if !victims.is_any_for(plea) {
         return Room::None;
     }
-    let Some(keeper) = keep::begin(full, asked) else { return Room::None };
+    let Some(keeper) = keep::begin_for(node, full, asked) else { return Room::None };
     let mut is_worth_a_try = true;
     for _ in 0..ASKED_MOST {
         if is_worth_a_try {
