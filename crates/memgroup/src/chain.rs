@@ -12,6 +12,7 @@ use memgroup_sync::interleave;
 
 use crate::counter::{Reading, Verdict};
 use crate::event::{self, Event};
+use crate::measure;
 use crate::node::Node;
 use crate::oom;
 use crate::overrun;
@@ -43,9 +44,9 @@ impl Until {
     }
 }
 
-/// The least headroom over the chain, without what is kept for others; plain loads, may be a moment old.
-pub(crate) fn headroom(from: &'static Node) -> u64 {
-    let room = |level: &'static Node, via| protect::seen_through(level, via, level.counter.read().headroom());
+/// The least room over the chain, without what is kept for others; plain loads, may be a moment old.
+pub(crate) fn least_room(from: &'static Node, of: impl Fn(&'static Node) -> u64) -> u64 {
+    let room = |level: &'static Node, via| protect::seen_through(level, via, of(level));
     let mut least = room(from, None);
     let mut level = from;
     while let Some(up) = level.up() {
@@ -55,16 +56,15 @@ pub(crate) fn headroom(from: &'static Node) -> u64 {
     least
 }
 
-/// As `headroom`, and up to `high` too, if any group has one: what may be prepaid.
+/// What may be prepaid: up to each limit, and up to `high` too, if any group has one.
 pub(crate) fn headroom_to_prepay(from: &'static Node) -> u64 {
     if from.shared.highs.get().is_none() {
-        return headroom(from);
+        return least_room(from, |node| node.counter.read().headroom());
     }
-    let below_both = |node: &Node| {
+    least_room(from, |node| {
         let seen = node.counter.read();
         seen.headroom().min(node.counter.high().saturating_sub(seen.usage))
-    };
-    std::iter::successors(Some(from), |level| level.up()).map(below_both).min().unwrap_or(0)
+    })
 }
 
 /// First looks at every level, which costs no shared line its owner, then charges.
@@ -72,7 +72,7 @@ pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Resul
     let (mut level, mut via) = (Some(from), None);
     while let Some(node) = level {
         let seen = look(node, via);
-        if bytes > seen.headroom() {
+        if bytes > seen.headroom() && !seen.lets_pass(bytes) {
             return Err(Refused { node, seen });
         }
         (level, via) = (until.next(node), Some((node, seen.usage.saturating_add(bytes))));
@@ -109,6 +109,7 @@ fn climb(node: &'static Node, via: Via, until: Until, bytes: u64, verdict: Verdi
         return Err(refused);
     }
     rose(node, usage);
+    measure::count_if_over(node, usage);
     Ok(())
 }
 
@@ -158,6 +159,7 @@ fn climb_kept(
         return Err(refused);
     }
     rose(node, usage);
+    measure::count_if_over(node, usage);
     Ok(())
 }
 
@@ -166,7 +168,8 @@ fn check_kept(at: &'static Node, via: Via, until: Until) -> Result<(), Refused> 
     let (mut level, mut via) = (Some(at), via);
     while let Some(node) = level {
         let seen = look(node, via);
-        if seen.offline || seen.usage > seen.most() {
+        let is_over = seen.usage > seen.most() && !seen.measured;
+        if seen.offline || is_over {
             return Err(Refused { node, seen });
         }
         (level, via) = (until.next(node), Some((node, seen.usage)));

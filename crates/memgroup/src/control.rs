@@ -1,6 +1,6 @@
 //! Control: what a group has besides usage and `max`. None of it is touched by a charge that the stock serves.
 
-use crate::{deny, event, high, oom, protect, wait};
+use crate::{deny, event, high, label, oom, peak, protect, wait};
 
 /// See the module.
 pub(crate) struct Control {
@@ -10,6 +10,9 @@ pub(crate) struct Control {
     pub(crate) waiting: wait::Waiting,
     pub(crate) used: protect::Used,
     pub(crate) oom: oom::Candidacy,
+    /// Those that are left hold the group, so a new one in the place has none.
+    pub(crate) peak_readers: peak::Readers,
+    pub(crate) labels: label::Labels,
 }
 
 impl Control {
@@ -21,6 +24,8 @@ impl Control {
             waiting: wait::Waiting::new(),
             used: protect::Used::new(),
             oom: oom::Candidacy::new(),
+            peak_readers: peak::Readers::new(),
+            labels: label::Labels::new(),
         }
     }
 
@@ -30,5 +35,6 @@ impl Control {
         self.high.reset();
         self.used.reset();
         self.oom.reset();
+        self.labels.reset();
     }
 }

@@ -16,6 +16,7 @@
 //! - I3. `peak` only moves for charges that succeeded at every level.
 //! - I4. OVER says that usage was found above the limit (lowered, or passed by force) and that the subtree's stocks are closed
 //!   for it; it changes under the tree lock, and whoever uncharges looks whether it can go (`overrun`).
+//! - I5. A limit that only measures (`measure`) refuses like any other, but for charges that come while OVER is set: those pass.
 //! - B1. usage exceeds what is charged by the bytes that wait in the subtree's stocks and by charges in flight.
 //! - B2. a charger that sleeps between two of its instructions for exactly 16,384 changes of the limit
 //!   could apply a limit that is no longer in force, once.
@@ -23,10 +24,11 @@
 //!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
 
 use memgroup_sync::CachePadded;
-use memgroup_sync::atomic::{AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::limit::UNLIMITED;
 use crate::mutation::{self, Mutation};
+use crate::peak::Peak;
 
 const BYTES: u64 = (1 << 48) - 1;
 const OFFLINE: u64 = 1 << 48;
@@ -45,22 +47,29 @@ pub(crate) struct Reading {
     pub(crate) over: bool,
     /// What the charge that saw it is to leave free for groups within their protection (`protect::reserve`).
     pub(crate) reserved: u64,
+    /// The limit only measures; told where the charge does not fit, and by `read`.
+    pub(crate) measured: bool,
 }
 
 impl Reading {
     fn of(word: u64, max: u64) -> Reading {
-        Reading {
-            usage: word & BYTES,
-            max,
-            offline: word & OFFLINE != 0,
-            over: word & OVER != 0,
-            reserved: 0,
-        }
+        let (offline, over) = (word & OFFLINE != 0, word & OVER != 0);
+        Reading { usage: word & BYTES, max, offline, over, reserved: 0, measured: false }
     }
 
     /// The most that usage may come to by the charge that saw it.
     pub(crate) fn most(self) -> u64 {
         self.max.min(LARGEST).saturating_sub(self.reserved)
+    }
+
+    /// Whether nothing but a limit that only measures is in the way of a charge.
+    pub(crate) fn only_measures(self, bytes: u64) -> bool {
+        self.measured && !self.offline && bytes <= LARGEST - self.usage
+    }
+
+    /// Whether such a charge passes, for no stock is left that it could be served from.
+    pub(crate) fn lets_pass(self, bytes: u64) -> bool {
+        self.over && self.only_measures(bytes)
     }
 
     /// Bytes that could still be charged.
@@ -87,7 +96,12 @@ pub(crate) struct Counter {
 struct Limits {
     max: [AtomicU64; 2],
     high: AtomicU64,
-    peak: AtomicU64,
+    peak: Peak,
+    /// The limit, if it only measures; else none.
+    shadow: AtomicU64,
+    /// Whether the limit of each epoch only measures.
+    measured: [AtomicBool; 2],
+    over_bytes_max: AtomicU64,
     refusals: AtomicU64,
     overdraft_charges: AtomicU64,
     overdraft_bytes: AtomicU64,
@@ -100,7 +114,10 @@ impl Counter {
             limits: CachePadded::new(Limits {
                 max: [AtomicU64::new(UNLIMITED), AtomicU64::new(UNLIMITED)],
                 high: AtomicU64::new(UNLIMITED),
-                peak: AtomicU64::new(0),
+                peak: Peak::new(),
+                shadow: AtomicU64::new(UNLIMITED),
+                measured: [AtomicBool::new(false), AtomicBool::new(false)],
+                over_bytes_max: AtomicU64::new(0),
                 refusals: AtomicU64::new(0),
                 overdraft_charges: AtomicU64::new(0),
                 overdraft_bytes: AtomicU64::new(0),
@@ -113,17 +130,22 @@ impl Counter {
         self.limits.max[usize::from(word & EPOCH != 0)].load(Ordering::Relaxed)
     }
 
+    fn measured_of(&self, word: u64) -> bool {
+        // ORDERING: Relaxed; as in `max_of`.
+        self.limits.measured[usize::from(word & EPOCH != 0)].load(Ordering::Relaxed)
+    }
+
     /// Usage and limit as they were together at one instant.
     pub(crate) fn read(&self) -> Reading {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1). Weaker, the epoch could be seen
         // before the limit it chose.
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let max = self.max_of(word);
+            let (max, measured) = (self.max_of(word), self.measured_of(word));
             // ORDERING: Acquire, as above: the epoch is compared, and the word serves the next round.
             let again = self.word.load(Ordering::Acquire);
             if again / EPOCH == word / EPOCH {
-                return Reading::of(word, max);
+                return Reading { measured, ..Reading::of(word, max) };
             }
             word = again;
         }
@@ -135,7 +157,7 @@ impl Counter {
         self.word.load(Ordering::Acquire) & BYTES
     }
 
-    /// `usage` by an RMW: the newest value, and whoever changes it afterwards acquires what was done before this look (`protect::used` E1).
+    /// `usage` by an RMW: the newest value, and whoever changes it afterwards acquires what was done before this look (`protect::used` E1, `peak` E1).
     pub(crate) fn usage_now(&self) -> u64 {
         // ORDERING: AcqRel RMW that changes nothing; a load could be served before what precedes it is seen.
         self.word.fetch_add(0, Ordering::AcqRel) & BYTES
@@ -160,7 +182,9 @@ impl Counter {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let seen = Reading { reserved, ..Reading::of(word, self.max_of(word)) };
-            if bytes > seen.headroom() {
+            let refused = bytes > seen.headroom();
+            let seen = if refused { Reading { measured: self.measured_of(word), ..seen } } else { seen };
+            if refused && !seen.lets_pass(bytes) {
                 if verdict == Verdict::Final {
                     // ORDERING: AcqRel RMW that changes nothing; it reads the newest value, so a refusal is never
                     // decided on a value from before this call.
@@ -204,8 +228,9 @@ impl Counter {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let seen = Reading::of(word, self.max_of(word));
-            let most = seen.max.saturating_add(beyond).min(LARGEST);
+            let measured = self.measured_of(word);
+            let seen = Reading { measured, ..Reading::of(word, self.max_of(word)) };
+            let most = if measured { LARGEST } else { seen.max.saturating_add(beyond).min(LARGEST) };
             if bytes > most.saturating_sub(seen.usage) || (seen.offline && !offline_too) {
                 return Err(seen);
             }
@@ -217,8 +242,13 @@ impl Counter {
         }
     }
 
-    /// Records by how much a forced charge of `bytes`, which succeeded at every level, took this one over its limit. Whether it did.
+    /// Records by how much a forced charge of `bytes`, which succeeded at every level, took this one over its limit. Whether it went over one that
+    /// refuses.
     pub(crate) fn record_overdraft(&self, with_it: Reading, bytes: u64) -> bool {
+        if with_it.measured {
+            self.raise_over(with_it.usage.saturating_sub(with_it.max));
+            return false;
+        }
         let over_bytes = with_it.usage.saturating_sub(with_it.max.max(with_it.usage - bytes));
         if over_bytes > 0 {
             // ORDERING: Relaxed; counts for reports only.
@@ -246,13 +276,23 @@ impl Counter {
         Reading::of(before - bytes, UNLIMITED)
     }
 
-    /// Puts a new limit in force; the caller is the only setter (it holds the tree lock).
+    /// Puts a new limit in force, or has it measure, as the one before; the caller is the only setter (it holds the tree lock).
     pub(crate) fn set_max(&self, max: u64) {
+        self.set_limit(max, self.read().measured);
+    }
+
+    /// Puts a new limit in force, or has it measure; the caller is the only setter.
+    pub(crate) fn set_limit(&self, max: u64, measured: bool) {
         // ORDERING: Relaxed; only setters turn the epoch, and they exclude each other.
         let word = self.word.load(Ordering::Relaxed);
         let next = usize::from(word & EPOCH == 0);
-        // ORDERING: Relaxed; published by the Release below (E1). Chargers of the present epoch do not read this cell.
+        // ORDERING: Relaxed, all; published by the Release below (E1). Chargers of the present epoch do not read these cells; a charge that is
+        // under way may find the shadow a moment too early, and be counted by it.
         self.limits.max[next].store(max, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.limits.measured[next].store(measured, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.limits.shadow.store(if measured { max } else { UNLIMITED }, Ordering::Relaxed);
         // ORDERING: Release; pairs with the Acquire loads of the word (E1). As an RMW it also fails every
         // compare-and-swap that was checked against the old limit.
         self.word.fetch_add(EPOCH, Ordering::AcqRel);
@@ -278,10 +318,11 @@ impl Counter {
 
     /// Makes the counter of a released group ready for a new one: online, unlimited, no past.
     pub(crate) fn reset(&self) {
-        self.set_max(UNLIMITED);
+        self.set_limit(UNLIMITED, false);
         self.set_high(UNLIMITED);
+        self.limits.peak.reset();
         for past in [
-            &self.limits.peak,
+            &self.limits.over_bytes_max,
             &self.limits.refusals,
             &self.limits.overdraft_charges,
             &self.limits.overdraft_bytes,
@@ -304,16 +345,32 @@ impl Counter {
         self.limits.high.store(high, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn raise_peak(&self, usage: u64) {
-        // ORDERING: Relaxed; a maximum, and fetch_max loses none.
-        if self.limits.peak.load(Ordering::Relaxed) < usage {
-            self.limits.peak.fetch_max(usage, Ordering::Relaxed);
-        }
+        self.limits.peak.raise(usage);
     }
 
-    pub(crate) fn peak(&self) -> u64 {
+    pub(crate) fn peak(&self) -> &Peak {
+        &self.limits.peak
+    }
+
+    /// By how much `usage` is above a limit that only measures.
+    #[inline]
+    pub(crate) fn over_shadow(&self, usage: u64) -> u64 {
+        // ORDERING: Relaxed; see `set_limit`.
+        usage.saturating_sub(self.limits.shadow.load(Ordering::Relaxed))
+    }
+
+    /// Usage was so many bytes above a limit that only measures.
+    pub(crate) fn raise_over(&self, over_bytes: u64) {
+        // ORDERING: Relaxed; a maximum.
+        self.limits.over_bytes_max.fetch_max(over_bytes, Ordering::Relaxed);
+    }
+
+    /// The most bytes that usage was above such a limit.
+    pub(crate) fn over_bytes_max(&self) -> u64 {
         // ORDERING: Relaxed; a report.
-        self.limits.peak.load(Ordering::Relaxed)
+        self.limits.over_bytes_max.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_refusal(&self) {

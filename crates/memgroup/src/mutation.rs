@@ -97,4 +97,14 @@ memgroup_sync::mutations! {
     RecorderDoesNotLookAgain,
     /// Who records does so in a group that goes offline, and nobody waits for that.
     RecorderIgnoresOffline,
+    /// An event is counted, and who waits is looked for, without a fence in between.
+    EventLooksWithoutFence,
+    /// Who waits for events looks at the counts, and announces itself afterwards.
+    WaiterLooksBeforeItIsArmed,
+    /// A callback that is due again when it returns wakes nobody.
+    CallbackReturnsInSilence,
+    /// A reader of the peak that is reset loads the usage.
+    ResetLoadsUsage,
+    /// Charges pass a limit that only measures while stocks below it are open.
+    MeasureLeavesStocksOpen,
 }

@@ -42,9 +42,10 @@
 //! `tests/stress.rs`.
 
 use crate::chain::{self, Refused, Until};
-use crate::counter::Verdict;
+use crate::counter::{LARGEST, Verdict};
 use crate::error::ChargeError;
 use crate::event::{self, Event};
+use crate::measure;
 use crate::node::Node;
 use crate::oom;
 use crate::shrink::roster::{Roster, Standing};
@@ -61,29 +62,39 @@ pub(crate) fn decide(
     bytes: u64,
     first: Refused,
 ) -> Result<(), ChargeError> {
+    let attempt = |verdict| chain::try_charge_now(node, until, bytes, verdict);
+    let first = if first.seen.only_measures(bytes) {
+        match measure::passing(None, bytes, node, || attempt(Verdict::Hint)) {
+            Ok(()) => return Ok(()),
+            Err(enforced) => enforced,
+        }
+    } else {
+        first
+    };
     if first.seen.offline || bytes > first.seen.most() || !node.shared.has_stock() {
         return decide_without_stock(node, until, bytes, first);
     }
-    let (mut tree, mut over) = (None, first.node);
+    let (mut tree, mut held_up) = (None, first);
     let gives = node.shared.shrinkers.is_any();
-    if !gives || over.roster().is_none_or(Roster::drains_now) {
+    if !gives || first.node.roster().is_none_or(Roster::drains_now) {
         let locked = tree.insert(node.shared.tree.lock());
-        let drained = drain::counted_in(locked, over);
+        let drained = drain::counted_in(locked, first.node);
         // Of the group that was drained; another may refuse next.
-        if let Some(roster) = over.roster() {
+        if let Some(roster) = first.node.roster() {
             roster.drained(drained.stocks);
         }
         if drained.bytes > 0 {
-            match chain::try_charge_now(node, until, bytes, Verdict::Hint) {
+            match measure::passing(Some(locked), bytes, node, || attempt(Verdict::Hint)) {
                 Ok(()) => return Ok(()),
-                Err(again) => over = again.node,
+                Err(again) => held_up = again,
             }
         }
     }
-    event::count(over, Event::Max);
+    count_max(held_up, bytes);
+    let mut over = held_up.node;
     if gives {
         tree = None;
-        if reclaim::make_room(node, until, bytes, over) {
+        if reclaim::make_room(node, until, bytes, &mut over) {
             return Ok(());
         }
     }
@@ -100,13 +111,25 @@ pub(crate) fn decide(
     let mut closure = Closure::new(&tree);
     loop {
         closure.extend(over);
-        match chain::try_charge_now(node, until, bytes, Verdict::Final) {
+        let refused = match measure::passing(Some(&tree), bytes, node, || attempt(Verdict::Final)) {
             Ok(()) => return Ok(()),
-            Err(last) if last.seen.offline || closure.covers(last.node) => {
-                return run_out(last, bytes, counted);
-            }
-            Err(higher) => over = higher.node,
+            Err(refused) => refused,
+        };
+        // Counted where it was held up last; another level that refuses is counted, too.
+        if !std::ptr::eq(refused.node, over) {
+            count_max(refused, bytes);
         }
+        if refused.seen.offline || closure.covers(refused.node) {
+            return run_out(refused, bytes, counted);
+        }
+        over = refused.node;
+    }
+}
+
+/// A charge is held up by a limit: not by a removal, nor by what a counter can hold.
+fn count_max(refused: Refused, bytes: u64) {
+    if !refused.seen.offline && bytes <= LARGEST - refused.seen.usage {
+        event::count(refused.node, Event::Max);
     }
 }
 
@@ -120,28 +143,36 @@ fn decide_without_stock(
     if first.seen.offline {
         return refuse(first, bytes);
     }
-    event::count(first.node, Event::Max);
+    count_max(first, bytes);
     if bytes > first.seen.most() {
         return refuse(first, bytes);
     }
-    if node.shared.shrinkers.is_any() && reclaim::make_room(node, until, bytes, first.node) {
+    let mut over = first.node;
+    if node.shared.shrinkers.is_any() && reclaim::make_room(node, until, bytes, &mut over) {
         return Ok(());
     }
     let mut counted = None;
     if node.shared.victims.is_any() {
-        let relief = oom::relieve(node, until, bytes, first.node);
+        let relief = oom::relieve(node, until, bytes, over);
         if relief.is_made {
             return Ok(());
         }
         counted = relief.counted;
     }
-    chain::try_charge_now(node, until, bytes, Verdict::Final).or_else(|last| run_out(last, bytes, counted))
+    let attempt = || chain::try_charge_now(node, until, bytes, Verdict::Final);
+    measure::passing(None, bytes, node, attempt).or_else(|last| {
+        if !std::ptr::eq(last.node, over) {
+            count_max(last, bytes);
+        }
+        run_out(last, bytes, counted)
+    })
 }
 
 /// Refuses a charge for which nothing could be reclaimed. That is counted where it was not yet; not for a callback, which is not to have anything reclaimed.
 fn run_out(last: Refused, bytes: u64, counted: Option<&'static Node>) -> Result<(), ChargeError> {
     let is_counted = counted.is_some_and(|counted| std::ptr::eq(counted, last.node));
-    if !last.seen.offline && !is_counted && !keep::is_reclaiming() {
+    let is_held_up = !last.seen.offline && bytes <= LARGEST - last.seen.usage;
+    if is_held_up && !is_counted && !keep::is_reclaiming() {
         event::count(last.node, Event::Oom);
     }
     refuse(last, bytes)

@@ -21,6 +21,7 @@ use memgroup_sync::{Mutex, RwLock};
 
 use crate::config::{Config, ConfigError};
 use crate::error::GroupError;
+use crate::event::watch::{self, Watch};
 use crate::group::GroupId;
 use crate::maintenance::{self, Maintained};
 use crate::memory::Memory;
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) statistics: Registry,
     /// Set once some group has had a `high`; never unset, also where the hierarchy is used again.
     pub(crate) highs: OnceLock<()>,
+    /// Who waits for events.
+    pub(crate) watch: Watch,
     /// What can give memory back.
     pub(crate) shrinkers: Shrinkers,
     /// Who waits, for what.
@@ -150,6 +153,7 @@ impl Shared {
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
             highs: OnceLock::new(),
+            watch: Watch::new(),
             shrinkers: Shrinkers::new(),
             waits: Waits::new(),
             protected: protect::Protected::new(),
@@ -299,6 +303,7 @@ impl Shared {
     fn take_offline(&'static self, tree: &mut Tree, node: &'static Node) {
         node.counter.mark_offline();
         wait::removed(node);
+        watch::end(node);
         if !mutation::active(Mutation::RemovalLeavesStocksOpen) {
             drain::close(node);
             drain::wait_settled(node);

@@ -14,6 +14,7 @@ use super::victims::{Call, Chosen, Plea};
 use crate::chain::{self, Until};
 use crate::event::{self, Event};
 use crate::group::Group;
+use crate::measure;
 use crate::node::Node;
 use crate::shrink::{keep, reclaim};
 use crate::stock::drain;
@@ -78,7 +79,8 @@ fn relieve_in(plea: &Plea, until: Until, counted: &mut Option<&'static Node>) ->
         if is_worth_a_try {
             // What is freed may lie in stocks, the victim's or others'.
             drain::counted_in(&full.shared.tree.lock(), full);
-            match chain::try_charge_kept(node, until, asked, full, keeper.kept()) {
+            let attempt = || chain::try_charge_kept(node, until, asked, full, keeper.kept());
+            match measure::passing(None, asked, node, attempt) {
                 Ok(()) => {
                     keeper.use_kept(until);
                     return Room::Made;

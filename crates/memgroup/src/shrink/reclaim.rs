@@ -20,7 +20,9 @@ use super::share::{PRIORITIES, least_class};
 use super::visit::Visitor;
 use super::walk;
 use crate::chain::{self, Until};
+use crate::event::{self, Event};
 use crate::high;
+use crate::measure;
 use crate::node::Node;
 use crate::overrun;
 use crate::protect::Sparing;
@@ -113,12 +115,11 @@ fn give_back(
 }
 
 /// After `over` has refused a charge of `node`, and draining did not help: has shrinkers make room, there and where it is refused next, and makes
-/// the charge. Whether it is made.
-pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> bool {
+/// the charge. Whether it is made; if not, `over` is where it is refused now.
+pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &mut &'static Node) -> bool {
     if keep::is_reclaiming() {
         return draw_on_reserve(node, until, bytes);
     }
-    let mut over = over;
     for _ in 0..LEVELS_MOST {
         if !over.shared.config.reclaim || !is_any(over) {
             return false;
@@ -126,7 +127,10 @@ pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &'s
         match make_room_in(node, until, bytes, over) {
             Room::Made => return true,
             Room::None => return false,
-            Room::LacksIn(next) => over = next,
+            Room::LacksIn(next) => {
+                event::count(next, Event::Max);
+                *over = next;
+            }
         }
     }
     false
@@ -149,7 +153,8 @@ fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static No
         let (freed_before, kept_before) = (keeper.freed(), keeper.kept());
         let wanted = Wanted { bytes: freed_before + keeper.lacks().max(1), deadline: None, may_wait: false };
         let met = round(over, &wanted, &keeper, waits, spares_low);
-        let charge = || chain::try_charge_kept(node, until, bytes, over, keeper.kept());
+        let attempt = || chain::try_charge_kept(node, until, bytes, over, keeper.kept());
+        let charge = || measure::passing(None, bytes, node, attempt);
         // Mostly what was kept is enough, and a drain looks at every group below.
         let outcome = charge().or_else(|_| {
             drain::counted_in(&over.shared.tree.lock(), over);

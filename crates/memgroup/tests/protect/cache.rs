@@ -9,6 +9,7 @@ use memgroup::{
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const PAGE: u64 = 16 << 10;
+pub(crate) const BATCH: u64 = 64 << 10;
 
 /// A hierarchy of two virtual slots in which every charge goes to the counters.
 pub(crate) fn exact() -> Hierarchy {

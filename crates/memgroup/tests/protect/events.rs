@@ -1,6 +1,8 @@
 //! Rounds: `low` is spared while anybody else has something, and counted when it is not.
 
-use memgroup::Events;
+use std::sync::Mutex;
+
+use memgroup::{Ask, Charge, Count, Events, Group, Scan, Shrinker, ShrinkerConfig};
 
 use crate::cache::{MIB, Tenant, exact, pin};
 
@@ -22,6 +24,39 @@ fn low_is_spared_until_nothing_else_is_left_and_counted_where_it_was_taken() {
     assert_eq!(open.group.events().low, 0);
     assert_eq!((a.events_local().low, a.events().low), (0, low.group.events().low));
     drop((held, more));
+}
+
+#[test]
+fn low_is_not_counted_where_it_protects_nothing() {
+    /// Gives nothing before another group has given what is low there.
+    struct Late(Mutex<Charge>, Group);
+
+    impl Shrinker for Late {
+        fn count(&self, _token: u64) -> Count {
+            Count::of(self.0.lock().unwrap().bytes(), 1)
+        }
+
+        fn scan(&self, ask: &Ask<'_>) -> Scan {
+            let mut held = self.0.lock().unwrap();
+            let bytes = if self.1.usage() < self.1.low() { ask.bytes().min(held.bytes()) } else { 0 };
+            held.shrink(bytes);
+            Scan::Freed { bytes }
+        }
+    }
+
+    let hierarchy = exact();
+    let a = hierarchy.create("/a").unwrap();
+    let low = Tenant::new(&a, "low");
+    low.group.set_low(4 * MIB).unwrap();
+    low.fill(4 * MIB);
+    let open = a.create("open").unwrap();
+    let late = Late(Mutex::new(open.try_charge(4 * MIB).unwrap()), low.group.clone());
+    let shrinker = open.add_shrinker(ShrinkerConfig::new("late"), late).unwrap();
+    shrinker.mark();
+    a.reclaim(8 * MIB, None);
+    assert!(open.usage() < 4 * MIB && low.usage() < 4 * MIB);
+    assert!(low.group.events().low > 0);
+    assert_eq!(open.events().low, 0);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The reserve: a protected group that comes back finds room at once, and others are told what theirs is kept for.
 
-use memgroup::{Config, Group, Hierarchy, UNLIMITED};
+use memgroup::{Config, Group, Hierarchy, SlotSource, UNLIMITED};
 
-use crate::cache::{MIB, PAGE, exact, pin};
+use crate::cache::{MIB, PAGE, Tenant, exact, pin};
 
 const KIB: u64 = 1 << 10;
 
@@ -98,9 +98,49 @@ fn nothing_is_kept_for_a_group_that_was_removed_or_is_protected_no_more() {
 }
 
 #[test]
+fn a_group_within_its_protection_need_not_leave_anything_for_another() {
+    let (_hierarchy, parent) = parent(16 * MIB);
+    let [idle, back, busy] = ["idle", "back", "busy"].map(|name| parent.create(name).unwrap());
+    idle.set_min(8 * MIB).unwrap();
+    back.set_low(4 * MIB).unwrap();
+    let held = busy.try_charge(14 * MIB + 512 * KIB).unwrap();
+    assert_eq!((busy.headroom(), idle.headroom(), back.headroom()), (512 * KIB, 1536 * KIB, 1536 * KIB));
+    let all = back.try_charge(1536 * KIB).unwrap();
+    assert_eq!(parent.usage(), 16 * MIB);
+    drop((held, all));
+    // Beyond its low it is as any other.
+    assert_eq!(back.headroom(), 15 * MIB);
+    assert_eq!(back.try_charge(15 * MIB + 1).unwrap_err().reserved(), MIB);
+    drop(back.try_charge(15 * MIB).unwrap());
+}
+
+#[test]
+fn a_charge_that_cannot_fit_beside_what_is_kept_takes_nothing_from_anybody() {
+    let (_hierarchy, parent) = parent(16 * MIB);
+    let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
+    idle.set_min(8 * MIB).unwrap();
+    let open = Tenant::new(&parent, "open");
+    open.fill(8 * MIB);
+    let refused = busy.try_charge(16 * MIB - 512 * KIB).unwrap_err();
+    assert_eq!((refused.reserved(), open.usage()), (MIB, 8 * MIB));
+}
+
+#[test]
+fn what_is_set_free_for_a_charge_is_not_its_own_before_what_is_kept_is_there() {
+    let (_hierarchy, parent) = parent(16 * MIB);
+    let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
+    let open = Tenant::new(&parent, "open");
+    let _pinned = busy.try_charge(16 * MIB - 256 * KIB).unwrap();
+    open.fill(256 * KIB);
+    idle.set_min(8 * MIB).unwrap();
+    let refused = busy.try_charge(PAGE).unwrap_err();
+    assert_eq!((refused.reserved(), parent.usage()), (MIB, 16 * MIB - 256 * KIB));
+    let _back = idle.try_charge(256 * KIB).unwrap();
+}
+
+#[test]
 fn stocks_leave_what_is_kept_alone() {
-    let hierarchy =
-        Hierarchy::new(Config::with_slots(memgroup::SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let parent = hierarchy.create("/parent").unwrap();
     parent.set_max(8 * MIB).unwrap();
     let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
@@ -114,14 +154,17 @@ fn stocks_leave_what_is_kept_alone() {
 
 #[test]
 fn what_is_reclaimed_for_a_group_without_protection_brings_back_what_is_kept() {
-    let (_hierarchy, parent) = parent(16 * MIB);
+    let config = Config::new().stock_cap_bytes(0).protected_reserve_bytes(4 * MIB);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(64 * MIB).unwrap();
     let idle = parent.create("idle").unwrap();
-    let open = crate::cache::Tenant::new(&parent, "open");
-    open.fill(16 * MIB);
+    let open = Tenant::new(&parent, "open");
+    open.fill(64 * MIB);
     // Made after all was full: what is to be kept is not there yet.
     idle.set_min(8 * MIB).unwrap();
     open.fill(PAGE);
-    assert!(parent.usage() <= 15 * MIB, "{} are used", parent.usage());
+    assert!(parent.usage() <= 60 * MIB, "{} are used", parent.usage());
     let (_back, refused) = pin(&idle, 8 * MIB);
     assert!(refused.is_none(), "and the rest is reclaimed");
 }

@@ -142,3 +142,17 @@ fn a_group_is_protected_from_a_charge_of_its_own_too_where_the_one_above_is_full
     b.fill(MIB);
     assert_eq!(b.usage(), 10 * MIB);
 }
+
+#[test]
+fn of_siblings_below_another_group_one_does_not_give_all() {
+    let hierarchy = exact();
+    let a = hierarchy.create("/a").unwrap();
+    a.set_max(60 * MIB).unwrap();
+    let b = a.create("b").unwrap();
+    let [c, d] = ["c", "d"].map(|name| Tenant::new(&b, name));
+    c.fill(20 * MIB);
+    d.fill(20 * MIB);
+    let (_held, refused) = pin(&a.create("g").unwrap(), 40 * MIB);
+    assert!(refused.is_none());
+    assert!(c.usage() >= 8 * MIB && d.usage() >= 8 * MIB, "{} and {}", c.usage(), d.usage());
+}
