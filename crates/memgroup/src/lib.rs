@@ -23,6 +23,7 @@ mod rstat;
 pub mod scope;
 mod shared;
 mod shrink;
+mod snapshot;
 mod stock;
 mod tree;
 
@@ -46,6 +47,7 @@ pub use shrink::{
     Ask, AskError, CallsError, Count, GroupShrinker, Quarantine, Reclaimed, Registration, Removal,
     RemoveError, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
 };
+pub use snapshot::{Dead, FILES, FileError, GroupSnapshot, Limits, Snapshot, SubsystemSnapshot};
 pub use stock::StockStats;
 
 /// The statistics of the built-in subsystems, by number.
