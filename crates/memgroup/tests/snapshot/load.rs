@@ -33,6 +33,15 @@ fn check(snapshot: &Snapshot) {
     }
 }
 
+/// Has the others stop when it is dropped, by a failed assertion too: else their scope would wait for ever.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn churn(h: &Hierarchy, worker: usize, stop: &AtomicBool) {
     let top = h.create(&format!("/{worker}")).unwrap();
     let io = h.io();
@@ -104,14 +113,13 @@ fn a_subtree_is_whole_while_the_rest_of_the_tree_changes() {
     }
     let stop = AtomicBool::new(false);
     thread::scope(|threads| {
-        let worker = threads.spawn(|| churn(&h, 0, &stop));
+        let _stops = Stops(&stop);
+        threads.spawn(|| churn(&h, 0, &stop));
         for _ in 0..50 {
             let snapshot = still.snapshot();
             assert_eq!((snapshot.groups.len(), snapshot.groups[0].descendants), (301, 300));
             let sum: u64 = snapshot.children(0).map(|child| child.usage_exact_bytes).sum();
             assert_eq!(snapshot.groups[0].usage_exact_bytes, sum);
         }
-        stop.store(true, Ordering::Relaxed);
-        worker.join().unwrap();
     });
 }
