@@ -2,9 +2,9 @@
 
 use std::io;
 
-use memgroup::{FILES, FileError, UNLIMITED};
+use memgroup::{Ask, Count, FILES, FileError, Scan, Shrinker, ShrinkerConfig, UNLIMITED};
 
-use super::{cache, hierarchy};
+use super::{Cache, cache, hierarchy};
 
 #[test]
 fn a_limit_is_written_as_it_is_read() {
@@ -102,4 +102,36 @@ fn reclaim_frees_what_is_asked_for_or_tells_how_much_it_freed() {
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::WouldBlock);
     drop(plans);
     assert!(matches!(group.write_file("memory.reclaim", "1"), Err(FileError::Short { freed_bytes: 0, .. })));
+}
+
+/// A cache that gives one thing back and then cannot go on.
+struct Halting(Cache);
+
+impl Shrinker for Halting {
+    fn count(&self, token: u64) -> Count {
+        self.0.count(token)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        match self.0.scan(ask) {
+            Scan::Freed { bytes } | Scan::Stopped { bytes } => Scan::Stopped { bytes },
+        }
+    }
+}
+
+#[test]
+fn reclaim_goes_on_while_rounds_come_to_anything() {
+    const CHARGES: usize = 200;
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    let held = (0..CHARGES).map(|_| group.try_charge(100_000).unwrap()).collect();
+    let halting = Halting(Cache(std::sync::Arc::new(std::sync::Mutex::new(held))));
+    let registered = group.add_shrinker(ShrinkerConfig::new("halting"), halting).unwrap();
+    registered.mark();
+    let one_round = group.reclaim(u64::MAX / 2, None).bytes;
+    assert!(0 < one_round && one_round < 50 * 100_000, "{one_round}");
+    let rest = group.usage_exact();
+    group.write_file("memory.reclaim", &rest.to_string()).unwrap();
+    assert_eq!(group.usage_exact(), 0);
+    drop(registered);
 }
