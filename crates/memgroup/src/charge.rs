@@ -5,6 +5,7 @@ use core::fmt;
 use crate::chain::{self, Until};
 use crate::error::ChargeError;
 use crate::group::{Group, GroupId};
+use crate::high;
 use crate::node::Node;
 use crate::overrun;
 use crate::stock::{consume, count};
@@ -57,6 +58,7 @@ impl Charge {
             Ok(()) => {
                 count::forced(node);
                 overrun::begin_if_over(node);
+                high::forced(node, bytes);
                 return Ok(());
             }
             Err(refused) => refused,
@@ -109,9 +111,13 @@ impl Charge {
         Ok(())
     }
 
+    pub(crate) fn node(&self) -> &'static Node {
+        self.node
+    }
+
     /// Takes over bytes charged to its group; with them it needs no count on the node any more.
     #[inline]
-    fn add(&mut self, bytes: u64) {
+    pub(crate) fn add(&mut self, bytes: u64) {
         let was_empty = self.bytes == 0;
         self.bytes += bytes;
         if was_empty {

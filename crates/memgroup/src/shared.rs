@@ -8,7 +8,8 @@
 //! - I1. A node's address never changes; its place in the table is its `GroupId`.
 //! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; what is still charged keeps
 //!   them dying until it is released.
-//! - E1. Lock order: the turn to flush one subsystem's statistics, then their layout, then the tree lock, then the pool's, then nothing; who
+//! - E1. Lock order: the turn to flush one subsystem's statistics, then their layout, then the tree lock, then the pool's or the
+//!   line of those that wait for room, then the list of all waits, then nothing; who
 //!   holds the tree lock takes the layout only if it is free. No user's code runs under it, and no I/O: who waits for it, a refused charge
 //!   inside somebody's allocator too, waits for bounded steps of the engine only.
 
@@ -21,11 +22,14 @@ use memgroup_sync::{Mutex, RwLock};
 
 use crate::config::{Config, ConfigError};
 use crate::error::GroupError;
+use crate::event::watch::{self, Watch};
 use crate::group::GroupId;
 use crate::maintenance::{self, Maintained};
 use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
+use crate::oom::Victims;
+use crate::protect;
 use crate::residence;
 use crate::rstat::registry::Registry;
 use crate::rstat::settle;
@@ -33,6 +37,7 @@ use crate::shrink::{Registry as Shrinkers, roster};
 use crate::stock::budget::Budget;
 use crate::stock::drain;
 use crate::tree::{ROOT, State, Tree};
+use crate::wait::{self, Waits};
 
 #[cfg(not(memgroup_loom))]
 const CHUNK: u32 = 64;
@@ -58,8 +63,18 @@ pub(crate) struct Shared {
     pub(crate) tree: Mutex<Tree>,
     /// The statistics of all groups.
     pub(crate) statistics: Registry,
+    /// Set once some group has had a `high`; never unset, also where the hierarchy is used again.
+    pub(crate) highs: OnceLock<()>,
+    /// Who waits for events.
+    pub(crate) watch: Watch,
     /// What can give memory back.
     pub(crate) shrinkers: Shrinkers,
+    /// Who waits, for what.
+    pub(crate) waits: Waits,
+    /// How many groups are protected.
+    pub(crate) protected: protect::Protected,
+    /// What can be killed.
+    pub(crate) victims: Victims,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
     pub(crate) layout: RwLock<()>,
     /// Releases were left to whoever holds the layout.
@@ -96,6 +111,7 @@ impl Shared {
             Some(shared) => {
                 *shared.maintained.lock() = Maintained::default();
                 shared.statistics.forget();
+                shared.victims.clear();
                 shared
             }
             None => memgroup_sync::keep(Box::new(Shared::new(config)?)),
@@ -137,7 +153,12 @@ impl Shared {
             maintained: Mutex::new(Maintained::default()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
+            highs: OnceLock::new(),
+            watch: Watch::new(),
             shrinkers: Shrinkers::new(),
+            waits: Waits::new(),
+            protected: protect::Protected::new(),
+            victims: Victims::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
             began: Instant::now(),
@@ -282,11 +303,14 @@ impl Shared {
 
     fn take_offline(&'static self, tree: &mut Tree, node: &'static Node) {
         node.counter.mark_offline();
+        wait::removed(node);
+        watch::end(node);
         if !mutation::active(Mutation::RemovalLeavesStocksOpen) {
             drain::close(node);
             drain::wait_settled(node);
             drain::retire_caps(node);
         }
+        protect::clear(tree, node);
         tree.retire(node.id);
     }
 
