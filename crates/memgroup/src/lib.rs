@@ -30,6 +30,7 @@ mod rstat;
 pub mod scope;
 mod shared;
 mod shrink;
+mod snapshot;
 mod stock;
 mod tree;
 mod wait;
@@ -60,6 +61,7 @@ pub use shrink::{
     Ask, AskError, CallsError, Count, GroupShrinker, Quarantine, Reclaimed, Registration, Removal,
     RemoveError, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
 };
+pub use snapshot::{Dead, FILES, FileError, GroupSnapshot, Limits, Snapshot, SubsystemSnapshot};
 pub use stock::StockStats;
 pub use wait::{WaitKind, WaitReport, Waiters, WeightError};
 
