@@ -44,6 +44,7 @@ pub struct Config {
     pub(crate) relocate: bool,
     pub(crate) maintain_on_removal: bool,
     pub(crate) demote_after: Option<Duration>,
+    pub(crate) pressure: bool,
     /// The built-in subsystems that a model has; none unless it asks for them.
     #[cfg(memgroup_loom)]
     pub(crate) builtin: &'static [Subsystem],
@@ -82,6 +83,7 @@ impl Config {
             relocate: true,
             maintain_on_removal: true,
             demote_after: None,
+            pressure: true,
             #[cfg(memgroup_loom)]
             builtin: &[],
         }
@@ -193,6 +195,13 @@ impl Config {
     #[must_use]
     pub fn demote_after(self, idle: Option<Duration>) -> Config {
         Config { demote_after: idle, ..self }
+    }
+
+    /// Whether it is counted how long threads are stalled for memory: [`Group::pressure`](crate::Group::pressure). A change of [`scope`](crate::scope) takes
+    /// two stores and a load for it. Without, all pressure is zero.
+    #[must_use]
+    pub fn pressure(self, counted: bool) -> Config {
+        Config { pressure: counted, ..self }
     }
 
     /// The subsystems that a hierarchy begins with, by their numbers.

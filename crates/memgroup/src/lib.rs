@@ -17,6 +17,7 @@ mod mutation;
 mod name;
 mod node;
 mod overrun;
+mod pressure;
 mod refusal;
 mod residence;
 mod rstat;
@@ -37,6 +38,7 @@ pub use hierarchy::{Dying, Hierarchy};
 pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
 pub use maintenance::{Maintained, Maintenance};
 pub use memory::PerCpuStats;
+pub use pressure::{Pressure, PressureLine, StallGuard, Trigger, TriggerError};
 pub use rstat::{
     Footprint, Freshness, GroupStats, Reach, RegisterError, SUBSYSTEMS_MAX, Stat, StatKind, Statistics,
     Subsystem, TreeStats,

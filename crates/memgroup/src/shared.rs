@@ -26,6 +26,7 @@ use crate::maintenance::{self, Maintained};
 use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
+use crate::pressure;
 use crate::residence;
 use crate::rstat::registry::Registry;
 use crate::rstat::settle;
@@ -307,6 +308,7 @@ impl Shared {
             if !done || !settle::settle(tree, node) {
                 break;
             }
+            pressure::release(node);
             next = tree.release(id);
             roster::delist(node);
             node.leave();

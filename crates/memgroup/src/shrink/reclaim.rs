@@ -22,6 +22,7 @@ use super::walk;
 use crate::chain::{self, Until};
 use crate::node::Node;
 use crate::overrun;
+use crate::pressure::{self, Stall};
 use crate::rstat::builtin::{MEMORY, memory};
 use crate::rstat::update;
 use crate::stock::{count, drain};
@@ -85,12 +86,13 @@ pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &'s
     if keep::is_reclaiming() {
         return draw_on_reserve(node, until, bytes);
     }
-    let mut over = over;
+    let (mut over, mut stalled) = (over, None);
     for _ in 0..LEVELS_MOST {
         if !over.shared.config.reclaim || !is_any(over) {
             return false;
         }
-        match make_room_in(node, until, bytes, over) {
+        let stalled = stalled.get_or_insert_with(|| pressure::stall(node));
+        match make_room_in(node, until, bytes, over, stalled) {
             Room::Made => return true,
             Room::None => return false,
             Room::LacksIn(next) => over = next,
@@ -109,7 +111,13 @@ enum Room {
     LacksIn(&'static Node),
 }
 
-fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> Room {
+fn make_room_in(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    over: &'static Node,
+    stalled: &mut Stall,
+) -> Room {
     let Some(keeper) = keep::begin(over, bytes) else { return Room::None };
     let (mut least, mut fruitless, mut waits) = (keeper.lacks(), 0, false);
     for _ in 0..ROUNDS_MOST {
@@ -139,6 +147,7 @@ fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static No
             Err(_) if fruitless == FRUITLESS_MOST => return Room::None,
             Err(_) => {
                 (fruitless, waits) = (fruitless + 1, true);
+                stalled.lasts();
                 std::thread::yield_now();
             }
         }
