@@ -14,7 +14,7 @@
 //! - I3. While a stall lasts that is watched, and no change of scope is under way: a meter with a stall has a witness exactly if a thread is at work there,
 //!   and that thread is.
 //! - E1. look ↔ a change of scope: each writes, fences and reads what the other writes (`witness`, the record). So either the look sees the record's change, or the
-//!   change sees the witness that was looked for. Loom: `a_witness_leaves_while_another_enters`, `two_witnesses_leave`.
+//!   change sees the witness that was looked for. Loom: `e1_...`.
 
 use std::sync::Arc;
 
@@ -321,7 +321,7 @@ impl Meter {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(memgroup_loom)))]
     pub(super) fn counts(&self) -> (u32, u32) {
         let state = self.state.lock();
         (state.stalled, state.own)
@@ -330,5 +330,10 @@ impl Meter {
     #[cfg(all(test, memgroup_loom))]
     pub(super) fn has_witness(&self) -> bool {
         self.witness().is_some()
+    }
+
+    #[cfg(all(test, memgroup_loom))]
+    pub(super) fn is_full(&self) -> bool {
+        self.state.lock().tally.seen(0).full.is_on
     }
 }
