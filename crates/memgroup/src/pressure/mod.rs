@@ -14,7 +14,7 @@ mod window;
 
 pub(crate) use meter::Meter;
 pub(crate) use record::publish;
-pub(crate) use stall::{Stall, release, stall};
+pub(crate) use stall::{Stall, release, stall, stall_that_lasts};
 
 pub use report::{Pressure, PressureLine};
 pub use stall::StallGuard;

@@ -54,7 +54,16 @@ pub(crate) struct Stall {
 pub(crate) fn stall(node: &'static Node) -> Stall {
     let is_counted = node.shared.config.pressure && !cfg!(memgroup_loom);
     if is_counted {
-        begin(node);
+        begin(node, false);
+    }
+    Stall { is_counted, here: PhantomData }
+}
+
+/// The same for a stall that lasts from its beginning: a wait, a throttle.
+pub(crate) fn stall_that_lasts(node: &'static Node) -> Stall {
+    let is_counted = node.shared.config.pressure && !cfg!(memgroup_loom);
+    if is_counted {
+        begin(node, true);
     }
     Stall { is_counted, here: PhantomData }
 }
@@ -62,13 +71,8 @@ pub(crate) fn stall(node: &'static Node) -> Stall {
 impl Stall {
     /// It lasts: from now on changes of scope are looked at.
     pub(crate) fn lasts(&mut self) {
-        let current = CURRENT.get();
-        if self.is_counted && !current.lasts {
-            CURRENT.set(Current { lasts: true, ..current });
-            record::watch();
-            if let Some(node) = current.node() {
-                chain(node).for_each(|level| level.control.pressure.look_again(level, None));
-            }
+        if self.is_counted {
+            last(CURRENT.get());
         }
     }
 }
@@ -90,9 +94,7 @@ pub struct StallGuard<'g> {
 
 impl StallGuard<'_> {
     pub(super) fn new(group: &Group) -> StallGuard<'_> {
-        let mut stall = stall(group.node());
-        stall.lasts();
-        StallGuard { _stall: stall, group: PhantomData }
+        StallGuard { _stall: stall_that_lasts(group.node()), group: PhantomData }
     }
 }
 
@@ -101,16 +103,35 @@ pub(super) fn is_stalled() -> bool {
     CURRENT.get().node().is_some()
 }
 
-fn begin(node: &'static Node) {
+fn begin(node: &'static Node, lasts: bool) {
     let current = CURRENT.get();
     if current.node().is_some() {
-        return CURRENT.set(Current { guards: current.guards + 1, ..current });
+        let nested = Current { guards: current.guards + 1, ..current };
+        CURRENT.set(nested);
+        return if lasts {
+            last(nested)
+        };
     }
     if current.lasts {
         record::unwatch();
     }
-    CURRENT.set(Current { node: Some(node), generation: node.generation(), guards: 1, lasts: false });
+    if lasts {
+        record::watch();
+    }
+    CURRENT.set(Current { node: Some(node), generation: node.generation(), guards: 1, lasts });
     begin_at(node, record::own());
+}
+
+/// The thread's stall lasts from now on.
+fn last(current: Current) {
+    if current.lasts {
+        return;
+    }
+    CURRENT.set(Current { lasts: true, ..current });
+    record::watch();
+    if let Some(node) = current.node() {
+        chain(node).for_each(|level| level.control.pressure.look_again(level, None));
+    }
 }
 
 fn end() {
