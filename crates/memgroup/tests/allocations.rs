@@ -7,11 +7,11 @@ mod gauges;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memgroup::{
     Ask, Charge, Config, Count, Freshness, Group, Hierarchy, Maintenance, Scan, Shrinker, ShrinkerConfig,
-    SlotSource, TreeStats,
+    SlotSource, TreeStats, scope,
 };
 use memgroup_percpu::pin_virtual;
 
@@ -115,4 +115,25 @@ fn a_seat_that_is_given_up_and_the_last_uncharge_of_a_group_that_had_it_allocate
     assert_eq!(allocations(|| seats.clear()), 0, "all seats are given up");
     assert_eq!(allocations(|| charges.clear()), 0, "all removed groups were released");
     assert_eq!(hierarchy.dying().len(), 0);
+}
+
+#[test]
+fn scopes_and_stalls_and_a_trigger_that_fires_allocate_nothing_not_even_the_first_of_a_thread() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let group = hierarchy.create("/a").and_then(|above| above.create("b")).unwrap();
+    let trigger = group.add_pressure_trigger("some 1 500000").unwrap();
+    let stall_in_a_scope = || {
+        let _scope = scope::enter(&group);
+        let _stall = group.stall();
+        std::thread::sleep(Duration::from_micros(50));
+    };
+    let first = std::thread::scope(|threads| threads.spawn(|| allocations(stall_in_a_scope)).join().unwrap());
+    assert_eq!(first, 0, "the first of a thread");
+    assert_eq!(allocations(|| assert!(trigger.wait(Instant::now()))), 0, "it has fired");
+    assert_eq!(allocations(|| assert!(group.pressure().some.total > 0)), 0, "a look");
+    let again = || {
+        let _stall = group.stall();
+        assert!(trigger.wait(Instant::now() + Duration::from_secs(60)));
+    };
+    assert_eq!(allocations(again), 0, "a wait");
 }
