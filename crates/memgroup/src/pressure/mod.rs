@@ -46,7 +46,7 @@ impl Group {
     /// Takes a short lock at each level, here and at the end; changes of [`scope`](crate::scope) on other threads are looked at meanwhile. A guard that is
     /// forgotten (`mem::forget`) leaves the thread stalled until it ends, if it was ever in a scope, or until the group is released.
     pub fn stall(&self) -> StallGuard<'_> {
-        StallGuard::new(self)
+        StallGuard::new(self, stall_that_lasts(self.node()))
     }
 
     /// Adds a trigger: a line, a stall and a window in microseconds, as written to `memory.pressure`. It fires when the line was on for so long within the

@@ -93,8 +93,8 @@ pub struct StallGuard<'g> {
 }
 
 impl StallGuard<'_> {
-    pub(super) fn new(group: &Group) -> StallGuard<'_> {
-        StallGuard { _stall: stall_that_lasts(group.node()), group: PhantomData }
+    pub(super) fn new(_: &Group, stall: Stall) -> StallGuard<'_> {
+        StallGuard { _stall: stall, group: PhantomData }
     }
 }
 

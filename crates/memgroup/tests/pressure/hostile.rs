@@ -41,8 +41,9 @@ fn more_threads_than_a_few_take_records_and_leave_them() {
             let _stall = group.stall();
             let before = full_us(&group);
             busy(MILLI);
-            assert_eq!(full_us(&group), before, "a hundred are at work");
+            let after = full_us(&group);
             all.wait();
+            assert_eq!(after, before, "a hundred are at work");
         });
         let _stall = group.stall();
         let before = full_us(&group);
