@@ -17,6 +17,8 @@ pub enum ChargeErrorKind {
     Offline,
     /// No counter can hold so much (256 TiB), whatever the limits.
     TooLarge,
+    /// The group denies charges at random ([`Group::deny`](crate::Group::deny)), and this was one.
+    Denied,
 }
 
 /// A charge that was not made. Nothing was charged anywhere.
@@ -41,6 +43,7 @@ pub struct ChargeError {
     asked: u64,
     usage: u64,
     max: u64,
+    reserved: u64,
 }
 
 impl ChargeError {
@@ -52,7 +55,13 @@ impl ChargeError {
         } else {
             ChargeErrorKind::Refused
         };
-        ChargeError { node, generation: node.generation(), kind, asked, usage: seen.usage, max: seen.max }
+        let Reading { usage, max, reserved, .. } = seen;
+        ChargeError { node, generation: node.generation(), kind, asked, usage, max, reserved }
+    }
+
+    pub(crate) fn denied(node: &'static Node, asked: u64) -> ChargeError {
+        let seen = node.counter.read();
+        ChargeError { kind: ChargeErrorKind::Denied, ..ChargeError::of(node, seen, asked) }
     }
 
     /// Why.
@@ -84,13 +93,19 @@ impl ChargeError {
     pub fn max(&self) -> u64 {
         self.max
     }
+
+    /// Bytes below that limit that this charge was to leave free, for groups within their [`min`](crate::Group::set_min) or `low`; 0 where none are
+    /// protected.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
 }
 
 impl PartialEq for ChargeError {
     fn eq(&self, other: &ChargeError) -> bool {
         std::ptr::eq(self.node, other.node)
-            && (self.generation, self.kind, self.asked, self.usage, self.max)
-                == (other.generation, other.kind, other.asked, other.usage, other.max)
+            && (self.generation, self.kind, self.asked, self.usage, self.max, self.reserved)
+                == (other.generation, other.kind, other.asked, other.usage, other.max, other.reserved)
     }
 }
 
@@ -104,6 +119,7 @@ impl fmt::Debug for ChargeError {
             .field("asked", &self.asked)
             .field("usage", &self.usage)
             .field("max", &self.max)
+            .field("reserved", &self.reserved)
             .finish()
     }
 }
@@ -113,11 +129,17 @@ impl fmt::Display for ChargeError {
         let path = self.path();
         let group = path.as_deref().unwrap_or("(a group removed since)");
         match self.kind {
-            ChargeErrorKind::Refused => write!(
-                f,
-                "charge {} bytes: refused by group {group}, usage {} of max {}",
-                self.asked, self.usage, self.max
-            ),
+            ChargeErrorKind::Refused => {
+                write!(
+                    f,
+                    "charge {} bytes: refused by group {group}, usage {} of max {}",
+                    self.asked, self.usage, self.max
+                )?;
+                if self.reserved > 0 {
+                    write!(f, ", {} of it kept for groups within min or low", self.reserved)?;
+                }
+                Ok(())
+            }
             ChargeErrorKind::Offline => {
                 write!(f, "charge {} bytes: group {group} was removed", self.asked)
             }
@@ -128,6 +150,9 @@ impl fmt::Display for ChargeError {
                     self.asked
                 )?;
                 if self.max == UNLIMITED { write!(f, "; usage {}, no max", self.usage) } else { Ok(()) }
+            }
+            ChargeErrorKind::Denied => {
+                write!(f, "charge {} bytes: denied by injection in group {group}", self.asked)
             }
         }
     }

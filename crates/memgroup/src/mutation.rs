@@ -89,6 +89,24 @@ memgroup_sync::mutations! {
     UsedIsStillKept,
     /// What was kept and not used stays charged.
     KeptIsNotLetGo,
+    /// A debt is taken by a look and a store.
+    DebtIsTakenBlindly,
+    /// A debt is noted by a look and a store.
+    DebtIsNotedBlindly,
+    /// Who records what a group uses of its protection does not look whether that has changed meanwhile.
+    RecorderDoesNotLookAgain,
+    /// Who records does so in a group that goes offline, and nobody waits for that.
+    RecorderIgnoresOffline,
+    /// An event is counted, and who waits is looked for, without a fence in between.
+    EventLooksWithoutFence,
+    /// Who waits for events looks at the counts, and announces itself afterwards.
+    WaiterLooksBeforeItIsArmed,
+    /// A callback that is due again when it returns wakes nobody.
+    CallbackReturnsInSilence,
+    /// A reader of the peak that is reset loads the usage.
+    ResetLoadsUsage,
+    /// Charges pass a limit that only measures while stocks below it are open.
+    MeasureLeavesStocksOpen,
     /// Who looks for a thread at work does not fence between what it has found and its look whether that holds.
     LookWithoutFence,
     /// A thread changes its scope without a fence before it looks who relies on it.

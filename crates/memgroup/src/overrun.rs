@@ -9,6 +9,7 @@
 //! - I2. A stock is opened only if its group is online and no level of its chain is marked OVER.
 //! - B1. An uncharge by a drain, which does not look, can leave the mark a little too long: until the next uncharge.
 
+use crate::measure;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::stock::drain;
@@ -46,7 +47,9 @@ pub(crate) fn settle(tree: &Tree, node: &'static Node) {
         drain::counted_in(tree, node);
     }
     let (marked, over) = (node.counter.read().over, over(node));
-    if over && !marked && !mutation::active(Mutation::OverrunLeavesStocksOpen) {
+    if over && !marked && node.counter.read().measured {
+        measure::close(tree, node);
+    } else if over && !marked && !mutation::active(Mutation::OverrunLeavesStocksOpen) {
         node.counter.mark_over(true);
         each(tree, node, |node| {
             drain::close(node);
@@ -84,7 +87,7 @@ fn levels_newly_over(node: &'static Node) -> impl Iterator<Item = &'static Node>
 #[cold]
 pub(crate) fn end_if_over(node: &'static Node) {
     let seen = node.counter.read();
-    if seen.over && seen.usage <= seen.max {
+    if seen.over && seen.usage <= measure::reopens_at(seen) {
         settle(&node.shared.tree.lock(), node);
     }
 }

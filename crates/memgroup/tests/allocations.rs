@@ -10,8 +10,8 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, Maintenance, Scan, Shrinker, ShrinkerConfig,
-    SlotSource, TreeStats, scope,
+    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, Killed, Killing, Maintenance, Scan, Shrinker,
+    ShrinkerConfig, SlotSource, TreeStats, scope,
 };
 use memgroup_percpu::pin_virtual;
 
@@ -115,6 +115,33 @@ fn a_seat_that_is_given_up_and_the_last_uncharge_of_a_group_that_had_it_allocate
     assert_eq!(allocations(|| seats.clear()), 0, "all seats are given up");
     assert_eq!(allocations(|| charges.clear()), 0, "all removed groups were released");
     assert_eq!(hierarchy.dying().len(), 0);
+}
+
+#[test]
+fn a_charge_that_has_others_killed_allocates_nothing() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    let groups: Vec<Group> = (0..300).map(|number| parent.create(&format!("{number}")).unwrap()).collect();
+    let _hooks: Vec<_> = groups
+        .iter()
+        .enumerate()
+        .map(|(number, group)| {
+            let answer = [Killed::Refused, Killed::Idle { freed: 0 }, Killed::Dying][number % 3];
+            group.set_kill_hook(move |_: &Killing<'_>| answer).unwrap()
+        })
+        .collect();
+    let charges: Vec<Charge> = groups.iter().map(|group| group.try_charge(100).unwrap()).collect();
+    parent.drain();
+    parent.set_max(parent.usage()).unwrap();
+    let refuse = || assert!(parent.try_charge(1).is_err());
+    assert_eq!(allocations(refuse), 0, "one after the other until one dies");
+    assert_eq!(parent.events().oom_kill, 1);
+    assert_eq!(groups.iter().filter(|group| group.kill_done()).count(), 1);
+    parent.set_oom_group(true);
+    assert_eq!(allocations(refuse), 0, "all of them");
+    assert!(parent.events().oom_kill >= 100 && parent.events().oom_group_kill == 1);
+    assert_eq!(allocations(|| drop(charges)), 0, "and their end");
+    assert!(hierarchy.kills().len() == 64);
 }
 
 #[test]

@@ -13,6 +13,8 @@ use core::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use memgroup_sync::interleave;
+
 use super::tally::{Progress, Seen};
 use super::window::Window;
 use crate::group::Group;
@@ -226,6 +228,7 @@ impl Trigger {
         let node = self.group.node();
         loop {
             let seen = node.control.pressure.seen(node);
+            interleave::point();
             let mut state = self.watch.lock();
             state.see(&self.watch.condition, &seen);
             if std::mem::take(&mut state.is_due) {

@@ -12,8 +12,8 @@
 //!
 //! - I1. What is waited for is a call in which nobody waits for locks: one that a charge makes, and `cell` knows of no other here. So a queue is
 //!   no part of a cycle, as long as callbacks keep to [`Ask::may_wait`](crate::Ask::may_wait); where one does not, the wait ends with its patience.
-//! - I2. A wait ends: with the seat; empty-handed when it is given up; or when one call has lasted for longer than its patience. It is as long
-//!   as the calls of those ahead.
+//! - I2. A wait ends: with the seat; empty-handed when it is given up; when one call has lasted for longer than its patience; or when all waits of the
+//!   group are ended ([`Group::wake_waiters`](crate::Group::wake_waiters)). It is as long as the calls of those ahead, and listed with all others (`wait`).
 //! - I3. Who was handed a seat has it, also when it was about to go.
 //! - E1. let go ↔ wait: `WAITED` is set in the seat's word, so the common case of letting go is one exchange and no lock. What is behind it is under
 //!   the lock of the queue. Loom: `a_seat_is_handed_to_everybody_who_waits_for_it`.
@@ -92,8 +92,14 @@ fn key(cell: &'static Cell) -> usize {
     std::ptr::from_ref(cell).addr()
 }
 
-/// Seizes a seat, after those who came before; `false` where it is not to be had, or a call lasts for longer than `patience`. `now` is the clock.
-pub(crate) fn seize(cell: &'static Cell, patience: Duration, now: impl Fn() -> u64) -> bool {
+/// Seizes a seat, after those who came before; `false` where it is not to be had, or a call lasts for longer than `patience`. `now` is the clock. Before
+/// each sleep `stays` is told how much of the patience is left, and says whether the wait is to go on.
+pub(crate) fn seize(
+    cell: &'static Cell,
+    patience: Duration,
+    now: impl Fn() -> u64,
+    stays: impl Fn(Duration) -> bool,
+) -> bool {
     let waiter = Arc::new(Waiter { thread: thread::current(), outcome: AtomicU32::new(NONE) });
     let mut queue = WAITING.of(key(cell)).lock();
     match cell.await_turn(now()) {
@@ -109,8 +115,8 @@ pub(crate) fn seize(cell: &'static Cell, patience: Duration, now: impl Fn() -> u
         }
         let lasted = cell.busy_since().map_or(0, |since| now().saturating_sub(since));
         match patience.checked_sub(Duration::from_nanos(lasted)).filter(|left| !left.is_zero()) {
-            Some(left) => thread::park_timeout(left),
-            None => return give_up_waiting(cell, &waiter),
+            Some(left) if stays(left) => thread::park_timeout(left),
+            _ => return give_up_waiting(cell, &waiter),
         }
     }
 }
@@ -169,7 +175,7 @@ mod tests {
             for number in 0..20 {
                 let order = &order;
                 scope.spawn(move || {
-                    assert!(seize(cell, PATIENCE, || 1));
+                    assert!(seize(cell, PATIENCE, || 1, |_| true));
                     assert!(!cell.seize(1, false), "who comes by now does not get it");
                     order.lock().unwrap().push(number);
                     assert!(!let_go(cell, || 1).is_given_up);
@@ -189,7 +195,7 @@ mod tests {
         let cell = cell();
         assert!(cell.seize(1, false));
         std::thread::scope(|scope| {
-            let waits = || scope.spawn(|| seize(cell, Duration::from_secs(3600), || 1));
+            let waits = || scope.spawn(|| seize(cell, Duration::from_secs(3600), || 1, |_| true));
             let waiters: Vec<_> = (0..4).map(|_| waits()).collect();
             while waiting(cell) < waiters.len() {
                 std::thread::yield_now();
@@ -199,18 +205,28 @@ mod tests {
             assert!(let_go(cell, || 1).is_given_up, "once, and now");
             assert!(waiters.into_iter().all(|waiter| !waiter.join().unwrap()));
         });
-        assert!(!seize(cell, Duration::from_secs(3600), || 1), "it is not to be had");
+        assert!(!seize(cell, Duration::from_secs(3600), || 1, |_| true), "it is not to be had");
+    }
+
+    #[test]
+    fn a_wait_that_is_not_to_go_on_leaves_the_queue() {
+        let cell = cell();
+        assert!(cell.seize(1, false));
+        assert!(!seize(cell, Duration::from_secs(3600), || 1, |_| false));
+        assert_eq!(waiting(cell), 0);
+        assert!(!let_go(cell, || 1).is_given_up);
+        assert!(cell.seize(1, false), "it is free");
     }
 
     #[test]
     fn a_wait_ends_with_the_patience_for_one_call_however_many_there_are_before() {
         let cell = cell();
         assert!(cell.seize(1, false));
-        assert!(!seize(cell, Duration::from_nanos(999), || 1000), "one call has lasted for 999 ns");
+        assert!(!seize(cell, Duration::from_nanos(999), || 1000, |_| true), "one call has lasted for 999 ns");
         assert_eq!(waiting(cell), 0);
         assert!(!cell.begin_again(1000));
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| seize(cell, Duration::from_secs(3600), || 1100));
+            let waiter = scope.spawn(|| seize(cell, Duration::from_secs(3600), || 1100, |_| true));
             while waiting(cell) < 1 {
                 std::thread::yield_now();
             }

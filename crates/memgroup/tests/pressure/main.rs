@@ -6,6 +6,7 @@ mod hostile;
 mod reclaim;
 mod storm;
 mod triggers;
+mod waits;
 
 use std::time::{Duration, Instant};
 

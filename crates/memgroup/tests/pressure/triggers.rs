@@ -44,6 +44,22 @@ fn one_that_dozes_is_woken_by_the_stall_that_begins() {
     });
 }
 
+/// With `--cfg memgroup_yields` the stall begins between a waiter's look and its sleep.
+#[test]
+fn a_stall_that_begins_as_a_waiter_goes_to_sleep_wakes_it() {
+    let hierarchy = hierarchy();
+    let group = hierarchy.create("/group").unwrap();
+    for _ in 0..300 {
+        let trigger = group.add_pressure_trigger("some 1 500000").unwrap();
+        let has_fired = thread::scope(|threads| {
+            let waiter = threads.spawn(|| trigger.wait(Instant::now() + Duration::from_secs(20)));
+            let _stall = group.stall();
+            waiter.join().unwrap()
+        });
+        assert!(has_fired);
+    }
+}
+
 #[test]
 fn it_fires_at_most_once_within_a_window_and_keeps_that_for_the_next_wait() {
     let hierarchy = hierarchy();

@@ -37,7 +37,7 @@ fn two_wait() {
         .map(|_| {
             let served = Arc::clone(&served);
             thread::spawn(move || {
-                assert!(seize(cell, LONG, || 1), "it is to be had");
+                assert!(seize(cell, LONG, || 1, |_| true), "it is to be had");
                 serve(&served);
                 assert!(!let_go(cell, || 1).is_given_up);
             })
@@ -61,7 +61,7 @@ fn one_waits_for_a_seat_that_is_given_up() {
     let waiter = {
         let given_back = Arc::clone(&given_back);
         thread::spawn(move || {
-            if seize(cell, LONG, || 1) {
+            if seize(cell, LONG, || 1, |_| true) {
                 count(&given_back, let_go(cell, || 1).is_given_up);
             }
         })
@@ -84,7 +84,7 @@ fn one_waits_for_a_seat_that_is_given_up() {
 fn one_goes() {
     let cell = seized();
     let waiter = thread::spawn(move || {
-        if seize(cell, Duration::from_nanos(1), || 10) {
+        if seize(cell, Duration::from_nanos(1), || 10, |_| true) {
             assert!(!let_go(cell, || 1).is_given_up);
         }
     });
