@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use memgroup_percpu::SlotSource;
+
 use crate::Error;
+use crate::harness::machine::virtual_slots;
 
 /// The most slots an experiment can be asked for; [`memgroup_percpu::SlotSource::virtual_slots`] has the same bound.
 pub const SLOTS_MAX: usize = 4096;
@@ -233,6 +236,11 @@ impl Args {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// The machine's slots, or the virtual ones that are asked for.
+    pub(crate) fn slot_source(&self) -> Result<SlotSource, Error> {
+        self.slots.map_or_else(|| Ok(SlotSource::detect()), virtual_slots)
     }
 
     /// The options that were given, as they are written on the command line; without `--json`, which changes no figure.

@@ -12,8 +12,11 @@ use memgroup_sync::interleave;
 
 use crate::counter::{Reading, Verdict};
 use crate::event::{self, Event};
+use crate::measure;
 use crate::node::Node;
+use crate::oom;
 use crate::overrun;
+use crate::protect;
 use crate::wait;
 
 /// The level that refused, and what it saw.
@@ -23,6 +26,9 @@ pub(crate) struct Refused {
     pub(crate) seen: Reading,
 }
 
+/// The level below, which a charge came through, and its usage with the charge; `None` at the first level.
+pub(crate) type Via = Option<(&'static Node, u64)>;
+
 /// Where a charge stops climbing: above the root, or below the level that is charged already.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
@@ -31,7 +37,7 @@ pub(crate) enum Until {
 }
 
 impl Until {
-    fn next(self, level: &'static Node) -> Option<&'static Node> {
+    pub(crate) fn next(self, level: &'static Node) -> Option<&'static Node> {
         match self {
             Until::Top => level.up(),
             Until::Below(stop) => level.up().filter(|up| !std::ptr::eq(*up, stop)),
@@ -39,26 +45,38 @@ impl Until {
     }
 }
 
-/// The least headroom over the chain; plain loads, may be a moment old.
-pub(crate) fn headroom(from: &'static Node) -> u64 {
-    let mut least = from.counter.read().headroom();
+/// The least room over the chain, without what is kept for others; plain loads, may be a moment old.
+pub(crate) fn least_room(from: &'static Node, of: impl Fn(&'static Node) -> u64) -> u64 {
+    let room = |level: &'static Node, via| protect::seen_through(level, via, of(level));
+    let mut least = room(from, None);
     let mut level = from;
     while let Some(up) = level.up() {
-        least = least.min(up.counter.read().headroom());
+        least = least.min(room(up, Some(level)));
         level = up;
     }
     least
 }
 
+/// What may be prepaid: up to each limit, and up to `high` too, if any group has one.
+pub(crate) fn headroom_to_prepay(from: &'static Node) -> u64 {
+    if from.shared.highs.get().is_none() {
+        return least_room(from, |node| node.counter.read().headroom());
+    }
+    least_room(from, |node| {
+        let seen = node.counter.read();
+        seen.headroom().min(node.counter.high().saturating_sub(seen.usage))
+    })
+}
+
 /// First looks at every level, which costs no shared line its owner, then charges.
 pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
-    let mut level = Some(from);
+    let (mut level, mut via) = (Some(from), None);
     while let Some(node) = level {
-        let seen = node.counter.read();
-        if bytes > seen.headroom() {
+        let seen = look(node, via);
+        if bytes > seen.headroom() && !seen.lets_pass(bytes) {
             return Err(Refused { node, seen });
         }
-        level = until.next(node);
+        (level, via) = (until.next(node), Some((node, seen.usage.saturating_add(bytes))));
     }
     try_charge_now(from, until, bytes, Verdict::Hint)
 }
@@ -70,15 +88,28 @@ pub(crate) fn try_charge_now(
     bytes: u64,
     verdict: Verdict,
 ) -> Result<(), Refused> {
-    climb(node, until, bytes, verdict).inspect_err(|refused| wait::serve_below(node, refused.node))
+    climb(node, None, until, bytes, verdict).inspect_err(|refused| wait::serve_below(node, refused.node))
 }
 
-/// `try_charge_now` for who serves those that wait, and so does not look for them. Depth is bounded by `Config::depth_max`.
-pub(crate) fn climb(node: &'static Node, until: Until, bytes: u64, verdict: Verdict) -> Result<(), Refused> {
-    let usage = node.counter.try_charge(bytes, verdict).map_err(|seen| Refused { node, seen })?;
+/// What a charge finds at a level that came through `via`, with so much charged there by then.
+fn look(node: &'static Node, via: Via) -> Reading {
+    Reading { reserved: protect::left_free(node, via), ..node.counter.read() }
+}
+
+/// `try_charge_now` from a level that came through `via`; also for who serves those that wait, and so does not look for them. Depth is bounded by
+/// `Config::depth_max`.
+pub(crate) fn climb(
+    node: &'static Node,
+    via: Via,
+    until: Until,
+    bytes: u64,
+    verdict: Verdict,
+) -> Result<(), Refused> {
+    let reserved = protect::left_free(node, via);
+    let usage = node.counter.try_charge(bytes, reserved, verdict).map_err(|seen| Refused { node, seen })?;
     interleave::point();
     if let Some(up) = until.next(node)
-        && let Err(refused) = climb(up, until, bytes, verdict)
+        && let Err(refused) = climb(up, Some((node, usage)), until, bytes, verdict)
     {
         // The caller's handle or bytes keep every level of this chain from being released.
         node.counter.uncharge(bytes);
@@ -86,16 +117,21 @@ pub(crate) fn climb(node: &'static Node, until: Until, bytes: u64, verdict: Verd
         return Err(refused);
     }
     rose(node, usage);
+    measure::count_if_over(node, usage);
     Ok(())
 }
 
 /// What a level does when usage rose to `usage` there, and at every level of the chain.
 fn rose(node: &'static Node, usage: u64) {
     node.counter.raise_peak(usage);
+    protect::usage_changed(node);
 }
 
 /// What a level does when usage fell there. The group may be released by then, and its place another's.
-fn fell(_node: &'static Node) {}
+fn fell(node: &'static Node) {
+    protect::usage_changed(node);
+    oom::fell(node);
+}
 
 /// As `try_charge_now`, where `kept` of the `bytes` are charged to `at`, a level of the chain, and to all above it already. What is kept counts
 /// against the limits as what is charged does: a level that is above its limit with it, or offline, refuses.
@@ -106,29 +142,47 @@ pub(crate) fn try_charge_kept(
     at: &'static Node,
     kept: u64,
 ) -> Result<(), Refused> {
+    climb_kept(node, None, until, bytes, (at, kept))
+}
+
+fn climb_kept(
+    node: &'static Node,
+    via: Via,
+    until: Until,
+    bytes: u64,
+    (at, kept): (&'static Node, u64),
+) -> Result<(), Refused> {
     if std::ptr::eq(node, at) {
-        check_kept(at, until)?;
-        return if bytes > kept { try_charge_now(at, until, bytes - kept, Verdict::Hint) } else { Ok(()) };
+        check_kept(at, via, until)?;
+        return if bytes > kept { climb(at, via, until, bytes - kept, Verdict::Hint) } else { Ok(()) };
     }
-    let usage = node.counter.try_charge(bytes, Verdict::Hint).map_err(|seen| Refused { node, seen })?;
+    let reserved = protect::left_free(node, via);
+    let usage =
+        node.counter.try_charge(bytes, reserved, Verdict::Hint).map_err(|seen| Refused { node, seen })?;
     interleave::point();
     if let Some(up) = until.next(node)
-        && let Err(refused) = try_charge_kept(up, until, bytes, at, kept)
+        && let Err(refused) = climb_kept(up, Some((node, usage)), until, bytes, (at, kept))
     {
         uncharge(node, Until::Below(up), bytes);
         return Err(refused);
     }
     rose(node, usage);
+    measure::count_if_over(node, usage);
     Ok(())
 }
 
-/// Whether every level is within its limit with what is kept there, and online.
-fn check_kept(at: &'static Node, until: Until) -> Result<(), Refused> {
-    let mut levels = std::iter::successors(Some(at), |level| until.next(level));
-    levels.try_for_each(|node| {
-        let seen = node.counter.read();
-        if seen.offline || seen.usage > seen.max { Err(Refused { node, seen }) } else { Ok(()) }
-    })
+/// Whether every level is within its limit with what is kept there, without what is kept free for others, and online.
+fn check_kept(at: &'static Node, via: Via, until: Until) -> Result<(), Refused> {
+    let (mut level, mut via) = (Some(at), via);
+    while let Some(node) = level {
+        let seen = look(node, via);
+        let is_over = seen.usage > seen.most() && !seen.measured;
+        if seen.offline || is_over {
+            return Err(Refused { node, seen });
+        }
+        (level, via) = (until.next(node), Some((node, seen.usage)));
+    }
+    Ok(())
 }
 
 /// Charges every level up to `beyond` bytes above its limit; with `u64::MAX`, whatever its limit. Else it fails, leaving nothing behind, only where a counter cannot hold it or

@@ -5,6 +5,7 @@ use core::fmt;
 use crate::chain::{self, Until};
 use crate::error::ChargeError;
 use crate::group::{Group, GroupId};
+use crate::high;
 use crate::node::Node;
 use crate::overrun;
 use crate::stock::{consume, count};
@@ -57,6 +58,7 @@ impl Charge {
             Ok(()) => {
                 count::forced(node);
                 overrun::begin_if_over(node);
+                high::forced(node, bytes);
                 return Ok(());
             }
             Err(refused) => refused,

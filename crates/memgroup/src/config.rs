@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use memgroup_percpu::{ArenaConfig, ArenaError, OutOfMemory, PageSize, SlotSource};
 
+use crate::protect::LARGEST_RESERVE;
 use crate::rstat::Subsystem;
 #[cfg(not(memgroup_loom))]
 use crate::rstat::builtin;
@@ -15,6 +16,8 @@ use crate::stock::word::LARGEST_CAP;
 const DEPTH_LARGEST: u32 = 256;
 /// The most groups a hierarchy may be configured for.
 const GROUPS_LARGEST: u32 = 1 << 24;
+/// How long a kill may be waited for.
+const PATIENCES: core::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
 /// How to make a [`Hierarchy`](crate::Hierarchy); checked by `Hierarchy::new`.
 ///
@@ -44,6 +47,10 @@ pub struct Config {
     pub(crate) relocate: bool,
     pub(crate) maintain_on_removal: bool,
     pub(crate) demote_after: Option<Duration>,
+    pub(crate) protected_reserve_bytes: u64,
+    pub(crate) oom: bool,
+    pub(crate) kill_patience: Duration,
+    pub(crate) pressure: bool,
     /// The built-in subsystems that a model has; none unless it asks for them.
     #[cfg(memgroup_loom)]
     pub(crate) builtin: &'static [Subsystem],
@@ -82,6 +89,10 @@ impl Config {
             relocate: true,
             maintain_on_removal: true,
             demote_after: None,
+            protected_reserve_bytes: 1 << 20,
+            oom: true,
+            kill_patience: Duration::from_secs(1),
+            pressure: true,
             #[cfg(memgroup_loom)]
             builtin: &[],
         }
@@ -195,6 +206,34 @@ impl Config {
         Config { demote_after: idle, ..self }
     }
 
+    /// The most that is kept free below a group's `max` for groups right below it that are within their [`min`](crate::Group::set_min) or
+    /// [`low`](crate::Group::set_low), in bytes, at most 512 GiB; 1 MiB unless told, and never more than an eighth of `max` or than those groups have not used
+    /// of their protection. With 0 a group that was idle finds no room when it comes back and nothing can be reclaimed.
+    #[must_use]
+    pub fn protected_reserve_bytes(self, bytes: u64) -> Config {
+        Config { protected_reserve_bytes: bytes, ..self }
+    }
+
+    /// Whether a charge for which nothing can be reclaimed has a group [killed](crate::Kill) before it is refused. Where no group has a hook, there is nobody to be killed.
+    #[must_use]
+    pub fn oom(self, kills: bool) -> Config {
+        Config { oom: kills, ..self }
+    }
+
+    /// For how long others wait for the end of a group that was told to stop, before the next one is killed: their charges are refused until then. It is passed over when it has
+    /// not ended then. 1 s unless told; 1 ms to 1 h.
+    #[must_use]
+    pub fn kill_patience(self, patience: Duration) -> Config {
+        Config { kill_patience: patience, ..self }
+    }
+
+    /// Whether it is counted how long threads are stalled for memory: [`Group::pressure`](crate::Group::pressure). A change of [`scope`](crate::scope) takes
+    /// two stores and a load for it. Without, all pressure is zero.
+    #[must_use]
+    pub fn pressure(self, counted: bool) -> Config {
+        Config { pressure: counted, ..self }
+    }
+
     /// The subsystems that a hierarchy begins with, by their numbers.
     pub(crate) fn builtin(&self) -> &'static [Subsystem] {
         #[cfg(memgroup_loom)]
@@ -215,6 +254,13 @@ impl Config {
         }
         if self.stock_cap_bytes > LARGEST_CAP {
             return out_of_range("stock_cap_bytes", self.stock_cap_bytes, "0 to 8 MiB");
+        }
+        if self.protected_reserve_bytes > LARGEST_RESERVE {
+            return out_of_range("protected_reserve_bytes", self.protected_reserve_bytes, "0 to 512 GiB");
+        }
+        if !PATIENCES.contains(&self.kill_patience) {
+            let micros = u64::try_from(self.kill_patience.as_micros()).unwrap_or(u64::MAX);
+            return out_of_range("kill_patience, in us,", micros, "1000 to 3600000000");
         }
         Ok(self)
     }

@@ -16,6 +16,7 @@
 //! - I3. `peak` only moves for charges that succeeded at every level.
 //! - I4. OVER says that usage was found above the limit (lowered, or passed by force), or that somebody waits for room here, and that the subtree's
 //!   stocks are closed for it; it changes under the tree lock, and whoever uncharges looks whom to serve and whether it can go (`overrun`).
+//! - I5. A limit that only measures (`measure`) refuses like any other, but for charges that come while OVER is set: those pass.
 //! - B1. usage exceeds what is charged by the bytes that wait in the subtree's stocks and by charges in flight.
 //! - B2. a charger that sleeps between two of its instructions for exactly 16,384 changes of the limit
 //!   could apply a limit that is no longer in force, once.
@@ -23,10 +24,11 @@
 //!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
 
 use memgroup_sync::CachePadded;
-use memgroup_sync::atomic::{AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::limit::UNLIMITED;
 use crate::mutation::{self, Mutation};
+use crate::peak::Peak;
 
 const BYTES: u64 = (1 << 48) - 1;
 const OFFLINE: u64 = 1 << 48;
@@ -43,16 +45,36 @@ pub(crate) struct Reading {
     pub(crate) max: u64,
     pub(crate) offline: bool,
     pub(crate) over: bool,
+    /// What the charge that saw it is to leave free for groups within their protection (`protect::reserve`).
+    pub(crate) reserved: u64,
+    /// The limit only measures; told where the charge does not fit, and by `read`.
+    pub(crate) measured: bool,
 }
 
 impl Reading {
     fn of(word: u64, max: u64) -> Reading {
-        Reading { usage: word & BYTES, max, offline: word & OFFLINE != 0, over: word & OVER != 0 }
+        let (offline, over) = (word & OFFLINE != 0, word & OVER != 0);
+        Reading { usage: word & BYTES, max, offline, over, reserved: 0, measured: false }
+    }
+
+    /// The most that usage may come to by the charge that saw it.
+    pub(crate) fn most(self) -> u64 {
+        self.max.min(LARGEST).saturating_sub(self.reserved)
+    }
+
+    /// Whether nothing but a limit that only measures is in the way of a charge.
+    pub(crate) fn only_measures(self, bytes: u64) -> bool {
+        self.measured && !self.offline && bytes <= LARGEST - self.usage
+    }
+
+    /// Whether such a charge passes, for no stock is left that it could be served from.
+    pub(crate) fn lets_pass(self, bytes: u64) -> bool {
+        self.over && self.only_measures(bytes)
     }
 
     /// Bytes that could still be charged.
     pub(crate) fn headroom(self) -> u64 {
-        if self.offline { 0 } else { self.max.min(LARGEST).saturating_sub(self.usage) }
+        if self.offline { 0 } else { self.most().saturating_sub(self.usage) }
     }
 }
 
@@ -73,7 +95,13 @@ pub(crate) struct Counter {
 
 struct Limits {
     max: [AtomicU64; 2],
-    peak: AtomicU64,
+    high: AtomicU64,
+    peak: Peak,
+    /// The limit, if it only measures; else none.
+    shadow: AtomicU64,
+    /// Whether the limit of each epoch only measures.
+    measured: [AtomicBool; 2],
+    over_bytes_max: AtomicU64,
     refusals: AtomicU64,
     overdraft_charges: AtomicU64,
     overdraft_bytes: AtomicU64,
@@ -85,7 +113,11 @@ impl Counter {
             word: CachePadded::new(AtomicU64::new(0)),
             limits: CachePadded::new(Limits {
                 max: [AtomicU64::new(UNLIMITED), AtomicU64::new(UNLIMITED)],
-                peak: AtomicU64::new(0),
+                high: AtomicU64::new(UNLIMITED),
+                peak: Peak::new(),
+                shadow: AtomicU64::new(UNLIMITED),
+                measured: [AtomicBool::new(false), AtomicBool::new(false)],
+                over_bytes_max: AtomicU64::new(0),
                 refusals: AtomicU64::new(0),
                 overdraft_charges: AtomicU64::new(0),
                 overdraft_bytes: AtomicU64::new(0),
@@ -98,17 +130,22 @@ impl Counter {
         self.limits.max[usize::from(word & EPOCH != 0)].load(Ordering::Relaxed)
     }
 
+    fn measured_of(&self, word: u64) -> bool {
+        // ORDERING: Relaxed; as in `max_of`.
+        self.limits.measured[usize::from(word & EPOCH != 0)].load(Ordering::Relaxed)
+    }
+
     /// Usage and limit as they were together at one instant.
     pub(crate) fn read(&self) -> Reading {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1). Weaker, the epoch could be seen
         // before the limit it chose.
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let max = self.max_of(word);
+            let (max, measured) = (self.max_of(word), self.measured_of(word));
             // ORDERING: Acquire, as above: the epoch is compared, and the word serves the next round.
             let again = self.word.load(Ordering::Acquire);
             if again / EPOCH == word / EPOCH {
-                return Reading::of(word, max);
+                return Reading { measured, ..Reading::of(word, max) };
             }
             word = again;
         }
@@ -118,6 +155,12 @@ impl Counter {
     pub(crate) fn usage(&self) -> u64 {
         // ORDERING: Acquire; a reader that sees an uncharge also sees what was done before it.
         self.word.load(Ordering::Acquire) & BYTES
+    }
+
+    /// `usage` by an RMW: the newest value, and whoever changes it afterwards acquires what was done before this look (`protect::used` E1, `peak` E1).
+    pub(crate) fn usage_now(&self) -> u64 {
+        // ORDERING: AcqRel RMW that changes nothing; a load could be served before what precedes it is seen.
+        self.word.fetch_add(0, Ordering::AcqRel) & BYTES
     }
 
     pub(crate) fn is_offline(&self) -> bool {
@@ -133,13 +176,15 @@ impl Counter {
         self.word.fetch_add(0, Ordering::AcqRel) & OFFLINE != 0
     }
 
-    /// Adds `bytes` if usage stays within the limit in force; returns the new usage.
-    pub(crate) fn try_charge(&self, bytes: u64, verdict: Verdict) -> Result<u64, Reading> {
+    /// Adds `bytes` if usage stays within the limit in force, and leaves `reserved` bytes below it free; returns the new usage.
+    pub(crate) fn try_charge(&self, bytes: u64, reserved: u64, verdict: Verdict) -> Result<u64, Reading> {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let seen = Reading::of(word, self.max_of(word));
-            if bytes > seen.headroom() {
+            let seen = Reading { reserved, ..Reading::of(word, self.max_of(word)) };
+            let refused = bytes > seen.headroom();
+            let seen = if refused { Reading { measured: self.measured_of(word), ..seen } } else { seen };
+            if refused && !seen.lets_pass(bytes) {
                 if verdict == Verdict::Final {
                     // ORDERING: AcqRel RMW that changes nothing; it reads the newest value, so a refusal is never
                     // decided on a value from before this call.
@@ -183,8 +228,9 @@ impl Counter {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let seen = Reading::of(word, self.max_of(word));
-            let most = seen.max.saturating_add(beyond).min(LARGEST);
+            let measured = self.measured_of(word);
+            let seen = Reading { measured, ..Reading::of(word, self.max_of(word)) };
+            let most = if measured { LARGEST } else { seen.max.saturating_add(beyond).min(LARGEST) };
             if bytes > most.saturating_sub(seen.usage) || (seen.offline && !offline_too) {
                 return Err(seen);
             }
@@ -196,8 +242,13 @@ impl Counter {
         }
     }
 
-    /// Records by how much a forced charge of `bytes`, which succeeded at every level, took this one over its limit. Whether it did.
+    /// Records by how much a forced charge of `bytes`, which succeeded at every level, took this one over its limit. Whether it went over one that
+    /// refuses.
     pub(crate) fn record_overdraft(&self, with_it: Reading, bytes: u64) -> bool {
+        if with_it.measured {
+            self.raise_over(with_it.usage.saturating_sub(with_it.max));
+            return false;
+        }
         let over_bytes = with_it.usage.saturating_sub(with_it.max.max(with_it.usage - bytes));
         if over_bytes > 0 {
             // ORDERING: Relaxed; counts for reports only.
@@ -225,13 +276,23 @@ impl Counter {
         Reading::of(before - bytes, UNLIMITED)
     }
 
-    /// Puts a new limit in force; the caller is the only setter (it holds the tree lock).
+    /// Puts a new limit in force, or has it measure, as the one before; the caller is the only setter (it holds the tree lock).
     pub(crate) fn set_max(&self, max: u64) {
+        self.set_limit(max, self.read().measured);
+    }
+
+    /// Puts a new limit in force, or has it measure; the caller is the only setter.
+    pub(crate) fn set_limit(&self, max: u64, measured: bool) {
         // ORDERING: Relaxed; only setters turn the epoch, and they exclude each other.
         let word = self.word.load(Ordering::Relaxed);
         let next = usize::from(word & EPOCH == 0);
-        // ORDERING: Relaxed; published by the Release below (E1). Chargers of the present epoch do not read this cell.
+        // ORDERING: Relaxed, all; published by the Release below (E1). Chargers of the present epoch do not read these cells; a charge that is
+        // under way may find the shadow a moment too early, and be counted by it.
         self.limits.max[next].store(max, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.limits.measured[next].store(measured, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.limits.shadow.store(if measured { max } else { UNLIMITED }, Ordering::Relaxed);
         // ORDERING: Release; pairs with the Acquire loads of the word (E1). As an RMW it also fails every
         // compare-and-swap that was checked against the old limit.
         self.word.fetch_add(EPOCH, Ordering::AcqRel);
@@ -257,9 +318,11 @@ impl Counter {
 
     /// Makes the counter of a released group ready for a new one: online, unlimited, no past.
     pub(crate) fn reset(&self) {
-        self.set_max(UNLIMITED);
+        self.set_limit(UNLIMITED, false);
+        self.set_high(UNLIMITED);
+        self.limits.peak.reset();
         for past in [
-            &self.limits.peak,
+            &self.limits.over_bytes_max,
             &self.limits.refusals,
             &self.limits.overdraft_charges,
             &self.limits.overdraft_bytes,
@@ -271,16 +334,43 @@ impl Counter {
         self.word.fetch_and(!(OFFLINE | OVER), Ordering::AcqRel);
     }
 
-    pub(crate) fn raise_peak(&self, usage: u64) {
-        // ORDERING: Relaxed; a maximum, and fetch_max loses none.
-        if self.limits.peak.load(Ordering::Relaxed) < usage {
-            self.limits.peak.fetch_max(usage, Ordering::Relaxed);
-        }
+    /// The soft limit, which refuses nothing. It lies beside `max`, so whoever has just charged has its line.
+    pub(crate) fn high(&self) -> u64 {
+        // ORDERING: Relaxed; a number by itself. Who charges while it changes may miss the change (`high` B2).
+        self.limits.high.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn peak(&self) -> u64 {
+    pub(crate) fn set_high(&self, high: u64) {
+        // ORDERING: Relaxed; as in `high`.
+        self.limits.high.store(high, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn raise_peak(&self, usage: u64) {
+        self.limits.peak.raise(usage);
+    }
+
+    pub(crate) fn peak(&self) -> &Peak {
+        &self.limits.peak
+    }
+
+    /// By how much `usage` is above a limit that only measures.
+    #[inline]
+    pub(crate) fn over_shadow(&self, usage: u64) -> u64 {
+        // ORDERING: Relaxed; see `set_limit`.
+        usage.saturating_sub(self.limits.shadow.load(Ordering::Relaxed))
+    }
+
+    /// Usage was so many bytes above a limit that only measures.
+    pub(crate) fn raise_over(&self, over_bytes: u64) {
+        // ORDERING: Relaxed; a maximum.
+        self.limits.over_bytes_max.fetch_max(over_bytes, Ordering::Relaxed);
+    }
+
+    /// The most bytes that usage was above such a limit.
+    pub(crate) fn over_bytes_max(&self) -> u64 {
         // ORDERING: Relaxed; a report.
-        self.limits.peak.load(Ordering::Relaxed)
+        self.limits.over_bytes_max.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_refusal(&self) {
@@ -309,16 +399,16 @@ mod tests {
     fn refuses_above_the_limit_and_says_what_it_saw() {
         let counter = Counter::new();
         counter.set_max(100);
-        assert_eq!(counter.try_charge(60, Verdict::Hint), Ok(60));
-        let seen = counter.try_charge(41, Verdict::Final).unwrap_err();
+        assert_eq!(counter.try_charge(60, 0, Verdict::Hint), Ok(60));
+        let seen = counter.try_charge(41, 0, Verdict::Final).unwrap_err();
         assert_eq!((seen.usage, seen.max, seen.offline), (60, 100, false));
-        assert_eq!(counter.try_charge(40, Verdict::Final), Ok(100));
+        assert_eq!(counter.try_charge(40, 0, Verdict::Final), Ok(100));
     }
 
     #[test]
     fn keeps_usage_when_the_limit_is_changed_many_times() {
         let counter = Counter::new();
-        counter.try_charge(77, Verdict::Hint).unwrap();
+        counter.try_charge(77, 0, Verdict::Hint).unwrap();
         for max in 0..100_000 {
             counter.set_max(max);
             assert_eq!(counter.read().max, max);
@@ -330,8 +420,8 @@ mod tests {
     #[test]
     fn holds_no_more_than_its_bits() {
         let counter = Counter::new();
-        assert_eq!(counter.try_charge(LARGEST, Verdict::Hint), Ok(LARGEST));
-        assert!(counter.try_charge(1, Verdict::Final).is_err());
+        assert_eq!(counter.try_charge(LARGEST, 0, Verdict::Hint), Ok(LARGEST));
+        assert!(counter.try_charge(1, 0, Verdict::Final).is_err());
         assert!(counter.charge_forced(1, u64::MAX, true).is_err());
         assert!(!counter.is_offline());
         assert_eq!(counter.uncharge(LARGEST).usage, 0);
@@ -351,7 +441,7 @@ mod tests {
     #[test]
     fn puts_itself_right_before_it_complains_of_too_large_an_uncharge() {
         let counter = Counter::new();
-        counter.try_charge(10, Verdict::Hint).unwrap();
+        counter.try_charge(10, 0, Verdict::Hint).unwrap();
         let complaint = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| counter.uncharge(11)));
         assert!(complaint.is_err());
         assert_eq!(counter.usage(), 0);
@@ -364,12 +454,12 @@ mod tests {
         let counter = Counter::new();
         counter.set_max(10);
         counter.mark_offline();
-        assert!(counter.try_charge(1, Verdict::Final).unwrap_err().offline);
+        assert!(counter.try_charge(1, 0, Verdict::Final).unwrap_err().offline);
         assert!(counter.charge_forced(1, u64::MAX, false).is_err());
         assert_eq!(counter.charge_forced(1, u64::MAX, true).unwrap().usage, 1);
         counter.uncharge(1);
         counter.reset();
-        assert_eq!(counter.try_charge(11, Verdict::Hint), Ok(11));
+        assert_eq!(counter.try_charge(11, 0, Verdict::Hint), Ok(11));
     }
 }
 
@@ -383,8 +473,8 @@ mod loom {
         let counter: &'static Counter = memgroup_sync::keep(Box::new(Counter::new()));
         counter.set_max(2);
         let charger = thread::spawn(move || {
-            let _ = counter.try_charge(1, Verdict::Hint);
-            let _ = counter.try_charge(1, Verdict::Final);
+            let _ = counter.try_charge(1, 0, Verdict::Hint);
+            let _ = counter.try_charge(1, 0, Verdict::Final);
         });
         counter.set_max(1);
         let lowered = counter.read();
@@ -414,9 +504,9 @@ mod loom {
             let counter: &'static Counter = memgroup_sync::keep(Box::new(Counter::new()));
             counter.set_max(1);
             let setter = thread::spawn(move || {
-                counter.try_charge(1, Verdict::Hint).unwrap();
+                counter.try_charge(1, 0, Verdict::Hint).unwrap();
                 counter.set_max(2);
-                counter.try_charge(1, Verdict::Hint).unwrap();
+                counter.try_charge(1, 0, Verdict::Hint).unwrap();
                 counter.set_max(3);
             });
             let seen = counter.read();

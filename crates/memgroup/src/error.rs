@@ -18,6 +18,8 @@ pub enum ChargeErrorKind {
     Offline,
     /// No counter can hold so much (256 TiB), whatever the limits.
     TooLarge,
+    /// The group denies charges at random ([`Group::deny`](crate::Group::deny)), and this was one.
+    Denied,
     /// There was no room in the group named by the error until the deadline of a charge that waits.
     Deadline,
     /// All waits of the group were ended while the charge waited.
@@ -46,6 +48,7 @@ pub struct ChargeError {
     asked: u64,
     usage: u64,
     max: u64,
+    reserved: u64,
     waited_nanos: u64,
 }
 
@@ -58,8 +61,22 @@ impl ChargeError {
         } else {
             ChargeErrorKind::Refused
         };
-        let (generation, usage, max) = (node.generation(), seen.usage, seen.max);
-        ChargeError { node, generation, kind, asked, usage, max, waited_nanos: 0 }
+        let Reading { usage, max, reserved, .. } = seen;
+        ChargeError {
+            node,
+            generation: node.generation(),
+            kind,
+            asked,
+            usage,
+            max,
+            reserved,
+            waited_nanos: 0,
+        }
+    }
+
+    pub(crate) fn denied(node: &'static Node, asked: u64) -> ChargeError {
+        let seen = node.counter.read();
+        ChargeError { kind: ChargeErrorKind::Denied, ..ChargeError::of(node, seen, asked) }
     }
 
     /// The same refusal, after a wait that ended so.
@@ -97,6 +114,12 @@ impl ChargeError {
         self.max
     }
 
+    /// Bytes below that limit that this charge was to leave free, for groups within their [`min`](crate::Group::set_min) or `low`; 0 where none are
+    /// protected.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
     /// For how long the charge waited for room; zero unless it is of a call with a deadline.
     pub fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited_nanos)
@@ -106,8 +129,9 @@ impl ChargeError {
 impl PartialEq for ChargeError {
     fn eq(&self, other: &ChargeError) -> bool {
         std::ptr::eq(self.node, other.node)
-            && (self.generation, self.kind, self.asked, self.usage, self.max, self.waited_nanos)
-                == (other.generation, other.kind, other.asked, other.usage, other.max, other.waited_nanos)
+            && (self.generation, self.kind, self.asked) == (other.generation, other.kind, other.asked)
+            && (self.usage, self.max, self.reserved) == (other.usage, other.max, other.reserved)
+            && self.waited_nanos == other.waited_nanos
     }
 }
 
@@ -121,6 +145,7 @@ impl fmt::Debug for ChargeError {
             .field("asked", &self.asked)
             .field("usage", &self.usage)
             .field("max", &self.max)
+            .field("reserved", &self.reserved)
             .field("waited", &self.waited())
             .finish()
     }
@@ -131,11 +156,17 @@ impl fmt::Display for ChargeError {
         let path = self.path();
         let group = path.as_deref().unwrap_or("(a group removed since)");
         match self.kind {
-            ChargeErrorKind::Refused => write!(
-                f,
-                "charge {} bytes: refused by group {group}, usage {} of max {}",
-                self.asked, self.usage, self.max
-            ),
+            ChargeErrorKind::Refused => {
+                write!(
+                    f,
+                    "charge {} bytes: refused by group {group}, usage {} of max {}",
+                    self.asked, self.usage, self.max
+                )?;
+                if self.reserved > 0 {
+                    write!(f, ", {} of it kept for groups within min or low", self.reserved)?;
+                }
+                Ok(())
+            }
             ChargeErrorKind::Deadline => write!(
                 f,
                 "charge {} bytes: no room in group {group} within {:.3?}, usage {} of max {}",
@@ -162,6 +193,9 @@ impl fmt::Display for ChargeError {
                     self.asked
                 )?;
                 if self.max == UNLIMITED { write!(f, "; usage {}, no max", self.usage) } else { Ok(()) }
+            }
+            ChargeErrorKind::Denied => {
+                write!(f, "charge {} bytes: denied by injection in group {group}", self.asked)
             }
         }
     }

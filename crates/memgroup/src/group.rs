@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use memgroup_sync::grace;
 
-use crate::chain;
 use crate::charge::Charge;
 use crate::error::{ChargeError, GroupError};
 use crate::limit::LimitError;
+use crate::measure;
 use crate::node::Node;
 use crate::overrun;
 use crate::rstat::builtin::{MEMORY, memory};
@@ -132,8 +132,8 @@ impl Group {
     ///
     /// # Errors
     /// A limit on the way to the root leaves no room, or the group was removed. When a limit refuses there was an
-    /// instant within the call at which live charges, charges in flight and `bytes` exceeded it (guarantee G1): stock is
-    /// never the reason.
+    /// instant within the call at which live charges, charges in flight and `bytes` exceeded it, less what is kept for groups within
+    /// their [`min`](Group::set_min) or `low` ([`ChargeError::reserved`]; guarantee G1): stock is never the reason.
     #[inline(always)]
     pub fn try_charge(&self, bytes: u64) -> Result<Charge, ChargeError> {
         self.node.charge(bytes).map(|()| Charge::owning(self.node, bytes))
@@ -163,12 +163,7 @@ impl Group {
         self.usage().saturating_sub(prepaid)
     }
 
-    /// The highest `usage` so far, in bytes; only charges that succeeded at every level count.
-    pub fn peak(&self) -> u64 {
-        self.node.counter.peak()
-    }
-
-    /// The limit in force, in bytes; [`UNLIMITED`](crate::UNLIMITED) if there is none.
+    /// The limit, in bytes, whether it is in force or [only measures](Group::set_enforced); [`UNLIMITED`](crate::UNLIMITED) if there is none.
     pub fn max(&self) -> u64 {
         self.node.counter.read().max
     }
@@ -258,9 +253,10 @@ impl Group {
         StockStats::of(&values, drain::prepaid(self.node))
     }
 
-    /// Bytes that could be charged now, over all levels; a hint, old as soon as it is read.
+    /// Bytes that could be charged now, over all levels, without what is kept for others; a hint, old as soon as it is read. Limits that
+    /// [only measure](Group::set_enforced) do not count.
     pub fn headroom(&self) -> u64 {
-        chain::headroom(self.node)
+        measure::headroom(self.node)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use memgroup_sync::grace;
 
@@ -57,6 +57,10 @@ pub struct Dying {
     pub usage_bytes: u64,
     /// When it was removed.
     pub removed: Instant,
+    /// How long ago that was.
+    pub age: Duration,
+    /// The [labels](Group::label) under which bytes are charged to it, with those.
+    pub labels: Vec<(String, u64)>,
 }
 
 impl Hierarchy {
@@ -104,10 +108,12 @@ impl Hierarchy {
     /// Removed groups that still hold bytes, the longest removed first.
     pub fn dying(&self) -> Vec<Dying> {
         let tree = self.shared.tree.lock();
-        let of = |(id, removed)| Dying {
+        let of = |(id, removed): (GroupId, Instant)| Dying {
             path: tree.path(id),
             usage_bytes: self.node(id).counter.usage(),
             removed,
+            age: removed.elapsed(),
+            labels: self.node(id).control.labels.list().into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
         };
         tree.dying().into_iter().map(of).filter(|dying| dying.usage_bytes > 0).collect()
     }

@@ -89,10 +89,36 @@ memgroup_sync::mutations! {
     UsedIsStillKept,
     /// What was kept and not used stays charged.
     KeptIsNotLetGo,
+    /// A debt is taken by a look and a store.
+    DebtIsTakenBlindly,
+    /// A debt is noted by a look and a store.
+    DebtIsNotedBlindly,
+    /// Who records what a group uses of its protection does not look whether that has changed meanwhile.
+    RecorderDoesNotLookAgain,
+    /// Who records does so in a group that goes offline, and nobody waits for that.
+    RecorderIgnoresOffline,
+    /// An event is counted, and who waits is looked for, without a fence in between.
+    EventLooksWithoutFence,
+    /// Who waits for events looks at the counts, and announces itself afterwards.
+    WaiterLooksBeforeItIsArmed,
+    /// A callback that is due again when it returns wakes nobody.
+    CallbackReturnsInSilence,
+    /// A reader of the peak that is reset loads the usage.
+    ResetLoadsUsage,
+    /// Charges pass a limit that only measures while stocks below it are open.
+    MeasureLeavesStocksOpen,
     /// A charge that waits looks for room before it is in the line, and not after.
     WaiterDoesNotLookAgain,
     /// A charge whose deadline has passed goes without a look whether it was made meanwhile.
     WaiterGoesWithoutTheCharge,
     /// A charge that a higher level refuses leaves the levels below without a look for who waits there.
     TakenBackWithoutALook,
+    /// A reader of the peak that is reset begins with what charges under way have added, peak or not.
+    ResetGoesAboveThePeak,
+    /// Who looks for a thread at work does not fence between what it has found and its look whether that holds.
+    LookWithoutFence,
+    /// A thread changes its scope without a fence before it looks who relies on it.
+    MoveWithoutFence,
+    /// A thread that was found at work is not looked at again when others know of it.
+    WitnessIsTakenAtItsWord,
 }

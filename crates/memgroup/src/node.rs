@@ -28,6 +28,7 @@ use crate::counter::Counter;
 use crate::error::ChargeError;
 use crate::group::GroupId;
 use crate::overrun;
+use crate::protect::Marks;
 use crate::rstat::{Entry, SUBSYSTEMS_MAX, Store};
 use crate::shared::Shared;
 use crate::shrink::keep;
@@ -52,6 +53,8 @@ pub(crate) struct Node {
     generation: AtomicU32,
     parent: AtomicU32,
     depth: AtomicU32,
+    /// Whether it has to do with protection.
+    pub(crate) protection: Marks,
     pub(crate) counter: Counter,
     /// The group's place in each subsystem's statistics.
     pub(crate) stats: [OnceLock<Entry>; SUBSYSTEMS_MAX],
@@ -108,6 +111,7 @@ impl Node {
             generation: AtomicU32::new(0),
             parent: AtomicU32::new(TOP.0),
             depth: AtomicU32::new(0),
+            protection: Marks::new(),
         }
     }
 

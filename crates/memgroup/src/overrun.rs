@@ -11,6 +11,7 @@
 //! - I3. Where somebody waits the mark stays until nobody does.
 //! - B1. An uncharge by a drain, which does not look, can leave the mark a little too long: until the next uncharge.
 
+use crate::measure;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::stock::drain;
@@ -49,7 +50,9 @@ pub(crate) fn settle(tree: &Tree, node: &'static Node) {
         drain::counted_in(tree, node);
     }
     let (marked, over) = (node.counter.read().over, over(node));
-    if over && !marked && !mutation::active(Mutation::OverrunLeavesStocksOpen) {
+    if over && !marked && node.counter.read().measured {
+        measure::close(tree, node);
+    } else if over && !marked && !mutation::active(Mutation::OverrunLeavesStocksOpen) {
         node.counter.mark_over(true);
         each(tree, node, |node| {
             drain::close(node);
@@ -103,7 +106,7 @@ pub(crate) fn look(node: &'static Node) {
         return;
     }
     let seen = node.counter.read();
-    if seen.over && seen.usage <= seen.max {
+    if seen.over && seen.usage <= measure::reopens_at(seen) {
         settle(&node.shared.tree.lock(), node);
     }
 }

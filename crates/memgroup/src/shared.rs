@@ -22,11 +22,15 @@ use memgroup_sync::{Mutex, RwLock};
 
 use crate::config::{Config, ConfigError};
 use crate::error::GroupError;
+use crate::event::watch::{self, Watch};
 use crate::group::GroupId;
 use crate::maintenance::{self, Maintained};
 use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
+use crate::oom::Victims;
+use crate::pressure;
+use crate::protect;
 use crate::residence;
 use crate::rstat::registry::Registry;
 use crate::rstat::settle;
@@ -60,10 +64,18 @@ pub(crate) struct Shared {
     pub(crate) tree: Mutex<Tree>,
     /// The statistics of all groups.
     pub(crate) statistics: Registry,
+    /// Set once some group has had a `high`; never unset, also where the hierarchy is used again.
+    pub(crate) highs: OnceLock<()>,
+    /// Who waits for events.
+    pub(crate) watch: Watch,
     /// What can give memory back.
     pub(crate) shrinkers: Shrinkers,
     /// Who waits, for what.
     pub(crate) waits: Waits,
+    /// How many groups are protected.
+    pub(crate) protected: protect::Protected,
+    /// What can be killed.
+    pub(crate) victims: Victims,
     /// Which groups have statistics, and where: held for reading while they are flushed, alone by who moves or settles them.
     pub(crate) layout: RwLock<()>,
     /// Releases were left to whoever holds the layout.
@@ -100,6 +112,7 @@ impl Shared {
             Some(shared) => {
                 *shared.maintained.lock() = Maintained::default();
                 shared.statistics.forget();
+                shared.victims.clear();
                 shared
             }
             None => memgroup_sync::keep(Box::new(Shared::new(config)?)),
@@ -141,8 +154,12 @@ impl Shared {
             maintained: Mutex::new(Maintained::default()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
+            highs: OnceLock::new(),
+            watch: Watch::new(),
             shrinkers: Shrinkers::new(),
             waits: Waits::new(),
+            protected: protect::Protected::new(),
+            victims: Victims::new(),
             layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
             began: Instant::now(),
@@ -288,11 +305,13 @@ impl Shared {
     fn take_offline(&'static self, tree: &mut Tree, node: &'static Node) {
         node.counter.mark_offline();
         wait::removed(node);
+        watch::end(node);
         if !mutation::active(Mutation::RemovalLeavesStocksOpen) {
             drain::close(node);
             drain::wait_settled(node);
             drain::retire_caps(node);
         }
+        protect::clear(tree, node);
         tree.retire(node.id);
     }
 
@@ -313,6 +332,7 @@ impl Shared {
             if !done || !settle::settle(tree, node) {
                 break;
             }
+            pressure::release(node);
             next = tree.release(id);
             roster::delist(node);
             node.leave();

@@ -7,11 +7,11 @@ mod gauges;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, Maintenance, Scan, Shrinker, ShrinkerConfig,
-    SlotSource, TreeStats,
+    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, Killed, Killing, Maintenance, Scan, Shrinker,
+    ShrinkerConfig, SlotSource, TreeStats, scope,
 };
 use memgroup_percpu::pin_virtual;
 
@@ -118,6 +118,33 @@ fn a_seat_that_is_given_up_and_the_last_uncharge_of_a_group_that_had_it_allocate
 }
 
 #[test]
+fn a_charge_that_has_others_killed_allocates_nothing() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    let groups: Vec<Group> = (0..300).map(|number| parent.create(&format!("{number}")).unwrap()).collect();
+    let _hooks: Vec<_> = groups
+        .iter()
+        .enumerate()
+        .map(|(number, group)| {
+            let answer = [Killed::Refused, Killed::Idle { freed: 0 }, Killed::Dying][number % 3];
+            group.set_kill_hook(move |_: &Killing<'_>| answer).unwrap()
+        })
+        .collect();
+    let charges: Vec<Charge> = groups.iter().map(|group| group.try_charge(100).unwrap()).collect();
+    parent.drain();
+    parent.set_max(parent.usage()).unwrap();
+    let refuse = || assert!(parent.try_charge(1).is_err());
+    assert_eq!(allocations(refuse), 0, "one after the other until one dies");
+    assert_eq!(parent.events().oom_kill, 1);
+    assert_eq!(groups.iter().filter(|group| group.kill_done()).count(), 1);
+    parent.set_oom_group(true);
+    assert_eq!(allocations(refuse), 0, "all of them");
+    assert!(parent.events().oom_kill >= 100 && parent.events().oom_group_kill == 1);
+    assert_eq!(allocations(|| drop(charges)), 0, "and their end");
+    assert!(hierarchy.kills().len() == 64);
+}
+
+#[test]
 fn an_uncharge_that_makes_the_charge_of_who_waits_allocates_nothing() {
     let slots = SlotSource::virtual_slots(2).unwrap();
     let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
@@ -133,4 +160,25 @@ fn an_uncharge_that_makes_the_charge_of_who_waits_allocates_nothing() {
         assert_eq!(allocations(|| held.shrink(8 << 10)), 0);
         waiters.into_iter().for_each(|waiter| drop(waiter.join().unwrap().unwrap()));
     });
+}
+
+#[test]
+fn scopes_and_stalls_and_a_trigger_that_fires_allocate_nothing_not_even_the_first_of_a_thread() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let group = hierarchy.create("/a").and_then(|above| above.create("b")).unwrap();
+    let trigger = group.add_pressure_trigger("some 1 500000").unwrap();
+    let stall_in_a_scope = || {
+        let _scope = scope::enter(&group);
+        let _stall = group.stall();
+        std::thread::sleep(Duration::from_micros(50));
+    };
+    let first = std::thread::scope(|threads| threads.spawn(|| allocations(stall_in_a_scope)).join().unwrap());
+    assert_eq!(first, 0, "the first of a thread");
+    assert_eq!(allocations(|| assert!(trigger.wait(Instant::now()))), 0, "it has fired");
+    assert_eq!(allocations(|| assert!(group.pressure().some.total > 0)), 0, "a look");
+    let again = || {
+        let _stall = group.stall();
+        assert!(trigger.wait(Instant::now() + Duration::from_secs(60)));
+    };
+    assert_eq!(allocations(again), 0, "a wait");
 }

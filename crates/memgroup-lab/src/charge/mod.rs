@@ -10,19 +10,11 @@ mod syscalls;
 
 use std::io::Write;
 
-use memgroup_percpu::SlotSource;
-
 use crate::harness::Lab;
 use crate::{Args, Error};
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
-    let slots = match args.slots {
-        Some(slots) => {
-            SlotSource::virtual_slots(slots).map_err(|error| Error::setup("the virtual slots", error))?
-        }
-        None => SlotSource::detect(),
-    };
-    let mut lab = Lab::open(args, seed::SEED, slots, out)?;
+    let mut lab = Lab::open(args, seed::SEED, args.slot_source()?, out)?;
     pairs::run(&mut lab)?;
     faults::run(&mut lab)?;
     syscalls::run(&mut lab)?;

@@ -12,6 +12,7 @@ use memgroup_percpu::SlotSource;
 use super::pair::{GroupPairs, refused};
 use super::pairs::{PAGE_BYTES, cell, note_windows};
 use crate::Error;
+use crate::harness::machine::virtual_slots;
 use crate::harness::report::params;
 use crate::harness::table::{Table, count, figure_or_dash};
 use crate::harness::tree::{Tree, child, expect_bytes, limit};
@@ -113,7 +114,7 @@ struct Line {
 
 /// Measures refusals, and pairs beside them.
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
-    let many = SlotSource::virtual_slots(128).map_err(|error| Error::setup("128 virtual slots", error))?;
+    let many = virtual_slots(128)?;
     let (scenes, lines) = scenes(lab.args.threads(), lab.slots, many)?;
     let (slow, fast): (Vec<Line>, Vec<Line>) = lines.into_iter().partition(|line| line.leaves == MANY_LEAVES);
     let Effort { rounds, window_us, .. } = lab.effort;

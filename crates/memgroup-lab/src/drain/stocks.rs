@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgroup::{Config, Group};
-use memgroup_percpu::{PerCpu, SlotSource, pin_virtual};
+use memgroup_percpu::{PerCpu, pin_virtual};
 
 use crate::Error;
 use crate::harness::clock;
+use crate::harness::machine::virtual_slots;
 use crate::harness::os::prefetch_to_write;
 use crate::harness::tree::{Tree, expect_bytes};
 
@@ -22,8 +23,7 @@ pub(super) struct Stocks {
 
 impl Stocks {
     pub(super) fn new(slots: usize, depth: usize) -> Result<Stocks, Error> {
-        let source =
-            SlotSource::virtual_slots(slots).map_err(|error| Error::setup("the virtual slots", error))?;
+        let source = virtual_slots(slots)?;
         let tree = Tree::grow(Config::new().slots(source).depth_max(depth as u32), depth, 1)?;
         Ok(Stocks { tree, slots, bare: PerCpu::new(slots) })
     }

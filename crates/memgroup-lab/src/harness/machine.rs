@@ -11,6 +11,12 @@ use serde::Serialize;
 use super::clock::{self, Clock};
 use super::crew::{Crew, Start, spin_until};
 use super::stats::Summary;
+use crate::Error;
+
+/// As many slots as the experiment wants, whatever the machine has.
+pub(crate) fn virtual_slots(slots: usize) -> Result<SlotSource, Error> {
+    SlotSource::virtual_slots(slots).map_err(|error| Error::setup("the virtual slots", error))
+}
 
 /// The heading of every report.
 #[derive(Debug, Clone, Serialize)]

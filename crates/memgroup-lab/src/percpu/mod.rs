@@ -23,6 +23,7 @@ use self::groups::{Mode, Plan};
 use self::kernel::{Anchor, Outcome};
 use self::script::{Played, Script, play};
 use crate::harness::Lab;
+use crate::harness::machine::virtual_slots;
 use crate::harness::table::counted;
 use crate::{Args, Error, Page};
 
@@ -93,10 +94,6 @@ fn by_page(lab: &mut Lab<'_>, played: Vec<Played>, others: &[Plan]) -> Result<()
         show::check(lab, played);
     }
     show::pages(lab, &pages)
-}
-
-fn virtual_slots(slots: usize) -> Result<SlotSource, Error> {
-    SlotSource::virtual_slots(slots).map_err(|error| Error::setup("the virtual slots", error))
 }
 
 /// The script in every mode, the control first.

@@ -7,13 +7,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use memgroup::{Config, Freshness, Group, Hierarchy, Reach, SlotSource, Statistics};
+use memgroup::{Config, Freshness, Group, Hierarchy, Reach, Statistics};
 use memgroup_percpu::pin_virtual;
 
 use super::updates::subsystem;
 use crate::Error;
 use crate::harness::Lab;
 use crate::harness::clock;
+use crate::harness::machine::virtual_slots;
 use crate::harness::report::{Check, params};
 use crate::harness::stats::Summary;
 use crate::harness::table::{Table, count, figure_or_dash};
@@ -47,7 +48,7 @@ struct House {
 
 impl House {
     fn build(slots: usize, groups: usize, stats: usize) -> Result<House, Error> {
-        let source = SlotSource::virtual_slots(slots).map_err(|why| Error::setup("virtual slots", why))?;
+        let source = virtual_slots(slots)?;
         let config = Config::with_slots(source).groups_max(groups as u32 + 2);
         let hierarchy = Hierarchy::new(config).map_err(|why| Error::setup("the hierarchy", why))?;
         let statistics =

@@ -5,6 +5,7 @@ use memgroup_percpu::pin_virtual;
 
 use super::seed;
 use crate::harness::Lab;
+use crate::harness::machine::virtual_slots;
 use crate::harness::report::{Check, params};
 use crate::harness::table::{Table, count, figure};
 use crate::harness::tree::child;
@@ -66,8 +67,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
 }
 
 fn build(trees: Trees, groups: usize, slots: usize) -> Result<(Hierarchy, Vec<Group>), Error> {
-    let source =
-        memgroup::SlotSource::virtual_slots(slots).map_err(|why| Error::setup("virtual slots", why))?;
+    let source = virtual_slots(slots)?;
     let config = Config::with_slots(source)
         .separate_trees(trees == Trees::Separate)
         .groups_max(groups as u32 + 1)

@@ -14,6 +14,7 @@ use std::io::Write;
 use memgroup_percpu::SlotSource;
 
 use crate::harness::Lab;
+use crate::harness::machine::virtual_slots;
 use crate::{Args, Error};
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     }
     let mut lab = Lab::open(args, seed::SEED, SlotSource::detect(), out)?;
     let slots = args.slots.unwrap_or(seed::CPUS);
-    let source = SlotSource::virtual_slots(slots).map_err(|why| Error::setup("the virtual slots", why))?;
+    let source = virtual_slots(slots)?;
     readers::run(&mut lab, source, args.groups.unwrap_or(seed::CHILDREN))?;
     mixed::run(&mut lab)?;
     updates::run(&mut lab)?;

@@ -18,19 +18,11 @@ mod walk;
 
 use std::io::Write;
 
-use memgroup_percpu::SlotSource;
-
 use crate::harness::Lab;
 use crate::{Args, Error};
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
-    let slots = match args.slots {
-        Some(slots) => {
-            SlotSource::virtual_slots(slots).map_err(|error| Error::setup("the virtual slots", error))?
-        }
-        None => SlotSource::detect(),
-    };
-    let mut lab = Lab::open(args, seed::SEED, slots, out)?;
+    let mut lab = Lab::open(args, seed::SEED, args.slot_source()?, out)?;
     lab.paragraph(NOT_HERE)?;
     walk::run(&mut lab)?;
     passed::run(&mut lab)?;

@@ -1,17 +1,30 @@
-//! Event: what happened to a group because of its limits, counted at the group that was responsible.
+#![doc = include_str!("../../docs/events.md")]
 //!
-//! The keys are those of cgroup v2's `memory.events`. Each count is kept twice: for the group itself (`memory.events.local`) and for it and all groups
-//! below it (`memory.events`). Both are plain atomics, no statistics: whoever reads one sees what happened until now, without a flush.
+//! # Who synchronises with whom
 //!
 //! - I1. Counts only grow while a group lives: what groups below counted is in their ancestors from the first moment, so their removal takes nothing away.
+//! - E1. `count` ↔ `watch::Armed`: the counts, a fence, a look whether anybody waits; announce oneself, a fence, a look at the counts. One of the
+//!   two sees the other, so no wake-up is lost. Loom: `who_waits_for_an_event_is_woken`, and its twins with a fault each.
 
-use memgroup_sync::atomic::{AtomicU64, Ordering};
+pub(crate) mod deliver;
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+mod wait;
+pub(crate) mod watch;
+
+pub use self::deliver::{EventSubscription, SubscriptionReport};
+
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::group::Group;
 use crate::node::Node;
+use crate::rstat::Reach;
 
-/// The kinds of events, in the order of `memory.events`.
-pub(crate) const KINDS: usize = 6;
+/// The kinds of events: those of `memory.events`, in its order, and then our own.
+const KINDS: usize = 7;
+
+/// Those that are in `memory.events`.
+pub(crate) const KEYS: usize = 6;
 
 /// What can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +35,7 @@ pub(crate) enum Event {
     Oom,
     OomKill,
     OomGroupKill,
+    WouldRefuse,
 }
 
 /// How often what happened to a group, or to it and those below it.
@@ -50,19 +64,21 @@ pub struct Events {
     pub oom_kill: u64,
     /// Kills of the whole subtree as a unit.
     pub oom_group_kill: u64,
+    /// Charges that `max` has no room for and that were made, because it [only measures](Group::set_enforced). The kernel has no such limits.
+    pub would_refuse: u64,
 }
 
 impl Events {
     fn of(counts: &[AtomicU64; KINDS]) -> Events {
         // ORDERING: Relaxed; each count by itself only grows, and together they are of no one moment.
-        let [low, high, max, oom, oom_kill, oom_group_kill] =
+        let [low, high, max, oom, oom_kill, oom_group_kill, would_refuse] =
             std::array::from_fn(|kind| counts[kind].load(Ordering::Relaxed));
-        Events { low, high, max, oom, oom_kill, oom_group_kill }
+        Events { low, high, max, oom, oom_kill, oom_group_kill, would_refuse }
     }
 
-    /// The counts with their keys, in the order of `memory.events`.
+    /// The counts that `memory.events` has, with their keys, in its order.
     #[must_use]
-    pub fn pairs(&self) -> [(&'static str, u64); KINDS] {
+    pub fn pairs(&self) -> [(&'static str, u64); KEYS] {
         [
             ("low", self.low),
             ("high", self.high),
@@ -78,6 +94,8 @@ impl Events {
 pub(crate) struct Counts {
     local: [AtomicU64; KINDS],
     tree: [AtomicU64; KINDS],
+    /// Waiters for this group's events, and callbacks.
+    watched: AtomicU32,
 }
 
 impl Counts {
@@ -85,10 +103,18 @@ impl Counts {
         Counts {
             local: std::array::from_fn(|_| AtomicU64::new(0)),
             tree: std::array::from_fn(|_| AtomicU64::new(0)),
+            watched: AtomicU32::new(0),
         }
     }
 
-    /// For a new group in the place.
+    pub(crate) fn of(&self, reach: Reach) -> Events {
+        match reach {
+            Reach::Local => Events::of(&self.local),
+            Reach::Subtree => Events::of(&self.tree),
+        }
+    }
+
+    /// For a new group in the place. Nobody watches it: who does holds the group.
     pub(crate) fn reset(&self) {
         for count in self.local.iter().chain(&self.tree) {
             // ORDERING: Relaxed; nobody has a handle yet.
@@ -97,24 +123,29 @@ impl Counts {
     }
 }
 
-/// Counts an event of `node`, here and above.
+/// Counts an event of `node`, here and above, and wakes who waits for it. The caller holds the node: by a handle, by charged bytes or by the tree lock.
 pub(crate) fn count(node: &'static Node, event: Event) {
-    // ORDERING: Relaxed; a count for readers.
+    // ORDERING: Relaxed; a count for readers. Who waits is told by the fence in `announce`.
     node.control.events.local[event as usize].fetch_add(1, Ordering::Relaxed);
-    for level in std::iter::successors(Some(node), |level| level.parent()) {
+    for level in levels(node) {
         // ORDERING: Relaxed, as above.
         level.control.events.tree[event as usize].fetch_add(1, Ordering::Relaxed);
     }
+    watch::announce(node);
+}
+
+fn levels(node: &'static Node) -> impl Iterator<Item = &'static Node> {
+    std::iter::successors(Some(node), |level| level.parent())
 }
 
 impl Group {
     /// What happened to this group and to those below it since it was created: `memory.events`.
     pub fn events(&self) -> Events {
-        Events::of(&self.node().control.events.tree)
+        self.node().control.events.of(Reach::Subtree)
     }
 
     /// What happened to this group alone: `memory.events.local`.
     pub fn events_local(&self) -> Events {
-        Events::of(&self.node().control.events.local)
+        self.node().control.events.of(Reach::Local)
     }
 }

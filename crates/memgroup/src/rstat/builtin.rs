@@ -54,6 +54,11 @@ pub mod memory {
     /// `gained`: bytes that caches, of this group or of others, gave up for charges of this group that were then made.
     pub const GAINED: usize = 15;
 
+    /// `throttles`: times that a thread was slowed down, or took it upon itself, because the group was above a `high`, or above a `max` by force.
+    pub const THROTTLES: usize = 16;
+    /// `throttled_usec`: how long that took, added up over all threads.
+    pub const THROTTLED_USEC: usize = 17;
+
     pub(crate) const STATS: &[Stat] = &[
         Stat::gauge("file"),
         Stat::gauge("schema"),
@@ -71,6 +76,8 @@ pub mod memory {
         Stat::count("reclaims"),
         Stat::count("reclaimed"),
         Stat::count("gained"),
+        Stat::count("throttles"),
+        Stat::time("throttled_usec"),
     ];
 }
 
@@ -125,6 +132,7 @@ mod tests {
         assert_eq!(name(super::MEMORY, memory::CHARGES), "charges");
         assert_eq!(name(super::MEMORY, memory::REFUSALS), "refusals");
         assert_eq!(name(super::MEMORY, memory::RECLAIMED), "reclaimed");
+        assert_eq!(name(super::MEMORY, memory::THROTTLED_USEC), "throttled_usec");
         assert_eq!(name(super::CPU, cpu::NR_SCOPES), "nr_scopes");
         assert_eq!(name(super::IO, io::SYNCS), "syncs");
     }

@@ -23,7 +23,9 @@ use super::roster;
 use super::seat::{let_go, unmark_left_over};
 use super::share::{Due, SERIOUS, class_of};
 use super::shrinker::{Ask, Count};
+use crate::event::{self, Event};
 use crate::node::Node;
+use crate::protect::Sparing;
 use crate::stock::count;
 
 /// What is asked for, and how pressing it is.
@@ -49,6 +51,8 @@ pub(crate) struct Met {
     pub(crate) busy: u64,
     /// All waits of the group were ended while it waited for a seat.
     pub(crate) is_called_off: bool,
+    /// Something was left alone that `low` protects.
+    pub(crate) spared_low: bool,
 }
 
 /// One seat, as it was found.
@@ -76,22 +80,19 @@ pub(crate) struct Call<'a> {
     pub(super) class: usize,
     pub(super) priority: u32,
     pub(super) wanted: &'a Wanted,
-}
-
-/// The most that caches of a group can be asked for: what it is charged with. What a group is protected with is to be left out here.
-fn takeable(node: &'static Node) -> u64 {
-    node.counter.usage()
+    pub(super) sparing: Sparing,
 }
 
 impl<'a> Call<'a> {
-    /// One that no walk makes.
+    /// One that no walk makes: of the group itself, so nothing of it is protected.
     pub(super) fn by_hand(
         found: Found,
         entry: &'a Pinned<'a, Entry>,
         shrinker: &'static Place<Entry>,
         wanted: &'a Wanted,
     ) -> Call<'a> {
-        Call { found, entry, shrinker, class: found.cell.class(), priority: 0, wanted }
+        let sparing = Sparing::new(found.node, false);
+        Call { found, entry, shrinker, class: found.cell.class(), priority: 0, wanted, sparing }
     }
 
     /// Has it give back what is wanted, if nobody else is having it give back.
@@ -122,10 +123,22 @@ impl<'a> Call<'a> {
         let bytes = match count {
             Count::Unknown => return true,
             Count::Empty => return self.found_empty(),
-            Count::Holds { bytes, .. } => bytes.min(takeable(self.found.node)),
+            // What it claims beyond what the group is charged with is not there.
+            Count::Holds { bytes, .. } => bytes.min(self.found.node.counter.usage()),
         };
         self.place_in_class(bytes);
-        self.ask(bytes, keeper, met)
+        let takeable = self.sparing.takeable(self.found.node);
+        met.spared_low |= takeable.spares_low;
+        if takeable.bytes == 0 && bytes > 0 {
+            met.busy += u64::from(takeable.is_shared);
+            return true;
+        }
+        let goes_on = self.ask(bytes.min(takeable.bytes), keeper, met);
+        if takeable.bytes < bytes {
+            // Others who need memory, or this one when `low` is spared no more, may take more.
+            self.ask_from(bytes);
+        }
+        goes_on
     }
 
     /// It said it was empty: its mark goes, unless something has come meanwhile.
@@ -184,8 +197,13 @@ impl<'a> Call<'a> {
 
     /// Defers what it was not asked for now, and notes from where on it is to be asked, with `bytes` that it holds.
     fn defer(&self, rest: u64, bytes: u64) {
+        self.found.cell.defer(rest, bytes.saturating_mul(2));
+        self.ask_from(bytes);
+    }
+
+    /// Notes from which priority on it is to be asked, with `bytes` that it holds.
+    fn ask_from(&self, bytes: u64) {
         let (Entry { config, .. }, cell) = (&**self.entry, self.found.cell);
-        cell.defer(rest, bytes.saturating_mul(2));
         cell.ask_from(Due::new(bytes, cell.deferred(), config.batch_bytes, config.cost).asked_from());
     }
 
@@ -196,12 +214,21 @@ impl<'a> Call<'a> {
         let (entry, batch_bytes) = (self.entry, self.entry.config.batch_bytes);
         let (freed_before, was_out) = (keeper.freed(), entry.is_out());
         let diverted = node.divert();
-        let (mut asked, mut claimed) = (0, 0_u64);
+        let (mut asked, mut claimed, mut is_below_low) = (0, 0_u64, false);
         while due.is_enough(work - asked, self.priority) && keeper.freed() < self.wanted.bytes {
+            // Only here is it known what may be taken by now.
+            let most = batch_bytes.min(work - asked);
+            let claim = self.sparing.claim(node, most);
+            met.spared_low |= claim.takeable.spares_low;
+            if claim.takeable.bytes == 0 {
+                met.busy += u64::from(claim.takeable.is_shared);
+                break;
+            }
+            let freed_so_far = keeper.freed();
             let ask = Ask {
                 node,
                 token: cell.token(),
-                bytes: batch_bytes.min(work - asked),
+                bytes: claim.takeable.bytes,
                 deadline: self.wanted.deadline,
                 may_wait: self.wanted.may_wait,
                 here: core::marker::PhantomData,
@@ -212,6 +239,8 @@ impl<'a> Call<'a> {
             entry.took(ended.saturating_sub(began));
             asked += ask.bytes;
             claimed = claimed.saturating_add(called.claimed);
+            is_below_low |= self.sparing.is_below_low(&claim, keeper.freed() - freed_so_far);
+            drop(claim);
             if called.has_stopped {
                 met.busy += 1;
                 entry::add(&entry.calls.stopped, 1);
@@ -221,13 +250,19 @@ impl<'a> Call<'a> {
                 entry.lasts_no_more();
             }
             let is_set_aside = entry.is_out() && !was_out;
-            let is_over = entry.is_leaving() || !self.found.is_still(self.shrinker) || self.wanted.is_late();
+            // What was left above what is protected was asked for, whatever became of it.
+            let is_all = ask.bytes < most;
+            let is_over =
+                is_all || entry.is_leaving() || !self.found.is_still(self.shrinker) || self.wanted.is_late();
             if is_set_aside || is_over {
                 break;
             }
             began = ended;
         }
         drop(diverted);
+        if is_below_low {
+            event::count(node, Event::Low);
+        }
         self.note(asked, claimed, keeper.freed() - freed_before);
         asked
     }

@@ -29,12 +29,15 @@ use std::marker::PhantomData;
 use crate::chain::{self, Until};
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
+use crate::protect;
 use crate::tree::ROOT;
 
 /// What a thread that reclaims has set free.
 #[derive(Clone, Copy)]
 struct Keeping {
     over: &'static Node,
+    /// The group right below it that the waiter charges through, if it is another.
+    via: Option<&'static Node>,
     /// To be kept at most.
     wanted: u64,
     /// No charge waits for it.
@@ -68,11 +71,29 @@ pub(crate) fn is_reclaiming() -> bool {
 
 /// Begins to keep up to `wanted` bytes of what this thread uncharges below `over`; with 0, nothing is kept, for no charge waits for it. `None` where the thread reclaims already.
 pub(crate) fn begin(over: &'static Node, wanted: u64) -> Option<Keeper> {
+    begin_as(over, wanted, wanted == 0)
+}
+
+/// As `begin` with 0, beside a charge that is made already.
+pub(crate) fn begin_beside(over: &'static Node) -> Option<Keeper> {
+    begin_as(over, 0, false)
+}
+
+fn begin_as(over: &'static Node, wanted: u64, by_hand: bool) -> Option<Keeper> {
     if is_reclaiming() {
         return None;
     }
-    keep(Some(Keeping { over, wanted, by_hand: wanted == 0, kept: 0, freed: 0 }));
+    keep(Some(Keeping { over, via: None, wanted, by_hand, kept: 0, freed: 0 }));
     Some(Keeper { here: PhantomData })
+}
+
+/// `begin` for a charge of `node`.
+pub(crate) fn begin_for(node: &'static Node, over: &'static Node, wanted: u64) -> Option<Keeper> {
+    let keeper = begin(over, wanted)?;
+    let is_right_below = |level: &&Node| level.up().is_some_and(|up| std::ptr::eq(up, over));
+    let via = std::iter::successors(Some(node), |level| level.up()).find(is_right_below);
+    keep(keeping().map(|keeping| Keeping { via, ..keeping }));
+    Some(keeper)
 }
 
 impl Keeper {
@@ -93,9 +114,11 @@ impl Keeper {
 
     /// What the waiter lacks now, beyond what is kept. It may be that others have set enough free.
     pub(crate) fn lacks(&self) -> u64 {
-        let Some(Keeping { over, wanted, kept, .. }) = keeping() else { return 0 };
+        let Some(Keeping { over, via, wanted, kept, .. }) = keeping() else { return 0 };
         let seen = over.counter.read();
-        seen.usage.saturating_add(wanted).saturating_sub(seen.max).saturating_sub(kept)
+        let with_it = via.map(|via| (via, via.counter.usage().saturating_add(wanted)));
+        let most = seen.max.saturating_sub(protect::left_free(over, with_it));
+        seen.usage.saturating_add(wanted).saturating_sub(most).saturating_sub(kept)
     }
 
     /// What is kept has become the waiter's charge, as far as that goes: the levels above it have been charged for long.

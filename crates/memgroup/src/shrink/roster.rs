@@ -38,11 +38,17 @@ pub(crate) struct Roster {
     pub(crate) kin: Room<AtomicU32>,
     seat_numbers: Mutex<Numbers>,
     kin_numbers: Mutex<Numbers>,
+    /// Numbers among the kin below which all lie that were ever given out.
+    kin_given_out: AtomicU32,
     /// Rounds of reclaim that began here.
     rounds: AtomicU32,
     /// Refusals here before whose next drain caches are asked.
     until_drain: AtomicU32,
 }
+
+/// Which of a group's rounds of reclaim it is, as a fraction of 2<sup>32</sup>.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Turn(u32);
 
 /// The golden section of 2<sup>32</sup>.
 const GOLDEN: u32 = 0x9E37_79B9;
@@ -168,6 +174,7 @@ impl Roster {
             kin: Room::new(),
             seat_numbers: Mutex::new(Numbers::new()),
             kin_numbers: Mutex::new(Numbers::new()),
+            kin_given_out: AtomicU32::new(0),
             rounds: AtomicU32::new(0),
             until_drain: AtomicU32::new(0),
         }
@@ -198,17 +205,22 @@ impl Roster {
         self.seats.is_any(class) || self.kin.is_any(class)
     }
 
-    /// With which of the kin the next round begins.
-    pub(crate) fn next_begin(&self) -> u32 {
-        let kin = self.kin_numbers.lock().given_out();
-        if kin < 2 {
-            return 0;
-        }
+    /// Where the next round begins.
+    pub(crate) fn next_turn(&self) -> Turn {
         // ORDERING: Relaxed; a number by itself.
         let round = self.rounds.fetch_add(1, Ordering::Relaxed);
         // Far from where the one before began: two that are on at one time would come to the same cache otherwise, wherever few have one. Steps of the
         // golden section fall everywhere as often.
-        ((u64::from(round.wrapping_mul(GOLDEN)) * u64::from(kin)) >> 32) as u32
+        Turn(round.wrapping_mul(GOLDEN))
+    }
+
+    /// With which of the kin a round begins whose turn it is, so many levels below where it began.
+    #[inline]
+    pub(crate) fn begin(&self, turn: Turn, levels: u32) -> u32 {
+        // ORDERING: Relaxed; a group that is missed as the beginning is visited all the same.
+        let kin = self.kin_given_out.load(Ordering::Relaxed);
+        // Other bits on each level: the first child of the first one, and the second of the second, would be all that ever begin otherwise.
+        ((u64::from(turn.0.rotate_left(13 * levels)) * u64::from(kin)) >> 32) as u32
     }
 
     /// The seat of a shrinker, and its number, if it has one.
@@ -276,6 +288,8 @@ pub(crate) fn enlist(node: &'static Node) -> bool {
         if level.listing.number().is_none() {
             let Some(number) = numbers.draw() else { return false };
             above.kin.extend(number, || AtomicU32::new(0));
+            // ORDERING: Relaxed; as in `begin`.
+            above.kin_given_out.store(numbers.given_out(), Ordering::Relaxed);
             let kin = above.kin.get(number).expect("there is room for it");
             // ORDERING: Release; who finds the id finds the node's parent and generation.
             kin.store(level.id.0, Ordering::Release);

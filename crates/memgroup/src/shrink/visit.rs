@@ -21,21 +21,24 @@ use super::cell::Cell;
 use super::entry::Entry;
 use super::keep::Keeper;
 use super::queue;
-use super::roster;
+use super::roster::{self, Turn};
 use super::seat;
 use super::share::SERIOUS;
 use super::shrinker::Count;
 use crate::node::Node;
+use crate::protect::{Protection, Sparing};
 use crate::wait::{self, WaitKind};
 
 /// A walk at one priority.
 pub(crate) struct Visitor<'a> {
     pub(crate) wanted: &'a Wanted,
     pub(crate) keeper: &'a Keeper,
+    /// What it leaves alone.
+    pub(crate) sparing: Sparing,
     pub(crate) priority: u32,
     pub(crate) class: usize,
-    /// With which of the top group's kin the walk begins.
-    pub(crate) begin: u32,
+    /// With which of a group's kin the walk begins.
+    pub(crate) turn: Turn,
     /// Who waits for a seat that somebody else is having give back (`queue`), if it does.
     pub(crate) waits: Option<&'static Node>,
     pub(crate) lease: &'a mut Lease,
@@ -48,6 +51,8 @@ pub(crate) struct Group {
     pub(crate) node: &'static Node,
     /// The node's, when it was found to be the walk's.
     pub(crate) generation: u32,
+    /// What is protected of it.
+    pub(crate) protected: Protection,
 }
 
 impl Group {
@@ -60,6 +65,14 @@ impl Visitor<'_> {
     /// Whether what was wanted is there.
     pub(crate) fn is_done(&self) -> bool {
         self.keeper.freed() >= self.wanted.bytes
+    }
+
+    /// Whether nothing may be taken of the group, nor of those below it.
+    pub(crate) fn spares(&mut self, group: &Group) -> bool {
+        let takeable = self.sparing.of_group(group.node, group.protected);
+        let is_spared = takeable.bytes == 0 && !group.protected.is_none();
+        self.met.spared_low |= is_spared && takeable.spares_low;
+        is_spared
     }
 
     /// Visits a seat that is marked in the walk's class. `false`: the walk is over.
@@ -87,9 +100,9 @@ impl Visitor<'_> {
         }
         let count = entry.count(cell.token());
         if count != Count::Unknown {
-            let (class, priority, wanted) = (self.class, self.priority, self.wanted);
-            let call =
-                Call { found: group.found(seat, cell), entry: &entry, shrinker, class, priority, wanted };
+            let Visitor { class, priority, wanted, sparing, .. } = *self;
+            let found = group.found(seat, cell);
+            let call = Call { found, entry: &entry, shrinker, class, priority, wanted, sparing };
             if !call.counted(count, self.keeper, self.met) {
                 return false;
             }
@@ -127,7 +140,8 @@ impl Visitor<'_> {
         let wanted = Wanted { bytes: self.keeper.freed() + lacks, ..*self.wanted };
         match entry.as_ref().filter(|entry| !entry.is_out() && lacks > 0) {
             Some(entry) => {
-                let call = Call { found, entry, shrinker, class: self.class, priority: 0, wanted: &wanted };
+                let Visitor { class, sparing, .. } = *self;
+                let call = Call { found, entry, shrinker, class, priority: 0, wanted: &wanted, sparing };
                 call.demand_seized(node.shared.nanos(), self.keeper, self.met);
             }
             None => seat::let_go(&found, entry.as_deref().map(|entry| (shrinker, entry))),

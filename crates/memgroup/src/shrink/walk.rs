@@ -5,34 +5,39 @@
 //! pinned, and once more when its seat is seized: from there on it cannot be released.
 //!
 //! - I1. A seat of which something is asked is in the subtree of the walk's group, in a group that is not released until the call ends.
-//! - I2. Rounds take turns to begin with another group below, far from the one before, so that two at a time come to different caches.
+//! - I2. Rounds take turns to begin with another group below, at each level, far from the one before, so that two at a time come to different caches, and of
+//!   siblings no deeper in the tree than others one does not give all.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use super::roster::{self, Roster, Standing};
 use super::visit::{Group, Visitor};
 use crate::node::Node;
+use crate::protect::Protection;
 use crate::tree::ROOT;
 
 /// Visits every seat that is marked in the visitor's class, in `top` and below, until the visitor has enough.
 pub(crate) fn subtree(top: &'static Node, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
     let Some(roster) = top.roster() else { return ControlFlow::Continue(()) };
-    seats(Group { node: top, generation: top.generation() }, roster, visitor)?;
+    let whole = Group { node: top, generation: top.generation(), protected: Protection::NONE };
+    seats(whole, roster, visitor)?;
     // A root that is left unaccounted counts for itself: what is set free below makes no room for its charges.
     if top.id == ROOT && !top.shared.config.account_root && !visitor.keeper.is_by_hand() {
         return ControlFlow::Continue(());
     }
-    let begin = visitor.begin;
-    kin(top, roster, begin, u32::MAX, visitor)?;
-    kin(top, roster, 0, begin, visitor)
+    kin(whole, roster, 0, visitor)
 }
 
-fn group(group: Group, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+fn group(group: Group, levels: u32, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
     let Some(roster) = group.node.roster() else { return ControlFlow::Continue(()) };
+    // If so it, all below it is protected too.
+    if visitor.spares(&group) {
+        return ControlFlow::Continue(());
+    }
     seats(group, roster, visitor)?;
     // Most groups have none below.
     if roster.kin.is_any(visitor.class) {
-        kin(group.node, roster, 0, u32::MAX, visitor)
+        kin(group, roster, levels, visitor)
     } else {
         ControlFlow::Continue(())
     }
@@ -48,18 +53,25 @@ fn seats(group: Group, roster: &'static Roster, visitor: &mut Visitor<'_>) -> Co
     }
 }
 
-/// Those among a group's kin with numbers in the given range. Their depth is bounded by `Config::depth_max`.
-fn kin(
-    node: &'static Node,
+/// A group's kin, so many levels below the top, from the one whose turn it is around to it. Their depth is bounded by `Config::depth_max`.
+fn kin(above: Group, roster: &'static Roster, levels: u32, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+    let begin = roster.begin(visitor.turn, levels);
+    kin_among(above, roster, begin..u32::MAX, levels, visitor)?;
+    if begin > 0 { kin_among(above, roster, 0..begin, levels, visitor) } else { ControlFlow::Continue(()) }
+}
+
+fn kin_among(
+    above: Group,
     roster: &'static Roster,
-    from: u32,
-    to: u32,
+    numbers: Range<u32>,
+    levels: u32,
     visitor: &mut Visitor<'_>,
 ) -> ControlFlow<()> {
     let (class, mut flow) = (visitor.class, ControlFlow::Continue(()));
-    roster.kin.each_marked(class, from..to, |number, id| {
-        if let Some((node, generation)) = roster::kin_at(node, number, id) {
-            flow = group(Group { node, generation }, visitor);
+    roster.kin.each_marked(class, numbers, |number, id| {
+        if let Some((node, generation)) = roster::kin_at(above.node, number, id) {
+            let protected = visitor.sparing.below(above.node, above.protected, node);
+            flow = group(Group { node, generation, protected }, levels + 1, visitor);
         }
         flow.is_continue()
     });

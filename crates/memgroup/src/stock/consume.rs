@@ -10,7 +10,9 @@ use memgroup_sync::interleave;
 use super::word::Word;
 use super::{Pending, Stock, budget, count, listed, next_cap, refill};
 use crate::chain::{self, Refused, Until};
+use crate::deny;
 use crate::error::ChargeError;
+use crate::high;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::refusal;
@@ -19,8 +21,8 @@ use crate::residence;
 enum Purchase {
     /// The stock had enough after all; nothing was bought.
     Served,
-    /// The charge and a batch were bought.
-    Bought,
+    /// The charge and a batch were bought, so many bytes in all.
+    Bought(u64),
     /// The charge is still to be made, exactly.
     Declined,
 }
@@ -51,6 +53,7 @@ pub(crate) fn charge_untried(node: &'static Node, slot: usize, bytes: u64) -> Re
     if bytes == 0 {
         return charge_nothing(node);
     }
+    deny::draw(node, bytes)?;
     if !node.shared.has_stock() {
         return charge_exact(node, Until::Top, bytes);
     }
@@ -63,18 +66,7 @@ pub(crate) fn charge_untried(node: &'static Node, slot: usize, bytes: u64) -> Re
 
 /// Charges `bytes` that the stock did not serve; their attempt is counted.
 fn charge_unserved(node: &'static Node, slot: usize, bytes: u64) -> Result<(), ChargeError> {
-    match buy_batch(node, slot, bytes) {
-        Purchase::Served => Ok(()),
-        Purchase::Bought => {
-            count::miss(node);
-            count::refill(node);
-            Ok(())
-        }
-        Purchase::Declined => {
-            count::miss(node);
-            charge_exact(node, Until::Top, bytes)
-        }
-    }
+    if buy(node, slot, bytes) { Ok(()) } else { charge_exact(node, Until::Top, bytes) }
 }
 
 /// Charges `bytes` of a charge that no stock was tried for; what becomes of a refusal `refused` says.
@@ -85,24 +77,37 @@ pub(crate) fn charge_unserved_or(
 ) -> Result<(), Refused> {
     let slot = node.source.current();
     count::charges(node, 1);
-    if node.stocks(bytes) && residence::make_word(node, slot) {
-        match buy_batch(node, slot, bytes) {
-            Purchase::Served => return Ok(()),
-            Purchase::Bought => {
-                count::miss(node);
-                count::refill(node);
-                return Ok(());
-            }
-            Purchase::Declined => {}
+    // A word for the slot, if there can be one, before the batch is bought.
+    let _has_word = node.stocks(bytes) && residence::make_word(node, slot);
+    if !buy(node, slot, bytes) {
+        chain::try_charge(node, Until::Top, bytes).or_else(refused)?;
+        high::charged(node, Until::Top, bytes);
+    }
+    Ok(())
+}
+
+/// Charges `bytes` with a batch, or from the stock after all; whether it did.
+fn buy(node: &'static Node, slot: usize, bytes: u64) -> bool {
+    match buy_batch(node, slot, bytes) {
+        Purchase::Served => true,
+        Purchase::Bought(taken) => {
+            count::miss(node);
+            count::refill(node);
+            high::charged(node, Until::Top, taken);
+            true
+        }
+        Purchase::Declined => {
+            count::miss(node);
+            false
         }
     }
-    count::miss(node);
-    chain::try_charge(node, Until::Top, bytes).or_else(refused)
 }
 
 /// Charges exactly `bytes` to the counters; a refusal is final.
 pub(crate) fn charge_exact(node: &'static Node, until: Until, bytes: u64) -> Result<(), ChargeError> {
-    chain::try_charge(node, until, bytes).or_else(|refused| refusal::decide(node, until, bytes, refused))
+    chain::try_charge(node, until, bytes).or_else(|refused| refusal::decide(node, until, bytes, refused))?;
+    high::charged(node, until, bytes);
+    Ok(())
 }
 
 /// Spends what is prepaid in this thread's slot, for a charge that has other ways if there is too little.
@@ -148,7 +153,7 @@ fn put_back(stock: &Stock, bytes: u64) -> u64 {
 
 /// What the chain's headroom lets one slot prepay: all slots together at most half of it.
 fn share_of_headroom(node: &'static Node, bytes: u64) -> u64 {
-    chain::headroom(node).saturating_sub(bytes) / (2 * node.source.slots() as u64)
+    chain::headroom_to_prepay(node).saturating_sub(bytes) / (2 * node.source.slots() as u64)
 }
 
 fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
@@ -170,7 +175,7 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
         interleave::point();
         let share = share_of_headroom(node, bytes);
         if share < bytes {
-            // Near the limit batches are exact.
+            // Near a limit batches are exact.
             return Purchase::Declined;
         }
         let wanted = next_cap(word, bytes, shared.stock_cap_max).min((2 * share).next_power_of_two());
@@ -200,7 +205,7 @@ fn charge_batch(stock: &Stock, bytes: u64, surplus: u64) -> Purchase {
     if mutation::active(Mutation::DepositBeforeCharge) {
         pending.end(surplus);
         return match chain::try_charge(node, Until::Top, bytes + surplus) {
-            Ok(()) => Purchase::Bought,
+            Ok(()) => Purchase::Bought(bytes + surplus),
             Err(_) => Purchase::Declined,
         };
     }
@@ -208,5 +213,5 @@ fn charge_batch(stock: &Stock, bytes: u64, surplus: u64) -> Purchase {
     let bought = chain::try_charge(node, Until::Top, bytes + surplus).is_ok();
     interleave::point();
     pending.end(if bought { surplus } else { 0 });
-    if bought { Purchase::Bought } else { Purchase::Declined }
+    if bought { Purchase::Bought(bytes + surplus) } else { Purchase::Declined }
 }

@@ -106,4 +106,10 @@ pub(crate) mod count {
         add(node, memory::RECLAIMS, 1);
         add(node, memory::RECLAIMED, bytes);
     }
+
+    /// A thread was slowed down for so long.
+    pub(crate) fn throttle(node: &'static Node, nanos: u64) {
+        add(node, memory::THROTTLES, 1);
+        add(node, memory::THROTTLED_USEC, nanos);
+    }
 }

@@ -24,6 +24,7 @@ use crate::chain::{Refused, Until};
 use crate::charge::Charge;
 use crate::error::{ChargeError, ChargeErrorKind};
 use crate::group::Group;
+use crate::high;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::overrun;
@@ -59,7 +60,9 @@ fn charge(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), Char
     wait(node, bytes, deadline, refused).map_err(|Failed { last, kind }| {
         let error = refusal::refuse(last, bytes);
         kind.map_or(error, |kind| error.after_wait(kind, began.elapsed()))
-    })
+    })?;
+    high::charged(node, Until::Top, bytes);
+    Ok(())
 }
 
 /// The highest level of the chain at which somebody waits.
@@ -170,7 +173,7 @@ impl Stay {
         if !self.line().go_away(at, self.arrival) {
             return false;
         }
-        let is_made = reclaim::make_room(self.node, Until::Top, self.bytes, at);
+        let is_made = reclaim::make_room(self.node, Until::Top, self.bytes, &mut { at });
         if is_made {
             self.line().made(at, self.arrival);
         } else {

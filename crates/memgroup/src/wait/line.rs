@@ -77,13 +77,14 @@ impl Waiter {
     /// Makes the charge if there is room; `seen` is what the group at which it waits is like.
     fn take(&self, seen: &mut Reading) -> State {
         let at = self.at;
-        if seen.offline || self.bytes > seen.max {
+        // Of a limit that only measures it sees for itself, too: that takes the tree lock.
+        if seen.offline || self.bytes > seen.max || seen.measured {
             return State::Again(Refused { node: at, seen: *seen });
         }
         if self.bytes > seen.headroom() {
             return State::Waiting;
         }
-        let charged = chain::climb(self.node, Until::Top, self.bytes, Verdict::Hint);
+        let charged = chain::climb(self.node, None, Until::Top, self.bytes, Verdict::Hint);
         *seen = at.counter.read();
         match charged {
             Ok(()) => State::Handed,

@@ -26,7 +26,7 @@ const GAUGES: usize = 48;
 /// Bytes of a group's records on one slot: of the stock word, which every group has, of the built-in statistics of memory, which come with
 /// the first charge, and of the levels.
 const STOCK_BYTES: u64 = 8;
-const MEMORY_BYTES: u64 = 8 * 16;
+const MEMORY_BYTES: u64 = 8 * 18;
 const GAUGES_BYTES: u64 = 8 * GAUGES as u64;
 /// Of one that is charged, and of one that is added to as well.
 const CHARGED_BYTES: u64 = STOCK_BYTES + MEMORY_BYTES;

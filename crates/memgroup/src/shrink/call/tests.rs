@@ -9,12 +9,13 @@ use crate::charge::Charge;
 use crate::config::Config;
 use crate::group::Group;
 use crate::hierarchy::Hierarchy;
+use crate::protect::Protection;
 use crate::shrink::entry::domain;
 use crate::shrink::keep;
 use crate::shrink::queue;
 use crate::shrink::registry::{Registration, Seat};
 use crate::shrink::room::CLASSES;
-use crate::shrink::roster::Standing;
+use crate::shrink::roster::{Standing, Turn};
 use crate::shrink::share::PRIORITIES;
 use crate::shrink::shrinker::{Scan, Shrinker, ShrinkerConfig};
 use crate::shrink::visit::{self, Visitor};
@@ -101,7 +102,9 @@ impl House {
         let keeper = keep::begin(found.node, 0).unwrap();
         let mut met = Met::default();
         let class = found.cell.class();
-        let call = Call { found, entry: &entry, shrinker: self.place(), class, priority, wanted: &wanted };
+        let sparing = Sparing::new(found.node, false);
+        let call =
+            Call { found, entry: &entry, shrinker: self.place(), class, priority, wanted: &wanted, sparing };
         make(call, &keeper, &mut met);
         met
     }
@@ -143,14 +146,15 @@ impl House {
         let mut visitor = Visitor {
             wanted: &wanted,
             keeper: &keeper,
+            sparing: Sparing::new(node, false),
             priority,
             class,
-            begin: 0,
+            turn: Turn::default(),
             waits: (charge > 0).then_some(node),
             lease: &mut lease,
             met: &mut met,
         };
-        goes_on(visitor.visit(visit::Group { node, generation }, seat, cell));
+        goes_on(visitor.visit(visit::Group { node, generation, protected: Protection::NONE }, seat, cell));
         met
     }
 
@@ -438,7 +442,8 @@ fn what_is_not_asked_for_because_the_seat_is_given_up_meanwhile_is_asked_for_abo
     let mut lease = domain().lease();
     let entry = lease.pin(place).unwrap();
     let class = cell.class();
-    let call = Call { found, entry: &entry, shrinker: place, class, priority: 1, wanted: &wanted };
+    let sparing = Sparing::new(node, false);
+    let call = Call { found, entry: &entry, shrinker: place, class, priority: 1, wanted: &wanted, sparing };
     call.ask(10 * BATCH, &keeper, &mut Met::default());
     // Of the ten that it holds and the six, one was asked for.
     assert_eq!(cell_in(&above).1.deferred(), (6 + 10 - 1) * BATCH);

@@ -8,13 +8,14 @@ use memgroup_sync::loom::thread;
 
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
+use crate::protect::{Protection, Sparing};
 use crate::shrink::call::{Call, Found, Met, Wanted};
 use crate::shrink::cell::Cell;
 use crate::shrink::entry::{Entry, domain, nobody};
 use crate::shrink::keep;
 use crate::shrink::leave;
 use crate::shrink::registry::{Registration, UNKNOWN_CLASS, register};
-use crate::shrink::roster::{self, Standing};
+use crate::shrink::roster::{self, Standing, Turn};
 use crate::shrink::shrinker::{Ask, Count, Scan, Shrinker, ShrinkerConfig};
 use crate::shrink::visit::{self, Visitor};
 use crate::stock::loom::{config, explore, explore_up_to, obtain};
@@ -152,12 +153,13 @@ impl Pair {
     fn call(&self, make: impl FnOnce(Call<'_>, &keep::Keeper)) {
         let found = self.found();
         let wanted = Wanted { bytes: u64::MAX, deadline: None, may_wait: true };
+        let sparing = Sparing::new(found.node, false);
         let keeper = keep::begin(found.node, 0).unwrap();
         let mut lease = domain().lease();
         let entry = lease.pin(self.place).unwrap();
         let class = found.cell.class();
         make(
-            Call { found, entry: &entry, shrinker: self.place, class, priority: 1, wanted: &wanted },
+            Call { found, entry: &entry, shrinker: self.place, class, priority: 1, wanted: &wanted, sparing },
             &keeper,
         );
     }
@@ -212,9 +214,20 @@ fn forgets(pair: &Pair, class: usize) {
     let keeper = keep::begin(node, 0).unwrap();
     let (mut lease, mut met) = (domain().lease(), Met::default());
     let (wanted, keeper, lease, met) = (&wanted, &keeper, &mut lease, &mut met);
-    let visitor = Visitor { wanted, keeper, priority: 1, class, begin: 0, waits: None, lease, met };
+    let sparing = Sparing::new(node, false);
+    let visitor = Visitor {
+        wanted,
+        keeper,
+        sparing,
+        priority: 1,
+        class,
+        turn: Turn::default(),
+        waits: None,
+        lease,
+        met,
+    };
     if cell.class() != class {
-        visitor.forget(visit::Group { node, generation }, seat, cell);
+        visitor.forget(visit::Group { node, generation, protected: Protection::NONE }, seat, cell);
     }
 }
 

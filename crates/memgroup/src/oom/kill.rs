@@ -1,0 +1,185 @@
+//! Kill: what a charge does when reclaim came to nothing.
+//!
+//! ```text
+//!   full ─▶ anybody to be chosen? ─▶ drain, try ─▶ choose ─▶ call the hook ─▶ Dying, Idle: drain, try ─▶ choose ─▶ ...
+//!                 └─ no, or somebody is dying: refused         └─ Refused, panicked: choose the next
+//! ```
+//!
+//! - I1. A hook is called under no lock, with a pin on it and nothing else.
+//! - I2. A charge asks each hook once, and no more than [`ASKED_MOST`] sets of them, so it comes to its end whatever hooks answer.
+//! - I3. What a hook frees on the charge's thread is kept for that charge (`shrink::keep`).
+
+use super::hook::{Killed, Killing, domain};
+use super::victims::{Call, Chosen, Plea};
+use crate::chain::{self, Until};
+use crate::event::{self, Event};
+use crate::group::Group;
+use crate::measure;
+use crate::node::Node;
+use crate::shrink::{keep, reclaim};
+use crate::stock::drain;
+
+/// Groups, or groups that die as a whole, that are asked for one charge.
+const ASKED_MOST: u32 = 64;
+
+/// How often a victim is looked for, each time in the group that refuses then.
+const LEVELS_MOST: u32 = 16;
+
+/// What came of it.
+pub(crate) struct Relief {
+    /// The charge is made.
+    pub(crate) is_made: bool,
+    /// Where it was counted that memory ran out.
+    pub(crate) counted: Option<&'static Node>,
+}
+
+/// What came of it in one group.
+enum Room {
+    Made,
+    None,
+    /// Another level of the chain has none now.
+    LacksIn(&'static Node),
+}
+
+/// After `over` has refused a charge of `node`, and nothing could be reclaimed: has a victim killed, there and where it is refused next, and tries the charge again.
+pub(crate) fn relieve(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> Relief {
+    let mut relief = Relief { is_made: false, counted: None };
+    if keep::is_reclaiming() {
+        relief.is_made = reclaim::draw_on_reserve(node, until, bytes);
+        return relief;
+    }
+    if !node.shared.config.oom {
+        return relief;
+    }
+    let charge = node.shared.victims.begin_charge();
+    let mut full = over;
+    for _ in 0..LEVELS_MOST {
+        let plea = Plea { requester: node, full, asked: bytes, charge };
+        match relieve_in(&plea, until, &mut relief.counted) {
+            Room::Made => {
+                relief.is_made = true;
+                break;
+            }
+            Room::None => break,
+            Room::LacksIn(next) => full = next,
+        }
+    }
+    relief
+}
+
+fn relieve_in(plea: &Plea, until: Until, counted: &mut Option<&'static Node>) -> Room {
+    let &Plea { requester: node, full, asked, .. } = plea;
+    let victims = &full.shared.victims;
+    if !victims.is_any_for(plea) {
+        return Room::None;
+    }
+    let Some(keeper) = keep::begin_for(node, full, asked) else { return Room::None };
+    let mut is_worth_a_try = true;
+    for _ in 0..ASKED_MOST {
+        if is_worth_a_try {
+            // What is freed may lie in stocks, the victim's or others'.
+            drain::counted_in(&full.shared.tree.lock(), full);
+            let attempt = || chain::try_charge_kept(node, until, asked, full, keeper.kept());
+            match measure::passing(None, asked, node, attempt) {
+                Ok(()) => {
+                    keeper.use_kept(until);
+                    return Room::Made;
+                }
+                Err(refused) if refused.seen.offline => return Room::None,
+                Err(refused) if !std::ptr::eq(refused.node, full) => return Room::LacksIn(refused.node),
+                Err(_) => {}
+            }
+        }
+        let Some(chosen) = victims.choose(plea, keeper.lacks()) else { break };
+        if !counted.is_some_and(|counted| std::ptr::eq(counted, full)) {
+            event::count(full, Event::Oom);
+            *counted = Some(full);
+        }
+        is_worth_a_try = call_all(plea, &chosen);
+    }
+    Room::None
+}
+
+/// Calls the hooks of a set one after the other; whether something may have been freed.
+fn call_all(plea: &Plea, chosen: &Chosen) -> bool {
+    let victims = &plea.full.shared.victims;
+    let (mut from, mut unit, mut gave) = (0, chosen.unit, false);
+    while let Some(call) = victims.begin_call(plea, chosen, &mut from) {
+        gave |= ask(plea, chosen, &call, &mut unit);
+    }
+    gave
+}
+
+/// Calls one hook; whether something may have been freed. With the first that dies `uncounted` does, the group that dies as a whole.
+fn ask(plea: &Plea, chosen: &Chosen, call: &Call, uncounted: &mut Option<&'static Node>) -> bool {
+    let victims = &plea.full.shared.victims;
+    let mut lease = domain().lease();
+    let pinned = call.node.control.oom.place().and_then(|place| lease.pin(place));
+    // The group may have another hook by now.
+    let Some(hook) = pinned.filter(|hook| hook.number == call.number) else {
+        victims.end_call(call, Some(Killed::Refused));
+        return false;
+    };
+    // While it is pinned its group is there, and those above.
+    let (requester, full) = (Group::pinned(plea.requester), Group::pinned(plea.full));
+    let unit = chosen.unit.map(Group::pinned);
+    let killing = Killing {
+        group: &hook.group,
+        requester: &requester,
+        full: &full,
+        unit: unit.as_ref(),
+        asked: plea.asked,
+        usage: call.usage,
+        by_itself: call.by_itself,
+    };
+    let answer = hook.dwell(|hook| hook.call(&killing));
+    if answer == Some(Killed::Dying) {
+        event::count(call.node, Event::OomKill);
+        if let Some(unit) = uncounted.take() {
+            event::count(unit, Event::OomGroupKill);
+        }
+    }
+    victims.end_call(call, answer);
+    matches!(answer, Some(Killed::Dying | Killed::Idle { .. }))
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use memgroup_percpu::SlotSource;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::hierarchy::Hierarchy;
+
+    #[test]
+    fn who_was_chosen_by_a_hook_that_was_replaced_meanwhile_is_not_killed_by_the_next() {
+        let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        let _held = group.try_charge(4096).unwrap();
+        let calls = Arc::new(AtomicU64::new(0));
+        let hook = || {
+            let calls = Arc::clone(&calls);
+            let hook = move |_: &Killing<'_>| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                Killed::Dying
+            };
+            group.set_kill_hook(hook).unwrap()
+        };
+        let (node, victims) = (group.node(), &hierarchy.shared().victims);
+        let plea = Plea { requester: node, full: node, asked: 1, charge: victims.begin_charge() };
+        let first = hook();
+        let chosen = victims.choose(&plea, 1).expect("it has enough");
+        let call = victims.begin_call(&plea, &chosen, &mut 0).expect("it is the only one");
+        assert!(!victims.is_any_for(&plea), "it is dying");
+        drop(first);
+        let second = hook();
+        assert!(!ask(&plea, &chosen, &call, &mut None));
+        assert_eq!((calls.load(Ordering::Relaxed), group.events().oom_kill), (0, 0));
+        assert!(victims.is_any_for(&plea), "the next one is in no trial");
+        assert!(hierarchy.kills()[0].outcome.is_some());
+        drop(second);
+    }
+}

@@ -1,0 +1,123 @@
+//! Group: protection as its users set and see it.
+
+use super::effective::{self, Protection};
+use super::error::ProtectionError;
+use super::used;
+use crate::group::{Group, GroupId};
+use crate::limit::LimitError;
+use crate::tree::State;
+
+impl Group {
+    /// Protects the group's first so many bytes: whoever above it needs memory does not take them, and is refused instead. 0, as at first: none;
+    /// [`UNLIMITED`](crate::UNLIMITED): all it has. `memory.min` of cgroup v2.
+    ///
+    /// Bytes within it count in full below the group that needs memory, deeper as far as the groups above are protected themselves
+    /// ([`protection_within`](Group::protection_within)). In force at once, and for a reclaim that is on from its next batch.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, UNLIMITED};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let lookups = hierarchy.create("/lookups").unwrap();
+    /// lookups.set_min(64 << 20).unwrap();
+    /// assert_eq!((lookups.min(), lookups.low()), (64 << 20, 0));
+    /// assert_eq!(lookups.protection().min, 64 << 20);
+    /// lookups.set_min(UNLIMITED).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// More than a counter holds (256 TiB) and not `UNLIMITED`; or the group was removed.
+    pub fn set_min(&self, bytes: u64) -> Result<(), ProtectionError> {
+        self.set_protection("min", bytes)
+    }
+
+    /// Protects the group's first so many bytes as [`set_min`](Group::set_min) does, but only while others have something to give: what nobody else
+    /// has is taken from here, down to `min`, and counted ([`Events::low`](crate::Events::low)). `memory.low` of cgroup v2.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let dashboards = hierarchy.create("/dashboards").unwrap();
+    /// dashboards.set_low(16 << 20).unwrap();
+    /// assert_eq!(dashboards.low(), 16 << 20);
+    /// ```
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_low(&self, bytes: u64) -> Result<(), ProtectionError> {
+        self.set_protection("low", bytes)
+    }
+
+    fn set_protection(&self, setting: &'static str, bytes: u64) -> Result<(), ProtectionError> {
+        let node = self.node();
+        let bytes = LimitError::check(bytes).map_err(|error| ProtectionError::OutOfRange {
+            setting,
+            path: self.path(),
+            error,
+        })?;
+        let tree = node.shared.tree.lock();
+        if tree.state(node.id) != State::Online {
+            return Err(ProtectionError::Offline { setting, path: tree.path(node.id) });
+        }
+        let used = &node.control.used;
+        let (min, low) = if setting == "min" { (bytes, used.low()) } else { (used.min(), bytes) };
+        used::set(&tree, node, min, low);
+        Ok(())
+    }
+
+    /// The setting of [`set_min`](Group::set_min), in bytes; 0 once the group is removed.
+    pub fn min(&self) -> u64 {
+        self.node().control.used.min()
+    }
+
+    /// The setting of [`set_low`](Group::set_low), in bytes; 0 once the group is removed.
+    pub fn low(&self) -> u64 {
+        self.node().control.used.low()
+    }
+
+    /// How much of the group is protected now, in bytes, where the root needs memory: what its settings and those above it and beside
+    /// it come to. Old as soon as it is read.
+    pub fn protection(&self) -> Protection {
+        effective::effective(self.node(), self.node().shared.root())
+    }
+
+    /// As [`protection`](Group::protection), where the group `top` needs memory; nothing where `top` is not above this one.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, Protection};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenants = hierarchy.create("/tenants").unwrap();
+    /// let alice = tenants.create("alice").unwrap();
+    /// alice.set_min(4096).unwrap();
+    /// // Nothing protects the tenants from others, so nothing is alice's there; among the tenants she has her min.
+    /// assert_eq!(alice.protection(), Protection::default());
+    /// assert_eq!(alice.protection_within(&tenants).min, 4096);
+    /// ```
+    pub fn protection_within(&self, top: &Group) -> Protection {
+        let (node, top) = (self.node(), top.node());
+        if std::ptr::eq(node.shared, top.shared) && node.is_within(top) {
+            effective::effective(node, top)
+        } else {
+            Protection::default()
+        }
+    }
+
+    /// What is protected of each online group below this one where this one needs memory, parents before children: one pass from the top.
+    /// It takes the tree lock and allocates, so it is for reports.
+    pub fn protections(&self) -> Vec<(GroupId, Protection)> {
+        let top = self.node();
+        let shared = top.shared;
+        let tree = shared.tree.lock();
+        let mut all = Vec::with_capacity(tree.online() as usize);
+        // Of the groups that are above the next one, by their depth below the top.
+        let mut above = vec![Protection::default()];
+        for node in shared.subtree(&tree, top).skip(1) {
+            let Some(parent) = node.parent() else { continue };
+            above.truncate((node.depth() - top.depth()) as usize);
+            let over = above.last().copied().unwrap_or_default();
+            let own = effective::below(top, parent, over, node);
+            above.push(own);
+            all.push((node.id, own));
+        }
+        all
+    }
+}

@@ -1,0 +1,145 @@
+//! Models of what is recorded of a group's protection: at rest it is what it should be, whoever was how slow.
+
+use memgroup_sync::loom::thread;
+
+use super::used::{self, LOW, MIN, UNFILLED};
+use crate::chain::{self, Until};
+use crate::counter::Verdict;
+use crate::mutation::{self, Mutation};
+use crate::node::Node;
+use crate::shared::Shared;
+use crate::stock::loom::{config, explore_up_to, obtain};
+
+fn hierarchy() -> &'static Shared {
+    obtain(config(1, 4).stock_cap_bytes(0))
+}
+
+fn create(shared: &'static Shared, name: &str) -> &'static Node {
+    shared.create(shared.root(), name).unwrap()
+}
+
+fn set(node: &'static Node, min: u64, low: u64) {
+    used::set(&node.shared.tree.lock(), node, min, low);
+}
+
+fn charge(node: &'static Node, bytes: u64) {
+    chain::try_charge_now(node, Until::Top, bytes, Verdict::Final).unwrap_or_else(|_| panic!("no limit"));
+}
+
+fn uncharge(node: &'static Node, bytes: u64) {
+    chain::uncharge(node, Until::Top, bytes);
+}
+
+/// At rest: what is recorded of the children is right, and the root's sums are theirs.
+fn assert_right(children: &[&'static Node]) {
+    let mut sums = [0; 3];
+    for used in children.iter().map(|node| (&node.control.used, node.counter.usage())) {
+        let (used, usage) = used;
+        let claim = used.min().max(used.low());
+        let right = [usage.min(used.min()), usage.min(used.low()), claim.saturating_sub(usage)];
+        for kind in [MIN, LOW, UNFILLED] {
+            assert_eq!(used.recorded(kind), right[kind], "of kind {kind}, with usage {usage}");
+            sums[kind] += right[kind];
+        }
+    }
+    let root = children[0].shared.root();
+    for kind in [MIN, LOW, UNFILLED] {
+        assert_eq!(root.control.used.sum(kind), sums[kind], "the sum of kind {kind}");
+    }
+}
+
+fn two_charge_one_group() {
+    let shared = hierarchy();
+    let group = create(shared, "group");
+    set(group, 2, 0);
+    let other = thread::spawn(move || {
+        charge(group, 1);
+        uncharge(group, 1);
+    });
+    charge(group, 1);
+    other.join().unwrap();
+    assert_right(&[group]);
+}
+
+#[test]
+fn what_is_recorded_is_right_at_rest() {
+    explore_up_to(2, two_charge_one_group);
+}
+
+#[test]
+#[should_panic]
+fn a_recorder_that_does_not_look_again_is_caught() {
+    mutation::with(Mutation::RecorderDoesNotLookAgain, || explore_up_to(2, two_charge_one_group));
+}
+
+fn one_charges_and_one_sets() {
+    let shared = hierarchy();
+    let (group, beside) = (create(shared, "group"), create(shared, "beside"));
+    set(beside, 1, 1);
+    let setter = thread::spawn(move || {
+        set(group, 1, 3);
+        set(group, 0, 2);
+    });
+    charge(group, 2);
+    uncharge(group, 1);
+    setter.join().unwrap();
+    assert_right(&[group, beside]);
+}
+
+#[test]
+fn what_is_recorded_is_right_when_settings_change_beside_charges() {
+    explore_up_to(2, one_charges_and_one_sets);
+}
+
+/// The last byte of a removed group goes, and its place is given to a group below another.
+fn one_uncharges_and_one_removes() {
+    let shared = hierarchy();
+    let (above, group) = (create(shared, "above"), create(shared, "group"));
+    charge(group, 1);
+    set(group, 2, 0);
+    let user = thread::spawn(move || uncharge(group, 1));
+    group.shared.remove(group).unwrap();
+    group.unpin();
+    let heir = shared.create(above, "heir").unwrap();
+    set(heir, 1, 0);
+    charge(heir, 1);
+    user.join().unwrap();
+    let used = |node: &Node| [MIN, UNFILLED].map(|kind| node.control.used.recorded(kind));
+    let sums = |node: &Node| [MIN, UNFILLED].map(|kind| node.control.used.sum(kind));
+    assert_eq!((used(heir), sums(above), sums(shared.root())), ([1, 0], [1, 0], [0, 0]));
+}
+
+#[test]
+fn a_place_that_is_used_again_has_what_its_group_uses_and_nothing_else() {
+    explore_up_to(2, one_uncharges_and_one_removes);
+}
+
+/// From the moment a group goes offline nothing is recorded for it, nor on its way to the parent's sums.
+fn one_uncharges_and_one_goes_offline() {
+    let shared = hierarchy();
+    let group = create(shared, "group");
+    charge(group, 1);
+    set(group, 2, 0);
+    let user = thread::spawn(move || uncharge(group, 1));
+    let assert_nothing = || {
+        for kind in [MIN, LOW, UNFILLED] {
+            let sum = shared.root().control.used.sum(kind);
+            assert_eq!((group.control.used.recorded(kind), sum), (0, 0), "of kind {kind}");
+        }
+    };
+    used::clear(&shared.tree.lock(), group);
+    assert_nothing();
+    user.join().unwrap();
+    assert_nothing();
+}
+
+#[test]
+fn a_removal_waits_for_who_records() {
+    explore_up_to(3, one_uncharges_and_one_goes_offline);
+}
+
+#[test]
+#[should_panic]
+fn a_removal_that_does_not_wait_is_caught() {
+    mutation::with(Mutation::RecorderIgnoresOffline, || explore_up_to(3, one_uncharges_and_one_goes_offline));
+}

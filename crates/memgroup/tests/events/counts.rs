@@ -1,0 +1,172 @@
+//! At which group an event is counted.
+
+use std::sync::{Arc, Mutex};
+
+use memgroup::{
+    Ask, Charge, Config, Count, Events, Group, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
+};
+
+fn max_of(groups: &[&Group]) -> Vec<(u64, u64)> {
+    groups.iter().map(|group| (group.events_local().max, group.events().max)).collect()
+}
+
+fn house(config: Config) -> (Hierarchy, Group, Group) {
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    let child = parent.create("child").unwrap();
+    (hierarchy, parent, child)
+}
+
+fn configs() -> [Config; 2] {
+    let config = Config::with_slots(SlotSource::virtual_slots(8).unwrap());
+    [config, config.stock_cap_bytes(0)]
+}
+
+#[test]
+fn a_refusal_is_an_event_of_the_group_that_refuses_and_of_all_above_it() {
+    for config in configs() {
+        let (hierarchy, parent, child) = house(config);
+        parent.set_max(10_000).unwrap();
+        child.set_max(100_000).unwrap();
+        assert_eq!(child.try_charge(20_000).unwrap_err().group(), parent.id());
+        let held = child.try_charge(9000).unwrap();
+        assert_eq!(child.try_charge(2000).unwrap_err().group(), parent.id());
+        drop(held);
+        assert_eq!(max_of(&[&child, &parent, &hierarchy.root()]), [(0, 0), (2, 2), (0, 2)]);
+        child.set_max(0).unwrap();
+        child.try_charge(1).unwrap_err();
+        assert_eq!(max_of(&[&child, &parent, &hierarchy.root()]), [(1, 1), (2, 3), (0, 3)]);
+    }
+}
+
+#[test]
+fn charges_that_fit_once_the_stocks_are_drained_are_no_event() {
+    let (hierarchy, parent, child) = house(configs()[0]);
+    parent.set_max(1 << 20).unwrap();
+    for slot in 0..8 {
+        let _pin = memgroup_percpu::pin_virtual(slot);
+        drop(child.try_charge(4096).unwrap());
+    }
+    assert!(parent.usage() > 0, "stocks are filled");
+    drop(parent.try_charge(1 << 20).unwrap());
+    assert_eq!(hierarchy.root().events(), Events::default());
+}
+
+#[test]
+fn what_forced_charges_take_over_a_limit_is_an_event_at_each_level_they_go_over() {
+    for config in configs() {
+        let (hierarchy, parent, child) = house(config);
+        child.set_max(1000).unwrap();
+        parent.set_max(2000).unwrap();
+        let mut held = child.charge_forced(1000).unwrap();
+        assert_eq!(hierarchy.root().events().max, 0);
+        held.grow_forced(500).unwrap();
+        assert_eq!(max_of(&[&child, &parent]), [(1, 1), (0, 1)]);
+        held.grow_forced(1000).unwrap();
+        assert_eq!(max_of(&[&child, &parent, &hierarchy.root()]), [(2, 2), (1, 3), (0, 3)]);
+    }
+}
+
+#[test]
+fn a_lowered_limit_is_no_event_by_itself_and_each_charge_that_it_refuses_is_one() {
+    for config in configs() {
+        let (_hierarchy, parent, child) = house(config);
+        let _held = child.try_charge(5000).unwrap();
+        parent.set_max(1000).unwrap();
+        assert_eq!(parent.events().max, 0);
+        child.try_charge(1).unwrap_err();
+        assert_eq!(max_of(&[&child, &parent]), [(0, 0), (1, 1)]);
+    }
+}
+
+#[test]
+fn neither_removal_nor_a_counter_that_is_full_is_an_event() {
+    for config in configs() {
+        let (hierarchy, parent, child) = house(config);
+        child.try_charge(1 << 48).unwrap_err();
+        let _held = child.try_charge(5000).unwrap();
+        child.try_charge((1 << 48) - 5000).unwrap_err();
+        child.remove().unwrap();
+        child.try_charge(1).unwrap_err();
+        assert_eq!((hierarchy.root().events(), parent.events()), (Events::default(), Events::default()));
+    }
+}
+
+#[test]
+fn what_a_removed_group_counted_stays_in_those_above_and_its_place_begins_anew() {
+    let (hierarchy, parent, child) = house(configs()[0]);
+    child.set_max(10).unwrap();
+    for _ in 0..5 {
+        child.try_charge(11).unwrap_err();
+    }
+    child.remove().unwrap();
+    assert_eq!((child.events().max, parent.events().max), (5, 5));
+    let id = child.id();
+    drop(child);
+    let again = parent.create("child").unwrap();
+    assert_eq!(
+        (again.id(), again.events(), again.events_local()),
+        (id, Events::default(), Events::default())
+    );
+    assert_eq!(hierarchy.root().events().max, 5);
+}
+
+/// Charges that can be given back.
+#[derive(Default)]
+struct Cache(Mutex<Vec<Charge>>);
+
+impl Shrinker for Cache {
+    fn count(&self, _token: u64) -> Count {
+        let held = self.0.lock().unwrap();
+        Count::of(held.iter().map(Charge::bytes).sum(), held.len() as u64)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        let (mut held, mut bytes) = (self.0.lock().unwrap(), 0);
+        while bytes < ask.bytes()
+            && let Some(charge) = held.pop()
+        {
+            bytes += charge.bytes();
+        }
+        Scan::Freed { bytes }
+    }
+}
+
+#[test]
+fn each_level_in_which_room_is_made_for_a_charge_has_an_event_and_so_has_the_one_that_refuses() {
+    for config in configs() {
+        let (hierarchy, parent, child) = house(config);
+        let cache = Arc::new(Cache::default());
+        let seat = child.add_shrinker(ShrinkerConfig::new("cache"), Arc::clone(&cache)).unwrap();
+        child.set_max(20_000).unwrap();
+        parent.set_max(20_000).unwrap();
+        let fill = |charges: u64| {
+            for _ in 0..charges {
+                let charge = child.try_charge(1000).unwrap();
+                cache.0.lock().unwrap().push(charge);
+            }
+            seat.mark();
+        };
+        fill(20);
+        // The child gives what it lacks, and all is well.
+        drop(child.try_charge(5000).unwrap());
+        assert_eq!(max_of(&[&child, &parent]), [(1, 1), (0, 1)]);
+        // The child has room by now, its parent has none for so much, and nothing to give.
+        let other = parent.charge_forced(20_000).unwrap();
+        let before = parent.events_local().max;
+        cache.0.lock().unwrap().clear();
+        let error = child.try_charge(15_000).unwrap_err();
+        assert_eq!((error.group(), child.events_local().max), (parent.id(), 1));
+        assert_eq!(parent.events_local().max, before + 1);
+        // The child gives back, and then its parent refuses.
+        drop(other);
+        fill(18);
+        let other = parent.charge_forced(18_000).unwrap();
+        let before = max_of(&[&child, &parent]);
+        let error = child.try_charge(19_000).unwrap_err();
+        let after = max_of(&[&child, &parent]);
+        assert_eq!(error.group(), parent.id());
+        assert_eq!((after[0].0, after[1].0), (before[0].0 + 1, before[1].0 + 1), "one of each");
+        drop((other, seat, hierarchy));
+    }
+}

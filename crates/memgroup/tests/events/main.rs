@@ -1,0 +1,25 @@
+//! Events: what is counted where, who is woken, and what callbacks cannot break.
+#![cfg(not(memgroup_loom))]
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+mod callbacks;
+mod counts;
+mod storm;
+mod waits;
+
+/// Runs what can only fail by never ending.
+fn within_a_minute(test: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        done.send(()).unwrap();
+    });
+    if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(Duration::from_secs(60)) {
+        panic!("not over after a minute");
+    }
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}

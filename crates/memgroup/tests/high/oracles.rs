@@ -1,0 +1,94 @@
+//! What the kernel's own tests of `memory.high` assert, on pinned charges and caches of ours.
+
+use memgroup::{ChargeErrorKind, Config, Hierarchy, SlotSource, UNLIMITED};
+
+use super::cache::{PAGE, Tenant};
+use super::{MIB, group};
+
+/// Within so many per cent of the sum of both.
+fn is_close(a: u64, b: u64, per_cent: u64) -> bool {
+    a.abs_diff(b) <= (a + b) * per_cent / 100
+}
+
+#[test]
+fn high_is_unlimited_until_it_is_set_and_holds_caches_but_not_what_is_pinned() {
+    for slots in [2, 128] {
+        let (_hierarchy, etl) = group(slots);
+        assert_eq!(etl.high(), UNLIMITED);
+        etl.set_high(30 * MIB).unwrap();
+        assert_eq!(etl.high(), 30 * MIB);
+
+        let pinned: Vec<_> = (0..31 * MIB / PAGE).map(|_| etl.try_charge(PAGE).unwrap()).collect();
+        assert!(etl.usage_exact() == 31 * MIB && etl.events().high > 0, "{:?}", etl.events());
+        drop(pinned);
+        etl.drain();
+
+        let before = etl.events();
+        let tenant = Tenant::new(&etl, "cache");
+        tenant.fill(1);
+        for _ in 1..50 * MIB / PAGE {
+            tenant.cache.push(tenant.group.try_charge(PAGE).unwrap());
+        }
+        assert!(is_close(etl.usage(), 30 * MIB, 5), "{slots} slots: {} KiB", etl.usage() >> 10);
+        assert!(tenant.cache.len() as u64 * PAGE >= 28 * MIB, "no more is given back than is needed");
+        let events = etl.events();
+        assert!(events.high > before.high && events.max == 0 && events.oom == 0, "{events:?}");
+        assert_eq!(tenant.group.events().high, 0, "the event is the responsible group's");
+    }
+}
+
+#[test]
+fn one_charge_far_above_high_is_an_event_of_high_and_of_max_only_where_max_held_it_up() {
+    let (_hierarchy, etl) = group(2);
+    etl.set_high(30 * MIB).unwrap();
+    etl.set_max(140 * MIB).unwrap();
+    let whole = etl.try_charge(100 * MIB).unwrap();
+    assert_eq!((etl.events().high, etl.events().max), (1, 0));
+    drop(whole);
+    etl.drain();
+
+    // What `max` does not let pass is its own event, and took nothing above `high`.
+    let error = etl.try_charge(200 * MIB).unwrap_err();
+    assert_eq!((error.kind(), error.max()), (ChargeErrorKind::Refused, 140 * MIB));
+    assert_eq!((etl.events().high, etl.events().max), (1, 1));
+    assert_eq!(etl.owed(), 70 * MIB, "what was refused is not owed");
+}
+
+#[test]
+fn a_lower_high_has_caches_give_back_at_once() {
+    let (_hierarchy, etl) = group(2);
+    let tenant = Tenant::new(&etl, "cache");
+    tenant.fill(50 * MIB / PAGE);
+    for high in [40 * MIB, MIB, 0] {
+        etl.set_high(high).unwrap();
+        assert!(etl.usage() <= high, "{} KiB", etl.usage() >> 10);
+    }
+    assert_eq!((tenant.cache.len(), etl.events().high, etl.events().max), (0, 0, 0));
+}
+
+#[test]
+fn what_is_above_the_limit_of_an_ancestor_is_taken_from_the_whole_subtree() {
+    let (_hierarchy, etl) = group(2);
+    let (idle, busy) = (Tenant::new(&etl, "idle"), Tenant::new(&etl, "busy"));
+    idle.fill(25 * MIB / PAGE);
+    etl.set_high(30 * MIB).unwrap();
+    let pinned: Vec<_> = (0..20 * MIB / PAGE).map(|_| busy.group.try_charge(PAGE).unwrap()).collect();
+    assert!(is_close(etl.usage(), 30 * MIB, 3), "{} KiB", etl.usage() >> 10);
+    assert!(idle.cache.len() as u64 * PAGE >= 9 * MIB);
+    assert_eq!((etl.events_local().high > 0, busy.group.events().high), (true, 0));
+    assert_eq!(pinned.len() as u64 * PAGE, 20 * MIB);
+    assert_eq!((busy.group.owed(), idle.group.owed()), (0, 0), "caches gave back what was above");
+}
+
+#[test]
+fn a_root_that_is_left_unaccounted_is_held_to_its_own_charges() {
+    let slots = SlotSource::virtual_slots(2).unwrap();
+    let hierarchy = Hierarchy::new(Config::with_slots(slots).account_root(false)).unwrap();
+    let below = Tenant::new(&hierarchy.root(), "below");
+    below.fill(100);
+    hierarchy.root().set_high(10 * PAGE).unwrap();
+    let own = hierarchy.root().try_charge(20 * PAGE).unwrap();
+    assert_eq!(below.cache.len(), 100, "what is below makes no room there");
+    assert_eq!((hierarchy.root().events().high, hierarchy.root().owed()), (1, 10 * PAGE));
+    drop(own);
+}

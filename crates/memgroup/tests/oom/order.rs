@@ -1,0 +1,245 @@
+//! Who is chosen: by score, then by size, and nobody in vain.
+
+use std::sync::{Arc, Mutex};
+
+use memgroup::{Config, Group, Hierarchy, Killed, Killing, SlotSource};
+
+use super::tenant::{LONG, PAGE, Tenant, full, kills, outcomes};
+
+/// The names of those that were asked, in this order; all refuse.
+fn asked(parent: &Group, hierarchy: &Hierarchy) -> Vec<String> {
+    let before = hierarchy.kills().len();
+    assert!(parent.try_charge(PAGE).is_err());
+    outcomes(hierarchy).into_iter().skip(before).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn the_highest_score_is_asked_first_then_the_largest_then_the_lowest_id() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let mut groups = ["a", "b", "c", "d", "e"].map(|name| parent.create(name).unwrap());
+    let names = |groups: &[Group; 5], order: &[usize]| -> Vec<String> {
+        order.iter().map(|&at| groups[at].name()).collect()
+    };
+    groups.sort_by_key(Group::id);
+    let sizes = [10, 30, 30, 20, 10];
+    let tenants: [Tenant; 5] = std::array::from_fn(|at| Tenant::of(&groups[at], sizes[at]));
+    let _hooks = tenants.each_ref().map(|tenant| tenant.answers(Killed::Refused));
+    assert_eq!(asked(&parent, &hierarchy), names(&groups, &[1, 2, 3, 0, 4]));
+    tenants[4].group.set_oom_score(1).unwrap();
+    tenants[0].group.set_oom_score(1000).unwrap();
+    tenants[2].group.set_oom_score(-999).unwrap();
+    tenants[1].group.set_oom_score(-1000).unwrap();
+    assert_eq!(asked(&parent, &hierarchy), names(&groups, &[0, 4, 3, 2]));
+    assert!(tenants.iter().all(|tenant| kills(&tenant.group) == 0), "nobody was killed");
+}
+
+#[test]
+fn a_score_out_of_range_is_refused_and_changes_nothing() {
+    let (_hierarchy, group) = full(2, 1, LONG);
+    group.set_oom_score(7).unwrap();
+    for score in [-1001, 1001, i32::MIN, i32::MAX] {
+        let error = group.set_oom_score(score).unwrap_err().to_string();
+        assert!(error.contains(&score.to_string()) && error.contains("-1000 (never) to 1000"), "{error}");
+    }
+    assert_eq!(group.oom_score(), 7);
+    group.set_oom_score(-1000).unwrap();
+    assert_eq!(group.oom_score(), -1000);
+}
+
+#[test]
+fn a_small_neighbour_is_never_killed_beside_a_giant() {
+    let (_hierarchy, parent) = full(2, 1000, LONG);
+    let small: Vec<Tenant> = (0..10).map(|number| Tenant::new(&parent, &format!("{number}"), 5)).collect();
+    let giant = Tenant::new(&parent, "giant", 950);
+    let _hooks: Vec<_> = small.iter().chain([&giant]).map(Tenant::dies).collect();
+    // It is one of the small that asks, and that is not its fault.
+    let _charge = small[3].group.try_charge(PAGE).unwrap();
+    assert_eq!((kills(&giant.group), parent.events().oom_kill), (1, 1));
+}
+
+#[test]
+fn nobody_is_killed_where_all_together_could_not_make_room() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let (a, b) = (Tenant::new(&parent, "a", 20), Tenant::new(&parent, "b", 20));
+    let unkillable = Tenant::new(&parent, "unkillable", 60);
+    let _hooks = [&a, &b].map(Tenant::dies);
+    assert!(unkillable.group.try_charge(41 * PAGE).is_err());
+    assert!(hierarchy.kills().is_empty() && a.calls() + b.calls() == 0);
+    assert_eq!(parent.events_local().oom, 1, "it is out of memory all the same");
+    // 40 pages are there to be had, and it takes both.
+    let _charge = unkillable.group.try_charge(40 * PAGE).unwrap();
+    assert_eq!((a.calls(), b.calls(), parent.events().oom_kill, parent.events().oom), (1, 1, 2, 2));
+}
+
+#[test]
+fn a_charge_that_no_kill_could_make_room_for_kills_nobody() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let tenant = Tenant::new(&parent, "tenant", 100);
+    let _hook = tenant.dies();
+    assert!(parent.try_charge(101 * PAGE).is_err());
+    assert_eq!((tenant.calls(), hierarchy.kills().len()), (0, 0));
+}
+
+#[test]
+fn a_group_that_holds_nothing_is_not_asked() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let empty = Tenant::new(&parent, "empty", 0);
+    empty.group.set_oom_score(1000).unwrap();
+    let _hook = empty.dies();
+    let _held = parent.try_charge(100 * PAGE).unwrap();
+    assert!(parent.try_charge(PAGE).is_err());
+    assert!(hierarchy.kills().is_empty());
+}
+
+#[test]
+fn a_hook_covers_groups_below_that_have_none_of_their_own() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let service = parent.create("service").unwrap();
+    let (plain, own) = (Tenant::new(&service, "plain", 30), Tenant::new(&service, "own", 45));
+    let other = Tenant::new(&parent, "other", 25);
+    let told: Arc<Mutex<Vec<(u64, bool)>>> = Arc::default();
+    let seen = Arc::clone(&told);
+    let _service = service.set_kill_hook(move |killing: &Killing<'_>| {
+        seen.lock().unwrap().push((killing.usage(), killing.by_itself()));
+        Killed::Refused
+    });
+    let _hooks = [own.answers(Killed::Refused), other.answers(Killed::Refused)];
+    assert_eq!(asked(&parent, &hierarchy), ["own", "service", "other"], "45, 30 and 25 pages");
+    assert!(own.group.try_charge(PAGE).is_err());
+    assert!(plain.group.try_charge(PAGE).is_err());
+    let pages = 30 * PAGE;
+    assert_eq!(*told.lock().unwrap(), [(pages, false), (pages, false), (pages, true)]);
+}
+
+#[test]
+fn only_groups_that_count_in_the_full_one_die_for_it() {
+    let (_hierarchy, parent) = full(2, 1000, LONG);
+    let (inner, beside) = (parent.create("inner").unwrap(), Tenant::new(&parent, "beside", 500));
+    inner.set_max(10 * PAGE).unwrap();
+    let tenant = Tenant::new(&inner, "tenant", 10);
+    let _hooks = [&tenant, &beside].map(Tenant::dies);
+    let _charge = inner.try_charge(PAGE).unwrap();
+    assert_eq!((tenant.calls(), beside.calls()), (1, 0));
+    assert_eq!((inner.events_local().oom, parent.events_local().oom), (1, 0));
+}
+
+#[test]
+fn a_root_that_is_left_unaccounted_is_helped_by_nobody_below_it() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).account_root(false);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let root = hierarchy.root();
+    root.set_max(PAGE).unwrap();
+    let tenant = Tenant::new(&root, "tenant", 100);
+    let _hook = tenant.dies();
+    let _held = root.try_charge(PAGE).unwrap();
+    assert!(root.try_charge(PAGE).is_err());
+    assert_eq!(tenant.calls(), 0);
+}
+
+#[test]
+fn the_requester_itself_dies_where_it_is_the_giant_and_its_charge_is_refused_until_it_has() {
+    let (_hierarchy, parent) = full(2, 100, LONG);
+    let (hog, small) = (Tenant::new(&parent, "hog", 90), Tenant::new(&parent, "small", 10));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&told);
+    let _hog = hog.group.set_kill_hook(move |killing: &Killing<'_>| {
+        let names = [killing.group(), killing.requester(), killing.full()].map(Group::name);
+        seen.lock().unwrap().push((names, killing.asked(), killing.by_itself(), killing.may_wait()));
+        Killed::Dying
+    });
+    let _small = small.dies();
+    assert!(hog.group.try_charge(3 * PAGE).is_err());
+    let names = ["hog", "hog", "tenants"].map(str::to_owned);
+    assert_eq!(*told.lock().unwrap(), [(names, 3 * PAGE, true, false)]);
+    assert!(small.group.try_charge(PAGE).is_err(), "the hog is dying, so nobody else is killed");
+    hog.free();
+    let _charge = small.group.try_charge(PAGE).unwrap();
+    assert_eq!((small.calls(), parent.events().oom_kill), (0, 1));
+}
+
+#[test]
+fn an_idle_group_is_shrunk_and_not_killed_and_then_the_next_is_asked() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let (idle, busy) = (Tenant::new(&parent, "idle", 60), Tenant::new(&parent, "busy", 40));
+    let memory = Arc::clone(&idle.memory);
+    let _idle = idle.group.set_kill_hook(move |_: &Killing<'_>| {
+        memory.lock().unwrap().truncate(50);
+        Killed::Idle { freed: 10 * PAGE }
+    });
+    let _busy = busy.dies();
+    let enough = parent.try_charge(10 * PAGE).unwrap();
+    assert_eq!((idle.group.usage_exact(), busy.calls()), (50 * PAGE, 0));
+    let _more = parent.try_charge(10 * PAGE).unwrap();
+    assert_eq!((busy.calls(), kills(&idle.group), kills(&busy.group)), (1, 0, 1));
+    let idle = Some(memgroup::KillOutcome::Idle { freed: 10 * PAGE });
+    let died = Some(memgroup::KillOutcome::Died);
+    let outcomes = outcomes(&hierarchy).into_iter().map(|(_, outcome)| outcome);
+    assert!(outcomes.eq([idle, idle, died]));
+    drop(enough);
+}
+
+#[test]
+fn where_it_is_switched_off_nobody_is_killed() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).oom(false);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let group = hierarchy.create("/group").unwrap();
+    group.set_max(10 * PAGE).unwrap();
+    let tenant = Tenant::of(&group, 10);
+    let _hook = tenant.dies();
+    assert!(group.try_charge(PAGE).is_err());
+    assert_eq!((tenant.calls(), group.events().oom), (0, 1));
+}
+
+#[test]
+fn a_hierarchy_without_stock_kills_as_well() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).stock_cap_bytes(0);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let group = hierarchy.create("/group").unwrap();
+    group.set_max(10 * PAGE).unwrap();
+    let tenant = Tenant::of(&group.create("tenant").unwrap(), 10);
+    let hook = tenant.dies();
+    let _charge = group.try_charge(PAGE).unwrap();
+    assert_eq!((tenant.calls(), group.events().oom, group.usage()), (1, 1, PAGE));
+    drop(hook);
+    let _rest = group.try_charge(9 * PAGE).unwrap();
+    assert!(group.try_charge(PAGE).is_err());
+    assert_eq!(group.events().oom, 2);
+}
+
+#[test]
+fn a_level_above_that_is_full_too_has_a_victim_of_its_own() {
+    let (_hierarchy, parent) = full(2, 100, LONG);
+    let inner = parent.create("inner").unwrap();
+    inner.set_max(40 * PAGE).unwrap();
+    let (within, beside) = (Tenant::new(&inner, "within", 40), Tenant::new(&parent, "beside", 60));
+    let _beside = beside.dies();
+    let memory = Arc::clone(&within.memory);
+    // What it frees is taken at once by somebody above.
+    let (taken, above) = (Arc::new(Mutex::new(None)), parent.clone());
+    let take = Arc::clone(&taken);
+    let _within = within.group.set_kill_hook(move |_: &Killing<'_>| {
+        memory.lock().unwrap().clear();
+        std::thread::scope(|scope| {
+            scope.spawn(|| *take.lock().unwrap() = above.charge_forced(40 * PAGE).ok());
+        });
+        Killed::Dying
+    });
+    let charge = inner.try_charge(2 * PAGE).unwrap();
+    assert_eq!((kills(&within.group), beside.calls()), (1, 1), "one for each level that was full");
+    drop(charge);
+}
+
+#[test]
+fn of_equals_by_score_it_is_who_exceeds_its_protection_by_most() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let (large, small) = (Tenant::new(&parent, "large", 60), Tenant::new(&parent, "small", 40));
+    let _hooks = [&large, &small].map(|tenant| tenant.answers(Killed::Refused));
+    assert_eq!(asked(&parent, &hierarchy), ["large", "small"]);
+    large.group.set_low(30 * PAGE).unwrap();
+    assert_eq!(asked(&parent, &hierarchy), ["small", "large"], "40 pages above it, and 30");
+    small.group.set_min(20 * PAGE).unwrap();
+    assert_eq!(asked(&parent, &hierarchy), ["large", "small"], "30 pages, and 20");
+    large.group.set_oom_score(-1).unwrap();
+    assert_eq!(asked(&parent, &hierarchy), ["small", "large"]);
+    assert!(large.group.try_charge(PAGE).is_err(), "its own protection is no use to who is in it");
+}

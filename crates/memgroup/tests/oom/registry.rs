@@ -1,0 +1,180 @@
+//! Hooks come and go, and so do their groups.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use std::time::Duration;
+
+use memgroup::{Config, Hierarchy, HookError, KillHook, KillOutcome, Killed, Killing, SlotSource};
+
+use super::tenant::{LONG, PAGE, Tenant, full, outcomes};
+
+#[test]
+fn a_group_has_one_hook_and_a_second_is_an_error_that_names_the_group() {
+    let (_hierarchy, parent) = full(2, 10, LONG);
+    let tenant = Tenant::new(&parent, "tenant", 10);
+    let hook = tenant.answers(Killed::Refused);
+    let error = tenant.group.set_kill_hook(|_: &Killing<'_>| Killed::Dying).err().unwrap();
+    assert_eq!(error, HookError::Exists { group: "/tenants/tenant".to_owned() });
+    assert!(error.to_string().contains("/tenants/tenant"));
+    assert_eq!(hook.group(), &tenant.group);
+    drop(hook);
+    let _other = tenant.dies();
+    let _charge = parent.try_charge(PAGE).unwrap();
+    assert_eq!(tenant.calls(), 1, "it was the second one's");
+}
+
+#[test]
+fn a_group_that_was_removed_gets_no_hook() {
+    let (_hierarchy, parent) = full(2, 10, LONG);
+    let tenant = Tenant::new(&parent, "tenant", 1);
+    tenant.group.remove().unwrap();
+    let error = tenant.group.set_kill_hook(|_: &Killing<'_>| Killed::Dying).err().unwrap();
+    assert_eq!(error, HookError::Removed { group: "/tenants/tenant".to_owned() });
+}
+
+#[test]
+fn a_group_that_was_removed_and_holds_memory_can_be_made_to_free_it() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let tenant = Tenant::new(&parent, "tenant", 100);
+    let hook = tenant.dies();
+    tenant.group.remove().unwrap();
+    let _charge = parent.try_charge(PAGE).unwrap();
+    assert_eq!((tenant.calls(), parent.usage_exact()), (1, PAGE));
+    drop((hook, tenant));
+    assert!(hierarchy.dying().is_empty());
+    assert_eq!(hierarchy.kills()[0].victim, "(released)", "and its path with it");
+    parent.create("tenant").unwrap();
+    assert_eq!(hierarchy.kills()[0].victim, "(released)", "whoever has its place now");
+}
+
+#[test]
+fn without_its_hook_a_group_is_not_chosen_and_who_was_dying_by_it_is_dead() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let (first, second) = (Tenant::new(&parent, "first", 60), Tenant::new(&parent, "second", 40));
+    let hooks = [&first, &second].map(|tenant| tenant.answers(Killed::Dying));
+    assert!(parent.try_charge(PAGE).is_err());
+    let [hook, _second] = hooks;
+    drop(hook);
+    assert_eq!(outcomes(&hierarchy), [("first".to_owned(), Some(KillOutcome::Died))]);
+    assert!(parent.try_charge(PAGE).is_err());
+    assert_eq!((first.calls(), second.calls()), (1, 1));
+}
+
+/// Says when it is dropped.
+struct Told(Arc<AtomicU64>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_hook_that_removes_itself_is_dropped_when_its_call_has_ended() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let tenant = Tenant::new(&parent, "tenant", 100);
+    let own: Arc<Mutex<Option<KillHook>>> = Arc::default();
+    let (drops, mine, memory) = (Arc::new(AtomicU64::new(0)), Arc::clone(&own), Arc::clone(&tenant.memory));
+    let told = Told(Arc::clone(&drops));
+    let seen = Arc::clone(&drops);
+    let hook = tenant.group.set_kill_hook(move |killing: &Killing<'_>| {
+        let _told = &told;
+        let hook = mine.lock().unwrap().take().unwrap();
+        assert!(matches!(hook.remove(), Err(HookError::FromWithin { group }) if group == "/tenants/tenant"));
+        let error = killing.group().set_kill_hook(|_: &Killing<'_>| Killed::Refused).err();
+        assert_eq!(error, Some(HookError::InCall { group: "/tenants/tenant".to_owned() }));
+        assert_eq!(seen.load(Ordering::Relaxed), 0, "it is in use");
+        memory.lock().unwrap().clear();
+        Killed::Dying
+    });
+    *own.lock().unwrap() = Some(hook.unwrap());
+    let _charge = parent.try_charge(PAGE).unwrap();
+    assert_eq!(drops.load(Ordering::Relaxed), 1);
+    assert_eq!(outcomes(&hierarchy), [("tenant".to_owned(), Some(KillOutcome::Died))]);
+    assert_eq!(tenant.group.events().oom_kill, 1);
+    let _next = tenant.answers(Killed::Refused);
+}
+
+#[test]
+fn a_hook_that_has_the_last_handle_on_its_group_and_drops_it_leaves_nothing_behind() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let (group, memory) = {
+        let tenant = Tenant::new(&parent, "tenant", 100);
+        (tenant.group.clone(), Arc::clone(&tenant.memory))
+    };
+    let own: Arc<Mutex<Option<KillHook>>> = Arc::default();
+    let (mine, handle) = (Arc::clone(&own), Mutex::new(Some(group.clone())));
+    let hook = group.set_kill_hook(move |_: &Killing<'_>| {
+        let group = handle.lock().unwrap().take().unwrap();
+        memory.lock().unwrap().clear();
+        group.remove().unwrap();
+        drop((mine.lock().unwrap().take(), group));
+        Killed::Dying
+    });
+    *own.lock().unwrap() = Some(hook.unwrap());
+    drop(group);
+    let _charge = parent.try_charge(100 * PAGE).unwrap();
+    assert!(hierarchy.dying().is_empty() && parent.children().is_empty());
+    assert_eq!(parent.events().oom_kill, 1);
+    assert_eq!(hierarchy.kills()[0].outcome, Some(KillOutcome::Died));
+}
+
+#[test]
+fn the_last_64_calls_are_known() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let tenant = Tenant::new(&parent, "tenant", 100);
+    let _hook = tenant.answers(Killed::Refused);
+    for asked in 1..=100 {
+        assert!(parent.try_charge(asked).is_err());
+    }
+    let kills = hierarchy.kills();
+    assert!(kills.iter().map(|kill| kill.asked_bytes).eq(37..=100), "the oldest first");
+    assert!(kills.windows(2).all(|pair| pair[0].at <= pair[1].at));
+    let last = kills.last().unwrap();
+    assert_eq!((last.victim.as_str(), last.requester.as_str()), ("/tenants/tenant", "/tenants"));
+    assert_eq!((last.full.as_str(), last.unit.as_deref(), last.usage_bytes), ("/tenants", None, 100 * PAGE));
+}
+
+#[test]
+fn a_hierarchy_that_is_used_again_knows_nothing_of_the_kills_before() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).depth_max(7);
+    for _ in 0..3 {
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        assert!(hierarchy.kills().is_empty() && group.oom_score() == 0 && !group.oom_group());
+        group.set_oom_score(5).unwrap();
+        group.set_oom_group(true);
+        group.set_max(PAGE).unwrap();
+        let tenant = Tenant::of(&group, 1);
+        let _hook = tenant.dies();
+        drop(group.try_charge(PAGE).unwrap());
+        assert_eq!((hierarchy.kills().len(), group.events().oom_group_kill), (1, 1));
+    }
+}
+
+#[test]
+fn a_patience_that_is_none_or_absurd_is_refused() {
+    for patience in [Duration::ZERO, Duration::from_micros(999), Duration::from_secs(3601), Duration::MAX] {
+        let error = Hierarchy::new(Config::new().kill_patience(patience)).unwrap_err().to_string();
+        assert!(error.contains("kill_patience") && error.contains("1000 to 3600000000"), "{error}");
+    }
+}
+
+#[test]
+fn ten_thousand_groups_with_hooks_have_their_largest_found() {
+    const GROUPS: u64 = 10_000;
+    let (_hierarchy, parent) = full(2, 2 * GROUPS, LONG);
+    let tenants: Vec<Tenant> = (0..GROUPS)
+        .map(|number| Tenant::new(&parent, &format!("{number}"), 1 + u64::from(number == 7777)))
+        .collect();
+    let hooks: Vec<_> = tenants.iter().map(Tenant::dies).collect();
+    let _rest = parent.try_charge((GROUPS - 1) * PAGE).unwrap();
+    let _charge = parent.try_charge(2 * PAGE).unwrap();
+    assert_eq!((tenants[7777].calls(), parent.events().oom_kill), (1, 1));
+    parent.set_oom_group(true);
+    tenants[7777].fill(0);
+    let _all = parent.try_charge((GROUPS - 1) * PAGE).unwrap();
+    assert_eq!(parent.events().oom_kill, 1 + GROUPS);
+    drop(hooks);
+}
