@@ -143,6 +143,7 @@ pub(crate) fn try_charge_kept(
     kept: u64,
 ) -> Result<(), Refused> {
     climb_kept(node, None, until, bytes, (at, kept))
+        .inspect_err(|refused| wait::serve_below(node, refused.node))
 }
 
 fn climb_kept(

@@ -28,6 +28,7 @@ use super::reserve::LARGEST_RESERVE;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::tree::Tree;
+use crate::wait;
 
 /// What is recorded.
 pub(super) const MIN: usize = 0;
@@ -208,6 +209,8 @@ pub(super) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
     if was_any && !is_any {
         count(tree, node, false);
     }
+    // What was left free for it may be room for others now.
+    wait::serve_chain(node);
 }
 
 fn count(tree: &Tree, node: &'static Node, is_set: bool) {

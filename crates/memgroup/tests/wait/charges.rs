@@ -127,6 +127,28 @@ fn a_limit_that_is_raised_serves_who_waits_and_one_that_is_lowered_refuses_what_
 }
 
 #[test]
+fn what_was_left_free_for_a_protected_group_is_room_when_it_is_protected_no_more() {
+    for removed in [false, true] {
+        let (hierarchy, tenants) = parent(2, 1000);
+        let (guarded, busy) = (tenants.create("guarded").unwrap(), tenants.create("busy").unwrap());
+        guarded.set_min(500 * PAGE).unwrap();
+        let _held = tenants.charge_forced(995 * PAGE).unwrap();
+        let deadline = far();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| busy.charge_until(5 * PAGE, deadline));
+            until_in_line(&hierarchy, 1);
+            if removed {
+                guarded.remove().unwrap();
+            } else {
+                guarded.set_min(0).unwrap();
+            }
+            drop(waiter.join().unwrap().unwrap());
+        });
+        assert!(Instant::now() < deadline);
+    }
+}
+
+#[test]
 fn what_can_never_fit_and_a_deadline_that_has_passed_are_no_wait() {
     let (_hierarchy, tenants) = parent(2, 4);
     let group = tenants.create("group").unwrap();
