@@ -221,7 +221,7 @@ mod loom {
     use crate::stock::loom::explore;
 
     fn charge(counter: &Counter, bytes: u64) {
-        let usage = counter.try_charge(bytes, Verdict::Hint).unwrap();
+        let usage = counter.try_charge(bytes, 0, Verdict::Hint).unwrap();
         counter.raise_peak(usage);
     }
 

@@ -12,6 +12,7 @@
 use super::hook::{Killed, Killing, domain};
 use super::victims::{Call, Chosen, Plea};
 use crate::chain::{self, Until};
+use crate::counter::LARGEST;
 use crate::event::{self, Event};
 use crate::group::Group;
 use crate::measure;
@@ -41,8 +42,9 @@ enum Room {
     LacksIn(&'static Node),
 }
 
-/// After `over` has refused a charge of `node`, and nothing could be reclaimed: has a victim killed, there and where it is refused next, and tries the charge again.
-pub(crate) fn relieve(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> Relief {
+/// After `over` has refused a charge of `node`, and nothing could be reclaimed: has a victim killed, there and where it is refused next, which is `over` then, and tries the
+/// charge again.
+pub(crate) fn relieve(node: &'static Node, until: Until, bytes: u64, over: &mut &'static Node) -> Relief {
     let mut relief = Relief { is_made: false, counted: None };
     if keep::is_reclaiming() {
         relief.is_made = reclaim::draw_on_reserve(node, until, bytes);
@@ -52,16 +54,18 @@ pub(crate) fn relieve(node: &'static Node, until: Until, bytes: u64, over: &'sta
         return relief;
     }
     let charge = node.shared.victims.begin_charge();
-    let mut full = over;
     for _ in 0..LEVELS_MOST {
-        let plea = Plea { requester: node, full, asked: bytes, charge };
+        let plea = Plea { requester: node, full: over, asked: bytes, charge };
         match relieve_in(&plea, until, &mut relief.counted) {
             Room::Made => {
                 relief.is_made = true;
                 break;
             }
             Room::None => break,
-            Room::LacksIn(next) => full = next,
+            Room::LacksIn(next) => {
+                event::count(next, Event::Max);
+                *over = next;
+            }
         }
     }
     relief
@@ -85,7 +89,9 @@ fn relieve_in(plea: &Plea, until: Until, counted: &mut Option<&'static Node>) ->
                     keeper.use_kept(until);
                     return Room::Made;
                 }
-                Err(refused) if refused.seen.offline => return Room::None,
+                Err(refused) if refused.seen.offline || asked > LARGEST - refused.seen.usage => {
+                    return Room::None;
+                }
                 Err(refused) if !std::ptr::eq(refused.node, full) => return Room::LacksIn(refused.node),
                 Err(_) => {}
             }
