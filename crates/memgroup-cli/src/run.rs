@@ -20,6 +20,7 @@ mod table;
 mod tenant;
 mod tpch;
 mod units;
+mod watch;
 mod workload;
 
 use std::path::{self, Path, PathBuf};
@@ -57,6 +58,13 @@ pub(crate) struct Options {
     #[arg(long)]
     baseline: bool,
 
+    /// Show all groups live while statements run, on standard output; q ends the run, as Ctrl-C does
+    #[arg(
+        long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "auto",
+        conflicts_with = "baseline"
+    )]
+    watch: Option<watch::Form>,
+
     /// Also write the report to FILE as JSON; - is standard output, the table then goes to standard error
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -66,7 +74,7 @@ pub(crate) struct Options {
     data: Option<PathBuf>,
 
     /// Run one half of a comparison and print its report as JSON
-    #[arg(long, value_name = "REGIME", hide = true, conflicts_with_all = ["baseline", "json"])]
+    #[arg(long, value_name = "REGIME", hide = true, conflicts_with_all = ["baseline", "json", "watch"])]
     half: Option<Regime>,
 }
 
@@ -92,6 +100,11 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
     spec.seed = options.seed.unwrap_or(spec.seed);
     spec.reclaim &= !options.no_reclaim;
     let destination = Destination::of(options.json.as_deref())?;
+    if options.watch.is_some() && destination == Destination::Stdout {
+        return Err(RunError::Usage(
+            "--watch and --json - both want standard output; give --json the name of a file".to_owned(),
+        ));
+    }
     // Absolute, because SQLite takes a name that begins with "file:" for a URI.
     let directory = options.data.clone().unwrap_or_else(data::default_directory);
     let directory = path::absolute(&directory).map_err(|error| {
@@ -99,7 +112,7 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
     })?;
     let stop = Stop::default();
     stop.on_ctrl_c().map_err(RunError::Signal)?;
-    let progress = Progress::on_stderr();
+    let progress = Progress::on_stderr().watching(options.watch);
     if let Some(regime) = options.half {
         stop.on_end_of_input();
         if let Some(half) = one(regime, &spec, &directory, &progress, &stop)? {
@@ -120,7 +133,7 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
             .map(|memgroup| Report { memgroup, baseline: None })
     };
     let published = match report {
-        Some(report) => output::publish(&report, &destination),
+        Some(report) => output::publish(&report, &destination, options.watch == Some(watch::Form::Json)),
         None => {
             progress.line("ended by Ctrl-C before any statement ran; there is nothing to report");
             Ok(())

@@ -17,6 +17,7 @@ use crate::node::Node;
 use crate::oom;
 use crate::overrun;
 use crate::protect;
+use crate::wait;
 
 /// The level that refused, and what it saw.
 #[derive(Clone, Copy)]
@@ -80,14 +81,14 @@ pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Resul
     try_charge_now(from, until, bytes, Verdict::Hint)
 }
 
-/// Charges level by level; a refusal leaves nothing behind. Depth is bounded by `Config::depth_max`.
+/// Charges level by level; a refusal leaves nothing behind.
 pub(crate) fn try_charge_now(
     node: &'static Node,
     until: Until,
     bytes: u64,
     verdict: Verdict,
 ) -> Result<(), Refused> {
-    climb(node, None, until, bytes, verdict)
+    climb(node, None, until, bytes, verdict).inspect_err(|refused| wait::serve_below(node, refused.node))
 }
 
 /// What a charge finds at a level that came through `via`, with so much charged there by then.
@@ -95,8 +96,15 @@ fn look(node: &'static Node, via: Via) -> Reading {
     Reading { reserved: protect::left_free(node, via), ..node.counter.read() }
 }
 
-/// `try_charge_now` from a level that is not the first.
-fn climb(node: &'static Node, via: Via, until: Until, bytes: u64, verdict: Verdict) -> Result<(), Refused> {
+/// `try_charge_now` from a level that came through `via`; also for who serves those that wait, and so does not look for them. Depth is bounded by
+/// `Config::depth_max`.
+pub(crate) fn climb(
+    node: &'static Node,
+    via: Via,
+    until: Until,
+    bytes: u64,
+    verdict: Verdict,
+) -> Result<(), Refused> {
     let reserved = protect::left_free(node, via);
     let usage = node.counter.try_charge(bytes, reserved, verdict).map_err(|seen| Refused { node, seen })?;
     interleave::point();
@@ -192,6 +200,7 @@ pub(crate) fn charge_forced(
         if let Err(refused) = charge_forced(up, bytes, beyond, true) {
             node.counter.uncharge(bytes);
             fell(node);
+            wait::serve(node);
             return Err(refused);
         }
     }
@@ -215,7 +224,11 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
         if left.usage == 0 && left.offline {
             node.shared.release_if_done(node);
         } else if left.over {
-            overrun::end_if_over(node);
+            // The levels above first: who is served here is charged there too.
+            if let Some(up) = up {
+                uncharge(up, until, bytes);
+            }
+            return overrun::look(node);
         }
         level = up;
     }

@@ -111,9 +111,13 @@ impl Charge {
         Ok(())
     }
 
+    pub(crate) fn node(&self) -> &'static Node {
+        self.node
+    }
+
     /// Takes over bytes charged to its group; with them it needs no count on the node any more.
     #[inline]
-    fn add(&mut self, bytes: u64) {
+    pub(crate) fn add(&mut self, bytes: u64) {
         let was_empty = self.bytes == 0;
         self.bytes += bytes;
         if was_empty {

@@ -38,6 +38,7 @@ impl Control {
     pub(crate) fn reset(&self) {
         self.events.reset();
         self.high.reset();
+        self.waiting.reset();
         self.used.reset();
         self.oom.reset();
         self.labels.reset();

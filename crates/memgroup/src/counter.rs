@@ -14,8 +14,8 @@
 //! - I1. usage never *rises* above the limit in force, not for a moment, except by `charge_forced`.
 //! - I2. once OFFLINE is set, `try_charge` never succeeds again; only `mark_online` clears it.
 //! - I3. `peak` only moves for charges that succeeded at every level.
-//! - I4. OVER says that usage was found above the limit (lowered, or passed by force) and that the subtree's stocks are closed
-//!   for it; it changes under the tree lock, and whoever uncharges looks whether it can go (`overrun`).
+//! - I4. OVER says that usage was found above the limit (lowered, or passed by force), or that somebody waits for room here, and that the subtree's
+//!   stocks are closed for it; it changes under the tree lock, and whoever uncharges looks whom to serve and whether it can go (`overrun`).
 //! - I5. A limit that only measures (`measure`) refuses like any other, but for charges that come while OVER is set: those pass.
 //! - B1. usage exceeds what is charged by the bytes that wait in the subtree's stocks and by charges in flight.
 //! - B2. a charger that sleeps between two of its instructions for exactly 16,384 changes of the limit

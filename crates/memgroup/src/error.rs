@@ -1,6 +1,7 @@
 //! Errors. Those of the charge path are `Copy` and allocate nothing; names are resolved when they are printed.
 
 use core::fmt;
+use core::time::Duration;
 
 use crate::counter::Reading;
 use crate::group::GroupId;
@@ -19,6 +20,10 @@ pub enum ChargeErrorKind {
     TooLarge,
     /// The group denies charges at random ([`Group::deny`](crate::Group::deny)), and this was one.
     Denied,
+    /// There was no room in the group named by the error until the deadline of a charge that waits.
+    Deadline,
+    /// All waits of the group were ended while the charge waited.
+    Woken,
 }
 
 /// A charge that was not made. Nothing was charged anywhere.
@@ -44,6 +49,7 @@ pub struct ChargeError {
     usage: u64,
     max: u64,
     reserved: u64,
+    waited_nanos: u64,
 }
 
 impl ChargeError {
@@ -56,12 +62,26 @@ impl ChargeError {
             ChargeErrorKind::Refused
         };
         let Reading { usage, max, reserved, .. } = seen;
-        ChargeError { node, generation: node.generation(), kind, asked, usage, max, reserved }
+        ChargeError {
+            node,
+            generation: node.generation(),
+            kind,
+            asked,
+            usage,
+            max,
+            reserved,
+            waited_nanos: 0,
+        }
     }
 
     pub(crate) fn denied(node: &'static Node, asked: u64) -> ChargeError {
         let seen = node.counter.read();
         ChargeError { kind: ChargeErrorKind::Denied, ..ChargeError::of(node, seen, asked) }
+    }
+
+    /// The same refusal, after a wait that ended so.
+    pub(crate) fn after_wait(self, kind: ChargeErrorKind, waited: Duration) -> ChargeError {
+        ChargeError { kind, waited_nanos: waited.as_nanos().try_into().unwrap_or(u64::MAX), ..self }
     }
 
     /// Why.
@@ -99,13 +119,19 @@ impl ChargeError {
     pub fn reserved(&self) -> u64 {
         self.reserved
     }
+
+    /// For how long the charge waited for room; zero unless it is of a call with a deadline.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_nanos)
+    }
 }
 
 impl PartialEq for ChargeError {
     fn eq(&self, other: &ChargeError) -> bool {
         std::ptr::eq(self.node, other.node)
-            && (self.generation, self.kind, self.asked, self.usage, self.max, self.reserved)
-                == (other.generation, other.kind, other.asked, other.usage, other.max, other.reserved)
+            && (self.generation, self.kind, self.asked) == (other.generation, other.kind, other.asked)
+            && (self.usage, self.max, self.reserved) == (other.usage, other.max, other.reserved)
+            && self.waited_nanos == other.waited_nanos
     }
 }
 
@@ -120,6 +146,7 @@ impl fmt::Debug for ChargeError {
             .field("usage", &self.usage)
             .field("max", &self.max)
             .field("reserved", &self.reserved)
+            .field("waited", &self.waited())
             .finish()
     }
 }
@@ -140,6 +167,22 @@ impl fmt::Display for ChargeError {
                 }
                 Ok(())
             }
+            ChargeErrorKind::Deadline => write!(
+                f,
+                "charge {} bytes: no room in group {group} within {:.3?}, usage {} of max {}",
+                self.asked,
+                self.waited(),
+                self.usage,
+                self.max
+            ),
+            ChargeErrorKind::Woken => write!(
+                f,
+                "charge {} bytes: woken after {:.3?} of waiting for room in group {group}, usage {} of max {}",
+                self.asked,
+                self.waited(),
+                self.usage,
+                self.max
+            ),
             ChargeErrorKind::Offline => {
                 write!(f, "charge {} bytes: group {group} was removed", self.asked)
             }

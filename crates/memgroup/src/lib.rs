@@ -31,6 +31,7 @@ mod rstat;
 pub mod scope;
 mod shared;
 mod shrink;
+mod snapshot;
 mod stock;
 mod tree;
 mod wait;
@@ -62,8 +63,9 @@ pub use shrink::{
     Ask, AskError, CallsError, Count, GroupShrinker, Quarantine, Reclaimed, Registration, Removal,
     RemoveError, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
 };
+pub use snapshot::{Dead, FILES, FileError, GroupSnapshot, Limits, Snapshot, SubsystemSnapshot};
 pub use stock::StockStats;
-pub use wait::{WaitKind, WaitReport, Waiters};
+pub use wait::{WaitKind, WaitReport, Waiters, WeightError};
 
 /// The statistics of the built-in subsystems, by number.
 pub mod stats {

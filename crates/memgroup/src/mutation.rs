@@ -107,6 +107,14 @@ memgroup_sync::mutations! {
     ResetLoadsUsage,
     /// Charges pass a limit that only measures while stocks below it are open.
     MeasureLeavesStocksOpen,
+    /// A charge that waits looks for room before it is in the line, and not after.
+    WaiterDoesNotLookAgain,
+    /// A charge whose deadline has passed goes without a look whether it was made meanwhile.
+    WaiterGoesWithoutTheCharge,
+    /// A charge that a higher level refuses leaves the levels below without a look for who waits there.
+    TakenBackWithoutALook,
+    /// A reader of the peak that is reset begins with what charges under way have added, peak or not.
+    ResetGoesAboveThePeak,
     /// Who looks for a thread at work does not fence between what it has found and its look whether that holds.
     LookWithoutFence,
     /// A thread changes its scope without a fence before it looks who relies on it.

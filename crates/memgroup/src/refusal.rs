@@ -62,6 +62,11 @@ pub(crate) fn decide(
     bytes: u64,
     first: Refused,
 ) -> Result<(), ChargeError> {
+    make(node, until, bytes, first).map_err(|last| refuse(last, bytes))
+}
+
+/// `decide`, for a caller that counts the refusal when it gives up.
+pub(crate) fn make(node: &'static Node, until: Until, bytes: u64, first: Refused) -> Result<(), Refused> {
     let attempt = |verdict| chain::try_charge_now(node, until, bytes, verdict);
     let first = if first.seen.only_measures(bytes) {
         match measure::passing(None, bytes, node, || attempt(Verdict::Hint)) {
@@ -101,7 +106,7 @@ pub(crate) fn decide(
     let mut counted = None;
     if node.shared.victims.is_any() {
         tree = None;
-        let relief = oom::relieve(node, until, bytes, over);
+        let relief = oom::relieve(node, until, bytes, &mut over);
         if relief.is_made {
             return Ok(());
         }
@@ -139,13 +144,13 @@ fn decide_without_stock(
     until: Until,
     bytes: u64,
     first: Refused,
-) -> Result<(), ChargeError> {
+) -> Result<(), Refused> {
     if first.seen.offline {
-        return refuse(first, bytes);
+        return Err(first);
     }
     count_max(first, bytes);
     if bytes > first.seen.most() {
-        return refuse(first, bytes);
+        return Err(first);
     }
     let mut over = first.node;
     if node.shared.shrinkers.is_any() && reclaim::make_room(node, until, bytes, &mut over) {
@@ -153,7 +158,7 @@ fn decide_without_stock(
     }
     let mut counted = None;
     if node.shared.victims.is_any() {
-        let relief = oom::relieve(node, until, bytes, over);
+        let relief = oom::relieve(node, until, bytes, &mut over);
         if relief.is_made {
             return Ok(());
         }
@@ -168,20 +173,21 @@ fn decide_without_stock(
     })
 }
 
-/// Refuses a charge for which nothing could be reclaimed. That is counted where it was not yet; not for a callback, which is not to have anything reclaimed.
-fn run_out(last: Refused, bytes: u64, counted: Option<&'static Node>) -> Result<(), ChargeError> {
+/// Nothing could be reclaimed for a charge. That is counted where it was not yet; not for a callback, which is not to have anything reclaimed.
+fn run_out(last: Refused, bytes: u64, counted: Option<&'static Node>) -> Result<(), Refused> {
     let is_counted = counted.is_some_and(|counted| std::ptr::eq(counted, last.node));
     let is_held_up = !last.seen.offline && bytes <= LARGEST - last.seen.usage;
     if is_held_up && !is_counted && !keep::is_reclaiming() {
         event::count(last.node, Event::Oom);
     }
-    refuse(last, bytes)
+    Err(last)
 }
 
-fn refuse(refused: Refused, bytes: u64) -> Result<(), ChargeError> {
+/// Counts a refusal, and says it.
+pub(crate) fn refuse(refused: Refused, bytes: u64) -> ChargeError {
     refused.node.counter.count_refusal();
     count::refusal(refused.node);
-    Err(ChargeError::of(refused.node, refused.seen, bytes))
+    ChargeError::of(refused.node, refused.seen, bytes)
 }
 
 #[cfg(all(test, not(memgroup_loom)))]

@@ -8,7 +8,8 @@
 //! - I1. A node's address never changes; its place in the table is its `GroupId`.
 //! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; what is still charged keeps
 //!   them dying until it is released.
-//! - E1. Lock order: the turn to flush one subsystem's statistics, then their layout, then the tree lock, then the pool's, then nothing; who
+//! - E1. Lock order: the turn to flush one subsystem's statistics, then their layout, then the tree lock, then the pool's or the
+//!   line of those that wait for room, then the list of all waits, then nothing; who
 //!   holds the tree lock takes the layout only if it is free. No user's code runs under it, and no I/O: who waits for it, a refused charge
 //!   inside somebody's allocator too, waits for bounded steps of the engine only.
 

@@ -13,6 +13,7 @@
 //! - I3. Walking a subtree allocates nothing: it may happen inside somebody's allocator.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::time::Instant;
 
 use crate::error::GroupError;
@@ -349,6 +350,17 @@ impl Tree {
 
     pub(crate) fn children(&self, id: GroupId) -> impl Iterator<Item = GroupId> + '_ {
         self.entry(id).children.values().copied()
+    }
+
+    /// The online children that come after the one of this name, by name; all of them without one.
+    pub(crate) fn children_after<'t>(
+        &'t self,
+        id: GroupId,
+        name: Option<&str>,
+    ) -> impl Iterator<Item = (&'t str, GroupId)> + use<'t> {
+        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
+        let children = self.entry(id).children.range::<str, _>((from, Bound::Unbounded));
+        children.map(|(name, &id)| (name.as_str(), id))
     }
 
     /// `top` and all online groups below it, parents before children. Allocates nothing.

@@ -145,6 +145,24 @@ fn a_charge_that_has_others_killed_allocates_nothing() {
 }
 
 #[test]
+fn an_uncharge_that_makes_the_charge_of_who_waits_allocates_nothing() {
+    let slots = SlotSource::virtual_slots(2).unwrap();
+    let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
+    let group = hierarchy.create("/group").unwrap();
+    group.set_max(8 << 10).unwrap();
+    let mut held = group.try_charge(8 << 10).unwrap();
+    let far = std::time::Instant::now() + Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        let waiters = [(); 2].map(|()| scope.spawn(|| group.charge_until(4 << 10, far)));
+        while group.waiters().now < waiters.len() {
+            std::thread::yield_now();
+        }
+        assert_eq!(allocations(|| held.shrink(8 << 10)), 0);
+        waiters.into_iter().for_each(|waiter| drop(waiter.join().unwrap().unwrap()));
+    });
+}
+
+#[test]
 fn scopes_and_stalls_and_a_trigger_that_fires_allocate_nothing_not_even_the_first_of_a_thread() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let group = hierarchy.create("/a").and_then(|above| above.create("b")).unwrap();

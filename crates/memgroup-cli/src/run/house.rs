@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use memgroup::{Config, Group, Hierarchy, UNLIMITED, scope};
+use memgroup::{Config, Group, Hierarchy, Snapshot, UNLIMITED, scope};
 use memgroup_sqlite::TenantConnection;
 use rusqlite::{Connection, OpenFlags, ffi};
 use serde::{Deserialize, Serialize};
@@ -159,6 +159,12 @@ impl House {
             .run(|connection| connection.execute_batch(&settings(tenant)))
             .map_err(|failure| failed(failure.to_string()))?;
         Ok(session)
+    }
+
+    /// All groups as they are now; none where there are none.
+    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
+        let House::Groups(house) = self else { return None };
+        Some(house.hierarchy.snapshot())
     }
 
     /// What the tenant with that `index` holds; none where nobody can tell.

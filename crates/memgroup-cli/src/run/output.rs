@@ -87,15 +87,15 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     replaced
 }
 
-/// Writes the JSON to `destination`, then the table.
-pub(crate) fn publish(report: &Report, destination: &Destination) -> Result<(), RunError> {
+/// Writes the JSON to `destination`, then the table: to standard error where standard output is `taken` by what programs read.
+pub(crate) fn publish(report: &Report, destination: &Destination, taken: bool) -> Result<(), RunError> {
     let emphasis = |terminal: bool| {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Emphasis(terminal && !unwanted && !dumb)
     };
     let written = json(report).and_then(|text| destination.write(&text));
-    if *destination == Destination::Stdout {
+    if taken || *destination == Destination::Stdout {
         let text = table::of_report(report, emphasis(io::stderr().is_terminal()));
         // Standard error may be gone; the JSON matters more.
         let _ = io::stderr().lock().write_all(text.as_bytes());

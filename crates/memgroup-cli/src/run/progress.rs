@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::house::House;
+use super::stop::Stop;
 use super::units;
+use super::watch::{Form, Watch};
 
 /// Between two lines about the same thing when there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -15,6 +18,8 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 pub(crate) struct Progress {
     /// None: plain lines.
     bars: Option<MultiProgress>,
+    /// How the groups are shown while statements run; none: they are not.
+    watch: Option<Form>,
 }
 
 impl Progress {
@@ -23,7 +28,12 @@ impl Progress {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let bars = (std::io::stderr().is_terminal() && !dumb)
             .then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
-        Progress { bars }
+        Progress { bars, watch: None }
+    }
+
+    /// While statements run the groups are shown instead, on standard output.
+    pub(crate) fn watching(self, watch: Option<Form>) -> Progress {
+        Progress { watch, ..self }
     }
 
     /// One line that stays.
@@ -50,8 +60,12 @@ impl Progress {
         Filling { progress: self, what: what.to_owned(), total, bar, lines }
     }
 
-    /// Starts showing how `seconds` pass.
-    pub(crate) fn running(&self, seconds: f64) -> Running {
+    /// Starts showing how `seconds` pass in `house`; `stop` is asked for where a key is pressed that ends the run.
+    pub(crate) fn running<'a>(&self, seconds: f64, house: &'a House, stop: &'a Stop) -> Running<'a> {
+        let watch = self.watch.map(|form| Watch::begin(form, house, stop, seconds));
+        if watch.is_some() {
+            return Running { watch, bar: None, seconds, printed: Instant::now() };
+        }
         let bar = self.bars.as_ref().map(|bars| {
             let bar = bars.add(ProgressBar::new((seconds * 1_000.0) as u64));
             bar.set_style(style("{bar:8} {prefix}  {wide_msg}"));
@@ -60,7 +74,7 @@ impl Progress {
         if bar.is_none() {
             print_line(&format!("running for {seconds} s"));
         }
-        Running { bar, seconds, printed: Instant::now() }
+        Running { watch, bar, seconds, printed: Instant::now() }
     }
 }
 
@@ -131,15 +145,19 @@ pub(crate) struct Shown<'a> {
 }
 
 /// How the time of a run passes. Removed from the terminal when dropped.
-pub(crate) struct Running {
+pub(crate) struct Running<'a> {
+    watch: Option<Watch<'a>>,
     bar: Option<ProgressBar>,
     seconds: f64,
     printed: Instant,
 }
 
-impl Running {
+impl Running<'_> {
     /// `elapsed` has passed, and that is how the tenants are.
     pub(crate) fn update(&mut self, elapsed: Duration, tenants: &[Shown<'_>]) {
+        if let Some(watch) = &mut self.watch {
+            return watch.update(elapsed, tenants);
+        }
         let time = format!("{:.0} of {} s", elapsed.as_secs_f64().min(self.seconds), self.seconds);
         if let Some(bar) = &self.bar {
             bar.set_position(elapsed.as_millis() as u64);
@@ -152,7 +170,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

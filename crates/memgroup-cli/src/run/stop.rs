@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use super::watch;
+
 /// Exit code of a run that Ctrl-C ended, as shells have it: 128 + SIGINT.
 pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 
@@ -39,6 +41,7 @@ impl Stop {
         let stop = self.clone();
         ctrlc::set_handler(move || {
             if !stop.request() {
+                watch::restore();
                 std::process::exit(i32::from(EXIT_INTERRUPTED));
             }
         })

@@ -17,7 +17,7 @@ use rusqlite::InterruptHandle;
 use super::data::Database;
 use super::error::RunError;
 use super::house::House;
-use super::progress::{Progress, Shown};
+use super::progress::{Progress, Running, Shown};
 use super::session::{Failure, Session};
 use super::spec::{Spec, TenantSpec};
 use super::stop::Stop;
@@ -158,7 +158,8 @@ pub(crate) fn run_all(
                 (index, threads.spawn(move || worker.run(house, live, started, ending)))
             })
             .collect();
-        watch(spec, live, ending, &handles, progress, stop, started);
+        let running = progress.running(spec.seconds, house, stop);
+        watch(spec, live, ending, &handles, running, stop, started);
         let elapsed = started.elapsed();
         end(ending, &handles, &interrupters);
         gather(spec, handles, elapsed)
@@ -173,12 +174,11 @@ fn watch(
     live: &[Live],
     ending: &AtomicBool,
     handles: &[(usize, Handle<'_>)],
-    progress: &Progress,
+    mut running: Running<'_>,
     stop: &Stop,
     started: Instant,
 ) {
     let whole = Duration::from_secs_f64(spec.seconds);
-    let mut running = progress.running(spec.seconds);
     loop {
         let elapsed = started.elapsed();
         // ORDERING: Relaxed; the flag alone matters here (E2).

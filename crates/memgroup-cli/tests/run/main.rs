@@ -1,6 +1,7 @@
 //! The program itself, run on tiny data: its report, its JSON, its errors, its end by Ctrl-C.
 
 mod reclaim;
+mod watch;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

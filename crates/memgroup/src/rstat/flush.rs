@@ -76,7 +76,7 @@ fn is_younger(store: &'static Store, top: &'static Node, age: core::time::Durati
 }
 
 /// Flushes the subtree of `top`, unless somebody does so after this call has begun. `then` sees values that are of one moment.
-pub(super) fn flush<T>(store: &'static Store, top: &'static Node, then: impl FnOnce(&Still<'_>) -> T) -> T {
+pub(crate) fn flush<T>(store: &'static Store, top: &'static Node, then: impl FnOnce(&Still<'_>) -> T) -> T {
     let arrival = store.updates.arrive();
     hold(store, top.shared, |turn, layout| {
         if !turn.covers(arrival, top) {
@@ -87,7 +87,7 @@ pub(super) fn flush<T>(store: &'static Store, top: &'static Node, then: impl FnO
 }
 
 /// Holds off flushes of the store, releases and moves.
-pub(super) fn hold_still<T>(
+pub(crate) fn hold_still<T>(
     store: &'static Store,
     shared: &'static Shared,
     then: impl FnOnce(&Still<'_>) -> T,
@@ -96,7 +96,7 @@ pub(super) fn hold_still<T>(
 }
 
 /// While it lives, no flushed value of a store changes and no group is released.
-pub(super) struct Still<'l> {
+pub(crate) struct Still<'l> {
     #[expect(dead_code, reason = "held")]
     layout: &'l RwLockReadGuard<'l, ()>,
 }

@@ -11,7 +11,7 @@ pub(crate) mod side;
 mod stat;
 mod statistics;
 mod store;
-mod text;
+pub(crate) mod text;
 mod tree_stats;
 pub(crate) mod update;
 mod updates;

@@ -72,10 +72,15 @@ impl Registry {
         self.stores().find(|store| registered[store.number] && store.subsystem().name == name)
     }
 
+    /// All registered subsystems, in their order.
+    pub(crate) fn registered(&self) -> Vec<&'static Store> {
+        let registered = self.registered.lock();
+        self.stores().filter(|store| registered[store.number]).collect()
+    }
+
     /// The names of all registered subsystems, in their order.
     pub(crate) fn names(&self) -> Vec<&'static str> {
-        let registered = self.registered.lock();
-        self.stores().filter(|store| registered[store.number]).map(|store| store.subsystem().name).collect()
+        self.registered().iter().map(|store| store.subsystem().name).collect()
     }
 
     /// Registers `subsystem`, or finds it registered.

@@ -262,7 +262,7 @@ impl Statistics {
     pub fn text(&self, group: &Group, freshness: Freshness) -> String {
         let mut values = vec![0; self.stats().len()];
         self.read(group, Reach::Subtree, freshness, &mut values);
-        text::render(self, &values)
+        text::render(self.number, self.stats(), &values)
     }
 
     /// What the statistics take, in bytes.
@@ -284,10 +284,6 @@ impl Statistics {
     /// Whether this is one of the built-in subsystems.
     pub fn is_builtin(&self) -> bool {
         self.number < super::builtin::ALL.len()
-    }
-
-    pub(super) fn number(&self) -> usize {
-        self.number
     }
 }
 

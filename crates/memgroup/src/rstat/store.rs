@@ -69,7 +69,7 @@ impl Store {
         self.words
     }
 
-    pub(super) fn subsystem(&self) -> Subsystem {
+    pub(crate) fn subsystem(&self) -> Subsystem {
         *self.subsystem.lock()
     }
 

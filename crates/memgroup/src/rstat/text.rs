@@ -3,17 +3,17 @@
 use core::fmt::Write;
 
 use super::builtin;
-use super::statistics::Statistics;
+use super::stat::Stat;
 
 /// Stands where cgroup v2 has a device's numbers: a process has no devices of its own.
 const ALL_DEVICES: &str = "all";
 
-/// `io` in the nested form, `device key=value ...`; all others in the flat one, a line for each key.
-pub(super) fn render(statistics: &Statistics, values: &[i64]) -> String {
-    let pairs = statistics.stats().iter().zip(values);
+/// The values of the subsystem of this number. `io` in the nested form, `device key=value ...`; all others in the flat one, a line for each key.
+pub(crate) fn render(subsystem: usize, stats: &[Stat], values: &[i64]) -> String {
+    let pairs = stats.iter().zip(values);
     let mut text = String::new();
     // Writing to a string does not fail.
-    if statistics.number() == builtin::IO {
+    if subsystem == builtin::IO {
         text.push_str(ALL_DEVICES);
         for (stat, value) in pairs {
             let _ = write!(text, " {}={value}", stat.name());

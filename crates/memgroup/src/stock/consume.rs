@@ -9,7 +9,7 @@ use memgroup_sync::interleave;
 
 use super::word::Word;
 use super::{Pending, Stock, budget, count, listed, next_cap, refill};
-use crate::chain::{self, Until};
+use crate::chain::{self, Refused, Until};
 use crate::deny;
 use crate::error::ChargeError;
 use crate::high;
@@ -66,17 +66,39 @@ pub(crate) fn charge_untried(node: &'static Node, slot: usize, bytes: u64) -> Re
 
 /// Charges `bytes` that the stock did not serve; their attempt is counted.
 fn charge_unserved(node: &'static Node, slot: usize, bytes: u64) -> Result<(), ChargeError> {
+    if buy(node, slot, bytes) { Ok(()) } else { charge_exact(node, Until::Top, bytes) }
+}
+
+/// Charges `bytes` of a charge that no stock was tried for; what becomes of a refusal `refused` says.
+pub(crate) fn charge_unserved_or(
+    node: &'static Node,
+    bytes: u64,
+    refused: impl FnOnce(Refused) -> Result<(), Refused>,
+) -> Result<(), Refused> {
+    let slot = node.source.current();
+    count::charges(node, 1);
+    // A word for the slot, if there can be one, before the batch is bought.
+    let _has_word = node.stocks(bytes) && residence::make_word(node, slot);
+    if !buy(node, slot, bytes) {
+        chain::try_charge(node, Until::Top, bytes).or_else(refused)?;
+        high::charged(node, Until::Top, bytes);
+    }
+    Ok(())
+}
+
+/// Charges `bytes` with a batch, or from the stock after all; whether it did.
+fn buy(node: &'static Node, slot: usize, bytes: u64) -> bool {
     match buy_batch(node, slot, bytes) {
-        Purchase::Served => Ok(()),
+        Purchase::Served => true,
         Purchase::Bought(taken) => {
             count::miss(node);
             count::refill(node);
             high::charged(node, Until::Top, taken);
-            Ok(())
+            true
         }
         Purchase::Declined => {
             count::miss(node);
-            charge_exact(node, Until::Top, bytes)
+            false
         }
     }
 }

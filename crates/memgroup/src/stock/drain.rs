@@ -20,6 +20,7 @@ use crate::chain;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, mix};
 use crate::tree::Tree;
+use crate::wait;
 
 /// How many slots ahead a word is asked for. Words that other CPUs wrote last come one after the other otherwise: 128 of them
 /// took 5 us on a Cascade Lake, 1.35 us so, which is what as many bare swaps take there. Fewer ahead, or more than the
@@ -62,6 +63,7 @@ pub(crate) fn group(node: &'static Node) -> u64 {
             }
         }
     }
+    drop(section);
     credit(node, taken)
 }
 
@@ -106,6 +108,7 @@ pub(crate) fn close(node: &'static Node) -> u64 {
         }
         taken += word.prepaid();
     }
+    drop(section);
     credit(node, taken)
 }
 
@@ -191,6 +194,10 @@ fn replace(cell: &AtomicU64, word: Word, next: Word) -> Result<(), Word> {
 fn credit(node: &'static Node, bytes: u64) -> u64 {
     interleave::point();
     chain::uncharge_held(node, bytes);
+    if bytes > 0 {
+        // What a call under way has put into a stock that is closed is room for those because of whom it is closed.
+        wait::serve_chain(node);
+    }
     count::drain(node, bytes);
     bytes
 }

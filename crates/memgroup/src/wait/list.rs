@@ -20,6 +20,7 @@ use std::time::Instant;
 use memgroup_sync::Mutex;
 use memgroup_sync::thread::{self, Thread};
 
+use super::line::Line;
 use super::{WaitKind, Wake, count_unlisted};
 use crate::node::Node;
 use crate::pressure::{self, Stall};
@@ -85,12 +86,14 @@ impl List {
 /// See the module.
 pub(crate) struct Waits {
     list: Mutex<List>,
+    /// Charges that wait for room. Locked before the list.
+    pub(super) line: Mutex<Line>,
 }
 
 impl Waits {
     pub(crate) fn new() -> Waits {
         let (entries, free) = (Vec::with_capacity(PLACES), Vec::with_capacity(PLACES));
-        Waits { list: Mutex::new(List { entries, free, next: 0 }) }
+        Waits { list: Mutex::new(List { entries, free, next: 0 }), line: Line::new() }
     }
 
     /// The waits of `top` and of the groups below, and those at `top`; how many were told now.
@@ -209,6 +212,9 @@ impl Entry {
 
 impl Drop for Listed {
     fn drop(&mut self) {
+        if super::is_model_failing() {
+            return;
+        }
         let Some(ticket) = self.ticket else { return count_unlisted(self.node, false) };
         let mut list = self.node.shared.waits.list.lock();
         list.entries[ticket.place] = None;

@@ -1,15 +1,22 @@
 #![doc = include_str!("../../docs/wait.md")]
 
+mod charge;
+mod line;
 mod list;
+#[cfg(all(test, memgroup_loom))]
+mod loom;
 mod report;
+mod weight;
 
 use core::time::Duration;
 use std::time::Instant;
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 
-pub(crate) use self::list::{Listed, Waits, begin};
+pub(crate) use self::line::{serve, serve_below, serve_chain};
+pub(crate) use self::list::{Waits, begin};
 pub use self::report::{WaitReport, Waiters};
+pub use self::weight::WeightError;
 
 use crate::node::Node;
 
@@ -17,7 +24,7 @@ use crate::node::Node;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WaitKind {
-    /// Room for a charge ([`Group::try_charge`](crate::Group::charge_until)).
+    /// Room for a charge ([`Group::charge_until`](crate::Group::charge_until)).
     Charge,
     /// The end of a delay that a group above its `high` owes.
     Throttle,
@@ -40,13 +47,34 @@ pub(crate) enum Wake {
 
 /// What a group has to do with waits.
 pub(crate) struct Waiting {
+    /// Charges that wait at this group, of whatever groups; changed under the tree lock.
+    held: AtomicU32,
+    weight: AtomicU32,
     /// Waits of this group and of those below that the list had no place for.
     unlisted: AtomicU32,
 }
 
 impl Waiting {
     pub(crate) fn new() -> Waiting {
-        Waiting { unlisted: AtomicU32::new(0) }
+        let [held, unlisted] = [0; 2].map(AtomicU32::new);
+        Waiting { held, unlisted, weight: AtomicU32::new(weight::DEFAULT) }
+    }
+
+    /// For a new group in the place; nobody waits there.
+    pub(crate) fn reset(&self) {
+        // ORDERING: Relaxed; nobody has a handle yet.
+        self.weight.store(weight::DEFAULT, Ordering::Relaxed);
+    }
+
+    /// Whether a charge waits at the group: then its counter has the OVER mark, and its subtree no stock.
+    pub(crate) fn is_held(&self) -> bool {
+        // ORDERING: Relaxed; who looks after an RMW of the counter that found the mark, or followed it, has acquired with the mark that it is held (`counter::mark_over`).
+        self.held.load(Ordering::Relaxed) > 0
+    }
+
+    fn weight(&self) -> u32 {
+        // ORDERING: Relaxed; under the lock of the line, or a number for people.
+        self.weight.load(Ordering::Relaxed)
     }
 }
 
@@ -59,6 +87,11 @@ pub(crate) fn after(patience: Duration) -> Instant {
 /// Ends all waits of `node`, and at it; the group was marked offline.
 pub(crate) fn removed(node: &'static Node) {
     node.shared.waits.wake_within(node);
+}
+
+/// A model that has found a fault unwinds out of `park`; its locks are of no use then.
+fn is_model_failing() -> bool {
+    cfg!(memgroup_loom) && std::thread::panicking()
 }
 
 fn chain_of(node: &'static Node) -> impl Iterator<Item = &'static Node> {

@@ -95,6 +95,25 @@ impl Hierarchy {
 
 impl Group {
     /// Who waits in this group and below it now; all kinds of waits.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # use std::time::{Duration, Instant};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenant = hierarchy.create("/tenant").unwrap();
+    /// tenant.set_max(1000).unwrap();
+    /// let held = tenant.try_charge(1000).unwrap();
+    /// std::thread::scope(|scope| {
+    ///     let waiting = scope.spawn(|| tenant.charge_until(600, Instant::now() + Duration::from_secs(60)));
+    ///     while tenant.waiters().now == 0 {
+    ///         std::thread::yield_now();
+    ///     }
+    ///     assert_eq!(hierarchy.root().waiters().bytes, 600);
+    ///     drop(held);
+    ///     assert_eq!(waiting.join().unwrap().unwrap().bytes(), 600);
+    /// });
+    /// assert_eq!(tenant.waiters().now, 0);
+    /// ```
     pub fn waiters(&self) -> Waiters {
         let top = self.node();
         // ORDERING: Relaxed; a number for people.
@@ -111,8 +130,8 @@ impl Group {
         waiters
     }
 
-    /// Ends all waits of this group and of those below it, of whatever kind: charges fail unless they were
-    /// made meanwhile, delays and waits for events are over. How many that were; waits that begin afterwards are not among them.
+    /// Ends all waits of this group and of those below it, of whatever kind: charges fail with [`Woken`](crate::ChargeErrorKind::Woken)
+    /// unless they were made meanwhile, delays and waits for events are over. How many that were; waits that begin afterwards are not among them.
     pub fn wake_waiters(&self) -> usize {
         self.node().shared.waits.wake_within(self.node())
     }

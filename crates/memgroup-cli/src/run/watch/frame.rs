@@ -1,0 +1,252 @@
+//! Frame: a snapshot as lines, one for each group, as wide as there is room.
+//!
+//! ```text
+//!   group          usage of max          usage     peak     max   refused
+//!   /                                    51.9M    80.2M     max         0
+//!     tenants      [########....|...]    51.9M    80.2M    100M         0
+//!       lookups    [###########|....]     8.4M     8.6M     12M         0
+//! ```
+//!
+//! - I1. No line is wider than asked for, whatever the names: what does not fit is cut, and marked as cut.
+
+use std::time::Duration;
+
+use memgroup::{GroupSnapshot, Snapshot, UNLIMITED};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+
+use crate::run::progress::Shown;
+use crate::run::units;
+
+/// The widest bar, its brackets included.
+const BAR_MOST: usize = 60;
+/// The narrowest bar worth drawing.
+const BAR_LEAST: usize = 8;
+/// A name gets at least so much.
+const NAME_LEAST: usize = 8;
+/// Between columns.
+const GAP: usize = 2;
+/// From these shares of its limit on, a bar warns and alarms.
+const WARNING: f64 = 0.80;
+const ALARM: f64 = 0.95;
+
+/// What there is to see at one moment.
+pub(super) struct Frame<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) elapsed: Duration,
+    pub(super) seconds: f64,
+    pub(super) tenants: &'a [Shown<'a>],
+}
+
+/// A column of figures.
+struct Column {
+    title: &'static str,
+    width: usize,
+    /// From so many columns of the whole line on.
+    from: usize,
+    /// To the left: texts. To the right: figures.
+    is_text: bool,
+    cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
+}
+
+const COLUMNS: &[Column] = &[
+    figure("usage", 7, 0, |_, group| units::bytes(group.usage_bytes)),
+    figure("peak", 7, 80, |_, group| units::bytes(group.peak_bytes)),
+    figure("max", 6, 0, |_, group| units::limit(limit(group))),
+    figure("refused", 8, 0, |_, group| units::count(group.refusals)),
+    figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, units::percent)),
+    figure("done", 9, 80, |frame, group| frame.done(group).map_or_else(none, units::count)),
+    Column { title: "events", width: 36, from: 140, is_text: true, cell: |_, group| events(group) },
+];
+
+const fn figure(
+    title: &'static str,
+    width: usize,
+    from: usize,
+    cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
+) -> Column {
+    Column { title, width, from, is_text: false, cell }
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+fn limit(group: &GroupSnapshot) -> Option<u64> {
+    Some(group.limits.max_bytes).filter(|&max| max != UNLIMITED)
+}
+
+/// What happened in the group and below it, as `memory.events` counts it; what never happened is left out.
+fn events(group: &GroupSnapshot) -> String {
+    let happened = group.events.pairs().into_iter().filter(|&(_, count)| count > 0);
+    let texts: Vec<String> = happened.map(|(key, count)| format!("{key} {}", units::count(count))).collect();
+    if texts.is_empty() { none() } else { texts.join(", ") }
+}
+
+/// How wide what is.
+struct Widths {
+    name: usize,
+    /// 0: there is no room for one.
+    bar: usize,
+    columns: Vec<&'static Column>,
+}
+
+impl Widths {
+    fn of(frame: &Frame<'_>, width: usize) -> Widths {
+        let columns: Vec<_> = COLUMNS.iter().filter(|column| column.from <= width).collect();
+        let figures: usize = columns.iter().map(|column| GAP + column.width).sum();
+        let left = width.saturating_sub(figures);
+        let label_width = |group| Span::raw(label(group, usize::MAX)).width();
+        let longest = frame.snapshot.groups.iter().map(label_width).max();
+        let name_most = (left * 55 / 100).max(NAME_LEAST.min(left));
+        let name = longest.unwrap_or(0).clamp(NAME_LEAST.min(name_most), name_most);
+        let bar = left.saturating_sub(name + GAP).min(BAR_MOST);
+        Widths { name, bar: if bar < BAR_LEAST { 0 } else { bar }, columns }
+    }
+}
+
+/// Its name, further in on each level, but never by more than half of the room.
+fn label(group: &GroupSnapshot, width: usize) -> String {
+    let name = if group.depth == 0 { "/" } else { group.name.as_str() };
+    let indent = (2 * group.depth as usize).min(width / 2);
+    let gone = if group.online { "" } else { " (removed)" };
+    format!("{:indent$}{name}{gone}", "")
+}
+
+impl Frame<'_> {
+    /// What all of it comes to.
+    pub(super) fn heading(&self, width: usize) -> Line<'static> {
+        let time = self.elapsed.as_secs_f64().min(self.seconds);
+        let mut text = format!("{time:.1} of {} s", self.seconds);
+        if let Some(top) = self.snapshot.groups.first() {
+            let (usage, peak) = (units::bytes(top.usage_bytes), units::bytes(top.peak_bytes));
+            text +=
+                &format!(", {} groups, usage {usage}, peak {peak}", units::count(top.descendants as u64 + 1));
+            if top.dying_descendants > 0 {
+                text += &format!(", {} removed and not empty", units::count(top.dying_descendants as u64));
+            }
+        }
+        Line::styled(fit(&text, width), Modifier::BOLD)
+    }
+
+    /// What stands above the columns.
+    pub(super) fn titles(&self, width: usize) -> Line<'static> {
+        let widths = Widths::of(self, width);
+        let bar = if widths.bar > 0 { "usage of max" } else { "" };
+        let mut text = cell("group", widths.name, true) + &gap(widths.bar) + &cell(bar, widths.bar, true);
+        for column in &widths.columns {
+            text += &(gap(column.width) + &cell(column.title, column.width, column.is_text));
+        }
+        Line::styled(fit(&text, width), Modifier::DIM)
+    }
+
+    /// The lines of so many groups from the given one on.
+    pub(super) fn rows(&self, width: usize, from: usize, most: usize) -> Vec<Line<'static>> {
+        let widths = Widths::of(self, width);
+        let groups = self.snapshot.groups.iter().skip(from).take(most);
+        groups.map(|group| self.row(group, &widths, width)).collect()
+    }
+
+    fn row(&self, group: &GroupSnapshot, widths: &Widths, width: usize) -> Line<'static> {
+        let name = cell(&label(group, widths.name), widths.name, true);
+        let name_style = if group.online { Style::new() } else { Modifier::DIM.into() };
+        let mut rest = String::new();
+        for column in &widths.columns {
+            rest += &(gap(column.width) + &cell(&(column.cell)(self, group), column.width, column.is_text));
+        }
+        let (bar, bar_style) = self.bar(group, widths.bar);
+        let used = widths.name + widths.bar + GAP * usize::from(widths.bar > 0);
+        let rest = fit(&rest, width.saturating_sub(used));
+        Line::from(vec![
+            Span::styled(name, name_style),
+            Span::styled(gap(widths.bar) + &bar, bar_style),
+            Span::raw(rest),
+        ])
+    }
+
+    /// Usage and peak against the limit: in brackets its own, without them the nearest one above; empty where there is none.
+    fn bar(&self, group: &GroupSnapshot, width: usize) -> (String, Style) {
+        let above = |group: &&GroupSnapshot| group.parent.map(|parent| &self.snapshot.groups[parent]);
+        let limited = std::iter::successors(Some(group), above).find_map(limit);
+        let (Some(max), true) = (limited, width >= BAR_LEAST) else {
+            return (" ".repeat(width), Style::new());
+        };
+        let inner = width - 2;
+        let at = |bytes: u64| ((bytes as f64 / max.max(1) as f64 * inner as f64).round() as usize).min(inner);
+        let (filled, peak) = (at(group.usage_bytes), at(group.peak_bytes));
+        let mut cells = vec!['.'; inner];
+        cells[..filled].fill('#');
+        if peak > filled {
+            cells[peak - 1] = '|';
+        }
+        let [open, close] = if limit(group).is_some() { ['[', ']'] } else { [' ', ' '] };
+        let text: String = [open].into_iter().chain(cells).chain([close]).collect();
+        let color = match group.usage_bytes as f64 / max.max(1) as f64 {
+            share if share >= ALARM => Color::Red,
+            share if share >= WARNING => Color::Yellow,
+            _ => Color::Green,
+        };
+        (text, Style::new().fg(color))
+    }
+
+    /// The statements that the tenant of this group has done.
+    fn done(&self, group: &GroupSnapshot) -> Option<u64> {
+        let name = group.path.strip_prefix("/tenants/").filter(|_| group.online)?;
+        self.tenants.iter().find(|tenant| tenant.name == name).map(|tenant| tenant.done)
+    }
+
+    /// How many groups there are.
+    pub(super) fn groups(&self) -> usize {
+        self.snapshot.groups.len()
+    }
+
+    /// As plain text, so many groups of it.
+    pub(super) fn text(&self, width: usize, groups_most: usize) -> String {
+        let mut lines = vec![self.heading(width), self.titles(width)];
+        lines.extend(self.rows(width, 0, groups_most));
+        let more = self.groups().saturating_sub(groups_most);
+        if more > 0 {
+            lines.push(Line::raw(format!("... {} more", units::count(more as u64))));
+        }
+        let plain = |line: &Line<'_>| {
+            let text: String = line.spans.iter().map(|span| span.content.as_ref()).collect();
+            text.trim_end().to_owned() + "\n"
+        };
+        lines.iter().map(plain).collect()
+    }
+}
+
+/// What stands before a column; nothing where it has no width.
+fn gap(width: usize) -> String {
+    " ".repeat(if width > 0 { GAP } else { 0 })
+}
+
+/// `text` in exactly so many columns of the terminal.
+fn cell(text: &str, width: usize, is_text: bool) -> String {
+    let text = fit(text, width);
+    let room = " ".repeat(width - Span::raw(text.as_str()).width());
+    if is_text { text + &room } else { room + &text }
+}
+
+/// As much of `text` as has room in so many columns of the terminal; an ellipsis for what has not.
+fn fit(text: &str, width: usize) -> String {
+    if Span::raw(text).width() <= width {
+        return text.to_owned();
+    }
+    let mut cut = String::new();
+    let mut used = 0;
+    for letter in text.chars() {
+        used += Span::raw(letter.to_string()).width();
+        if used + 1 > width {
+            break;
+        }
+        cut.push(letter);
+    }
+    if width > 0 {
+        cut.push('…');
+    }
+    cut
+}
+
+#[cfg(test)]
+mod tests;

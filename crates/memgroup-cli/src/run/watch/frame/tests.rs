@@ -1,0 +1,117 @@
+use std::time::Duration;
+
+use memgroup::{Charge, Config, Hierarchy, Snapshot};
+
+use super::Frame;
+use crate::run::progress::Shown;
+
+/// A tree like that of a run, the charges that are held in it, and one removed group.
+fn house() -> (Hierarchy, Vec<Charge>) {
+    // Without stock every figure is what was charged.
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
+    let tenants = hierarchy.create("/tenants").expect("a group");
+    tenants.set_max(100 << 20).expect("a limit");
+    let mut charges = Vec::new();
+    let mut make = |name: &str, max: u64, peak: u64, usage: u64| {
+        let group = tenants.create(name).expect("a group");
+        group.set_max(max).expect("a limit");
+        drop(group.try_charge(peak).expect("there is room"));
+        charges.push(group.try_charge(usage).expect("there is room"));
+        group
+    };
+    make("lookups", 12 << 20, 9 << 20, 8 << 20);
+    make("dashboards", 16 << 20, 16 << 20, 13 << 20);
+    let runaway = make("runaway", 24 << 20, 24 << 20, 24 << 20);
+    for _ in 0..1234 {
+        runaway.try_charge(1).expect_err("it is full");
+    }
+    make("unlimited-with-a-name-that-is-far-too-long", memgroup::UNLIMITED, 1, 1);
+    let gone = make("gone", 1 << 20, 1 << 10, 1 << 10);
+    gone.remove().expect("it has no children");
+    (hierarchy, charges)
+}
+
+fn frame(snapshot: &Snapshot) -> Frame<'_> {
+    const TENANTS: &[Shown<'static>] = &[
+        Shown { name: "lookups", done: 109_848, refused: 0, is_idle: false },
+        Shown { name: "runaway", done: 0, refused: 834, is_idle: true },
+    ];
+    Frame { snapshot, elapsed: Duration::from_millis(3_250), seconds: 20.0, tenants: TENANTS }
+}
+
+fn text(width: usize) -> String {
+    let (hierarchy, _charges) = house();
+    frame(&hierarchy.snapshot()).text(width, 40)
+}
+
+#[test]
+fn a_frame_has_a_line_for_each_group_and_as_much_as_there_is_room_for() {
+    assert_eq!(text(60), include_str!("golden/60.txt"));
+    assert_eq!(text(80), include_str!("golden/80.txt"));
+    assert_eq!(text(120), include_str!("golden/120.txt"));
+    assert_eq!(text(200), include_str!("golden/200.txt"));
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal_whatever_its_width() {
+    let (hierarchy, _charges) = house();
+    let mut deep = hierarchy.root();
+    for _ in 0..16 {
+        deep = deep.create("日本語-ä").expect("a group");
+    }
+    let snapshot = hierarchy.snapshot();
+    for width in 0..=220 {
+        let frame = frame(&snapshot);
+        let lines = [vec![frame.heading(width), frame.titles(width)], frame.rows(width, 0, 100)].concat();
+        assert_eq!(lines.len(), 2 + snapshot.groups.len());
+        for line in lines {
+            assert!(line.width() <= width, "{width}: {line:?}");
+        }
+    }
+}
+
+#[test]
+fn a_deep_group_still_has_a_name() {
+    let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
+    let mut deep = hierarchy.root();
+    for level in 1..=16 {
+        deep = deep.create(&format!("l{level}")).expect("a group");
+    }
+    let snapshot = hierarchy.snapshot();
+    for width in [60, 80, 120] {
+        let text = frame(&snapshot).text(width, 40);
+        for level in 1..=16 {
+            let name = format!(" l{level} ");
+            assert!(text.lines().any(|line| line.contains(&name)), "{name}at {width}: {text}");
+        }
+    }
+}
+
+#[test]
+fn of_a_thousand_groups_those_that_fit_are_shown_and_the_rest_counted() {
+    let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
+    for number in 0..999 {
+        hierarchy.root().create(&format!("{number:03}")).expect("a group");
+    }
+    let snapshot = hierarchy.snapshot();
+    let text = frame(&snapshot).text(100, 60);
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!((lines.len(), lines[62]), (63, "... 940 more"));
+    assert!(lines[2].starts_with("/ ") && lines[61].starts_with("  058 "), "{text}");
+}
+
+#[test]
+fn a_bar_colours_what_is_nearly_full() {
+    use ratatui::style::Color;
+    let (hierarchy, _charges) = house();
+    let snapshot = hierarchy.snapshot();
+    let frame = frame(&snapshot);
+    let colour = |name: &str| {
+        let group = snapshot.groups.iter().find(|group| group.name == name).expect("a group");
+        frame.bar(group, 20).1.fg
+    };
+    assert_eq!(colour("lookups"), Some(Color::Green));
+    assert_eq!(colour("dashboards"), Some(Color::Yellow));
+    assert_eq!(colour("runaway"), Some(Color::Red));
+    assert_eq!(colour(""), None, "the root has no limit, nor anything above it");
+}

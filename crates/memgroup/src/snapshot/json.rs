@@ -1,0 +1,134 @@
+//! JSON: how the parts of a snapshot are serialised that are other modules'. What a reader relies on is the module's page.
+
+use std::time::{Duration, SystemTime};
+
+use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
+
+use super::model::Row;
+use super::tables::SubsystemSnapshot;
+use crate::event::Events;
+use crate::group::{GroupId, Overdraft};
+use crate::limit::UNLIMITED;
+use crate::rstat::Stat;
+use crate::shrink::ShrinkerReport;
+use crate::stock::StockStats;
+
+/// A setting: `null` where there is no limit.
+pub(super) fn setting<S: Serializer>(value: &u64, to: S) -> Result<S::Ok, S::Error> {
+    Some(value).filter(|&&value| value != UNLIMITED).serialize(to)
+}
+
+pub(super) fn id<S: Serializer>(id: &GroupId, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u32(id.as_u32())
+}
+
+pub(super) fn us<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(micros(*time))
+}
+
+/// Microseconds since 1970; 0 for a clock that is set to before.
+pub(super) fn unix_us<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+    us(&time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(), to)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// By subsystem, and there by statistic.
+pub(super) fn statistics<S: Serializer>(row: &Row, to: S) -> Result<S::Ok, S::Error> {
+    let mut map = to.serialize_map(None)?;
+    for subsystem in row.subsystems() {
+        map.serialize_entry(subsystem.name, &subsystem)?;
+    }
+    map.end()
+}
+
+impl Serialize for SubsystemSnapshot<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut subsystem = to.serialize_struct("SubsystemSnapshot", 2)?;
+        subsystem.serialize_field("hierarchical", &Values(self.stats, self.hierarchical))?;
+        subsystem.serialize_field("local", &Values(self.stats, self.local))?;
+        subsystem.end()
+    }
+}
+
+struct Values<'v>(&'static [Stat], &'v [i64]);
+
+impl Serialize for Values<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(Stat::name).zip(self.1))
+    }
+}
+
+impl Serialize for Events {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.pairs())
+    }
+}
+
+impl Serialize for Overdraft {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map([("charges", self.charges), ("bytes", self.bytes)])
+    }
+}
+
+impl Serialize for StockStats {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map([
+            ("hits", self.hits),
+            ("misses", self.misses),
+            ("refills", self.refills),
+            ("returns", self.returns),
+            ("drains", self.drains),
+            ("drained_bytes", self.drained_bytes),
+            ("prepaid_bytes", self.prepaid_bytes),
+        ])
+    }
+}
+
+pub(super) fn shrinkers<S: Serializer>(reports: &[ShrinkerReport], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(reports.iter().map(Report))
+}
+
+struct Report<'r>(&'r ShrinkerReport);
+
+impl Serialize for Report<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let report = self.0;
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("id", &report.id.0)?;
+        map.serialize_entry("name", &report.name)?;
+        map.serialize_entry("quarantine", &report.quarantine.map(|why| why.to_string()))?;
+        for (name, figure) in [
+            ("scans", report.scans),
+            ("asked_bytes", report.asked_bytes),
+            ("claimed_bytes", report.claimed_bytes),
+            ("freed_bytes", report.freed_bytes),
+            ("last_freed_bytes", report.last_freed_bytes),
+            ("time_us", micros(report.time)),
+            ("stopped", report.stopped),
+            ("panics", report.panics),
+            ("overruns", report.overruns),
+        ] {
+            map.serialize_entry(name, &figure)?;
+        }
+        let callers: Vec<Caller<'_>> = report.callers.iter().map(Caller::of).collect();
+        map.serialize_entry("callers", &callers)?;
+        map.end()
+    }
+}
+
+/// A thread that is in a call now.
+#[derive(serde::Serialize)]
+struct Caller<'r> {
+    thread: u32,
+    name: Option<&'r str>,
+    held_us: u64,
+}
+
+impl Caller<'_> {
+    fn of((thread, name, held): &(u32, Option<String>, Duration)) -> Caller<'_> {
+        Caller { thread: *thread, name: name.as_deref(), held_us: micros(*held) }
+    }
+}

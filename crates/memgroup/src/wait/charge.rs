@@ -1,0 +1,281 @@
+//! A charge with a deadline: tried as any other, and where it is refused it waits for room at the group that refused.
+//!
+//! ```text
+//!   stock ─▶ counters ─▶ drained, reclaimed ─▶ refused by T ─▶ hold T ─▶ in line at T ─▶ handed over
+//!                              ▲                                             ├─▶ another level refuses: in line there
+//!                              └──── every 100 ms, where there are shrinkers ┤
+//!                                                                            └─▶ deadline, woken, removed: an error
+//! ```
+//!
+//! - I1. The wait ends by its deadline, but for a shrinker's call that it makes itself, and for bounded steps of the engine.
+//! - I2. A charge that can never fit, or of a removed group, does not wait.
+//! - I3. While it waits it holds one group: that group's subtree has no stock until the last that waits there is gone.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use memgroup_sync::atomic::Ordering;
+use memgroup_sync::{MutexGuard, grace};
+
+use super::line::{self, Line, State, Waiter};
+use super::list::{self, Listed};
+use super::{WaitKind, Wake};
+use crate::chain::{Refused, Until};
+use crate::charge::Charge;
+use crate::error::{ChargeError, ChargeErrorKind};
+use crate::group::Group;
+use crate::high;
+use crate::mutation::{self, Mutation};
+use crate::node::Node;
+use crate::overrun;
+use crate::refusal;
+use crate::shrink::{keep, reclaim};
+use crate::stock::consume;
+
+/// After how long the first in a line has shrinkers asked again: caches may have been filled without anything being uncharged.
+const REVIEW: Duration = Duration::from_millis(100);
+
+/// Charges `bytes`, and waits for room until `deadline`.
+fn charge(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
+    if bytes == 0 || keep::is_reclaiming() || grace::inside() {
+        return node.charge(bytes);
+    }
+    if consume::consume_prepaid(node, bytes) {
+        return Ok(());
+    }
+    let began = Instant::now();
+    // Who can wait goes behind those who wait already.
+    let refused = match held_level(node).filter(|_| began < deadline) {
+        Some(at) => Refused { node: at, seen: at.counter.read() },
+        None => {
+            let outcome = consume::charge_unserved_or(node, bytes, |first| {
+                refusal::make(node, Until::Top, bytes, first)
+            });
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            }
+        }
+    };
+    wait(node, bytes, deadline, refused).map_err(|Failed { last, kind }| {
+        let error = refusal::refuse(last, bytes);
+        kind.map_or(error, |kind| error.after_wait(kind, began.elapsed()))
+    })?;
+    high::charged(node, Until::Top, bytes);
+    Ok(())
+}
+
+/// The highest level of the chain at which somebody waits.
+fn held_level(node: &'static Node) -> Option<&'static Node> {
+    std::iter::successors(Some(node), |level| level.up())
+        .filter(|level| level.control.waiting.is_held())
+        .last()
+}
+
+/// What a charge got for its waiting.
+struct Failed {
+    last: Refused,
+    /// `None`: the refusal says it all.
+    kind: Option<ChargeErrorKind>,
+}
+
+/// How a stay in one line ended.
+pub(super) enum Left {
+    Handed,
+    Again(Refused),
+    Over(ChargeErrorKind),
+}
+
+fn wait(node: &'static Node, bytes: u64, deadline: Instant, refused: Refused) -> Result<(), Failed> {
+    let (mut last, mut stay) = (refused, None);
+    loop {
+        if last.seen.offline || bytes > last.seen.max {
+            return Err(Failed { last, kind: None });
+        }
+        if Instant::now() >= deadline {
+            return Err(Failed { last, kind: Some(ChargeErrorKind::Deadline) });
+        }
+        let stay = stay.get_or_insert_with(|| Stay::begin(node, bytes, deadline));
+        match stay.in_line(last.node) {
+            Ok(Left::Handed) => return Ok(()),
+            Ok(Left::Again(refused)) => match refusal::make(node, Until::Top, bytes, refused) {
+                Ok(()) => return Ok(()),
+                Err(refused) => last = refused,
+            },
+            Ok(Left::Over(kind)) => {
+                let at = if node.counter.is_offline() { node } else { last.node };
+                let last = Refused { node: at, seen: at.counter.read() };
+                return Err(Failed { last, kind: (!last.seen.offline).then_some(kind) });
+            }
+            Err(refused) => last = refused,
+        }
+    }
+}
+
+/// The whole wait of one charge, in whatever lines.
+pub(super) struct Stay {
+    node: &'static Node,
+    bytes: u64,
+    deadline: Instant,
+    arrival: u64,
+    listed: Listed,
+}
+
+impl Stay {
+    pub(super) fn begin(node: &'static Node, bytes: u64, deadline: Instant) -> Stay {
+        let listed = list::begin(node, WaitKind::Charge, bytes, deadline);
+        let arrival = node.shared.waits.line.lock().arrive();
+        Stay { node, bytes, deadline, arrival, listed }
+    }
+
+    /// Waits at `at`, which has refused. `Err`: the group was removed.
+    pub(super) fn in_line(&self, at: &'static Node) -> Result<Left, Refused> {
+        let _hold = Hold::begin(self.node, at)?;
+        self.listed.at(at);
+        self.enqueue(at);
+        let wake = loop {
+            let wake = self.listed.park(self.until());
+            match wake {
+                Wake::All => break wake,
+                Wake::Deadline if Instant::now() >= self.deadline => break wake,
+                Wake::Deadline => {
+                    if self.review(at) {
+                        break wake;
+                    }
+                }
+                // Else a notice of a line that it has left.
+                Wake::Notified if !self.line().waits(at, self.arrival) => break wake,
+                Wake::Notified => {}
+            }
+        };
+        Ok(match self.leave(at) {
+            State::Handed => Left::Handed,
+            _ if wake == Wake::All => Left::Over(ChargeErrorKind::Woken),
+            State::Again(refused) => Left::Again(refused),
+            State::Waiting | State::Away => Left::Over(ChargeErrorKind::Deadline),
+        })
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.node.shared.waits.line.lock()
+    }
+
+    /// When it is to look whether caches have something to give by now.
+    fn until(&self) -> Instant {
+        let shared = self.node.shared;
+        let reviews = shared.config.reclaim && shared.shrinkers.is_any();
+        if reviews { self.deadline.min(Instant::now() + REVIEW) } else { self.deadline }
+    }
+
+    /// The first in line has shrinkers asked once more; whether the charge is made.
+    fn review(&self, at: &'static Node) -> bool {
+        if !self.line().go_away(at, self.arrival) {
+            return false;
+        }
+        let is_made = reclaim::make_room(self.node, Until::Top, self.bytes, &mut { at });
+        if is_made {
+            self.line().made(at, self.arrival);
+        } else {
+            self.line().come_back(at, self.arrival);
+        }
+        is_made
+    }
+
+    fn enqueue(&self, at: &'static Node) {
+        let &Stay { node, bytes, arrival, .. } = self;
+        let ticket = self.listed.ticket().expect("the list grows for charges");
+        self.line().enqueue(Waiter::new(at, node, bytes, arrival, ticket));
+    }
+
+    /// Leaves the line, with what was handed over.
+    fn leave(&self, at: &'static Node) -> State {
+        let state = self.line().leave(at, self.arrival);
+        if mutation::active(Mutation::WaiterGoesWithoutTheCharge) { State::Waiting } else { state }
+    }
+}
+
+/// Somebody waits at a group: until this is dropped there is no stock in its subtree.
+struct Hold {
+    at: &'static Node,
+}
+
+impl Hold {
+    /// For a charge of `node` that is to wait at `at`; `Err` where that group was removed.
+    fn begin(node: &'static Node, at: &'static Node) -> Result<Hold, Refused> {
+        let tree = node.shared.tree.lock();
+        let seen = node.counter.read();
+        if seen.offline {
+            return Err(Refused { node, seen });
+        }
+        // ORDERING: Relaxed; changed under the tree lock, and published by the mark that `hold` sets (see `is_held`).
+        if at.control.waiting.held.fetch_add(1, Ordering::Relaxed) == 0 {
+            overrun::hold(&tree, at);
+        }
+        Ok(Hold { at })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if super::is_model_failing() {
+            return;
+        }
+        let tree = self.at.shared.tree.lock();
+        // ORDERING: Relaxed; as in `begin`.
+        if self.at.control.waiting.held.fetch_sub(1, Ordering::Relaxed) == 1 {
+            overrun::settle(&tree, self.at);
+        } else {
+            // It may have been the one that the others were to let go first.
+            line::serve(self.at);
+        }
+    }
+}
+
+impl Group {
+    /// Charges `bytes` as [`try_charge`](Group::try_charge) does, and where that is refused waits until `deadline` for room, at the group that refused.
+    ///
+    /// What others uncharge there is charged for those who wait and handed to them, in the order of their groups' [weights](Group::set_weight), then of
+    /// arrival; one that does not fit is passed by at most 16 others. A charge that does not wait may take what is free at any time; one that can wait goes
+    /// behind those who wait already. The wait is [listed](crate::Hierarchy::waits), and ended by [`wake_waiters`](Group::wake_waiters) and by the removal of
+    /// the group.
+    ///
+    /// It may allocate, and it blocks: it is not for code that holds a lock that others need to set memory free, nor for the inside of an
+    /// allocator. From within a shrinker's call or a read section it does not wait. A deadline that has passed is no wait either.
+    ///
+    /// ```
+    /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};
+    /// # use std::time::{Duration, Instant};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenant = hierarchy.create("/tenant").unwrap();
+    /// tenant.set_max(1000).unwrap();
+    /// let held = tenant.try_charge(600).unwrap();
+    /// let soon = Instant::now() + Duration::from_millis(20);
+    /// let error = tenant.charge_until(600, soon).unwrap_err();
+    /// assert_eq!((error.kind(), error.usage()), (ChargeErrorKind::Deadline, 600));
+    /// assert!(Instant::now() >= soon && error.waited() > Duration::ZERO);
+    /// drop(held);
+    /// ```
+    ///
+    /// # Errors
+    /// - [`Deadline`](ChargeErrorKind::Deadline): there was no room in time; the numbers are those of the group at which it waited last.
+    /// - [`Woken`](ChargeErrorKind::Woken): all waits of the group were ended.
+    /// - At once, as by `try_charge`: the group was removed, also while it waited; or `bytes` are more than a limit, whatever is charged.
+    pub fn charge_until(&self, bytes: u64, deadline: Instant) -> Result<Charge, ChargeError> {
+        charge(self.node(), bytes, deadline).map(|()| Charge::owning(self.node(), bytes))
+    }
+}
+
+impl Charge {
+    /// Charges `bytes` more, and waits for room until `deadline`, as [`Group::charge_until`] does. What is charged already stays charged meanwhile: several
+    /// who grow so wait for each other until their deadlines.
+    ///
+    /// # Errors
+    /// As there; this charge stays as it was.
+    pub fn grow_until(&mut self, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
+        if bytes > 0 {
+            charge(self.node(), bytes, deadline)?;
+            self.add(bytes);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Models of the line: every interleaving of a few calls, with up to three preemptions. Each fault of `mutation` must make its model fail; a waiter that nobody
+//! serves is one that loom finds.
+
+use std::time::{Duration, Instant};
+
+use memgroup_sync::loom::thread;
+
+use super::charge::{Left, Stay};
+use crate::chain::{self, Until};
+use crate::counter::Verdict;
+use crate::mutation::{self, Mutation};
+use crate::node::Node;
+use crate::stock::loom::{UNIT, assert_conserved, config, explore, lone_group, obtain};
+
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(3600)
+}
+
+/// Waits at `at` for a unit, until it is there, and uncharges it again.
+fn wait_for_a_unit(node: &'static Node, at: &'static Node) {
+    let left = Stay::begin(node, UNIT, far()).in_line(at);
+    assert!(matches!(left, Ok(Left::Handed)), "nothing else ends the wait");
+    node.uncharge_counters(UNIT);
+}
+
+/// One waits for what another uncharges from the stock's slow path.
+fn one_waits_and_another_uncharges() {
+    let group = lone_group(1, UNIT);
+    chain::try_charge(group, Until::Top, UNIT).ok().unwrap();
+    let user = thread::spawn(move || group.uncharge_at(0, UNIT));
+    wait_for_a_unit(group, group);
+    user.join().unwrap();
+    assert!(!group.control.waiting.is_held() && !group.counter.read().over);
+    assert_conserved(group);
+}
+
+/// Two wait for what the one has after the other.
+fn two_wait() {
+    let group = lone_group(1, UNIT);
+    chain::try_charge(group, Until::Top, UNIT).ok().unwrap();
+    let other = thread::spawn(move || wait_for_a_unit(group, group));
+    group.uncharge_counters(UNIT);
+    wait_for_a_unit(group, group);
+    other.join().unwrap();
+    assert_conserved(group);
+}
+
+/// A charge is handed over, or the deadline is there.
+fn one_whose_deadline_has_passed() {
+    let group = lone_group(1, UNIT);
+    chain::try_charge(group, Until::Top, UNIT).ok().unwrap();
+    let user = thread::spawn(move || group.uncharge_counters(UNIT));
+    match Stay::begin(group, UNIT, Instant::now()).in_line(group) {
+        Ok(Left::Handed) => group.uncharge_counters(UNIT),
+        Ok(Left::Over(_)) => {}
+        Ok(Left::Again(_)) | Err(_) => unreachable!("the group is online, and has a level of its own alone"),
+    }
+    user.join().unwrap();
+    assert_eq!(group.counter.usage(), 0, "what was handed over is somebody's");
+    assert_conserved(group);
+}
+
+/// A charge takes room for a moment that a level above does not have.
+fn one_is_refused_higher_up() {
+    let shared = obtain(config(1, 4));
+    let above = shared.create(shared.root(), "above").unwrap();
+    let (group, other) = (shared.create(above, "group").unwrap(), shared.create(above, "other").unwrap());
+    above.counter.set_max(2 * UNIT);
+    group.counter.set_max(2 * UNIT);
+    chain::try_charge(other, Until::Top, UNIT).ok().unwrap();
+    let charger = thread::spawn(move || {
+        assert!(chain::try_charge_now(group, Until::Top, 2 * UNIT, Verdict::Hint).is_err());
+    });
+    wait_for_a_unit(group, group);
+    charger.join().unwrap();
+    other.uncharge_counters(UNIT);
+    assert_eq!((group.counter.usage(), above.counter.usage()), (0, 0));
+}
+
+#[test]
+fn an_uncharge_finds_who_waits() {
+    explore(one_waits_and_another_uncharges);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn who_looks_for_room_only_before_it_is_in_the_line_is_never_served() {
+    mutation::with(Mutation::WaiterDoesNotLookAgain, || explore(one_waits_and_another_uncharges));
+}
+
+#[test]
+fn everybody_who_waits_is_served() {
+    explore(two_wait);
+}
+
+#[test]
+fn a_charge_that_is_handed_over_at_the_deadline_is_not_lost() {
+    explore(one_whose_deadline_has_passed);
+}
+
+#[test]
+#[should_panic(expected = "what was handed over is somebody's")]
+fn a_charge_is_lost_where_who_has_waited_goes_without_a_look() {
+    mutation::with(Mutation::WaiterGoesWithoutTheCharge, || explore(one_whose_deadline_has_passed));
+}
+
+#[test]
+fn what_a_charge_takes_that_is_refused_higher_up_is_room_again_for_who_waits() {
+    explore(one_is_refused_higher_up);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn who_waits_is_never_served_where_a_charge_that_is_taken_back_does_not_look() {
+    mutation::with(Mutation::TakenBackWithoutALook, || explore(one_is_refused_higher_up));
+}

@@ -1,0 +1,109 @@
+//! The files byte for byte, as the kernel's documentation of cgroup v2 gives their formats.
+
+use memgroup::{FILES, Stat, Subsystem, scope, stats};
+
+use super::hierarchy;
+
+#[test]
+fn every_file_has_the_format_that_is_documented_for_it() {
+    let h = hierarchy();
+    let parent = h.create("/tenants").unwrap();
+    let group = parent.create("alice").unwrap();
+    group.set_max(1 << 20).unwrap();
+    parent.create("bob").unwrap();
+    let held = group.try_charge(600_000).unwrap();
+    group.try_charge(600_000).unwrap_err();
+    let (io, memory) = (h.io(), h.memory());
+    for (stat, value) in [(stats::io::RBYTES, 1_459_200), (stats::io::RIOS, 192), (stats::io::SYNCS, 2)] {
+        io.add(&group, stat, value);
+    }
+    memory.add(&group, stats::memory::FILE, 4096);
+    drop(scope::enter(&group));
+    let snapshot = h.snapshot();
+    let parent = snapshot.group("/tenants").unwrap();
+    let file = |name: &str| parent.file(name).unwrap_or_else(|| panic!("{name}"));
+
+    // Single values, each with a newline.
+    assert_eq!(file("memory.max"), "max\n");
+    assert_eq!(file("memory.current"), "600000\n");
+    assert_eq!(file("memory.peak"), "600000\n");
+    assert_eq!(snapshot.group("/tenants/alice").unwrap().file("memory.max").unwrap(), "1048576\n");
+    // Space-separated values.
+    assert_eq!(file("cgroup.controllers"), "memory cpu io\n");
+    // Flat keyed.
+    assert_eq!(file("memory.events"), "low 0\nhigh 0\nmax 1\noom 0\noom_kill 0\noom_group_kill 0\n");
+    assert_eq!(file("memory.events.local"), "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n");
+    assert_eq!(file("cgroup.events"), "populated 1\nfrozen 0\n");
+    assert_eq!(file("cgroup.stat"), "nr_descendants 2\nnr_dying_descendants 0\n");
+    let spent = parent.statistic("cpu", "scope_usec", memgroup::Reach::Subtree).unwrap();
+    assert_eq!(file("cpu.stat"), format!("scope_usec {spent}\nnr_scopes 1\n"));
+    let stat = file("memory.stat");
+    let keys: Vec<_> = stat.lines().map(|line| line.split_once(' ').unwrap().0).collect();
+    assert_eq!(keys[..6], ["file", "schema", "statements", "sort", "hash", "charges"]);
+    assert!(stat.starts_with("file 4096\nschema 0\n") && stat.ends_with("\ngained 0\n"), "{stat}");
+    // Nested keyed.
+    assert_eq!(file("io.stat"), "all rbytes=1459200 wbytes=0 rios=192 wios=0 syncs=2\n");
+
+    drop(held);
+    let snapshot = h.snapshot();
+    let parent = snapshot.group("/tenants").unwrap();
+    assert_eq!(parent.file("cgroup.events").unwrap(), "populated 0\nfrozen 0\n");
+    assert_eq!(parent.file("memory.peak").unwrap(), "600000\n");
+}
+
+#[test]
+fn there_are_the_files_that_are_listed_and_no_others() {
+    let h = hierarchy();
+    let snapshot = h.snapshot();
+    let root = &snapshot.groups[0];
+    for name in FILES {
+        // That one is written only.
+        assert_eq!(root.file(name).is_none(), *name == "memory.reclaim", "{name}");
+        if let Some(text) = root.file(name) {
+            assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{name}: {text:?}");
+        }
+    }
+    let mut sorted = FILES.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(sorted.len(), FILES.len(), "each name once");
+    for name in
+        ["", "memory", "memory.swap.max", "memory.numa_stat", "cgroup.procs", "stat", ".stat", "Memory.max"]
+    {
+        assert_eq!(root.file(name), None, "{name}");
+    }
+}
+
+#[test]
+fn a_subsystem_that_was_registered_has_a_file_of_its_own() {
+    let h = hierarchy();
+    let cache =
+        h.register(Subsystem { name: "cache", stats: const { &[Stat::count("hits"), Stat::gauge("held")] } });
+    // Named so as to hide a file that every group has.
+    let sly = h.register(Subsystem { name: "cgroup", stats: const { &[Stat::count("hits")] } }).unwrap();
+    let group = h.create("/a").unwrap();
+    cache.unwrap().add(&group, 1, -5);
+    sly.add(&group, 0, 1);
+    let snapshot = h.snapshot();
+    let root = &snapshot.groups[0];
+    assert_eq!(root.file("cache.stat").unwrap(), "hits 0\nheld -5\n");
+    assert_eq!(root.file("cgroup.stat").unwrap(), "nr_descendants 1\nnr_dying_descendants 0\n");
+    assert_eq!(root.file("cgroup.controllers").unwrap(), "memory cpu io cache cgroup\n");
+    let files: Vec<_> = root.files().collect();
+    assert_eq!(files.len(), FILES.len() + 1);
+    assert!(files.contains(&"cache.stat".to_owned()), "{files:?}");
+}
+
+#[test]
+fn a_removed_group_is_counted_where_the_kernel_counts_it() {
+    let h = hierarchy();
+    let parent = h.create("/a").unwrap();
+    let group = parent.create("b").unwrap();
+    let charge = group.try_charge(1).unwrap();
+    group.remove().unwrap();
+    let stat = |path: &str| h.snapshot().group(path).unwrap().file("cgroup.stat").unwrap();
+    assert_eq!(stat("/"), "nr_descendants 1\nnr_dying_descendants 1\n");
+    assert_eq!(stat("/a"), "nr_descendants 0\nnr_dying_descendants 1\n");
+    drop((charge, group));
+    assert_eq!(stat("/"), "nr_descendants 1\nnr_dying_descendants 0\n");
+}

@@ -1,0 +1,125 @@
+//! Snapshots while groups come and go and are charged.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use memgroup::{Hierarchy, Reach, Snapshot, stats};
+
+use super::hierarchy;
+
+/// What holds of every snapshot, whatever went on while it was made.
+fn check(snapshot: &Snapshot) {
+    let mut seen = HashSet::new();
+    for (at, group) in snapshot.groups.iter().enumerate() {
+        assert!(seen.insert(group.id), "{} is there twice", group.path);
+        assert_eq!(group.parent.is_none(), at == 0, "{}", group.path);
+        let Some(parent) = group.parent else { continue };
+        assert!(parent < at, "{} stands before its parent", group.path);
+        let parent = &snapshot.groups[parent];
+        assert_eq!(group.depth, parent.depth + 1);
+        let above = if parent.path == "/" { "" } else { &parent.path };
+        assert_eq!(group.path, format!("{above}/{}", group.name));
+        assert!(parent.online || !group.online, "{} is online below a group that is not", group.path);
+        assert_eq!(group.online, group.dying.is_none());
+        // Statistics are of one moment.
+        let rbytes =
+            |group: &memgroup::GroupSnapshot| group.statistic("io", "rbytes", Reach::Subtree).unwrap();
+        assert!(rbytes(group) <= rbytes(parent), "{}", group.path);
+    }
+    for (at, group) in snapshot.groups.iter().enumerate() {
+        let below = snapshot.groups[at + 1..].iter().take_while(|below| below.depth > group.depth).count();
+        assert_eq!(below, group.descendants + group.dying_descendants, "{}", group.path);
+    }
+}
+
+/// Has the others stop when it is dropped, by a failed assertion too: else their scope would wait for ever.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn churn(h: &Hierarchy, worker: usize, stop: &AtomicBool) {
+    let top = h.create(&format!("/{worker}")).unwrap();
+    let io = h.io();
+    let mut held = Vec::new();
+    for round in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let child = top.create(&format!("child-{}", round % 7)).unwrap();
+        let grandchildren: Vec<_> = (0..3).map(|nth| child.create(&format!("{nth}")).unwrap()).collect();
+        for group in &grandchildren {
+            held.push(group.try_charge(100 + round % 1000).unwrap());
+            io.add(group, stats::io::RBYTES, 1);
+        }
+        grandchildren.iter().for_each(|group| group.remove().unwrap());
+        child.remove().unwrap();
+        if round % 11 == 0 {
+            held.clear();
+        }
+    }
+}
+
+#[test]
+fn snapshots_under_load_are_trees_and_at_rest_they_add_up() {
+    const SNAPSHOTS: usize = 300;
+    let h = hierarchy();
+    let stop = AtomicBool::new(false);
+    thread::scope(|threads| {
+        let workers: Vec<_> = (0..3)
+            .map(|worker| {
+                threads.spawn({
+                    let (h, stop) = (&h, &stop);
+                    move || churn(h, worker, stop)
+                })
+            })
+            .collect();
+        let snapshots = threads.spawn(|| {
+            let mut rbytes = 0;
+            for _ in 0..SNAPSHOTS {
+                let snapshot = h.snapshot();
+                check(&snapshot);
+                let now = snapshot.groups[0].statistic("io", "rbytes", Reach::Subtree).unwrap();
+                assert!(now >= rbytes, "a count ran backwards");
+                rbytes = now;
+            }
+        });
+        let ended = snapshots.join();
+        stop.store(true, Ordering::Relaxed);
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        ended.unwrap();
+    });
+    let snapshot = h.snapshot();
+    check(&snapshot);
+    assert_eq!(snapshot.groups.len(), 4, "no group was kept by a snapshot");
+    for (at, group) in snapshot.groups.iter().enumerate() {
+        let below: u64 = snapshot.children(at).map(|child| child.usage_bytes).sum();
+        assert!(group.usage_bytes >= below, "{}", group.path);
+        assert_eq!(group.usage_exact_bytes, 0, "{}", group.path);
+    }
+}
+
+#[test]
+fn a_subtree_is_whole_while_the_rest_of_the_tree_changes() {
+    let h = hierarchy();
+    let still = h.create("/still").unwrap();
+    for child in 0..300 {
+        let charge = still.create(&format!("{child:03}")).unwrap().try_charge(1000 + child).unwrap();
+        std::mem::forget(charge);
+    }
+    let stop = AtomicBool::new(false);
+    thread::scope(|threads| {
+        let _stops = Stops(&stop);
+        threads.spawn(|| churn(&h, 0, &stop));
+        for _ in 0..50 {
+            let snapshot = still.snapshot();
+            assert_eq!((snapshot.groups.len(), snapshot.groups[0].descendants), (301, 300));
+            let sum: u64 = snapshot.children(0).map(|child| child.usage_exact_bytes).sum();
+            assert_eq!(snapshot.groups[0].usage_exact_bytes, sum);
+        }
+    });
+}

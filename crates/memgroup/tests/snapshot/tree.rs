@@ -1,0 +1,236 @@
+//! Which groups a snapshot has, and what it says of each.
+
+use memgroup::{Config, GroupSnapshot, Hierarchy, Reach, Stat, Subsystem, UNLIMITED, stats};
+
+use super::{cache, hierarchy, hierarchy_of, paths};
+
+#[test]
+fn groups_stand_right_behind_their_parents_by_name() {
+    let h = hierarchy();
+    for path in ["/b", "/a", "/a/z", "/a/y", "/b/x", "/a/y/w"] {
+        h.create(path).unwrap();
+    }
+    let snapshot = h.snapshot();
+    assert_eq!(paths(&snapshot), ["/", "/a", "/a/y", "/a/y/w", "/a/z", "/b", "/b/x"]);
+    let parents: Vec<_> = snapshot.groups.iter().map(|group| group.parent).collect();
+    assert_eq!(parents, [None, Some(0), Some(1), Some(2), Some(1), Some(0), Some(5)]);
+    let descendants: Vec<_> = snapshot.groups.iter().map(|group| group.descendants).collect();
+    assert_eq!(descendants, [6, 3, 1, 0, 0, 1, 0]);
+    let names = |number| snapshot.children(number).map(|group| group.name.as_str()).collect::<Vec<_>>();
+    assert_eq!((names(0), names(1), names(4)), (vec!["a", "b"], vec!["y", "z"], vec![]));
+    assert_eq!(names(99), [""; 0]);
+    let a = &snapshot.groups[1];
+    assert_eq!((a.name.as_str(), a.depth, a.online, a.dying), ("a", 1, true, None));
+    assert_eq!(h.group(a.id).unwrap().path(), "/a");
+    assert_eq!(snapshot.group("/a/y/w").unwrap().depth, 3);
+    assert!(snapshot.group("/c").is_none() && snapshot.groups[0].name.is_empty());
+}
+
+#[test]
+fn a_part_of_the_tree_begins_with_its_top() {
+    let h = hierarchy();
+    for path in ["/a", "/a/b", "/a/b/c", "/a/d", "/e"] {
+        h.create(path).unwrap();
+    }
+    let snapshot = h.lookup("/a/b").unwrap().snapshot();
+    assert_eq!(paths(&snapshot), ["/a/b", "/a/b/c"]);
+    let top = &snapshot.groups[0];
+    assert_eq!((top.parent, top.depth, top.name.as_str(), top.descendants), (None, 2, "b", 1));
+    let gone = h.lookup("/e").unwrap();
+    gone.remove().unwrap();
+    let snapshot = gone.snapshot();
+    assert_eq!(paths(&snapshot), ["/e"]);
+    assert!(!snapshot.groups[0].online && snapshot.groups[0].dying.is_some());
+}
+
+#[test]
+fn a_group_with_more_children_than_one_step_lists_has_them_all_once() {
+    // As many as a step of the lock has room for, and one more and less.
+    for children in [126, 127, 128, 129, 255, 256, 257, 1000] {
+        let h = hierarchy();
+        for parent in ["/a", "/b"] {
+            h.create(parent).unwrap();
+            for child in 0..children {
+                h.create(&format!("{parent}/{child:04}")).unwrap();
+            }
+        }
+        let snapshot = h.snapshot();
+        let mut expected = vec!["/".to_owned()];
+        for parent in ["/a", "/b"] {
+            expected.push(parent.to_owned());
+            expected.extend((0..children).map(|child| format!("{parent}/{child:04}")));
+        }
+        assert_eq!(paths(&snapshot), expected, "{children} children");
+        assert_eq!(snapshot.groups[0].descendants, 2 + 2 * children);
+    }
+}
+
+#[test]
+fn names_of_all_lengths_and_letters_are_whole() {
+    let h = hierarchy();
+    let names = ["x".repeat(255), "ä".repeat(127), "a b".to_owned(), "日本".to_owned()];
+    let mut sorted = names.to_vec();
+    sorted.sort();
+    for name in &names {
+        h.root().create(name).unwrap();
+    }
+    let snapshot = h.snapshot();
+    let found: Vec<_> = snapshot.children(0).map(|group| group.name.clone()).collect();
+    assert_eq!(found, sorted);
+}
+
+#[test]
+fn a_group_that_was_removed_is_there_until_its_last_byte_and_handle_are_gone() {
+    let h = hierarchy();
+    let parent = h.create("/parent").unwrap();
+    let old = parent.create("child").unwrap();
+    let below = old.create("below").unwrap();
+    let charges = (old.try_charge(1000).unwrap(), below.try_charge(500).unwrap());
+    below.remove().unwrap();
+    old.remove().unwrap();
+    let new = parent.create("child").unwrap();
+    drop((old, below));
+
+    let snapshot = h.snapshot();
+    assert_eq!(paths(&snapshot), ["/", "/parent", "/parent/child", "/parent/child", "/parent/child/below"]);
+    assert_eq!(snapshot.group("/parent/child").unwrap().id, new.id(), "the online one is found");
+    let [old, below] = [&snapshot.groups[3], &snapshot.groups[4]];
+    assert!(!old.online && !below.online && old.dying.unwrap().age <= below.dying.unwrap().age);
+    assert_eq!((old.dying.unwrap().usage_bytes, below.dying.unwrap().usage_bytes), (1500, 500));
+    assert_eq!(snapshot.dying().count(), 2);
+    let numbers = |group: &GroupSnapshot| (group.descendants, group.dying_descendants);
+    let all: Vec<_> = snapshot.groups.iter().map(numbers).collect();
+    assert_eq!(all, [(2, 2), (1, 2), (0, 0), (0, 1), (0, 0)]);
+    assert_eq!(snapshot.children(1).count(), 2);
+
+    drop(charges);
+    assert_eq!(paths(&h.snapshot()), ["/", "/parent", "/parent/child"]);
+}
+
+#[test]
+fn a_snapshot_keeps_no_group() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    let charge = group.try_charge(1).unwrap();
+    group.remove().unwrap();
+    drop(group);
+    let snapshot = h.snapshot();
+    drop(charge);
+    assert_eq!(snapshot.dying().count(), 1);
+    assert_eq!(h.snapshot().groups.len(), 1, "it was released though a snapshot of it is there");
+}
+
+#[test]
+fn what_it_says_of_a_group_is_what_the_group_says() {
+    let h = hierarchy();
+    let parent = h.create("/parent").unwrap();
+    let group = parent.create("group").unwrap();
+    group.set_max(8192).unwrap();
+    let charge = group.try_charge(5000).unwrap();
+    group.try_charge(5000).unwrap_err();
+    let forced = group.charge_forced(4000).unwrap();
+    h.io().add(&group, stats::io::RBYTES, 77);
+    let snapshot = h.snapshot();
+    let (found, above) = (snapshot.group("/parent/group").unwrap(), snapshot.group("/parent").unwrap());
+    assert_eq!((found.usage_bytes, found.usage_exact_bytes, found.peak_bytes), (9000, 9000, group.peak()));
+    assert_eq!((found.limits.max_bytes, above.limits.max_bytes), (8192, UNLIMITED));
+    assert_eq!((found.refusals, above.refusals), (1, 0));
+    assert_eq!((found.overdraft, found.overdraft.bytes), (group.overdraft(), 808));
+    assert_eq!((found.events, found.events_local), (group.events(), group.events_local()));
+    assert_eq!((above.events.max, above.events_local.max), (found.events.max, 0));
+    assert!(found.events.max >= 2, "one charge refused, one forced");
+    assert_eq!(found.stock, group.stock());
+    for reach in [Reach::Local, Reach::Subtree] {
+        assert_eq!(found.statistic("io", "rbytes", reach), Some(77));
+    }
+    assert_eq!(above.statistic("io", "rbytes", Reach::Local), Some(0));
+    assert_eq!(above.statistic("io", "rbytes", Reach::Subtree), Some(77));
+    assert_eq!(above.statistic("io", "nothing", Reach::Local), None);
+    assert_eq!(above.statistic("nothing", "rbytes", Reach::Local), None);
+    assert!(found.is_populated() && above.is_populated());
+    drop((charge, forced));
+}
+
+#[test]
+fn what_is_prepaid_counts_as_usage_and_not_as_exact_usage_on_every_level() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap().create("b").unwrap();
+    let charge = group.try_charge(100).unwrap();
+    let snapshot = h.snapshot();
+    let prepaid = snapshot.group("/a/b").unwrap().stock.prepaid_bytes;
+    assert!(prepaid > 0, "a batch was bought");
+    for path in ["/", "/a", "/a/b"] {
+        let group = snapshot.group(path).unwrap();
+        assert_eq!((group.usage_exact_bytes, group.usage_bytes), (100, 100 + prepaid), "{path}");
+        assert_eq!(group.usage_exact_bytes, h.lookup(path).unwrap().usage_exact(), "{path}");
+    }
+    drop(charge);
+    let snapshot = h.snapshot();
+    assert!(snapshot.groups.iter().all(|group| group.usage_exact_bytes == 0 && !group.is_populated()));
+    assert!(snapshot.groups[0].usage_bytes > 0, "and what is prepaid is still there");
+}
+
+#[test]
+fn a_root_that_is_not_accounted_counts_for_itself() {
+    let h = hierarchy_of(|config| config.account_root(false));
+    let group = h.create("/a").unwrap();
+    let charges = (group.try_charge(100).unwrap(), h.root().try_charge(7).unwrap());
+    let snapshot = h.snapshot();
+    let exact: Vec<_> = snapshot.groups.iter().map(|group| group.usage_exact_bytes).collect();
+    assert_eq!(exact, [7, 100]);
+    drop(charges);
+}
+
+#[test]
+fn each_subsystem_is_flushed_once() {
+    for separate in [true, false] {
+        let h = hierarchy_of(|config| config.separate_trees(separate));
+        let group = h.create("/a").unwrap();
+        let own = h
+            .register(Subsystem {
+                name: "cache",
+                stats: const { &[Stat::count("hits"), Stat::time("spent_usec")] },
+            })
+            .unwrap();
+        own.add(&group, 0, 3);
+        own.add_time(&group, 1, std::time::Duration::from_micros(12));
+        let before: Vec<_> =
+            h.subsystems().iter().map(|name| h.statistics(name).unwrap().flushes()).collect();
+        let snapshot = h.snapshot();
+        let after: Vec<_> = h.subsystems().iter().map(|name| h.statistics(name).unwrap().flushes()).collect();
+        let flushes: Vec<_> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+        assert_eq!(flushes, [1; 4], "separate trees: {separate}");
+        let names: Vec<_> = snapshot.groups[0].subsystems().map(|subsystem| subsystem.name).collect();
+        assert_eq!(names, ["memory", "cpu", "io", "cache"]);
+        let cache = snapshot.groups[0].subsystem("cache").unwrap();
+        assert_eq!((cache.local, cache.hierarchical), (&[0, 0][..], &[3, 12][..]), "in microseconds");
+    }
+}
+
+#[test]
+fn the_reports_of_shrinkers_are_in_it() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    let plans = cache(&group, 3, 100_000);
+    let snapshot = h.snapshot();
+    assert_eq!(snapshot.shrinkers.len(), 1);
+    assert_eq!((snapshot.shrinkers[0].name.as_str(), snapshot.shrinkers[0].scans), ("plans", 0));
+    drop(plans);
+}
+
+#[test]
+fn a_hierarchy_that_is_used_again_has_nothing_of_the_one_before() {
+    let config = || Config::new().groups_max(33);
+    let before = Hierarchy::new(config()).unwrap();
+    let group = before.create("/a").unwrap();
+    before
+        .register(Subsystem { name: "old", stats: const { &[Stat::count("n")] } })
+        .unwrap()
+        .add(&group, 0, 1);
+    before.io().add(&group, stats::io::RIOS, 9);
+    drop((before, group));
+    let snapshot = Hierarchy::new(config()).unwrap().snapshot();
+    assert_eq!(paths(&snapshot), ["/"]);
+    assert_eq!(snapshot.groups[0].subsystems().count(), 3);
+    assert_eq!(snapshot.groups[0].statistic("io", "rios", Reach::Subtree), Some(0));
+}

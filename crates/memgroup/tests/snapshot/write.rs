@@ -1,0 +1,137 @@
+//! What is written to files.
+
+use std::io;
+
+use memgroup::{Ask, Count, FILES, FileError, Scan, Shrinker, ShrinkerConfig, UNLIMITED};
+
+use super::{Cache, cache, hierarchy};
+
+#[test]
+fn a_limit_is_written_as_it_is_read() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    for (text, bytes) in
+        [("512M\n", 512 << 20), ("4096", 4096), (" 1G ", 1 << 30), ("0", 0), ("max\n", UNLIMITED)]
+    {
+        group.write_file("memory.max", text).unwrap();
+        assert_eq!(group.max(), bytes, "{text:?}");
+        let shown = group.snapshot().groups[0].file("memory.max").unwrap();
+        group.write_file("memory.max", &shown).unwrap();
+        assert_eq!(group.max(), bytes, "what is shown can be written: {shown:?}");
+    }
+}
+
+#[test]
+fn bad_text_changes_nothing_and_is_told_what_would_be_right() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    group.set_max(4096).unwrap();
+    let long = "9".repeat(5000);
+    for (file, text, said) in [
+        ("memory.max", "lots", "\"lots\" is not a number of bytes: it has no digits; write digits"),
+        ("memory.max", "-1", "it is negative"),
+        ("memory.max", "", "no digits"),
+        ("memory.max", "1 2", "suffix is unknown"),
+        ("memory.max", "512T", "256 TiB"),
+        ("memory.max", "18446744073709551615", "256 TiB"),
+        ("memory.max", &long, "a text of 5000 bytes"),
+        ("memory.reclaim", "max", "no number of bytes that could be freed"),
+        ("memory.reclaim", "1M swappiness=60", "nothing is swapped here"),
+        ("memory.reclaim", "", "no digits"),
+    ] {
+        let error = group.write_file(file, text).unwrap_err();
+        let printed = error.to_string();
+        assert!(matches!(error, FileError::Text { .. }), "{printed}");
+        assert!(
+            printed.starts_with(&format!("write {file} of group /a: ")) && printed.contains(said),
+            "{printed}"
+        );
+        assert!(printed.len() < 400, "{printed}");
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
+    }
+    assert_eq!(group.max(), 4096);
+}
+
+#[test]
+fn files_that_are_not_there_or_not_to_be_written_say_which_are() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    for (file, said, kind) in [
+        ("memory.swap.max", "there is no such file", io::ErrorKind::NotFound),
+        ("io.stat\n", "\"io.stat\\n\"", io::ErrorKind::NotFound),
+        ("memory.current", "it can only be read", io::ErrorKind::PermissionDenied),
+    ] {
+        let error = group.write_file(file, "1").unwrap_err();
+        let printed = error.to_string();
+        assert!(
+            printed.contains(said) && printed.ends_with("can be written: memory.max, memory.reclaim"),
+            "{printed}"
+        );
+        assert_eq!(io::Error::from(error).kind(), kind);
+    }
+    let writable =
+        FILES.iter().filter(|file| !matches!(group.write_file(file, ""), Err(FileError::ReadOnly { .. })));
+    assert_eq!(writable.count(), 2);
+}
+
+#[test]
+fn a_removed_group_takes_no_writes() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    group.remove().unwrap();
+    for file in ["memory.max", "memory.reclaim"] {
+        let error = group.write_file(file, "0").unwrap_err();
+        assert_eq!(error, FileError::Offline { path: "/a".to_owned(), file: file.to_owned() });
+        assert_eq!(error.to_string(), format!("write {file} of group /a: the group was removed"));
+    }
+}
+
+#[test]
+fn reclaim_frees_what_is_asked_for_or_tells_how_much_it_freed() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    let plans = cache(&group, 10, 100_000);
+    group.write_file("memory.reclaim", "250000\n").unwrap();
+    assert_eq!(group.usage_exact(), 700_000, "in whole charges");
+    group.write_file("memory.reclaim", "0").unwrap();
+    assert_eq!(group.usage_exact(), 700_000);
+    let error = group.write_file("memory.reclaim", "1M").unwrap_err();
+    let FileError::Short { asked_bytes, freed_bytes, .. } = error.clone() else { panic!("{error}") };
+    assert_eq!((asked_bytes, freed_bytes, group.usage_exact()), (1 << 20, 700_000, 0));
+    assert!(error.to_string().contains("700000 of 1048576 bytes were freed"), "{error}");
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::WouldBlock);
+    drop(plans);
+    assert!(matches!(group.write_file("memory.reclaim", "1"), Err(FileError::Short { freed_bytes: 0, .. })));
+}
+
+/// A cache that gives one thing back and then cannot go on.
+struct Halting(Cache);
+
+impl Shrinker for Halting {
+    fn count(&self, token: u64) -> Count {
+        self.0.count(token)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        match self.0.scan(ask) {
+            Scan::Freed { bytes } | Scan::Stopped { bytes } => Scan::Stopped { bytes },
+        }
+    }
+}
+
+#[test]
+fn reclaim_goes_on_while_rounds_come_to_anything() {
+    const CHARGES: usize = 200;
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    let held = (0..CHARGES).map(|_| group.try_charge(100_000).unwrap()).collect();
+    let halting = Halting(Cache(std::sync::Arc::new(std::sync::Mutex::new(held))));
+    let registered = group.add_shrinker(ShrinkerConfig::new("halting"), halting).unwrap();
+    registered.mark();
+    let one_round = group.reclaim(u64::MAX / 2, None).bytes;
+    assert!(0 < one_round && one_round < 50 * 100_000, "{one_round}");
+    let rest = group.usage_exact();
+    group.write_file("memory.reclaim", &rest.to_string()).unwrap();
+    assert_eq!(group.usage_exact(), 0);
+    drop(registered);
+}

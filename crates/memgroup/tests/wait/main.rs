@@ -1,0 +1,44 @@
+//! Waits: charges with a deadline, in which order they are served, and what ends them.
+#![cfg(not(memgroup_loom))]
+
+mod charges;
+mod ends;
+mod fairness;
+#[path = "../random/mod.rs"]
+mod random;
+mod seats;
+mod storm;
+mod watch;
+
+use std::time::{Duration, Instant};
+
+use memgroup::{Config, Group, Hierarchy, SlotSource};
+
+const PAGE: u64 = 4096;
+
+/// A hierarchy on so many slots, with a group that has room for so many pages.
+fn parent(slots: usize, pages: u64) -> (Hierarchy, Group) {
+    let config = Config::with_slots(SlotSource::virtual_slots(slots).unwrap());
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let tenants = hierarchy.create("/tenants").unwrap();
+    tenants.set_max(pages * PAGE).unwrap();
+    (hierarchy, tenants)
+}
+
+/// A deadline that no test comes to, unless it hangs.
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+fn in_ms(ms: u64) -> Instant {
+    Instant::now() + Duration::from_millis(ms)
+}
+
+/// Until so many wait in the group and below.
+fn until_waiting(group: &Group, waiters: usize) {
+    let began = Instant::now();
+    while group.waiters().now != waiters {
+        assert!(began.elapsed() < Duration::from_secs(60), "{} wait, not {waiters}", group.waiters().now);
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,194 @@
+//! Storm: threads charge with random deadlines and free; limits, weights and groups change under them.
+//!
+//! The oracle: what each group is charged with when all are at rest is what its charges say, every wait has ended by its deadline but for the time that the
+//! system takes to run a thread, nobody is left waiting, and at the end nothing is charged.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use memgroup::{Charge, ChargeErrorKind, Group};
+use memgroup_percpu::pin_virtual;
+
+use super::random::Random;
+use super::watch::Watch;
+use super::{PAGE, parent};
+
+const WORKERS: usize = 6;
+const LEAVES: usize = 3;
+const ROUNDS: usize = 4;
+const STEPS: usize = if cfg!(memgroup_yields) { 100 } else { 1500 };
+
+/// How a call ended, for the storm to be one in which everything happens.
+#[derive(Default)]
+struct Outcomes([AtomicU64; 4]);
+
+impl Outcomes {
+    fn count(&self, outcome: &Result<Charge, memgroup::ChargeError>) {
+        let at = match outcome.as_ref().map_err(memgroup::ChargeError::kind) {
+            Ok(_) => 0,
+            Err(ChargeErrorKind::Deadline) => 1,
+            Err(ChargeErrorKind::Woken) => 2,
+            Err(_) => 3,
+        };
+        self.0[at].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+struct House {
+    tenants: Group,
+    leaves: Vec<Group>,
+    rest: Barrier,
+    done: AtomicBool,
+    outcomes: Outcomes,
+    watch: Watch,
+    /// The latest that a wait ended after its deadline, in nanoseconds.
+    latest: AtomicU64,
+}
+
+struct Worker<'h> {
+    house: &'h House,
+    random: Random,
+    slots: usize,
+    charges: Vec<(usize, Charge)>,
+}
+
+impl Worker<'_> {
+    fn charge(&self, group: &Group, bytes: u64) -> Option<Charge> {
+        let deadline = Instant::now() + Duration::from_micros(self.random.0 % 3000);
+        let outcome = group.charge_until(bytes, deadline);
+        let late = Instant::now().saturating_duration_since(deadline);
+        self.house.latest.fetch_max(late.as_nanos() as u64, Ordering::Relaxed);
+        self.house.outcomes.count(&outcome);
+        self.house.watch.moved();
+        outcome.ok()
+    }
+
+    fn step(&mut self, step: usize) {
+        let _pin = pin_virtual(self.random.below(self.slots as u64) as usize);
+        let leaf = self.random.below(LEAVES as u64) as usize;
+        let group = &self.house.leaves[leaf];
+        match self.random.below(100) {
+            0..40 => {
+                let bytes = self.random.bytes(17);
+                self.charges.extend(self.charge(group, bytes).map(|charge| (leaf, charge)));
+            }
+            40..46 => self.charges.extend(group.try_charge(PAGE).ok().map(|charge| (leaf, charge))),
+            46..86 => {
+                let count = self.charges.len() as u64;
+                if count > 0 {
+                    drop(self.charges.swap_remove(self.random.below(count) as usize));
+                }
+            }
+            86..90 => {
+                if let Some((_, charge)) = self.charges.last_mut() {
+                    let _ = charge.grow_until(PAGE, Instant::now() + Duration::from_micros(200));
+                }
+            }
+            90..93 => group.set_max(((1 << 17) + self.random.below(1 << 18)).max(PAGE)).unwrap(),
+            93..95 => group.set_weight(1 + self.random.below(10_000) as u32).unwrap(),
+            95..97 => {
+                group.wake_waiters();
+            }
+            _ => self.tenant_comes_and_goes(step),
+        }
+    }
+
+    /// A group is removed while somebody may wait for it.
+    fn tenant_comes_and_goes(&self, step: usize) {
+        let name = format!("tenant{step}-{}", self.random.0);
+        let tenant = self.house.tenants.create(&name).unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| self.charge(&tenant, 1 << 17));
+            std::thread::yield_now();
+            tenant.remove().unwrap();
+            drop(waiter.join().unwrap());
+        });
+        assert_eq!(self.charge(&tenant, 1).map(|charge| charge.bytes()), None, "it was removed");
+    }
+}
+
+fn work(house: &House, number: usize, slots: usize, live: &Mutex<[u64; LEAVES]>) {
+    let random = Random(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
+    let mut worker = Worker { house, random, slots, charges: Vec::new() };
+    for round in 0..ROUNDS {
+        for step in 0..STEPS {
+            worker.step(round * STEPS + step);
+        }
+        for (leaf, charge) in &worker.charges {
+            live.lock().unwrap()[*leaf] += charge.bytes();
+        }
+        house.rest.wait();
+        house.rest.wait();
+    }
+}
+
+fn storm(slots: usize) {
+    let (hierarchy, tenants) = parent(slots, 120);
+    let leaves = (0..LEAVES).map(|n| tenants.create(&format!("leaf{n}")).unwrap()).collect();
+    let house = House {
+        tenants,
+        leaves,
+        rest: Barrier::new(WORKERS + 1),
+        done: AtomicBool::new(false),
+        outcomes: Outcomes::default(),
+        watch: Watch::new(),
+        latest: AtomicU64::new(0),
+    };
+    let live = Mutex::new([0; LEAVES]);
+    std::thread::scope(|scope| {
+        let (house, live) = (&house, &live);
+        scope.spawn(|| house.watch.guard(&hierarchy));
+        let disturber = scope.spawn(|| {
+            let mut random = Random(0x5eed);
+            while !house.done.load(Ordering::Acquire) {
+                house.tenants.set_max((60 + random.below(100)) * PAGE).unwrap();
+                house.tenants.drain();
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        });
+        for number in 0..WORKERS {
+            scope.spawn(move || work(house, number, slots, live));
+        }
+        for _ in 0..ROUNDS {
+            house.rest.wait();
+            assert!(hierarchy.waits().is_empty(), "all are at rest");
+            let live = std::mem::take(&mut *live.lock().unwrap());
+            for (leaf, live) in house.leaves.iter().zip(live) {
+                assert_eq!(leaf.usage_exact(), live, "{leaf:?}");
+            }
+            assert_eq!(house.tenants.usage_exact(), live.iter().sum::<u64>());
+            house.rest.wait();
+        }
+        house.done.store(true, Ordering::Release);
+        disturber.join().unwrap();
+        house.watch.end();
+    });
+    house.tenants.drain();
+    for group in house.leaves.iter().chain([&house.tenants, &hierarchy.root()]) {
+        assert_eq!((group.usage(), group.waiters().now, group.stock().prepaid_bytes), (0, 0, 0), "{group:?}");
+    }
+    assert!(hierarchy.dying().is_empty());
+    assert!(house.outcomes.0.iter().all(|count| count.load(Ordering::Relaxed) > 0), "each happened");
+    let latest = Duration::from_nanos(house.latest.load(Ordering::Relaxed));
+    assert!(latest < Duration::from_secs(30), "a wait ended {latest:?} after its deadline");
+    for leaf in &house.leaves {
+        drop(leaf.try_charge(PAGE / 8).unwrap());
+        assert!(leaf.stock().prepaid_bytes > 0, "nobody waits, so {leaf:?} has a stock again");
+    }
+}
+
+#[test]
+fn conserves_and_wakes_on_2_slots() {
+    storm(2);
+}
+
+#[test]
+fn conserves_and_wakes_on_8_slots() {
+    storm(8);
+}
+
+#[test]
+fn conserves_and_wakes_on_128_slots() {
+    storm(128);
+}
