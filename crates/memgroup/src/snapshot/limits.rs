@@ -13,6 +13,7 @@ pub(super) trait Setting: Sized {
     /// What is wrong with the text, and what would be right.
     fn parse(text: &str) -> Result<Self, String>;
     /// Whether it is `max`, for which JSON has `null`.
+    #[cfg(feature = "serde")]
     fn is_max(&self) -> bool {
         false
     }
@@ -28,6 +29,7 @@ impl Setting for u64 {
         parse_bytes(text).map_err(|error| error.to_string())
     }
 
+    #[cfg(feature = "serde")]
     fn is_max(&self) -> bool {
         *self == UNLIMITED
     }
