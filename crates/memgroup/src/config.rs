@@ -50,6 +50,7 @@ pub struct Config {
     pub(crate) protected_reserve_bytes: u64,
     pub(crate) oom: bool,
     pub(crate) kill_patience: Duration,
+    pub(crate) pressure: bool,
     /// The built-in subsystems that a model has; none unless it asks for them.
     #[cfg(memgroup_loom)]
     pub(crate) builtin: &'static [Subsystem],
@@ -91,6 +92,7 @@ impl Config {
             protected_reserve_bytes: 1 << 20,
             oom: true,
             kill_patience: Duration::from_secs(1),
+            pressure: true,
             #[cfg(memgroup_loom)]
             builtin: &[],
         }
@@ -223,6 +225,13 @@ impl Config {
     #[must_use]
     pub fn kill_patience(self, patience: Duration) -> Config {
         Config { kill_patience: patience, ..self }
+    }
+
+    /// Whether it is counted how long threads are stalled for memory: [`Group::pressure`](crate::Group::pressure). A change of [`scope`](crate::scope) takes
+    /// two stores and a load for it. Without, all pressure is zero.
+    #[must_use]
+    pub fn pressure(self, counted: bool) -> Config {
+        Config { pressure: counted, ..self }
     }
 
     /// The subsystems that a hierarchy begins with, by their numbers.

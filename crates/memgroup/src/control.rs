@@ -1,6 +1,8 @@
 //! Control: what a group has besides usage and `max`. None of it is touched by a charge that the stock serves.
 
-use crate::{deny, event, high, label, oom, peak, protect, wait};
+use memgroup_sync::CachePadded;
+
+use crate::{deny, event, high, label, oom, peak, pressure, protect, wait};
 
 /// See the module.
 pub(crate) struct Control {
@@ -13,6 +15,8 @@ pub(crate) struct Control {
     /// Those that are left hold the group, so a new one in the place has none.
     pub(crate) peak_readers: peak::Readers,
     pub(crate) labels: label::Labels,
+    // In lines of its own: its lock is taken whenever a stall begins or ends below.
+    pub(crate) pressure: CachePadded<pressure::Meter>,
 }
 
 impl Control {
@@ -26,6 +30,7 @@ impl Control {
             oom: oom::Candidacy::new(),
             peak_readers: peak::Readers::new(),
             labels: label::Labels::new(),
+            pressure: CachePadded::new(pressure::Meter::new()),
         }
     }
 
@@ -37,5 +42,6 @@ impl Control {
         self.used.reset();
         self.oom.reset();
         self.labels.reset();
+        self.pressure.reset();
     }
 }

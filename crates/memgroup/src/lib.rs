@@ -23,6 +23,7 @@ mod node;
 mod oom;
 mod overrun;
 mod peak;
+mod pressure;
 mod protect;
 mod refusal;
 mod residence;
@@ -51,6 +52,7 @@ pub use maintenance::{Maintained, Maintenance};
 pub use memory::PerCpuStats;
 pub use oom::{HookError, Kill, KillHook, KillOutcome, KillReport, Killed, Killing, OomScoreError};
 pub use peak::PeakReader;
+pub use pressure::{Pressure, PressureLine, StallGuard, Trigger, TriggerError};
 pub use protect::{Protection, ProtectionError};
 pub use rstat::{
     Footprint, Freshness, GroupStats, Reach, RegisterError, SUBSYSTEMS_MAX, Stat, StatKind, Statistics,

@@ -113,4 +113,12 @@ memgroup_sync::mutations! {
     WaiterGoesWithoutTheCharge,
     /// A charge that a higher level refuses leaves the levels below without a look for who waits there.
     TakenBackWithoutALook,
+    /// A reader of the peak that is reset begins with what charges under way have added, peak or not.
+    ResetGoesAboveThePeak,
+    /// Who looks for a thread at work does not fence between what it has found and its look whether that holds.
+    LookWithoutFence,
+    /// A thread changes its scope without a fence before it looks who relies on it.
+    MoveWithoutFence,
+    /// A thread that was found at work is not looked at again when others know of it.
+    WitnessIsTakenAtItsWord,
 }

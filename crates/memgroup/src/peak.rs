@@ -11,7 +11,8 @@
 //! lock of the group's readers, begins a new `recent` and lifts what every other reader has stored to the old one. The kernel, whose
 //! `memory.peak` this is, lifts it to the usage of that moment instead, so a reader loses the peak between its own reset and another's.
 //!
-//! - I1. `recent` ≤ `peak`: who raises both raises `peak` first.
+//! - I1. `recent` ≤ `peak`: who raises both raises `peak` first, and a reset goes no higher. Else a charge could find `recent` high enough, and leave
+//!   `peak` below its usage.
 //! - I2. A reader's answer is at least the highest usage that a charge brought about which began after its reset, and that usage at the reset.
 //! - B1. Usage has in it what is prepaid in the stocks of the subtree, so a peak exceeds that of what was charged by as much as
 //!   [`Group::usage`] does: at most half of what the limits leave, and the slots' budgets. [`Group::drain`] before a reset has
@@ -76,8 +77,10 @@ impl Peak {
         let usage =
             if mutation::active(Mutation::ResetLoadsUsage) { counter.usage() } else { counter.usage_now() };
         interleave::point();
+        // A charge under way is in usage and not yet in the peak; it raises both when it has succeeded, if it does.
+        let most = if mutation::active(Mutation::ResetGoesAboveThePeak) { u64::MAX } else { self.highest() };
         // ORDERING: Release; as in `raise_both`.
-        self.recent.fetch_max(usage, Ordering::Release);
+        self.recent.fetch_max(usage.min(most), Ordering::Release);
         before
     }
 
@@ -218,7 +221,7 @@ mod loom {
     use crate::stock::loom::explore;
 
     fn charge(counter: &Counter, bytes: u64) {
-        let usage = counter.try_charge(bytes, Verdict::Hint).unwrap();
+        let usage = counter.try_charge(bytes, 0, Verdict::Hint).unwrap();
         counter.raise_peak(usage);
     }
 
@@ -247,6 +250,21 @@ mod loom {
         assert!(read == 5, "five are charged, and at most five were since the reset: {read}");
     }
 
+    /// One charges more than was ever charged, while a reader is reset.
+    fn a_new_peak_and_a_reset() {
+        let (counter, readers) = (Arc::new(Counter::new()), Readers::new());
+        let charger = {
+            let counter = Arc::clone(&counter);
+            thread::spawn(move || {
+                charge(&counter, 5);
+                assert_eq!(counter.peak().highest(), 5, "the peak is what is charged");
+            })
+        };
+        let number = readers.reset(&counter, None);
+        charger.join().unwrap();
+        assert_eq!((counter.peak().highest(), readers.read(&counter, number)), (5, 5));
+    }
+
     /// Two readers are reset, one after the other, while somebody charges and uncharges.
     fn a_charge_and_two_resets() {
         let (counter, readers) = (counter(), Arc::new(Readers::new()));
@@ -269,6 +287,17 @@ mod loom {
     #[test]
     fn a_reset_loses_no_charge() {
         explore(a_charge_and_a_reset);
+    }
+
+    #[test]
+    fn a_reset_hides_no_new_peak() {
+        explore(a_new_peak_and_a_reset);
+    }
+
+    #[test]
+    #[should_panic(expected = "the peak is what is charged")]
+    fn a_new_peak_is_hidden_where_a_reset_goes_above_the_peak() {
+        mutation::with(Mutation::ResetGoesAboveThePeak, || explore(a_new_peak_and_a_reset));
     }
 
     #[test]

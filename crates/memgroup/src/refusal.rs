@@ -106,7 +106,7 @@ pub(crate) fn make(node: &'static Node, until: Until, bytes: u64, first: Refused
     let mut counted = None;
     if node.shared.victims.is_any() {
         tree = None;
-        let relief = oom::relieve(node, until, bytes, over);
+        let relief = oom::relieve(node, until, bytes, &mut over);
         if relief.is_made {
             return Ok(());
         }
@@ -158,7 +158,7 @@ fn decide_without_stock(
     }
     let mut counted = None;
     if node.shared.victims.is_any() {
-        let relief = oom::relieve(node, until, bytes, over);
+        let relief = oom::relieve(node, until, bytes, &mut over);
         if relief.is_made {
             return Ok(());
         }

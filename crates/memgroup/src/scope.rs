@@ -20,6 +20,7 @@ use crate::charge::Charge;
 use crate::error::ChargeError;
 use crate::group::{Group, GroupId};
 use crate::node::Node;
+use crate::pressure;
 use crate::rstat::builtin::{CPU, cpu};
 use crate::rstat::update;
 
@@ -43,6 +44,12 @@ impl Current {
         self.node.filter(|node| node.generation() == self.generation)
     }
 
+    /// The group, if others are to see that the thread is in its scope.
+    #[inline]
+    fn shown(&self) -> Option<&'static Node> {
+        self.node().filter(|node| node.shared.config.pressure)
+    }
+
     /// The group, if the time in its scopes is counted.
     #[inline]
     fn timed(&self) -> Option<&'static Node> {
@@ -56,6 +63,16 @@ fn count_time(node: Option<&'static Node>, now: Moment) {
     let since = SINCE.replace(Some(now));
     if let (Some(node), Some(since)) = (node, since) {
         update::add(node, CPU, cpu::SCOPE_USEC, now.nanos_since(since) as i64);
+    }
+}
+
+/// Puts `after` in force, where `before` was.
+#[inline]
+fn change(before: Current, after: Current) {
+    CURRENT.set(after);
+    let (seen, shown) = (before.shown(), after.shown());
+    if seen.is_some() || shown.is_some() {
+        pressure::publish(seen, shown, after.generation);
     }
 }
 
@@ -100,7 +117,7 @@ pub fn enter(group: &Group) -> Scope<'_> {
         count_time(until_now, ticks::now());
     }
     let (node, generation) = (Some(node), node.generation());
-    CURRENT.set(Current { node, generation, depth: before.depth + 1 });
+    change(before, Current { node, generation, depth: before.depth + 1 });
     Scope { before, group: PhantomData }
 }
 
@@ -142,7 +159,7 @@ impl Drop for Scope<'_> {
             } else if self.before.timed().is_some() {
                 SINCE.set(Some(ticks::now()));
             }
-            CURRENT.set(self.before);
+            change(current, self.before);
         } else {
             out_of_order();
         }
@@ -153,8 +170,8 @@ impl Drop for Scope<'_> {
 /// this one's end are told by the upper bits that what they would restore may be a group whose guard is gone.
 #[cold]
 fn out_of_order() {
-    let before = CURRENT.get().depth;
-    let guards = (before & GUARDS).saturating_sub(1);
-    let depth = if guards == 0 { 0 } else { (before & !GUARDS).wrapping_add(GUARDS + 1) | guards };
-    CURRENT.set(Current { depth, ..Current::NOBODY });
+    let current = CURRENT.get();
+    let guards = (current.depth & GUARDS).saturating_sub(1);
+    let depth = if guards == 0 { 0 } else { (current.depth & !GUARDS).wrapping_add(GUARDS + 1) | guards };
+    change(current, Current { depth, ..Current::NOBODY });
 }

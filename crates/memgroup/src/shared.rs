@@ -29,6 +29,7 @@ use crate::memory::Memory;
 use crate::mutation::{self, Mutation};
 use crate::node::{Node, TOP};
 use crate::oom::Victims;
+use crate::pressure;
 use crate::protect;
 use crate::residence;
 use crate::rstat::registry::Registry;
@@ -331,6 +332,7 @@ impl Shared {
             if !done || !settle::settle(tree, node) {
                 break;
             }
+            pressure::release(node);
             next = tree.release(id);
             roster::delist(node);
             node.leave();

@@ -7,11 +7,11 @@ mod gauges;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memgroup::{
     Ask, Charge, Config, Count, Freshness, Group, Hierarchy, Killed, Killing, Maintenance, Scan, Shrinker,
-    ShrinkerConfig, SlotSource, TreeStats,
+    ShrinkerConfig, SlotSource, TreeStats, scope,
 };
 use memgroup_percpu::pin_virtual;
 
@@ -160,4 +160,25 @@ fn an_uncharge_that_makes_the_charge_of_who_waits_allocates_nothing() {
         assert_eq!(allocations(|| held.shrink(8 << 10)), 0);
         waiters.into_iter().for_each(|waiter| drop(waiter.join().unwrap().unwrap()));
     });
+}
+
+#[test]
+fn scopes_and_stalls_and_a_trigger_that_fires_allocate_nothing_not_even_the_first_of_a_thread() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let group = hierarchy.create("/a").and_then(|above| above.create("b")).unwrap();
+    let trigger = group.add_pressure_trigger("some 1 500000").unwrap();
+    let stall_in_a_scope = || {
+        let _scope = scope::enter(&group);
+        let _stall = group.stall();
+        std::thread::sleep(Duration::from_micros(50));
+    };
+    let first = std::thread::scope(|threads| threads.spawn(|| allocations(stall_in_a_scope)).join().unwrap());
+    assert_eq!(first, 0, "the first of a thread");
+    assert_eq!(allocations(|| assert!(trigger.wait(Instant::now()))), 0, "it has fired");
+    assert_eq!(allocations(|| assert!(group.pressure().some.total > 0)), 0, "a look");
+    let again = || {
+        let _stall = group.stall();
+        assert!(trigger.wait(Instant::now() + Duration::from_secs(60)));
+    };
+    assert_eq!(allocations(again), 0, "a wait");
 }

@@ -16,6 +16,7 @@ use super::{Level, drain_stocks, levels};
 use crate::chain::Until;
 use crate::event::{self, Event};
 use crate::node::Node;
+use crate::pressure;
 use crate::rstat::builtin::{MEMORY, memory};
 use crate::rstat::update;
 use crate::shrink::roster::{Roster, Standing};
@@ -78,7 +79,9 @@ fn hold_down(node: &'static Node, level: &'static Node, bytes: u64) {
         return;
     }
     let wanted = seen.above().min(bytes.saturating_add(SLACK_BYTES));
+    let stall = reclaim::is_any(level).then(|| pressure::stall(node));
     let given = reclaim::bring_down(level, wanted, None, false);
+    drop(stall);
     if given.bytes > 0 {
         owing.ask_again();
         update::add(node, MEMORY, memory::GAINED, given.bytes as i64);

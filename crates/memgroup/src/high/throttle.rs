@@ -21,6 +21,7 @@ use super::notice::SLACK_BYTES;
 use super::{Level, drain_stocks, is_inside, levels};
 use crate::group::Group;
 use crate::node::Node;
+use crate::pressure;
 use crate::shrink::reclaim;
 use crate::stock::{count, drain};
 use crate::wait::{self, WaitKind, Wake};
@@ -146,6 +147,7 @@ fn make_room(node: &'static Node, deadline: Option<Instant>, asks: bool) -> u64 
         let above = Level::of_both(level).above();
         if above > 0 && asks {
             let wanted = above.min(node.control.high.debt.bytes().saturating_add(SLACK_BYTES));
+            let _stall = reclaim::is_any(level).then(|| pressure::stall_that_lasts(node));
             given += reclaim::bring_down(level, wanted, deadline, true).bytes;
         }
     }

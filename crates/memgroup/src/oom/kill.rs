@@ -12,6 +12,7 @@
 use super::hook::{Killed, Killing, domain};
 use super::victims::{Call, Chosen, Plea};
 use crate::chain::{self, Until};
+use crate::counter::LARGEST;
 use crate::event::{self, Event};
 use crate::group::Group;
 use crate::measure;
@@ -41,8 +42,9 @@ enum Room {
     LacksIn(&'static Node),
 }
 
-/// After `over` has refused a charge of `node`, and nothing could be reclaimed: has a victim killed, there and where it is refused next, and tries the charge again.
-pub(crate) fn relieve(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> Relief {
+/// After `over` has refused a charge of `node`, and nothing could be reclaimed: has a victim killed, there and where it is refused next, which is `over` then, and tries the
+/// charge again.
+pub(crate) fn relieve(node: &'static Node, until: Until, bytes: u64, over: &mut &'static Node) -> Relief {
     let mut relief = Relief { is_made: false, counted: None };
     if keep::is_reclaiming() {
         relief.is_made = reclaim::draw_on_reserve(node, until, bytes);
@@ -52,16 +54,18 @@ pub(crate) fn relieve(node: &'static Node, until: Until, bytes: u64, over: &'sta
         return relief;
     }
     let charge = node.shared.victims.begin_charge();
-    let mut full = over;
     for _ in 0..LEVELS_MOST {
-        let plea = Plea { requester: node, full, asked: bytes, charge };
+        let plea = Plea { requester: node, full: over, asked: bytes, charge };
         match relieve_in(&plea, until, &mut relief.counted) {
             Room::Made => {
                 relief.is_made = true;
                 break;
             }
             Room::None => break,
-            Room::LacksIn(next) => full = next,
+            Room::LacksIn(next) => {
+                event::count(next, Event::Max);
+                *over = next;
+            }
         }
     }
     relief
@@ -73,7 +77,7 @@ fn relieve_in(plea: &Plea, until: Until, counted: &mut Option<&'static Node>) ->
     if !victims.is_any_for(plea) {
         return Room::None;
     }
-    let Some(keeper) = keep::begin(full, asked) else { return Room::None };
+    let Some(keeper) = keep::begin_for(node, full, asked) else { return Room::None };
     let mut is_worth_a_try = true;
     for _ in 0..ASKED_MOST {
         if is_worth_a_try {
@@ -85,7 +89,9 @@ fn relieve_in(plea: &Plea, until: Until, counted: &mut Option<&'static Node>) ->
                     keeper.use_kept(until);
                     return Room::Made;
                 }
-                Err(refused) if refused.seen.offline => return Room::None,
+                Err(refused) if refused.seen.offline || asked > LARGEST - refused.seen.usage => {
+                    return Room::None;
+                }
                 Err(refused) if !std::ptr::eq(refused.node, full) => return Room::LacksIn(refused.node),
                 Err(_) => {}
             }
@@ -141,4 +147,45 @@ fn ask(plea: &Plea, chosen: &Chosen, call: &Call, uncounted: &mut Option<&'stati
     }
     victims.end_call(call, answer);
     matches!(answer, Some(Killed::Dying | Killed::Idle { .. }))
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use memgroup_percpu::SlotSource;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::hierarchy::Hierarchy;
+
+    #[test]
+    fn who_was_chosen_by_a_hook_that_was_replaced_meanwhile_is_not_killed_by_the_next() {
+        let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        let _held = group.try_charge(4096).unwrap();
+        let calls = Arc::new(AtomicU64::new(0));
+        let hook = || {
+            let calls = Arc::clone(&calls);
+            let hook = move |_: &Killing<'_>| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                Killed::Dying
+            };
+            group.set_kill_hook(hook).unwrap()
+        };
+        let (node, victims) = (group.node(), &hierarchy.shared().victims);
+        let plea = Plea { requester: node, full: node, asked: 1, charge: victims.begin_charge() };
+        let first = hook();
+        let chosen = victims.choose(&plea, 1).expect("it has enough");
+        let call = victims.begin_call(&plea, &chosen, &mut 0).expect("it is the only one");
+        assert!(!victims.is_any_for(&plea), "it is dying");
+        drop(first);
+        let second = hook();
+        assert!(!ask(&plea, &chosen, &call, &mut None));
+        assert_eq!((calls.load(Ordering::Relaxed), group.events().oom_kill), (0, 0));
+        assert!(victims.is_any_for(&plea), "the next one is in no trial");
+        assert!(hierarchy.kills()[0].outcome.is_some());
+        drop(second);
+    }
 }

@@ -74,16 +74,12 @@ fn a_recorder_that_does_not_look_again_is_caught() {
 
 fn one_charges_and_one_sets() {
     let shared = hierarchy();
-    let (group, beside) = (create(shared, "group"), create(shared, "beside"));
-    set(beside, 1, 1);
-    let setter = thread::spawn(move || {
-        set(group, 1, 3);
-        set(group, 0, 2);
-    });
+    let group = create(shared, "group");
+    set(group, 1, 0);
+    let setter = thread::spawn(move || set(group, 2, 0));
     charge(group, 2);
-    uncharge(group, 1);
     setter.join().unwrap();
-    assert_right(&[group, beside]);
+    assert_right(&[group]);
 }
 
 #[test]
@@ -110,12 +106,36 @@ fn one_uncharges_and_one_removes() {
 }
 
 #[test]
-fn a_removal_waits_for_who_records() {
+fn a_place_that_is_used_again_has_what_its_group_uses_and_nothing_else() {
     explore_up_to(2, one_uncharges_and_one_removes);
+}
+
+/// From the moment a group goes offline nothing is recorded for it, nor on its way to the parent's sums.
+fn one_uncharges_and_one_goes_offline() {
+    let shared = hierarchy();
+    let group = create(shared, "group");
+    charge(group, 1);
+    set(group, 2, 0);
+    let user = thread::spawn(move || uncharge(group, 1));
+    let assert_nothing = || {
+        for kind in [MIN, LOW, UNFILLED] {
+            let sum = shared.root().control.used.sum(kind);
+            assert_eq!((group.control.used.recorded(kind), sum), (0, 0), "of kind {kind}");
+        }
+    };
+    used::clear(&shared.tree.lock(), group);
+    assert_nothing();
+    user.join().unwrap();
+    assert_nothing();
+}
+
+#[test]
+fn a_removal_waits_for_who_records() {
+    explore_up_to(3, one_uncharges_and_one_goes_offline);
 }
 
 #[test]
 #[should_panic]
 fn a_removal_that_does_not_wait_is_caught() {
-    mutation::with(Mutation::RecorderIgnoresOffline, || explore_up_to(2, one_uncharges_and_one_removes));
+    mutation::with(Mutation::RecorderIgnoresOffline, || explore_up_to(3, one_uncharges_and_one_goes_offline));
 }

@@ -25,6 +25,7 @@ use crate::high;
 use crate::measure;
 use crate::node::Node;
 use crate::overrun;
+use crate::pressure::{self, Stall};
 use crate::protect::Sparing;
 use crate::rstat::builtin::{MEMORY, memory};
 use crate::rstat::update;
@@ -52,7 +53,7 @@ pub struct Reclaimed {
 }
 
 /// Whether a shrinker may have anything in `top` or below.
-fn is_any(top: &'static Node) -> bool {
+pub(crate) fn is_any(top: &'static Node) -> bool {
     top.shared.shrinkers.is_any()
         && top.roster().is_some_and(|roster| (0..CLASSES).any(|class| roster.is_any(class)))
 }
@@ -120,11 +121,13 @@ pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &mu
     if keep::is_reclaiming() {
         return draw_on_reserve(node, until, bytes);
     }
+    let mut stalled = None;
     for _ in 0..LEVELS_MOST {
         if !over.shared.config.reclaim || !is_any(over) {
             return false;
         }
-        match make_room_in(node, until, bytes, over) {
+        let stalled = stalled.get_or_insert_with(|| pressure::stall(node));
+        match make_room_in(node, until, bytes, over, stalled) {
             Room::Made => return true,
             Room::None => return false,
             Room::LacksIn(next) => {
@@ -146,7 +149,13 @@ enum Room {
     LacksIn(&'static Node),
 }
 
-fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static Node) -> Room {
+fn make_room_in(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    over: &'static Node,
+    stalled: &mut Stall,
+) -> Room {
     let Some(keeper) = keep::begin_for(node, over, bytes) else { return Room::None };
     let (mut least, mut fruitless, mut waits, mut spares_low) = (keeper.lacks(), 0, None, true);
     for _ in 0..ROUNDS_MOST {
@@ -185,6 +194,7 @@ fn make_room_in(node: &'static Node, until: Until, bytes: u64, over: &'static No
             Err(_) if fruitless == FRUITLESS_MOST => return Room::None,
             Err(_) => {
                 (fruitless, waits) = (fruitless + 1, Some(node));
+                stalled.lasts();
                 std::thread::yield_now();
             }
         }

@@ -23,6 +23,7 @@ use memgroup_sync::thread::{self, Thread};
 use super::line::Line;
 use super::{WaitKind, Wake, count_unlisted};
 use crate::node::Node;
+use crate::pressure::{self, Stall};
 use crate::shared::Shared;
 
 /// Places for waits that must not allocate.
@@ -131,6 +132,8 @@ pub(crate) struct Listed {
     /// `None`: there was no place for it.
     ticket: Option<Ticket>,
     deadline: Instant,
+    /// The thread is stalled meanwhile; not who waits for news.
+    _stall: Option<Stall>,
     here: PhantomData<*const ()>,
 }
 
@@ -151,7 +154,8 @@ pub(crate) fn begin(node: &'static Node, kind: WaitKind, bytes: u64, deadline: I
     if ticket.is_none() {
         count_unlisted(node, true);
     }
-    Listed { node, ticket, deadline, here: PhantomData }
+    let stall = (kind != WaitKind::Event).then(|| pressure::stall_that_lasts(node));
+    Listed { node, ticket, deadline, _stall: stall, here: PhantomData }
 }
 
 impl Listed {

@@ -97,7 +97,7 @@ fn the_topmost_flag_counts_that_is_not_above_the_group_that_is_full() {
 
     // Now with a flag at the group that is full, which is above the other.
     middle.set_oom_group(true);
-    beside.fill(79);
+    big.fill(79);
     let told = Arc::clone(&units);
     drop(_hooks);
     let _hooks = [&big, &small, &beside].map(|tenant| {

@@ -226,6 +226,9 @@ fn a_level_above_that_is_full_too_has_a_victim_of_its_own() {
     });
     let charge = inner.try_charge(2 * PAGE).unwrap();
     assert_eq!((kills(&within.group), beside.calls()), (1, 1), "one for each level that was full");
+    let once = |group: &Group| (group.events_local().max, group.events_local().oom);
+    // The forced charge was one more that the limit above did not hold up.
+    assert_eq!((once(&inner), once(&parent)), ((1, 1), (2, 1)));
     drop(charge);
 }
 
@@ -242,4 +245,24 @@ fn of_equals_by_score_it_is_who_exceeds_its_protection_by_most() {
     large.group.set_oom_score(-1).unwrap();
     assert_eq!(asked(&parent, &hierarchy), ["small", "large"]);
     assert!(large.group.try_charge(PAGE).is_err(), "its own protection is no use to who is in it");
+}
+
+#[test]
+fn a_limit_that_only_measures_kills_nobody() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let inner = parent.create("inner").unwrap();
+    inner.set_max(40 * PAGE).unwrap();
+    let (within, beside) = (Tenant::new(&inner, "within", 40), Tenant::new(&parent, "beside", 30));
+    let hooks = [&within, &beside].map(Tenant::dies);
+    parent.set_enforced(false);
+    let charge = beside.group.try_charge(50 * PAGE).unwrap();
+    assert!(hierarchy.kills().is_empty());
+    parent.set_enforced(true);
+    inner.set_enforced(false);
+    parent.set_max(120 * PAGE).unwrap();
+    // Both are without room, and only the one above holds it up.
+    let _charge = inner.try_charge(PAGE).unwrap();
+    assert_eq!((within.calls(), beside.calls()), (0, 1));
+    assert_eq!((inner.events_local().oom, parent.events_local().oom), (0, 1));
+    drop((hooks, charge));
 }

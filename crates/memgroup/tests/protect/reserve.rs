@@ -116,13 +116,18 @@ fn a_group_within_its_protection_need_not_leave_anything_for_another() {
 
 #[test]
 fn a_charge_that_cannot_fit_beside_what_is_kept_takes_nothing_from_anybody() {
-    let (_hierarchy, parent) = parent(16 * MIB);
-    let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
-    idle.set_min(8 * MIB).unwrap();
-    let open = Tenant::new(&parent, "open");
-    open.fill(8 * MIB);
-    let refused = busy.try_charge(16 * MIB - 512 * KIB).unwrap_err();
-    assert_eq!((refused.reserved(), open.usage()), (MIB, 8 * MIB));
+    for cap in [0, 256 * KIB] {
+        let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).stock_cap_bytes(cap);
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max(16 * MIB).unwrap();
+        let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
+        idle.set_min(8 * MIB).unwrap();
+        let open = Tenant::new(&parent, "open");
+        open.fill(8 * MIB);
+        let refused = busy.try_charge(16 * MIB - 512 * KIB).unwrap_err();
+        assert_eq!((refused.reserved(), open.group.usage_exact()), (MIB, 8 * MIB));
+    }
 }
 
 #[test]
