@@ -4,18 +4,34 @@ use std::time::{Duration, SystemTime};
 
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
+use super::limits::Setting;
 use super::model::Row;
 use super::tables::SubsystemSnapshot;
 use crate::event::Events;
 use crate::group::{GroupId, Overdraft};
-use crate::limit::UNLIMITED;
 use crate::rstat::Stat;
 use crate::shrink::ShrinkerReport;
 use crate::stock::StockStats;
+use crate::wait::Waiters;
 
-/// A setting: `null` where there is no limit.
-pub(super) fn setting<S: Serializer>(value: &u64, to: S) -> Result<S::Ok, S::Error> {
-    Some(value).filter(|&&value| value != UNLIMITED).serialize(to)
+/// A setting: `null` where it is `max`.
+pub(super) fn setting<T: Setting + Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    Some(value).filter(|value| !value.is_max()).serialize(to)
+}
+
+/// By name.
+pub(super) fn labels<S: Serializer>(labels: &[(String, u64)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(labels.iter().map(|(name, bytes)| (name, bytes)))
+}
+
+impl Serialize for Waiters {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map([
+            ("now", self.now as u64),
+            ("longest_us", micros(self.longest)),
+            ("bytes", self.bytes),
+        ])
+    }
 }
 
 pub(super) fn id<S: Serializer>(id: &GroupId, to: S) -> Result<S::Ok, S::Error> {
@@ -63,7 +79,7 @@ impl Serialize for Values<'_> {
 
 impl Serialize for Events {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(self.pairs())
+        to.collect_map(self.pairs().into_iter().chain([("would_refuse", self.would_refuse)]))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Model: a tree of groups as it is now, for every reader.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,6 +14,7 @@ use crate::rstat::Reach;
 use crate::shrink::{ShrinkerReport, report};
 use crate::stock::{StockStats, drain};
 use crate::tree::ROOT;
+use crate::wait::{self, Waiters};
 
 /// A tree of groups, or a part of one, as it is now: made by [`Hierarchy::snapshot`] and [`Group::snapshot`].
 ///
@@ -83,6 +85,15 @@ pub struct GroupSnapshot {
     pub refusals: u64,
     /// What forced charges took beyond its limit.
     pub overdraft: Overdraft,
+    /// Bytes that its own charges took beyond a `high`, and that it has not paid for.
+    pub owed_bytes: u64,
+    /// The most bytes by which usage was above a limit that only measures.
+    pub over_bytes_max: u64,
+    /// Bytes that are charged to it under its labels.
+    #[cfg_attr(feature = "serde", serde(rename = "label_bytes", serialize_with = "super::json::labels"))]
+    pub labels: Vec<(String, u64)>,
+    /// Who waits in it and below it now.
+    pub waiters: Waiters,
     /// What happened to it and to what is below it.
     pub events: Events,
     /// What happened to it alone.
@@ -157,9 +168,34 @@ impl Snapshot {
             };
             groups.push(GroupSnapshot::of(listed, path, name, Row { tables: Arc::clone(&tables), row }));
         }
+        find_waiters(&mut groups, &listing);
         add_up(&mut groups, top.node().shared.config.account_root);
         let shrinkers = report::all(top.node().shared);
         Snapshot { taken, took: began.elapsed(), groups, shrinkers }
+    }
+}
+
+/// Who waits in each group and below it: one look at all waits.
+fn find_waiters(groups: &mut [GroupSnapshot], listing: &Listing) {
+    let shared = listing.groups[0].group.node().shared;
+    for (group, listed) in groups.iter_mut().zip(&listing.groups) {
+        group.waiters.now = wait::report::unlisted(listed.group.node());
+    }
+    let waits = wait::report::copy(shared);
+    if waits.is_empty() {
+        return;
+    }
+    let now = Instant::now();
+    let rows: HashMap<GroupId, usize> = groups.iter().map(|group| group.id).zip(0..).collect();
+    for (group, bytes, since) in waits {
+        let mut level = rows.get(&group).copied();
+        while let Some(row) = level {
+            let waiters = &mut groups[row].waiters;
+            waiters.now += 1;
+            waiters.bytes = waiters.bytes.saturating_add(bytes);
+            waiters.longest = waiters.longest.max(now.saturating_duration_since(since));
+            level = groups[row].parent;
+        }
     }
 }
 
@@ -203,6 +239,10 @@ impl GroupSnapshot {
             peak_bytes: group.peak(),
             refusals: group.refusals(),
             overdraft: group.overdraft(),
+            owed_bytes: group.owed(),
+            over_bytes_max: group.over_bytes_max(),
+            labels: group.labels(),
+            waiters: Waiters::default(),
             events: group.events(),
             events_local: group.events_local(),
             stock: stock.unwrap_or(StockStats { prepaid_bytes, ..StockStats::default() }),

@@ -5,7 +5,7 @@ mod line;
 mod list;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
-mod report;
+pub(crate) mod report;
 mod weight;
 
 use core::time::Duration;

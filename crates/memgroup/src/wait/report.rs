@@ -8,8 +8,10 @@ use memgroup_sync::atomic::Ordering;
 
 use super::WaitKind;
 use super::list::Entry;
-use crate::group::Group;
+use crate::group::{Group, GroupId};
 use crate::hierarchy::Hierarchy;
+use crate::node::Node;
+use crate::shared::Shared;
 
 /// One wait, as it was when somebody looked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +68,31 @@ pub struct Waiters {
     pub bytes: u64,
 }
 
+/// Every wait that is listed, as they were at one instant: whose it is, the bytes it needs, since when. Room is made with no lock held.
+pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
+    let mut waits = Vec::new();
+    loop {
+        let mut there = 0;
+        shared.waits.each(|entry| {
+            there += 1;
+            if waits.len() < waits.capacity() {
+                waits.push((entry.node.id, entry.bytes, entry.since));
+            }
+        });
+        if waits.len() == there {
+            return waits;
+        }
+        waits.clear();
+        waits.reserve(there + there / 8 + 1);
+    }
+}
+
+/// Waits in `node` and below it that the list had no room for.
+pub(crate) fn unlisted(node: &'static Node) -> usize {
+    // ORDERING: Relaxed; a number for people.
+    node.control.waiting.unlisted.load(Ordering::Relaxed) as usize
+}
+
 impl Hierarchy {
     /// Every wait of every group, the longest first: for somebody who wants to know why nothing moves.
     ///
@@ -116,9 +143,7 @@ impl Group {
     /// ```
     pub fn waiters(&self) -> Waiters {
         let top = self.node();
-        // ORDERING: Relaxed; a number for people.
-        let unlisted = top.control.waiting.unlisted.load(Ordering::Relaxed);
-        let mut waiters = Waiters { now: unlisted as usize, ..Waiters::default() };
+        let mut waiters = Waiters { now: unlisted(top), ..Waiters::default() };
         let now = Instant::now();
         top.shared.waits.each(|entry| {
             if entry.node.is_within(top) {

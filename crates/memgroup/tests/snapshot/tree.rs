@@ -1,5 +1,7 @@
 //! Which groups a snapshot has, and what it says of each.
 
+use std::time::{Duration, Instant};
+
 use memgroup::{Config, GroupSnapshot, Hierarchy, Reach, Stat, Subsystem, UNLIMITED, stats};
 
 use super::{cache, hierarchy, hierarchy_of, paths};
@@ -233,4 +235,53 @@ fn a_hierarchy_that_is_used_again_has_nothing_of_the_one_before() {
     assert_eq!(paths(&snapshot), ["/"]);
     assert_eq!(snapshot.groups[0].subsystems().count(), 3);
     assert_eq!(snapshot.groups[0].statistic("io", "rios", Reach::Subtree), Some(0));
+}
+
+#[test]
+fn who_waits_is_counted_in_the_group_and_in_all_above_it() {
+    let h = hierarchy();
+    let parent = h.create("/parent").unwrap();
+    let (one, other) = (parent.create("one").unwrap(), parent.create("other").unwrap());
+    parent.set_max(1000).unwrap();
+    let held = other.try_charge(1000).unwrap();
+    std::thread::scope(|threads| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for bytes in [100, 200] {
+            let one = &one;
+            threads.spawn(move || drop(one.charge_until(bytes, deadline)));
+        }
+        while h.root().waiters().now < 2 {
+            assert!(Instant::now() < deadline, "they never waited");
+            std::thread::yield_now();
+        }
+        let snapshot = h.snapshot();
+        for (path, now, bytes) in
+            [("/", 2, 300), ("/parent", 2, 300), ("/parent/one", 2, 300), ("/parent/other", 0, 0)]
+        {
+            let waiters = snapshot.group(path).unwrap().waiters;
+            assert_eq!((waiters.now, waiters.bytes), (now, bytes), "{path}");
+            assert_eq!(waiters.longest > Duration::ZERO, now > 0, "{path}");
+        }
+        drop(held);
+    });
+    assert_eq!(h.snapshot().groups[0].waiters.now, 0);
+}
+
+#[test]
+fn labels_debts_and_what_was_measured_are_in_it() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    let label = group.label("sorts").unwrap();
+    let held = label.try_charge(3000).unwrap();
+    group.set_max(4096).unwrap();
+    group.set_enforced(false);
+    let over = group.try_charge(5000).unwrap();
+    group.remove().unwrap();
+    let snapshot = h.snapshot();
+    let found = snapshot.group("/a").unwrap();
+    assert_eq!(found.labels, [("sorts".to_owned(), 3000)]);
+    assert_eq!(found.dying.unwrap().usage_bytes, 8000);
+    assert_eq!((found.over_bytes_max, found.events_local.would_refuse), (3904, 1));
+    assert_eq!(found.owed_bytes, group.owed());
+    drop((held, over));
 }

@@ -56,6 +56,7 @@ const COLUMNS: &[Column] = &[
     figure("refused", 8, 0, |_, group| units::count(group.refusals)),
     figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, units::percent)),
     figure("done", 9, 80, |frame, group| frame.done(group).map_or_else(none, units::count)),
+    figure("waits", 5, 140, |_, group| units::count(group.waiters.now as u64)),
     Column { title: "events", width: 36, from: 140, is_text: true, cell: |_, group| events(group) },
 ];
 
@@ -164,7 +165,7 @@ impl Frame<'_> {
         ])
     }
 
-    /// Usage and peak against the limit: in brackets its own, without them the nearest one above; empty where there is none.
+    /// Usage, peak, `high`, `low` and `min` against the limit: in brackets its own, without them the nearest one above; empty where there is none.
     fn bar(&self, group: &GroupSnapshot, width: usize) -> (String, Style) {
         let above = |group: &&GroupSnapshot| group.parent.map(|parent| &self.snapshot.groups[parent]);
         let limited = std::iter::successors(Some(group), above).find_map(limit);
@@ -178,6 +179,12 @@ impl Frame<'_> {
         cells[..filled].fill('#');
         if peak > filled {
             cells[peak - 1] = '|';
+        }
+        let limits = &group.limits;
+        for (mark, bytes) in [('h', limits.high_bytes), ('l', limits.low_bytes), ('m', limits.min_bytes)] {
+            if bytes > 0 && bytes <= max {
+                cells[at(bytes).max(1) - 1] = mark;
+            }
         }
         let [open, close] = if limit(group).is_some() { ['[', ']'] } else { [' ', ' '] };
         let text: String = [open].into_iter().chain(cells).chain([close]).collect();

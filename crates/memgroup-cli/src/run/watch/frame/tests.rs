@@ -19,8 +19,11 @@ fn house() -> (Hierarchy, Vec<Charge>) {
         charges.push(group.try_charge(usage).expect("there is room"));
         group
     };
-    make("lookups", 12 << 20, 9 << 20, 8 << 20);
-    make("dashboards", 16 << 20, 16 << 20, 13 << 20);
+    let lookups = make("lookups", 12 << 20, 9 << 20, 8 << 20);
+    lookups.set_min(6 << 20).expect("a protection");
+    let dashboards = make("dashboards", 16 << 20, 16 << 20, 13 << 20);
+    dashboards.set_low(4 << 20).expect("a protection");
+    dashboards.set_high(15 << 20).expect("a soft limit");
     let runaway = make("runaway", 24 << 20, 24 << 20, 24 << 20);
     for _ in 0..1234 {
         runaway.try_charge(1).expect_err("it is full");
