@@ -29,6 +29,7 @@ use rusqlite::ffi;
 
 use crate::block::{self, Header};
 use crate::freed;
+use crate::kill;
 use crate::shortage::{self, Shortage};
 
 /// Whom SQLite's memory is charged to. Set once, before SQLite can allocate, and never unset.
@@ -79,6 +80,7 @@ fn denied(shortage: Shortage) -> Option<NonNull<c_void>> {
 #[inline]
 pub(crate) fn allocate(asked: c_int) -> Option<NonNull<c_void>> {
     let (account, size) = (ACCOUNT.get()?, block::rounded_size(asked)?);
+    kill::look();
     let bytes = block::charged_bytes(size);
     let charge = match charge(account, bytes) {
         Ok(charge) => charge,
@@ -148,6 +150,7 @@ unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void 
     };
     // SAFETY: SQLite passes a live block of ours, with its header written (block.rs, I1).
     let header = unsafe { block::header(block) };
+    kill::look();
     // The charge of the block, in hand while its size changes; `into_parts` lays it down again.
     let mut charge = account.hierarchy.charge_from_parts(header.owner(), header.charged_bytes());
     let grown_bytes = u64::from(size.saturating_sub(header.size()));

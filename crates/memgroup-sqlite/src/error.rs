@@ -1,4 +1,4 @@
-//! What a tenant's connection can fail with: out of memory, told apart from everything else.
+//! What a tenant's connection can fail with: out of memory and killed for others' memory, told apart from everything else.
 
 use std::fmt;
 
@@ -16,6 +16,9 @@ pub enum TenantError {
     /// The tenant's group, or one above it, was full (SQLITE_NOMEM). Only this work failed: the connection is usable,
     /// and nobody else noticed. A group that was removed refuses too: [`OutOfMemory::is_removed`].
     OutOfMemory(OutOfMemory),
+    /// The work was stopped, because another group needed the memory that it held (SQLITE_INTERRUPT). Only this work failed, and what it held is free again:
+    /// the connection is usable.
+    Killed(Killed),
     /// SQLite failed for another reason.
     Sqlite {
         /// Path of the tenant's group.
@@ -89,7 +92,64 @@ impl OutOfMemory {
     }
 }
 
+/// Work that was stopped to free memory for another group.
+#[derive(Debug)]
+pub struct Killed {
+    pub(crate) group: String,
+    pub(crate) requester: String,
+    pub(crate) full: String,
+    pub(crate) asked: u64,
+    pub(crate) usage: u64,
+    pub(crate) max: u64,
+    pub(crate) rolled_back: bool,
+}
+
+impl Killed {
+    /// Path of the group whose work was stopped.
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// Path of the group that needed the memory.
+    pub fn requester(&self) -> &str {
+        &self.requester
+    }
+
+    /// Path of the group that was full: the requester's, or one above it, and the stopped one's too.
+    pub fn full(&self) -> &str {
+        &self.full
+    }
+
+    /// Bytes that the requester asked for.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Bytes charged to the full group at that moment.
+    pub fn usage(&self) -> u64 {
+        self.usage
+    }
+
+    /// The limit of the full group at that moment, in bytes.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// Whether a transaction was rolled back; see [`OutOfMemory::rolled_back`]. SQLite rolls it back when a statement is interrupted that writes.
+    pub fn rolled_back(&self) -> bool {
+        self.rolled_back
+    }
+}
+
 impl TenantError {
+    /// The details, when the work was stopped.
+    pub fn killed(&self) -> Option<&Killed> {
+        match self {
+            TenantError::Killed(details) => Some(details),
+            _ => None,
+        }
+    }
+
     /// The details, when memory ran out.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match self {
@@ -102,6 +162,7 @@ impl TenantError {
     pub fn rolled_back(&self) -> bool {
         match self {
             TenantError::OutOfMemory(details) => details.rolled_back,
+            TenantError::Killed(details) => details.rolled_back,
             TenantError::Sqlite { rolled_back, .. } => *rolled_back,
             _ => false,
         }
@@ -116,14 +177,40 @@ impl TenantError {
     }
 }
 
+/// SQLite's code, if the error is one of SQLite's.
+fn code(error: &rusqlite::Error) -> Option<&ffi::Error> {
+    match error {
+        rusqlite::Error::SqliteFailure(code, _) => Some(code),
+        rusqlite::Error::SqlInputError { error: code, .. } => Some(code),
+        _ => None,
+    }
+}
+
 /// Whether SQLite's answer means that it got no memory.
 pub(crate) fn is_out_of_memory(error: &rusqlite::Error) -> bool {
-    let code = match error {
-        rusqlite::Error::SqliteFailure(code, _) => code,
-        rusqlite::Error::SqlInputError { error: code, .. } => code,
-        _ => return false,
-    };
-    code.code == rusqlite::ErrorCode::OutOfMemory || code.extended_code == ffi::SQLITE_IOERR_NOMEM
+    code(error).is_some_and(|code| {
+        code.code == rusqlite::ErrorCode::OutOfMemory || code.extended_code == ffi::SQLITE_IOERR_NOMEM
+    })
+}
+
+/// Whether SQLite's answer means that somebody has interrupted it.
+pub(crate) fn is_interrupted(error: &rusqlite::Error) -> bool {
+    code(error).is_some_and(|code| code.code == rusqlite::ErrorCode::OperationInterrupted)
+}
+
+impl fmt::Display for Killed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Killed { group, requester, full, asked, usage, max, rolled_back } = self;
+        write!(
+            f,
+            "failed to run SQL in group {group}: stopped to free memory for group {requester}, which needed {asked} bytes in \
+             {full} (usage {usage} of max {max})"
+        )?;
+        if *rolled_back {
+            f.write_str("; the transaction was rolled back")?;
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for OutOfMemory {
@@ -143,6 +230,7 @@ impl fmt::Display for TenantError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TenantError::OutOfMemory(details) => details.fmt(f),
+            TenantError::Killed(details) => details.fmt(f),
             TenantError::Sqlite { group, rolled_back, error } => {
                 write!(f, "failed to run SQL in group {group}: {error}")?;
                 if *rolled_back {

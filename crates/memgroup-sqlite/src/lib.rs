@@ -6,6 +6,7 @@ mod error;
 mod feed;
 mod freed;
 mod install;
+mod kill;
 mod kinds;
 mod mutation;
 mod pcache;
@@ -18,7 +19,7 @@ mod vfs;
 
 pub use rusqlite;
 
-pub use error::{OutOfMemory, TenantError};
+pub use error::{Killed, OutOfMemory, TenantError};
 pub use install::{InstallError, Installed, install, install_with, installed};
 pub use kinds::MemoryKinds;
 pub use shortage::Shortage;

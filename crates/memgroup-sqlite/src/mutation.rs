@@ -9,4 +9,6 @@ memgroup_sync::mutations! {
     LockRelaxed,
     /// A cache's lock is released without publishing what was done under it.
     UnlockRelaxed,
+    /// A use that was told to stop ends without waiting for who tells it.
+    KilledEndsUnlocked,
 }

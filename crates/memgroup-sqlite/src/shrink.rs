@@ -13,7 +13,8 @@
 //!   the last priorities.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use memgroup::{Ask, Count, Group, GroupId, GroupShrinker, Scan, Shrinker, ShrinkerConfig};
 
@@ -23,14 +24,40 @@ use crate::pcache::{self, Listener, PageCache, Shrunk};
 /// What the shrinkers are called.
 const NAME: &str = "sqlite page cache";
 
-/// The caches that are registered, by address.
-struct Caches(LazyLock<Mutex<HashMap<usize, GroupShrinker>>>);
+/// The caches that are registered.
+#[derive(Default)]
+struct Registered {
+    /// By address, with the group's id.
+    shrinkers: HashMap<usize, (GroupShrinker, GroupId)>,
+    of_group: HashMap<GroupId, Vec<Weak<PageCache>>>,
+}
+
+struct Caches(LazyLock<Mutex<Registered>>);
 
 static CACHES: Caches = Caches(LazyLock::new(Mutex::default));
 
 /// From now on page caches give way to whoever needs memory. Whoever was told of caches before goes on being told, and then they do not.
 pub(crate) fn begin() {
     pcache::listen(&CACHES);
+}
+
+/// Frees up to `bytes`, and less than a page more, of what caches of this group hold and can do without; for who is asked within a charge. Waits for nothing and allocates nothing.
+///
+/// A cache that is shrunk or destroyed meanwhile may be passed over.
+pub(crate) fn shrink_group(group: GroupId, bytes: u64) -> u64 {
+    let mut freed = 0;
+    let mut at = 0;
+    while freed < bytes {
+        // One after the other, so that the caches can come and go meanwhile.
+        let Some(cache) = CACHES.try_nth(group, at) else { break };
+        if let Some(cache) = cache.upgrade()
+            && let Shrunk::Freed(more) = cache.try_shrink(bytes - freed)
+        {
+            freed += more;
+        }
+        at += 1;
+    }
+    freed
 }
 
 /// One page cache; it goes with its connection, whoever is about to call it.
@@ -53,8 +80,31 @@ impl Shrinker for CacheShrinker {
 }
 
 impl Caches {
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, GroupShrinker>> {
+    fn lock(&self) -> MutexGuard<'_, Registered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A cache of the group; `None` behind the last, and where the caches are being changed.
+    fn try_nth(&self, group: GroupId, at: usize) -> Option<Weak<PageCache>> {
+        let registered = match self.0.try_lock() {
+            Ok(registered) => registered,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        registered.of_group.get(&group)?.get(at).cloned()
+    }
+}
+
+impl Registered {
+    fn remove(&mut self, cache: &Arc<PageCache>) -> Option<GroupShrinker> {
+        let (registered, group) = self.shrinkers.remove(&key(cache))?;
+        if let Entry::Occupied(mut caches) = self.of_group.entry(group) {
+            caches.get_mut().retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(cache)));
+            if caches.get().is_empty() {
+                caches.remove();
+            }
+        }
+        Some(registered)
     }
 }
 
@@ -75,18 +125,20 @@ impl Listener for Caches {
         // A group that was removed meanwhile has a cache that nobody shrinks, and that goes with its connection.
         if let Ok(registered) = group.add_shrinker(ShrinkerConfig::new(NAME), shrinker) {
             registered.mark();
-            self.lock().insert(key(cache), registered);
+            let mut all = self.lock();
+            all.of_group.entry(group.id()).or_default().push(Arc::downgrade(cache));
+            all.shrinkers.insert(key(cache), (registered, group.id()));
         }
     }
 
     fn grown(&self, cache: &PageCache) {
-        if let Some(registered) = self.lock().get(&key(cache)) {
+        if let Some((registered, _)) = self.lock().shrinkers.get(&key(cache)) {
             registered.mark();
         }
     }
 
     fn destroyed(&self, cache: &Arc<PageCache>) {
-        let registered = self.lock().remove(&key(cache));
+        let registered = self.lock().remove(cache);
         if let Some(registered) = registered {
             // SQLite destroys no cache within a call of ours, so this is never told that it waits for itself.
             let _ = registered.remove();

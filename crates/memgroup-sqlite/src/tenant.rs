@@ -24,10 +24,11 @@ use std::sync::Arc;
 use memgroup::{Group, scope};
 use rusqlite::{Connection, InterruptHandle, OpenFlags, Params, Row, Transaction, ffi};
 
-use crate::error::{OutOfMemory, TenantError, is_out_of_memory};
+use crate::error::{Killed, OutOfMemory, TenantError, is_interrupted, is_out_of_memory};
 use crate::feed;
 use crate::freed;
 use crate::install::installed;
+use crate::kill::Member;
 use crate::kinds::{Gauges, MemoryKinds};
 use crate::rollback::Watch;
 use crate::shortage;
@@ -64,6 +65,7 @@ use crate::uri;
 /// ```
 pub struct TenantConnection {
     connection: Option<Connection>,
+    member: Member,
     watch: Arc<Watch>,
     gauges: Gauges,
     group: Group,
@@ -117,8 +119,9 @@ impl TenantConnection {
         let connection =
             Connection::open_with_flags(path, flags).map_err(|error| failure(group, error, false))?;
         let watch = Watch::start(&connection);
-        let gauges = Gauges::new();
-        let tenant = TenantConnection { connection: Some(connection), watch, gauges, group: group.clone() };
+        let (gauges, member) = (Gauges::new(), Member::join(group, &connection));
+        let tenant =
+            TenantConnection { connection: Some(connection), member, watch, gauges, group: group.clone() };
         if tenant.is_serialized() {
             Ok(tenant)
         } else {
@@ -148,16 +151,18 @@ impl TenantConnection {
     /// # Errors
     ///
     /// [`TenantError::OutOfMemory`] when the group, or one above it, refused memory and SQLite could not do without;
+    /// [`TenantError::Killed`] when it was stopped, because another group needed the memory that it held;
     /// [`TenantError::Sqlite`] for every other error of `work`.
     pub fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, TenantError> {
         let _entered = Entered::group(&self.group);
         let _rollback = self.watch.set_aside();
         let conn = self.connection();
+        let _running = self.member.begin();
         let outcome = catch_unwind(AssertUnwindSafe(|| work(conn)));
         self.gauges.after_use(&self.group, conn);
         match outcome {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(failure(&self.group, error, self.is_rolled_back())),
+            Ok(Err(error)) => Err(self.failure(error)),
             Err(panic) if is_unfetched_value(&*panic) && shortage::last().is_some() => {
                 Err(TenantError::OutOfMemory(out_of_memory(&self.group, self.is_rolled_back())))
             }
@@ -274,6 +279,7 @@ impl TenantConnection {
         let Some(connection) = self.connection.take() else {
             return Ok(());
         };
+        self.member.leave();
         Watch::stop(&connection);
         self.gauges.take_back(&self.group);
         let closed = connection.close();
@@ -281,6 +287,24 @@ impl TenantConnection {
             drop(connection);
             failure(&self.group, error, false)
         })
+    }
+
+    /// Why a use that is on has failed.
+    #[cold]
+    fn failure(&self, error: rusqlite::Error) -> TenantError {
+        let rolled_back = self.is_rolled_back();
+        match self.member.reason().filter(|_| is_interrupted(&error)) {
+            Some(reason) => TenantError::Killed(Killed {
+                group: self.group.path(),
+                requester: reason.requester.path(),
+                full: reason.full.path(),
+                asked: reason.asked,
+                usage: reason.usage,
+                max: reason.max,
+                rolled_back,
+            }),
+            None => failure(&self.group, error, rolled_back),
+        }
     }
 
     #[inline]
@@ -308,6 +332,7 @@ impl Drop for TenantConnection {
         let _entered = Entered::group(&self.group);
         let connection = self.connection.take();
         if let Some(open) = &connection {
+            self.member.leave();
             Watch::stop(open);
             self.gauges.take_back(&self.group);
         }

@@ -82,7 +82,7 @@ pub enum Killed {
         /// Bytes given back, as the hook believes; for the report.
         freed: u64,
     },
-    /// Not now. Another is asked.
+    /// Not now. Another is asked; but if the requester is [itself](Killing::by_itself) what is to die, its charge is refused, and nobody with less to lose is killed for it.
     Refused,
 }
 

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   full ─▶ anybody to be chosen? ─▶ drain, try ─▶ choose ─▶ call the hook ─▶ Dying, Idle: drain, try ─▶ choose ─▶ ...
-//!                 └─ no, or somebody is dying: refused         └─ Refused, panicked: choose the next
+//!                 └─ no, or somebody is dying: refused         ├─ Refused, panicked: choose the next
+//!                                                              └─ Refused by the requester's own: refused
 //! ```
 //!
 //! - I1. A hook is called under no lock, with a pin on it and nothing else.
 //! - I2. A charge asks each hook once, and no more than [`ASKED_MOST`] sets of them, so it comes to its end whatever hooks answer.
-//! - I3. What a hook frees on the charge's thread is kept for that charge (`shrink::keep`).
+//! - I3. Where the one that is chosen is the requester's own and answers that it cannot be stopped, nobody else is: they have less to lose, and it takes the refusal.
+//! - I4. What a hook frees on the charge's thread is kept for that charge (`shrink::keep`).
 
 use super::hook::{Killed, Killing, domain};
 use super::victims::{Call, Chosen, Plea};
@@ -32,6 +34,16 @@ pub(crate) struct Relief {
     pub(crate) is_made: bool,
     /// Where it was counted that memory ran out.
     pub(crate) counted: Option<&'static Node>,
+}
+
+/// What a hook, or those of a set, came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// Something may have been freed, or will be.
+    Gave,
+    Nothing,
+    /// The requester's own refuses: so does the charge (I3).
+    TakesRefusal,
 }
 
 /// What came of it in one group.
@@ -101,30 +113,37 @@ fn relieve_in(plea: &Plea, until: Until, counted: &mut Option<&'static Node>) ->
             event::count(full, Event::Oom);
             *counted = Some(full);
         }
-        is_worth_a_try = call_all(plea, &chosen);
+        match call_all(plea, &chosen) {
+            Answer::Gave => is_worth_a_try = true,
+            Answer::Nothing => is_worth_a_try = false,
+            Answer::TakesRefusal => break,
+        }
     }
     Room::None
 }
 
-/// Calls the hooks of a set one after the other; whether something may have been freed.
-fn call_all(plea: &Plea, chosen: &Chosen) -> bool {
+/// Calls the hooks of a set one after the other.
+fn call_all(plea: &Plea, chosen: &Chosen) -> Answer {
     let victims = &plea.full.shared.victims;
-    let (mut from, mut unit, mut gave) = (0, chosen.unit, false);
+    let (mut from, mut unit, mut all) = (0, chosen.unit, Answer::Nothing);
     while let Some(call) = victims.begin_call(plea, chosen, &mut from) {
-        gave |= ask(plea, chosen, &call, &mut unit);
+        let one = ask(plea, chosen, &call, &mut unit);
+        if one == Answer::Gave || all == Answer::Nothing {
+            all = one;
+        }
     }
-    gave
+    all
 }
 
-/// Calls one hook; whether something may have been freed. With the first that dies `uncounted` does, the group that dies as a whole.
-fn ask(plea: &Plea, chosen: &Chosen, call: &Call, uncounted: &mut Option<&'static Node>) -> bool {
+/// Calls one hook. With the first that dies `uncounted` does, the group that dies as a whole.
+fn ask(plea: &Plea, chosen: &Chosen, call: &Call, uncounted: &mut Option<&'static Node>) -> Answer {
     let victims = &plea.full.shared.victims;
     let mut lease = domain().lease();
     let pinned = call.node.control.oom.place().and_then(|place| lease.pin(place));
     // The group may have another hook by now.
     let Some(hook) = pinned.filter(|hook| hook.number == call.number) else {
         victims.end_call(call, Some(Killed::Refused));
-        return false;
+        return Answer::Nothing;
     };
     // While it is pinned its group is there, and those above.
     let (requester, full) = (Group::pinned(plea.requester), Group::pinned(plea.full));
@@ -146,7 +165,11 @@ fn ask(plea: &Plea, chosen: &Chosen, call: &Call, uncounted: &mut Option<&'stati
         }
     }
     victims.end_call(call, answer);
-    matches!(answer, Some(Killed::Dying | Killed::Idle { .. }))
+    match answer {
+        Some(Killed::Dying | Killed::Idle { .. }) => Answer::Gave,
+        Some(Killed::Refused) if call.by_itself => Answer::TakesRefusal,
+        Some(Killed::Refused) | None => Answer::Nothing,
+    }
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
@@ -182,7 +205,7 @@ mod tests {
         assert!(!victims.is_any_for(&plea), "it is dying");
         drop(first);
         let second = hook();
-        assert!(!ask(&plea, &chosen, &call, &mut None));
+        assert!(ask(&plea, &chosen, &call, &mut None) == Answer::Nothing);
         assert_eq!((calls.load(Ordering::Relaxed), group.events().oom_kill), (0, 0));
         assert!(victims.is_any_for(&plea), "the next one is in no trial");
         assert!(hierarchy.kills()[0].outcome.is_some());

@@ -72,6 +72,19 @@ fn nobody_is_killed_where_all_together_could_not_make_room() {
 }
 
 #[test]
+fn a_giant_that_asks_itself_and_cannot_be_stopped_is_refused_and_its_small_neighbours_live() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let (small, giant) = (Tenant::new(&parent, "small", 30), Tenant::new(&parent, "giant", 70));
+    let _hooks = (small.dies(), giant.answers(Killed::Refused));
+    assert!(giant.group.try_charge(PAGE).is_err(), "30 pages could be had from its neighbour");
+    assert_eq!((giant.calls(), small.calls()), (1, 0));
+    assert_eq!((parent.events().oom, parent.events().oom_kill), (1, 0));
+    // It is no requester now, and says no all the same.
+    let _charge = parent.try_charge(PAGE).unwrap();
+    assert_eq!((giant.calls(), small.calls(), hierarchy.kills().len()), (2, 1, 3));
+}
+
+#[test]
 fn a_charge_that_no_kill_could_make_room_for_kills_nobody() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let tenant = Tenant::new(&parent, "tenant", 100);

@@ -1,0 +1,263 @@
+//! Kill: what stops the statements of a group whose memory others need.
+//!
+//! ```text
+//!   a charge finds no room ──▶ the group is chosen ──▶ its hook, on the thread of that charge ──▶ running uses: KILLED, interrupted ──▶ Dying
+//!                                                                                  └──▶ none runs: its page caches give back ──▶ Idle
+//!   the statement fails with SQLITE_INTERRUPT ──▶ TenantError::Killed ──▶ the use ends ──▶ Group::kill_done
+//! ```
+//!
+//! A group with open [`TenantConnection`](crate::TenantConnection)s has a hook, from its first to its last, unless the application has set one of its own there.
+//!
+//! - I1. The hook may run inside anybody's xMalloc. It allocates nothing and waits for nothing: it tries locks, and who holds one makes it answer "not now".
+//! - I2. A connection leaves the list before it is closed, and is interrupted only while it stands there, under the list's lock (`uses` I2). So its handle is good. (rusqlite's
+//!   interrupt handle is not used: closing holds its mutex for the whole of `sqlite3_close`, which may allocate, and be refused, and come here.)
+//! - I3. A use that was told to stop is interrupted until it ends. SQLite forgets an interrupt that comes between two statements, and lets it go when memory runs out; so the use's thread says it
+//!   again where it next allocates while a statement runs ([`look`]). Not while one is prepared: the ROLLBACK after a failure must not fail too, and once it runs it is not interrupted.
+//! - I4. When the last of those that were told has ended, the engine is told.
+//! - B1. If another kill of the group begins between that and the list's lock, it counts as ended too early: then another group may be killed besides.
+//! - B2. A use that is told and allocates no more goes on: it takes no memory.
+//!
+//! Who synchronises with whom: uses.rs. [`GROUPS`] is locked at the opening and closing of connections alone; who holds it waits for calls of the hook, which never take it.
+
+#![allow(unsafe_code)]
+
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+mod uses;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use memgroup::{Group, GroupId, Kill, KillHook, Killed, Killing};
+use rusqlite::{Connection, ffi};
+
+use crate::shrink;
+use uses::{Interrupt, Told, Use, Uses};
+
+/// What idle caches give back at a time, where less is asked for: a hook is dearer than a page.
+const IDLE_BYTES_LEAST: u64 = 64 << 10;
+
+/// The handle of a connection that is open as long as it is listed (I2).
+struct Database(*mut ffi::sqlite3);
+
+// SAFETY: SQLite lets any thread interrupt an open connection; all else is done by the thread that uses it.
+unsafe impl Send for Database {}
+// SAFETY: as above.
+unsafe impl Sync for Database {}
+
+impl Interrupt for Database {
+    fn interrupt(&self) {
+        // SAFETY: whoever interrupts holds the lock of the list that the connection stands in, or uses it: it is open.
+        unsafe { ffi::sqlite3_interrupt(self.0) };
+    }
+}
+
+impl Database {
+    /// Interrupts a statement that runs, on the thread that uses the connection. Waits for nothing.
+    #[cold]
+    #[inline(never)]
+    fn interrupt_again(&self) {
+        // SAFETY: this thread uses the connection: it is open.
+        if unsafe { ffi::sqlite3_is_interrupted(self.0) } != 0 {
+            return;
+        }
+        // SAFETY: as above.
+        let mutex = unsafe { ffi::sqlite3_db_mutex(self.0) };
+        // SAFETY: the mutex is there as long as the connection. It is recursive, and mostly this thread's.
+        if unsafe { ffi::sqlite3_mutex_try(mutex) } != ffi::SQLITE_OK {
+            return;
+        }
+        // SAFETY: it is open, and this thread has the mutex.
+        if unsafe { is_running(self.0) } {
+            self.interrupt();
+        }
+        // SAFETY: taken above.
+        unsafe { ffi::sqlite3_mutex_leave(mutex) };
+    }
+}
+
+/// Whether a statement is being stepped through.
+///
+/// # Safety
+///
+/// `db` is open, and this thread holds its mutex.
+unsafe fn is_running(db: *mut ffi::sqlite3) -> bool {
+    let mut statement = ptr::null_mut();
+    loop {
+        // SAFETY: `statement` is null or one of the connection's, which cannot go while we hold its mutex.
+        statement = unsafe { ffi::sqlite3_next_stmt(db, statement) };
+        // SAFETY: as above.
+        if statement.is_null() || unsafe { ffi::sqlite3_stmt_busy(statement) } != 0 {
+            return !statement.is_null();
+        }
+    }
+}
+
+/// Why a use was told to stop.
+#[derive(Clone)]
+pub(crate) struct Reason {
+    pub(crate) requester: Group,
+    pub(crate) full: Group,
+    pub(crate) asked: u64,
+    pub(crate) usage: u64,
+    pub(crate) max: u64,
+}
+
+impl Reason {
+    fn of(killing: &Killing<'_>) -> Reason {
+        let (usage, max) = killing.full().usage_and_max();
+        let (requester, full) = (killing.requester().clone(), killing.full().clone());
+        Reason { requester, full, asked: killing.asked(), usage, max }
+    }
+}
+
+/// The hook of a group.
+struct Stop(Arc<Uses<Database, Reason>>);
+
+impl Kill for Stop {
+    fn kill(&self, killing: &Killing<'_>) -> Killed {
+        if killing.by_itself() && killing.unit().is_none() {
+            // What asks is refused, and SQLite's answer to that is its own: it may do without. Others of the group are not stopped for it.
+            return Killed::Refused;
+        }
+        match self.0.try_stop(|| Reason::of(killing)) {
+            Told::Busy => Killed::Refused,
+            Told::Running => Killed::Dying,
+            Told::NoneRuns => {
+                let wanted = killing.asked().max(IDLE_BYTES_LEAST);
+                Killed::Idle { freed: shrink::shrink_group(killing.group().id(), wanted) }
+            }
+        }
+    }
+}
+
+/// A group that has connections.
+struct Tenancy {
+    uses: Arc<Uses<Database, Reason>>,
+    connections: usize,
+    /// None where the application has its own.
+    hook: Option<KillHook>,
+}
+
+static GROUPS: LazyLock<Mutex<HashMap<GroupId, Tenancy>>> = LazyLock::new(Mutex::default);
+
+thread_local! {
+    /// The innermost use on this thread. It is borrowed for as long as it stands here.
+    static INNERMOST: Cell<*const Use<Database>> = const { Cell::new(ptr::null()) };
+}
+
+/// For the allocator, which SQLite has just asked for memory: says again to a use that was told to stop that it is (I3).
+#[inline]
+pub(crate) fn look() {
+    let innermost = INNERMOST.get();
+    if innermost.is_null() {
+        return;
+    }
+    // SAFETY: it is borrowed by the use that put it here (`Running`).
+    let innermost = unsafe { &*innermost };
+    if innermost.is_killed() {
+        innermost.connection.interrupt_again();
+    }
+}
+
+/// Whether a connection is in use on this thread.
+#[inline]
+pub(crate) fn is_in_use_here() -> bool {
+    !INNERMOST.get().is_null()
+}
+
+/// A connection among those of its group that can be stopped.
+pub(crate) struct Member {
+    one: Arc<Use<Database>>,
+    uses: Arc<Uses<Database, Reason>>,
+    group: Group,
+    has_left: Cell<bool>,
+}
+
+impl Member {
+    /// Adds an open connection; the first of a group brings the hook. To be taken out before it is closed.
+    pub(crate) fn join(group: &Group, connection: &Connection) -> Member {
+        // SAFETY: the handle is used for as long as the connection is open (I2).
+        let one = Arc::new(Use::new(Database(unsafe { connection.handle() })));
+        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let tenancy = groups.entry(group.id()).or_insert_with(|| Tenancy {
+            uses: Arc::new(Uses::new()),
+            connections: 0,
+            hook: None,
+        });
+        tenancy.connections += 1;
+        if tenancy.hook.is_none() {
+            // An application that has a hook on the group decides itself what is stopped there.
+            tenancy.hook = group.set_kill_hook(Stop(Arc::clone(&tenancy.uses))).ok();
+        }
+        let uses = Arc::clone(&tenancy.uses);
+        uses.enlist(&one);
+        Member { one, uses, group: group.clone(), has_left: Cell::new(false) }
+    }
+
+    /// The connection is about to be closed; the last of its group takes the hook along.
+    pub(crate) fn leave(&self) {
+        if self.has_left.replace(true) {
+            return;
+        }
+        self.uses.delist(&self.one);
+        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let Entry::Occupied(mut tenancy) = groups.entry(self.group.id()) else { return };
+        tenancy.get_mut().connections -= 1;
+        if tenancy.get().connections == 0
+            && let Some(hook) = tenancy.remove().hook
+        {
+            // Waits for calls of it, so that the next connection can set one. The hook itself closes nothing: this is not within it.
+            let _ = hook.remove();
+        }
+    }
+
+    /// A use begins on this thread.
+    #[inline]
+    pub(crate) fn begin(&self) -> Running<'_> {
+        let is_outermost = self.one.begin();
+        Running {
+            before: INNERMOST.replace(&raw const *self.one),
+            member: self,
+            is_outermost,
+            here: PhantomData,
+        }
+    }
+
+    /// Why the use that is on was told to stop, if it was.
+    #[cold]
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        if self.one.is_killed() { self.uses.reason(&self.one) } else { None }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// A use of a connection. Those of one thread are dropped in the reverse order of their making.
+pub(crate) struct Running<'m> {
+    member: &'m Member,
+    before: *const Use<Database>,
+    is_outermost: bool,
+    here: PhantomData<*const ()>,
+}
+
+impl Drop for Running<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        INNERMOST.set(self.before);
+        if self.is_outermost {
+            let member = self.member;
+            member.uses.end(&member.one, || {
+                member.group.kill_done();
+            });
+        }
+    }
+}
