@@ -31,6 +31,7 @@ const OTHERS: &[File] = &[
     read_only("memory.peak", |group| line(group.peak_bytes)),
     read_only("memory.events", |group| events(&group.events)),
     read_only("memory.events.local", |group| events(&group.events_local)),
+    read_only("memory.pressure", |group| group.pressure.to_string()),
     File { name: "memory.reclaim", read: None, write: Some(write::reclaim) },
     read_only("cgroup.controllers", controllers),
     // Nothing is ever frozen here; the key belongs to the file.

@@ -9,6 +9,7 @@ use super::model::Row;
 use super::tables::SubsystemSnapshot;
 use crate::event::Events;
 use crate::group::{GroupId, Overdraft};
+use crate::pressure::{Pressure, PressureLine};
 use crate::rstat::Stat;
 use crate::shrink::ShrinkerReport;
 use crate::stock::StockStats;
@@ -80,6 +81,25 @@ impl Serialize for Values<'_> {
 impl Serialize for Events {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.pairs().into_iter().chain([("would_refuse", self.would_refuse)]))
+    }
+}
+
+impl Serialize for Pressure {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map([("some", Stalled(&self.some)), ("full", Stalled(&self.full))])
+    }
+}
+
+struct Stalled<'p>(&'p PressureLine);
+
+impl Serialize for Stalled<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut line = to.serialize_struct("PressureLine", 4)?;
+        line.serialize_field("avg10_percent", &self.0.avg10)?;
+        line.serialize_field("avg60_percent", &self.0.avg60)?;
+        line.serialize_field("avg300_percent", &self.0.avg300)?;
+        line.serialize_field("total_us", &self.0.total)?;
+        line.end()
     }
 }
 

@@ -10,6 +10,7 @@ use super::tables::{self, SubsystemSnapshot, Table};
 use crate::event::Events;
 use crate::group::{Group, GroupId, Overdraft};
 use crate::hierarchy::Hierarchy;
+use crate::pressure::Pressure;
 use crate::rstat::Reach;
 use crate::shrink::{ShrinkerReport, report};
 use crate::stock::{StockStats, drain};
@@ -92,6 +93,8 @@ pub struct GroupSnapshot {
     /// Bytes that are charged to it under its labels.
     #[cfg_attr(feature = "serde", serde(rename = "label_bytes", serialize_with = "super::json::labels"))]
     pub labels: Vec<(String, u64)>,
+    /// How much of the time threads in it and below it were stalled for memory.
+    pub pressure: Pressure,
     /// Who waits in it and below it now.
     pub waiters: Waiters,
     /// What happened to it and to what is below it.
@@ -242,6 +245,7 @@ impl GroupSnapshot {
             owed_bytes: group.owed(),
             over_bytes_max: group.over_bytes_max(),
             labels: group.labels(),
+            pressure: group.pressure(),
             waiters: Waiters::default(),
             events: group.events(),
             events_local: group.events_local(),

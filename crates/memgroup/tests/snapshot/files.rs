@@ -35,6 +35,10 @@ fn every_file_has_the_format_that_is_documented_for_it() {
     assert_eq!(file("memory.events.local"), "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n");
     assert_eq!(file("cgroup.events"), "populated 1\nfrozen 0\n");
     assert_eq!(file("cgroup.stat"), "nr_descendants 2\nnr_dying_descendants 0\n");
+    assert_eq!(
+        file("memory.pressure"),
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    );
     let spent = parent.statistic("cpu", "scope_usec", memgroup::Reach::Subtree).unwrap();
     assert_eq!(file("cpu.stat"), format!("scope_usec {spent}\nnr_scopes 1\n"));
     let stat = file("memory.stat");

@@ -40,6 +40,7 @@ fn a_group_has_the_names_that_are_documented() {
             "parent",
             "path",
             "peak_bytes",
+            "pressure",
             "refusals",
             "statistics",
             "stock",
@@ -57,6 +58,8 @@ fn a_group_has_the_names_that_are_documented() {
         })
     );
     assert_eq!(found["waiters"], json!({ "now": 0, "longest_us": 0, "bytes": 0 }));
+    let none = json!({ "avg10_percent": 0.0, "avg60_percent": 0.0, "avg300_percent": 0.0, "total_us": 0 });
+    assert_eq!(found["pressure"], json!({ "some": none, "full": none }));
     assert_eq!(found["label_bytes"], json!({ "sorts": 7 }));
     assert_eq!(
         (&found["path"], &found["name"], &found["depth"], &found["parent"]),

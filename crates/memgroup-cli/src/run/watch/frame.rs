@@ -56,6 +56,7 @@ const COLUMNS: &[Column] = &[
     figure("refused", 8, 0, |_, group| units::count(group.refusals)),
     figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, units::percent)),
     figure("done", 9, 80, |frame, group| frame.done(group).map_or_else(none, units::count)),
+    figure("stalled", 7, 120, |_, group| format!("{:.1} %", group.pressure.some.avg10)),
     figure("waits", 5, 140, |_, group| units::count(group.waiters.now as u64)),
     Column { title: "events", width: 36, from: 140, is_text: true, cell: |_, group| events(group) },
 ];
