@@ -15,6 +15,7 @@ use rusqlite::{Connection, OpenFlags, ffi};
 use serde::{Deserialize, Serialize};
 
 use super::error::RunError;
+use super::guard;
 use super::session::{Session, settings};
 use super::shrinkers::Shrinker;
 use super::spec::{Spec, TenantSpec};
@@ -30,6 +31,8 @@ const LOADER: &str = "loader";
 pub(crate) enum Regime {
     /// A group for each tenant.
     Groups,
+    /// The same groups, none of them with a limit or any other setting; the root has a guard.
+    Unlimited,
     /// SQLite's hard heap limit for the whole process.
     HeapLimit,
 }
@@ -39,6 +42,7 @@ impl Regime {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Regime::Groups => "groups",
+            Regime::Unlimited => "unlimited",
             Regime::HeapLimit => "heap-limit",
         }
     }
@@ -47,6 +51,7 @@ impl Regime {
     pub(crate) fn title(self) -> &'static str {
         match self {
             Regime::Groups => "with memgroup",
+            Regime::Unlimited => "without limits",
             Regime::HeapLimit => "with SQLite's heap limit",
         }
     }
@@ -102,6 +107,8 @@ pub(crate) struct GroupHouse {
     tenants: Vec<Group>,
     /// Whether the hierarchy has caches give way.
     reclaims: bool,
+    /// The limit of the root, if it has one.
+    guard_bytes: Option<u64>,
 }
 
 /// One heap for all.
@@ -115,7 +122,10 @@ impl House {
     /// Builds the house of `regime` for the tenants of `spec`.
     pub(crate) fn build(regime: Regime, spec: &Spec) -> Result<House, RunError> {
         match regime {
-            Regime::Groups => GroupHouse::build(spec).map(House::Groups),
+            Regime::Groups => GroupHouse::build(spec, None).map(House::Groups),
+            Regime::Unlimited => {
+                GroupHouse::build(&spec.without_limits(), Some(guard::bytes()?)).map(House::Groups)
+            }
             Regime::HeapLimit => HeapHouse::build(spec).map(House::HeapLimit),
         }
     }
@@ -204,6 +214,12 @@ impl House {
         Some(Statistics::of(&house.hierarchy, &house.parent))
     }
 
+    /// The limit over everything that keeps a run without limits from taking the whole machine; none in other runs.
+    pub(crate) fn guard_bytes(&self) -> Option<u64> {
+        let House::Groups(house) = self else { return None };
+        house.guard_bytes
+    }
+
     /// Whether caches give way before a tenant is refused; none where nobody could have them do so.
     pub(crate) fn reclaims(&self) -> Option<bool> {
         let House::Groups(house) = self else { return None };
@@ -240,12 +256,18 @@ impl House {
 }
 
 impl GroupHouse {
-    fn build(spec: &Spec) -> Result<GroupHouse, RunError> {
+    /// With all that `spec` sets, and a limit of `guard_bytes` over everything.
+    fn build(spec: &Spec, guard_bytes: Option<u64>) -> Result<GroupHouse, RunError> {
         let hierarchy = Hierarchy::new(Config::new().reclaim(spec.reclaim))
             .map_err(|error| RunError::engine("set up the hierarchy", error))?;
         let installed = memgroup_sqlite::install(&hierarchy)
             .map_err(|error| RunError::engine("put memgroup under SQLite", error))?;
-        GroupHouse::furnish(&hierarchy, installed.unattributed().clone(), spec)
+        let house = GroupHouse::furnish(&hierarchy, installed.unattributed().clone(), spec)?;
+        if let Some(bytes) = guard_bytes {
+            let root = hierarchy.root();
+            root.set_max(bytes).map_err(|error| RunError::engine("set the guard over all groups", error))?;
+        }
+        Ok(GroupHouse { guard_bytes, ..house })
     }
 
     /// Makes the groups.
@@ -269,6 +291,7 @@ impl GroupHouse {
             parent,
             tenants,
             reclaims: spec.reclaim,
+            guard_bytes: None,
         })
     }
 }

@@ -5,7 +5,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::data::Database;
-use super::house::{Held, House, PerCpu};
+use super::house::{Held, House, PerCpu, Regime};
+use super::latencies::Latencies;
 use super::shrinkers::Shrinker;
 use super::spec::Spec;
 use super::statistics::Statistics;
@@ -16,12 +17,53 @@ use super::workload::Kind;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) memgroup: Half,
+    /// The same work with no limit of any kind; there with `--baseline`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unlimited: Option<Half>,
     /// The same work without groups; there with `--baseline`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) baseline: Option<Half>,
 }
 
-/// The report of one process.
+impl Report {
+    /// Of memgroup's own run.
+    pub(crate) fn of(memgroup: Half) -> Report {
+        Report { memgroup, unlimited: None, baseline: None }
+    }
+
+    /// All that ran, memgroup's own first.
+    pub(crate) fn halves(&self) -> Vec<(Regime, &Half)> {
+        let others = [(Regime::Unlimited, &self.unlimited), (Regime::HeapLimit, &self.baseline)];
+        let others = others.into_iter().filter_map(|(regime, half)| Some((regime, half.as_ref()?)));
+        [(Regime::Groups, &self.memgroup)].into_iter().chain(others).collect()
+    }
+}
+
+/// What one process prints for another that compares.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) half: Half,
+    /// Of each tenant's statements done, in the SPEC's order.
+    pub(crate) latencies: Vec<Latencies>,
+}
+
+impl Measured {
+    /// Reads what `house` holds after `ran`, while the connections are still open.
+    pub(crate) fn of(
+        house: &House,
+        spec: &Spec,
+        databases: &[Database],
+        ran: &Ran,
+        interrupted: bool,
+    ) -> Measured {
+        Measured {
+            half: Half::of(house, spec, databases, ran, interrupted),
+            latencies: ran.tallies.iter().map(|tally| tally.latencies.clone()).collect(),
+        }
+    }
+}
+
+/// The report of one process, or of several that did the same work one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Half {
     /// How long statements ran.
@@ -31,6 +73,9 @@ pub(crate) struct Half {
     pub(crate) interrupted: bool,
     /// Whether caches gave way before a tenant was refused; none where nobody could have them do so.
     pub(crate) reclaim: Option<bool>,
+    /// The limit over everything in a run without limits, so that the machine survived it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) guard: Option<u64>,
     /// In the SPEC's order.
     pub(crate) tenants: Vec<TenantReport>,
     /// All tenants together: their parent group, or SQLite's whole heap.
@@ -107,13 +152,7 @@ impl TenantReport {
 
 impl Half {
     /// Reads what `house` holds after `ran`, while the connections are still open.
-    pub(crate) fn of(
-        house: &House,
-        spec: &Spec,
-        databases: &[Database],
-        ran: &Ran,
-        interrupted: bool,
-    ) -> Half {
+    fn of(house: &House, spec: &Spec, databases: &[Database], ran: &Ran, interrupted: bool) -> Half {
         let mut tenants = Vec::new();
         let mut shrinkers = house.shrinkers();
         for (index, (tenant, tally)) in spec.tenants.iter().zip(&ran.tallies).enumerate() {
@@ -126,8 +165,8 @@ impl Half {
                 done: tally.done,
                 refused: tally.refused,
                 interrupted: tally.interrupted,
-                p50_us: tally.quantile_us(0.50),
-                p99_us: tally.quantile_us(0.99),
+                p50_us: tally.latencies.quantile_us(0.50),
+                p99_us: tally.latencies.quantile_us(0.99),
                 usage: held.map(|held| held.usage),
                 peak: held.map(|held| held.peak),
                 max: held.and_then(|held| held.max),
@@ -145,6 +184,7 @@ impl Half {
             seed: spec.seed,
             interrupted,
             reclaim: house.reclaims(),
+            guard: house.guard_bytes(),
             tenants,
             all: house.held_by_all(),
             unattributed: house.held_by_nobody(),
@@ -241,6 +281,7 @@ pub(crate) mod tests {
             seed: 1,
             interrupted: false,
             reclaim: Some(true),
+            guard: None,
             tenants: vec![
                 tenant("lookups", "lookups", 1_234_567, lookups_refused),
                 tenant("runaway", "runaway", 0, 120),
@@ -262,7 +303,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_json_has_the_promised_form() {
-        let mut report = Report { memgroup: half(0), baseline: None };
+        let mut report = Report::of(half(0));
         report.memgroup.tenants[1].max = None;
         report.memgroup.tenants.push(idle(tenant("archive", "dashboards", 9, 0), 30 << 20, 9 << 20));
         let json = serde_json::to_value(&report).expect("a report is JSON");
@@ -296,8 +337,12 @@ pub(crate) mod tests {
         assert!(json.get("baseline").is_none());
 
         report.baseline = Some(half(3));
+        report.unlimited = Some(Half { guard: Some(1 << 30), ..half(1) });
         let json = serde_json::to_value(&report).expect("a report is JSON");
         assert_eq!(json["baseline"]["tenants"][0]["refused"], 3);
+        assert_eq!(json["unlimited"]["tenants"][0]["refused"], 1);
+        assert_eq!(json["unlimited"]["guard"], 1 << 30);
+        assert!(json["baseline"].get("guard").is_none());
         let back: Report = serde_json::from_value(json).expect("it reads back");
         assert_eq!(back, report);
     }

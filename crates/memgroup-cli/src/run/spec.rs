@@ -39,7 +39,7 @@ const TENANTS_MOST: usize = 64;
 const NAME_BYTES_MOST: usize = 32;
 const PAUSE_US_MOST: i128 = 60_000_000;
 /// Bounds of the seconds that statements run.
-const SECONDS_LEAST: f64 = 0.1;
+pub(crate) const SECONDS_LEAST: f64 = 0.1;
 const SECONDS_MOST: f64 = 86_400.0;
 
 /// How much TPC-H data: a scale factor in thousandths (1,000 is a gigabyte of text).
@@ -122,6 +122,12 @@ impl Spec {
     /// The scenario that runs when no SPEC is named.
     pub(crate) fn built_in() -> Result<Spec, SpecError> {
         Spec::parse(BUILT_IN_NAME, BUILT_IN)
+    }
+
+    /// The same work with no limit of any kind.
+    pub(crate) fn without_limits(&self) -> Spec {
+        let tenants = self.tenants.iter().map(|tenant| TenantSpec { max_bytes: UNLIMITED, ..tenant.clone() });
+        Spec { max_bytes: UNLIMITED, tenants: tenants.collect(), ..self.clone() }
     }
 
     /// Reads the SPEC in `file`.

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use rusqlite::InterruptHandle;
 
 use super::data::Database;
 use super::error::RunError;
 use super::house::House;
+use super::latencies::Latencies;
 use super::progress::{Progress, Running, Shown};
 use super::session::{Failure, Session};
 use super::spec::{Spec, TenantSpec};
@@ -30,18 +30,14 @@ const WATCH_EVERY: Duration = Duration::from_millis(50);
 const INTERRUPT_EVERY: Duration = Duration::from_millis(2);
 /// How often a tenant that comes after another looks whether that one is idle.
 const TURN_EVERY: Duration = Duration::from_millis(5);
-/// Latencies are told apart to three digits.
-const DIGITS: u8 = 3;
-/// An hour; a statement that takes longer counts as one of an hour.
-const LATENCY_NS_MOST: u64 = 3_600_000_000_000;
 
 /// What one tenant's threads did, together.
 pub(crate) struct Tally {
     pub(crate) done: u64,
     pub(crate) refused: u64,
     pub(crate) interrupted: u64,
-    /// Of the statements done, in nanoseconds.
-    pub(crate) latencies_ns: Histogram<u64>,
+    /// Of the statements done.
+    pub(crate) latencies: Latencies,
     /// What the first refusal said.
     pub(crate) first_refusal: Option<String>,
     /// Bytes of the page caches at the end.
@@ -71,13 +67,11 @@ impl Idle {
 
 impl Tally {
     fn new() -> Result<Tally, RunError> {
-        let latencies_ns = Histogram::new_with_bounds(1, LATENCY_NS_MOST, DIGITS)
-            .map_err(|error| RunError::engine("make a histogram of latencies", error))?;
         Ok(Tally {
             done: 0,
             refused: 0,
             interrupted: 0,
-            latencies_ns,
+            latencies: Latencies::new()?,
             first_refusal: None,
             page_cache_bytes: 0,
             idle: None,
@@ -91,14 +85,7 @@ impl Tally {
         self.first_refusal = self.first_refusal.take().or(other.first_refusal);
         self.page_cache_bytes += other.page_cache_bytes;
         self.idle = self.idle.zip(other.idle).map(|(one, another)| one.with(another));
-        self.latencies_ns
-            .add(&other.latencies_ns)
-            .map_err(|error| RunError::engine("add up latencies", error))
-    }
-
-    /// The latency that `share` of the statements done stayed within, in microseconds; none if none was done.
-    pub(crate) fn quantile_us(&self, share: f64) -> Option<f64> {
-        (!self.latencies_ns.is_empty()).then(|| self.latencies_ns.value_at_quantile(share) as f64 / 1e3)
+        self.latencies.add(&other.latencies)
     }
 }
 
@@ -319,7 +306,7 @@ impl Worker<'_> {
         match self.session.run(|connection| work.run(connection)) {
             Ok(rows) if work.accepts(rows) => {
                 let latency_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                tally.latencies_ns.saturating_record(latency_ns);
+                tally.latencies.record(latency_ns);
                 tally.done += 1;
                 // ORDERING: Relaxed; for the eye only (E1).
                 live.done.fetch_add(1, Ordering::Relaxed);
@@ -361,7 +348,7 @@ mod tests {
     fn tallies_add_up_and_keep_the_first_refusal() {
         let tally = |latency_ns: u64, refused, text: Option<&str>| {
             let mut tally = Tally::new().expect("a histogram");
-            tally.latencies_ns.saturating_record(latency_ns);
+            tally.latencies.record(latency_ns);
             tally.done = 1;
             tally.refused = refused;
             tally.first_refusal = text.map(str::to_owned);
@@ -371,7 +358,8 @@ mod tests {
         sum.add(tally(3_000_000, 2, Some("first"))).expect("same digits");
         sum.add(tally(2_000, 1, Some("second"))).expect("same digits");
         assert_eq!((sum.done, sum.refused, sum.first_refusal.as_deref()), (3, 3, Some("first")));
-        let (half, most) = (sum.quantile_us(0.5).expect("some"), sum.quantile_us(0.99).expect("some"));
+        let (half, most) =
+            (sum.latencies.quantile_us(0.5).expect("some"), sum.latencies.quantile_us(0.99).expect("some"));
         assert!((1.9..2.1).contains(&half), "{half}");
         assert!((2_990.0..3_010.0).contains(&most), "{most}");
     }
@@ -395,10 +383,5 @@ mod tests {
             sum.add(tally(None)).expect("same digits");
             assert_eq!(sum.idle, None, "a thread was at work to the end");
         }
-    }
-
-    #[test]
-    fn without_a_statement_done_there_is_no_latency() {
-        assert_eq!(Tally::new().expect("a histogram").quantile_us(0.5), None);
     }
 }
