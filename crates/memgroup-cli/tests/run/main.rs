@@ -443,7 +443,7 @@ fn a_wrong_spec_ends_with_code_2_before_anything_is_made() {
         (
             "cache",
             "cash",
-            "wrong.toml:11: key `cash` of tenant `shop` is unknown; allowed: after, cache, max, name",
+            "wrong.toml:11: key `cash` of tenant `shop` is unknown; allowed: after, cache, enforced, high",
         ),
     ] {
         let spec = place.write("wrong.toml", &TINY.replacen(from, to, 1));
