@@ -3,12 +3,14 @@
 //!   SPEC ─▶ data (a file per tenant) ─▶ house (groups, SQLite on top) ─▶ tenants (threads) ─▶ report ─▶ table, JSON
 
 mod baseline;
+mod control;
 mod data;
 mod error;
 mod fresh;
 mod guard;
 mod house;
 mod keys;
+mod kills;
 mod latencies;
 mod merge;
 mod output;

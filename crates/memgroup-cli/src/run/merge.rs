@@ -4,8 +4,10 @@
 //! - I2. The most at any moment is the most of any run.
 //! - I3. What stands at the end of a run (usage, memory by kind, page caches, when a tenant became idle) is that of the last one.
 
+use super::control::Events;
 use super::error::RunError;
 use super::house::Held;
+use super::kills;
 use super::report::{Half, Measured, TenantReport};
 use super::shrinkers::Shrinker;
 use super::statistics::{Io, Memory, Statistics};
@@ -46,7 +48,10 @@ impl Half {
         self.interrupted |= later.interrupted;
         self.guard = self.guard.into_iter().chain(later.guard).min();
         for (sum, more) in self.tenants.iter_mut().zip(later.tenants) {
-            sum.add(more);
+            sum.add(more, self.seconds);
+        }
+        if let Some(kills) = &mut self.kills {
+            later.kills.into_iter().flatten().for_each(|more| kills::add(kills, more));
         }
         self.all = self.all.then(later.all);
         self.unattributed = both(self.unattributed, later.unattributed, Held::then);
@@ -56,16 +61,21 @@ impl Half {
 }
 
 impl TenantReport {
-    /// `p50_us` and `p99_us` are not its business: they need every latency.
-    fn add(&mut self, later: TenantReport) {
+    /// Adds a `later` run; both together took so many `seconds`. `p50_us` and `p99_us` are not its business: they need every latency.
+    fn add(&mut self, later: TenantReport, seconds: f64) {
         let charges = |tenant: &TenantReport| tenant.statistics.map_or(0, |all| all.memory.charges);
         self.hit_rate = mean([(self.hit_rate, charges(self)), (later.hit_rate, charges(&later))]);
         self.done += later.done;
         self.refused += later.refused;
+        self.killed += later.killed;
         self.interrupted += later.interrupted;
         self.usage = later.usage;
         self.peak = self.peak.max(later.peak);
         self.max = later.max;
+        self.events = both(self.events, later.events, Events::then);
+        self.pressure = both(self.pressure, later.pressure, |before, now| before.then(now, seconds));
+        self.throttled_us = both(self.throttled_us, later.throttled_us, u64::saturating_add);
+        self.would_refuse = both(self.would_refuse, later.would_refuse, u64::saturating_add);
         self.database = later.database;
         self.first_refusal = self.first_refusal.take().or(later.first_refusal);
         self.statistics = both(self.statistics, later.statistics, Statistics::then);
@@ -79,7 +89,7 @@ impl TenantReport {
 }
 
 /// Of what both runs know, `then`; else what one of them knows.
-fn both<T>(before: Option<T>, now: Option<T>, then: fn(T, T) -> T) -> Option<T> {
+fn both<T>(before: Option<T>, now: Option<T>, then: impl FnOnce(T, T) -> T) -> Option<T> {
     match (before, now) {
         (Some(before), Some(now)) => Some(then(before, now)),
         (before, now) => now.or(before),
@@ -114,6 +124,8 @@ impl Statistics {
                 reclaims: before.reclaims + now.reclaims,
                 reclaimed: before.reclaimed + now.reclaimed,
                 gained: before.gained + now.gained,
+                throttles: before.throttles + now.throttles,
+                throttled_us: before.throttled_us + now.throttled_us,
                 ..now
             },
             io: Io {
@@ -148,7 +160,7 @@ fn add_shrinkers(before: &[Shrinker], now: Vec<Shrinker>) -> Vec<Shrinker> {
 mod tests {
     use super::{Measured, mean};
     use crate::run::latencies::Latencies;
-    use crate::run::report::tests::{half, idle, tenant};
+    use crate::run::report::tests::{half, idle, kills, tenant};
 
     /// A run in which each of the two tenants' statements took `ns`.
     fn measured(refused: u64, ns: u64) -> Measured {
@@ -191,6 +203,23 @@ mod tests {
         assert_eq!((statistics.io.rios, statistics.scope_us), (2 * 786_432, 39_000_000));
         let [cache] = &lookups.shrinkers.as_ref().expect("known")[..] else { panic!("one: {lookups:?}") };
         assert_eq!((cache.scans, cache.asked, cache.holds), (10, 6 << 20, Some(13 << 20)));
+    }
+
+    #[test]
+    fn kills_of_the_same_for_the_same_add_up_and_shares_of_time_are_of_all_runs() {
+        let (mut sum, mut later) = (measured(0, 1), measured(0, 1));
+        sum.half.kills = Some(vec![kills("runaway", "etl", vec![5])]);
+        later.half.kills =
+            Some(vec![kills("runaway", "lookups", vec![7]), kills("runaway", "etl", vec![6, 1])]);
+        later.half.tenants[1].killed = 3;
+        sum.add(later).expect("the same tenants");
+        let expected = vec![kills("runaway", "etl", vec![5, 6, 1]), kills("runaway", "lookups", vec![7])];
+        assert_eq!(sum.half.kills, Some(expected));
+        let runaway = &sum.half.tenants[1];
+        assert_eq!((runaway.killed, runaway.throttled_us), (3, Some(3_000_000)));
+        let some = runaway.pressure.expect("known").some;
+        assert_eq!((some.total_us, some.share), (80_000, 0.002));
+        assert_eq!(runaway.events.expect("known").max, 240);
     }
 
     #[test]

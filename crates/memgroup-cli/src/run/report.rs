@@ -4,8 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::control::{Events, Pressure};
 use super::data::Database;
 use super::house::{Held, House, PerCpu, Regime};
+use super::kills::Kills;
 use super::latencies::Latencies;
 use super::shrinkers::Shrinker;
 use super::spec::Spec;
@@ -78,6 +80,8 @@ pub(crate) struct Half {
     pub(crate) guard: Option<u64>,
     /// In the SPEC's order.
     pub(crate) tenants: Vec<TenantReport>,
+    /// Who was stopped for whom; none where nobody stops anybody.
+    pub(crate) kills: Option<Vec<Kills>>,
     /// All tenants together: their parent group, or SQLite's whole heap.
     pub(crate) all: Held,
     /// Memory that SQLite took for no tenant; none where nobody tells tenants apart.
@@ -98,6 +102,8 @@ pub(crate) struct TenantReport {
     pub(crate) done: u64,
     /// Statements that failed for want of memory.
     pub(crate) refused: u64,
+    /// Statements stopped, because others needed the memory.
+    pub(crate) killed: u64,
     /// Statements cut short by the end of the run.
     pub(crate) interrupted: u64,
     pub(crate) p50_us: Option<f64>,
@@ -105,6 +111,15 @@ pub(crate) struct TenantReport {
     pub(crate) usage: Option<u64>,
     pub(crate) peak: Option<u64>,
     pub(crate) max: Option<u64>,
+    /// Whether the SPEC keeps some of its memory for it, by `min` or `low`; also where nobody heeds it.
+    pub(crate) protected: bool,
+    /// What its limits did to it; none where there are none.
+    pub(crate) events: Option<Events>,
+    pub(crate) pressure: Option<Pressure>,
+    /// Time that its threads were held up because they were above `high`, or owed what they took by force.
+    pub(crate) throttled_us: Option<u64>,
+    /// Charges that its own limit would have refused, had it been enforced; none where there are no groups.
+    pub(crate) would_refuse: Option<u64>,
     /// The share of charges that the stock served alone.
     pub(crate) hit_rate: Option<f64>,
     /// Size of the tenant's database.
@@ -144,6 +159,11 @@ impl IdleReport {
 }
 
 impl TenantReport {
+    /// Statements that came to nothing for want of memory, its own or others'.
+    pub(crate) fn lost(&self) -> u64 {
+        self.refused + self.killed
+    }
+
     /// Whether the tenant's work asks for the impossible, so that refusing it is right.
     pub(crate) fn is_runaway(&self) -> bool {
         self.workload == Kind::Runaway.name()
@@ -153,23 +173,31 @@ impl TenantReport {
 impl Half {
     /// Reads what `house` holds after `ran`, while the connections are still open.
     fn of(house: &House, spec: &Spec, databases: &[Database], ran: &Ran, interrupted: bool) -> Half {
+        let seconds = ran.elapsed.as_secs_f64();
         let mut tenants = Vec::new();
         let mut shrinkers = house.shrinkers();
         for (index, (tenant, tally)) in spec.tenants.iter().zip(&ran.tallies).enumerate() {
             let held = house.held(index);
             let statistics = house.statistics(index);
+            let control = house.control(index, seconds);
             tenants.push(TenantReport {
                 name: tenant.name.clone(),
                 workload: tenant.workload.name().to_owned(),
                 threads: tenant.threads,
                 done: tally.done,
                 refused: tally.refused,
+                killed: tally.killed,
                 interrupted: tally.interrupted,
                 p50_us: tally.latencies.quantile_us(0.50),
                 p99_us: tally.latencies.quantile_us(0.99),
                 usage: held.map(|held| held.usage),
                 peak: held.map(|held| held.peak),
                 max: held.and_then(|held| held.max),
+                protected: tenant.is_protected(),
+                events: control.map(|control| control.events),
+                pressure: control.map(|control| control.pressure),
+                throttled_us: statistics.map(|statistics| statistics.memory.throttled_us),
+                would_refuse: control.map(|control| control.would_refuse),
                 hit_rate: held.and_then(|held| held.hit_rate),
                 database: databases[index].bytes,
                 first_refusal: tally.first_refusal.clone(),
@@ -180,12 +208,13 @@ impl Half {
             });
         }
         Half {
-            seconds: ran.elapsed.as_secs_f64(),
+            seconds,
             seed: spec.seed,
             interrupted,
             reclaim: house.reclaims(),
             guard: house.guard_bytes(),
             tenants,
+            kills: house.kills(),
             all: house.held_by_all(),
             unattributed: house.held_by_nobody(),
             statistics: house.statistics_of_all(),
@@ -193,16 +222,19 @@ impl Half {
         }
     }
 
-    /// The tenants with a refusal, runaways or the others.
-    pub(crate) fn refused(&self, runaways: bool) -> Vec<&TenantReport> {
-        let wanted = |tenant: &&TenantReport| tenant.refused > 0 && tenant.is_runaway() == runaways;
+    /// The tenants of which `count` is more than none, runaways or the others.
+    pub(crate) fn with(&self, count: fn(&TenantReport) -> u64, runaways: bool) -> Vec<&TenantReport> {
+        let wanted = |tenant: &&TenantReport| count(tenant) > 0 && tenant.is_runaway() == runaways;
         self.tenants.iter().filter(wanted).collect()
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{Half, Held, IdleReport, PerCpu, Report, Shrinker, Statistics, TenantReport};
+    use super::{
+        Events, Half, Held, IdleReport, Kills, PerCpu, Pressure, Report, Shrinker, Statistics, TenantReport,
+    };
+    use crate::run::control::Stalled;
     use crate::run::statistics::{Io, Memory};
 
     /// Statistics whose every number is known.
@@ -219,6 +251,8 @@ pub(crate) mod tests {
                 reclaims: 5,
                 reclaimed: 2 << 20,
                 gained: 1 << 20,
+                throttled_us: 1_500_000,
+                throttles: 3,
             },
             io: Io { rbytes: 3 << 30, wbytes: 0, rios: 786_432, wios: 0 },
             scope_us: 19_500_000,
@@ -233,12 +267,18 @@ pub(crate) mod tests {
             threads: 1,
             done,
             refused,
+            killed: 0,
             interrupted: 1,
             p50_us: (done > 0).then_some(12.5),
             p99_us: (done > 0).then_some(2_500.0),
             usage: Some(15 << 20),
             peak: Some(16 << 20),
             max: Some(16 << 20),
+            protected: workload == "lookups",
+            events: Some(Events { max: refused, oom: refused / 2, ..Events::default() }),
+            pressure: Some(Pressure { some: stalled(40_000), full: stalled(10_000) }),
+            throttled_us: Some(1_500_000),
+            would_refuse: Some(0),
             hit_rate: Some(0.9971),
             database: 45 << 20,
             first_refusal: (refused > 0).then(|| format!("/tenants/{name} is full")),
@@ -246,6 +286,23 @@ pub(crate) mod tests {
             page_cache: 14 << 20,
             idle: None,
             shrinkers: Some(vec![shrinker(name)]),
+        }
+    }
+
+    /// So much of twenty seconds.
+    fn stalled(total_us: u64) -> Stalled {
+        Stalled { avg10: 0.25, avg60: 0.5, avg300: 0.75, total_us, share: total_us as f64 / 2e7 }
+    }
+
+    /// `victim` was stopped for `requester`, and took so long.
+    pub(crate) fn kills(victim: &str, requester: &str, took_us: Vec<u64>) -> Kills {
+        Kills {
+            victim: victim.to_owned(),
+            requester: requester.to_owned(),
+            full: "/tenants".to_owned(),
+            died: took_us.len() as u64,
+            took_us,
+            ..Kills::default()
         }
     }
 
@@ -286,6 +343,7 @@ pub(crate) mod tests {
                 tenant("lookups", "lookups", 1_234_567, lookups_refused),
                 tenant("runaway", "runaway", 0, 120),
             ],
+            kills: Some(Vec::new()),
             all: Held { usage: 30 << 20, peak: 32 << 20, max: Some(128 << 20), hit_rate: None },
             unattributed: Some(Held { usage: 2_048, peak: 4_096, max: None, hit_rate: None }),
             statistics: Some(statistics()),
@@ -296,15 +354,16 @@ pub(crate) mod tests {
     #[test]
     fn runaways_are_told_from_the_others() {
         let (troubled, calm) = (half(3), half(0));
-        assert_eq!(troubled.refused(true), [&troubled.tenants[1]]);
-        assert_eq!(troubled.refused(false), [&troubled.tenants[0]]);
-        assert!(calm.refused(false).is_empty());
+        assert_eq!(troubled.with(TenantReport::lost, true), [&troubled.tenants[1]]);
+        assert_eq!(troubled.with(TenantReport::lost, false), [&troubled.tenants[0]]);
+        assert!(calm.with(TenantReport::lost, false).is_empty());
     }
 
     #[test]
     fn the_json_has_the_promised_form() {
         let mut report = Report::of(half(0));
         report.memgroup.tenants[1].max = None;
+        report.memgroup.kills = Some(vec![kills("runaway", "lookups", vec![8_000])]);
         report.memgroup.tenants.push(idle(tenant("archive", "dashboards", 9, 0), 30 << 20, 9 << 20));
         let json = serde_json::to_value(&report).expect("a report is JSON");
         assert_eq!(json["memgroup"]["seconds"], 20.0);
@@ -333,6 +392,24 @@ pub(crate) mod tests {
         assert_eq!((&idle["since_seconds"], &idle["page_cache"]), (&5.02.into(), &(30 << 20).into()));
         assert_eq!(idle["reclaimed"], 9 << 20);
         let runaway = &json["memgroup"]["tenants"][1];
+        assert_eq!((&tenant["protected"], &runaway["protected"]), (&true.into(), &false.into()));
+        assert_eq!((&tenant["killed"], &tenant["throttled_us"]), (&0.into(), &1_500_000.into()));
+        let keys = ["low", "high", "max", "oom", "oom_kill", "oom_group_kill"];
+        assert_eq!(keys.map(|key| runaway["events"][key].as_u64()), [0, 0, 120, 60, 0, 0].map(Some));
+        let some = &tenant["pressure"]["some"];
+        assert_eq!(
+            (&some["total_us"], &some["share"], &some["avg10"]),
+            (&40_000.into(), &0.002.into(), &0.25.into())
+        );
+        assert_eq!(tenant["pressure"]["full"]["total_us"], 10_000);
+        let [kills] = &json["memgroup"]["kills"].as_array().expect("a list")[..] else {
+            panic!("one: {json}")
+        };
+        assert_eq!((&kills["victim"], &kills["requester"]), (&"runaway".into(), &"lookups".into()));
+        assert_eq!(
+            (&kills["died"], &kills["took_us"][0], &kills["full"]),
+            (&1.into(), &8_000.into(), &"/tenants".into())
+        );
         assert!(runaway["max"].is_null() && runaway["p50_us"].is_null());
         assert!(json.get("baseline").is_none());
 

@@ -1,6 +1,7 @@
-//! Reports as text: columns that line up, nothing wider than 100 columns with names of up to 14 letters.
+//! Reports as text: columns that line up, nothing wider than 110 columns with names of up to 14 letters.
 
 mod comparison;
+mod limits;
 mod sentences;
 
 use super::house::{Held, Regime};
@@ -9,7 +10,7 @@ use super::shrinkers::Shrinker;
 use super::statistics::{Memory, Statistics};
 use super::units;
 
-use sentences::{first_refusals, gave_way, room_made, verdict, wrapped};
+use sentences::{first_refusals, gave_way, measured, room_made, stopped, verdict, wrapped};
 
 /// Whether to emphasise, by the codes terminals know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,8 +81,11 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
     let mut text = columns(&titles, &rows, half.tenants.len(), emphasis);
     text.push_str(&statistics(half, emphasis));
     text.push_str(&reclaim(half, emphasis));
+    text.push_str(&limits::table(half, emphasis));
     text.push('\n');
     text.push_str(&verdict(Regime::Groups, half));
+    text.push_str(&stopped(half));
+    text.push_str(&measured(half));
     text.push_str(&gave_way(Regime::Groups, half));
     text.push_str(&room_made(half));
     text.push_str(&first_refusals(half, ""));
@@ -245,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_lines_up_and_fits_100_columns() {
+    fn the_table_lines_up_and_fits_110_columns() {
         let text = shown(half(0), None);
         let expected = "\
 2 tenants, 20.0 s of statements, seed 1
@@ -271,6 +275,11 @@ lookups       2.0M    1.0M      5       1    13.0M   3.0M  1.2 ms  4.0K         
 runaway       2.0M    1.0M      5       1    13.0M   3.0M  1.2 ms  4.0K          0
 ----------------------------------------------------------------------------------
 all tenants   2.0M    1.0M      5       2    26.0M   6.0M  2.5 ms  8.0K          0
+
+tenant   protected  low  high  max  oom  kill  stopped  throttled     some  some %  full %
+------------------------------------------------------------------------------------------
+lookups        yes    0     0    0    0     0        0     1.50 s  40.0 ms    0.20    0.05
+runaway          -    0     0  120   60     0        0     1.50 s  40.0 ms    0.20    0.05
 
 With memgroup, only `runaway` was refused.
 Room that caches made, a tenant's own included: 1.0M for `lookups` and 1.0M for `runaway`.

@@ -1,6 +1,6 @@
 //! The threads that run the tenants' statements, and what they count.
 //!
-//! - I1. Every statement that was begun is counted once: done, refused or interrupted.
+//! - I1. Every statement that was begun is counted once: done, refused, killed or interrupted.
 //! - I2. A statement's latency is recorded only if it was done.
 //! - I3. A tenant whose work is over keeps its connections, and each thread has begun a statement, however late it started.
 //! - E1. Worker → watcher: counts are for the eye while the run lasts; the report is made of what `join` hands over.
@@ -35,6 +35,8 @@ const TURN_EVERY: Duration = Duration::from_millis(5);
 pub(crate) struct Tally {
     pub(crate) done: u64,
     pub(crate) refused: u64,
+    /// Stopped, because others needed the memory.
+    pub(crate) killed: u64,
     pub(crate) interrupted: u64,
     /// Of the statements done.
     pub(crate) latencies: Latencies,
@@ -70,6 +72,7 @@ impl Tally {
         Ok(Tally {
             done: 0,
             refused: 0,
+            killed: 0,
             interrupted: 0,
             latencies: Latencies::new()?,
             first_refusal: None,
@@ -81,6 +84,7 @@ impl Tally {
     fn add(&mut self, other: Tally) -> Result<(), RunError> {
         self.done += other.done;
         self.refused += other.refused;
+        self.killed += other.killed;
         self.interrupted += other.interrupted;
         self.first_refusal = self.first_refusal.take().or(other.first_refusal);
         self.page_cache_bytes += other.page_cache_bytes;
@@ -135,36 +139,37 @@ pub(crate) fn run_all(
     }
     let live: Vec<Live> = spec.tenants.iter().map(Live::of).collect();
     let ending = AtomicBool::new(false);
-    let started = Instant::now();
+    let scene = Scene { house, spec, live: &live, ending: &ending, started: Instant::now() };
     thread::scope(|threads| {
-        let (live, ending) = (&live[..], &ending);
         let handles: Vec<_> = workers
             .into_iter()
-            .map(|worker| {
-                let index = worker.index;
-                (index, threads.spawn(move || worker.run(house, live, started, ending)))
-            })
+            .map(|worker| (worker.index, threads.spawn(move || worker.run(scene))))
             .collect();
         let running = progress.running(spec.seconds, house, stop);
-        watch(spec, live, ending, &handles, running, stop, started);
-        let elapsed = started.elapsed();
-        end(ending, &handles, &interrupters);
+        watch(scene, &handles, running, stop);
+        let elapsed = scene.started.elapsed();
+        end(scene.ending, &handles, &interrupters);
         gather(spec, handles, elapsed)
     })
+}
+
+/// What all threads of a run see.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    house: &'a House,
+    spec: &'a Spec,
+    /// In the SPEC's order.
+    live: &'a [Live],
+    /// The run is to end.
+    ending: &'a AtomicBool,
+    started: Instant,
 }
 
 type Handle<'scope> = ScopedJoinHandle<'scope, Result<(Tally, Session), RunError>>;
 
 /// Shows progress until the run is to end: its time is over, a stop is asked for, or a worker gave up.
-fn watch(
-    spec: &Spec,
-    live: &[Live],
-    ending: &AtomicBool,
-    handles: &[(usize, Handle<'_>)],
-    mut running: Running<'_>,
-    stop: &Stop,
-    started: Instant,
-) {
+fn watch(scene: Scene<'_>, handles: &[(usize, Handle<'_>)], mut running: Running<'_>, stop: &Stop) {
+    let Scene { house, spec, live, ending, started } = scene;
     let whole = Duration::from_secs_f64(spec.seconds);
     loop {
         let elapsed = started.elapsed();
@@ -174,6 +179,7 @@ fn watch(
         }
         let counts: Vec<_> = spec.tenants.iter().zip(live).map(|(tenant, live)| live.shown(tenant)).collect();
         running.update(elapsed, &counts);
+        house.look_for_kills();
         thread::sleep(WATCH_EVERY.min(whole - elapsed));
         if handles.iter().all(|(_, handle)| handle.is_finished()) {
             return;
@@ -251,15 +257,10 @@ impl Live {
 impl Worker<'_> {
     /// Runs statements until the tenant's work is over or the run is to end, and then waits for that. An error that is
     /// not want of memory ends the whole run.
-    fn run(
-        mut self,
-        house: &House,
-        live: &[Live],
-        started: Instant,
-        ending: &AtomicBool,
-    ) -> Result<(Tally, Session), RunError> {
+    fn run(mut self, scene: Scene<'_>) -> Result<(Tally, Session), RunError> {
+        let Scene { house, live, ending, started, .. } = scene;
         let mut tally = Tally::new()?;
-        let has_begun = |tally: &Tally| tally.done + tally.refused + tally.interrupted > 0;
+        let has_begun = |tally: &Tally| tally.done + tally.refused + tally.killed + tally.interrupted > 0;
         self.wait_for_turn(live, ending);
         let began = Instant::now();
         let is_over = |work: Duration| began.elapsed() >= work;

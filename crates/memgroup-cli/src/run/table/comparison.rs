@@ -2,7 +2,7 @@
 //!
 //! All stand in one table where that is no wider than `WIDTH`; else each of the others has a table of its own beside memgroup's.
 
-use super::sentences::{first_refusals, gave_way, verdict, wrapped};
+use super::sentences::{begun, first_refusals, gave_way, verdict, wrapped};
 use super::{Cell, Emphasis, columns, or_none, plain, refused, strip};
 use crate::run::house::Regime;
 use crate::run::report::{Half, TenantReport};
@@ -27,6 +27,7 @@ pub(super) fn of_all(halves: &[(Regime, &Half)], emphasis: Emphasis) -> String {
         text.push_str(&gave_way(regime, half));
         text.push_str(&guarded(regime, half));
     }
+    text.push_str(&slower(halves));
     text.push_str(&most_held(halves));
     for &(regime, half) in others {
         text.push_str(&first_refusals(half, &format!(" {}", regime.title())));
@@ -83,13 +84,32 @@ fn guarded(regime: Regime, half: &Half) -> String {
         if count == 1 { "1 statement".to_owned() } else { format!("{} statements", units::count(count)) }
     };
     wrapped(&match refused {
-        0 => format!("Nothing was refused {}: {guard} was never reached.", regime.title()),
+        0 => format!("{}, {guard} was never reached.", begun(regime.title())),
         count => format!(
             "{} that were refused {} met {guard} and no other limit.",
             refusals(count),
             regime.title()
         ),
     })
+}
+
+/// How much longer the slow statements of the protected took than without limits.
+fn slower(halves: &[(Regime, &Half)]) -> String {
+    let find = |wanted: Regime| halves.iter().find(|(regime, _)| *regime == wanted).map(|(_, half)| *half);
+    let (Some(own), Some(free)) = (find(Regime::Groups), find(Regime::Unlimited)) else {
+        return String::new();
+    };
+    let line = |(limited, free): (&TenantReport, &TenantReport)| {
+        let (with, without) = (limited.p99_us?, free.p99_us.filter(|&us| us > 0.0)?);
+        limited.protected.then(|| {
+            wrapped(&format!(
+                "The p99 of `{}`, protected, is {:.2} times what it is without limits.",
+                limited.name,
+                with / without
+            ))
+        })
+    };
+    own.tenants.iter().zip(&free.tenants).filter_map(line).collect()
 }
 
 fn most_held(halves: &[(Regime, &Half)]) -> String {
@@ -176,13 +196,25 @@ First refusal of `runaway` with SQLite's heap limit: /tenants/runaway is full
     fn whether_the_guard_was_reached_is_said() {
         let said = |report: &Report| comparison(report).split_whitespace().collect::<Vec<_>>().join(" ");
         let mut report = three();
-        let never = "Nothing was refused without limits: the guard of 11.0G, half of what the system had left, was never \
-                     reached.";
+        let never =
+            "Without limits, the guard of 11.0G, half of what the system had left, was never reached.";
         assert!(said(&report).contains(never), "{}", said(&report));
         report.unlimited.as_mut().expect("it ran").tenants[1].refused = 5;
         let met = "5 statements that were refused without limits met the guard of 11.0G, half of what the system had left, \
                    and no other limit.";
         assert!(said(&report).contains(met), "{}", said(&report));
         assert!(said(&report).contains("32.0M without limits, "), "{}", said(&report));
+    }
+
+    #[test]
+    fn the_protected_are_compared_with_themselves_without_limits() {
+        let mut report = three();
+        report.memgroup.tenants[0].p99_us = Some(3_000.0);
+        let text = comparison(&report);
+        assert!(
+            text.contains("The p99 of `lookups`, protected, is 1.20 times what it is without limits.\n"),
+            "{text}"
+        );
+        assert!(!text.contains("The p99 of `runaway`"), "{text}");
     }
 }
