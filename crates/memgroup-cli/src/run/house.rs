@@ -244,6 +244,12 @@ impl House {
         Some(Control::of(&house.tenants[index], seconds))
     }
 
+    /// The same of all tenants together.
+    pub(crate) fn control_of_all(&self, seconds: f64) -> Option<Control> {
+        let House::Groups(house) = self else { return None };
+        Some(Control::of(&house.parent, seconds))
+    }
+
     /// Looks who was stopped since the last look.
     pub(crate) fn look_for_kills(&self) {
         if let House::Groups(house) = self {

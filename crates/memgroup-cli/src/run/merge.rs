@@ -54,6 +54,9 @@ impl Half {
             later.kills.into_iter().flatten().for_each(|more| kills::add(kills, more));
         }
         self.all = self.all.then(later.all);
+        self.events = both(self.events, later.events, Events::then);
+        let seconds = self.seconds;
+        self.pressure = both(self.pressure, later.pressure, |before, now| before.then(now, seconds));
         self.unattributed = both(self.unattributed, later.unattributed, Held::then);
         self.statistics = both(self.statistics, later.statistics, Statistics::then);
         self.percpu = later.percpu.or(self.percpu);

@@ -84,6 +84,9 @@ pub(crate) struct Half {
     pub(crate) kills: Option<Vec<Kills>>,
     /// All tenants together: their parent group, or SQLite's whole heap.
     pub(crate) all: Held,
+    /// What limits did to all tenants together, their parent's own limit among them; none where there are no groups.
+    pub(crate) events: Option<Events>,
+    pub(crate) pressure: Option<Pressure>,
     /// Memory that SQLite took for no tenant; none where nobody tells tenants apart.
     pub(crate) unattributed: Option<Held>,
     /// The statistics of all tenants together; none where nobody keeps any.
@@ -207,6 +210,7 @@ impl Half {
                 shrinkers: shrinkers.as_mut().map(|all| std::mem::take(&mut all[index])),
             });
         }
+        let control = house.control_of_all(seconds);
         Half {
             seconds,
             seed: spec.seed,
@@ -216,6 +220,8 @@ impl Half {
             tenants,
             kills: house.kills(),
             all: house.held_by_all(),
+            events: control.map(|control| control.events),
+            pressure: control.map(|control| control.pressure),
             unattributed: house.held_by_nobody(),
             statistics: house.statistics_of_all(),
             percpu: house.percpu(),
@@ -345,6 +351,8 @@ pub(crate) mod tests {
             ],
             kills: Some(Vec::new()),
             all: Held { usage: 30 << 20, peak: 32 << 20, max: Some(128 << 20), hit_rate: None },
+            events: Some(Events { max: 130, oom: 65, ..Events::default() }),
+            pressure: Some(Pressure { some: stalled(60_000), full: stalled(5_000) }),
             unattributed: Some(Held { usage: 2_048, peak: 4_096, max: None, hit_rate: None }),
             statistics: Some(statistics()),
             percpu: Some(PerCpu { populated: 8_192, live: 128, slots: 2 }),
@@ -396,6 +404,10 @@ pub(crate) mod tests {
         assert_eq!((&tenant["killed"], &tenant["throttled_us"]), (&0.into(), &1_500_000.into()));
         let keys = ["low", "high", "max", "oom", "oom_kill", "oom_group_kill"];
         assert_eq!(keys.map(|key| runaway["events"][key].as_u64()), [0, 0, 120, 60, 0, 0].map(Some));
+        assert_eq!(
+            (&json["memgroup"]["events"]["max"], &json["memgroup"]["pressure"]["full"]["total_us"]),
+            (&130.into(), &5_000.into())
+        );
         let some = &tenant["pressure"]["some"];
         assert_eq!(
             (&some["total_us"], &some["share"], &some["avg10"]),

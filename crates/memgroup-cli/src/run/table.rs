@@ -276,10 +276,12 @@ runaway       2.0M    1.0M      5       1    13.0M   3.0M  1.2 ms  4.0K         
 ----------------------------------------------------------------------------------
 all tenants   2.0M    1.0M      5       2    26.0M   6.0M  2.5 ms  8.0K          0
 
-tenant   protected  low  high  max  oom  kill  stopped  throttled     some  some %  full %
-------------------------------------------------------------------------------------------
-lookups        yes    0     0    0    0     0        0     1.50 s  40.0 ms    0.20    0.05
-runaway          -    0     0  120   60     0        0     1.50 s  40.0 ms    0.20    0.05
+tenant       protected  low  high  max  oom  kill  stopped  throttled     some  some %  full %
+----------------------------------------------------------------------------------------------
+lookups            yes    0     0    0    0     0        0     1.50 s  40.0 ms    0.20    0.05
+runaway              -    0     0  120   60     0        0     1.50 s  40.0 ms    0.20    0.05
+----------------------------------------------------------------------------------------------
+all tenants          -    0     0  130   65     0        0     1.50 s  60.0 ms    0.30    0.03
 
 With memgroup, only `runaway` was refused.
 Room that caches made, a tenant's own included: 1.0M for `lookups` and 1.0M for `runaway`.
