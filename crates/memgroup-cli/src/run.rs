@@ -3,11 +3,16 @@
 //!   SPEC ─▶ data (a file per tenant) ─▶ house (groups, SQLite on top) ─▶ tenants (threads) ─▶ report ─▶ table, JSON
 
 mod baseline;
+mod control;
 mod data;
 mod error;
 mod fresh;
+mod guard;
 mod house;
 mod keys;
+mod kills;
+mod latencies;
+mod merge;
 mod output;
 mod progress;
 mod report;
@@ -31,7 +36,7 @@ pub(crate) use stop::EXIT_INTERRUPTED;
 use house::{House, Regime};
 use output::Destination;
 use progress::Progress;
-use report::{Half, Report};
+use report::{Measured, Report};
 use spec::Spec;
 use stop::Stop;
 
@@ -54,7 +59,7 @@ pub(crate) struct Options {
     #[arg(long)]
     no_reclaim: bool,
 
-    /// Run everything a second time under SQLite's own process-wide heap limit, and compare
+    /// Run the same work also without any limit and under SQLite's own process-wide heap limit, in turns, and compare
     #[arg(long)]
     baseline: bool,
 
@@ -73,7 +78,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
-    /// Run one half of a comparison and print its report as JSON
+    /// Run one turn of a comparison and print its report as JSON
     #[arg(long, value_name = "REGIME", hide = true, conflicts_with_all = ["baseline", "json", "watch"])]
     half: Option<Regime>,
 }
@@ -115,8 +120,8 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
     let progress = Progress::on_stderr().watching(options.watch);
     if let Some(regime) = options.half {
         stop.on_end_of_input();
-        if let Some(half) = one(regime, &spec, &directory, &progress, &stop)? {
-            output::print(&json(&half)?)?;
+        if let Some(measured) = one(regime, &spec, &directory, &progress, &stop)? {
+            output::print(&json(&measured)?)?;
         }
         return Ok(end(&stop));
     }
@@ -129,8 +134,7 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
             compared.report
         })
     } else {
-        one(Regime::Groups, &spec, &directory, &progress, &stop)?
-            .map(|memgroup| Report { memgroup, baseline: None })
+        one(Regime::Groups, &spec, &directory, &progress, &stop)?.map(|measured| Report::of(measured.half))
     };
     let published = match report {
         Some(report) => output::publish(&report, &destination, options.watch == Some(watch::Form::Json)),
@@ -160,16 +164,16 @@ fn one(
     directory: &Path,
     progress: &Progress,
     stop: &Stop,
-) -> Result<Option<Half>, RunError> {
+) -> Result<Option<Measured>, RunError> {
     let house = House::build(regime, spec)?;
     let databases = data::prepare(directory, spec, progress, stop, &|work| house.around_loading(work))?;
     let Some(databases) = databases else { return Ok(None) };
     house.loaded()?;
     let ran = tenant::run_all(&house, spec, &databases, progress, stop)?;
-    let half = Half::of(&house, spec, &databases, &ran, stop.requested());
+    let measured = Measured::of(&house, spec, &databases, &ran, stop.requested());
     drop(ran.sessions);
     house.check_vacated(spec)?;
-    Ok(Some(half))
+    Ok(Some(measured))
 }
 
 fn json(report: &impl serde::Serialize) -> Result<String, RunError> {

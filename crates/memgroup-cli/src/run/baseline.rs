@@ -1,10 +1,14 @@
-//! The same work twice, once with memgroup and once under SQLite's own heap limit.
+//! The same work in three ways: with memgroup, without any limit, and under SQLite's own heap limit.
 //!
-//! SQLite's allocator is chosen once per process, so each half runs in a process of its own: this program again,
-//! with a hidden option. It prints its half of the report as JSON.
+//! ```text
+//!   memgroup, unlimited, heap limit, memgroup, unlimited, heap limit      each for half of the seconds
+//! ```
 //!
-//! - I1. The halves run one after the other, on the same files, with the same seconds and seed.
-//! - I2. What the first half found is reported, whatever becomes of the second.
+//! In turns, because a machine is not the same from one minute to the next: what changes in it meets all three. SQLite's allocator is chosen once per
+//! process, so each turn runs in a process of its own: this program again, with a hidden option. It prints what it measured as JSON.
+//!
+//! - I1. Turns run one after the other, on the same files, with the same seconds and seed.
+//! - I2. What ran is reported, whatever becomes of the rest; without memgroup's own run there is nothing to compare.
 //! - I3. A child lives no longer than this process: it ends when its standard input does.
 
 use std::io::{self, Read};
@@ -18,22 +22,26 @@ use memgroup::UNLIMITED;
 use super::error::RunError;
 use super::house::Regime;
 use super::progress::Progress;
-use super::report::{Half, Report};
-use super::spec::Spec;
+use super::report::{Measured, Report};
+use super::spec::{SECONDS_LEAST, Spec};
 use super::stop::{EXIT_INTERRUPTED, Stop};
 use super::{Options, data};
 
 /// How often a child is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often each regime has its turn.
+const ROUNDS: usize = 2;
+/// Who has a turn in each round, in this order.
+const REGIMES: [Regime; 3] = [Regime::Groups, Regime::Unlimited, Regime::HeapLimit];
 
 /// What came of a comparison.
 pub(crate) struct Compared {
     pub(crate) report: Report,
-    /// Why the second half is missing, if it failed.
+    /// Why some of it is missing, if a turn failed: the first that did.
     pub(crate) failure: Option<RunError>,
 }
 
-/// Runs both halves. None when a stop was asked for before the first had a report.
+/// Gives each regime its turns. None when a stop was asked for before memgroup's own had a report.
 pub(crate) fn compare(
     options: &Options,
     spec: &Spec,
@@ -50,32 +58,77 @@ pub(crate) fn compare(
     if data::prepare(directory, spec, progress, stop, &|work| work())?.is_none() {
         return Ok(None);
     }
-    progress.line(&format!("1 of 2: {}", Regime::Groups.title()));
-    let Some(memgroup) = half(Regime::Groups, options, spec, directory, stop)? else { return Ok(None) };
-    if stop.requested() {
-        return Ok(Some(Compared { report: Report { memgroup, baseline: None }, failure: None }));
+    let mut turns = Turns::default();
+    for number in 0..ROUNDS * REGIMES.len() {
+        let place = number % REGIMES.len();
+        if turns.failed[place] {
+            continue;
+        }
+        let regime = REGIMES[place];
+        progress.line(&format!("{} of {}: {}", number + 1, ROUNDS * REGIMES.len(), regime.title()));
+        turns.note(place, turn(regime, options, spec, directory, stop), progress);
+        // There is nothing to compare others with.
+        if stop.requested() || turns.of[0].is_none() {
+            break;
+        }
     }
-    progress.line(&format!("2 of 2: {}", Regime::HeapLimit.title()));
-    let (baseline, failure) = match half(Regime::HeapLimit, options, spec, directory, stop) {
-        Ok(baseline) => (baseline, None),
-        Err(error) => (None, Some(error)),
-    };
-    Ok(Some(Compared { report: Report { memgroup, baseline }, failure }))
+    turns.compared()
 }
 
-/// One half, in a process of its own; none when it was stopped before it had a report.
-fn half(
+/// What the regimes' turns came to, each in the place that it has in `REGIMES`.
+#[derive(Default)]
+struct Turns {
+    of: [Option<Measured>; REGIMES.len()],
+    failed: [bool; REGIMES.len()],
+    failure: Option<RunError>,
+}
+
+impl Turns {
+    /// A regime of which a turn failed has no other; what it found before stays.
+    fn note(&mut self, place: usize, came: Result<Option<Measured>, RunError>, progress: &Progress) {
+        let noted = came.and_then(|measured| match (&mut self.of[place], measured) {
+            (_, None) => Ok(()),
+            (Some(sum), Some(later)) => sum.add(later),
+            (none, first) => {
+                *none = first;
+                Ok(())
+            }
+        });
+        let Err(error) = noted else { return };
+        self.failed[place] = true;
+        if self.failure.is_none() {
+            self.failure = Some(error);
+        } else {
+            progress.line(&error.to_string());
+        }
+    }
+
+    fn compared(self) -> Result<Option<Compared>, RunError> {
+        let [memgroup, unlimited, baseline] = self.of.map(|measured| measured.map(|measured| measured.half));
+        match (memgroup, self.failure) {
+            (Some(memgroup), failure) => {
+                Ok(Some(Compared { report: Report { memgroup, unlimited, baseline }, failure }))
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// One turn, in a process of its own; none when it was stopped before it had a report.
+fn turn(
     regime: Regime,
     options: &Options,
     spec: &Spec,
     directory: &Path,
     stop: &Stop,
-) -> Result<Option<Half>, RunError> {
+) -> Result<Option<Measured>, RunError> {
     let failed = |error: String| RunError::Child { regime: regime.title(), error };
     let program = std::env::current_exe().map_err(|error| failed(format!("where am I? {error}")))?;
+    let seconds = (spec.seconds / ROUNDS as f64).max(SECONDS_LEAST);
     let mut command = Command::new(program);
     command.arg("run").args(&options.spec).arg("--half").arg(regime.name()).arg("--data").arg(directory);
-    command.arg("--seconds").arg(spec.seconds.to_string()).arg("--seed").arg(spec.seed.to_string());
+    command.arg("--seconds").arg(seconds.to_string()).arg("--seed").arg(spec.seed.to_string());
     if !spec.reclaim {
         command.arg("--no-reclaim");
     }
@@ -120,5 +173,53 @@ fn wait(child: &mut Child, stop: &Stop) -> io::Result<Option<i32>> {
             drop(input.take());
         }
         thread::sleep(LOOK_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Turns;
+    use crate::run::error::RunError;
+    use crate::run::latencies::Latencies;
+    use crate::run::progress::Progress;
+    use crate::run::report::Measured;
+    use crate::run::report::tests::half;
+
+    fn measured(refused: u64) -> Measured {
+        let latencies = vec![Latencies::new().expect("a histogram"); 2];
+        Measured { half: half(refused), latencies }
+    }
+
+    fn failed(error: &str) -> Result<Option<Measured>, RunError> {
+        Err(RunError::Child { regime: "somehow", error: error.to_owned() })
+    }
+
+    #[test]
+    fn a_failure_costs_what_was_to_come_and_nothing_that_was_found() {
+        let progress = Progress::on_stderr();
+        let mut turns = Turns::default();
+        turns.note(0, Ok(Some(measured(1))), &progress);
+        turns.note(1, failed("first"), &progress);
+        turns.note(2, Ok(Some(measured(3))), &progress);
+        turns.note(0, Ok(Some(measured(1))), &progress);
+        turns.note(2, failed("second"), &progress);
+        assert_eq!(turns.failed, [false, true, true]);
+        let compared = turns.compared().expect("there is a report").expect("there is a report");
+        let refused = |half: &crate::run::report::Half| half.tenants[0].refused;
+        assert_eq!(refused(&compared.report.memgroup), 2);
+        assert!(compared.report.unlimited.is_none());
+        assert_eq!(compared.report.baseline.as_ref().map(refused), Some(3));
+        assert!(compared.failure.expect("one failed").to_string().ends_with("first"));
+    }
+
+    #[test]
+    fn without_memgroups_own_run_the_failure_is_all_there_is() {
+        let progress = Progress::on_stderr();
+        let mut turns = Turns::default();
+        turns.note(0, failed("at once"), &progress);
+        assert!(turns.compared().is_err());
+        let mut turns = Turns::default();
+        turns.note(0, Ok(None), &progress);
+        assert!(turns.compared().expect("it was stopped").is_none());
     }
 }

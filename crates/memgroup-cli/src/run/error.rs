@@ -31,7 +31,7 @@ pub(crate) enum RunError {
     Engine { action: &'static str, error: String },
     /// Bytes stayed charged after every connection of a tenant was closed.
     LeftBehind { tenant: String, bytes: u64 },
-    /// The process that ran one half of the comparison.
+    /// A process that ran one turn of the comparison.
     Child { regime: &'static str, error: String },
     /// The report could not be written.
     Write { to: String, error: io::Error },
@@ -98,7 +98,7 @@ impl fmt::Display for RunError {
                 "failed to account for all memory: {bytes} bytes are charged to tenant `{tenant}` though all its \
                  connections are closed"
             ),
-            RunError::Child { regime, error } => write!(f, "failed to run the half {regime}: {error}"),
+            RunError::Child { regime, error } => write!(f, "failed to run the work {regime}: {error}"),
             RunError::Write { to, error } => write!(f, "failed to write the report to {to}: {error}"),
             RunError::Signal(error) => write!(f, "failed to listen for Ctrl-C: {error}"),
         }

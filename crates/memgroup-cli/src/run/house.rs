@@ -6,18 +6,22 @@
 
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memgroup::{Config, Group, Hierarchy, Snapshot, UNLIMITED, scope};
 use memgroup_sqlite::TenantConnection;
 use rusqlite::{Connection, OpenFlags, ffi};
 use serde::{Deserialize, Serialize};
 
+use super::control::Control;
 use super::error::RunError;
+use super::guard;
+use super::kills::{KillLog, Kills};
 use super::session::{Session, settings};
 use super::shrinkers::Shrinker;
-use super::spec::{Spec, TenantSpec};
+use super::spec::{Settings, Spec, TenantSpec};
 use super::statistics::Statistics;
 
 /// Name, under the root, of the parent of all tenants' groups.
@@ -30,6 +34,8 @@ const LOADER: &str = "loader";
 pub(crate) enum Regime {
     /// A group for each tenant.
     Groups,
+    /// The same groups, none of them with a limit or any other setting; the root has a guard.
+    Unlimited,
     /// SQLite's hard heap limit for the whole process.
     HeapLimit,
 }
@@ -39,6 +45,7 @@ impl Regime {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Regime::Groups => "groups",
+            Regime::Unlimited => "unlimited",
             Regime::HeapLimit => "heap-limit",
         }
     }
@@ -47,6 +54,7 @@ impl Regime {
     pub(crate) fn title(self) -> &'static str {
         match self {
             Regime::Groups => "with memgroup",
+            Regime::Unlimited => "without limits",
             Regime::HeapLimit => "with SQLite's heap limit",
         }
     }
@@ -102,6 +110,9 @@ pub(crate) struct GroupHouse {
     tenants: Vec<Group>,
     /// Whether the hierarchy has caches give way.
     reclaims: bool,
+    /// The limit of the root, if it has one.
+    guard_bytes: Option<u64>,
+    kills: Mutex<KillLog>,
 }
 
 /// One heap for all.
@@ -115,7 +126,10 @@ impl House {
     /// Builds the house of `regime` for the tenants of `spec`.
     pub(crate) fn build(regime: Regime, spec: &Spec) -> Result<House, RunError> {
         match regime {
-            Regime::Groups => GroupHouse::build(spec).map(House::Groups),
+            Regime::Groups => GroupHouse::build(spec, None).map(House::Groups),
+            Regime::Unlimited => {
+                GroupHouse::build(&spec.without_limits(), Some(guard::bytes()?)).map(House::Groups)
+            }
             Regime::HeapLimit => HeapHouse::build(spec).map(House::HeapLimit),
         }
     }
@@ -204,6 +218,12 @@ impl House {
         Some(Statistics::of(&house.hierarchy, &house.parent))
     }
 
+    /// The limit over everything that keeps a run without limits from taking the whole machine; none in other runs.
+    pub(crate) fn guard_bytes(&self) -> Option<u64> {
+        let House::Groups(house) = self else { return None };
+        house.guard_bytes
+    }
+
     /// Whether caches give way before a tenant is refused; none where nobody could have them do so.
     pub(crate) fn reclaims(&self) -> Option<bool> {
         let House::Groups(house) = self else { return None };
@@ -216,6 +236,32 @@ impl House {
         let all = Shrinker::all(&house.hierarchy);
         let of = |path: String| all.iter().filter(|shrinker| shrinker.group == path).cloned().collect();
         Some(house.tenants.iter().map(|group| of(group.path())).collect())
+    }
+
+    /// What the limits of the tenant with that `index`, and those above, did to it in a run of so many `seconds`; none where there are none.
+    pub(crate) fn control(&self, index: usize, seconds: f64) -> Option<Control> {
+        let House::Groups(house) = self else { return None };
+        Some(Control::of(&house.tenants[index], seconds))
+    }
+
+    /// The same of all tenants together.
+    pub(crate) fn control_of_all(&self, seconds: f64) -> Option<Control> {
+        let House::Groups(house) = self else { return None };
+        Some(Control::of(&house.parent, seconds))
+    }
+
+    /// Looks who was stopped since the last look.
+    pub(crate) fn look_for_kills(&self) {
+        if let House::Groups(house) = self {
+            house.kills().look(&house.hierarchy, &format!("/{PARENT}/"));
+        }
+    }
+
+    /// Who was stopped for whom; none where nobody stops anybody.
+    pub(crate) fn kills(&self) -> Option<Vec<Kills>> {
+        self.look_for_kills();
+        let House::Groups(house) = self else { return None };
+        Some(house.kills().sums())
     }
 
     /// The memory that accounting itself takes on the CPUs; none where nobody accounts.
@@ -240,12 +286,22 @@ impl House {
 }
 
 impl GroupHouse {
-    fn build(spec: &Spec) -> Result<GroupHouse, RunError> {
-        let hierarchy = Hierarchy::new(Config::new().reclaim(spec.reclaim))
+    fn kills(&self) -> MutexGuard<'_, KillLog> {
+        self.kills.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With all that `spec` sets, and a limit of `guard_bytes` over everything.
+    fn build(spec: &Spec, guard_bytes: Option<u64>) -> Result<GroupHouse, RunError> {
+        let hierarchy = Hierarchy::new(Config::new().reclaim(spec.reclaim).oom(spec.oom))
             .map_err(|error| RunError::engine("set up the hierarchy", error))?;
         let installed = memgroup_sqlite::install(&hierarchy)
             .map_err(|error| RunError::engine("put memgroup under SQLite", error))?;
-        GroupHouse::furnish(&hierarchy, installed.unattributed().clone(), spec)
+        let house = GroupHouse::furnish(&hierarchy, installed.unattributed().clone(), spec)?;
+        if let Some(bytes) = guard_bytes {
+            let root = hierarchy.root();
+            root.set_max(bytes).map_err(|error| RunError::engine("set the guard over all groups", error))?;
+        }
+        Ok(GroupHouse { guard_bytes, ..house })
     }
 
     /// Makes the groups.
@@ -259,7 +315,9 @@ impl GroupHouse {
         let parent = make(&root, PARENT, spec.max_bytes)?;
         let mut tenants = Vec::new();
         for tenant in &spec.tenants {
-            tenants.push(make(&parent, &tenant.name, tenant.max_bytes)?);
+            let group = make(&parent, &tenant.name, tenant.max_bytes)?;
+            set(&group, &tenant.settings)?;
+            tenants.push(group);
         }
         let loader = make(&root, LOADER, UNLIMITED)?;
         Ok(GroupHouse {
@@ -269,8 +327,24 @@ impl GroupHouse {
             parent,
             tenants,
             reclaims: spec.reclaim,
+            guard_bytes: None,
+            kills: Mutex::default(),
         })
     }
+}
+
+/// Sets what a group has besides `max`.
+fn set(group: &Group, settings: &Settings) -> Result<(), RunError> {
+    let failed = |error: &dyn fmt::Display| RunError::engine("set up a group", error);
+    let &Settings { min_bytes, low_bytes, high_bytes, oom_score, oom_group, weight, enforced } = settings;
+    group.set_min(min_bytes).map_err(|error| failed(&error))?;
+    group.set_low(low_bytes).map_err(|error| failed(&error))?;
+    group.set_high(high_bytes).map_err(|error| failed(&error))?;
+    group.set_oom_score(oom_score).map_err(|error| failed(&error))?;
+    group.set_weight(weight).map_err(|error| failed(&error))?;
+    group.set_oom_group(oom_group);
+    group.set_enforced(enforced);
+    Ok(())
 }
 
 impl HeapHouse {
@@ -283,7 +357,7 @@ impl HeapHouse {
     /// Sets the limit, and starts the high-water mark from here.
     fn limit(&self) -> Result<(), RunError> {
         let wanted = i64::try_from(self.limit_bytes).unwrap_or(i64::MAX);
-        let keeper = self.keeper.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         let now: i64 = keeper
             .query_row(&format!("PRAGMA hard_heap_limit = {wanted}"), [], |row| row.get(0))
             .map_err(|error| RunError::engine("limit SQLite's heap", error))?;

@@ -5,6 +5,7 @@
 //! - I2. Every error names the file, the line, the key and what is allowed there.
 
 mod source;
+mod tenant;
 
 use std::fmt;
 use std::path::Path;
@@ -14,6 +15,7 @@ use memgroup::UNLIMITED;
 
 pub(crate) use source::SpecError;
 use source::{Found, Source, Table};
+use tenant::tenant;
 
 use super::workload::Kind;
 
@@ -28,18 +30,9 @@ const MAX_BYTES_LEAST: u64 = 1 << 20;
 /// The upper end is what a group can count.
 const MAX_ALLOWED: &str = "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with \
                            K, M, G or T, such as \"64M\"";
-const CACHE_ALLOWED: &str =
-    "64K to 1T; bytes are an integer, or a text of digits with K, M, G or T, such as \"1M\"";
-const CACHE_BYTES_LEAST: u64 = 64 << 10;
-/// A cache is always bounded; this is SQLite's own bound in KiB, rounded down.
-const CACHE_BYTES_MOST: u64 = 1 << 40;
-const AFTER_ALLOWED: &str = "allowed: the name of a tenant that stands earlier and has `work_seconds`";
-const THREADS_MOST: i128 = 64;
 const TENANTS_MOST: usize = 64;
-const NAME_BYTES_MOST: usize = 32;
-const PAUSE_US_MOST: i128 = 60_000_000;
 /// Bounds of the seconds that statements run.
-const SECONDS_LEAST: f64 = 0.1;
+pub(crate) const SECONDS_LEAST: f64 = 0.1;
 const SECONDS_MOST: f64 = 86_400.0;
 
 /// How much TPC-H data: a scale factor in thousandths (1,000 is a gigabyte of text).
@@ -80,6 +73,40 @@ pub(crate) enum Temp {
     Memory,
 }
 
+/// What a tenant's group is set to besides `max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Never taken for others; `UNLIMITED` for all that it holds.
+    pub(crate) min_bytes: u64,
+    /// Taken for others only where nothing else is left.
+    pub(crate) low_bytes: u64,
+    /// Above it the tenant is slowed down; `UNLIMITED` for none.
+    pub(crate) high_bytes: u64,
+    /// Who has the highest is stopped first where nothing is left.
+    pub(crate) oom_score: i32,
+    /// All of its statements are stopped, where one is.
+    pub(crate) oom_group: bool,
+    /// Who has more of it is served first of those who wait.
+    pub(crate) weight: u32,
+    /// Whether `max` refuses, or only counts what it would have refused.
+    pub(crate) enforced: bool,
+}
+
+impl Default for Settings {
+    /// As a group is created.
+    fn default() -> Settings {
+        Settings {
+            min_bytes: 0,
+            low_bytes: 0,
+            high_bytes: UNLIMITED,
+            oom_score: 0,
+            oom_group: false,
+            weight: 100,
+            enforced: true,
+        }
+    }
+}
+
 /// One tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TenantSpec {
@@ -91,6 +118,7 @@ pub(crate) struct TenantSpec {
     pub(crate) scale: Scale,
     /// `UNLIMITED` for none.
     pub(crate) max_bytes: u64,
+    pub(crate) settings: Settings,
     /// Page cache of each connection.
     pub(crate) cache_bytes: u64,
     pub(crate) temp: Temp,
@@ -101,6 +129,13 @@ pub(crate) struct TenantSpec {
     pub(crate) after: Option<usize>,
     /// From then on it begins statements for so long; then it is idle, its connections open. None: to the end.
     pub(crate) work: Option<Duration>,
+}
+
+impl TenantSpec {
+    /// Whether some of its memory is kept for it.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.settings.min_bytes > 0 || self.settings.low_bytes > 0
+    }
 }
 
 /// A whole run.
@@ -114,6 +149,8 @@ pub(crate) struct Spec {
     pub(crate) max_bytes: u64,
     /// Whether caches give way before a tenant is refused.
     pub(crate) reclaim: bool,
+    /// Whether a statement of one tenant is stopped when another is left without memory.
+    pub(crate) oom: bool,
     /// At least one; names differ.
     pub(crate) tenants: Vec<TenantSpec>,
 }
@@ -122,6 +159,13 @@ impl Spec {
     /// The scenario that runs when no SPEC is named.
     pub(crate) fn built_in() -> Result<Spec, SpecError> {
         Spec::parse(BUILT_IN_NAME, BUILT_IN)
+    }
+
+    /// The same work with no limit of any kind.
+    pub(crate) fn without_limits(&self) -> Spec {
+        let (max_bytes, settings) = (UNLIMITED, Settings::default());
+        let tenants = self.tenants.iter().map(|tenant| TenantSpec { max_bytes, settings, ..tenant.clone() });
+        Spec { max_bytes, oom: false, tenants: tenants.collect(), ..self.clone() }
     }
 
     /// Reads the SPEC in `file`.
@@ -150,8 +194,9 @@ impl Spec {
         let max_bytes = limit(once(&mut top, &mut run, |table| table.bytes("max", MAX_ALLOWED))?)?;
         let reclaim = once(&mut top, &mut run, |table| table.truth("reclaim"))?;
         let reclaim = reclaim.is_none_or(|reclaim| reclaim.value);
+        let oom = once(&mut top, &mut run, |table| table.truth("oom"))?.is_none_or(|oom| oom.value);
         if let Some(run) = run {
-            run.finish(&["max", "reclaim", "seconds", "seed"])?;
+            run.finish(&["max", "oom", "reclaim", "seconds", "seed"])?;
         }
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let tables = top.tables("tenant")?;
@@ -163,11 +208,11 @@ impl Spec {
             let tenant = tenant(&mut table, &tenants, seconds)?;
             tenants.push(tenant);
         }
-        top.finish(&["max", "reclaim", "run", "seconds", "seed", "tenant"])?;
+        top.finish(&["max", "oom", "reclaim", "run", "seconds", "seed", "tenant"])?;
         if tenants.is_empty() {
             return Err(source.missing("tenant", "at least one [[tenant]]"));
         }
-        Ok(Spec { seconds, seed, max_bytes, reclaim, tenants })
+        Ok(Spec { seconds, seed, max_bytes, reclaim, oom, tenants })
     }
 }
 
@@ -195,109 +240,6 @@ fn once<'a, T: PartialEq>(
         }
         (outside, inside) => Ok(inside.or(outside)),
     }
-}
-
-fn tenant(table: &mut Table<'_>, earlier: &[TenantSpec], seconds: f64) -> Result<TenantSpec, SpecError> {
-    let name = table.required_text("name", "a name, such as \"etl\"")?;
-    if let Err(what) = check_name(&name.value, earlier) {
-        return Err(name.wrong(what));
-    }
-    table.call(&name.value);
-    let kind = table.required_text("workload", &Kind::allowed())?;
-    let workload =
-        Kind::of_name(&kind.value).ok_or_else(|| kind.wrong(format!("allowed: {}", Kind::allowed())))?;
-    let threads = match table.integer("threads")? {
-        None => 1,
-        Some(threads) if (1..=THREADS_MOST).contains(&threads.value) => threads.value as u32,
-        Some(threads) => return Err(threads.wrong(format!("allowed: 1 to {THREADS_MOST}"))),
-    };
-    let scale = scale(table)?;
-    let max_bytes = limit(table.bytes("max", MAX_ALLOWED)?)?;
-    let cache_bytes = match table.bytes("cache", CACHE_ALLOWED)? {
-        None => 1 << 20,
-        Some(cache) if (CACHE_BYTES_LEAST..=CACHE_BYTES_MOST).contains(&cache.value) => cache.value,
-        Some(cache) => return Err(cache.wrong(format!("allowed: {CACHE_ALLOWED}"))),
-    };
-    let temp = match table.text("temp")? {
-        None => Temp::File,
-        Some(temp) => match temp.value.as_str() {
-            "file" => Temp::File,
-            "memory" => Temp::Memory,
-            _ => return Err(temp.wrong("allowed: \"file\" or \"memory\"".to_owned())),
-        },
-    };
-    let pause = match table.integer("pause_us")? {
-        None => Duration::ZERO,
-        Some(pause) if (0..=PAUSE_US_MOST).contains(&pause.value) => {
-            Duration::from_micros(pause.value as u64)
-        }
-        Some(pause) => return Err(pause.wrong(format!("allowed: 0 to {PAUSE_US_MOST} microseconds"))),
-    };
-    let after = match table.text("after")? {
-        None => None,
-        Some(after) => {
-            let allowed = || after.wrong(AFTER_ALLOWED.to_owned());
-            let is_meant = |tenant: &TenantSpec| tenant.name == after.value && tenant.work.is_some();
-            Some(earlier.iter().position(is_meant).ok_or_else(allowed)?)
-        }
-    };
-    let work = match table.number("work_seconds")? {
-        None => None,
-        // A comparison that NaN fails.
-        Some(work) if work.value > 0.0 && work.value <= seconds => Some(Duration::from_secs_f64(work.value)),
-        Some(work) => {
-            return Err(work.wrong(format!("allowed: more than 0 to {seconds} seconds, the whole run")));
-        }
-    };
-    table.finish(&[
-        "after",
-        "cache",
-        "max",
-        "name",
-        "pause_us",
-        "scale",
-        "temp",
-        "threads",
-        "work_seconds",
-        "workload",
-    ])?;
-    Ok(TenantSpec {
-        name: name.value,
-        workload,
-        threads,
-        scale,
-        max_bytes,
-        cache_bytes,
-        temp,
-        pause,
-        after,
-        work,
-    })
-}
-
-fn check_name(name: &str, earlier: &[TenantSpec]) -> Result<(), String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if name.is_empty() || name.len() > NAME_BYTES_MOST || !name.chars().all(plain) {
-        return Err(format!("allowed: 1 to {NAME_BYTES_MOST} letters, digits, `-` and `_`"));
-    }
-    if name == "unattributed" {
-        return Err("that name means memory without a tenant; allowed: any other".to_owned());
-    }
-    if earlier.iter().any(|tenant| tenant.name == name) {
-        return Err("another tenant has that name; allowed: a name of its own".to_owned());
-    }
-    Ok(())
-}
-
-fn scale(table: &mut Table<'_>) -> Result<Scale, SpecError> {
-    let scale = table.required_number("scale", "a TPC-H scale factor, such as 0.05")?;
-    let milli = scale.value * 1_000.0;
-    let whole = milli.round();
-    let sound = (milli - whole).abs() < 1e-6 && (1.0..=f64::from(Scale::MILLI_MOST)).contains(&whole);
-    if sound && let Some(scale) = Scale::from_milli(whole as u32) {
-        return Ok(scale);
-    }
-    Err(scale.wrong("allowed: 0.001 to 10, in steps of 0.001".to_owned()))
 }
 
 /// A limit as it was found: bytes, or `max`, which is also what stands when none was found.

@@ -36,6 +36,10 @@ pub(crate) struct Memory {
     pub(crate) reclaimed: u64,
     /// Bytes that caches, of this group or of others, gave up for charges of this group.
     pub(crate) gained: u64,
+    /// Times that a thread was held up because the group was above `high`, or owed what it took by force.
+    pub(crate) throttles: u64,
+    /// How long that took, over all threads.
+    pub(crate) throttled_us: u64,
 }
 
 /// Files.
@@ -54,7 +58,7 @@ pub(crate) struct Io {
 impl Statistics {
     pub(crate) fn of(hierarchy: &Hierarchy, group: &Group) -> Statistics {
         let [mut of_memory, mut of_io, mut of_cpu] =
-            [[0; memory::GAINED + 1].as_slice(), &[0; io::WIOS + 1], &[0; cpu::SCOPE_USEC + 1]]
+            [[0; memory::THROTTLED_USEC + 1].as_slice(), &[0; io::WIOS + 1], &[0; cpu::SCOPE_USEC + 1]]
                 .map(<[i64]>::to_vec);
         for (statistics, values) in [
             (hierarchy.memory(), &mut of_memory),
@@ -82,6 +86,8 @@ impl Statistics {
                 reclaims: of_memory[memory::RECLAIMS],
                 reclaimed: of_memory[memory::RECLAIMED],
                 gained: of_memory[memory::GAINED],
+                throttles: of_memory[memory::THROTTLES],
+                throttled_us: of_memory[memory::THROTTLED_USEC],
             },
             io: Io {
                 rbytes: of_io[io::RBYTES],

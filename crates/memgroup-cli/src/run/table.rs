@@ -1,5 +1,7 @@
-//! Reports as text: columns that line up, nothing wider than 100 columns with names of up to 14 letters.
+//! Reports as text: columns that line up, nothing wider than 110 columns with names of up to 14 letters.
 
+mod comparison;
+mod limits;
 mod sentences;
 
 use super::house::{Held, Regime};
@@ -8,7 +10,7 @@ use super::shrinkers::Shrinker;
 use super::statistics::{Memory, Statistics};
 use super::units;
 
-use sentences::{first_refusals, gave_way, room_made, verdict, wrapped};
+use sentences::{first_refusals, gave_way, measured, room_made, stopped, verdict, wrapped};
 
 /// Whether to emphasise, by the codes terminals know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +81,11 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
     let mut text = columns(&titles, &rows, half.tenants.len(), emphasis);
     text.push_str(&statistics(half, emphasis));
     text.push_str(&reclaim(half, emphasis));
+    text.push_str(&limits::table(half, emphasis));
     text.push('\n');
     text.push_str(&verdict(Regime::Groups, half));
+    text.push_str(&stopped(half));
+    text.push_str(&measured(half));
     text.push_str(&gave_way(Regime::Groups, half));
     text.push_str(&room_made(half));
     text.push_str(&first_refusals(half, ""));
@@ -169,57 +174,10 @@ fn tenant_row(tenant: &TenantReport) -> Vec<Cell> {
     ]
 }
 
-/// Both halves, side by side.
-pub(crate) fn of_both(memgroup: &Half, baseline: &Half, emphasis: Emphasis) -> String {
-    let four = ["done", "refused", "p50", "p99"];
-    let titles: Vec<String> =
-        ["tenant"].into_iter().chain(four).chain(["|"]).chain(four).map(str::to_owned).collect();
-    let numbers = |tenant: &TenantReport| {
-        [
-            plain(units::count(tenant.done)),
-            refused(tenant.refused, !tenant.is_runaway()),
-            or_none(tenant.p50_us, units::duration_us),
-            or_none(tenant.p99_us, units::duration_us),
-        ]
-    };
-    let mut rows = Vec::new();
-    for (left, right) in memgroup.tenants.iter().zip(&baseline.tenants) {
-        let mut row = vec![plain(&left.name)];
-        row.extend(numbers(left));
-        row.push(plain("|"));
-        row.extend(numbers(right));
-        rows.push(row);
-    }
-    let table = columns(&titles, &rows, rows.len(), emphasis);
-    // The headings stand over the first column of their half.
-    let first = table.lines().next().unwrap_or_default();
-    let bar = strip(first).find('|').unwrap_or_default();
-    let left = format!("{:>16}{}", "", Regime::Groups.title());
-    let over = emphasis.heading(&format!("{left:<width$}|  {}", Regime::HeapLimit.title(), width = bar));
-    let mut text = format!("{over}\n{table}\n");
-    for (regime, half) in [(Regime::Groups, memgroup), (Regime::HeapLimit, baseline)] {
-        text.push_str(&verdict(regime, half));
-        text.push_str(&gave_way(regime, half));
-    }
-    text.push_str(&wrapped(&format!(
-        "Most memory held at once: {} {}, {} {}, of {} in both.",
-        units::bytes(memgroup.all.peak),
-        Regime::Groups.title(),
-        units::bytes(baseline.all.peak),
-        Regime::HeapLimit.title(),
-        units::limit(baseline.all.max),
-    )));
-    text.push_str(&first_refusals(baseline, &format!(" {}", Regime::HeapLimit.title())));
-    text
-}
-
 /// The whole of `report`.
 pub(crate) fn of_report(report: &Report, emphasis: Emphasis) -> String {
-    let halves = [Some(&report.memgroup), report.baseline.as_ref()];
-    let ended = match halves.into_iter().flatten().find(|half| half.interrupted) {
-        Some(_) => ", ended by Ctrl-C",
-        None => "",
-    };
+    let halves = report.halves();
+    let ended = if halves.iter().any(|(_, half)| half.interrupted) { ", ended by Ctrl-C" } else { "" };
     let half = &report.memgroup;
     let reclaim = if half.reclaim == Some(false) { ", without reclaim" } else { "" };
     let head = emphasis.heading(&format!(
@@ -229,8 +187,8 @@ pub(crate) fn of_report(report: &Report, emphasis: Emphasis) -> String {
         half.seed
     ));
     let mut text = format!("{head}\n\n{}", of_half(half, emphasis));
-    if let Some(baseline) = &report.baseline {
-        text.push_str(&format!("\n{}", of_both(half, baseline, emphasis)));
+    if halves.len() > 1 {
+        text.push_str(&format!("\n{}", comparison::of_all(&halves, emphasis)));
     }
     text
 }
@@ -287,11 +245,11 @@ mod tests {
     use crate::run::report::{Half, Report};
 
     fn shown(memgroup: Half, baseline: Option<Half>) -> String {
-        of_report(&Report { memgroup, baseline }, Emphasis(false))
+        of_report(&Report { baseline, ..Report::of(memgroup) }, Emphasis(false))
     }
 
     #[test]
-    fn the_table_lines_up_and_fits_100_columns() {
+    fn the_table_lines_up_and_fits_110_columns() {
         let text = shown(half(0), None);
         let expected = "\
 2 tenants, 20.0 s of statements, seed 1
@@ -318,36 +276,19 @@ runaway       2.0M    1.0M      5       1    13.0M   3.0M  1.2 ms  4.0K         
 ----------------------------------------------------------------------------------
 all tenants   2.0M    1.0M      5       2    26.0M   6.0M  2.5 ms  8.0K          0
 
+tenant       protected  low  high  max  oom  kill  stopped  throttled     some  some %  full %
+----------------------------------------------------------------------------------------------
+lookups            yes    0     0    0    0     0        0     1.50 s  40.0 ms    0.20    0.05
+runaway              -    0     0  120   60     0        0     1.50 s  40.0 ms    0.20    0.05
+----------------------------------------------------------------------------------------------
+all tenants          -    0     0  130   65     0        0     1.50 s  60.0 ms    0.30    0.03
+
 With memgroup, only `runaway` was refused.
 Room that caches made, a tenant's own included: 1.0M for `lookups` and 1.0M for `runaway`.
 First refusal of `runaway`: /tenants/runaway is full
 Per-CPU memory of the groups, 2 slots: 128 bytes in use, 8.0K backed by the system.
 ";
         assert_eq!(text, expected);
-    }
-
-    #[test]
-    fn both_halves_stand_side_by_side_and_the_text_says_who_suffered() {
-        let text = shown(half(0), Some(half(3)));
-        let comparison = text.split_once(" backed by the system.\n\n").expect("two parts").1;
-        let expected = "                \
-with memgroup                       |  with SQLite's heap limit
-tenant        done  refused      p50     p99  |       done  refused      p50     p99";
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(
-            words(&comparison.lines().take(2).collect::<String>()),
-            words(&expected.replace('\n', ""))
-        );
-        let bars: Vec<_> = comparison.lines().take(5).filter_map(|line| line.find('|')).collect();
-        assert_eq!(bars.len(), 4);
-        assert!(bars.iter().all(|bar| bar == &bars[0]), "{comparison}");
-        let sentence = "With SQLite's heap limit, `runaway` was refused, and others suffered: `lookups` (3 of \
-                        1,234,570 statements).";
-        assert!(
-            comparison.split_whitespace().collect::<Vec<_>>().join(" ").contains(sentence),
-            "{comparison}"
-        );
-        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
 
     #[test]
@@ -380,7 +321,7 @@ tenant        done  refused      p50     p99  |       done  refused      p50    
         let mut troubled = half(0);
         let caches = troubled.tenants[0].shrinkers.as_mut().expect("there are some");
         caches[0].quarantine = Some("panicked".to_owned());
-        let text = of_report(&Report { memgroup: troubled, baseline: None }, Emphasis(true));
+        let text = of_report(&Report::of(troubled), Emphasis(true));
         assert_eq!(
             text.matches("\x1b[31m1\x1b[0m").count(),
             2,
@@ -390,7 +331,7 @@ tenant        done  refused      p50     p99  |       done  refused      p50    
 
     #[test]
     fn emphasis_changes_no_letter_and_marks_only_those_who_suffer() {
-        let report = Report { memgroup: half(0), baseline: Some(half(3)) };
+        let report = Report { baseline: Some(half(3)), ..Report::of(half(0)) };
         let emphatic = of_report(&report, Emphasis(true));
         assert_eq!(strip(&emphatic), of_report(&report, Emphasis(false)));
         assert!(emphatic.contains("\x1b[31m3\x1b[0m"));

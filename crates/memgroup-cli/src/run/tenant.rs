@@ -1,6 +1,6 @@
 //! The threads that run the tenants' statements, and what they count.
 //!
-//! - I1. Every statement that was begun is counted once: done, refused or interrupted.
+//! - I1. Every statement that was begun is counted once: done, refused, killed or interrupted.
 //! - I2. A statement's latency is recorded only if it was done.
 //! - I3. A tenant whose work is over keeps its connections, and each thread has begun a statement, however late it started.
 //! - E1. Worker → watcher: counts are for the eye while the run lasts; the report is made of what `join` hands over.
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use rusqlite::InterruptHandle;
 
 use super::data::Database;
 use super::error::RunError;
 use super::house::House;
+use super::latencies::Latencies;
 use super::progress::{Progress, Running, Shown};
 use super::session::{Failure, Session};
 use super::spec::{Spec, TenantSpec};
@@ -30,18 +30,16 @@ const WATCH_EVERY: Duration = Duration::from_millis(50);
 const INTERRUPT_EVERY: Duration = Duration::from_millis(2);
 /// How often a tenant that comes after another looks whether that one is idle.
 const TURN_EVERY: Duration = Duration::from_millis(5);
-/// Latencies are told apart to three digits.
-const DIGITS: u8 = 3;
-/// An hour; a statement that takes longer counts as one of an hour.
-const LATENCY_NS_MOST: u64 = 3_600_000_000_000;
 
 /// What one tenant's threads did, together.
 pub(crate) struct Tally {
     pub(crate) done: u64,
     pub(crate) refused: u64,
+    /// Stopped, because others needed the memory.
+    pub(crate) killed: u64,
     pub(crate) interrupted: u64,
-    /// Of the statements done, in nanoseconds.
-    pub(crate) latencies_ns: Histogram<u64>,
+    /// Of the statements done.
+    pub(crate) latencies: Latencies,
     /// What the first refusal said.
     pub(crate) first_refusal: Option<String>,
     /// Bytes of the page caches at the end.
@@ -71,13 +69,12 @@ impl Idle {
 
 impl Tally {
     fn new() -> Result<Tally, RunError> {
-        let latencies_ns = Histogram::new_with_bounds(1, LATENCY_NS_MOST, DIGITS)
-            .map_err(|error| RunError::engine("make a histogram of latencies", error))?;
         Ok(Tally {
             done: 0,
             refused: 0,
+            killed: 0,
             interrupted: 0,
-            latencies_ns,
+            latencies: Latencies::new()?,
             first_refusal: None,
             page_cache_bytes: 0,
             idle: None,
@@ -87,18 +84,12 @@ impl Tally {
     fn add(&mut self, other: Tally) -> Result<(), RunError> {
         self.done += other.done;
         self.refused += other.refused;
+        self.killed += other.killed;
         self.interrupted += other.interrupted;
         self.first_refusal = self.first_refusal.take().or(other.first_refusal);
         self.page_cache_bytes += other.page_cache_bytes;
         self.idle = self.idle.zip(other.idle).map(|(one, another)| one.with(another));
-        self.latencies_ns
-            .add(&other.latencies_ns)
-            .map_err(|error| RunError::engine("add up latencies", error))
-    }
-
-    /// The latency that `share` of the statements done stayed within, in microseconds; none if none was done.
-    pub(crate) fn quantile_us(&self, share: f64) -> Option<f64> {
-        (!self.latencies_ns.is_empty()).then(|| self.latencies_ns.value_at_quantile(share) as f64 / 1e3)
+        self.latencies.add(&other.latencies)
     }
 }
 
@@ -148,36 +139,37 @@ pub(crate) fn run_all(
     }
     let live: Vec<Live> = spec.tenants.iter().map(Live::of).collect();
     let ending = AtomicBool::new(false);
-    let started = Instant::now();
+    let scene = Scene { house, spec, live: &live, ending: &ending, started: Instant::now() };
     thread::scope(|threads| {
-        let (live, ending) = (&live[..], &ending);
         let handles: Vec<_> = workers
             .into_iter()
-            .map(|worker| {
-                let index = worker.index;
-                (index, threads.spawn(move || worker.run(house, live, started, ending)))
-            })
+            .map(|worker| (worker.index, threads.spawn(move || worker.run(scene))))
             .collect();
         let running = progress.running(spec.seconds, house, stop);
-        watch(spec, live, ending, &handles, running, stop, started);
-        let elapsed = started.elapsed();
-        end(ending, &handles, &interrupters);
+        watch(scene, &handles, running, stop);
+        let elapsed = scene.started.elapsed();
+        end(scene.ending, &handles, &interrupters);
         gather(spec, handles, elapsed)
     })
+}
+
+/// What all threads of a run see.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    house: &'a House,
+    spec: &'a Spec,
+    /// In the SPEC's order.
+    live: &'a [Live],
+    /// The run is to end.
+    ending: &'a AtomicBool,
+    started: Instant,
 }
 
 type Handle<'scope> = ScopedJoinHandle<'scope, Result<(Tally, Session), RunError>>;
 
 /// Shows progress until the run is to end: its time is over, a stop is asked for, or a worker gave up.
-fn watch(
-    spec: &Spec,
-    live: &[Live],
-    ending: &AtomicBool,
-    handles: &[(usize, Handle<'_>)],
-    mut running: Running<'_>,
-    stop: &Stop,
-    started: Instant,
-) {
+fn watch(scene: Scene<'_>, handles: &[(usize, Handle<'_>)], mut running: Running<'_>, stop: &Stop) {
+    let Scene { house, spec, live, ending, started } = scene;
     let whole = Duration::from_secs_f64(spec.seconds);
     loop {
         let elapsed = started.elapsed();
@@ -187,6 +179,7 @@ fn watch(
         }
         let counts: Vec<_> = spec.tenants.iter().zip(live).map(|(tenant, live)| live.shown(tenant)).collect();
         running.update(elapsed, &counts);
+        house.look_for_kills();
         thread::sleep(WATCH_EVERY.min(whole - elapsed));
         if handles.iter().all(|(_, handle)| handle.is_finished()) {
             return;
@@ -264,15 +257,10 @@ impl Live {
 impl Worker<'_> {
     /// Runs statements until the tenant's work is over or the run is to end, and then waits for that. An error that is
     /// not want of memory ends the whole run.
-    fn run(
-        mut self,
-        house: &House,
-        live: &[Live],
-        started: Instant,
-        ending: &AtomicBool,
-    ) -> Result<(Tally, Session), RunError> {
+    fn run(mut self, scene: Scene<'_>) -> Result<(Tally, Session), RunError> {
+        let Scene { house, live, ending, started, .. } = scene;
         let mut tally = Tally::new()?;
-        let has_begun = |tally: &Tally| tally.done + tally.refused + tally.interrupted > 0;
+        let has_begun = |tally: &Tally| tally.done + tally.refused + tally.killed + tally.interrupted > 0;
         self.wait_for_turn(live, ending);
         let began = Instant::now();
         let is_over = |work: Duration| began.elapsed() >= work;
@@ -319,7 +307,7 @@ impl Worker<'_> {
         match self.session.run(|connection| work.run(connection)) {
             Ok(rows) if work.accepts(rows) => {
                 let latency_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                tally.latencies_ns.saturating_record(latency_ns);
+                tally.latencies.record(latency_ns);
                 tally.done += 1;
                 // ORDERING: Relaxed; for the eye only (E1).
                 live.done.fetch_add(1, Ordering::Relaxed);
@@ -361,7 +349,7 @@ mod tests {
     fn tallies_add_up_and_keep_the_first_refusal() {
         let tally = |latency_ns: u64, refused, text: Option<&str>| {
             let mut tally = Tally::new().expect("a histogram");
-            tally.latencies_ns.saturating_record(latency_ns);
+            tally.latencies.record(latency_ns);
             tally.done = 1;
             tally.refused = refused;
             tally.first_refusal = text.map(str::to_owned);
@@ -371,7 +359,8 @@ mod tests {
         sum.add(tally(3_000_000, 2, Some("first"))).expect("same digits");
         sum.add(tally(2_000, 1, Some("second"))).expect("same digits");
         assert_eq!((sum.done, sum.refused, sum.first_refusal.as_deref()), (3, 3, Some("first")));
-        let (half, most) = (sum.quantile_us(0.5).expect("some"), sum.quantile_us(0.99).expect("some"));
+        let (half, most) =
+            (sum.latencies.quantile_us(0.5).expect("some"), sum.latencies.quantile_us(0.99).expect("some"));
         assert!((1.9..2.1).contains(&half), "{half}");
         assert!((2_990.0..3_010.0).contains(&most), "{most}");
     }
@@ -395,10 +384,5 @@ mod tests {
             sum.add(tally(None)).expect("same digits");
             assert_eq!(sum.idle, None, "a thread was at work to the end");
         }
-    }
-
-    #[test]
-    fn without_a_statement_done_there_is_no_latency() {
-        assert_eq!(Tally::new().expect("a histogram").quantile_us(0.5), None);
     }
 }

@@ -1,5 +1,6 @@
 //! The program itself, run on tiny data: its report, its JSON, its errors, its end by Ctrl-C.
 
+mod limits;
 mod reclaim;
 mod watch;
 
@@ -232,7 +233,7 @@ fn json_on_standard_output_stands_there_alone() {
 }
 
 #[test]
-fn the_comparison_shows_both_halves() {
+fn the_comparison_shows_the_same_work_in_three_ways() {
     let place = Place::new();
     let spec = place.write("duel.toml", DUEL);
     let json = place.path("report.json");
@@ -240,7 +241,16 @@ fn the_comparison_shows_both_halves() {
     assert!(output.status.success(), "{}", stderr(&output));
     let table = stdout(&output);
     assert!(table.contains("With memgroup, only `hog` was refused."), "{table}");
-    assert!(table.contains("With SQLite's heap limit, ") && table.contains("of 3M in both."), "{table}");
+    assert!(
+        table.contains("With SQLite's heap limit, ") && table.contains("of 3M with memgroup, "),
+        "{table}"
+    );
+    assert!(table.contains("Without limits, nobody was refused.\nWithout limits, the guard of "), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 110), "{table}");
+    let turns: Vec<String> =
+        stderr(&output).lines().filter(|line| line.contains(" of 6: ")).map(str::to_owned).collect();
+    assert_eq!(turns.len(), 6, "{turns:?}");
+    assert!(turns[0].ends_with("with memgroup") && turns[3].ends_with("with memgroup"), "{turns:?}");
     assert!(table.contains("First refusal of `hog`: ") && !table.ends_with(": out of memory\n"), "{table}");
     let report: Value = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
     for half in [&report["memgroup"], &report["baseline"]] {
@@ -248,7 +258,19 @@ fn the_comparison_shows_both_halves() {
         assert!(tenant(half, "hog")["refused"].as_u64().expect("a number") > 0, "{half}");
         assert!(tenant(half, "shop")["done"].as_u64().expect("a number") > 0, "{half}");
         assert!(half["all"]["peak"].as_u64() <= half["all"]["max"].as_u64(), "{half}");
+        assert!(
+            half["seconds"].as_f64() >= Some(3.0) && half.get("guard").is_none(),
+            "two turns of 1.5 s: {half}"
+        );
     }
+    let unlimited = &report["unlimited"];
+    let hog = tenant(unlimited, "hog");
+    assert!(hog["max"].is_null() && hog["refused"] == 0 && unlimited["all"]["max"].is_null(), "{unlimited}");
+    assert!(
+        hog["peak"].as_u64() > Some(3 << 20) && tenant(unlimited, "shop")["done"].as_u64() > Some(0),
+        "{unlimited}"
+    );
+    assert!(unlimited["guard"].as_u64() > unlimited["all"]["peak"].as_u64(), "{unlimited}");
     // Without groups nobody knows who holds what, and the runaway takes more than was its own.
     assert!(tenant(&report["baseline"], "hog")["peak"].is_null());
     assert!(report["baseline"]["unattributed"].is_null());
@@ -268,13 +290,13 @@ fn a_tenant_without_a_limit_gets_all_it_wants_which_is_more_than_ten_times_what_
 }
 
 #[test]
-fn ctrl_c_ends_a_comparison_with_the_half_that_ran() {
+fn ctrl_c_ends_a_comparison_with_what_ran() {
     let place = Place::new();
     let spec = place.write("tiny.toml", TINY);
     let mut command = place.run(&spec, &["--seconds", "86400", "--baseline"]);
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    let mut rest = wait_for(&mut child, |line| line == "running for 86400 s");
+    let mut rest = wait_for(&mut child, |line| line == "running for 43200 s");
     // To the parent alone: it has to tell the child.
     interrupt(&child);
     let output = child.wait_with_output().expect("it ends");
@@ -365,26 +387,28 @@ fn a_run_that_fails_leaves_the_json_of_the_last_one() {
 }
 
 #[test]
-fn a_comparison_whose_second_half_fails_keeps_the_first() {
+fn a_comparison_of_which_turns_fail_keeps_those_that_ran() {
     let place = Place::new();
     let spec = place.write("duel.toml", DUEL);
     let json = place.path("report.json");
     let mut command = place.run(&spec, &["--baseline", "--json", json.to_str().expect("text")]);
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    // The first half has read the SPEC by now, the second has not.
+    // The first turn has read the SPEC by now, the second has not.
     let mut rest = wait_for(&mut child, |line| line.starts_with("running for "));
     fs::remove_file(&spec).expect("a file");
     let mut said = String::new();
     rest.read_to_string(&mut said).expect("text");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("failed to run the half with SQLite's heap limit: "), "{said}");
+    for regime in ["with memgroup", "without limits", "with SQLite's heap limit"] {
+        assert_eq!(said.matches(&format!("failed to run the work {regime}: ")).count(), 1, "{said}");
+    }
     let table = stdout(&output);
     assert!(table.contains("With memgroup, only `hog` was refused."), "{table}");
     let report: Value = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
     assert!(tenant(&report["memgroup"], "shop")["done"].as_u64() > Some(0), "{report}");
-    assert!(report.get("baseline").is_none(), "{report}");
+    assert!(report.get("baseline").is_none() && report.get("unlimited").is_none(), "{report}");
 }
 
 #[test]
@@ -417,7 +441,7 @@ fn a_wrong_spec_ends_with_code_2_before_anything_is_made() {
         (
             "cache",
             "cash",
-            "wrong.toml:11: key `cash` of tenant `shop` is unknown; allowed: after, cache, max, name",
+            "wrong.toml:11: key `cash` of tenant `shop` is unknown; allowed: after, cache, enforced, high",
         ),
     ] {
         let spec = place.write("wrong.toml", &TINY.replacen(from, to, 1));

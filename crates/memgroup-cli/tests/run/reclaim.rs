@@ -128,7 +128,7 @@ fn without_reclaim_the_same_work_has_others_refused_and_the_idle_keep_what_they_
 }
 
 #[test]
-fn reclaim_is_switched_off_for_one_run_by_an_option_and_for_both_halves_of_a_comparison() {
+fn reclaim_is_switched_off_for_one_run_by_an_option_and_for_all_of_a_comparison() {
     let place = Place::new();
     let spec = place.write("giving.toml", GIVING);
     for more in [&["--no-reclaim"][..], &["--no-reclaim", "--baseline"]] {
@@ -140,6 +140,10 @@ fn reclaim_is_switched_off_for_one_run_by_an_option_and_for_both_halves_of_a_com
         // SQLite's heap limit takes no cache from anybody, and tells each connection's all the same.
         let baseline = report.get("baseline");
         assert_eq!(baseline.is_some(), more.len() == 2);
+        assert_eq!(
+            report.get("unlimited").map(|half| &half["reclaim"]),
+            baseline.map(|_| &Value::Bool(false))
+        );
         if let Some(half) = baseline {
             assert!(half["reclaim"].is_null(), "{half}");
             assert!(number(tenant(half, "archive"), &["page_cache"]) > 0, "{half}");

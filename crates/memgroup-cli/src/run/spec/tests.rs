@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use memgroup::UNLIMITED;
 
-use super::{Scale, Spec, Temp, TenantSpec};
+use super::{Scale, Settings, Spec, Temp, TenantSpec};
 use crate::run::workload::Kind;
 
 const SOUND: &str = r#"
@@ -19,6 +19,7 @@ max = "16M"
 cache = "256K"
 pause_us = 250
 work_seconds = 0.5
+min = "max"
 
 [[tenant]]
 name = "hog"
@@ -26,6 +27,12 @@ workload = "runaway"
 scale = 0.001
 after = "shop"
 temp = "memory"
+low = "2M"
+high = "24M"
+oom_score = 500
+oom_group = true
+weight = 7
+enforced = false
 "#;
 
 #[test]
@@ -40,13 +47,39 @@ fn a_sound_spec_says_what_it_says() {
     assert_eq!((shop.after, shop.work), (None, Some(Duration::from_millis(500))));
     assert_eq!((hog.after, hog.work), (Some(0), None));
     assert_eq!((hog.threads, hog.max_bytes, hog.temp), (1, UNLIMITED, Temp::Memory));
+    assert_eq!(shop.settings, Settings { min_bytes: UNLIMITED, ..Settings::default() });
+    let settings = Settings {
+        min_bytes: 0,
+        low_bytes: 2 << 20,
+        high_bytes: 24 << 20,
+        oom_score: 500,
+        oom_group: true,
+        weight: 7,
+        enforced: false,
+    };
+    assert_eq!((hog.settings, spec.oom), (settings, true));
+    assert!(shop.is_protected() && hog.is_protected());
+}
+
+#[test]
+fn without_limits_the_work_is_the_same_and_no_group_has_any_setting() {
+    let spec = Spec::parse("a.toml", &format!("oom = true{SOUND}")).expect("it is sound");
+    let free = spec.without_limits();
+    assert_eq!((free.max_bytes, free.oom), (UNLIMITED, false));
+    for (before, after) in spec.tenants.iter().zip(&free.tenants) {
+        assert_eq!((after.max_bytes, after.settings), (UNLIMITED, Settings::default()));
+        assert!(!after.is_protected());
+        let (max_bytes, settings) = (before.max_bytes, before.settings);
+        assert_eq!(&TenantSpec { max_bytes, settings, ..after.clone() }, before);
+    }
 }
 
 #[test]
 fn every_key_but_name_workload_and_scale_has_a_default() {
     let spec = Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1").expect("sound");
     assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, UNLIMITED));
-    assert!(spec.reclaim);
+    assert!(spec.reclaim && spec.oom && !spec.tenants[0].is_protected());
+    assert_eq!(spec.tenants[0].settings, Settings::default());
     assert_eq!((spec.tenants[0].threads, spec.tenants[0].cache_bytes), (1, 1 << 20));
     assert_eq!((spec.tenants[0].after, spec.tenants[0].work), (None, None));
 }
@@ -91,8 +124,9 @@ fn what_holds_for_the_whole_run_may_stand_in_a_table_of_its_own() {
         ("[run]\nseconds = 0\n", "a.toml:2: key `seconds` of [run] is 0; allowed: 0.1 to 86400 seconds"),
         (
             "[run]\nsecond = 1\n",
-            "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: max, reclaim, seconds, seed",
+            "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: max, oom, reclaim, seconds, seed",
         ),
+        ("[run]\noom = 1\n", "a.toml:2: key `oom` of [run] is 1; allowed: true or false"),
         ("run = true\n", "a.toml:1: key `run` is not a table; allowed: [run]"),
     ] {
         assert_eq!(read(top).expect_err(top).to_string(), expected);
@@ -116,7 +150,7 @@ fn errors_name_file_line_key_and_what_is_allowed() {
         (
             "seed = 7",
             "sede = 7",
-            "a.toml:3: key `sede` is unknown; allowed: max, reclaim, run, seconds, seed, tenant",
+            "a.toml:3: key `sede` is unknown; allowed: max, oom, reclaim, run, seconds, seed, tenant",
         ),
         (
             "\"48M\"",
@@ -134,7 +168,7 @@ fn errors_name_file_line_key_and_what_is_allowed() {
         (
             "seed = 7",
             "[[tenants]]",
-            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: max, reclaim, run, seconds, seed, tenant",
+            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: max, oom, reclaim, run, seconds, seed, tenant",
         ),
         (
             "name = \"shop\"",
@@ -151,7 +185,7 @@ fn errors_name_file_line_key_and_what_is_allowed() {
         (
             "\"hog\"",
             "\"shop\"",
-            "a.toml:17: key `name` of tenant 2 is \"shop\"; another tenant has that name",
+            "a.toml:18: key `name` of tenant 2 is \"shop\"; another tenant has that name",
         ),
         (
             "\"lookups\"",
@@ -202,23 +236,56 @@ fn errors_name_file_line_key_and_what_is_allowed() {
         (
             "after = \"shop\"",
             "after = \"hog\"",
-            "a.toml:20: key `after` of tenant `hog` is \"hog\"; allowed: the name of a tenant that stands earlier and has \
+            "a.toml:21: key `after` of tenant `hog` is \"hog\"; allowed: the name of a tenant that stands earlier and has \
              `work_seconds`",
         ),
         (
             "work_seconds = 0.5",
             "",
-            "a.toml:20: key `after` of tenant `hog` is \"shop\"; allowed: the name of a tenant that stands earlier and has",
+            "a.toml:21: key `after` of tenant `hog` is \"shop\"; allowed: the name of a tenant that stands earlier and has",
         ),
         (
             "\"memory\"",
             "\"disk\"",
-            "a.toml:21: key `temp` of tenant `hog` is \"disk\"; allowed: \"file\" or \"memory\"",
+            "a.toml:22: key `temp` of tenant `hog` is \"disk\"; allowed: \"file\" or \"memory\"",
         ),
         (
             "temp =",
             "tmp =",
-            "a.toml:21: key `tmp` of tenant `hog` is unknown; allowed: after, cache, max, name, pause_us",
+            "a.toml:22: key `tmp` of tenant `hog` is unknown; allowed: after, cache, enforced, high, low, max, min, name",
+        ),
+        (
+            "\"2M\"",
+            "-1",
+            "a.toml:23: key `low` of tenant `hog` is -1; allowed: 0 to less than 256T, or \"max\" for all that it holds",
+        ),
+        (
+            "\"2M\"",
+            "\"256T\"",
+            "a.toml:23: key `low` of tenant `hog` is \"256T\"; allowed: 0 to less than 256T",
+        ),
+        (
+            "min = \"max\"",
+            "min = true",
+            "a.toml:15: key `min` of tenant `shop` is true; allowed: 0 to less than",
+        ),
+        (
+            "\"24M\"",
+            "0",
+            "a.toml:24: key `high` of tenant `hog` is 0; allowed: 1M to less than 256T, or \"max\" for no limit",
+        ),
+        ("500", "1001", "a.toml:25: key `oom_score` of tenant `hog` is 1001; allowed: -1000 to 1000"),
+        ("500", "'high'", "a.toml:25: key `oom_score` of tenant `hog` is \"high\"; allowed: an integer"),
+        (
+            "oom_group = true",
+            "oom_group = 1",
+            "a.toml:26: key `oom_group` of tenant `hog` is 1; allowed: true or false",
+        ),
+        ("weight = 7", "weight = 0", "a.toml:27: key `weight` of tenant `hog` is 0; allowed: 1 to 10000"),
+        (
+            "enforced = false",
+            "enforced = 'no'",
+            "a.toml:28: key `enforced` of tenant `hog` is \"no\"; allowed: true or false",
         ),
         ("seed = 7", "seed = = 7", "a.toml:3: not TOML: "),
         ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key"),

@@ -2,22 +2,92 @@
 
 use super::units;
 use crate::run::house::Regime;
+use crate::run::kills::Kills;
 use crate::run::report::{Half, IdleReport, TenantReport};
 
 /// Columns a sentence may take.
 const WIDTH: usize = 100;
 
-/// Who was refused, in a sentence.
+/// Who was refused or stopped, in a sentence.
 pub(super) fn verdict(regime: Regime, half: &Half) -> String {
-    let (runaways, others) = (half.refused(true), half.refused(false));
+    let (runaways, others) = (half.with(TenantReport::lost, true), half.with(TenantReport::lost, false));
+    let lost = |of: fn(&TenantReport) -> u64| runaways.iter().chain(&others).any(|tenant| of(tenant) > 0);
+    let what = match (lost(|tenant| tenant.refused), lost(|tenant| tenant.killed)) {
+        (_, false) => "refused",
+        (false, true) => "stopped",
+        (true, true) => "refused or stopped",
+    };
     let (named, losses) = (listed(&runaways, name), listed(&others, loss));
     let who = match (runaways.is_empty(), others.is_empty()) {
-        (true, true) => "nobody was refused".to_owned(),
-        (false, true) => format!("only {named} was refused"),
-        (true, false) => format!("refused were statements of {losses}"),
-        (false, false) => format!("{named} was refused, and others suffered: {losses}"),
+        (true, true) => format!("nobody was {what}"),
+        (false, true) => format!("only {named} was {what}"),
+        (true, false) => format!("{what} were statements of {losses}"),
+        (false, false) => format!("{named} was {what}, and others suffered: {losses}"),
     };
     wrapped(&format!("{}, {who}.", begun(regime.title())))
+}
+
+/// Who was stopped how often for whom, and how soon its bytes were free; a line for each who was.
+pub(super) fn stopped(half: &Half) -> String {
+    let kills: Vec<&Kills> = half.kills.iter().flatten().filter(|kills| kills.stopped() > 0).collect();
+    let mut victims: Vec<&str> = kills.iter().map(|kills| kills.victim.as_str()).collect();
+    victims.sort_unstable();
+    victims.dedup();
+    let line = |victim: &str| {
+        let mut of: Vec<&Kills> = kills.iter().copied().filter(|kills| kills.victim == victim).collect();
+        of.sort_by_key(|kills| std::cmp::Reverse(kills.stopped()));
+        stopped_for(victim, &of)
+    };
+    victims.into_iter().map(line).collect()
+}
+
+/// Whose limits only measure, and what they would have refused.
+pub(super) fn measured(half: &Half) -> String {
+    let would = half
+        .tenants
+        .iter()
+        .filter_map(|tenant| Some((name(tenant), tenant.would_refuse.filter(|&count| count > 0)?)));
+    let line = |(name, count): (String, u64)| {
+        let charges =
+            if count == 1 { "1 charge".to_owned() } else { format!("{} charges", units::count(count)) };
+        wrapped(&format!("The limit of {name} is not enforced: it would have refused {charges}."))
+    };
+    would.map(line).collect()
+}
+
+fn stopped_for(victim: &str, kills: &[&Kills]) -> String {
+    let times = |count| if count == 1 { "once".to_owned() } else { format!("{} times", units::count(count)) };
+    let mut requesters: Vec<(&str, u64)> = Vec::new();
+    for kills in kills {
+        match requesters.iter_mut().find(|(name, _)| *name == kills.requester) {
+            Some((_, count)) => *count += kills.stopped(),
+            None => requesters.push((&kills.requester, kills.stopped())),
+        }
+    }
+    let for_whom = match &requesters[..] {
+        [(name, _)] => format!(" for `{name}`"),
+        many => {
+            let each = many.iter().map(|(name, count)| format!("{} for `{name}`", units::count(*count)));
+            format!(", {}", each.collect::<Vec<_>>().join(", "))
+        }
+    };
+    let mut took: Vec<u64> = kills.iter().flat_map(|kills| kills.took_us.iter().copied()).collect();
+    took.sort_unstable();
+    let soon = match took[..] {
+        [] => String::new(),
+        [one] => format!("; half of its bytes were free after {}", units::duration_us(one as f64)),
+        [.., last] => format!(
+            "; half of its bytes were free after {} (median), {} at most",
+            units::duration_us(took[took.len() / 2] as f64),
+            units::duration_us(last as f64)
+        ),
+    };
+    let overdue = match kills.iter().map(|kills| kills.overdue).sum::<u64>() {
+        0 => String::new(),
+        count => format!("; {} it was too slow, and was passed over", times(count)),
+    };
+    let all = kills.iter().map(|kills| kills.stopped()).sum();
+    wrapped(&format!("`{victim}` was stopped {}{for_whom}{soon}{overdue}.", times(all)))
 }
 
 fn name(tenant: &TenantReport) -> String {
@@ -25,8 +95,8 @@ fn name(tenant: &TenantReport) -> String {
 }
 
 fn loss(tenant: &TenantReport) -> String {
-    let (refused, all) = (units::count(tenant.refused), units::count(tenant.refused + tenant.done));
-    format!("`{}` ({refused} of {all} statements)", tenant.name)
+    let (lost, all) = (units::count(tenant.lost()), units::count(tenant.lost() + tenant.done));
+    format!("`{}` ({lost} of {all} statements)", tenant.name)
 }
 
 fn listed(tenants: &[&TenantReport], show: fn(&TenantReport) -> String) -> String {
@@ -95,7 +165,7 @@ fn idle_since(regime: Regime, half: &Half, tenant: &TenantReport, idle: IdleRepo
 }
 
 /// `text`, as it begins a sentence.
-fn begun(text: &str) -> String {
+pub(super) fn begun(text: &str) -> String {
     let mut sentence = text.to_owned();
     if let Some(first) = sentence.get_mut(..1) {
         first.make_ascii_uppercase();
@@ -125,10 +195,11 @@ pub(super) fn wrapped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{gave_way, room_made, wrapped};
+    use super::{gave_way, measured, room_made, stopped, verdict, wrapped};
     use crate::run::house::Regime;
+    use crate::run::kills::Kills;
     use crate::run::report::Half;
-    use crate::run::report::tests::{half, idle, tenant};
+    use crate::run::report::tests::{half, idle, kills, tenant};
 
     /// A half in which `archive` was idle and lost `reclaimed` of its 30M.
     fn with_archive(reclaimed: u64) -> Half {
@@ -178,6 +249,64 @@ mod tests {
         assert_eq!(
             room_made(&half),
             "Room that caches made, a tenant's own included: 7.0M for `runaway` and 1.0M for `lookups`.\n"
+        );
+    }
+
+    fn joined_lines(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn who_was_stopped_is_named_with_those_for_whom_the_most_first() {
+        let mut half = half(0);
+        half.kills = Some(vec![
+            kills("runaway", "dashboards", vec![8_000, 1_000]),
+            Kills { full: "/".to_owned(), ..kills("runaway", "etl", vec![31_000]) },
+            kills("runaway", "etl", vec![9_000, 2_000, 8_500]),
+            Kills { died: 0, refused: 70, ..kills("runaway", "runaway", vec![]) },
+        ]);
+        assert_eq!(
+            joined_lines(&stopped(&half)),
+            "`runaway` was stopped 6 times, 4 for `etl`, 2 for `dashboards`; half of its bytes were free after 8.5 ms \
+             (median), 31.0 ms at most."
+        );
+        half.kills = Some(vec![
+            Kills { died: 0, overdue: 1, ..kills("hog", "etl", vec![1_200_000]) },
+            Kills { idle: 4, ..kills("archive", "etl", vec![]) },
+        ]);
+        assert_eq!(
+            joined_lines(&stopped(&half)),
+            "`hog` was stopped once for `etl`; half of its bytes were free after 1.20 s; once it was too slow, and was \
+             passed over."
+        );
+        half.kills = None;
+        assert_eq!(stopped(&half), "");
+    }
+
+    #[test]
+    fn what_a_limit_that_only_measures_would_have_refused_is_told() {
+        let mut half = half(0);
+        assert_eq!(measured(&half), "");
+        half.tenants[1].would_refuse = Some(1_200);
+        let said = "The limit of `runaway` is not enforced: it would have refused 1,200 charges.\n";
+        assert_eq!(measured(&half), said);
+    }
+
+    #[test]
+    fn the_verdict_tells_refusals_from_stops() {
+        let said = |refused, killed, innocent| {
+            let mut half = half(0);
+            (half.tenants[1].refused, half.tenants[1].killed, half.tenants[0].killed) =
+                (refused, killed, innocent);
+            joined_lines(&verdict(Regime::Groups, &half))
+        };
+        assert_eq!(said(0, 0, 0), "With memgroup, nobody was refused.");
+        assert_eq!(said(1, 0, 0), "With memgroup, only `runaway` was refused.");
+        assert_eq!(said(0, 1, 0), "With memgroup, only `runaway` was stopped.");
+        assert_eq!(said(1, 1, 0), "With memgroup, only `runaway` was refused or stopped.");
+        assert_eq!(
+            said(0, 0, 2),
+            "With memgroup, stopped were statements of `lookups` (2 of 1,234,569 statements)."
         );
     }
 
