@@ -126,6 +126,16 @@ impl ChargeError {
     }
 }
 
+impl ChargeError {
+    fn write_usage(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, ", usage {} of max {}", self.usage, self.max)?;
+        if self.reserved > 0 {
+            write!(f, ", {} of it kept for groups within min or low", self.reserved)?;
+        }
+        Ok(())
+    }
+}
+
 impl PartialEq for ChargeError {
     fn eq(&self, other: &ChargeError) -> bool {
         std::ptr::eq(self.node, other.node)
@@ -157,32 +167,26 @@ impl fmt::Display for ChargeError {
         let group = path.as_deref().unwrap_or("(a group removed since)");
         match self.kind {
             ChargeErrorKind::Refused => {
+                write!(f, "charge {} bytes: refused by group {group}", self.asked)?;
+                self.write_usage(f)
+            }
+            ChargeErrorKind::Deadline => {
                 write!(
                     f,
-                    "charge {} bytes: refused by group {group}, usage {} of max {}",
-                    self.asked, self.usage, self.max
+                    "charge {} bytes: no room in group {group} within {:.3?}",
+                    self.asked,
+                    self.waited()
                 )?;
-                if self.reserved > 0 {
-                    write!(f, ", {} of it kept for groups within min or low", self.reserved)?;
-                }
-                Ok(())
+                self.write_usage(f)
             }
-            ChargeErrorKind::Deadline => write!(
-                f,
-                "charge {} bytes: no room in group {group} within {:.3?}, usage {} of max {}",
-                self.asked,
-                self.waited(),
-                self.usage,
-                self.max
-            ),
-            ChargeErrorKind::Woken => write!(
-                f,
-                "charge {} bytes: woken after {:.3?} of waiting for room in group {group}, usage {} of max {}",
-                self.asked,
-                self.waited(),
-                self.usage,
-                self.max
-            ),
+            ChargeErrorKind::Woken => {
+                let (asked, waited) = (self.asked, self.waited());
+                write!(
+                    f,
+                    "charge {asked} bytes: woken after {waited:.3?} of waiting for room in group {group}"
+                )?;
+                self.write_usage(f)
+            }
             ChargeErrorKind::Offline => {
                 write!(f, "charge {} bytes: group {group} was removed", self.asked)
             }
