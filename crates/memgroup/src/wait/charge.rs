@@ -22,6 +22,7 @@ use super::list::{self, Listed};
 use super::{WaitKind, Wake};
 use crate::chain::{Refused, Until};
 use crate::charge::Charge;
+use crate::counter::Reading;
 use crate::error::{ChargeError, ChargeErrorKind};
 use crate::group::Group;
 use crate::high;
@@ -104,7 +105,8 @@ fn wait(node: &'static Node, bytes: u64, deadline: Instant, refused: Refused) ->
             },
             Ok(Left::Over(kind)) => {
                 let at = if node.counter.is_offline() { node } else { last.node };
-                let last = Refused { node: at, seen: at.counter.read() };
+                let reserved = if std::ptr::eq(at, last.node) { last.seen.reserved } else { 0 };
+                let last = Refused { node: at, seen: Reading { reserved, ..at.counter.read() } };
                 return Err(Failed { last, kind: (!last.seen.offline).then_some(kind) });
             }
             Err(refused) => last = refused,
