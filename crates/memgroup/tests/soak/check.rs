@@ -37,10 +37,13 @@ fn sums(accounts: &[Arc<Account>]) -> Sums {
 pub(crate) fn charges(house: &House) {
     let accounts = accounts(house);
     let sums = sums(&accounts);
+    let snapshot = house.hierarchy.snapshot();
+    let usages: BTreeMap<_, _> =
+        snapshot.groups.iter().map(|group| (group.id, group.usage_exact_bytes)).collect();
     for account in &accounts {
         let Some(member) = account.member() else { continue };
         let (group, live) = (&member.group, sums[&Arc::as_ptr(account)].0);
-        assert_eq!(group.usage_exact(), live, "bytes of {}", account.path);
+        assert_eq!(usages[&group.id()], live, "bytes of {}", account.path);
         let (usage, peak) = (group.usage(), group.peak());
         assert!(usage >= live && peak >= usage, "{}: {live}, {usage}, {peak}", account.path);
         let labelled: u64 = group.labels().iter().map(|(_, bytes)| bytes).sum();
@@ -57,7 +60,9 @@ pub(crate) fn all(house: &House) {
     let sums = sums(&accounts);
     for account in &accounts {
         if let Some(member) = account.member() {
-            figures(house, &member, &sums[&Arc::as_ptr(account)].1);
+            let (live, tally) = &sums[&Arc::as_ptr(account)];
+            assert_eq!(member.group.usage_exact(), *live, "bytes of {}", account.path);
+            figures(house, &member, tally);
         }
     }
     let deaths = house.deaths.load(Ordering::Relaxed);
@@ -158,11 +163,11 @@ fn protection(house: &House) {
     }
 }
 
-/// Whether nothing speaks against a batch for the group: a mebibyte of room at every level, and in the slot's budget.
+/// Whether nothing speaks against a batch for the group: some room at every level.
 fn may_have_stock(house: &House, member: &Member) -> bool {
     let has_room = |level: &Member| {
         let group = &level.group;
-        let below = |limit: u64, kept: u64| limit == UNLIMITED || group.usage() + kept + (1 << 20) < limit;
+        let below = |limit: u64, kept: u64| limit == UNLIMITED || group.usage() + kept + (64 << 10) < limit;
         below(group.max(), group.max() / 8) && below(group.high(), 0)
     };
     house.settings.cap_bytes > 0 && member.group.is_online() && member.levels().all(has_room)
@@ -173,9 +178,10 @@ fn marks(house: &House) {
     let _pin = pin_virtual(0);
     let members = house.members().clone();
     for member in members.iter().filter(|member| may_have_stock(house, member)) {
+        house.figures.count(|figures| &figures.checked, 1);
         // What was drained is noticed by the next uncharge.
         for _ in 0..4 {
-            drop(member.group.try_charge(64).expect("there is a mebibyte of room"));
+            drop(member.group.try_charge(64).expect("there is room"));
         }
         let hits = member.group.stock().hits;
         drop(member.group.try_charge(64));

@@ -21,6 +21,8 @@ pub(crate) struct Figures {
     /// The latest that a call came back after its deadline, in nanoseconds.
     pub(crate) latest: AtomicU64,
     pub(crate) reclaimed: AtomicU64,
+    /// Groups of which it was looked at whether they have a stock.
+    pub(crate) checked: AtomicU64,
 }
 
 impl Figures {
@@ -65,7 +67,7 @@ fn config(slots: usize, seed: u64) -> (Config, Settings) {
         budget_bytes: one_of([256 << 10, 1 << 20, 8 << 20]),
     };
     let config = Config::with_slots(SlotSource::virtual_slots(slots).unwrap())
-        .groups_max(400)
+        .groups_max(one_of([40, 120, 400]) as u32)
         .depth_max(6)
         .stock_cap_bytes(settings.cap_bytes)
         .stock_budget_bytes(settings.budget_bytes)

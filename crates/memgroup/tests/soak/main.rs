@@ -103,6 +103,30 @@ fn run(slots: usize, actors: usize, steps: u64, seed: u64) -> House {
         }
     });
     check::all(&house);
+    if std::env::var("DBG").is_ok() {
+        let f = &house.figures;
+        let l = |x: &std::sync::atomic::AtomicU64| x.load(Ordering::Relaxed);
+        let sn = house.hierarchy.snapshot();
+        let e = house.hierarchy.root().events();
+        say(format_args!(
+            "DBG groups made {} charges {} refus {} waits {} latest {}us recl {} deaths {} now {} dying {} depth {} caches {} tenants {} q {} ev {e:?} usage {} checked {}",
+            l(&f.groups),
+            l(&f.charges),
+            l(&f.refusals),
+            l(&f.waits),
+            l(&f.latest) / 1000,
+            l(&f.reclaimed),
+            l(&house.deaths),
+            sn.groups.len(),
+            sn.dying().count(),
+            sn.groups.iter().map(|g| g.depth).max().unwrap(),
+            ledger::lock(&house.caches).len(),
+            ledger::lock(&house.tenants).len(),
+            house.hierarchy.shrinkers().iter().filter(|s| s.quarantine.is_some()).count(),
+            sn.groups[0].usage_exact_bytes,
+            l(&f.checked)
+        ));
+    }
     house.clear();
     check::nothing_is_left(&house);
     drop(watchdog);
