@@ -1,0 +1,429 @@
+//! Actors: threads that carry out their plans in a house.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use memgroup::{Charge, ChargeError, GroupShrinker, KillHook, Maintenance, UNLIMITED, scope};
+use memgroup_percpu::pin_virtual;
+
+use crate::hostile::{Cache, Tenant};
+use crate::house::House;
+use crate::ledger::{Held, Member, Orphan, Paper, lock, numbers};
+use crate::plan::{Ending, Form, Setting, Step};
+
+/// What an actor holds at most.
+const HELD_MOST: usize = 96;
+const CACHES_MOST: usize = 24;
+const TENANTS_MOST: usize = 12;
+/// What a call may come back late by: the time that the system takes to run a thread, at worst.
+const SLACK: Duration = Duration::from_secs(60);
+
+pub(crate) struct Actor<'h> {
+    house: &'h House,
+    charges: Vec<Held>,
+    slot: usize,
+}
+
+fn one_of<T>(many: &Mutex<Vec<Arc<T>>>, at: usize) -> Option<Arc<T>> {
+    let many = lock(many);
+    (!many.is_empty()).then(|| Arc::clone(&many[at % many.len()]))
+}
+
+fn leave<T>(many: &Mutex<Vec<Arc<T>>>, one: &Arc<T>) {
+    lock(many).retain(|other| !Arc::ptr_eq(other, one));
+}
+
+fn micros(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+impl<'h> Actor<'h> {
+    pub(crate) fn new(house: &'h House) -> Actor<'h> {
+        Actor { house, charges: Vec::new(), slot: 0 }
+    }
+
+    /// Makes a call with a deadline in so many microseconds.
+    fn until<T>(&self, after: u64, call: impl FnOnce(Instant) -> T) -> T {
+        let deadline = Instant::now() + micros(after);
+        let outcome = call(deadline);
+        let late = Instant::now().saturating_duration_since(deadline);
+        assert!(late < SLACK, "a wait outlived its deadline by {late:?}");
+        self.house.figures.latest.fetch_max(late.as_nanos() as u64, Ordering::Relaxed);
+        self.house.figures.count(|figures| &figures.waits, 1);
+        outcome
+    }
+
+    fn count_outcome<T>(&self, outcome: Result<T, ChargeError>) -> Option<T> {
+        match &outcome {
+            Ok(_) => self.house.figures.count(|figures| &figures.charges, 1),
+            Err(_) => self.house.figures.count(|figures| &figures.refusals, 1),
+        }
+        outcome.ok()
+    }
+
+    fn pick(&mut self, at: usize) -> Option<Held> {
+        let count = self.charges.len();
+        (count > 0).then(|| self.charges.swap_remove(at % count))
+    }
+
+    fn keep(&mut self, held: Held) {
+        if self.charges.len() >= HELD_MOST {
+            self.charges.swap_remove(0);
+        }
+        self.charges.push(held);
+    }
+
+    fn charge(&mut self, member: &Arc<Member>, form: Form, bytes: u64) {
+        let group = &member.group;
+        let outcome = match form {
+            Form::Try => group.try_charge(bytes).map(Paper::Plain),
+            Form::Forced => group.charge_forced(bytes).map(Paper::Plain),
+            Form::Until(after) => {
+                self.until(after, |deadline| group.charge_until(bytes, deadline)).map(Paper::Plain)
+            }
+            Form::Labelled => group.label("sort").unwrap().try_charge(bytes).map(Paper::Labelled),
+            Form::LabelledForced => group.label("join").unwrap().charge_forced(bytes).map(Paper::Labelled),
+            Form::Scope => {
+                let _scope = scope::enter(group);
+                self.house.hierarchy.try_charge_current(bytes).expect("a group is in force").map(Paper::Plain)
+            }
+        };
+        if let Some(paper) = self.count_outcome(outcome) {
+            self.keep(Held::new(member, paper));
+        }
+    }
+
+    fn grow(&self, held: &mut Held, form: Form, bytes: u64) {
+        let outcome = match (&mut held.paper, form) {
+            (Paper::Plain(charge), Form::Forced) => charge.grow_forced(bytes),
+            (Paper::Plain(charge), Form::Until(after)) => {
+                self.until(after, |deadline| charge.grow_until(bytes, deadline))
+            }
+            (Paper::Plain(charge), _) => charge.try_grow(bytes),
+            (Paper::Labelled(labelled), _) => labelled.try_grow(bytes),
+            (Paper::Gone, _) => Ok(()),
+        };
+        self.count_outcome(outcome);
+        held.note();
+    }
+
+    /// What is done with a charge that has no label.
+    fn with_plain(&mut self, at: usize, act: impl FnOnce(&mut Actor<'h>, Arc<Member>, Charge)) {
+        let Some(mut held) = self.pick(at) else { return };
+        match held.strike() {
+            Paper::Plain(charge) => {
+                let member = Arc::clone(&held.member);
+                act(self, member, charge);
+            }
+            paper => self.keep(Held::new(&held.member, paper)),
+        }
+    }
+
+    fn set(member: &Member, setting: Setting, value: u64) {
+        let (group, bytes) = (&member.group, if value == u64::MAX { UNLIMITED } else { value });
+        // The root's own limits would have everybody refused.
+        let is_root = group.parent().is_none();
+        match setting {
+            Setting::Max if is_root => group.set_max(bytes.max(8 << 20)).unwrap(),
+            Setting::Max => group.set_max(bytes).unwrap(),
+            Setting::High => group.set_high(bytes).unwrap(),
+            // A removed group has no protection, and says so.
+            Setting::Min => _ = group.set_min(value),
+            Setting::Low => _ = group.set_low(value),
+            Setting::Weight => group.set_weight(value.clamp(1, 10_000) as u32).unwrap(),
+            Setting::OomScore => group.set_oom_score(value as i32 - 1000).unwrap(),
+            Setting::OomGroup => group.set_oom_group(value == 1),
+            Setting::Enforced => group.set_enforced(value > 0),
+        }
+    }
+
+    fn end_cache(&self, cache: &Arc<Cache>, ending: Ending) {
+        leave(&self.house.caches, cache);
+        if let Some(own) = cache.take_registration() {
+            match ending {
+                Ending::Remove => own.remove().unwrap(),
+                Ending::Withdraw => {
+                    let left = self.until(200, |deadline| own.withdraw().wait_until(deadline));
+                    drop(left);
+                }
+                Ending::Detach => {
+                    let kept = Arc::clone(cache);
+                    GroupShrinker::withdraw(own).detach(move || drop(kept));
+                }
+                Ending::Drop => drop(own),
+            }
+        }
+        cache.clear();
+    }
+
+    fn end_tenant(&self, tenant: &Arc<Tenant>, ending: Ending) {
+        leave(&self.house.tenants, tenant);
+        match (tenant.take_hook(), ending) {
+            (Some(hook), Ending::Remove) => KillHook::remove(hook).unwrap(),
+            (hook, _) => drop(hook),
+        }
+        tenant.free();
+    }
+
+    fn remove(&self, member: &Member) {
+        let removed = member.group.remove();
+        if removed.is_ok() || !member.group.is_online() {
+            self.house.prune();
+        }
+    }
+
+    fn watch_events(&self, member: &Member, after: u64) {
+        let seen = member.group.events();
+        let changed = self.until(after, |deadline| member.group.wait_events(&seen, Some(deadline)));
+        if let Some(now) = changed {
+            let grown = numbers(&now).iter().zip(numbers(&seen)).all(|(now, seen)| *now >= seen);
+            assert!(grown, "events run backwards: {seen:?}, then {now:?}");
+        }
+    }
+
+    fn subscribe(&self, member: &Arc<Member>) {
+        let subscription = member.group.on_events(|group, events| {
+            assert!(numbers(&group.events()).iter().zip(numbers(events)).all(|(now, told)| *now >= told));
+        });
+        let mut subscriptions = lock(&self.house.subscriptions);
+        subscriptions.push((subscription, Arc::clone(member)));
+        let oldest = (subscriptions.len() > 8).then(|| subscriptions.remove(0));
+        drop(subscriptions);
+        if let Some((subscription, _member)) = oldest {
+            assert!(subscription.report().panic.is_none(), "{:?}", subscription.report());
+        }
+    }
+
+    fn peak(&mut self, member: &Arc<Member>, bytes: u64) {
+        let mut reader = member.group.peak_reader();
+        reader.reset();
+        if let Ok(charge) = member.group.try_charge(bytes) {
+            assert!(reader.read() >= bytes, "a peak of {} with {bytes} bytes charged", reader.read());
+            self.keep(Held::plain(member, charge));
+        }
+        let (read, peak) = (reader.read(), member.group.peak());
+        assert!(read <= peak, "a reader's peak of {read} above the group's of {peak}");
+    }
+
+    fn snapshot(&self, member: &Member) {
+        let snapshot = member.group.snapshot();
+        for (number, group) in snapshot.groups.iter().enumerate() {
+            assert!(group.parent.is_none_or(|parent| parent < number));
+            assert!(group.usage_exact_bytes <= group.usage_bytes && group.usage_bytes <= group.peak_bytes);
+        }
+        let top = &snapshot.groups[0];
+        assert_eq!(snapshot.groups.len(), 1 + top.descendants + top.dying_descendants);
+        let files: usize = top.files().filter_map(|name| top.file(&name)).map(|text| text.len()).sum();
+        assert!(files > 0);
+    }
+
+    fn look(&self) {
+        let hierarchy = &self.house.hierarchy;
+        for wait in hierarchy.waits() {
+            let late = Instant::now().saturating_duration_since(wait.deadline);
+            assert!(late < SLACK, "{wait}");
+        }
+        assert!(hierarchy.kills().len() <= 64);
+        hierarchy.shrinkers();
+        hierarchy.dying();
+        hierarchy.event_subscriptions();
+    }
+
+    pub(crate) fn step(&mut self, step: Step) {
+        let house = self.house;
+        let _pin = pin_virtual(self.slot);
+        match step {
+            Step::Create { parent, name } => house.create(&house.member(parent), &format!("g{name}")),
+            Step::Remove { group } => self.remove(&house.member(group)),
+            Step::Charge { group, form, bytes } => self.charge(&house.member(group), form, bytes),
+            Step::Drop { charge } => drop(self.pick(charge)),
+            Step::Grow { charge, form, bytes } => {
+                if let Some(mut held) = self.pick(charge) {
+                    self.grow(&mut held, form, bytes);
+                    self.keep(held);
+                }
+            }
+            Step::Shrink { charge, part } => {
+                if let Some(mut held) = self.pick(charge) {
+                    let part = part.min(held.bytes());
+                    match &mut held.paper {
+                        Paper::Plain(charge) => charge.shrink(part),
+                        Paper::Labelled(labelled) => labelled.shrink(part),
+                        Paper::Gone => {}
+                    }
+                    held.note();
+                    self.keep(held);
+                }
+            }
+            Step::Split { charge, part } => self.with_plain(charge, |actor, member, mut charge| {
+                let part = charge.split(part.min(charge.bytes()));
+                actor.keep(Held::plain(&member, charge));
+                actor.keep(Held::plain(&member, part));
+            }),
+            Step::Merge { charge, other } => self.merge(charge, other),
+            Step::Move { charge, group } => {
+                let target = house.member(group);
+                if let Some(mut held) = self.pick(charge) {
+                    let moved = match &mut held.paper {
+                        Paper::Plain(charge) => charge.try_move_to(&target.group).is_ok(),
+                        _ => false,
+                    };
+                    if moved {
+                        held.moved_to(&target);
+                    }
+                    self.keep(held);
+                }
+            }
+            Step::Convert { charge } => self.convert(charge),
+            Step::Orphan { charge } => {
+                if let Some(orphan) = self.pick(charge).and_then(Orphan::of) {
+                    lock(&house.orphans).push(orphan);
+                }
+            }
+            Step::Bury { orphan } => {
+                let mut orphans = lock(&house.orphans);
+                let count = orphans.len();
+                let orphan = (count > 0).then(|| orphans.swap_remove(orphan % count));
+                drop(orphans);
+                orphan.into_iter().for_each(|orphan| house.bury(orphan));
+            }
+            Step::Set { group, setting, value } => Actor::set(&house.member(group), setting, value),
+            Step::Drain { group } => _ = house.member(group).group.drain(),
+            Step::Reclaim { group, bytes, micros } => {
+                let member = house.member(group);
+                let reclaimed = self.until(micros, |deadline| member.group.reclaim(bytes, Some(deadline)));
+                house.figures.count(|figures| &figures.reclaimed, reclaimed.bytes);
+            }
+            Step::Throttle { group, micros } if micros % 2 == 0 => {
+                let member = house.member(group);
+                self.until(micros, |deadline| member.group.throttle(Some(deadline)));
+            }
+            Step::Throttle { group, .. } => {
+                let member = house.member(group);
+                let throttle = member.group.take_throttle();
+                assert!(throttle.is_none_or(|throttle| throttle.delay() <= Duration::from_secs(2)));
+            }
+            Step::Count { group, stat, delta } => {
+                let (member, stat) = (house.member(group), stat % house.stats.len());
+                // Counts of bytes only grow; the last is a level.
+                let delta = if stat == 2 { delta } else { delta.abs() };
+                member.account.count(stat, delta);
+                let (statistics, number) = &house.stats[stat];
+                statistics.add(&member.group, *number, delta);
+            }
+            Step::Flush { group, stat } => {
+                house.stats[stat % house.stats.len()].0.flush(&house.member(group).group);
+            }
+            _ => self.step_beside(step),
+        }
+    }
+
+    fn merge(&mut self, at: usize, other: usize) {
+        let (Some(mut one), Some(mut other)) = (self.pick(at), self.pick(other)) else { return };
+        match (&mut one.paper, other.strike()) {
+            (Paper::Plain(charge), Paper::Plain(more)) => {
+                if let Err(back) = charge.merge(more) {
+                    self.keep(Held::plain(&other.member, back));
+                }
+            }
+            (_, paper) => self.keep(Held::new(&other.member, paper)),
+        }
+        one.note();
+        self.keep(one);
+    }
+
+    fn convert(&mut self, at: usize) {
+        let Some(mut held) = self.pick(at) else { return };
+        let charge = match held.strike() {
+            Paper::Labelled(labelled) => labelled.into_charge(),
+            Paper::Plain(charge) => {
+                let (id, bytes) = charge.into_parts();
+                self.house.hierarchy.charge_from_parts(id, bytes)
+            }
+            Paper::Gone => return,
+        };
+        self.keep(Held::plain(&held.member, charge));
+    }
+
+    /// Steps with caches, tenants, and those who look on.
+    fn step_beside(&mut self, step: Step) {
+        let house = self.house;
+        match step {
+            Step::AddCache { group, manner, seed } if lock(&house.caches).len() < CACHES_MOST => {
+                let cache = Cache::new(&house.member(group), manner, seed, &house.late);
+                lock(&house.caches).extend(cache);
+            }
+            Step::FillCache { cache, pages, bytes } => {
+                let filled = one_of(&house.caches, cache).map_or(0, |cache| cache.fill(pages, bytes));
+                house.figures.count(|figures| &figures.charges, filled);
+            }
+            Step::AskCache { cache, bytes } => {
+                if let Some(cache) = one_of(&house.caches, cache) {
+                    let id = cache.with_registration(|own| own.registration().id());
+                    // It may have gone since.
+                    id.map(|id| cache.member.group.ask_shrinker(id, bytes).map_or(0, |done| done.bytes));
+                }
+            }
+            Step::Reinstate { cache } => {
+                if let Some(cache) = one_of(&house.caches, cache) {
+                    cache.with_registration(|own| own.registration().reinstate());
+                }
+                one_of(&house.tenants, cache).into_iter().for_each(|tenant| tenant.reinstate());
+            }
+            Step::EndCache { cache, ending } => {
+                one_of(&house.caches, cache).into_iter().for_each(|cache| self.end_cache(&cache, ending));
+            }
+            Step::AddTenant { group, manner, seed } if lock(&house.tenants).len() < TENANTS_MOST => {
+                let tenant = Tenant::new(&house.member(group), manner, seed, &house.late, &house.deaths);
+                lock(&house.tenants).extend(tenant);
+            }
+            Step::FillTenant { tenant, charges, bytes } => {
+                let filled = one_of(&house.tenants, tenant).map_or(0, |tenant| tenant.fill(charges, bytes));
+                house.figures.count(|figures| &figures.charges, filled);
+            }
+            Step::FreeTenant { tenant, says } => {
+                if let Some(tenant) = one_of(&house.tenants, tenant) {
+                    tenant.free();
+                    if says {
+                        tenant.member.group.kill_done();
+                    }
+                }
+            }
+            Step::EndTenant { tenant, ending } => {
+                one_of(&house.tenants, tenant).into_iter().for_each(|one| self.end_tenant(&one, ending));
+            }
+            Step::FreeLate { says } => house.late.free(says),
+            Step::WaitEvents { group, micros } => self.watch_events(&house.member(group), micros),
+            Step::Subscribe { group } => self.subscribe(&house.member(group)),
+            Step::Deliver { micros } => _ = self.until(micros, |end| house.hierarchy.deliver_events(end)),
+            Step::Trigger { group, micros } => {
+                let member = house.member(group);
+                let trigger = member.group.add_pressure_trigger("some 1000 500000").unwrap();
+                self.until(micros, |deadline| trigger.wait(deadline));
+            }
+            Step::Stall { group, micros } => {
+                let member = house.member(group);
+                let _stall = member.group.stall();
+                std::thread::sleep(self::micros(micros));
+            }
+            Step::Peak { group, bytes } => self.peak(&house.member(group), bytes),
+            Step::Snapshot { group } => self.snapshot(&house.member(group)),
+            Step::Look => self.look(),
+            Step::Wake { group } => _ = house.member(group).group.wake_waiters(),
+            Step::Deny { group, seed } => {
+                let member = house.member(group);
+                if let Ok(_denial) = member.group.deny(0.5, seed) {
+                    self.charge(&member, Form::Try, seed % 5000);
+                }
+            }
+            Step::Maintain { all } => {
+                let what = Maintenance::new().expedited();
+                house.hierarchy.maintain(if all { what.all() } else { what });
+            }
+            Step::Pin { slot } => self.slot = slot % house.slots,
+            // As many caches or tenants as there may be.
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Check: engine and ledger side by side, while no actor is in a step.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use memgroup::{Freshness, Group, Maintenance, Protection, Reach, UNLIMITED};
+use memgroup_percpu::pin_virtual;
+
+use crate::house::House;
+use crate::ledger::{Account, Member, STATS, Tally, lock, numbers};
+
+/// What is charged to a group and to all below, and what they counted.
+type Sums = BTreeMap<*const Account, (u64, Tally)>;
+
+fn accounts(house: &House) -> Vec<Arc<Account>> {
+    let mut accounts = lock(&house.accounts);
+    accounts.retain(|account| account.strong_count() > 0);
+    accounts.iter().filter_map(std::sync::Weak::upgrade).collect()
+}
+
+fn sums(accounts: &[Arc<Account>]) -> Sums {
+    let mut sums = Sums::new();
+    for account in accounts {
+        let (live, own) = (account.live(), account.own());
+        for level in std::iter::successors(Some(account), |level| level.parent.as_ref()) {
+            let (sum, tally) = sums.entry(Arc::as_ptr(level)).or_default();
+            *sum += live;
+            tally.add(&own);
+        }
+    }
+    sums
+}
+
+/// What is cheap enough for each step of a single actor.
+pub(crate) fn charges(house: &House) {
+    let accounts = accounts(house);
+    let sums = sums(&accounts);
+    let snapshot = house.hierarchy.snapshot();
+    let usages: BTreeMap<_, _> =
+        snapshot.groups.iter().map(|group| (group.id, group.usage_exact_bytes)).collect();
+    for account in &accounts {
+        let Some(member) = account.member() else { continue };
+        let (group, live) = (&member.group, sums[&Arc::as_ptr(account)].0);
+        assert_eq!(usages[&group.id()], live, "bytes of {}", account.path);
+        let (usage, peak) = (group.usage(), group.peak());
+        assert!(usage >= live && peak >= usage, "{}: {live}, {usage}, {peak}", account.path);
+        let labelled: u64 = group.labels().iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(labelled, account.labelled(), "labelled bytes of {}", account.path);
+    }
+    let waits = house.hierarchy.waits();
+    assert!(waits.is_empty(), "nobody is in a call, and yet: {waits:?}");
+}
+
+/// Everything.
+pub(crate) fn all(house: &House) {
+    charges(house);
+    let accounts = accounts(house);
+    let sums = sums(&accounts);
+    for account in &accounts {
+        if let Some(member) = account.member() {
+            let (live, tally) = &sums[&Arc::as_ptr(account)];
+            assert_eq!(member.group.usage_exact(), *live, "bytes of {}", account.path);
+            figures(house, &member, tally);
+        }
+    }
+    let deaths = house.deaths.load(Ordering::Relaxed);
+    assert_eq!(house.hierarchy.root().events().oom_kill, deaths, "kills, of hooks that said so");
+    lists(house, &accounts, &sums);
+    protection(house);
+    marks(house);
+}
+
+fn figures(house: &House, member: &Member, tally: &Tally) {
+    let (group, account) = (&member.group, &member.account);
+    assert_eq!(numbers(&group.events()), tally.events, "events of {}", account.path);
+    let now = numbers(&group.events());
+    let before = std::mem::replace(&mut *lock(&member.seen), now);
+    assert!(now.iter().zip(before).all(|(now, before)| *now >= before), "events of {}", account.path);
+    for stat in 0..STATS {
+        let (statistics, number) = &house.stats[stat];
+        let of = |reach| statistics.get(group, *number, reach, Freshness::Fresh);
+        assert_eq!(of(Reach::Local), account.stats()[stat], "statistic {stat} of {}", account.path);
+        assert_eq!(of(Reach::Subtree), tally.stats[stat], "statistic {stat} below {}", account.path);
+    }
+    let pressure = group.pressure();
+    let now = [pressure.some.total, pressure.full.total];
+    let before = std::mem::replace(&mut *lock(&member.pressure), now);
+    assert!(now[0] >= before[0] && now[1] >= before[1], "{}: {before:?}, then {now:?}", account.path);
+}
+
+/// Which groups there are, which of them are dying, and with how much.
+fn lists(house: &House, accounts: &[Arc<Account>], sums: &Sums) {
+    let is_online = |account: &Account| account.member().is_some_and(|member| member.group.is_online());
+    let live = |account: &Arc<Account>| sums[&Arc::as_ptr(account)].0;
+    let mut expected: Vec<_> =
+        accounts.iter().map(|account| (account.path.clone(), is_online(account), live(account))).collect();
+    let snapshot = house.hierarchy.snapshot();
+    let mut there: Vec<_> = snapshot
+        .groups
+        .iter()
+        .map(|group| (group.path.clone(), group.online, group.usage_exact_bytes))
+        .collect();
+    expected.sort();
+    there.sort();
+    assert_eq!(there, expected, "groups that there are, and those that there should be");
+
+    expected.retain(|(_, is_online, live)| !is_online && *live > 0);
+    let dying = house.hierarchy.dying();
+    let mut dying: Vec<_> = dying.into_iter().map(|one| (one.path, false, one.usage_bytes)).collect();
+    dying.sort();
+    assert_eq!(dying, expected, "dying groups");
+}
+
+/// One group's part of what its parent's protection comes to; what can be off is a byte for each division.
+fn part(of: u64, by: u64, all: u64) -> u64 {
+    if all == 0 { 0 } else { u64::try_from(u128::from(of) * u128::from(by) / u128::from(all)).unwrap() }
+}
+
+fn share(group: &Group, setting: u64, above: u64, used_by_all: u64, parent: &Group) -> u64 {
+    let used = group.usage().min(setting);
+    if used_by_all > above {
+        return part(above, used, used_by_all);
+    }
+    let unprotected = parent.usage() - used_by_all;
+    used + part(above - used_by_all, group.usage() - used, unprotected)
+}
+
+/// What is protected of every group is what the settings and usages of its siblings and of those above come to.
+fn protection(house: &House) {
+    let root = house.hierarchy.root();
+    let mut expected: BTreeMap<_, _> = BTreeMap::from([(root.id(), Protection::default())]);
+    for parent in house.hierarchy.groups() {
+        let above = expected[&parent.id()];
+        let children = parent.children();
+        let used = |setting: fn(&Group) -> u64| -> u64 {
+            children.iter().map(|child| child.usage().min(setting(child))).sum()
+        };
+        let (min, low) = (used(Group::min), used(Group::low));
+        for child in &children {
+            let own = if parent == root {
+                Protection { min: child.min(), low: child.low() }
+            } else {
+                Protection {
+                    min: share(child, child.min(), above.min, min, &parent),
+                    low: share(child, child.low(), above.low, low, &parent),
+                }
+            };
+            expected.insert(child.id(), own);
+        }
+    }
+    let there = root.protections();
+    assert_eq!(there.len() + 1, expected.len(), "every group below the root");
+    for (id, there) in there {
+        let expected = expected[&id];
+        let is_near = |a: u64, b: u64| a.abs_diff(b) <= 12;
+        assert!(
+            is_near(there.min, expected.min) && is_near(there.low, expected.low),
+            "{:?} is protected by {there:?}, not {expected:?}",
+            house.hierarchy.group(id),
+        );
+    }
+}
+
+/// Whether nothing speaks against a batch for the group: some room at every level.
+fn may_have_stock(house: &House, member: &Member) -> bool {
+    let has_room = |level: &Member| {
+        let group = &level.group;
+        let below = |limit: u64, kept: u64| limit == UNLIMITED || group.usage() + kept + (64 << 10) < limit;
+        below(group.max(), group.max() / 8) && below(group.high(), 0)
+    };
+    house.settings.cap_bytes > 0 && member.group.is_online() && member.levels().all(has_room)
+}
+
+/// No mark is left that closes stocks without a reason: a group within its limits, as all above it are, has a stock.
+fn marks(house: &House) {
+    let _pin = pin_virtual(0);
+    let members = house.members().clone();
+    for member in members.iter().filter(|member| may_have_stock(house, member)) {
+        house.figures.count(|figures| &figures.checked, 1);
+        // What was drained is noticed by the next uncharge.
+        for _ in 0..4 {
+            drop(member.group.try_charge(64).expect("there is room"));
+        }
+        let hits = member.group.stock().hits;
+        drop(member.group.try_charge(64));
+        let has_stock = member.group.stock().hits > hits;
+        let reserved = house.hierarchy.stock_reserved_bytes()[0];
+        assert!(
+            has_stock || reserved + (256 << 10) > house.settings.budget_bytes,
+            "{:?} has no stock, with {reserved} bytes of the slot's budget taken",
+            member.group
+        );
+    }
+}
+
+/// Nothing is left of what was: all is removed, freed and given back.
+pub(crate) fn nothing_is_left(house: &House) {
+    house.hierarchy.root().drain();
+    let what = Maintenance::new().expedited().all().at(Instant::now() + Duration::from_secs(3600));
+    (0..3).for_each(|_| _ = house.hierarchy.maintain(what));
+    all(house);
+    assert_eq!(house.hierarchy.groups().len(), 1);
+    assert!(house.hierarchy.dying().is_empty() && house.hierarchy.shrinkers().is_empty());
+    assert_eq!(house.hierarchy.snapshot().groups.len(), 1, "no group has a handle that nobody has");
+    house.hierarchy.root().drain();
+    assert_eq!((house.hierarchy.root().usage(), house.hierarchy.root().usage_exact()), (0, 0));
+    let percpu = house.hierarchy.percpu();
+    assert!(percpu.live_bytes <= house.record_bytes, "{percpu:?}, and {} for a root", house.record_bytes);
+    assert_eq!(percpu.limbo_bytes, 0, "{percpu:?}");
+    for kill in house.hierarchy.kills() {
+        assert!(kill.outcome.is_some(), "{kill:?} has an end");
+    }
+}

@@ -1,0 +1,316 @@
+//! Hostile: shrinkers and kill hooks that do what they should, and now and then what they should not.
+//!
+//! Callbacks try locks and never wait for one that is held while anybody charges; a hang has an end. Beyond that they keep to nothing.
+
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use memgroup::{Ask, Count, Group, GroupShrinker, KillHook, Killed, Killing, Scan, Shrinker, ShrinkerConfig};
+
+use crate::ledger::{Held, Member, lock};
+use crate::plan::Manner;
+use crate::random::Random;
+
+/// How often one that misbehaves does: once in so many calls.
+const MISCHIEF: u64 = 4;
+
+fn hang(random: &Mutex<Random>) {
+    let micros = lock(random).below(1500);
+    std::thread::sleep(Duration::from_micros(micros));
+}
+
+/// Not by `panic!`, which would print each.
+fn panic_quietly() -> ! {
+    resume_unwind(Box::new("by chance"))
+}
+
+/// What misbehaves this time.
+fn mischief(random: &Mutex<Random>, manner: Manner) -> Manner {
+    if lock(random).below(MISCHIEF) == 0 { manner } else { Manner::Honest }
+}
+
+/// A cache of one group.
+pub(crate) struct Cache {
+    pub(crate) member: Arc<Member>,
+    pages: Mutex<Vec<Held>>,
+    manner: Manner,
+    random: Mutex<Random>,
+    own: Mutex<Option<GroupShrinker>>,
+    /// Where its pages go that are freed late.
+    late: Arc<Late>,
+}
+
+/// What another thread is to free.
+#[derive(Default)]
+pub(crate) struct Late(Mutex<Vec<(Vec<Held>, Arc<Member>)>>);
+
+impl Late {
+    /// Frees the oldest, and says that it is done.
+    pub(crate) fn free(&self, says: bool) {
+        let mut waiting = lock(&self.0);
+        if waiting.is_empty() {
+            return;
+        }
+        let (held, member) = waiting.remove(0);
+        drop(waiting);
+        drop(held);
+        if says {
+            member.group.kill_done();
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
+    fn leave(&self, held: Vec<Held>, member: &Arc<Member>) {
+        lock(&self.0).push((held, Arc::clone(member)));
+    }
+}
+
+impl Cache {
+    /// Registers one; `None` where the group is gone or there are too many.
+    pub(crate) fn new(
+        member: &Arc<Member>,
+        manner: Manner,
+        seed: u64,
+        late: &Arc<Late>,
+    ) -> Option<Arc<Cache>> {
+        let cache = Arc::new(Cache {
+            member: Arc::clone(member),
+            pages: Mutex::default(),
+            manner,
+            random: Mutex::new(Random(seed | 1)),
+            own: Mutex::default(),
+            late: Arc::clone(late),
+        });
+        let patience = Duration::from_micros(if seed % 2 == 0 { 500 } else { 100_000 });
+        let config = ShrinkerConfig::new(format!("{manner:?}"))
+            .batch_bytes(4096 << (seed % 5))
+            .cost((seed % 4) as u32)
+            .patience(patience);
+        let own = member.group.add_shrinker(config, Arc::clone(&cache)).ok()?;
+        *lock(&cache.own) = Some(own);
+        Some(cache)
+    }
+
+    /// Charges so many pages, as far as there is room. Room may be made in this cache itself, so no lock is held.
+    pub(crate) fn fill(&self, pages: u64, bytes: u64) -> u64 {
+        for page in 0..pages {
+            let Ok(charge) = self.member.group.try_charge(bytes) else { return page };
+            lock(&self.pages).push(Held::plain(&self.member, charge));
+        }
+        if let Some(own) = &*lock(&self.own) {
+            own.mark();
+        }
+        pages
+    }
+
+    pub(crate) fn take_registration(&self) -> Option<GroupShrinker> {
+        lock(&self.own).take()
+    }
+
+    /// What is done with its registration, if it has one.
+    pub(crate) fn with_registration<T>(&self, act: impl FnOnce(&GroupShrinker) -> T) -> Option<T> {
+        lock(&self.own).as_ref().map(act)
+    }
+
+    /// Drops all that it has.
+    pub(crate) fn clear(&self) {
+        let pages = std::mem::take(&mut *lock(&self.pages));
+        drop(pages);
+    }
+
+    fn free(&self, bytes: u64, late: bool) -> Scan {
+        let Ok(mut pages) = self.pages.try_lock() else { return Scan::Stopped { bytes: 0 } };
+        let (mut freed, mut count) = (0, 0);
+        while freed < bytes && count < pages.len() {
+            freed += pages[count].bytes();
+            count += 1;
+        }
+        let given: Vec<Held> = pages.drain(..count).collect();
+        drop(pages);
+        if late {
+            self.late.leave(given, &self.member);
+        }
+        Scan::Freed { bytes: freed }
+    }
+
+    /// Another one, that has nothing and does nothing.
+    fn register_another(&self, group: &Group) {
+        struct Nothing;
+        impl Shrinker for Nothing {
+            fn count(&self, _: u64) -> Count {
+                Count::Empty
+            }
+            fn scan(&self, _: &Ask<'_>) -> Scan {
+                Scan::Freed { bytes: 0 }
+            }
+        }
+        let Ok(other) = group.add_shrinker(ShrinkerConfig::new("another"), Nothing) else { return };
+        other.mark();
+        let left = other.withdraw().wait_until(Instant::now() + Duration::from_micros(500));
+        drop(left);
+    }
+}
+
+impl Shrinker for Cache {
+    fn count(&self, _: u64) -> Count {
+        match (self.manner, mischief(&self.random, self.manner)) {
+            (Manner::Lies, Manner::Lies) => return Count::Holds { bytes: u64::MAX / 2, objects: 1 },
+            (Manner::Panics, Manner::Panics) if lock(&self.random).below(8) == 0 => panic_quietly(),
+            _ => {}
+        }
+        let Ok(pages) = self.pages.try_lock() else { return Count::Unknown };
+        Count::of(pages.iter().map(Held::bytes).sum(), pages.len() as u64)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        match mischief(&self.random, self.manner) {
+            Manner::Honest => self.free(ask.bytes(), false),
+            Manner::FreesLate => self.free(ask.bytes(), true),
+            Manner::Hangs => {
+                hang(&self.random);
+                self.free(ask.bytes(), false)
+            }
+            Manner::Panics => panic_quietly(),
+            Manner::FreesNothing => Scan::Freed { bytes: 0 },
+            Manner::Lies => Scan::Freed { bytes: u64::MAX },
+            Manner::Registers => {
+                self.register_another(&ask.group());
+                self.free(ask.bytes(), false)
+            }
+            Manner::Charges => {
+                let bytes = lock(&self.random).bytes(14);
+                let charge =
+                    self.member.group.try_charge(bytes).map(|charge| Held::plain(&self.member, charge));
+                let scanned = self.free(ask.bytes(), false);
+                if let (Ok(held), Ok(mut pages)) = (charge, self.pages.try_lock()) {
+                    pages.push(held);
+                }
+                scanned
+            }
+            Manner::Goes => {
+                let scanned = self.free(u64::MAX, false);
+                let own = self.own.try_lock().ok().and_then(|mut own| own.take());
+                if let Some(own) = own {
+                    own.remove().expect_err("from within its own call");
+                }
+                scanned
+            }
+        }
+    }
+}
+
+/// What runs in a group and can be told to stop.
+pub(crate) struct Tenant {
+    pub(crate) member: Arc<Member>,
+    memory: Mutex<Vec<Held>>,
+    manner: Manner,
+    random: Mutex<Random>,
+    hook: Mutex<Option<KillHook>>,
+    late: Arc<Late>,
+    /// Hooks that answered that they die, in all tenants.
+    deaths: Arc<AtomicU64>,
+}
+
+impl Tenant {
+    /// Sets its hook; `None` where the group has one or is gone.
+    pub(crate) fn new(
+        member: &Arc<Member>,
+        manner: Manner,
+        seed: u64,
+        late: &Arc<Late>,
+        deaths: &Arc<AtomicU64>,
+    ) -> Option<Arc<Tenant>> {
+        let tenant = Arc::new(Tenant {
+            member: Arc::clone(member),
+            memory: Mutex::default(),
+            manner,
+            random: Mutex::new(Random(seed | 1)),
+            hook: Mutex::default(),
+            late: Arc::clone(late),
+            deaths: Arc::clone(deaths),
+        });
+        // The hook goes on with what it has if the tenant is gone meanwhile.
+        let told: Weak<Tenant> = Arc::downgrade(&tenant);
+        let kept = Arc::clone(member);
+        let hook = member.group.set_kill_hook(move |killing: &Killing<'_>| {
+            assert!(killing.group() == &kept.group, "the hook of another group");
+            told.upgrade().map_or(Killed::Refused, |tenant| tenant.told(killing))
+        });
+        *lock(&tenant.hook) = Some(hook.ok()?);
+        Some(tenant)
+    }
+
+    pub(crate) fn fill(&self, charges: u64, bytes: u64) -> u64 {
+        for number in 0..charges {
+            let Ok(charge) = self.member.group.try_charge(bytes) else { return number };
+            lock(&self.memory).push(Held::plain(&self.member, charge));
+        }
+        charges
+    }
+
+    pub(crate) fn free(&self) {
+        let memory = std::mem::take(&mut *lock(&self.memory));
+        drop(memory);
+    }
+
+    pub(crate) fn take_hook(&self) -> Option<KillHook> {
+        lock(&self.hook).take()
+    }
+
+    pub(crate) fn reinstate(&self) {
+        if let Some(hook) = &*lock(&self.hook) {
+            hook.reinstate();
+        }
+    }
+
+    fn told(&self, killing: &Killing<'_>) -> Killed {
+        let free = |late: bool| {
+            let Ok(mut memory) = self.memory.try_lock() else { return 0 };
+            let memory = std::mem::take(&mut *memory);
+            let bytes = memory.iter().map(Held::bytes).sum();
+            if late {
+                self.late.leave(memory, &self.member);
+            }
+            bytes
+        };
+        let answer = match mischief(&self.random, self.manner) {
+            Manner::Honest => {
+                free(false);
+                Killed::Dying
+            }
+            Manner::Hangs => {
+                hang(&self.random);
+                free(false);
+                Killed::Dying
+            }
+            Manner::Panics => panic_quietly(),
+            Manner::FreesNothing => Killed::Dying,
+            Manner::Lies => Killed::Idle { freed: u64::MAX },
+            Manner::FreesLate => {
+                free(true);
+                Killed::Dying
+            }
+            Manner::Registers => Killed::Idle { freed: free(false) },
+            Manner::Charges => {
+                let charge = killing.requester().try_charge(lock(&self.random).bytes(14));
+                free(false);
+                drop(charge);
+                Killed::Dying
+            }
+            Manner::Goes => {
+                let hook = self.hook.try_lock().ok().and_then(|mut hook| hook.take());
+                drop(hook);
+                let _ = self.member.group.remove();
+                free(false);
+                Killed::Refused
+            }
+        };
+        self.deaths.fetch_add(u64::from(answer == Killed::Dying), Ordering::Relaxed);
+        answer
+    }
+}

@@ -1,0 +1,239 @@
+//! Ledger: what the engine should say, kept beside it.
+//!
+//! - I1. An account is there exactly as long as its group has to be: while it is online, while somebody has a handle, while a byte is charged to it, and
+//!   while a group below is there.
+//! - I2. What a group counted goes to its parent's account when its own ends.
+//! - B1. Accounts are exact when no actor is in a step.
+
+use std::mem;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use memgroup::{Charge, Events, Group, GroupId, Labelled};
+
+/// Statistics that are counted.
+pub(crate) const STATS: usize = 3;
+pub(crate) const EVENTS: usize = 7;
+
+/// What is added up from below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) events: [u64; EVENTS],
+    pub(crate) stats: [i64; STATS],
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Tally) {
+        self.events.iter_mut().zip(other.events).for_each(|(sum, value)| *sum += value);
+        self.stats.iter_mut().zip(other.stats).for_each(|(sum, value)| *sum += value);
+    }
+}
+
+pub(crate) fn numbers(events: &Events) -> [u64; EVENTS] {
+    let Events { low, high, max, oom, oom_kill, oom_group_kill, would_refuse, .. } = *events;
+    [low, high, max, oom, oom_kill, oom_group_kill, would_refuse]
+}
+
+/// A lock that is not poisoned by a callback's panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One group's figures.
+pub(crate) struct Account {
+    pub(crate) path: String,
+    pub(crate) parent: Option<Arc<Account>>,
+    live: AtomicU64,
+    labelled: AtomicU64,
+    stats: [AtomicI64; STATS],
+    /// Of the group alone, once nobody can count there any more.
+    last: Mutex<[u64; EVENTS]>,
+    /// Of groups below that are gone.
+    gone: Mutex<Tally>,
+    member: OnceLock<Weak<Member>>,
+}
+
+impl Account {
+    pub(crate) fn member(&self) -> Option<Arc<Member>> {
+        self.member.get().and_then(Weak::upgrade)
+    }
+
+    /// Bytes that are charged to the group itself.
+    pub(crate) fn live(&self) -> u64 {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn labelled(&self) -> u64 {
+        self.labelled.load(Ordering::Relaxed)
+    }
+
+    /// What was added to the group itself.
+    pub(crate) fn stats(&self) -> [i64; STATS] {
+        std::array::from_fn(|stat| self.stats[stat].load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn count(&self, stat: usize, delta: i64) {
+        self.stats[stat].fetch_add(delta, Ordering::Relaxed);
+    }
+
+    /// What counts in the group and in every one above.
+    pub(crate) fn own(&self) -> Tally {
+        let events = match self.member() {
+            Some(member) => numbers(&member.group.events_local()),
+            None => *lock(&self.last),
+        };
+        let mut tally = Tally { events, stats: self.stats() };
+        tally.add(&lock(&self.gone));
+        tally
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        assert_eq!(self.live(), 0, "{} is gone", self.path);
+        if let Some(parent) = &self.parent {
+            lock(&parent.gone).add(&self.own());
+        }
+    }
+}
+
+/// A handle on a group, which all who use it share.
+pub(crate) struct Member {
+    pub(crate) group: Group,
+    pub(crate) account: Arc<Account>,
+    /// Some and full, in microseconds, as they were last seen.
+    pub(crate) pressure: Mutex<[u64; 2]>,
+    /// Events as they were last seen.
+    pub(crate) seen: Mutex<[u64; EVENTS]>,
+    /// Whoever can count here can count there.
+    parent: Option<Arc<Member>>,
+}
+
+impl Member {
+    pub(crate) fn new(group: Group, parent: Option<Arc<Member>>) -> Arc<Member> {
+        let account = Arc::new(Account {
+            path: group.path(),
+            parent: parent.as_ref().map(|parent| Arc::clone(&parent.account)),
+            live: AtomicU64::new(0),
+            labelled: AtomicU64::new(0),
+            stats: std::array::from_fn(|_| AtomicI64::new(0)),
+            last: Mutex::default(),
+            gone: Mutex::default(),
+            member: OnceLock::new(),
+        });
+        let member =
+            Arc::new(Member { group, account, pressure: Mutex::default(), seen: Mutex::default(), parent });
+        member.account.member.get_or_init(|| Arc::downgrade(&member));
+        member
+    }
+
+    /// The group and all above it.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = &Member> {
+        std::iter::successors(Some(self), |level| level.parent.as_deref())
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        *lock(&self.account.last) = numbers(&self.group.events_local());
+    }
+}
+
+/// What proves that bytes are charged.
+pub(crate) enum Paper {
+    Plain(Charge),
+    Labelled(Labelled),
+    Gone,
+}
+
+/// A charge with its entry in the ledger.
+pub(crate) struct Held {
+    pub(crate) paper: Paper,
+    pub(crate) member: Arc<Member>,
+    noted: u64,
+}
+
+impl Held {
+    pub(crate) fn new(member: &Arc<Member>, paper: Paper) -> Held {
+        let mut held = Held { paper, member: Arc::clone(member), noted: 0 };
+        held.note();
+        held
+    }
+
+    pub(crate) fn plain(member: &Arc<Member>, charge: Charge) -> Held {
+        Held::new(member, Paper::Plain(charge))
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.paper {
+            Paper::Plain(charge) => charge.bytes(),
+            Paper::Labelled(labelled) => labelled.bytes(),
+            Paper::Gone => 0,
+        }
+    }
+
+    /// Enters what has changed.
+    pub(crate) fn note(&mut self) {
+        let (now, account) = (self.bytes(), &self.member.account);
+        let change = now.wrapping_sub(self.noted);
+        account.live.fetch_add(change, Ordering::Relaxed);
+        if matches!(self.paper, Paper::Labelled(_)) {
+            account.labelled.fetch_add(change, Ordering::Relaxed);
+        }
+        self.noted = now;
+    }
+
+    /// Takes it out of the ledger; whose it was goes with it.
+    pub(crate) fn strike(&mut self) -> Paper {
+        let (account, paper) = (&self.member.account, mem::replace(&mut self.paper, Paper::Gone));
+        account.live.fetch_sub(self.noted, Ordering::Relaxed);
+        if matches!(paper, Paper::Labelled(_)) {
+            account.labelled.fetch_sub(self.noted, Ordering::Relaxed);
+        }
+        self.noted = 0;
+        paper
+    }
+
+    /// It is another group's now.
+    pub(crate) fn moved_to(&mut self, member: &Arc<Member>) {
+        let paper = self.strike();
+        self.member = Arc::clone(member);
+        self.paper = paper;
+        self.note();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.strike());
+    }
+}
+
+/// Bytes of which only the group's id is known.
+pub(crate) struct Orphan {
+    pub(crate) id: GroupId,
+    pub(crate) bytes: u64,
+    account: Arc<Account>,
+}
+
+impl Orphan {
+    /// `None` for a charge without bytes, which has nothing that could be left.
+    pub(crate) fn of(mut held: Held) -> Option<Orphan> {
+        let bytes = held.bytes();
+        let charge = match held.strike() {
+            Paper::Plain(charge) => charge,
+            Paper::Labelled(labelled) => labelled.into_charge(),
+            Paper::Gone => return None,
+        };
+        let account = Arc::clone(&held.member.account);
+        let (id, _) = charge.into_parts();
+        account.live.fetch_add(bytes, Ordering::Relaxed);
+        (bytes > 0).then_some(Orphan { id, bytes, account })
+    }
+
+    /// Uncharges it by `uncharge`, after which nothing tells of the group any more.
+    pub(crate) fn bury(self, uncharge: impl FnOnce(GroupId, u64)) {
+        self.account.live.fetch_sub(self.bytes, Ordering::Relaxed);
+        uncharge(self.id, self.bytes);
+    }
+}

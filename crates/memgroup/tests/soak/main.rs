@@ -1,0 +1,231 @@
+//! Soak: random trees, limits, charges of every form, hostile shrinkers and hooks, and everybody who looks on, all at once.
+//!
+//! What may happen is drawn from a seed (`plan`), carried out by threads that share a house (`actors`, `house`, `hostile`), entered in a
+//! ledger (`ledger`), and compared with it while all are at rest (`check`): after each step of a single actor, and every some thousand steps of several.
+//! `watchdog` ends a run in which nobody gets on, and says who waits for what.
+//!
+//! | variable | is |
+//! |---|---|
+//! | `MEMGROUP_SOAK_SEED` | the seed; of the clock unless told, and printed |
+//! | `MEMGROUP_SOAK_STEPS` | steps over all actors, 100,000 unless told |
+//! | `MEMGROUP_SOAK_SECONDS` | how long `the_house_stands_without_end` goes on, a minute unless told; 0: without end |
+#![cfg(not(memgroup_loom))]
+
+mod actors;
+mod check;
+mod hostile;
+mod house;
+mod ledger;
+mod plan;
+#[path = "../random/mod.rs"]
+mod random;
+mod rest;
+mod watchdog;
+
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+use actors::Actor;
+use house::House;
+use plan::Plan;
+use rest::Rest;
+use watchdog::{Doings, Watchdog};
+
+/// Steps of one actor between two looks at everything.
+const STEPS_BETWEEN: u64 = if cfg!(memgroup_yields) { 300 } else { 1500 };
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}; it has to be a whole number")))
+}
+
+fn seed() -> u64 {
+    let of_clock =
+        || SystemTime::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64 % 1_000_000_007);
+    variable("MEMGROUP_SOAK_SEED").unwrap_or_else(of_clock)
+}
+
+fn steps() -> u64 {
+    variable("MEMGROUP_SOAK_STEPS").unwrap_or(if cfg!(memgroup_yields) { 20_000 } else { 100_000 })
+}
+
+/// Says what is being done, also where it fails or hangs: past what captures a test's output.
+fn say(line: std::fmt::Arguments<'_>) {
+    _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Several actors, so many steps in all; the house as it is then.
+fn run(slots: usize, actors: usize, steps: u64, seed: u64) -> House {
+    say(format_args!("soak: seed {seed}, {actors} actors on {slots} slots, {steps} steps"));
+    let house = House::new(slots, seed);
+    let doings = Arc::new(Doings::new(actors));
+    let watchdog = Watchdog::new(&house.hierarchy, &doings, seed);
+    let rest = Rest::new(actors);
+    let each = steps.div_ceil(actors as u64);
+    let work = |number: usize| {
+        let mut actor = Actor::new(&house);
+        for (count, step) in (0..each).zip(Plan::new(seed, number)) {
+            doings.begin(number, format!("step {count}: {step:?}"));
+            actor.step(step);
+            if actors == 1 {
+                check::charges(&house);
+            }
+            if (count + 1).is_multiple_of(STEPS_BETWEEN) {
+                doings.begin(number, "rests".to_owned());
+                if !rest.all(|| check::all(&house)) {
+                    return;
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..actors)
+            .map(|number| {
+                let (work, rest) = (&work, &rest);
+                scope.spawn(move || {
+                    let outcome = catch_unwind(AssertUnwindSafe(|| work(number)));
+                    if outcome.is_err() {
+                        rest.give_up();
+                    }
+                    outcome
+                })
+            })
+            .collect();
+        let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        for outcome in outcomes {
+            outcome.unwrap_or_else(|panic| {
+                say(format_args!("soak: failed with seed {seed} on {slots} slots"));
+                resume_unwind(panic)
+            });
+        }
+    });
+    check::all(&house);
+    if std::env::var("DBG").is_ok() {
+        let f = &house.figures;
+        let l = |x: &std::sync::atomic::AtomicU64| x.load(Ordering::Relaxed);
+        let sn = house.hierarchy.snapshot();
+        let e = house.hierarchy.root().events();
+        say(format_args!(
+            "DBG groups made {} charges {} refus {} waits {} latest {}us recl {} deaths {} now {} dying {} depth {} caches {} tenants {} q {} ev {e:?} usage {} checked {}",
+            l(&f.groups),
+            l(&f.charges),
+            l(&f.refusals),
+            l(&f.waits),
+            l(&f.latest) / 1000,
+            l(&f.reclaimed),
+            l(&house.deaths),
+            sn.groups.len(),
+            sn.dying().count(),
+            sn.groups.iter().map(|g| g.depth).max().unwrap(),
+            ledger::lock(&house.caches).len(),
+            ledger::lock(&house.tenants).len(),
+            house.hierarchy.shrinkers().iter().filter(|s| s.quarantine.is_some()).count(),
+            sn.groups[0].usage_exact_bytes,
+            l(&f.checked)
+        ));
+    }
+    house.clear();
+    check::nothing_is_left(&house);
+    drop(watchdog);
+    house
+}
+
+/// Everything that can happen has.
+fn assert_lively(house: &House) {
+    let figures = &house.figures;
+    for (name, figure) in [
+        ("groups", &figures.groups),
+        ("charges", &figures.charges),
+        ("refusals", &figures.refusals),
+        ("waits", &figures.waits),
+        ("bytes reclaimed by hand", &figures.reclaimed),
+        ("kills", &house.deaths),
+    ] {
+        assert!(figure.load(Ordering::Relaxed) > 0, "no {name}");
+    }
+}
+
+#[test]
+fn a_single_actor_agrees_with_the_ledger_after_every_step() {
+    let (seed, steps) = (seed(), steps() / 10);
+    for (slots, share) in [(2, 4), (8, 4), (128, 2)] {
+        run(slots, 1, steps * share / 10, seed + slots as u64);
+    }
+}
+
+#[test]
+fn the_house_stands_on_2_slots() {
+    assert_lively(&run(2, 4, steps() * 3 / 10, seed()));
+}
+
+#[test]
+fn the_house_stands_on_8_slots() {
+    assert_lively(&run(8, 6, steps() * 3 / 10, seed()));
+}
+
+#[test]
+fn the_house_stands_on_128_slots() {
+    assert_lively(&run(128, 4, steps() * 3 / 10, seed()));
+}
+
+#[test]
+fn a_plan_is_the_same_for_the_same_seed() {
+    let plan =
+        |seed, actor| Plan::new(seed, actor).take(1000).map(|step| format!("{step:?}")).collect::<Vec<_>>();
+    assert_eq!(plan(7, 1), plan(7, 1));
+    assert_ne!(plan(7, 1), plan(7, 2));
+    assert_ne!(plan(7, 1), plan(8, 1));
+}
+
+#[test]
+fn what_the_watchdog_prints_names_every_waiter_and_what_it_waits_for() {
+    let house = House::new(2, 1);
+    let full = house.hierarchy.create("/full").unwrap();
+    full.set_max(4096).unwrap();
+    let _held = full.try_charge(4096).unwrap();
+    let doings = Doings::new(1);
+    doings.begin(0, "waits for room".to_owned());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| full.charge_until(100, Instant::now() + Duration::from_secs(60)));
+        while full.waiters().now == 0 {
+            std::thread::yield_now();
+        }
+        let text = watchdog::report(&house.hierarchy, &doings, 42);
+        full.wake_waiters();
+        waiter.join().unwrap().unwrap_err();
+        for part in ["seed 42", "actor 0", "waits for room", "wait: /full", "for room, 100 bytes"] {
+            assert!(text.contains(part), "{part:?} in {text}");
+        }
+    });
+}
+
+/// New houses until the time is over, each with a seed of its own; a line of figures every ten seconds.
+#[test]
+#[ignore = "goes on for as long as MEMGROUP_SOAK_SECONDS says"]
+fn the_house_stands_without_end() {
+    let seconds = variable("MEMGROUP_SOAK_SECONDS").unwrap_or(60);
+    let (began, mut said) = (Instant::now(), Instant::now());
+    let (mut done, mut figures) = (0, [0; 4]);
+    for (round, seed) in (seed()..).enumerate() {
+        let slots = [2, 8, 128][round % 3];
+        let steps = 20_000;
+        let house = run(slots, [4, 6, 1, 3][round % 4], steps, seed);
+        done += steps;
+        let counts = [&house.figures.refusals, &house.figures.waits, &house.deaths, &house.figures.groups];
+        figures.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
+        if said.elapsed() >= Duration::from_secs(10) {
+            said = Instant::now();
+            let [refusals, waits, kills, groups] = figures;
+            let time = began.elapsed().as_secs();
+            say(format_args!(
+                "soak: {time} s, {done} steps, {refusals} refusals, {waits} waits, {kills} kills, {groups} groups made"
+            ));
+        }
+        if seconds > 0 && began.elapsed() >= Duration::from_secs(seconds) {
+            return;
+        }
+    }
+}
