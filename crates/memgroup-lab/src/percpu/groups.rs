@@ -24,7 +24,7 @@ use crate::{Error, Page};
 /// Statistics that are registered: with the stock word and the engine's own 2,704 bytes on each slot. The seed's groups took 2,700.
 const SEED_STATISTICS: usize = 321;
 /// The engine's own, of memory: they come with a group's first charge.
-const OWN_STATISTICS: usize = 16;
+const OWN_STATISTICS: usize = memgroup::stats::memory::THROTTLED_USEC + 1;
 /// With those of time in scopes, and of input and output.
 const BUILTIN_STATISTICS: usize = 23;
 /// From one statistic that is added to to the next (I2).
