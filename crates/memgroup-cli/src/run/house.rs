@@ -250,6 +250,13 @@ impl House {
         Some(Control::of(&house.parent, seconds))
     }
 
+    /// Ends all waits of tenants for memory, and all delays.
+    pub(crate) fn wake_waiters(&self) {
+        if let House::Groups(house) = self {
+            house.parent.wake_waiters();
+        }
+    }
+
     /// Looks who was stopped since the last look.
     pub(crate) fn look_for_kills(&self) {
         if let House::Groups(house) = self {

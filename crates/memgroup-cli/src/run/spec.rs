@@ -124,6 +124,8 @@ pub(crate) struct TenantSpec {
     pub(crate) temp: Temp,
     /// Rest after each statement.
     pub(crate) pause: Duration,
+    /// For how long a statement that finds no memory waits for some, and is tried again.
+    pub(crate) patience: Duration,
     /// Its first statement begins once the tenant with this index is idle: one that stands earlier and has an end to its
     /// work. None: at once.
     pub(crate) after: Option<usize>,

@@ -33,6 +33,7 @@ oom_score = 500
 oom_group = true
 weight = 7
 enforced = false
+patience_ms = 1500
 "#;
 
 #[test]
@@ -58,6 +59,7 @@ fn a_sound_spec_says_what_it_says() {
         enforced: false,
     };
     assert_eq!((hog.settings, spec.oom), (settings, true));
+    assert_eq!((shop.patience, hog.patience), (Duration::ZERO, Duration::from_millis(1_500)));
     assert!(shop.is_protected() && hog.is_protected());
 }
 
@@ -286,6 +288,11 @@ fn errors_name_file_line_key_and_what_is_allowed() {
             "enforced = false",
             "enforced = 'no'",
             "a.toml:28: key `enforced` of tenant `hog` is \"no\"; allowed: true or false",
+        ),
+        (
+            "1500",
+            "-1",
+            "a.toml:29: key `patience_ms` of tenant `hog` is -1; allowed: 0 to 3600000 milliseconds",
         ),
         ("seed = 7", "seed = = 7", "a.toml:3: not TOML: "),
         ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key"),
