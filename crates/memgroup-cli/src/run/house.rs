@@ -299,7 +299,7 @@ impl GroupHouse {
 
     /// With all that `spec` sets, and a limit of `guard_bytes` over everything.
     fn build(spec: &Spec, guard_bytes: Option<u64>) -> Result<GroupHouse, RunError> {
-        let hierarchy = Hierarchy::new(Config::new().reclaim(spec.reclaim).oom(spec.oom))
+        let hierarchy = Hierarchy::new(Config::new().reclaim(spec.reclaim).oom(spec.reclaim && spec.oom))
             .map_err(|error| RunError::engine("set up the hierarchy", error))?;
         let installed = memgroup_sqlite::install(&hierarchy)
             .map_err(|error| RunError::engine("put memgroup under SQLite", error))?;

@@ -151,7 +151,7 @@ pub(crate) struct Spec {
     pub(crate) max_bytes: u64,
     /// Whether caches give way before a tenant is refused.
     pub(crate) reclaim: bool,
-    /// Whether a statement of one tenant is stopped when another is left without memory.
+    /// Whether a statement of one tenant is stopped when another is left without memory; never without `reclaim`.
     pub(crate) oom: bool,
     /// At least one; names differ.
     pub(crate) tenants: Vec<TenantSpec>,
