@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memgroup_sqlite::{Shortage, TenantConnection, TenantError};
+use memgroup_sqlite::{TenantConnection, TenantError};
 use rusqlite::{Connection, ErrorCode, InterruptHandle, ffi};
 
 use super::spec::{Temp, TenantSpec};
@@ -95,30 +95,20 @@ impl Session {
         }
     }
 
-    /// As `run`; if there is no memory, waits for as much as was refused and tries again, until the `deadline`. SQLite's own limit tells nobody
-    /// when there is room again: there it is tried every now and then.
+    /// As `run`; if there is no memory, waits for some and tries again, until the `deadline`. SQLite's own limit tells nobody when there is room
+    /// again: there it is tried every now and then.
     pub(crate) fn run_until<T>(
         &self,
         deadline: Instant,
         mut work: impl FnMut(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, Failure> {
+        if let Session::Group(connection) = self {
+            return connection.run_until(deadline, work).map_err(Failure::from);
+        }
         loop {
-            let refused = match self.run(&mut work) {
-                Err(Failure::Refused(error)) if Instant::now() < deadline => error,
+            match self.run(&mut work) {
+                Err(Failure::Refused(_)) if Instant::now() < deadline => thread::sleep(TRY_EVERY),
                 came => return came,
-            };
-            match self {
-                Session::Group(connection) => {
-                    let error = refused.downcast_ref::<TenantError>();
-                    let Some(bytes) = error.and_then(refused_bytes) else {
-                        return Err(Failure::Refused(refused));
-                    };
-                    // It is not kept: the statement takes what it needs itself.
-                    if connection.group().charge_until(bytes, deadline).is_err() {
-                        return Err(Failure::Refused(refused));
-                    }
-                }
-                Session::Plain(_) => thread::sleep(TRY_EVERY),
             }
         }
     }
@@ -138,14 +128,6 @@ impl Session {
             Session::Group(connection) => connection.interrupt_handle(),
             Session::Plain(connection) => connection.get_interrupt_handle(),
         }
-    }
-}
-
-/// What a group refused; none where the system had no memory.
-fn refused_bytes(error: &TenantError) -> Option<u64> {
-    match error.out_of_memory()?.shortage()? {
-        Shortage::Refused(refusal) => Some(refusal.asked()),
-        _ => None,
     }
 }
 
