@@ -250,6 +250,13 @@ impl House {
         Some(Control::of(&house.parent, seconds))
     }
 
+    /// Ends all waits of tenants for memory, and all delays.
+    pub(crate) fn wake_waiters(&self) {
+        if let House::Groups(house) = self {
+            house.parent.wake_waiters();
+        }
+    }
+
     /// Looks who was stopped since the last look.
     pub(crate) fn look_for_kills(&self) {
         if let House::Groups(house) = self {
@@ -292,7 +299,7 @@ impl GroupHouse {
 
     /// With all that `spec` sets, and a limit of `guard_bytes` over everything.
     fn build(spec: &Spec, guard_bytes: Option<u64>) -> Result<GroupHouse, RunError> {
-        let hierarchy = Hierarchy::new(Config::new().reclaim(spec.reclaim).oom(spec.oom))
+        let hierarchy = Hierarchy::new(Config::new().reclaim(spec.reclaim).oom(spec.reclaim && spec.oom))
             .map_err(|error| RunError::engine("set up the hierarchy", error))?;
         let installed = memgroup_sqlite::install(&hierarchy)
             .map_err(|error| RunError::engine("put memgroup under SQLite", error))?;

@@ -71,6 +71,7 @@ impl TenantReport {
         self.done += later.done;
         self.refused += later.refused;
         self.killed += later.killed;
+        self.retried += later.retried;
         self.interrupted += later.interrupted;
         self.usage = later.usage;
         self.peak = self.peak.max(later.peak);

@@ -107,6 +107,8 @@ pub(crate) struct TenantReport {
     pub(crate) refused: u64,
     /// Statements stopped, because others needed the memory.
     pub(crate) killed: u64,
+    /// Times that a statement that found no memory was tried again.
+    pub(crate) retried: u64,
     /// Statements cut short by the end of the run.
     pub(crate) interrupted: u64,
     pub(crate) p50_us: Option<f64>,
@@ -190,6 +192,7 @@ impl Half {
                 done: tally.done,
                 refused: tally.refused,
                 killed: tally.killed,
+                retried: tally.retried,
                 interrupted: tally.interrupted,
                 p50_us: tally.latencies.quantile_us(0.50),
                 p99_us: tally.latencies.quantile_us(0.99),
@@ -274,6 +277,7 @@ pub(crate) mod tests {
             done,
             refused,
             killed: 0,
+            retried: 0,
             interrupted: 1,
             p50_us: (done > 0).then_some(12.5),
             p99_us: (done > 0).then_some(2_500.0),

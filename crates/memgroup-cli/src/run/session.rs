@@ -6,11 +6,16 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use memgroup_sqlite::{TenantConnection, TenantError};
 use rusqlite::{Connection, ErrorCode, InterruptHandle, ffi};
 
 use super::spec::{Temp, TenantSpec};
+
+/// How often is looked whether there is memory where nobody tells.
+const TRY_EVERY: Duration = Duration::from_millis(5);
 
 /// What every connection of `tenant` is set to, the same in both houses. Nothing is written: the files are kept.
 pub(crate) fn settings(tenant: &TenantSpec) -> String {
@@ -35,6 +40,8 @@ pub(crate) enum Session {
 pub(crate) enum Failure {
     /// For want of memory.
     Refused(Box<dyn std::error::Error + Send + Sync>),
+    /// Stopped, because others needed the memory.
+    Killed,
     /// By our own interruption.
     Interrupted,
     /// For any other reason.
@@ -45,6 +52,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Refused(error) => error.fmt(f),
+            Failure::Killed => f.write_str("stopped to free memory"),
             Failure::Interrupted => f.write_str("interrupted"),
             Failure::Other(error) => f.write_str(error),
         }
@@ -68,6 +76,7 @@ impl From<TenantError> for Failure {
     fn from(error: TenantError) -> Failure {
         match error {
             TenantError::Sqlite { error, .. } => Failure::from(error),
+            TenantError::Killed(_) => Failure::Killed,
             refused @ TenantError::OutOfMemory(_) => Failure::Refused(Box::new(refused)),
             other => Failure::Other(other.to_string()),
         }
@@ -83,6 +92,24 @@ impl Session {
                 Ok(answer) => answer.map_err(Failure::from),
                 Err(panic) => unfetched(panic),
             },
+        }
+    }
+
+    /// As `run`; if there is no memory, waits for some and tries again, until the `deadline`. SQLite's own limit tells nobody when there is room
+    /// again: there it is tried every now and then.
+    pub(crate) fn run_until<T>(
+        &self,
+        deadline: Instant,
+        mut work: impl FnMut(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, Failure> {
+        if let Session::Group(connection) = self {
+            return connection.run_until(deadline, work).map_err(Failure::from);
+        }
+        loop {
+            match self.run(&mut work) {
+                Err(Failure::Refused(_)) if Instant::now() < deadline => thread::sleep(TRY_EVERY),
+                came => return came,
+            }
         }
     }
 

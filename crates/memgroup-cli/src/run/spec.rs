@@ -124,6 +124,8 @@ pub(crate) struct TenantSpec {
     pub(crate) temp: Temp,
     /// Rest after each statement.
     pub(crate) pause: Duration,
+    /// For how long a statement that finds no memory waits for some, and is tried again.
+    pub(crate) patience: Duration,
     /// Its first statement begins once the tenant with this index is idle: one that stands earlier and has an end to its
     /// work. None: at once.
     pub(crate) after: Option<usize>,
@@ -149,7 +151,7 @@ pub(crate) struct Spec {
     pub(crate) max_bytes: u64,
     /// Whether caches give way before a tenant is refused.
     pub(crate) reclaim: bool,
-    /// Whether a statement of one tenant is stopped when another is left without memory.
+    /// Whether a statement of one tenant is stopped when another is left without memory; never without `reclaim`.
     pub(crate) oom: bool,
     /// At least one; names differ.
     pub(crate) tenants: Vec<TenantSpec>,

@@ -10,7 +10,7 @@ use super::shrinkers::Shrinker;
 use super::statistics::{Memory, Statistics};
 use super::units;
 
-use sentences::{first_refusals, gave_way, measured, room_made, stopped, verdict, wrapped};
+use sentences::{first_refusals, gave_way, measured, retried, room_made, stopped, verdict, wrapped};
 
 /// Whether to emphasise, by the codes terminals know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +85,7 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
     text.push('\n');
     text.push_str(&verdict(Regime::Groups, half));
     text.push_str(&stopped(half));
+    text.push_str(&retried(half, ""));
     text.push_str(&measured(half));
     text.push_str(&gave_way(Regime::Groups, half));
     text.push_str(&room_made(half));

@@ -37,6 +37,8 @@ pub(crate) struct Tally {
     pub(crate) refused: u64,
     /// Stopped, because others needed the memory.
     pub(crate) killed: u64,
+    /// Times that a statement was tried again.
+    pub(crate) retried: u64,
     pub(crate) interrupted: u64,
     /// Of the statements done.
     pub(crate) latencies: Latencies,
@@ -73,6 +75,7 @@ impl Tally {
             done: 0,
             refused: 0,
             killed: 0,
+            retried: 0,
             interrupted: 0,
             latencies: Latencies::new()?,
             first_refusal: None,
@@ -85,6 +88,7 @@ impl Tally {
         self.done += other.done;
         self.refused += other.refused;
         self.killed += other.killed;
+        self.retried += other.retried;
         self.interrupted += other.interrupted;
         self.first_refusal = self.first_refusal.take().or(other.first_refusal);
         self.page_cache_bytes += other.page_cache_bytes;
@@ -114,6 +118,7 @@ struct Worker<'a> {
 /// What others see of a tenant while the run lasts.
 struct Live {
     done: AtomicU64,
+    /// Those that were stopped, too.
     refused: AtomicU64,
     /// Threads that are at work, or will be.
     busy: AtomicU32,
@@ -148,7 +153,7 @@ pub(crate) fn run_all(
         let running = progress.running(spec.seconds, house, stop);
         watch(scene, &handles, running, stop);
         let elapsed = scene.started.elapsed();
-        end(scene.ending, &handles, &interrupters);
+        end(scene, &handles, &interrupters);
         gather(spec, handles, elapsed)
     })
 }
@@ -188,9 +193,9 @@ fn watch(scene: Scene<'_>, handles: &[(usize, Handle<'_>)], mut running: Running
 }
 
 /// Ends what runs, however long it would take.
-fn end(ending: &AtomicBool, handles: &[(usize, Handle<'_>)], interrupters: &[InterruptHandle]) {
+fn end(scene: Scene<'_>, handles: &[(usize, Handle<'_>)], interrupters: &[InterruptHandle]) {
     // ORDERING: Relaxed; the flag alone is handed over (E2).
-    ending.store(true, Ordering::Relaxed);
+    scene.ending.store(true, Ordering::Relaxed);
     loop {
         let mut running = false;
         for ((_, handle), interrupter) in handles.iter().zip(interrupters) {
@@ -204,6 +209,7 @@ fn end(ending: &AtomicBool, handles: &[(usize, Handle<'_>)], interrupters: &[Int
         if !running {
             return;
         }
+        scene.house.wake_waiters();
         thread::sleep(INTERRUPT_EVERY);
     }
 }
@@ -273,7 +279,7 @@ impl Worker<'_> {
                 rest(Duration::MAX, ending);
                 break;
             }
-            if let Err(error) = self.statement(&mut tally, &live[self.index]) {
+            if let Err(error) = self.statement(&mut tally, &live[self.index], ending) {
                 // ORDERING: Relaxed; the flag alone is handed over (E2), the error goes through `join`.
                 ending.store(true, Ordering::Relaxed);
                 return Err(error);
@@ -301,10 +307,16 @@ impl Worker<'_> {
         }
     }
 
-    fn statement(&mut self, tally: &mut Tally, live: &Live) -> Result<(), RunError> {
+    fn statement(&mut self, tally: &mut Tally, live: &Live, ending: &AtomicBool) -> Result<(), RunError> {
         let work = self.workload.next();
         let started = Instant::now();
-        match self.session.run(|connection| work.run(connection)) {
+        let mut tries = 0;
+        let came = self.session.run_until(started + self.tenant.patience, |connection| {
+            tries += 1;
+            work.run(connection)
+        });
+        tally.retried += tries - 1;
+        match came {
             Ok(rows) if work.accepts(rows) => {
                 let latency_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 tally.latencies.record(latency_ns);
@@ -313,9 +325,16 @@ impl Worker<'_> {
                 live.done.fetch_add(1, Ordering::Relaxed);
             }
             Ok(_) => return Err(RunError::WrongAnswer { tenant: self.tenant.name.clone(), sql: work.sql() }),
+            // ORDERING: Relaxed; the flag alone matters (E2).
+            Err(Failure::Refused(_)) if tries > 1 && ending.load(Ordering::Relaxed) => tally.interrupted += 1,
             Err(Failure::Refused(error)) => {
                 tally.first_refusal.get_or_insert_with(|| error.to_string());
                 tally.refused += 1;
+                // ORDERING: Relaxed; for the eye only (E1).
+                live.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Failure::Killed) => {
+                tally.killed += 1;
                 // ORDERING: Relaxed; for the eye only (E1).
                 live.refused.fetch_add(1, Ordering::Relaxed);
             }

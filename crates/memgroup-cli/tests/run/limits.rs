@@ -1,6 +1,10 @@
 //! What a SPEC sets besides `max`, and what the report says of it.
 
-use super::{Place, run_until, tenant};
+use std::fs;
+
+use serde_json::Value;
+
+use super::{Place, run_until, stderr, stdout, tenant};
 
 /// As `reclaim::GIVING`, but what the archive holds is protected. `{}`: how.
 const KEEPING: &str = r#"
@@ -26,7 +30,7 @@ temp = "memory"
 "#;
 
 /// Runs that until the hog was refused several times; the report and the table.
-fn keeping(how: &str) -> (serde_json::Value, String) {
+fn keeping(how: &str) -> (Value, String) {
     let place = Place::new();
     let spec = place.write("keeping.toml", &KEEPING.replace("{}", how));
     run_until(&place, &spec, |line| {
@@ -82,4 +86,107 @@ fn a_limit_that_is_not_enforced_refuses_nobody() {
     assert!(hog["done"].as_u64() > Some(0) && hog["peak"].as_u64() > Some(10 << 20), "{hog}");
     assert!(hog["would_refuse"].as_u64() > Some(0), "{hog}");
     assert!(table.contains("The limit of `hog` is not enforced: it would have refused "), "{table}");
+}
+
+/// The night needs more than the hog leaves once it has its fill; both have no cache worth the name.
+const STOPPING: &str = r#"
+max = "10M"
+
+[[tenant]]
+name = "night"
+workload = "etl"
+scale = 0.003
+max = "5M"
+cache = "512K"
+temp = "memory"
+patience_ms = 3600000
+
+[[tenant]]
+name = "hog"
+workload = "runaway"
+scale = 0.001
+max = "10M"
+cache = "256K"
+temp = "memory"
+oom_score = 500
+"#;
+
+/// Runs that for ever longer until `is_enough`; which takes no more than a moment, on a machine that has one.
+fn stopping(spec: &str, is_enough: impl Fn(&Value) -> bool) -> (Value, String) {
+    let place = Place::new();
+    let (spec, json) = (place.write("stopping.toml", spec), place.path("report.json"));
+    for seconds in (0..8).map(|doubled| 1 << doubled) {
+        let seconds = seconds.to_string();
+        let output = place.output(&spec, &["--seconds", &seconds, "--json", json.to_str().expect("text")]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let report: Value = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
+        if is_enough(&report["memgroup"]) {
+            return (report, stdout(&output));
+        }
+    }
+    panic!("it did not happen in two minutes: {}", fs::read_to_string(json).expect("a file"));
+}
+
+#[test]
+fn the_runaway_is_stopped_for_who_finds_no_memory_and_who_is_tried_again() {
+    let (report, table) = stopping(STOPPING, |half| {
+        tenant(half, "hog")["killed"].as_u64() > Some(0) && tenant(half, "night")["done"].as_u64() > Some(0)
+    });
+    let half = &report["memgroup"];
+    let [night, hog] = ["night", "hog"].map(|name| tenant(half, name));
+    assert_eq!((&night["refused"], &night["killed"]), (&0.into(), &0.into()), "{night}");
+    assert!(night["retried"].as_u64() > Some(0), "{night}");
+    assert!(
+        hog["events"]["oom_kill"].as_u64() > Some(0) && half["events"]["oom"].as_u64() > Some(0),
+        "{half}"
+    );
+    let kills = half["kills"].as_array().expect("a list");
+    let of = |requester: &str| kills.iter().find(|kills| kills["requester"] == requester);
+    let stopped = of("night").expect("it was stopped for the night");
+    assert_eq!((&stopped["victim"], &stopped["full"]), (&"hog".into(), &"/tenants".into()));
+    assert!(stopped["died"].as_u64() > Some(0), "{stopped}");
+    assert!(kills.iter().all(|kills| kills["victim"] == "hog"), "{kills:?}");
+    assert!(table.contains("`hog` was stopped ") && table.contains(" for `night`"), "{table}");
+    assert!(table.contains("Statements that found no memory were tried again: of `night`"), "{table}");
+}
+
+#[test]
+fn without_oom_nobody_is_stopped_and_the_impatient_are_refused() {
+    let spec = format!("oom = false{}", STOPPING.replace("patience_ms = 3600000\n", ""));
+    let (report, table) = stopping(&spec, |half| tenant(half, "night")["refused"].as_u64() > Some(0));
+    let half = &report["memgroup"];
+    assert_eq!(
+        (&tenant(half, "hog")["killed"], &half["events"]["oom_kill"]),
+        (&0.into(), &0.into()),
+        "{half}"
+    );
+    assert_eq!(half["kills"], Value::Array(Vec::new()));
+    assert!(
+        table.contains("others suffered: `night`") || table.contains("refused were statements of `night`"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_run_that_is_over_ends_the_waits_of_the_patient() {
+    let night = r#"
+[[tenant]]
+name = "night"
+workload = "etl"
+after = "archive"
+scale = 0.008
+max = "9M"
+cache = "256K"
+temp = "memory"
+patience_ms = 3600000
+"#;
+    let (archive, _) = KEEPING.split_once("[[tenant]]\nname = \"hog\"").expect("it is there");
+    let place = Place::new();
+    let spec = place.write("waiting.toml", &(archive.replace("{}", "min = 'max'") + night));
+    let (report, _) = run_until(&place, &spec, |line| line.contains(", idle  night "));
+    let night = tenant(&report["memgroup"], "night");
+    // Nobody else gives anything back, so it was waiting.
+    let counts = ["done", "refused", "interrupted"].map(|key| night[key].as_u64());
+    assert_eq!(counts, [0, 0, 1].map(Some), "{night}");
+    assert!(night["pressure"]["full"]["total_us"].as_u64() > Some(0), "{night}");
 }

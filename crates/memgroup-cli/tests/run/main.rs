@@ -8,6 +8,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -133,10 +136,23 @@ fn run_until(place: &Place, spec: &Path, wanted: impl Fn(&str) -> bool) -> (Valu
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
     let mut rest = wait_for(&mut child, wanted);
     interrupt(&child);
+    let (ended, is_over) = mpsc::channel::<()>();
+    let pid = child.id().to_string();
+    let watchdog = thread::spawn(move || {
+        if is_over.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            let _ = Command::new("kill").args(["-KILL", &pid]).status();
+        }
+    });
     let output = child.wait_with_output().expect("it ends");
+    drop(ended);
+    watchdog.join().expect("it does not panic");
     let mut said = String::new();
     rest.read_to_string(&mut said).expect("text");
-    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert_eq!(
+        output.status.code(),
+        Some(130),
+        "it was killed if it has none, a minute after it was told to end: {said}"
+    );
     let report = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
     (report, stdout(&output))
 }

@@ -8,6 +8,7 @@ use crate::run::error::RunError;
 use crate::run::progress::Progress;
 use crate::run::spec::Spec;
 use crate::run::stop::Stop;
+use crate::run::workload::Kind;
 
 fn spec() -> Spec {
     let tenant = |name| format!("[[tenant]]\nname = '{name}'\nworkload = 'etl'\nscale = 0.001\n");
@@ -165,10 +166,10 @@ fn every_database_of_the_built_in_scenario_is_larger_than_what_its_tenant_may_ho
     let bytes_per_milli = databases[0].bytes;
     for tenant in Spec::built_in().expect("it is sound").tenants {
         let bytes = bytes_per_milli * u64::from(tenant.scale.milli());
-        // An idle tenant holds its page caches alone.
-        let held = match tenant.work {
-            Some(_) => tenant.cache_bytes * u64::from(tenant.threads),
-            None => tenant.max_bytes,
+        // An idle tenant holds its page caches alone, and what a runaway holds is its answer.
+        let held = match (tenant.work, tenant.workload) {
+            (Some(_), _) | (_, Kind::Runaway) => tenant.cache_bytes * u64::from(tenant.threads),
+            (None, _) => tenant.max_bytes,
         };
         assert!(bytes > held, "{}: {bytes} bytes, of which it may hold {held}", tenant.name);
     }

@@ -21,6 +21,7 @@ const AFTER_ALLOWED: &str = "allowed: the name of a tenant that stands earlier a
 const THREADS_MOST: i128 = 64;
 const NAME_BYTES_MOST: usize = 32;
 const PAUSE_US_MOST: i128 = 60_000_000;
+const PATIENCE_MS_MOST: i128 = 3_600_000;
 /// As the kernel's oom_score_adj.
 const OOM_SCORES: RangeInclusive<i128> = -1_000..=1_000;
 /// As the kernel's cpu.weight.
@@ -64,6 +65,15 @@ pub(super) fn tenant(
         }
         Some(pause) => return Err(pause.wrong(format!("allowed: 0 to {PAUSE_US_MOST} microseconds"))),
     };
+    let patience = match table.integer("patience_ms")? {
+        None => Duration::ZERO,
+        Some(patience) if (0..=PATIENCE_MS_MOST).contains(&patience.value) => {
+            Duration::from_millis(patience.value as u64)
+        }
+        Some(patience) => {
+            return Err(patience.wrong(format!("allowed: 0 to {PATIENCE_MS_MOST} milliseconds")));
+        }
+    };
     let after = match table.text("after")? {
         None => None,
         Some(after) => {
@@ -91,6 +101,7 @@ pub(super) fn tenant(
         "name",
         "oom_group",
         "oom_score",
+        "patience_ms",
         "pause_us",
         "scale",
         "temp",
@@ -109,6 +120,7 @@ pub(super) fn tenant(
         cache_bytes,
         temp,
         pause,
+        patience,
         after,
         work,
     })

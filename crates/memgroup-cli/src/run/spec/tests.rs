@@ -33,6 +33,7 @@ oom_score = 500
 oom_group = true
 weight = 7
 enforced = false
+patience_ms = 1500
 "#;
 
 #[test]
@@ -58,6 +59,7 @@ fn a_sound_spec_says_what_it_says() {
         enforced: false,
     };
     assert_eq!((hog.settings, spec.oom), (settings, true));
+    assert_eq!((shop.patience, hog.patience), (Duration::ZERO, Duration::from_millis(1_500)));
     assert!(shop.is_protected() && hog.is_protected());
 }
 
@@ -85,22 +87,38 @@ fn every_key_but_name_workload_and_scale_has_a_default() {
 }
 
 #[test]
-fn the_built_in_scenario_promises_the_busy_what_there_is_and_the_idle_more_than_is_left() {
+fn the_built_in_scenario_has_enough_for_who_behaves_and_less_than_was_promised() {
     let spec = Spec::built_in().expect("the built-in scenario is sound");
-    let sum = |of: &dyn Fn(&&TenantSpec) -> bool| -> u64 {
-        spec.tenants.iter().filter(of).map(|tenant| tenant.max_bytes).sum()
+    let sum = |of: &dyn Fn(&&TenantSpec) -> bool, bytes: fn(&TenantSpec) -> u64| -> u64 {
+        spec.tenants.iter().filter(of).map(bytes).sum()
     };
-    let (busy, all) = (sum(&|tenant| tenant.work.is_none()), sum(&|_| true));
+    let behaves = |tenant: &&TenantSpec| tenant.work.is_none() && tenant.workload != Kind::Runaway;
     // An idle tenant keeps its connection.
     let kept = 1 << 20;
-    assert!(spec.reclaim && busy + kept <= spec.max_bytes, "{busy} of {}", spec.max_bytes);
-    assert!(all > spec.max_bytes, "{all} of {}", spec.max_bytes);
+    assert!(spec.reclaim && spec.oom && sum(&behaves, |tenant| tenant.max_bytes) + kept <= spec.max_bytes);
+    assert!(sum(&|_| true, |tenant| tenant.max_bytes) > spec.max_bytes);
+    assert!(
+        sum(&|_| true, |tenant| tenant.settings.min_bytes) < spec.max_bytes / 4,
+        "what is protected is there"
+    );
     for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway] {
         let is_busy = |tenant: &TenantSpec| tenant.workload == kind && tenant.work.is_none();
         assert!(spec.tenants.iter().any(is_busy), "{kind:?}");
     }
-    let etl = spec.tenants.iter().find(|tenant| tenant.workload == Kind::Etl).expect("there is one");
-    assert_eq!(etl.scale.milli(), 100);
+    let named = |name: &str| spec.tenants.iter().find(|tenant| tenant.name == name).expect(name);
+    let [lookups, dashboards, etl, runaway] = ["lookups", "dashboards", "etl", "runaway"].map(named);
+    assert_eq!((etl.scale.milli(), lookups.settings.min_bytes), (100, lookups.max_bytes));
+    assert_eq!(dashboards.settings.low_bytes, dashboards.max_bytes);
+    assert!(etl.settings.high_bytes < etl.max_bytes);
+    assert!(
+        spec.tenants
+            .iter()
+            .all(|tenant| tenant.name == "runaway" || tenant.settings.oom_score < runaway.settings.oom_score)
+    );
+    assert!(
+        runaway.max_bytes + lookups.max_bytes + dashboards.max_bytes + kept > spec.max_bytes,
+        "it can hurt others"
+    );
 }
 
 #[test]
@@ -286,6 +304,11 @@ fn errors_name_file_line_key_and_what_is_allowed() {
             "enforced = false",
             "enforced = 'no'",
             "a.toml:28: key `enforced` of tenant `hog` is \"no\"; allowed: true or false",
+        ),
+        (
+            "1500",
+            "-1",
+            "a.toml:29: key `patience_ms` of tenant `hog` is -1; allowed: 0 to 3600000 milliseconds",
         ),
         ("seed = 7", "seed = = 7", "a.toml:3: not TOML: "),
         ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key"),

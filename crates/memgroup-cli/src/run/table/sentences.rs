@@ -41,6 +41,16 @@ pub(super) fn stopped(half: &Half) -> String {
     victims.into_iter().map(line).collect()
 }
 
+/// Whose statements were tried again because they found no memory, and so may have been done after all.
+pub(super) fn retried(half: &Half, where_it_was: &str) -> String {
+    let tenants: Vec<&TenantReport> = half.tenants.iter().filter(|tenant| tenant.retried > 0).collect();
+    if tenants.is_empty() {
+        return String::new();
+    }
+    let each = listed(&tenants, |tenant| format!("`{}` ({})", tenant.name, units::count(tenant.retried)));
+    wrapped(&format!("Statements that found no memory were tried again{where_it_was}: of {each}."))
+}
+
 /// Whose limits only measure, and what they would have refused.
 pub(super) fn measured(half: &Half) -> String {
     let would = half
@@ -195,7 +205,7 @@ pub(super) fn wrapped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{gave_way, measured, room_made, stopped, verdict, wrapped};
+    use super::{gave_way, measured, retried, room_made, stopped, verdict, wrapped};
     use crate::run::house::Regime;
     use crate::run::kills::Kills;
     use crate::run::report::Half;
@@ -290,6 +300,15 @@ mod tests {
         half.tenants[1].would_refuse = Some(1_200);
         let said = "The limit of `runaway` is not enforced: it would have refused 1,200 charges.\n";
         assert_eq!(measured(&half), said);
+    }
+
+    #[test]
+    fn whose_statements_were_tried_again_is_told() {
+        let mut half = half(0);
+        assert_eq!(retried(&half, ""), "");
+        (half.tenants[0].retried, half.tenants[1].retried) = (3, 1_000);
+        let said = "Statements that found no memory were tried again somewhere: of `lookups` (3) and `runaway` (1,000).\n";
+        assert_eq!(retried(&half, " somewhere"), said);
     }
 
     #[test]
