@@ -10,7 +10,7 @@
 //! thread waits with nothing in hand ([`Group::charge_until`]).
 //!
 //! - I1. Nothing is charged while an attempt runs but what the attempt charges: what the wait got is given back before. Another may take it; then there is another wait.
-//! - I2. Of two waits that end at once one after the other, the second is for twice as much. So a statement is not run over and over where there is room for its beginning alone.
+//! - I2. Where there is room at once, and the attempt fails again, the next wait is for twice as much. So a statement is not run over and over where there is room for its beginning alone.
 //! - B1. What a statement will need is not known. It waits for what its group had more when it was refused, and what it lacked then; others of the group count in that. So a wait for room ends after
 //!   10 ms, the next after 20, up to a second, and the work is tried all the same.
 
@@ -56,7 +56,7 @@ impl TenantConnection {
         mut work: impl FnMut(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, TenantError> {
         let may_wait = self.is_between_statements();
-        let mut room = Room { patience: PATIENCE, at_once: None };
+        let mut room = Room { patience: PATIENCE, wanted_least: 0 };
         loop {
             self.pay(Some(deadline));
             let details = match self.use_once(&mut work) {
@@ -73,8 +73,8 @@ impl TenantConnection {
 /// What one call has waited for.
 struct Room {
     patience: Duration,
-    /// Bytes for which there was room without a wait.
-    at_once: Option<u64>,
+    /// Bytes: less was there at once, and did not do.
+    wanted_least: u64,
 }
 
 impl Room {
@@ -83,27 +83,23 @@ impl Room {
         let Some(Shortage::Refused(refusal)) = details.shortage() else { return false };
         let began = Instant::now();
         let least = least_max(group);
-        if refusal.kind() == ChargeErrorKind::Offline || refusal.asked() > least || began >= deadline {
+        if refusal.asked() > least || began >= deadline {
             return false;
         }
         let had = details.usage.saturating_sub(group.usage_exact());
-        let wanted =
-            had.saturating_add(refusal.asked()).max(self.at_once.map_or(0, |bytes| bytes.saturating_mul(2)));
-        let wanted = wanted.min(least);
-        let until = deadline.min(began + self.patience);
-        let waited = group.charge_until(wanted, until);
-        match waited {
+        let wanted = had.saturating_add(refusal.asked()).max(self.wanted_least).min(least);
+        match group.charge_until(wanted, deadline.min(began + self.patience)) {
             Ok(charge) => {
                 drop(charge);
-                // A wait that took no time was none.
-                self.at_once = (began.elapsed() < PATIENCE / 10).then_some(wanted);
+                let was_at_once = began.elapsed() < PATIENCE / 10;
+                self.wanted_least = if was_at_once { wanted.saturating_mul(2) } else { 0 };
                 true
             }
             Err(error) if error.kind() == ChargeErrorKind::Deadline => {
                 self.patience = (self.patience * 2).min(PATIENCE_MOST);
-                self.at_once = None;
                 Instant::now() < deadline
             }
+            // The group was removed, its waits were ended, or its limit was lowered.
             Err(_) => false,
         }
     }
@@ -118,4 +114,36 @@ fn least_max(group: &Group) -> u64 {
         level = above.parent();
     }
     least
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup::{Config, Hierarchy};
+
+    use super::*;
+
+    #[test]
+    fn work_that_fails_beside_free_memory_waits_for_more_each_time_until_there_is_none() {
+        let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
+        let group = hierarchy.create("/tenant").expect("a group");
+        group.set_max(1 << 20).expect("a limit");
+        let held = group.try_charge((1 << 20) - 4096).expect("room");
+        let refusal = group.try_charge(8192).expect_err("twice the room");
+        drop(held);
+        let _connection = group.try_charge(4096).expect("room");
+        // As if others of the group had taken what this one has freed.
+        let shortage = Some(Shortage::Refused(refusal));
+        let details = OutOfMemory { group: group.path(), shortage, usage: 0, rolled_back: false };
+        let mut room = Room { patience: PATIENCE, wanted_least: 0 };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut attempts = 0;
+        while room.patience == PATIENCE {
+            assert!(room.is_awaited(&group, &details, deadline));
+            attempts += 1;
+            assert!(attempts < 100, "it does not wait");
+        }
+        assert!(attempts <= 8, "{attempts} attempts: 8 KiB, 16 KiB, .. 1 MiB");
+        assert!(room.is_awaited(&group, &details, deadline));
+        assert_eq!(room.patience, PATIENCE * 4, "that it has been refused once is not forgotten");
+    }
 }
