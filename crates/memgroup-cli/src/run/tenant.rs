@@ -299,6 +299,11 @@ impl Worker<'_> {
         }
     }
 
+    /// Whether a statement of it may have been waiting when the run ended.
+    fn is_patient(&self) -> bool {
+        !self.tenant.patience.is_zero()
+    }
+
     fn idle(&self, house: &House, started: Instant) -> Idle {
         Idle {
             page_cache_bytes: self.session.page_cache_bytes(),
@@ -310,12 +315,12 @@ impl Worker<'_> {
     fn statement(&mut self, tally: &mut Tally, live: &Live, ending: &AtomicBool) -> Result<(), RunError> {
         let work = self.workload.next();
         let started = Instant::now();
-        let mut tries = 0;
+        let mut tries = 0_u64;
         let came = self.session.run_until(started + self.tenant.patience, |connection| {
             tries += 1;
             work.run(connection)
         });
-        tally.retried += tries - 1;
+        tally.retried += tries.saturating_sub(1);
         match came {
             Ok(rows) if work.accepts(rows) => {
                 let latency_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -326,7 +331,9 @@ impl Worker<'_> {
             }
             Ok(_) => return Err(RunError::WrongAnswer { tenant: self.tenant.name.clone(), sql: work.sql() }),
             // ORDERING: Relaxed; the flag alone matters (E2).
-            Err(Failure::Refused(_)) if tries > 1 && ending.load(Ordering::Relaxed) => tally.interrupted += 1,
+            Err(Failure::Refused(_)) if self.is_patient() && ending.load(Ordering::Relaxed) => {
+                tally.interrupted += 1
+            }
             Err(Failure::Refused(error)) => {
                 tally.first_refusal.get_or_insert_with(|| error.to_string());
                 tally.refused += 1;
