@@ -1,13 +1,17 @@
 //! A statement whose memory others need more is stopped, says so, and nothing else happens to anybody.
 
+#![allow(unsafe_code)]
+
 mod process;
 
+use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use memgroup::{Group, HookError, KillOutcome, Killed, Killing};
-use memgroup_sqlite::rusqlite::{self, Connection, ErrorCode, Rows};
+use memgroup_sqlite::rusqlite::{self, Connection, ErrorCode, Rows, ffi};
 use memgroup_sqlite::{TenantConnection, TenantError};
 use process::{generated, hierarchy, sort, tenant_with_max};
 
@@ -65,6 +69,22 @@ fn is_usable(conn: &TenantConnection) {
         conn.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).expect("a small statement");
     assert_eq!(rows, 1);
     assert_eq!(conn.execute("UPDATE t SET x = x", []).expect("a small statement"), 1);
+}
+
+/// Takes the connection's lookaside away, so that every allocation asks the group.
+fn without_lookaside(conn: &TenantConnection) {
+    let set = conn.run(|conn| {
+        // SAFETY: the handle is used at once, and the connection is open and idle.
+        let handle = unsafe { conn.handle() };
+        let lookaside = ptr::null_mut::<c_void>();
+        // SAFETY: this option takes a pointer and two ints; no slots means no lookaside.
+        let code = unsafe {
+            ffi::sqlite3_db_config(handle, ffi::SQLITE_DBCONFIG_LOOKASIDE, lookaside, 0 as c_int, 0 as c_int)
+        };
+        assert_eq!(code, ffi::SQLITE_OK);
+        Ok(())
+    });
+    set.expect("nothing to fail");
 }
 
 /// How kills of a group ended.
@@ -256,15 +276,8 @@ fn a_writing_transaction_that_is_stopped_is_rolled_back_and_says_so() {
 fn the_rollback_after_a_reading_statement_that_was_stopped_is_not_stopped() {
     let tenants = tenants("reading");
     let (runaway, etl) = (connect(&tenants, "runaway"), tenants.create("etl").expect("a group"));
-    // Every allocation asks the group: the ROLLBACK, too.
-    runaway
-        .run(|conn| {
-            for size in [0_u32, 1, 2, 3] {
-                conn.prepare(&format!("SELECT {size}"))?;
-            }
-            Ok(())
-        })
-        .expect("room");
+    // Every allocation asks the group: that of the ROLLBACK, too.
+    without_lookaside(&runaway);
     for _ in 0..3 {
         let failed = runaway.transaction(|transaction| {
             transaction.execute("INSERT INTO t VALUES (2)", [])?;
@@ -295,6 +308,23 @@ fn a_statement_that_has_finished_succeeds_and_the_next_use_is_not_stopped() {
     assert_eq!(runaway.group().events().oom_kill, 1, "nobody has told it");
     assert_eq!(runaway.run(|conn| hold(conn, || ())).expect("nobody has told this one"), 8_000);
     assert_eq!(outcomes(runaway.group()), [Some(KillOutcome::Died)]);
+}
+
+#[test]
+fn a_kill_has_ended_with_the_use_also_where_its_memory_stays() {
+    let tenants = tenants("staying");
+    let (runaway, etl) = (connect(&tenants, "runaway"), tenants.create("etl").expect("a group"));
+    runaway.execute_batch(&format!("INSERT INTO t SELECT x FROM {}", generated(8_000, 500))).expect("room");
+    for told in 1..=3 {
+        runaway
+            .run(|_| {
+                need(&etl, 5 << 20);
+                assert_eq!(outcomes(runaway.group()).last(), Some(&None), "it is on");
+                Ok(())
+            })
+            .expect("it did nothing");
+        assert_eq!(outcomes(runaway.group()), vec![Some(KillOutcome::Died); told]);
+    }
 }
 
 #[test]

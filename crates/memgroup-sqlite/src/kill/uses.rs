@@ -154,7 +154,8 @@ impl<D: Interrupt, R: Clone> Uses<D, R> {
     #[inline(never)]
     fn end_killed(&self, one: &Arc<Use<D>>, all_have_ended: impl FnOnce()) {
         if mutation::active(Mutation::KilledEndsUnlocked) {
-            return one.clear();
+            one.clear();
+            return all_have_ended();
         }
         let mut list = self.list.lock();
         one.clear();
