@@ -54,6 +54,8 @@ pub enum TenantError {
 pub struct OutOfMemory {
     pub(crate) group: String,
     pub(crate) shortage: Option<Shortage>,
+    /// Bytes charged to the group in force at that moment.
+    pub(crate) usage: u64,
     pub(crate) rolled_back: bool,
 }
 

@@ -11,8 +11,8 @@
 //! - I1. The hook may run inside anybody's xMalloc. It allocates nothing and waits for nothing: it tries locks, and who holds one makes it answer "not now".
 //! - I2. A connection leaves the list before it is closed, and is interrupted only while it stands there, under the list's lock (`uses` I2). So its handle is good. (rusqlite's
 //!   interrupt handle is not used: closing holds its mutex for the whole of `sqlite3_close`, which may allocate, and be refused, and come here.)
-//! - I3. A use that was told to stop is interrupted until it ends. SQLite forgets an interrupt that comes between two statements, and lets it go when memory runs out; so the use's thread says it
-//!   again where it next allocates while a statement runs ([`look`]). Not while one is prepared: the ROLLBACK after a failure must not fail too, and once it runs it is not interrupted.
+//! - I3. A use that was told to stop is interrupted until it ends. SQLite forgets an interrupt that comes between two statements, and when it has recovered from a failed allocation; so the
+//!   use's thread says it again where it next allocates ([`look`]). ROLLBACK, which is to come after a failure, does not fail by it: it has no loop and no word after its first allocation, where SQLite would look.
 //! - I4. When the last of those that were told has ended, the engine is told.
 //! - B1. If another kill of the group begins between that and the list's lock, it counts as ended too early: then another group may be killed besides.
 //! - B2. A use that is told and allocates no more goes on: it takes no memory.
@@ -57,42 +57,13 @@ impl Interrupt for Database {
 }
 
 impl Database {
-    /// Interrupts a statement that runs, on the thread that uses the connection. Waits for nothing.
+    /// Interrupts what the connection does, on the thread that uses it.
     #[cold]
     #[inline(never)]
     fn interrupt_again(&self) {
         // SAFETY: this thread uses the connection: it is open.
-        if unsafe { ffi::sqlite3_is_interrupted(self.0) } != 0 {
-            return;
-        }
-        // SAFETY: as above.
-        let mutex = unsafe { ffi::sqlite3_db_mutex(self.0) };
-        // SAFETY: the mutex is there as long as the connection. It is recursive, and mostly this thread's.
-        if unsafe { ffi::sqlite3_mutex_try(mutex) } != ffi::SQLITE_OK {
-            return;
-        }
-        // SAFETY: it is open, and this thread has the mutex.
-        if unsafe { is_running(self.0) } {
+        if unsafe { ffi::sqlite3_is_interrupted(self.0) } == 0 {
             self.interrupt();
-        }
-        // SAFETY: taken above.
-        unsafe { ffi::sqlite3_mutex_leave(mutex) };
-    }
-}
-
-/// Whether a statement is being stepped through.
-///
-/// # Safety
-///
-/// `db` is open, and this thread holds its mutex.
-unsafe fn is_running(db: *mut ffi::sqlite3) -> bool {
-    let mut statement = ptr::null_mut();
-    loop {
-        // SAFETY: `statement` is null or one of the connection's, which cannot go while we hold its mutex.
-        statement = unsafe { ffi::sqlite3_next_stmt(db, statement) };
-        // SAFETY: as above.
-        if statement.is_null() || unsafe { ffi::sqlite3_stmt_busy(statement) } != 0 {
-            return !statement.is_null();
         }
     }
 }

@@ -14,6 +14,8 @@ mod rollback;
 mod shortage;
 mod shrink;
 mod tenant;
+mod throttle;
+mod until;
 mod uri;
 mod vfs;
 
@@ -24,3 +26,4 @@ pub use install::{InstallError, Installed, install, install_with, installed};
 pub use kinds::MemoryKinds;
 pub use shortage::Shortage;
 pub use tenant::TenantConnection;
+pub use throttle::Throttling;

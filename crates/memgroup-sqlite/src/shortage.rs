@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::fmt;
 
-use memgroup::ChargeError;
+use memgroup::{ChargeError, scope};
 
 /// Why the allocator said no.
 #[derive(Clone, Copy, Debug)]
@@ -39,17 +39,25 @@ impl fmt::Display for Shortage {
 
 thread_local! {
     static LAST: Cell<Option<Shortage>> = const { Cell::new(None) };
+    /// Bytes charged to the group in force when the last one was noted, whichever use that was in.
+    static USAGE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Remembers why the allocator is about to say no.
 #[cold]
 pub(crate) fn note(shortage: Shortage) {
     LAST.set(Some(shortage));
+    USAGE.set(scope::current().map_or(0, |group| group.usage()));
 }
 
 /// The last shortage on this thread since [`set_aside`].
 pub(crate) fn last() -> Option<Shortage> {
     LAST.get()
+}
+
+/// Bytes charged to the group in force when this thread was last denied memory.
+pub(crate) fn usage() -> u64 {
+    USAGE.get()
 }
 
 /// Forgets the last shortage for as long as the guard lives, and then puts back what was there: uses nest.

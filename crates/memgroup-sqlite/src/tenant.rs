@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -32,6 +33,7 @@ use crate::kill::Member;
 use crate::kinds::{Gauges, MemoryKinds};
 use crate::rollback::Watch;
 use crate::shortage;
+use crate::throttle::Throttling;
 use crate::uri;
 
 /// A SQLite connection whose every allocation is charged to one group.
@@ -68,6 +70,7 @@ pub struct TenantConnection {
     member: Member,
     watch: Arc<Watch>,
     gauges: Gauges,
+    pub(crate) throttling: Cell<Throttling>,
     group: Group,
 }
 
@@ -120,8 +123,14 @@ impl TenantConnection {
             Connection::open_with_flags(path, flags).map_err(|error| failure(group, error, false))?;
         let watch = Watch::start(&connection);
         let (gauges, member) = (Gauges::new(), Member::join(group, &connection));
-        let tenant =
-            TenantConnection { connection: Some(connection), member, watch, gauges, group: group.clone() };
+        let tenant = TenantConnection {
+            connection: Some(connection),
+            member,
+            watch,
+            gauges,
+            throttling: Cell::default(),
+            group: group.clone(),
+        };
         if tenant.is_serialized() {
             Ok(tenant)
         } else {
@@ -146,6 +155,8 @@ impl TenantConnection {
     /// told as one of `b`. Use inside `b.run` only the connection that it lends, and the same within a
     /// [`scope`] of another group.
     ///
+    /// Where the group owes, for memory taken above its `high`, the thread sleeps before `work`: never in a transaction, nor within another use ([`Throttling`]).
+    ///
     /// From time to time the end of a use reports the connection's memory by kind ([`TenantConnection::sample`]).
     ///
     /// # Errors
@@ -154,6 +165,16 @@ impl TenantConnection {
     /// [`TenantError::Killed`] when it was stopped, because another group needed the memory that it held;
     /// [`TenantError::Sqlite`] for every other error of `work`.
     pub fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, TenantError> {
+        self.pay(None);
+        self.use_once(work)
+    }
+
+    /// A use of the connection, at once.
+    #[inline]
+    pub(crate) fn use_once<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, TenantError> {
         let _entered = Entered::group(&self.group);
         let _rollback = self.watch.set_aside();
         let conn = self.connection();
@@ -308,7 +329,7 @@ impl TenantConnection {
     }
 
     #[inline]
-    fn connection(&self) -> &Connection {
+    pub(crate) fn connection(&self) -> &Connection {
         // I2: only `close` and `Drop` take it, and both have the connection for themselves.
         self.connection.as_ref().expect("a connection that is in use is open")
     }
@@ -370,7 +391,7 @@ fn failure(group: &Group, error: rusqlite::Error, rolled_back: bool) -> TenantEr
 
 #[cold]
 fn out_of_memory(group: &Group, rolled_back: bool) -> OutOfMemory {
-    OutOfMemory { group: group.path(), shortage: shortage::last(), rolled_back }
+    OutOfMemory { group: group.path(), shortage: shortage::last(), usage: shortage::usage(), rolled_back }
 }
 
 /// Whether rusqlite gave up on a value that SQLite said was there and then did not deliver.

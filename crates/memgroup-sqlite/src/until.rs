@@ -1,0 +1,149 @@
+//! Until: work that ran out of memory waits for room and is done again, until a deadline.
+//!
+//! ```text
+//!   attempt ──▶ done, or failed otherwise
+//!      ▲  └──▶ out of memory, no transaction open ──▶ everything that it had is free again ──▶ in line for what it had and lacked
+//!      └────────────────── there is room, or some time has passed ◀───────────────────────────────────┘
+//! ```
+//!
+//! SQLite cannot wait within a statement: its allocator may run under mutexes and file locks that whoever could free memory needs. So the statement fails, which frees what it had, and its
+//! thread waits with nothing in hand ([`Group::charge_until`]).
+//!
+//! - I1. Nothing is charged while an attempt runs but what the attempt charges: what the wait got is given back before. Another may take it; then there is another wait.
+//! - I2. Where there is room at once, and the attempt fails again, the next wait is for twice as much. So a statement is not run over and over where there is room for its beginning alone.
+//! - B1. What a statement will need is not known. It waits for what its group had more when it was refused, and what it lacked then; others of the group count in that. So a wait for room ends after
+//!   10 ms, the next after 20, up to a second, and the work is tried all the same.
+
+use std::time::{Duration, Instant};
+
+use memgroup::{ChargeErrorKind, Group};
+use rusqlite::Connection;
+
+use crate::error::{OutOfMemory, TenantError};
+use crate::shortage::Shortage;
+use crate::tenant::TenantConnection;
+
+/// How long the first wait is at most, and the longest.
+const PATIENCE: Duration = Duration::from_millis(10);
+const PATIENCE_MOST: Duration = Duration::from_secs(1);
+
+impl TenantConnection {
+    /// Runs `work` as [`run`](TenantConnection::run) does. When it runs out of memory outside of a transaction, waits until there is room again where it was refused, and runs it again, until it succeeds or
+    /// fails otherwise, or the deadline has passed. What it had is free while it waits.
+    ///
+    /// `work` is run again from its beginning: it is to be one statement, or one transaction that it begins and ends. What it has committed before it fails is done twice. An attempt that is on when the deadline passes
+    /// goes on to its end. Whether one was waited for tells [`Hierarchy::waits`](memgroup::Hierarchy::waits) meanwhile; [`Group::wake_waiters`] ends the wait, and so does the removal of the group.
+    ///
+    /// In a transaction, within another use on this thread, and where waiting could not help (the charge is larger than the limit), it is tried once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`run`](TenantConnection::run); [`TenantError::OutOfMemory`] is that of the last attempt.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use memgroup_sqlite::{TenantConnection, TenantError};
+    /// # use std::time::{Duration, Instant};
+    /// # fn report(conn: &TenantConnection) -> Result<String, TenantError> {
+    /// let deadline = Instant::now() + Duration::from_secs(5);
+    /// conn.run_until(deadline, |conn| conn.query_row("SELECT group_concat(text) FROM note", [], |row| row.get(0)))
+    /// # }
+    /// ```
+    pub fn run_until<T>(
+        &self,
+        deadline: Instant,
+        mut work: impl FnMut(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, TenantError> {
+        let may_wait = self.is_between_statements();
+        let mut room = Room { patience: PATIENCE, wanted_least: 0 };
+        loop {
+            self.pay(Some(deadline));
+            let details = match self.use_once(&mut work) {
+                Err(TenantError::OutOfMemory(details)) if may_wait => details,
+                outcome => return outcome,
+            };
+            if !self.is_between_statements() || !room.is_awaited(self.group(), &details, deadline) {
+                return Err(TenantError::OutOfMemory(details));
+            }
+        }
+    }
+}
+
+/// What one call has waited for.
+struct Room {
+    patience: Duration,
+    /// Bytes: less was there at once, and did not do.
+    wanted_least: u64,
+}
+
+impl Room {
+    /// Waits for room; false: there is nothing to wait for, or no time.
+    fn is_awaited(&mut self, group: &Group, details: &OutOfMemory, deadline: Instant) -> bool {
+        let Some(Shortage::Refused(refusal)) = details.shortage() else { return false };
+        let began = Instant::now();
+        let least = least_max(group);
+        if refusal.asked() > least || began >= deadline {
+            return false;
+        }
+        let had = details.usage.saturating_sub(group.usage_exact());
+        let wanted = had.saturating_add(refusal.asked()).max(self.wanted_least).min(least);
+        match group.charge_until(wanted, deadline.min(began + self.patience)) {
+            Ok(charge) => {
+                drop(charge);
+                let was_at_once = began.elapsed() < PATIENCE / 10;
+                self.wanted_least = if was_at_once { wanted.saturating_mul(2) } else { 0 };
+                true
+            }
+            Err(error) if error.kind() == ChargeErrorKind::Deadline => {
+                self.patience = (self.patience * 2).min(PATIENCE_MOST);
+                Instant::now() < deadline
+            }
+            // The group was removed, its waits were ended, or its limit was lowered.
+            Err(_) => false,
+        }
+    }
+}
+
+/// The lowest limit of the group and those above it.
+fn least_max(group: &Group) -> u64 {
+    let mut least = group.max();
+    let mut level = group.parent();
+    while let Some(above) = level {
+        least = least.min(above.max());
+        level = above.parent();
+    }
+    least
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup::{Config, Hierarchy};
+
+    use super::*;
+
+    #[test]
+    fn work_that_fails_beside_free_memory_waits_for_more_each_time_until_there_is_none() {
+        let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
+        let group = hierarchy.create("/tenant").expect("a group");
+        group.set_max(1 << 20).expect("a limit");
+        let held = group.try_charge((1 << 20) - 4096).expect("room");
+        let refusal = group.try_charge(8192).expect_err("twice the room");
+        drop(held);
+        let _connection = group.try_charge(4096).expect("room");
+        // As if others of the group had taken what this one has freed.
+        let shortage = Some(Shortage::Refused(refusal));
+        let details = OutOfMemory { group: group.path(), shortage, usage: 0, rolled_back: false };
+        let mut room = Room { patience: PATIENCE, wanted_least: 0 };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut attempts = 0;
+        while room.patience == PATIENCE {
+            assert!(room.is_awaited(&group, &details, deadline));
+            attempts += 1;
+            assert!(attempts < 100, "it does not wait");
+        }
+        assert!(attempts <= 8, "{attempts} attempts: 8 KiB, 16 KiB, .. 1 MiB");
+        assert!(room.is_awaited(&group, &details, deadline));
+        assert_eq!(room.patience, PATIENCE * 4, "that it has been refused once is not forgotten");
+    }
+}
