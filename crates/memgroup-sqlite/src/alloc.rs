@@ -12,7 +12,8 @@
 //! - I3. Nothing here throttles, or allocates through Rust's allocator: the thread may hold SQLite's mutexes or a file
 //!   lock. A charge that fits waits for nobody. One that meets a full counter takes the hierarchy's tree lock, whose
 //!   holders run bounded steps of the engine, never user code, SQLite or I/O; so it waits for a step, not for memory.
-//!   If it still does not fit it is refused, and SQLite gets a null pointer: SQLITE_NOMEM.
+//!   If it still does not fit it is refused, and SQLite gets a null pointer: SQLITE_NOMEM. Hooks that stop other statements
+//!   for it run here, and keep to this, too; a use that was told to stop is told again here (kill.rs).
 //! - I4. No panic leaves this file: every path returns, and `extern "C"` turns what is left (a broken engine
 //!   invariant) into an abort instead of unwinding through C.
 //!

@@ -1,7 +1,8 @@
 //! A connection that works for one group.
 //!
 //! ```text
-//!   run(|conn| ..) ──▶ enter the group ──▶ statements: prepare, step, reset, drop ──▶ leave the group
+//!   run(|conn| ..) ──▶ pay what is owed ──▶ use_once
+//!   use_once       ──▶ enter the group ──▶ statements: prepare, step, reset, drop ──▶ leave the group
 //!   Drop           ──▶ enter the group ──▶ cached statements, sqlite3_close       ──▶ leave the group
 //! ```
 //!
@@ -11,7 +12,8 @@
 //!   a use of another tenant's connection), and SQLite code on this connection is then charged to that one. What is
 //!   used where is in the closure's hands; a check would have to sit in front of every allocation.
 //! - I2. The connection is there until `Drop` or `close` takes it.
-//! - I3. A panic in the closure leaves the group on its way out, because guards do it.
+//! - I3. While SQLite closes the connection nobody interrupts it: it has left those of its group that can be stopped (kill.rs).
+//! - I4. A panic in the closure leaves the group on its way out, because guards do it.
 
 #![allow(unsafe_code)]
 

@@ -6,7 +6,7 @@ mod process;
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -367,6 +367,34 @@ fn a_use_within_another_of_the_same_connection_is_a_part_of_it() {
 }
 
 #[test]
+fn a_tenant_that_dies_as_a_whole_is_stopped_in_all_its_groups_also_by_its_own_hand() {
+    let tenants = tenants("units");
+    let tenant = tenants.create("tenant").expect("a group");
+    tenant.set_oom_group(true);
+    let (large, small) = (connect(&tenant, "large"), connect(&tenant, "small"));
+    let etl = tenants.create("etl").expect("a group");
+    let failed = large.run(|conn| {
+        hold(conn, || {
+            let failed = small.run(|conn| hold_little(conn, || need(&etl, 5 << 20)));
+            assert!(failed.as_ref().is_err_and(|failed| failed.killed().is_some()), "{failed:?}");
+        })
+    });
+    assert!(failed.as_ref().is_err_and(|failed| failed.killed().is_some()), "{failed:?}");
+    let failed = small.run(|conn| {
+        hold_little(conn, || {
+            let failed =
+                large.query_row(&sort(40_000, 500), [], |_| Ok(())).expect_err("20 megabytes in eight");
+            assert!(failed.out_of_memory().is_some(), "{failed}");
+        })
+    });
+    let failed = failed.expect_err("it is a part of the tenant");
+    let details = failed.killed().unwrap_or_else(|| panic!("{failed}"));
+    assert_eq!((details.group(), details.requester()), ("/units/tenant/small", "/units/tenant/large"));
+    is_usable(&large);
+    is_usable(&small);
+}
+
+#[test]
 fn a_hook_comes_with_the_first_connection_and_goes_with_the_last() {
     let tenants = tenants("hooks");
     let group = tenants.create("group").expect("a group");
@@ -425,4 +453,72 @@ fn closing_and_opening_under_kills_loses_nothing() {
     });
     assert!(killed > 0, "nothing was stopped, {refused} refused");
     assert_eq!((busy.usage_exact(), tenants.usage_exact()), (0, 0));
+}
+
+#[test]
+fn tenants_that_stop_one_another_on_all_threads_lose_no_row_and_no_byte() {
+    const TENANTS: usize = 4;
+    let (dir, tenants) = (tempfile::tempdir().expect("a directory"), tenants("storm"));
+    let etl = tenants.create("etl").expect("a group");
+    let done = AtomicUsize::new(0);
+    let killed: usize = thread::scope(|threads| {
+        let working: Vec<_> = (0..TENANTS)
+            .map(|number| {
+                let (dir, tenants, done) = (dir.path(), &tenants, &done);
+                threads.spawn(move || {
+                    let group = tenants.create(&format!("{number}")).expect("a group");
+                    let conn =
+                        TenantConnection::open(&group, dir.join(format!("{number}"))).expect("a connection");
+                    let killed = churn(&conn);
+                    // ORDERING: Relaxed; a count by itself.
+                    done.fetch_add(1, Ordering::Relaxed);
+                    drop(conn);
+                    assert_eq!(group.usage_exact(), 0);
+                    killed
+                })
+            })
+            .collect();
+        // ORDERING: as above.
+        while done.load(Ordering::Relaxed) < TENANTS {
+            need(&etl, 6 << 20);
+            thread::sleep(Duration::from_millis(1));
+        }
+        working.into_iter().map(|tenant| tenant.join().expect("its own assertions")).sum()
+    });
+    assert!(killed > 0);
+    assert_eq!(tenants.usage_exact(), 0);
+}
+
+/// Transactions of some rows each, with a sort in them; how many were stopped. What was said to be committed is there, and nothing else.
+fn churn(conn: &TenantConnection) -> usize {
+    let retried =
+        |sql: &str| while conn.execute_batch(sql).is_err_and(|failed| failed.sqlite_error().is_none()) {};
+    retried("PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2000");
+    retried("CREATE TABLE IF NOT EXISTS t (x)");
+    let (mut rows, mut killed) = (0, 0);
+    let insert = format!("INSERT INTO t SELECT x FROM {} ORDER BY x", generated(1_000, 1_000));
+    for round in 0..60 {
+        let committed = conn.transaction(|transaction| {
+            transaction.execute("INSERT INTO t VALUES (?1)", [round])?;
+            let more = transaction.execute(&insert, [])?;
+            transaction.execute("DELETE FROM t WHERE length(x) = 1000", [])?;
+            Ok(more)
+        });
+        match committed {
+            Ok(_) => rows += 1,
+            Err(TenantError::Killed(_)) => killed += 1,
+            Err(TenantError::OutOfMemory(_)) => {}
+            Err(failed) => panic!("round {round}: {failed}"),
+        }
+        assert!(conn.run(|conn| Ok(conn.is_autocommit())).expect("nothing to fail"), "a transaction is open");
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let count = loop {
+        match conn.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)) {
+            Ok(count) => break count,
+            Err(failed) => assert!(failed.sqlite_error().is_none() && Instant::now() < deadline, "{failed}"),
+        }
+    };
+    assert_eq!(count, rows);
+    killed
 }

@@ -1,0 +1,76 @@
+//! A kill is ordered from inside somebody's allocator: the hook allocates nothing.
+
+#![allow(unsafe_code)]
+
+mod process;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use memgroup::{Group, KillOutcome};
+use memgroup_sqlite::TenantConnection;
+use process::{generated, hierarchy, tenant_with_max};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, with a count of each thread's calls.
+struct Counting;
+
+// SAFETY: forwards to the system's allocator; the count is a plain cell without a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often a charge allocates on this thread, whatever comes of it.
+fn allocations(group: &Group, bytes: u64) -> u64 {
+    let before = ALLOCATIONS.with(Cell::get);
+    let charge = group.try_charge(bytes);
+    let allocated = ALLOCATIONS.with(Cell::get) - before;
+    drop(charge);
+    allocated
+}
+
+fn outcome(group: &Group) -> Option<KillOutcome> {
+    let reports = hierarchy().kills();
+    reports.iter().rev().find(|report| report.victim == group.path()).and_then(|report| report.outcome)
+}
+
+#[test]
+fn a_kill_and_a_cache_given_back_for_it_allocate_nothing() {
+    hierarchy();
+    let (dir, tenants) = (tempfile::tempdir().expect("a directory"), tenant_with_max("quiet", 8 << 20));
+    let (group, etl) = (tenants.create("group").expect("a group"), tenants.create("etl").expect("a group"));
+    let conn = TenantConnection::open(&group, dir.path().join("a.db")).expect("a connection");
+    let table =
+        format!("PRAGMA cache_size = -4000; CREATE TABLE t AS SELECT x FROM {}", generated(4_000, 1_000));
+    conn.execute_batch(&table).expect("room");
+    // Caches of a group within its minimum are not asked: the hook is.
+    group.set_min(8 << 20).expect("a minimum");
+    // A hierarchy's first kill finds its places made.
+    for round in 0..3 {
+        conn.run(|_| {
+            assert_eq!(allocations(&etl, 6 << 20), 0, "a kill in round {round}");
+            Ok(())
+        })
+        .expect("it does nothing");
+        assert_eq!(outcome(&group), Some(KillOutcome::Died));
+        conn.query_row("SELECT sum(length(x)) FROM t", [], |row| row.get::<_, i64>(0)).expect("room");
+        assert_eq!(allocations(&etl, 6 << 20), 0, "a cache in round {round}");
+        assert!(matches!(outcome(&group), Some(KillOutcome::Idle { freed }) if freed > 1 << 20));
+        conn.query_row("SELECT sum(length(x)) FROM t", [], |row| row.get::<_, i64>(0)).expect("room");
+    }
+}
