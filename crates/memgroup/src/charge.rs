@@ -3,12 +3,14 @@
 use core::fmt;
 
 use crate::chain::{self, Until};
+use crate::deny;
 use crate::error::ChargeError;
 use crate::group::{Group, GroupId};
 use crate::high;
 use crate::node::Node;
 use crate::overrun;
 use crate::stock::{consume, count};
+use crate::wait;
 
 /// Bytes accounted to a group and all its ancestors; dropping it uncharges them.
 ///
@@ -195,6 +197,7 @@ impl Charge {
             from.unpin();
             return Ok(());
         }
+        deny::draw(to, self.bytes)?;
         let common = chain::lowest_common(from, to);
         let until = common.map_or(Until::Top, Until::Below);
         if common.is_none_or(|common| !std::ptr::eq(common, to)) {
@@ -206,6 +209,8 @@ impl Charge {
         if common.is_none_or(|common| !std::ptr::eq(common, from)) {
             chain::uncharge(from, until, self.bytes);
         }
+        // What is kept free at a level that both are below may be less now, though nothing was uncharged there.
+        common.into_iter().for_each(wait::serve_chain);
         Ok(())
     }
 

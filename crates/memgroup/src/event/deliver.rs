@@ -191,7 +191,7 @@ pub(super) fn deliver(shared: &'static Shared, deadline: Instant) -> usize {
         if all(shared).any(|subscriber| subscriber.is_due()) {
             armed.disarm();
         } else {
-            armed.sleep(Some(deadline));
+            armed.sleep(Some(deadline), || false);
         }
     }
 }

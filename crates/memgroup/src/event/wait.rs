@@ -1,5 +1,6 @@
 //! Waiting for events: until a count differs from what the caller has seen.
 
+use core::time::Duration;
 use std::time::Instant;
 
 use super::Events;
@@ -8,10 +9,11 @@ use crate::group::Group;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::rstat::Reach;
+use crate::wait::{self, WaitKind};
 
 impl Group {
     /// Waits until a count of [`events`](Group::events) differs from `seen`, and returns the counts then; at once, if one does already. `None` when the
-    /// deadline passes (`None` as deadline: never), or the group is removed, with nothing new: so a loop that takes each answer for its next
+    /// deadline passes (`None` as deadline: never), the group is removed, or its waits are [ended](Group::wake_waiters), with nothing new: so a loop that takes each answer for its next
     /// `seen` misses no event, and ends with the group.
     ///
     /// What was counted before the return is in the counts. Several events may come as one answer.
@@ -41,6 +43,9 @@ impl Group {
     }
 }
 
+/// The deadline of who gives none, as reports show it.
+const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 pub(super) fn wait(
     node: &'static Node,
     reach: Reach,
@@ -53,6 +58,7 @@ pub(super) fn wait(
         let now = node.control.events.of(reach);
         if now != *seen { Some(Some(now)) } else { is_over.then_some(None) }
     };
+    let listed = wait::begin(node, WaitKind::Event, 0, deadline.unwrap_or_else(|| Instant::now() + FAR));
     loop {
         let late = mutation::active(Mutation::WaiterLooksBeforeItIsArmed).then(look);
         if let Some(end) = late.flatten() {
@@ -65,7 +71,7 @@ pub(super) fn wait(
             armed.disarm();
             return end;
         }
-        if !armed.sleep(deadline) {
+        if !armed.sleep(deadline, || listed.is_called_off()) {
             return look().flatten();
         }
     }

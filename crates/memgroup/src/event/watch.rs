@@ -160,14 +160,14 @@ impl<'w> Armed<'w> {
         }
     }
 
-    /// Sleeps until it is woken; `false`: the deadline has passed.
-    pub(super) fn sleep(self, deadline: Option<Instant>) -> bool {
+    /// Sleeps until it is woken; `false`: the deadline has passed, or it is called off.
+    pub(super) fn sleep(self, deadline: Option<Instant>, is_called_off: impl Fn() -> bool) -> bool {
         loop {
             // ORDERING: Acquire; pairs with the Release in `Waiter::wake`.
             let is_woken = self.waiter.woken.load(Ordering::Acquire);
             let left =
                 deadline.map_or(NAP_MOST, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if is_woken || left.is_zero() {
+            if is_woken || left.is_zero() || is_called_off() {
                 self.disarm();
                 return is_woken;
             }

@@ -80,7 +80,9 @@ impl Level {
     /// Against the lower of `high` and `max`: forced charges go above both.
     fn of_both(node: &Node) -> Level {
         let seen = node.counter.read();
-        Level { usage: seen.usage, limit: seen.max.min(node.counter.high()) }
+        // A limit that only measures slows nobody down.
+        let max = if seen.measured { UNLIMITED } else { seen.max };
+        Level { usage: seen.usage, limit: max.min(node.counter.high()) }
     }
 
     fn above(self) -> u64 {

@@ -62,6 +62,9 @@ pub(super) struct Seat {
     pub(super) below: u64,
 }
 
+/// After so many times the patience a victim that was passed over can be chosen again, and has its stock back: it is not dying.
+const PATIENCES_MOST: u64 = 10;
+
 /// A kill that is on.
 pub(super) struct Trial {
     stage: Stage,
@@ -471,7 +474,12 @@ impl List {
                 record.end(outcome);
             }
         }
-        if trial.has_fallen && matches!(trial.stage, Stage::Told | Stage::Overdue { in_call: false }) {
+        let is_given_up =
+            clock.now.saturating_sub(trial.since) >= clock.patience.saturating_mul(PATIENCES_MOST);
+        if (trial.has_fallen || is_given_up)
+            && matches!(trial.stage, Stage::Told | Stage::Overdue { in_call: false })
+        {
+            node.control.oom.watch(None);
             seat.trial = None;
         }
     }

@@ -22,12 +22,14 @@ use super::list::{self, Listed};
 use super::{WaitKind, Wake};
 use crate::chain::{Refused, Until};
 use crate::charge::Charge;
-use crate::counter::Reading;
+use crate::counter::{LARGEST, Reading};
+use crate::deny;
 use crate::error::{ChargeError, ChargeErrorKind};
 use crate::group::Group;
 use crate::high;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
+use crate::oom;
 use crate::overrun;
 use crate::refusal;
 use crate::shrink::{keep, reclaim};
@@ -41,6 +43,7 @@ fn charge(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), Char
     if bytes == 0 || keep::is_reclaiming() || grace::inside() {
         return node.charge(bytes);
     }
+    deny::draw(node, bytes)?;
     if consume::consume_prepaid(node, bytes) {
         return Ok(());
     }
@@ -69,7 +72,7 @@ fn charge(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), Char
 /// The highest level of the chain at which somebody waits.
 fn held_level(node: &'static Node) -> Option<&'static Node> {
     std::iter::successors(Some(node), |level| level.up())
-        .filter(|level| level.control.waiting.is_held())
+        .filter(|level| level.control.waiting.is_held() && !level.counter.read().measured)
         .last()
 }
 
@@ -90,7 +93,7 @@ pub(super) enum Left {
 fn wait(node: &'static Node, bytes: u64, deadline: Instant, refused: Refused) -> Result<(), Failed> {
     let (mut last, mut stay) = (refused, None);
     loop {
-        if last.seen.offline || bytes > last.seen.max {
+        if last.seen.offline || bytes > last.seen.max.min(LARGEST) && !last.seen.measured {
             return Err(Failed { last, kind: None });
         }
         if Instant::now() >= deadline {
@@ -163,19 +166,22 @@ impl Stay {
         self.node.shared.waits.line.lock()
     }
 
-    /// When it is to look whether caches have something to give by now.
+    /// When it is to look whether caches have something to give by now, or another group is to be stopped.
     fn until(&self) -> Instant {
         let shared = self.node.shared;
-        let reviews = shared.config.reclaim && shared.shrinkers.is_any();
+        let reviews = shared.config.reclaim && shared.shrinkers.is_any() || shared.victims.is_any();
         if reviews { self.deadline.min(Instant::now() + REVIEW) } else { self.deadline }
     }
 
-    /// The first in line has shrinkers asked once more; whether the charge is made.
+    /// The first in line has shrinkers asked once more, and the next victim if the one before takes too long; whether the charge is made.
     fn review(&self, at: &'static Node) -> bool {
         if !self.line().go_away(at, self.arrival) {
             return false;
         }
-        let is_made = reclaim::make_room(self.node, Until::Top, self.bytes, &mut { at });
+        let (&Stay { node, bytes, .. }, mut over) = (self, at);
+        let gives = node.shared.config.reclaim && node.shared.shrinkers.is_any();
+        let is_made = gives && reclaim::make_room(node, Until::Top, bytes, &mut over)
+            || node.shared.victims.is_any() && oom::relieve(node, Until::Top, bytes, &mut over).is_made;
         if is_made {
             self.line().made(at, self.arrival);
         } else {

@@ -24,12 +24,16 @@ use memgroup_sync::Mutex;
 
 use super::list::Ticket;
 use crate::chain::{self, Refused, Until};
-use crate::counter::{Reading, Verdict};
+use crate::counter::{LARGEST, Reading, Verdict};
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
 
 /// How many others may be served before the first in line, if they fit and it does not.
 pub(super) const PASSES_MOST: u32 = 16;
+
+/// How many are served at a time, and how many are looked at that there is too little room for.
+const SERVED_MOST: u32 = 16;
+const SEEN_MOST: u32 = 64;
 
 /// What became of a waiter.
 #[derive(Clone, Copy)]
@@ -78,7 +82,7 @@ impl Waiter {
     fn take(&self, seen: &mut Reading) -> State {
         let at = self.at;
         // Of a limit that only measures it sees for itself, too: that takes the tree lock.
-        if seen.offline || self.bytes > seen.max || seen.measured {
+        if seen.offline || self.bytes > seen.max.min(LARGEST) || seen.measured {
             return State::Again(Refused { node: at, seen: *seen });
         }
         if self.bytes > seen.headroom() {
@@ -175,30 +179,31 @@ impl Line {
         self.waiters.sort_unstable_by_key(Waiter::order);
     }
 
-    /// Serves who waits at `at`, as far as there is room.
+    /// Serves who waits at `at`, as far as there is room: at most [`SERVED_MOST`], who serve others when they leave, and past at most [`SEEN_MOST`] whom it does
+    /// not suffice, for whoever has set something free may be inside an allocator.
     pub(super) fn serve(&mut self, at: &'static Node) {
         let begin = self.waiters.partition_point(|waiter| waiter.at.id < at.id);
         let (mut first, mut seen) = (None::<usize>, at.counter.read());
+        let (mut served, mut unserved) = (0, 0);
         for index in begin..self.waiters.len() {
             let waiter = &mut self.waiters[index];
-            if waiter.at.id != at.id {
+            if waiter.at.id != at.id || served == SERVED_MOST || unserved == SEEN_MOST {
                 break;
             }
+            // Who is away gets room itself: that may take as long as a shrinker's call, and is nobody else's wait.
+            let State::Waiting = waiter.state else { continue };
+            match waiter.take(&mut seen) {
+                State::Waiting => {}
+                state => waiter.end(state),
+            }
             let fits = match waiter.state {
-                State::Handed | State::Again(_) => continue,
-                State::Away => false,
-                State::Waiting => {
-                    match waiter.take(&mut seen) {
-                        State::Waiting => {}
-                        state => waiter.end(state),
-                    }
-                    if let State::Again(_) = waiter.state {
-                        continue;
-                    }
-                    matches!(waiter.state, State::Handed)
-                }
+                State::Again(_) => continue,
+                state => matches!(state, State::Handed),
             };
-            if !fits {
+            if fits {
+                served += 1;
+            } else {
+                unserved += 1;
                 first.get_or_insert(index);
             }
             if let Some(first) = first.map(|first| &mut self.waiters[first]) {
