@@ -1,3 +1,7 @@
+#![doc = include_str!("../docs/lifetime.md")]
+//!
+//! # Shared
+//!
 //! Shared: what all groups of one hierarchy have in common, and the table of their nodes.
 //!
 //! A `Shared` is made once and never freed, so that a charge, a handle and a thread's scope can point to their node without a

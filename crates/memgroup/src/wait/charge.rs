@@ -169,7 +169,9 @@ impl Stay {
     /// When it is to look whether caches have something to give by now, or another group is to be stopped.
     fn until(&self) -> Instant {
         let shared = self.node.shared;
-        let reviews = shared.config.reclaim && shared.shrinkers.is_any() || shared.victims.is_any();
+        let gives = shared.config.reclaim && shared.shrinkers.is_any();
+        // What is kept free for others may be less by a charge, too, without anybody who serves.
+        let reviews = gives || shared.victims.is_any() || shared.protected.is_any();
         if reviews { self.deadline.min(Instant::now() + REVIEW) } else { self.deadline }
     }
 

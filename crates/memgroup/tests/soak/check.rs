@@ -177,7 +177,10 @@ fn may_have_stock(house: &House, member: &Member) -> bool {
 fn marks(house: &House) {
     let _pin = pin_virtual(0);
     let members = house.members().clone();
-    for member in members.iter().filter(|member| may_have_stock(house, member)) {
+    // A victim that is overdue has no stock until it has freed what it was told to, or has no hook any more.
+    let victims: Vec<_> = lock(&house.tenants).iter().map(|tenant| Arc::clone(&tenant.member)).collect();
+    let is_victim = |member: &Arc<Member>| victims.iter().any(|victim| Arc::ptr_eq(victim, member));
+    for member in members.iter().filter(|member| !is_victim(member) && may_have_stock(house, member)) {
         house.figures.count(|figures| &figures.checked, 1);
         // What was drained is noticed by the next uncharge.
         for _ in 0..4 {
