@@ -339,3 +339,15 @@ fn a_new_group_in_the_place_is_enforced_and_has_no_past() {
     assert_eq!(again.id(), id);
     assert_eq!((again.is_enforced(), again.would_refuse(), again.over_bytes_max()), (true, 0, 0));
 }
+
+#[test]
+fn a_limit_that_only_measures_slows_nobody_down() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let (group, other) = (hierarchy.create("/group").unwrap(), hierarchy.create("/other").unwrap());
+    other.set_high(1 << 20).unwrap();
+    group.set_max(1 << 20).unwrap();
+    group.set_enforced(false);
+    let held = [group.try_charge(2 << 20).unwrap(), group.charge_forced(2 << 20).unwrap()];
+    assert_eq!((group.owed(), group.throttle(None).slept), (0, std::time::Duration::ZERO));
+    drop(held);
+}

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use memgroup::{KillOutcome, Killed, Killing};
+use memgroup::{Config, Hierarchy, KillOutcome, Killed, Killing, SlotSource};
 
 use super::tenant::{LONG, PAGE, Tenant, Watchdog, full, kills, outcomes};
 
@@ -249,4 +249,27 @@ fn who_was_to_be_called_after_a_hook_that_hangs_is_chosen_by_others_in_time() {
         "by one charge each"
     );
     assert!(hierarchy.kills().iter().all(|kill| kill.outcome.is_some()));
+}
+
+#[test]
+fn a_victim_that_does_not_die_can_be_chosen_again_after_a_time_and_has_its_stock_back() {
+    let patience = Duration::from_millis(2);
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).kill_patience(patience);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let full = hierarchy.create("/full").unwrap();
+    full.set_max(1000).unwrap();
+    let (victim, other) = (full.create("victim").unwrap(), full.create("other").unwrap());
+    let _held = victim.try_charge(900).unwrap();
+    let _hook = victim.set_kill_hook(|_: &Killing<'_>| Killed::Dying).unwrap();
+    assert!(other.try_charge(200).is_err());
+    assert_eq!(victim.events_local().oom_kill, 1);
+    std::thread::sleep(11 * patience);
+    assert!(other.try_charge(200).is_err());
+    assert_eq!(victim.events_local().oom_kill, 2, "it was passed over for ten times its patience");
+    std::thread::sleep(11 * patience);
+    assert_eq!(hierarchy.kills().len(), 2);
+    full.set_max(1 << 30).unwrap();
+    let hits = victim.stock().hits;
+    (0..100).for_each(|_| drop(victim.try_charge(10).unwrap()));
+    assert!(victim.stock().hits - hits > 90, "{:?}", victim.stock());
 }

@@ -8,6 +8,7 @@ mod fairness;
 mod random;
 mod seats;
 mod storm;
+mod together;
 mod watch;
 
 use std::time::{Duration, Instant};

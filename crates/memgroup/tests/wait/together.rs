@@ -1,0 +1,169 @@
+//! Waits beside the other parts: shrinkers that hang, moves, victims that do not die, limits that only measure, denials, events.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use memgroup::{
+    Ask, Charge, ChargeErrorKind, Config, Count, Hierarchy, Killed, Killing, Scan, Shrinker, ShrinkerConfig,
+    SlotSource, WaitKind,
+};
+
+use super::{PAGE, far, in_ms, parent, until_in_line, until_waiting};
+
+/// Has nothing to give, and takes long to say so once it is told to.
+struct Slow {
+    hangs: Arc<AtomicBool>,
+    is_in: Arc<AtomicBool>,
+}
+
+impl Shrinker for Slow {
+    fn count(&self, _token: u64) -> Count {
+        Count::Holds { bytes: 64 * PAGE, objects: 64 }
+    }
+
+    fn scan(&self, _ask: &Ask<'_>) -> Scan {
+        while self.hangs.load(Ordering::Acquire) {
+            self.is_in.store(true, Ordering::Release);
+            std::thread::yield_now();
+        }
+        Scan::Stopped { bytes: 0 }
+    }
+}
+
+#[test]
+fn who_waits_in_a_shrinkers_call_holds_up_nobody_behind_it() {
+    let (hierarchy, tenants) = parent(2, 64);
+    let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
+    let (hangs, is_in) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let slow = Slow { hangs: Arc::clone(&hangs), is_in: Arc::clone(&is_in) };
+    let shrinker =
+        bob.add_shrinker(ShrinkerConfig::new("slow").patience(Duration::from_secs(60)), slow).unwrap();
+    let held = bob.try_charge(64 * PAGE).unwrap();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| alice.charge_until(PAGE, far()));
+        until_in_line(&hierarchy, 1);
+        hangs.store(true, Ordering::Release);
+        shrinker.mark();
+        while !is_in.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        drop(held);
+        for number in 0..40 {
+            let charge = bob.charge_until(PAGE, far());
+            assert!(charge.is_ok(), "{number}: {charge:?}");
+        }
+        hangs.store(false, Ordering::Release);
+        drop(first.join().unwrap().unwrap());
+    });
+    assert_eq!(tenants.usage_exact(), 0);
+    shrinker.remove().unwrap();
+}
+
+#[test]
+fn who_waits_is_served_when_a_move_makes_room() {
+    let (hierarchy, tenants) = parent(2, 0);
+    tenants.set_max(8000).unwrap();
+    let [x, y, z] = ["x", "y", "z"].map(|name| tenants.create(name).unwrap());
+    z.set_min(5000).unwrap();
+    x.set_min(1000).unwrap();
+    let mut held: Charge = x.try_charge(1500).unwrap();
+    let _others = y.try_charge(5500).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| x.charge_until(200, far()));
+        until_in_line(&hierarchy, 1);
+        let mut moved = held.split(1000);
+        moved.try_move_to(&y).unwrap();
+        drop(waiter.join().unwrap().expect("x is within its min now, and may use what is kept free"));
+    });
+}
+
+#[test]
+fn the_next_victim_is_chosen_for_who_waits() {
+    let config =
+        Config::with_slots(SlotSource::virtual_slots(2).unwrap()).kill_patience(Duration::from_millis(50));
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let tenants = hierarchy.create("/tenants").unwrap();
+    tenants.set_max(64 * PAGE).unwrap();
+    let [stubborn, willing, needy] =
+        ["stubborn", "willing", "needy"].map(|name| tenants.create(name).unwrap());
+    stubborn.set_oom_score(100).unwrap();
+    let _stays = stubborn.try_charge(30 * PAGE).unwrap();
+    let goes = Arc::new(Mutex::new(Some(willing.try_charge(30 * PAGE).unwrap())));
+    let _first = stubborn.set_kill_hook(|_: &Killing<'_>| Killed::Dying).unwrap();
+    let _second = willing
+        .set_kill_hook(move |_: &Killing<'_>| {
+            drop(goes.lock().unwrap().take());
+            Killed::Dying
+        })
+        .unwrap();
+    let charge = needy.charge_until(20 * PAGE, far());
+    assert!(charge.is_ok(), "{charge:?}");
+    assert_eq!((stubborn.oom_kills_overdue(), willing.events_local().oom_kill), (1, 1));
+}
+
+#[test]
+fn a_limit_that_only_measures_holds_nobody_in_line() {
+    let (hierarchy, tenants) = parent(2, 4);
+    let held = tenants.try_charge(4 * PAGE).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| tenants.charge_until(2 * PAGE, far()));
+        until_in_line(&hierarchy, 1);
+        tenants.set_enforced(false);
+        drop(waiter.join().unwrap().expect("it passes"));
+        drop(tenants.charge_until(100 * PAGE, in_ms(0)).expect("more than the limit passes, too"));
+    });
+    drop(held);
+    assert!(hierarchy.waits().is_empty());
+}
+
+#[test]
+fn a_charge_larger_than_any_counter_holds_does_not_wait() {
+    let (hierarchy, _tenants) = parent(2, 4);
+    let unlimited = hierarchy.create("/unlimited").unwrap();
+    let began = Instant::now();
+    for bytes in [1 << 50, u64::MAX] {
+        let error = unlimited.charge_until(bytes, far()).unwrap_err();
+        assert_eq!(error.kind(), ChargeErrorKind::TooLarge, "{error}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(30), "it waited for its deadline");
+}
+
+#[test]
+fn a_denial_denies_what_can_wait_and_what_moves_there() {
+    let (_hierarchy, tenants) = parent(2, 64);
+    let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
+    let mut held = bob.try_charge(PAGE).unwrap();
+    let denial = alice.deny(1.0, 1).unwrap();
+    assert_eq!(alice.charge_until(PAGE, far()).unwrap_err().kind(), ChargeErrorKind::Denied);
+    assert_eq!(held.try_move_to(&alice).unwrap_err().kind(), ChargeErrorKind::Denied);
+    assert_eq!((held.group() == bob, denial.denied()), (true, 2));
+}
+
+#[test]
+fn who_waits_for_events_is_in_the_list_and_can_be_woken() {
+    let (hierarchy, tenants) = parent(2, 4);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| tenants.wait_events(&tenants.events(), None));
+        until_waiting(&tenants, 1);
+        assert_eq!(hierarchy.waits()[0].kind, WaitKind::Event);
+        assert_eq!(tenants.wake_waiters(), 1);
+        assert_eq!(waiter.join().unwrap(), None);
+    });
+    assert!(hierarchy.waits().is_empty());
+}
+
+#[test]
+fn of_thousands_who_wait_for_one_free_each_is_served() {
+    let (hierarchy, tenants) = parent(2, 1);
+    tenants.set_max(200).unwrap();
+    let held = tenants.try_charge(200).unwrap();
+    std::thread::scope(|scope| {
+        let waiters: Vec<_> = (0..200).map(|_| scope.spawn(|| tenants.charge_until(1, far()))).collect();
+        until_in_line(&hierarchy, 200);
+        drop(held);
+        // Each holds its byte until all are there: so all were served by one free.
+        let charges: Vec<_> = waiters.into_iter().map(|waiter| waiter.join().unwrap().unwrap()).collect();
+        assert_eq!(charges.len(), 200);
+    });
+}
