@@ -86,7 +86,7 @@ impl Cache {
             own: Mutex::default(),
             late: Arc::clone(late),
         });
-        let patience = Duration::from_micros(if seed % 2 == 0 { 500 } else { 100_000 });
+        let patience = Duration::from_micros(if seed.is_multiple_of(2) { 500 } else { 100_000 });
         let config = ShrinkerConfig::new(format!("{manner:?}"))
             .batch_bytes(4096 << (seed % 5))
             .cost((seed % 4) as u32)
