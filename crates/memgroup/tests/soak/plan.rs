@@ -125,6 +125,11 @@ pub(crate) enum Step {
         setting: Setting,
         value: u64,
     },
+    /// Its limit is now below what it has, by so many eighths.
+    Squeeze {
+        group: usize,
+        eighths: u64,
+    },
     Drain {
         group: usize,
     },
