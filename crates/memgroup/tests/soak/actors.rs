@@ -291,6 +291,11 @@ impl<'h> Actor<'h> {
                 orphan.into_iter().for_each(|orphan| house.bury(orphan));
             }
             Step::Set { group, setting, value } => Actor::set(&house.member(group), setting, value),
+            Step::Squeeze { group, eighths } => {
+                let member = house.member(group);
+                let usage = member.group.usage();
+                Actor::set(&member, Setting::Max, usage - usage / 8 * eighths);
+            }
             Step::Drain { group } => _ = house.member(group).group.drain(),
             Step::Reclaim { group, bytes, micros } => {
                 let member = house.member(group);

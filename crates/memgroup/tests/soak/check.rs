@@ -163,11 +163,12 @@ fn protection(house: &House) {
     }
 }
 
-/// Whether nothing speaks against a batch for the group: some room at every level.
+/// Whether nothing speaks against a batch for the group: at every level so much room that a slot's share of it is some hundred bytes.
 fn may_have_stock(house: &House, member: &Member) -> bool {
+    let room = 512 * house.slots as u64;
     let has_room = |level: &Member| {
         let group = &level.group;
-        let below = |limit: u64, kept: u64| limit == UNLIMITED || group.usage() + kept + (64 << 10) < limit;
+        let below = |limit: u64, kept: u64| limit == UNLIMITED || group.usage() + kept + room < limit;
         below(group.max(), group.max() / 8) && below(group.high(), 0)
     };
     house.settings.cap_bytes > 0 && member.group.is_online() && member.levels().all(has_room)

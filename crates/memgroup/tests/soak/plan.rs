@@ -125,6 +125,11 @@ pub(crate) enum Step {
         setting: Setting,
         value: u64,
     },
+    /// Its limit is now below what it has, by so many eighths.
+    Squeeze {
+        group: usize,
+        eighths: u64,
+    },
     Drain {
         group: usize,
     },
@@ -345,7 +350,8 @@ impl Iterator for Plan {
             645..655 => Step::Convert { charge: at },
             655..670 => Step::Orphan { charge: at },
             670..685 => Step::Bury { orphan: at },
-            685..735 => self.setting(),
+            685..695 => Step::Squeeze { group: at, eighths: self.random.below(8) },
+            695..735 => self.setting(),
             735..740 => Step::Drain { group: at },
             740..750 => {
                 Step::Reclaim { group: at, bytes: self.random.bytes(20), micros: self.random.below(500) }
