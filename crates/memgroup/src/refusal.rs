@@ -110,7 +110,7 @@ pub(crate) fn make(node: &'static Node, until: Until, bytes: u64, first: Refused
         if relief.is_made {
             return Ok(());
         }
-        counted = relief.counted;
+        counted = relief.counted();
     }
     let tree = tree.unwrap_or_else(|| node.shared.tree.lock());
     let mut closure = Closure::new(&tree);
@@ -162,7 +162,7 @@ fn decide_without_stock(
         if relief.is_made {
             return Ok(());
         }
-        counted = relief.counted;
+        counted = relief.counted();
     }
     let attempt = || chain::try_charge_now(node, until, bytes, Verdict::Final);
     measure::passing(None, bytes, node, attempt).or_else(|last| {

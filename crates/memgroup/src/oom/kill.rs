@@ -32,8 +32,14 @@ const LEVELS_MOST: u32 = 16;
 pub(crate) struct Relief {
     /// The charge is made.
     pub(crate) is_made: bool,
+    pub(crate) pursuit: Pursuit,
+}
+
+impl Relief {
     /// Where it was counted that memory ran out.
-    pub(crate) counted: Option<&'static Node>,
+    pub(crate) fn counted(&self) -> Option<&'static Node> {
+        self.pursuit.counted
+    }
 }
 
 /// What a hook, or those of a set, came to.
@@ -54,10 +60,35 @@ enum Room {
     LacksIn(&'static Node),
 }
 
+/// Whom one charge had asked to die, and where it was counted that memory ran out for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Pursuit {
+    /// The charge's number.
+    charge: u64,
+    counted: Option<&'static Node>,
+}
+
+impl Pursuit {
+    pub(crate) fn begin(node: &'static Node) -> Pursuit {
+        Pursuit { charge: node.shared.victims.begin_charge(), counted: None }
+    }
+}
+
 /// After `over` has refused a charge of `node`, and nothing could be reclaimed: has a victim killed, there and where it is refused next, which is `over` then, and tries the
 /// charge again.
 pub(crate) fn relieve(node: &'static Node, until: Until, bytes: u64, over: &mut &'static Node) -> Relief {
-    let mut relief = Relief { is_made: false, counted: None };
+    pursue(node, until, bytes, over, Pursuit::begin(node))
+}
+
+/// As `relieve`, but for those who were asked already.
+pub(crate) fn pursue(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    over: &mut &'static Node,
+    pursuit: Pursuit,
+) -> Relief {
+    let mut relief = Relief { is_made: false, pursuit };
     if keep::is_reclaiming() {
         relief.is_made = reclaim::draw_on_reserve(node, until, bytes);
         return relief;
@@ -65,10 +96,10 @@ pub(crate) fn relieve(node: &'static Node, until: Until, bytes: u64, over: &mut 
     if !node.shared.config.oom {
         return relief;
     }
-    let charge = node.shared.victims.begin_charge();
+    let charge = pursuit.charge;
     for _ in 0..LEVELS_MOST {
         let plea = Plea { requester: node, full: over, asked: bytes, charge };
-        match relieve_in(&plea, until, &mut relief.counted) {
+        match relieve_in(&plea, until, &mut relief.pursuit.counted) {
             Room::Made => {
                 relief.is_made = true;
                 break;

@@ -8,7 +8,7 @@ mod report;
 mod settings;
 mod victims;
 
-pub(crate) use kill::relieve;
+pub(crate) use kill::{Pursuit, pursue, relieve};
 pub(crate) use settings::{Candidacy, fell};
 pub(crate) use victims::Victims;
 

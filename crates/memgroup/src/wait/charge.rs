@@ -12,6 +12,7 @@
 //! - I3. While it waits it holds one group: that group's subtree has no stock until the last that waits there is gone.
 
 use core::time::Duration;
+use std::cell::Cell;
 use std::time::Instant;
 
 use memgroup_sync::atomic::Ordering;
@@ -29,7 +30,7 @@ use crate::group::Group;
 use crate::high;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
-use crate::oom;
+use crate::oom::{self, Pursuit};
 use crate::overrun;
 use crate::refusal;
 use crate::shrink::{keep, reclaim};
@@ -93,7 +94,8 @@ pub(super) enum Left {
 fn wait(node: &'static Node, bytes: u64, deadline: Instant, refused: Refused) -> Result<(), Failed> {
     let (mut last, mut stay) = (refused, None);
     loop {
-        if last.seen.offline || bytes > last.seen.max.min(LARGEST) && !last.seen.measured {
+        let never_fits = bytes > LARGEST || bytes > last.seen.max && !last.seen.measured;
+        if last.seen.offline || never_fits {
             return Err(Failed { last, kind: None });
         }
         if Instant::now() >= deadline {
@@ -124,6 +126,8 @@ pub(super) struct Stay {
     deadline: Instant,
     arrival: u64,
     listed: Listed,
+    /// Who was asked to die for it since it waits.
+    pursuit: Cell<Option<Pursuit>>,
 }
 
 impl Stay {
@@ -131,7 +135,7 @@ impl Stay {
         // First: who is seen to wait has its turn.
         let arrival = node.shared.waits.line.lock().arrive();
         let listed = list::begin(node, WaitKind::Charge, bytes, deadline);
-        Stay { node, bytes, deadline, arrival, listed }
+        Stay { node, bytes, deadline, arrival, listed, pursuit: Cell::new(None) }
     }
 
     /// Waits at `at`, which has refused. `Err`: the group was removed.
@@ -183,13 +187,21 @@ impl Stay {
         let (&Stay { node, bytes, .. }, mut over) = (self, at);
         let gives = node.shared.config.reclaim && node.shared.shrinkers.is_any();
         let is_made = gives && reclaim::make_room(node, Until::Top, bytes, &mut over)
-            || node.shared.victims.is_any() && oom::relieve(node, Until::Top, bytes, &mut over).is_made;
+            || node.shared.victims.is_any() && self.pursue(&mut over);
         if is_made {
             self.line().made(at, self.arrival);
         } else {
             self.line().come_back(at, self.arrival);
         }
         is_made
+    }
+
+    /// Has who was not asked yet for this charge killed; whether the charge is made.
+    fn pursue(&self, over: &mut &'static Node) -> bool {
+        let pursuit = self.pursuit.take().unwrap_or_else(|| Pursuit::begin(self.node));
+        let relief = oom::pursue(self.node, Until::Top, self.bytes, over, pursuit);
+        self.pursuit.set(Some(relief.pursuit));
+        relief.is_made
     }
 
     fn enqueue(&self, at: &'static Node) {

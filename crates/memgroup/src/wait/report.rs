@@ -56,7 +56,7 @@ impl fmt::Display for WaitReport {
     }
 }
 
-/// The waits of a group and of those below it, as they were at one instant.
+/// The waits for memory of a group and of those below it, as they were at one instant: all but those for events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiters {
@@ -68,12 +68,15 @@ pub struct Waiters {
     pub bytes: u64,
 }
 
-/// Every wait that is listed, as they were at one instant: whose it is, the bytes it needs, since when. Room is made with no lock held.
+/// Every wait for memory that is listed, as they were at one instant: whose it is, the bytes it needs, since when. Room is made with no lock held.
 pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
     let mut waits = Vec::new();
     loop {
         let mut there = 0;
         shared.waits.each(|entry| {
+            if entry.kind == WaitKind::Event {
+                return;
+            }
             there += 1;
             if waits.len() < waits.capacity() {
                 waits.push((entry.node.id, entry.bytes, entry.since));
@@ -146,7 +149,7 @@ impl Group {
         let mut waiters = Waiters { now: unlisted(top), ..Waiters::default() };
         let now = Instant::now();
         top.shared.waits.each(|entry| {
-            if entry.node.is_within(top) {
+            if entry.kind != WaitKind::Event && entry.node.is_within(top) {
                 waiters.now += 1;
                 waiters.longest = waiters.longest.max(now.saturating_duration_since(entry.since));
                 waiters.bytes = waiters.bytes.saturating_add(entry.bytes);

@@ -9,7 +9,7 @@ use memgroup::{
     SlotSource, WaitKind,
 };
 
-use super::{PAGE, far, in_ms, parent, until_in_line, until_waiting};
+use super::{PAGE, far, in_ms, parent, until_in_line};
 
 /// Has nothing to give, and takes long to say so once it is told to.
 struct Slow {
@@ -145,8 +145,8 @@ fn who_waits_for_events_is_in_the_list_and_can_be_woken() {
     let (hierarchy, tenants) = parent(2, 4);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| tenants.wait_events(&tenants.events(), None));
-        until_waiting(&tenants, 1);
-        assert_eq!(hierarchy.waits()[0].kind, WaitKind::Event);
+        until_in_line(&hierarchy, 1);
+        assert_eq!((hierarchy.waits()[0].kind, tenants.waiters().now), (WaitKind::Event, 0));
         assert_eq!(tenants.wake_waiters(), 1);
         assert_eq!(waiter.join().unwrap(), None);
     });
@@ -166,4 +166,32 @@ fn of_thousands_who_wait_for_one_free_each_is_served() {
         let charges: Vec<_> = waiters.into_iter().map(|waiter| waiter.join().unwrap().unwrap()).collect();
         assert_eq!(charges.len(), 200);
     });
+}
+
+#[test]
+fn a_charge_larger_than_any_counter_is_refused_at_once_by_a_limit_that_only_measures_too() {
+    let (_hierarchy, tenants) = parent(2, 1);
+    tenants.set_enforced(false);
+    let began = Instant::now();
+    assert_eq!(tenants.charge_until(u64::MAX, far()).unwrap_err().kind(), ChargeErrorKind::TooLarge);
+    assert!(began.elapsed() < Duration::from_secs(30), "it waited for its deadline");
+}
+
+#[test]
+fn a_hook_that_refuses_is_not_asked_again_and_again_by_who_waits() {
+    let (_hierarchy, tenants) = parent(2, 4);
+    let (idle, needy) = (tenants.create("idle").unwrap(), tenants.create("needy").unwrap());
+    let _held = idle.try_charge(4 * PAGE).unwrap();
+    let asked = Arc::new(Mutex::new(0));
+    let counts = Arc::clone(&asked);
+    let hook = idle.set_kill_hook(move |_: &Killing<'_>| {
+        *counts.lock().unwrap() += 1;
+        Killed::Refused
+    });
+    let error = needy.charge_until(PAGE, in_ms(700)).unwrap_err();
+    assert_eq!(error.kind(), ChargeErrorKind::Deadline);
+    let asked = *asked.lock().unwrap();
+    assert!((1..=3).contains(&asked), "{asked} times");
+    assert!(tenants.events().oom <= 3, "{:?}", tenants.events());
+    drop(hook);
 }
