@@ -390,6 +390,14 @@ fn a_tenant_that_dies_as_a_whole_is_stopped_in_all_its_groups_also_by_its_own_ha
     let failed = failed.expect_err("it is a part of the tenant");
     let details = failed.killed().unwrap_or_else(|| panic!("{failed}"));
     assert_eq!((details.group(), details.requester()), ("/units/tenant/small", "/units/tenant/large"));
+    // Another connection of the group that asks is a part of it, too.
+    let sibling = connect_to(large.group());
+    let failed = sibling.run(|conn| {
+        hold_little(conn, || {
+            large.query_row(&sort(40_000, 500), [], |_| Ok(())).expect_err("20 megabytes in eight");
+        })
+    });
+    assert!(failed.as_ref().is_err_and(|failed| failed.killed().is_some()), "{failed:?}");
     is_usable(&large);
     is_usable(&small);
 }
@@ -433,6 +441,11 @@ fn closing_and_opening_under_kills_loses_nothing() {
         while round < 400 || (killed == 0 && round < 40_000) {
             round += 1;
             let worked = TenantConnection::open_in_memory(&busy).and_then(|conn| {
+                let other = busy.set_kill_hook(|_: &Killing<'_>| Killed::Refused);
+                assert!(
+                    matches!(other, Err(HookError::Exists { .. })),
+                    "round {round}: it cannot be stopped"
+                );
                 conn.execute_batch(
                     "PRAGMA temp_store = MEMORY; CREATE TABLE t (x); INSERT INTO t VALUES (1)",
                 )?;
