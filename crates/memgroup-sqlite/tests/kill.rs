@@ -6,7 +6,7 @@ mod process;
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -424,6 +424,16 @@ fn a_hook_comes_with_the_first_connection_and_goes_with_the_last() {
     drop((conn, own));
 }
 
+/// Ends the others when it goes, also with a panic.
+struct Over<'f>(&'f AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Relaxed; a flag that carries nothing but itself.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn closing_and_opening_under_kills_loses_nothing() {
     let tenants = tenants("closing");
@@ -431,12 +441,13 @@ fn closing_and_opening_under_kills_loses_nothing() {
     let is_over = AtomicBool::new(false);
     let (killed, refused) = thread::scope(|threads| {
         let killing = threads.spawn(|| {
-            // ORDERING: Relaxed; a flag that carries nothing but itself.
+            // ORDERING: Relaxed; as in `Over`.
             while !is_over.load(Ordering::Relaxed) {
                 need(&etl, 8 << 20);
                 thread::yield_now();
             }
         });
+        let over = Over(&is_over);
         let (mut killed, mut refused, mut round) = (0, 0, 0);
         while round < 400 || (killed == 0 && round < 40_000) {
             round += 1;
@@ -459,8 +470,7 @@ fn closing_and_opening_under_kills_loses_nothing() {
                 Err(failed) => panic!("round {round}: {failed}"),
             }
         }
-        // ORDERING: as above.
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         killing.join().expect("it only asks");
         (killed, refused)
     });
@@ -473,26 +483,22 @@ fn tenants_that_stop_one_another_on_all_threads_lose_no_row_and_no_byte() {
     const TENANTS: usize = 4;
     let (dir, tenants) = (tempfile::tempdir().expect("a directory"), tenants("storm"));
     let etl = tenants.create("etl").expect("a group");
-    let done = AtomicUsize::new(0);
     let killed: usize = thread::scope(|threads| {
         let working: Vec<_> = (0..TENANTS)
             .map(|number| {
-                let (dir, tenants, done) = (dir.path(), &tenants, &done);
+                let (dir, tenants) = (dir.path(), &tenants);
                 threads.spawn(move || {
                     let group = tenants.create(&format!("{number}")).expect("a group");
                     let conn =
                         TenantConnection::open(&group, dir.join(format!("{number}"))).expect("a connection");
                     let killed = churn(&conn);
-                    // ORDERING: Relaxed; a count by itself.
-                    done.fetch_add(1, Ordering::Relaxed);
                     drop(conn);
                     assert_eq!(group.usage_exact(), 0);
                     killed
                 })
             })
             .collect();
-        // ORDERING: as above.
-        while done.load(Ordering::Relaxed) < TENANTS {
+        while !working.iter().all(thread::ScopedJoinHandle::is_finished) {
             need(&etl, 6 << 20);
             thread::sleep(Duration::from_millis(1));
         }
