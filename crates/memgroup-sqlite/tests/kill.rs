@@ -141,6 +141,7 @@ fn a_running_statement_is_stopped_for_another_thread_that_waits() {
         });
         // ORDERING: as above.
         while !runs.load(Ordering::Relaxed) {
+            assert!(!failed.is_finished(), "it does not run");
             thread::yield_now();
         }
         let charge =
