@@ -151,7 +151,6 @@ unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void 
     };
     // SAFETY: SQLite passes a live block of ours, with its header written (block.rs, I1).
     let header = unsafe { block::header(block) };
-    kill::look();
     // The charge of the block, in hand while its size changes; `into_parts` lays it down again.
     let mut charge = account.hierarchy.charge_from_parts(header.owner(), header.charged_bytes());
     let grown_bytes = u64::from(size.saturating_sub(header.size()));

@@ -15,7 +15,7 @@
 //!   use's thread says it again where it next allocates ([`look`]). ROLLBACK, which is to come after a failure, does not fail by it: it has no loop and no word after its first allocation, where SQLite would look.
 //! - I4. When the last of those that were told has ended, the engine is told.
 //! - B1. If another kill of the group begins between that and the list's lock, it counts as ended too early: then another group may be killed besides.
-//! - B2. A use that is told and allocates no more goes on: it takes no memory.
+//! - B2. A use that is told and allocates no more goes on: it takes no memory. Blocks that grow are not looked at: one that a new statement needs is allocated first.
 //!
 //! Who synchronises with whom: uses.rs. [`GROUPS`] is locked at the opening and closing of connections alone; who holds it waits for calls of the hook, which never take it.
 
@@ -153,7 +153,11 @@ impl Member {
     /// Adds an open connection; the first of a group brings the hook. To be taken out before it is closed.
     pub(crate) fn join(group: &Group, connection: &Connection) -> Member {
         // SAFETY: the handle is used for as long as the connection is open (I2).
-        let one = Arc::new(Use::new(Database(unsafe { connection.handle() })));
+        Member::of(group, Database(unsafe { connection.handle() }))
+    }
+
+    fn of(group: &Group, connection: Database) -> Member {
+        let one = Arc::new(Use::new(connection));
         let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
         let tenancy = groups.entry(group.id()).or_insert_with(|| Tenancy {
             uses: Arc::new(Uses::new()),
@@ -230,5 +234,28 @@ impl Drop for Running<'_> {
                 member.group.kill_done();
             });
         }
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup::{Config, Hierarchy};
+
+    use super::*;
+
+    #[test]
+    fn nobody_else_knows_a_connection_that_has_left() {
+        let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
+        let group = hierarchy.create("/leaving").expect("a group");
+        let join = || Member::of(&group, Database(ptr::null_mut()));
+        let (first, second) = (join(), join());
+        assert!(Arc::ptr_eq(&first.uses, &second.uses));
+        first.leave();
+        first.leave();
+        assert_eq!((Arc::strong_count(&first.one), Arc::strong_count(&second.one)), (1, 2));
+        assert!(group.set_kill_hook(|_: &Killing<'_>| Killed::Refused).is_err(), "the second is there");
+        second.leave();
+        assert!(group.set_kill_hook(|_: &Killing<'_>| Killed::Refused).is_ok());
+        assert!(!GROUPS.lock().expect("nobody panics").contains_key(&group.id()));
     }
 }

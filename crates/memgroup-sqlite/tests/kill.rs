@@ -6,7 +6,7 @@ mod process;
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -141,6 +141,7 @@ fn a_running_statement_is_stopped_for_another_thread_that_waits() {
         });
         // ORDERING: as above.
         while !runs.load(Ordering::Relaxed) {
+            assert!(!failed.is_finished(), "it does not run");
             thread::yield_now();
         }
         let charge =
@@ -390,6 +391,14 @@ fn a_tenant_that_dies_as_a_whole_is_stopped_in_all_its_groups_also_by_its_own_ha
     let failed = failed.expect_err("it is a part of the tenant");
     let details = failed.killed().unwrap_or_else(|| panic!("{failed}"));
     assert_eq!((details.group(), details.requester()), ("/units/tenant/small", "/units/tenant/large"));
+    // Another connection of the group that asks is a part of it, too.
+    let sibling = connect_to(large.group());
+    let failed = sibling.run(|conn| {
+        hold_little(conn, || {
+            large.query_row(&sort(40_000, 500), [], |_| Ok(())).expect_err("20 megabytes in eight");
+        })
+    });
+    assert!(failed.as_ref().is_err_and(|failed| failed.killed().is_some()), "{failed:?}");
     is_usable(&large);
     is_usable(&small);
 }
@@ -416,6 +425,16 @@ fn a_hook_comes_with_the_first_connection_and_goes_with_the_last() {
     drop((conn, own));
 }
 
+/// Ends the others when it goes, also with a panic.
+struct Over<'f>(&'f AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Relaxed; a flag that carries nothing but itself.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn closing_and_opening_under_kills_loses_nothing() {
     let tenants = tenants("closing");
@@ -423,16 +442,22 @@ fn closing_and_opening_under_kills_loses_nothing() {
     let is_over = AtomicBool::new(false);
     let (killed, refused) = thread::scope(|threads| {
         let killing = threads.spawn(|| {
-            // ORDERING: Relaxed; a flag that carries nothing but itself.
+            // ORDERING: Relaxed; as in `Over`.
             while !is_over.load(Ordering::Relaxed) {
                 need(&etl, 8 << 20);
                 thread::yield_now();
             }
         });
+        let over = Over(&is_over);
         let (mut killed, mut refused, mut round) = (0, 0, 0);
         while round < 400 || (killed == 0 && round < 40_000) {
             round += 1;
             let worked = TenantConnection::open_in_memory(&busy).and_then(|conn| {
+                let other = busy.set_kill_hook(|_: &Killing<'_>| Killed::Refused);
+                assert!(
+                    matches!(other, Err(HookError::Exists { .. })),
+                    "round {round}: it cannot be stopped"
+                );
                 conn.execute_batch(
                     "PRAGMA temp_store = MEMORY; CREATE TABLE t (x); INSERT INTO t VALUES (1)",
                 )?;
@@ -446,8 +471,7 @@ fn closing_and_opening_under_kills_loses_nothing() {
                 Err(failed) => panic!("round {round}: {failed}"),
             }
         }
-        // ORDERING: as above.
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         killing.join().expect("it only asks");
         (killed, refused)
     });
@@ -460,26 +484,22 @@ fn tenants_that_stop_one_another_on_all_threads_lose_no_row_and_no_byte() {
     const TENANTS: usize = 4;
     let (dir, tenants) = (tempfile::tempdir().expect("a directory"), tenants("storm"));
     let etl = tenants.create("etl").expect("a group");
-    let done = AtomicUsize::new(0);
     let killed: usize = thread::scope(|threads| {
         let working: Vec<_> = (0..TENANTS)
             .map(|number| {
-                let (dir, tenants, done) = (dir.path(), &tenants, &done);
+                let (dir, tenants) = (dir.path(), &tenants);
                 threads.spawn(move || {
                     let group = tenants.create(&format!("{number}")).expect("a group");
                     let conn =
                         TenantConnection::open(&group, dir.join(format!("{number}"))).expect("a connection");
                     let killed = churn(&conn);
-                    // ORDERING: Relaxed; a count by itself.
-                    done.fetch_add(1, Ordering::Relaxed);
                     drop(conn);
                     assert_eq!(group.usage_exact(), 0);
                     killed
                 })
             })
             .collect();
-        // ORDERING: as above.
-        while done.load(Ordering::Relaxed) < TENANTS {
+        while !working.iter().all(thread::ScopedJoinHandle::is_finished) {
             need(&etl, 6 << 20);
             thread::sleep(Duration::from_millis(1));
         }
