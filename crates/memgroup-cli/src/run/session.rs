@@ -6,16 +6,12 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use memgroup_sqlite::{TenantConnection, TenantError};
 use rusqlite::{Connection, ErrorCode, InterruptHandle, ffi};
 
 use super::spec::{Temp, TenantSpec};
-
-/// How often is looked whether there is memory where nobody tells.
-const TRY_EVERY: Duration = Duration::from_millis(5);
 
 /// What every connection of `tenant` is set to, the same in both houses. Nothing is written: the files are kept.
 pub(crate) fn settings(tenant: &TenantSpec) -> String {
@@ -96,20 +92,15 @@ impl Session {
     }
 
     /// As `run`; if there is no memory, waits for some and tries again, until the `deadline`. SQLite's own limit tells nobody when there is room
-    /// again: there it is tried every now and then.
+    /// again: there it is tried once.
     pub(crate) fn run_until<T>(
         &self,
         deadline: Instant,
-        mut work: impl FnMut(&Connection) -> rusqlite::Result<T>,
+        work: impl FnMut(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, Failure> {
-        if let Session::Group(connection) = self {
-            return connection.run_until(deadline, work).map_err(Failure::from);
-        }
-        loop {
-            match self.run(&mut work) {
-                Err(Failure::Refused(_)) if Instant::now() < deadline => thread::sleep(TRY_EVERY),
-                came => return came,
-            }
+        match self {
+            Session::Group(connection) => connection.run_until(deadline, work).map_err(Failure::from),
+            Session::Plain(_) => self.run(work),
         }
     }
 

@@ -85,7 +85,7 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
     text.push('\n');
     text.push_str(&verdict(Regime::Groups, half));
     text.push_str(&stopped(half));
-    text.push_str(&retried(half, ""));
+    text.push_str(&retried(half));
     text.push_str(&measured(half));
     text.push_str(&gave_way(Regime::Groups, half));
     text.push_str(&room_made(half));

@@ -2,7 +2,7 @@
 //!
 //! All stand in one table where that is no wider than `WIDTH`; else each of the others has a table of its own beside memgroup's.
 
-use super::sentences::{begun, first_refusals, gave_way, retried, verdict, wrapped};
+use super::sentences::{begun, first_refusals, gave_way, verdict, wrapped};
 use super::{Cell, Emphasis, columns, or_none, plain, refused, strip};
 use crate::run::house::Regime;
 use crate::run::report::{Half, TenantReport};
@@ -30,7 +30,6 @@ pub(super) fn of_all(halves: &[(Regime, &Half)], emphasis: Emphasis) -> String {
     text.push_str(&slower(halves));
     text.push_str(&most_held(halves));
     for &(regime, half) in others {
-        text.push_str(&retried(half, &format!(" {}", regime.title())));
         text.push_str(&first_refusals(half, &format!(" {}", regime.title())));
     }
     text
