@@ -1,37 +1,25 @@
 //! Actors: threads that carry out their plans in a house.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use memgroup::{Charge, ChargeError, GroupShrinker, KillHook, Maintenance, UNLIMITED, scope};
+use memgroup::{Charge, ChargeError, UNLIMITED, scope};
 use memgroup_percpu::pin_virtual;
 
-use crate::hostile::{Cache, Tenant};
 use crate::house::House;
-use crate::ledger::{Held, Member, Orphan, Paper, lock, numbers};
-use crate::plan::{Ending, Form, Setting, Step};
+use crate::ledger::{Held, Member, Orphan, Paper, lock};
+use crate::plan::{Form, Setting, Step};
 
 /// What an actor holds at most.
 const HELD_MOST: usize = 96;
-const CACHES_MOST: usize = 24;
-const TENANTS_MOST: usize = 12;
 /// What a call may come back late by: the time that the system takes to run a thread, at worst.
-const SLACK: Duration = Duration::from_secs(60);
+pub(crate) const SLACK: Duration = Duration::from_secs(60);
 
 pub(crate) struct Actor<'h> {
-    house: &'h House,
+    pub(crate) house: &'h House,
     charges: Vec<Held>,
-    slot: usize,
-}
-
-fn one_of<T>(many: &Mutex<Vec<Arc<T>>>, at: usize) -> Option<Arc<T>> {
-    let many = lock(many);
-    (!many.is_empty()).then(|| Arc::clone(&many[at % many.len()]))
-}
-
-fn leave<T>(many: &Mutex<Vec<Arc<T>>>, one: &Arc<T>) {
-    lock(many).retain(|other| !Arc::ptr_eq(other, one));
+    pub(crate) slot: usize,
 }
 
 fn micros(micros: u64) -> Duration {
@@ -44,7 +32,7 @@ impl<'h> Actor<'h> {
     }
 
     /// Makes a call with a deadline in so many microseconds.
-    fn until<T>(&self, after: u64, call: impl FnOnce(Instant) -> T) -> T {
+    pub(crate) fn until<T>(&self, after: u64, call: impl FnOnce(Instant) -> T) -> T {
         let deadline = Instant::now() + micros(after);
         let outcome = call(deadline);
         let late = Instant::now().saturating_duration_since(deadline);
@@ -67,14 +55,14 @@ impl<'h> Actor<'h> {
         (count > 0).then(|| self.charges.swap_remove(at % count))
     }
 
-    fn keep(&mut self, held: Held) {
+    pub(crate) fn keep(&mut self, held: Held) {
         if self.charges.len() >= HELD_MOST {
             self.charges.swap_remove(0);
         }
         self.charges.push(held);
     }
 
-    fn charge(&mut self, member: &Arc<Member>, form: Form, bytes: u64) {
+    pub(crate) fn charge(&mut self, member: &Arc<Member>, form: Form, bytes: u64) {
         let group = &member.group;
         let outcome = match form {
             Form::Try => group.try_charge(bytes).map(Paper::Plain),
@@ -139,97 +127,11 @@ impl<'h> Actor<'h> {
         }
     }
 
-    fn end_cache(&self, cache: &Arc<Cache>, ending: Ending) {
-        leave(&self.house.caches, cache);
-        if let Some(own) = cache.take_registration() {
-            match ending {
-                Ending::Remove => own.remove().unwrap(),
-                Ending::Withdraw => {
-                    let left = self.until(200, |deadline| own.withdraw().wait_until(deadline));
-                    drop(left);
-                }
-                Ending::Detach => {
-                    let kept = Arc::clone(cache);
-                    GroupShrinker::withdraw(own).detach(move || drop(kept));
-                }
-                Ending::Drop => drop(own),
-            }
-        }
-        cache.clear();
-    }
-
-    fn end_tenant(&self, tenant: &Arc<Tenant>, ending: Ending) {
-        leave(&self.house.tenants, tenant);
-        match (tenant.take_hook(), ending) {
-            (Some(hook), Ending::Remove) => KillHook::remove(hook).unwrap(),
-            (hook, _) => drop(hook),
-        }
-        tenant.free();
-    }
-
     fn remove(&self, member: &Member) {
         let removed = member.group.remove();
         if removed.is_ok() || !member.group.is_online() {
             self.house.prune();
         }
-    }
-
-    fn watch_events(&self, member: &Member, after: u64) {
-        let seen = member.group.events();
-        let changed = self.until(after, |deadline| member.group.wait_events(&seen, Some(deadline)));
-        if let Some(now) = changed {
-            let grown = numbers(&now).iter().zip(numbers(&seen)).all(|(now, seen)| *now >= seen);
-            assert!(grown, "events run backwards: {seen:?}, then {now:?}");
-        }
-    }
-
-    fn subscribe(&self, member: &Arc<Member>) {
-        let subscription = member.group.on_events(|group, events| {
-            assert!(numbers(&group.events()).iter().zip(numbers(events)).all(|(now, told)| *now >= told));
-        });
-        let mut subscriptions = lock(&self.house.subscriptions);
-        subscriptions.push((subscription, Arc::clone(member)));
-        let oldest = (subscriptions.len() > 8).then(|| subscriptions.remove(0));
-        drop(subscriptions);
-        if let Some((subscription, _member)) = oldest {
-            assert!(subscription.report().panic.is_none(), "{:?}", subscription.report());
-        }
-    }
-
-    fn peak(&mut self, member: &Arc<Member>, bytes: u64) {
-        let mut reader = member.group.peak_reader();
-        reader.reset();
-        if let Ok(charge) = member.group.try_charge(bytes) {
-            assert!(reader.read() >= bytes, "a peak of {} with {bytes} bytes charged", reader.read());
-            self.keep(Held::plain(member, charge));
-        }
-        let (read, peak) = (reader.read(), member.group.peak());
-        assert!(read <= peak, "a reader's peak of {read} above the group's of {peak}");
-    }
-
-    fn snapshot(&self, member: &Member) {
-        let snapshot = member.group.snapshot();
-        for (number, group) in snapshot.groups.iter().enumerate() {
-            assert!(group.parent.is_none_or(|parent| parent < number));
-            // Usage may be above the peak for as long as a charge is under way.
-            assert!(group.usage_exact_bytes <= group.usage_bytes);
-        }
-        let top = &snapshot.groups[0];
-        assert_eq!(snapshot.groups.len(), 1 + top.descendants + top.dying_descendants);
-        let files: usize = top.files().filter_map(|name| top.file(&name)).map(|text| text.len()).sum();
-        assert!(files > 0);
-    }
-
-    fn look(&self) {
-        let hierarchy = &self.house.hierarchy;
-        for wait in hierarchy.waits() {
-            let late = Instant::now().saturating_duration_since(wait.deadline);
-            assert!(late < SLACK, "{wait}");
-        }
-        assert!(hierarchy.kills().len() <= 64);
-        hierarchy.shrinkers();
-        hierarchy.dying();
-        hierarchy.event_subscriptions();
     }
 
     pub(crate) fn step(&mut self, step: Step) {
@@ -351,86 +253,5 @@ impl<'h> Actor<'h> {
             Paper::Gone => return,
         };
         self.keep(Held::plain(&held.member, charge));
-    }
-
-    /// Steps with caches, tenants, and those who look on.
-    fn step_beside(&mut self, step: Step) {
-        let house = self.house;
-        match step {
-            Step::AddCache { group, manner, seed } if lock(&house.caches).len() < CACHES_MOST => {
-                let cache = Cache::new(&house.member(group), manner, seed, &house.late);
-                lock(&house.caches).extend(cache);
-            }
-            Step::FillCache { cache, pages, bytes } => {
-                let filled = one_of(&house.caches, cache).map_or(0, |cache| cache.fill(pages, bytes));
-                house.figures.count(|figures| &figures.charges, filled);
-            }
-            Step::AskCache { cache, bytes } => {
-                if let Some(cache) = one_of(&house.caches, cache) {
-                    let id = cache.with_registration(|own| own.registration().id());
-                    // It may have gone since.
-                    id.map(|id| cache.member.group.ask_shrinker(id, bytes).map_or(0, |done| done.bytes));
-                }
-            }
-            Step::Reinstate { cache } => {
-                if let Some(cache) = one_of(&house.caches, cache) {
-                    cache.with_registration(|own| own.registration().reinstate());
-                }
-                one_of(&house.tenants, cache).into_iter().for_each(|tenant| tenant.reinstate());
-            }
-            Step::EndCache { cache, ending } => {
-                one_of(&house.caches, cache).into_iter().for_each(|cache| self.end_cache(&cache, ending));
-            }
-            Step::AddTenant { group, manner, seed } if lock(&house.tenants).len() < TENANTS_MOST => {
-                let tenant = Tenant::new(&house.member(group), manner, seed, &house.late, &house.deaths);
-                lock(&house.tenants).extend(tenant);
-            }
-            Step::FillTenant { tenant, charges, bytes } => {
-                let filled = one_of(&house.tenants, tenant).map_or(0, |tenant| tenant.fill(charges, bytes));
-                house.figures.count(|figures| &figures.charges, filled);
-            }
-            Step::FreeTenant { tenant, says } => {
-                if let Some(tenant) = one_of(&house.tenants, tenant) {
-                    tenant.free();
-                    if says {
-                        tenant.member.group.kill_done();
-                    }
-                }
-            }
-            Step::EndTenant { tenant, ending } => {
-                one_of(&house.tenants, tenant).into_iter().for_each(|one| self.end_tenant(&one, ending));
-            }
-            Step::FreeLate { says } => house.late.free(says),
-            Step::WaitEvents { group, micros } => self.watch_events(&house.member(group), micros),
-            Step::Subscribe { group } => self.subscribe(&house.member(group)),
-            Step::Deliver { micros } => _ = self.until(micros, |end| house.hierarchy.deliver_events(end)),
-            Step::Trigger { group, micros } => {
-                let member = house.member(group);
-                let trigger = member.group.add_pressure_trigger("some 1000 500000").unwrap();
-                self.until(micros, |deadline| trigger.wait(deadline));
-            }
-            Step::Stall { group, micros } => {
-                let member = house.member(group);
-                let _stall = member.group.stall();
-                std::thread::sleep(self::micros(micros));
-            }
-            Step::Peak { group, bytes } => self.peak(&house.member(group), bytes),
-            Step::Snapshot { group } => self.snapshot(&house.member(group)),
-            Step::Look => self.look(),
-            Step::Wake { group } => _ = house.member(group).group.wake_waiters(),
-            Step::Deny { group, seed } => {
-                let member = house.member(group);
-                if let Ok(_denial) = member.group.deny(0.5, seed) {
-                    self.charge(&member, Form::Try, seed % 5000);
-                }
-            }
-            Step::Maintain { all } => {
-                let what = Maintenance::new().expedited();
-                house.hierarchy.maintain(if all { what.all() } else { what });
-            }
-            Step::Pin { slot } => self.slot = slot % house.slots,
-            // As many caches or tenants as there may be.
-            _ => {}
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Soak: random trees, limits, charges of every form, hostile shrinkers and hooks, and everybody who looks on, all at once.
 //!
-//! What may happen is drawn from a seed (`plan`), carried out by threads that share a house (`actors`, `house`, `hostile`), entered in a
+//! What may happen is drawn from a seed (`plan`), carried out by threads that share a house (`actors`, `beside`, `house`, `hostile`), entered in a
 //! ledger (`ledger`), and compared with it while all are at rest (`check`): after each step of a single actor, and every some thousand steps of several.
 //! `watchdog` ends a run in which nobody gets on, and says who waits for what.
 //!
@@ -12,6 +12,7 @@
 #![cfg(not(memgroup_loom))]
 
 mod actors;
+mod beside;
 mod check;
 mod hostile;
 mod house;

@@ -1,0 +1,192 @@
+//! Beside: what actors do with caches and tenants, and as those who look on.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use memgroup::{GroupShrinker, KillHook, Maintenance};
+
+use crate::actors::{Actor, SLACK};
+use crate::hostile::{Cache, Tenant};
+use crate::ledger::{Held, Member, lock, numbers};
+use crate::plan::{Ending, Form, Step};
+
+const CACHES_MOST: usize = 24;
+const TENANTS_MOST: usize = 12;
+
+fn one_of<T>(many: &Mutex<Vec<Arc<T>>>, at: usize) -> Option<Arc<T>> {
+    let many = lock(many);
+    (!many.is_empty()).then(|| Arc::clone(&many[at % many.len()]))
+}
+
+fn leave<T>(many: &Mutex<Vec<Arc<T>>>, one: &Arc<T>) {
+    lock(many).retain(|other| !Arc::ptr_eq(other, one));
+}
+
+impl Actor<'_> {
+    fn end_cache(&self, cache: &Arc<Cache>, ending: Ending) {
+        leave(&self.house.caches, cache);
+        if let Some(own) = cache.take_registration() {
+            match ending {
+                Ending::Remove => own.remove().unwrap(),
+                Ending::Withdraw => {
+                    let left = self.until(200, |deadline| own.withdraw().wait_until(deadline));
+                    drop(left);
+                }
+                Ending::Detach => {
+                    let kept = Arc::clone(cache);
+                    GroupShrinker::withdraw(own).detach(move || drop(kept));
+                }
+                Ending::Drop => drop(own),
+            }
+        }
+        cache.clear();
+    }
+
+    fn end_tenant(&self, tenant: &Arc<Tenant>, ending: Ending) {
+        leave(&self.house.tenants, tenant);
+        match (tenant.take_hook(), ending) {
+            (Some(hook), Ending::Remove) => KillHook::remove(hook).unwrap(),
+            (hook, _) => drop(hook),
+        }
+        tenant.free();
+    }
+
+    fn watch_events(&self, member: &Member, after: u64) {
+        let seen = member.group.events();
+        let changed = self.until(after, |deadline| member.group.wait_events(&seen, Some(deadline)));
+        if let Some(now) = changed {
+            let grown = numbers(&now).iter().zip(numbers(&seen)).all(|(now, seen)| *now >= seen);
+            assert!(grown, "events run backwards: {seen:?}, then {now:?}");
+        }
+    }
+
+    fn subscribe(&self, member: &Arc<Member>) {
+        let subscription = member.group.on_events(|group, events| {
+            assert!(numbers(&group.events()).iter().zip(numbers(events)).all(|(now, told)| *now >= told));
+        });
+        let mut subscriptions = lock(&self.house.subscriptions);
+        subscriptions.push((subscription, Arc::clone(member)));
+        let oldest = (subscriptions.len() > 8).then(|| subscriptions.remove(0));
+        drop(subscriptions);
+        if let Some((subscription, _member)) = oldest {
+            assert!(subscription.report().panic.is_none(), "{:?}", subscription.report());
+        }
+    }
+
+    fn peak(&mut self, member: &Arc<Member>, bytes: u64) {
+        let mut reader = member.group.peak_reader();
+        reader.reset();
+        if let Ok(charge) = member.group.try_charge(bytes) {
+            assert!(reader.read() >= bytes, "a peak of {} with {bytes} bytes charged", reader.read());
+            self.keep(Held::plain(member, charge));
+        }
+        let (read, peak) = (reader.read(), member.group.peak());
+        assert!(read <= peak, "a reader's peak of {read} above the group's of {peak}");
+    }
+
+    fn snapshot(&self, member: &Member) {
+        let snapshot = member.group.snapshot();
+        for (number, group) in snapshot.groups.iter().enumerate() {
+            assert!(group.parent.is_none_or(|parent| parent < number));
+            // Usage may be above the peak for as long as a charge is under way.
+            assert!(group.usage_exact_bytes <= group.usage_bytes);
+        }
+        let top = &snapshot.groups[0];
+        assert_eq!(snapshot.groups.len(), 1 + top.descendants + top.dying_descendants);
+        let files: usize = top.files().filter_map(|name| top.file(&name)).map(|text| text.len()).sum();
+        assert!(files > 0);
+    }
+
+    fn look(&self) {
+        let hierarchy = &self.house.hierarchy;
+        for wait in hierarchy.waits() {
+            let late = Instant::now().saturating_duration_since(wait.deadline);
+            assert!(late < SLACK, "{wait}");
+        }
+        assert!(hierarchy.kills().len() <= 64);
+        hierarchy.shrinkers();
+        hierarchy.dying();
+        hierarchy.event_subscriptions();
+    }
+
+    /// Steps with caches, tenants, and those who look on.
+    pub(crate) fn step_beside(&mut self, step: Step) {
+        let house = self.house;
+        match step {
+            Step::AddCache { group, manner, seed } if lock(&house.caches).len() < CACHES_MOST => {
+                let cache = Cache::new(&house.member(group), manner, seed, &house.late);
+                lock(&house.caches).extend(cache);
+            }
+            Step::FillCache { cache, pages, bytes } => {
+                let filled = one_of(&house.caches, cache).map_or(0, |cache| cache.fill(pages, bytes));
+                house.figures.count(|figures| &figures.charges, filled);
+            }
+            Step::AskCache { cache, bytes } => {
+                if let Some(cache) = one_of(&house.caches, cache) {
+                    let id = cache.with_registration(|own| own.registration().id());
+                    // It may have gone since.
+                    id.map(|id| cache.member.group.ask_shrinker(id, bytes).map_or(0, |done| done.bytes));
+                }
+            }
+            Step::Reinstate { cache } => {
+                if let Some(cache) = one_of(&house.caches, cache) {
+                    cache.with_registration(|own| own.registration().reinstate());
+                }
+                one_of(&house.tenants, cache).into_iter().for_each(|tenant| tenant.reinstate());
+            }
+            Step::EndCache { cache, ending } => {
+                one_of(&house.caches, cache).into_iter().for_each(|cache| self.end_cache(&cache, ending));
+            }
+            Step::AddTenant { group, manner, seed } if lock(&house.tenants).len() < TENANTS_MOST => {
+                let tenant = Tenant::new(&house.member(group), manner, seed, &house.late, &house.deaths);
+                lock(&house.tenants).extend(tenant);
+            }
+            Step::FillTenant { tenant, charges, bytes } => {
+                let filled = one_of(&house.tenants, tenant).map_or(0, |tenant| tenant.fill(charges, bytes));
+                house.figures.count(|figures| &figures.charges, filled);
+            }
+            Step::FreeTenant { tenant, says } => {
+                if let Some(tenant) = one_of(&house.tenants, tenant) {
+                    tenant.free();
+                    if says {
+                        tenant.member.group.kill_done();
+                    }
+                }
+            }
+            Step::EndTenant { tenant, ending } => {
+                one_of(&house.tenants, tenant).into_iter().for_each(|one| self.end_tenant(&one, ending));
+            }
+            Step::FreeLate { says } => house.late.free(says),
+            Step::WaitEvents { group, micros } => self.watch_events(&house.member(group), micros),
+            Step::Subscribe { group } => self.subscribe(&house.member(group)),
+            Step::Deliver { micros } => _ = self.until(micros, |end| house.hierarchy.deliver_events(end)),
+            Step::Trigger { group, micros } => {
+                let member = house.member(group);
+                let trigger = member.group.add_pressure_trigger("some 1000 500000").unwrap();
+                self.until(micros, |deadline| trigger.wait(deadline));
+            }
+            Step::Stall { group, micros } => {
+                let member = house.member(group);
+                let _stall = member.group.stall();
+                std::thread::sleep(Duration::from_micros(micros));
+            }
+            Step::Peak { group, bytes } => self.peak(&house.member(group), bytes),
+            Step::Snapshot { group } => self.snapshot(&house.member(group)),
+            Step::Look => self.look(),
+            Step::Wake { group } => _ = house.member(group).group.wake_waiters(),
+            Step::Deny { group, seed } => {
+                let member = house.member(group);
+                if let Ok(_denial) = member.group.deny(0.5, seed) {
+                    self.charge(&member, Form::Try, seed % 5000);
+                }
+            }
+            Step::Maintain { all } => {
+                let what = Maintenance::new().expedited();
+                house.hierarchy.maintain(if all { what.all() } else { what });
+            }
+            Step::Pin { slot } => self.slot = slot % house.slots,
+            // As many caches or tenants as there may be.
+            _ => {}
+        }
+    }
+}
