@@ -29,10 +29,10 @@ pub struct Args {
     /// Which mechanism to measure against its control
     #[arg(value_enum)]
     pub experiment: Experiment,
-    /// charge, drain, shrink: threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
+    /// charge, drain, shrink, control: threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// charge, percpu, rstat, shrink: run on N virtual slots; drain: measure N only [default: the machine's, percpu at most 16, rstat 52 and 2, 8
+    /// charge, percpu, rstat, shrink, control: run on N virtual slots; drain: measure N only [default: the machine's, percpu at most 16, rstat 52 and 2, 8
     /// and 128; 1, 2, 8, 128 and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub inner: Option<usize>,
     /// rstat: children of the parent that is read, and groups that are flushed [default: 26; 10, 1000 and 10000]; shrink: groups of the
-    /// storms [default: 2000 and 4000]
+    /// storms [default: 2000 and 4000]; control: groups that are protected [default: 10000]
     #[arg(long, value_name = "N")]
     pub groups: Option<usize>,
     /// percpu: run the script against the running kernel too, in a memory cgroup of its own (needs root)
@@ -118,6 +118,8 @@ pub enum Experiment {
     Rstat,
     /// Reclaim from caches without a lock: shrinkers
     Shrink,
+    /// The whole controller: what all limits, events and pressure cost, and how fast memory is freed
+    Control,
 }
 
 /// The page sizes that per-CPU memory can be kept in.
@@ -168,6 +170,7 @@ impl Experiment {
             Experiment::Percpu => "percpu",
             Experiment::Rstat => "rstat",
             Experiment::Shrink => "shrink",
+            Experiment::Control => "control",
         }
     }
 }
@@ -219,10 +222,11 @@ impl Args {
         let percpu = self.experiment == Experiment::Percpu;
         let rstat = self.experiment == Experiment::Rstat;
         let shrink = self.experiment == Experiment::Shrink;
+        let control = self.experiment == Experiment::Control;
         let foreign = [
-            ("--threads", self.threads.is_some() && (percpu || rstat), "charge, drain and shrink"),
-            ("--depth", self.depth.is_some() && (percpu || rstat || shrink), "charge and drain"),
-            ("--groups", self.groups.is_some() && !(rstat || shrink), "rstat and shrink"),
+            ("--threads", self.threads.is_some() && (percpu || rstat), "charge, drain, shrink and control"),
+            ("--depth", self.depth.is_some() && (percpu || rstat || shrink || control), "charge and drain"),
+            ("--groups", self.groups.is_some() && !(rstat || shrink || control), "rstat, shrink and control"),
             ("--page", self.page.is_some() && !percpu, "percpu"),
             ("--outer", self.outer.is_some() && !percpu, "percpu"),
             ("--inner", self.inner.is_some() && !percpu, "percpu"),
@@ -359,7 +363,7 @@ mod tests {
         );
         assert_eq!(
             refused(|a| (a.experiment, a.threads) = (Experiment::Rstat, Some(3))),
-            "use --threads with rstat: it is an option of charge, drain and shrink"
+            "use --threads with rstat: it is an option of charge, drain, shrink and control"
         );
     }
 

@@ -2,6 +2,7 @@
 
 mod args;
 mod charge;
+mod control;
 mod drain;
 mod error;
 mod harness;
@@ -54,5 +55,6 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         Experiment::Percpu => percpu::run(args, out),
         Experiment::Rstat => rstat::run(args, out),
         Experiment::Shrink => shrink::run(args, out),
+        Experiment::Control => control::run(args, out),
     }
 }

@@ -31,7 +31,7 @@ fn rows<'j>(json: &'j Value, metric: &str) -> Vec<&'j Value> {
     json["rows"].as_array().unwrap().iter().filter(|row| row["metric"] == metric).collect()
 }
 
-fn assert_form(json: &Value, experiment: &str, seed: &str) {
+fn assert_form<'s>(json: &Value, experiment: &str, seed: impl Into<Option<&'s str>>) {
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let sorted = |names: &[&str]| {
         let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -39,7 +39,7 @@ fn assert_form(json: &Value, experiment: &str, seed: &str) {
         names
     };
     assert_eq!(keys(json), sorted(&["experiment", "options", "seed", "machine", "rows", "checks"]));
-    assert_eq!((json["experiment"].as_str(), json["seed"]["name"].as_str()), (Some(experiment), Some(seed)));
+    assert_eq!((json["experiment"].as_str(), json["seed"]["name"].as_str()), (Some(experiment), seed.into()));
     let rows = json["rows"].as_array().unwrap();
     assert!(!rows.is_empty());
     for row in rows {
@@ -342,6 +342,62 @@ fn shrink_of_some_groups_and_one_thread_measures_those() {
         assert!(row["params"]["groups"] == 5 || row["params"]["groups"] == 1, "{row}");
     }
     assert_eq!(json["machine"]["slots"], 4);
+}
+
+#[test]
+fn control_shows_what_everything_costs_and_how_fast_memory_is_freed() {
+    let (printed, json) = report_of(tiny(Experiment::Control));
+    assert_form(&json, "control", None);
+    assert_fits(&printed);
+    for text in [
+        "seed: none",
+        "goals of the controller",
+        "max (control)",
+        "everything set",
+        "served by the stock",
+        "without stock",
+        "effective protection of 50 groups",
+        "all below the root",
+        "two below each",
+        "idle SQLite cache of",
+        "fitted at once",
+        "charges of 4 KiB",
+        "a sort in SQLite",
+        "half gone",
+        "condition variable (control)",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    let check_names: Vec<&str> =
+        json["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
+    for name in [
+        "a pair, everything set over max alone, 1 thread",
+        "a pair, everything set over max alone, 2 threads, same group",
+        "a pair, everything set over max alone, 2 threads, a group each",
+        "protection of 50 groups, ten below each",
+        "from pressure to 4 KiB freed by an idle cache, p99",
+        "from pressure to 1 MiB freed by an idle cache, p99",
+        "a kill of charges of 4 KiB for 64 KiB, all free, p99",
+    ] {
+        assert!(check_names.contains(&name), "no \"{name}\" in {check_names:?}");
+    }
+    assert!(check_names.iter().any(|name| name.starts_with("a kill of a sort in SQLite")), "{check_names:?}");
+    let until = |what: &str| -> f64 {
+        let of = |row: &&Value| row["variant"] == "charges of 4 KiB" && row["params"]["until"] == what;
+        rows(&json, "p50").into_iter().find(of).unwrap()["median"].as_f64().unwrap()
+    };
+    assert!(0.0 < until("half gone") && until("half gone") <= until("all free"), "{printed}");
+}
+
+#[test]
+fn control_of_some_groups_and_one_thread_measures_those() {
+    let (printed, json) =
+        report_of(Args { groups: Some(7), threads: Some(1), slots: Some(4), ..tiny(Experiment::Control) });
+    assert!(printed.contains("effective protection of 7 groups"), "{printed}");
+    assert!(!printed.contains("a group each"), "{printed}");
+    let of_protection: Vec<&Value> =
+        rows(&json, "p50").into_iter().filter(|row| row["params"].get("fan-out").is_some()).collect();
+    assert!(!of_protection.is_empty() && of_protection.iter().all(|row| row["params"]["groups"] == 7));
 }
 
 #[test]

@@ -5,8 +5,10 @@ pub(crate) mod crew;
 pub(crate) mod interrupt;
 pub(crate) mod machine;
 pub(crate) mod os;
+pub(crate) mod quantiles;
 pub(crate) mod random;
 pub(crate) mod report;
+pub(crate) mod sqlite;
 pub(crate) mod stats;
 pub(crate) mod table;
 pub(crate) mod trace;
@@ -29,6 +31,9 @@ use crate::{Args, Error};
 
 /// Two runs with the same arguments take their windows in the same order.
 const ORDER_SEED: u64 = 0x6d65_6d67;
+
+/// What stands in place of a seed's figures.
+const NO_SEED: &str = "\nseed: none; no one patch series has such figures, so there are goals, set before anything was measured";
 
 /// How much is measured: everything an experiment repeats, in one place.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +73,7 @@ impl<'a> Lab<'a> {
     /// Starts the crew, looks at the machine and prints the heading of the report.
     pub(crate) fn open(
         args: &'a Args,
-        seed: Seed,
+        seed: impl Into<Option<Seed>>,
         slots: SlotSource,
         out: &'a mut dyn Write,
     ) -> Result<Lab<'a>, Error> {
@@ -78,7 +83,7 @@ impl<'a> Lab<'a> {
         let report = Report {
             experiment: args.experiment.name(),
             options: args.options(),
-            seed,
+            seed: seed.into(),
             machine,
             rows: Vec::new(),
             checks: Vec::new(),
@@ -110,9 +115,13 @@ impl<'a> Lab<'a> {
                 self.crew.cpus()
             ))?;
         }
-        let (seed, explanation) = (self.report.seed.table(), self.report.seed.explanation());
-        self.print(&seed)?;
-        self.paragraph(&explanation)
+        match self.report.seed {
+            Some(seed) => {
+                self.print(&seed.table())?;
+                self.paragraph(&seed.explanation())
+            }
+            None => self.paragraph(NO_SEED),
+        }
     }
 
     /// Prints a text as lines that fit a terminal.

@@ -1,4 +1,4 @@
-//! A report: the seed's figures, the machine, rows, checks. The tables on the terminal and the JSON come from it.
+//! A report: the seed's figures, if there is one, the machine, rows, checks. The tables on the terminal and the JSON come from it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,8 @@ pub(crate) struct Report {
     pub(crate) experiment: &'static str,
     /// What was given on the command line.
     pub(crate) options: Vec<String>,
-    pub(crate) seed: Seed,
+    /// None where no patch series has figures of the kind; the goals are the project's own.
+    pub(crate) seed: Option<Seed>,
     pub(crate) machine: Machine,
     pub(crate) rows: Vec<Row>,
     pub(crate) checks: Vec<Check>,
@@ -256,14 +257,14 @@ mod tests {
         let mut report = Report {
             experiment: "charge",
             options: vec!["--quick".to_owned(), "--depth 3".to_owned()],
-            seed: Seed {
+            seed: Some(Seed {
                 name: "004",
                 title: "t",
                 machine: "m",
                 source: "its cover letter's",
                 address: Some("a"),
                 figures,
-            },
+            }),
             machine,
             rows: Vec::new(),
             checks: vec![
@@ -299,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_seed_is_explained_with_its_address_if_there_is_one() {
-        let mut seed = report().seed;
+        let mut seed = report().seed.unwrap();
         let text = "seed: the Linux patch series this comes from (a); the figures are its cover letter's";
         assert_eq!(seed.explanation(), text);
         seed.address = None;

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memgroup::{Config, Group, Hierarchy, SlotSource};
 
 use super::cache::{BATCH, PAGE, Pages, Tenant};
-use super::quantiles::Times;
 use crate::Error;
+use crate::harness::quantiles::Times;
 use crate::harness::report::{Check, params, ratio};
 use crate::harness::table::{Table, count, figure, figure_or_dash, spread};
 use crate::harness::tree::child;

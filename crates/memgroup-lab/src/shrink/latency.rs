@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::quantiles::Times;
 use super::registries::{Answer, Gate, Locked, Ours, Registry};
 use super::seed;
 use crate::Error;
 use crate::harness::crew::spin_until;
+use crate::harness::quantiles::Times;
 use crate::harness::report::{Check, params, ratio};
 use crate::harness::table::{Table, figure, figure_or_dash};
 use crate::harness::{Lab, clock, os};

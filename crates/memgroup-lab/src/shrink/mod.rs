@@ -9,7 +9,6 @@ mod latency;
 mod pair;
 mod passed;
 mod pressure;
-mod quantiles;
 mod registries;
 mod seed;
 mod start;

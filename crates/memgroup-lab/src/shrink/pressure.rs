@@ -24,12 +24,13 @@ mod turns;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use self::tenants::{Bounds, House, Needs, Sqlite};
+use self::tenants::{Bounds, House, Needs};
 use self::turns::{Freed, Part, Told, Turns};
-use super::quantiles::Times;
 use crate::Error;
 use crate::harness::Lab;
+use crate::harness::quantiles::Times;
 use crate::harness::report::{Check, ratio};
+use crate::harness::sqlite::Sqlite;
 use crate::harness::stats::Summary;
 
 /// How much there is, and how long it runs.

@@ -12,9 +12,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use memgroup::{Config, Group, GroupShrinker, Hierarchy, ShrinkerConfig, SlotSource};
 
 use super::cache::{BATCH, PAGE, Pages};
-use super::quantiles::Times;
 use crate::Error;
 use crate::harness::crew::Start;
+use crate::harness::quantiles::Times;
 use crate::harness::report::{Check, params, ratio};
 use crate::harness::stats::Summary;
 use crate::harness::table::{Table, count, figure_or_dash};

@@ -5,10 +5,10 @@ use super::turns::Turns;
 use super::{ByCase, Found, Size};
 use crate::Error;
 use crate::harness::Lab;
+use crate::harness::quantiles::Quantiles;
 use crate::harness::report::params;
 use crate::harness::stats::Summary;
 use crate::harness::table::{Table, count, figure, figure_or_dash};
-use crate::shrink::quantiles::Quantiles;
 
 pub(super) fn print(lab: &mut Lab<'_>, size: Size, max_bytes: u64, found: &ByCase) -> Result<(), Error> {
     let (tenants, rows) = (size.tenants, count(size.rows as u64));

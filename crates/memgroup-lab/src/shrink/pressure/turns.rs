@@ -9,11 +9,12 @@ use std::sync::{Arc, PoisonError};
 use memgroup::{Charge, Freshness, Reach, Statistics, stats};
 
 use super::probe;
-use super::tenants::{House, Tenant};
+use super::tenants::House;
 use crate::Error;
 use crate::harness::crew::Start;
 use crate::harness::os::thread_cpu_ns;
 use crate::harness::random::Random;
+use crate::harness::sqlite::Tenant;
 use crate::harness::{Lab, clock};
 
 /// Bytes of a buffer: those of a page.

@@ -3,21 +3,21 @@
 //! Blocks of calls take turns with those of other cases. A quantile is taken in each block, and then the median of the blocks', so that one
 //! block in which the machine was busy elsewhere does not tell; the largest is the largest of all.
 
-use crate::harness::stats::Summary;
+use super::stats::Summary;
 
 /// What one block of calls took, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Quantiles {
-    pub(super) p50: f64,
-    pub(super) p99: f64,
+pub(crate) struct Quantiles {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
     /// 99.9 %.
-    pub(super) p999: f64,
-    pub(super) max: f64,
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
 }
 
 impl Quantiles {
     /// None of no calls.
-    pub(super) fn of(mut times: Vec<f64>) -> Option<Quantiles> {
+    pub(crate) fn of(mut times: Vec<f64>) -> Option<Quantiles> {
         times.sort_by(f64::total_cmp);
         // Nearest rank.
         let at = |mille: usize| times.get((times.len() * mille).div_ceil(1000).max(1) - 1).copied();
@@ -27,10 +27,10 @@ impl Quantiles {
 
 /// Blocks of one case.
 #[derive(Debug, Default)]
-pub(super) struct Times(Vec<Quantiles>);
+pub(crate) struct Times(Vec<Quantiles>);
 
 impl Times {
-    pub(super) fn push(&mut self, block: Vec<f64>) {
+    pub(crate) fn push(&mut self, block: Vec<f64>) {
         self.0.extend(Quantiles::of(block));
     }
 
@@ -38,20 +38,20 @@ impl Times {
         Summary::of(&self.0.iter().map(of).collect::<Vec<_>>())
     }
 
-    pub(super) fn p50(&self) -> Option<Summary> {
+    pub(crate) fn p50(&self) -> Option<Summary> {
         self.summary(|block| block.p50)
     }
 
-    pub(super) fn p99(&self) -> Option<Summary> {
+    pub(crate) fn p99(&self) -> Option<Summary> {
         self.summary(|block| block.p99)
     }
 
-    pub(super) fn p999(&self) -> Option<Summary> {
+    pub(crate) fn p999(&self) -> Option<Summary> {
         self.summary(|block| block.p999)
     }
 
     /// Of all blocks.
-    pub(super) fn max(&self) -> Option<f64> {
+    pub(crate) fn max(&self) -> Option<f64> {
         self.0.iter().map(|block| block.max).reduce(f64::max)
     }
 }
