@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - I1. The wait ends by its deadline, but for a shrinker's call that it makes itself, and for bounded steps of the engine.
-//! - I2. A charge that can never fit, or of a removed group, does not wait.
+//! - I2. A charge that can never fit where it would wait, or of a removed group, does not wait.
 //! - I3. While it waits it holds one group: that group's subtree has no stock until the last that waits there is gone.
 
 use core::time::Duration;

@@ -190,8 +190,15 @@ impl Line {
             if waiter.at.id != at.id || served == SERVED_MOST || unserved == SEEN_MOST {
                 break;
             }
-            // Who is away gets room itself: that may take as long as a shrinker's call, and is nobody else's wait.
-            let State::Waiting = waiter.state else { continue };
+            match waiter.state {
+                State::Waiting => {}
+                // It gets room itself: that may take as long as a shrinker's call, and is nobody else's wait. It is passed by all the same.
+                State::Away => {
+                    first.get_or_insert(index);
+                    continue;
+                }
+                State::Handed | State::Again(_) => continue,
+            }
             match waiter.take(&mut seen) {
                 State::Waiting => {}
                 state => waiter.end(state),
@@ -208,7 +215,7 @@ impl Line {
             }
             if let Some(first) = first.map(|first| &mut self.waiters[first]) {
                 first.passed += u32::from(fits);
-                if first.passed >= PASSES_MOST {
+                if first.passed >= PASSES_MOST && matches!(first.state, State::Waiting) {
                     break;
                 }
             }

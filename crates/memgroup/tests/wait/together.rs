@@ -195,3 +195,22 @@ fn a_hook_that_refuses_is_not_asked_again_and_again_by_who_waits() {
     assert!(tenants.events().oom <= 3, "{:?}", tenants.events());
     drop(hook);
 }
+
+#[test]
+fn what_takes_a_group_above_its_high_is_owed_whether_it_waited_or_not() {
+    let (hierarchy, tenants) = parent(2, 16);
+    let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
+    alice.set_high(PAGE).unwrap();
+    let at_once = alice.charge_until(3 * PAGE, far()).unwrap();
+    assert_eq!(alice.owed(), 2 * PAGE);
+    let held = bob.try_charge(13 * PAGE).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| alice.charge_until(2 * PAGE, far()));
+        until_in_line(&hierarchy, 1);
+        drop(held);
+        let charge = waiter.join().unwrap().unwrap();
+        assert_eq!(alice.owed(), 4 * PAGE);
+        drop(charge);
+    });
+    drop(at_once);
+}
