@@ -99,7 +99,7 @@ impl Kill for Stop {
             Told::Busy => Killed::Refused,
             Told::Running => Killed::Dying,
             Told::NoneRuns => {
-                let wanted = killing.asked().max(IDLE_BYTES_LEAST);
+                let wanted = killing.asked().max(IDLE_BYTES_LEAST).min(killing.above_min());
                 Killed::Idle { freed: shrink::shrink_group(killing.group().id(), wanted) }
             }
         }

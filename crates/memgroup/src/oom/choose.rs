@@ -10,6 +10,7 @@
 //!
 //! - I1. A group is chosen only if all that could be chosen have together what is lacking: nobody dies in vain.
 //! - I2. Among those of one score it is the one that exceeds its protection by most, so never a small neighbour beside a giant.
+//! - I3. A group within its `min` is not chosen: what is in it is taken for nobody. It may die with a group that dies as a whole.
 //! - B1. Usages are read one after the other while they change; a charge in flight may be missed, or seen below a hook and not at it.
 
 use std::cmp::Reverse;
@@ -44,8 +45,11 @@ impl List {
             let Some(seat) = seat.as_ref().filter(|seat| seat.size() > 0 && seat.is_candidate(plea)) else {
                 continue;
             };
-            sum = sum.saturating_add(seat.size());
             let protection = effective(seat.node, plea.full);
+            if seat.usage <= protection.min {
+                continue;
+            }
+            sum = sum.saturating_add(seat.size());
             let excess = seat.size().saturating_sub(protection.min.max(protection.low));
             let rank = (seat.node.control.oom.score(), excess, Reverse(seat.node.id));
             if first.as_ref().is_none_or(|(highest, _)| rank > *highest) {

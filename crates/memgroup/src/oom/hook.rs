@@ -95,6 +95,7 @@ pub struct Killing<'a> {
     pub(super) unit: Option<&'a Group>,
     pub(super) asked: u64,
     pub(super) usage: u64,
+    pub(super) above_min: u64,
     pub(super) by_itself: bool,
 }
 
@@ -127,6 +128,11 @@ impl Killing<'_> {
     /// Bytes charged to the group, without those of groups below that have hooks of their own.
     pub fn usage(&self) -> u64 {
         self.usage
+    }
+
+    /// Bytes by which the group is above its effective `min`, for a hook that gives something back instead: more is not to be taken from it.
+    pub fn above_min(&self) -> u64 {
+        self.above_min
     }
 
     /// Whether the requester is itself what is to die: this very thread does what is to be stopped, and can stop only when the hook has returned and

@@ -19,6 +19,7 @@ use crate::event::{self, Event};
 use crate::group::Group;
 use crate::measure;
 use crate::node::Node;
+use crate::protect::effective::effective;
 use crate::shrink::{keep, reclaim};
 use crate::stock::drain;
 
@@ -186,6 +187,7 @@ fn ask(plea: &Plea, chosen: &Chosen, call: &Call, uncounted: &mut Option<&'stati
         unit: unit.as_ref(),
         asked: plea.asked,
         usage: call.usage,
+        above_min: call.node.counter.usage().saturating_sub(effective(call.node, plea.full).min),
         by_itself: call.by_itself,
     };
     let answer = hook.dwell(|hook| hook.call(&killing));

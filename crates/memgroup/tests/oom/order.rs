@@ -280,3 +280,23 @@ fn a_limit_that_only_measures_kills_nobody() {
     assert_eq!((inner.events_local().oom, parent.events_local().oom), (0, 1));
     drop((hooks, charge));
 }
+
+#[test]
+fn a_group_within_its_min_is_not_asked_and_one_above_it_is_told_by_how_much() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let (within, above) = (Tenant::new(&parent, "within", 40), Tenant::new(&parent, "above", 60));
+    within.group.set_min(40 * PAGE).unwrap();
+    above.group.set_min(45 * PAGE).unwrap();
+    let _within = within.answers(Killed::Dying);
+    let told = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&told);
+    let _above = above
+        .group
+        .set_kill_hook(move |killing: &Killing<'_>| {
+            *seen.lock().unwrap() = killing.above_min();
+            Killed::Refused
+        })
+        .unwrap();
+    assert_eq!(asked(&parent, &hierarchy), ["above"]);
+    assert_eq!((*told.lock().unwrap(), kills(&within.group)), (15 * PAGE, 0));
+}
