@@ -163,7 +163,7 @@ impl Pairs {
     ) -> Result<Pairs, Error> {
         let config = Config::with_slots(lab.slots);
         let config = if stock { config } else { config.stock_cap_bytes(0) };
-        let tree = Tree::grow(config, DEPTH, threads)?;
+        let tree = Tree::grow(config, DEPTH, if crowd == Crowd::GroupEach { threads } else { 1 })?;
         let everything = if everything { Some(Everything::set(&tree)?) } else { None };
         Ok(Pairs { everything, tree, same: crowd != Crowd::GroupEach, stock })
     }
@@ -226,7 +226,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
                 "everything: high, low, min, a weight, a pressure trigger, a peak reader that was reset, a subscription to events and a kill hook at each level, and a thread that waits for events. Medians of {HOUSES} hierarchies each"
             ));
         } else {
-            table.note("no goal: here usage passes every level's settings, and what is used of its protection is kept up to date");
+            table.note("no goal: usage is below min and low here, so each charge and uncharge changes what is used of both, which is kept up to date at every level: the dearest case");
         }
         lab.print(&table)?;
     }

@@ -23,6 +23,8 @@ use crate::harness::{Lab, clock};
 
 const PAGE: u64 = 4096;
 const WAITERS: [usize; 3] = [1, 8, 64];
+/// For so long who has the charge keeps it when all others are in line: the last of them falls asleep meanwhile.
+const SETTLE_US: u64 = 20;
 /// When a waiter gives up, which would be a wrong result.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -130,6 +132,7 @@ impl Room for Condition {
 struct Round<R> {
     room: R,
     waiters: usize,
+    settle_ticks: u64,
     /// When it was given back last, in ticks; 0 before that.
     given: AtomicU64,
     left: AtomicUsize,
@@ -163,6 +166,10 @@ impl<R: Room> Round<R> {
             while self.room.waiting() < self.waiters && !self.is_over.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
+            let in_line = clock::now();
+            while clock::now() - in_line < self.settle_ticks {
+                std::hint::spin_loop();
+            }
             self.given.store(clock::now_ordered(), Ordering::Relaxed);
             self.room.give(held);
         }
@@ -172,7 +179,8 @@ impl<R: Room> Round<R> {
 /// Nanoseconds of so many hand-overs, each to the first of so many that wait.
 fn hand_overs<R: Room>(lab: &Lab<'_>, room: R, waiters: usize, calls: usize) -> Result<Vec<f64>, Error> {
     let (given, left, is_over) = (AtomicU64::new(0), AtomicUsize::new(calls), AtomicBool::new(false));
-    let round = Arc::new(Round { room, waiters, given, left, is_over });
+    let settle_ticks = lab.clock.ticks_per_us() * SETTLE_US;
+    let round = Arc::new(Round { room, waiters, settle_ticks, given, left, is_over });
     let start = |number: usize| {
         let round = Arc::clone(&round);
         std::thread::Builder::new()
