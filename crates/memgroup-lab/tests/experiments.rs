@@ -149,7 +149,7 @@ fn percpu_shows_every_mode_beside_the_seed() {
         "with relocation",
         "with cold demotion",
         "2,704 bytes",
-        "bare records: 136 bytes",
+        "bare records: 152 bytes",
         "pages of 64k",
         "pages of 2m",
         "1 of 51 left",
