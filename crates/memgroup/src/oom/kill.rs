@@ -67,11 +67,13 @@ pub(crate) struct Pursuit {
     /// The charge's number.
     charge: u64,
     counted: Option<&'static Node>,
+    /// The requester's own was asked, and refused (I3): that holds for as long as the charge does, also while it waits.
+    is_given_up: bool,
 }
 
 impl Pursuit {
     pub(crate) fn begin(node: &'static Node) -> Pursuit {
-        Pursuit { charge: node.shared.victims.begin_charge(), counted: None }
+        Pursuit { charge: node.shared.victims.begin_charge(), counted: None, is_given_up: false }
     }
 }
 
@@ -94,13 +96,13 @@ pub(crate) fn pursue(
         relief.is_made = reclaim::draw_on_reserve(node, until, bytes);
         return relief;
     }
-    if !node.shared.config.oom {
+    if !node.shared.config.oom || pursuit.is_given_up {
         return relief;
     }
     let charge = pursuit.charge;
     for _ in 0..LEVELS_MOST {
         let plea = Plea { requester: node, full: over, asked: bytes, charge };
-        match relieve_in(&plea, until, &mut relief.pursuit.counted) {
+        match relieve_in(&plea, until, &mut relief.pursuit) {
             Room::Made => {
                 relief.is_made = true;
                 break;
@@ -115,7 +117,7 @@ pub(crate) fn pursue(
     relief
 }
 
-fn relieve_in(plea: &Plea, until: Until, counted: &mut Option<&'static Node>) -> Room {
+fn relieve_in(plea: &Plea, until: Until, pursuit: &mut Pursuit) -> Room {
     let &Plea { requester: node, full, asked, .. } = plea;
     let victims = &full.shared.victims;
     if !victims.is_any_for(plea) {
@@ -141,14 +143,17 @@ fn relieve_in(plea: &Plea, until: Until, counted: &mut Option<&'static Node>) ->
             }
         }
         let Some(chosen) = victims.choose(plea, keeper.lacks()) else { break };
-        if !counted.is_some_and(|counted| std::ptr::eq(counted, full)) {
+        if !pursuit.counted.is_some_and(|counted| std::ptr::eq(counted, full)) {
             event::count(full, Event::Oom);
-            *counted = Some(full);
+            pursuit.counted = Some(full);
         }
         match call_all(plea, &chosen) {
             Answer::Gave => is_worth_a_try = true,
             Answer::Nothing => is_worth_a_try = false,
-            Answer::TakesRefusal => break,
+            Answer::TakesRefusal => {
+                pursuit.is_given_up = true;
+                break;
+            }
         }
     }
     Room::None

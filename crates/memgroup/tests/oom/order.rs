@@ -1,8 +1,9 @@
 //! Who is chosen: by score, then by size, and nobody in vain.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use memgroup::{Config, Group, Hierarchy, Killed, Killing, SlotSource};
+use memgroup::{ChargeErrorKind, Config, Group, Hierarchy, Killed, Killing, SlotSource};
 
 use super::tenant::{LONG, PAGE, Tenant, full, kills, outcomes};
 
@@ -169,6 +170,18 @@ fn the_requester_itself_dies_where_it_is_the_giant_and_its_charge_is_refused_unt
     hog.free();
     let _charge = small.group.try_charge(PAGE).unwrap();
     assert_eq!((small.calls(), parent.events().oom_kill), (0, 1));
+}
+
+#[test]
+fn a_charge_that_waits_after_its_own_group_refused_to_die_has_nobody_else_die_either() {
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let (hog, small) = (Tenant::new(&parent, "hog", 90), Tenant::new(&parent, "small", 10));
+    let _hooks = (hog.answers(Killed::Refused), small.dies());
+    // It is looked every tenth of a second who is to be stopped.
+    let error = hog.group.charge_until(PAGE, Instant::now() + Duration::from_millis(500)).unwrap_err();
+    assert_eq!(error.kind(), ChargeErrorKind::Deadline);
+    assert_eq!((small.calls(), small.group.usage_exact()), (0, 10 * PAGE));
+    assert!(outcomes(&hierarchy).iter().all(|(name, _)| name == "hog"));
 }
 
 #[test]
