@@ -18,8 +18,8 @@ use crate::stock::loom::{UNIT, explore, explore_up_to, lone_group};
 fn two_wait_for_one_event() {
     let group = lone_group(1, UNIT);
     let root = group.shared.root();
-    let waiter = thread::spawn(move || wait(group, Reach::Local, &Events::default(), None));
-    let other = thread::spawn(move || wait(root, Reach::Subtree, &Events::default(), None));
+    let waiter = thread::spawn(move || wait(group, Reach::Local, &Events::default(), None, || false));
+    let other = thread::spawn(move || wait(root, Reach::Subtree, &Events::default(), None, || false));
     count(group, Event::Max);
     for waiter in [waiter, other] {
         assert_eq!(waiter.join().unwrap().map(|events| events.max), Some(1));
@@ -29,7 +29,7 @@ fn two_wait_for_one_event() {
 /// One waits for an event.
 fn one_waits_for_an_event() {
     let group = lone_group(1, UNIT);
-    let waiter = thread::spawn(move || wait(group, Reach::Subtree, &Events::default(), None));
+    let waiter = thread::spawn(move || wait(group, Reach::Subtree, &Events::default(), None, || false));
     count(group, Event::Oom);
     assert_eq!(waiter.join().unwrap().map(|events| events.oom), Some(1));
 }
@@ -37,7 +37,7 @@ fn one_waits_for_an_event() {
 /// One waits for an event of a group that is removed.
 fn one_waits_while_the_group_is_removed() {
     let group = lone_group(1, UNIT);
-    let waiter = thread::spawn(move || wait(group, Reach::Subtree, &Events::default(), None));
+    let waiter = thread::spawn(move || wait(group, Reach::Subtree, &Events::default(), None, || false));
     group.shared.remove(group).unwrap();
     assert_eq!(waiter.join().unwrap(), None);
 }

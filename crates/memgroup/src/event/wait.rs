@@ -34,23 +34,35 @@ impl Group {
     /// assert_eq!(tenants.wait_events(&tenants.events(), Some(Instant::now())), None);
     /// ```
     pub fn wait_events(&self, seen: &Events, deadline: Option<Instant>) -> Option<Events> {
-        wait(self.node(), Reach::Subtree, seen, deadline)
+        wait_listed(self.node(), Reach::Subtree, seen, deadline)
     }
 
     /// As [`wait_events`](Group::wait_events), for what happens to this group alone.
     pub fn wait_events_local(&self, seen: &Events, deadline: Option<Instant>) -> Option<Events> {
-        wait(self.node(), Reach::Local, seen, deadline)
+        wait_listed(self.node(), Reach::Local, seen, deadline)
     }
 }
 
 /// The deadline of who gives none, as reports show it.
 const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
 
+/// Waits, in the list of all waits.
+fn wait_listed(
+    node: &'static Node,
+    reach: Reach,
+    seen: &Events,
+    deadline: Option<Instant>,
+) -> Option<Events> {
+    let listed = wait::begin(node, WaitKind::Event, 0, deadline.unwrap_or_else(|| Instant::now() + FAR));
+    wait(node, reach, seen, deadline, || listed.is_called_off())
+}
+
 pub(super) fn wait(
     node: &'static Node,
     reach: Reach,
     seen: &Events,
     deadline: Option<Instant>,
+    is_called_off: impl Fn() -> bool,
 ) -> Option<Events> {
     let look = || {
         // First: what was counted before the group was removed is seen with that.
@@ -58,7 +70,6 @@ pub(super) fn wait(
         let now = node.control.events.of(reach);
         if now != *seen { Some(Some(now)) } else { is_over.then_some(None) }
     };
-    let listed = wait::begin(node, WaitKind::Event, 0, deadline.unwrap_or_else(|| Instant::now() + FAR));
     loop {
         let late = mutation::active(Mutation::WaiterLooksBeforeItIsArmed).then(look);
         if let Some(end) = late.flatten() {
@@ -71,7 +82,7 @@ pub(super) fn wait(
             armed.disarm();
             return end;
         }
-        if !armed.sleep(deadline, || listed.is_called_off()) {
+        if !armed.sleep(deadline, &is_called_off) {
             return look().flatten();
         }
     }
