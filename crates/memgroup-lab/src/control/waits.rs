@@ -153,16 +153,20 @@ impl<R: Room> Round<R> {
             // ORDERING: Relaxed, here and below: who has the room is alone with these, and handing it on publishes them.
             let (given, left) = (self.given.load(Ordering::Relaxed), self.left.load(Ordering::Relaxed));
             if left == 0 {
+                // ORDERING: Relaxed, here and below; flags and numbers by themselves, what is timed is ordered by the room's own lock.
                 self.is_over.store(true, Ordering::Relaxed);
             }
+            // ORDERING: Relaxed, as above.
             if self.is_over.load(Ordering::Relaxed) {
                 self.room.give(held);
                 return Ok(ticks);
             }
             if given > 0 {
                 ticks.push(now.saturating_sub(given));
+                // ORDERING: Relaxed, as above.
                 self.left.store(left - 1, Ordering::Relaxed);
             }
+            // ORDERING: Relaxed, as above.
             while self.room.waiting() < self.waiters && !self.is_over.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
@@ -170,6 +174,7 @@ impl<R: Room> Round<R> {
             while clock::now() - in_line < self.settle_ticks {
                 std::hint::spin_loop();
             }
+            // ORDERING: Relaxed; who is handed the bytes by the next line sees it, by the room's lock.
             self.given.store(clock::now_ordered(), Ordering::Relaxed);
             self.room.give(held);
         }

@@ -112,6 +112,7 @@ mod tests {
                     for _ in 0..50_000 {
                         debt.note(bytes);
                         if let Some(owed) = debt.take(|owed| owed % 3 == 0) {
+                            // ORDERING: Relaxed; a sum, read when the threads are joined.
                             taken.fetch_add(owed, std::sync::atomic::Ordering::Relaxed);
                         }
                     }

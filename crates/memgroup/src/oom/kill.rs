@@ -230,6 +230,7 @@ mod tests {
         let hook = || {
             let calls = Arc::clone(&calls);
             let hook = move |_: &Killing<'_>| {
+                // ORDERING: Relaxed; one thread.
                 calls.fetch_add(1, Ordering::Relaxed);
                 Killed::Dying
             };
@@ -244,6 +245,7 @@ mod tests {
         drop(first);
         let second = hook();
         assert!(ask(&plea, &chosen, &call, &mut None) == Answer::Nothing);
+        // ORDERING: Relaxed; one thread.
         assert_eq!((calls.load(Ordering::Relaxed), group.events().oom_kill), (0, 0));
         assert!(victims.is_any_for(&plea), "the next one is in no trial");
         assert!(hierarchy.kills()[0].outcome.is_some());

@@ -6,6 +6,7 @@ mod hook;
 mod kill;
 mod report;
 mod settings;
+mod trial;
 mod victims;
 
 pub(crate) use kill::{Pursuit, pursue, relieve};

@@ -6,7 +6,7 @@
 //!     ▲                 │ patience        │ patience       │ patience
 //!     │◀────────────────┘                 └──▶ overdue ◀───┘
 //!     │◀── Idle, Refused, Panicked ───────┘      │
-//!     └──────── half is gone, or done ───────────┘
+//!     └── half is gone, done, or ten patiences ───┘
 //! ```
 //!
 //! All of it is under one lock, which is the last one in its order: who holds it reads counters and changes what is here, calls nobody, and waits for nobody. It is taken
@@ -25,7 +25,8 @@ use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::choose::levels;
 use super::hook::{Hook, Killed, Taken};
 use super::report::{KillOutcome, Named, Record, Ring};
-use crate::node::{Diverted, Node};
+use super::trial::{Clock, Stage, Trial};
+use crate::node::Node;
 use crate::shared::Shared;
 
 /// All groups of a hierarchy that have hooks.
@@ -41,8 +42,8 @@ pub(super) struct List {
     pub(super) seats: Vec<Option<Seat>>,
     vacant: Vec<usize>,
     /// The seats that have trials.
-    on: Vec<usize>,
-    ring: Ring,
+    pub(super) on: Vec<usize>,
+    pub(super) ring: Ring,
     /// Of the last charge that looked for victims, or of the last set of them.
     pub(super) numbers: u64,
 }
@@ -60,39 +61,6 @@ pub(super) struct Seat {
     pub(super) is_counted: bool,
     pub(super) usage: u64,
     pub(super) below: u64,
-}
-
-/// After so many times the patience a victim that was passed over can be chosen again, and has its stock back: it is not dying.
-const PATIENCES_MOST: u64 = 10;
-
-/// A kill that is on.
-pub(super) struct Trial {
-    stage: Stage,
-    /// The set that it was chosen in.
-    set: u64,
-    /// When it was chosen or called, on the hierarchy's clock.
-    since: u64,
-    /// Its record, once it was called.
-    record: u64,
-    /// Bytes that it could free.
-    size: u64,
-    /// With this usage half of them are gone.
-    threshold: u64,
-    has_fallen: bool,
-    /// Until it has ended, what it frees does not stay in its stock: half of it gone could not be seen, and be charged again.
-    diverted: Option<Diverted>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// It will be called after others of its set.
-    Queued,
-    /// Its hook is called.
-    Asked,
-    /// It is to stop.
-    Told,
-    /// It took too long, and is passed over until it ends.
-    Overdue { in_call: bool },
 }
 
 /// For which charge.
@@ -125,27 +93,6 @@ impl Seat {
     /// Bytes that its hook covers, as they were measured.
     pub(super) fn size(&self) -> u64 {
         self.usage.saturating_sub(self.below)
-    }
-}
-
-impl Trial {
-    fn queued(set: u64, since: u64, seat: &Seat) -> Trial {
-        let size = seat.size();
-        Trial {
-            stage: Stage::Queued,
-            set,
-            since,
-            record: u64::MAX,
-            size,
-            threshold: seat.usage - (size - size / 2),
-            has_fallen: false,
-            diverted: None,
-        }
-    }
-
-    /// Whether others wait for its end (I2).
-    fn is_awaited(&self) -> bool {
-        !self.has_fallen && !matches!(self.stage, Stage::Overdue { .. })
     }
 }
 
@@ -374,20 +321,6 @@ impl Victims {
     }
 }
 
-/// What trials are measured by.
-#[derive(Clone, Copy)]
-struct Clock {
-    now: u64,
-    patience: u64,
-}
-
-impl Clock {
-    fn of(shared: &'static Shared) -> Clock {
-        let patience = shared.config.kill_patience.as_nanos();
-        Clock { now: shared.nanos(), patience: u64::try_from(patience).unwrap_or(u64::MAX) }
-    }
-}
-
 impl List {
     fn draw(&mut self) -> u64 {
         self.numbers += 1;
@@ -399,7 +332,7 @@ impl List {
         self.seats[at].as_ref().filter(|seat| std::ptr::eq(seat.node, node)).map(|_| at)
     }
 
-    fn trial(&self, at: usize) -> Option<&Trial> {
+    pub(super) fn trial(&self, at: usize) -> Option<&Trial> {
         self.seats[at].as_ref()?.trial.as_ref()
     }
 
@@ -412,102 +345,5 @@ impl List {
         let seats = self.on.iter().filter_map(|&at| self.seats[at].as_ref());
         let mut awaited = seats.filter(|seat| seat.trial.as_ref().is_some_and(Trial::is_awaited));
         awaited.any(|seat| levels(seat.node, top).is_some())
-    }
-
-    fn settle_all(&mut self, clock: Clock) {
-        // A trial that ends is replaced by the last one, which was looked at.
-        for index in (0..self.on.len()).rev() {
-            self.settle_one(self.on[index], clock);
-            if self.trial(self.on[index]).is_none() {
-                self.on.swap_remove(index);
-            }
-        }
-    }
-
-    fn settle(&mut self, at: usize, clock: Clock) {
-        self.settle_one(at, clock);
-        if self.trial(at).is_none() {
-            self.leave(at);
-        }
-    }
-
-    fn leave(&mut self, at: usize) {
-        if let Some(index) = self.on.iter().position(|&other| other == at) {
-            self.on.swap_remove(index);
-        }
-    }
-
-    /// Ends a trial that is over, or passes it over. It stays in the list of trials.
-    fn settle_one(&mut self, at: usize, clock: Clock) {
-        let Some(seat) = &mut self.seats[at] else { return };
-        let (node, Some(trial)) = (seat.node, &mut seat.trial) else { return };
-        let is_late = clock.now.saturating_sub(trial.since) >= clock.patience;
-        if trial.stage == Stage::Queued {
-            // Who was to call it is in another hook for so long.
-            if is_late {
-                seat.trial = None;
-            }
-            return;
-        }
-        let record = self.ring.of(trial.record);
-        if !trial.has_fallen && node.counter.usage() <= trial.threshold {
-            trial.has_fallen = true;
-            node.control.oom.watch(None);
-        }
-        let mut outcome = None;
-        if trial.has_fallen && trial.stage == Stage::Told {
-            outcome = Some(KillOutcome::Died);
-        } else if is_late && let Stage::Asked | Stage::Told = trial.stage {
-            trial.stage = Stage::Overdue { in_call: trial.stage == Stage::Asked };
-            if trial.has_fallen {
-                outcome = Some(KillOutcome::Died);
-            } else {
-                node.control.oom.count_overdue();
-                outcome = Some(KillOutcome::Overdue);
-            }
-        }
-        if let Some(record) = record {
-            if trial.has_fallen {
-                record.fell();
-            }
-            if let Some(outcome) = outcome {
-                record.end(outcome);
-            }
-        }
-        let is_given_up =
-            clock.now.saturating_sub(trial.since) >= clock.patience.saturating_mul(PATIENCES_MOST);
-        if (trial.has_fallen || is_given_up)
-            && matches!(trial.stage, Stage::Told | Stage::Overdue { in_call: false })
-        {
-            node.control.oom.watch(None);
-            seat.trial = None;
-        }
-    }
-
-    /// It is said that what was told to stop has ended; whether there was a trial that has begun.
-    fn done(&mut self, at: usize) -> bool {
-        let Some(seat) = &mut self.seats[at] else { return false };
-        let (node, Some(trial)) = (seat.node, &mut seat.trial) else { return false };
-        if trial.stage == Stage::Queued {
-            return false;
-        }
-        trial.has_fallen = true;
-        node.control.oom.watch(None);
-        if let Some(record) = self.ring.of(trial.record) {
-            record.fell();
-            if trial.stage == Stage::Told {
-                record.end(KillOutcome::Died);
-            }
-        }
-        true
-    }
-
-    fn end_trial(&mut self, at: usize) {
-        if let Some(seat) = &mut self.seats[at]
-            && seat.trial.take().is_some()
-        {
-            seat.node.control.oom.watch(None);
-            self.leave(at);
-        }
     }
 }

@@ -354,7 +354,9 @@ impl Iterator for Plan {
             695..735 => self.setting(),
             735..740 => Step::Drain { group: at },
             740..750 => {
-                Step::Reclaim { group: at, bytes: self.random.bytes(20), micros: self.random.below(500) }
+                // Every fourth has time enough, also where each step waits for others.
+                let micros = if self.random.below(4) == 0 { 20_000 } else { self.random.below(500) };
+                Step::Reclaim { group: at, bytes: self.random.bytes(20), micros }
             }
             750..760 => Step::Throttle { group: at, micros: self.random.below(600) },
             760..800 => Step::Count { group: at, stat: other, delta: self.random.below(2001) as i64 - 1000 },
