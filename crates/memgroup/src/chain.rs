@@ -201,7 +201,7 @@ pub(crate) fn charge_forced(
         if let Err(refused) = charge_forced(up, bytes, beyond, true) {
             node.counter.uncharge(bytes);
             fell(node);
-            wait::serve(node);
+            wait::serve_below(node, up);
             return Err(refused);
         }
     }

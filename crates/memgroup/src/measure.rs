@@ -146,6 +146,28 @@ impl Group {
     }
 }
 
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use crate::{Config, Hierarchy};
+
+    #[test]
+    fn stocks_are_open_again_a_sixty_fourth_below_the_limit_and_not_before() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        group.set_max(64_000).unwrap();
+        group.set_enforced(false);
+        let is_closed = || group.node().counter.read().over;
+        let mut held = group.try_charge(64_000).unwrap();
+        assert!(!is_closed(), "it fits");
+        drop(group.try_charge(1).unwrap());
+        assert!(is_closed(), "it did not");
+        held.shrink(999);
+        assert!(is_closed());
+        held.shrink(1);
+        assert!(!is_closed());
+    }
+}
+
 #[cfg(all(test, memgroup_loom))]
 mod loom {
     use memgroup_sync::loom::thread;

@@ -250,3 +250,34 @@ pub(crate) fn serve_below(node: &'static Node, refused: &'static Node) {
         serve(level);
     });
 }
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::wait::{WaitKind, list};
+    use crate::{Config, Hierarchy};
+
+    #[test]
+    fn who_was_away_has_what_was_set_free_meanwhile_when_it_comes_back() {
+        const PAGE: u64 = 4096;
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        group.set_max(PAGE).unwrap();
+        let (node, held) = (group.node(), group.try_charge(PAGE).unwrap());
+        let listed = list::begin(node, WaitKind::Charge, PAGE, Instant::now() + Duration::from_secs(3600));
+        let line = || node.shared.waits.line.lock();
+        let arrival = line().arrive();
+        line().enqueue(Waiter::new(node, node, PAGE, arrival, listed.ticket().unwrap()));
+        assert!(line().go_away(node, arrival));
+        drop(held);
+        group.drain();
+        line().serve(node);
+        assert_eq!(group.usage_exact(), 0, "it gets room itself, meanwhile");
+        line().come_back(node, arrival);
+        assert!(matches!(line().leave(node, arrival), State::Handed));
+        assert_eq!(group.usage_exact(), PAGE);
+        node.uncharge_counters(PAGE);
+    }
+}

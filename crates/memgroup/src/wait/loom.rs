@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use memgroup_sync::loom::thread;
 
 use super::charge::{Left, Stay};
-use crate::chain::{self, Until};
+use crate::chain::{self, Refused, Until};
 use crate::counter::Verdict;
 use crate::mutation::{self, Mutation};
 use crate::node::Node;
@@ -61,20 +61,27 @@ fn one_whose_deadline_has_passed() {
 }
 
 /// A charge takes room for a moment that a level above does not have.
-fn one_is_refused_higher_up() {
+fn one_is_refused_higher_up(charge: fn(&'static Node) -> Result<(), Refused>) {
     let shared = obtain(config(1, 4));
     let above = shared.create(shared.root(), "above").unwrap();
     let (group, other) = (shared.create(above, "group").unwrap(), shared.create(above, "other").unwrap());
     above.counter.set_max(2 * UNIT);
     group.counter.set_max(2 * UNIT);
     chain::try_charge(other, Until::Top, UNIT).ok().unwrap();
-    let charger = thread::spawn(move || {
-        assert!(chain::try_charge_now(group, Until::Top, 2 * UNIT, Verdict::Hint).is_err());
-    });
+    let charger = thread::spawn(move || assert!(charge(group).is_err()));
     wait_for_a_unit(group, group);
     charger.join().unwrap();
     other.uncharge_counters(UNIT);
     assert_eq!((group.counter.usage(), above.counter.usage()), (0, 0));
+}
+
+fn two_units(group: &'static Node) -> Result<(), Refused> {
+    chain::try_charge_now(group, Until::Top, 2 * UNIT, Verdict::Hint)
+}
+
+/// Within the limits, as those of a reserve are.
+fn two_units_forced(group: &'static Node) -> Result<(), Refused> {
+    chain::charge_forced(group, 2 * UNIT, 0, false)
 }
 
 #[test]
@@ -106,11 +113,24 @@ fn a_charge_is_lost_where_who_has_waited_goes_without_a_look() {
 
 #[test]
 fn what_a_charge_takes_that_is_refused_higher_up_is_room_again_for_who_waits() {
-    explore(one_is_refused_higher_up);
+    explore(|| one_is_refused_higher_up(two_units));
+}
+
+#[test]
+fn what_a_forced_charge_takes_that_is_refused_higher_up_is_room_again_too() {
+    explore(|| one_is_refused_higher_up(two_units_forced));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn who_waits_is_never_served_where_a_charge_that_is_taken_back_does_not_look() {
-    mutation::with(Mutation::TakenBackWithoutALook, || explore(one_is_refused_higher_up));
+    mutation::with(Mutation::TakenBackWithoutALook, || explore(|| one_is_refused_higher_up(two_units)));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn nor_where_a_forced_charge_does_not() {
+    mutation::with(Mutation::TakenBackWithoutALook, || {
+        explore(|| one_is_refused_higher_up(two_units_forced));
+    });
 }
