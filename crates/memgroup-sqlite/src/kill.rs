@@ -7,6 +7,7 @@
 //! ```
 //!
 //! A group with open [`TenantConnection`](crate::TenantConnection)s has a hook, from its first to its last, unless the application has set one of its own there.
+//! What caches hold has been asked for before anybody is killed, so an idle group has something to give where reclaim is off, or found its caches busy.
 //!
 //! - I1. The hook may run inside anybody's xMalloc. It allocates nothing and waits for nothing: it tries locks, and who holds one makes it answer "not now".
 //! - I2. A connection leaves the list before it is closed, and is interrupted only while it stands there, under the list's lock (`uses` I2). So its handle is good. (rusqlite's

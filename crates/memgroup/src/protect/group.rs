@@ -27,7 +27,7 @@ impl Group {
     /// # Errors
     /// More than a counter holds (256 TiB) and not `UNLIMITED`; or the group was removed.
     pub fn set_min(&self, bytes: u64) -> Result<(), ProtectionError> {
-        self.set_protection("min", bytes)
+        self.set_protection("min", bytes, |min, settings| Protection { min, ..settings })
     }
 
     /// Protects the group's first so many bytes as [`set_min`](Group::set_min) does, but only while others have something to give: what nobody else
@@ -44,10 +44,15 @@ impl Group {
     /// # Errors
     /// As there.
     pub fn set_low(&self, bytes: u64) -> Result<(), ProtectionError> {
-        self.set_protection("low", bytes)
+        self.set_protection("low", bytes, |low, settings| Protection { low, ..settings })
     }
 
-    fn set_protection(&self, setting: &'static str, bytes: u64) -> Result<(), ProtectionError> {
+    fn set_protection(
+        &self,
+        setting: &'static str,
+        bytes: u64,
+        with: impl FnOnce(u64, Protection) -> Protection,
+    ) -> Result<(), ProtectionError> {
         let node = self.node();
         let bytes = LimitError::check(bytes).map_err(|error| ProtectionError::OutOfRange {
             setting,
@@ -59,7 +64,7 @@ impl Group {
             return Err(ProtectionError::Offline { setting, path: tree.path(node.id) });
         }
         let used = &node.control.used;
-        let (min, low) = if setting == "min" { (bytes, used.low()) } else { (used.min(), bytes) };
+        let Protection { min, low } = with(bytes, Protection { min: used.min(), low: used.low() });
         used::set(&tree, node, min, low);
         Ok(())
     }
