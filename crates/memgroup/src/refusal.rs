@@ -1,4 +1,6 @@
-//! Refusal: what happens between a counter that is full and an error.
+#![doc = include_str!("../docs/refusal.md")]
+//!
+//! # In which order, here
 //!
 //! 1. The stocks of the refusing ancestor's subtree are drained, empty ones skipped, and the charge is tried again. This is
 //!    what a busy tenant near its limit pays, and mostly it suffices. Where shrinkers can give back, which costs less than a look at the stocks of
