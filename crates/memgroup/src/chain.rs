@@ -72,13 +72,21 @@ pub(crate) fn headroom_to_prepay(from: &'static Node) -> u64 {
 pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
     let (mut level, mut via) = (Some(from), None);
     while let Some(node) = level {
-        let seen = look(node, via);
-        if bytes > seen.headroom() && !seen.lets_pass(bytes) {
-            return Err(Refused { node, seen });
-        }
-        (level, via) = (until.next(node), Some((node, seen.usage.saturating_add(bytes))));
+        let usage = match node.counter.with_room(bytes, protect::left_free(node, via)) {
+            Some(usage) => usage,
+            None => look_again(node, via, bytes)?,
+        };
+        (level, via) = (until.next(node), Some((node, usage)));
     }
     try_charge_now(from, until, bytes, Verdict::Hint)
+}
+
+/// For a charge that seems not to fit: whether it does, or passes. The usage with it.
+#[cold]
+fn look_again(node: &'static Node, via: Via, bytes: u64) -> Result<u64, Refused> {
+    let seen = look(node, via);
+    let goes_on = bytes <= seen.headroom() || seen.lets_pass(bytes);
+    if goes_on { Ok(seen.usage.saturating_add(bytes)) } else { Err(Refused { node, seen }) }
 }
 
 /// Charges level by level; a refusal leaves nothing behind.
@@ -122,15 +130,19 @@ pub(crate) fn climb(
 }
 
 /// What a level does when usage rose to `usage` there, and at every level of the chain.
+#[inline]
 fn rose(node: &'static Node, usage: u64) {
     node.counter.raise_peak(usage);
     protect::usage_changed(node);
 }
 
 /// What a level does when usage fell there. The group may be released by then, and its place another's.
+#[inline]
 fn fell(node: &'static Node) {
-    protect::usage_changed(node);
-    oom::fell(node);
+    if node.marks.is_any_own() {
+        protect::usage_changed(node);
+        oom::fell(node);
+    }
 }
 
 /// As `try_charge_now`, where `kept` of the `bytes` are charged to `at`, a level of the chain, and to all above it already. What is kept counts

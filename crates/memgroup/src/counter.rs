@@ -87,6 +87,15 @@ pub(crate) enum Verdict {
     Final,
 }
 
+/// What becomes of a charge that has no room.
+enum Outcome {
+    /// The limit only measures, and is passed.
+    Passes,
+    /// The word is another by now.
+    Changed(u64),
+    Refused(Reading),
+}
+
 /// Usage and limit of one group. The word has its cache line to itself: every miss of every CPU writes it.
 pub(crate) struct Counter {
     word: CachePadded<AtomicU64>,
@@ -181,20 +190,15 @@ impl Counter {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let seen = Reading { reserved, ..Reading::of(word, self.max_of(word)) };
-            let refused = bytes > seen.headroom();
-            let seen = if refused { Reading { measured: self.measured_of(word), ..seen } } else { seen };
-            if refused && !seen.lets_pass(bytes) {
-                if verdict == Verdict::Final {
-                    // ORDERING: AcqRel RMW that changes nothing; it reads the newest value, so a refusal is never
-                    // decided on a value from before this call.
-                    let newest = self.word.fetch_add(0, Ordering::AcqRel);
-                    if newest != word {
+            if !self.fits(word, bytes, reserved) {
+                match self.refused(word, bytes, reserved, verdict) {
+                    Outcome::Passes => {}
+                    Outcome::Changed(newest) => {
                         word = newest;
                         continue;
                     }
+                    Outcome::Refused(seen) => return Err(seen),
                 }
-                return Err(seen);
             }
             let expected = if mutation::active(Mutation::LimitIgnoresEpoch) {
                 // ORDERING: Acquire, as above (a mutation for the models only).
@@ -214,6 +218,41 @@ impl Counter {
                 Err(newer) => word = newer,
             }
         }
+    }
+
+    /// Whether a charge that saw `word` has room.
+    #[inline(always)]
+    fn fits(&self, word: u64, bytes: u64, reserved: u64) -> bool {
+        // The mark makes it more than any counter holds.
+        let used = word & (BYTES | OFFLINE);
+        let most = self.max_of(word).min(LARGEST).saturating_sub(reserved);
+        used <= most && bytes <= most - used
+    }
+
+    /// What becomes of a charge that has no room by `word`.
+    #[cold]
+    fn refused(&self, word: u64, bytes: u64, reserved: u64, verdict: Verdict) -> Outcome {
+        let measured = self.measured_of(word);
+        let seen = Reading { reserved, measured, ..Reading::of(word, self.max_of(word)) };
+        if seen.lets_pass(bytes) {
+            return Outcome::Passes;
+        }
+        if verdict == Verdict::Final {
+            // ORDERING: AcqRel RMW that changes nothing; it reads the newest value, so a refusal is never decided on a value from before this call.
+            let newest = self.word.fetch_add(0, Ordering::AcqRel);
+            if newest != word {
+                return Outcome::Changed(newest);
+            }
+        }
+        Outcome::Refused(seen)
+    }
+
+    /// The usage with `bytes` more if they would have room now, with `reserved` left free: a look, without the exactness of `read`.
+    #[inline]
+    pub(crate) fn with_room(&self, bytes: u64, reserved: u64) -> Option<u64> {
+        // ORDERING: Acquire; pairs with the Release in `set_max` (E1). A limit of two epochs later may be read with it: `try_charge` decides.
+        let word = self.word.load(Ordering::Acquire);
+        self.fits(word, bytes, reserved).then(|| (word & BYTES) + bytes)
     }
 
     /// Adds `bytes` if usage stays within `beyond` bytes of the limit: with `u64::MAX`, whatever the limit. Else refused only when the counter

@@ -54,14 +54,17 @@ fn mix(number: u64) -> u64 {
 /// Draws for a charge of `node` that passes by the stock.
 #[inline]
 pub(crate) fn draw(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
-    // ORDERING: Relaxed; the odds alone matter, and who sets them looks for no charge that is on.
-    let odds = node.control.denial.odds.load(Ordering::Relaxed);
-    if odds == NEVER { Ok(()) } else { draw_at(node, bytes, odds) }
+    if node.marks.is_denied() { draw_at(node, bytes) } else { Ok(()) }
 }
 
 #[cold]
-fn draw_at(node: &'static Node, bytes: u64, odds: u64) -> Result<(), ChargeError> {
-    let Odds { seed, drawn, denied, .. } = &node.control.denial;
+fn draw_at(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
+    let Odds { odds, seed, drawn, denied, .. } = &node.control.denial;
+    // ORDERING: Relaxed; the odds alone matter, and who sets them looks for no charge that is on.
+    let odds = odds.load(Ordering::Relaxed);
+    if odds == NEVER {
+        return Ok(());
+    }
     // ORDERING: Relaxed, both; each draw gets a number of its own, and that is all.
     let number = drawn.fetch_add(1, Ordering::Relaxed).wrapping_add(seed.load(Ordering::Relaxed));
     if mix(number) >> 1 >= odds {
@@ -99,6 +102,7 @@ impl Drop for Denial {
         let mut taken = denial.taken.lock();
         // ORDERING: Relaxed; as in `draw`.
         denial.odds.store(NEVER, Ordering::Relaxed);
+        self.group.node().marks.deny(false);
         drop(self.diverted.take());
         *taken = false;
     }
@@ -180,6 +184,7 @@ impl Group {
             // ORDERING: Relaxed; as in `draw`.
             number.store(value, Ordering::Relaxed);
         }
+        self.node().marks.deny(true);
         Ok(Denial { group: self.clone(), diverted })
     }
 }

@@ -15,6 +15,7 @@ mod high;
 mod label;
 mod limit;
 mod maintenance;
+mod marks;
 mod measure;
 mod memory;
 mod mutation;

@@ -27,8 +27,9 @@ use crate::control::Control;
 use crate::counter::Counter;
 use crate::error::ChargeError;
 use crate::group::GroupId;
+use crate::marks::Marks;
 use crate::overrun;
-use crate::protect::Marks;
+
 use crate::rstat::{Entry, SUBSYSTEMS_MAX, Store};
 use crate::shared::Shared;
 use crate::shrink::keep;
@@ -53,8 +54,8 @@ pub(crate) struct Node {
     generation: AtomicU32,
     parent: AtomicU32,
     depth: AtomicU32,
-    /// Whether it has to do with protection.
-    pub(crate) protection: Marks,
+    /// Whether there is more to do here than to count.
+    pub(crate) marks: Marks,
     pub(crate) counter: Counter,
     /// The group's place in each subsystem's statistics.
     pub(crate) stats: [OnceLock<Entry>; SUBSYSTEMS_MAX],
@@ -111,7 +112,7 @@ impl Node {
             generation: AtomicU32::new(0),
             parent: AtomicU32::new(TOP.0),
             depth: AtomicU32::new(0),
-            protection: Marks::new(),
+            marks: Marks::new(),
         }
     }
 

@@ -88,12 +88,6 @@ impl Candidacy {
         self.seat.store(seat.map_or(0, |seat| seat as u32 + 1), Ordering::Relaxed);
     }
 
-    /// From now on somebody who uncharges notes when usage is `threshold` bytes or less; `None`: nobody does.
-    pub(super) fn watch(&self, threshold: Option<u64>) {
-        // ORDERING: Relaxed; a hint (E1).
-        self.watch.store(threshold.map_or(0, |threshold| threshold + 1), Ordering::Relaxed);
-    }
-
     pub(super) fn count_overdue(&self) {
         // ORDERING: Relaxed; a number for people.
         self.overdue.fetch_add(1, Ordering::Relaxed);
@@ -103,11 +97,24 @@ impl Candidacy {
 /// Usage of a group fell. The group may be released by then, and its place another's: then this looks at that one for nothing.
 #[inline]
 pub(crate) fn fell(node: &'static Node) {
+    if node.marks.is_watched() {
+        look(node);
+    }
+}
+
+#[cold]
+fn look(node: &'static Node) {
     // ORDERING: Relaxed; a hint (E1).
-    let watch = if cfg!(memgroup_loom) { 0 } else { node.control.oom.watch.load(Ordering::Relaxed) };
-    if watch != 0 && node.counter.usage() < watch {
+    if node.counter.usage() < node.control.oom.watch.load(Ordering::Relaxed) {
         node.shared.victims.look(node);
     }
+}
+
+/// From now on somebody who uncharges notes when usage is `threshold` bytes or less; `None`: nobody does. Under the lock of `victims`.
+pub(super) fn watch(node: &Node, threshold: Option<u64>) {
+    // ORDERING: Relaxed; a hint (E1).
+    node.control.oom.watch.store(threshold.map_or(0, |threshold| threshold + 1), Ordering::Relaxed);
+    node.marks.watch(threshold.is_some());
 }
 
 impl Group {

@@ -3,6 +3,7 @@
 //! - I1. A trial ends when half of what was there is gone, or it is said to be done, or ten times the patience is over; never while its hook is in a call.
 
 use super::report::KillOutcome;
+use super::settings;
 use super::victims::{List, Seat};
 use crate::node::Diverted;
 use crate::shared::Shared;
@@ -114,7 +115,7 @@ impl List {
         let record = self.ring.of(trial.record);
         if !trial.has_fallen && node.counter.usage() <= trial.threshold {
             trial.has_fallen = true;
-            node.control.oom.watch(None);
+            settings::watch(node, None);
         }
         let mut outcome = None;
         if trial.has_fallen && trial.stage == Stage::Told {
@@ -141,7 +142,7 @@ impl List {
         if (trial.has_fallen || is_given_up)
             && matches!(trial.stage, Stage::Told | Stage::Overdue { in_call: false })
         {
-            node.control.oom.watch(None);
+            settings::watch(node, None);
             seat.trial = None;
         }
     }
@@ -154,7 +155,7 @@ impl List {
             return false;
         }
         trial.has_fallen = true;
-        node.control.oom.watch(None);
+        settings::watch(node, None);
         if let Some(record) = self.ring.of(trial.record) {
             record.fell();
             if trial.stage == Stage::Told {
@@ -168,7 +169,7 @@ impl List {
         if let Some(seat) = &mut self.seats[at]
             && seat.trial.take().is_some()
         {
-            seat.node.control.oom.watch(None);
+            settings::watch(seat.node, None);
             self.leave(at);
         }
     }

@@ -25,6 +25,7 @@ use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::choose::levels;
 use super::hook::{Hook, Killed, Taken};
 use super::report::{KillOutcome, Named, Record, Ring};
+use super::settings;
 use super::trial::{Clock, Stage, Trial};
 use crate::node::Node;
 use crate::shared::Shared;
@@ -273,7 +274,7 @@ impl Victims {
         });
         (trial.stage, trial.since) = (Stage::Asked, node.shared.nanos());
         trial.diverted = Some(node.divert());
-        node.control.oom.watch(Some(trial.threshold));
+        settings::watch(node, Some(trial.threshold));
         seat.charge = plea.charge;
         let mut levels = std::iter::successors(Some(plea.requester), |level| level.up());
         let covering = levels.find(|level| level.control.oom.has_hook());

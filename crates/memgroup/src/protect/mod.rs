@@ -5,12 +5,12 @@ mod error;
 mod group;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
-mod marks;
+mod protected;
 mod reserve;
 mod spare;
 mod used;
 
-pub(crate) use marks::{Marks, Protected};
+pub(crate) use protected::Protected;
 pub(crate) use reserve::{LARGEST_RESERVE, left_free, seen_through};
 pub(crate) use spare::Sparing;
 pub(crate) use used::{Used, clear, usage_changed};

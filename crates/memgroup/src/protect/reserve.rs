@@ -23,7 +23,7 @@ pub(crate) const LARGEST_RESERVE: u64 = 1 << 39;
 /// Bytes that a charge is to leave free in `level`. `via` is the child of `level` that it came through, and what it has charged with it.
 #[inline(always)]
 pub(crate) fn left_free(level: &'static Node, via: Option<(&'static Node, u64)>) -> u64 {
-    if level.protection.is_below() { left_free_below(level, via) } else { 0 }
+    if level.marks.is_protected_below() { left_free_below(level, via) } else { 0 }
 }
 
 #[cold]
@@ -45,7 +45,7 @@ fn left_free_below(level: &'static Node, via: Option<(&'static Node, u64)>) -> u
 
 /// Headroom of `level` for charges that come through `via`, a child of it.
 pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, headroom: u64) -> u64 {
-    if !level.protection.is_below() {
+    if !level.marks.is_protected_below() {
         return headroom;
     }
     let free = headroom.saturating_sub(left_free_below(level, via.map(|child| (child, u64::MAX))));

@@ -162,7 +162,7 @@ impl Drop for Turn<'_> {
 /// After the usage of a group rose or fell. The group may be released by now, and its place another's, for which it does no harm.
 #[inline(always)]
 pub(crate) fn usage_changed(node: &'static Node) {
-    if node.protection.is_set() {
+    if node.marks.is_protected() {
         settle_if_different(node);
     }
 }
@@ -214,10 +214,10 @@ pub(super) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
 }
 
 fn count(tree: &Tree, node: &'static Node, is_set: bool) {
-    node.protection.set(tree, is_set);
+    node.marks.protect(tree, is_set);
     node.shared.protected.count(tree, is_set);
     if let Some(parent) = node.parent() {
-        parent.protection.count_child(tree, is_set);
+        parent.marks.count_protected_child(tree, is_set);
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
         assert!(hierarchy.root().node().shared.protected.is_any());
         a.set_min(0).unwrap();
         assert_eq!((recorded(&a), sums(&parent)), ([0, 0, 0], [0, 0, 0]));
-        assert!(!a.node().protection.is_set() && !parent.node().protection.is_below());
+        assert!(!a.node().marks.is_protected() && !parent.node().marks.is_protected_below());
         assert!(!hierarchy.root().node().shared.protected.is_any());
     }
 
