@@ -140,6 +140,8 @@ pub(crate) struct Shown<'a> {
     pub(crate) done: u64,
     /// Statements refused.
     pub(crate) refused: u64,
+    /// Statements stopped, because others needed the memory.
+    pub(crate) stopped: u64,
     /// Its work is over.
     pub(crate) is_idle: bool,
 }
@@ -179,13 +181,17 @@ impl Drop for Running<'_> {
 }
 
 fn counts(tenants: &[Shown<'_>]) -> String {
-    let each = tenants.iter().map(|&Shown { name, done, refused, is_idle }| {
-        let idle = if is_idle { ", idle" } else { "" };
-        match (done, refused) {
-            (_, 0) => format!("{name} {}{idle}", units::count(done)),
-            (0, _) => format!("{name} {} refused{idle}", units::count(refused)),
-            _ => format!("{name} {} + {} refused{idle}", units::count(done), units::count(refused)),
-        }
+    let each = tenants.iter().map(|&Shown { name, done, refused, stopped, is_idle }| {
+        let lost =
+            [(refused, " refused"), (stopped, " stopped")].map(|(count, what)| (count > 0, count, what));
+        let is_done_shown = done > 0 || refused + stopped == 0;
+        let parts: Vec<String> = [(is_done_shown, done, "")]
+            .into_iter()
+            .chain(lost)
+            .filter(|&(is_shown, ..)| is_shown)
+            .map(|(_, count, what)| format!("{}{what}", units::count(count)))
+            .collect();
+        format!("{name} {}{}", parts.join(" + "), if is_idle { ", idle" } else { "" })
     });
     each.collect::<Vec<_>>().join("  ")
 }
@@ -208,14 +214,15 @@ mod tests {
 
     #[test]
     fn refusals_and_idleness_are_named_only_where_there_are_any() {
-        let shown = |name, done, refused, is_idle| Shown { name, done, refused, is_idle };
+        let shown = |name, done, refused, stopped, is_idle| Shown { name, done, refused, stopped, is_idle };
         let text = counts(&[
-            shown("a", 12_345, 0, false),
-            shown("b", 3, 1_000, true),
-            shown("c", 0, 7, false),
-            shown("d", 0, 0, false),
+            shown("a", 12_345, 0, 0, false),
+            shown("b", 3, 1_000, 0, true),
+            shown("c", 0, 7, 2, false),
+            shown("d", 0, 0, 0, false),
+            shown("e", 0, 0, 4, false),
         ]);
-        assert_eq!(text, "a 12,345  b 3 + 1,000 refused, idle  c 7 refused  d 0");
+        assert_eq!(text, "a 12,345  b 3 + 1,000 refused, idle  c 7 refused + 2 stopped  d 0  e 4 stopped");
     }
 
     #[test]

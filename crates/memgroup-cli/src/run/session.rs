@@ -6,12 +6,17 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use memgroup_sqlite::{TenantConnection, TenantError};
 use rusqlite::{Connection, ErrorCode, InterruptHandle, ffi};
 
 use super::spec::{Temp, TenantSpec};
+
+/// How long a statement that met SQLite's own limit rests before it is tried again: much less than a statement that is worth it takes.
+const AGAIN_EVERY: Duration = Duration::from_millis(1);
 
 /// What every connection of `tenant` is set to, the same in both houses. Nothing is written: the files are kept.
 pub(crate) fn settings(tenant: &TenantSpec) -> String {
@@ -92,15 +97,24 @@ impl Session {
     }
 
     /// As `run`; if there is no memory, waits for some and tries again, until the `deadline`. SQLite's own limit tells nobody when there is room
-    /// again: there it is tried once.
+    /// again: there it is tried every [`AGAIN_EVERY`], until the run is `ending`.
     pub(crate) fn run_until<T>(
         &self,
         deadline: Instant,
-        work: impl FnMut(&Connection) -> rusqlite::Result<T>,
+        ending: &AtomicBool,
+        mut work: impl FnMut(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, Failure> {
-        match self {
-            Session::Group(connection) => connection.run_until(deadline, work).map_err(Failure::from),
-            Session::Plain(_) => self.run(work),
+        if let Session::Group(connection) = self {
+            return connection.run_until(deadline, work).map_err(Failure::from);
+        }
+        loop {
+            let came = self.run(&mut work);
+            // ORDERING: Relaxed; the flag alone matters, and who sets it unparks this thread after.
+            let is_over = Instant::now() >= deadline || ending.load(Ordering::Relaxed);
+            if is_over || !matches!(came, Err(Failure::Refused(_))) {
+                return came;
+            }
+            thread::park_timeout(AGAIN_EVERY);
         }
     }
 
@@ -146,6 +160,9 @@ fn unfetched<T>(panic: Box<dyn Any + Send>) -> Result<T, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
+
     use rusqlite::{Connection, ErrorCode, ffi};
 
     use super::{Failure, Session, settings};
@@ -163,6 +180,25 @@ mod tests {
         assert!(matches!(sqlite(ffi::SQLITE_IOERR_READ), Failure::Other(_)));
         assert!(matches!(sqlite(ffi::SQLITE_CORRUPT), Failure::Other(_)));
         assert!(matches!(Failure::from(rusqlite::Error::QueryReturnedNoRows), Failure::Other(_)));
+    }
+
+    #[test]
+    fn below_sqlites_own_limit_a_statement_is_tried_again_until_its_deadline_or_the_end_of_the_run() {
+        let session = Session::Plain(Connection::open_in_memory().expect("memory is there"));
+        let tries = |patience: Duration, ending: bool, enough: u32| {
+            let mut tries = 0;
+            let came = session.run_until(Instant::now() + patience, &AtomicBool::new(ending), |_| {
+                tries += 1;
+                let code = ffi::Error::new(ffi::SQLITE_NOMEM);
+                if tries == enough { Ok(()) } else { Err(rusqlite::Error::SqliteFailure(code, None)) }
+            });
+            (came.is_ok(), tries)
+        };
+        assert_eq!(tries(Duration::from_secs(3600), false, 5), (true, 5));
+        assert_eq!(tries(Duration::ZERO, false, 5), (false, 1));
+        assert_eq!(tries(Duration::from_secs(3600), true, 5), (false, 1));
+        let (done, several) = tries(Duration::from_millis(20), false, u32::MAX);
+        assert!(!done && several > 1, "{several}");
     }
 
     #[test]

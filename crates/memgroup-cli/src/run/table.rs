@@ -85,7 +85,7 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
     text.push('\n');
     text.push_str(&verdict(Regime::Groups, half));
     text.push_str(&stopped(half));
-    text.push_str(&retried(half));
+    text.push_str(&retried(Regime::Groups, half));
     text.push_str(&measured(half));
     text.push_str(&gave_way(Regime::Groups, half));
     text.push_str(&room_made(half));
@@ -283,6 +283,7 @@ lookups            yes    0     0    0    0     0        0     1.50 s  40.0 ms  
 runaway              -    0     0  120   60     0        0     1.50 s  40.0 ms    0.20    0.05
 ----------------------------------------------------------------------------------------------
 all tenants          -    0     0  130   65     0        0     1.50 s  60.0 ms    0.30    0.03
+max and oom are counted where the limit is: beyond the tenants' own, at that of all tenants
 
 With memgroup, only `runaway` was refused.
 Room that caches made, a tenant's own included: 1.0M for `lookups` and 1.0M for `runaway`.

@@ -118,8 +118,8 @@ struct Worker<'a> {
 /// What others see of a tenant while the run lasts.
 struct Live {
     done: AtomicU64,
-    /// Those that were stopped, too.
     refused: AtomicU64,
+    stopped: AtomicU64,
     /// Threads that are at work, or will be.
     busy: AtomicU32,
 }
@@ -240,7 +240,8 @@ fn gather(spec: &Spec, handles: Vec<(usize, Handle<'_>)>, elapsed: Duration) -> 
 
 impl Live {
     fn of(tenant: &TenantSpec) -> Live {
-        Live { done: AtomicU64::new(0), refused: AtomicU64::new(0), busy: AtomicU32::new(tenant.threads) }
+        let [done, refused, stopped] = std::array::from_fn(|_| AtomicU64::new(0));
+        Live { done, refused, stopped, busy: AtomicU32::new(tenant.threads) }
     }
 
     fn shown<'a>(&self, tenant: &'a TenantSpec) -> Shown<'a> {
@@ -250,6 +251,8 @@ impl Live {
             done: self.done.load(Ordering::Relaxed),
             // ORDERING: Relaxed; for the eye only (E1).
             refused: self.refused.load(Ordering::Relaxed),
+            // ORDERING: Relaxed; for the eye only (E1).
+            stopped: self.stopped.load(Ordering::Relaxed),
             is_idle: self.is_idle(),
         }
     }
@@ -316,7 +319,7 @@ impl Worker<'_> {
         let work = self.workload.next();
         let started = Instant::now();
         let mut tries = 0_u64;
-        let came = self.session.run_until(started + self.tenant.patience, |connection| {
+        let came = self.session.run_until(started + self.tenant.patience, ending, |connection| {
             tries += 1;
             work.run(connection)
         });
@@ -343,7 +346,7 @@ impl Worker<'_> {
             Err(Failure::Killed) => {
                 tally.killed += 1;
                 // ORDERING: Relaxed; for the eye only (E1).
-                live.refused.fetch_add(1, Ordering::Relaxed);
+                live.stopped.fetch_add(1, Ordering::Relaxed);
             }
             Err(Failure::Interrupted) => tally.interrupted += 1,
             Err(Failure::Other(error)) => {

@@ -31,7 +31,19 @@ pub(super) fn table(half: &Half, emphasis: Emphasis) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    format!("\n{}", columns(&TITLES.map(str::to_owned), &rows, tenants, emphasis))
+    let table = columns(&TITLES.map(str::to_owned), &rows, tenants, emphasis);
+    format!("\n{table}{}", of_all_alone(half, emphasis))
+}
+
+/// Where the events of all are more than those of the tenants, whose the rest are.
+fn of_all_alone(half: &Half, emphasis: Emphasis) -> String {
+    let of_tenants = half.tenants.iter().filter_map(|tenant| tenant.events).map(|events| events.max).sum();
+    let is_more = half.events.is_some_and(|events| events.max > of_tenants);
+    if !is_more {
+        return String::new();
+    }
+    let note = "max and oom are counted where the limit is: beyond the tenants' own, at that of all tenants";
+    format!("{}\n", emphasis.aside(note))
 }
 
 fn of_tenant(tenant: &TenantReport) -> Option<Vec<Cell>> {
@@ -95,6 +107,7 @@ lookups            yes    0     0    2    1     0        0     1.50 s  40.0 ms  
 runaway              -    0     0  120   60     0       12     1.50 s  40.0 ms    0.20    0.05
 ----------------------------------------------------------------------------------------------
 all tenants          -    0     0  130   65     0       12     1.50 s  60.0 ms    0.30    0.03
+max and oom are counted where the limit is: beyond the tenants' own, at that of all tenants
 ";
         assert_eq!(table(&half, Emphasis(false)), expected);
     }

@@ -42,13 +42,16 @@ pub(super) fn stopped(half: &Half) -> String {
 }
 
 /// Whose statements were tried again because they found no memory, and so may have been done after all.
-pub(super) fn retried(half: &Half) -> String {
+pub(super) fn retried(regime: Regime, half: &Half) -> String {
     let tenants: Vec<&TenantReport> = half.tenants.iter().filter(|tenant| tenant.retried > 0).collect();
     if tenants.is_empty() {
         return String::new();
     }
     let each = listed(&tenants, |tenant| format!("`{}` ({})", tenant.name, units::count(tenant.retried)));
-    wrapped(&format!("Statements that found no memory were tried again: of {each}."))
+    wrapped(&format!(
+        "{}, statements that found no memory were tried again: of {each}.",
+        begun(regime.title())
+    ))
 }
 
 /// Whose limits only measure, and what they would have refused.
@@ -305,11 +308,11 @@ mod tests {
     #[test]
     fn whose_statements_were_tried_again_is_told() {
         let mut half = half(0);
-        assert_eq!(retried(&half), "");
+        assert_eq!(retried(Regime::Groups, &half), "");
         (half.tenants[0].retried, half.tenants[1].retried) = (3, 1_000);
-        let said =
-            "Statements that found no memory were tried again: of `lookups` (3) and `runaway` (1,000).\n";
-        assert_eq!(retried(&half), said);
+        let said = "With SQLite's heap limit, statements that found no memory were tried again: of `lookups` (3) and \
+                    `runaway` (1,000).";
+        assert_eq!(joined_lines(&retried(Regime::HeapLimit, &half)), said);
     }
 
     #[test]

@@ -36,8 +36,8 @@ fn house() -> (Hierarchy, Vec<Charge>) {
 
 fn frame(snapshot: &Snapshot) -> Frame<'_> {
     const TENANTS: &[Shown<'static>] = &[
-        Shown { name: "lookups", done: 109_848, refused: 0, is_idle: false },
-        Shown { name: "runaway", done: 0, refused: 834, is_idle: true },
+        Shown { name: "lookups", done: 109_848, refused: 0, stopped: 0, is_idle: false },
+        Shown { name: "runaway", done: 0, refused: 834, stopped: 0, is_idle: true },
     ];
     Frame { snapshot, elapsed: Duration::from_millis(3_250), seconds: 20.0, tenants: TENANTS }
 }
