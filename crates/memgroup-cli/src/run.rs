@@ -37,7 +37,7 @@ use house::{House, Regime};
 use output::Destination;
 use progress::Progress;
 use report::{Measured, Report};
-use spec::Spec;
+use spec::{Spec, Text};
 use stop::Stop;
 
 /// Options of `memgroup run`.
@@ -94,10 +94,12 @@ pub(crate) enum End {
 
 /// Runs the tenants and reports.
 pub(crate) fn run(options: &Options) -> Result<End, RunError> {
-    let mut spec = match &options.spec {
-        Some(file) => Spec::read(file)?,
-        None => Spec::built_in()?,
+    let text = match (&options.spec, options.half) {
+        (_, Some(_)) => baseline::text_of_parent()?,
+        (Some(file), None) => Text::read(file)?,
+        (None, None) => Text::built_in(),
     };
+    let mut spec = Spec::parse(&text.name, &text.text)?;
     if let Some(seconds) = options.seconds {
         spec.seconds = spec::check_seconds(seconds)
             .map_err(|allowed| RunError::Usage(format!("--seconds {seconds} is out of range; {allowed}")))?;
@@ -128,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
     progress.line(&format!("data: {}", directory.display()));
     let mut failure = None;
     let report = if options.baseline {
-        let compared = baseline::compare(options, &spec, &directory, &progress, &stop)?;
+        let compared = baseline::compare(&text, &spec, &directory, &progress, &stop)?;
         compared.map(|compared| {
             failure = compared.failure;
             compared.report

@@ -9,23 +9,24 @@
 //!
 //! - I1. Turns run one after the other, on the same files, with the same seconds and seed.
 //! - I2. What ran is reported, whatever becomes of the rest; without memgroup's own run there is nothing to compare.
-//! - I3. A child lives no longer than this process: it ends when its standard input does.
+//! - I3. A child lives no longer than this process: it ends when its standard input does. The SPEC's text, which was read once, comes first in that: its length in eight bytes, the
+//!   lowest first, and the bytes.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use memgroup::UNLIMITED;
 
+use super::data;
 use super::error::RunError;
 use super::house::Regime;
 use super::progress::Progress;
 use super::report::{Measured, Report};
-use super::spec::{SECONDS_LEAST, Spec};
+use super::spec::{SECONDS_LEAST, Spec, Text};
 use super::stop::{EXIT_INTERRUPTED, Stop};
-use super::{Options, data};
 
 /// How often a child is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -43,7 +44,7 @@ pub(crate) struct Compared {
 
 /// Gives each regime its turns. None when a stop was asked for before memgroup's own had a report.
 pub(crate) fn compare(
-    options: &Options,
+    text: &Text,
     spec: &Spec,
     directory: &Path,
     progress: &Progress,
@@ -66,7 +67,7 @@ pub(crate) fn compare(
         }
         let regime = REGIMES[place];
         progress.line(&format!("{} of {}: {}", number + 1, ROUNDS * REGIMES.len(), regime.title()));
-        turns.note(place, turn(regime, options, spec, directory, stop), progress);
+        turns.note(place, turn(regime, text, spec, directory, stop), progress);
         // There is nothing to compare others with.
         if stop.requested() || turns.of[0].is_none() {
             break;
@@ -118,7 +119,7 @@ impl Turns {
 /// One turn, in a process of its own; none when it was stopped before it had a report.
 fn turn(
     regime: Regime,
-    options: &Options,
+    text: &Text,
     spec: &Spec,
     directory: &Path,
     stop: &Stop,
@@ -127,7 +128,7 @@ fn turn(
     let program = std::env::current_exe().map_err(|error| failed(format!("where am I? {error}")))?;
     let seconds = (spec.seconds / ROUNDS as f64).max(SECONDS_LEAST);
     let mut command = Command::new(program);
-    command.arg("run").args(&options.spec).arg("--half").arg(regime.name()).arg("--data").arg(directory);
+    command.arg("run").arg("--half").arg(regime.name()).arg("--data").arg(directory);
     command.arg("--seconds").arg(seconds.to_string()).arg("--seed").arg(spec.seed.to_string());
     if !spec.reclaim {
         command.arg("--no-reclaim");
@@ -135,7 +136,10 @@ fn turn(
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(format!("cannot start it: {error}")))?;
     let output = child.stdout.take().map(|output| thread::spawn(move || read(output)));
-    let code = wait(&mut child, stop).map_err(|error| failed(error.to_string()))?;
+    let input = child.stdin.take();
+    // A child that has ended by now has said why.
+    let input = input.and_then(|mut input| hand_over(&text.text, &mut input).ok().map(|()| input));
+    let code = wait(&mut child, input, stop).map_err(|error| failed(error.to_string()))?;
     let output = match output.map(thread::JoinHandle::join) {
         Some(Ok(output)) => output.map_err(|error| failed(error.to_string()))?,
         _ => String::new(),
@@ -156,6 +160,29 @@ fn turn(
         .map_err(|error| failed(format!("its report is not JSON: {error}")))
 }
 
+fn hand_over(text: &str, input: &mut impl Write) -> io::Result<()> {
+    input.write_all(&(text.len() as u64).to_le_bytes())?;
+    input.write_all(text.as_bytes())?;
+    input.flush()
+}
+
+/// What the parent of a turn has handed over (I3).
+pub(crate) fn text_of_parent() -> Result<Text, RunError> {
+    let text = received(&mut io::stdin().lock());
+    let text =
+        text.map_err(|error| RunError::engine("read the SPEC from standard input", error.to_string()))?;
+    Ok(Text { name: "the SPEC".to_owned(), text })
+}
+
+fn received(input: &mut impl Read) -> io::Result<String> {
+    let mut length = [0; 8];
+    input.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    let mut text = String::new();
+    let read = input.take(length).read_to_string(&mut text)?;
+    if read as u64 == length { Ok(text) } else { Err(io::Error::from(io::ErrorKind::UnexpectedEof)) }
+}
+
 fn read(mut output: ChildStdout) -> io::Result<String> {
     let mut text = String::new();
     output.read_to_string(&mut text)?;
@@ -163,8 +190,7 @@ fn read(mut output: ChildStdout) -> io::Result<String> {
 }
 
 /// Waits for the child's end, and asks for it when a stop is asked for here. Its exit code, if it had one.
-fn wait(child: &mut Child, stop: &Stop) -> io::Result<Option<i32>> {
-    let mut input = child.stdin.take();
+fn wait(child: &mut Child, mut input: Option<ChildStdin>, stop: &Stop) -> io::Result<Option<i32>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status.code());
@@ -192,6 +218,19 @@ mod tests {
 
     fn failed(error: &str) -> Result<Option<Measured>, RunError> {
         Err(RunError::Child { regime: "somehow", error: error.to_owned() })
+    }
+
+    #[test]
+    fn a_turn_is_handed_the_whole_text_and_notices_when_it_is_cut_off() {
+        let text = "max = \"8M\"\n# ü\n".repeat(10_000);
+        let mut pipe = Vec::new();
+        super::hand_over(&text, &mut pipe).expect("a vector takes all");
+        pipe.extend(b"what comes later");
+        assert_eq!(super::received(&mut &pipe[..]).expect("it is there"), text);
+        for cut in [0, 7, 8, 100] {
+            let error = super::received(&mut &pipe[..cut]).expect_err("it is cut off");
+            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+        }
     }
 
     #[test]

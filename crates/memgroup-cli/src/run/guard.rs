@@ -18,7 +18,12 @@ pub(crate) fn bytes() -> Result<u64, RunError> {
         available(&text).ok_or_else(|| failed(format!("{MEMINFO} has no line `MemAvailable: N kB`")))?;
     let [max, current] = CONTAINER.map(|file| fs::read_to_string(file).ok());
     let container = max.zip(current).and_then(|(max, current)| left(&max, &current));
-    Ok(container.unwrap_or(u64::MAX).min(system) / 2)
+    Ok(guard(system, container))
+}
+
+/// Half of what both have left.
+fn guard(system: u64, container: Option<u64>) -> u64 {
+    container.unwrap_or(u64::MAX).min(system) / 2
 }
 
 /// What /proc/meminfo says is available, in bytes.
@@ -36,7 +41,7 @@ fn left(max: &str, current: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{available, bytes, left};
+    use super::{available, bytes, guard, left};
 
     #[test]
     fn what_is_available_is_read_from_its_line() {
@@ -52,6 +57,11 @@ mod tests {
         assert_eq!(left("1000\n", "400\n"), Some(600));
         assert_eq!(left("1000\n", "1400\n"), Some(0));
         assert_eq!(left("max\n", "400\n"), None);
+    }
+
+    #[test]
+    fn it_is_half_of_what_the_narrower_of_both_has_left() {
+        assert_eq!([guard(1000, None), guard(1000, Some(400)), guard(1000, Some(4000))], [500, 200, 500]);
     }
 
     #[cfg(target_os = "linux")]

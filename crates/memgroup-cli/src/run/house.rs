@@ -264,7 +264,7 @@ impl House {
         }
     }
 
-    /// Who was stopped for whom; none where nobody stops anybody.
+    /// Who was stopped for whom; none where there are no groups.
     pub(crate) fn kills(&self) -> Option<Vec<Kills>> {
         self.look_for_kills();
         let House::Groups(house) = self else { return None };

@@ -216,11 +216,16 @@ mod tests {
         later.half.kills =
             Some(vec![kills("runaway", "lookups", vec![7]), kills("runaway", "etl", vec![6, 1])]);
         later.half.tenants[1].killed = 3;
+        for (half, retried) in [(&mut sum.half, 2), (&mut later.half, 5)] {
+            half.tenants[1].retried = retried;
+            half.tenants[1].would_refuse = Some(10 * retried);
+        }
         sum.add(later).expect("the same tenants");
         let expected = vec![kills("runaway", "etl", vec![5, 6, 1]), kills("runaway", "lookups", vec![7])];
         assert_eq!(sum.half.kills, Some(expected));
         let runaway = &sum.half.tenants[1];
         assert_eq!((runaway.killed, runaway.throttled_us), (3, Some(3_000_000)));
+        assert_eq!((runaway.retried, runaway.would_refuse), (7, Some(70)));
         let some = runaway.pressure.expect("known").some;
         assert_eq!((some.total_us, some.share), (80_000, 0.002));
         assert_eq!(runaway.events.expect("known").max, 240);

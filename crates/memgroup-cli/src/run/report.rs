@@ -80,7 +80,7 @@ pub(crate) struct Half {
     pub(crate) guard: Option<u64>,
     /// In the SPEC's order.
     pub(crate) tenants: Vec<TenantReport>,
-    /// Who was stopped for whom; none where nobody stops anybody.
+    /// Who was stopped for whom; none where there are no groups.
     pub(crate) kills: Option<Vec<Kills>>,
     /// All tenants together: their parent group, or SQLite's whole heap.
     pub(crate) all: Held,

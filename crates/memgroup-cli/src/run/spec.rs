@@ -159,6 +159,7 @@ pub(crate) struct Spec {
 
 impl Spec {
     /// The scenario that runs when no SPEC is named.
+    #[cfg(test)]
     pub(crate) fn built_in() -> Result<Spec, SpecError> {
         Spec::parse(BUILT_IN_NAME, BUILT_IN)
     }
@@ -171,12 +172,10 @@ impl Spec {
     }
 
     /// Reads the SPEC in `file`.
+    #[cfg(test)]
     pub(crate) fn read(file: &Path) -> Result<Spec, SpecError> {
-        let name = file.display().to_string();
-        match std::fs::read_to_string(file) {
-            Ok(text) => Spec::parse(&name, &text),
-            Err(error) => Err(SpecError::whole_file(&name, format!("cannot be read: {error}"))),
-        }
+        let Text { name, text } = Text::read(file)?;
+        Spec::parse(&name, &text)
     }
 
     /// Reads the SPEC `text`; `file` is its name in errors.
@@ -215,6 +214,29 @@ impl Spec {
             return Err(source.missing("tenant", "at least one [[tenant]]"));
         }
         Ok(Spec { seconds, seed, max_bytes, reclaim, oom, tenants })
+    }
+}
+
+/// The text of a SPEC, read once: its file may be a pipe, or be changed while turns of it run.
+pub(crate) struct Text {
+    /// Its file, in errors.
+    pub(crate) name: String,
+    pub(crate) text: String,
+}
+
+impl Text {
+    /// What `file` holds now.
+    pub(crate) fn read(file: &Path) -> Result<Text, SpecError> {
+        let name = file.display().to_string();
+        match std::fs::read_to_string(file) {
+            Ok(text) => Ok(Text { name, text }),
+            Err(error) => Err(SpecError::whole_file(&name, format!("cannot be read: {error}"))),
+        }
+    }
+
+    /// That of the built-in scenario.
+    pub(crate) fn built_in() -> Text {
+        Text { name: BUILT_IN_NAME.to_owned(), text: BUILT_IN.to_owned() }
     }
 }
 

@@ -10,7 +10,9 @@ use super::shrinkers::Shrinker;
 use super::statistics::{Memory, Statistics};
 use super::units;
 
-use sentences::{first_refusals, gave_way, measured, retried, room_made, stopped, verdict, wrapped};
+use sentences::{
+    first_refusals, gave_way, measured, never_began, retried, room_made, stopped, verdict, wrapped,
+};
 
 /// Whether to emphasise, by the codes terminals know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +86,7 @@ pub(crate) fn of_half(half: &Half, emphasis: Emphasis) -> String {
     text.push_str(&limits::table(half, emphasis));
     text.push('\n');
     text.push_str(&verdict(Regime::Groups, half));
+    text.push_str(&never_began(Regime::Groups, half));
     text.push_str(&stopped(half));
     text.push_str(&retried(Regime::Groups, half));
     text.push_str(&measured(half));

@@ -5,7 +5,7 @@ mod reclaim;
 mod watch;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -410,9 +410,10 @@ fn a_comparison_of_which_turns_fail_keeps_those_that_ran() {
     let mut command = place.run(&spec, &["--baseline", "--json", json.to_str().expect("text")]);
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    // The first turn has read the SPEC by now, the second has not.
+    // The first turn has opened its files by now, the second has not.
     let mut rest = wait_for(&mut child, |line| line.starts_with("running for "));
-    fs::remove_file(&spec).expect("a file");
+    fs::remove_file(place.path("data/shop-0.001.sqlite")).expect("a file");
+    place.write("data/shop-0.001.sqlite", "dear diary");
     let mut said = String::new();
     rest.read_to_string(&mut said).expect("text");
     let output = child.wait_with_output().expect("it ends");
@@ -425,6 +426,27 @@ fn a_comparison_of_which_turns_fail_keeps_those_that_ran() {
     let report: Value = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
     assert!(tenant(&report["memgroup"], "shop")["done"].as_u64() > Some(0), "{report}");
     assert!(report.get("baseline").is_none() && report.get("unlimited").is_none(), "{report}");
+}
+
+#[test]
+fn a_comparison_reads_its_spec_once_and_so_from_a_pipe_too() {
+    let place = Place::new();
+    let json = place.path("report.json");
+    let mut command =
+        place.run(Path::new("/dev/stdin"), &["--baseline", "--json", json.to_str().expect("text")]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    child.stdin.take().expect("a pipe").write_all(DUEL.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&fs::read(&json).expect("a file")).expect("JSON");
+    for regime in ["memgroup", "unlimited", "baseline"] {
+        assert!(tenant(&report[regime], "shop")["done"].as_u64() > Some(0), "{regime}: {report}");
+    }
 }
 
 #[test]

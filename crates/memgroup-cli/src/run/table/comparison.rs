@@ -2,7 +2,7 @@
 //!
 //! All stand in one table where that is no wider than `WIDTH`; else each of the others has a table of its own beside memgroup's.
 
-use super::sentences::{begun, first_refusals, gave_way, retried, verdict, wrapped};
+use super::sentences::{begun, first_refusals, gave_way, never_began, retried, verdict, wrapped};
 use super::{Cell, Emphasis, columns, or_none, plain, refused, strip};
 use crate::run::house::Regime;
 use crate::run::report::{Half, TenantReport};
@@ -25,6 +25,7 @@ pub(super) fn of_all(halves: &[(Regime, &Half)], emphasis: Emphasis) -> String {
     text.push_str(&verdict(own.0, own.1));
     for &(regime, half) in others {
         text.push_str(&verdict(regime, half));
+        text.push_str(&never_began(regime, half));
         text.push_str(&retried(regime, half));
         text.push_str(&gave_way(regime, half));
         text.push_str(&guarded(regime, half));

@@ -54,6 +54,17 @@ pub(super) fn retried(regime: Regime, half: &Half) -> String {
     ))
 }
 
+/// Who had no turn: the one after whom it comes was at work to the end.
+pub(super) fn never_began(regime: Regime, half: &Half) -> String {
+    let statements = |tenant: &TenantReport| tenant.done + tenant.lost() + tenant.interrupted;
+    let tenants: Vec<&TenantReport> = half.tenants.iter().filter(|&tenant| statements(tenant) == 0).collect();
+    if tenants.is_empty() {
+        return String::new();
+    }
+    let each = listed(&tenants, name);
+    wrapped(&format!("{}, no statement of {each} began before the run was over.", begun(regime.title())))
+}
+
 /// Whose limits only measure, and what they would have refused.
 pub(super) fn measured(half: &Half) -> String {
     let would = half
@@ -208,7 +219,7 @@ pub(super) fn wrapped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{gave_way, measured, retried, room_made, stopped, verdict, wrapped};
+    use super::{gave_way, measured, never_began, retried, room_made, stopped, verdict, wrapped};
     use crate::run::house::Regime;
     use crate::run::kills::Kills;
     use crate::run::report::Half;
@@ -303,6 +314,15 @@ mod tests {
         half.tenants[1].would_refuse = Some(1_200);
         let said = "The limit of `runaway` is not enforced: it would have refused 1,200 charges.\n";
         assert_eq!(measured(&half), said);
+    }
+
+    #[test]
+    fn who_had_no_turn_is_told() {
+        let mut half = half(0);
+        assert_eq!(never_began(Regime::Groups, &half), "");
+        (half.tenants[0].done, half.tenants[0].interrupted) = (0, 0);
+        let said = "With memgroup, no statement of `lookups` began before the run was over.\n";
+        assert_eq!(never_began(Regime::Groups, &half), said);
     }
 
     #[test]
