@@ -44,6 +44,8 @@ struct Times {
     half: Vec<f64>,
     free: Vec<f64>,
     charged: Vec<f64>,
+    /// Calls before which the victim had taken all itself, and was refused: nobody was killed.
+    outrun: usize,
 }
 
 /// One kill: what the engine reports of it, when all was free, when the requester called and when it had its bytes.
@@ -230,7 +232,6 @@ fn of_sqlite(lab: &Lab<'_>, held: u64, kills: usize) -> Result<Times, Error> {
     let connection = TenantConnection::open_in_memory(&victim).map_err(failed)?;
     connection.execute_batch("PRAGMA temp_store = MEMORY").map_err(failed)?;
     let (mut times, connection) = (Times::default(), Arc::new(std::sync::Mutex::new(connection)));
-    let mut outrun = 0;
     while times.free.len() < kills {
         let runs = Arc::clone(&connection);
         let runaway = std::thread::Builder::new().name("runaway".to_owned()).spawn(move || {
@@ -243,14 +244,17 @@ fn of_sqlite(lab: &Lab<'_>, held: u64, kills: usize) -> Result<Times, Error> {
         while victim.usage() < held && !runaway.is_finished() {
             std::thread::sleep(LOOK);
         }
+        let killed = victim.events().oom_kill;
         let asking = request(lab, &requester, asked);
         let (answer, free) =
             runaway.join().map_err(|_| Error::Wrong("SQLite's thread panicked".to_owned()))?;
         let (called, charge, charged) = asking?;
         match answer {
             Err(TenantError::Killed(_)) => {}
-            Err(TenantError::OutOfMemory(_)) if outrun < 2 * kills => {
-                outrun += 1;
+            // It was told to stop, and refused before it looked.
+            Err(TenantError::OutOfMemory(_)) if victim.events().oom_kill > killed => {}
+            Err(TenantError::OutOfMemory(_)) if times.outrun < 2 * kills => {
+                times.outrun += 1;
                 continue;
             }
             other => return Err(Error::Wrong(format!("the runaway was to be killed, and is {other:?}"))),
@@ -276,8 +280,10 @@ fn show(lab: &mut Lab<'_>, held: u64, lines: Vec<Line>) -> Result<(), Error> {
         format!("kills of a victim that has {} MiB: ms, p50 and p99", held >> 20),
         ["victim", "asked KiB", "kills", "half gone", "p99", "all free", "p99", "call to charge", "p99"],
     );
+    let mut outrun = 0;
     for Line { victim, asked, times } in lines {
         let kills = times.free.len();
+        outrun += times.outrun;
         let mut cells = vec![victim.to_owned(), (asked >> 10).to_string(), kills.to_string()];
         for (what, ns) in [("half gone", times.half), ("all free", times.free), ("charged", times.charged)] {
             let quantiles = Quantiles::of(ns);
@@ -299,5 +305,10 @@ fn show(lab: &mut Lab<'_>, held: u64, lines: Vec<Line>) -> Result<(), Error> {
         LOOK.as_micros(),
         lab.crew.cpus()
     ));
+    if outrun > 0 {
+        table.note(format!(
+            "{outrun} more sorts took all there was before the requester asked, and were refused: nobody was killed"
+        ));
+    }
     lab.print(&table)
 }

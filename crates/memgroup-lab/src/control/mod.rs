@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
 fn goals() -> Table {
     let mut table = Table::new("goals of the controller", ["figure", "at most", "unit"]);
     for (what, most, unit) in [
-        ("a charge and its uncharge, everything set over max alone", PAIR_MOST, "x"),
+        ("a charge and its uncharge by the stock, everything set over max alone", PAIR_MOST, "x"),
         ("protection of 10,000 groups, a pass", PASS_MS_MOST, "ms"),
         ("from pressure to bytes that an idle SQLite cache freed, p99", RELIEF_MS_MOST, "ms"),
         ("from the choice of a victim until all it had is free, p99", KILL_MS_MOST, "ms"),
