@@ -43,9 +43,16 @@ use stop::Stop;
 /// Options of `memgroup run`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Which tenants to run, a TOML file; without it the built-in scenario
+    /// What to run, a TOML file: the tenants, their work and their limits; without it the built-in one
+    ///
+    /// --print-spec shows the built-in SPEC: a file to begin with. Its keys are described in crates/memgroup-cli/README.md,
+    /// under "SPEC".
     #[arg(value_name = "SPEC.toml")]
     spec: Option<PathBuf>,
+
+    /// Print the built-in SPEC and run nothing
+    #[arg(long, exclusive = true)]
+    print_spec: bool,
 
     /// How long statements run [default: what the SPEC says, 20]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -94,6 +101,9 @@ pub(crate) enum End {
 
 /// Runs the tenants and reports.
 pub(crate) fn run(options: &Options) -> Result<End, RunError> {
+    if options.print_spec {
+        return output::print(&Text::built_in().text).map(|()| End::Done);
+    }
     let text = match (&options.spec, options.half) {
         (_, Some(_)) => baseline::text_of_parent()?,
         (Some(file), None) => Text::read(file)?,
