@@ -137,6 +137,7 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
         }
         return Ok(end(&stop));
     }
+    spec.contradictions().iter().for_each(|note| progress.line(note));
     progress.line(&format!("data: {}", directory.display()));
     let mut failure = None;
     let report = if options.baseline {

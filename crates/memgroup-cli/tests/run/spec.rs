@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use super::{Place, stderr, stdout};
+use super::{Place, TINY, stderr, stdout};
 
 const BUILT_IN: &str = include_str!("../../specs/tenants.toml");
 
@@ -43,4 +43,27 @@ fn help_says_what_a_spec_is_where_one_is_to_be_had_and_where_its_keys_are_descri
     for part in ["a TOML file: the tenants", "--print-spec", "crates/memgroup-cli/README.md"] {
         assert!(help.contains(part), "{part}: {help}");
     }
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_told_before_the_run_which_goes_on() {
+    let place = Place::new();
+    let contradictory = TINY.replacen("max = \"3M\"", "max = \"3M\"\nlow = \"5M\"", 1).replacen(
+        "\"4M\"",
+        "\"4M\"\nhigh = \"6M\"",
+        1,
+    );
+    let spec = place.write("contradictory.toml", &contradictory);
+    let output = place.output(&spec, &["--seconds", "0.2"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = stderr(&output);
+    let lines: Vec<&str> = said.lines().take(3).collect();
+    assert_eq!(
+        lines[..2],
+        [
+            "note: `low` of tenant `shop` (5M) is above its `max` (3M): it protects no more than that",
+            "note: `high` of tenant `board` (6M) is above its `max` (4M): it never slows anybody down",
+        ]
+    );
+    assert!(lines[2].starts_with("data: ") && said.matches("note: ").count() == 2, "{said}");
 }
