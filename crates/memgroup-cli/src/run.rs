@@ -179,9 +179,10 @@ fn one(
     stop: &Stop,
 ) -> Result<Option<Measured>, RunError> {
     let house = House::build(regime, spec)?;
-    let databases = data::prepare(directory, spec, progress, stop, &|work| house.around_loading(work))?;
+    let loader = house.loader()?;
+    let databases = data::prepare(directory, spec, progress, stop, &|work| loader.around(work))?;
     let Some(databases) = databases else { return Ok(None) };
-    house.loaded()?;
+    house.loaded(loader)?;
     let ran = tenant::run_all(&house, spec, &databases, progress, stop)?;
     let measured = Measured::of(&house, spec, &databases, &ran, stop.requested());
     drop(ran.sessions);

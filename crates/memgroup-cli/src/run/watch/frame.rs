@@ -164,7 +164,8 @@ impl Frame<'_> {
             text +=
                 &format!(", {} groups, usage {usage}, peak {peak}", units::count(top.descendants as u64 + 1));
             if top.dying_descendants > 0 {
-                text += &format!(", {} removed and not empty", units::count(top.dying_descendants as u64));
+                // By charges, or by somebody's handle.
+                text += &format!(", {} removed and still held", units::count(top.dying_descendants as u64));
             }
         }
         Line::styled(fit(&text, width), Modifier::BOLD)

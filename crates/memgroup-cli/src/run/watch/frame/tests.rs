@@ -82,6 +82,20 @@ fn names_and_usage_stay_where_there_is_little_room() {
 }
 
 #[test]
+fn a_removed_group_is_counted_as_long_as_a_charge_or_a_handle_holds_it() {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
+    let heading = || frame(&hierarchy.snapshot()).heading(100).to_string();
+    let group = hierarchy.create("/gone").expect("a group");
+    let charge = group.try_charge(1).expect("no limit");
+    group.remove().expect("it has no children");
+    assert!(heading().ends_with("usage 1, peak 1, 1 removed and still held"), "{}", heading());
+    drop(charge);
+    assert!(heading().ends_with("usage 0, peak 1, 1 removed and still held"), "{}", heading());
+    drop(group);
+    assert!(heading().ends_with("usage 0, peak 1"), "{}", heading());
+}
+
+#[test]
 fn of_events_the_severest_are_shown_and_no_count_is_cut_in_two() {
     let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
     let mut root = hierarchy.snapshot().groups[0].clone();
