@@ -70,7 +70,10 @@ pub(crate) struct Options {
     #[arg(long)]
     baseline: bool,
 
-    /// Show all groups live while statements run, on standard output; q ends the run, as Ctrl-C does
+    /// Show all groups live while statements run, on standard output
+    ///
+    /// On a terminal q ends the run with the report so far and exit code 130, as Ctrl-C does; arrow keys, page up and down, home and
+    /// end scroll.
     #[arg(
         long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "auto",
         conflicts_with = "baseline"
@@ -95,7 +98,7 @@ pub(crate) struct Options {
 pub(crate) enum End {
     /// By itself.
     Done,
-    /// By Ctrl-C.
+    /// Early: by Ctrl-C, or q.
     Interrupted,
 }
 
@@ -150,7 +153,9 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
         one(Regime::Groups, &spec, &directory, &progress, &stop)?.map(|measured| Report::of(measured.half))
     };
     let published = match report {
-        Some(report) => output::publish(&report, &destination, options.watch == Some(watch::Form::Json)),
+        Some(report) => {
+            output::publish(&report, stop.by(), &destination, options.watch == Some(watch::Form::Json))
+        }
         None => {
             progress.line("ended by Ctrl-C before any statement ran; there is nothing to report");
             Ok(())

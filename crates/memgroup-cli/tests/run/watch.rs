@@ -178,7 +178,7 @@ fn on_a_terminal_q_ends_the_run_with_its_report_and_the_terminal_is_given_back()
     terminal.press("q");
     let (shown, code) = terminal.end();
     let after = after_the_screen(&shown);
-    assert!(after.contains("ended by Ctrl-C") && after.contains("all tenants"), "{after:?}");
+    assert!(after.contains(", ended by q\x1b") && after.contains("all tenants"), "{after:?}");
     assert_eq!(code, Some(130));
 }
 
@@ -190,7 +190,8 @@ fn on_a_terminal_control_c_does_the_same() {
     terminal.wait_for("q ends the run");
     terminal.press("\x03");
     let (shown, code) = terminal.end();
-    assert!(after_the_screen(&shown).contains("all tenants"), "{shown:?}");
+    let after = after_the_screen(&shown);
+    assert!(after.contains(", ended by Ctrl-C\x1b") && after.contains("all tenants"), "{after:?}");
     assert_eq!(code, Some(130));
 }
 
