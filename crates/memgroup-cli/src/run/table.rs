@@ -189,11 +189,13 @@ pub(crate) fn of_report(report: &Report, by: Option<By>, emphasis: Emphasis) -> 
     };
     let half = &report.memgroup;
     let reclaim = if half.reclaim == Some(false) { ", without reclaim" } else { "" };
+    let tenants = match half.tenants.len() {
+        1 => "1 tenant".to_owned(),
+        many => format!("{many} tenants"),
+    };
     let head = emphasis.heading(&format!(
-        "{} tenants, {:.1} s of statements, seed {}{reclaim}{ended}",
-        half.tenants.len(),
-        half.seconds,
-        half.seed
+        "{tenants}, {:.1} s of statements, seed {}{reclaim}{ended}",
+        half.seconds, half.seed
     ));
     let mut text = format!("{head}\n\n{}", of_half(half, emphasis));
     if halves.len() > 1 {
@@ -314,6 +316,13 @@ Per-CPU memory of the groups, 2 slots: 128 bytes in use, 8.0K backed by the syst
             let head = format!("2 tenants, 20.0 s of statements, seed 1, ended by {said}\n");
             assert!(shown(&early, by).starts_with(&head), "{said}");
         }
+    }
+
+    #[test]
+    fn one_tenant_is_no_tenants() {
+        let mut alone = half(0);
+        alone.tenants.truncate(1);
+        assert!(shown(alone, None).starts_with("1 tenant, 20.0 s of statements, seed 1\n"));
     }
 
     #[test]
