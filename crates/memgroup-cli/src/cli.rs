@@ -5,7 +5,7 @@
 //! | 0 | done |
 //! | 1 | something failed, or a result was wrong |
 //! | 2 | the command line, the SPEC or `MEMGROUP_SLOTS` is wrong |
-//! | 130 | ended by Ctrl-C, with the report so far |
+//! | 130 | ended by Ctrl-C, or by q while groups are watched, with the report so far |
 
 use std::fmt;
 use std::io::{ErrorKind, Write};
@@ -34,7 +34,7 @@ enum Command {
     ///
     /// Each tenant's queries run on a TPC-H database of its own. The report says, for each, how many statements were
     /// done and how many were refused for want of memory, how long they took, and how much memory was held.
-    /// Ctrl-C ends the run with the report so far and exit code 130.
+    /// Ctrl-C, and q where --watch draws on a terminal, ends the run with the report so far and exit code 130.
     Run(run::Options),
     /// Measure a mechanism and its control, beside the kernel's own figures
     Lab(memgroup_lab::Args),

@@ -43,9 +43,16 @@ use stop::Stop;
 /// Options of `memgroup run`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Which tenants to run, a TOML file; without it the built-in scenario
+    /// What to run, a TOML file: the tenants, their work and their limits; without it the built-in one
+    ///
+    /// --print-spec shows the built-in SPEC: a file to begin with. Its keys are described in crates/memgroup-cli/README.md,
+    /// under "SPEC".
     #[arg(value_name = "SPEC.toml")]
     spec: Option<PathBuf>,
+
+    /// Print the built-in SPEC and run nothing
+    #[arg(long, exclusive = true)]
+    print_spec: bool,
 
     /// How long statements run [default: what the SPEC says, 20]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -63,7 +70,10 @@ pub(crate) struct Options {
     #[arg(long)]
     baseline: bool,
 
-    /// Show all groups live while statements run, on standard output; q ends the run, as Ctrl-C does
+    /// Show all groups live while statements run, on standard output
+    ///
+    /// On a terminal q ends the run with the report so far and exit code 130, as Ctrl-C does; arrow keys, page up and down, home and
+    /// end scroll.
     #[arg(
         long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "auto",
         conflicts_with = "baseline"
@@ -88,12 +98,15 @@ pub(crate) struct Options {
 pub(crate) enum End {
     /// By itself.
     Done,
-    /// By Ctrl-C.
+    /// Early: by Ctrl-C, or q.
     Interrupted,
 }
 
 /// Runs the tenants and reports.
 pub(crate) fn run(options: &Options) -> Result<End, RunError> {
+    if options.print_spec {
+        return output::print(&Text::built_in().text).map(|()| End::Done);
+    }
     let text = match (&options.spec, options.half) {
         (_, Some(_)) => baseline::text_of_parent()?,
         (Some(file), None) => Text::read(file)?,
@@ -127,6 +140,7 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
         }
         return Ok(end(&stop));
     }
+    spec.contradictions().iter().for_each(|note| progress.line(note));
     progress.line(&format!("data: {}", directory.display()));
     let mut failure = None;
     let report = if options.baseline {
@@ -139,7 +153,9 @@ pub(crate) fn run(options: &Options) -> Result<End, RunError> {
         one(Regime::Groups, &spec, &directory, &progress, &stop)?.map(|measured| Report::of(measured.half))
     };
     let published = match report {
-        Some(report) => output::publish(&report, &destination, options.watch == Some(watch::Form::Json)),
+        Some(report) => {
+            output::publish(&report, stop.by(), &destination, options.watch == Some(watch::Form::Json))
+        }
         None => {
             progress.line("ended by Ctrl-C before any statement ran; there is nothing to report");
             Ok(())
@@ -168,9 +184,10 @@ fn one(
     stop: &Stop,
 ) -> Result<Option<Measured>, RunError> {
     let house = House::build(regime, spec)?;
-    let databases = data::prepare(directory, spec, progress, stop, &|work| house.around_loading(work))?;
+    let loader = house.loader()?;
+    let databases = data::prepare(directory, spec, progress, stop, &|work| loader.around(work))?;
     let Some(databases) = databases else { return Ok(None) };
-    house.loaded()?;
+    house.loaded(loader)?;
     let ran = tenant::run_all(&house, spec, &databases, progress, stop)?;
     let measured = Measured::of(&house, spec, &databases, &ran, stop.requested());
     drop(ran.sessions);

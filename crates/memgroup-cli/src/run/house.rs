@@ -105,7 +105,6 @@ pub(crate) enum House {
 pub(crate) struct GroupHouse {
     hierarchy: Hierarchy,
     unattributed: Group,
-    loader: Group,
     parent: Group,
     tenants: Vec<Group>,
     /// Whether the hierarchy has caches give way.
@@ -113,6 +112,20 @@ pub(crate) struct GroupHouse {
     /// The limit of the root, if it has one.
     guard_bytes: Option<u64>,
     kills: Mutex<KillLog>,
+}
+
+/// Who pays for loading data. A group that is removed stays as long as anybody has a handle to it; this one goes with its loader.
+pub(crate) struct Loader {
+    /// None where nobody pays.
+    group: Option<Group>,
+}
+
+impl Loader {
+    /// Runs `work`, which loads data, on this thread.
+    pub(crate) fn around(&self, work: &mut dyn FnMut()) {
+        let _scope = self.group.as_ref().map(scope::enter);
+        work();
+    }
 }
 
 /// One heap for all.
@@ -134,23 +147,21 @@ impl House {
         }
     }
 
-    /// Runs `work`, which loads data, so that no tenant pays for it.
-    pub(crate) fn around_loading(&self, work: &mut dyn FnMut()) {
-        match self {
-            House::Groups(house) => {
-                let _scope = scope::enter(&house.loader);
-                work();
-            }
-            House::HeapLimit(_) => work(),
-        }
+    /// Who pays for loading data, so that no tenant does.
+    pub(crate) fn loader(&self) -> Result<Loader, RunError> {
+        let House::Groups(house) = self else { return Ok(Loader { group: None }) };
+        let group = house.hierarchy.root().create(LOADER);
+        let group = group.map_err(|error| RunError::engine("create /loader", error))?;
+        Ok(Loader { group: Some(group) })
     }
 
     /// Loading is over: its group goes, and limits hold from here.
-    pub(crate) fn loaded(&self) -> Result<(), RunError> {
+    pub(crate) fn loaded(&self, loader: Loader) -> Result<(), RunError> {
+        if let Some(group) = loader.group {
+            group.remove().map_err(|error| RunError::engine("remove /loader", error))?;
+        }
         match self {
-            House::Groups(house) => {
-                house.loader.remove().map_err(|error| RunError::engine("remove /loader", error))
-            }
+            House::Groups(_) => Ok(()),
             House::HeapLimit(house) => house.limit(),
         }
     }
@@ -326,11 +337,9 @@ impl GroupHouse {
             set(&group, &tenant.settings)?;
             tenants.push(group);
         }
-        let loader = make(&root, LOADER, UNLIMITED)?;
         Ok(GroupHouse {
             hierarchy: hierarchy.clone(),
             unattributed,
-            loader,
             parent,
             tenants,
             reclaims: spec.reclaim,
@@ -391,7 +400,9 @@ impl HeapHouse {
 
 #[cfg(test)]
 mod tests {
-    use memgroup::{Config, Hierarchy};
+    use std::thread;
+
+    use memgroup::{Config, Hierarchy, scope};
 
     use super::{GroupHouse, Held, House};
     use crate::run::error::RunError;
@@ -411,6 +422,31 @@ mod tests {
         }
         drop(charge);
         house.check_vacated(&spec).expect("nothing is charged, and what is prepaid does not count");
+    }
+
+    #[test]
+    fn of_the_group_that_pays_for_loading_nothing_is_left_when_that_is_over() {
+        let spec = Spec::built_in().expect("it is sound");
+        let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
+        let house = GroupHouse::furnish(&hierarchy, hierarchy.root(), &spec).expect("groups");
+        let house = House::Groups(house);
+        let loader = house.loader().expect("a group");
+        thread::scope(|threads| {
+            let loading = || {
+                loader.around(&mut || {
+                    let group = scope::current().expect("a group pays");
+                    assert_eq!(group.path(), "/loader");
+                    drop(group.try_charge(1 << 20).expect("no limit"));
+                });
+            };
+            threads.spawn(loading);
+            threads.spawn(loading);
+        });
+        let count = || hierarchy.snapshot().groups.len();
+        let before = count();
+        house.loaded(loader).expect("it is over");
+        assert_eq!(count(), before - 1);
+        assert_eq!(hierarchy.snapshot().dying().count(), 0);
     }
 
     #[test]

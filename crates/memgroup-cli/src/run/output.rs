@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::RunError;
 use super::report::Report;
+use super::stop::By;
 use super::table::{self, Emphasis};
 use super::{fresh, json};
 
@@ -87,8 +88,14 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     replaced
 }
 
-/// Writes the JSON to `destination`, then the table: to standard error where standard output is `taken` by what programs read.
-pub(crate) fn publish(report: &Report, destination: &Destination, taken: bool) -> Result<(), RunError> {
+/// Writes the JSON to `destination`, then the table: to standard error where standard output is `taken` by what programs read. The end was asked for
+/// `by` somebody, or not.
+pub(crate) fn publish(
+    report: &Report,
+    by: Option<By>,
+    destination: &Destination,
+    taken: bool,
+) -> Result<(), RunError> {
     let emphasis = |terminal: bool| {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -96,13 +103,13 @@ pub(crate) fn publish(report: &Report, destination: &Destination, taken: bool) -
     };
     let written = json(report).and_then(|text| destination.write(&text));
     if taken || *destination == Destination::Stdout {
-        let text = table::of_report(report, emphasis(io::stderr().is_terminal()));
+        let text = table::of_report(report, by, emphasis(io::stderr().is_terminal()));
         // Standard error may be gone; the JSON matters more.
         let _ = io::stderr().lock().write_all(text.as_bytes());
         return written;
     }
     // The table is worth having even where the JSON could not be written.
-    let printed = print(&table::of_report(report, emphasis(io::stdout().is_terminal())));
+    let printed = print(&table::of_report(report, by, emphasis(io::stdout().is_terminal())));
     written.and(printed)
 }
 

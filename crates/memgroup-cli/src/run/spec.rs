@@ -4,6 +4,7 @@
 //! - I1. A `Spec` that exists is sound: every bound below was checked when it was read, and nothing checks again.
 //! - I2. Every error names the file, the line, the key and what is allowed there.
 
+mod contradictions;
 mod source;
 mod tenant;
 

@@ -8,6 +8,7 @@ use super::house::{Held, Regime};
 use super::report::{Half, Report, TenantReport};
 use super::shrinkers::Shrinker;
 use super::statistics::{Memory, Statistics};
+use super::stop::By;
 use super::units;
 
 use sentences::{
@@ -178,17 +179,23 @@ fn tenant_row(tenant: &TenantReport) -> Vec<Cell> {
     ]
 }
 
-/// The whole of `report`.
-pub(crate) fn of_report(report: &Report, emphasis: Emphasis) -> String {
+/// The whole of `report`, of a run whose end was asked for `by` somebody, or not.
+pub(crate) fn of_report(report: &Report, by: Option<By>, emphasis: Emphasis) -> String {
     let halves = report.halves();
-    let ended = if halves.iter().any(|(_, half)| half.interrupted) { ", ended by Ctrl-C" } else { "" };
+    let ended = if halves.iter().any(|(_, half)| half.interrupted) {
+        format!(", ended by {}", by.unwrap_or(By::CtrlC))
+    } else {
+        String::new()
+    };
     let half = &report.memgroup;
     let reclaim = if half.reclaim == Some(false) { ", without reclaim" } else { "" };
+    let tenants = match half.tenants.len() {
+        1 => "1 tenant".to_owned(),
+        many => format!("{many} tenants"),
+    };
     let head = emphasis.heading(&format!(
-        "{} tenants, {:.1} s of statements, seed {}{reclaim}{ended}",
-        half.tenants.len(),
-        half.seconds,
-        half.seed
+        "{tenants}, {:.1} s of statements, seed {}{reclaim}{ended}",
+        half.seconds, half.seed
     ));
     let mut text = format!("{head}\n\n{}", of_half(half, emphasis));
     if halves.len() > 1 {
@@ -244,12 +251,12 @@ fn strip(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Emphasis, of_report, strip};
+    use super::{By, Emphasis, of_report, strip};
     use crate::run::report::tests::half;
     use crate::run::report::{Half, Report};
 
     fn shown(memgroup: Half, baseline: Option<Half>) -> String {
-        of_report(&Report { baseline, ..Report::of(memgroup) }, Emphasis(false))
+        of_report(&Report { baseline, ..Report::of(memgroup) }, None, Emphasis(false))
     }
 
     #[test]
@@ -297,10 +304,25 @@ Per-CPU memory of the groups, 2 slots: 128 bytes in use, 8.0K backed by the syst
     }
 
     #[test]
-    fn the_end_by_ctrl_c_is_said() {
-        let mut early = half(0);
-        early.interrupted = true;
-        assert!(shown(early, None).starts_with("2 tenants, 20.0 s of statements, seed 1, ended by Ctrl-C\n"));
+    fn the_end_is_said_if_it_came_early_and_by_what() {
+        let mut early = Report::of(half(0));
+        let shown = |report: &Report, by| of_report(report, by, Emphasis(false));
+        assert!(
+            shown(&early, Some(By::Q)).starts_with("2 tenants, 20.0 s of statements, seed 1\n"),
+            "too late"
+        );
+        early.memgroup.interrupted = true;
+        for (by, said) in [(Some(By::Q), "q"), (Some(By::CtrlC), "Ctrl-C"), (None, "Ctrl-C")] {
+            let head = format!("2 tenants, 20.0 s of statements, seed 1, ended by {said}\n");
+            assert!(shown(&early, by).starts_with(&head), "{said}");
+        }
+    }
+
+    #[test]
+    fn one_tenant_is_no_tenants() {
+        let mut alone = half(0);
+        alone.tenants.truncate(1);
+        assert!(shown(alone, None).starts_with("1 tenant, 20.0 s of statements, seed 1\n"));
     }
 
     #[test]
@@ -326,7 +348,7 @@ Per-CPU memory of the groups, 2 slots: 128 bytes in use, 8.0K backed by the syst
         let mut troubled = half(0);
         let caches = troubled.tenants[0].shrinkers.as_mut().expect("there are some");
         caches[0].quarantine = Some("panicked".to_owned());
-        let text = of_report(&Report::of(troubled), Emphasis(true));
+        let text = of_report(&Report::of(troubled), None, Emphasis(true));
         assert_eq!(
             text.matches("\x1b[31m1\x1b[0m").count(),
             2,
@@ -337,8 +359,8 @@ Per-CPU memory of the groups, 2 slots: 128 bytes in use, 8.0K backed by the syst
     #[test]
     fn emphasis_changes_no_letter_and_marks_only_those_who_suffer() {
         let report = Report { baseline: Some(half(3)), ..Report::of(half(0)) };
-        let emphatic = of_report(&report, Emphasis(true));
-        assert_eq!(strip(&emphatic), of_report(&report, Emphasis(false)));
+        let emphatic = of_report(&report, None, Emphasis(true));
+        assert_eq!(strip(&emphatic), of_report(&report, None, Emphasis(false)));
         assert!(emphatic.contains("\x1b[31m3\x1b[0m"));
         assert!(!emphatic.contains("\x1b[31m120"));
     }

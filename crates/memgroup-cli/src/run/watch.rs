@@ -78,8 +78,8 @@ impl<'a> Watch<'a> {
             Output::Text | Output::Json => Wish::None,
             Output::Closed => return,
         };
-        if wish == Wish::End {
-            self.stop.request();
+        if let Wish::End(by) = wish {
+            self.stop.request_by(by);
         }
         let every = if matches!(self.output, Output::Screen(_)) { DRAW_EVERY } else { PRINT_EVERY };
         if wish == Wish::None && self.drawn.is_some_and(|drawn| drawn.elapsed() < every) {

@@ -2,6 +2,7 @@
 
 mod limits;
 mod reclaim;
+mod spec;
 mod watch;
 
 use std::fs;

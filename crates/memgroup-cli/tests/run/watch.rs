@@ -58,6 +58,19 @@ fn as_json_there_is_a_snapshot_on_each_line_and_nothing_else() {
 }
 
 #[test]
+fn of_the_loading_no_group_is_left_to_be_watched() {
+    let place = Place::new();
+    let spec = place.write("tiny.toml", TINY);
+    let output = place.output(&spec, &["--seconds", "0.2", "--watch=json"]);
+    assert!(output.status.success() && stderr(&output).contains("loaded shop"), "{}", stderr(&output));
+    let text = stdout(&output);
+    let snapshot: Value = serde_json::from_str(text.lines().next().expect("a line")).expect("JSON");
+    let groups = snapshot["groups"].as_array().expect("groups");
+    let removed: Vec<_> = groups.iter().filter(|group| group["online"] != true).collect();
+    assert!(removed.is_empty() && groups.len() == 7, "{removed:?}");
+}
+
+#[test]
 fn what_cannot_be_watched_is_refused() {
     let place = Place::new();
     let spec = place.write("tiny.toml", TINY);
@@ -165,7 +178,7 @@ fn on_a_terminal_q_ends_the_run_with_its_report_and_the_terminal_is_given_back()
     terminal.press("q");
     let (shown, code) = terminal.end();
     let after = after_the_screen(&shown);
-    assert!(after.contains("ended by Ctrl-C") && after.contains("all tenants"), "{after:?}");
+    assert!(after.contains(", ended by q\x1b") && after.contains("all tenants"), "{after:?}");
     assert_eq!(code, Some(130));
 }
 
@@ -177,7 +190,8 @@ fn on_a_terminal_control_c_does_the_same() {
     terminal.wait_for("q ends the run");
     terminal.press("\x03");
     let (shown, code) = terminal.end();
-    assert!(after_the_screen(&shown).contains("all tenants"), "{shown:?}");
+    let after = after_the_screen(&shown);
+    assert!(after.contains(", ended by Ctrl-C\x1b") && after.contains("all tenants"), "{after:?}");
     assert_eq!(code, Some(130));
 }
 

@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn comparison(report: &Report) -> String {
-        let text = of_report(report, Emphasis(false));
+        let text = of_report(report, None, Emphasis(false));
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         text.split_once(" backed by the system.\n\n").expect("two parts").1.to_owned()
     }

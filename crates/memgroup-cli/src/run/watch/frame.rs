@@ -8,6 +8,8 @@
 //! ```
 //!
 //! - I1. No line is wider than asked for, whatever the names: what does not fit is cut, and marked as cut.
+//! - I2. Names and usage are what stays: where there is little room columns go from the right, then the bar, and a name is cut last.
+//! - I3. Of events the severest stand first, so what is cut is what matters least; no count is cut in two.
 
 use std::time::Duration;
 
@@ -22,13 +24,22 @@ use crate::run::units;
 const BAR_MOST: usize = 60;
 /// The narrowest bar worth drawing.
 const BAR_LEAST: usize = 8;
-/// A name gets at least so much.
+/// A name gets at least so much, before there is any column.
 const NAME_LEAST: usize = 8;
+/// A name gets so much, if it is that long, before there is a column besides usage, or a bar.
+const NAME_WANTED: usize = 16;
+/// The events that have room.
+const EVENTS_WIDTH: usize = 36;
 /// Between columns.
 const GAP: usize = 2;
+/// How much further in a group stands than its parent; half of it where a name has less room than it wants.
+const INDENT: usize = 2;
 /// From these shares of its limit on, a bar warns and alarms.
 const WARNING: f64 = 0.80;
 const ALARM: f64 = 0.95;
+
+/// How events follow each other: who was stopped, who was refused, who was slowed down or gave way.
+const SEVEREST_FIRST: [&str; 6] = ["oom_kill", "oom_group_kill", "oom", "max", "high", "low"];
 
 /// What there is to see at one moment.
 pub(super) struct Frame<'a> {
@@ -58,7 +69,7 @@ const COLUMNS: &[Column] = &[
     figure("done", 9, 80, |frame, group| frame.done(group).map_or_else(none, units::count)),
     figure("stalled", 7, 120, |_, group| format!("{:.1} %", group.pressure.some.avg10)),
     figure("waits", 5, 140, |_, group| units::count(group.waiters.now as u64)),
-    Column { title: "events", width: 36, from: 140, is_text: true, cell: |_, group| events(group) },
+    Column { title: "events", width: EVENTS_WIDTH, from: 140, is_text: true, cell: |_, group| events(group) },
 ];
 
 const fn figure(
@@ -78,16 +89,31 @@ fn limit(group: &GroupSnapshot) -> Option<u64> {
     Some(group.limits.max_bytes).filter(|&max| max != UNLIMITED)
 }
 
-/// What happened in the group and below it, as `memory.events` counts it; what never happened is left out.
+/// What happened in the group and below it, as `memory.events` counts it, in as many columns as there are for it; what never happened is left out.
 fn events(group: &GroupSnapshot) -> String {
-    let happened = group.events.pairs().into_iter().filter(|&(_, count)| count > 0);
-    let texts: Vec<String> = happened.map(|(key, count)| format!("{key} {}", units::count(count))).collect();
-    if texts.is_empty() { none() } else { texts.join(", ") }
+    let severity =
+        |key| SEVEREST_FIRST.iter().position(|&severe| severe == key).unwrap_or(SEVEREST_FIRST.len());
+    let mut happened: Vec<_> = group.events.pairs().into_iter().filter(|&(_, count)| count > 0).collect();
+    happened.sort_by_key(|&(key, _)| severity(key));
+    let mut text = String::new();
+    for (at, &(key, count)) in happened.iter().enumerate() {
+        let comma = if at > 0 { ", " } else { "" };
+        let event = format!("{comma}{key} {}", units::count(count));
+        // Room for the ellipsis, if any follow.
+        let rest = usize::from(at + 1 < happened.len());
+        if text.len() + event.len() + rest > EVENTS_WIDTH {
+            return text + "…";
+        }
+        text += &event;
+    }
+    if text.is_empty() { none() } else { text }
 }
 
 /// How wide what is.
 struct Widths {
     name: usize,
+    /// How much further in a group stands than its parent.
+    indent: usize,
     /// 0: there is no room for one.
     bar: usize,
     columns: Vec<&'static Column>,
@@ -95,22 +121,35 @@ struct Widths {
 
 impl Widths {
     fn of(frame: &Frame<'_>, width: usize) -> Widths {
-        let columns: Vec<_> = COLUMNS.iter().filter(|column| column.from <= width).collect();
-        let figures: usize = columns.iter().map(|column| GAP + column.width).sum();
-        let left = width.saturating_sub(figures);
-        let label_width = |group| Span::raw(label(group, usize::MAX)).width();
-        let longest = frame.snapshot.groups.iter().map(label_width).max();
-        let name_most = (left * 55 / 100).max(NAME_LEAST.min(left));
-        let name = longest.unwrap_or(0).clamp(NAME_LEAST.min(name_most), name_most);
+        let label_width = |group| Span::raw(label(group, INDENT, usize::MAX)).width();
+        let longest = frame.snapshot.groups.iter().map(label_width).max().unwrap_or(0);
+        let mut columns: Vec<_> = COLUMNS.iter().filter(|column| column.from <= width).collect();
+        let left = |columns: &[&Column]| {
+            let figures: usize = columns.iter().map(|column| GAP + column.width).sum();
+            width.saturating_sub(figures)
+        };
+        while let [.., _, _] = columns[..]
+            && left(&columns) < longest.min(NAME_WANTED)
+        {
+            columns.pop();
+        }
+        if left(&columns) < NAME_LEAST {
+            columns.clear();
+        }
+        let left = left(&columns);
+        let wanted = longest.max(NAME_LEAST);
+        let name = wanted.min((left * 55 / 100).max(NAME_WANTED)).min(left);
         let bar = left.saturating_sub(name + GAP).min(BAR_MOST);
-        Widths { name, bar: if bar < BAR_LEAST { 0 } else { bar }, columns }
+        let (name, bar) = if bar < BAR_LEAST { (wanted.min(left), 0) } else { (name, bar) };
+        let indent = if name < wanted.min(NAME_WANTED) { 1 } else { INDENT };
+        Widths { name, indent, bar, columns }
     }
 }
 
 /// Its name, further in on each level, but never by more than half of the room.
-fn label(group: &GroupSnapshot, width: usize) -> String {
+fn label(group: &GroupSnapshot, indent: usize, width: usize) -> String {
     let name = if group.depth == 0 { "/" } else { group.name.as_str() };
-    let indent = (2 * group.depth as usize).min(width / 2);
+    let indent = (indent * group.depth as usize).min(width / 2);
     let gone = if group.online { "" } else { " (removed)" };
     format!("{:indent$}{name}{gone}", "")
 }
@@ -125,7 +164,8 @@ impl Frame<'_> {
             text +=
                 &format!(", {} groups, usage {usage}, peak {peak}", units::count(top.descendants as u64 + 1));
             if top.dying_descendants > 0 {
-                text += &format!(", {} removed and not empty", units::count(top.dying_descendants as u64));
+                // By charges, or by somebody's handle.
+                text += &format!(", {} removed and still held", units::count(top.dying_descendants as u64));
             }
         }
         Line::styled(fit(&text, width), Modifier::BOLD)
@@ -150,7 +190,7 @@ impl Frame<'_> {
     }
 
     fn row(&self, group: &GroupSnapshot, widths: &Widths, width: usize) -> Line<'static> {
-        let name = cell(&label(group, widths.name), widths.name, true);
+        let name = cell(&label(group, widths.indent, widths.name), widths.name, true);
         let name_style = if group.online { Style::new() } else { Modifier::DIM.into() };
         let mut rest = String::new();
         for column in &widths.columns {

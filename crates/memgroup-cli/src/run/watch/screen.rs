@@ -24,6 +24,7 @@ use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::frame::Frame;
+use crate::run::stop::By;
 use crate::run::units;
 
 /// Lines that are no group's: heading, titles, and what the keys do.
@@ -70,7 +71,7 @@ pub(super) enum Wish {
     /// Another part of the list, or another size.
     Redraw,
     /// The end of the run.
-    End,
+    End(By),
 }
 
 /// The terminal, given back when dropped.
@@ -113,7 +114,7 @@ impl Screen {
         {
             match event {
                 Event::Key(key) if key.kind != KeyEventKind::Release => match self.view.key(key) {
-                    Wish::End => return Wish::End,
+                    end @ Wish::End(_) => return end,
                     Wish::Redraw => wish = Wish::Redraw,
                     Wish::None => {}
                 },
@@ -143,8 +144,10 @@ impl View {
     fn key(&mut self, key: KeyEvent) -> Wish {
         let page = self.page.max(1);
         self.from = match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Wish::End,
-            KeyCode::Char('q' | 'Q') => return Wish::End,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                return Wish::End(By::CtrlC);
+            }
+            KeyCode::Char('q' | 'Q') => return Wish::End(By::Q),
             KeyCode::Up | KeyCode::Char('k') => self.from.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.from.saturating_add(1),
             KeyCode::PageUp => self.from.saturating_sub(page),

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use memgroup::{Charge, Config, Hierarchy, Snapshot};
 
-use super::Frame;
+use super::{Frame, events};
 use crate::run::progress::Shown;
 
 /// A tree like that of a run, the charges that are held in it, and one removed group.
@@ -49,10 +49,68 @@ fn text(width: usize) -> String {
 
 #[test]
 fn a_frame_has_a_line_for_each_group_and_as_much_as_there_is_room_for() {
-    assert_eq!(text(60), include_str!("golden/60.txt"));
-    assert_eq!(text(80), include_str!("golden/80.txt"));
-    assert_eq!(text(120), include_str!("golden/120.txt"));
-    assert_eq!(text(200), include_str!("golden/200.txt"));
+    for (width, golden) in [
+        (20, include_str!("golden/20.txt")),
+        (40, include_str!("golden/40.txt")),
+        (50, include_str!("golden/50.txt")),
+        (60, include_str!("golden/60.txt")),
+        (80, include_str!("golden/80.txt")),
+        (110, include_str!("golden/110.txt")),
+        (120, include_str!("golden/120.txt")),
+        (150, include_str!("golden/150.txt")),
+        (200, include_str!("golden/200.txt")),
+    ] {
+        assert_eq!(text(width), golden, "{width}");
+    }
+}
+
+#[test]
+fn names_and_usage_stay_where_there_is_little_room() {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
+    let group = hierarchy.create("/tenants").and_then(|tenants| tenants.create("archive")).expect("a group");
+    let charge = group.try_charge(45 << 20).expect("no limit");
+    let snapshot = hierarchy.snapshot();
+    for width in 18..=150 {
+        let row = frame(&snapshot).rows(width, 2, 1)[0].to_string();
+        assert!(row.trim_start().starts_with("archive ") && row.contains(" 45.0M"), "{width}: {row:?}");
+    }
+    for width in 9..17 {
+        let row = frame(&snapshot).rows(width, 2, 1)[0].to_string();
+        assert_eq!(row.trim(), "archive", "{width}");
+    }
+    drop(charge);
+}
+
+#[test]
+fn a_removed_group_is_counted_as_long_as_a_charge_or_a_handle_holds_it() {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
+    let heading = || frame(&hierarchy.snapshot()).heading(100).to_string();
+    let group = hierarchy.create("/gone").expect("a group");
+    let charge = group.try_charge(1).expect("no limit");
+    group.remove().expect("it has no children");
+    assert!(heading().ends_with("usage 1, peak 1, 1 removed and still held"), "{}", heading());
+    drop(charge);
+    assert!(heading().ends_with("usage 0, peak 1, 1 removed and still held"), "{}", heading());
+    drop(group);
+    assert!(heading().ends_with("usage 0, peak 1"), "{}", heading());
+}
+
+#[test]
+fn of_events_the_severest_are_shown_and_no_count_is_cut_in_two() {
+    let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
+    let mut root = hierarchy.snapshot().groups[0].clone();
+    assert_eq!(events(&root), "-");
+    root.events.low = 2_299;
+    assert_eq!(events(&root), "low 2,299");
+    root.events.max = 26_896;
+    root.events.high = 146_257;
+    assert_eq!(events(&root), "max 26,896, high 146,257, low 2,299");
+    root.events.oom = 142;
+    assert_eq!(events(&root), "oom 142, max 26,896, high 146,257…");
+    root.events.oom_kill = 6;
+    assert_eq!(events(&root), "oom_kill 6, oom 142, max 26,896…");
+    root.events.oom_group_kill = 100_000;
+    assert_eq!(events(&root), "oom_kill 6, oom_group_kill 100,000…");
 }
 
 #[test]

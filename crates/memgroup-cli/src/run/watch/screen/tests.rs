@@ -7,6 +7,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::{OPEN, View, Wish, draw, restore_on_every_end};
+use crate::run::stop::By;
 use crate::run::watch::frame::Frame;
 
 fn groups(count: usize) -> Snapshot {
@@ -72,9 +73,9 @@ fn keys_scroll_a_thousand_groups_and_not_beyond_them() {
 fn q_and_control_c_end_the_run_and_c_does_not() {
     let mut view = View::default();
     let mut wish = |code, modifiers| view.key(KeyEvent::new(code, modifiers));
-    assert_eq!(wish(KeyCode::Char('q'), KeyModifiers::NONE), Wish::End);
-    assert_eq!(wish(KeyCode::Char('Q'), KeyModifiers::SHIFT), Wish::End);
-    assert_eq!(wish(KeyCode::Char('c'), KeyModifiers::CONTROL), Wish::End);
+    assert_eq!(wish(KeyCode::Char('q'), KeyModifiers::NONE), Wish::End(By::Q));
+    assert_eq!(wish(KeyCode::Char('Q'), KeyModifiers::SHIFT), Wish::End(By::Q));
+    assert_eq!(wish(KeyCode::Char('c'), KeyModifiers::CONTROL), Wish::End(By::CtrlC));
     assert_eq!(wish(KeyCode::Char('c'), KeyModifiers::NONE), Wish::None);
 }
 
