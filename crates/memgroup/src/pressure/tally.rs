@@ -15,6 +15,8 @@
 //! - I2. `full` is on only where `some` is.
 //! - B1. Changes within 100 ms of each other are folded as one window: when in it the line was on is not known. An average over T is off by at most
 //!   100 ms / 8 T of what it would be, 0.13 points of a hundred for `avg10`.
+//! - B2. A change that comes late, because its thread had no processor between reading the clock and the lock of this group, counts from the latest change that came before it (I1). So
+//!   a group's total may be less than that of one below it, by as much as such threads were late.
 
 use super::report::{Pressure, PressureLine};
 
