@@ -101,7 +101,8 @@ impl Watch {
         Guard { watch: self, is_outermost }
     }
 
-    fn note(&self) {
+    /// Notes a rollback.
+    pub(crate) fn note(&self) {
         // ORDERING: Relaxed; as in `is_noted`.
         self.is_noted.store(true, Ordering::Relaxed);
         // ORDERING: Relaxed; as in `is_noted`.
