@@ -4,6 +4,7 @@
 
 mod process;
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -295,4 +296,117 @@ fn an_open_blob_does_not_keep_the_interrupt_and_stays_readable() {
     conn.execute_batch("ROLLBACK").expect("nothing of the kill is left");
     drop(blob);
     is_clean(&conn, &path);
+}
+
+#[test]
+fn a_commit_that_was_stopped_while_a_virtual_table_wrote_has_rolled_back_and_says_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for engine in ["fts4", "fts5"] {
+        let (conn, etl) = tenants(engine, &dir.path().join(engine));
+        conn.execute_batch(&format!("CREATE VIRTUAL TABLE f USING {engine}(x)")).expect("room");
+        let group = conn.group();
+        let fill = |conn: &Connection| -> rusqlite::Result<()> {
+            conn.execute(&format!("INSERT INTO f SELECT hex(x) FROM {}", generated(200, 100)), [])?;
+            conn.execute("INSERT INTO t VALUES (4)", [])?;
+            // What the group has most to lose.
+            let held = group.try_charge(4 << 20);
+            need(&etl);
+            drop(held);
+            Ok(())
+        };
+        is_killed(conn.transaction(|transaction| fill(transaction)), true);
+        for commit in ["COMMIT", " /* done */ end transaction"] {
+            let killed = conn.run(|conn| {
+                conn.execute_batch("BEGIN")?;
+                fill(conn)?;
+                conn.execute_batch(commit)
+            });
+            is_killed(killed, true);
+            assert_eq!(
+                (in_transaction(&conn), count(&conn, "t"), count(&conn, "f")),
+                (false, 3, 0),
+                "{engine}"
+            );
+        }
+        let killed = conn.run(|conn| {
+            conn.execute_batch("SAVEPOINT a")?;
+            fill(conn)?;
+            conn.execute_batch("RELEASE a")
+        });
+        is_killed(killed, true);
+    }
+}
+
+/// Tells a connection to stop at one call of its progress handler.
+struct Telling {
+    etl: Group,
+    at: u32,
+    calls: Cell<u32>,
+}
+
+unsafe extern "C" fn tell(telling: *mut c_void) -> c_int {
+    // SAFETY: it outlives the handler.
+    let telling = unsafe { &*telling.cast::<Telling>() };
+    telling.calls.set(telling.calls.get() + 1);
+    if telling.calls.get() == telling.at {
+        need(&telling.etl);
+    }
+    0
+}
+
+#[test]
+fn a_vacuum_that_was_stopped_has_no_transaction_to_roll_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (conn, etl) = tenants("vacuum", &dir.path().join("a.db"));
+    conn.execute_batch(&format!(
+        "PRAGMA cache_size = -200; INSERT INTO t SELECT x FROM {}",
+        generated(200, 100)
+    ))
+    .expect("room");
+    let held = conn.group().try_charge(4 << 20).expect("room");
+    let (mut stopped, mut at) = (0, 1);
+    loop {
+        let telling = Telling { etl: etl.clone(), at, calls: Cell::new(0) };
+        let outcome = conn.run(|conn| {
+            // SAFETY: the handle is used at once, and the connection is open.
+            let handle = unsafe { conn.handle() };
+            let argument = (&raw const telling).cast_mut().cast::<c_void>();
+            // SAFETY: as above; the argument outlives the handler, which is taken off below.
+            unsafe { ffi::sqlite3_progress_handler(handle, 5, Some(tell), argument) };
+            let outcome = conn.execute_batch("VACUUM");
+            // SAFETY: as above.
+            unsafe { ffi::sqlite3_progress_handler(handle, 0, None, ptr::null_mut()) };
+            outcome
+        });
+        match outcome {
+            Err(TenantError::Killed(details)) => {
+                assert!(!details.rolled_back(), "at {at}");
+                stopped += 1;
+            }
+            Err(failed) => panic!("at {at}: {failed}"),
+            Ok(()) if telling.calls.get() < at => break,
+            Ok(()) => {}
+        }
+        assert_eq!((in_transaction(&conn), count(&conn, "t")), (false, 203), "at {at}");
+        at += 1 + at / 4;
+    }
+    assert!(stopped > 3, "stopped {stopped} times");
+    drop(held);
+    // Nor has one that ran out of memory.
+    let (mut failures, mut spare_bytes) = (0, 0);
+    loop {
+        conn.group().set_max(conn.group().usage_exact() + spare_bytes).expect("a limit");
+        let outcome = conn.execute_batch("VACUUM");
+        conn.group().set_max(memgroup::UNLIMITED).expect("no limit");
+        match outcome {
+            Err(TenantError::OutOfMemory(details)) => {
+                assert!(!details.rolled_back(), "with {spare_bytes}");
+                failures += 1;
+            }
+            Err(failed) => panic!("{failed}"),
+            Ok(()) => break,
+        }
+        spare_bytes += 4_096;
+    }
+    assert!(failures > 0);
 }
