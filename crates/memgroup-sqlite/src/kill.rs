@@ -6,7 +6,8 @@
 //!   the statement fails with SQLITE_INTERRUPT ──▶ TenantError::Killed ──▶ the use ends ──▶ Group::kill_done
 //! ```
 //!
-//! A group with open [`TenantConnection`](crate::TenantConnection)s has a hook, from its first to its last, unless the application has set one of its own there.
+//! A group with open [`TenantConnection`](crate::TenantConnection)s has a hook, from its first to its last, unless the application has set one of its own there. When that goes, the next
+//! connection that is opened sets one: a use that looked would pay for it each time.
 //! What caches hold has been asked for before anybody is killed, so an idle group has something to give where reclaim is off, or found its caches busy.
 //!
 //! - I1. The hook may run inside anybody's xMalloc. It allocates nothing and waits for nothing: it tries locks, and who holds one makes it answer "not now".
