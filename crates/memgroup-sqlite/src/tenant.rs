@@ -202,7 +202,7 @@ impl TenantConnection {
 
     /// Runs `work` inside a transaction, in the group as [`TenantConnection::run`] does: commits when it succeeds,
     /// rolls back when it fails. On failure [`TenantError::rolled_back`] says whether that was
-    /// done: when the roll-back itself fails, the transaction is still open.
+    /// done: when the roll-back itself fails, the transaction is still open. Within another use of the connection that may be so when it is stopped; then the end of that one rolls back.
     ///
     /// It is all or nothing also when `work` ignores errors. Once the transaction is rolled back, by SQLite (a query that
     /// ran out of memory) or by `work`, nothing more can be committed on the connection before this returns: a
