@@ -13,7 +13,7 @@
 //!   lock. A charge that fits waits for nobody. One that meets a full counter takes the hierarchy's tree lock, whose
 //!   holders run bounded steps of the engine, never user code, SQLite or I/O; so it waits for a step, not for memory.
 //!   If it still does not fit it is refused, and SQLite gets a null pointer: SQLITE_NOMEM. Hooks that stop other statements
-//!   for it run here, and keep to this, too; a use that was told to stop is told again here (kill.rs).
+//!   for it run here, and keep to this, too; a use that was told to stop is told again here, and at its end one allocation that nobody needs is refused (kill.rs).
 //! - I4. No panic leaves this file: every path returns, and `extern "C"` turns what is left (a broken engine
 //!   invariant) into an abort instead of unwinding through C.
 //!
@@ -81,7 +81,9 @@ fn denied(shortage: Shortage) -> Option<NonNull<c_void>> {
 #[inline]
 pub(crate) fn allocate(asked: c_int) -> Option<NonNull<c_void>> {
     let (account, size) = (ACCOUNT.get()?, block::rounded_size(asked)?);
-    kill::look();
+    if !kill::look() {
+        return None;
+    }
     let bytes = block::charged_bytes(size);
     let charge = match charge(account, bytes) {
         Ok(charge) => charge,

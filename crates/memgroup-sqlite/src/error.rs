@@ -137,7 +137,8 @@ impl Killed {
         self.max
     }
 
-    /// Whether a transaction was rolled back; see [`OutOfMemory::rolled_back`]. SQLite rolls it back when a statement is interrupted that writes.
+    /// Whether a transaction was rolled back; see [`OutOfMemory::rolled_back`]. One that the work began is, if it is open at its end: when this is false, what is open was open before. (Only an authorizer of the
+    /// application's that denies ROLLBACK, or a system without memory, can keep it open.) One that was open before is where SQLite has interrupted a statement that had begun to write.
     pub fn rolled_back(&self) -> bool {
         self.rolled_back
     }

@@ -6,15 +6,21 @@
 //!   the statement fails with SQLITE_INTERRUPT ──▶ TenantError::Killed ──▶ the use ends ──▶ Group::kill_done
 //! ```
 //!
-//! A group with open [`TenantConnection`](crate::TenantConnection)s has a hook, from its first to its last, unless the application has set one of its own there.
+//! A group with open [`TenantConnection`](crate::TenantConnection)s has a hook, from its first to its last, unless the application has set one of its own there. When that goes, the next
+//! connection that is opened sets one: a use that looked would pay for it each time.
 //! What caches hold has been asked for before anybody is killed, so an idle group has something to give where reclaim is off, or found its caches busy.
 //!
 //! - I1. The hook may run inside anybody's xMalloc. It allocates nothing and waits for nothing: it tries locks, and who holds one makes it answer "not now".
 //! - I2. A connection leaves the list before it is closed, and is interrupted only while it stands there, under the list's lock (`uses` I2). So its handle is good. (rusqlite's
 //!   interrupt handle is not used: closing holds its mutex for the whole of `sqlite3_close`, which may allocate, and be refused, and come here.)
-//! - I3. A use that was told to stop is interrupted until it ends. SQLite forgets an interrupt that comes between two statements, and when it has recovered from a failed allocation; so the
-//!   use's thread says it again where it next allocates ([`look`]). ROLLBACK, which is to come after a failure, does not fail by it: it has no loop and no word after its first allocation, where SQLite would look.
-//! - I4. When the last of those that were told has ended, the engine is told.
+//! - I3. A use that was told to stop is interrupted until its work is done. SQLite forgets an interrupt that comes between two statements, and when it has recovered from a failed allocation; so the
+//!   use's thread says it again where it next allocates ([`look`]). ROLLBACK does not fail by that: it has no loop and no word after its first allocation, where SQLite would look. But it fails by an interrupt that
+//!   stands when it begins, which SQLite takes back only where no other statement of the connection is open.
+//! - I4. No use leaves an interrupt behind: it is taken back when the work is done, when nobody interrupts any more (`uses` I3), by a prepared nothing. Where statements are open then (leaked ones, or blobs, which
+//!   nobody but their owner may close) SQLite would keep it, but not when it recovers from a failed allocation: so one is made to fail ([`look`] refuses it). No statement of the connection is being
+//!   stepped at the end of an outermost use, which is what SQLite asks of both.
+//! - I5. Then, still told to stop, the use rolls back a transaction that it began and left open (tenant.rs).
+//! - I6. When the last of those that were told has ended, the engine is told.
 //! - B1. If another kill of the group begins between that and the list's lock, it counts as ended too early: then another group may be killed besides.
 //! - B2. A use that is told and allocates no more goes on: it takes no memory. Blocks that grow are not looked at: one that a new statement needs is allocated first.
 //!
@@ -29,6 +35,7 @@ mod uses;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -55,15 +62,50 @@ impl Interrupt for Database {
         // SAFETY: whoever interrupts holds the lock of the list that the connection stands in, or uses it: it is open.
         unsafe { ffi::sqlite3_interrupt(self.0) };
     }
+
+    fn forget(&self) {
+        self.prepare_nothing(c"", -1);
+        if self.is_interrupted() {
+            // A text without an end is copied; one that lasts is not put into the lookaside.
+            REFUSES_ONE.set(true);
+            self.prepare_nothing(c" ", 1);
+            REFUSES_ONE.set(false);
+        }
+    }
 }
 
 impl Database {
-    /// Interrupts what the connection does, on the thread that uses it.
-    #[cold]
-    #[inline(never)]
-    fn interrupt_again(&self) {
+    /// Prepares no statement.
+    fn prepare_nothing(&self, text: &CStr, bytes: c_int) {
+        let mut statement = ptr::null_mut();
+        // SAFETY: this thread uses the connection: it is open. The text has as many bytes, or an end.
+        unsafe {
+            ffi::sqlite3_prepare_v3(
+                self.0,
+                text.as_ptr(),
+                bytes,
+                ffi::SQLITE_PREPARE_PERSISTENT,
+                &raw mut statement,
+                ptr::null_mut(),
+            )
+        };
+        debug_assert!(statement.is_null(), "a statement of nothing");
+    }
+
+    fn is_interrupted(&self) -> bool {
         // SAFETY: this thread uses the connection: it is open.
-        if unsafe { ffi::sqlite3_is_interrupted(self.0) } == 0 {
+        unsafe { ffi::sqlite3_is_interrupted(self.0) != 0 }
+    }
+
+    #[inline]
+    fn is_autocommit(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { ffi::sqlite3_get_autocommit(self.0) != 0 }
+    }
+
+    /// Interrupts what the connection does, on the thread that uses it.
+    fn interrupt_again(&self) {
+        if !self.is_interrupted() {
             self.interrupt();
         }
     }
@@ -120,20 +162,30 @@ static GROUPS: LazyLock<Mutex<HashMap<GroupId, Tenancy>>> = LazyLock::new(Mutex:
 thread_local! {
     /// The innermost use on this thread. It is borrowed for as long as it stands here.
     static INNERMOST: Cell<*const Use<Database>> = const { Cell::new(ptr::null()) };
+    /// The next allocation of a use that is ending is refused (I4).
+    static REFUSES_ONE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// For the allocator, which SQLite has just asked for memory: says again to a use that was told to stop that it is (I3).
+/// For the allocator, which SQLite has just asked for memory: says again to a use that was told to stop that it is (I3). False: there is to be none, for once (I4).
 #[inline]
-pub(crate) fn look() {
+pub(crate) fn look() -> bool {
     let innermost = INNERMOST.get();
     if innermost.is_null() {
-        return;
+        return true;
     }
     // SAFETY: it is borrowed by the use that put it here (`Running`).
     let innermost = unsafe { &*innermost };
-    if innermost.is_killed() {
-        innermost.connection.interrupt_again();
+    !innermost.is_killed() || look_at(innermost)
+}
+
+#[cold]
+#[inline(never)]
+fn look_at(killed: &Use<Database>) -> bool {
+    if killed.is_quiet() {
+        return !REFUSES_ONE.take();
     }
+    killed.connection.interrupt_again();
+    true
 }
 
 /// Whether a connection is in use on this thread.
@@ -192,6 +244,13 @@ impl Member {
         }
     }
 
+    /// Takes back an interrupt that came while nothing ran, before the connection is closed: the checkpoint of a write-ahead log would be interrupted. It has left.
+    pub(crate) fn forget_interrupt(&self) {
+        if self.one.connection.is_interrupted() {
+            self.one.connection.forget();
+        }
+    }
+
     /// A use begins on this thread.
     #[inline]
     pub(crate) fn begin(&self) -> Running<'_> {
@@ -200,6 +259,7 @@ impl Member {
             before: INNERMOST.replace(&raw const *self.one),
             member: self,
             is_outermost,
+            began_in_transaction: !self.one.connection.is_autocommit(),
             here: PhantomData,
         }
     }
@@ -221,20 +281,41 @@ impl Drop for Member {
 pub(crate) struct Running<'m> {
     member: &'m Member,
     before: *const Use<Database>,
+    /// The end of this is the end of the use: it is outermost, and has not ended.
     is_outermost: bool,
+    began_in_transaction: bool,
     here: PhantomData<*const ()>,
+}
+
+impl Running<'_> {
+    /// The work is done. True: it was told to stop, and is to be [quieted](Running::quieten). False: nobody tells it to stop any more, or it is a part of another use.
+    #[inline]
+    pub(crate) fn finish(&mut self) -> bool {
+        if !self.is_outermost {
+            return false;
+        }
+        self.is_outermost = !self.member.one.end_unmarked();
+        self.is_outermost
+    }
+
+    /// Takes the interrupt back (I4); whether the work has left a transaction open that it began.
+    #[cold]
+    pub(crate) fn quieten(&self) -> bool {
+        self.member.uses.quieten(&self.member.one);
+        !self.began_in_transaction && !self.member.one.connection.is_autocommit()
+    }
 }
 
 impl Drop for Running<'_> {
     #[inline]
     fn drop(&mut self) {
-        INNERMOST.set(self.before);
         if self.is_outermost {
             let member = self.member;
             member.uses.end(&member.one, || {
                 member.group.kill_done();
             });
         }
+        INNERMOST.set(self.before);
     }
 }
 

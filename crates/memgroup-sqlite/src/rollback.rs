@@ -5,9 +5,11 @@
 //! that began in between; SQLite's rollback hook does, and costs nothing until it is called.
 //!
 //! ```text
-//!   rollback ──▶ autocommit off ───────────────────────────▶ a transaction that was begun explicitly: noted
-//!            ──▶ autocommit on, no writing statement runs ──▶ its COMMIT has failed: noted
-//!            ──▶ autocommit on, a writing statement runs ───▶ that statement's own: not noted
+//!   rollback ──▶ autocommit off ────────────────────────────────▶ a transaction that was begun explicitly: noted
+//!            ──▶ autocommit off, VACUUM runs ───────────────────▶ VACUUM's own, begun explicitly by itself: not noted
+//!            ──▶ autocommit on, COMMIT, END or RELEASE runs ────▶ that has failed, perhaps in a statement that it runs (FTS5 writes then): noted
+//!            ──▶ autocommit on, else no writing statement runs ─▶ as above: noted
+//!            ──▶ autocommit on, else a writing statement runs ──▶ that statement's own: not noted
 //!
 //!   guard:  free ── guard() ──▶ guarded ── noted rollback ──▶ doomed: the commit hook refuses every commit
 //!             ▲─────────────────── outermost guard dropped ─────┘
@@ -18,13 +20,15 @@
 //! - I2. A note is seen by the uses of the connection that were running when it was made, and by no later one.
 //! - I3. Between a noted rollback under a guard and the end of that guard nothing is committed on the connection.
 //! - B1. A rollback or commit hook that the application puts in place of these takes the notes, or I3, away.
+//! - B2. VACUUM's own transaction is known by the database that it attaches, `vacuum_..`. Where the application has one of such a name attached, in a transaction, and is stopped in a VACUUM, which SQLite
+//!   would have refused there, the rollback is not noted.
 //!
 //! Who synchronises with whom: the fields are used by the thread that uses the connection, one at a time (a connection is
 //! `Send`, not `Sync`); they are atomics only so that the connection may be sent.
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -101,7 +105,8 @@ impl Watch {
         Guard { watch: self, is_outermost }
     }
 
-    fn note(&self) {
+    /// Notes a rollback.
+    pub(crate) fn note(&self) {
         // ORDERING: Relaxed; as in `is_noted`.
         self.is_noted.store(true, Ordering::Relaxed);
         // ORDERING: Relaxed; as in `is_noted`.
@@ -149,7 +154,11 @@ unsafe extern "C" fn on_rollback(watch: *mut c_void) {
     // SAFETY: SQLite calls the hook of an open connection, whose mutex this thread holds; the mutex is recursive.
     let is_explicit = unsafe { ffi::sqlite3_get_autocommit(watch.db) } == 0;
     // SAFETY: as above.
-    if is_explicit || !unsafe { is_writing(watch.db) } {
+    let running = unsafe { Statements::running(watch.db) };
+    // SAFETY: as above.
+    let is_vacuums_own = || running.vacuum && unsafe { has_vacuums_copy(watch.db) };
+    let is_noted = if is_explicit { !is_vacuums_own() } else { running.end || !running.write };
+    if is_noted {
         watch.note();
     }
 }
@@ -162,24 +171,104 @@ unsafe extern "C" fn on_commit(watch: *mut c_void) -> c_int {
     c_int::from(watch.guard.load(Ordering::Relaxed) == DOOMED)
 }
 
-/// Whether a statement that may write is running.
+/// Which statements of a connection are running.
+#[derive(Default)]
+struct Statements {
+    /// One that may write.
+    write: bool,
+    /// One that ends a transaction by committing it.
+    end: bool,
+    /// VACUUM.
+    vacuum: bool,
+}
+
+impl Statements {
+    /// # Safety
+    ///
+    /// `db` is open, and this thread holds its mutex.
+    unsafe fn running(db: *mut ffi::sqlite3) -> Statements {
+        let (mut running, mut statement) = (Statements::default(), ptr::null_mut());
+        loop {
+            // SAFETY: `db` is open; `statement` is null or one of its statements, which cannot go while we hold the mutex.
+            statement = unsafe { ffi::sqlite3_next_stmt(db, statement) };
+            if statement.is_null() {
+                return running;
+            }
+            // SAFETY: as above.
+            if unsafe { ffi::sqlite3_stmt_busy(statement) } == 0 {
+                continue;
+            }
+            // SAFETY: as above.
+            running.write |= unsafe { ffi::sqlite3_stmt_readonly(statement) } == 0;
+            // SAFETY: as above.
+            let text = unsafe { ffi::sqlite3_sql(statement) };
+            if text.is_null() {
+                // A blob's.
+                continue;
+            }
+            // SAFETY: the text lives as long as the statement.
+            let word = first_word(unsafe { CStr::from_ptr(text) }.to_bytes());
+            let is_any =
+                |words: &[&str]| words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
+            running.end |= is_any(&["COMMIT", "END", "RELEASE"]);
+            running.vacuum |= is_any(&["VACUUM"]);
+        }
+    }
+}
+
+/// The first word of a statement, behind spaces, comments and the ends of empty statements.
+fn first_word(mut text: &[u8]) -> &[u8] {
+    loop {
+        let skipped = match text {
+            [b' ' | b'\t' | b'\n' | b'\x0c' | b'\r' | b';', ..] => Some(1),
+            [b'-', b'-', ..] => text.iter().position(|&byte| byte == b'\n'),
+            [b'/', b'*', rest @ ..] => rest.windows(2).position(|two| two == b"*/").map(|at| at + 4),
+            // A byte order mark.
+            [0xef, 0xbb, 0xbf, ..] => Some(3),
+            _ => break,
+        };
+        text = &text[skipped.unwrap_or(text.len())..];
+    }
+    let end = text.iter().position(|byte| !byte.is_ascii_alphabetic());
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// Whether the database is attached that VACUUM makes, in a transaction that it has begun as an application would.
 ///
 /// # Safety
 ///
-/// `db` is open, and this thread holds its mutex.
-unsafe fn is_writing(db: *mut ffi::sqlite3) -> bool {
-    let mut statement = ptr::null_mut();
-    loop {
-        // SAFETY: `db` is open; `statement` is null or one of its statements, which cannot go while we hold the mutex.
-        statement = unsafe { ffi::sqlite3_next_stmt(db, statement) };
-        if statement.is_null() {
-            return false;
-        }
-        // SAFETY: as above.
-        let is_running = unsafe { ffi::sqlite3_stmt_busy(statement) } != 0;
-        // SAFETY: as above.
-        if is_running && unsafe { ffi::sqlite3_stmt_readonly(statement) } == 0 {
-            return true;
+/// As for [`Statements::running`].
+unsafe fn has_vacuums_copy(db: *mut ffi::sqlite3) -> bool {
+    // Behind the main and the temporary database.
+    (2..)
+        .map_while(|at| {
+            // SAFETY: `db` is open; null behind its last database.
+            let name = unsafe { ffi::sqlite3_db_name(db, at) };
+            // SAFETY: the name lives as long as the database is attached.
+            (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+        })
+        .any(|name| name.to_bytes().starts_with(b"vacuum_"))
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_word_stands_behind_spaces_and_comments() {
+        for (text, word) in [
+            ("COMMIT", "COMMIT"),
+            (" \n\t;; end;", "end"),
+            ("-- COMMIT\nRELEASE a", "RELEASE"),
+            ("/* a * / */ -- b\n vacuum main", "vacuum"),
+            ("/**/commit-- c", "commit"),
+            ("-- no end", ""),
+            ("/* no end", ""),
+            ("", ""),
+            ("\u{feff}VACUUM", "VACUUM"),
+            ("SELECT 'COMMIT'", "SELECT"),
+        ] {
+            assert_eq!(first_word(text.as_bytes()), word.as_bytes(), "{text}");
         }
     }
 }

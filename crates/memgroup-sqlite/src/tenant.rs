@@ -12,8 +12,10 @@
 //!   a use of another tenant's connection), and SQLite code on this connection is then charged to that one. What is
 //!   used where is in the closure's hands; a check would have to sit in front of every allocation.
 //! - I2. The connection is there until `Drop` or `close` takes it.
-//! - I3. While SQLite closes the connection nobody interrupts it: it has left those of its group that can be stopped (kill.rs).
+//! - I3. While SQLite closes the connection nobody stops it: it has left those of its group that can be stopped (kill.rs), and an interrupt from before is taken back.
 //! - I4. A panic in the closure leaves the group on its way out, because guards do it.
+//! - I5. A use that was told to stop leaves no transaction open that it began, and no interrupt. It may have failed to roll it back itself: while a statement of it is open, ROLLBACK is interrupted. What was
+//!   begun before it stays as SQLite left it. Where the application's authorizer refuses ROLLBACK, or there is memory for it nowhere, the transaction stays open, and the error says that it was not rolled back.
 
 #![allow(unsafe_code)]
 
@@ -31,7 +33,7 @@ use crate::error::{Killed, OutOfMemory, TenantError, is_interrupted, is_out_of_m
 use crate::feed;
 use crate::freed;
 use crate::install::installed;
-use crate::kill::Member;
+use crate::kill::{Member, Reason};
 use crate::kinds::{Gauges, MemoryKinds};
 use crate::rollback::Watch;
 use crate::shortage;
@@ -164,7 +166,7 @@ impl TenantConnection {
     /// # Errors
     ///
     /// [`TenantError::OutOfMemory`] when the group, or one above it, refused memory and SQLite could not do without;
-    /// [`TenantError::Killed`] when it was stopped, because another group needed the memory that it held;
+    /// [`TenantError::Killed`] when it was stopped, because another group needed the memory that it held, also where `work` succeeded but left a transaction open that it began;
     /// [`TenantError::Sqlite`] for every other error of `work`.
     pub fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, TenantError> {
         self.pay(None);
@@ -180,10 +182,15 @@ impl TenantConnection {
         let _entered = Entered::group(&self.group);
         let _rollback = self.watch.set_aside();
         let conn = self.connection();
-        let _running = self.member.begin();
+        let mut running = self.member.begin();
         let outcome = catch_unwind(AssertUnwindSafe(|| work(conn)));
+        let was_open = running.finish() && running.quieten();
+        if was_open {
+            self.roll_back();
+        }
         self.gauges.after_use(&self.group, conn);
         match outcome {
+            Ok(Ok(_)) if was_open => Err(self.stopped()),
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(self.failure(error)),
             Err(panic) if is_unfetched_value(&*panic) && shortage::last().is_some() => {
@@ -195,7 +202,7 @@ impl TenantConnection {
 
     /// Runs `work` inside a transaction, in the group as [`TenantConnection::run`] does: commits when it succeeds,
     /// rolls back when it fails. On failure [`TenantError::rolled_back`] says whether that was
-    /// done: when the roll-back itself fails, the transaction is still open.
+    /// done: when the roll-back itself fails, the transaction is still open. Within another use of the connection that may be so when it is stopped; then the end of that one rolls back.
     ///
     /// It is all or nothing also when `work` ignores errors. Once the transaction is rolled back, by SQLite (a query that
     /// ran out of memory) or by `work`, nothing more can be committed on the connection before this returns: a
@@ -303,6 +310,7 @@ impl TenantConnection {
             return Ok(());
         };
         self.member.leave();
+        self.member.forget_interrupt();
         Watch::stop(&connection);
         self.gauges.take_back(&self.group);
         let closed = connection.close();
@@ -315,18 +323,46 @@ impl TenantConnection {
     /// Why a use that is on has failed.
     #[cold]
     fn failure(&self, error: rusqlite::Error) -> TenantError {
-        let rolled_back = self.is_rolled_back();
         match self.member.reason().filter(|_| is_interrupted(&error)) {
-            Some(reason) => TenantError::Killed(Killed {
-                group: self.group.path(),
-                requester: reason.requester.path(),
-                full: reason.full.path(),
-                asked: reason.asked,
-                usage: reason.usage,
-                max: reason.max,
-                rolled_back,
-            }),
-            None => failure(&self.group, error, rolled_back),
+            Some(reason) => TenantError::Killed(self.killed(&reason)),
+            None => failure(&self.group, error, self.is_rolled_back()),
+        }
+    }
+
+    /// Why a use that is on has failed although its work has not: it left a transaction open when it was told to stop.
+    #[cold]
+    fn stopped(&self) -> TenantError {
+        let reason = self.member.reason().expect("a use that was told to stop was told why");
+        TenantError::Killed(self.killed(&reason))
+    }
+
+    fn killed(&self, reason: &Reason) -> Killed {
+        Killed {
+            group: self.group.path(),
+            requester: reason.requester.path(),
+            full: reason.full.path(),
+            asked: reason.asked,
+            usage: reason.usage,
+            max: reason.max,
+            rolled_back: self.is_rolled_back(),
+        }
+    }
+
+    /// Rolls back what the work of a use has left open that was told to stop. Where the group has no room for that, the unattributed one pays the few kilobytes.
+    #[cold]
+    fn roll_back(&self) {
+        let rolled_back = || self.connection().execute_batch("ROLLBACK").is_ok();
+        let is_done = {
+            let _shortage = shortage::set_aside();
+            rolled_back()
+        };
+        if is_done
+            || installed().is_some_and(|installed| {
+                let _entered = Entered::group(installed.unattributed());
+                rolled_back()
+            })
+        {
+            self.watch.note();
         }
     }
 
@@ -356,6 +392,7 @@ impl Drop for TenantConnection {
         let connection = self.connection.take();
         if let Some(open) = &connection {
             self.member.leave();
+            self.member.forget_interrupt();
             Watch::stop(open);
             self.gauges.take_back(&self.group);
         }

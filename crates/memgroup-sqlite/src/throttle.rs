@@ -8,8 +8,10 @@
 //! What is owed is the engine's matter ([`Group::owed`](memgroup::Group::owed)): memory taken above `high`, or by force above `max`. SQLite's allocator may run under SQLite's
 //! mutexes and file locks, and a transaction keeps file locks, for which others wait: a delay there would be everybody's.
 //!
-//! - I1. Nobody is held up in a use within another on the same thread, in a transaction, or inside SQLite.
-//! - B1. A transaction of *another* connection that the thread has open, outside of a use, is not seen: who holds several open sets [`Throttling::Manual`].
+//! - I1. Nobody is held up in a use within another on the same thread, in a transaction of the connection, or inside SQLite on behalf of a tenant's connection.
+//! - B1. Seen are uses of tenants' connections, and no more. A transaction that *another* connection has open on the thread, outside of a use, is not; nor is a statement of a connection that is no tenant's
+//!   (a plain [`Connection`](rusqlite::Connection)), from whose user function, hook or virtual table a tenant's is used: there the thread sleeps inside of SQLite, with the locks of that statement. Who does either
+//!   sets [`Throttling::Manual`] on the connection that is used there.
 
 use std::time::Instant;
 
@@ -21,7 +23,8 @@ use crate::tenant::TenantConnection;
 /// Who sees to the delays of a group that [owes](memgroup::Group::owed).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Throttling {
-    /// The connection: its thread sleeps at the beginning of a use, outside of transactions, for 2 s at most.
+    /// The connection: its thread sleeps at the beginning of a use, outside of transactions of it and other tenants' uses on the thread, for 2 s at most. Not for a connection that is used from a function
+    /// that SQLite calls in a statement of a plain connection: that statement would be held up with its locks.
     #[default]
     Block,
     /// The application, with [`TenantConnection::take_throttle`]: for those that schedule themselves.

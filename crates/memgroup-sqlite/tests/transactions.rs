@@ -341,3 +341,29 @@ fn a_rollback_is_told_to_the_uses_it_happened_in_and_to_no_other() {
         .expect_err("there is no such table");
     assert!(failed.rolled_back(), "what a use within a use rolls back happens in both: {failed}");
 }
+
+#[test]
+fn a_commit_that_runs_out_of_memory_while_a_virtual_table_writes_says_what_is_left() {
+    let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("virtual"));
+    let conn = connect(&group, &dir.path().join("a.db"));
+    conn.execute_batch("CREATE VIRTUAL TABLE f USING fts5(x)").expect("room");
+    let (mut rolled_back, mut spare_bytes) = (0, 0);
+    loop {
+        conn.execute_batch("BEGIN; INSERT INTO t VALUES (1, 'a')").expect("a small statement");
+        conn.execute(&format!("INSERT INTO f SELECT hex(x) FROM {}", generated(100, 100)), []).expect("room");
+        conn.release_memory().expect("nothing to fail");
+        group.set_max(group.usage_exact() + spare_bytes).expect("a limit");
+        let committed = conn.execute_batch("COMMIT");
+        group.set_max(UNLIMITED).expect("no limit");
+        let Err(failed) = committed else { break };
+        assert_eq!(failed.rolled_back(), !in_transaction(&conn), "with {spare_bytes} bytes: {failed}");
+        rolled_back += u32::from(failed.rolled_back());
+        if in_transaction(&conn) {
+            conn.execute_batch("ROLLBACK").expect("room");
+        }
+        assert_eq!(count(&conn), 0, "with {spare_bytes} bytes: {failed}");
+        spare_bytes += 2_048;
+    }
+    assert!(rolled_back > 0, "COMMIT never failed half way");
+    assert_eq!(count(&conn), 1);
+}

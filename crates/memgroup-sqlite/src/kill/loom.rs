@@ -17,6 +17,11 @@ impl Interrupt for Flag {
         // ORDERING: Relaxed; as SQLite's own.
         self.0.store(true, Ordering::Relaxed);
     }
+
+    fn forget(&self) {
+        // ORDERING: as above.
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 fn uses_follow_one_another() {
@@ -28,16 +33,17 @@ fn uses_follow_one_another() {
         move || uses.try_stop(|| ())
     });
     for _ in 0..2 {
-        assert!(one.begin());
-        // The first statement of a use takes the flag back.
         // ORDERING: Relaxed; as SQLite's own.
-        one.connection.0.store(false, Ordering::Relaxed);
+        assert!(!one.connection.0.load(Ordering::Relaxed), "an interrupt has outlived its use");
+        assert!(one.begin());
         // ORDERING: as above.
         let is_interrupted = one.connection.0.load(Ordering::Relaxed);
         let mut was_told = false;
         uses.end(&one, || was_told = true);
         assert!(!is_interrupted || was_told, "an interrupt came from nowhere");
     }
+    // ORDERING: as above.
+    assert!(!one.connection.0.load(Ordering::Relaxed), "an interrupt has outlived its use");
     uses.delist(&one);
     stopping.join().expect("it only tells");
 }
@@ -48,7 +54,7 @@ fn loom_an_interrupt_hits_the_use_that_it_was_meant_for() {
 }
 
 #[test]
-#[should_panic(expected = "an interrupt came from nowhere")]
+#[should_panic(expected = "an interrupt has outlived its use")]
 fn loom_an_end_that_does_not_wait_for_the_interrupt_is_caught() {
     mutation::with(Mutation::KilledEndsUnlocked, || loom::model(uses_follow_one_another));
 }

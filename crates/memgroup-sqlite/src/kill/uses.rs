@@ -3,13 +3,14 @@
 //! ```text
 //!            begin                 try_stop, under the lock: mark, then interrupt
 //!   IDLE ─────────────▶ RUNNING ─────────────────────────────────────────▶ KILLED
-//!    ▲                     │ end: nobody has marked it                        │ end: waits for the lock
-//!    └─────────────────────┴──────────────────────────────────────────────────┘
+//!    ▲                     │ end: nobody has marked it                        │ quieten: waits for the lock, takes the interrupt back
+//!    │                     │                                                  ▼
+//!    └─────────────────────┴─────────────────────────────────────────────── ENDING ── what is left to clean up
 //! ```
 //!
-//! - I1. IDLE → RUNNING and back to IDLE is done by the thread that uses the connection, RUNNING → KILLED under the lock of the list alone.
+//! - I1. Every step is made by the thread that uses the connection, but RUNNING → KILLED, which is made under the lock of the list alone.
 //! - I2. A connection is interrupted under that lock, while it stands in the list, and it leaves the list before it is closed.
-//! - I3. A use that was told to stop has got its interrupt when it ends, and none comes later: it would hit the next statement.
+//! - I3. A use is interrupted once, when it becomes KILLED, and has got that when it becomes ENDING. What an interrupt leaves behind is taken back there, so that nothing of it is there when it is IDLE.
 //! - I4. The lock is held for some instructions for each connection of the group: who holds it waits for nothing but a kill that it says has ended.
 //! - E1. End of a killed use after its interrupt: the lock. Loom: `loom_an_interrupt_hits_the_use_that_it_was_meant_for`.
 
@@ -24,10 +25,14 @@ use crate::mutation::{self, Mutation};
 const IDLE: u32 = 0;
 const RUNNING: u32 = 1;
 const KILLED: u32 = 2;
+const ENDING: u32 = 3;
 
 /// What can be interrupted by any thread.
 pub(super) trait Interrupt {
     fn interrupt(&self);
+
+    /// Takes an interrupt back that has come; by the thread that uses it.
+    fn forget(&self);
 }
 
 /// A connection, in use or not.
@@ -53,11 +58,17 @@ impl<D> Use<D> {
         is_outermost
     }
 
-    /// Whether this use was told to stop.
+    /// Whether this use was told to stop, and has not ended.
     #[inline]
     pub(super) fn is_killed(&self) -> bool {
         // ORDERING: Relaxed; for the thread that uses it a hint, for others only under the lock.
-        self.state.load(Ordering::Relaxed) == KILLED
+        self.state.load(Ordering::Relaxed) >= KILLED
+    }
+
+    /// Whether it was, and its interrupt is taken back.
+    pub(super) fn is_quiet(&self) -> bool {
+        // ORDERING: Relaxed; only this thread makes it so.
+        self.state.load(Ordering::Relaxed) == ENDING
     }
 
     /// RUNNING → KILLED, under the lock; whether it ran.
@@ -66,14 +77,20 @@ impl<D> Use<D> {
         self.state.compare_exchange(RUNNING, KILLED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// RUNNING → IDLE; false: it is KILLED.
+    /// RUNNING → IDLE; false: it was told to stop.
     #[inline]
-    fn end_unmarked(&self) -> bool {
+    pub(super) fn end_unmarked(&self) -> bool {
         // ORDERING: Relaxed, both; nobody interrupts who was not marked, and who was takes the lock (E1).
         self.state.compare_exchange(RUNNING, IDLE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// KILLED → IDLE.
+    /// KILLED → ENDING.
+    fn mark_ending(&self) {
+        // ORDERING: Relaxed; nobody else changes it when it is KILLED.
+        self.state.store(ENDING, Ordering::Relaxed);
+    }
+
+    /// ENDING → IDLE.
     fn clear(&self) {
         // ORDERING: Relaxed; as in `begin`.
         self.state.store(IDLE, Ordering::Relaxed);
@@ -142,6 +159,21 @@ impl<D: Interrupt, R: Clone> Uses<D, R> {
         list.iter().find(|listed| Arc::ptr_eq(&listed.one, one))?.reason.clone()
     }
 
+    /// A use that was told to stop has done its work: its interrupt has come, is taken back, and none comes any more (I3).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn quieten(&self, one: &Use<D>) {
+        if one.is_quiet() {
+            return;
+        }
+        if !mutation::active(Mutation::KilledEndsUnlocked) {
+            // Who has marked it holds the lock until it has interrupted it.
+            drop(self.list.lock());
+        }
+        one.mark_ending();
+        one.connection.forget();
+    }
+
     /// Ends an outermost use. When it was the last that had been told to stop, `all_have_ended` is called, while nobody is told.
     #[inline]
     pub(super) fn end(&self, one: &Arc<Use<D>>, all_have_ended: impl FnOnce()) {
@@ -153,10 +185,7 @@ impl<D: Interrupt, R: Clone> Uses<D, R> {
     #[cold]
     #[inline(never)]
     fn end_killed(&self, one: &Arc<Use<D>>, all_have_ended: impl FnOnce()) {
-        if mutation::active(Mutation::KilledEndsUnlocked) {
-            one.clear();
-            return all_have_ended();
-        }
+        self.quieten(one);
         let mut list = self.list.lock();
         one.clear();
         let ended = list.iter_mut().find(|listed| Arc::ptr_eq(&listed.one, one));
@@ -182,6 +211,10 @@ mod tests {
     impl Interrupt for Interrupts {
         fn interrupt(&self) {
             self.0.set(self.0.get() + 1);
+        }
+
+        fn forget(&self) {
+            self.0.set(0);
         }
     }
 
@@ -223,6 +256,22 @@ mod tests {
         end(&second);
         assert_eq!(ended.get(), 1);
         assert!(second.begin() && !second.is_killed());
+    }
+
+    #[test]
+    fn what_a_kill_leaves_behind_is_gone_before_the_use_has_ended() {
+        let uses = Uses::new();
+        let one = one(&uses);
+        assert!(one.begin());
+        assert_eq!((uses.try_stop(|| "a"), one.connection.0.get()), (Told::Running, 1));
+        assert!(!one.is_quiet() && !one.end_unmarked());
+        uses.quieten(&one);
+        assert_eq!((one.is_quiet(), one.is_killed(), one.connection.0.get()), (true, true, 0));
+        assert_eq!((uses.try_stop(|| "b"), one.connection.0.get()), (Told::Running, 0), "it has been told");
+        assert_eq!(uses.reason(&one), Some("a"));
+        let mut has_ended = false;
+        uses.end(&one, || has_ended = true);
+        assert!(has_ended && !one.is_killed() && uses.reason(&one).is_none());
     }
 
     #[test]
