@@ -7,10 +7,11 @@
 //! ```
 //!
 //! SQLite cannot wait within a statement: its allocator may run under mutexes and file locks that whoever could free memory needs. So the statement fails, which frees what it had, and its
-//! thread waits with nothing in hand ([`Group::charge_until`]).
+//! thread waits with nothing in hand ([`Group::wait_for_room`]).
 //!
-//! - I1. Nothing is charged while an attempt runs but what the attempt charges: what the wait got is given back before. Another may take it; then there is another wait.
+//! - I1. Nothing is charged but what an attempt charges: the wait takes nothing. Another may have the room; then there is another wait.
 //! - I2. Where there is room at once, and the attempt fails again, the next wait is for twice as much. So a statement is not run over and over where there is room for its beginning alone.
+//! - I3. Nobody is stopped for what is waited for, which is a guess. Whom it needs stopped an attempt itself has stopped, as long as what it has then says who is the larger.
 //! - B1. What a statement will need is not known. It waits for what its group had more when it was refused, and what it lacked then; others of the group count in that. So a wait for room ends after
 //!   10 ms, the next after 20, up to a second, and the work is tried all the same.
 
@@ -88,9 +89,8 @@ impl Room {
         }
         let had = details.usage.saturating_sub(group.usage_exact());
         let wanted = had.saturating_add(refusal.asked()).max(self.wanted_least).min(least);
-        match group.charge_until(wanted, deadline.min(began + self.patience)) {
-            Ok(charge) => {
-                drop(charge);
+        match group.wait_for_room(wanted, deadline.min(began + self.patience)) {
+            Ok(()) => {
                 let was_at_once = began.elapsed() < PATIENCE / 10;
                 self.wanted_least = if was_at_once { wanted.saturating_mul(2) } else { 0 };
                 true

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use memgroup_sync::loom::thread;
 
 use super::charge::{Left, Stay};
+use super::line::Want;
 use crate::chain::{self, Refused, Until};
 use crate::counter::Verdict;
 use crate::mutation::{self, Mutation};
@@ -18,7 +19,7 @@ fn far() -> Instant {
 
 /// Waits at `at` for a unit, until it is there, and uncharges it again.
 fn wait_for_a_unit(node: &'static Node, at: &'static Node) {
-    let left = Stay::begin(node, UNIT, far()).in_line(at);
+    let left = Stay::begin(node, UNIT, far(), Want::Charge).in_line(at);
     assert!(matches!(left, Ok(Left::Handed)), "nothing else ends the wait");
     node.uncharge_counters(UNIT);
 }
@@ -50,7 +51,7 @@ fn one_whose_deadline_has_passed() {
     let group = lone_group(1, UNIT);
     chain::try_charge(group, Until::Top, UNIT).ok().unwrap();
     let user = thread::spawn(move || group.uncharge_counters(UNIT));
-    match Stay::begin(group, UNIT, Instant::now()).in_line(group) {
+    match Stay::begin(group, UNIT, Instant::now(), Want::Charge).in_line(group) {
         Ok(Left::Handed) => group.uncharge_counters(UNIT),
         Ok(Left::Over(_)) => {}
         Ok(Left::Again(_)) | Err(_) => unreachable!("the group is online, and has a level of its own alone"),
