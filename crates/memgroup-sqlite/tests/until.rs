@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memgroup::{Group, WaitKind};
+use memgroup::stats::memory;
+use memgroup::{Freshness, Group, Reach, WaitKind};
 use memgroup_sqlite::rusqlite::{self, Connection};
-use memgroup_sqlite::TenantConnection;
+use memgroup_sqlite::{TenantConnection, TenantError};
 use process::{generated, hierarchy, sort, tenant_with_max};
 
 /// A group with eight megabytes, in which everybody else is.
@@ -36,6 +37,12 @@ fn hold(conn: &Connection, rows: u32, meanwhile: impl FnOnce()) -> rusqlite::Res
     Ok(())
 }
 
+/// Counts an attempt; that many are one too many, and end the work.
+fn nth_attempt(attempts: &Cell<u32>, one_too_many: u32) -> rusqlite::Result<()> {
+    attempts.set(attempts.get() + 1);
+    if attempts.get() < one_too_many { Ok(()) } else { Err(rusqlite::Error::InvalidQuery) }
+}
+
 /// How many charges of a group wait now.
 fn waiting(group: &Group) -> usize {
     let path = group.path();
@@ -56,17 +63,14 @@ fn a_giant_that_waits_for_room_has_no_small_neighbour_stopped() {
         hold(conn, 1_000, || {
             thread::scope(|threads| {
                 let working = threads.spawn(move || {
-                    let deadline = Instant::now() + Duration::from_millis(500);
                     let attempts = Cell::new(0);
-                    let failed = giant.run_until(deadline, |conn| {
-                        attempts.set(attempts.get() + 1);
+                    giant.run_until(soon(), |conn| {
+                        nth_attempt(&attempts, 4)?;
                         conn.query_row(&sort(40_000, 500), [], |_| Ok(()))
-                    });
-                    (failed.expect_err("20 megabytes in eight"), attempts.get())
+                    })
                 });
-                let (failed, attempts) = working.join().expect("it only fails");
-                assert!(failed.out_of_memory().is_some(), "{failed}");
-                assert!(attempts >= 2, "it has not waited");
+                let failed = working.join().expect("it only fails").expect_err("20 megabytes in eight");
+                assert!(matches!(failed, TenantError::Sqlite { .. }), "after waits: {failed}");
             });
         })
     });
@@ -113,4 +117,43 @@ fn whom_a_statement_needed_stopped_is_stopped_by_it_and_it_has_its_room_after_a_
         assert!(failed.killed().is_some(), "{failed}");
     });
     assert_eq!((stopped.events().oom_kill, waits.events().oom_kill), (1, 0));
+}
+
+#[test]
+fn work_that_leaves_a_transaction_open_does_not_wait_with_its_locks() {
+    let group = tenants("open");
+    let conn = connect(&group, "transaction");
+    let _ballast = group.try_charge(6 << 20).expect("room");
+    let long = format!("SELECT '{}'", "x".repeat(3 << 20));
+    let attempts = Cell::new(0);
+    let failed = conn.run_until(soon(), |conn| {
+        attempts.set(attempts.get() + 1);
+        conn.execute_batch("BEGIN; INSERT INTO t VALUES (1)")?;
+        conn.query_row(&long, [], |_| Ok(()))
+    });
+    let failed = failed.expect_err("three megabytes in two");
+    assert!(failed.out_of_memory().is_some_and(|details| !details.rolled_back()), "{failed}");
+    assert_eq!(attempts.get(), 1);
+    assert!(!conn.run(|conn| Ok(conn.is_autocommit())).expect("nothing to fail"), "it is open");
+    conn.execute_batch("COMMIT").expect("it can go on");
+}
+
+#[test]
+fn what_one_attempt_owes_is_paid_before_the_next() {
+    let group = tenants("debtor");
+    let conn = connect(&group, "connection");
+    let tenant = conn.group().clone();
+    let throttles = || hierarchy().memory().get(&tenant, memory::THROTTLES, Reach::Local, Freshness::Fresh);
+    let _ballast = tenant.try_charge(1 << 20).expect("room");
+    tenant.set_high(512 << 10).expect("a limit");
+    let (attempts, before_each) = (Cell::new(0), Cell::new([0; 2]));
+    let failed = conn.run_until(soon(), |conn| {
+        let mut seen = before_each.get();
+        seen[attempts.get() as usize] = throttles();
+        before_each.set(seen);
+        nth_attempt(&attempts, 2)?;
+        conn.query_row(&sort(20_000, 500), [], |_| Ok(()))
+    });
+    assert!(failed.is_err() && attempts.get() == 2, "ten megabytes in seven");
+    assert_eq!(before_each.get(), [0, 1], "throttled before the second");
 }

@@ -35,6 +35,21 @@ fn one_waits_and_another_uncharges() {
     assert_conserved(group);
 }
 
+/// One waits for room that another makes, and a third waits for what is free then.
+fn one_waits_for_room() {
+    let group = lone_group(1, UNIT);
+    chain::try_charge(group, Until::Top, UNIT).ok().unwrap();
+    let other = thread::spawn(move || {
+        let left = Stay::begin(group, UNIT, far(), Want::Room).in_line(group);
+        assert!(matches!(left, Ok(Left::Handed)), "nothing else ends the wait");
+    });
+    group.uncharge_counters(UNIT);
+    wait_for_a_unit(group, group);
+    other.join().unwrap();
+    assert!(group.counter.usage() == 0 && !group.control.waiting.is_held(), "nothing is charged for room");
+    assert_conserved(group);
+}
+
 /// Two wait for what the one has after the other.
 fn two_wait() {
     let group = lone_group(1, UNIT);
@@ -94,6 +109,17 @@ fn an_uncharge_finds_who_waits() {
 #[should_panic(expected = "deadlock")]
 fn who_looks_for_room_only_before_it_is_in_the_line_is_never_served() {
     mutation::with(Mutation::WaiterDoesNotLookAgain, || explore(one_waits_and_another_uncharges));
+}
+
+#[test]
+fn an_uncharge_finds_who_waits_for_room_and_what_it_set_free_is_had_by_another() {
+    explore(one_waits_for_room);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn who_looks_for_room_alone_before_it_is_in_the_line_is_never_told() {
+    mutation::with(Mutation::WaiterDoesNotLookAgain, || explore(one_waits_for_room));
 }
 
 #[test]
