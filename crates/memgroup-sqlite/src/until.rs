@@ -7,10 +7,11 @@
 //! ```
 //!
 //! SQLite cannot wait within a statement: its allocator may run under mutexes and file locks that whoever could free memory needs. So the statement fails, which frees what it had, and its
-//! thread waits with nothing in hand ([`Group::charge_until`]).
+//! thread waits with nothing in hand ([`Group::wait_for_room`]).
 //!
-//! - I1. Nothing is charged while an attempt runs but what the attempt charges: what the wait got is given back before. Another may take it; then there is another wait.
+//! - I1. Nothing is charged but what an attempt charges: the wait takes nothing. Another may have the room; then there is another wait.
 //! - I2. Where there is room at once, and the attempt fails again, the next wait is for twice as much. So a statement is not run over and over where there is room for its beginning alone.
+//! - I3. Nobody is stopped for what is waited for, which is a guess. Whom it needs stopped an attempt itself has stopped, as long as what it has then says who is the larger.
 //! - B1. What a statement will need is not known. It waits for what its group had more when it was refused, and what it lacked then; others of the group count in that. So a wait for room ends after
 //!   10 ms, the next after 20, up to a second, and the work is tried all the same.
 
@@ -88,9 +89,8 @@ impl Room {
         }
         let had = details.usage.saturating_sub(group.usage_exact());
         let wanted = had.saturating_add(refusal.asked()).max(self.wanted_least).min(least);
-        match group.charge_until(wanted, deadline.min(began + self.patience)) {
-            Ok(charge) => {
-                drop(charge);
+        match group.wait_for_room(wanted, deadline.min(began + self.patience)) {
+            Ok(()) => {
                 let was_at_once = began.elapsed() < PATIENCE / 10;
                 self.wanted_least = if was_at_once { wanted.saturating_mul(2) } else { 0 };
                 true
@@ -122,6 +122,77 @@ mod tests {
 
     use super::*;
 
+    /// A group with a megabyte, which a group below it may fill.
+    fn family() -> (Hierarchy, Group, Group) {
+        let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
+        let group = hierarchy.create("/tenants").expect("a group");
+        group.set_max(1 << 20).expect("a limit");
+        let tenant = group.create("tenant").expect("a group");
+        (hierarchy, group, tenant)
+    }
+
+    /// What an attempt reports that has lacked 8 KiB when its group had so much.
+    fn refused(group: &Group, usage: u64) -> OutOfMemory {
+        let refusal = {
+            let _held = group.try_charge((1 << 20) - group.usage_exact() - 4096).expect("room");
+            group.try_charge(8192).expect_err("twice the room")
+        };
+        let shortage = Some(Shortage::Refused(refusal));
+        OutOfMemory { group: group.path(), shortage, usage, rolled_back: false }
+    }
+
+    fn room() -> Room {
+        Room { patience: PATIENCE, wanted_least: 0 }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn work_waits_for_what_it_had_and_not_only_for_what_it_lacked() {
+        let (_hierarchy, group, tenant) = family();
+        let details = refused(&tenant, 700 << 10);
+        let _others = group.try_charge(512 << 10).expect("room");
+        let mut room = room();
+        assert!(room.is_awaited(&tenant, &details, soon()));
+        assert_eq!(room.patience, PATIENCE * 2, "half a megabyte is free, and 700 KiB were not enough");
+    }
+
+    #[test]
+    fn work_waits_for_no_more_than_a_limit_above_it_allows() {
+        let (_hierarchy, group, tenant) = family();
+        let details = refused(&tenant, 5 << 20);
+        let _others = group.try_charge(512 << 10).expect("room");
+        let mut room = room();
+        assert!(room.is_awaited(&tenant, &details, soon()), "a whole megabyte may be free later");
+        assert_eq!(room.patience, PATIENCE * 2);
+    }
+
+    #[test]
+    fn room_that_was_waited_for_says_nothing_of_how_much_is_enough() {
+        let (hierarchy, group, tenant) = family();
+        let details = refused(&tenant, 700 << 10);
+        let others = group.try_charge(512 << 10).expect("room");
+        let mut room = Room { patience: Duration::from_secs(60), ..room() };
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let began = Instant::now();
+                while hierarchy.waits().is_empty() {
+                    assert!(began.elapsed() < Duration::from_secs(60), "it does not wait");
+                    std::thread::yield_now();
+                }
+                // Longer than what counts as room at once.
+                std::thread::sleep(PATIENCE);
+                drop(others);
+            });
+            assert!(room.is_awaited(&tenant, &details, soon()));
+        });
+        assert_eq!((room.wanted_least, room.patience), (0, Duration::from_secs(60)));
+        assert!(room.is_awaited(&tenant, &details, soon()));
+        assert_eq!(room.wanted_least, (700 << 10) * 2 + 8192 * 2, "it was there at once");
+    }
+
     #[test]
     fn work_that_fails_beside_free_memory_waits_for_more_each_time_until_there_is_none() {
         let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
@@ -134,8 +205,7 @@ mod tests {
         // As if others of the group had taken what this one has freed.
         let shortage = Some(Shortage::Refused(refusal));
         let details = OutOfMemory { group: group.path(), shortage, usage: 0, rolled_back: false };
-        let mut room = Room { patience: PATIENCE, wanted_least: 0 };
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let (mut room, deadline) = (room(), soon());
         let mut attempts = 0;
         while room.patience == PATIENCE {
             assert!(room.is_awaited(&group, &details, deadline));

@@ -70,6 +70,13 @@ pub(crate) fn headroom_to_prepay(from: &'static Node) -> u64 {
 
 /// First looks at every level, which costs no shared line its owner, then charges.
 pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
+    look_for_room(from, until, bytes)?;
+    try_charge_now(from, until, bytes, Verdict::Hint)
+}
+
+/// Whether every level would let a charge pass now; plain loads, may be a moment old. Else the lowest that would not.
+#[inline(always)]
+pub(crate) fn look_for_room(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
     let (mut level, mut via) = (Some(from), None);
     while let Some(node) = level {
         let usage = match node.counter.with_room(bytes, protect::left_free(node, via)) {
@@ -78,7 +85,7 @@ pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Resul
         };
         (level, via) = (until.next(node), Some((node, usage)));
     }
-    try_charge_now(from, until, bytes, Verdict::Hint)
+    Ok(())
 }
 
 /// For a charge that seems not to fit: whether it does, or passes. The usage with it.

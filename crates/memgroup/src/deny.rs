@@ -78,8 +78,9 @@ fn draw_at(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
 /// Charges of a group are denied at random while it lives. From [`Group::deny`].
 #[must_use = "charges are denied only while it lives"]
 pub struct Denial {
+    /// The first to be dropped: it needs the group's place.
+    _diverted: Diverted,
     group: Group,
-    diverted: Option<Diverted>,
 }
 
 impl Denial {
@@ -103,7 +104,6 @@ impl Drop for Denial {
         // ORDERING: Relaxed; as in `draw`.
         denial.odds.store(NEVER, Ordering::Relaxed);
         self.group.node().marks.deny(false);
-        drop(self.diverted.take());
         *taken = false;
     }
 }
@@ -176,7 +176,7 @@ impl Group {
             return Err(DenyError::Denies { path: self.path() });
         }
         *taken = true;
-        let diverted = Some(self.node().divert());
+        let diverted = self.node().divert();
         let odds = (probability * ALWAYS as f64) as u64;
         for (number, value) in
             [(&denial.seed, seed), (&denial.drawn, 0), (&denial.denied, 0), (&denial.odds, odds)]
@@ -185,7 +185,7 @@ impl Group {
             number.store(value, Ordering::Relaxed);
         }
         self.node().marks.deny(true);
-        Ok(Denial { group: self.clone(), diverted })
+        Ok(Denial { _diverted: diverted, group: self.clone() })
     }
 }
 
@@ -233,6 +233,22 @@ mod tests {
         drop(tenant.charge_forced(77).unwrap());
         drop((grown, denial));
         assert_eq!(tenant.usage_exact(), 0);
+    }
+
+    #[test]
+    fn charges_are_served_by_the_stock_again_when_a_denial_has_ended() {
+        let tenant = tenant();
+        let misses_of = |charges| {
+            let before = tenant.stock().misses;
+            (0..charges).for_each(|_| drop(tenant.try_charge(64).unwrap()));
+            tenant.stock().misses - before
+        };
+        for _ in 0..2 {
+            let denial = tenant.deny(0.0, 0).unwrap();
+            assert_eq!(misses_of(100), 100, "each passes by the stock");
+            drop(denial);
+            assert!(misses_of(100) < 10, "the group is diverted still");
+        }
     }
 
     #[test]

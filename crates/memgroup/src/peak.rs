@@ -209,6 +209,33 @@ impl Group {
     }
 }
 
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use crate::{Config, Hierarchy};
+
+    #[test]
+    fn a_reader_that_is_dropped_is_known_no_longer_and_the_others_are() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        let known = || group.node().control.peak_readers.stored.lock().of.len();
+        let (mut stays, never_reset) = (group.peak_reader(), group.peak_reader());
+        stays.reset();
+        for _ in 0..100 {
+            let mut goes = group.peak_reader();
+            goes.reset();
+            goes.reset();
+            assert_eq!(known(), 2, "a number for each that was ever reset");
+        }
+        drop(never_reset);
+        assert_eq!(known(), 1);
+        drop(group.try_charge(10).unwrap());
+        group.peak_reader().reset();
+        assert_eq!(stays.read(), 10);
+        drop(stays);
+        assert_eq!(known(), 0);
+    }
+}
+
 #[cfg(all(test, memgroup_loom))]
 mod loom {
     use std::sync::Arc;

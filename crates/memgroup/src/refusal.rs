@@ -55,6 +55,13 @@ use crate::shrink::{keep, reclaim};
 use crate::stock::closure::Closure;
 use crate::stock::{count, drain};
 
+/// What is done for a charge where nothing can be reclaimed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnOom {
+    Kill,
+    Refuse,
+}
+
 /// Makes the charge after all, or refuses it for good.
 #[cold]
 #[inline(never)]
@@ -64,11 +71,17 @@ pub(crate) fn decide(
     bytes: u64,
     first: Refused,
 ) -> Result<(), ChargeError> {
-    make(node, until, bytes, first).map_err(|last| refuse(last, bytes))
+    make(node, until, bytes, first, OnOom::Kill).map_err(|last| refuse(last, bytes))
 }
 
 /// `decide`, for a caller that counts the refusal when it gives up.
-pub(crate) fn make(node: &'static Node, until: Until, bytes: u64, first: Refused) -> Result<(), Refused> {
+pub(crate) fn make(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    first: Refused,
+    on_oom: OnOom,
+) -> Result<(), Refused> {
     let attempt = |verdict| chain::try_charge_now(node, until, bytes, verdict);
     let first = if first.seen.only_measures(bytes) {
         match measure::passing(None, bytes, node, || attempt(Verdict::Hint)) {
@@ -79,7 +92,7 @@ pub(crate) fn make(node: &'static Node, until: Until, bytes: u64, first: Refused
         first
     };
     if first.seen.offline || bytes > first.seen.most() || !node.shared.has_stock() {
-        return decide_without_stock(node, until, bytes, first);
+        return decide_without_stock(node, until, bytes, first, on_oom);
     }
     let (mut tree, mut held_up) = (None, first);
     let gives = node.shared.shrinkers.is_any();
@@ -106,7 +119,7 @@ pub(crate) fn make(node: &'static Node, until: Until, bytes: u64, first: Refused
         }
     }
     let mut counted = None;
-    if node.shared.victims.is_any() {
+    if on_oom == OnOom::Kill && node.shared.victims.is_any() {
         tree = None;
         let relief = oom::relieve(node, until, bytes, &mut over);
         if relief.is_made {
@@ -146,6 +159,7 @@ fn decide_without_stock(
     until: Until,
     bytes: u64,
     first: Refused,
+    on_oom: OnOom,
 ) -> Result<(), Refused> {
     if first.seen.offline {
         return Err(first);
@@ -159,7 +173,7 @@ fn decide_without_stock(
         return Ok(());
     }
     let mut counted = None;
-    if node.shared.victims.is_any() {
+    if on_oom == OnOom::Kill && node.shared.victims.is_any() {
         let relief = oom::relieve(node, until, bytes, &mut over);
         if relief.is_made {
             return Ok(());

@@ -18,8 +18,9 @@ use std::time::Instant;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::{MutexGuard, grace};
 
-use super::line::{self, Line, State, Waiter};
+use super::line::{self, Line, State, Waiter, Want};
 use super::list::{self, Listed};
+use super::room::make_room;
 use super::{WaitKind, Wake};
 use crate::chain::{Refused, Until};
 use crate::charge::Charge;
@@ -32,7 +33,7 @@ use crate::mutation::{self, Mutation};
 use crate::node::Node;
 use crate::oom::{self, Pursuit};
 use crate::overrun;
-use crate::refusal;
+use crate::refusal::{self, OnOom};
 use crate::shrink::{keep, reclaim};
 use crate::stock::consume;
 
@@ -54,7 +55,7 @@ fn charge(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), Char
         Some(at) => Refused { node: at, seen: at.counter.read() },
         None => {
             let outcome = consume::charge_unserved_or(node, bytes, |first| {
-                refusal::make(node, Until::Top, bytes, first)
+                refusal::make(node, Until::Top, bytes, first, OnOom::Kill)
             });
             match outcome {
                 Ok(()) => return Ok(()),
@@ -62,26 +63,31 @@ fn charge(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), Char
             }
         }
     };
-    wait(node, bytes, deadline, refused).map_err(|Failed { last, kind }| {
-        let error = refusal::refuse(last, bytes);
-        kind.map_or(error, |kind| error.after_wait(kind, began.elapsed()))
-    })?;
+    wait(node, bytes, deadline, Want::Charge, refused).map_err(|failed| failed.error(bytes, began))?;
     high::charged(node, Until::Top, bytes);
     Ok(())
 }
 
 /// The highest level of the chain at which somebody waits.
-fn held_level(node: &'static Node) -> Option<&'static Node> {
+pub(super) fn held_level(node: &'static Node) -> Option<&'static Node> {
     std::iter::successors(Some(node), |level| level.up())
         .filter(|level| level.control.waiting.is_held() && !level.counter.read().measured)
         .last()
 }
 
-/// What a charge got for its waiting.
-struct Failed {
+/// What a charge that was refused got for its waiting.
+pub(super) struct Failed {
     last: Refused,
     /// `None`: the refusal says it all.
     kind: Option<ChargeErrorKind>,
+}
+
+impl Failed {
+    /// Counts the refusal, and says it.
+    pub(super) fn error(self, bytes: u64, began: Instant) -> ChargeError {
+        let error = refusal::refuse(self.last, bytes);
+        self.kind.map_or(error, |kind| error.after_wait(kind, began.elapsed()))
+    }
 }
 
 /// How a stay in one line ended.
@@ -91,7 +97,13 @@ pub(super) enum Left {
     Over(ChargeErrorKind),
 }
 
-fn wait(node: &'static Node, bytes: u64, deadline: Instant, refused: Refused) -> Result<(), Failed> {
+pub(super) fn wait(
+    node: &'static Node,
+    bytes: u64,
+    deadline: Instant,
+    want: Want,
+    refused: Refused,
+) -> Result<(), Failed> {
     let (mut last, mut stay) = (refused, None);
     loop {
         let never_fits = bytes > LARGEST || bytes > last.seen.max && !last.seen.measured;
@@ -101,13 +113,19 @@ fn wait(node: &'static Node, bytes: u64, deadline: Instant, refused: Refused) ->
         if Instant::now() >= deadline {
             return Err(Failed { last, kind: Some(ChargeErrorKind::Deadline) });
         }
-        let stay = stay.get_or_insert_with(|| Stay::begin(node, bytes, deadline));
+        let stay = stay.get_or_insert_with(|| Stay::begin(node, bytes, deadline, want));
         match stay.in_line(last.node) {
             Ok(Left::Handed) => return Ok(()),
-            Ok(Left::Again(refused)) => match refusal::make(node, Until::Top, bytes, refused) {
-                Ok(()) => return Ok(()),
-                Err(refused) => last = refused,
-            },
+            Ok(Left::Again(refused)) => {
+                let made = match want {
+                    Want::Charge => refusal::make(node, Until::Top, bytes, refused, OnOom::Kill),
+                    Want::Room => make_room(node, bytes, refused),
+                };
+                match made {
+                    Ok(()) => return Ok(()),
+                    Err(refused) => last = refused,
+                }
+            }
             Ok(Left::Over(kind)) => {
                 let at = if node.counter.is_offline() { node } else { last.node };
                 let reserved = if std::ptr::eq(at, last.node) { last.seen.reserved } else { 0 };
@@ -124,6 +142,7 @@ pub(super) struct Stay {
     node: &'static Node,
     bytes: u64,
     deadline: Instant,
+    want: Want,
     arrival: u64,
     listed: Listed,
     /// Who was asked to die for it since it waits.
@@ -131,11 +150,11 @@ pub(super) struct Stay {
 }
 
 impl Stay {
-    pub(super) fn begin(node: &'static Node, bytes: u64, deadline: Instant) -> Stay {
+    pub(super) fn begin(node: &'static Node, bytes: u64, deadline: Instant, want: Want) -> Stay {
         // First: who is seen to wait has its turn.
         let arrival = node.shared.waits.line.lock().arrive();
         let listed = list::begin(node, WaitKind::Charge, bytes, deadline);
-        Stay { node, bytes, deadline, arrival, listed, pursuit: Cell::new(None) }
+        Stay { node, bytes, deadline, want, arrival, listed, pursuit: Cell::new(None) }
     }
 
     /// Waits at `at`, which has refused. `Err`: the group was removed.
@@ -175,8 +194,12 @@ impl Stay {
         let shared = self.node.shared;
         let gives = shared.config.reclaim && shared.shrinkers.is_any();
         // What is kept free for others may be less by a charge, too, without anybody who serves.
-        let reviews = gives || shared.victims.is_any() || shared.protected.is_any();
+        let reviews = gives || self.may_kill() || shared.protected.is_any();
         if reviews { self.deadline.min(Instant::now() + REVIEW) } else { self.deadline }
+    }
+
+    fn may_kill(&self) -> bool {
+        self.want == Want::Charge && self.node.shared.victims.is_any()
     }
 
     /// The first in line has shrinkers asked once more, and the next victim if the one before takes too long; whether the charge is made.
@@ -187,8 +210,11 @@ impl Stay {
         let (&Stay { node, bytes, .. }, mut over) = (self, at);
         let gives = node.shared.config.reclaim && node.shared.shrinkers.is_any();
         let is_made = gives && reclaim::make_room(node, Until::Top, bytes, &mut over)
-            || node.shared.victims.is_any() && self.pursue(&mut over);
+            || self.may_kill() && self.pursue(&mut over);
         if is_made {
+            if self.want == Want::Room {
+                node.uncharge_counters(bytes);
+            }
             self.line().made(at, self.arrival);
         } else {
             self.line().come_back(at, self.arrival);
@@ -205,9 +231,9 @@ impl Stay {
     }
 
     fn enqueue(&self, at: &'static Node) {
-        let &Stay { node, bytes, arrival, .. } = self;
+        let &Stay { node, bytes, want, arrival, .. } = self;
         let ticket = self.listed.ticket().expect("the list grows for charges");
-        self.line().enqueue(Waiter::new(at, node, bytes, arrival, ticket));
+        self.line().enqueue(Waiter::new(at, node, bytes, want, arrival, ticket));
     }
 
     /// Leaves the line, with what was handed over.

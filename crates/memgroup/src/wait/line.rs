@@ -35,13 +35,21 @@ pub(super) const PASSES_MOST: u32 = 16;
 const SERVED_MOST: u32 = 16;
 const SEEN_MOST: u32 = 64;
 
+/// What is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    Charge,
+    /// That there is room; nothing is charged, and nobody killed for it.
+    Room,
+}
+
 /// What became of a waiter.
 #[derive(Clone, Copy)]
 pub(super) enum State {
     Waiting,
     /// It gets room itself, and is not to be served.
     Away,
-    /// Its bytes are charged, and its.
+    /// Its bytes are charged, and its; where it wants room alone, there was some.
     Handed,
     /// Another level refuses, or this one always will: it is to see for itself.
     Again(Refused),
@@ -54,6 +62,7 @@ pub(super) struct Waiter {
     /// What is to be charged.
     node: &'static Node,
     bytes: u64,
+    want: Want,
     weight: u32,
     /// Smaller: it came earlier.
     arrival: u64,
@@ -68,17 +77,18 @@ impl Waiter {
         at: &'static Node,
         node: &'static Node,
         bytes: u64,
+        want: Want,
         arrival: u64,
         ticket: Ticket,
     ) -> Waiter {
-        Waiter { at, node, bytes, weight: 0, arrival, passed: 0, state: State::Waiting, ticket }
+        Waiter { at, node, bytes, want, weight: 0, arrival, passed: 0, state: State::Waiting, ticket }
     }
 
     fn order(&self) -> (u32, Reverse<u32>, u64) {
         (self.at.id.0, Reverse(self.weight), self.arrival)
     }
 
-    /// Makes the charge if there is room; `seen` is what the group at which it waits is like.
+    /// Makes the charge, if it wants one and there is room; `seen` is what the group at which it waits is like.
     fn take(&self, seen: &mut Reading) -> State {
         let at = self.at;
         // Of a limit that only measures it sees for itself, too: that takes the tree lock.
@@ -88,9 +98,12 @@ impl Waiter {
         if self.bytes > seen.headroom() {
             return State::Waiting;
         }
-        let charged = chain::climb(self.node, None, Until::Top, self.bytes, Verdict::Hint);
+        let taken = match self.want {
+            Want::Charge => chain::climb(self.node, None, Until::Top, self.bytes, Verdict::Hint),
+            Want::Room => chain::look_for_room(self.node, Until::Top, self.bytes),
+        };
         *seen = at.counter.read();
-        match charged {
+        match taken {
             Ok(()) => State::Handed,
             // Somebody who does not wait was faster.
             Err(refused) if std::ptr::eq(refused.node, at) => State::Waiting,
@@ -269,7 +282,7 @@ mod tests {
         let listed = list::begin(node, WaitKind::Charge, PAGE, Instant::now() + Duration::from_secs(3600));
         let line = || node.shared.waits.line.lock();
         let arrival = line().arrive();
-        line().enqueue(Waiter::new(node, node, PAGE, arrival, listed.ticket().unwrap()));
+        line().enqueue(Waiter::new(node, node, PAGE, Want::Charge, arrival, listed.ticket().unwrap()));
         assert!(line().go_away(node, arrival));
         drop(held);
         group.drain();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use memgroup_sync::loom::thread;
 
 use super::charge::{Left, Stay};
+use super::line::Want;
 use crate::chain::{self, Refused, Until};
 use crate::counter::Verdict;
 use crate::mutation::{self, Mutation};
@@ -18,7 +19,7 @@ fn far() -> Instant {
 
 /// Waits at `at` for a unit, until it is there, and uncharges it again.
 fn wait_for_a_unit(node: &'static Node, at: &'static Node) {
-    let left = Stay::begin(node, UNIT, far()).in_line(at);
+    let left = Stay::begin(node, UNIT, far(), Want::Charge).in_line(at);
     assert!(matches!(left, Ok(Left::Handed)), "nothing else ends the wait");
     node.uncharge_counters(UNIT);
 }
@@ -31,6 +32,21 @@ fn one_waits_and_another_uncharges() {
     wait_for_a_unit(group, group);
     user.join().unwrap();
     assert!(!group.control.waiting.is_held() && !group.counter.read().over);
+    assert_conserved(group);
+}
+
+/// One waits for room that another makes, and a third waits for what is free then.
+fn one_waits_for_room() {
+    let group = lone_group(1, UNIT);
+    chain::try_charge(group, Until::Top, UNIT).ok().unwrap();
+    let other = thread::spawn(move || {
+        let left = Stay::begin(group, UNIT, far(), Want::Room).in_line(group);
+        assert!(matches!(left, Ok(Left::Handed)), "nothing else ends the wait");
+    });
+    group.uncharge_counters(UNIT);
+    wait_for_a_unit(group, group);
+    other.join().unwrap();
+    assert!(group.counter.usage() == 0 && !group.control.waiting.is_held(), "nothing is charged for room");
     assert_conserved(group);
 }
 
@@ -50,7 +66,7 @@ fn one_whose_deadline_has_passed() {
     let group = lone_group(1, UNIT);
     chain::try_charge(group, Until::Top, UNIT).ok().unwrap();
     let user = thread::spawn(move || group.uncharge_counters(UNIT));
-    match Stay::begin(group, UNIT, Instant::now()).in_line(group) {
+    match Stay::begin(group, UNIT, Instant::now(), Want::Charge).in_line(group) {
         Ok(Left::Handed) => group.uncharge_counters(UNIT),
         Ok(Left::Over(_)) => {}
         Ok(Left::Again(_)) | Err(_) => unreachable!("the group is online, and has a level of its own alone"),
@@ -93,6 +109,17 @@ fn an_uncharge_finds_who_waits() {
 #[should_panic(expected = "deadlock")]
 fn who_looks_for_room_only_before_it_is_in_the_line_is_never_served() {
     mutation::with(Mutation::WaiterDoesNotLookAgain, || explore(one_waits_and_another_uncharges));
+}
+
+#[test]
+fn an_uncharge_finds_who_waits_for_room_and_what_it_set_free_is_had_by_another() {
+    explore(one_waits_for_room);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn who_looks_for_room_alone_before_it_is_in_the_line_is_never_told() {
+    mutation::with(Mutation::WaiterDoesNotLookAgain, || explore(one_waits_for_room));
 }
 
 #[test]

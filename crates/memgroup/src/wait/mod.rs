@@ -6,6 +6,7 @@ mod list;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 pub(crate) mod report;
+mod room;
 mod weight;
 
 use core::time::Duration;
@@ -24,7 +25,7 @@ use crate::node::Node;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WaitKind {
-    /// Room for a charge ([`Group::charge_until`](crate::Group::charge_until)).
+    /// Room for a charge ([`Group::charge_until`](crate::Group::charge_until)), or room alone ([`Group::wait_for_room`](crate::Group::wait_for_room)).
     Charge,
     /// The end of a delay that a group above its `high` owes.
     Throttle,

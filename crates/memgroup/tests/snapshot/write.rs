@@ -1,8 +1,9 @@
 //! What is written to files.
 
 use std::io;
+use std::sync::{Arc, Mutex};
 
-use memgroup::{Ask, Count, FILES, FileError, Scan, Shrinker, ShrinkerConfig, UNLIMITED};
+use memgroup::{Ask, Count, FILES, FileError, Group, Scan, Shrinker, ShrinkerConfig, UNLIMITED};
 
 use super::{Cache, cache, hierarchy};
 
@@ -170,4 +171,39 @@ fn reclaim_goes_on_while_rounds_come_to_anything() {
     group.write_file("memory.reclaim", &rest.to_string()).unwrap();
     assert_eq!(group.usage_exact(), 0);
     drop(registered);
+}
+
+/// A cache whose group is removed while it gives back.
+struct Leaving {
+    cache: Halting,
+    group: Group,
+}
+
+impl Shrinker for Leaving {
+    fn count(&self, token: u64) -> Count {
+        self.cache.count(token)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        // The second time it was removed already.
+        let _ = self.group.remove();
+        self.cache.scan(ask)
+    }
+}
+
+#[test]
+fn reclaim_stops_when_the_group_is_removed() {
+    const CHARGES: u64 = 200;
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    let held = (0..CHARGES).map(|_| group.try_charge(100_000).unwrap()).collect();
+    let cache = Halting(Cache(Arc::new(Mutex::new(held))));
+    let registered =
+        group.add_shrinker(ShrinkerConfig::new("leaving"), Leaving { cache, group: group.clone() }).unwrap();
+    registered.mark();
+    let error = group.write_file("memory.reclaim", &(CHARGES * 100_000).to_string()).unwrap_err();
+    let FileError::Short { freed_bytes, .. } = error else { panic!("{error}") };
+    assert!(0 < freed_bytes && freed_bytes < 50 * 100_000, "{freed_bytes} bytes: it went on");
+    assert!(!group.is_online());
+    registered.remove().unwrap();
 }

@@ -6,6 +6,7 @@ mod ends;
 mod fairness;
 #[path = "../random/mod.rs"]
 mod random;
+mod room;
 mod seats;
 mod storm;
 mod together;
