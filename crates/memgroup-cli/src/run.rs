@@ -187,6 +187,7 @@ fn one(
     let loader = house.loader()?;
     let databases = data::prepare(directory, spec, progress, stop, &|work| loader.around(work))?;
     let Some(databases) = databases else { return Ok(None) };
+    data::read_through(&databases)?;
     house.loaded(loader)?;
     let ran = tenant::run_all(&house, spec, &databases, progress, stop)?;
     let measured = Measured::of(&house, spec, &databases, &ran, stop.requested());

@@ -84,6 +84,16 @@ pub(crate) fn prepare(
     Ok(Some(databases))
 }
 
+/// Reads every file once, so that what statements find in the system's own cache does not depend on what the machine did before.
+pub(crate) fn read_through(databases: &[Database]) -> Result<(), RunError> {
+    for Database { path, .. } in databases {
+        let failed = |error| RunError::data(path, "read", error);
+        let mut file = File::open(path).map_err(failed)?;
+        io::copy(&mut file, &mut io::sink()).map_err(failed)?;
+    }
+    Ok(())
+}
+
 /// The tenants of `spec` whose databases are to be built.
 fn missing_of<'a>(directory: &Path, spec: &'a Spec) -> Result<Vec<&'a TenantSpec>, RunError> {
     let mut missing: Vec<&TenantSpec> = Vec::new();

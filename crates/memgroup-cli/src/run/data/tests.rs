@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::{BUILDING, Database, build, fill, find, path_of, prepare};
+use super::{BUILDING, Database, build, fill, find, path_of, prepare, read_through};
 use crate::run::error::RunError;
 use crate::run::progress::Progress;
 use crate::run::spec::Spec;
@@ -48,6 +48,16 @@ fn each_tenant_gets_a_whole_file_of_its_own_and_keeps_it() {
     let again = prepared(directory.path()).expect("data").expect("no stop");
     assert_eq!(again, databases);
     assert_eq!(again.iter().map(modified).collect::<Vec<_>>(), before);
+}
+
+#[test]
+fn files_are_read_to_the_system_and_one_that_cannot_be_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let databases = prepared(directory.path()).expect("data").expect("no stop");
+    read_through(&databases).expect("they are there");
+    fs::remove_file(&databases[1].path).expect("a file");
+    let error = read_through(&databases).expect_err("one is gone").to_string();
+    assert!(error.contains(&databases[1].path.display().to_string()), "{error}");
 }
 
 #[test]
