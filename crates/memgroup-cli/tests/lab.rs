@@ -1,4 +1,4 @@
-//! The lab as the program runs it: what it measures in processes of its own.
+//! The lab in the program: experiments in child processes.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use memgroup_lab::{Args, Experiment, Trees, run_to};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_memgroup");
 
 #[test]
-fn rstat_measures_sqlite_tenants_in_a_process_for_each_kind_of_trees() {
+fn measures_sqlite_tenants_in_child_processes() {
     let args =
         Args { tiny: true, program: Some(PROGRAM.into()), slots: Some(4), ..Args::new(Experiment::Rstat) };
     let mut printed = Vec::new();
@@ -25,17 +25,18 @@ fn rstat_measures_sqlite_tenants_in_a_process_for_each_kind_of_trees() {
 }
 
 #[test]
-fn a_program_that_is_none_is_named() {
+fn names_a_program_that_cannot_be_started() {
     let args = Args { tiny: true, program: Some("/nowhere/at/all".into()), ..Args::new(Experiment::Rstat) };
     let error = run_to(&args, &mut std::io::sink()).unwrap_err();
     assert!(error.to_string().starts_with("start /nowhere/at/all: "), "{error}");
     let args = Args { program: Some("/bin/true".into()), ..args };
     let error = run_to(&args, &mut std::io::sink()).unwrap_err();
-    assert!(error.to_string().contains("answered \"\""), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("answered") && text.contains("\"\""), "{text}");
 }
 
 #[test]
-fn tenants_refuse_what_is_no_order() {
+fn refuses_an_order_that_is_no_number() {
     let mut tenants = Command::new(PROGRAM)
         .args(["lab", "rstat", "--serve", "separate"])
         .stdin(Stdio::piped())

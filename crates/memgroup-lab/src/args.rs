@@ -1,10 +1,11 @@
-//! What may be asked of an experiment, and what is refused.
+//! The arguments of an experiment, and the checks that refuse some.
 
 use std::path::PathBuf;
 
 use memgroup_percpu::SlotSource;
 
 use crate::Error;
+use crate::error::Result;
 use crate::harness::machine::virtual_slots;
 
 /// The most slots an experiment can be asked for; [`memgroup_percpu::SlotSource::virtual_slots`] has the same bound.
@@ -24,7 +25,7 @@ pub const INNER_MAX: usize = 1_000;
 pub const GROUPS_MAX: usize = 1_000_000;
 
 /// Arguments of `memgroup lab`.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct Args {
     /// Which mechanism to measure against its control
     #[arg(value_enum)]
@@ -61,14 +62,14 @@ pub struct Args {
     /// Write the rows and checks to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// rstat: be one of its two processes of SQLite tenants, and measure what is asked for on the standard input
+    /// rstat: be one of its two processes of SQLite tenants, and take orders from the standard input
     #[arg(long, hide = true, value_enum, value_name = "TREES")]
     pub serve: Option<Trees>,
-    /// The program that takes these arguments after `lab`. SQLite serves one hierarchy in a process, so what compares two is measured in
-    /// processes of it; without, that is left out
+    /// The program that takes these arguments after `lab`. SQLite serves one hierarchy in a process, so a comparison of two hierarchies needs
+    /// two processes of the program; without it, that comparison is left out
     #[arg(skip)]
     pub program: Option<PathBuf>,
-    /// The least that runs every part: shows that an experiment works, its figures mean nothing
+    /// The least work that runs every part: shows that an experiment works; its figures mean nothing
     #[arg(skip)]
     pub tiny: bool,
 }
@@ -97,28 +98,31 @@ impl Trees {
     }
 
     /// The name on the command line.
-    pub fn word(self) -> &'static str {
-        match self {
-            Trees::Unified => "one",
-            Trees::Separate => "separate",
-        }
+    pub fn word(self) -> String {
+        value_name(self)
     }
 }
 
+/// The name of a choice on the command line.
+fn value_name(choice: impl clap::ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// The experiments of the lab.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Experiment {
     /// Batched charge and uncharge: the stock
+    #[default]
     Charge,
     /// Remote draining: any CPU empties every CPU's stock
     Drain,
     /// Per-CPU memory that goes back to the system after groups are removed: depopulation and relocation
     Percpu,
-    /// Statistics with a tree for each subsystem: who reads one pays for no other
+    /// Statistics with a tree for each subsystem: a reader of one subsystem pays for no other
     Rstat,
     /// Reclaim from caches without a lock: shrinkers
     Shrink,
-    /// The whole controller: what all limits, events and pressure cost, and how fast memory is freed
+    /// The whole controller: the cost of all limits, events and pressure, and how fast memory is freed
     Control,
 }
 
@@ -151,56 +155,29 @@ impl Page {
     }
 
     /// The name on the command line and in the JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Page::K4 => "4k",
-            Page::K16 => "16k",
-            Page::K64 => "64k",
-            Page::M2 => "2m",
-        }
+    pub fn name(self) -> String {
+        value_name(self)
     }
 }
 
 impl Experiment {
     /// The name on the command line and in the JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Experiment::Charge => "charge",
-            Experiment::Drain => "drain",
-            Experiment::Percpu => "percpu",
-            Experiment::Rstat => "rstat",
-            Experiment::Shrink => "shrink",
-            Experiment::Control => "control",
-        }
+    pub fn name(self) -> String {
+        value_name(self)
     }
 }
 
 impl Args {
     /// An experiment with everything at its default, in full length.
     pub fn new(experiment: Experiment) -> Args {
-        Args {
-            experiment,
-            threads: None,
-            slots: None,
-            depth: None,
-            page: None,
-            outer: None,
-            inner: None,
-            groups: None,
-            kernel: false,
-            quick: false,
-            json: None,
-            serve: None,
-            program: None,
-            tiny: false,
-        }
+        Args { experiment, ..Args::default() }
     }
 
-    /// Refuses what makes no experiment, before anything runs.
+    /// Refuses arguments that make no experiment, before anything runs.
     ///
     /// # Errors
-    /// [`Error::Argument`], naming the argument, what was given and what is allowed.
-    pub fn check(&self) -> Result<(), Error> {
+    /// [`Error::Argument`], with the argument, its value and the allowed values.
+    pub fn check(&self) -> Result<()> {
         self.only_own_options()?;
         in_range("--threads", "threads", self.threads, 1, THREADS_MAX)?;
         in_range("--slots", "slots", self.slots, 1, SLOTS_MAX)?;
@@ -209,41 +186,35 @@ impl Args {
         in_range("--inner", "groups beside each that stays", self.inner, 1, INNER_MAX)?;
         in_range("--groups", "groups", self.groups, 1, CHILDREN_MAX)?;
         let (outer, inner) = (self.outer(), self.inner());
-        match outer * (1 + inner) {
-            groups if groups > GROUPS_MAX => Err(Error::Argument(format!(
+        let groups = outer * (1 + inner);
+        refuse_if(groups > GROUPS_MAX, || {
+            format!(
                 "use --outer {outer} with --inner {inner}: that is {groups} groups, at most {GROUPS_MAX} can be measured"
-            ))),
-            _ => Ok(()),
-        }
+            )
+        })
     }
 
-    /// An option of another experiment would be ignored, and its user misled.
-    fn only_own_options(&self) -> Result<(), Error> {
-        let percpu = self.experiment == Experiment::Percpu;
-        let rstat = self.experiment == Experiment::Rstat;
-        let shrink = self.experiment == Experiment::Shrink;
-        let control = self.experiment == Experiment::Control;
-        let foreign = [
-            ("--threads", self.threads.is_some() && (percpu || rstat), "charge, drain, shrink and control"),
-            ("--depth", self.depth.is_some() && (percpu || rstat || shrink || control), "charge and drain"),
-            ("--groups", self.groups.is_some() && !(rstat || shrink || control), "rstat, shrink and control"),
-            ("--page", self.page.is_some() && !percpu, "percpu"),
-            ("--outer", self.outer.is_some() && !percpu, "percpu"),
-            ("--inner", self.inner.is_some() && !percpu, "percpu"),
-            ("--kernel", self.kernel && !percpu, "percpu"),
-            ("--serve", self.serve.is_some() && !rstat, "rstat"),
+    /// Refuses an option of another experiment, which would be ignored otherwise.
+    fn only_own_options(&self) -> Result<()> {
+        let options = [
+            ("--threads", self.threads.is_some(), "charge, drain, shrink and control"),
+            ("--depth", self.depth.is_some(), "charge and drain"),
+            ("--groups", self.groups.is_some(), "rstat, shrink and control"),
+            ("--page", self.page.is_some(), "percpu"),
+            ("--outer", self.outer.is_some(), "percpu"),
+            ("--inner", self.inner.is_some(), "percpu"),
+            ("--kernel", self.kernel, "percpu"),
+            ("--serve", self.serve.is_some(), "rstat"),
         ];
-        match foreign.into_iter().find(|&(_, given, _)| given) {
-            Some((flag, _, owner)) => Err(Error::Argument(format!(
-                "use {flag} with {}: it is an option of {owner}",
-                self.experiment.name()
-            ))),
-            None => Ok(()),
-        }
+        let name = self.experiment.name();
+        options.into_iter().try_for_each(|(flag, is_given, owners)| {
+            let refused = is_given && !owners.contains(&name);
+            refuse_if(refused, || format!("use {flag} with {name}: it is an option of {owners}"))
+        })
     }
 
     /// The machine's slots, or the virtual ones that are asked for.
-    pub(crate) fn slot_source(&self) -> Result<SlotSource, Error> {
+    pub(crate) fn slot_source(&self) -> Result<SlotSource> {
         self.slots.map_or_else(|| Ok(SlotSource::detect()), virtual_slots)
     }
 
@@ -251,20 +222,22 @@ impl Args {
     pub(crate) fn options(&self) -> Vec<String> {
         let number = |flag: &str, value: Option<usize>| value.map(|value| format!("{flag} {value}"));
         let flag = |flag: &str, given: bool| given.then(|| flag.to_owned());
-        [
-            number("--threads", self.threads),
-            self.page.map(|page| format!("--page {}", page.name())),
-            number("--outer", self.outer),
-            number("--inner", self.inner),
-            number("--groups", self.groups),
-            number("--slots", self.slots),
-            number("--depth", self.depth),
-            flag("--kernel", self.kernel),
-            flag("--quick", self.quick),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+        let page = self.page.map(|page| format!("--page {}", page.name()));
+        let [outer, inner] = [number("--outer", self.outer), number("--inner", self.inner)];
+        let [groups, slots] = [number("--groups", self.groups), number("--slots", self.slots)];
+        let [threads, depth] = [number("--threads", self.threads), number("--depth", self.depth)];
+        let [kernel, quick] = [flag("--kernel", self.kernel), flag("--quick", self.quick)];
+        let options = [threads, page, outer, inner, groups, slots, depth, kernel, quick];
+        options.into_iter().flatten().collect()
+    }
+
+    /// The amount of work for the tests, for `--quick` and for a full run.
+    pub(crate) fn pick<T>(&self, tiny: T, quick: T, full: T) -> T {
+        match (self.tiny, self.quick) {
+            (true, _) => tiny,
+            (_, true) => quick,
+            _ => full,
+        }
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -282,13 +255,14 @@ impl Args {
     }
 }
 
-fn in_range(flag: &str, what: &str, given: Option<usize>, least: usize, most: usize) -> Result<(), Error> {
-    match given {
-        Some(value) if value < least || value > most => {
-            Err(Error::Argument(format!("use {flag} {value}: {least} to {most} {what} can be measured")))
-        }
-        _ => Ok(()),
-    }
+fn in_range(flag: &str, what: &str, given: Option<usize>, least: usize, most: usize) -> Result<()> {
+    let value = given.unwrap_or(least);
+    let refused = value < least || value > most;
+    refuse_if(refused, || format!("use {flag} {value}: {least} to {most} {what} can be measured"))
+}
+
+fn refuse_if(refused: bool, why: impl FnOnce() -> String) -> Result<()> {
+    if refused { Err(Error::Argument(why())) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -304,12 +278,12 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_pass() {
+    fn accepts_the_defaults() {
         Args::new(Experiment::Drain).check().unwrap();
     }
 
     #[test]
-    fn a_refusal_names_the_argument_the_value_and_the_range() {
+    fn names_the_argument_the_value_and_the_range() {
         assert_eq!(refused(|a| a.threads = Some(0)), "use --threads 0: 1 to 256 threads can be measured");
         assert_eq!(refused(|a| a.slots = Some(4097)), "use --slots 4097: 1 to 4096 slots can be measured");
         assert_eq!(refused(|a| a.slots = Some(0)), "use --slots 0: 1 to 4096 slots can be measured");
@@ -327,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_of_no_groups_or_too_many_is_refused() {
+    fn refuses_a_script_of_no_groups_or_too_many() {
         assert_eq!(
             refused_of_percpu(|a| a.outer = Some(0)),
             "use --outer 0: 1 to 100000 groups that stay can be measured"
@@ -347,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_of_another_experiment_is_refused() {
+    fn refuses_an_option_of_another_experiment() {
         assert_eq!(
             refused_of_percpu(|a| a.depth = Some(3)),
             "use --depth with percpu: it is an option of charge and drain"
@@ -368,22 +342,22 @@ mod tests {
     }
 
     #[test]
-    fn page_sizes_are_read_as_they_are_written() {
+    fn reads_page_sizes_as_they_are_written() {
         for page in [Page::K4, Page::K16, Page::K64, Page::M2] {
-            assert_eq!(<Page as clap::ValueEnum>::from_str(page.name(), false), Ok(page));
+            assert_eq!(<Page as clap::ValueEnum>::from_str(&page.name(), false), Ok(page));
         }
         assert!(<Page as clap::ValueEnum>::from_str("5k", false).is_err());
     }
 
     #[test]
-    fn kinds_of_trees_are_read_as_they_are_written() {
+    fn reads_kinds_of_trees_as_they_are_written() {
         for trees in Trees::BOTH {
-            assert_eq!(<Trees as clap::ValueEnum>::from_str(trees.word(), false), Ok(trees));
+            assert_eq!(<Trees as clap::ValueEnum>::from_str(&trees.word(), false), Ok(trees));
         }
     }
 
     #[test]
-    fn options_read_back_are_the_same_arguments() {
+    fn reads_options_back_as_the_same_arguments() {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]
@@ -402,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn more_threads_than_cpus_is_allowed() {
+    fn allows_more_threads_than_cpus() {
         let mut args = Args::new(Experiment::Charge);
         args.threads = Some(64);
         args.check().unwrap();

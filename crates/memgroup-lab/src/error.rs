@@ -1,4 +1,4 @@
-//! What can go wrong while an experiment is prepared, run or written down.
+//! Errors of an experiment: its arguments, its machine, its output, its results.
 
 use std::fmt;
 use std::io;
@@ -7,26 +7,26 @@ use std::path::PathBuf;
 /// Why an experiment ended without a report.
 ///
 /// A figure that misses its goal is not an error: it is printed as missed. An error is a bad argument, a machine
-/// that refused something, or a **wrong result** - bytes that do not add up after a measurement.
+/// that refused something, or a **wrong result**: bytes that do not add up after a measurement.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// An argument that makes no experiment; the text names it and what is allowed.
+    /// An argument that makes no experiment; the text names it and the allowed values.
     Argument(String),
     /// The JSON file could not be written.
     Json {
         /// The file that was asked for.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The report could not be printed.
     Output(io::Error),
     /// The system refused something the experiment needs.
     System {
-        /// What was tried, as in "failed to ...".
+        /// The refused action, as in "failed to ...".
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The engine refused to build the groups of an experiment; the text names the group and the reason.
@@ -41,9 +41,48 @@ impl Error {
         matches!(self, Error::Argument(_))
     }
 
-    pub(crate) fn setup(what: impl fmt::Display, why: impl fmt::Display) -> Error {
-        Error::Setup(format!("{what}: {why}"))
+    /// Turns the system's error into one that names the refused action, as in "failed to ...".
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+        let what = what.into();
+        move |source| Error::System { what, source }
     }
+}
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Names the step that failed.
+pub(crate) trait OrFail<T> {
+    /// The experiment could not be prepared.
+    fn set_up(self, what: impl fmt::Display) -> Result<T>;
+    /// A measured result is wrong.
+    fn or_wrong(self, what: impl fmt::Display) -> Result<T>;
+}
+
+impl<T, E: fmt::Display> OrFail<T> for Result<T, E> {
+    fn set_up(self, what: impl fmt::Display) -> Result<T> {
+        self.map_err(|why| Error::Setup(format!("{what}: {why}")))
+    }
+
+    #[inline]
+    fn or_wrong(self, what: impl fmt::Display) -> Result<T> {
+        self.map_err(|why| wrong(&what, &why))
+    }
+}
+
+/// Out of line, so that a timed loop holds a call only.
+#[cold]
+fn wrong(what: &dyn fmt::Display, why: &dyn fmt::Display) -> Error {
+    Error::Wrong(format!("{what}: {why}"))
+}
+
+/// Ends the run with a wrong result unless both values are equal.
+pub(crate) fn expect<T: PartialEq + fmt::Debug>(what: impl fmt::Display, found: T, right: T) -> Result<()> {
+    ensure(found == right, || format!("{what}: {found:?}, it should be {right:?}"))
+}
+
+/// Ends the run with a wrong result unless `right` holds.
+pub(crate) fn ensure(right: bool, wrong: impl FnOnce() -> String) -> Result<()> {
+    if right { Ok(()) } else { Err(Error::Wrong(wrong())) }
 }
 
 impl fmt::Display for Error {

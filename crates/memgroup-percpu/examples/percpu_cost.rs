@@ -1,5 +1,5 @@
-//! What per-slot memory costs: an object made and dropped among 11,000 others, an addition to a slot's copy and to a counter whose
-//! memory may move, pages given back, and marks set and collected.
+//! The costs of per-slot memory: an object made and dropped among 11,000 others, an addition to a slot's copy and to a record's
+//! word, pages given back, and marks set and collected.
 //!
 //! ```text
 //! cargo run --release -p memgroup-percpu --example percpu_cost
@@ -16,7 +16,9 @@ mod measured {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Instant;
 
-    use memgroup_percpu::{Arena, ArenaConfig, Counters, Mark, Marks, PerCpu, Scratch, SlotSource};
+    use memgroup_percpu::{
+        Arena, ArenaConfig, Mark, Marks, PerCpu, Records, Scratch, SlotSource, Wait, additive,
+    };
 
     /// As large as the per-CPU records of one kernel group: 2,704 bytes.
     type Record = [AtomicU64; 338];
@@ -64,31 +66,51 @@ mod measured {
         start.elapsed().as_nanos() as f64 / TURNS as f64
     }
 
-    /// Prints what an addition costs, each way beside a bare one. The ways take turns, so that all see the same machine.
+    /// Prints the cost of an addition, each way beside a bare one. The ways take turns, so that all see the same machine.
     fn additions() {
-        const SETS: usize = 64;
+        const RECORDS: usize = 64;
         const ROUNDS: usize = 401;
         let source = SlotSource::detect();
         let bare = AtomicU64::new(0);
         let copies: PerCpu<AtomicU64> = object(arena(source.slots()));
-        let table = Counters::new(source, 4).expect("four counters fit a block");
-        let sets: Vec<_> = (0..SETS).map(|_| table.create().expect("the system has memory")).collect();
-        let add = |set| table.add(set, 1, 1).expect("the set is there");
+        let config = ArenaConfig::new(source.slots());
+        let all: &'static Records =
+            Box::leak(Box::new(Records::new(config, 4).expect("four words fit a block")));
+        (0..source.slots()).for_each(|slot| all.admit(slot, |_| ()));
+        let records: Vec<_> = (0..RECORDS as u32)
+            .map(|owner| {
+                let record = all.record();
+                record.link(all.allocate(owner, Wait::May).expect("the system has memory"));
+                record
+            })
+            .collect();
+        let add = |at: usize| match records[at].fast_access(&source, 1) {
+            Some((_, word)) => assert!(additive::add(&word, 1)),
+            None => {
+                let word = records[at].access(source.current(), 1).expect("it is linked");
+                assert!(additive::add(&word, 1));
+            }
+        };
         let mut samples: [Vec<f64>; 4] = Default::default();
         for _ in 0..ROUNDS {
-            // ORDERING: Relaxed, or AcqRel as a counter that moves; one thread.
+            // ORDERING: AcqRel, as an additive word; one thread.
             samples[0].push(a_turn(|_| _ = bare.fetch_add(1, Ordering::AcqRel)));
             samples[1].push(a_turn(|_| _ = copies.get(source.current()).fetch_add(1, Ordering::AcqRel)));
-            samples[2].push(a_turn(|_| add(sets[0])));
-            samples[3].push(a_turn(|turn| add(sets[turn % SETS])));
+            samples[2].push(a_turn(|_| add(0)));
+            samples[3].push(a_turn(|turn| add(turn % RECORDS)));
         }
-        // ORDERING: Relaxed, or AcqRel as a counter that moves; one thread.
+        // ORDERING: Relaxed; one thread.
         let added = bare.load(Ordering::Relaxed)
             + copies.admitted().map(|(_, copy)| copy.load(Ordering::Relaxed)).sum::<u64>();
         assert_eq!(added, (2 * ROUNDS * TURNS) as u64, "each addition is counted");
-        let total: i64 = sets.iter().map(|&set| table.sum(set, 1).expect("the set is there")).sum();
+        let section = memgroup_percpu::grace::enter();
+        let section = &section;
+        let words = records
+            .iter()
+            .flat_map(|record| (0..source.slots()).filter_map(move |slot| record.word(section, slot, 1)));
+        let total: i64 = words.map(additive::read).sum();
         assert_eq!(total, (2 * ROUNDS * TURNS) as i64, "each addition is counted");
-        let [bare, copy, counter, counters] = samples.map(median);
+        let [bare, copy, one, many] = samples.map(median);
         println!(
             "one addition by one thread, {} of {} slots; median of {ROUNDS}, in turns",
             source.name(),
@@ -96,18 +118,18 @@ mod measured {
         );
         println!("  to a word                              {bare:6.2} ns");
         println!("  to this slot's copy of a PerCpu        {copy:6.2} ns   {:+.2}", copy - bare);
-        println!("  to a counter of one set, by its id     {counter:6.2} ns   {:+.2}", counter - bare);
-        println!("  to a counter of {SETS} sets, in turns      {counters:6.2} ns   {:+.2}", counters - bare);
+        println!("  to a word of one record                {one:6.2} ns   {:+.2}", one - bare);
+        println!("  to a word of {RECORDS} records, in turns       {many:6.2} ns   {:+.2}", many - bare);
     }
 
-    /// Microseconds a page to give back what ten of eleven records leave, and how many pages a call took.
+    /// Microseconds a page to give back the pages of ten of eleven records, and how many pages a call took.
     fn depopulate() -> (f64, f64) {
         let (mut samples, mut pages, mut calls) = (Vec::new(), 0, 0);
         for _ in 0..ROUNDS {
             let arena = arena(2);
             let mut objects: Vec<PerCpu<Record>> = (0..OBJECTS / 4).map(|_| object(arena)).collect();
             for object in &objects {
-                // ORDERING: Relaxed, or AcqRel as a counter that moves; one thread.
+                // ORDERING: Relaxed; one thread.
                 object.iter().flatten().for_each(|word| word.store(1, Ordering::Relaxed));
             }
             let mut turn = 0;
@@ -128,14 +150,14 @@ mod measured {
         (median(samples), pages as f64 / calls as f64)
     }
 
-    /// Marks of `numbers` numbers in `rows` rows, the places of all numbers, and what collects them.
+    /// Marks of `numbers` numbers in `rows` rows, the places of all numbers, and a scratch for collections.
     fn marked(rows: usize, numbers: u32) -> (&'static Marks, Vec<Mark>, Scratch) {
         let marks: &'static Marks = Box::leak(Box::new(Marks::new(rows, numbers)));
         (0..numbers).for_each(|number| marks.provide(number));
         (marks, (0..numbers).map(|number| marks.of(number)).collect(), Scratch::new(rows))
     }
 
-    /// Prints what an updater pays for its mark.
+    /// Prints the cost of a mark for an updater.
     fn setting() {
         const ROUNDS: usize = 401;
         const ROWS: usize = 513;
@@ -156,15 +178,15 @@ mod measured {
                     mark.set(row);
                 }
             }));
-            marks.collect(&mut scratch, |_| true, |_, rows| _ = black_box(rows.count()));
+            marks.collect(&mut scratch, |_| true, |_, rows| _ = black_box(rows.count()), || ());
             let start = Instant::now();
             places.iter().for_each(|place| place.set(7));
             samples[2].push(start.elapsed().as_nanos() as f64 / places.len() as f64);
-            marks.collect(&mut scratch, |_| true, |_, rows| _ = black_box(rows.count()));
+            marks.collect(&mut scratch, |_| true, |_, rows| _ = black_box(rows.count()), || ());
             let start = Instant::now();
             (0..ROWS).for_each(|row| places[0].set(row));
             samples[3].push(start.elapsed().as_nanos() as f64 / ROWS as f64);
-            marks.collect(&mut scratch, |_| true, |_, rows| _ = black_box(rows.count()));
+            marks.collect(&mut scratch, |_| true, |_, rows| _ = black_box(rows.count()), || ());
         }
         let [bare, look, first, first_of_row] = samples.map(median);
         println!("marks, one thread; median of {ROUNDS}, in turns");
@@ -174,18 +196,18 @@ mod measured {
         println!("  to set the first mark of a row         {first_of_row:6.2} ns");
     }
 
-    /// Microseconds of a collection, after `mark` has marked what it likes.
+    /// Microseconds of a collection of the marks that `mark` has set.
     fn collection(marks: &Marks, scratch: &mut Scratch, mark: impl Fn(usize)) -> f64 {
         let samples = (0..ROUNDS).map(|round| {
             mark(round);
             let start = Instant::now();
-            marks.collect(scratch, |_| true, |_, rows| _ = black_box(rows.count()));
+            marks.collect(scratch, |_| true, |_, rows| _ = black_box(rows.count()), || ());
             start.elapsed().as_nanos() as f64 / 1000.0
         });
         median(samples.collect())
     }
 
-    /// Prints what a collector pays, without what it does with the numbers.
+    /// Prints the cost of a collection, without the callback's own work.
     fn collecting() {
         println!("one collection; median of {ROUNDS}");
         println!(

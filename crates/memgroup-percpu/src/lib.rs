@@ -1,40 +1,52 @@
 #![doc = include_str!("../README.md")]
+//!
+//! # Order of the modules
+//!
+//! Each module imports only modules above it.
+//!
+//! ```text
+//!   slot        the slot that a thread is on
+//!   prefetch    hints to the processor
+//!   arena       memory with a unit for each slot
+//!   value       types that may live in it
+//!   percpu      one object with a copy for each slot
+//!   additive    words that move while threads add to them
+//!   records     memory of records: blocks, enabled slots, the limbo
+//!   record      the handle of one record
+//!   marks       the numbers with counters that changed
+//! ```
 
 pub mod additive;
 mod arena;
-#[cfg(memgroup_loom)]
-mod boxed;
-mod counters;
 mod marks;
 #[cfg(all(test, memgroup_loom))]
 mod models;
 mod mutation;
 mod percpu;
-#[cfg(not(memgroup_loom))]
-mod raw;
+mod prefetch;
 mod record;
 mod records;
 mod slot;
 mod value;
 
-/// Read sections and grace periods, which whoever moves records, or has counters maintained, chooses the form of.
+/// Read sections and grace periods. A caller that moves records chooses their form.
 pub use memgroup_sync::grace;
 
+pub use arena::alloc::Arena;
 pub use arena::block::Wait;
+pub use arena::config::{ArenaConfig, ArenaStats};
 pub use arena::depopulate::Depopulated;
 #[cfg(any(test, feature = "inject"))]
 pub use arena::os::{Call, inject};
 pub use arena::out_of_memory::{ArenaError, OutOfMemory};
 pub use arena::page::PageSize;
-pub use arena::slot_set::SlotSet;
-pub use arena::{Arena, ArenaConfig, ArenaStats};
-pub use counters::{CounterId, Counters, CountersMaintained, NoCounter};
 pub use marks::{Mark, Marks, Rows, Scratch};
 #[cfg(memgroup_loom)]
 pub use mutation::faults;
 pub use percpu::PerCpu;
-pub use record::{Access, Early, Glance, Record, prefetch};
-pub use records::{Fresh, Reclaimed, Records, Relocation, Unlinked};
+pub use prefetch::prefetch;
+pub use record::{Access, FastAccess, Record};
+pub use records::{Fresh, Reclaimed, Records, Relocation, SlotPreparation, Unlinked};
 pub use slot::detect::{SlotReport, VARIABLE};
 pub use slot::error::SlotError;
 pub use slot::number::{VirtualGuard, pin_virtual};

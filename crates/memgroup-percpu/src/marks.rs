@@ -1,33 +1,35 @@
-//! Marks: which numbers have something to collect, and in which rows.
+//! Marks: the numbers that have counters to collect, and the rows of those counters.
 //!
 //! ```text
 //!   dirty   1 bit a row ──▶ heads[row]  1 bit a class of chunks ──▶ summary  1 bit a word ──▶ word  1 bit a number
 //!                                       + markers under way         └────── Leaves, one for each chunk and row ──┘
 //! ```
 //!
-//! A *marker* sets the bits from left to right, the leaf last. A *collector* clears them from left to right, the leaf last; the counters
-//! are taken after that.
+//! A *marker* sets the bits from left to right, the leaf last. A *collector* clears them from left to right, the leaf last, and takes
+//! the counters after that.
 //!
-//! - I1. A leaf bit that is seen outside a collection has its three upper bits set. They may be set without it.
-//! - I2. A marker is counted in its row's head before it sets or looks at any other bit, and until its leaf bit is set.
-//! - I3. A collector sets again what it cleared above the leaves (a) of a row in which a marker was under way when the head was
-//!   cleared, or after the summary was; (b) where it left leaf bits; (c) if a callback panicked. All this before `collecting` is even.
-//! - E1. addition → mark → collection. The updater adds and then looks, the collector clears and then takes; what orders the two is
-//!   that both the addition and the taking are RMWs of one word: an addition that is not taken finds its mark cleared, and sets it.
-//!   Loom: `loom_an_addition_is_collected_or_marked`.
-//! - E2. mark → look: who finds a leaf bit that another thread set finds its upper bits (Release → Acquire on the word), whether or
-//!   not that thread is done. Loom: `loom_who_finds_a_mark_can_collect_at_once`.
-//! - E3. collection → look from outside: who finds a bit cleared, finds `collecting` odd or newer (Release → Acquire on that bit's word),
-//!   and who finds it even finds what the callbacks published. Loom: `loom_what_looks_clean_is_published`.
+//! - I1. A leaf bit that is seen outside a collection has its three upper bits set. An upper bit may be set without a leaf bit.
+//! - I2. A marker is counted in its row's head before it reads or sets any other bit, and until its leaf bit is set.
+//! - I3. A collector restores the bits that it cleared above the leaves (a) of a row in which a marker was under way when the head
+//!   was cleared, or after the summary was; (b) where it left leaf bits; (c) if a callback panicked. It does so before `collecting`
+//!   is even.
+//! - E1. addition → mark → collection. The updater adds and then reads the mark; the collector clears the mark and then takes. Both
+//!   the addition and the taking are RMWs of one word, which orders the two: an addition that is not taken finds its mark
+//!   cleared, and sets it. Loom: `loom_an_addition_is_collected_or_marked`.
+//! - E2. mark → read: a thread that finds a leaf bit set by another thread finds its upper bits (Release → Acquire on the word),
+//!   whether or not that thread is done. Loom: `loom_a_mark_that_is_found_can_be_collected_at_once`.
+//! - E3. collection → read from outside: a thread that finds a bit cleared finds `collecting` odd or newer (Release → Acquire on
+//!   that bit's word). A thread that finds `collecting` even finds the writes of the callbacks. Loom:
+//!   `loom_a_collection_that_looks_over_is_published`.
 //!
-//! Why I1 holds, for a marker *m* and the collector's steps on the row: (1) dirty, (2) head, (3) summary, (4) the head once more, (5) leaves.
-//! RMWs of the head order *m*'s first and last step against (2) and (4).
+//! Proof of I1, for a marker *m* and the collector's steps on the row: (1) dirty, (2) head, (3) summary, (4) the head once more,
+//! (5) leaves. RMWs of the head order *m*'s first and last step against (2) and (4).
 //!
-//! - *m* ends before (2): all its bits are seen, from (2) to (5).
-//! - *m* begins before (2) and ends after it: (2) finds it. Dirty bit and head are set again. Its summary bit was taken by (3), and then
-//!   it is as in the next line, or it is still there.
-//! - *m* begins after (2): it finds (1) and (2) done, and sets both bits itself where they are not set. If (3) took its summary bit, *m*
-//!   began before (4). Then it ended before (4), and (5) sees the leaf; or (4) finds it, and the summary is set again.
+//! - *m* ends before (2): the steps from (2) to (5) see all its bits.
+//! - *m* begins before (2) and ends after it: (2) finds it. Dirty bit and head are set again. If (3) took its summary bit, the next
+//!   line holds; if not, the bit is still there.
+//! - *m* begins after (2): it finds (1) and (2) done, and sets both bits itself where they are not set. If (3) took its summary bit,
+//!   *m* began before (4). Then either it ended before (4), and (5) sees the leaf; or (4) finds it, and the summary is set again.
 
 use std::sync::OnceLock;
 
@@ -59,8 +61,8 @@ const CLASSES_MASK: u64 = MARKER - 1;
 
 #[doc = include_str!("../docs/marks.md")]
 pub struct Marks {
-    /// The first is odd while somebody collects, and grows by two with each collection. The others have a bit for each row in which
-    /// something is marked. Together, because who looks at one looks at the other.
+    /// The first word is odd during a collection, and grows by two with each. The others have a bit for each row with a mark. They
+    /// lie together, because a thread that reads one reads the other.
     front: Box<[Line]>,
     rows: usize,
     chunks: Box<[OnceLock<Box<[Leaves]>>]>,
@@ -72,17 +74,16 @@ pub struct Marks {
 /// Words of one line.
 const LINE: usize = 8;
 
-/// A line of its own: who changes what lies beside it does not disturb those who look.
+/// A line of its own: writes beside it do not disturb its readers.
 #[derive(Default)]
 #[repr(align(64))]
 struct Line([AtomicU64; LINE]);
 
-/// The marks of one chunk of numbers in one row. An odd number of lines, so that the same word of many rows is not in one cache set.
-/// Where there are few numbers, all that a marker and a collector touch of a row is its first line.
+/// The marks of one chunk of numbers in one row. It has an odd number of lines, so that the same word of many rows is not in one
+/// cache set. With few numbers, a marker and a collector touch the first line of a row only.
 #[repr(C, align(64))]
 struct Leaves {
-    /// Of the row: in which classes of chunks something is marked, and how many markers are under way. Those of the first chunk are
-    /// used.
+    /// Of the row: the classes of chunks with a mark, and how many markers are under way. Only the first chunk's heads are used.
     head: AtomicU64,
     summary: AtomicU64,
     words: [AtomicU64; WORDS],
@@ -118,7 +119,7 @@ fn markers(head: u64) -> u64 {
     if active(Mutation::MarkersAreNotCounted) { 0 } else { head / MARKER }
 }
 
-/// The place of one number in [`Marks`]: what an updater keeps.
+/// The place of one number in [`Marks`], for an updater to keep.
 #[derive(Clone, Copy)]
 pub struct Mark {
     rows: &'static [Leaves],
@@ -127,7 +128,7 @@ pub struct Mark {
 }
 
 impl Marks {
-    /// Marks of numbers below `numbers_max` in `rows` rows: nothing is marked. The first numbers are [provided](Self::provide).
+    /// Marks of numbers below `numbers_max` in `rows` rows, none set. The first numbers are [provided](Self::provide).
     ///
     /// # Panics
     /// If `rows` is not in 1..=4097, or `numbers_max` not in 1..=2<sup>24</sup>.
@@ -145,7 +146,7 @@ impl Marks {
             chunks_end: AtomicUsize::new(0),
             numbers_max,
         };
-        // The heads are there.
+        // For the heads.
         marks.provide(0);
         marks
     }
@@ -177,14 +178,14 @@ impl Marks {
         self.rows
     }
 
-    /// Bytes that it takes now, of the numbers that are provided.
+    /// Bytes that it takes now, for the numbers that are provided.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let provided = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
         provided * self.rows() * size_of::<Leaves>() + size_of_val(&*self.front) + size_of_val(&*self.chunks)
     }
 
-    /// Makes room for `number`, and for the others of its chunk of 4,096. It allocates 576 bytes a row; nothing if the room is there.
+    /// Makes room for `number`, and for the others of its chunk of 4,096. It allocates 576 bytes a row, once for each chunk.
     ///
     /// # Panics
     /// If `number` is not below the bound given to [`new`](Self::new).
@@ -192,7 +193,7 @@ impl Marks {
         self.check(number);
         let chunk = number as usize / CHUNK;
         self.chunks[chunk].get_or_init(|| {
-            // ORDERING: Relaxed; before the chunk is there, whose lock publishes it to each marker of the chunk. A collector
+            // ORDERING: Relaxed; before the chunk is set, which publishes it to each marker of the chunk. A collector
             // that finds the marker's bits finds it through them.
             self.chunks_end.fetch_max(chunk + 1, Ordering::Relaxed);
             (0..self.rows()).map(|_| Leaves::new()).collect()
@@ -219,36 +220,35 @@ impl Marks {
         Mark { rows: self.leaves(number), marks: self, number }
     }
 
-    /// Whether nothing is marked and nobody collects. Whoever added and marked before, or found the mark set, and finds this, knows
-    /// that a collection has dealt with the addition and is over.
+    /// Whether no mark is set and no collection is under way. A thread that has added and then set the mark, or found it set, learns
+    /// from `true` that a collection has taken the addition and is over.
     #[must_use]
     #[inline]
     pub fn is_clean(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `take_rows`: who finds the zeros finds that somebody collects (E3).
+        // ORDERING: Acquire; pairs with the Release in `take_rows`: a thread that finds the zeros finds the collection (E3).
         let all_zero = || self.dirty().all(|word| word.load(Ordering::Acquire) == 0);
-        self.unless_collected(all_zero)
+        self.unless_collecting(all_zero)
     }
 
-    /// What `look` says, if nobody collects from before it until after it.
+    /// The answer of `is_unmarked`, if no collection is under way from before it until after it.
     #[inline]
-    fn unless_collected(&self, look: impl FnOnce() -> bool) -> bool {
-        // ORDERING: Acquire; pairs with the Release of the end of a collection: what it set again and what its callbacks did is
-        // seen (E3).
+    fn unless_collecting(&self, is_unmarked: impl FnOnce() -> bool) -> bool {
+        // ORDERING: Acquire; pairs with the Release of the end of a collection: the bits that it restored and the writes of its
+        // callbacks are seen (E3).
         let before = self.collecting().load(Ordering::Acquire);
         interleave::point();
-        // ORDERING: Relaxed; after Acquire loads in `look`, which find the cleared bit only with the beginning of the collection
-        // that cleared it (E3). Without this second look that one may have found nothing and set the bits again.
+        // ORDERING: Relaxed; after Acquire loads in `is_unmarked`, which find a cleared bit only with the beginning of the
+        // collection that cleared it (E3). Without this second load, that collection may still restore the bits.
         before.is_multiple_of(2)
-            && look()
-            && (active(Mutation::CleanWithoutSecondLook)
-                || self.collecting().load(Ordering::Relaxed) == before)
+            && is_unmarked()
+            && (active(Mutation::CleanIsReadOnce) || self.collecting().load(Ordering::Relaxed) == before)
     }
 
     /// Sets the bit of a row in `dirty`.
-    fn dirty_row(&self, row: usize) {
+    fn set_dirty(&self, row: usize) {
         let (word, bit) = (self.dirty_word(row), 1 << (row % 64));
-        // ORDERING: Relaxed; in `set` after the Acquire of the head: a zero that a collector put there before is seen (I1). Looked
-        // at first, because it is set by then in most rows and the line is shared by 64 of them.
+        // ORDERING: Relaxed; in `set` after the Acquire of the head: a zero that a collector put there before is seen (I1). It is
+        // read first, because it is set by then in most rows, and 64 rows share the line.
         if word.load(Ordering::Relaxed) & bit == 0 {
             // ORDERING: Relaxed; published by the leaf bit (E2). An RMW, which keeps the order that `take_rows` began (E3).
             word.fetch_or(bit, Ordering::Relaxed);
@@ -257,38 +257,38 @@ impl Marks {
 }
 
 impl Mark {
-    /// The number whose place this is.
+    /// The number of this place.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The word that says whether the number is marked in `row`, for [`is_set_in`](Self::is_set_in); `None` if there is no such row.
-    /// A fast path asks for it before its addition, so that nothing but a load is left to do after it.
+    /// The word with the number's mark in `row`, for [`is_set_in`](Self::is_set_in); `None` if there is no such row. A fast path
+    /// calls this before its addition, so that only a load remains to be done after it.
     #[inline(always)]
     #[must_use]
     pub fn word(&self, row: usize) -> Option<&'static AtomicU64> {
         self.rows.get(row).map(|leaves| leaves.word(self.number))
     }
 
-    /// Whether the number is marked, by its word of a row.
+    /// Whether the number is marked, according to its word of a row.
     #[inline(always)]
     #[must_use]
     pub fn is_set_in(&self, word: &AtomicU64) -> bool {
-        // ORDERING: Acquire; pairs with the Release of the leaf bit in `set`: whoever relies on a mark that another thread made finds the
-        // upper bits (E2). Against a collector it is the addition before it that orders it (E1).
+        // ORDERING: Acquire; pairs with the Release of the leaf bit in `set`: a thread that relies on another thread's mark finds the
+        // upper bits (E2). Against a collector the addition before it orders it (E1).
         word.load(Ordering::Acquire) & bit(self.number) != 0
     }
 
-    /// Whether the number is marked in `row`. An updater asks after its addition, which is an AcqRel RMW of the word that a collector
-    /// takes from, and [sets](Self::set) the mark if it is not there.
+    /// Whether the number is marked in `row`. An updater calls this after its addition, which is an AcqRel RMW of the word that a
+    /// collector takes from, and [sets](Self::set) the mark if it is not set.
     #[inline(always)]
     #[must_use]
     pub fn is_set(&self, row: usize) -> bool {
         self.word(row).is_some_and(|word| self.is_set_in(word))
     }
 
-    /// Marks the number in `row`. It waits for nobody and allocates nothing.
+    /// Marks the number in `row`. It never waits and allocates nothing.
     ///
     /// # Panics
     /// If there is no such row.
@@ -304,19 +304,19 @@ impl Mark {
             // ORDERING: Release, as below.
             leaves.word(self.number).fetch_or(bit(self.number), Ordering::Release);
         }
-        // ORDERING: Acquire; pairs with the Release of the collector's RMWs of the head: what it cleared before them is seen cleared
-        // (I1). Release is not needed: the collector learns from it only that somebody is under way.
+        // ORDERING: Acquire; pairs with the Release of the collector's RMWs of the head: the bits that it cleared before them are seen
+        // cleared (I1). Release is not needed: the collector learns from it only that a marker is under way.
         let before = head.fetch_add(MARKER, Ordering::Acquire);
         interleave::point();
         if before & class == 0 {
-            // ORDERING: Relaxed; if a collector cleared the head in between, it found this marker and sets again what it cleared.
+            // ORDERING: Relaxed; if a collector cleared the head in between, it found this marker and restores the bits.
             head.fetch_or(class, Ordering::Relaxed);
         }
         interleave::point();
-        marks.dirty_row(row);
+        marks.set_dirty(row);
         interleave::point();
-        // ORDERING: Relaxed; after the Acquire of the head, which a collector changes by an RMW after it has cleared the summary: a
-        // bit that is seen here and taken by a collector tells on this marker (I1).
+        // ORDERING: Relaxed; after the Acquire of the head, which a collector changes by an RMW after it has cleared the summary: if a
+        // collector takes a bit that is seen here, it finds this marker (I1).
         if leaves.summary.load(Ordering::Relaxed) & word_bit == 0 {
             // ORDERING: Relaxed, as above; published by the leaf bit (E2).
             leaves.summary.fetch_or(word_bit, Ordering::Relaxed);
@@ -325,22 +325,22 @@ impl Mark {
         // ORDERING: Release; pairs with the Acquire in `is_set_in` and in the taking of the bit (E1, E2).
         leaves.word(self.number).fetch_or(bit(self.number), Ordering::Release);
         interleave::point();
-        // ORDERING: Release; pairs with the Acquire of the collector's RMWs of the head: who does not find this marker any more
-        // finds its leaf bit (I1).
+        // ORDERING: Release; pairs with the Acquire of the collector's RMWs of the head: a collector that does not find this marker
+        // any more finds its leaf bit (I1).
         head.fetch_sub(MARKER, Ordering::Release);
     }
 
-    /// Takes the mark of one row away. For who knows that nobody marks or collects the number meanwhile.
+    /// Clears the mark of one row. The caller knows that no thread marks or collects the number meanwhile.
     pub fn clear(&self, row: usize) {
         if let Some(word) = self.word(row).filter(|word| self.is_set_in(word)) {
-            // ORDERING: Release; as a collector's, for who looks at it in `is_settled`. The upper bits stay, as they may (I1).
+            // ORDERING: Release; as a collector's, for `is_clean`. The upper bits stay, as they may (I1).
             word.fetch_and(!bit(self.number), Ordering::Release);
         }
     }
 
-    /// Whether the number is marked in no row and nobody collects; as [`Marks::is_clean`], of this number alone.
+    /// Whether the number is marked in no row and no collection is under way; as [`Marks::is_clean`], for this number alone.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.marks.unless_collected(|| !self.marks.dirty_rows().any(|row| self.is_set(row)))
+    pub fn is_clean(&self) -> bool {
+        self.marks.unless_collecting(|| !self.marks.dirty_rows().any(|row| self.is_set(row)))
     }
 }

@@ -1,4 +1,4 @@
-//! What the models of this crate share.
+//! The exploration that the models of this crate share.
 
 /// Explores `model` with up to so many preemptions.
 pub(crate) fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {

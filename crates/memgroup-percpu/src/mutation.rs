@@ -5,32 +5,26 @@ memgroup_sync::mutations! {
     IsolatedChunkIsVisible,
     /// A chunk can be unmapped while its pages go.
     ChunkInFlightIsUnmapped,
-    /// A block is linked without publishing what was written into it.
+    /// A block is linked by a relaxed exchange.
     LinkPublishesNothing,
     /// A record that is unlinked lets accesses through.
-    UnlinkLeavesDoorsOpen,
+    UnlinkLeavesSlotsEnabled,
     /// A block that is retired is free at once.
     RetiredIsFreeAtOnce,
-    /// A slot is open before its copies are prepared.
-    SlotOpensBeforePrepare,
-    /// A slot is opened without publishing what its copies were prepared with.
-    SlotOpensPublishingNothing,
-    /// Who prepares a slot sees that a record has memory, and not which.
-    PrepareSeesDoorsAlone,
-    /// A word is buried by a load and a store.
-    BuryByStore,
+    /// A slot is enabled before its copies are prepared.
+    SlotIsEnabledBeforePrepare,
+    /// A slot is enabled by a relaxed store.
+    SlotIsEnabledRelaxed,
+    /// The preparing thread sees that a record has memory, but not which.
+    PrepareMissesTheBlock,
+    /// A word's last value is taken by a load and a store.
+    TakeFinalByStore,
     /// An addition to a dead word counts as made.
     AddIgnoresTombstone,
     /// A value that is zero is not taken.
     TakeSkipsZero,
-    /// A value is taken by a swap, whatever it is.
+    /// A value is taken by a swap, a tombstone too.
     TakeBySwap,
-    /// An addition looks at the generation before it looks for the record.
-    GenerationBeforeRecord,
-    /// A set's generation changes only when its place has the next record.
-    GenerationAfterNextRecord,
-    /// A sum is taken while sets move.
-    SumIgnoresMoves,
     /// A mark's leaf bit is set before its upper bits.
     LeafBeforeUpperBits,
     /// A collector ignores markers under way.
@@ -43,10 +37,10 @@ memgroup_sync::mutations! {
     MarkersAreReadByLoad,
     /// A leaf bit is cleared after its counters were taken.
     LeafIsClearedLate,
-    /// What a collection leaves has no upper bits.
-    LeftIsNotSetAgain,
-    /// What looks clean is not asked again whether it is collected.
-    CleanWithoutSecondLook,
+    /// Marks that a collection leaves have no upper bits.
+    LeftIsNotRestored,
+    /// Whether a collection is under way is read once.
+    CleanIsReadOnce,
 }
 
 /// Faults of this crate for the models of crates that build on it.
@@ -69,8 +63,8 @@ pub mod faults {
         with(Mutation::LeafBeforeUpperBits, model);
     }
 
-    /// Runs `model` while what looks clean is not asked again whether it is collected.
+    /// Runs `model` while it is read once whether a collection is under way.
     pub fn clean_is_asked_once(model: impl FnOnce()) {
-        with(Mutation::CleanWithoutSecondLook, model);
+        with(Mutation::CleanIsReadOnce, model);
     }
 }

@@ -1,24 +1,35 @@
-//! The handle to one object with a copy per slot.
+//! The handle to one object with a copy on each slot.
+//!
+//! - I1. A handle owns one block of `arena`, from its birth to its drop. For each slot of the arena `base + slot * stride` is
+//!   an aligned `T` within the chunk's mapping, and no other handle refers to it.
+//! - I2. A chunk is mapped while a block in it is taken: the arena unmaps only empty chunks, and an arena with objects lives
+//!   for ever (`&'static`).
+//! - I3. No code forms a `&mut T`; a `T` changes through its atomics.
+//! - I4. A `&T` of a slot is handed out only after the slot was admitted, so the arena clears the bytes written through it.
+//!
+//! loom's atomics are not bytes: under loom the copies are one boxed slice.
+
+#![allow(unsafe_code)]
 
 use core::fmt;
-
-use crate::arena::Arena;
-use crate::arena::out_of_memory::OutOfMemory;
-pub(crate) use crate::arena::slot_set::SLOTS_MAX;
-#[cfg(memgroup_loom)]
-use crate::boxed::Copies;
 #[cfg(not(memgroup_loom))]
-use crate::raw::Copies;
+use core::{marker::PhantomData, ptr::NonNull};
+
+use crate::arena::alloc::Arena;
+#[cfg(not(memgroup_loom))]
+use crate::arena::block::{NO_OWNER, Shape, Wait};
+use crate::arena::out_of_memory::OutOfMemory;
+use crate::arena::slot_set::SLOTS_MAX;
 use crate::value::PerCpuValue;
 
-/// One object with a copy of its own for each slot, all zero at birth.
+/// One object with a copy for each slot, all zero at birth.
 ///
 /// Copies of different slots never share a cache line, nor a pair of lines that are fetched together. Copies of
-/// different objects on the *same* slot lie densely: the words of eight groups fill one line of that slot. Memory of a
+/// different objects on the *same* slot lie densely: the words of eight groups fill one line of that slot. The memory of a
 /// slot that never ran is never backed by a page: [`get`](Self::get) *admits* its slot, and the arena leaves all others
 /// alone.
 ///
-/// The handle is two words. [`get`](Self::get) looks the slot up in the arena's set, one load, and computes an address.
+/// The handle is two words. [`get`](Self::get) finds the slot in the arena's set, one load, and computes an address.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -32,14 +43,29 @@ use crate::value::PerCpuValue;
 /// # }
 /// ```
 pub struct PerCpu<T: PerCpuValue> {
-    copies: Copies<T>,
+    /// Slot 0's copy.
+    #[cfg(not(memgroup_loom))]
+    base: NonNull<T>,
+    #[cfg(not(memgroup_loom))]
+    owns: PhantomData<T>,
+    #[cfg(memgroup_loom)]
+    copies: Box<[T]>,
+    arena: &'static Arena,
 }
 
+// SAFETY: the handle is the only owner of its copies (I1), and a `T` may be sent (`PerCpuValue: Send`).
+unsafe impl<T: PerCpuValue> Send for PerCpu<T> {}
+// SAFETY: a shared handle gives out `&T` only, and a `T` may be shared (`PerCpuValue: Sync`).
+unsafe impl<T: PerCpuValue> Sync for PerCpu<T> {}
+
 impl<T: PerCpuValue> PerCpu<T> {
-    /// An object with `slots` copies, each zero.
+    #[cfg(not(memgroup_loom))]
+    const SHAPE: Shape = Shape::of::<T>();
+
+    /// Makes an object with `slots` copies, each zero.
     ///
-    /// Takes the lock of the process's arena for this slot count ([`Arena::shared`]); a system call where no memory is left
-    /// over from before. `T` larger than 64 KiB, or aligned to more than 4096 bytes, does not compile.
+    /// Takes the lock of the process's arena for this slot count ([`Arena::shared`]), and makes a system call where no memory
+    /// is left over from before. A `T` larger than 64 KiB, or aligned to more than 128 bytes, does not compile.
     ///
     /// # Panics
     ///
@@ -55,7 +81,7 @@ impl<T: PerCpuValue> PerCpu<T> {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] if address space or memory for another chunk of `slots` units cannot be had.
+    /// [`OutOfMemory`] if the system refuses address space or memory for another chunk of `slots` units.
     ///
     /// # Panics
     ///
@@ -72,8 +98,16 @@ impl<T: PerCpuValue> PerCpu<T> {
     /// # Errors
     ///
     /// [`OutOfMemory`] as above.
+    #[cfg(not(memgroup_loom))]
     pub fn try_new_in(arena: &'static Arena) -> Result<Self, OutOfMemory> {
-        Ok(Self { copies: Copies::new(arena)? })
+        let base = arena.alloc(Self::SHAPE, NO_OWNER, Wait::May)?.address().cast();
+        Ok(Self { base, owns: PhantomData, arena })
+    }
+
+    /// Never fails; the signature is the other build's.
+    #[cfg(memgroup_loom)]
+    pub fn try_new_in(arena: &'static Arena) -> Result<Self, OutOfMemory> {
+        Ok(Self { copies: (0..arena.slots()).map(|_| T::zero()).collect(), arena })
     }
 
     /// The copy of `slot`.
@@ -81,49 +115,88 @@ impl<T: PerCpuValue> PerCpu<T> {
     /// # Panics
     ///
     /// If `slot` is not below [`slots`](Self::slots).
+    #[cfg(not(memgroup_loom))]
     #[inline]
     #[must_use]
     pub fn get(&self, slot: usize) -> &T {
-        self.copies.get(slot)
+        // A slot that does not exist is not admitted, so one test answers both.
+        if !self.arena.is_admitted(slot) {
+            self.admit(slot);
+        }
+        // SAFETY: the slot was admitted, so it is one of the arena's, and the address within the mapping (I1).
+        let copy = unsafe { self.base.byte_add(slot * self.arena.stride_bytes()) };
+        // SAFETY: a `T` is there, aligned, valid from birth because zero bytes are (`PerCpuValue`), and it stays for as
+        // long as `self` is borrowed (I1, I2); no `&mut` to it exists (I3).
+        unsafe { copy.as_ref() }
     }
 
-    /// Asks for the line of the copy of `slot` to be brought here for writing, and goes on at once: whoever is about to
-    /// change the copies of many slots that other CPUs wrote last asks some slots ahead, and waits for none of them in
-    /// turn. A hint without effect on the values; nothing for a slot that is not there.
+    /// Admits no slot: a boxed copy costs the same whether its slot runs or not, and models are spared the word.
+    #[cfg(memgroup_loom)]
+    pub fn get(&self, slot: usize) -> &T {
+        self.copies.get(slot).unwrap_or_else(|| slot_out_of_range(slot, self.slots()))
+    }
+
+    #[cfg(not(memgroup_loom))]
+    #[cold]
+    #[inline(never)]
+    fn admit(&self, slot: usize) {
+        if slot >= self.slots() {
+            slot_out_of_range(slot, self.slots());
+        }
+        self.arena.admit(slot);
+    }
+
+    /// Asks the processor for the line of the copy of `slot`, to write it, and returns at once. A thread that is about to
+    /// change copies that other CPUs wrote last asks for the next ones ahead. It is a hint: it changes no value, and does
+    /// nothing for a slot that was not admitted.
     #[inline]
     pub fn prefetch_write(&self, slot: usize) {
-        self.copies.prefetch_write(slot);
+        #[cfg(not(memgroup_loom))]
+        if self.arena.is_admitted(slot) {
+            // SAFETY: the slot was admitted, so the address lies within the chunk's mapping (I1).
+            let copy = unsafe { self.base.byte_add(slot * self.arena.stride_bytes()) };
+            crate::prefetch::prefetch_write(copy.as_ptr().cast());
+        }
+        #[cfg(memgroup_loom)]
+        let _ = slot;
     }
 
-    /// All copies, in the order of their slots. Admits every slot, since a copy may be written through what it returns;
-    /// who wants to read only takes [`admitted`](Self::admitted).
+    /// All copies, in the order of their slots. It admits every slot, because the caller may write through the references. A
+    /// caller that only reads takes [`admitted`](Self::admitted).
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> + DoubleEndedIterator {
-        (0..self.slots()).map(|slot| self.copies.get(slot))
+        (0..self.slots()).map(|slot| self.get(slot))
     }
 
     /// The copies of the slots that were admitted so far, with their slots. All others are zero.
     pub fn admitted(&self) -> impl Iterator<Item = (usize, &T)> {
         (0..self.slots())
-            .filter(|&slot| self.copies.is_admitted(slot))
-            .map(|slot| (slot, self.copies.get(slot)))
+            .filter(|&slot| cfg!(memgroup_loom) || self.arena.is_admitted(slot))
+            .map(|slot| (slot, self.get(slot)))
     }
 
-    /// The arena it lies in.
+    /// The arena that it lies in.
     #[must_use]
     pub fn arena(&self) -> &'static Arena {
-        self.copies.arena()
+        self.arena
     }
 
     /// How many copies there are.
     #[inline]
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.copies.slots()
+        self.arena.slots()
+    }
+}
+
+#[cfg(not(memgroup_loom))]
+impl<T: PerCpuValue> Drop for PerCpu<T> {
+    fn drop(&mut self) {
+        self.arena.free_at(self.base.addr().get(), Self::SHAPE);
     }
 }
 
 impl<T: PerCpuValue + fmt::Debug> fmt::Debug for PerCpu<T> {
-    /// The copies of the slots that ran, by slot; the others are left alone.
+    /// The copies of the admitted slots, by slot. It admits none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.admitted()).finish()
     }
@@ -131,9 +204,66 @@ impl<T: PerCpuValue + fmt::Debug> fmt::Debug for PerCpu<T> {
 
 #[cold]
 #[inline(never)]
-#[track_caller]
-pub(crate) fn slot_out_of_range(slot: usize, slots: usize) -> ! {
+fn slot_out_of_range(slot: usize, slots: usize) -> ! {
     panic!("slot {slot} of a per-slot object with {slots} slots")
+}
+
+#[cfg(all(test, memgroup_loom))]
+mod loom_models {
+    use crate::{PerCpu, SlotSource, pin_virtual};
+    use memgroup_sync::atomic::{AtomicU64, Ordering};
+    use memgroup_sync::thread;
+    use std::sync::Arc;
+
+    /// Two threads on `slots` slots run `add` twice each; returns the sum of the copies.
+    fn sum_after(slots: usize, add: fn(&AtomicU64)) -> u64 {
+        let object = Arc::new(PerCpu::<AtomicU64>::new(slots));
+        let source = SlotSource::virtual_slots(slots).unwrap();
+        let threads = [0, 1].map(|slot| {
+            let object = Arc::clone(&object);
+            thread::spawn(move || {
+                let _pinned = pin_virtual(slot);
+                assert_eq!(source.current(), slot % slots, "a pin belongs to the model's thread");
+                add(object.get(source.current()));
+                add(object.get(source.current()));
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        // ORDERING: Relaxed; after the joins.
+        object.iter().map(|copy| copy.load(Ordering::Relaxed)).sum()
+    }
+
+    fn add_by_rmw(copy: &AtomicU64) {
+        // ORDERING: Relaxed; a read-modify-write loses nothing in any order.
+        copy.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn loom_adds_on_slots_of_their_own_and_on_a_shared_slot_are_conserved() {
+        memgroup_sync::model(|| assert_eq!(sum_after(2, add_by_rmw), 4));
+        memgroup_sync::model(|| assert_eq!(sum_after(1, add_by_rmw), 4));
+    }
+
+    /// The mutation: a load and a store instead of a read-modify-write, which is wrong as soon as a slot is shared.
+    #[test]
+    #[should_panic(expected = "4 adds are counted")]
+    fn loom_finds_the_add_that_is_lost_without_a_read_modify_write() {
+        memgroup_sync::model(|| {
+            // ORDERING: Relaxed; no order makes a load and a store one step.
+            let sum = sum_after(1, |copy| copy.store(copy.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
+            assert!(sum == 4, "4 adds are counted, not {sum}");
+        });
+    }
+
+    #[test]
+    fn loom_numbers_threads_anew_in_each_execution() {
+        memgroup_sync::model(|| {
+            let source = SlotSource::virtual_slots(3).unwrap();
+            let mine = source.current();
+            let other = thread::spawn(move || source.current()).join().unwrap();
+            assert_eq!((mine, other), (0, 1));
+        });
+    }
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
@@ -230,7 +360,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "from 1 to 8192 slots, not 0")]
-    fn no_slots_at_all_panics_and_says_what_is_allowed() {
+    fn panics_with_the_bounds_when_there_are_no_slots() {
         let _ = PerCpu::<AtomicU64>::new(0);
     }
 

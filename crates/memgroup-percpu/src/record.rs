@@ -1,4 +1,4 @@
-//! Records: additive words with a copy on each slot, behind a handle, so that they can be moved while they are in use.
+//! Records: additive words with a copy on each slot, behind a handle, so that they can be moved while threads use them.
 //!
 //! ```text
 //!   Record ── base ──▶ block A      link(B):     Record ── base ──▶ block B      (new accesses)
@@ -6,17 +6,19 @@
 //!                                                ── fold A into B ── retire A ── grace period ── A is free again
 //! ```
 //!
-//! A [`Record`] is the place where the address of the words is looked up at each access. Whoever owns it links a block
-//! of memory to it, links another one later, or unlinks it altogether; every access stands in a read section of
-//! [`memgroup_sync::grace`], and memory that was unlinked is used again only after a grace period. What the words mean, and
-//! how what is in the old ones gets into the new ones, is the owner's: [`counters`](crate::Counters) is one answer.
+//! A [`Record`] holds the address of the words, and every access reads it anew. The record's owner links a block of memory to
+//! it, links another one later, or unlinks it altogether. Every access is in a read section of [`memgroup_sync::grace`], and
+//! memory that was unlinked is used again only after a grace period. The owner defines the meaning of the words, and moves
+//! the values from the old block to the new one.
 //!
-//! - I1. While the record has a block, `doors` are those of its [`Records`] and `base` is the address of slot 0's copy of the block, which
-//!   has `words` words. Without one, the doors are shut and `base` is what it was.
-//! - I2. A block that was linked once goes back to the arena in `reclaim` alone, after a grace period that began after it was unlinked.
-//! - I3. The memory of such an arena is made of `AtomicU64` for as long as a section that began before its end can reach it: chunks
-//!   are unmapped only by the arena's `free`, which `reclaim` calls for them (I2).
-//! - E1. link → access: Release → Acquire on `base`: who finds the block finds what was written into it before.
+//! - I1. While the record has a block, `slot_enabled` is the row of flags of its [`Records`]. `base` is then the address of slot
+//!   0's copy of the block, which has `words` words. Without a block, `slot_enabled` is a row of flags that are never set, and
+//!   `base` is the last block's.
+//! - I2. A block that was linked once goes back to the arena in `reclaim` alone, after a grace period that began after it was
+//!   unlinked.
+//! - I3. The memory of such an arena consists of `AtomicU64` for as long as a section that began before its end can reach it:
+//!   only the arena's `free` unmaps chunks, and `reclaim` calls it for these blocks (I2).
+//! - E1. link → access: Release → Acquire on `base`: an access that finds the block finds the words written into it before.
 //! - E2. access → unlink → reuse: the grace period. Loom: `loom_an_access_never_reaches_memory_that_is_used_again`.
 
 #![allow(unsafe_code)]
@@ -27,12 +29,10 @@ use core::ptr::NonNull;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use memgroup_sync::grace::{self, BriefSection, Section};
 
-use self::base::Base;
 use crate::arena::block::Block;
 use crate::mutation::{Mutation, active};
-#[cfg(not(memgroup_loom))]
-use crate::raw::prefetch_write;
-use crate::records::{Fresh, Records, Unlinked};
+use crate::prefetch::prefetch_write;
+use crate::records::{Fresh, Records, Relocation, SlotPreparation, Unlinked};
 use crate::slot::source::SlotSource;
 
 #[cfg(not(memgroup_loom))]
@@ -45,19 +45,16 @@ mod loom;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
 
-#[cfg(memgroup_loom)]
-fn prefetch_write(_: *const u8) {}
-
 /// Stands for the place of a block where there is none.
 const NO_BLOCK: u64 = u64::MAX;
 
-/// The handle of one record: where its words are now, if it has any.
+/// The handle of one record: the address of its words, if it has any.
 ///
-/// Shared by those who access the words; linked and unlinked by one owner at a time. What an access reads is its first 24 bytes.
+/// Threads that access the words share it; one owner at a time links and unlinks it. An access reads its first 24 bytes.
 #[repr(C)]
 pub struct Record {
-    /// The doors of the slots: those of all records while it has a block, else doors that are never open.
-    doors: AtomicUsize,
+    /// The address of a row of flags, one a slot: those of all records while it has a block, else flags that are never set.
+    slot_enabled: AtomicUsize,
     base: AtomicUsize,
     slots: u32,
     stride: u32,
@@ -65,33 +62,35 @@ pub struct Record {
     /// Where in the arena its block begins, or [`NO_BLOCK`]; the owner's.
     at: AtomicU64,
     records: &'static Records,
-    /// Somebody links or unlinks.
+    /// A thread links or unlinks it now.
     busy: AtomicBool,
 }
 
-impl Record {
-    /// One without memory.
-    pub(crate) fn new(records: &'static Records) -> Record {
+impl Records {
+    /// Makes a record without memory.
+    pub fn record(&'static self) -> Record {
         Record {
-            doors: AtomicUsize::new(address(records.shut())),
-            slots: records.arena().slots() as u32,
-            stride: records.arena().stride_bytes() as u32,
+            slot_enabled: AtomicUsize::new(address(&self.none_enabled)),
             base: AtomicUsize::new(0),
-            words: records.words() as u32,
+            slots: self.arena().slots() as u32,
+            stride: self.arena().stride_bytes() as u32,
+            words: self.words() as u32,
             at: AtomicU64::new(NO_BLOCK),
-            records,
+            records: self,
             busy: AtomicBool::new(false),
         }
     }
+}
 
-    /// A word of the copy of `slot`, for as long as the section lasts; `None` while the record has no memory, on a slot that was not
-    /// admitted, and beyond the end.
+impl Record {
+    /// A word of the copy of `slot`, for as long as the section lasts. `None` while the record has no memory, on a slot that was
+    /// not admitted, and beyond the end.
     #[inline(always)]
     pub fn word<'s>(&self, _section: &'s Section, slot: usize, index: usize) -> Option<&'s AtomicU64> {
-        if index >= self.words as usize || !self.is_open(slot) {
+        if index >= self.words as usize || !self.is_enabled(slot) {
             return None;
         }
-        // SAFETY: open, below `words`, and within the section that the word is lent for.
+        // SAFETY: enabled, below `words`, and within the section that the word is lent for.
         Some(unsafe { self.find(slot, index) })
     }
 
@@ -102,64 +101,54 @@ impl Record {
         _section: &'s Section,
         slot: usize,
     ) -> Option<impl DoubleEndedIterator<Item = &'s AtomicU64> + ExactSizeIterator + use<'s>> {
-        if !self.is_open(slot) {
+        if !self.is_enabled(slot) {
             return None;
         }
         // ORDERING: Acquire, as in `find`.
-        let (base, stride) = (self.base.load(Ordering::Acquire), self.stride as usize);
-        // SAFETY: as in `find`: open, below `words`, and within the section that the words are lent for.
-        Some((0..self.words as usize).map(move |index| unsafe { Base::word(base, stride, slot, index) }))
+        let (base_address, stride) = (self.base.load(Ordering::Acquire), self.stride as usize);
+        // SAFETY: as in `find`: enabled, below `words`, and within the section that the words are lent for.
+        Some(
+            (0..self.words as usize)
+                .map(move |index| unsafe { base::word(base_address, stride, slot, index) }),
+        )
     }
 
-    /// Whether there is a copy of `slot` to be accessed. Asked in the section of the access.
+    /// Whether there is a copy of `slot` to access. The caller is in the section of the access.
     #[inline(always)]
-    fn is_open(&self, slot: usize) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `link`: with the doors the block behind them is seen (E1).
-        let doors = core::ptr::with_exposed_provenance::<AtomicBool>(self.doors.load(Ordering::Acquire));
+    fn is_enabled(&self, slot: usize) -> bool {
+        // ORDERING: Acquire; pairs with the Release in `link`: an access that reads the row of flags finds the block (E1).
+        let flags =
+            core::ptr::with_exposed_provenance::<AtomicBool>(self.slot_enabled.load(Ordering::Acquire));
         if slot >= self.slots as usize {
             return false;
         }
-        // SAFETY: `doors` is the address of one of the two rows of flags of a `Records` that lives for ever, each with one flag
+        // SAFETY: `flags` is the address of one of the two rows of flags of a `Records` that lives for ever, each with one flag
         // for each slot.
-        let door = unsafe { &*doors.wrapping_add(slot) };
+        let enabled = unsafe { &*flags.wrapping_add(slot) };
         // ORDERING: Acquire; pairs with the Release in `Records::admit`.
-        door.load(Ordering::Acquire)
+        enabled.load(Ordering::Acquire)
     }
 
     /// The word `index` of the copy of `slot`.
     ///
     /// # Safety
     ///
-    /// `index` is below `words`, and the caller is in a section in which `is_open` found the slot open, or the doors of a record that
-    /// has memory with an Acquire, for a slot that the arena admitted; the section lasts for as long as the word is used.
+    /// `index` is below `words`. The caller is in a section, which lasts for as long as the word is used. In that section either
+    /// `is_enabled` returned true for the slot; or an Acquire load of `slot_enabled` found the flags of a record with memory,
+    /// and the arena has admitted the slot.
     #[inline(always)]
     unsafe fn find<'s>(&self, slot: usize, index: usize) -> &'s AtomicU64 {
-        // ORDERING: Acquire; pairs with the Release in `link` (E1). Weaker, words could be found without the zeroes or
-        // the marks that were written before the block was linked.
+        // ORDERING: Acquire; pairs with the Release in `link` (E1). Weaker, an access could miss the zeroes or the values that
+        // were written before the block was linked.
         let base = self.base.load(Ordering::Acquire);
-        // SAFETY: open doors were put up after a `base`, so it stands for a block of `words` words (I1); the arena admitted the
+        // SAFETY: the flags were published after a `base`, so it stands for a block of `words` words (I1). The arena admitted the
         // slot, so it has a unit, and the index is below `words`: the word is within the chunk's mapping. It stays there while
-        // the section lasts: if the block was unlinked before the section began, the doors were seen shut or `base` changed; if
-        // later, it is not freed, nor its chunk unmapped, before a grace period that began after that (I2, I3).
-        unsafe { Base::word(base, self.stride as usize, slot, index) }
+        // the section lasts. If the block was unlinked before the section began, the access found no flag set, or another
+        // `base`. If later, the block is not freed, nor its chunk unmapped, before a grace period that began after that (I2, I3).
+        unsafe { base::word(base, self.stride as usize, slot, index) }
     }
 
-    /// Stores zero in the words of the copy of `slot` from `index` on; for its owner, while nobody else accesses them.
-    pub fn clear_from(&self, _section: &Section, slot: usize, index: usize) {
-        if !self.is_open(slot) {
-            return;
-        }
-        // ORDERING: Acquire, as in `find`.
-        let base = self.base.load(Ordering::Acquire);
-        for index in index..self.words as usize {
-            // SAFETY: as in `find`: open, below `words`, within the section.
-            let word: &AtomicU64 = unsafe { Base::word(base, self.stride as usize, slot, index) };
-            // ORDERING: Relaxed; the owner publishes it with whatever it hands the record out by.
-            word.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// The same with a section of its own.
+    /// A word together with a section of its own.
     #[inline(always)]
     pub fn access(&self, slot: usize, index: usize) -> Option<Access> {
         if index < self.words as usize { self.access_within(slot, index) } else { None }
@@ -174,40 +163,40 @@ impl Record {
     #[inline(always)]
     fn access_within(&self, slot: usize, index: usize) -> Option<Access> {
         let section = grace::enter();
-        if !self.is_open(slot) {
+        if !self.is_enabled(slot) {
             return None;
         }
-        // SAFETY: open, below `words` by the callers' looks, and the section goes along with the word.
+        // SAFETY: enabled, below `words` as the callers checked, and the section goes along with the word.
         let word = NonNull::from(unsafe { self.find(slot, index) });
         Some(Access { word, section })
     }
 
-    /// [`access`](Self::access) to the word `index` on the slot that `source` shows at a glance, if all of it can be had without a call;
-    /// and which slot that is. `None` says only that the other way is to be tried.
+    /// [`access`](Self::access) to the word `index` on the current slot of `source`, without a function call; also returns the
+    /// slot. Where that is not possible it returns `None`, and the caller takes the other way.
     #[inline(always)]
-    pub fn glance(&self, source: &SlotSource, index: usize) -> Option<(usize, Glance)> {
-        if index < self.words as usize { self.glance_within(source, index) } else { None }
+    pub fn fast_access(&self, source: &SlotSource, index: usize) -> Option<(usize, FastAccess)> {
+        if index < self.words as usize { self.fast_access_within(source, index) } else { None }
     }
 
-    /// [`glance`](Self::glance) at the first word, which every record has.
+    /// [`fast_access`](Self::fast_access) at the first word, which every record has.
     #[inline(always)]
-    pub fn glance_first(&self, source: &SlotSource) -> Option<(usize, Glance)> {
-        self.glance_within(source, 0)
+    pub fn fast_access_first(&self, source: &SlotSource) -> Option<(usize, FastAccess)> {
+        self.fast_access_within(source, 0)
     }
 
     #[inline(always)]
-    fn glance_within(&self, source: &SlotSource, index: usize) -> Option<(usize, Glance)> {
-        let slot = source.glance()?;
+    fn fast_access_within(&self, source: &SlotSource, index: usize) -> Option<(usize, FastAccess)> {
+        let slot = source.rseq_value()?;
         let section = grace::enter_briefly()?;
-        if !self.is_open(slot) {
+        if !self.is_enabled(slot) {
             return None;
         }
         // SAFETY: as in `access_within`.
         let word = NonNull::from(unsafe { self.find(slot, index) });
-        Some((slot, Glance { word, section }))
+        Some((slot, FastAccess { word, section }))
     }
 
-    /// Asks for the line of the first word of a slot's copy to be brought here for writing; a hint.
+    /// Asks the processor for the line of the first word of a slot's copy, to write it; a hint.
     #[inline]
     pub fn prefetch_write(&self, section: &Section, slot: usize) {
         if let Some(word) = self.word(section, slot, 0) {
@@ -215,29 +204,26 @@ impl Record {
         }
     }
 
-    /// Asks for the lines of all words of a slot's copy; a hint, as [`prefetch_write`](Self::prefetch_write).
+    /// Asks the processor for the lines of all words of a slot's copy; a hint.
     #[inline]
     pub fn prefetch_words(&self, section: &Section, slot: usize) {
-        for index in (0..self.words as usize).step_by(8) {
+        let words = self.words as usize;
+        for index in (0..words).step_by(8).chain(words.checked_sub(1)) {
             if let Some(word) = self.word(section, slot, index) {
                 prefetch_write(core::ptr::from_ref(word).cast());
             }
-        }
-        if let Some(last) = self.words.checked_sub(1).and_then(|last| self.word(section, slot, last as usize))
-        {
-            prefetch_write(core::ptr::from_ref(last).cast());
         }
     }
 
     /// Whether it has memory now.
     pub fn is_linked(&self) -> bool {
         // ORDERING: Relaxed; the owner knows, for others it is a hint.
-        self.doors.load(Ordering::Relaxed) == address(self.records.doors())
+        self.slot_enabled.load(Ordering::Relaxed) == address(&self.records.slot_enabled)
     }
 
-    /// Runs `change` alone: a block that two had unlinked would be free twice.
-    fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
-        // ORDERING: Acquire; pairs with the Release below: what the last one linked is seen.
+    /// Runs `change` and panics if another thread does so too: a block that two threads had unlinked would be freed twice.
+    fn exclusively<T>(&self, change: impl FnOnce() -> T) -> T {
+        // ORDERING: Acquire; pairs with the Release below: the owner finds the block that the last one linked.
         let busy = self.busy.swap(true, Ordering::Acquire);
         assert!(!busy, "a record is linked and unlinked by one owner at a time: two threads did at once");
         let done = change();
@@ -246,16 +232,10 @@ impl Record {
         done
     }
 
-    /// The block with this `base`, which begins at `at`; `None` if that says that there is none.
+    /// The block with this `base`, which begins at `at`; `None` if `at` stands for no block.
     fn block(&self, base: usize, at: u64) -> Option<Unlinked> {
-        let block = || Base::block(base, (at >> 32) as u32, at as u32, self.words);
-        (at != NO_BLOCK).then(|| Unlinked::new(block(), self.records))
-    }
-
-    /// Whether this is its block; for its owner.
-    pub(crate) fn has(&self, block: Block) -> bool {
-        // ORDERING: Relaxed; the owner's, who takes turns with others by a lock of its own.
-        self.at.load(Ordering::Relaxed) == place(block)
+        let block = || base::block(base, (at >> 32) as u32, at as u32, self.words);
+        (at != NO_BLOCK).then(|| Unlinked { block: block(), records: self.records })
     }
 
     /// Gives it a block, and returns the one it had.
@@ -263,25 +243,25 @@ impl Record {
     /// # Panics
     /// If another thread links or unlinks it at the same time, or the block is of other records.
     pub fn link(&self, fresh: Fresh) -> Option<Unlinked> {
-        let block = self.records.take(fresh);
-        self.alone(|| self.link_block(block))
-    }
-
-    fn link_block(&self, block: Block) -> Option<Unlinked> {
-        // ORDERING: Relaxed; the owner's, who takes turns with others by `alone`.
-        let at = self.at.load(Ordering::Relaxed);
-        // ORDERING: Relaxed, as above.
-        self.at.store(place(block), Ordering::Relaxed);
-        let order = if active(Mutation::LinkPublishesNothing) { Ordering::Relaxed } else { Ordering::AcqRel };
-        // ORDERING: AcqRel; Release pairs with the Acquire in `find` (E1); as an RMW it precedes the RMW that tags the
-        // old block when it is retired (`grace`).
-        let base = self.base.swap(Base::of(block), order);
-        let before = self.block(base, at);
-        if before.is_none() {
-            // ORDERING: Release; pairs with the Acquire in `is_open`: who finds the doors finds the block.
-            self.doors.store(address(self.records.doors()), Ordering::Release);
-        }
-        before
+        self.records.check(fresh.records);
+        self.exclusively(|| {
+            // ORDERING: Relaxed; the owner's, and owners take turns by `exclusively`.
+            let at = self.at.load(Ordering::Relaxed);
+            // ORDERING: Relaxed, as above.
+            self.at.store(place(fresh.block), Ordering::Relaxed);
+            let relaxed = active(Mutation::LinkPublishesNothing);
+            // ORDERING: AcqRel; Release pairs with the Acquire in `find` (E1). As an RMW it precedes the RMW that tags the
+            // old block when it is retired (`grace`).
+            let base = self
+                .base
+                .swap(base::of(fresh.block), if relaxed { Ordering::Relaxed } else { Ordering::AcqRel });
+            let before = self.block(base, at);
+            if before.is_none() {
+                // ORDERING: Release; pairs with the Acquire in `is_enabled`: an access that finds the flags finds the block.
+                self.slot_enabled.store(address(&self.records.slot_enabled), Ordering::Release);
+            }
+            before
+        })
     }
 
     /// Takes its block away.
@@ -289,70 +269,59 @@ impl Record {
     /// # Panics
     /// As [`link`](Self::link).
     pub fn unlink(&self) -> Option<Unlinked> {
-        self.alone(|| {
-            // ORDERING: Relaxed, twice, as in `link_block`.
+        self.exclusively(|| {
+            // ORDERING: Relaxed, twice, as in `link`.
             let (base, at) = (self.base.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
             // ORDERING: Relaxed, as above.
             self.at.store(NO_BLOCK, Ordering::Relaxed);
-            if !active(Mutation::UnlinkLeavesDoorsOpen) {
+            if !active(Mutation::UnlinkLeavesSlotsEnabled) {
                 // ORDERING: AcqRel; as an RMW it precedes the RMW that tags the block when it is retired.
-                self.doors.swap(address(self.records.shut()), Ordering::AcqRel);
+                self.slot_enabled.swap(address(&self.records.none_enabled), Ordering::AcqRel);
             }
             self.block(base, at)
         })
     }
 }
 
-/// Asks for the lines of `value` to be brought here for writing; a hint.
-#[inline]
-pub fn prefetch<T>(value: &T) {
-    const LINE: usize = 64;
-    let first = core::ptr::from_ref(value).cast::<u8>();
-    for offset in (0..size_of::<T>()).step_by(LINE) {
-        prefetch_write(first.wrapping_add(offset));
-    }
-    if size_of::<T>() > LINE {
-        prefetch_write(first.wrapping_add(size_of::<T>() - 1));
-    }
+fn address(flags: &[AtomicBool]) -> usize {
+    flags.as_ptr().expose_provenance()
 }
 
-fn address(doors: &[AtomicBool]) -> usize {
-    doors.as_ptr().expose_provenance()
-}
-
-/// Where in the arena a block begins.
+/// Where in the arena a block begins, as one word.
 fn place(block: Block) -> u64 {
     u64::from(block.chunk) << 32 | u64::from(block.start)
 }
 
-/// The copies of a slot that is about to be opened.
-pub struct Early<'r> {
-    pub(crate) slot: usize,
-    pub(crate) records: &'r Records,
+impl Relocation {
+    /// Whether `record` still has the block that is to move away. If not, the block was unlinked and is on its way back to the
+    /// arena: the caller [discards](Records::discard) the target.
+    pub fn is_current(&self, record: &Record) -> bool {
+        // ORDERING: Relaxed; the owner's, which takes turns with others by a lock of its own.
+        record.at.load(Ordering::Relaxed) == place(self.inner.from)
+    }
 }
 
-impl Early<'_> {
-    /// A word of this slot's copy of a record, which nobody else reaches yet; `None` while the record has no memory, and beyond the
-    /// end.
+impl SlotPreparation<'_> {
+    /// A word of this slot's copy of a record, which no other thread reaches yet. `None` while the record has no memory, and
+    /// beyond the end.
     ///
     /// # Panics
-    /// If it is a record of others than those whose slot is admitted.
+    /// If the record is one of other records.
     pub fn word<'s>(&self, _section: &'s Section, record: &Record, index: usize) -> Option<&'s AtomicU64> {
         assert!(
             core::ptr::eq(self.records, record.records),
             "the record is one of other records: their slot {} is not admitted here",
             self.slot
         );
-        // ORDERING: Acquire, as in `is_open`: with the doors the block behind them is seen, also where another thread has just
-        // linked it. Weaker, `base` could still be that of no block.
-        let order =
-            if active(Mutation::PrepareSeesDoorsAlone) { Ordering::Relaxed } else { Ordering::Acquire };
-        let doors = record.doors.load(order);
-        if index >= record.words as usize || doors != address(self.records.doors()) {
+        let relaxed = active(Mutation::PrepareMissesTheBlock);
+        // ORDERING: Acquire, as in `is_enabled`: it finds the flags with their block, also where another thread has just linked
+        // it. Weaker, `base` could still be that of no block.
+        let flags = record.slot_enabled.load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire });
+        if index >= record.words as usize || flags != address(&self.records.slot_enabled) {
             return None;
         }
-        // SAFETY: linked, below `words`, within the section; the arena that the record's blocks come from admitted the slot
-        // before `admit` made this. If the block is unlinked meanwhile, it stays while the section lasts, as in `find`.
+        // SAFETY: linked, below `words`, within the section. The arena of the record's blocks admitted the slot before `admit`
+        // made this. If the block is unlinked meanwhile, it stays while the section lasts, as in `find`.
         Some(unsafe { record.find(self.slot, index) })
     }
 }
@@ -369,30 +338,30 @@ impl Deref for Access {
 
     #[inline(always)]
     fn deref(&self) -> &AtomicU64 {
-        // SAFETY: `find` gave it for the section that is held beside it.
+        // SAFETY: `find` returned it for the section that is held beside it.
         unsafe { self.word.as_ref() }
     }
 }
 
 /// A word of a record and the brief read section that keeps it.
-pub struct Glance {
+pub struct FastAccess {
     word: NonNull<AtomicU64>,
     section: BriefSection,
 }
 
-impl Glance {
-    /// The same word, to be kept for longer.
+impl FastAccess {
+    /// The same word, with a section that may last longer.
     pub fn extend(self) -> Access {
         Access { word: self.word, section: self.section.extend() }
     }
 }
 
-impl Deref for Glance {
+impl Deref for FastAccess {
     type Target = AtomicU64;
 
     #[inline(always)]
     fn deref(&self) -> &AtomicU64 {
-        // SAFETY: `find` gave it for the section that is held beside it.
+        // SAFETY: `find` returned it for the section that is held beside it.
         unsafe { self.word.as_ref() }
     }
 }

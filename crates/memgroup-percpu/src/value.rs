@@ -1,10 +1,10 @@
-//! What may live in per-slot memory.
+//! Types that may live in per-slot memory.
 
 #![allow(unsafe_code)]
 
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
-/// A type whose copies can live in per-slot memory: its value at birth is all zero bytes, it is changed through `&T`
+/// A type with copies that can live in per-slot memory: its value at birth is all zero bytes, it is changed through `&T`
 /// from any thread, and it is never dropped.
 ///
 /// Implemented for the atomic words and for arrays of them. A record of several fields is an array of words with

@@ -1,4 +1,4 @@
-//! Threads that add and mark while others collect: nothing is lost, nothing is counted twice, and who has added and then collects
+//! Threads that add and mark while others collect: nothing is lost, nothing is counted twice, and a thread that adds and then collects
 //! itself finds all that it ever added. The seed is printed.
 //!
 //! Windows of a few instructions are opened by
@@ -35,14 +35,14 @@ struct Stats {
     marks: &'static Marks,
     /// By index of the number, and row.
     counters: Vec<Vec<AtomicU64>>,
-    /// What was collected, by index of the number, and adder; written under the collectors' lock.
+    /// The collected sums, by index of the number, and adder; written under the collectors' lock.
     totals: Vec<[AtomicU64; ADDERS]>,
     collectors: Mutex<Scratch>,
     /// The additions are made.
     over: AtomicBool,
 }
 
-/// What one adder saw.
+/// The observations of one adder.
 #[derive(Default)]
 struct Seen {
     relied: usize,
@@ -85,15 +85,15 @@ impl Stats {
 
     fn collect(&self, wanted: impl FnMut(u32) -> bool) {
         let mut scratch = self.collectors.lock().unwrap_or_else(PoisonError::into_inner);
-        self.marks.collect(&mut scratch, wanted, |number, rows| self.deliver(number, rows));
+        self.marks.collect(&mut scratch, wanted, |number, rows| self.deliver(number, rows), || ());
     }
 
     fn collect_one(&self, number: u32) {
         let mut scratch = self.collectors.lock().unwrap_or_else(PoisonError::into_inner);
-        self.marks.collect_one(&mut scratch, number, |rows| self.deliver(number, rows));
+        self.marks.collect_one(&mut scratch, number, |rows| self.deliver(number, rows), || ());
     }
 
-    /// Panics unless what was collected of this adder is all that it added.
+    /// Panics unless all additions of this adder were collected.
     fn check(&self, index: usize, adder: usize, added: u64, why: &str) {
         // ORDERING: Relaxed; the caller has collected, or found that a collection is over.
         let total = self.totals[index][adder].load(Ordering::Relaxed);
@@ -123,20 +123,20 @@ impl Stats {
                 1 => self.collect_one(mark.number()),
                 2 => self.collect(|number| number == mark.number()),
                 _ => {
-                    self.look(adder, random.below(NUMBERS.len()), &added, &mut seen);
+                    self.check_settled(adder, random.below(NUMBERS.len()), &added, &mut seen);
                     continue;
                 }
             }
             seen.collected += 1;
-            self.check(index, adder, added[index], "who has just collected it");
-            self.look(adder, index, &added, &mut seen);
+            self.check(index, adder, added[index], "which has just collected it");
+            self.check_settled(adder, index, &added, &mut seen);
         }
         (seen, added)
     }
 
-    /// What looks settled, or clean as a whole, has been collected; by whomever.
-    fn look(&self, adder: usize, index: usize, added: &[u64], seen: &mut Seen) {
-        if self.marks.of(NUMBERS[index]).is_settled() {
+    /// Panics where a number is settled, or all is clean, and an addition was not collected.
+    fn check_settled(&self, adder: usize, index: usize, added: &[u64], seen: &mut Seen) {
+        if self.marks.of(NUMBERS[index]).is_clean() {
             seen.settled += 1;
             self.check(index, adder, added[index], "which looks settled");
         }
@@ -192,26 +192,26 @@ fn additions_are_collected(slots: usize) {
     assert!(looks.0 > 0 && looks.1 > 0, "all that is tested has happened, not {looks:?}");
     // ORDERING: Relaxed; all threads are joined.
     assert!(stats.counters.iter().flatten().all(|word| word.load(Ordering::Relaxed) == 0), "all is taken");
-    stats.collect(|_| panic!("something is marked still"));
+    stats.collect(|_| panic!("a number is still marked"));
     assert!(stats.marks.is_clean());
 }
 
 #[test]
-fn additions_on_2_slots_are_collected() {
+fn collects_additions_on_2_slots() {
     additions_are_collected(2);
 }
 
 #[test]
-fn additions_on_8_slots_are_collected() {
+fn collects_additions_on_8_slots() {
     additions_are_collected(8);
 }
 
 #[test]
-fn additions_on_128_slots_are_collected() {
+fn collects_additions_on_128_slots() {
     additions_are_collected(128);
 }
 
 #[test]
-fn additions_on_512_slots_are_collected() {
+fn collects_additions_on_512_slots() {
     additions_are_collected(512);
 }

@@ -1,12 +1,12 @@
 //! The environment variable, seen from processes that are started with it: the choice is made once in each.
 
-#![cfg(not(any(miri, memgroup_loom)))]
+#![cfg(not(any(miri, memgroup_loom, memgroup_emulated)))]
 
 use std::process::Command;
 
 use memgroup_percpu::{SlotSource, VARIABLE};
 
-/// What another process of this test binary reports with these variables set.
+/// The report of another process of this test binary with these variables set.
 fn reported(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "the_report_agrees_with_the_choice", "--nocapture"]).env_remove(VARIABLE);
@@ -18,18 +18,18 @@ fn reported(variables: &[(&str, &str)]) -> String {
     line.1.to_owned()
 }
 
-/// Also run as a process of its own by the other tests, which read what it prints.
+/// The other tests also run it as a process of its own, and read its output.
 #[test]
 fn the_report_agrees_with_the_choice() {
     let report = SlotSource::report();
-    assert_eq!(report.chosen(), SlotSource::detect());
-    assert_eq!(report.by_variable(), matches!(SlotSource::from_env(), Ok(Some(_))));
+    assert_eq!(report.chosen, SlotSource::detect());
+    assert_eq!(report.by_variable, matches!(SlotSource::from_env(), Ok(Some(_))));
     assert!(SlotSource::detect().current() < SlotSource::detect().slots());
     println!("REPORT {report}");
 }
 
 #[test]
-fn a_usable_value_is_what_detect_gives() {
+fn detects_the_source_of_the_variable() {
     assert_eq!(reported(&[(VARIABLE, "virtual:7")]), "virtual, 7 slots, by MEMGROUP_SLOTS");
     assert_eq!(reported(&[(VARIABLE, "hash:1")]), "hash, 1 slot, by MEMGROUP_SLOTS");
     if cfg!(target_os = "linux") {
@@ -47,7 +47,7 @@ fn an_empty_or_absent_variable_leaves_the_choice_to_the_self_test() {
 }
 
 #[test]
-fn a_bad_value_is_reported_with_what_is_allowed_and_the_self_test_chooses() {
+fn reports_a_bad_value_and_chooses_by_the_self_test() {
     let report = reported(&[(VARIABLE, "cpus")]);
     assert!(
         report.contains(", by self-test; failed to apply environment variable MEMGROUP_SLOTS: "),

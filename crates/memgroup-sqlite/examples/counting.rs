@@ -1,4 +1,4 @@
-//! What counting costs: statements through the VFS `memgroup` and past it, and a sample of memory by kind.
+//! The cost of counting: statements through the VFS `memgroup` and without it, and samples of memory by kind.
 //!
 //! ```text
 //! cargo run --release -p memgroup-sqlite --example counting [-- ROUNDS]
@@ -6,7 +6,7 @@
 //!
 //! Both connections of a comparison are tenants of one process, one opened with `vfs=memgroup` and one with
 //! `vfs=unix`. They take turns within every round, and the order turns too; a ratio is the median of the rounds'
-//! ratios. The control is the same comparison with both past the shim: what it differs from 1 is the noise.
+//! ratios. The control is the same comparison with both without it: its difference from 1 is the noise.
 
 use std::path::Path;
 use std::time::Instant;
@@ -66,10 +66,10 @@ fn main() -> Result<(), Failure> {
     time_samples(&tenant)
 }
 
-/// Ours, what it is compared with, and the control.
+/// The VFS `memgroup`, the one that it is compared with, and the control.
 const VARIANTS: [&str; 3] = ["memgroup", "unix", "unix"];
 
-/// Every workload through the shim and past it, and past it twice.
+/// Compares every workload with and without the VFS `memgroup`.
 fn compare_files(tenant: &Group, rounds: usize) -> Result<(), Failure> {
     println!("{rounds} rounds, median ns a statement; memgroup/unix, and the control unix/unix");
     println!("{:<30}{:>10}{:>10}{:>10}{:>10}", "", "memgroup", "unix", "ratio", "control");
@@ -81,7 +81,7 @@ fn compare_files(tenant: &Group, rounds: usize) -> Result<(), Failure> {
         let mut samples = [const { Vec::new() }; 3];
         for round in 0..rounds {
             for turn in 0..3 {
-                // Where a connection's memory and its file's pages lie matters more than the shim: both are new each
+                // The places of a connection's memory and its file's pages matter more than the VFS: both are new each
                 // time.
                 let (at, file) = ((round + turn) % 3, (round / 3 + turn) % 3);
                 let conn = open(tenant, &dir.path().join(file.to_string()), VARIANTS[at], workload)?;
@@ -101,7 +101,7 @@ fn compare_files(tenant: &Group, rounds: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A table whose rows have text.
+/// Creates the table. Its rows have text.
 fn fill(conn: &TenantConnection) -> Result<(), Failure> {
     conn.execute_batch(&format!(
         "CREATE TABLE t (i INTEGER PRIMARY KEY, n INTEGER, x TEXT);

@@ -4,10 +4,13 @@
 //! cargo run --release -p memgroup-sqlite --example page_cache [-- --rounds N]
 //! ```
 //!
-//! Both caches allocate through memgroup and take turns: what differs is the cache. A *hit* is a page fetched and unpinned
-//! again, in random order, with so many pages cached; a *miss* is one that has to recycle another page; *filling* is what a new
-//! page costs, its freeing included. A *scan* is a statement that reads a table ten times as large as the cache, by the page: it
-//! has a process of its own for each cache, because SQLite is configured once.
+//! Both caches allocate through memgroup and take turns, so only the cache differs.
+//!
+//! - *hit*: a page is fetched and unpinned again, in random order, with so many pages cached.
+//! - *miss*: the same, and another page has to be recycled.
+//! - *filling*: a new page is created and freed.
+//! - *scan*: a statement reads a table ten times as large as the cache; the figure is for a page. Each cache has a process of its own,
+//!   because SQLite is configured once.
 
 #![allow(unsafe_code)]
 
@@ -45,9 +48,7 @@ fn main() -> Result<(), Failure> {
     let (theirs, ours) = both(&hierarchy)?;
     let tenant = hierarchy.create("/tenant")?;
     let _scope = scope::enter(&tenant);
-    println!(
-        "{rounds} rounds, median ns a page: what SQLite's own takes, what ours takes, median of the ratios"
-    );
+    println!("{rounds} rounds, median ns a page: SQLite's own cache, memgroup's cache, median of the ratios");
     for pages in [4, 100, 500, 5_000, 50_000] {
         compare(&format!("hit, {pages} pages"), rounds, |is_theirs| {
             Ok(hits(if is_theirs { &theirs } else { &ours }, pages))
@@ -69,12 +70,12 @@ fn main() -> Result<(), Failure> {
 
 /// SQLite's own methods, and those of memgroup.
 fn both(hierarchy: &Hierarchy) -> Result<(Methods, Methods), Failure> {
-    let theirs = in_force()?;
+    let theirs = current()?;
     install(hierarchy)?;
-    // The table in force can be asked for only while SQLite is not initialised.
+    // SQLite returns the current table only while it is not initialised.
     // SAFETY: nothing is open.
     succeeded("shut SQLite down", unsafe { ffi::sqlite3_shutdown() })?;
-    let ours = in_force()?;
+    let ours = current()?;
     // SAFETY: no precondition.
     succeeded("initialise SQLite", unsafe { ffi::sqlite3_initialize() })?;
     let init = theirs.xInit.ok_or("SQLite's own page cache has no xInit")?;
@@ -83,21 +84,21 @@ fn both(hierarchy: &Hierarchy) -> Result<(Methods, Methods), Failure> {
     Ok((theirs, ours))
 }
 
-fn in_force() -> Result<Methods, Failure> {
+fn current() -> Result<Methods, Failure> {
     let mut methods = std::mem::MaybeUninit::<Methods>::uninit();
     // SAFETY: this option fills a table of methods.
     let code = unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_GETPCACHE2, methods.as_mut_ptr()) };
-    succeeded("ask for the page cache in force", code)?;
+    succeeded("read the current page cache", code)?;
     // SAFETY: SQLite has filled it.
     Ok(unsafe { methods.assume_init() })
 }
 
-fn succeeded(what: &str, code: c_int) -> Result<(), Failure> {
-    if code == ffi::SQLITE_OK { Ok(()) } else { Err(format!("failed to {what}: code {code}").into()) }
+fn succeeded(action: &str, code: c_int) -> Result<(), Failure> {
+    if code == ffi::SQLITE_OK { Ok(()) } else { Err(format!("failed to {action}: code {code}").into()) }
 }
 
 /// Measures both in turn, SQLite's own where the argument is true, round after round; prints medians and the median ratio.
-fn compare(what: &str, rounds: usize, measure: impl Fn(bool) -> Result<f64, Failure>) -> Result<(), Failure> {
+fn compare(name: &str, rounds: usize, measure: impl Fn(bool) -> Result<f64, Failure>) -> Result<(), Failure> {
     let (mut of_theirs, mut of_ours) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         for is_theirs in [round % 2 == 0, round % 2 != 0] {
@@ -106,7 +107,7 @@ fn compare(what: &str, rounds: usize, measure: impl Fn(bool) -> Result<f64, Fail
         }
     }
     let ratios = of_ours.iter().zip(&of_theirs).map(|(ours, theirs)| ours / theirs).collect();
-    println!("{what:<22}{:>9.1}{:>9.1}{:>9.3}", median(of_theirs), median(of_ours), median(ratios));
+    println!("{name:<22}{:>9.1}{:>9.1}{:>9.3}", median(of_theirs), median(of_ours), median(ratios));
     Ok(())
 }
 
@@ -126,19 +127,19 @@ impl<'m> Cache<'m> {
         let (create, advise) = (methods.xCreate.expect("a method"), methods.xCachesize.expect("a method"));
         // SAFETY: SQLite is initialised.
         let handle = unsafe { create(PAGE_BYTES, EXTRA_BYTES, 1) };
-        assert!(!handle.is_null(), "no limit is in force");
+        assert!(!handle.is_null(), "no limit is set");
         // SAFETY: the cache is live.
         unsafe { advise(handle, pages as c_int) };
         Cache { methods, handle }
     }
 
-    /// What SQLite does with a page, seen from the cache: fetches it, looks at its extra bytes, and lets it go.
+    /// The calls that SQLite makes for a page: fetches it, writes its extra bytes, and unpins it.
     #[inline]
     fn touch(&self, key: u32) {
         let (fetch, unpin) = (self.methods.xFetch.expect("a method"), self.methods.xUnpin.expect("a method"));
         // SAFETY: the cache is live.
         let page = unsafe { fetch(self.handle, key, 2) };
-        assert!(!page.is_null(), "no limit is in force");
+        assert!(!page.is_null(), "no limit is set");
         // SAFETY: the page is pinned.
         let extra = unsafe { (*page).pExtra }.cast::<u64>();
         // SAFETY: the extra bytes are longer than a word, and ours while the page is pinned.
@@ -217,7 +218,7 @@ fn scan_in_child(is_theirs: bool, path: &Path) -> Result<f64, Failure> {
 /// In the child: nanoseconds a page.
 fn scan(is_theirs: bool, path: &Path) -> Result<f64, Failure> {
     let hierarchy = Hierarchy::new(Config::new())?;
-    let mut theirs = in_force()?;
+    let mut theirs = current()?;
     install(&hierarchy)?;
     // Both children do this, so that they differ in the cache alone.
     // SAFETY: nothing is open.

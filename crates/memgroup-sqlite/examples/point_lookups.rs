@@ -1,4 +1,4 @@
-//! Point look-ups in SQLite, by what stands behind its allocator: memgroup, SQLite's own memory statistics, or nothing.
+//! Point look-ups in SQLite with three allocators: memgroup, SQLite's own with its memory statistics, and SQLite's own without.
 //!
 //! ```text
 //! cargo run --release -p memgroup-sqlite --example point_lookups [-- --rounds N] [--lookups N]
@@ -10,7 +10,7 @@
 //!
 //! Three kinds of look-up: a short row with the statement kept (`kept`), or prepared anew each time (`prepared`), as a
 //! server does that is sent SQL; and a row with two kilobytes of text (`document`). The first two find all they need in
-//! the connection's lookaside and never ask the allocator: what memgroup costs there is entering the group, and SQLite's
+//! the connection's lookaside and never ask the allocator: memgroup's cost there is entering the group, and SQLite's
 //! statistics cost nothing. The third asks the allocator each time.
 
 #![allow(unsafe_code)]
@@ -35,7 +35,7 @@ const SELECT_DOCUMENT: &str = "SELECT id, name, text FROM document WHERE id = ?1
 
 type Failure = Box<dyn std::error::Error>;
 
-/// One measurement: what a child process is told on its command line.
+/// One measurement: the command line of a child process.
 #[derive(Clone)]
 struct Run {
     variant: String,
@@ -112,7 +112,7 @@ fn compare(rounds: u64, lookups: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A ratio is the median of the ratios within the rounds: what disturbs a whole round does not count.
+/// Prints one row. A ratio is the median of the ratios within the rounds, so a disturbance of a whole round cancels.
 fn print_row(kind: &str, threads: usize, clock: &str, samples: &[Vec<f64>; VARIANTS.len()]) {
     print!("{kind:<10}{threads:<9}{clock:<6}");
     for sample in samples {
@@ -146,7 +146,7 @@ fn database(dir: &Path, thread: usize) -> PathBuf {
     dir.join(format!("{thread}.db"))
 }
 
-/// A table whose rows have text, as rows do.
+/// Creates the tables. Their rows have text.
 fn fill(path: &Path) -> Result<(), Failure> {
     let conn = Connection::open(path)?;
     conn.execute_batch(&format!(
@@ -159,11 +159,10 @@ fn fill(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Keeps the file locked between look-ups: what is left of a look-up is SQLite's own work, and no system calls.
+/// Keeps the file locked between look-ups, so that a look-up makes no system calls.
 const EXCLUSIVE: &str = "PRAGMA locking_mode = EXCLUSIVE";
 
-/// What one look-up took, in nanoseconds: on the clock, and of the processor. The second hardly feels what else the
-/// machine does; only the first feels waiting for a mutex.
+/// Nanoseconds of one look-up: wall time and CPU time. Other load hardly changes the second; only the first includes waiting for a mutex.
 #[derive(Clone, Copy)]
 struct Spent {
     wall_ns: f64,
@@ -179,7 +178,7 @@ fn thread_cpu_ns() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// A connection of one thread; everything but who pays is the same.
+/// A connection of one thread, under memgroup or plain.
 enum Lookups {
     Tenant(TenantConnection),
     Plain(Connection),
@@ -202,7 +201,7 @@ impl Lookups {
         Ok(lookups)
     }
 
-    /// Under memgroup a use of the connection enters and leaves the group: that is part of what is measured.
+    /// Runs `work`. Under memgroup this enters and leaves the group, which is part of the measurement.
     fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Failure> {
         match self {
             Lookups::Tenant(conn) => Ok(conn.run(work)?),

@@ -1,22 +1,22 @@
-//! What a tenant's connection can fail with: out of memory and killed for others' memory, told apart from everything else.
+//! Errors of a tenant's connection. They tell out of memory, and killed to free memory, from all other failures.
 
 use std::fmt;
 
 use memgroup::ChargeErrorKind;
 use rusqlite::ffi;
 
-use crate::shortage::Shortage;
+use crate::allocation_error::AllocationError;
 
 /// Why work on a [`TenantConnection`](crate::TenantConnection) failed.
 ///
-/// Its text is complete in one line, so [`source`](std::error::Error::source) gives nothing more.
+/// Its text is complete in one line, so [`source`](std::error::Error::source) returns nothing more.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TenantError {
-    /// The tenant's group, or one above it, was full (SQLITE_NOMEM). Only this work failed: the connection is usable,
-    /// and nobody else noticed. A group that was removed refuses too: [`OutOfMemory::is_removed`].
+    /// The tenant's group, or one of its ancestors, was full (SQLITE_NOMEM). Only this work failed, and the connection is usable. A removed
+    /// group refuses too: [`OutOfMemory::is_removed`].
     OutOfMemory(OutOfMemory),
-    /// The work was stopped, because another group needed the memory that it held (SQLITE_INTERRUPT). Only this work failed, and what it held is free again:
+    /// The work was stopped because another group needed its memory (SQLITE_INTERRUPT). Only this work failed, its memory is free again, and
     /// the connection is usable.
     Killed(Killed),
     /// SQLite failed for another reason.
@@ -35,14 +35,14 @@ pub enum TenantError {
         /// Its path there.
         group: String,
     },
-    /// The name of the database asks for a page cache shared with other connections (`cache=shared` in a URI), which
-    /// would be paid for by whoever happens to fill it.
+    /// The database name asks for a page cache shared with other connections (`cache=shared` in a URI). A tenant would pay for pages that
+    /// another tenant reads.
     SharedCache {
         /// Path of the tenant's group.
         group: String,
     },
-    /// SQLite opened the connection without a mutex of its own, although serialized mode was asked for: it was
-    /// configured single-threaded (`SQLITE_CONFIG_SINGLETHREAD`) before memgroup was installed.
+    /// SQLite opened the connection without a mutex, although serialized mode was asked for: it was configured single-threaded
+    /// (`SQLITE_CONFIG_SINGLETHREAD`) before memgroup was installed.
     NotSerialized {
         /// Path of the tenant's group.
         group: String,
@@ -53,42 +53,39 @@ pub enum TenantError {
 #[derive(Debug)]
 pub struct OutOfMemory {
     pub(crate) group: String,
-    pub(crate) shortage: Option<Shortage>,
-    /// Bytes charged to the group in force at that moment.
+    pub(crate) cause: Option<AllocationError>,
+    /// Bytes charged to the current group when the cause was recorded.
     pub(crate) usage: u64,
     pub(crate) rolled_back: bool,
 }
 
 impl OutOfMemory {
-    /// Path of the tenant's group: the one that was to pay.
+    /// Path of the tenant's group.
     pub fn group(&self) -> &str {
         &self.group
     }
 
-    /// The last charge that was refused during this work: which group refused it (often one above the tenant's), what
-    /// was asked, and usage and max there. `None` when SQLite ran out of memory without asking for it here, for a value
-    /// longer than SQLite can hold.
-    pub fn shortage(&self) -> Option<Shortage> {
-        self.shortage
+    /// The last allocation that failed during this work: the group that refused it (often an ancestor of the tenant's), the bytes asked for,
+    /// and usage and max there. `None` when SQLite ran out of memory without an allocation, for a value longer than SQLite can hold.
+    pub fn cause(&self) -> Option<AllocationError> {
+        self.cause
     }
 
-    /// Whether the group was removed: then it refuses all further memory, whatever its limit, and the connection can only
-    /// be closed. False when a group was full, or the system had no memory.
+    /// Whether the group was removed. A removed group refuses all further memory at any limit, and the connection can only be closed.
+    /// False when a group was full, or the system had no memory.
     pub fn is_removed(&self) -> bool {
-        matches!(self.shortage, Some(Shortage::Refused(refusal)) if refusal.kind() == ChargeErrorKind::Offline)
+        matches!(self.cause, Some(AllocationError::Refused(refusal)) if refusal.kind() == ChargeErrorKind::Offline)
     }
 
-    /// Whether a transaction was rolled back during the work, and none was open at its end: everything since its BEGIN is
-    /// undone, not only the one statement. SQLite does so when it cannot undo the statement alone.
+    /// Whether a transaction was rolled back during the work, and none was open at its end. Everything since its BEGIN is undone, not only
+    /// the one statement. SQLite does so when it cannot undo the statement alone.
     ///
-    /// When false and a transaction was open before the work, it is still open, without the effects of the failed
-    /// statement, and may be continued; unless the work itself ended it (`COMMIT`, or `ROLLBACK` and another `BEGIN`):
-    /// then what is open, if anything, is what the work began last. Whether a transaction is open is told by
-    /// [`Connection::is_autocommit`](rusqlite::Connection::is_autocommit).
+    /// If false, a transaction that was open before the work is still open, without the effects of the failed statement, and may be
+    /// continued. The exception is work that ended it itself (`COMMIT`, or `ROLLBACK` and another `BEGIN`): then the open transaction, if
+    /// any, is the last one that the work began. [`Connection::is_autocommit`](rusqlite::Connection::is_autocommit) tells whether one is open.
     ///
-    /// Any rollback of the connection during the work counts, also one that the work asked for. It is known from
-    /// SQLite's rollback hook: on a connection where the application installs a rollback hook of its own, this stays
-    /// false.
+    /// Any rollback of the connection during the work counts, also one that the work asked for. SQLite's rollback hook reports it: if the
+    /// application installs a rollback hook of its own, this stays false.
     pub fn rolled_back(&self) -> bool {
         self.rolled_back
     }
@@ -107,7 +104,7 @@ pub struct Killed {
 }
 
 impl Killed {
-    /// Path of the group whose work was stopped.
+    /// Path of the stopped group.
     pub fn group(&self) -> &str {
         &self.group
     }
@@ -117,7 +114,7 @@ impl Killed {
         &self.requester
     }
 
-    /// Path of the group that was full: the requester's, or one above it, and the stopped one's too.
+    /// Path of the full group: the requester's or one of its ancestors, and an ancestor of the stopped group or that group itself.
     pub fn full(&self) -> &str {
         &self.full
     }
@@ -137,8 +134,11 @@ impl Killed {
         self.max
     }
 
-    /// Whether a transaction was rolled back; see [`OutOfMemory::rolled_back`]. One that the work began is, if it is open at its end: when this is false, what is open was open before. (Only an authorizer of the
-    /// application's that denies ROLLBACK, or a system without memory, can keep it open.) One that was open before is where SQLite has interrupted a statement that had begun to write.
+    /// Whether a transaction was rolled back; see [`OutOfMemory::rolled_back`].
+    ///
+    /// A transaction that the work began and left open is rolled back at its end. So if this is false, an open transaction was open before.
+    /// Only an application's authorizer that denies ROLLBACK, or a system without memory, can keep it open. A transaction that was open
+    /// before the work is rolled back if SQLite has interrupted a statement that had begun to write.
     pub fn rolled_back(&self) -> bool {
         self.rolled_back
     }
@@ -147,35 +147,26 @@ impl Killed {
 impl TenantError {
     /// The details, when the work was stopped.
     pub fn killed(&self) -> Option<&Killed> {
-        match self {
-            TenantError::Killed(details) => Some(details),
-            _ => None,
-        }
+        if let TenantError::Killed(details) = self { Some(details) } else { None }
     }
 
     /// The details, when memory ran out.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
-        match self {
-            TenantError::OutOfMemory(details) => Some(details),
-            _ => None,
-        }
+        if let TenantError::OutOfMemory(details) = self { Some(details) } else { None }
+    }
+
+    /// SQLite's error, when it failed for another reason than memory.
+    pub fn sqlite_error(&self) -> Option<&rusqlite::Error> {
+        if let TenantError::Sqlite { error, .. } = self { Some(error) } else { None }
     }
 
     /// Whether a transaction was rolled back; see [`OutOfMemory::rolled_back`].
     pub fn rolled_back(&self) -> bool {
         match self {
-            TenantError::OutOfMemory(details) => details.rolled_back,
-            TenantError::Killed(details) => details.rolled_back,
-            TenantError::Sqlite { rolled_back, .. } => *rolled_back,
+            TenantError::OutOfMemory(OutOfMemory { rolled_back, .. })
+            | TenantError::Killed(Killed { rolled_back, .. })
+            | TenantError::Sqlite { rolled_back, .. } => *rolled_back,
             _ => false,
-        }
-    }
-
-    /// SQLite's error, when it failed for another reason than memory.
-    pub fn sqlite_error(&self) -> Option<&rusqlite::Error> {
-        match self {
-            TenantError::Sqlite { error, .. } => Some(error),
-            _ => None,
         }
     }
 }
@@ -189,16 +180,21 @@ fn code(error: &rusqlite::Error) -> Option<&ffi::Error> {
     }
 }
 
-/// Whether SQLite's answer means that it got no memory.
+/// Whether SQLite's error means that it got no memory.
 pub(crate) fn is_out_of_memory(error: &rusqlite::Error) -> bool {
     code(error).is_some_and(|code| {
         code.code == rusqlite::ErrorCode::OutOfMemory || code.extended_code == ffi::SQLITE_IOERR_NOMEM
     })
 }
 
-/// Whether SQLite's answer means that somebody has interrupted it.
+/// Whether SQLite's error means that it was interrupted.
 pub(crate) fn is_interrupted(error: &rusqlite::Error) -> bool {
     code(error).is_some_and(|code| code.code == rusqlite::ErrorCode::OperationInterrupted)
+}
+
+/// Writes the end of a message.
+fn write_rolled_back(f: &mut fmt::Formatter<'_>, rolled_back: bool) -> fmt::Result {
+    f.write_str(if rolled_back { "; the transaction was rolled back" } else { "" })
 }
 
 impl fmt::Display for Killed {
@@ -209,23 +205,17 @@ impl fmt::Display for Killed {
             "failed to run SQL in group {group}: stopped to free memory for group {requester}, which needed {asked} bytes in \
              {full} (usage {usage} of max {max})"
         )?;
-        if *rolled_back {
-            f.write_str("; the transaction was rolled back")?;
-        }
-        Ok(())
+        write_rolled_back(f, *rolled_back)
     }
 }
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "failed to run SQL in group {}: out of memory", self.group)?;
-        if let Some(shortage) = self.shortage {
-            write!(f, ": {shortage}")?;
+        if let Some(cause) = self.cause {
+            write!(f, ": {cause}")?;
         }
-        if self.rolled_back {
-            f.write_str("; the transaction was rolled back")?;
-        }
-        Ok(())
+        write_rolled_back(f, self.rolled_back)
     }
 }
 
@@ -236,29 +226,22 @@ impl fmt::Display for TenantError {
             TenantError::Killed(details) => details.fmt(f),
             TenantError::Sqlite { group, rolled_back, error } => {
                 write!(f, "failed to run SQL in group {group}: {error}")?;
-                if *rolled_back {
-                    f.write_str("; the transaction was rolled back")?;
-                }
-                Ok(())
+                write_rolled_back(f, *rolled_back)
             }
             TenantError::NotInstalled => f.write_str(
-                "failed to open a tenant's connection: memgroup is not installed under SQLite; \
-                 call memgroup_sqlite::install before anything uses SQLite",
+                "failed to open a connection: call memgroup_sqlite::install before anything uses SQLite",
             ),
             TenantError::ForeignGroup { group } => write!(
                 f,
-                "failed to open a tenant's connection: the group {group} belongs to another hierarchy than the one \
-                 installed under SQLite"
+                "failed to open a connection of group {group}: it belongs to another hierarchy than the installed one"
             ),
             TenantError::SharedCache { group } => write!(
                 f,
-                "failed to open a connection of group {group}: its name asks for a shared page cache, which tenants \
-                 cannot share; leave cache=shared out of the URI"
+                "failed to open a connection of group {group}: tenants cannot share a page cache; leave out cache=shared"
             ),
             TenantError::NotSerialized { group } => write!(
                 f,
-                "failed to open a connection of group {group} in serialized mode: SQLite was configured \
-                 single-threaded in this process"
+                "failed to open a connection of group {group}: SQLite was configured single-threaded in this process"
             ),
         }
     }

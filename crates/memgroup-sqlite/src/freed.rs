@@ -1,11 +1,9 @@
-//! What this thread frees of one group's memory while somebody counts it.
+//! A count of the bytes that this thread frees for one group.
 //!
-//! SQLite does not say how much a call has freed: its own figure for the page cache is an estimate, which also drops
-//! for pages that it only puts aside; and a group's usage moves with all its connections. So the blocks are counted
-//! where they are freed.
+//! SQLite does not say how many bytes a call has freed. Its figure for the page cache is an estimate, which also drops for pages that
+//! SQLite keeps for later. A group's usage moves with all its connections. So blocks are counted where they are freed.
 //!
-//! - I1. The cell holds a `Copy` value without a destructor, as in `shortage.rs`: it can be read at any moment of a
-//!   thread's life.
+//! - I1. The cell holds a `Copy` value without a destructor. It can be read and written at any time in a thread's life.
 
 use std::cell::Cell;
 
@@ -13,61 +11,47 @@ use memgroup::GroupId;
 
 use crate::block::Header;
 
-/// Bytes freed of the group since the counting began.
-#[derive(Clone, Copy)]
-struct Tally {
-    owner: GroupId,
-    bytes: u64,
-}
-
 thread_local! {
-    static TALLY: Cell<Option<Tally>> = const { Cell::new(None) };
+    /// The group that is counted, and its bytes freed since the count began.
+    static COUNT: Cell<Option<(GroupId, u64)>> = const { Cell::new(None) };
 }
 
-/// A block with this header is freed.
+/// Counts a block with this header as freed.
 #[inline]
-pub(crate) fn note(header: Header) {
-    if TALLY.get().is_some() {
-        add(header);
-    }
-}
-
-#[cold]
-fn add(header: Header) {
-    if let Some(tally) = TALLY.get()
-        && tally.owner == header.owner()
+pub(crate) fn add(header: Header) {
+    if let Some((owner, bytes)) = COUNT.get()
+        && owner.node() == header.owner()
     {
-        TALLY.set(Some(Tally { bytes: tally.bytes + header.charged_bytes(), ..tally }));
+        COUNT.set(Some((owner, bytes + header.charged_bytes())));
     }
 }
 
-/// Bytes of `owner` that this thread frees during `work`: exactly what is uncharged for it. Within another counting it counts in the
-/// other's place.
-pub(crate) fn during(owner: GroupId, work: impl FnOnce()) -> u64 {
-    let before = TALLY.replace(Some(Tally { owner, bytes: 0 }));
+/// Bytes of `owner` that this thread frees during `work`: exactly the bytes uncharged for it. An outer count does not count during an inner one.
+pub(crate) fn count(owner: GroupId, work: impl FnOnce()) -> u64 {
+    let outer = COUNT.replace(Some((owner, 0)));
     work();
-    TALLY.replace(before).map_or(0, |tally| tally.bytes)
+    COUNT.replace(outer).map_or(0, |(_, bytes)| bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Frees a block that cost its owner so much.
+    /// Frees a block that cost its owner so many bytes.
     fn free(owner: u32, charged_bytes: u32) {
         let size = charged_bytes - crate::block::HEADER_BYTES as u32;
-        note(Header::new(GroupId::from_u32(owner), size));
+        add(Header::new(owner, size));
     }
 
     #[test]
-    fn a_counting_within_another_counts_its_own_and_the_other_goes_on() {
-        let (outer, inner) = (GroupId::from_u32(1), GroupId::from_u32(2));
+    fn counts_for_the_innermost_count_only() {
+        let (outer, inner) = (GroupId::from_u64(1), GroupId::from_u64(2));
         free(1, 1000);
         let mut of_inner = 0;
-        let of_outer = during(outer, || {
+        let of_outer = count(outer, || {
             free(1, 16);
             free(2, 2000);
-            of_inner = during(inner, || {
+            of_inner = count(inner, || {
                 free(1, 4000);
                 free(2, 32);
             });
@@ -75,6 +59,6 @@ mod tests {
         });
         free(1, 1000);
         assert_eq!((of_outer, of_inner), (16 + 64, 32));
-        assert!(TALLY.get().is_none(), "nobody counts any more");
+        assert!(COUNT.get().is_none(), "the count has ended");
     }
 }

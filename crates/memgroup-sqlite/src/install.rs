@@ -1,17 +1,15 @@
-//! Putting memgroup under SQLite: once per process, before SQLite is initialised.
+//! Installation: puts memgroup under SQLite, once per process, before SQLite is initialised.
 //!
-//! - I1. `ACCOUNT` is set before `sqlite3_initialize` is called with our tables in place, so SQLite never allocates
-//!   without it.
-//!   The VFS is registered after that, because registering one initialises SQLite, and before `install` returns, so
-//!   that what is opened later is opened through it.
-//! - I2. Installations take turns (`TURN`), and the first that passes SQLite's configuration wins for the life of the
-//!   process.
+//! - I1. `ACCOUNT` is set before `sqlite3_initialize` is called with the tables of this crate, so SQLite never allocates without it. The VFS
+//!   is registered after that, because registering one initialises SQLite. It is registered before `install` returns, so that later
+//!   connections are opened through it.
+//! - I2. Installations run one at a time (`TURN`). The first that passes SQLite's configuration holds for the life of the process.
 //!
-//! SQLite's `sqlite3_config` is not thread safe: nothing else may use SQLite while the first installation runs.
+//! SQLite's `sqlite3_config` is not thread safe: no other code may use SQLite while the first installation runs.
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
@@ -19,12 +17,12 @@ use std::sync::{Mutex, PoisonError};
 use memgroup::{Group, GroupError, Hierarchy};
 use rusqlite::ffi;
 
-use crate::alloc::{ACCOUNT, Account, methods};
+use crate::account::{ACCOUNT, Account, belongs};
+use crate::alloc;
 use crate::pcache;
-use crate::shrink;
 use crate::vfs;
 
-/// Name, under the root, of the group that [`install`] makes for allocations with no group in force.
+/// Name, under the root, of the group that [`install`] makes for memory allocated without a current group.
 const UNATTRIBUTED: &str = "unattributed";
 
 /// I2.
@@ -32,55 +30,48 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// SQLite under memgroup: the proof that [`install`] has succeeded in this process.
 #[derive(Clone)]
-pub struct Installed {
-    hierarchy: Hierarchy,
-    unattributed: Group,
-}
+pub struct Installed(&'static Account);
 
 impl Installed {
-    /// The hierarchy that all of SQLite's memory is charged in.
+    /// The hierarchy that SQLite's memory is charged in.
     pub fn hierarchy(&self) -> &Hierarchy {
-        &self.hierarchy
+        &self.0.hierarchy
     }
 
-    /// The group charged for what SQLite allocates while no group is in force on the thread.
+    /// The group charged when no group is current on the allocating thread.
     pub fn unattributed(&self) -> &Group {
-        &self.unattributed
-    }
-
-    /// Whether `group` belongs to the hierarchy that SQLite's memory is charged in.
-    pub(crate) fn holds(&self, group: &Group) -> bool {
-        belongs(&self.hierarchy, group)
+        &self.0.unattributed
     }
 }
 
 impl fmt::Debug for Installed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Installed").field("unattributed", &self.unattributed.path()).finish_non_exhaustive()
+        f.debug_struct("Installed").field("unattributed", &self.unattributed().path()).finish_non_exhaustive()
     }
 }
 
 /// Charges every byte that SQLite allocates in this process to a group of `hierarchy`.
 ///
-/// What SQLite allocates while no group is in force on the thread is charged to the group `/unattributed`, which is
-/// created here (or found) without a limit of its own. SQLite's own memory statistics are switched off: with them every
-/// allocation takes one process-wide mutex, and `sqlite3_memory_used`, `sqlite3_soft_heap_limit64` and
-/// `sqlite3_hard_heap_limit64` have no effect from here on. A static page cache (`SQLITE_CONFIG_PAGECACHE`) that was
-/// configured before is taken back, because its pages would belong to nobody; a page cache of the application's own
-/// (`SQLITE_CONFIG_PCACHE2`) is replaced by one that gives pages back.
+/// Memory allocated while no group is current on the thread ([`memgroup::scope`]) is charged to the group `/unattributed`. This call creates
+/// it without a limit, or finds it.
 ///
-/// The VFS `memgroup` becomes the default: it is the default VFS of before, and counts what is read and written
-/// through it.
+/// Call it once, early in `main`, before anything in the process uses SQLite. A second call with the same hierarchy changes nothing and
+/// succeeds, with one exception: if the former default VFS has become the default again, `memgroup` takes its place again. (Initialising
+/// SQLite after `sqlite3_shutdown` does that.)
 ///
-/// Call it once, early in `main`, before anything in the process uses SQLite. A second call with the same hierarchy
-/// changes nothing and succeeds; where the VFS of before has been made the default again meanwhile (initialising
-/// SQLite after `sqlite3_shutdown` does that), `memgroup` takes its place again.
+/// It changes for the whole process:
+///
+/// - SQLite's memory statistics are off: with them every allocation takes one process-wide mutex. `sqlite3_memory_used`,
+///   `sqlite3_soft_heap_limit64` and `sqlite3_hard_heap_limit64` have no effect from here on.
+/// - The allocator and the page cache (`SQLITE_CONFIG_PCACHE2`) are replaced. A static page cache (`SQLITE_CONFIG_PAGECACHE`) that was
+///   configured before is removed, because its pages have no owner.
+/// - The VFS `memgroup` becomes the default. It passes all calls to the former default, and counts reads, writes and syncs.
 ///
 /// # Errors
 ///
-/// See [`InstallError`]. Where SQLite was initialised already, or cannot be used, it and `hierarchy` are as they were. On
-/// [`InstallError::Group`] and [`InstallError::Configure`] SQLite's memory statistics may be off, and a static page
-/// cache taken back; the group `/unattributed` is not left behind. [`InstallError::Initialize`] says what it leaves.
+/// See [`InstallError`]. If SQLite was initialised already, or cannot be used, SQLite and `hierarchy` are unchanged. After
+/// [`InstallError::Group`] and [`InstallError::Configure`] SQLite's memory statistics may be off, and a static page cache removed; the group
+/// `/unattributed` is not left behind.
 ///
 /// # Examples
 ///
@@ -92,75 +83,75 @@ impl fmt::Debug for Installed {
 /// assert_eq!(sqlite.unattributed().path(), "/unattributed");
 /// ```
 pub fn install(hierarchy: &Hierarchy) -> Result<Installed, InstallError> {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(account) = ACCOUNT.get() {
-        return again(account, hierarchy, None);
-    }
-    begin()?;
-    let (unattributed, is_new) = match hierarchy.lookup(&format!("/{UNATTRIBUTED}")) {
-        Ok(group) => (group, false),
-        Err(_) => (hierarchy.root().create(UNATTRIBUTED).map_err(InstallError::Group)?, true),
-    };
-    if let Err(refused) = configure() {
-        if is_new {
-            // Nothing was charged to it, and nothing can be said beside `refused` if somebody put a child under it.
-            let _ = unattributed.remove();
-        }
-        return Err(refused);
-    }
-    open(hierarchy, &unattributed)
+    install_for(hierarchy, None)
 }
 
-/// [`install`] with a group of your own for what SQLite allocates while no group is in force.
+/// [`install`] with a group of your own for memory allocated without a current group.
 ///
-/// A limit on `unattributed`, or on a group above it, can make SQLite fail where no tenant is to blame: while it
-/// is initialised, or on connections that are used outside of any group. Prefer one without.
+/// A limit on `unattributed`, or on one of its ancestors, can make SQLite fail without any tenant's fault: while it is initialised, or on
+/// connections used outside of any scope. Prefer a group without one.
 ///
 /// # Errors
 ///
 /// See [`InstallError`].
 pub fn install_with(hierarchy: &Hierarchy, unattributed: &Group) -> Result<Installed, InstallError> {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    if !belongs(hierarchy, unattributed) {
-        return Err(InstallError::ForeignGroup { path: unattributed.path() });
-    }
-    match ACCOUNT.get() {
-        Some(account) => again(account, hierarchy, Some(unattributed)),
-        None => {
-            begin()?;
-            configure()?;
-            open(hierarchy, unattributed)
-        }
-    }
+    install_for(hierarchy, Some(unattributed))
 }
 
-/// What was installed in this process, if anything was.
+/// The installation of this process, if there is one.
 pub fn installed() -> Option<Installed> {
-    ACCOUNT.get().map(|account| Installed {
-        hierarchy: account.hierarchy.clone(),
-        unattributed: account.unattributed.clone(),
-    })
+    ACCOUNT.get().map(Installed)
 }
 
-/// The first installation begins with what tells whether SQLite can be used at all; if it cannot, nothing has changed.
-fn begin() -> Result<(), InstallError> {
+fn install_for(hierarchy: &Hierarchy, given: Option<&Group>) -> Result<Installed, InstallError> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(group) = given.filter(|group| !belongs(hierarchy, group)) {
+        return Err(InstallError::ForeignGroup { path: group.path() });
+    }
+    if let Some(account) = ACCOUNT.get() {
+        if account.hierarchy.root() != hierarchy.root() {
+            return Err(InstallError::OtherHierarchy);
+        }
+        if given.is_some_and(|group| *group != account.unattributed) {
+            return Err(InstallError::OtherUnattributed { path: account.unattributed.path() });
+        }
+        return initialize(account);
+    }
+    check_usable()?;
+    let existing = given.cloned().or_else(|| hierarchy.lookup(&format!("/{UNATTRIBUTED}")).ok());
+    let unattributed = match &existing {
+        Some(group) => group.clone(),
+        None => hierarchy.root().create(UNATTRIBUTED).map_err(InstallError::Group)?,
+    };
+    if let Err(refused) = configure() {
+        if existing.is_none() {
+            // Nothing was charged to it. This fails only if another thread has created a child of it, and `refused` matters more.
+            let _ = unattributed.remove();
+        }
+        return Err(refused);
+    }
+    initialize(ACCOUNT.get_or_init(|| Account::new(hierarchy, &unattributed)))
+}
+
+/// Checks that SQLite can be used. On failure nothing has changed.
+fn check_usable() -> Result<(), InstallError> {
     // SAFETY: no precondition; the name is a terminated string.
     if unsafe { ffi::sqlite3_compileoption_used(c"ENABLE_MEMORY_MANAGEMENT".as_ptr()) } != 0 {
         return Err(InstallError::MemoryManagement);
     }
-    // SAFETY: this option takes one int. The first option is the one that finds SQLite initialised.
+    // SAFETY: this option takes one int. It is the first option, so it finds an initialised SQLite before anything has changed.
     let statistics = unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_MEMSTATUS, 0 as c_int) };
     configured("SQLITE_CONFIG_MEMSTATUS", statistics)
 }
 
-/// Puts our tables under SQLite.
+/// Puts the tables of this crate under SQLite.
 fn configure() -> Result<(), InstallError> {
     // SAFETY: this option takes a pointer and two ints; a null pointer of no length means no static page cache.
     let pages = unsafe {
         ffi::sqlite3_config(ffi::SQLITE_CONFIG_PAGECACHE, ptr::null_mut::<c_void>(), 0 as c_int, 0 as c_int)
     };
     configured("SQLITE_CONFIG_PAGECACHE", pages)?;
-    let mut methods = methods();
+    let mut methods = alloc::methods();
     // SAFETY: this option takes a pointer to a table of methods, which SQLite copies before it returns.
     let table = unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_MALLOC, &raw mut methods) };
     configured("SQLITE_CONFIG_MALLOC", table)?;
@@ -170,45 +161,13 @@ fn configure() -> Result<(), InstallError> {
     configured("SQLITE_CONFIG_PCACHE2", pages)
 }
 
-/// Opens the account, and initialises SQLite on it.
-fn open(hierarchy: &Hierarchy, unattributed: &Group) -> Result<Installed, InstallError> {
-    let account = ACCOUNT.get_or_init(|| Account {
-        hierarchy: hierarchy.clone(),
-        unattributed: unattributed.clone(),
-        memory: hierarchy.memory(),
-        io: hierarchy.io(),
-    });
-    shrink::begin();
-    initialize(account)
-}
-
-/// A later installation: fine if it asks for what is in force, and SQLite's initialisation is made good if it failed.
-fn again(
-    account: &Account,
-    hierarchy: &Hierarchy,
-    unattributed: Option<&Group>,
-) -> Result<Installed, InstallError> {
-    if account.hierarchy.root() != hierarchy.root() {
-        return Err(InstallError::OtherHierarchy);
-    }
-    if unattributed.is_some_and(|group| *group != account.unattributed) {
-        return Err(InstallError::OtherUnattributed { path: account.unattributed.path() });
-    }
-    initialize(account)
-}
-
-fn initialize(account: &Account) -> Result<Installed, InstallError> {
+fn initialize(account: &'static Account) -> Result<Installed, InstallError> {
     // SAFETY: no precondition; it does nothing when SQLite is initialised.
     let code = match unsafe { ffi::sqlite3_initialize() } {
         ffi::SQLITE_OK => vfs::register(),
         code => code,
     };
-    match code {
-        ffi::SQLITE_OK => {
-            Ok(Installed { hierarchy: account.hierarchy.clone(), unattributed: account.unattributed.clone() })
-        }
-        code => Err(InstallError::Initialize { code }),
-    }
+    if code == ffi::SQLITE_OK { Ok(Installed(account)) } else { Err(InstallError::Initialize { code }) }
 }
 
 fn configured(option: &'static str, code: c_int) -> Result<(), InstallError> {
@@ -219,29 +178,20 @@ fn configured(option: &'static str, code: c_int) -> Result<(), InstallError> {
     }
 }
 
-fn belongs(hierarchy: &Hierarchy, group: &Group) -> bool {
-    let mut top = group.clone();
-    while let Some(parent) = top.parent() {
-        top = parent;
-    }
-    top == hierarchy.root()
-}
-
 /// Why memgroup could not be put under SQLite.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum InstallError {
-    /// SQLite was already initialised in this process: something opened a connection, or called another function of
-    /// SQLite, before.
+    /// SQLite was already initialised in this process: a connection was opened, or another function of SQLite called, before.
     AlreadyInitialized,
-    /// SQLite was compiled with `SQLITE_ENABLE_MEMORY_MANAGEMENT`: all connections take their pages from one cache
-    /// there, so that a tenant's pages would be paid for by another. Compile SQLite without it.
+    /// SQLite was compiled with `SQLITE_ENABLE_MEMORY_MANAGEMENT`. All connections share one page cache then, so a tenant would pay for
+    /// another's pages. Compile SQLite without it.
     MemoryManagement,
     /// Another hierarchy was installed in this process before.
     OtherHierarchy,
     /// This hierarchy was installed before, with another group for unattributed memory.
     OtherUnattributed {
-        /// The group in force.
+        /// The group that was installed.
         path: String,
     },
     /// The group for unattributed memory belongs to another hierarchy.
@@ -258,8 +208,7 @@ pub enum InstallError {
         /// SQLite's result code.
         code: i32,
     },
-    /// SQLite could not be initialised on top of memgroup. It stays configured; installing the same hierarchy again
-    /// tries again.
+    /// SQLite could not be initialised on top of memgroup. It stays configured. Installing the same hierarchy again tries again.
     Initialize {
         /// SQLite's result code.
         code: i32,
@@ -302,14 +251,7 @@ impl fmt::Display for InstallError {
 
 impl std::error::Error for InstallError {}
 
-/// SQLite's words for a result code.
+/// SQLite's text for a result code.
 fn describe(code: c_int) -> String {
-    // SAFETY: no precondition; the answer is null or a static string.
-    let words = unsafe { ffi::sqlite3_errstr(code) };
-    if words.is_null() {
-        return format!("result code {code}");
-    }
-    // SAFETY: SQLite answers with a static, terminated string.
-    let words = unsafe { CStr::from_ptr(words) };
-    format!("{} (result code {code})", words.to_string_lossy())
+    format!("{} (result code {code})", ffi::code_to_str(code))
 }

@@ -1,62 +1,65 @@
-//! Whether a transaction was rolled back while a connection was in use, and that nothing is committed after it.
+//! Whether a transaction was rolled back while a connection was in use. After that, nothing more is committed in its transaction closure.
 //!
-//! SQLite rolls a whole transaction back when memory runs out in a statement that it cannot undo alone, and its error code
-//! is the same as when it does not. Comparing `sqlite3_get_autocommit` before and after would not tell it for a transaction
-//! that began in between; SQLite's rollback hook does, and costs nothing until it is called.
+//! SQLite rolls a whole transaction back when memory runs out in a statement that it cannot undo alone. Its error code does not tell.
+//! Comparing `sqlite3_get_autocommit` before and after would miss a transaction that began in between. SQLite's rollback hook does not miss
+//! it, and costs nothing until it is called.
 //!
 //! ```text
-//!   rollback ──▶ autocommit off ────────────────────────────────▶ a transaction that was begun explicitly: noted
-//!            ──▶ autocommit off, VACUUM runs ───────────────────▶ VACUUM's own, begun explicitly by itself: not noted
-//!            ──▶ autocommit on, COMMIT, END or RELEASE runs ────▶ that has failed, perhaps in a statement that it runs (FTS5 writes then): noted
-//!            ──▶ autocommit on, else no writing statement runs ─▶ as above: noted
-//!            ──▶ autocommit on, else a writing statement runs ──▶ that statement's own: not noted
+//!   rollback ──▶ autocommit off ─────────────────────────────▶ an explicit transaction: noted
+//!            ──▶ autocommit off, VACUUM runs ────────────────▶ VACUUM's own explicit transaction: not noted
+//!            ──▶ autocommit on, COMMIT, END or RELEASE runs ─▶ that has failed, perhaps in a statement that it runs (FTS5 writes then): noted
+//!            ──▶ autocommit on, no writing statement runs ───▶ as above: noted
+//!            ──▶ autocommit on, a writing statement runs ────▶ that statement's own transaction: not noted
 //!
 //!   guard:  free ── guard() ──▶ guarded ── noted rollback ──▶ doomed: the commit hook refuses every commit
 //!             ▲─────────────────── outermost guard dropped ─────┘
 //! ```
 //!
-//! - I1. A [`Watch`] belongs to one connection and tells of it alone, whatever other connections do meanwhile. Its address
-//!   is the argument of the hooks, so it lives until they are taken off ([`Watch::stop`]) or the connection is closed.
-//! - I2. A note is seen by the uses of the connection that were running when it was made, and by no later one.
-//! - I3. Between a noted rollback under a guard and the end of that guard nothing is committed on the connection.
-//! - B1. A rollback or commit hook that the application puts in place of these takes the notes, or I3, away.
-//! - B2. VACUUM's own transaction is known by the database that it attaches, `vacuum_..`. Where the application has one of such a name attached, in a transaction, and is stopped in a VACUUM, which SQLite
-//!   would have refused there, the rollback is not noted.
+//! - I1. A [`RollbackWatch`] belongs to one connection and is independent of all others. The hooks have its address, so it lives until they
+//!   are removed ([`RollbackWatch::stop`]) or the connection is closed.
+//! - I2. A note is visible to the runs of the connection that were on when it was made, and to no later run.
+//! - I3. Between a noted rollback under a guard and the end of that guard, nothing is committed on the connection.
+//! - B1. If the application replaces the rollback hook, no rollback is noted. If it replaces either hook, I3 does not hold.
+//! - B2. VACUUM's own transaction is recognised by the database that VACUUM attaches, `vacuum_..`. SQLite refuses a VACUUM in a transaction.
+//!   If such a refused VACUUM is killed while the application has attached a database of that name, the rollback is not noted.
 //!
-//! Who synchronises with whom: the fields are used by the thread that uses the connection, one at a time (a connection is
-//! `Send`, not `Sync`); they are atomics only so that the connection may be sent.
+//! Synchronisation: only the thread that uses the connection reads or writes the fields. A connection is `Send`, not `Sync`.
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rusqlite::{Connection, ffi};
 
-const FREE: u8 = 0;
-const GUARDED: u8 = 1;
-const DOOMED: u8 = 2;
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Commits {
+    Free,
+    Guarded,
+    Doomed,
+}
 
-/// What the hooks of one connection know.
-pub(crate) struct Watch {
-    is_noted: AtomicBool,
-    guard: AtomicU8,
+/// The state of one connection's hooks.
+pub(crate) struct RollbackWatch {
+    is_noted: Cell<bool>,
+    commits: Cell<Commits>,
     db: *mut ffi::sqlite3,
 }
 
-// SAFETY: `db` is used by the hooks only, on the thread that uses the connection.
-unsafe impl Send for Watch {}
-// SAFETY: as above; the other fields are atomics.
-unsafe impl Sync for Watch {}
+// SAFETY: only the thread that uses the connection uses the fields, and sending the connection orders the uses.
+unsafe impl Send for RollbackWatch {}
+// SAFETY: as above: the owner of the only other reference, the connection, is not `Sync`.
+unsafe impl Sync for RollbackWatch {}
 
-impl Watch {
-    /// Notes every rollback of `conn` from now on, until [`Watch::stop`].
-    pub(crate) fn start(conn: &Connection) -> Arc<Watch> {
-        // SAFETY: the handle is given to SQLite only, for as long as the connection is open.
+impl RollbackWatch {
+    /// Notes every rollback of `conn` from now on, until [`RollbackWatch::stop`].
+    pub(crate) fn start(conn: &Connection) -> Arc<RollbackWatch> {
+        // SAFETY: only SQLite gets the handle, while the connection is open.
         let db = unsafe { conn.handle() };
-        let watch = Arc::new(Watch { is_noted: AtomicBool::new(false), guard: AtomicU8::new(FREE), db });
+        let (is_noted, commits) = (Cell::new(false), Cell::new(Commits::Free));
+        let watch = Arc::new(RollbackWatch { is_noted, commits, db });
         let argument = Arc::as_ptr(&watch).cast_mut().cast::<c_void>();
         // SAFETY: `db` is open, and the argument outlives the hooks (I1).
         unsafe { ffi::sqlite3_rollback_hook(db, Some(on_rollback), argument) };
@@ -65,61 +68,47 @@ impl Watch {
         watch
     }
 
-    /// Takes the hooks off `conn`, which is about to be closed.
-    pub(crate) fn stop(conn: &Connection) {
-        // SAFETY: the handle is used at once, and the connection is open.
-        let db = unsafe { conn.handle() };
-        // SAFETY: `db` is open.
-        unsafe { ffi::sqlite3_rollback_hook(db, None, ptr::null_mut()) };
+    /// Removes the hooks, before the connection is closed.
+    pub(crate) fn stop(&self) {
+        // SAFETY: the connection is open.
+        unsafe { ffi::sqlite3_rollback_hook(self.db, None, ptr::null_mut()) };
         // SAFETY: as above.
-        unsafe { ffi::sqlite3_commit_hook(db, None, ptr::null_mut()) };
+        unsafe { ffi::sqlite3_commit_hook(self.db, None, ptr::null_mut()) };
     }
 
-    /// Whether a transaction was rolled back since [`Watch::set_aside`].
+    /// Whether a transaction was rolled back since [`RollbackWatch::set_aside`].
     #[inline]
     pub(crate) fn is_noted(&self) -> bool {
-        // ORDERING: Relaxed; one thread uses the connection at a time, and sending it there orders the uses.
-        self.is_noted.load(Ordering::Relaxed)
+        self.is_noted.get()
     }
 
-    /// Forgets the note for as long as the guard lives; the use around it then sees the notes of both.
+    /// Clears the note while the guard lives. After it, the outer run sees the notes of both.
     #[inline]
     pub(crate) fn set_aside(&self) -> SetAside<'_> {
-        let was_noted = self.is_noted();
-        if was_noted {
-            // ORDERING: Relaxed; as in `is_noted`.
-            self.is_noted.store(false, Ordering::Relaxed);
-        }
-        SetAside { watch: self, was_noted }
+        SetAside { watch: self, was_noted: self.is_noted.replace(false) }
     }
 
-    /// Makes the first rollback from here on the last word: what follows it cannot be committed while the guard lives.
-    /// Guards of one connection nest, and the outermost counts.
+    /// Refuses every commit after the first noted rollback, while the guard lives. Guards of one connection nest, and the outermost counts.
     pub(crate) fn guard(&self) -> Guard<'_> {
-        // ORDERING: Relaxed; as in `is_noted`.
-        let is_outermost = self.guard.load(Ordering::Relaxed) == FREE;
+        let is_outermost = self.commits.get() == Commits::Free;
         if is_outermost {
-            // ORDERING: Relaxed; as in `is_noted`.
-            self.guard.store(GUARDED, Ordering::Relaxed);
+            self.commits.set(Commits::Guarded);
         }
         Guard { watch: self, is_outermost }
     }
 
     /// Notes a rollback.
     pub(crate) fn note(&self) {
-        // ORDERING: Relaxed; as in `is_noted`.
-        self.is_noted.store(true, Ordering::Relaxed);
-        // ORDERING: Relaxed; as in `is_noted`.
-        if self.guard.load(Ordering::Relaxed) == GUARDED {
-            // ORDERING: Relaxed; as in `is_noted`.
-            self.guard.store(DOOMED, Ordering::Relaxed);
+        self.is_noted.set(true);
+        if self.commits.get() == Commits::Guarded {
+            self.commits.set(Commits::Doomed);
         }
     }
 }
 
-/// See [`Watch::set_aside`].
+/// Guard of [`RollbackWatch::set_aside`].
 pub(crate) struct SetAside<'w> {
-    watch: &'w Watch,
+    watch: &'w RollbackWatch,
     was_noted: bool,
 }
 
@@ -127,56 +116,52 @@ impl Drop for SetAside<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.was_noted {
-            // ORDERING: Relaxed; as in `Watch::is_noted`.
-            self.watch.is_noted.store(true, Ordering::Relaxed);
+            self.watch.is_noted.set(true);
         }
     }
 }
 
-/// See [`Watch::guard`].
+/// Guard of [`RollbackWatch::guard`].
 pub(crate) struct Guard<'w> {
-    watch: &'w Watch,
+    watch: &'w RollbackWatch,
     is_outermost: bool,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if self.is_outermost {
-            // ORDERING: Relaxed; as in `Watch::is_noted`.
-            self.watch.guard.store(FREE, Ordering::Relaxed);
+            self.watch.commits.set(Commits::Free);
         }
     }
 }
 
 unsafe extern "C" fn on_rollback(watch: *mut c_void) {
     // SAFETY: the argument is the connection's watch, which outlives the hooks (I1).
-    let watch = unsafe { &*watch.cast::<Watch>() };
-    // SAFETY: SQLite calls the hook of an open connection, whose mutex this thread holds; the mutex is recursive.
+    let watch = unsafe { &*watch.cast::<RollbackWatch>() };
+    // SAFETY: SQLite calls the hook of an open connection, and this thread holds its recursive mutex.
     let is_explicit = unsafe { ffi::sqlite3_get_autocommit(watch.db) } == 0;
     // SAFETY: as above.
     let running = unsafe { Statements::running(watch.db) };
     // SAFETY: as above.
     let is_vacuums_own = || running.vacuum && unsafe { has_vacuums_copy(watch.db) };
-    let is_noted = if is_explicit { !is_vacuums_own() } else { running.end || !running.write };
-    if is_noted {
+    if if is_explicit { !is_vacuums_own() } else { running.end || !running.write } {
         watch.note();
     }
 }
 
-/// Anything but zero makes SQLite roll back instead of committing (I3).
+/// The commit hook. Anything but zero makes SQLite roll back instead of committing (I3).
 unsafe extern "C" fn on_commit(watch: *mut c_void) -> c_int {
     // SAFETY: the argument is the connection's watch, which outlives the hooks (I1).
-    let watch = unsafe { &*watch.cast::<Watch>() };
-    // ORDERING: Relaxed; as in `Watch::is_noted`.
-    c_int::from(watch.guard.load(Ordering::Relaxed) == DOOMED)
+    let watch = unsafe { &*watch.cast::<RollbackWatch>() };
+    c_int::from(watch.commits.get() == Commits::Doomed)
 }
 
-/// Which statements of a connection are running.
+/// The kinds of statements of a connection that are running.
 #[derive(Default)]
 struct Statements {
-    /// One that may write.
+    /// A statement that may write.
     write: bool,
-    /// One that ends a transaction by committing it.
+    /// A statement that commits a transaction.
     end: bool,
     /// VACUUM.
     vacuum: bool,
@@ -189,7 +174,7 @@ impl Statements {
     unsafe fn running(db: *mut ffi::sqlite3) -> Statements {
         let (mut running, mut statement) = (Statements::default(), ptr::null_mut());
         loop {
-            // SAFETY: `db` is open; `statement` is null or one of its statements, which cannot go while we hold the mutex.
+            // SAFETY: `db` is open; `statement` is null or one of its statements, which stay while this thread holds the mutex.
             statement = unsafe { ffi::sqlite3_next_stmt(db, statement) };
             if statement.is_null() {
                 return running;
@@ -202,21 +187,19 @@ impl Statements {
             running.write |= unsafe { ffi::sqlite3_stmt_readonly(statement) } == 0;
             // SAFETY: as above.
             let text = unsafe { ffi::sqlite3_sql(statement) };
-            if text.is_null() {
-                // A blob's.
-                continue;
+            // A blob's statement has no text.
+            if !text.is_null() {
+                // SAFETY: the text lives as long as the statement.
+                let word = first_word(unsafe { CStr::from_ptr(text) }.to_bytes());
+                let is = |known: &&[u8]| word.eq_ignore_ascii_case(known);
+                running.end |= [&b"COMMIT"[..], b"END", b"RELEASE"].iter().any(is);
+                running.vacuum |= is(&&b"VACUUM"[..]);
             }
-            // SAFETY: the text lives as long as the statement.
-            let word = first_word(unsafe { CStr::from_ptr(text) }.to_bytes());
-            let is_any =
-                |words: &[&str]| words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
-            running.end |= is_any(&["COMMIT", "END", "RELEASE"]);
-            running.vacuum |= is_any(&["VACUUM"]);
         }
     }
 }
 
-/// The first word of a statement, behind spaces, comments and the ends of empty statements.
+/// The first word of a statement, after spaces, comments and empty statements.
 fn first_word(mut text: &[u8]) -> &[u8] {
     loop {
         let skipped = match text {
@@ -233,16 +216,16 @@ fn first_word(mut text: &[u8]) -> &[u8] {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Whether the database is attached that VACUUM makes, in a transaction that it has begun as an application would.
+/// Whether the database is attached that VACUUM makes, in an explicit transaction of its own.
 ///
 /// # Safety
 ///
 /// As for [`Statements::running`].
 unsafe fn has_vacuums_copy(db: *mut ffi::sqlite3) -> bool {
-    // Behind the main and the temporary database.
+    // After the main and the temporary database.
     (2..)
         .map_while(|at| {
-            // SAFETY: `db` is open; null behind its last database.
+            // SAFETY: `db` is open; the name is null after its last database.
             let name = unsafe { ffi::sqlite3_db_name(db, at) };
             // SAFETY: the name lives as long as the database is attached.
             (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
@@ -255,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_word_stands_behind_spaces_and_comments() {
+    fn finds_the_first_word_after_spaces_and_comments() {
         for (text, word) in [
             ("COMMIT", "COMMIT"),
             (" \n\t;; end;", "end"),

@@ -1,21 +1,21 @@
 //! A connection that works for one group.
 //!
 //! ```text
-//!   run(|conn| ..) ──▶ pay what is owed ──▶ use_once
-//!   use_once       ──▶ enter the group ──▶ statements: prepare, step, reset, drop ──▶ leave the group
-//!   Drop           ──▶ enter the group ──▶ cached statements, sqlite3_close       ──▶ leave the group
+//!   run_once ──▶ enter the group ──▶ statements: prepare, step, reset, drop ──▶ leave the group
+//!   close, Drop ▶ enter the group ──▶ cached statements, sqlite3_close       ──▶ leave the group
 //! ```
 //!
-//! - I1. SQLite code runs on this connection only between entering and leaving its group: the connection is lent to a
-//!   closure for any lifetime, so nothing that borrows from it (a statement, a row) can leave the closure.
-//! - B1. I1 does not say that the group is the one in force: inside the closure another group may be entered (a scope, or
-//!   a use of another tenant's connection), and SQLite code on this connection is then charged to that one. What is
-//!   used where is in the closure's hands; a check would have to sit in front of every allocation.
-//! - I2. The connection is there until `Drop` or `close` takes it.
-//! - I3. While SQLite closes the connection nobody stops it: it has left those of its group that can be stopped (kill.rs), and an interrupt from before is taken back.
+//! - I1. SQLite code runs on this connection only between entering and leaving its group. The closure gets the connection for any lifetime,
+//!   so a value that borrows from it (a statement, a row) cannot leave the closure.
+//! - B1. The closure may enter another group, by a scope or by a run of another tenant's connection. SQLite code on this connection is then
+//!   charged to that group. A check would have to precede every allocation.
+//! - I2. The connection is there until `close` or `Drop` takes it.
+//! - I3. No kill stops the closing: the connection has left its group's kill targets, and an earlier interrupt is cleared.
 //! - I4. A panic in the closure leaves the group on its way out, because guards do it.
-//! - I5. A use that was told to stop leaves no transaction open that it began, and no interrupt. It may have failed to roll it back itself: while a statement of it is open, ROLLBACK is interrupted. What was
-//!   begun before it stays as SQLite left it. Where the application's authorizer refuses ROLLBACK, or there is memory for it nowhere, the transaction stays open, and the error says that it was not rolled back.
+//! - I5. A killed run leaves no transaction open that it began, and no interrupt. Its own ROLLBACK may have failed: SQLite interrupts it while
+//!   another statement of the connection is open. A transaction that began before the run stays as SQLite left it. The transaction stays
+//!   open if the application's authorizer denies ROLLBACK, or neither the group nor the unattributed one has memory for it. Then the error
+//!   says that it was not rolled back.
 
 #![allow(unsafe_code)]
 
@@ -26,28 +26,40 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
+use memgroup::stats::memory;
 use memgroup::{Group, scope};
-use rusqlite::{Connection, InterruptHandle, OpenFlags, Params, Row, Transaction, ffi};
+use rusqlite::{Connection, InterruptHandle, OpenFlags, ffi};
 
+use crate::account::{ACCOUNT, belongs};
+use crate::allocation_error;
 use crate::error::{Killed, OutOfMemory, TenantError, is_interrupted, is_out_of_memory};
-use crate::feed;
 use crate::freed;
-use crate::install::installed;
-use crate::kill::{Member, Reason};
-use crate::kinds::{Gauges, MemoryKinds};
-use crate::rollback::Watch;
-use crate::shortage;
-use crate::throttle::Throttling;
+use crate::gauges::{Gauges, MemoryKinds};
+use crate::kill::{KillReason, Registration};
+use crate::rollback::RollbackWatch;
 use crate::uri;
 
-/// A SQLite connection whose every allocation is charged to one group.
+/// How a connection treats the delays of a group that [owes](memgroup::Group::owed).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Throttling {
+    /// The thread sleeps at the beginning of a run, for at most 2 s. It does not sleep within a transaction of the connection, or within a
+    /// run of a tenant's connection on the same thread.
+    ///
+    /// Not for a connection that a function of the application uses while SQLite runs a statement of a plain connection: the sleep would
+    /// hold that statement's locks.
+    #[default]
+    Block,
+    /// The application takes the delays with [`TenantConnection::take_throttle`], and schedules its work itself.
+    Manual,
+}
+
+/// A SQLite connection. Every allocation of it is charged to one group.
 ///
-/// It is open in serialized mode: unlike a plain [`Connection`] with rusqlite's default flags it has a mutex of its
-/// own, so other threads may look at it (interrupt it, ask for its memory) while it works. It may be sent to another
-/// thread at any time between two uses; what it holds stays charged to its group, and what it frees there is credited
-/// to its group.
+/// It is opened in serialized mode: unlike a plain [`Connection`] with rusqlite's default flags it has a mutex, so other threads may interrupt
+/// it or ask for its memory while it works. Between two runs it may be sent to another thread. Its memory stays charged to its group, and
+/// memory that it frees on any thread is credited to its group.
 ///
-/// The group may be removed while the connection is open: then it refuses further memory, and is listed among the
+/// The group may be removed while the connection is open. Then it refuses further memory, and is listed among the
 /// [`dying`](memgroup::Hierarchy::dying) with its bytes until the connection is closed.
 ///
 /// # Examples
@@ -71,8 +83,8 @@ use crate::uri;
 /// ```
 pub struct TenantConnection {
     connection: Option<Connection>,
-    member: Member,
-    watch: Arc<Watch>,
+    registration: Registration,
+    pub(crate) watch: Arc<RollbackWatch>,
     gauges: Gauges,
     pub(crate) throttling: Cell<Throttling>,
     group: Group,
@@ -83,13 +95,13 @@ impl TenantConnection {
     ///
     /// # Errors
     ///
-    /// [`TenantError::NotInstalled`], [`TenantError::ForeignGroup`]; [`TenantError::OutOfMemory`] when the group has no
-    /// room for a connection (about 60 KiB before the first page); [`TenantError::Sqlite`] when SQLite cannot open it.
+    /// [`TenantError::NotInstalled`], [`TenantError::ForeignGroup`]; [`TenantError::OutOfMemory`] when the group has no memory for a
+    /// connection (about 60 KiB before the first page); [`TenantError::Sqlite`] when SQLite cannot open it.
     pub fn open(group: &Group, path: impl AsRef<Path>) -> Result<Self, TenantError> {
         Self::open_with_flags(group, path, OpenFlags::default())
     }
 
-    /// Opens a private database in memory, whose pages are charged to `group` too.
+    /// Opens a private database in memory. Its pages are charged to `group` too.
     ///
     /// # Errors
     ///
@@ -98,11 +110,11 @@ impl TenantConnection {
         Self::open_with_flags(group, ":memory:", OpenFlags::default())
     }
 
-    /// Opens the database at `path` for `group` with flags of your own, except that the connection is always
-    /// serialized and never shares its page cache: `SQLITE_OPEN_FULL_MUTEX` and `SQLITE_OPEN_PRIVATE_CACHE` replace
-    /// `SQLITE_OPEN_NO_MUTEX` and `SQLITE_OPEN_SHARED_CACHE`. A URI could ask for a shared cache despite the flags, so
-    /// a name that begins with `file:` and has `cache=shared` among its parameters is refused. The names of databases
-    /// that are attached later (`ATTACH`) are not looked at.
+    /// Opens the database at `path` for `group` with flags of your own.
+    ///
+    /// The connection is always serialized and never shares its page cache: `SQLITE_OPEN_FULL_MUTEX` and `SQLITE_OPEN_PRIVATE_CACHE` replace
+    /// `SQLITE_OPEN_NO_MUTEX` and `SQLITE_OPEN_SHARED_CACHE`. A URI could ask for a shared cache despite the flags. So a name that begins with
+    /// `file:` and has `cache=shared` among its parameters is refused. Names that are attached later (`ATTACH`) are not checked.
     ///
     /// # Errors
     ///
@@ -112,8 +124,8 @@ impl TenantConnection {
         path: impl AsRef<Path>,
         flags: OpenFlags,
     ) -> Result<Self, TenantError> {
-        let installed = installed().ok_or(TenantError::NotInstalled)?;
-        if !installed.holds(group) {
+        let account = ACCOUNT.get().ok_or(TenantError::NotInstalled)?;
+        if !belongs(&account.hierarchy, group) {
             return Err(TenantError::ForeignGroup { group: group.path() });
         }
         if uri::asks_for_shared_cache(path.as_ref().as_os_str().as_encoded_bytes()) {
@@ -125,21 +137,17 @@ impl TenantConnection {
         let _entered = Entered::group(group);
         let connection =
             Connection::open_with_flags(path, flags).map_err(|error| failure(group, error, false))?;
-        let watch = Watch::start(&connection);
-        let (gauges, member) = (Gauges::new(), Member::join(group, &connection));
         let tenant = TenantConnection {
-            connection: Some(connection),
-            member,
-            watch,
-            gauges,
+            watch: RollbackWatch::start(&connection),
+            registration: Registration::new(group, &connection),
+            gauges: Gauges::default(),
             throttling: Cell::default(),
             group: group.clone(),
+            connection: Some(connection),
         };
-        if tenant.is_serialized() {
-            Ok(tenant)
-        } else {
-            Err(TenantError::NotSerialized { group: group.path() })
-        }
+        // SAFETY: the connection is open (I2).
+        let is_serialized = !unsafe { ffi::sqlite3_db_mutex(tenant.handle()) }.is_null();
+        if is_serialized { Ok(tenant) } else { Err(TenantError::NotSerialized { group: group.path() }) }
     }
 
     /// The group that pays.
@@ -147,146 +155,64 @@ impl TenantConnection {
         &self.group
     }
 
-    /// Runs `work` on the connection with its group in force: everything SQLite allocates in it is charged to the
-    /// group. Statements that are to be kept between runs belong in the connection's cache
-    /// ([`Connection::prepare_cached`]); a transaction begins with [`TenantConnection::transaction`].
-    ///
-    /// A value that cannot be fetched because memory ran out (a text column of a UTF-16 database has to be converted)
-    /// makes rusqlite panic; that panic is turned into [`TenantError::OutOfMemory`]. Any other panic goes on.
-    ///
-    /// Uses nest, and the innermost group pays: inside `a.run(|conn| b.run(|_| conn.execute(..)))` the connection of `a`
-    /// works on the account of `b`, keeps what it got there (pages of its cache stay charged to `b`), and a refusal is
-    /// told as one of `b`. Use inside `b.run` only the connection that it lends, and the same within a
-    /// [`scope`] of another group.
-    ///
-    /// Where the group owes, for memory taken above its `high`, the thread sleeps before `work`: never in a transaction, nor within another use ([`Throttling`]).
-    ///
-    /// From time to time the end of a use reports the connection's memory by kind ([`TenantConnection::sample`]).
-    ///
-    /// # Errors
-    ///
-    /// [`TenantError::OutOfMemory`] when the group, or one above it, refused memory and SQLite could not do without;
-    /// [`TenantError::Killed`] when it was stopped, because another group needed the memory that it held, also where `work` succeeded but left a transaction open that it began;
-    /// [`TenantError::Sqlite`] for every other error of `work`.
-    pub fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, TenantError> {
-        self.pay(None);
-        self.use_once(work)
-    }
-
-    /// A use of the connection, at once.
+    /// Runs `work` in the group, without a delay.
     #[inline]
-    pub(crate) fn use_once<T>(
+    pub(crate) fn run_once<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, TenantError> {
         let _entered = Entered::group(&self.group);
         let _rollback = self.watch.set_aside();
         let conn = self.connection();
-        let mut running = self.member.begin();
+        let mut running = self.registration.begin();
         let outcome = catch_unwind(AssertUnwindSafe(|| work(conn)));
-        let was_open = running.finish() && running.quieten();
-        if was_open {
+        let was_left_open = running.end_work();
+        if was_left_open {
             self.roll_back();
         }
-        self.gauges.after_use(&self.group, conn);
+        self.gauges.after_run(&self.group, conn);
         match outcome {
-            Ok(Ok(_)) if was_open => Err(self.stopped()),
+            Ok(Ok(_)) if was_left_open => {
+                Err(self.killed(&self.registration.reason().expect("a killed run has a reason")))
+            }
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(self.failure(error)),
-            Err(panic) if is_unfetched_value(&*panic) && shortage::last().is_some() => {
-                Err(TenantError::OutOfMemory(out_of_memory(&self.group, self.is_rolled_back())))
+            Err(panic) if is_unfetched_value(&*panic) && allocation_error::last().is_some() => {
+                Err(out_of_memory(&self.group, self.is_rolled_back()))
             }
             Err(panic) => resume_unwind(panic),
         }
     }
 
-    /// Runs `work` inside a transaction, in the group as [`TenantConnection::run`] does: commits when it succeeds,
-    /// rolls back when it fails. On failure [`TenantError::rolled_back`] says whether that was
-    /// done: when the roll-back itself fails, the transaction is still open. Within another use of the connection that may be so when it is stopped; then the end of that one rolls back.
+    /// Samples SQLite's figures for this connection's memory by kind, and reports them to the group's gauges.
     ///
-    /// It is all or nothing also when `work` ignores errors. Once the transaction is rolled back, by SQLite (a query that
-    /// ran out of memory) or by `work`, nothing more can be committed on the connection before this returns: a
-    /// statement that writes fails with `SQLITE_CONSTRAINT_COMMITHOOK` or takes part in a transaction that will, and the
-    /// commit at the end fails. An application that installs a commit or rollback hook of its own on the connection
-    /// takes this away.
-    ///
-    /// # Errors
-    ///
-    /// As for [`TenantConnection::run`], of `work` or of the commit.
-    pub fn transaction<T>(
-        &self,
-        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T, TenantError> {
-        self.run(|conn| {
-            let _guard = self.watch.guard();
-            let transaction = conn.unchecked_transaction()?;
-            let value = work(&transaction)?;
-            transaction.commit()?;
-            Ok(value)
-        })
-    }
-
-    /// [`Connection::execute`] in the group.
-    ///
-    /// # Errors
-    ///
-    /// As for [`TenantConnection::run`].
-    pub fn execute(&self, sql: &str, params: impl Params) -> Result<usize, TenantError> {
-        self.run(|conn| conn.execute(sql, params))
-    }
-
-    /// [`Connection::execute_batch`] in the group.
-    ///
-    /// # Errors
-    ///
-    /// As for [`TenantConnection::run`].
-    pub fn execute_batch(&self, sql: &str) -> Result<(), TenantError> {
-        self.run(|conn| conn.execute_batch(sql))
-    }
-
-    /// [`Connection::query_row`] in the group.
-    ///
-    /// # Errors
-    ///
-    /// As for [`TenantConnection::run`]; no row at all is [`TenantError::Sqlite`] with
-    /// [`rusqlite::Error::QueryReturnedNoRows`].
-    pub fn query_row<T>(
-        &self,
-        sql: &str,
-        params: impl Params,
-        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T, TenantError> {
-        self.run(|conn| conn.query_row(sql, params, read))
-    }
-
-    /// What SQLite tells of this connection's memory by kind, asked now, and reported to the group's gauges.
-    ///
-    /// The gauges follow a connection that is in use by themselves, at the end of a use, at most every tenth of a
-    /// second and for at most a hundredth of the time: SQLite walks all statements and tables for a sample. Whoever
-    /// wants them to be right now, or after the last use for some time, calls this. All is taken back when the
-    /// connection is closed.
+    /// The gauges of a connection in use are also updated at the end of a run: at most every tenth of a second, and for at most a hundredth of
+    /// the time, because SQLite walks all statements and tables. Call this for figures of this moment, or some time after the last run. The
+    /// connection's part of the gauges is subtracted when it is closed.
     pub fn sample(&self) -> MemoryKinds {
         self.gauges.sample(&self.group, self.connection())
     }
 
-    /// Frees what pages the connection caches and does not need now: all but those in use by a statement that runs, or
-    /// changed by a transaction that is open. A database in memory keeps its pages, because they are nowhere else.
+    /// Frees the cached pages that the connection does not need now: all except those used by a running statement or changed by an open
+    /// transaction. A database in memory keeps its pages, because they are nowhere else.
     ///
-    /// Answers with the bytes that the group got back: exactly the blocks that this call has freed and the group had
-    /// paid for, whatever other connections do meanwhile. They are counted as reclaimed of the group, and its gauges
-    /// are reported anew.
+    /// Returns the bytes that the group got back: exactly the blocks that this call has freed and that were charged to the group,
+    /// independent of other connections. They count as reclaimed from the group, and its gauges are updated.
     ///
     /// # Errors
     ///
     /// [`TenantError::Sqlite`] when SQLite says it has failed.
     pub fn release_memory(&self) -> Result<u64, TenantError> {
         let _entered = Entered::group(&self.group);
-        // SAFETY: the handle is used at once, and the connection it belongs to is open (I2).
-        let db = unsafe { self.connection().handle() };
         let mut code = ffi::SQLITE_OK;
-        // SAFETY: `db` is an open connection.
-        let bytes = freed::during(self.group.id(), || code = unsafe { ffi::sqlite3_db_release_memory(db) });
-        feed::reclaimed(&self.group, bytes);
+        let bytes = freed::count(self.group.id(), || {
+            // SAFETY: the connection is open (I2).
+            code = unsafe { ffi::sqlite3_db_release_memory(self.handle()) };
+        });
+        if let Some(account) = ACCOUNT.get() {
+            account.memory.add(&self.group, memory::RECLAIMS, 1);
+            account.memory.add(&self.group, memory::RECLAIMED, bytes as i64);
+        }
         self.sample();
         if code == ffi::SQLITE_OK {
             return Ok(bytes);
@@ -299,45 +225,43 @@ impl TenantConnection {
         self.connection().get_interrupt_handle()
     }
 
-    /// Closes the connection, as dropping it does, and says so when SQLite could not.
+    /// Closes the connection as dropping it does, and returns SQLite's error.
     ///
     /// # Errors
     ///
     /// [`TenantError::Sqlite`] when something that was leaked still uses the connection.
     pub fn close(mut self) -> Result<(), TenantError> {
-        let _entered = Entered::group(&self.group);
-        let Some(connection) = self.connection.take() else {
-            return Ok(());
-        };
-        self.member.leave();
-        self.member.forget_interrupt();
-        Watch::stop(&connection);
-        self.gauges.take_back(&self.group);
-        let closed = connection.close();
-        closed.map_err(|(connection, error)| {
+        let group = self.group.clone();
+        let _entered = Entered::group(&group);
+        let Some(connection) = self.take_connection() else { return Ok(()) };
+        connection.close().map_err(|(connection, error)| {
             drop(connection);
-            failure(&self.group, error, false)
+            failure(&group, error, false)
         })
     }
 
-    /// Why a use that is on has failed.
+    /// Takes the connection, ready to be closed in its group (I3).
+    fn take_connection(&mut self) -> Option<Connection> {
+        let connection = self.connection.take()?;
+        self.registration.remove();
+        self.registration.clear_interrupt();
+        self.watch.stop();
+        self.gauges.retract(&self.group);
+        Some(connection)
+    }
+
+    /// Why a run has failed.
     #[cold]
     fn failure(&self, error: rusqlite::Error) -> TenantError {
-        match self.member.reason().filter(|_| is_interrupted(&error)) {
-            Some(reason) => TenantError::Killed(self.killed(&reason)),
+        match self.registration.reason().filter(|_| is_interrupted(&error)) {
+            Some(reason) => self.killed(&reason),
             None => failure(&self.group, error, self.is_rolled_back()),
         }
     }
 
-    /// Why a use that is on has failed although its work has not: it left a transaction open when it was told to stop.
     #[cold]
-    fn stopped(&self) -> TenantError {
-        let reason = self.member.reason().expect("a use that was told to stop was told why");
-        TenantError::Killed(self.killed(&reason))
-    }
-
-    fn killed(&self, reason: &Reason) -> Killed {
-        Killed {
+    fn killed(&self, reason: &KillReason) -> TenantError {
+        TenantError::Killed(Killed {
             group: self.group.path(),
             requester: reason.requester.path(),
             full: reason.full.path(),
@@ -345,58 +269,46 @@ impl TenantConnection {
             usage: reason.usage,
             max: reason.max,
             rolled_back: self.is_rolled_back(),
-        }
+        })
     }
 
-    /// Rolls back what the work of a use has left open that was told to stop. Where the group has no room for that, the unattributed one pays the few kilobytes.
+    /// Rolls back the transaction that a killed run has left open. If the group has no memory for that, the unattributed one pays the few
+    /// kilobytes.
     #[cold]
     fn roll_back(&self) {
-        let rolled_back = || self.connection().execute_batch("ROLLBACK").is_ok();
-        let is_done = {
-            let _shortage = shortage::set_aside();
-            rolled_back()
-        };
-        if is_done
-            || installed().is_some_and(|installed| {
-                let _entered = Entered::group(installed.unattributed());
-                rolled_back()
-            })
-        {
+        let payers = [Some(&self.group), ACCOUNT.get().map(|account| &account.unattributed)];
+        let is_done = payers.into_iter().flatten().any(|payer| {
+            let _entered = Entered::group(payer);
+            self.connection().execute_batch("ROLLBACK").is_ok()
+        });
+        if is_done {
             self.watch.note();
         }
     }
 
     #[inline]
     pub(crate) fn connection(&self) -> &Connection {
-        // I2: only `close` and `Drop` take it, and both have the connection for themselves.
-        self.connection.as_ref().expect("a connection that is in use is open")
+        // I2: `close` and `Drop` own the value.
+        self.connection.as_ref().expect("a connection in use is open")
     }
 
-    /// Whether, since the use began, a transaction was rolled back, and none is open now.
+    fn handle(&self) -> *mut ffi::sqlite3 {
+        // SAFETY: callers use the handle at once, while the connection is open (I2).
+        unsafe { self.connection().handle() }
+    }
+
+    /// Whether a transaction was rolled back since the run began, and none is open now.
     #[cold]
     fn is_rolled_back(&self) -> bool {
         self.watch.is_noted() && self.connection().is_autocommit()
-    }
-
-    fn is_serialized(&self) -> bool {
-        // SAFETY: the handle is used at once, and the connection it belongs to is open (I2).
-        let handle = unsafe { self.connection().handle() };
-        // SAFETY: `handle` is an open connection.
-        !unsafe { ffi::sqlite3_db_mutex(handle) }.is_null()
     }
 }
 
 impl Drop for TenantConnection {
     fn drop(&mut self) {
-        let _entered = Entered::group(&self.group);
-        let connection = self.connection.take();
-        if let Some(open) = &connection {
-            self.member.leave();
-            self.member.forget_interrupt();
-            Watch::stop(open);
-            self.gauges.take_back(&self.group);
-        }
-        drop(connection);
+        let group = self.group.clone();
+        let _entered = Entered::group(&group);
+        drop(self.take_connection());
     }
 }
 
@@ -406,34 +318,40 @@ impl fmt::Debug for TenantConnection {
     }
 }
 
-/// A use of a connection: its group is in force, and what was noted before is set aside.
+/// A group that was entered: it is current, and earlier allocation errors are set aside.
 struct Entered<'g> {
     _scope: scope::Scope<'g>,
-    _shortage: shortage::SetAside,
+    _error: allocation_error::SetAside,
 }
 
 impl<'g> Entered<'g> {
     #[inline]
     fn group(group: &'g Group) -> Self {
-        Entered { _scope: scope::enter(group), _shortage: shortage::set_aside() }
+        Entered { _scope: scope::enter(group), _error: allocation_error::set_aside() }
     }
 }
 
 #[cold]
 fn failure(group: &Group, error: rusqlite::Error, rolled_back: bool) -> TenantError {
     if is_out_of_memory(&error) {
-        TenantError::OutOfMemory(out_of_memory(group, rolled_back))
+        out_of_memory(group, rolled_back)
     } else {
         TenantError::Sqlite { group: group.path(), rolled_back, error }
     }
 }
 
 #[cold]
-fn out_of_memory(group: &Group, rolled_back: bool) -> OutOfMemory {
-    OutOfMemory { group: group.path(), shortage: shortage::last(), usage: shortage::usage(), rolled_back }
+fn out_of_memory(group: &Group, rolled_back: bool) -> TenantError {
+    let (cause, usage) = allocation_error::last().unzip();
+    TenantError::OutOfMemory(OutOfMemory {
+        group: group.path(),
+        cause,
+        usage: usage.unwrap_or(0),
+        rolled_back,
+    })
 }
 
-/// Whether rusqlite gave up on a value that SQLite said was there and then did not deliver.
+/// Whether rusqlite panicked for a value that SQLite announced and then did not deliver.
 fn is_unfetched_value(panic: &(dyn Any + Send)) -> bool {
     panic.downcast_ref::<&str>().is_some_and(|text| {
         text.starts_with("unexpected SQLITE_") && text.ends_with("column type with NULL data")

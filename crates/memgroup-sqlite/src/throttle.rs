@@ -1,49 +1,42 @@
 //! Throttle: a group that owes pays by time, between two statements and nowhere else.
 //!
 //! ```text
-//!   run ──▶ owes? ──▶ no other use on this thread, no transaction open? ──▶ sleeps ──▶ enter the group ──▶ statements
-//!            └─ no: one load    └─ no: later                              └─ Manual: the application takes a value
+//!   run ──▶ owes? ──▶ no other run on this thread, no transaction open? ──▶ sleep ──▶ enter the group ──▶ statements
+//!            └─ no: one load    └─ no: later                              └─ Manual: the application takes the delay
 //! ```
 //!
-//! What is owed is the engine's matter ([`Group::owed`](memgroup::Group::owed)): memory taken above `high`, or by force above `max`. SQLite's allocator may run under SQLite's
-//! mutexes and file locks, and a transaction keeps file locks, for which others wait: a delay there would be everybody's.
+//! The engine decides how much a group owes ([`Group::owed`](memgroup::Group::owed)): memory taken above `high`, or by force above `max`.
+//! SQLite's allocator may run under SQLite's mutexes and file locks, and a transaction keeps file locks. A delay there would hold up every
+//! connection that waits for them.
 //!
-//! - I1. Nobody is held up in a use within another on the same thread, in a transaction of the connection, or inside SQLite on behalf of a tenant's connection.
-//! - B1. Seen are uses of tenants' connections, and no more. A transaction that *another* connection has open on the thread, outside of a use, is not; nor is a statement of a connection that is no tenant's
-//!   (a plain [`Connection`](rusqlite::Connection)), from whose user function, hook or virtual table a tenant's is used: there the thread sleeps inside of SQLite, with the locks of that statement. Who does either
-//!   sets [`Throttling::Manual`] on the connection that is used there.
+//! - I1. A thread does not sleep in a run within another run on the same thread, or in a transaction of the connection. It does not sleep
+//!   inside a call of SQLite on a tenant's connection.
+//! - B1. Only runs of tenants' connections are known. A transaction that *another* connection has open on the thread, outside of a run, is
+//!   not. Nor is a statement of a plain [`Connection`](rusqlite::Connection) with a user function, hook or virtual table that uses a tenant's
+//!   connection: there the thread sleeps inside SQLite, with that statement's locks. Set [`Throttling::Manual`] on a connection that is used
+//!   so.
 
 use std::time::Instant;
 
 use memgroup::Throttle;
 
 use crate::kill;
-use crate::tenant::TenantConnection;
-
-/// Who sees to the delays of a group that [owes](memgroup::Group::owed).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Throttling {
-    /// The connection: its thread sleeps at the beginning of a use, outside of transactions of it and other tenants' uses on the thread, for 2 s at most. Not for a connection that is used from a function
-    /// that SQLite calls in a statement of a plain connection: that statement would be held up with its locks.
-    #[default]
-    Block,
-    /// The application, with [`TenantConnection::take_throttle`]: for those that schedule themselves.
-    Manual,
-}
+use crate::tenant::{TenantConnection, Throttling};
 
 impl TenantConnection {
-    /// Sets who sees to the delays of the group, for this connection: [`Throttling::Block`] unless set.
+    /// Sets how this connection treats the group's delays: [`Throttling::Block`] unless set.
     pub fn set_throttling(&self, throttling: Throttling) {
         self.throttling.set(throttling);
     }
 
-    /// See [`set_throttling`](TenantConnection::set_throttling).
+    /// The setting of [`set_throttling`](TenantConnection::set_throttling).
     pub fn throttling(&self) -> Throttling {
         self.throttling.get()
     }
 
-    /// What the group owes, as a delay that the caller sees to ([`Group::take_throttle`](memgroup::Group::take_throttle)): keep the value for its
-    /// [`delay`](Throttle::delay) without using the connection, then drop it. `None` where nothing is due, in a transaction, and within a use of a connection on this thread.
+    /// Takes the group's debt as a delay ([`Group::take_throttle`](memgroup::Group::take_throttle)). Keep the value for its
+    /// [`delay`](Throttle::delay) without using the connection, then drop it. `None` if nothing is due, in a transaction, and within a run of
+    /// a connection on this thread.
     ///
     /// # Examples
     ///
@@ -59,27 +52,20 @@ impl TenantConnection {
     /// # }
     /// ```
     pub fn take_throttle(&self) -> Option<Throttle> {
-        if self.is_between_statements() { self.group().take_throttle() } else { None }
+        if self.may_sleep() { self.group().take_throttle() } else { None }
     }
 
-    /// Before a use: slows this thread down for what the group owes, if that is the connection's matter and can be done here.
+    /// Sleeps for the group's debt before a run, if the connection's setting says so and the thread may sleep here.
     #[inline]
     pub(crate) fn pay(&self, deadline: Option<Instant>) {
-        if self.group().owed() > 0 {
-            self.pay_what_is_owed(deadline);
-        }
-    }
-
-    #[cold]
-    fn pay_what_is_owed(&self, deadline: Option<Instant>) {
-        if self.throttling.get() == Throttling::Block && self.is_between_statements() {
-            // How it ended is in the group's statistics.
+        if self.group().owed() > 0 && self.throttling() == Throttling::Block && self.may_sleep() {
+            // The group's statistics tell how the delay ended.
             let _ = self.group().throttle(deadline);
         }
     }
 
-    /// Whether this thread may be held up (I1).
-    pub(crate) fn is_between_statements(&self) -> bool {
-        !kill::is_in_use_here() && self.connection().is_autocommit()
+    /// Whether this thread may sleep (I1).
+    pub(crate) fn may_sleep(&self) -> bool {
+        !kill::is_running_here() && self.connection().is_autocommit()
     }
 }

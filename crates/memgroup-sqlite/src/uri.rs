@@ -1,41 +1,35 @@
-//! What the name of a database asks for, where SQLite reads it as a URI.
+//! Parameters of a database name that SQLite reads as a URI.
 //!
-//! `file:path?key=value&key=value#fragment`; names and values may have `%HH` in them, and end at a `%00`.
+//! `file:path?key=value&key=value#fragment`. Keys and values may contain `%HH`, and end at a `%00`.
 //!
-//! - I1. A name in which SQLite finds `cache=shared` is found out here; one that is no URI to SQLite may be taken for one.
+//! - I1. Every name in which SQLite finds `cache=shared` is recognised. A name that SQLite does not read as a URI may be recognised too.
 
 /// Whether `name` is a URI with `cache=shared` among its parameters.
 pub(crate) fn asks_for_shared_cache(name: &[u8]) -> bool {
-    let Some(rest) = name.strip_prefix(b"file:") else {
-        return false;
-    };
+    let Some(rest) = name.strip_prefix(b"file:") else { return false };
     let rest = rest.split(|&byte| byte == b'#').next().unwrap_or_default();
-    let Some(question) = rest.iter().position(|&byte| byte == b'?') else {
-        return false;
-    };
-    rest[question + 1..].split(|&byte| byte == b'&').any(|parameter| {
-        let mut halves = parameter.splitn(2, |&byte| byte == b'=');
-        let (key, value) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
-        decoded(key) == b"cache" && decoded(value) == b"shared"
+    let query = rest.iter().position(|&byte| byte == b'?').map_or(&[][..], |question| &rest[question + 1..]);
+    query.split(|&byte| byte == b'&').any(|parameter| {
+        let mut halves = parameter.splitn(2, |&byte| byte == b'=').map(decoded);
+        halves.next().is_some_and(|key| key == b"cache")
+            && halves.next().is_some_and(|value| value == b"shared")
     })
 }
 
-/// `text` with its `%HH` replaced, up to a `%00`; a `%` without two digits stands for itself.
-fn decoded(text: &[u8]) -> Vec<u8> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
-    while let [first, after @ ..] = rest {
-        let (byte, left) = match (first, after) {
-            (b'%', [high, low, left @ ..]) => match (digit(*high), digit(*low)) {
-                (Some(high), Some(low)) => (high << 4 | low, left),
-                _ => (*first, after),
-            },
-            _ => (*first, after),
+/// `text` up to a `%00`, with each `%HH` replaced. A `%` without two hexadecimal digits stands for itself.
+fn decoded(mut text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    while let [first, rest @ ..] = text {
+        let escaped = match rest {
+            [high, low, ..] if *first == b'%' => digit(*high).zip(digit(*low)),
+            _ => None,
         };
-        if byte == 0 {
-            break;
+        match escaped {
+            Some((0, 0)) => break,
+            Some((high, low)) => bytes.push(high << 4 | low),
+            None => bytes.push(*first),
         }
-        bytes.push(byte);
-        rest = left;
+        text = if escaped.is_some() { &rest[2..] } else { rest };
     }
     bytes
 }
@@ -49,7 +43,7 @@ mod tests {
     use super::asks_for_shared_cache;
 
     #[test]
-    fn a_shared_cache_is_found_where_sqlite_finds_it() {
+    fn finds_a_shared_cache_where_sqlite_finds_it() {
         for name in [
             "file:a.db?cache=shared",
             "file:a?mode=memory&cache=shared#x",
@@ -63,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_taken_for_one() {
+    fn finds_no_shared_cache_elsewhere() {
         for name in [
             "a.db?cache=shared",
             ":memory:",

@@ -1,25 +1,23 @@
-//! The VFS `memgroup`: SQLite's default VFS, and what is read and written through it counted.
+//! The VFS `memgroup`: it passes calls to SQLite's default VFS, and counts reads, writes and syncs.
 //!
 //! ```text
 //!   SQLite ── memgroup: xOpen, xDelete, ..  ──────────▶ the VFS that was the default (pAppData)
 //!          ── file:  ┌──────────┬───────────────────┐
 //!                    │ pMethods │ underlying's file │   szOsFile = 8 + the underlying VFS's
 //!                    └────┬─────┴─────────▲─────────┘
-//!                         └── xRead, .. ──┘ counts what succeeded: `feed`
+//!                         └── xRead, .. ──┘ counts successful calls: `account::count_io`
 //! ```
 //!
-//! - I1. The object that SQLite links into its list, and the VFS under it, are there for the life of the process: the
-//!   first is in [`SHIM`], and SQLite's own is static. Whoever unregisters a VFS that was the default when memgroup
-//!   was installed keeps it in memory.
-//! - I2. A method is offered if, and only if, the underlying object has it, at the version it says, up to 3: SQLite
-//!   sees what it would see without us.
-//! - I3. Names, flags, buffers, results and errors pass through unchanged. The only answer that differs is the name of
-//!   the VFS (`SQLITE_FCNTL_VFSNAME`), to which ours is put in front.
-//! - I4. Nothing here waits or allocates through Rust's allocator, and no panic leaves it, as in `alloc.rs`.
+//! - I1. The object that SQLite links into its list, and the VFS under it, live as long as the process: the first is in [`SHIM`], and
+//!   SQLite's own is static. An application that unregisters a VFS must keep it in memory if it was the default when memgroup was installed.
+//! - I2. A method is offered if and only if the underlying object has it, up to version 3. SQLite sees the same methods as without this VFS.
+//! - I3. Names, flags, buffers, results and errors pass through unchanged. The only different answer is the name of the VFS
+//!   (`SQLITE_FCNTL_VFSNAME`), which ours precedes.
+//! - I4. No method waits for another thread or allocates through Rust's allocator by itself; the underlying VFS and the statistics may. No
+//!   panic leaves this file, as in `alloc.rs`.
 //!
-//! Who synchronises with whom: [`SHIM`] is made once, by an installation, before a file is opened through it; the link
-//! in it (`pNext`) is SQLite's, under SQLite's own mutex, and nobody here looks at it. A file is used by one thread at
-//! a time, SQLite sees to that.
+//! Synchronisation: an installation makes [`SHIM`] once, before a file is opened through it. The link in it (`pNext`) is SQLite's, under
+//! SQLite's own mutex, and this crate does not read it. SQLite uses a file from one thread at a time.
 
 #![allow(unsafe_code)]
 
@@ -27,33 +25,26 @@ mod file;
 mod forward;
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::OnceLock;
 
 use rusqlite::ffi;
 
-/// The name to open a connection with, where another VFS is the default.
-pub(crate) const NAME: &CStr = c"memgroup";
-
 /// I1.
 static SHIM: OnceLock<Shim> = OnceLock::new();
 
-/// Our VFS, and the one under it.
-struct Shim {
-    vfs: UnsafeCell<ffi::sqlite3_vfs>,
-    underlying: *mut ffi::sqlite3_vfs,
-}
+/// Our VFS object.
+struct Shim(UnsafeCell<ffi::sqlite3_vfs>);
 
-// SAFETY: `underlying` is used through its methods only, which SQLite calls from any thread.
+// SAFETY: the VFS under ours is used through its methods only, which SQLite calls from any thread.
 unsafe impl Send for Shim {}
-// SAFETY: as above; `vfs` is written by SQLite alone, under its mutex, once it is registered.
+// SAFETY: as above; only SQLite writes to the object, under its mutex, once it is registered.
 unsafe impl Sync for Shim {}
 
-/// Puts our VFS in front of the default one; SQLite is initialised. Another VFS than the two that became the default
-/// since is left where it is.
+/// Puts our VFS in front of the default one; SQLite is initialised. If a third VFS has become the default since the first call, it stays.
 ///
-/// Answers with SQLite's result code.
+/// Returns SQLite's result code.
 pub(crate) fn register() -> c_int {
     // SAFETY: a null name asks for the default.
     let default = unsafe { ffi::sqlite3_vfs_find(ptr::null()) };
@@ -61,25 +52,25 @@ pub(crate) fn register() -> c_int {
         return ffi::SQLITE_ERROR;
     }
     let shim = SHIM.get_or_init(|| {
-        // SAFETY: a registered VFS is there for as long as it is registered, and stays (I1); nothing else uses SQLite
-        // while the first installation runs.
-        let vfs = unsafe { over(default) };
-        Shim { vfs: UnsafeCell::new(vfs), underlying: default }
+        // SAFETY: a registered VFS is complete, and stays (I1); nothing else uses SQLite while the first installation runs.
+        Shim(UnsafeCell::new(unsafe { over(default) }))
     });
-    if default != shim.underlying {
+    let ours = shim.0.get();
+    // SAFETY: it is our object.
+    if default != unsafe { forward::underlying(ours) } {
         return ffi::SQLITE_OK;
     }
     // SAFETY: the object is complete and stays (I1); SQLite takes its mutex before it links it.
-    unsafe { ffi::sqlite3_vfs_register(shim.vfs.get(), 1) }
+    unsafe { ffi::sqlite3_vfs_register(ours, 1) }
 }
 
 /// Our VFS over `underlying` (I2).
 ///
 /// # Safety
 ///
-/// `underlying` is a complete VFS object, and nobody registers or unregisters a VFS meanwhile.
+/// `underlying` is a complete VFS object, and no VFS is registered or unregistered meanwhile.
 unsafe fn over(underlying: *mut ffi::sqlite3_vfs) -> ffi::sqlite3_vfs {
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller's promise.
     let under = unsafe { &*underlying };
     let (has_2, has_3) = (under.iVersion >= 2, under.iVersion >= 3);
     ffi::sqlite3_vfs {
@@ -87,7 +78,7 @@ unsafe fn over(underlying: *mut ffi::sqlite3_vfs) -> ffi::sqlite3_vfs {
         szOsFile: file::UNDERLYING_AT as c_int + under.szOsFile,
         mxPathname: under.mxPathname,
         pNext: ptr::null_mut(),
-        zName: NAME.as_ptr(),
+        zName: file::NAME.as_ptr(),
         pAppData: underlying.cast(),
         xOpen: under.xOpen.is_some().then_some(x_open as _),
         xDelete: under.xDelete.is_some().then_some(forward::x_delete as _),
@@ -110,8 +101,8 @@ unsafe fn over(underlying: *mut ffi::sqlite3_vfs) -> ffi::sqlite3_vfs {
     }
 }
 
-/// Opens the underlying file behind ours. `name` is handed on as it is: the VFS may look at the parameters that SQLite
-/// keeps behind it, and there is none for a temporary file.
+/// Opens the underlying file behind ours. `name` is passed on unchanged: the VFS may read the parameters that SQLite keeps behind it. It is
+/// null for a temporary file.
 unsafe extern "C" fn x_open(
     vfs: *mut ffi::sqlite3_vfs,
     name: ffi::sqlite3_filename,
@@ -119,25 +110,18 @@ unsafe extern "C" fn x_open(
     flags: c_int,
     out_flags: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite passes the object that it got from `register`.
+    // SAFETY: SQLite passes the object from `register`.
     let underlying = unsafe { forward::underlying(vfs) };
     // SAFETY: the VFS under ours stays (I1).
-    let Some(open) = (unsafe { (*underlying).xOpen }) else {
-        return ffi::SQLITE_CANTOPEN;
-    };
-    // SAFETY: SQLite passes szOsFile bytes, aligned to eight; nobody else has them yet.
+    let Some(open) = (unsafe { (*underlying).xOpen }) else { return ffi::SQLITE_CANTOPEN };
+    // SAFETY: SQLite passes szOsFile bytes, aligned to eight, which only this thread has yet.
     unsafe { file::prepare(file) };
-    // SAFETY: as above, the underlying file's room begins there.
-    let inner = unsafe { file::underlying_of(file) };
-    // SAFETY: the arguments are SQLite's own; `inner` has the size that `underlying` asks for.
-    let code = unsafe { open(underlying, name, inner, flags, out_flags) };
+    // SAFETY: the arguments are SQLite's own; the underlying file's memory has the size that `underlying` asks for.
+    let code = unsafe { open(underlying, name, file::underlying_of(file), flags, out_flags) };
     // SAFETY: `open` has left a file, or no methods.
     unsafe { file::adopt(file) };
     code
 }
-
-/// `name` as SQLite passes it.
-type Name = *const c_char;
 
 #[cfg(test)]
 mod tests {
@@ -147,7 +131,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// Whether a file that the VFS under ours failed to open has methods all the same; and how often it was closed.
+        /// Whether a file that the underlying VFS failed to open has methods nevertheless; and how often it was closed.
         static HAS_METHODS: Cell<bool> = const { Cell::new(false) };
         static CLOSED: Cell<u32> = const { Cell::new(0) };
     }
@@ -171,28 +155,28 @@ mod tests {
         _: *mut c_int,
     ) -> c_int {
         if HAS_METHODS.get() {
-            // SAFETY: the room for the file is the test's.
+            // SAFETY: the memory for the file is the test's.
             unsafe { (*file).pMethods = &METHODS };
         }
         ffi::SQLITE_CANTOPEN
     }
 
     #[test]
-    fn a_file_that_failed_to_open_is_closed_if_the_vfs_under_ours_asks_for_it() {
+    fn closes_a_failed_file_if_the_underlying_vfs_asks_for_it() {
         // SAFETY: all zero is a VFS without methods.
         let mut under: ffi::sqlite3_vfs = unsafe { zeroed() };
         under.szOsFile = size_of::<ffi::sqlite3_file>() as c_int;
         under.xOpen = Some(fail_to_open);
-        // SAFETY: the VFS is complete, and nobody else knows of it.
+        // SAFETY: the VFS is complete, and only this test has it.
         let mut ours = unsafe { over(&raw mut under) };
         let open = ours.xOpen.expect("offered");
         for has_methods in [true, false] {
             HAS_METHODS.set(has_methods);
-            // SQLite's room, which another file may have had before.
-            let mut room = [usize::MAX; 2];
-            assert_eq!(size_of_val(&room) as c_int, ours.szOsFile);
-            let file = room.as_mut_ptr().cast::<ffi::sqlite3_file>();
-            // SAFETY: the arguments are what SQLite passes for a temporary file.
+            // SQLite's memory, which another file may have used before.
+            let mut memory = [usize::MAX; 2];
+            assert_eq!(size_of_val(&memory) as c_int, ours.szOsFile);
+            let file = memory.as_mut_ptr().cast::<ffi::sqlite3_file>();
+            // SAFETY: the arguments are as SQLite passes them for a temporary file.
             let code = unsafe { open(&raw mut ours, ptr::null(), file, 0, ptr::null_mut()) };
             assert_eq!(code, ffi::SQLITE_CANTOPEN);
             // SAFETY: the opening has filled it.

@@ -1,14 +1,14 @@
-//! After everything is closed, every group is back where it began.
+//! After all connections are closed, every group has its initial usage.
 
-mod process;
+mod support;
 
 use memgroup::scope;
 use memgroup_sqlite::{TenantConnection, installed};
-use process::{generated, hierarchy, sort, tenant_with_max};
 use rusqlite::Connection;
+use support::{generated, hierarchy, sort, tenant_with_max};
 
-/// One thread's life: connections of several tenants, work within and beyond their limits, some handed on.
-fn life(seed: u64, tenants: &[memgroup::Group], dir: &std::path::Path, hand: &dyn Fn(TenantConnection)) {
+/// The work of one thread: connections of several tenants, within and beyond their limits. Some are passed to the closing thread.
+fn work(seed: u64, tenants: &[memgroup::Group], dir: &std::path::Path, hand: &dyn Fn(TenantConnection)) {
     let mut state = seed;
     let mut next = |bound: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -56,21 +56,21 @@ fn life(seed: u64, tenants: &[memgroup::Group], dir: &std::path::Path, hand: &dy
 }
 
 #[test]
-fn every_group_returns_to_where_it_began() {
+fn returns_every_byte_to_every_group() {
     let dir = tempfile::tempdir().expect("a directory");
     let unattributed = installed_group();
     let initial_bytes = unattributed.usage_exact();
     let tenants: Vec<_> = (0..5).map(|index| tenant_with_max(&format!("tenant{index}"), 2 << 20)).collect();
     let outside = Connection::open(dir.path().join("outside.db")).expect("a plain connection");
     outside.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)").expect("no limit");
-    assert!(unattributed.usage_exact() > initial_bytes, "a plain connection was charged to nobody");
+    assert!(unattributed.usage_exact() > initial_bytes, "a plain connection was not charged");
 
     let (sender, receiver) = std::sync::mpsc::channel::<TenantConnection>();
     std::thread::scope(|threads| {
         for seed in [1, 2, 3] {
             let (sender, tenants, dir) = (sender.clone(), &tenants, dir.path());
             threads.spawn(move || {
-                life(seed, tenants, dir, &|conn| sender.send(conn).expect("the closer lives"))
+                work(seed, tenants, dir, &|conn| sender.send(conn).expect("the closer lives"))
             });
         }
         drop(sender);

@@ -1,11 +1,11 @@
-//! SQLite in use before memgroup came.
+//! Installation after SQLite was used.
 
 use memgroup::{Config, Hierarchy};
 use memgroup_sqlite::{InstallError, TenantConnection, TenantError, install, installed};
 use rusqlite::Connection;
 
 #[test]
-fn refuses_to_go_under_sqlite_in_use() {
+fn refuses_when_sqlite_is_in_use() {
     let before = Connection::open_in_memory().expect("a plain connection");
     let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
     let refused = install(&hierarchy).expect_err("SQLite is initialised");

@@ -1,10 +1,10 @@
-//! What a second installation in one process may and may not do.
+//! A second installation in one process.
 
 use memgroup::{Config, Hierarchy};
 use memgroup_sqlite::{InstallError, TenantConnection, TenantError, install, install_with, installed};
 
 #[test]
-fn the_first_hierarchy_stays() {
+fn keeps_the_first_installation() {
     let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
     let other = Hierarchy::new(Config::new()).expect("the default configuration");
     let group = hierarchy.create("/tenant").expect("a group");

@@ -1,15 +1,15 @@
-//! Which VFS is the default, before and after the application has its say.
+//! The default VFS, before and after the application sets another.
 
 #![allow(unsafe_code)]
 
-mod process;
+mod support;
 
 use std::ffi::CStr;
 use std::ptr;
 
 use memgroup_sqlite::install;
-use process::hierarchy;
 use rusqlite::ffi;
+use support::hierarchy;
 
 /// The name of the VFS of this name, or of the default.
 fn found(name: Option<&CStr>) -> Option<String> {
@@ -29,7 +29,7 @@ fn make_default(name: &CStr) {
 }
 
 #[test]
-fn the_default_is_ours_until_the_application_chooses_another() {
+fn stays_the_default_vfs_until_the_application_sets_another() {
     let hierarchy = hierarchy();
     assert_eq!(found(None).as_deref(), Some("memgroup"));
     assert_eq!(found(Some(c"unix")).as_deref(), Some("unix"));
@@ -39,7 +39,7 @@ fn the_default_is_ours_until_the_application_chooses_another() {
     assert_eq!(found(None).as_deref(), Some("unix-none"), "the application's choice was overruled");
     assert_eq!(found(Some(c"memgroup")).as_deref(), Some("memgroup"));
 
-    // As it is after sqlite3_shutdown and sqlite3_initialize.
+    // The state after sqlite3_shutdown and sqlite3_initialize.
     make_default(c"unix");
     install(hierarchy).expect("the same hierarchy");
     assert_eq!(found(None).as_deref(), Some("memgroup"));

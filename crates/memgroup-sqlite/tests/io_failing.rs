@@ -1,17 +1,17 @@
-//! A read, a write or a sync that fails is told as it is without the shim, and counted for nobody.
+//! A failed read, write or sync returns its error, and is not counted. These tests replace system calls of their process.
 
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(unsafe_code)]
 
-mod process;
+mod support;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use memgroup_sqlite::TenantConnection;
-use process::{counted_during, hierarchy, tenant};
 use rusqlite::ffi;
+use support::{counted_during, hierarchy, tenant};
 
 thread_local! {
     /// The result code of the calls that are to fail on this thread.
@@ -34,7 +34,7 @@ unsafe extern "C" fn pread(file: c_int, to: *mut c_void, bytes: usize, at: i64) 
     unsafe { libc::pread(file, to, bytes, at) }
 }
 
-/// In place of the C library's, for this whole process: SQLite has no other way to be given a sync that fails.
+/// Replaces the C library's function in this whole process. SQLite has no other way to inject a failing sync.
 #[unsafe(no_mangle)]
 extern "C" fn fsync(file: c_int) -> c_int {
     sync_by(libc::SYS_fsync, file)
@@ -53,7 +53,7 @@ fn sync_by(call: libc::c_long, file: c_int) -> c_int {
     unsafe { libc::syscall(call, file) as c_int }
 }
 
-/// Puts our calls under the unix VFS, by way of the shim, whose methods are those of the VFS under it.
+/// Puts these calls under the unix VFS, through the VFS `memgroup`, which passes the request on.
 fn replace_calls() {
     // SAFETY: the name is a terminated string.
     let vfs = unsafe { ffi::sqlite3_vfs_find(c"memgroup".as_ptr()) };
@@ -68,7 +68,7 @@ fn replace_calls() {
     for (name, call) in calls {
         // SAFETY: a function pointer is as large as a pointer; SQLite calls it with the signature it has for the name.
         let call: ffi::sqlite3_syscall_ptr = unsafe { std::mem::transmute(call) };
-        // SAFETY: the VFS and the name are what SQLite passes.
+        // SAFETY: the VFS and the name are as SQLite passes them.
         assert_eq!(unsafe { set(vfs, name.as_ptr(), call) }, ffi::SQLITE_OK);
         // SAFETY: as above.
         let now = unsafe { get(vfs, name.as_ptr()) };
@@ -79,27 +79,27 @@ fn replace_calls() {
 }
 
 #[test]
-fn what_failed_is_not_counted() {
+fn does_not_count_failed_calls() {
     hierarchy();
     replace_calls();
     let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("failing"));
     let conn = TenantConnection::open(&group, dir.path().join("a.db")).expect("a connection");
-    conn.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)").expect("room");
+    conn.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)").expect("enough memory");
     for code in [ffi::SQLITE_IOERR_READ, ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_FSYNC] {
         let counted = counted_during(&group, || {
             FAILING.set(Some(code));
             let error = conn.execute("INSERT INTO t VALUES (2)", []).expect_err("the system fails");
             FAILING.set(None);
             let error = error.sqlite_error().and_then(rusqlite::Error::sqlite_error);
-            assert_eq!(error.expect("not for want of memory").extended_code, code);
+            assert_eq!(error.expect("an error of SQLite").extended_code, code);
         });
         let done = (counted.reads > 0, counted.writes > 0, counted.written_bytes > 0, counted.syncs > 0);
-        // Up to the first that fails.
+        // Calls up to the first that fails.
         let (reads, writes) = (code != ffi::SQLITE_IOERR_READ, code == ffi::SQLITE_IOERR_FSYNC);
-        assert_eq!(done, (reads, writes, writes, false), "{counted:?}: what failed was counted");
+        assert_eq!(done, (reads, writes, writes, false), "{counted:?}: a failed call was counted");
     }
     let synced = counted_during(&group, || {
-        conn.execute("INSERT INTO t VALUES (2)", []).expect("the system is back");
+        conn.execute("INSERT INTO t VALUES (2)", []).expect("the calls succeed again");
     });
     assert!(synced.syncs > 0, "{synced:?}");
     let rows: i64 = conn.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).expect("nothing was lost");

@@ -1,9 +1,10 @@
-//! Where nobody reclaims, the kill hook of an idle group is what has its page caches give back: as much as is asked for, some at least, and nothing that its minimum protects.
+//! The kill hook of an idle group in a hierarchy without reclaim. It frees the asked bytes, at least 64 KiB, and nothing below the
+//! group's `min`.
 
 use std::path::Path;
 use std::sync::OnceLock;
 
-use memgroup::{Config, Group, Hierarchy, HookError, KillOutcome, Killed, Killing};
+use memgroup::{Config, Group, Hierarchy, KillAnswer, KillHookError, KillOutcome, KillRequest};
 use memgroup_sqlite::{TenantConnection, install};
 
 const PAGE: u64 = 8 << 10;
@@ -18,7 +19,7 @@ fn hierarchy() -> &'static Hierarchy {
     })
 }
 
-/// A connection that caches four megabytes and does nothing.
+/// An idle connection that caches four megabytes.
 fn idle(group: &Group, path: &Path) -> TenantConnection {
     let conn = TenantConnection::open(group, path).expect("a connection");
     conn.execute_batch(
@@ -26,26 +27,26 @@ fn idle(group: &Group, path: &Path) -> TenantConnection {
          WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4000)
          INSERT INTO t SELECT randomblob(1000) FROM n",
     )
-    .expect("room");
+    .expect("enough memory");
     conn
 }
 
 #[test]
-fn an_idle_group_gives_back_what_is_asked_for_some_at_least_and_nothing_of_its_minimum() {
+fn frees_the_asked_bytes_of_idle_caches_but_not_the_min() {
     let hierarchy = hierarchy();
     let dir = tempfile::tempdir().expect("a directory");
     let tenants = hierarchy.create("/tenants").expect("a group");
     tenants.set_max(8 << 20).expect("a limit");
     let (reader, etl) = (tenants.create("reader").expect("a group"), tenants.create("etl").expect("a group"));
     let conn = idle(&reader, &dir.path().join("a.db"));
-    let room = || tenants.max() - tenants.usage_exact();
+    let free = || tenants.max() - tenants.usage_exact();
     let freed_for = |asked: u64| {
         let before = reader.usage_exact();
         let charge = etl.try_charge(asked);
         (before - reader.usage_exact(), charge.is_ok())
     };
 
-    let held = etl.try_charge(room()).expect("room");
+    let held = etl.try_charge(free()).expect("enough memory");
     let (freed, is_made) = freed_for(4_096);
     assert!(
         is_made && (64 << 10..(64 << 10) + 2 * PAGE).contains(&freed),
@@ -53,14 +54,14 @@ fn an_idle_group_gives_back_what_is_asked_for_some_at_least_and_nothing_of_its_m
     );
     drop(held);
 
-    let held = etl.try_charge(room()).expect("room");
+    let held = etl.try_charge(free()).expect("enough memory");
     let (freed, is_made) = freed_for(1 << 20);
     assert!(is_made && (1 << 20..(1 << 20) + 2 * PAGE).contains(&freed), "{freed} bytes for a megabyte");
 
-    // Half a megabyte is left above its minimum.
+    // Half a megabyte is above its `min`.
     let before = reader.usage_exact();
     reader.set_min(before - (512 << 10)).expect("a minimum");
-    let held_too = etl.try_charge(room()).expect("room");
+    let held_too = etl.try_charge(free()).expect("enough memory");
     let (freed, is_made) = freed_for(1 << 20);
     assert!(
         !is_made && (256 << 10..(512 << 10) + 2 * PAGE).contains(&freed),
@@ -75,20 +76,20 @@ fn an_idle_group_gives_back_what_is_asked_for_some_at_least_and_nothing_of_its_m
     );
     assert_eq!(reader.events().oom_kill, 0);
     let sum: i64 =
-        conn.query_row("SELECT sum(length(x)) FROM t", [], |row| row.get(0)).expect("nobody stops it");
+        conn.query_row("SELECT sum(length(x)) FROM t", [], |row| row.get(0)).expect("it was not stopped");
     assert_eq!(sum, 4_000_000);
 }
 
 #[test]
-fn a_connection_sets_the_hook_where_the_application_has_taken_its_own_away() {
+fn sets_the_hook_after_the_application_removed_its_own() {
     let group = hierarchy().create("/hooks").expect("a group");
-    let hook = || group.set_kill_hook(|_: &Killing<'_>| Killed::Refused);
+    let hook = || group.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Refused);
     let own = hook().expect("no connection has one");
     let first = TenantConnection::open_in_memory(&group).expect("a connection");
     drop(own);
     drop(hook().expect("an open connection sets none"));
     let second = TenantConnection::open_in_memory(&group).expect("a connection");
-    assert!(matches!(hook(), Err(HookError::Exists { .. })), "the next that is opened does");
+    assert!(matches!(hook(), Err(KillHookError::Exists { .. })), "the next connection sets one");
     drop((first, second));
-    drop(hook().expect("the last took it along"));
+    drop(hook().expect("the last connection removed the hook"));
 }

@@ -1,11 +1,11 @@
-//! A limit on the group that pays where no group is in force: SQLite itself may not get what it needs.
+//! A limit on the unattributed group: SQLite may not get the memory to initialise.
 
 use memgroup::{Config, Hierarchy, UNLIMITED};
 use memgroup_sqlite::{InstallError, install_with};
 use rusqlite::{Connection, ffi};
 
 #[test]
-fn sqlite_is_initialised_once_the_limit_is_lifted() {
+fn initialises_sqlite_after_the_limit_was_lifted() {
     let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
     let shared = hierarchy.create("/shared").expect("a group");
     shared.set_max(0).expect("a limit");
@@ -14,12 +14,12 @@ fn sqlite_is_initialised_once_the_limit_is_lifted() {
     assert!(shared.refusals() > 0);
 
     shared.set_max(UNLIMITED).expect("no limit");
-    let sqlite = install_with(&hierarchy, &shared).expect("room now");
+    let sqlite = install_with(&hierarchy, &shared).expect("enough memory now");
     assert_eq!(sqlite.unattributed(), &shared);
     let initial_bytes = shared.usage_exact();
 
     let outside = Connection::open_in_memory().expect("a plain connection");
-    assert!(shared.usage_exact() > initial_bytes, "a connection outside of any group was charged to nobody");
+    assert!(shared.usage_exact() > initial_bytes, "a connection outside of any scope was not charged");
     drop(outside);
     assert_eq!(shared.usage_exact(), initial_bytes);
 }

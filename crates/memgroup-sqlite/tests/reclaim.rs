@@ -1,12 +1,12 @@
-//! An idle tenant's page cache gives way to a busy tenant under their common parent, before anyone is refused.
+//! An idle tenant's page cache is reclaimed for a busy tenant under their common parent, before a charge is refused.
 #![cfg(not(memgroup_loom))]
 
-use memgroup::{Config, Freshness, Group, Hierarchy, Reach, stats};
+use memgroup::{Config, Freshness, Group, Hierarchy, Reach, StatKey, stats};
 use memgroup_sqlite::{TenantConnection, install};
 
 const MIB: u64 = 1 << 20;
 
-/// A database whose rows fill a page each.
+/// Creates a table with a row on each page.
 fn fill(conn: &TenantConnection, rows: u32, cache_kib: u32) {
     conn.execute_batch(&format!(
         "PRAGMA synchronous = OFF; PRAGMA cache_size = -{cache_kib}; CREATE TABLE t (id INTEGER PRIMARY KEY, x);
@@ -20,12 +20,12 @@ fn sum(conn: &TenantConnection) -> i64 {
     conn.query_row("SELECT sum(length(x)) FROM t", [], |row| row.get(0)).unwrap()
 }
 
-fn figure(hierarchy: &Hierarchy, group: &Group, stat: usize) -> u64 {
+fn figure(hierarchy: &Hierarchy, group: &Group, stat: StatKey) -> u64 {
     hierarchy.memory().get(group, stat, Reach::Local, Freshness::Fresh) as u64
 }
 
 #[test]
-fn an_idle_tenants_pages_give_way_to_a_busy_tenant() {
+fn reclaims_pages_of_an_idle_tenant_for_a_busy_one() {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
     install(&hierarchy).unwrap();
     let tenants = hierarchy.create("/tenants").unwrap();
@@ -49,7 +49,7 @@ fn an_idle_tenants_pages_give_way_to_a_busy_tenant() {
     assert!(gained >= taken / 2, "{gained} bytes were gained");
     assert!(hierarchy.shrinkers().iter().any(|report| report.freed_bytes > 10 * MIB));
 
-    // What the idle one had to give back it reads again, and gets its share back.
+    // The idle tenant reads its lost pages again, and reclaims pages of the busy one.
     assert_eq!(sum(&idle), 6_000 * 3_000);
     for tenant in [&idle, &busy] {
         let found: String = tenant.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
@@ -66,7 +66,7 @@ fn an_idle_tenants_pages_give_way_to_a_busy_tenant() {
     fill(&small, 6_000, 1_000);
     small.execute_batch("PRAGMA cache_size = -40000").unwrap();
     assert_eq!(sum(&small), 6_000 * 3_000);
-    assert_eq!(small_group.refusals(), 0, "its own pages give way");
+    assert_eq!(small_group.refusals(), 0, "its own pages are reclaimed");
     assert!(small_group.peak() <= 4 * MIB);
     small.close().unwrap();
     assert_eq!(tenants.usage_exact(), 0);

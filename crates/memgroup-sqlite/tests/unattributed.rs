@@ -1,16 +1,16 @@
-//! What a tenant's connection does is paid by the tenant: its opening, its work, and its closing.
+//! A tenant's group pays for its connection: for its opening, its work, and its closing.
 
 #![allow(unsafe_code)]
 
-mod process;
+mod support;
 
 use memgroup::{Config, Hierarchy};
 use memgroup_sqlite::{TenantConnection, install};
-use process::generated;
 use rusqlite::{Connection, ffi};
+use support::generated;
 
 #[test]
-fn a_tenants_connection_never_charges_the_unattributed_group() {
+fn never_charges_the_unattributed_group_for_a_tenant() {
     // Without stock every charge reaches the counters, so that the peak shows the smallest of them.
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a configuration without stock");
     let unattributed = install(&hierarchy).expect("nothing used SQLite before").unattributed().clone();
@@ -22,9 +22,9 @@ fn a_tenants_connection_never_charges_the_unattributed_group() {
         // Closing the last connection of a write-ahead log copies it into the database, which takes memory.
         conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF").expect("a log");
         conn.execute_batch(&format!("CREATE TABLE t AS SELECT x FROM {}", generated(200, 500)))
-            .expect("room");
+            .expect("enough memory");
         conn.run(|conn| conn.prepare_cached("SELECT x FROM t ORDER BY x")?.exists([])).expect("rows");
-        conn.transaction(|transaction| transaction.execute("UPDATE t SET x = 1", [])).expect("room");
+        conn.transaction(|transaction| transaction.execute("UPDATE t SET x = 1", [])).expect("enough memory");
         // SAFETY: no precondition.
         let counted_bytes = unsafe { ffi::sqlite3_memory_used() };
         assert!(group.usage() > 60_000);
@@ -39,7 +39,7 @@ fn a_tenants_connection_never_charges_the_unattributed_group() {
     assert_eq!(group.usage_exact(), 0);
 
     let outside = Connection::open_in_memory().expect("a plain connection");
-    assert!(unattributed.peak() > initial_bytes, "a plain connection was charged to nobody");
+    assert!(unattributed.peak() > initial_bytes, "a plain connection was not charged");
     drop(outside);
 
     // A group of another hierarchy has an id that means another group here: it must not be written into a block.

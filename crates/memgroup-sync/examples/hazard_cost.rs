@@ -1,7 +1,7 @@
-//! What a visit of a place costs: `cargo run --release -p memgroup-sync --example hazard_cost`.
+//! The cost of a visit of a place: `cargo run --release -p memgroup-sync --example hazard_cost`.
 //!
 //! A walk over sixteen places, each with a value of which a word is read, by one thread and by two at a time. Prints the median of
-//! eleven interleaved rounds of each row, in nanoseconds a visit, and what it is above the row without protection. With
+//! eleven interleaved rounds of each row, in nanoseconds a visit, and the difference to the row without protection. With
 //! `MEMGROUP_GRACE=swap` places are pinned by a swap. Then, in microseconds, a withdrawal that is waited for.
 
 use std::hint::black_box;
@@ -49,7 +49,7 @@ fn ns(mut walk: impl FnMut()) -> f64 {
     begun.elapsed().as_secs_f64() * 1e9 / f64::from(WALKS) / PLACES as f64
 }
 
-/// What is done with the address of a value; a callback would be called.
+/// The use of a value's address; a callback would be called.
 #[inline(always)]
 fn visit(value: &u64) {
     black_box(value);
@@ -97,7 +97,7 @@ fn fenced(all: &'static All) -> f64 {
     let record = Record(AtomicPtr::default());
     ns(|| {
         for each in all {
-            // ORDERING: Relaxed, SeqCst, Acquire, Release; those of a hazard pointer whose barrier is the reader's.
+            // ORDERING: Relaxed, SeqCst, Acquire, Release; those of a hazard pointer with the barrier on the reader's side.
             record.0.store(each.pointer.load(Ordering::Relaxed), Ordering::Relaxed);
             // ORDERING: as above.
             fence(Ordering::SeqCst);
@@ -148,10 +148,10 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// A row's name, and what measures it once.
+/// A row's name, and the function that measures it once.
 type Row = (&'static str, fn(&'static All) -> f64);
 
-/// The mean of what `threads` threads measure at one time.
+/// The mean of the measurements of `threads` threads at one time.
 fn at_once(threads: usize, all: &'static All, measure: fn(&'static All) -> f64) -> f64 {
     let begin = Barrier::new(threads);
     let one = || {
@@ -178,7 +178,7 @@ fn withdrawal_us(place: &'static Place<u64>) -> f64 {
     median((0..5000).map(|_| call()).collect())
 }
 
-/// What `measure` gives while another thread walks without rest.
+/// The result of `measure` while another thread walks without rest.
 fn beside_a_walker(place: &'static Place<u64>, measure: impl FnOnce() -> f64) -> f64 {
     let over = AtomicBool::new(false);
     let walks = Barrier::new(2);

@@ -1,6 +1,6 @@
-//! What a read section costs: `cargo run --release -p memgroup-sync --example section_cost`.
+//! The cost of a read section: `cargo run --release -p memgroup-sync --example section_cost`.
 //!
-//! Prints the median of eleven interleaved rounds of each row, and what it is above the empty loop. The swap row is the
+//! Prints the median of eleven interleaved rounds of each row, and the difference to the empty loop. The swap row is the
 //! entry by a swap, written out; run with `MEMGROUP_GRACE=swap`, the section's own rows are entered so.
 
 use std::hint::black_box;
@@ -86,7 +86,7 @@ fn grace_period_us(form: Form, calls: usize) -> f64 {
     median((0..calls).map(|_| call()).collect())
 }
 
-/// A row's name, and what measures it once.
+/// A row's name, and the function that measures it once.
 type Row = (&'static str, fn() -> f64);
 
 fn main() {
@@ -121,7 +121,7 @@ fn main() {
     }
 }
 
-/// What `measure` gives while another thread runs sections without rest.
+/// The result of `measure` while another thread runs sections without rest.
 fn beside_a_reader(measure: impl FnOnce() -> f64) -> f64 {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! An atomic reference to something that lives for ever.
+//! An atomic reference to a value that lives for ever.
 //!
 //! - I1. The pointer is null, or out of a `&'static T`.
 
@@ -25,7 +25,7 @@ use crate::atomic::{AtomicPtr, Ordering};
 /// # }
 /// ```
 ///
-/// What is not for several threads cannot be shared so:
+/// A `T` that is not `Sync` cannot be shared this way:
 ///
 /// ```compile_fail,E0277
 /// # use memgroup_sync::AtomicRef;
@@ -38,40 +38,40 @@ pub struct AtomicRef<T: 'static> {
 }
 
 impl<T> AtomicRef<T> {
-    /// Of nothing.
+    /// A reference to nothing.
     #[cfg(not(memgroup_loom))]
     #[must_use]
     pub const fn none() -> AtomicRef<T> {
         AtomicRef { pointer: AtomicPtr::new(null_mut()), of: PhantomData }
     }
 
-    /// Of nothing.
+    /// A reference to nothing.
     #[cfg(memgroup_loom)]
     #[must_use]
     pub fn none() -> AtomicRef<T> {
         AtomicRef { pointer: AtomicPtr::new(null_mut()), of: PhantomData }
     }
 
-    /// What it refers to.
+    /// The value that it refers to.
     ///
     /// # Panics
     /// For an order that a load cannot have.
     #[inline(always)]
     pub fn load(&self, order: Ordering) -> Option<&'static T> {
-        // ORDERING: the caller's, who says why.
+        // ORDERING: the caller's, which explains it.
         let pointer = self.pointer.load(order);
         // SAFETY: I1.
         unsafe { pointer.as_ref() }
     }
 
-    /// From now on it refers to `to`.
+    /// Makes it refer to `to`.
     ///
     /// # Panics
     /// For an order that a store cannot have.
     #[inline]
     pub fn store(&self, to: Option<&'static T>, order: Ordering) {
         let pointer = to.map_or(null_mut(), |to| from_ref(to).cast_mut());
-        // ORDERING: the caller's, who says why.
+        // ORDERING: the caller's, which explains it.
         self.pointer.store(pointer, order);
     }
 }

@@ -1,19 +1,19 @@
 //! Points at which a stress test may lose the processor.
 //!
-//! Windows of a few instructions are hardly ever hit on a machine with few cores. With `--cfg memgroup_yields` a thread
-//! that passes a [`point`] gives up its processor now and then, so that others run in the window; in every other build
-//! the call is nothing.
+//! Another thread hardly ever runs within a window of a few instructions on a machine with few cores. With
+//! `--cfg memgroup_yields` a thread that passes a [`point`] sometimes yields its processor, so that others run in the window. In
+//! every other build the call does nothing.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg memgroup_yields" cargo test --release -p memgroup --test stress
 //! ```
 
-/// Here another thread may come between.
+/// Another thread may run here.
 #[cfg(not(memgroup_yields))]
 #[inline(always)]
 pub fn point() {}
 
-/// Here another thread may come between: yields one time in four, several times in a row one time in sixty-four.
+/// Another thread may run here: yields one time in four, and several times in a row one time in sixty-four.
 #[cfg(memgroup_yields)]
 pub fn point() {
     use std::cell::Cell;
@@ -21,7 +21,7 @@ pub fn point() {
     std::thread_local! {
         static STATE: Cell<u64> = const { Cell::new(0) };
     }
-    // Seeded by where the thread-local lies, which differs from thread to thread; xorshift.
+    // Seeded by the address of the thread-local, which differs from thread to thread; xorshift.
     let mut state = STATE.get();
     if state == 0 {
         state = STATE.with(|cell| std::ptr::from_ref(cell) as u64) | 1;

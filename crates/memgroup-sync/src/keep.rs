@@ -1,7 +1,7 @@
 //! Values that are kept for ever, or for as long as a model runs once.
 //!
-//! What lives as long as the process is leaked. A model runs some ten thousand times in one process, and leaks as often: so what is
-//! kept in one execution of a model goes when the next one begins.
+//! A value that lives as long as the process is leaked. A model runs some ten thousand times in one process, and would leak as
+//! often. So the values kept in one execution of a model are dropped when the next one begins.
 //!
 //! - I1. Under loom all threads of a model run on one OS thread, so its list of kept values is that thread's.
 
@@ -26,7 +26,7 @@ std::thread_local! {
     static IS_OVER: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// What one execution kept. It is dropped when that is over, so its drops touch nothing that is modelled.
+/// The values that one execution kept. They are dropped after it, so their drops touch no modelled atomics.
 #[cfg(memgroup_loom)]
 struct Kept(Vec<Box<dyn std::any::Any>>);
 
@@ -39,7 +39,7 @@ impl Drop for Kept {
     }
 }
 
-/// Whether what is dropped now is of an execution that is over.
+/// Whether the values of an execution that is over are being dropped now.
 #[cfg(memgroup_loom)]
 pub(crate) fn is_over() -> bool {
     IS_OVER.get()
@@ -50,12 +50,12 @@ pub(crate) fn is_over() -> bool {
 pub fn keep<T: 'static>(value: Box<T>) -> &'static T {
     let kept = core::ptr::from_ref(&*value);
     KEPT.with(|list| list.borrow_mut().0.push(value));
-    // SAFETY: the box is in the list, where nothing moves or drops what it points to before `explore` begins another
-    // execution; references of one execution are not used in the next, whose objects are others.
+    // SAFETY: the box is in the list, and its value is neither moved nor dropped before `explore` begins another
+    // execution; references of one execution are not used in the next, which has objects of its own.
     unsafe { &*kept }
 }
 
-/// Runs every execution of a model that `builder` explores. What the last one [kept](keep) is dropped first.
+/// Runs every execution of a model that `builder` explores. The values that the last one [kept](keep) are dropped first.
 #[cfg(memgroup_loom)]
 pub fn explore(builder: &loom::model::Builder, model: impl Fn() + Sync + Send + 'static) {
     builder.check(move || {

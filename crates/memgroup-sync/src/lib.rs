@@ -1,7 +1,7 @@
 //! Atomics, locks, threads, grace periods and hazard records of memgroup: the standard library's, or [loom]'s for model checking.
 //!
 //! Every crate of memgroup that shares memory between threads takes its primitives from here, so that one and
-//! the same source is what ships and what the model checker explores.
+//! the same source ships and is explored by the model checker.
 //!
 //! | here | in a normal build | with `--cfg memgroup_loom` |
 //! |---|---|---|
@@ -12,18 +12,23 @@
 //! | [`thread`] | `std::thread` | `loom::thread` |
 //! | [`spin::Wait`] | spins a little, then yields | yields at once |
 //! | [`thread_local!`] | `std::thread_local!`, const-initialised | `loom::thread_local!` |
-//! | [`global!`] | a plain `static` | `loom::lazy_static!`, made anew in each execution |
-//! | [`CachePadded`] | the same in both | the same in both |
+//! | [`global!`] | a plain `static` | `loom::lazy_static!`, one value for each execution |
+//! | [`CachePadded`] | `crossbeam_utils`' | the same |
 //! | [`interleave::point`] | nothing, or a yield with `--cfg memgroup_yields` | nothing |
 //! | [`keep`] | leaks | keeps for an execution |
 //! | [`grace`] | read sections entered by a store or a swap | by a swap |
 //! | [`hazard`] | places pinned by a store or a swap | by a swap |
 //! | `model`, `loom` | absent | `loom::model`, the crate `loom` |
 //!
-//! What is *not* here stays the standard library's in both builds: `Arc`, `OnceLock`, `Instant`. loom does not
-//! see synchronisation made through those; a model must not depend on it.
+//! `Arc`, `OnceLock` and `Instant` stay the standard library's in both builds. loom does not see synchronisation through them,
+//! so a model must not depend on it.
 //!
-//! # Two differences a caller meets
+//! # Order of the modules
+//!
+//! [`atomic`], [`thread`], locks, [`spin`], [`ticks`], [`interleave`], [`keep`]; then [`grace`]; then [`hazard`], which uses the
+//! barriers of [`grace`]. Each imports only modules before it.
+//!
+//! # Two differences for a caller
 //!
 //! - Constructors of loom's types are not `const` and work only inside a model. A static is therefore written with
 //!   [`global!`] and a thread-local with [`thread_local!`], which read the same in both builds.
@@ -45,8 +50,8 @@
 //! [loom]: https://docs.rs/loom
 
 pub mod atomic;
+mod atomic_box;
 mod atomic_ref;
-mod cache_padded;
 pub mod grace;
 pub mod hazard;
 pub mod interleave;
@@ -60,7 +65,7 @@ pub mod thread;
 pub mod ticks;
 
 pub use atomic_ref::AtomicRef;
-pub use cache_padded::CachePadded;
+pub use crossbeam_utils::CachePadded;
 #[cfg(memgroup_loom)]
 pub use keep::explore;
 pub use keep::keep;

@@ -1,9 +1,9 @@
 //! Statics and thread-locals that read the same in a normal build and under loom.
 
-/// Declares a static, private to its module, whose initialiser is a constant expression.
+/// Declares a static, private to its module, with a constant initialiser.
 ///
 /// In a normal build it *is* that static. Under `cfg(memgroup_loom)` it is made on first use in each execution of a
-/// model, and dropped at its end, so that executions do not see each other.
+/// model, and dropped at its end, so that executions share nothing.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -25,7 +25,7 @@ macro_rules! global {
     };
 }
 
-/// Declares a static whose initialiser is a constant expression; under loom, one value an execution.
+/// Declares a static with a constant initialiser; under loom, one value an execution.
 #[cfg(memgroup_loom)]
 #[macro_export]
 macro_rules! global {
@@ -77,8 +77,8 @@ macro_rules! thread_local {
     };
 }
 
-/// Declares deliberate faults that the loom models of a crate must catch: an enum `Mutation`, `active(fault)` for the code that is
-/// modelled, and in tests `with(fault, model)`, which runs a model with one fault on.
+/// Declares deliberate faults that the loom models of a crate must catch: an enum `Mutation`, `active(fault)` for the modelled code,
+/// and in tests `with(fault, model)`, which runs a model with one fault on.
 ///
 /// Each model of a protocol has a twin that runs it with a fault switched on and must fail. Outside loom builds `active` is a
 /// constant `false` and the faults do not exist.
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_global_is_one_for_all_threads_and_a_thread_local_one_for_each() {
+    fn shares_a_global_and_not_a_thread_local() {
         OWN.with(|own| own.set(6));
         *SHARED.lock() += 1;
         std::thread::spawn(|| {

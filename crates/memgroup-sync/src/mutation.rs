@@ -5,7 +5,7 @@ crate::mutations! {
     EnterByStore,
     /// A scan reads the records by loads although no barrier was made.
     ScanByLoads,
-    /// A section leaves without publishing what it did.
+    /// A section leaves without publishing its writes.
     LeaveRelaxed,
     /// A nested section takes the newer epoch.
     NestedTakesNewEpoch,
@@ -15,62 +15,62 @@ crate::mutations! {
     ExtendTakesNewEpoch,
     /// A brief section that is extended leaves its word before it is in the other.
     ExtendLeavesFirst,
-    /// A scan looks for an extended section where it goes to before it looks where it comes from.
-    ScanLooksAtWordFirst,
+    /// A scan reads the word of ordinary sections before the word of brief ones.
+    ScanReadsWordFirst,
     /// The tag of a retired item is read by a load.
     TagByLoad,
     /// A grace period counts as completed from the bump on, before the scan.
     CompletedBeforeScan,
-    /// Who waited behind another takes that one's grace period for its own.
+    /// A caller that waited for another's grace period takes it for its own.
     FollowerTakesAnyGracePeriod,
     /// A free record is claimed by a load and a store.
     ClaimByStore,
-    /// A record is given back without publishing what its owner did.
+    /// A record is given back without publishing its owner's writes.
     GiveBackRelaxed,
     /// After the barrier is lost, a record without a section needs no proof.
     LostBarrierNeedsNoProof,
-    /// A value is published without what was written to it.
+    /// A value is published by a relaxed exchange.
     PublishRelaxed,
-    /// A section follows a pointer without what was written behind it.
+    /// A section follows a pointer from a relaxed load.
     GetRelaxed,
-    /// A published value is taken out without what was written to it.
+    /// A published value is taken out by a relaxed exchange.
     TakeRelaxed,
     /// A published value is taken out by a load and a store.
     TakeByStore,
     /// A value that is retired is dropped at once.
     RetireFreesAtOnce,
-    /// A place is pinned by a store although no barrier is made by who withdraws.
+    /// A place is pinned by a store although the withdrawal makes no barrier.
     PinByStore,
-    /// A pin ends by a store although no barrier is made by who waits for it.
+    /// A pin ends by a store although the waiting thread makes no barrier.
     UnpinByStore,
-    /// A pin ends without publishing what was done in it.
+    /// A pin ends without publishing the writes before.
     UnpinRelaxed,
-    /// Pins are looked for by loads although no barrier was made.
+    /// Pins are scanned by loads although no barrier was made.
     PinsAreScannedByLoads,
     /// A free hazard record is claimed by a load and a store.
     LeaseClaimsByStore,
-    /// A lease looks at places without a fence after its claim.
+    /// A lease reads places without a fence after its claim.
     LeaseClaimsWithoutFence,
-    /// A lease ends without publishing what was done under it.
+    /// A lease ends without publishing the writes under it.
     LeaseEndsRelaxed,
-    /// A lease ends by a store, and looks then whether something waits for that.
+    /// A lease ends by a store, and then checks for deferred departures.
     LeaseEndsByStore,
-    /// Who withdraws looks for leases without a fence.
+    /// A withdrawal reads the leases without a fence.
     WithdrawsWithoutFence,
-    /// A walk that dwells in a place says so without what it has pinned.
-    DwellRelaxed,
-    /// A walk goes on from where it dwelt without a fence.
-    DwellEndsWithoutFence,
-    /// A value is put into a place without what was written to it.
+    /// A long use begins without publishing the pin.
+    LongUseRelaxed,
+    /// A long use ends without a fence.
+    LongUseEndsWithoutFence,
+    /// A value is put into a place by a relaxed store.
     PutRelaxed,
-    /// A pin follows a pointer without what was written behind it.
+    /// A pin follows a pointer from a relaxed load.
     PinFollowsRelaxed,
-    /// Who waits for the last use believes that there is none.
-    WaitLooksAtNobody,
-    /// What is detached is done at once.
+    /// A wait for the last use assumes that there is none.
+    WaitAssumesNoUser,
+    /// The closure of a detached value runs at once.
     DetachRunsAtOnce,
-    /// Who detaches looks for users before the last of them can find what is to be done.
+    /// Detaching scans for users before the last of them can find the departure.
     DetachScansFirst,
-    /// Who leaves a place does what was detached although others are in it.
+    /// A thread that leaves a place ends the departure although others use it.
     DepartureIgnoresOthers,
 }

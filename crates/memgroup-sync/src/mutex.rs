@@ -1,7 +1,7 @@
 //! A mutex without poisoning.
 //!
-//! - I1. A panic while the lock is held releases it and leaves no mark: the next `lock` returns the guard. Data behind
-//!   such a lock is therefore kept valid at every step, not only at the end of the critical section.
+//! - I1. A panic while the lock is held releases it and leaves no mark: the next `lock` returns the guard. Code that
+//!   holds the lock therefore keeps the data valid at every step, not only at the end of the critical section.
 //! - E1. unlock → lock: everything before the release happens before everything after the next acquisition.
 
 #[cfg(memgroup_loom)]
@@ -27,7 +27,7 @@ pub struct Mutex<T> {
     inner: imp::Mutex<T>,
 }
 
-/// The right to use what a [`Mutex`] protects; dropping it unlocks.
+/// The right to use the value of a [`Mutex`]; dropping it unlocks.
 pub type MutexGuard<'a, T> = imp::MutexGuard<'a, T>;
 
 impl<T> Mutex<T> {
@@ -62,7 +62,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// The value, once nobody else can lock it.
+    /// The value, once no other thread can lock it.
     pub fn into_inner(self) -> T {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,7 +75,7 @@ impl<T: Default> Default for Mutex<T> {
 }
 
 impl<T> fmt::Debug for Mutex<T> {
-    /// Never locks, so that a holder may be debugged.
+    /// Never locks, so that a holder of the lock may be debugged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mutex").finish_non_exhaustive()
     }
@@ -87,7 +87,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[test]
-    fn a_panic_of_the_holder_leaves_no_mark() {
+    fn locks_after_a_panic_of_the_holder() {
         let mutex = Mutex::new(1);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let mut guard = mutex.lock();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_refuses_a_try() {
+    fn refuses_a_try_while_it_is_held() {
         let mutex = Mutex::new(());
         let held = mutex.lock();
         assert!(mutex.try_lock().is_none());
@@ -118,7 +118,7 @@ mod loom_models {
     use crate::thread;
     use std::sync::Arc;
 
-    /// Two threads add one each, by a load and a store, within what `section` makes of it.
+    /// Two threads add one each, by a load and a store, within `section`.
     fn sum_after(section: fn(&Mutex<()>, &dyn Fn())) -> u64 {
         let shared = Arc::new((Mutex::new(()), AtomicU64::new(0)));
         let add = move |shared: &(Mutex<()>, AtomicU64)| {
@@ -140,7 +140,7 @@ mod loom_models {
     }
 
     #[test]
-    fn loom_e1_lock_sees_what_the_unlock_before_it_published() {
+    fn loom_e1_lock_sees_the_writes_before_the_last_unlock() {
         crate::model(|| {
             let sum = sum_after(|mutex, body| {
                 let _held = mutex.lock();

@@ -1,9 +1,9 @@
 //! A readers-writer lock without poisoning.
 //!
-//! - I1. A panic while the lock is held releases it and leaves no mark: the next `read` or `write` returns the guard. Data behind
-//!   such a lock is therefore kept valid at every step, not only at the end of the critical section.
-//! - E1. unlock → lock: everything before a writer's release happens before everything after the next acquisition by anybody;
-//!   everything before a reader's release, before everything after the next acquisition by a writer.
+//! - I1. A panic while the lock is held releases it and leaves no mark: the next `read` or `write` returns the guard. Code
+//!   that holds the lock therefore keeps the data valid at every step, not only at the end of the critical section.
+//! - E1. unlock → lock: everything before a writer's release happens before everything after the next acquisition.
+//!   Everything before a reader's release happens before everything after the next acquisition by a writer.
 
 #[cfg(memgroup_loom)]
 use loom::sync as imp;
@@ -28,10 +28,10 @@ pub struct RwLock<T> {
     inner: imp::RwLock<T>,
 }
 
-/// The right to look at what a [`RwLock`] protects, beside others who look; dropping it unlocks.
+/// The right to read the value of a [`RwLock`], beside other readers; dropping it unlocks.
 pub type RwLockReadGuard<'a, T> = imp::RwLockReadGuard<'a, T>;
 
-/// The right to use what a [`RwLock`] protects, alone; dropping it unlocks.
+/// The right to use the value of a [`RwLock`] exclusively; dropping it unlocks.
 pub type RwLockWriteGuard<'a, T> = imp::RwLockWriteGuard<'a, T>;
 
 impl<T> RwLock<T> {
@@ -49,7 +49,7 @@ impl<T> RwLock<T> {
         Self { inner: imp::RwLock::new(value) }
     }
 
-    /// Waits until nobody writes and takes the lock beside other readers.
+    /// Waits until no thread writes, and takes the lock beside other readers.
     ///
     /// A panic of an earlier holder is not reported. A thread that holds the lock must not take it again, not even to read
     /// twice: a writer may wait in between, and then it deadlocks or panics, as with `std::sync::RwLock`.
@@ -57,16 +57,7 @@ impl<T> RwLock<T> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lock beside other readers if nobody writes, else returns `None` at once.
-    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        match self.inner.try_read() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// Waits until nobody reads or writes and takes the lock alone.
+    /// Waits until no thread reads or writes, and takes the lock exclusively.
     ///
     /// A panic of an earlier holder is not reported. A thread that holds the lock must not take it again, as with
     /// [`read`](Self::read).
@@ -74,7 +65,7 @@ impl<T> RwLock<T> {
         self.inner.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lock alone if nobody reads or writes, else returns `None` at once.
+    /// Takes the lock exclusively if no thread reads or writes, else returns `None` at once.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         match self.inner.try_write() {
             Ok(guard) => Some(guard),
@@ -82,21 +73,10 @@ impl<T> RwLock<T> {
             Err(TryLockError::WouldBlock) => None,
         }
     }
-
-    /// The value, once nobody else can lock it.
-    pub fn into_inner(self) -> T {
-        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<T: Default> Default for RwLock<T> {
-    fn default() -> Self {
-        Self::new(T::default())
-    }
 }
 
 impl<T> fmt::Debug for RwLock<T> {
-    /// Never locks, so that a holder may be debugged.
+    /// Never locks, so that a holder of the lock may be debugged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RwLock").finish_non_exhaustive()
     }
@@ -108,7 +88,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[test]
-    fn a_panic_of_a_writer_leaves_no_mark() {
+    fn locks_after_a_panic_of_a_writer() {
         let lock = RwLock::new(1);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let mut guard = lock.write();
@@ -117,17 +97,14 @@ mod tests {
         }));
         assert!(panicked.is_err());
         assert_eq!(*lock.read(), 2);
-        assert_eq!(lock.try_read().map(|guard| *guard), Some(2));
         assert_eq!(*lock.write(), 2);
         assert_eq!(lock.try_write().map(|guard| *guard), Some(2));
-        assert_eq!(lock.into_inner(), 2);
     }
 
     #[test]
-    fn readers_share_and_refuse_a_writer() {
+    fn refuses_a_writer_beside_readers() {
         let lock = RwLock::new(());
-        let reading = lock.read();
-        assert!(lock.try_read().is_some());
+        let reading = (lock.read(), lock.read());
         assert!(lock.try_write().is_none());
         assert_eq!(format!("{lock:?}"), "RwLock { .. }", "printing does not lock");
         drop(reading);
@@ -135,13 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_refuses_everybody() {
+    fn refuses_a_writer_beside_a_writer() {
         let lock = RwLock::new(());
         let writing = lock.write();
-        assert!(lock.try_read().is_none());
         assert!(lock.try_write().is_none());
         drop(writing);
-        assert!(lock.try_read().is_some());
+        assert!(lock.try_write().is_some());
     }
 }
 
@@ -154,8 +130,8 @@ mod loom_models {
 
     type Shared = (RwLock<()>, AtomicU64, AtomicU64);
 
-    /// Two threads add one to each of two words, by loads and stores, within what `writing` makes of it; the first looks at
-    /// both within what `reading` makes of that. Returns the sums at rest.
+    /// Two threads add one to each of two words, by loads and stores, within `writing`. The first also reads both within
+    /// `reading`. Returns the sums at rest.
     fn sums_after(writing: fn(&RwLock<()>, &dyn Fn()), reading: fn(&RwLock<()>, &dyn Fn())) -> (u64, u64) {
         let shared: Arc<Shared> = Arc::new((RwLock::new(()), AtomicU64::new(0), AtomicU64::new(0)));
         let add = move |shared: &Shared| {
@@ -194,7 +170,7 @@ mod loom_models {
     }
 
     #[test]
-    fn loom_e1_locks_see_what_the_unlock_before_them_published() {
+    fn loom_e1_locks_see_the_writes_before_the_last_unlock() {
         crate::model(|| assert_eq!(sums_after(write, read), (2, 2)));
     }
 
@@ -209,15 +185,10 @@ mod loom_models {
             };
             body();
         }
-        fn try_read(lock: &RwLock<()>, body: &dyn Fn()) {
-            if let Some(_held) = lock.try_read() {
-                body();
-            }
-        }
-        crate::model(|| assert_eq!(sums_after(try_write, try_read), (2, 2)));
+        crate::model(|| assert_eq!(sums_after(try_write, read), (2, 2)));
     }
 
-    /// The mutation: what only readers may do is done by writers, beside each other.
+    /// The mutation: writers take the lock to read, beside each other.
     #[test]
     #[should_panic(expected = "both adds are counted")]
     fn loom_finds_the_add_that_is_lost_when_writers_take_the_lock_to_read() {
@@ -227,7 +198,7 @@ mod loom_models {
         });
     }
 
-    /// What a reader that looks within `reading` finds of a word written by another thread, and of the word that tells so.
+    /// A reader within `reading` finds both words of another thread written, or neither.
     fn half_found(reading: fn(&RwLock<()>, &dyn Fn())) {
         let shared: Arc<Shared> = Arc::new((RwLock::new(()), AtomicU64::new(0), AtomicU64::new(0)));
         let other = thread::spawn({
@@ -254,7 +225,7 @@ mod loom_models {
         crate::model(|| half_found(read));
     }
 
-    /// The mutation: the lock is taken and released before the look.
+    /// The mutation: the lock is taken and released before the read.
     #[test]
     #[should_panic(expected = "all or nothing")]
     fn loom_finds_the_half_that_a_reader_sees_when_the_lock_is_released_too_early() {

@@ -5,11 +5,11 @@ const SPIN_ROUNDS: u32 = 6;
 
 /// One wait for a condition that another *running* thread is about to make true.
 ///
-/// The first six rounds spin for 1, 2, 4, .. 32 pause instructions, each later one gives the CPU away, so a holder
+/// The first six rounds spin for 1, 2, 4, .. 32 pause instructions. Each later round yields the CPU, so that a holder
 /// that lost its CPU gets it back. Under loom every round yields, which tells the model checker that this thread
-/// cannot go on alone.
+/// cannot continue alone.
 ///
-/// It is no lock and no sleep: use it only where what is waited for takes nanoseconds.
+/// It is no lock and no sleep: use it only where the condition becomes true within nanoseconds.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -53,7 +53,7 @@ impl Wait {
         }
     }
 
-    /// Whether the next round gives the CPU away: the point from which a caller with something better to do does it.
+    /// Whether the next round yields the CPU, so that the caller may do other work instead.
     #[must_use]
     pub fn yields_next(&self) -> bool {
         cfg!(memgroup_loom) || self.rounds >= SPIN_ROUNDS
@@ -66,7 +66,7 @@ mod tests {
     use crate::atomic::{AtomicU32, Ordering};
 
     #[test]
-    fn it_spins_six_rounds_and_yields_from_then_on() {
+    fn spins_six_rounds_and_yields_from_then_on() {
         let mut wait = Wait::new();
         for round in 0..SPIN_ROUNDS {
             assert!(!wait.yields_next(), "round {round}");
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_take_turns_by_waiting_all_get_theirs() {
+    fn gives_each_of_three_waiting_threads_its_turns() {
         const TURNS: u32 = 300;
         let turn = AtomicU32::new(0);
         std::thread::scope(|scope| {
@@ -109,7 +109,7 @@ mod loom_models {
     use crate::thread;
     use std::sync::Arc;
 
-    /// A waiter reads what was written before the flag was set with `publish`.
+    /// A waiter reads a word that was written before the flag was set with `publish`.
     fn read_after_the_wait(publish: Ordering) -> u64 {
         let shared = Arc::new((AtomicBool::new(false), AtomicU64::new(0)));
         let writer = thread::spawn({
@@ -132,16 +132,16 @@ mod loom_models {
     }
 
     #[test]
-    fn loom_a_wait_ends_and_sees_what_was_published() {
+    fn loom_a_wait_ends_and_sees_the_published_word() {
         // ORDERING: Release; pairs with the Acquire load of the flag.
         crate::model(|| assert_eq!(read_after_the_wait(Ordering::Release), 7));
     }
 
     /// The mutation: the flag is set without Release.
     #[test]
-    #[should_panic(expected = "what was published is seen")]
+    #[should_panic(expected = "the published word is seen")]
     fn loom_finds_the_flag_that_publishes_nothing() {
         // ORDERING: Relaxed; too weak, which the model finds.
-        crate::model(|| assert!(read_after_the_wait(Ordering::Relaxed) == 7, "what was published is seen"));
+        crate::model(|| assert!(read_after_the_wait(Ordering::Relaxed) == 7, "the published word is seen"));
     }
 }

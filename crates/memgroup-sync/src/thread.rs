@@ -10,8 +10,8 @@ pub use std::thread::{JoinHandle, Thread, current, spawn, yield_now};
 #[cfg(memgroup_loom)]
 pub use loom::thread::{JoinHandle, Thread, current, spawn, yield_now};
 
-/// Sleeps until somebody unparks the thread, for `most` at most; in a model, where no time passes, until somebody does. It may also
-/// return earlier: who calls it looks whether what it waits for is there.
+/// Sleeps until another thread unparks this one, for at most `most`; in a model, where no time passes, without a bound. It may also
+/// return earlier: the caller checks its condition again.
 pub fn park_timeout(most: Duration) {
     #[cfg(not(memgroup_loom))]
     std::thread::park_timeout(most);

@@ -1,13 +1,13 @@
-//! Ticks: a clock for short times, read twice for each thing that is timed.
+//! Ticks: a clock for short times, read at the beginning and the end of each timed operation.
 //!
-//! The processor's time-stamp counter where it runs at one rate whatever the core does, which takes 9 ns here where the monotonic clock takes
-//! 23; that clock elsewhere. Its rate is measured once, for a millisecond, before anything is timed: so times that are added up
-//! never run backwards because a better estimate came along. (Crates that do this measure for 10 to 200 ms, at start or at the first
-//! use.)
+//! It is the processor's time-stamp counter where that runs at one rate in all states of the core, and the monotonic clock elsewhere.
+//! A reading takes 9 ns on the machine of the figures, and 23 ns of the monotonic clock. The rate is measured once, for a
+//! millisecond, before the first reading: sums of times then never decrease because of a better estimate. (Crates for this purpose
+//! measure for 10 to 200 ms.)
 //!
-//! - I1. The rate, once known, never changes. Zero: there is no counter to rely on, or nobody has prepared it; then moments are the monotonic
-//!   clock's nanoseconds.
-//! - E1. prepare → now: whoever times has its hierarchy from a thread that has prepared the clock, so both moments are of one kind.
+//! - I1. The rate, once known, never changes. Zero: there is no reliable counter, or the clock was not prepared. Moments are then the
+//!   monotonic clock's nanoseconds.
+//! - E1. prepare → now: a timing thread got its hierarchy from a thread that had prepared the clock, so both moments are of one kind.
 
 #![allow(unsafe_code)]
 
@@ -30,13 +30,13 @@ pub fn prepare() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
         if let Some(rate) = measure() {
-            // ORDERING: Relaxed; published with what the caller makes next (E1).
+            // ORDERING: Relaxed; published with the hierarchy that the caller makes next (E1).
             RATE.store(rate, Ordering::Relaxed);
         }
     });
 }
 
-/// Now. [`prepare`] was called before, or both moments of a difference could be of two kinds.
+/// The present moment. The caller has called [`prepare`] before, or two moments could be of two kinds.
 #[inline]
 pub fn now() -> Moment {
     // ORDERING: Relaxed; see `prepare`.
@@ -63,7 +63,7 @@ impl Moment {
     }
 }
 
-/// The rate of the counter, if there is one that can be relied on.
+/// The rate of the counter, if there is a reliable one.
 fn measure() -> Option<u64> {
     if !is_steady() {
         return None;
@@ -75,7 +75,7 @@ fn measure() -> Option<u64> {
     let (ended, last) = both()?;
     let (nanos, ticks) = (ended.duration_since(began).as_nanos(), last.checked_sub(first)?);
     let rate = (nanos << 32).checked_div(u128::from(ticks))?;
-    // From 100 MHz to 20 GHz: what is beyond is no rate of a processor.
+    // From 100 MHz to 20 GHz: no processor has another rate.
     ((1 << 32) / 20..10 << 32).contains(&rate).then_some(rate as u64)
 }
 
@@ -108,9 +108,9 @@ fn is_steady() -> bool {
     const EXTENDED: u32 = 0x8000_0000;
     const POWER: u32 = 0x8000_0007;
     const INVARIANT_TSC: u32 = 1 << 8;
-    #[allow(unused_unsafe, reason = "it is a safe function to newer compilers")]
+    #[allow(unused_unsafe, reason = "newer compilers declare it safe")]
     let ask = |leaf| {
-        // SAFETY: every x86_64 has the instruction, and tells of leaves that it does not have that they are zero.
+        // SAFETY: every x86_64 has the instruction, and returns zeros for leaves that it does not have.
         unsafe { __cpuid(leaf) }
     };
     ask(EXTENDED).eax >= POWER && ask(POWER).edx & INVARIANT_TSC != 0
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_within_what_the_monotonic_clock_says_around_it_and_within_a_thousandth() {
+    fn agrees_with_the_monotonic_clock_within_a_thousandth() {
         prepare();
         let outer = Instant::now();
         let begin = now();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_earlier_is_no_time() {
+    fn returns_zero_for_a_moment_that_was_not_earlier() {
         prepare();
         let moment = now();
         assert_eq!(moment.nanos_since(moment), 0);

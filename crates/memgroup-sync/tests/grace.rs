@@ -1,4 +1,4 @@
-//! Grace periods with real threads: what is used again is seen by no section, and who holds a grace period up is named.
+//! Grace periods with real threads: no section sees memory that is used again, and reports name the threads that hold one up.
 
 #![cfg(not(memgroup_loom))]
 
@@ -72,7 +72,7 @@ fn read(table: &Table, sections: usize) -> usize {
             Some(brief) if section % 2 == 0 => (None, Some(brief.extend())),
             brief => (brief, None),
         };
-        // ORDERING: Relaxed; what the section protects.
+        // ORDERING: Relaxed; the section protects it.
         (0..4).any(|_| cell.load(Ordering::Relaxed) == POISON)
     });
     poisoned.count()
@@ -86,11 +86,11 @@ fn write(table: &Table, form: Form, round: usize) {
     // ORDERING: Release; pairs with the Acquire in `read`.
     table.linked.store(new, Ordering::Release);
     grace::synchronize(form);
-    // ORDERING: Relaxed; nobody looks at the old cell any more.
+    // ORDERING: Relaxed; no thread reads the old cell any more.
     table.cells[old].store(POISON, Ordering::Relaxed);
 }
 
-fn nobody_sees_poison(form: Form, time: Duration) {
+fn sees_no_poison(form: Form, time: Duration) {
     let table = Table {
         linked: AtomicUsize::new(0),
         cells: [const { AtomicU64::new(0) }; CELLS],
@@ -159,19 +159,19 @@ fn a_brief_section_that_outlives_its_threads_record_ends_all_the_same() {
 }
 
 #[test]
-fn nobody_sees_what_is_used_again() {
+fn hides_reused_memory_from_sections() {
     let _alone = alone();
     let time = Duration::from_millis(if cfg!(miri) { 50 } else { 1000 });
-    nobody_sees_poison(Form::Expedited, time);
-    nobody_sees_poison(Form::Quiet, time);
+    sees_no_poison(Form::Expedited, time);
+    sees_no_poison(Form::Quiet, time);
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "starts processes")]
-fn nobody_sees_what_is_used_again_when_sections_are_entered_by_a_swap() {
+#[cfg_attr(any(miri, memgroup_emulated), ignore = "starts a process")]
+fn hides_reused_memory_from_sections_by_swap() {
     let _alone = alone();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "nobody_sees_what_is_used_again"]).env(grace::VARIABLE, "swap");
+    command.args(["--exact", "hides_reused_memory_from_sections"]).env(grace::VARIABLE, "swap");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
@@ -296,7 +296,7 @@ fn more_threads_than_a_block_has_records_are_all_waited_for() {
     grace::synchronize(Form::Expedited);
 }
 
-/// What a thread does when its thread-locals are destroyed.
+/// The work of a thread when its thread-locals are destroyed.
 struct AtEnd {
     section: Option<Section>,
     run: Option<Box<dyn FnOnce()>>,

@@ -16,7 +16,7 @@ thread_local! {
     static ENTERING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls of the allocator by what `enter` does.
+/// Calls of the allocator that `enter` makes.
 static CALLS_WITHIN: AtomicUsize = AtomicUsize::new(0);
 
 fn in_section<R>(call: impl FnOnce() -> R) -> R {

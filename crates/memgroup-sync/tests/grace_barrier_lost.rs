@@ -2,7 +2,7 @@
 //!
 //! One test, in a process of its own: the barrier is lost for the whole of it.
 
-#![cfg(all(target_os = "linux", not(any(miri, memgroup_loom))))]
+#![cfg(all(target_os = "linux", not(any(miri, memgroup_loom, memgroup_emulated))))]
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

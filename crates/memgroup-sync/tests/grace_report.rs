@@ -1,16 +1,16 @@
 //! The environment variable of grace periods, seen from processes that are started with it: the choice is made once in
 //! each.
 
-#![cfg(not(any(miri, memgroup_loom)))]
+#![cfg(not(any(miri, memgroup_loom, memgroup_emulated)))]
 
 use std::process::Command;
 
 use memgroup_sync::grace::{self, Form, VARIABLE};
 
-/// What another process of this test binary reports with the variable set so.
+/// The report of another process of this test binary with the variable set so.
 fn reported(value: Option<&str>) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "the_report_tells_what_was_chosen", "--nocapture"]).env_remove(VARIABLE);
+    command.args(["--exact", "prints_the_chosen_form", "--nocapture"]).env_remove(VARIABLE);
     command.envs(value.map(|value| (VARIABLE, value)));
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -18,22 +18,22 @@ fn reported(value: Option<&str>) -> String {
     text.lines().find_map(|line| line.split_once("REPORT ")).expect("a line with the report").1.to_owned()
 }
 
-/// Also run as a process of its own by the other tests, which read what it prints.
+/// The other tests also run it as a process of its own, and read its output.
 #[test]
-fn the_report_tells_what_was_chosen() {
+fn prints_the_chosen_form() {
     grace::synchronize(Form::Quiet);
     grace::synchronize(Form::Expedited);
     let report = grace::report();
     let text = report.to_string();
     assert!(!report.barrier_lost());
     assert_eq!(report.enters_by_store(), text.starts_with("sections by store, "), "{text}");
-    assert_eq!(report.by_variable(), text.contains(", by MEMGROUP_GRACE"), "{text}");
-    assert_eq!(report.rejected().len(), text.matches("; failed to ").count(), "{text}");
+    assert_eq!(report.by_variable, text.contains(", by MEMGROUP_GRACE"), "{text}");
+    assert_eq!(report.rejected.len(), text.matches("; failed to ").count(), "{text}");
     println!("REPORT {text}");
 }
 
 #[test]
-fn a_usable_value_is_what_is_chosen() {
+fn chooses_the_form_of_the_variable() {
     assert_eq!(reported(Some("swap")), "sections by swap, no barrier, by MEMGROUP_GRACE");
     for (value, barrier) in [
         ("quiet", "quiet barrier MEMBARRIER_CMD_GLOBAL"),
@@ -46,7 +46,7 @@ fn a_usable_value_is_what_is_chosen() {
 }
 
 #[test]
-fn an_empty_or_absent_variable_leaves_the_choice_to_the_query() {
+fn leaves_the_choice_to_the_query_without_a_variable() {
     for value in [None, Some("")] {
         let report = reported(value);
         assert!(report.contains(", by query"), "{report}");
@@ -54,7 +54,7 @@ fn an_empty_or_absent_variable_leaves_the_choice_to_the_query() {
 }
 
 #[test]
-fn a_bad_value_is_reported_with_what_is_allowed_and_stops_nobody() {
+fn reports_a_bad_value_with_the_allowed_ones() {
     let report = reported(Some("loud"));
     assert!(report.contains(", by query"), "{report}");
     let error = "; failed to use MEMGROUP_GRACE=loud: it must be quiet, swap or expedited";

@@ -23,7 +23,7 @@ fn read() {
     let _section = grace::enter();
     // ORDERING: Acquire; pairs with the Release of the writer that linked the cell.
     let cell = &CELLS[LINKED.load(Ordering::Acquire)];
-    // ORDERING: Relaxed; what the section protects, and a count.
+    // ORDERING: Relaxed; a word that the section protects, and a count.
     let poisoned = (0..20).any(|_| cell.load(Ordering::Relaxed) == POISON);
     POISONED.fetch_add(usize::from(poisoned), Ordering::Relaxed);
 }
@@ -71,7 +71,7 @@ fn a_handler_leaves_the_section_that_it_interrupts_as_it_found_it() {
         // ORDERING: Release; pairs with the Acquire in `read`.
         LINKED.store(new, Ordering::Release);
         grace::synchronize(Form::Expedited);
-        // ORDERING: Relaxed; nobody looks at the old cell any more.
+        // ORDERING: Relaxed; no thread reads the old cell any more.
         CELLS[old].store(POISON, Ordering::Relaxed);
         grace_periods += 1;
     }

@@ -1,4 +1,4 @@
-//! Hazard records, one behaviour after the other: who waits for whom, who does what was detached, what a report says.
+//! Hazard records, one behaviour after the other: waits, detached closures, reports.
 
 #![cfg(not(memgroup_loom))]
 
@@ -114,7 +114,7 @@ fn a_wait_ends_when_the_last_of_several_users_stops() {
 }
 
 #[test]
-fn who_uses_the_value_itself_is_told_so_and_does_not_wait() {
+fn refuses_to_wait_for_the_caller_s_own_use() {
     let (domain, place) = place();
     place.put(Counted::default().value(1));
     let mut lease = domain.lease();
@@ -148,7 +148,7 @@ fn an_error_names_the_place_the_thread_and_for_how_long() {
 }
 
 #[test]
-fn a_report_knows_who_is_where_and_counts_from_the_stamp_of_this_pin() {
+fn reports_each_user_from_the_stamp_of_its_pin() {
     const PAUSE: Duration = Duration::from_millis(5);
     let (domain, place) = place();
     place.put(Counted::default().value(1));
@@ -172,7 +172,7 @@ fn a_report_knows_who_is_where_and_counts_from_the_stamp_of_this_pin() {
 }
 
 #[test]
-fn what_is_detached_is_done_by_the_thread_that_leaves_last() {
+fn runs_a_detached_closure_on_the_last_user() {
     let (domain, place) = place();
     let counted = Counted::default();
     place.put(counted.value(1));
@@ -194,7 +194,7 @@ fn what_is_detached_is_done_by_the_thread_that_leaves_last() {
 }
 
 #[test]
-fn what_nobody_uses_is_done_here_and_now() {
+fn runs_the_closure_of_an_unused_value_at_once() {
     let (domain, place) = place();
     let counted = Counted::default();
     for lease in [None, Some(domain.lease())] {
@@ -215,7 +215,7 @@ fn what_nobody_uses_is_done_here_and_now() {
 }
 
 #[test]
-fn what_is_done_at_last_may_use_the_place_and_the_domain() {
+fn lets_a_detached_closure_use_the_place_and_the_domain() {
     let (domain, place) = place();
     let counted = Counted::default();
     place.put(counted.value(1));
@@ -237,7 +237,7 @@ fn what_is_done_at_last_may_use_the_place_and_the_domain() {
 }
 
 #[test]
-fn a_panic_in_what_is_done_at_last_hurts_neither_who_leaves_nor_the_place() {
+fn contains_the_panic_of_a_detached_closure() {
     let (domain, place) = place();
     let counted = Counted::default();
     place.put(counted.value(1));
@@ -347,7 +347,7 @@ fn there_are_as_many_leases_as_walks_at_one_time() {
 }
 
 #[test]
-fn a_place_that_was_never_shared_drops_what_is_in_it() {
+fn drops_the_value_of_a_place_that_was_never_shared() {
     let (domain, _) = place();
     let counted = Counted::default();
     let place = Place::empty(domain);

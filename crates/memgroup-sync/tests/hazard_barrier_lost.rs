@@ -2,7 +2,7 @@
 //!
 //! One test, in a process of its own: the barrier is lost for the whole of it.
 
-#![cfg(all(target_os = "linux", not(any(miri, memgroup_loom))))]
+#![cfg(all(target_os = "linux", not(any(miri, memgroup_loom, memgroup_emulated))))]
 
 use std::sync::mpsc;
 use std::thread::ThreadId;
@@ -62,7 +62,7 @@ fn a_barrier_that_is_forbidden_later_is_replaced_by_proofs() {
     assert!(blockers.len() == 1 && blockers[0].is_unproven() && !waited.is_used_here());
     assert!(blockers[0].to_string().ends_with("(walker) began its walk before the barrier was lost"));
 
-    // What waits for the walk is done at its end.
+    // A departure that waits for the walk ends with it.
     let (done, is_done) = mpsc::channel::<(ThreadId, u32)>();
     waited.detach(move |value| done.send((std::thread::current().id(), *value)).unwrap());
     assert!(is_done.try_recv().is_err() && PLACE.is_taken());
@@ -88,7 +88,7 @@ fn a_barrier_that_is_forbidden_later_is_replaced_by_proofs() {
     tell_other.send(()).unwrap();
     other.join().unwrap();
 
-    // A thread's own walk is in nobody's way on that thread.
+    // A thread's own walk does not hold up that thread.
     let mut lease = DOMAIN.lease();
     let pinned = lease.pin(&OTHER).unwrap();
     assert_eq!(*withdrawn(5).wait().unwrap(), 5);

@@ -1,4 +1,4 @@
-//! Hazard records under stress: a value is given back or dropped once, after the last use by anybody.
+//! Hazard records under stress: a value is given back or dropped once, after its last use.
 
 #![cfg(not(memgroup_loom))]
 
@@ -34,7 +34,7 @@ struct Field {
     counted: Counted,
     over: AtomicBool,
     begin: Barrier,
-    /// What was given back lately: still memory, so that a use that comes too late is seen.
+    /// Values that were given back lately: still memory, so that a use that comes too late is seen.
     graves: std::sync::Mutex<VecDeque<Box<Tracked>>>,
 }
 
@@ -49,7 +49,7 @@ impl Field {
     }
 }
 
-/// Uses a value for a while; what was bad is a panic.
+/// Uses a value for a while; panics if it is not whole.
 fn uses(field: &'static Field, value: &Tracked, random: &mut Random) {
     assert!(value.is_good(), "found after it was given back");
     match random.below(64) {
@@ -72,13 +72,13 @@ fn walks(field: &'static Field, seed: usize) -> usize {
     let (mut random, mut met) = (Random(seed), 0);
     field.begin.wait();
     loop {
-        // ORDERING: Acquire; pairs with the Release of the test: the last walk finds what is left.
+        // ORDERING: Acquire; pairs with the Release of the test: the last walk finds the last values.
         let last = field.over.load(Ordering::Acquire);
         let mut lease = field.domain.lease();
         for place in &field.places {
             if let Some(pinned) = lease.pin(place) {
                 if random.below(2) == 0 {
-                    pinned.dwell(|value| uses(field, value, &mut random));
+                    pinned.long_use(|value| uses(field, value, &mut random));
                 } else {
                     uses(field, &pinned, &mut random);
                 }
@@ -99,7 +99,7 @@ fn owns(field: &'static Field, half: usize, seed: usize) {
     for round in 0..ROUNDS {
         let place = &field.places[half * (PLACES / 2) + random.below(PLACES / 2)];
         if place.is_taken() {
-            // Detached and still in use: nobody but this thread puts values there.
+            // Detached and still in use: only this thread puts values there.
             std::thread::yield_now();
             continue;
         }
@@ -132,7 +132,7 @@ fn owns(field: &'static Field, half: usize, seed: usize) {
     }
 }
 
-/// Whoever is reported to be somewhere is in a place of the field.
+/// Each reported thread is in a place of the field.
 fn domain_is_sane(field: &'static Field) -> bool {
     field.domain.busy().all(|occupant| field.places.iter().any(|place| occupant.is_in(place)))
 }

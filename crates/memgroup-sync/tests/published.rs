@@ -1,4 +1,4 @@
-//! Published values with real threads and real memory: who has a section reads the whole value, and each value is dropped
+//! Published values with real threads and real memory: a section reads the whole value, and each value is dropped
 //! once, after the last section that may have seen it.
 
 #![cfg(not(memgroup_loom))]
@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use memgroup_sync::grace::{self, Attic, Form, Published};
+use memgroup_sync::grace::{self, BriefSection, DeferredFree, Form, Published};
 use memgroup_sync::interleave;
 
 /// A number twice, on a heap of its own, which counts its drops.
@@ -59,7 +59,7 @@ fn an_empty_place_has_nothing_to_get_and_nothing_to_withdraw() {
 }
 
 #[test]
-fn what_is_published_is_found_and_dropped_once_with_its_place() {
+fn finds_a_published_value_and_drops_it_once() {
     let counted = Counted::default();
     let place = Published::empty();
     assert!(place.publish(counted.value(7)).is_none());
@@ -70,7 +70,7 @@ fn what_is_published_is_found_and_dropped_once_with_its_place() {
 }
 
 #[test]
-fn a_brief_section_finds_it_too() {
+fn finds_a_value_in_an_extended_brief_section() {
     let counted = Counted::default();
     let place = Published::empty();
     assert!(place.publish(counted.value(7)).is_none());
@@ -78,7 +78,7 @@ fn a_brief_section_finds_it_too() {
     drop(grace::enter());
     // Where sections are entered by a swap there are no brief ones.
     let found = match grace::enter_briefly() {
-        Some(brief) => place.get_brief(&brief).map(|value| value.number),
+        Some(brief) => place.get(&brief.extend()).map(|value| value.number),
         None => number(&place),
     };
     assert_eq!(found, Some(7));
@@ -89,48 +89,48 @@ fn a_withdrawn_value_is_read_as_long_as_the_section_lasts() {
     let counted = Counted::default();
     let place = Published::empty();
     assert!(place.publish(counted.value(7)).is_none());
-    let mut attic = Attic::new();
+    let mut deferred = DeferredFree::new();
 
     let section = grace::enter();
     let value = place.get(&section).expect("a value");
     let withdrawn = place.withdraw().expect("a value");
     assert_eq!(withdrawn.number, 7, "who withdraws it reads it as well");
     assert!(place.get(&section).is_none());
-    attic.retire(withdrawn, 100);
+    deferred.retire(withdrawn, 100);
     // Grace periods of others end meanwhile, and none of them counts.
     let waited = std::thread::spawn(|| grace::synchronize_until(Form::Expedited, std::time::Instant::now()));
     assert!(waited.join().unwrap().is_err());
-    assert_eq!(attic.reclaim(), 0);
-    assert_eq!((attic.len(), attic.bytes(), attic.is_empty()), (1, 100, false));
+    assert_eq!(deferred.reclaim(), 0);
+    assert_eq!((deferred.len(), deferred.bytes(), deferred.is_empty()), (1, 100, false));
     assert!(value.is_whole() && value.number == 7);
     drop(section);
 
     grace::synchronize(Form::Expedited);
-    assert_eq!((attic.reclaim(), counted.dropped()), (1, 1));
-    assert_eq!((attic.len(), attic.bytes(), attic.is_empty()), (0, 0, true));
+    assert_eq!((deferred.reclaim(), counted.dropped()), (1, 1));
+    assert_eq!((deferred.len(), deferred.bytes(), deferred.is_empty()), (0, 0, true));
 }
 
 #[test]
-fn an_attic_frees_after_a_grace_period_and_not_before() {
+fn an_deferred_free_frees_after_a_grace_period_and_not_before() {
     let counted = Counted::default();
     let place = Published::empty();
-    let mut attic = Attic::new();
+    let mut deferred = DeferredFree::new();
     // A section keeps grace periods of other tests from being over.
     let section = grace::enter();
     for number in 0..3 {
         if let Some(old) = place.publish(counted.value(number)) {
-            attic.retire(old, 10);
+            deferred.retire(old, 10);
         }
     }
-    assert_eq!((attic.reclaim(), attic.len(), attic.bytes(), counted.dropped()), (0, 2, 20, 0));
+    assert_eq!((deferred.reclaim(), deferred.len(), deferred.bytes(), counted.dropped()), (0, 2, 20, 0));
     drop(section);
     grace::synchronize(Form::Quiet);
     let section = grace::enter();
-    attic.retire(place.withdraw().expect("the last value"), 10);
-    assert_eq!((attic.reclaim(), attic.len(), attic.bytes(), counted.dropped()), (2, 1, 10, 2));
+    deferred.retire(place.withdraw().expect("the last value"), 10);
+    assert_eq!((deferred.reclaim(), deferred.len(), deferred.bytes(), counted.dropped()), (2, 1, 10, 2));
     drop(section);
     grace::synchronize(Form::Quiet);
-    assert_eq!((attic.reclaim(), attic.len(), attic.bytes(), counted.dropped()), (1, 0, 0, 3));
+    assert_eq!((deferred.reclaim(), deferred.len(), deferred.bytes(), counted.dropped()), (1, 0, 0, 3));
 }
 
 #[test]
@@ -140,17 +140,17 @@ fn publishing_over_a_value_hands_it_out_and_leaves_the_new_one() {
     assert!(place.publish(counted.value(1)).is_none());
     let old = place.publish(counted.value(2)).expect("the first value");
     assert_eq!((old.number, number(&place)), (1, Some(2)));
-    let mut attic = Attic::new();
-    attic.retire(old, 1);
+    let mut deferred = DeferredFree::new();
+    deferred.retire(old, 1);
     drop(place);
     assert_eq!(counted.dropped(), 1, "the second, with its place");
     grace::synchronize(Form::Expedited);
-    assert_eq!((attic.reclaim(), counted.dropped()), (1, 2));
+    assert_eq!((deferred.reclaim(), counted.dropped()), (1, 2));
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "leaks on purpose")]
-fn a_withdrawn_value_that_no_attic_takes_leaks() {
+fn a_withdrawn_value_that_no_deferred_free_takes_leaks() {
     let counted = Counted::default();
     let place = Published::empty();
     assert!(place.publish(counted.value(1)).is_none());
@@ -162,34 +162,34 @@ fn a_withdrawn_value_that_no_attic_takes_leaks() {
 
 #[test]
 #[cfg_attr(miri, ignore = "leaks on purpose")]
-fn a_dropped_attic_frees_what_it_may_and_leaks_the_rest() {
+fn frees_the_reclaimable_when_dropped_and_leaks_the_rest() {
     let counted = Counted::default();
     let place = Published::empty();
-    let mut attic = Attic::new();
+    let mut deferred = DeferredFree::new();
     assert!(place.publish(counted.value(1)).is_none());
-    attic.retire(place.publish(counted.value(2)).expect("the first value"), 1);
+    deferred.retire(place.publish(counted.value(2)).expect("the first value"), 1);
     grace::synchronize(Form::Expedited);
     let section = grace::enter();
-    attic.retire(place.withdraw().expect("the second value"), 1);
-    drop(attic);
+    deferred.retire(place.withdraw().expect("the second value"), 1);
+    drop(deferred);
     assert_eq!(counted.dropped(), 1, "the first; a section might see the second");
     drop(section);
 }
 
 #[test]
-fn an_attic_counts_bytes_up_to_the_most_there_are() {
+fn an_deferred_free_counts_bytes_up_to_the_most_there_are() {
     let counted = Counted::default();
-    let mut attic = Attic::new();
+    let mut deferred = DeferredFree::new();
     let section = grace::enter();
     for _ in 0..2 {
         let place = Published::empty();
         assert!(place.publish(counted.value(1)).is_none());
-        attic.retire(place.withdraw().expect("a value"), usize::MAX);
+        deferred.retire(place.withdraw().expect("a value"), usize::MAX);
     }
-    assert_eq!((attic.len(), attic.bytes()), (2, usize::MAX));
+    assert_eq!((deferred.len(), deferred.bytes()), (2, usize::MAX));
     drop(section);
     grace::synchronize(Form::Expedited);
-    assert_eq!((attic.reclaim(), attic.bytes(), counted.dropped()), (2, 0, 2));
+    assert_eq!((deferred.reclaim(), deferred.bytes(), counted.dropped()), (2, 0, 2));
 }
 
 #[test]
@@ -203,16 +203,16 @@ fn a_drop_that_panics_costs_one_value_and_no_other() {
     }
     let drops = Arc::new(AtomicUsize::new(0));
     let place = Published::empty();
-    let mut attic = Attic::new();
+    let mut deferred = DeferredFree::new();
     for _ in 0..2 {
         assert!(place.publish(Box::new(Panics(Arc::clone(&drops)))).is_none());
-        attic.retire(place.withdraw().expect("a value"), 1);
+        deferred.retire(place.withdraw().expect("a value"), 1);
     }
     grace::synchronize(Form::Expedited);
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| attic.reclaim()));
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| deferred.reclaim()));
     assert!(caught.is_err());
-    assert_eq!((attic.len(), attic.bytes()), (1, 1));
-    assert_eq!(attic.reclaim(), 1);
+    assert_eq!((deferred.len(), deferred.bytes()), (1, 1));
+    assert_eq!(deferred.reclaim(), 1);
     // ORDERING: Relaxed; one thread.
     assert_eq!(drops.load(Ordering::Relaxed), 2);
 }
@@ -221,16 +221,10 @@ fn a_drop_that_panics_costs_one_value_and_no_other() {
 fn read(place: &Published<Tracked>, over: &AtomicBool) -> (usize, usize) {
     let (mut torn, mut found) = (0, 0);
     loop {
-        // ORDERING: Acquire; pairs with the Release below: the last section finds what the writers left.
+        // ORDERING: Acquire; pairs with the Release below: the last section finds the last writes.
         let last = over.load(Ordering::Acquire);
-        let brief = grace::enter_briefly();
-        let section = brief.is_none().then(grace::enter);
-        let value = match (&brief, &section) {
-            (Some(brief), _) => place.get_brief(brief),
-            (None, Some(section)) => place.get(section),
-            (None, None) => unreachable!("one of the two was begun"),
-        };
-        if let Some(value) = value {
+        let section = grace::enter_briefly().map_or_else(grace::enter, BriefSection::extend);
+        if let Some(value) = place.get(&section) {
             interleave::point();
             torn += usize::from(!value.is_whole());
             found += 1;
@@ -241,10 +235,10 @@ fn read(place: &Published<Tracked>, over: &AtomicBool) -> (usize, usize) {
     }
 }
 
-/// Publishes and withdraws `values` values, and withdraws no last one; how many its attic freed.
+/// Publishes and withdraws `values` values, and withdraws no last one; how many its `DeferredFree` freed.
 fn write(place: &Published<Tracked>, counted: &Counted, values: usize) -> usize {
     assert!(values % 3 != 1, "the last call publishes");
-    let mut attic = Attic::new();
+    let mut deferred = DeferredFree::new();
     let mut freed = 0;
     for number in 0..values {
         let old = place.publish(counted.value(number));
@@ -252,21 +246,21 @@ fn write(place: &Published<Tracked>, counted: &Counted, values: usize) -> usize 
         for withdrawn in old.into_iter().chain(taken) {
             interleave::point();
             assert!(withdrawn.is_whole());
-            attic.retire(withdrawn, size_of::<Tracked>());
+            deferred.retire(withdrawn, size_of::<Tracked>());
         }
         if number % 8 == 0 {
             grace::synchronize(Form::Expedited);
         }
-        freed += attic.reclaim();
+        freed += deferred.reclaim();
     }
     grace::synchronize(Form::Quiet);
-    freed += attic.reclaim();
-    assert!(attic.is_empty());
+    freed += deferred.reclaim();
+    assert!(deferred.is_empty());
     freed
 }
 
 #[test]
-fn readers_find_whole_values_while_two_writers_replace_them_and_each_is_dropped_once() {
+fn shows_whole_values_beside_writers_and_drops_each_once() {
     const VALUES: usize = if cfg!(miri) { 41 } else { 20_000 };
     let counted = Counted::default();
     let place = Published::empty();
@@ -289,12 +283,12 @@ fn readers_find_whole_values_while_two_writers_replace_them_and_each_is_dropped_
 }
 
 #[test]
-fn places_go_from_thread_to_thread_with_what_may() {
+fn is_send_and_sync_if_its_value_is() {
     fn sent<T: Send>() {}
     fn shared<T: Sync>() {}
     sent::<Published<Tracked>>();
     shared::<Published<Tracked>>();
-    sent::<Attic<Tracked>>();
+    sent::<DeferredFree<Tracked>>();
     // Readers of one thread only: the place may still change threads.
     sent::<Published<std::cell::Cell<u8>>>();
 }

@@ -1,4 +1,4 @@
-//! What it takes to compute what is protected of 10,000 groups, in microseconds.
+//! Prints the time to compute the protection of 10,000 groups, in microseconds.
 //!
 //! ```text
 //! cargo run --release -p memgroup --example protection_cost

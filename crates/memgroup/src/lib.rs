@@ -1,79 +1,70 @@
-#![doc = include_str!("../README.md")]
+#![doc = include_str!("guide/picture.md")]
+#![doc = include_str!("guide/links.md")]
+#![doc = include_str!("../docs/ten-minutes.md")]
 #![forbid(unsafe_code)]
 
-mod chain;
+mod api;
+mod base;
 mod charge;
-mod config;
 mod control;
 mod counter;
-mod deny;
-mod error;
-mod event;
-mod group;
-mod hierarchy;
-mod high;
-mod label;
-mod limit;
-mod maintenance;
-mod marks;
-mod measure;
-mod memory;
-mod mutation;
-mod name;
-mod node;
-mod oom;
-mod overrun;
-mod peak;
-mod pressure;
-mod protect;
-mod refusal;
-mod residence;
-mod rstat;
-pub mod scope;
-mod shared;
-mod shrink;
-mod snapshot;
+pub mod guide;
+mod lifecycle;
+mod observe;
+mod reclaim;
+mod state;
+pub mod stats;
 mod stock;
 mod tree;
-mod wait;
 
+pub use api::group::Overdraft;
+pub use api::hierarchy::Dying;
+pub use api::label::{Label, LabelError, LabelledCharge};
+pub use api::peak::PeakReader;
+pub use api::scope;
+pub use api::scope::Scope;
+pub use api::snapshot::{
+    Dead, FILES, FileError, FileProblem, GroupSnapshot, Limits, Snapshot, SubsystemSnapshot,
+};
+pub use api::statistics::{Footprint, Statistics};
+pub use api::tree_stats::{GroupStats, TreeStats};
+pub use base::deadline::Deadline;
+pub use base::error::GroupError;
+pub use base::id::{GroupId, IdError};
+pub use base::limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
+pub use charge::charge::Charge;
+pub use control::fault_injection::{FailureInjection, InjectionError};
+pub use control::high::{Throttle, ThrottleEnd, Throttled};
+pub use control::labels::LABELS_MAX;
+pub use control::oom::{
+    KillAnswer, KillHook, KillHookError, KillOutcome, KillRegistration, KillReport, KillRequest,
+    OomScoreError,
+};
+pub use control::waiters::WeightError;
+pub use counter::events::Events;
+pub use counter::protect::{Protection, ProtectionError};
+pub use lifecycle::maintenance::{Maintained, Maintenance};
+pub use lifecycle::memory::PerCpuStats;
 pub use memgroup_percpu::{PageSize, SlotSource};
-
-pub use charge::Charge;
-pub use config::{Config, ConfigError};
-pub use deny::{Denial, DenyError};
-pub use error::{ChargeError, ChargeErrorKind, GroupError};
-pub use event::{EventSubscription, Events, SubscriptionReport};
-pub use group::{Group, GroupId, Overdraft};
-pub use hierarchy::{Dying, Hierarchy};
-pub use high::{Throttle, ThrottleEnd, Throttled};
-pub use label::{LABELS_MAX, Label, LabelError, Labelled};
-pub use limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
-pub use maintenance::{Maintained, Maintenance};
-pub use memory::PerCpuStats;
-pub use oom::{HookError, Kill, KillHook, KillOutcome, KillReport, Killed, Killing, OomScoreError};
-pub use peak::PeakReader;
-pub use pressure::{Pressure, PressureLine, StallGuard, Trigger, TriggerError};
-pub use protect::{Protection, ProtectionError};
-pub use rstat::{
-    Footprint, Freshness, GroupStats, Reach, RegisterError, SUBSYSTEMS_MAX, Stat, StatKind, Statistics,
-    Subsystem, TreeStats,
+pub use observe::event::{EventSubscription, SubscriptionReport};
+pub use observe::pressure::{
+    Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TriggerError,
 };
-pub use scope::Scope;
-pub use shrink::{
-    Ask, AskError, CallsError, Count, GroupShrinker, Quarantine, Reclaimed, Registration, Removal,
-    RemoveError, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport,
+pub use observe::wait::{WaitKind, WaitReport, Waiters};
+pub use reclaim::{
+    Ask, AskError, CallsError, Count, GroupShrinker, Quarantine, Reclaimed, Registration, Removal, Scan,
+    Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport, ShrinkerSlot,
 };
-pub use snapshot::{Dead, FILES, FileError, GroupSnapshot, Limits, Snapshot, SubsystemSnapshot};
-pub use stock::StockStats;
-pub use wait::{WaitKind, WaitReport, Waiters, WeightError};
+pub use state::config::{Config, ConfigError};
+pub use state::stats::Reach;
+pub use state::stats::SUBSYSTEMS_MAX;
+pub use state::stats::stat::{RegisterError, Stat, StatKey, StatKind, Subsystem};
+pub use stats::flush::Freshness;
+pub use stats::stock_stats::StockStats;
+pub use tree::error::{ChargeError, ChargeErrorKind};
+pub use tree::handle::{Group, Hierarchy};
 
-/// The statistics of the built-in subsystems, by number.
-pub mod stats {
-    pub use crate::rstat::builtin::{cpu, io, memory};
-}
-
-/// The snippet on the project's first page compiles and runs.
+/// The snippets of the crate's page in the repository compile and run.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct FirstPage;
+#[doc = include_str!("../README.md")]
+struct Readme;

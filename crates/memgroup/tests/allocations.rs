@@ -10,8 +10,8 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, Killed, Killing, Maintenance, Scan, Shrinker,
-    ShrinkerConfig, SlotSource, TreeStats, scope,
+    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, KillAnswer, KillRequest, Maintenance, Scan,
+    Shrinker, ShrinkerConfig, SlotSource, TreeStats, scope,
 };
 use memgroup_percpu::pin_virtual;
 
@@ -59,7 +59,7 @@ fn a_charge_that_brings_a_group_back_and_the_last_uncharge_of_a_cold_one_allocat
         assert_eq!(allocations(first), 0, "the first charge on slot {slot}");
     }
     let _pin = pin_virtual(0);
-    let add = || groups.iter().for_each(|group| levels.add(group, 1, 7));
+    let add = || groups.iter().for_each(|group| levels.add(group, gauges::nth(&levels, 1), 7));
     assert_eq!(allocations(add), 0, "the first additions");
     assert_eq!(gauges::own(&levels, &groups[499], 1), 7);
     let cold = || hierarchy.maintain(Maintenance::new().expedited()).demoted_groups;
@@ -101,18 +101,18 @@ impl Shrinker for Nothing {
 }
 
 #[test]
-fn a_seat_that_is_given_up_and_the_last_uncharge_of_a_group_that_had_it_allocate_nothing() {
+fn allocates_nothing_when_a_slot_and_its_group_end() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let registration = hierarchy.add_shrinker(ShrinkerConfig::new("nothing"), Nothing).unwrap();
     let parent = hierarchy.create("/parent").unwrap();
     let groups: Vec<Group> = (0..300).map(|number| parent.create(&format!("{number}")).unwrap()).collect();
-    let mut seats: Vec<_> = groups.iter().map(|group| registration.seat(group, 0).unwrap()).collect();
-    seats.extend(groups.iter().map(|group| registration.seat(group, 1).unwrap()));
-    seats.iter().for_each(|seat| seat.mark());
+    let mut slots: Vec<_> = groups.iter().map(|group| registration.attach(group, 0).unwrap()).collect();
+    slots.extend(groups.iter().map(|group| registration.attach(group, 1).unwrap()));
+    slots.iter().for_each(|slot| slot.mark());
     let mut charges: Vec<Charge> = groups.iter().map(|group| group.try_charge(100).unwrap()).collect();
     parent.drain();
     groups.into_iter().for_each(|group| group.remove().unwrap());
-    assert_eq!(allocations(|| seats.clear()), 0, "all seats are given up");
+    assert_eq!(allocations(|| slots.clear()), 0, "all slots are given up");
     assert_eq!(allocations(|| charges.clear()), 0, "all removed groups were released");
     assert_eq!(hierarchy.dying().len(), 0);
 }
@@ -126,8 +126,8 @@ fn a_charge_that_has_others_killed_allocates_nothing() {
         .iter()
         .enumerate()
         .map(|(number, group)| {
-            let answer = [Killed::Refused, Killed::Idle { freed: 0 }, Killed::Dying][number % 3];
-            group.set_kill_hook(move |_: &Killing<'_>| answer).unwrap()
+            let answer = [KillAnswer::Refused, KillAnswer::Idle { freed: 0 }, KillAnswer::Dying][number % 3];
+            group.set_kill_hook(move |_: &KillRequest<'_>| answer).unwrap()
         })
         .collect();
     let charges: Vec<Charge> = groups.iter().map(|group| group.try_charge(100).unwrap()).collect();
@@ -166,7 +166,7 @@ fn an_uncharge_that_makes_the_charge_of_who_waits_allocates_nothing() {
 fn scopes_and_stalls_and_a_trigger_that_fires_allocate_nothing_not_even_the_first_of_a_thread() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let group = hierarchy.create("/a").and_then(|above| above.create("b")).unwrap();
-    let trigger = group.add_pressure_trigger("some 1 500000").unwrap();
+    let trigger = group.add_pressure_trigger("some 1 500000".parse().unwrap());
     let stall_in_a_scope = || {
         let _scope = scope::enter(&group);
         let _stall = group.stall();

@@ -55,7 +55,11 @@ fn an_empty_charge_keeps_its_group() {
     assert_eq!(empty.group().path(), "/a");
     assert!(empty.try_grow(1).is_err());
     let other = h.create("/other").unwrap();
-    assert_ne!(other.id(), empty.group().id(), "the place of a group with an empty charge is not given away");
+    assert_ne!(
+        other.id().node(),
+        empty.group().id().node(),
+        "the place of a group with an empty charge is not given away"
+    );
     empty.try_move_to(&other).unwrap();
     empty.try_grow(10).unwrap();
     assert_eq!(other.usage_exact(), 10);
@@ -119,18 +123,18 @@ fn parts_are_put_together_again() {
     let a = h.create("/a").unwrap();
     let (id, bytes) = a.try_charge(4096).unwrap().into_parts();
     assert_eq!((id, bytes, a.usage_exact()), (a.id(), 4096, 4096));
-    let mut whole = h.charge_from_parts(id, bytes);
+    let mut whole = h.charge_from_parts(id, bytes).unwrap();
     whole.shrink(96);
     let (id, bytes) = whole.into_parts();
-    h.uncharge(id, bytes);
+    h.uncharge(id, bytes).unwrap();
     assert_eq!(a.usage_exact(), 0);
     let (id, bytes) = a.try_charge(0).unwrap().into_parts();
-    drop(h.charge_from_parts(id, bytes));
-    h.uncharge(id, bytes);
+    drop(h.charge_from_parts(id, bytes).unwrap());
+    h.uncharge(id, bytes).unwrap();
     a.remove().unwrap();
     drop(a);
     assert_eq!(h.groups().len(), 1);
-    assert!(catch_unwind(AssertUnwindSafe(|| h.charge_from_parts(id, 0))).is_err());
+    assert!(h.charge_from_parts(id, 0).is_err());
 }
 
 #[test]
@@ -343,14 +347,15 @@ fn scopes_that_end_out_of_order_or_never_charge_no_wrong_group() {
     std::mem::forget(scope::enter(&a));
     assert_eq!(scope::current(), Some(a.clone()));
     a.remove().unwrap();
-    let place = a.id();
+    let place = a.id().node();
     drop(a);
     let other = h.create("/other").unwrap();
-    assert_eq!(other.id(), place, "the place is given to another group");
+    assert_eq!(other.id().node(), place, "the place is given to another group");
     assert!(scope::try_charge_current(1000).is_none());
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn a_million_refusals_leave_the_word_as_it_was() {
     let h = hierarchy(1);
     let a = h.create("/a").unwrap();
@@ -373,6 +378,7 @@ fn a_million_refusals_leave_the_word_as_it_was() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn a_million_misses_without_a_budget_leave_the_word_as_it_was() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).stock_budget_bytes(0);
     let h = Hierarchy::new(config).unwrap();
@@ -440,8 +446,8 @@ fn uncharging_too_much_is_a_panic_and_no_later_hang() {
     let a = h.create("/a").unwrap();
     let panics = (0..10).filter(|_| catch_unwind(AssertUnwindSafe(|| h.uncharge(a.id(), 4096))).is_err());
     assert!(panics.count() > 0);
-    let never = memgroup::GroupId::from_u32(5);
-    assert!(catch_unwind(AssertUnwindSafe(|| h.uncharge(never, 100))).is_err());
+    let never = memgroup::GroupId::from_u64(5);
+    assert!(h.uncharge(never, 100).is_err());
     let _ = catch_unwind(AssertUnwindSafe(|| a.drain()));
     assert!(catch_unwind(AssertUnwindSafe(|| a.remove())).is_ok());
 }

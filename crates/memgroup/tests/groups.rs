@@ -187,12 +187,23 @@ fn absurd_charges_and_limits_are_refused_and_change_nothing() {
 #[test]
 fn an_id_that_was_never_given_out_is_a_panic_that_names_it() {
     let h = hierarchy();
-    let complaint = std::panic::catch_unwind(|| h.uncharge(GroupId::from_u32(4_000_000), 1)).unwrap_err();
-    let text = complaint.downcast_ref::<String>().unwrap();
-    assert!(text.contains("4000000"), "{text}");
-    assert_eq!(h.group(GroupId::from_u32(4_000_000)), None);
-    assert_eq!(h.group(GroupId::from_u32(0)), Some(h.root()));
-    h.uncharge(GroupId::from_u32(4_000_000), 0);
+    let never = GroupId::from_u64(4_000_000);
+    let text = h.uncharge(never, 1).unwrap_err().to_string();
+    assert!(text.contains("4000000.0") && text.contains("1 bytes"), "{text}");
+    assert_eq!(h.group(never), None);
+    assert_eq!(h.group(h.root().id()), Some(h.root()));
+    assert!(h.uncharge(never, 0).is_err());
+    let gone = h.create("/gone").unwrap();
+    let stale = gone.id();
+    gone.remove().unwrap();
+    drop(gone);
+    let next = h.create("/next").unwrap();
+    assert_eq!(next.id().node(), stale.node(), "the node is used again");
+    let held = next.try_charge(100).unwrap();
+    assert!(h.uncharge(stale, 100).is_err() && h.group(stale).is_none());
+    assert!(h.charge_from_parts(stale, 100).is_err() && h.charge_from_parts(stale, 0).is_err());
+    assert_eq!(next.usage_exact(), 100, "no other group pays");
+    drop(held);
 }
 
 #[test]

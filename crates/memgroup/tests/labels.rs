@@ -1,10 +1,10 @@
-//! Labels: what bytes are for, and what keeps a removed group.
+//! Labels: the purpose of bytes, and the bytes that keep a removed group.
 #![cfg(not(memgroup_loom))]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use memgroup::{Charge, Config, Group, Hierarchy, LABELS_MAX, LabelError, Labelled};
+use memgroup::{Charge, Config, Group, Hierarchy, LABELS_MAX, LabelError, LabelledCharge};
 
 mod random;
 
@@ -17,7 +17,7 @@ fn tenant() -> (Hierarchy, Group) {
 }
 
 #[test]
-fn bytes_are_listed_under_the_label_they_were_charged_under() {
+fn lists_bytes_under_their_label() {
     let (_hierarchy, group) = tenant();
     let (sorts, plans) = (group.label("sorts").unwrap(), group.label("plans").unwrap());
     let mut run = sorts.try_charge(1000).unwrap();
@@ -46,7 +46,7 @@ fn a_charge_that_is_refused_is_under_no_label() {
 }
 
 #[test]
-fn names_are_checked_as_those_of_groups_and_one_is_one_label() {
+fn checks_names_as_those_of_groups() {
     let (_hierarchy, group) = tenant();
     for name in ["", ".", "a/b", "a\nb", &"x".repeat(256)] {
         let error = group.label(name).unwrap_err();
@@ -61,7 +61,7 @@ fn names_are_checked_as_those_of_groups_and_one_is_one_label() {
 }
 
 #[test]
-fn what_keeps_a_removed_group_is_told_with_its_age_and_its_labels() {
+fn lists_a_removed_group_with_its_age_and_labels() {
     let (hierarchy, group) = tenant();
     let (sorts, _idle) = (group.label("sorts").unwrap(), group.label("idle").unwrap());
     let (run, bare) = (sorts.try_charge(1000).unwrap(), group.try_charge(24).unwrap());
@@ -80,7 +80,7 @@ fn what_keeps_a_removed_group_is_told_with_its_age_and_its_labels() {
 }
 
 #[test]
-fn a_charge_that_was_shrunk_to_nothing_may_grow_again_also_under_its_label() {
+fn grows_a_charge_that_was_shrunk_to_nothing() {
     let (_hierarchy, group) = tenant();
     let label = group.label("sorts").unwrap();
     let mut run = label.try_charge(0).unwrap();
@@ -94,9 +94,9 @@ fn a_charge_that_was_shrunk_to_nothing_may_grow_again_also_under_its_label() {
 }
 
 #[test]
-fn labels_add_up_to_what_threads_hold_under_them() {
+fn labels_add_up_to_the_bytes_that_threads_hold() {
     let (_hierarchy, group) = tenant();
-    let held: Vec<(usize, Labelled)> = std::thread::scope(|scope| {
+    let held: Vec<(usize, LabelledCharge)> = std::thread::scope(|scope| {
         let threads = (1..=4).map(|seed| {
             let group = &group;
             scope.spawn(move || {

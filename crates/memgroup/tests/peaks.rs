@@ -10,7 +10,7 @@ mod random;
 
 use random::Random;
 
-/// Without stock: usage is what is charged.
+/// Without stock: usage is the sum of charges.
 fn exact() -> (Hierarchy, Group) {
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
     let group = hierarchy.create("/group").unwrap();
@@ -36,10 +36,10 @@ fn a_reset_takes_no_peak_from_another_reader() {
     assert_eq!((a.read(), b.read(), group.peak()), (100, 50, 100));
     a.reset();
     assert_eq!((a.read(), b.read(), group.peak()), (20, 50, 100));
-    assert_eq!(group.peak_reader().read(), 100, "who was never reset reads the group's");
+    assert_eq!(group.peak_reader().read(), 100, "a reader that was never reset reads the group's");
 }
 
-/// What the kernel's own test of memory.peak looks at, with two open files and one more.
+/// The steps of the kernel's own test of memory.peak, with two open files and one more.
 #[test]
 fn readers_are_as_the_kernels_open_files() {
     const MIB: u64 = 1 << 20;
@@ -57,17 +57,17 @@ fn readers_are_as_the_kernels_open_files() {
     assert_eq!((first.read(), second.read(), idle.read()), (30 * MIB, 20 * MIB, 50 * MIB));
     cycle(60 * MIB);
     assert_eq!([&first, &second, &idle].map(PeakReader::read), [60 * MIB; 3]);
-    assert_eq!(hierarchy.root().peak(), 60 * MIB, "what is charged below is charged above");
+    assert_eq!(hierarchy.root().peak(), 60 * MIB, "bytes charged below are charged above");
 }
 
 #[test]
-fn readers_agree_with_a_ledger_whoever_is_reset_or_dropped_in_whatever_order() {
+fn readers_agree_with_a_ledger_in_any_order_of_resets() {
     for seed in 1..=50 {
         let (_hierarchy, group) = exact();
         let mut random = Random(seed);
         let mut held: Vec<Charge> = Vec::new();
         let (mut live, mut highest) = (0, 0);
-        // Each reader with what it is to read; `None`: the group's.
+        // Each reader with its expected peak; `None`: the group's.
         let mut readers: Vec<(PeakReader, Option<u64>)> = Vec::new();
         for step in 0..2000 {
             match random.below(8) {
@@ -99,20 +99,20 @@ fn readers_agree_with_a_ledger_whoever_is_reset_or_dropped_in_whatever_order() {
 }
 
 #[test]
-fn a_reader_of_a_removed_group_keeps_its_answer_and_the_next_group_begins_anew() {
+fn keeps_the_answer_of_a_reader_of_a_removed_group() {
     let (hierarchy, group) = exact();
     let mut reader = group.peak_reader();
     touch(&group, 100);
     reader.reset();
     touch(&group, 30);
-    let id = group.id();
+    let node = group.id().node();
     group.remove().unwrap();
     drop(group);
     assert_eq!((reader.read(), reader.group().peak()), (30, 100));
-    assert_ne!(hierarchy.create("/other").unwrap().id(), id, "the reader holds the place");
+    assert_ne!(hierarchy.create("/other").unwrap().id().node(), node, "the reader holds the place");
     drop(reader);
     let again = hierarchy.create("/again").unwrap();
-    assert_eq!((again.id(), again.peak(), again.peak_reader().read()), (id, 0, 0));
+    assert_eq!((again.id().node(), again.peak(), again.peak_reader().read()), (node, 0, 0));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn charges_that_were_refused_higher_up_are_in_no_peak() {
 }
 
 #[test]
-fn a_drain_before_a_reset_has_it_begin_with_what_is_charged() {
+fn begins_a_reset_after_a_drain_with_charged_bytes() {
     let config = Config::with_slots(SlotSource::virtual_slots(4).unwrap());
     let hierarchy = Hierarchy::new(config).unwrap();
     let group = hierarchy.create("/group").unwrap();
@@ -137,7 +137,7 @@ fn a_drain_before_a_reset_has_it_begin_with_what_is_charged() {
     let _held = group.try_charge(1000).unwrap();
     let mut reader = group.peak_reader();
     reader.reset();
-    assert!(reader.read() > 1000, "what is prepaid is a part of usage");
+    assert!(reader.read() > 1000, "prepaid bytes are a part of usage");
     group.drain();
     reader.reset();
     assert_eq!(reader.read(), 1000);

@@ -1,4 +1,4 @@
-//! What a SPEC sets besides `max`, and what the report says of it.
+//! Settings besides `max`, and their effects in the report.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Place, run_until, stderr, stdout, tenant};
 
-/// As `reclaim::GIVING`, but what the archive holds is protected. `{}`: how.
+/// Like `reclaim::GIVING`, but the memory of the archive is protected by the settings in place of `{}`.
 const KEEPING: &str = r#"
 max = "10M"
 
@@ -29,17 +29,17 @@ cache = "256K"
 temp = "memory"
 "#;
 
-/// Runs that until the hog was refused several times; the report and the table.
-fn keeping(how: &str) -> (Value, String) {
+/// Runs `KEEPING` with `settings` until the hog was refused several times.
+fn keeping(settings: &str) -> (Value, String) {
     let place = Place::new();
-    let spec = place.write("keeping.toml", &KEEPING.replace("{}", how));
+    let spec = place.write("keeping.toml", &KEEPING.replace("{}", settings));
     run_until(&place, &spec, |line| {
         line.starts_with("running ") && line.contains(", idle  hog ") && !line.contains("  hog 0")
     })
 }
 
 #[test]
-fn what_is_within_min_stays_whoever_is_refused() {
+fn keeps_memory_within_min() {
     let (report, table) = keeping("min = 'max'");
     let half = &report["memgroup"];
     let [archive, hog] = ["archive", "hog"].map(|name| tenant(half, name));
@@ -53,14 +53,12 @@ fn what_is_within_min_stays_whoever_is_refused() {
     );
     assert!(hog["refused"].as_u64() > Some(0), "{hog}");
     assert!(hog["first_refusal"].as_str().expect("a text").contains("refused by group /tenants,"), "{hog}");
-    let row =
-        table.lines().find(|line| line.starts_with("archive") && line.contains(" yes ")).expect("a row");
-    assert!(row.ends_with("0.00"), "{table}");
-    assert!(table.lines().all(|line| line.chars().count() <= 110), "{table}");
+    assert!(table.lines().any(|line| line.starts_with("archive") && line.contains(" yes ")), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
 }
 
 #[test]
-fn what_is_within_low_goes_where_nothing_else_is_left_and_is_counted() {
+fn reclaims_memory_within_low_last() {
     let (report, _) = keeping("low = '4M'");
     let archive = tenant(&report["memgroup"], "archive");
     assert_eq!(archive["protected"], true);
@@ -70,7 +68,7 @@ fn what_is_within_low_goes_where_nothing_else_is_left_and_is_counted() {
 }
 
 #[test]
-fn a_limit_that_is_not_enforced_refuses_nobody() {
+fn counts_refusals_of_a_limit_that_is_not_enforced() {
     let place = Place::new();
     let spec = place.write(
         "keeping.toml",
@@ -88,7 +86,7 @@ fn a_limit_that_is_not_enforced_refuses_nobody() {
     assert!(table.contains("The limit of `hog` is not enforced: it would have refused "), "{table}");
 }
 
-/// The night needs more than the hog leaves once it has its fill; both have no cache worth the name.
+/// The night needs more memory than the full hog leaves. Both have small caches.
 const STOPPING: &str = r#"
 max = "10M"
 
@@ -111,7 +109,7 @@ temp = "memory"
 oom_score = 500
 "#;
 
-/// Runs that for ever longer until `is_enough`; which takes no more than a moment, on a machine that has one.
+/// Runs `spec` for 1, 2, 4 ... seconds until `is_enough`.
 fn stopping(spec: &str, is_enough: impl Fn(&Value) -> bool) -> (Value, String) {
     let place = Place::new();
     let (spec, json) = (place.write("stopping.toml", spec), place.path("report.json"));
@@ -124,34 +122,33 @@ fn stopping(spec: &str, is_enough: impl Fn(&Value) -> bool) -> (Value, String) {
             return (report, stdout(&output));
         }
     }
-    panic!("it did not happen in two minutes: {}", fs::read_to_string(json).expect("a file"));
+    panic!("not enough after two minutes: {}", fs::read_to_string(json).expect("a file"));
 }
 
 #[test]
-fn the_runaway_is_stopped_for_who_finds_no_memory_and_who_is_tried_again() {
+fn stops_the_runaway_for_a_waiting_tenant() {
     let (report, table) = stopping(STOPPING, |half| {
-        tenant(half, "hog")["killed"].as_u64() > Some(0) && tenant(half, "night")["done"].as_u64() > Some(0)
+        let night = |key: &str| tenant(half, "night")[key].as_u64() > Some(0);
+        tenant(half, "hog")["killed"].as_u64() > Some(0) && night("done") && night("retried")
     });
     let half = &report["memgroup"];
     let [night, hog] = ["night", "hog"].map(|name| tenant(half, name));
     assert_eq!((&night["refused"], &night["killed"]), (&0.into(), &0.into()), "{night}");
-    assert!(night["retried"].as_u64() > Some(0), "{night}");
     assert!(
         hog["events"]["oom_kill"].as_u64() > Some(0) && half["events"]["oom"].as_u64() > Some(0),
         "{half}"
     );
     let kills = half["kills"].as_array().expect("a list");
     let of = |requester: &str| kills.iter().find(|kills| kills["requester"] == requester);
-    let stopped = of("night").expect("it was stopped for the night");
+    let stopped = of("night").expect("a kill for the night");
     assert_eq!((&stopped["victim"], &stopped["full"]), (&"hog".into(), &"/tenants".into()));
     assert!(stopped["died"].as_u64() > Some(0), "{stopped}");
     assert!(kills.iter().all(|kills| kills["victim"] == "hog"), "{kills:?}");
-    assert!(table.contains("`hog` was stopped ") && table.contains(" for `night`"), "{table}");
-    assert!(table.contains("statements that found no memory were tried again: of `night`"), "{table}");
+    assert!(table.contains("`hog` was stopped ") && table.contains(" to free memory for "), "{table}");
 }
 
 #[test]
-fn without_oom_nobody_is_stopped_and_the_impatient_are_refused() {
+fn refuses_impatient_tenants_without_oom() {
     let spec = format!("oom = false{}", STOPPING.replace("patience_ms = 3600000\n", ""));
     let (report, table) = stopping(&spec, |half| tenant(half, "night")["refused"].as_u64() > Some(0));
     let half = &report["memgroup"];
@@ -161,14 +158,11 @@ fn without_oom_nobody_is_stopped_and_the_impatient_are_refused() {
         "{half}"
     );
     assert_eq!(half["kills"], Value::Array(Vec::new()));
-    assert!(
-        table.contains("others suffered: `night`") || table.contains("refused were statements of `night`"),
-        "{table}"
-    );
+    assert!(table.contains("also of `night` (") || table.contains("Statements of `night` ("), "{table}");
 }
 
 #[test]
-fn a_run_that_is_over_ends_the_waits_of_the_patient() {
+fn ends_waits_with_the_run() {
     let night = r#"
 [[tenant]]
 name = "night"
@@ -180,14 +174,13 @@ cache = "256K"
 temp = "memory"
 patience_ms = 3600000
 "#;
-    let (archive, _) = KEEPING.split_once("[[tenant]]\nname = \"hog\"").expect("it is there");
+    let (archive, _) = KEEPING.split_once("[[tenant]]\nname = \"hog\"").expect("the hog");
     let place = Place::new();
     let spec =
         place.write("waiting.toml", &(archive.replace("{}", "min = 'max'\noom_score = -1000") + night));
     let (report, _) = run_until(&place, &spec, |line| line.contains(", idle  night "));
     let night = tenant(&report["memgroup"], "night");
-    // Nobody else gives anything back: the archive's cache is within its `min`, and with the lowest score not even taken where memory runs
-    // out. So the night was waiting.
+    // No memory becomes free: the archive's cache is within `min`, and its score is the lowest. So the night was waiting.
     let counts = ["done", "refused", "interrupted"].map(|key| night[key].as_u64());
     let archive = tenant(&report["memgroup"], "archive");
     assert_eq!(counts, [0, 0, 1].map(Some), "{night} beside {archive}");

@@ -1,4 +1,4 @@
-//! The SPEC as a user meets it: the built-in one is printed, changed and given back; what contradicts itself is told.
+//! The SPEC on the command line: the built-in one, and notes on contradictions.
 
 use std::process::{Command, Output};
 
@@ -11,7 +11,7 @@ fn memgroup(words: &[&str]) -> Output {
 }
 
 #[test]
-fn the_built_in_spec_is_printed_as_it_stands_and_can_be_changed_and_given_back() {
+fn prints_the_built_in_spec_as_a_first_example() {
     let output = memgroup(&["run", "--print-spec"]);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     assert_eq!(stdout(&output), BUILT_IN);
@@ -28,7 +28,7 @@ fn the_built_in_spec_is_printed_as_it_stands_and_can_be_changed_and_given_back()
 }
 
 #[test]
-fn printing_the_spec_is_all_that_is_done() {
+fn refuses_other_options_with_print_spec() {
     for more in [&["a.toml"][..], &["--seconds", "1"], &["--json", "a.json"], &["--watch"], &["--baseline"]] {
         let output = memgroup(&[&["run", "--print-spec"], more].concat());
         assert_eq!(output.status.code(), Some(2), "{more:?}");
@@ -38,15 +38,15 @@ fn printing_the_spec_is_all_that_is_done() {
 }
 
 #[test]
-fn help_says_what_a_spec_is_where_one_is_to_be_had_and_where_its_keys_are_described() {
+fn explains_the_spec_in_the_help() {
     let help = stdout(&memgroup(&["run", "--help"]));
-    for part in ["a TOML file: the tenants", "--print-spec", "crates/memgroup-cli/README.md"] {
+    for part in ["TOML file with the tenants", "--print-spec", "crates/memgroup-cli/README.md"] {
         assert!(help.contains(part), "{part}: {help}");
     }
 }
 
 #[test]
-fn settings_that_contradict_each_other_are_told_before_the_run_which_goes_on() {
+fn notes_contradictions_before_the_run() {
     let place = Place::new();
     let contradictory = TINY.replacen("max = \"3M\"", "max = \"3M\"\nlow = \"5M\"", 1).replacen(
         "\"4M\"",
@@ -62,7 +62,7 @@ fn settings_that_contradict_each_other_are_told_before_the_run_which_goes_on() {
         lines[..2],
         [
             "note: `low` of tenant `shop` (5M) is above its `max` (3M): it protects no more than that",
-            "note: `high` of tenant `board` (6M) is above its `max` (4M): it never slows anybody down",
+            "note: `high` of tenant `board` (6M) is above its `max` (4M): it never slows the tenant down",
         ]
     );
     assert!(lines[2].starts_with("data: ") && said.matches("note: ").count() == 2, "{said}");

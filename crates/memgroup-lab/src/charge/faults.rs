@@ -1,22 +1,17 @@
-//! The seed's own loop: map 1 MiB, touch every page, unmap, on every CPU - with a charge for each page.
+//! The seed's own loop: map 1 MiB, touch every page, unmap, on every CPU, with a charge for each page.
 //!
-//! The seed ran one process on each CPU; here the threads share an address space, and meet at its lock whenever they
+//! The seed ran one process on each CPU. Here the threads share an address space, and wait for its lock whenever they
 //! map or unmap. That wait hides the counters, so a second loop keeps its mapping and only gives the pages back.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use memgroup::{Charge, Group};
 
-use super::pair::{Mechanism, config, refused};
-use super::pairs::{PAGE_BYTES, cell, note_windows};
-use crate::Error;
-use crate::harness::Lab;
-use crate::harness::os::{Mapping, page_bytes};
-use crate::harness::report::{params, ratio};
-use crate::harness::stats::{Removal, Share, Summary, share_removed};
-use crate::harness::table::{Table, figure_or_dash};
-use crate::harness::tree::Tree;
-use crate::harness::window::{Plan, Variant, Work};
+use super::{PAGE_BYTES, REFUSED, config};
+use crate::harness::{
+    Fixture, Lab, Mapping, OrFail, Plan, Removal, Result, Share, Summary, Table, Variant, counted,
+    figure_or_dash, json, median, note_windows, page_bytes, ratio, share_removed,
+};
 
 const REGION_BYTES: usize = 1 << 20;
 
@@ -31,10 +26,7 @@ enum End {
 
 impl End {
     fn name(self) -> &'static str {
-        match self {
-            End::Unmap => "map, touch, unmap",
-            End::Discard => "touch, discard",
-        }
+        if self == End::Unmap { "map, touch, unmap" } else { "touch, discard" }
     }
 }
 
@@ -45,7 +37,8 @@ struct Faults {
     threads: Vec<Mutex<Region>>,
 }
 
-/// One thread's mapping, the pages it touched and what it charged for them.
+/// One thread's mapping, the pages it touched and its charges for them.
+#[derive(Default)]
 struct Region {
     mapping: Option<Mapping>,
     touched_bytes: usize,
@@ -54,20 +47,27 @@ struct Region {
 
 impl Faults {
     fn new(end: End, threads: usize, group: Option<Group>) -> Faults {
-        let region = || {
-            let charges = Vec::with_capacity(REGION_BYTES / page_bytes());
-            Mutex::new(Region { mapping: None, touched_bytes: 0, charges })
-        };
-        Faults { end, group, threads: (0..threads).map(|_| region()).collect() }
+        let charges = || Vec::with_capacity(REGION_BYTES / page_bytes());
+        let region = |_| Mutex::new(Region { charges: charges(), ..Region::default() });
+        Faults { end, group, threads: (0..threads).map(region).collect() }
     }
 
-    fn end_all(&self) -> Result<(), Error> {
+    fn touch(&self, thread: usize, pages: u64) -> Result<u64> {
+        let mut region = self.threads[thread].lock().expect("no window panicked");
+        let page_bytes = page_bytes();
+        for _ in 0..pages {
+            region.touch_next(self.end, self.group.as_ref(), page_bytes)?;
+        }
+        Ok(pages)
+    }
+
+    fn end_all(&self) -> Result<()> {
         self.threads.iter().try_for_each(|thread| thread.lock().expect("no window panicked").end(End::Unmap))
     }
 }
 
 impl Region {
-    fn end(&mut self, how: End) -> Result<(), Error> {
+    fn end(&mut self, how: End) -> Result<()> {
         match (how, &self.mapping) {
             (End::Discard, Some(mapping)) => mapping.discard()?,
             _ => self.mapping = None,
@@ -77,12 +77,12 @@ impl Region {
         Ok(())
     }
 
-    fn touch_next(&mut self, end: End, group: Option<&Group>, page_bytes: usize) -> Result<(), Error> {
+    fn touch_next(&mut self, end: End, group: Option<&Group>, page_bytes: usize) -> Result<()> {
         if self.touched_bytes == REGION_BYTES {
             self.end(end)?;
         }
         if let Some(group) = group {
-            self.charges.push(group.try_charge(PAGE_BYTES).map_err(refused)?);
+            self.charges.push(group.try_charge(PAGE_BYTES).or_wrong(REFUSED)?);
         }
         let mapping = match &self.mapping {
             Some(mapping) => mapping,
@@ -94,75 +94,59 @@ impl Region {
     }
 }
 
-impl Work for Faults {
-    fn batch(&self, thread: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
-        let mut region = self.threads[thread].lock().expect("no window panicked");
-        let page_bytes = page_bytes();
-        for _ in 0..count {
-            region.touch_next(self.end, self.group.as_ref(), page_bytes)?;
-        }
-        Ok(count)
-    }
-}
+/// The kinds of accounting: their names, and whether the stock is on.
+const KINDS: [(&str, Option<bool>); 3] =
+    [("without accounting", None), ("no stock", Some(false)), ("stock", Some(true))];
 
-const KINDS: [(&str, Option<Mechanism>); 3] =
-    [("without accounting", None), ("no stock", Some(Mechanism::NoStock)), ("stock", Some(Mechanism::Stock))];
-
-/// Measures the loop on one thread and on all, prints what it shows and what it cannot.
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
-    let depth = lab.args.depth.unwrap_or(3);
-    let crowds: Vec<usize> = if lab.args.threads() > 1 { vec![1, lab.args.threads()] } else { vec![1] };
+/// Measures the loop on one thread and on all.
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    let (depth, slots, all) = (lab.args.depth.unwrap_or(3), lab.slots, lab.args.threads());
     let mut built = Vec::new();
     for end in [End::Unmap, End::Discard] {
-        for &threads in &crowds {
-            for (name, mechanism) in KINDS {
-                let tree = mechanism
-                    .map(|kind| Tree::grow(config(kind == Mechanism::Stock, depth, lab.slots), depth, 1))
-                    .transpose()?;
-                let group = tree.as_ref().map(|tree| tree.leaves[0].clone());
-                built.push((name, threads, tree, Arc::new(Faults::new(end, threads, group))));
+        for threads in if all > 1 { vec![1, all] } else { vec![1] } {
+            for (name, stock) in KINDS {
+                let grow = |stock| Fixture::chain(config(stock, depth, slots), depth, 1);
+                let fixture = stock.map(grow).transpose()?;
+                let group = fixture.as_ref().map(|fixture| fixture.leaves[0].clone());
+                let faults = Faults::new(end, threads, group);
+                built.push((name, threads, fixture, faults));
             }
         }
     }
-    let variants: Vec<Variant> =
-        built.iter().map(|(_, threads, _, work)| Variant::of(work.clone(), *threads)).collect();
-    let plan = Plan { rounds: lab.effort.rounds * 2, window_us: lab.effort.window_us * 3 };
-    let measured = lab.interleave_by(plan, &variants)?;
+    let touch = |faults: &Faults, thread, pages| faults.touch(thread, pages);
+    let works: Vec<_> = built
+        .iter()
+        .map(|(.., faults)| move |thread, _: &mut usize, pages| touch(faults, thread, pages))
+        .collect();
+    let variants: Vec<Variant<'_>> =
+        works.iter().zip(&built).map(|(work, (_, threads, ..))| Variant::of(work, *threads)).collect();
+    let Plan { rounds, window_us } = lab.effort.windows;
+    let measured = lab.interleave_by(Plan { rounds: rounds * 2, window_us: window_us * 3 }, &variants)?;
 
-    let title = format!("the seed's loop over 1 MiB, a charge of 4 KiB for each page touched, depth {depth}");
-    let columns = ["a fault", "threads", "accounting", "ns: median (min..p90)", "faults/s, all threads"];
-    let mut table = Table::new(title, columns);
-    let clock = lab.clock;
-    for ((name, threads, tree, work), measured) in built.iter().zip(&measured) {
-        work.end_all()?;
-        if let Some(tree) = tree {
-            tree.check_stock(*name == "stock", name)?;
-            tree.check_empty()?;
+    let mut table = Table::new(
+        format!("the seed's loop over 1 MiB, a charge of 4 KiB for each page touched, depth {depth}"),
+        ["a fault", "threads", "accounting", "ns: median (min..p90)", "faults/s, all threads"],
+    );
+    for ((name, threads, fixture, faults), measured) in built.iter().zip(&measured) {
+        faults.end_all()?;
+        if let Some(fixture) = fixture {
+            fixture.check_stock(*name == "stock", name)?;
+            fixture.check_empty()?;
         }
+        let of = faults.end.name();
+        let mut row = lab.record(*name, json!({"loop": of, "threads": threads, "depth": depth}));
+        let ns = row.time("fault", measured.ns);
         let rate = measured.ns.map(|ns| per_second(ns, *threads));
-        table.row(vec![
-            work.end.name().to_owned(),
-            threads.to_string(),
-            (*name).to_owned(),
-            cell(measured.ns),
-            figure_or_dash(rate.map(|rate| rate.median)),
-        ]);
-        let params = params([
-            ("loop", work.end.name().into()),
-            ("threads", (*threads).into()),
-            ("depth", depth.into()),
-        ]);
-        lab.report.add_time(&clock, name, params.clone(), "fault", measured.ns);
-        if let Some(rate) = rate {
-            lab.report.add(name, params, "faults", "1/s", rate);
-        }
+        row.summary("faults", "1/s", rate);
+        table.row(of, [threads.to_string(), (*name).to_owned(), ns, figure_or_dash(median(rate))]);
     }
-    for (first, of) in built.chunks(KINDS.len()).map(|same| &same[0]).zip(measured.chunks(KINDS.len())) {
-        let times: Vec<Option<Summary>> = of.iter().map(|one| one.ns).collect();
-        note_share(lab, &mut table, first.3.end, first.1, &times);
+    for (same, of) in built.chunks(KINDS.len()).zip(measured.chunks(KINDS.len())) {
+        if let [Some(none), Some(no_stock), Some(stock)] = [of[0].ns, of[1].ns, of[2].ns] {
+            note_share(lab, &mut table, same[0].3.end, same[0].1, [none, no_stock, stock]);
+        }
     }
     note_windows(&mut table, &measured);
-    table.note("the seed: 18,425,800 -> 33,177,858 faults in 60 s on 8 CPUs, x1.80. A fault here costs a microsecond or more without any accounting, and few CPUs meet at the counters, so x1.80 cannot show; the share can. The seed ran a process on each CPU; our threads share an address space and wait for each other when they map, which the second loop does not.");
+    table.note("the seed: 18,425,800 -> 33,177,858 faults in 60 s on 8 CPUs, x1.80. A fault here costs a microsecond or more without any accounting, and few CPUs meet at the counters, so x1.80 cannot show; the share can. The seed ran a process on each CPU. Our threads share an address space and wait for each other when they map, which the second loop does not.");
     lab.print(&table)
 }
 
@@ -172,10 +156,8 @@ fn per_second(ns: Summary, threads: usize) -> Summary {
     Summary { median: rate(ns.median), min: rate(ns.p90), p90: rate(ns.min), count: ns.count }
 }
 
-fn note_share(lab: &mut Lab<'_>, table: &mut Table, end: End, threads: usize, times: &[Option<Summary>]) {
-    let [Some(none), Some(no_stock), Some(stock)] = *times else { return };
-    let gain = figure_or_dash(ratio(Some(no_stock.median), Some(stock.median)));
-    let loop_and_threads = format!("{}, {threads} thread{}", end.name(), if threads == 1 { "" } else { "s" });
+fn note_share(lab: &mut Lab<'_>, table: &mut Table, end: End, threads: usize, times: [Summary; 3]) {
+    let [none, no_stock, stock] = times;
     let [without, with] = [no_stock, stock].map(|kind| kind.median - none.median);
     let costs = format!("accounting costs {without:.0} ns a fault without stock, {with:.0} with");
     let percents =
@@ -183,17 +165,17 @@ fn note_share(lab: &mut Lab<'_>, table: &mut Table, end: End, threads: usize, ti
     let found = match share_removed(none, no_stock, stock) {
         Removal::NoCost => "the cost of accounting is lost in the noise of the faults".to_owned(),
         Removal::NoShare(share) => {
-            format!("{costs}; what the stock removes ({}) is lost in the noise", percents(share))
+            format!("{costs}; the share that the stock removes ({}) is lost in the noise", percents(share))
         }
         Removal::Clear(share) => {
-            let params = params([("loop", end.name().into()), ("threads", threads.into())]);
-            let metric = "share of the accounting's cost removed";
-            lab.report.add_count("stock", params, metric, "1", share.removed);
+            let mut row = lab.record("stock", json!({"loop": end.name(), "threads": threads}));
+            row.value("share of the accounting's cost removed", "1", Some(share.removed));
             let verb = if share.removed < 0.0 { "the stock adds to it" } else { "the stock removes a share" };
+            let gain = figure_or_dash(ratio(Some(no_stock.median), Some(stock.median)));
             format!("{costs}: {verb} ({}), faults/s x{gain}", percents(share))
         }
     };
-    table.note(format!("{loop_and_threads}: {found}"));
+    table.note(format!("{}, {}: {found}", end.name(), counted(threads as u64, "thread")));
 }
 
 #[cfg(test)]
@@ -202,22 +184,22 @@ mod tests {
     use memgroup::Config;
 
     #[test]
-    fn a_region_charges_a_page_a_touch_and_gives_all_back_at_its_end() {
+    fn charges_a_page_a_touch_and_gives_all_back_at_the_end() {
         for end in [End::Unmap, End::Discard] {
-            let tree = Tree::grow(Config::new(), 3, 1).unwrap();
-            let work = Faults::new(end, 1, Some(tree.leaves[0].clone()));
+            let fixture = Fixture::chain(Config::new(), 3, 1).unwrap();
+            let faults = Faults::new(end, 1, Some(fixture.leaves[0].clone()));
             let pages = (REGION_BYTES / page_bytes()) as u64;
-            work.batch(0, &mut 0, pages).unwrap();
-            assert_eq!(tree.leaves[0].usage_exact(), pages * PAGE_BYTES);
-            work.batch(0, &mut 0, 1).unwrap();
-            assert_eq!(tree.leaves[0].usage_exact(), PAGE_BYTES, "the full region ended first");
-            work.end_all().unwrap();
-            tree.check_empty().unwrap();
+            faults.touch(0, pages).unwrap();
+            assert_eq!(fixture.leaves[0].usage_exact(), pages * PAGE_BYTES);
+            faults.touch(0, 1).unwrap();
+            assert_eq!(fixture.leaves[0].usage_exact(), PAGE_BYTES, "the full region ended first");
+            faults.end_all().unwrap();
+            fixture.check_empty().unwrap();
         }
     }
 
     #[test]
-    fn rates_turn_the_ends_of_the_times_round() {
+    fn turns_the_ends_of_the_times_round_for_rates() {
         let rate = per_second(Summary { median: 1000.0, min: 500.0, p90: 2000.0, count: 3 }, 2);
         assert_eq!((rate.median, rate.min, rate.p90), (2e6, 1e6, 4e6));
     }

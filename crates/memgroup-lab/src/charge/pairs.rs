@@ -1,31 +1,354 @@
-//! The tables of pairs: which variants are measured, and how they are laid out.
+//! The pair: one charge and its uncharge, by the engine with and without the stock, and by the controls.
+//!
+//! Every variant is one [`Spec`]; each gets groups of its own, so that no variant warms another's lines.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use super::pair::{Crowd, Mechanism, Spec};
-use crate::Error;
-use crate::harness::Lab;
-use crate::harness::report::{Check, Params, params, ratio};
-use crate::harness::stats::Summary;
-use crate::harness::table::{Table, counted, figure, figure_or_dash};
-use crate::harness::window::{Measured, Variant};
+use memgroup::Group;
+use memgroup_percpu::{PerCpu, SlotSource};
 
-pub(super) const PAGE_BYTES: u64 = 4096;
+use super::{PAGE_BYTES, REFUSED, config};
+use crate::harness::{
+    Crowd, FAR_BYTES, Fixture, Lab, Measured, OrFail, Result, Table, Variant, Work, counted, each, ensure,
+    expect, expect_bytes, figure, figure_or_dash, json, median, note_windows, ratio, spread,
+};
+
 const OBJECT_BYTES: u64 = 64;
 const GROUPS_IN_TURN: [usize; 4] = [1, 8, 64, 1024];
+/// Misses of a stock that has yet to grow to its cap, in all slots that the threads use.
+const GROWING_MISSES: u64 = 16;
 
-/// The lines of one table: a name for each, and its variant (the crowd is the column).
+/// The ways to keep the account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Mechanism {
+    /// The engine with the stock's cap at zero: every level, each time.
+    NoStock,
+    /// The engine.
+    Stock,
+    /// One shared counter with a limit, without groups: the least that a hand-written account can do.
+    FlatAtomic,
+    /// A tree of counters behind one mutex.
+    Mutex,
+    /// Two bare compare-and-swaps on a word of one thread: the price of a stock that reads its word before it changes it. The
+    /// engine's stock changes its word by two additions.
+    BareSwaps,
+    /// No account: only the statistics that the variant asks for.
+    Nothing,
+}
+
+impl Mechanism {
+    const ALL: [Mechanism; 4] =
+        [Mechanism::NoStock, Mechanism::Stock, Mechanism::FlatAtomic, Mechanism::Mutex];
+
+    /// The names in the order of the variants.
+    fn name(self) -> &'static str {
+        let words = "two bare compare-and-swaps";
+        ["no stock", "stock", "flat atomic", "mutex tree", words, "statistics alone"][self as usize]
+    }
+}
+
+/// One variant of the pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Spec {
+    mechanism: Mechanism,
+    crowd: Crowd,
+    depth: usize,
+    /// Groups in turn, of each thread.
+    groups: usize,
+    bytes: u64,
+    statistics: bool,
+    root_accounted: bool,
+}
+
+/// A built variant: its work, and the account to check after it.
+struct Built {
+    work: Box<Work<'static>>,
+    statistics: Arc<Statistics>,
+    account: Account,
+}
+
+/// The place where the bytes of a variant are counted.
+enum Account {
+    Groups(Fixture),
+    Word(Arc<FlatAtomic>),
+    Mutex(Arc<MutexTree>),
+    None,
+}
+
+impl Spec {
+    /// Whether the variant can be built: the root has no sibling, and one shared counter has no groups.
+    fn exists(&self, threads: usize) -> bool {
+        let one_leaf = self.depth == 1 || self.mechanism == Mechanism::FlatAtomic;
+        (self.crowd == Crowd::One || threads > 1)
+            && (!one_leaf || (self.groups == 1 && self.crowd != Crowd::GroupEach))
+            && (self.mechanism != Mechanism::Nothing || self.crowd != Crowd::GroupEach)
+            && (self.mechanism != Mechanism::BareSwaps || (self.groups == 1 && self.crowd == Crowd::One))
+    }
+
+    /// Leaves of each thread, as indices, and how many there are in all.
+    fn leaves(&self, threads: usize) -> (Vec<Range<usize>>, usize) {
+        if self.crowd == Crowd::GroupEach {
+            let of = |thread| thread * self.groups..(thread + 1) * self.groups;
+            return ((0..threads).map(of).collect(), threads * self.groups);
+        }
+        (vec![0..self.groups; self.crowd.threads(threads)], self.groups)
+    }
+
+    fn build(&self, threads: usize, slots: SlotSource) -> Result<Built> {
+        let (bytes, (leaves, leaf_count)) = (self.bytes, self.leaves(threads));
+        let statistics = Arc::new(Statistics::new(self.statistics, slots));
+        let counts = Arc::clone(&statistics);
+        let (work, account): (Box<Work<'static>>, _) = match self.mechanism {
+            Mechanism::NoStock | Mechanism::Stock => {
+                let stock = self.mechanism == Mechanism::Stock;
+                let config = config(stock, self.depth, slots).account_root(self.root_accounted);
+                let fixture = Fixture::chain(config, self.depth, leaf_count)?;
+                let own: Vec<_> = leaves.into_iter().map(|range| fixture.leaves[range].to_vec()).collect();
+                let counted = self.statistics;
+                let work = move |thread: usize, cursor: &mut usize, count| {
+                    if counted {
+                        group_pairs(&own[thread], bytes, cursor, count, || counts.count(bytes))
+                    } else {
+                        group_pairs(&own[thread], bytes, cursor, count, || ())
+                    }
+                };
+                (Box::new(work), Account::Groups(fixture))
+            }
+            Mechanism::FlatAtomic => {
+                let word = Arc::new(FlatAtomic::new());
+                let account = Account::Word(Arc::clone(&word));
+                let work = each(move || {
+                    ensure(word.take(bytes), || format!("the flat counter: {REFUSED}"))?;
+                    counts.count(bytes);
+                    word.give(bytes);
+                    counts.count(bytes);
+                    Ok(())
+                });
+                (Box::new(work), account)
+            }
+            Mechanism::Mutex => {
+                let tree = Arc::new(MutexTree::new(self.depth, leaf_count));
+                let account = Account::Mutex(Arc::clone(&tree));
+                let work = move |thread: usize, cursor: &mut usize, count| {
+                    let (leaves, mut at) = (&leaves[thread], *cursor);
+                    for _ in 0..count {
+                        let leaf = leaves.start + at;
+                        ensure(tree.take(leaf, bytes), || format!("the tree behind the mutex: {REFUSED}"))?;
+                        counts.count(bytes);
+                        tree.give(leaf, bytes);
+                        counts.count(bytes);
+                        at = if leaf + 1 == leaves.end { 0 } else { at + 1 };
+                    }
+                    *cursor = at;
+                    Ok(count)
+                };
+                (Box::new(work), account)
+            }
+            Mechanism::BareSwaps => {
+                let word = Arc::new(FlatAtomic::new());
+                let account = Account::Word(Arc::clone(&word));
+                let work = each(move || {
+                    word.swap_in(bytes);
+                    word.swap_in(bytes.wrapping_neg());
+                    Ok(())
+                });
+                (Box::new(work), account)
+            }
+            Mechanism::Nothing => {
+                let work = each(move || {
+                    counts.count(bytes);
+                    counts.count(bytes);
+                    Ok(())
+                });
+                (Box::new(work), Account::None)
+            }
+        };
+        Ok(Built { work, statistics, account })
+    }
+
+    /// After so many pairs the variant did the work that its name says, and its bytes add up.
+    fn check(&self, built: &Built, pairs: u64) -> Result<()> {
+        built.statistics.check(2 * pairs * self.bytes)?;
+        let left = match &built.account {
+            Account::Groups(fixture) => return self.check_groups(fixture, pairs),
+            Account::Word(word) => word.usage(),
+            Account::Mutex(tree) => tree.usage(),
+            Account::None => 0,
+        };
+        expect(format_args!("bytes left by {}", self.mechanism.name()), left, 0)
+    }
+
+    fn check_groups(&self, fixture: &Fixture, pairs: u64) -> Result<()> {
+        let stock = self.mechanism == Mechanism::Stock;
+        let (hits, misses) = fixture.check_stock(stock, self.mechanism.name())?;
+        if stock {
+            expect("hits and misses of the pairs", hits + misses, pairs)?;
+            let served = || format!("the stock served {hits} of {pairs} pairs in one group only");
+            ensure(self.groups > 1 || misses <= pairs / 100 + GROWING_MISSES, served)?;
+        }
+        // A charge that is held counts in the root, unless the root is left unaccounted.
+        let held = fixture.leaves[0].try_charge(self.bytes).or_wrong(REFUSED)?;
+        let right = if self.root_accounted || self.depth == 1 { held.bytes() } else { 0 };
+        let root = fixture.hierarchy.root();
+        expect_bytes(&root, "usage without stock", root.usage_exact(), right)?;
+        drop(held);
+        fixture.check_empty()
+    }
+}
+
+/// Pairs in each of some groups in turn, with `note` after each half.
+#[inline(always)]
+pub(super) fn group_pairs(
+    groups: &[Group],
+    bytes: u64,
+    cursor: &mut usize,
+    count: u64,
+    note: impl Fn(),
+) -> Result<u64> {
+    // In a register: the addition would wait for a store of the loop's own.
+    let mut at = *cursor;
+    for _ in 0..count {
+        let charge = groups[at].try_charge(bytes).or_wrong(REFUSED)?;
+        note();
+        drop(charge);
+        note();
+        at = if at + 1 == groups.len() { 0 } else { at + 1 };
+    }
+    *cursor = at;
+    Ok(count)
+}
+
+/// A count per slot, changed at every charge and uncharge like the kernel's mod_state; or nothing.
+struct Statistics {
+    counts: Option<PerCpu<AtomicU64>>,
+    slots: SlotSource,
+}
+
+impl Statistics {
+    fn new(wanted: bool, slots: SlotSource) -> Statistics {
+        Statistics { counts: wanted.then(|| PerCpu::new(slots.slots())), slots }
+    }
+
+    #[inline]
+    fn count(&self, bytes: u64) {
+        if let Some(counts) = &self.counts {
+            // ORDERING: Relaxed; a statistic orders nothing.
+            counts.get(self.slots.current()).fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// The counts of all slots are the bytes that the pairs added, or there are none.
+    fn check(&self, right: u64) -> Result<()> {
+        let Some(counts) = &self.counts else { return Ok(()) };
+        // ORDERING: Relaxed; the windows are over.
+        let sum: u64 = counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        expect("the statistics of the pairs", sum, right)
+    }
+}
+
+/// One counter with a limit for all threads: the fastest that a shared counter can be.
+#[repr(align(128))]
+struct FlatAtomic {
+    usage: AtomicU64,
+    max: u64,
+}
+
+impl FlatAtomic {
+    fn new() -> FlatAtomic {
+        FlatAtomic { usage: AtomicU64::new(0), max: FAR_BYTES }
+    }
+
+    /// Takes `bytes`, or nothing.
+    #[inline]
+    fn take(&self, bytes: u64) -> bool {
+        // ORDERING: Relaxed, here and in `give`: the counter publishes nothing but itself.
+        let before = self.usage.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes <= self.max {
+            return true;
+        }
+        // ORDERING: Relaxed; the control is a bare sum that publishes nothing.
+        self.usage.fetch_sub(bytes, Ordering::Relaxed);
+        false
+    }
+
+    #[inline]
+    fn give(&self, bytes: u64) {
+        self.usage.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Adds by compare-and-swap, as a stock that reads its word before it changes it must.
+    #[inline]
+    fn swap_in(&self, bytes: u64) {
+        // ORDERING: Relaxed; the compare-and-swap decides.
+        let mut now = self.usage.load(Ordering::Relaxed);
+        // ORDERING: AcqRel and Relaxed, as a stock's; here only the time matters.
+        while let Err(newer) =
+            self.usage.compare_exchange(now, now.wrapping_add(bytes), Ordering::AcqRel, Ordering::Relaxed)
+        {
+            now = newer;
+        }
+    }
+
+    fn usage(&self) -> u64 {
+        // ORDERING: Relaxed; read at rest.
+        self.usage.load(Ordering::Relaxed)
+    }
+}
+
+/// A tree of counters behind one mutex: exact and simple, and all threads queue for it.
+struct MutexTree {
+    /// The usage of each counter of the chain, then of each leaf.
+    usage: Mutex<Vec<u64>>,
+    chain: usize,
+    max: u64,
+}
+
+impl MutexTree {
+    /// A chain of `depth` counters that ends in `leaves` counters side by side.
+    fn new(depth: usize, leaves: usize) -> MutexTree {
+        let chain = depth - 1;
+        MutexTree { usage: Mutex::new(vec![0; chain + leaves]), chain, max: FAR_BYTES }
+    }
+
+    /// The counters of a leaf, from the root down.
+    fn levels(&self, leaf: usize) -> impl Iterator<Item = usize> + use<> {
+        (0..self.chain).chain([self.chain + leaf])
+    }
+
+    /// Takes `bytes` at every level of a leaf, or nothing.
+    fn take(&self, leaf: usize, bytes: u64) -> bool {
+        let mut usage = self.usage.lock().expect("no holder panics");
+        if self.levels(leaf).any(|level| usage[level] + bytes > self.max) {
+            return false;
+        }
+        self.levels(leaf).for_each(|level| usage[level] += bytes);
+        true
+    }
+
+    fn give(&self, leaf: usize, bytes: u64) {
+        let mut usage = self.usage.lock().expect("no holder panics");
+        self.levels(leaf).for_each(|level| usage[level] -= bytes);
+    }
+
+    fn usage(&self) -> u64 {
+        self.usage.lock().expect("no holder panics").iter().sum()
+    }
+}
+
+/// One table: a name and a variant for each row; the crowds are its columns.
 struct Section {
     title: String,
-    lines: Vec<(String, Spec)>,
-    notes: &'static [&'static str],
+    rows: Vec<(String, Spec)>,
+    note: &'static str,
 }
 
 type Results = BTreeMap<Spec, Measured>;
 
-/// Measures all pairs in one interleaving, prints the tables and adds rows and checks.
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
-    let threads = lab.args.threads();
+/// Measures all pairs in one interleaving, prints the tables, and adds rows and goals.
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let base = Spec {
         mechanism: Mechanism::Stock,
         crowd: Crowd::One,
@@ -37,150 +360,135 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
     };
     let depths = lab.args.depth.map_or_else(|| vec![1, 3, 8], |depth| vec![depth]);
     let sections = sections(base, &depths);
-    let results = measure(lab, &sections, threads)?;
+    let results = measure(lab, &sections)?;
     for (index, section) in sections.iter().enumerate() {
-        let mut table = table(lab, section, &results, threads);
+        let mut table = table(lab, section, &results);
         if index == 0 {
             note_floor(&mut table, base, &results);
         }
         lab.print(&table)?;
     }
-    add_rows(lab, &results, threads);
-    add_checks(lab, base, &results);
+    let threads = lab.args.threads();
+    for (spec, measured) in &results {
+        let params = json!({
+            "threads": spec.crowd.threads(threads), "crowd": spec.crowd.name(), "depth": spec.depth,
+            "groups": spec.groups, "bytes": spec.bytes, "statistics": spec.statistics,
+            "root_accounted": spec.root_accounted,
+        });
+        lab.record(spec.mechanism.name(), params).time("pair", measured.ns);
+    }
+    add_goals(lab, base, &results);
     Ok(())
 }
 
 fn sections(base: Spec, depths: &[usize]) -> Vec<Section> {
-    let all = |spec: Spec, label: &dyn Fn(&Spec) -> String| -> Vec<(String, Spec)> {
-        Mechanism::ALL
-            .iter()
-            .map(|&mechanism| {
-                let spec = Spec { mechanism, ..spec };
-                (label(&spec), spec)
-            })
-            .collect()
+    let all = |spec: Spec, label: &dyn Fn(&Spec) -> String| {
+        Mechanism::ALL.map(|mechanism| Spec { mechanism, ..spec }).map(|spec| (label(&spec), spec)).to_vec()
+    };
+    let trees = |spec: Spec, label: &dyn Fn(&Spec) -> String| {
+        let has_groups = |row: &(String, Spec)| row.1.mechanism != Mechanism::FlatAtomic;
+        all(spec, label).into_iter().filter(has_groups).collect::<Vec<_>>()
     };
     let name = |spec: &Spec| spec.mechanism.name().to_owned();
-    let depth = base.depth;
-    let mut first = all(base, &name);
-    first.push((Mechanism::BareSwaps.name().to_owned(), Spec { mechanism: Mechanism::BareSwaps, ..base }));
-    let statistics = Spec { statistics: true, ..base };
-    let mut with_statistics = all(statistics, &|spec| format!("{} + statistics", spec.mechanism.name()));
-    with_statistics
-        .push(("statistics alone".to_owned(), Spec { mechanism: Mechanism::Nothing, ..statistics }));
-    let by_depth = |label: &dyn Fn(&Spec) -> String| {
-        depths.iter().flat_map(|&depth| all(Spec { depth, ..base }, label)).collect::<Vec<_>>()
+    let alone = |mechanism: Mechanism, spec: Spec| (mechanism.name().to_owned(), Spec { mechanism, ..spec });
+    let (depth, statistics) = (base.depth, Spec { statistics: true, ..base });
+    let by_depth = |&depth: &usize| {
+        trees(Spec { depth, ..base }, &|spec| format!("{}, depth {}", spec.mechanism.name(), spec.depth))
     };
-    let in_turn = |label: &dyn Fn(&Spec) -> String| {
-        let with = |groups| all(Spec { groups, ..base }, label);
-        GROUPS_IN_TURN.into_iter().filter(|_| depth > 1).flat_map(with).collect::<Vec<_>>()
+    let in_turn = |groups| {
+        let label =
+            |spec: &Spec| format!("{}, {}", spec.mechanism.name(), counted(spec.groups as u64, "group"));
+        trees(Spec { groups, ..base }, &label)
     };
-    let unaccounted = [true, false].into_iter().flat_map(|root_accounted| {
+    let groups_in_turn = if depth > 1 { &GROUPS_IN_TURN[..] } else { &[] };
+    let unaccounted = [(true, "root accounted"), (false, "root unaccounted")].into_iter();
+    let unaccounted = unaccounted.flat_map(|(root_accounted, root)| {
         [Mechanism::NoStock, Mechanism::Stock].map(|mechanism| {
-            let root = if root_accounted { "root accounted" } else { "root unaccounted" };
             (format!("{}, {root}", mechanism.name()), Spec { mechanism, root_accounted, ..base })
         })
     });
+    let with_statistics = all(statistics, &|spec| format!("{} + statistics", spec.mechanism.name()));
+    let section = |title: String, rows, note| Section { title, rows, note };
     vec![
-        Section {
-            title: format!("pair of a page ({} bytes), depth {depth}", base.bytes),
-            lines: first,
-            notes: &[
-                "depth counts counters, the root's included; every counter has a limit that is far away",
-            ],
-        },
-        Section {
-            title: format!("pair of an object ({OBJECT_BYTES} bytes), depth {depth}"),
-            lines: all(Spec { bytes: OBJECT_BYTES, ..base }, &name),
-            notes: &[],
-        },
-        Section {
-            title: "pair of a page, by depth".to_owned(),
-            lines: by_depth(&|spec| format!("{}, depth {}", spec.mechanism.name(), spec.depth))
-                .into_iter()
-                .filter(|(_, spec)| spec.mechanism != Mechanism::FlatAtomic)
-                .collect(),
-            notes: &["depth 1 is the root itself, which has no siblings"],
-        },
-        Section {
-            title: format!("pair of a page, depth {depth}, groups in turn"),
-            lines: in_turn(&|spec| {
-                format!("{}, {}", spec.mechanism.name(), counted(spec.groups as u64, "group"))
-            })
-            .into_iter()
-            .filter(|(_, spec)| spec.mechanism != Mechanism::FlatAtomic)
-            .collect(),
-            notes: &["each thread goes round its groups, one pair in each; the flat counter knows no groups"],
-        },
-        Section {
-            title: format!(
-                "pair of a page, depth {depth}, with two statistics updates (the seed's mod_state)"
-            ),
-            lines: with_statistics,
-            notes: &[],
-        },
-        Section {
-            title: format!("pair of a page, depth {depth}, root accounted or not (the seed's first remark)"),
-            lines: unaccounted.collect(),
-            notes: &[],
-        },
+        section(
+            format!("pair of a page ({} bytes), depth {depth}", base.bytes),
+            [all(base, &name), vec![alone(Mechanism::BareSwaps, base)]].concat(),
+            "depth counts counters, the root's included; every counter has a limit that is never reached",
+        ),
+        section(
+            format!("pair of an object ({OBJECT_BYTES} bytes), depth {depth}"),
+            all(Spec { bytes: OBJECT_BYTES, ..base }, &name),
+            "",
+        ),
+        section(
+            "pair of a page, by depth".to_owned(),
+            depths.iter().flat_map(by_depth).collect(),
+            "depth 1 is the root itself, which has no siblings",
+        ),
+        section(
+            format!("pair of a page, depth {depth}, groups in turn"),
+            groups_in_turn.iter().copied().flat_map(in_turn).collect(),
+            "each thread charges its groups in turn, one pair in each; the flat counter has no groups",
+        ),
+        section(
+            format!("pair of a page, depth {depth}, with two statistics updates (the seed's mod_state)"),
+            [with_statistics, vec![alone(Mechanism::Nothing, statistics)]].concat(),
+            "",
+        ),
+        section(
+            format!("pair of a page, depth {depth}, root accounted or not (the seed's first remark)"),
+            unaccounted.collect(),
+            "",
+        ),
     ]
 }
 
-fn measure(lab: &mut Lab<'_>, sections: &[Section], threads: usize) -> Result<Results, Error> {
+fn measure(lab: &mut Lab<'_>, sections: &[Section]) -> Result<Results> {
+    let threads = lab.args.threads();
     let mut specs: Vec<Spec> = sections
         .iter()
-        .flat_map(|section| &section.lines)
+        .flat_map(|section| &section.rows)
         .flat_map(|(_, spec)| Crowd::ALL.map(|crowd| Spec { crowd, ..*spec }))
         .filter(|spec| spec.exists(threads))
         .collect();
     specs.sort_unstable();
     specs.dedup();
-    let built = specs.iter().map(|spec| spec.build(threads, lab.slots)).collect::<Result<Vec<_>, Error>>()?;
-    let variants: Vec<Variant> = specs
+    let built = specs.iter().map(|spec| spec.build(threads, lab.slots)).collect::<Result<Vec<_>>>()?;
+    let variants: Vec<Variant<'_>> = specs
         .iter()
         .zip(&built)
-        .map(|(spec, built)| {
-            Variant::of(built.work.clone(), if spec.crowd == Crowd::One { 1 } else { threads })
-        })
+        .map(|(spec, built)| Variant::of(&*built.work, spec.crowd.threads(threads)))
         .collect();
     let measured = lab.interleave(&variants)?;
-    for (built, measured) in built.iter().zip(&measured) {
-        (built.check)(measured.ops)?;
+    for ((spec, built), measured) in specs.iter().zip(&built).zip(&measured) {
+        spec.check(built, measured.ops)?;
     }
     Ok(specs.into_iter().zip(measured).collect())
 }
 
-fn table(lab: &Lab<'_>, section: &Section, results: &Results, threads: usize) -> Table {
-    let many = format!("{threads} threads, same group");
-    let each = format!("{threads} threads, a group each");
-    let columns = ["ns: median (min..p90)", "1 thread", "cycles", &many, &each];
+fn table(lab: &Lab<'_>, section: &Section, results: &Results) -> Table {
+    let heading = |crowd: Crowd| crowd.heading(lab.args.threads());
+    let (same, each) = (heading(Crowd::SameGroup), heading(Crowd::GroupEach));
+    let mut table = Table::new(&section.title, ["ns: median (min..p90)", "1 thread", "cycles", &same, &each]);
     let mut windows = Vec::new();
-    let mut table = Table::new(section.title.clone(), columns);
-    for (name, spec) in &section.lines {
+    for (name, spec) in &section.rows {
         let of = |crowd| results.get(&Spec { crowd, ..*spec });
-        let ns = |crowd| of(crowd).and_then(|measured| measured.ns);
-        let cycles = ns(Crowd::One).and_then(|ns| lab.clock.cycles(ns.median));
-        table.row(vec![
-            name.clone(),
-            cell(ns(Crowd::One)),
-            figure_or_dash(cycles),
-            cell(ns(Crowd::SameGroup)),
-            cell(ns(Crowd::GroupEach)),
-        ]);
-        windows.extend(Crowd::ALL.iter().filter_map(|&crowd| of(crowd)));
+        let [one, same, each] = Crowd::ALL.map(|crowd| of(crowd).and_then(|measured| measured.ns));
+        let cycles = one.and_then(|ns| lab.clock.cycles(ns.median));
+        table.row(name, [spread(one), figure_or_dash(cycles), spread(same), spread(each)]);
+        windows.extend(Crowd::ALL.into_iter().filter_map(of));
     }
     note_windows(&mut table, windows);
-    for note in section.notes {
-        table.note(*note);
+    if !section.note.is_empty() {
+        table.note(section.note);
     }
     table
 }
 
-/// What the machine itself takes for a pair, and how far the stock is from it.
+/// The machine's own cost of a pair, and how far the stock is from it.
 fn note_floor(table: &mut Table, base: Spec, results: &Results) {
-    let median = |mechanism| Some(results.get(&Spec { mechanism, ..base })?.ns?.median);
-    let over = |mechanism| ratio(median(Mechanism::Stock), median(mechanism));
+    let of = |mechanism| results.get(&Spec { mechanism, ..base }).and_then(|measured| median(measured.ns));
+    let over = |mechanism| ratio(of(Mechanism::Stock), of(mechanism));
     if let (Some(swaps), Some(additions)) = (over(Mechanism::BareSwaps), over(Mechanism::FlatAtomic)) {
         table.note(format!(
             "on one thread the stock takes x{} of two bare compare-and-swaps, x{} of the two additions of the flat atomic",
@@ -190,89 +498,142 @@ fn note_floor(table: &mut Table, base: Spec, results: &Results) {
     }
 }
 
-/// A time as its median with the smallest and the ninetieth percentile.
-pub(super) fn cell(ns: Option<Summary>) -> String {
-    match ns {
-        Some(ns) => format!("{} ({}..{})", figure(ns.median), figure(ns.min), figure(ns.p90)),
-        None => "-".to_owned(),
-    }
-}
-
-/// How many windows are behind the figures of a table, of how many tried, and why some figures have none.
-pub(super) fn note_windows<'m>(table: &mut Table, measured: impl IntoIterator<Item = &'m Measured>) {
-    let measured: Vec<&Measured> = measured.into_iter().collect();
-    let range = |of: &dyn Fn(&Measured) -> usize| {
-        let (min, max) = (measured.iter().map(|one| of(one)).min(), measured.iter().map(|one| of(one)).max());
-        match (min.unwrap_or(0), max.unwrap_or(0)) {
-            (min, max) if min < max => format!("{min} to {max}"),
-            (min, _) => min.to_string(),
-        }
+fn add_goals(lab: &mut Lab<'_>, base: Spec, results: &Results) {
+    let ns = |crowd, mechanism, groups| {
+        let measured = results.get(&Spec { crowd, mechanism, groups, ..base });
+        measured.and_then(|measured| median(measured.ns))
     };
-    let counted = range(&|one| one.ns.map_or(0, |ns| ns.count));
-    table.note(format!("windows counted for each figure: {counted} of {} tried", range(&|one| one.tried)));
-    let missing = || measured.iter().filter(|one| one.ns.is_none());
-    if missing().next().is_some() {
-        let (tried, switched) =
-            missing().fold((0, 0), |(tried, switched), one| (tried + one.tried, switched + one.switched));
-        table.note(format!(
-            "measured, but shown as a dash: no window counted; of {tried} in {switched} the kernel took a thread off its CPU, in the others the threads' windows overlapped too little"
-        ));
+    let (stock, none, depth, threads) =
+        (Mechanism::Stock, Mechanism::NoStock, base.depth, lab.args.threads());
+    let alone = ns(Crowd::One, stock, 1);
+    lab.at_most(format!("pair, depth {depth}, 1 thread"), alone, 6.0, "ns");
+    if depth == 1 {
+        return;
     }
-}
-
-fn add_rows(lab: &mut Lab<'_>, results: &Results, threads: usize) {
-    let clock = lab.clock;
-    for (spec, measured) in results {
-        let params = spec_params(spec, threads);
-        lab.report.add_time(&clock, spec.mechanism.name(), params, "pair", measured.ns);
-    }
-}
-
-fn spec_params(spec: &Spec, threads: usize) -> Params {
-    params([
-        ("threads", if spec.crowd == Crowd::One { 1 } else { threads }.into()),
-        ("crowd", spec.crowd.name().into()),
-        ("depth", spec.depth.into()),
-        ("groups", spec.groups.into()),
-        ("bytes", spec.bytes.into()),
-        ("statistics", spec.statistics.into()),
-        ("root_accounted", spec.root_accounted.into()),
-    ])
-}
-
-fn add_checks(lab: &mut Lab<'_>, base: Spec, results: &Results) {
-    let median = |spec: Spec| results.get(&spec).and_then(|measured| measured.ns).map(|ns| ns.median);
-    let ns = |crowd, mechanism, groups| median(Spec { crowd, mechanism, groups, ..base });
-    let (one, same, each) = (Crowd::One, Crowd::SameGroup, Crowd::GroupEach);
-    let (stock, none) = (Mechanism::Stock, Mechanism::NoStock);
-    let depth = base.depth;
-    let alone = ns(one, stock, 1);
-    let checks = &mut lab.report.checks;
-    checks.push(Check::at_most(format!("pair, depth {depth}, 1 thread"), alone, 6.0, "ns"));
-    if lab.args.threads() > 1 {
-        let n = lab.args.threads();
-        for crowd in [same, each].into_iter().filter(|_| depth > 1) {
-            let name = format!("pair, {n} threads, {}, over 1 thread", crowd.name());
-            checks.push(Check::at_most(name, ratio(ns(crowd, stock, 1), alone), 1.25, "x"));
-        }
-        for (crowd, least) in [(same, 40.0), (each, 15.0)].into_iter().filter(|_| depth > 1) {
-            let gain = ratio(ns(crowd, none, 1), ns(crowd, stock, 1));
-            checks.push(Check::at_least(
-                format!("no stock over stock, {n} threads, {}", crowd.name()),
-                gain,
-                least,
-                "x",
-            ));
+    if threads > 1 {
+        for (crowd, least) in [(Crowd::SameGroup, 40.0), (Crowd::GroupEach, 15.0)] {
+            let (name, with_stock) = (crowd.name(), ns(crowd, stock, 1));
+            let over_one = ratio(with_stock, alone);
+            lab.at_most(format!("pair, {threads} threads, {name}, over 1 thread"), over_one, 1.25, "x");
+            let gain = ratio(ns(crowd, none, 1), with_stock);
+            lab.at_least(format!("no stock over stock, {threads} threads, {name}"), gain, least, "x");
         }
     }
-    for crowd in Crowd::ALL.into_iter().filter(|&crowd| depth > 1 && (crowd == one || lab.args.threads() > 1))
-    {
+    for crowd in Crowd::ALL.into_iter().filter(|&crowd| crowd == Crowd::One || threads > 1) {
         let spread = ratio(ns(crowd, stock, 1024), ns(crowd, stock, 1));
-        checks.push(Check::at_most(
-            format!("1,024 groups in turn over 1, {}", crowd.name()),
-            spread,
-            1.25,
-            "x",
-        ));
+        lab.at_most(format!("1,024 groups in turn over 1, {}", crowd.name()), spread, 1.25, "x");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+
+    const SPEC: Spec = Spec {
+        mechanism: Mechanism::Stock,
+        crowd: Crowd::GroupEach,
+        depth: 3,
+        groups: 4,
+        bytes: 64,
+        statistics: false,
+        root_accounted: true,
+    };
+
+    #[test]
+    fn shares_no_leaf_between_threads_in_a_group_each() {
+        assert_eq!(SPEC.leaves(2), (vec![0..4, 4..8], 8));
+        assert_eq!(Spec { crowd: Crowd::SameGroup, ..SPEC }.leaves(2), (vec![0..4, 0..4], 4));
+        assert_eq!(Spec { crowd: Crowd::One, ..SPEC }.leaves(2), (vec![0..4; 1], 4));
+    }
+
+    #[test]
+    fn builds_no_siblings_of_the_root_and_the_flat_counter() {
+        assert!(!Spec { depth: 1, ..SPEC }.exists(2));
+        assert!(!Spec { mechanism: Mechanism::FlatAtomic, groups: 1, ..SPEC }.exists(2));
+        assert!(Spec { depth: 1, groups: 1, crowd: Crowd::SameGroup, ..SPEC }.exists(2));
+        assert!(!Spec { crowd: Crowd::SameGroup, ..SPEC }.exists(1));
+    }
+
+    #[test]
+    fn leaves_nothing_charged_by_any_mechanism() {
+        for mechanism in Mechanism::ALL {
+            let groups = if mechanism == Mechanism::FlatAtomic { 1 } else { 4 };
+            let spec = Spec { mechanism, groups, crowd: Crowd::SameGroup, statistics: true, ..SPEC };
+            let built = spec.build(2, SlotSource::detect()).unwrap();
+            assert_eq!((built.work)(1, &mut 0, 100).unwrap(), 100);
+            spec.check(&built, 100).unwrap();
+        }
+    }
+
+    /// Builds and runs one variant, and checks it as another.
+    fn check_as(built: Spec, named: Spec) -> Result<()> {
+        let work = built.build(1, SlotSource::detect()).unwrap();
+        (work.work)(0, &mut 0, 1000).unwrap();
+        named.check(&work, 1000)
+    }
+
+    #[test]
+    fn fails_when_a_variant_is_not_what_its_name_says() {
+        let stock = Spec { groups: 1, crowd: Crowd::One, ..SPEC };
+        let no_stock = Spec { mechanism: Mechanism::NoStock, ..stock };
+        let unaccounted = Spec { root_accounted: false, ..stock };
+        for (built, named) in
+            [(stock, no_stock), (no_stock, stock), (stock, unaccounted), (unaccounted, stock)]
+        {
+            assert!(matches!(check_as(built, named), Err(Error::Wrong(_))), "{built:?} as {named:?}");
+            check_as(built, built).unwrap();
+        }
+    }
+
+    #[test]
+    fn fails_when_a_pair_was_not_counted() {
+        for mechanism in [Mechanism::Stock, Mechanism::FlatAtomic, Mechanism::Mutex, Mechanism::Nothing] {
+            let spec = Spec { mechanism, groups: 1, crowd: Crowd::One, statistics: true, ..SPEC };
+            let built = spec.build(1, SlotSource::detect()).unwrap();
+            (built.work)(0, &mut 0, 100).unwrap();
+            assert!(matches!(spec.check(&built, 101), Err(Error::Wrong(_))), "{mechanism:?}");
+        }
+        let uncounted = Statistics::new(true, SlotSource::detect());
+        assert!(matches!(uncounted.check(64), Err(Error::Wrong(_))));
+    }
+
+    #[test]
+    fn takes_up_to_the_flat_limit_and_not_a_byte_more() {
+        let counter = FlatAtomic { usage: AtomicU64::new(0), max: 10 };
+        assert!(counter.take(10));
+        assert!(!counter.take(1));
+        assert_eq!(counter.usage(), 10);
+        counter.give(10);
+        assert_eq!(counter.usage(), 0);
+    }
+
+    #[test]
+    fn leaves_nothing_after_bare_pairs() {
+        let spec = Spec { mechanism: Mechanism::BareSwaps, groups: 1, crowd: Crowd::One, ..SPEC };
+        let built = spec.build(1, SlotSource::detect()).unwrap();
+        assert_eq!((built.work)(0, &mut 0, 10).unwrap(), 10);
+        spec.check(&built, 10).unwrap();
+        let word = FlatAtomic::new();
+        word.swap_in(7);
+        assert_eq!(word.usage(), 7);
+    }
+
+    #[test]
+    fn moves_every_level_of_the_mutex_tree_or_none() {
+        let tree = MutexTree { max: 15, ..MutexTree::new(3, 2) };
+        assert!(tree.take(0, 10));
+        assert_eq!(tree.usage(), 30, "three counters of ten bytes");
+        assert!(!tree.take(1, 10), "the root refuses");
+        assert_eq!(tree.usage(), 30);
+        tree.give(0, 10);
+        assert_eq!(tree.usage(), 0);
+    }
+
+    #[test]
+    fn makes_a_mutex_tree_of_depth_one_of_its_root() {
+        let tree = MutexTree::new(1, 1);
+        assert!(tree.take(0, 10));
+        assert_eq!(tree.usage(), 10);
     }
 }

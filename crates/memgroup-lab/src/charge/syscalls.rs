@@ -1,133 +1,77 @@
 //! Seed 000's table 2.4: mapping and unmapping one page, with and without a write, and an idle loop.
 //!
-//! The seed counted cycles a *system call*, half a pair of mmap and munmap, on an isolated CPU; so do we, on a
-//! pinned thread. Accounting charges one page for the time it is mapped; the idle loop charges one a sleep.
+//! The seed counted cycles a *system call*, half a pair of mmap and munmap, on an isolated CPU. Here a pinned thread is
+//! measured in the same way. Accounting charges one page for the time it is mapped; the idle loop charges one for each sleep.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use memgroup::Group;
 
-use super::pair::{config, refused};
-use super::pairs::{PAGE_BYTES, cell, note_windows};
-use crate::Error;
-use crate::harness::Lab;
-use crate::harness::os::{Mapping, page_bytes, sleep_short};
-use crate::harness::report::params;
-use crate::harness::table::{Table, figure_or_dash};
-use crate::harness::tree::Tree;
-use crate::harness::window::{Plan, Variant, Work};
+use super::{PAGE_BYTES, REFUSED, SEED, config};
+use crate::harness::{
+    Fixture, Lab, Mapping, OrFail, Plan, Result, Table, Variant, each, figure_or_dash, json, note_windows,
+    page_bytes, sleep_short,
+};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Loop {
-    NoWrite,
-    Write,
-    Idle,
-}
+const WRITE: &str = "mmap + write + munmap";
+const IDLE: &str = "usleep(10)";
+const LOOPS: [&str; 3] = ["mmap + munmap, no write", WRITE, IDLE];
 
-impl Loop {
-    const ALL: [Loop; 3] = [Loop::NoWrite, Loop::Write, Loop::Idle];
-
-    fn name(self) -> &'static str {
-        match self {
-            Loop::NoWrite => "mmap + munmap, no write",
-            Loop::Write => "mmap + write + munmap",
-            Loop::Idle => "usleep(10)",
-        }
-    }
-
-    /// System calls of one turn, as the seed divides.
-    fn calls(self) -> f64 {
-        if self == Loop::Idle { 1.0 } else { 2.0 }
-    }
-}
-
-struct Turns {
-    kind: Loop,
-    group: Option<Group>,
-}
-
-impl Turns {
-    fn turn(&self) -> Result<(), Error> {
-        let charge = self.group.as_ref().map(|group| group.try_charge(PAGE_BYTES)).transpose();
-        let charge = charge.map_err(refused)?;
-        match self.kind {
-            Loop::Idle => sleep_short(Duration::from_micros(10)),
-            kind => {
-                let page = Mapping::new(page_bytes())?;
-                if kind == Loop::Write {
-                    page.touch(0);
-                }
-            }
-        }
-        drop(charge);
-        Ok(())
-    }
-}
-
-impl Work for Turns {
-    fn batch(&self, _: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
-        for _ in 0..count {
-            self.turn()?;
-        }
-        Ok(count)
-    }
-}
-
+/// The kinds of accounting: their names, and whether the stock is on.
 const ACCOUNTING: [(&str, Option<bool>); 3] =
     [("accounting off", None), ("no stock", Some(false)), ("stock", Some(true))];
 
-/// Measures the three loops with accounting off, without stock and with it.
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
-    let depth = lab.args.depth.unwrap_or(3);
-    let mut built = Vec::new();
-    for kind in Loop::ALL {
-        for (name, stock) in ACCOUNTING {
-            let tree =
-                stock.map(|stock| Tree::grow(config(stock, depth, lab.slots), depth, 1)).transpose()?;
-            let group = tree.as_ref().map(|tree| tree.leaves[0].clone());
-            built.push((kind, name, tree, Arc::new(Turns { kind, group })));
+fn turn(kind: &str, group: Option<&Group>) -> Result<()> {
+    let charge = group.map(|group| group.try_charge(PAGE_BYTES)).transpose().or_wrong(REFUSED)?;
+    if kind == IDLE {
+        sleep_short(Duration::from_micros(10));
+    } else {
+        let page = Mapping::new(page_bytes())?;
+        if kind == WRITE {
+            page.touch(0);
         }
     }
-    let variants: Vec<Variant> = built.iter().map(|(_, _, _, work)| Variant::of(work.clone(), 1)).collect();
-    let plan = Plan { rounds: lab.effort.rounds, window_us: lab.effort.window_us * 3 };
-    let measured = lab.interleave_by(plan, &variants)?;
+    drop(charge);
+    Ok(())
+}
 
-    let title = format!(
-        "seed 000, table 2.4: system calls of one pinned thread, accounting on and off, depth {depth}"
-    );
-    let columns = ["ns a call: median (min..p90)", "accounting", "ns", "TSC cycles", "before", "after"];
-    let mut table = Table::new(title, columns);
-    let clock = lab.clock;
-    for ((kind, name, tree, _), measured) in built.iter().zip(&measured) {
-        if let Some(tree) = tree {
-            tree.check_stock(*name == "stock", name)?;
-            tree.check_empty()?;
+/// Measures the three loops with accounting off, without stock and with it.
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    let (depth, slots) = (lab.args.depth.unwrap_or(3), lab.slots);
+    let mut built = Vec::new();
+    for kind in LOOPS {
+        for (name, stock) in ACCOUNTING {
+            let grow = |stock| Fixture::chain(config(stock, depth, slots), depth, 1);
+            built.push((kind, name, stock.map(grow).transpose()?));
         }
-        let ns = measured.ns.map(|ns| ns.scaled(1.0 / kind.calls()));
-        let cycles = ns.and_then(|ns| clock.cycles(ns.median));
-        let (before, after) = seed_cycles(*kind);
-        table.row(vec![
-            kind.name().to_owned(),
-            (*name).to_owned(),
-            cell(ns),
-            figure_or_dash(cycles),
-            figure_or_dash(before),
-            figure_or_dash(after),
-        ]);
-        let params = params([("loop", kind.name().into()), ("depth", depth.into())]);
-        lab.report.add_time(&clock, name, params, "system call", ns);
+    }
+    let group = |fixture: &Option<Fixture>| fixture.as_ref().map(|fixture| fixture.leaves[0].clone());
+    let turns = built.iter().map(|(kind, _, fixture)| (*kind, group(fixture)));
+    let works: Vec<_> = turns.map(|(kind, group)| each(move || turn(kind, group.as_ref()))).collect();
+    let variants: Vec<Variant<'_>> = works.iter().map(|work| Variant::of(work, 1)).collect();
+    let Plan { rounds, window_us } = lab.effort.windows;
+    let measured = lab.interleave_by(Plan { rounds, window_us: window_us * 3 }, &variants)?;
+
+    let mut table = Table::new(
+        format!(
+            "seed 000, table 2.4: system calls of one pinned thread, accounting on and off, depth {depth}"
+        ),
+        ["ns a call: median (min..p90)", "accounting", "ns", "TSC cycles", "before", "after"],
+    );
+    for ((kind, name, fixture), measured) in built.iter().zip(&measured) {
+        if let Some(fixture) = fixture {
+            fixture.check_stock(*name == "stock", name)?;
+            fixture.check_empty()?;
+        }
+        // System calls of one turn, as the seed divides.
+        let calls = if *kind == IDLE { 1.0 } else { 2.0 };
+        let ns = measured.ns.map(|ns| ns.scaled(1.0 / calls));
+        let cycles = figure_or_dash(ns.and_then(|ns| lab.clock.cycles(ns.median)));
+        let [before, after] = SEED.cells(&format!("table 2.4 of seed 000: {kind}"));
+        let time = lab.record(*name, json!({"loop": kind, "depth": depth})).time("system call", ns);
+        table.row(*kind, [(*name).to_owned(), time, cycles, before, after]);
     }
     note_windows(&mut table, &measured);
     table.note("before and after: the seed's cycles a system call as the seed counts them: half an mmap + munmap pair. It gives no figure for the idle loop.");
     lab.print(&table)
-}
-
-/// Upstream and patched, of the seed's table 2.4.2.
-fn seed_cycles(kind: Loop) -> (Option<f64>, Option<f64>) {
-    match kind {
-        Loop::NoWrite => (Some(3012.22), Some(2991.195)),
-        Loop::Write => (Some(5749.605), Some(5746.495)),
-        Loop::Idle => (None, None),
-    }
 }

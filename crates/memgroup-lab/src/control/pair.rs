@@ -1,256 +1,190 @@
-//! What the controller costs who charges where there is room: the pair with only `max`, and with all there is set beside it.
+//! What the controller costs a thread that charges where there is room: the pair with only `max`, and with every other setting beside it.
 //!
-//! - I1. A variant is what its name says: at the end all settings are in force, who waits for events waits still, and nothing has
+//! - I1. A variant is what its name says: at the end all settings are in force, the waiter for events still waits, and nothing has
 //!   happened that any of them is about.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use memgroup::{
-    Config, EventSubscription, Events, Group, KillHook, Killed, Killing, PeakReader, PressureLine, Trigger,
+use crate::harness::{
+    Crowd, Fixture, Lab, OrFail, Result, Summary, Table, Variant, ensure, expect, figure_or_dash, json,
+    median, median_of, ratio, spawn, spin_until,
 };
-
-use crate::Error;
-use crate::harness::Lab;
-use crate::harness::crew::spin_until;
-use crate::harness::report::{Check, params, ratio};
-use crate::harness::stats::Summary;
-use crate::harness::table::{Table, figure_or_dash, spread};
-use crate::harness::tree::Tree;
-use crate::harness::window::{Variant, Work};
+use memgroup::{
+    Config, EventSubscription, Events, Group, KillAnswer, KillRegistration, KillRequest, PeakReader,
+    PressureLine, PressureWatch,
+};
 
 const DEPTH: usize = 3;
 const PAGE: u64 = 4096;
-/// High enough for what is charged here with all that is prepaid, and a limit nevertheless.
+/// Above all that is charged here with everything prepaid, and a limit nevertheless.
 const HIGH_BYTES: u64 = 1 << 46;
 const LOW_BYTES: u64 = 2 << 20;
 const MIN_BYTES: u64 = 1 << 20;
 const WEIGHT: u32 = 500;
+/// Hierarchies of each variant: the place of a variant's lines in the caches is chance, which several hierarchies even out.
+const HIERARCHIES: usize = 4;
 
-/// How many threads, and in which groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Crowd {
-    One,
-    SameGroup,
-    GroupEach,
+/// The settings of one group beside `max`.
+struct Settings {
+    group: Group,
+    peak: PeakReader,
+    _pressure: PressureWatch,
+    hook: KillRegistration,
+    subscription: EventSubscription,
 }
 
-impl Crowd {
-    const ALL: [Crowd; 3] = [Crowd::One, Crowd::SameGroup, Crowd::GroupEach];
-
-    fn name(self, threads: usize) -> String {
-        match self {
-            Crowd::One => "1 thread".to_owned(),
-            Crowd::SameGroup => format!("{threads} threads, same group"),
-            Crowd::GroupEach => format!("{threads} threads, a group each"),
-        }
-    }
-
-    fn threads(self, threads: usize) -> usize {
-        if self == Crowd::One { 1 } else { threads }
-    }
-}
-
-/// All there is beside `max`, at every level of a tree.
-struct Everything {
-    peaks: Vec<PeakReader>,
-    triggers: Vec<Trigger>,
-    hooks: Vec<KillHook>,
-    subscriptions: Vec<EventSubscription>,
-    waiter: Option<JoinHandle<Option<Events>>>,
-    groups: Vec<Group>,
-    waited: Group,
-}
-
-impl Everything {
-    fn set(tree: &Tree) -> Result<Everything, Error> {
-        let groups = tree.hierarchy.groups();
-        let (mut peaks, mut triggers, mut hooks, mut subscriptions) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for group in &groups {
-            let failed = |why: &dyn std::fmt::Display| Error::setup(group.path(), why);
-            group.set_high(HIGH_BYTES).map_err(|why| failed(&why))?;
-            group.set_low(LOW_BYTES).map_err(|why| failed(&why))?;
-            group.set_min(MIN_BYTES).map_err(|why| failed(&why))?;
-            group.set_weight(WEIGHT).map_err(|why| failed(&why))?;
-            let mut peak = group.peak_reader();
-            peak.reset();
-            peaks.push(peak);
-            triggers.push(group.add_pressure_trigger("some 150000 1000000").map_err(|why| failed(&why))?);
-            hooks.push(group.set_kill_hook(|_: &Killing<'_>| Killed::Refused).map_err(|why| failed(&why))?);
-            subscriptions.push(group.on_events(|_, _| ()));
-        }
-        let waited = tree.leaves[0].clone();
-        let (waiting, begun) = (waited.clone(), Arc::new(AtomicBool::new(false)));
-        let begins = Arc::clone(&begun);
-        let waiter = std::thread::Builder::new()
-            .name("waits for events".to_owned())
-            .spawn(move || {
-                let seen = waiting.events();
-                // ORDERING: Relaxed; it says nothing but itself.
-                begins.store(true, Ordering::Relaxed);
-                waiting.wait_events(&seen, None)
-            })
-            .map_err(|source| Error::System { what: "start a thread that waits".to_owned(), source })?;
-        // ORDERING: Relaxed; as above.
-        spin_until(|| begun.load(Ordering::Relaxed).then_some(()));
-        let waiter = Some(waiter);
-        Ok(Everything { peaks, triggers, hooks, subscriptions, waiter, groups, waited })
+impl Settings {
+    fn set(group: Group) -> Result<Settings> {
+        let path = group.path();
+        group.set_high(HIGH_BYTES).set_up(&path)?;
+        group.set_low(LOW_BYTES).set_up(&path)?;
+        group.set_min(MIN_BYTES).set_up(&path)?;
+        group.set_weight(WEIGHT).set_up(&path)?;
+        let mut peak = group.peak_reader();
+        peak.reset();
+        let trigger = "some 150000 1000000".parse().set_up(&path)?;
+        let pressure = group.add_pressure_trigger(trigger);
+        let hook = group.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Refused).set_up(&path)?;
+        let subscription = group.on_events(|_, _| ());
+        Ok(Settings { group, peak, _pressure: pressure, hook, subscription })
     }
 
     /// All is in force still, and nothing has happened (I1).
-    fn check(&self) -> Result<(), Error> {
-        let wrong = |text: String| Err(Error::Wrong(text));
-        for group in &self.groups {
-            let set = (group.high(), group.low(), group.min(), group.weight());
-            if set != (HIGH_BYTES, LOW_BYTES, MIN_BYTES, WEIGHT) {
-                return wrong(format!("high, low, min and weight of {} are {set:?}", group.path()));
-            }
-            if group.events() != Events::default() || group.pressure().some != PressureLine::default() {
-                return wrong(format!(
-                    "{} had events or pressure, although there was room: {:?}, {:?}",
-                    group.path(),
-                    group.events(),
-                    group.pressure().some
-                ));
-            }
-        }
-        if self.waiter.as_ref().is_none_or(JoinHandle::is_finished) {
-            return wrong(format!("nobody waits for events of {} any more", self.waited.path()));
-        }
-        let told: u64 = self.subscriptions.iter().map(|one| one.report().calls).sum();
-        let aside = self.hooks.iter().filter(|hook| hook.is_set_aside()).count();
-        let is_there = [self.peaks.len(), self.triggers.len(), self.hooks.len()];
-        if told > 0 || aside > 0 || is_there != [self.groups.len(); 3] {
-            return wrong(format!(
-                "{told} callbacks were told, {aside} kill hooks set aside, of {is_there:?}"
-            ));
-        }
-        if self.peaks.iter().any(|peak| peak.read() < PAGE) {
-            return wrong("a peak reader saw none of the charges".to_owned());
-        }
-        Ok(())
+    fn check(&self) -> Result<()> {
+        let (group, path) = (&self.group, self.group.path());
+        let set = (group.high(), group.low(), group.min(), group.weight());
+        let right = (HIGH_BYTES, LOW_BYTES, MIN_BYTES, WEIGHT);
+        expect(format_args!("high, low, min and weight of {path}"), set, right)?;
+        let (events, pressure) = (group.events(), group.pressure().some);
+        let quiet = (Events::default(), PressureLine::default());
+        expect(format_args!("events and pressure of {path}"), (events, pressure), quiet)?;
+        let called = (self.subscription.report().calls, self.hook.is_set_aside());
+        expect(format_args!("calls of {path}'s callback, kill hook set aside"), called, (0, false))?;
+        ensure(self.peak.read() >= PAGE, || format!("the peak reader of {path} saw none of the charges"))
+    }
+}
+
+/// Settings at every level, and a thread that waits for events of one group.
+struct Everything {
+    settings: Vec<Settings>,
+    waited: Group,
+    waiter: Option<JoinHandle<Option<Events>>>,
+}
+
+impl Everything {
+    fn set(fixture: &Fixture) -> Result<Everything> {
+        let settings: Result<_> = fixture.hierarchy.groups().into_iter().map(Settings::set).collect();
+        let waited = fixture.leaves[0].clone();
+        let (waiting, begun) = (waited.clone(), Arc::new(AtomicBool::new(false)));
+        let begins = Arc::clone(&begun);
+        let waiter = spawn("waits for events", move || {
+            let seen = waiting.events();
+            // ORDERING: Relaxed; it publishes nothing but itself.
+            begins.store(true, Ordering::Relaxed);
+            waiting.wait_events(&seen, None)
+        })?;
+        // ORDERING: Relaxed; as above.
+        spin_until(|| begun.load(Ordering::Relaxed).then_some(()));
+        Ok(Everything { settings: settings?, waited, waiter: Some(waiter) })
+    }
+
+    fn check(&self) -> Result<()> {
+        self.settings.iter().try_for_each(Settings::check)?;
+        let waits = self.waiter.as_ref().is_some_and(|waiter| !waiter.is_finished());
+        ensure(waits, || format!("no thread waits for events of {} any more", self.waited.path()))
     }
 }
 
 impl Drop for Everything {
     fn drop(&mut self) {
-        let Some(waiter) = self.waiter.take() else { return };
-        if self.waited.remove().is_err() {
-            return; // Removed by nobody else, so this is never so; the thread would be waited for in vain.
+        // The removal of its group ends the wait.
+        if let Some(waiter) = self.waiter.take()
+            && self.waited.remove().is_ok()
+        {
+            let _ = waiter.join();
         }
-        // It cannot have panicked but with what its wait says, and nothing hangs on that here.
-        let _ = waiter.join();
     }
 }
 
-/// Pairs of each thread in its group.
+/// Groups to charge; with everything set, or with `max` alone.
 struct Pairs {
     everything: Option<Everything>,
-    tree: Tree,
-    same: bool,
-    stock: bool,
+    fixture: Fixture,
 }
 
 impl Pairs {
-    fn build(
-        lab: &Lab<'_>,
-        everything: bool,
-        crowd: Crowd,
-        stock: bool,
-        threads: usize,
-    ) -> Result<Pairs, Error> {
+    fn build(lab: &Lab<'_>, everything: bool, stock: bool, leaves: usize) -> Result<Pairs> {
         let config = Config::with_slots(lab.slots);
         let config = if stock { config } else { config.stock_cap_bytes(0) };
-        let tree = Tree::grow(config, DEPTH, if crowd == Crowd::GroupEach { threads } else { 1 })?;
-        let everything = if everything { Some(Everything::set(&tree)?) } else { None };
-        Ok(Pairs { everything, tree, same: crowd != Crowd::GroupEach, stock })
+        let fixture = Fixture::chain(config, DEPTH, leaves)?;
+        let everything = everything.then(|| Everything::set(&fixture)).transpose()?;
+        Ok(Pairs { everything, fixture })
     }
 
-    fn check(&self) -> Result<(), Error> {
-        self.tree.check_stock(self.stock, "the pair")?;
-        if let Some(everything) = &self.everything {
-            everything.check()?;
-        }
-        self.tree.check_empty()
-    }
-}
-
-impl Work for Pairs {
-    fn batch(&self, thread: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
-        let group = &self.tree.leaves[if self.same { 0 } else { thread }];
+    fn make(&self, thread: usize, count: u64) -> Result<u64> {
+        let group = &self.fixture.leaves[thread.min(self.fixture.leaves.len() - 1)];
         for _ in 0..count {
-            let charge = group.try_charge(PAGE);
-            drop(charge.map_err(|error| Error::Wrong(format!("a charge far below the limit: {error}")))?);
+            drop(group.try_charge(PAGE).or_wrong("a charge far below the limit")?);
         }
         Ok(count)
     }
+
+    fn check(&self, stock: bool) -> Result<()> {
+        self.fixture.check_stock(stock, "the pair")?;
+        self.everything.as_ref().map_or(Ok(()), Everything::check)?;
+        self.fixture.check_empty()
+    }
 }
 
-/// Houses of each variant: where the lines of one lie in the caches is a matter of luck, and is evened out over some.
-const HOUSES: usize = 4;
-
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let threads = lab.args.threads();
-    let crowds: Vec<Crowd> =
-        Crowd::ALL.into_iter().filter(|&crowd| crowd == Crowd::One || threads > 1).collect();
     for stock in [true, false] {
         let title = if stock {
             format!("a charge and its uncharge, depth {DEPTH}, served by the stock: ns, median (min..p90)")
         } else {
             format!("the same without stock, each to the counters of all {DEPTH} levels")
         };
-        let names = crowds.iter().map(|crowd| crowd.name(threads));
         let mut table = Table::new(title, ["threads", "max (control)", "everything set", "x"]);
-        for (crowd, name) in crowds.iter().zip(names) {
-            let [control, all] = measure(lab, *crowd, stock)?;
-            let clock = lab.clock;
-            for (variant, ns) in [("max (control)", control), ("everything", all)] {
-                let params = params([
-                    ("crowd", name.as_str().into()),
-                    ("stock", stock.into()),
-                    ("depth", DEPTH.into()),
-                ]);
-                lab.report.add_time(&clock, variant, params, "pair", ns);
-            }
-            let times = ratio(all.map(|ns| ns.median), control.map(|ns| ns.median));
-            table.row(vec![name.clone(), spread(control), spread(all), figure_or_dash(times)]);
+        for crowd in Crowd::ALL.into_iter().filter(|&crowd| crowd == Crowd::One || threads > 1) {
+            let (name, [control, all]) = (crowd.heading(threads), measure(lab, crowd, stock)?);
+            let params = json!({"crowd": name, "stock": stock, "depth": DEPTH});
+            let cells = [("max (control)", control), ("everything", all)]
+                .map(|(variant, ns)| lab.record(variant, params.clone()).time("pair", ns));
+            let times = ratio(median(all), median(control));
+            table.row(&name, cells.into_iter().chain([figure_or_dash(times)]));
             if stock {
-                let check = format!("a pair, everything set over max alone, {name}");
-                lab.report.checks.push(Check::at_most(check, times, super::PAIR_MOST, "x"));
+                let goal = format!("a pair, everything set over max alone, {name}");
+                lab.at_most(goal, times, super::PAIR_MOST, "x");
             }
         }
-        if stock {
-            table.note(format!(
-                "everything: high, low, min, a weight, a pressure trigger, a peak reader that was reset, a subscription to events and a kill hook at each level, and a thread that waits for events. Medians of {HOUSES} hierarchies each"
-            ));
+        table.note(if stock {
+            format!("everything: high, low, min, a weight, a pressure trigger, a peak reader that was reset, a subscription to events and a kill hook at each level, and a thread that waits for events. Medians of {HIERARCHIES} hierarchies each")
         } else {
-            table.note("no goal: usage is below min and low here, so each charge and uncharge changes what is used of both, which is kept up to date at every level: the dearest case");
-        }
+            "no goal: usage is below min and low here, so each charge and uncharge updates the protected usage at every level: the most expensive case".to_owned()
+        });
         lab.print(&table)?;
     }
     Ok(())
 }
 
 /// The control and everything, interleaved, in several hierarchies each.
-fn measure(lab: &mut Lab<'_>, crowd: Crowd, stock: bool) -> Result<[Option<Summary>; 2], Error> {
+fn measure(lab: &mut Lab<'_>, crowd: Crowd, stock: bool) -> Result<[Option<Summary>; 2]> {
     let threads = crowd.threads(lab.args.threads());
-    let build = |everything| Pairs::build(lab, everything, crowd, stock, threads).map(Arc::new);
-    let houses = (0..2 * HOUSES).map(|house| build(house % 2 == 1)).collect::<Result<Vec<_>, Error>>()?;
-    let variants: Vec<Variant> = houses.iter().map(|pairs| Variant::of(pairs.clone(), threads)).collect();
+    let leaves = if crowd == Crowd::GroupEach { threads } else { 1 };
+    let build = |number| Pairs::build(lab, number % 2 == 1, stock, leaves);
+    let built = (0..2 * HIERARCHIES).map(build).collect::<Result<Vec<_>>>()?;
+    let works: Vec<_> =
+        built.iter().map(|pairs| |thread, _: &mut usize, count| pairs.make(thread, count)).collect();
+    let variants: Vec<Variant<'_>> = works.iter().map(|work| Variant::of(work, threads)).collect();
     let measured = lab.interleave(&variants)?;
-    houses.iter().try_for_each(|pairs| pairs.check())?;
+    built.iter().try_for_each(|pairs| pairs.check(stock))?;
     Ok([0, 1].map(|variant| {
         let of: Vec<Summary> = measured.iter().skip(variant).step_by(2).filter_map(|one| one.ns).collect();
-        let middle = |part: fn(&Summary) -> f64| {
-            Summary::of(&of.iter().map(part).collect::<Vec<_>>()).map(|parts| parts.median)
-        };
-        Some(Summary {
-            median: middle(|ns| ns.median)?,
-            min: of.iter().map(|ns| ns.min).reduce(f64::min)?,
-            p90: middle(|ns| ns.p90)?,
-            count: of.iter().map(|ns| ns.count).sum(),
-        })
+        let middle = |part: fn(&Summary) -> f64| median_of(&of.iter().map(part).collect::<Vec<_>>());
+        let min = of.iter().map(|ns| ns.min).reduce(f64::min)?;
+        let count = of.iter().map(|ns| ns.count).sum();
+        Some(Summary { median: middle(|ns| ns.median)?, min, p90: middle(|ns| ns.p90)?, count })
     }))
 }

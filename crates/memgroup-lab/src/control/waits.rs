@@ -1,164 +1,66 @@
 //! Hand-over: from an uncharge on one thread to the return of the charge that waited for it on another.
 //!
-//! There is room for one charge, which goes round: who has it looks that all others wait, notes the time, and gives it back; who is
-//! handed it notes the time too. The control is the least that people write by hand: a flag behind a mutex, and a condition variable, on which
+//! There is room for one charge, which the threads hand round. The holder waits until all others wait, notes the time, and gives it back; the
+//! next holder notes the time too. The control is the least that is written by hand: a flag behind a mutex, and a condition variable, on which
 //! one waiter is woken.
 //!
 //! - I1. All but one wait when the charge is given back, so each return is a hand-over and none finds room by itself.
-//! - I2. Each charge that is asked for is made; at the end nothing is charged and nobody waits.
+//! - I2. Each charge that is asked for is made; at the end nothing is charged and no thread waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use memgroup::{Charge, Config, Group, Hierarchy};
-
-use super::{add_quantiles, calls};
-use crate::Error;
-use crate::harness::quantiles::Quantiles;
-use crate::harness::report::params;
-use crate::harness::table::{Table, count};
-use crate::harness::tree::{child, expect_bytes, limit};
-use crate::harness::{Lab, clock};
+use crate::harness::{
+    Lab, OrFail, Quantiles, Result, Table, check_empty, child, clock, count, ensure, expect, hierarchy, json,
+    limit,
+};
+use memgroup::Config;
 
 const PAGE: u64 = 4096;
 const WAITERS: [usize; 3] = [1, 8, 64];
-/// For so long who has the charge keeps it when all others are in line: the last of them falls asleep meanwhile.
+/// The holder keeps the charge for so long when all others are in line: the last of them falls asleep meanwhile.
 const SETTLE_US: u64 = 20;
-/// When a waiter gives up, which would be a wrong result.
+/// A waiter gives up after this, which would be a wrong result.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What one at a time can have.
-trait Room: Send + Sync + 'static {
-    type Held;
-    /// Waits for it.
-    fn take(&self) -> Result<Self::Held, Error>;
-    /// How many wait.
-    fn waiting(&self) -> usize;
-    fn give(&self, held: Self::Held);
-    fn end(&self) -> Result<(), Error>;
+/// A resource that one thread at a time can hold: how to wait for it, count the waiting threads, and give it back.
+struct Resource<'r, H> {
+    take: &'r (dyn Fn() -> Result<H> + Sync),
+    waiting: &'r (dyn Fn() -> usize + Sync),
+    give: &'r (dyn Fn(H) + Sync),
 }
 
-/// A group with room for one charge.
-struct Ours {
-    hierarchy: Hierarchy,
-    tenant: Group,
-}
-
-impl Ours {
-    fn build(lab: &Lab<'_>) -> Result<Ours, Error> {
-        let hierarchy = Hierarchy::new(Config::with_slots(lab.slots));
-        let hierarchy = hierarchy.map_err(|why| Error::setup("the hierarchy", why))?;
-        let parent = child(&hierarchy.root(), "parent")?;
-        limit(&parent, PAGE)?;
-        let tenant = child(&parent, "tenant")?;
-        Ok(Ours { hierarchy, tenant })
-    }
-}
-
-impl Room for Ours {
-    type Held = Charge;
-
-    fn take(&self) -> Result<Charge, Error> {
-        self.tenant
-            .charge_until(PAGE, Instant::now() + PATIENCE)
-            .map_err(|why| Error::Wrong(format!("room is handed round, and yet: {why}")))
-    }
-
-    fn waiting(&self) -> usize {
-        self.tenant.waiters().now
-    }
-
-    fn give(&self, held: Charge) {
-        drop(held);
-    }
-
-    fn end(&self) -> Result<(), Error> {
-        self.hierarchy.root().drain();
-        for group in self.hierarchy.groups() {
-            expect_bytes(&group, "usage at the end", group.usage(), 0)?;
-        }
-        match self.hierarchy.waits().as_slice() {
-            [] => Ok(()),
-            [wait, ..] => Err(Error::Wrong(format!("all is over, and {wait}"))),
-        }
-    }
-}
-
-/// The control.
-#[derive(Default)]
-struct Condition {
-    taken: Mutex<Taken>,
-    freed: Condvar,
-}
-
-#[derive(Default)]
-struct Taken {
-    is_taken: bool,
-    waiting: usize,
-}
-
-impl Room for Condition {
-    type Held = ();
-
-    fn take(&self) -> Result<(), Error> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.waiting += 1;
-        let mut taken =
-            self.freed.wait_while(taken, |taken| taken.is_taken).unwrap_or_else(PoisonError::into_inner);
-        (taken.waiting, taken.is_taken) = (taken.waiting - 1, true);
-        Ok(())
-    }
-
-    fn waiting(&self) -> usize {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).waiting
-    }
-
-    fn give(&self, (): ()) {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).is_taken = false;
-        self.freed.notify_one();
-    }
-
-    fn end(&self) -> Result<(), Error> {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.is_taken || taken.waiting > 0 {
-            return Err(Error::Wrong("somebody waits at the control, and all is over".to_owned()));
-        }
-        Ok(())
-    }
-}
-
-/// What the threads of one round share.
-struct Round<R> {
-    room: R,
+/// State that the threads of one round share.
+struct Round {
     waiters: usize,
     settle_ticks: u64,
-    /// When it was given back last, in ticks; 0 before that.
+    /// When the resource was given back last, in ticks; 0 before that.
     given: AtomicU64,
     left: AtomicUsize,
     is_over: AtomicBool,
 }
 
-impl<R: Room> Round<R> {
+impl Round {
     /// One thread's part: ticks of the hand-overs to it.
-    fn part(&self) -> Result<Vec<u64>, Error> {
+    fn part<H>(&self, resource: &Resource<'_, H>) -> Result<Vec<u64>> {
         let mut ticks = Vec::new();
         loop {
-            let held = self.room.take();
+            let held = (resource.take)();
             let now = clock::now_ordered();
             let held = held.inspect_err(|_| {
-                // ORDERING: Relaxed; others are only to end.
+                // ORDERING: Relaxed; it only ends the others.
                 self.is_over.store(true, Ordering::Relaxed);
             })?;
-            // ORDERING: Relaxed, here and below: who has the room is alone with these, and handing it on publishes them.
+            // ORDERING: Relaxed, here and below: only the holder uses these, and giving the resource back publishes them.
             let (given, left) = (self.given.load(Ordering::Relaxed), self.left.load(Ordering::Relaxed));
             if left == 0 {
-                // ORDERING: Relaxed, here and below; flags and numbers by themselves, what is timed is ordered by the room's own lock.
+                // ORDERING: Relaxed, here and below; flags and numbers by themselves. The resource's own lock orders the timed part.
                 self.is_over.store(true, Ordering::Relaxed);
             }
             // ORDERING: Relaxed, as above.
             if self.is_over.load(Ordering::Relaxed) {
-                self.room.give(held);
+                (resource.give)(held);
                 return Ok(ticks);
             }
             if given > 0 {
@@ -167,74 +69,97 @@ impl<R: Room> Round<R> {
                 self.left.store(left - 1, Ordering::Relaxed);
             }
             // ORDERING: Relaxed, as above.
-            while self.room.waiting() < self.waiters && !self.is_over.load(Ordering::Relaxed) {
+            while (resource.waiting)() < self.waiters && !self.is_over.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
             let in_line = clock::now();
             while clock::now() - in_line < self.settle_ticks {
                 std::hint::spin_loop();
             }
-            // ORDERING: Relaxed; who is handed the bytes by the next line sees it, by the room's lock.
+            // ORDERING: Relaxed; the next holder sees it, by the resource's lock.
             self.given.store(clock::now_ordered(), Ordering::Relaxed);
-            self.room.give(held);
+            (resource.give)(held);
         }
     }
 }
 
-/// Nanoseconds of so many hand-overs, each to the first of so many that wait.
-fn hand_overs<R: Room>(lab: &Lab<'_>, room: R, waiters: usize, calls: usize) -> Result<Vec<f64>, Error> {
+/// Quantiles of so many hand-overs, each to the first of so many waiters, in nanoseconds.
+fn hand_overs<H>(
+    lab: &Lab<'_>,
+    resource: &Resource<'_, H>,
+    waiters: usize,
+    calls: usize,
+) -> Result<Option<Quantiles>> {
     let (given, left, is_over) = (AtomicU64::new(0), AtomicUsize::new(calls), AtomicBool::new(false));
     let settle_ticks = lab.clock.ticks_per_us() * SETTLE_US;
-    let round = Arc::new(Round { room, waiters, settle_ticks, given, left, is_over });
-    let start = |number: usize| {
-        let round = Arc::clone(&round);
-        std::thread::Builder::new()
-            .name(format!("waiter {number}"))
-            .spawn(move || round.part())
-            .map_err(|source| Error::System { what: format!("start waiter {number}"), source })
+    let round = Round { waiters, settle_ticks, given, left, is_over };
+    let parts: Vec<Result<Vec<u64>>> = std::thread::scope(|threads| {
+        let started: Vec<_> = (0..=waiters).map(|_| threads.spawn(|| round.part(resource))).collect();
+        started
+            .into_iter()
+            .map(|one| one.join().unwrap_or_else(|_| Err("panic").or_wrong("a waiter")))
+            .collect()
+    });
+    let parts = parts.into_iter().collect::<Result<Vec<_>>>()?;
+    let ns: Vec<f64> = parts.into_iter().flatten().map(|ticks| lab.clock.ns(ticks as f64)).collect();
+    expect("timed hand-overs", ns.len(), calls)?;
+    Ok(Quantiles::of(ns))
+}
+
+/// Hand-overs of a charge, in a group with room for one.
+fn of_charges(lab: &Lab<'_>, waiters: usize, calls: usize) -> Result<Option<Quantiles>> {
+    let hierarchy = hierarchy(Config::with_slots(lab.slots))?;
+    let parent = child(&hierarchy.root(), "parent")?;
+    limit(&parent, PAGE)?;
+    let tenant = child(&parent, "tenant")?;
+    let take = || {
+        tenant.charge_until(PAGE, Instant::now() + PATIENCE).or_wrong("the charge is handed round, and yet")
     };
-    let started: Vec<_> = (0..=waiters).map(start).collect();
-    if started.iter().any(Result::is_err) {
-        // ORDERING: Relaxed; who runs is only to end.
-        round.is_over.store(true, Ordering::Relaxed);
-    }
-    let mut ns = Vec::with_capacity(calls);
-    let mut first_wrong = Ok(());
-    for thread in started {
-        let part = thread.and_then(|thread| {
-            thread.join().map_err(|_| Error::Wrong("a waiter panicked".to_owned())).flatten()
-        });
-        match part {
-            Ok(ticks) => ns.extend(ticks.into_iter().map(|ticks| lab.clock.ns(ticks as f64))),
-            Err(why) => first_wrong = first_wrong.and(Err(why)),
-        }
-    }
-    first_wrong?;
-    if ns.len() != calls {
-        return Err(Error::Wrong(format!("{} hand-overs were timed of {calls}", ns.len())));
-    }
-    round.room.end()?;
+    let resource = Resource { take: &take, waiting: &|| tenant.waiters().now, give: &drop };
+    let ns = hand_overs(lab, &resource, waiters, calls)?;
+    check_empty(&hierarchy)?;
+    let waits = hierarchy.waits();
+    ensure(waits.is_empty(), || format!("all is over, and {}", waits[0]))?;
     Ok(ns)
 }
 
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
+/// The control: hand-overs of a flag, by a condition variable.
+fn of_flag(lab: &Lab<'_>, waiters: usize, calls: usize) -> Result<Option<Quantiles>> {
+    // Whether the flag is taken, and how many threads wait.
+    let (state, freed) = (Mutex::new((false, 0_usize)), Condvar::new());
+    let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
+    let take = || {
+        let mut state = lock();
+        state.1 += 1;
+        let mut state = freed.wait_while(state, |state| state.0).unwrap_or_else(PoisonError::into_inner);
+        *state = (true, state.1 - 1);
+        Ok(())
+    };
+    let give = |()| {
+        lock().0 = false;
+        freed.notify_one();
+    };
+    let ns = hand_overs(lab, &Resource { take: &take, waiting: &|| lock().1, give: &give }, waiters, calls)?;
+    expect("the control's flag and waiters at the end", *lock(), (false, 0))?;
+    Ok(ns)
+}
+
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let mut table = Table::new(
         "hand-over: from an uncharge to the return of a charge that waited for it: us",
         ["waiters", "hand-overs", "p50", "p99", "max", "condition variable (control), p50", "p99"],
     );
     for waiters in WAITERS {
-        // Between two of many waiters all others have to be back in line.
-        let calls = (calls(lab, 4_000, 40_000) / waiters.isqrt()).max(3);
-        let ours = hand_overs(lab, Ours::build(lab)?, waiters, calls)?;
-        let control = hand_overs(lab, Condition::default(), waiters, calls)?;
-        let what = params([("waiters", waiters.into())]);
-        let cells = add_quantiles(lab, "hand-over", &what, Quantiles::of(ours), 1e3);
-        let control = add_quantiles(lab, "condition variable (control)", &what, Quantiles::of(control), 1e3);
-        let row = [waiters.to_string(), count(calls as u64)].into_iter().chain(cells);
-        table.row(row.chain(control.into_iter().take(2)).collect());
+        // Between two hand-overs all other waiters have to be back in line.
+        let calls = (lab.pick(lab.effort.calls, 4_000, 40_000) / waiters.isqrt()).max(3);
+        let (ours, control) = (of_charges(lab, waiters, calls)?, of_flag(lab, waiters, calls)?);
+        let mut record = |variant, ns| lab.record(variant, json!({"waiters": waiters})).quantiles(ns, 1e3);
+        let (ours, control) = (record("hand-over", ours), record("condition variable (control)", control));
+        let cells = [count(calls as u64)].into_iter().chain(ours).chain(control.into_iter().take(2));
+        table.row(waiters.to_string(), cells);
     }
     table.note(
-        "both include what the system takes to wake a thread. The engine's thread that gives back makes the waiting charge itself, so nobody who comes by can take it; no goal",
+        "both include the system's time to wake a thread. The uncharging thread completes the waiting charge itself, so no other thread can take the room; no goal",
     );
     lab.print(&table)
 }

@@ -15,21 +15,15 @@ use std::time::Duration;
 
 use memgroup_percpu::PerCpu;
 
-use super::BySlots;
-use crate::Error;
-use crate::harness::Lab;
-use crate::harness::clock;
-use crate::harness::os;
-use crate::harness::report::params;
-use crate::harness::stats::Summary;
-use crate::harness::table::{Table, figure, figure_or_dash};
+use super::{BySlots, SEED};
+use crate::harness::{Lab, Result, Summary, Table, clock, ensure, figure_or_dash, json, median, os, spawn};
 
 /// More owners than this are not started: a thread for each.
 const OWNERS_MAX: usize = 128;
 const STOCKED_BYTES: u64 = 8192;
 
-/// What owners and drainer share: words, counters of each level, and who has been called.
-struct Office {
+/// Shared by owners and drainer: the words, the counters of each level, and the calls.
+struct Shared {
     words: PerCpu<AtomicU64>,
     counters: Vec<AtomicU64>,
     called: Vec<AtomicBool>,
@@ -39,46 +33,38 @@ struct Office {
 
 /// Owners, parked until called.
 struct Owners {
-    office: Arc<Office>,
+    shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Owners {
-    fn start(slots: usize, depth: usize, drainer: &Thread) -> Result<Owners, Error> {
+    fn start(slots: usize, depth: usize, drainer: &Thread) -> Result<Owners> {
         let cpus = os::allowed_cpus()?;
-        let office = Arc::new(Office {
+        let shared = Arc::new(Shared {
             words: PerCpu::new(slots),
             counters: (0..depth).map(|_| AtomicU64::new(0)).collect(),
             called: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             outstanding: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
         });
-        let mut owners = Owners { office, threads: Vec::new() };
+        let mut owners = Owners { shared, threads: Vec::new() };
         for slot in 0..slots {
-            let (office, drainer, cpu) =
-                (Arc::clone(&owners.office), drainer.clone(), cpus[slot % cpus.len()]);
-            let thread = std::thread::Builder::new()
-                .name(format!("owner-{slot}"))
-                .spawn(move || {
-                    // An owner that cannot be pinned wakes no slower.
-                    let _ = os::pin_to(cpu);
-                    own(&office, slot, &drainer);
-                })
-                .map_err(|source| Error::System {
-                    what: format!("start the owner of slot {slot}"),
-                    source,
-                })?;
-            owners.threads.push(thread);
+            let (shared, drainer, cpu) = (owners.shared.clone(), drainer.clone(), cpus[slot % cpus.len()]);
+            owners.threads.push(spawn(&format!("owner-{slot}"), move || {
+                // An owner that cannot be pinned wakes no slower.
+                let _ = os::pin_to(cpu);
+                shared.own(slot, &drainer);
+            })?);
         }
         Ok(owners)
     }
 
     /// Stocks every word, as charges of its owner would have.
     fn fill(&self) {
-        for word in self.office.words.iter() {
+        for word in self.shared.words.iter() {
             // ORDERING: Relaxed, here and for the counters; `called` publishes them to the owners.
             word.store(STOCKED_BYTES, Ordering::Relaxed);
-            for counter in &self.office.counters {
+            for counter in &self.shared.counters {
                 counter.fetch_add(STOCKED_BYTES, Ordering::Relaxed);
             }
         }
@@ -87,38 +73,34 @@ impl Owners {
     /// Wakes every owner and waits for the last; ticks until all were called, and until all were done.
     fn drain(&self) -> (u64, u64) {
         // ORDERING: Relaxed; `called` publishes it.
-        self.office.outstanding.store(self.threads.len(), Ordering::Relaxed);
+        self.shared.outstanding.store(self.threads.len(), Ordering::Relaxed);
         let begin = clock::now_ordered();
-        for (called, owner) in self.office.called.iter().zip(&self.threads) {
+        for (called, owner) in self.shared.called.iter().zip(&self.threads) {
             // ORDERING: Release; pairs with the Acquire in `own`.
             called.store(true, Ordering::Release);
             owner.thread().unpark();
         }
         let called = clock::now_ordered();
         // ORDERING: Acquire; pairs with the AcqRel of each owner: their uncharges are seen.
-        while self.office.outstanding.load(Ordering::Acquire) > 0 {
+        while self.shared.outstanding.load(Ordering::Acquire) > 0 {
             std::thread::park();
         }
         (called - begin, clock::now_ordered() - begin)
     }
 
-    fn check_drained(&self) -> Result<(), Error> {
+    fn check_drained(&self) -> Result<()> {
         // ORDERING: Relaxed; `drain` has waited for every owner.
-        let words: u64 = self.office.words.iter().map(|word| word.load(Ordering::Relaxed)).sum();
-        let counters: u64 = self.office.counters.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
-        if words + counters == 0 {
-            return Ok(());
-        }
-        Err(Error::Wrong(format!(
-            "the waking control left {words} bytes in words and {counters} in counters"
-        )))
+        let words: u64 = self.shared.words.iter().map(|word| word.load(Ordering::Relaxed)).sum();
+        let counters: u64 = self.shared.counters.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+        let left = || format!("the waking control left {words} bytes in words and {counters} in counters");
+        ensure(words + counters == 0, left)
     }
 }
 
 impl Drop for Owners {
     fn drop(&mut self) {
         // ORDERING: Release; pairs with the Acquire in `own`.
-        self.office.closing.store(true, Ordering::Release);
+        self.shared.closing.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
             // An owner that panicked would have left `drain` waiting for ever; there is none.
@@ -127,83 +109,69 @@ impl Drop for Owners {
     }
 }
 
-fn own(office: &Office, slot: usize, drainer: &Thread) {
-    // ORDERING: Acquire; pairs with the Release in `Owners::drop`.
-    while !office.closing.load(Ordering::Acquire) {
-        // ORDERING: AcqRel; Acquire pairs with the Release of the call.
-        if !office.called[slot].swap(false, Ordering::AcqRel) {
-            std::thread::park();
-            continue;
-        }
-        // ORDERING: Relaxed; `outstanding` publishes what is done here.
-        let bytes = office.words.get(slot).swap(0, Ordering::Relaxed);
-        for counter in &office.counters {
-            counter.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        // ORDERING: AcqRel; Release pairs with the drainer's Acquire, and the chain of RMWs carries all owners.
-        if office.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
-            drainer.unpark();
+impl Shared {
+    /// The life of one owner: it sleeps until it is called, and returns its word's bytes to the counters.
+    fn own(&self, slot: usize, drainer: &Thread) {
+        // ORDERING: Acquire; pairs with the Release in `Owners::drop`.
+        while !self.closing.load(Ordering::Acquire) {
+            // ORDERING: AcqRel; Acquire pairs with the Release of the call.
+            if !self.called[slot].swap(false, Ordering::AcqRel) {
+                std::thread::park();
+                continue;
+            }
+            // ORDERING: Relaxed; `outstanding` publishes the changes here.
+            let bytes = self.words.get(slot).swap(0, Ordering::Relaxed);
+            for counter in &self.counters {
+                counter.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            // ORDERING: AcqRel; Release pairs with the drainer's Acquire, and the chain of RMWs carries all owners.
+            if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
+                drainer.unpark();
+            }
         }
     }
 }
 
 /// Measures the control for every slot count that has a thread for each slot; returns the medians until all is done.
-pub(super) fn run(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<BySlots, Error> {
+pub(super) fn run(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<BySlots> {
     let depth = lab.args.depth.unwrap_or(3);
-    let columns = [
-        "waking control",
-        "slots",
-        "called: ns",
-        "done: median",
-        "min",
-        "p90",
-        "ns a slot",
-        "cycles",
-        "drains",
-    ];
-    let mut table = Table::new("control: every stock is returned by waking the thread that owns it", columns);
+    let mut table = Table::new(
+        "control: every stock is returned by waking the thread that owns it",
+        ["waking control", "slots", "called: ns", "done: ns (min..p90)", "a slot", "cycles", "drains"],
+    );
     let (clock, rounds) = (lab.clock, lab.effort.calls.div_ceil(3));
     let mut medians = BySlots::new();
     for &slots in slot_counts.iter().filter(|&&slots| slots <= OWNERS_MAX) {
-        let samples = lab.crew.run(1, move |_| measure(slots, depth, rounds)).remove(0)?;
+        let samples = lab.workers.run_one(|| measure(slots, depth, rounds))?;
         let summary = |part: fn(&(u64, u64)) -> u64| {
             Summary::of(&samples.iter().map(|sample| clock.ns(part(sample) as f64)).collect::<Vec<_>>())
         };
         let (called, done) = (summary(|sample| sample.0), summary(|sample| sample.1));
-        medians.insert(slots, done.map(|ns| ns.median));
-        let of = |part: fn(Summary) -> f64| figure_or_dash(done.map(part));
-        table.row(vec![
-            "unpark each owner".to_owned(),
-            slots.to_string(),
-            figure_or_dash(called.map(|ns| ns.median)),
-            of(|ns| ns.median),
-            of(|ns| ns.min),
-            of(|ns| ns.p90),
-            figure_or_dash(done.map(|ns| ns.median / slots as f64)),
-            figure_or_dash(done.and_then(|ns| clock.cycles(ns.median))),
-            samples.len().to_string(),
-        ]);
-        let params = params([("slots", slots.into()), ("depth", depth.into())]);
-        lab.report.add_time(&clock, "waking control", params.clone(), "owners called", called);
-        lab.report.add_time(&clock, "waking control", params, "whole drain", done);
+        medians.insert(slots, median(done));
+        let mut row = lab.record("waking control", json!({"slots": slots, "depth": depth}));
+        row.time("owners called", called);
+        let done_cell = row.time("whole drain", done);
+        let a_slot = figure_or_dash(done.map(|ns| ns.median / slots as f64));
+        let cycles = figure_or_dash(done.and_then(|ns| clock.cycles(ns.median)));
+        let called = figure_or_dash(median(called));
+        let drains = samples.len().to_string();
+        table.row("unpark each owner", [slots.to_string(), called, done_cell, a_slot, cycles, drains]);
     }
-    let (upstream, patched) = super::seed::drain_cycles(128).unwrap_or_default();
+    let [upstream, patched] = SEED.cells("drain_all_stock, 128 CPUs");
     table.note(format!(
-        "owners share {} CPUs, one thread for each slot up to {OWNERS_MAX}; the seed's upstream form called and did not wait: {} cycles for 128 CPUs, {} when the drainer did it itself",
-        lab.crew.cpus(),
-        figure(upstream),
-        figure(patched)
+        "owners share {} CPUs, one thread for each slot up to {OWNERS_MAX}. The seed's upstream form called and did not wait: {upstream} cycles for 128 CPUs, {patched} when the drainer did it itself",
+        lab.workers.cpus
     ));
     lab.print(&table)?;
     Ok(medians)
 }
 
-fn measure(slots: usize, depth: usize, rounds: usize) -> Result<Vec<(u64, u64)>, Error> {
+fn measure(slots: usize, depth: usize, rounds: usize) -> Result<Vec<(u64, u64)>> {
     let owners = Owners::start(slots, depth, &std::thread::current())?;
     let mut samples = Vec::new();
     for round in 0..=rounds {
         owners.fill();
-        // Lets the owners fall asleep again: a call to a thread that has not parked yet wakes nobody.
+        // Lets the owners fall asleep again: a call to a thread that has not parked yet wakes no thread.
         std::thread::sleep(Duration::from_micros(200));
         let sample = owners.drain();
         owners.check_drained()?;
@@ -219,14 +187,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_owner_returns_its_own_stock() {
+    fn returns_every_owners_stock() {
         let samples = measure(5, 3, 4).unwrap();
         assert_eq!(samples.len(), 4);
         assert!(samples.iter().all(|(called, done)| called <= done));
     }
 
     #[test]
-    fn stock_that_stays_is_a_wrong_result() {
+    fn fails_when_stock_stays() {
         let owners = Owners::start(2, 3, &std::thread::current()).unwrap();
         owners.fill();
         let error = owners.check_drained().unwrap_err();

@@ -1,14 +1,14 @@
 //! Time in ticks of the time-stamp counter where there is one, in nanoseconds elsewhere.
 //!
-//! The counter is taken to run at one rate on all CPUs and to agree between them (`constant_tsc`, and what every
-//! hypervisor of the day gives its guests); the overlap rule of a window needs no more than microseconds of agreement.
+//! The counter runs at one rate on all CPUs, and they agree on it (`constant_tsc`; hypervisors give their guests the same).
+//! The overlap rule of a window needs agreement within microseconds only.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::os;
 
-/// Converts ticks to nanoseconds; made once per run.
+/// Converts ticks to nanoseconds; calibrated once per run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     ticks_per_ns: f64,
@@ -47,6 +47,10 @@ impl Clock {
         self.ticks(1e3) as u64
     }
 
+    pub(crate) fn stopwatch(self) -> Stopwatch {
+        Stopwatch { clock: self, reading_ticks: reading_ticks() }
+    }
+
     /// The counter's rate, where there is one.
     pub(crate) fn ghz(&self) -> Option<f64> {
         self.counted.then_some(self.ticks_per_ns)
@@ -71,6 +75,24 @@ fn monotonic_ns() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
+/// Times calls one by one, less the cost of the two readings of the counter.
+#[derive(Clone, Copy)]
+pub(crate) struct Stopwatch {
+    clock: Clock,
+    reading_ticks: u64,
+}
+
+impl Stopwatch {
+    /// Nanoseconds that a call took, and its result.
+    #[inline(always)]
+    pub(crate) fn time<T>(&self, call: impl FnOnce() -> T) -> (f64, T) {
+        let begin = now_ordered();
+        let result = call();
+        let ticks = now_ordered() - begin;
+        (self.clock.ns(ticks.saturating_sub(self.reading_ticks) as f64), result)
+    }
+}
+
 /// Ticks that two ordered readings cost themselves: the smallest of many.
 pub(crate) fn reading_ticks() -> u64 {
     (0..1000)
@@ -87,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_agrees_with_the_monotonic_one() {
+    fn agrees_with_the_monotonic_clock() {
         let clock = Clock::calibrate(Duration::from_millis(5));
         let (begin, wall) = (now(), Instant::now());
         std::thread::sleep(Duration::from_millis(20));
@@ -99,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_and_nanoseconds_are_inverse() {
+    fn converts_ticks_and_nanoseconds_back_and_forth() {
         let clock = Clock { ticks_per_ns: 2.5, counted: true };
         assert_eq!(clock.ns(clock.ticks(8.0)), 8.0);
         assert_eq!(clock.cycles(4.0), Some(10.0));

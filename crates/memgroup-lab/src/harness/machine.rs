@@ -1,21 +1,20 @@
-//! The machine a run was made on, as far as its figures depend on it.
+//! The machine of a run, as far as its figures depend on it.
 
 use std::fmt;
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgroup_percpu::SlotSource;
 use serde::Serialize;
 
 use super::clock::{self, Clock};
-use super::crew::{Crew, Start, spin_until};
-use super::stats::Summary;
-use crate::Error;
+use super::stats::median_of;
+use super::workers::{Workers, spin_until};
+use crate::error::{OrFail, Result};
 
-/// As many slots as the experiment wants, whatever the machine has.
-pub(crate) fn virtual_slots(slots: usize) -> Result<SlotSource, Error> {
-    SlotSource::virtual_slots(slots).map_err(|error| Error::setup("the virtual slots", error))
+/// Virtual slots, as many as the experiment wants.
+pub(crate) fn virtual_slots(slots: usize) -> Result<SlotSource> {
+    SlotSource::virtual_slots(slots).set_up("the virtual slots")
 }
 
 /// The heading of every report.
@@ -34,17 +33,17 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn look(crew: &Crew, clock: &Clock, slots: SlotSource) -> Machine {
+    pub(crate) fn look(workers: &Workers, clock: &Clock, slots: SlotSource) -> Machine {
         Machine {
             cpu: cpu_model(),
-            cpus: crew.cpus(),
+            cpus: workers.cpus,
             kernel: first_line("/proc/sys/kernel/osrelease")
                 .unwrap_or_else(|| std::env::consts::OS.to_owned()),
             slot_source: slots.name().to_owned(),
             slots: slots.slots(),
             tsc_ghz: clock.ghz(),
-            line_transfer_ns: line_transfer_ns(crew, clock),
-            threads_pinned: crew.unpinned().is_none(),
+            line_transfer_ns: line_transfer_ns(workers, clock),
+            threads_pinned: workers.unpinned.is_none(),
         }
     }
 }
@@ -90,19 +89,17 @@ pub(crate) fn largest_cache_bytes() -> usize {
 }
 
 /// Two threads hand one line back and forth; half a round trip is one crossing.
-fn line_transfer_ns(crew: &Crew, clock: &Clock) -> Option<f64> {
+fn line_transfer_ns(workers: &Workers, clock: &Clock) -> Option<f64> {
     const TRIPS: u64 = 2_000;
-    if crew.cpus() < 2 || crew.threads() < 2 {
+    if workers.cpus < 2 || workers.threads() < 2 {
         return None;
     }
-    let ball = Arc::new(AtomicU64::new(0));
+    let ball = AtomicU64::new(0);
     let samples: Vec<f64> = (0..15)
         .map(|_| {
-            // ORDERING: Relaxed; nobody plays now, and handing the job over publishes it.
+            // ORDERING: Relaxed; no thread runs now, and sending the job publishes it.
             ball.store(0, Ordering::Relaxed);
-            let (ball, start) = (Arc::clone(&ball), Start::new(2));
-            let ticks = crew.run(2, move |thread| {
-                start.wait(0);
+            let ticks = workers.run_together(2, 0, |thread, _| {
                 let begin = clock::now();
                 for trip in 0..TRIPS {
                     let mine = trip * 2 + thread as u64;
@@ -110,10 +107,10 @@ fn line_transfer_ns(crew: &Crew, clock: &Clock) -> Option<f64> {
                     spin_until(|| (ball.load(Ordering::Acquire) == mine).then_some(()));
                     ball.store(mine + 1, Ordering::Release);
                 }
-                clock::now() - begin
+                Ok(clock::now() - begin)
             });
-            clock.ns(ticks[0] as f64) / (TRIPS * 2) as f64
+            clock.ns(ticks.map_or(0, |ticks| ticks[0]) as f64) / (TRIPS * 2) as f64
         })
         .collect();
-    Summary::of(&samples).map(|summary| summary.median)
+    median_of(&samples)
 }

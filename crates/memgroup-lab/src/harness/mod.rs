@@ -1,103 +1,104 @@
-//! What every experiment needs: pinned threads, short interleaved windows, summaries, tables, JSON.
+//! The harness that all experiments share: pinned threads, short interleaved windows, summaries, tables, goals, JSON.
 
 pub(crate) mod clock;
-pub(crate) mod crew;
+pub(crate) mod fixture;
 pub(crate) mod interrupt;
 pub(crate) mod machine;
 pub(crate) mod os;
-pub(crate) mod quantiles;
 pub(crate) mod random;
 pub(crate) mod report;
 pub(crate) mod sqlite;
 pub(crate) mod stats;
 pub(crate) mod table;
 pub(crate) mod trace;
-pub(crate) mod tree;
 pub(crate) mod window;
+pub(crate) mod workers;
 
 use std::io::Write;
 use std::time::Duration;
 
 use memgroup_percpu::{SlotReport, SlotSource};
+use serde_json::Value;
+pub(crate) use serde_json::json;
 
-use self::clock::Clock;
-use self::crew::Crew;
+pub(crate) use self::clock::{Clock, Stopwatch};
+pub(crate) use self::fixture::{
+    Crowd, FAR_BYTES, Fixture, check_empty, child, children, expect_bytes, hierarchy, limit, remove_tree,
+};
+pub(crate) use self::interrupt::{Watch, send_to_self};
 use self::machine::Machine;
-use self::random::Random;
-use self::report::{Report, Seed};
-use self::table::{Table, WIDTH, wrapped};
-use self::window::{Measured, Plan, Variant};
-use crate::{Args, Error};
+pub(crate) use self::machine::{largest_cache_bytes, virtual_slots};
+pub(crate) use self::os::{Mapping, ThreadUsage, page_bytes, prefetch_to_write, sleep_short, thread_cpu_ns};
+pub(crate) use self::random::Random;
+use self::report::{Check, Record, Report};
+pub(crate) use self::report::{Seed, SeedFigure};
+pub(crate) use self::sqlite::{Directory, STATEMENT, Sqlite, Tenant, unique};
+pub(crate) use self::stats::{
+    Blocks, Quantiles, Removal, Samples, Share, Summary, median, median_of, ratio, share_removed,
+};
+pub(crate) use self::table::{Table, count, counted, figure, figure_or_dash, kib, spread, times};
+use self::table::{WIDTH, wrapped};
+pub(crate) use self::trace::{Traced, first_call};
+pub(crate) use self::window::{Measured, Plan, Variant, Work, each, note_windows};
+pub(crate) use self::workers::{Workers, spawn, spin_until};
+use crate::Args;
+pub(crate) use crate::error::{Error, OrFail, Result, ensure, expect};
 
 /// Two runs with the same arguments take their windows in the same order.
 const ORDER_SEED: u64 = 0x6d65_6d67;
 
-/// What stands in place of a seed's figures.
-const NO_SEED: &str = "\nseed: none; no one patch series has such figures, so there are goals, set before anything was measured";
+const NO_SEED: &str =
+    "\nseed: none. No single patch series has such figures; the goals were set before anything was measured";
 
-/// How much is measured: everything an experiment repeats, in one place.
+/// Amount of work that an experiment repeats.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effort {
-    /// Counted windows of a variant.
-    pub(crate) rounds: usize,
-    pub(crate) window_us: u64,
+    /// Counted windows of a variant, and their length.
+    pub(crate) windows: Plan,
     /// Timed calls of a variant that is measured call by call.
     pub(crate) calls: usize,
     pub(crate) soak: Duration,
-}
-
-impl Effort {
-    fn of(args: &Args) -> Effort {
-        match (args.tiny, args.quick) {
-            (true, _) => Effort { rounds: 1, window_us: 100, calls: 3, soak: Duration::from_millis(20) },
-            (_, true) => Effort { rounds: 25, window_us: 1000, calls: 120, soak: Duration::from_secs(3) },
-            (_, false) => Effort { rounds: 150, window_us: 1000, calls: 600, soak: Duration::from_secs(20) },
-        }
-    }
 }
 
 /// One run of one experiment.
 pub(crate) struct Lab<'a> {
     pub(crate) args: &'a Args,
     pub(crate) effort: Effort,
-    pub(crate) crew: Crew,
+    pub(crate) workers: Workers,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
     /// The machine's source of slots, or the virtual one that was asked for.
     pub(crate) slots: SlotSource,
-    pub(crate) report: Report,
+    report: Report,
     out: &'a mut dyn Write,
 }
 
 impl<'a> Lab<'a> {
-    /// Starts the crew, looks at the machine and prints the heading of the report.
+    /// Starts the workers, looks at the machine and prints the heading of the report.
     pub(crate) fn open(
         args: &'a Args,
-        seed: impl Into<Option<Seed>>,
+        seed: Option<Seed>,
         slots: SlotSource,
         out: &'a mut dyn Write,
-    ) -> Result<Lab<'a>, Error> {
-        let crew = Crew::start(args.threads().max(2))?;
+    ) -> Result<Lab<'a>> {
+        let workers = Workers::start(args.threads().max(2))?;
         let clock = Clock::calibrate(Duration::from_millis(if args.tiny { 2 } else { 50 }));
-        let machine = Machine::look(&crew, &clock, slots);
-        let report = Report {
-            experiment: args.experiment.name(),
-            options: args.options(),
-            seed: seed.into(),
-            machine,
-            rows: Vec::new(),
-            checks: Vec::new(),
-        };
-        let (effort, random) = (Effort::of(args), Random::new(ORDER_SEED));
-        let mut lab = Lab { args, effort, crew, clock, random, slots, report, out };
+        let machine = Machine::look(&workers, &clock, slots);
+        let (experiment, options) = (args.experiment.name(), args.options());
+        let report = Report { experiment, options, seed, machine, rows: Vec::new(), checks: Vec::new() };
+        let (rounds, window_us, calls, soak) =
+            args.pick((1, 100, 3, 20), (25, 1000, 120, 3_000), (150, 1000, 600, 20_000));
+        let effort = Effort { windows: Plan { rounds, window_us }, calls, soak: Duration::from_millis(soak) };
+        let mut lab =
+            Lab { args, effort, workers, clock, random: Random::new(ORDER_SEED), slots, report, out };
         lab.heading()?;
         Ok(lab)
     }
 
-    fn heading(&mut self) -> Result<(), Error> {
-        let command = ["memgroup lab", self.report.experiment].into_iter();
-        let command: Vec<&str> = command.chain(self.report.options.iter().map(String::as_str)).collect();
-        self.say(&command.join(" "))?;
+    fn heading(&mut self) -> Result<()> {
+        let mut command = format!("memgroup lab {}", self.report.experiment);
+        self.report.options.iter().for_each(|option| command.extend([" ", option]));
+        self.say(&command)?;
         self.say(&format!("machine: {}", self.report.machine))?;
         if let Some(why) = slots_note(self.slots, SlotSource::report(), self.args.slots) {
             self.paragraph(&why)?;
@@ -105,14 +106,13 @@ impl<'a> Lab<'a> {
         if self.args.tiny {
             self.say("note: the least that runs every part; the figures mean nothing")?;
         }
-        if let Some(why) = self.crew.unpinned().map(str::to_owned) {
+        if let Some(why) = self.workers.unpinned.clone() {
             self.say(&format!("note: {why}; threads may move, and figures with them"))?;
         }
-        if self.args.threads() > self.crew.cpus() {
+        let (threads, cpus) = (self.args.threads(), self.workers.cpus);
+        if threads > cpus {
             self.say(&format!(
-                "note: {} threads on {} CPUs share them, so windows of all threads are cut short and seldom count",
-                self.args.threads(),
-                self.crew.cpus()
+                "note: {threads} threads on {cpus} CPUs share them, so windows of all threads are cut short and seldom count"
             ))?;
         }
         match self.report.seed {
@@ -125,50 +125,113 @@ impl<'a> Lab<'a> {
     }
 
     /// Prints a text as lines that fit a terminal.
-    pub(crate) fn paragraph(&mut self, text: &str) -> Result<(), Error> {
+    pub(crate) fn paragraph(&mut self, text: &str) -> Result<()> {
         self.say(&wrapped(text, WIDTH).join("\n"))
     }
 
     /// Prints a line.
-    pub(crate) fn say(&mut self, line: &str) -> Result<(), Error> {
+    pub(crate) fn say(&mut self, line: &str) -> Result<()> {
         writeln!(self.out, "{line}").and_then(|()| self.out.flush()).map_err(Error::Output)
     }
 
     /// Prints a table, with an empty line before it.
-    pub(crate) fn print(&mut self, table: &Table) -> Result<(), Error> {
+    pub(crate) fn print(&mut self, table: &Table) -> Result<()> {
         write!(self.out, "\n{}", table.render()).and_then(|()| self.out.flush()).map_err(Error::Output)
     }
 
+    /// The amount of work for the tests, for `--quick` and for a full run.
+    pub(crate) fn pick<T>(&self, tiny: T, quick: T, full: T) -> T {
+        self.args.pick(tiny, quick, full)
+    }
+
     /// Measures variants, interleaved, at this run's effort.
-    pub(crate) fn interleave(&mut self, variants: &[Variant]) -> Result<Vec<Measured>, Error> {
-        let plan = Plan { rounds: self.effort.rounds, window_us: self.effort.window_us };
-        self.interleave_by(plan, variants)
+    pub(crate) fn interleave(&mut self, variants: &[Variant<'_>]) -> Result<Vec<Measured>> {
+        self.interleave_by(self.effort.windows, variants)
     }
 
-    /// The same, with windows of another number or length.
-    pub(crate) fn interleave_by(&mut self, plan: Plan, variants: &[Variant]) -> Result<Vec<Measured>, Error> {
-        window::interleave(&self.crew, &self.clock, plan, variants, &mut self.random)
+    /// Measures variants, interleaved, with windows of another number or length.
+    pub(crate) fn interleave_by(&mut self, plan: Plan, variants: &[Variant<'_>]) -> Result<Vec<Measured>> {
+        window::interleave(&self.workers, &self.clock, plan, variants, &mut self.random)
     }
 
-    /// Prints the checks and writes the JSON that was asked for.
-    pub(crate) fn close(mut self) -> Result<(), Error> {
+    /// Measures each named work on one thread and on `threads`, and adds a row with both figures and their ratio to the table.
+    ///
+    /// The figures are recorded as `metric` of the variant of that name, with the number of threads beside `params`.
+    pub(crate) fn compare(
+        &mut self,
+        table: &mut Table,
+        metric: &'static str,
+        params: Value,
+        threads: usize,
+        plan: Plan,
+        rows: &[(&str, &Work<'_>)],
+    ) -> Result<Vec<[Measured; 2]>> {
+        let variants: Vec<Variant<'_>> = rows
+            .iter()
+            .flat_map(|(_, work)| [1, threads].map(|threads| Variant::of(work, threads)))
+            .collect();
+        let measured = self.interleave_by(plan, &variants)?;
+        let measured: Vec<[Measured; 2]> = measured.chunks_exact(2).map(|both| [both[0], both[1]]).collect();
+        for ((name, _), both) in rows.iter().zip(&measured) {
+            let cells = [(1, both[0]), (threads, both[1])].map(|(threads, one)| {
+                let mut params = params.clone();
+                params["threads"] = threads.into();
+                self.record(*name, params).time(metric, one.ns)
+            });
+            let ratio = times(ratio(median(both[1].ns), median(both[0].ns)));
+            table.row(*name, cells.into_iter().chain([ratio]));
+        }
+        note_windows(table, measured.iter().flatten());
+        Ok(measured)
+    }
+
+    /// Runs each of so many cases once a round, in a new random order every round.
+    pub(crate) fn in_turns(
+        &mut self,
+        rounds: usize,
+        cases: usize,
+        mut run: impl FnMut(&mut Lab<'a>, usize) -> Result<()>,
+    ) -> Result<()> {
+        let mut order: Vec<usize> = (0..cases).collect();
+        for _ in 0..rounds {
+            self.random.shuffle(&mut order);
+            order.iter().try_for_each(|&case| run(self, case))?;
+        }
+        Ok(())
+    }
+
+    /// Begins rows of the JSON: a variant, and its settings as an object.
+    pub(crate) fn record(&mut self, variant: impl Into<String>, params: Value) -> Record<'_> {
+        let cycles_per_ns = self.clock.cycles(1.0);
+        Record { rows: &mut self.report.rows, cycles_per_ns, variant: variant.into(), params }
+    }
+
+    /// Adds a goal: the value must not exceed `most`.
+    pub(crate) fn at_most(&mut self, name: impl Into<String>, value: Option<f64>, most: f64, unit: &str) {
+        self.report.checks.push(Check::new(name.into(), value, "<=", most, unit));
+    }
+
+    /// Adds a goal: the value must reach `least`.
+    pub(crate) fn at_least(&mut self, name: impl Into<String>, value: Option<f64>, least: f64, unit: &str) {
+        self.report.checks.push(Check::new(name.into(), value, ">=", least, unit));
+    }
+
+    /// Prints the goals and writes the JSON that was asked for.
+    pub(crate) fn close(mut self) -> Result<()> {
         let checks = self.report.checks_table();
         self.print(&checks)?;
         let verdict = self.report.verdict();
         self.paragraph(&format!("\n{verdict}"))?;
-        match &self.args.json {
-            Some(path) => self.report.write_json(path),
-            None => Ok(()),
-        }
+        self.args.json.as_ref().map_or(Ok(()), |path| self.report.write_json(path))
     }
 }
 
-/// Why the slots are not the kernel's ids of running threads, of which there are the fewest; none where they are.
+/// Why the slots are not the kernel's ids of running threads, which are the fewest; none where they are.
 fn slots_note(slots: SlotSource, chosen: &SlotReport, asked: Option<usize>) -> Option<String> {
     const BEST: &str = "mm_cid";
     match asked {
         _ if slots.name() == BEST => None,
-        Some(asked) if slots != chosen.chosen() => {
+        Some(asked) if slots != chosen.chosen => {
             Some(format!("slots: {}, not {BEST}: --slots {asked} asks for them", slots.name()))
         }
         _ => Some(format!("slots: not {BEST}: {chosen}")),
@@ -180,15 +243,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_that_are_not_the_best_say_why() {
+    fn says_why_slots_are_not_the_best() {
         let (chosen, three) = (SlotSource::report(), SlotSource::virtual_slots(3).unwrap());
         let asked = slots_note(three, chosen, Some(3)).unwrap();
         assert_eq!(asked, "slots: virtual, not mm_cid: --slots 3 asks for them");
-        match slots_note(chosen.chosen(), chosen, None) {
-            None => assert_eq!(chosen.chosen().name(), "mm_cid"),
+        match slots_note(chosen.chosen, chosen, None) {
+            None => assert_eq!(chosen.chosen.name(), "mm_cid"),
             Some(why) => assert!(why.ends_with(&chosen.to_string()), "{why}"),
         }
-        // Whatever was detected here, a source that is not the best is explained by the report of its choice.
+        // The report of the choice explains any other source.
         assert_eq!(slots_note(three, chosen, None).unwrap(), format!("slots: not mm_cid: {chosen}"));
     }
 }

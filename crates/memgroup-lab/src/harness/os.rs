@@ -1,6 +1,6 @@
 //! Everything the lab asks of the CPU and the kernel directly: ticks, pinning, switch counts, mappings.
 //!
-//! The only file of the lab, with `trace.rs` and `interrupt.rs`, that holds unsafe code; each function is safe to call.
+//! Unsafe code of the lab is in this file, `trace.rs`, `interrupt.rs` and `workers.rs`; each function is safe to call.
 //!
 //! - I1. A [`Mapping`] owns exactly the pages it mapped, and unmaps them once.
 
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::Error;
+use crate::error::Result;
 
 /// Bytes of a page.
 pub(crate) fn page_bytes() -> usize {
@@ -65,7 +66,7 @@ pub(crate) fn prefetch_to_write(word: &AtomicU64) {
 }
 
 /// CPUs this thread may run on, ascending.
-pub(crate) fn allowed_cpus() -> Result<Vec<usize>, Error> {
+pub(crate) fn allowed_cpus() -> Result<Vec<usize>> {
     // SAFETY: a cpu_set_t is an array of integers, for which all-zero bytes are a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: `set` is a live cpu_set_t of the size passed.
@@ -73,11 +74,9 @@ pub(crate) fn allowed_cpus() -> Result<Vec<usize>, Error> {
     if failed {
         return Err(system("read the CPUs this process may use"));
     }
-    let cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize)
-        // SAFETY: `cpu` is below CPU_SETSIZE, the number of bits of the set.
-        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
-        .collect();
-    Ok(cpus)
+    // SAFETY: `cpu` is below CPU_SETSIZE, the number of bits of the set.
+    let is_allowed = |&cpu: &usize| unsafe { libc::CPU_ISSET(cpu, &set) };
+    Ok((0..libc::CPU_SETSIZE as usize).filter(is_allowed).collect())
 }
 
 /// Pins the calling thread to one CPU.
@@ -96,7 +95,7 @@ pub(crate) fn pin_to(cpu: usize) -> io::Result<()> {
     }
 }
 
-/// What the kernel counted for the calling thread so far.
+/// Counts of the kernel for the calling thread so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ThreadUsage {
     pub(crate) minor_faults: u64,
@@ -142,7 +141,7 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     /// Maps `bytes` private anonymous bytes; no page is backed yet.
-    pub(crate) fn new(bytes: usize) -> Result<Mapping, Error> {
+    pub(crate) fn new(bytes: usize) -> Result<Mapping> {
         // SAFETY: no address is asked for, so no mapping of ours can be replaced.
         let start = unsafe {
             libc::mmap(
@@ -177,20 +176,20 @@ impl Mapping {
         let byte = unsafe { self.start.add(offset) };
         // SAFETY: `byte` is a mapped, writable byte (I1); AtomicU8 has the layout of u8.
         let byte = unsafe { AtomicU8::from_ptr(byte) };
-        // ORDERING: Relaxed; nobody reads it, the write is there for its page fault.
+        // ORDERING: Relaxed; no thread reads it; the write is there for its page fault.
         byte.store(1, Ordering::Relaxed);
     }
 
     /// Gives the pages back and keeps the mapping: the next touch of each is a fault again.
-    pub(crate) fn discard(&self) -> Result<(), Error> {
-        // SAFETY: exactly the mapped range (I1); it holds nothing that anybody reads back.
+    pub(crate) fn discard(&self) -> Result<()> {
+        // SAFETY: exactly the mapped range (I1); it holds nothing that is read back.
         match unsafe { libc::madvise(self.start.cast(), self.bytes, libc::MADV_DONTNEED) } {
             0 => Ok(()),
             _ => Err(system("give the pages of a mapping back")),
         }
     }
 
-    /// Reads one byte of every line, so that what the caches held before is gone from them.
+    /// Reads one byte of every line, so that the caches lose their earlier contents.
     pub(crate) fn sweep(&self, line_bytes: usize) -> u64 {
         let mut sum = 0_u64;
         for offset in (0..self.bytes).step_by(line_bytes) {
@@ -223,7 +222,7 @@ pub(crate) fn sleep_short(time: Duration) {
 }
 
 pub(crate) fn system(what: &str) -> Error {
-    Error::System { what: what.to_owned(), source: io::Error::last_os_error() }
+    Error::system(what)(io::Error::last_os_error())
 }
 
 #[cfg(test)]
@@ -231,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_touched_page_is_one_fault() {
+    fn counts_one_fault_for_a_touched_page() {
         let pages = 64;
         let mapping = Mapping::new(pages * page_bytes()).unwrap();
         let before = ThreadUsage::now();
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_page_faults_again() {
+    fn faults_again_after_a_discard() {
         let mapping = Mapping::new(64 * page_bytes()).unwrap();
         mapping.touch(0);
         mapping.discard().unwrap();
@@ -254,12 +253,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "offset 4096 of a mapping of 4096 bytes")]
-    fn a_touch_beyond_the_mapping_panics() {
+    fn panics_at_a_touch_beyond_the_mapping() {
         Mapping::new(4096).unwrap().touch(4096);
     }
 
     #[test]
-    fn a_thread_can_be_pinned_to_each_cpu_it_may_use() {
+    fn pins_a_thread_to_each_cpu_it_may_use() {
         for cpu in allowed_cpus().unwrap() {
             std::thread::spawn(move || {
                 pin_to(cpu).unwrap();
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_cannot_be_is_an_error() {
+    fn refuses_to_pin_to_a_cpu_that_cannot_exist() {
         assert!(pin_to(libc::CPU_SETSIZE as usize).is_err());
     }
 }

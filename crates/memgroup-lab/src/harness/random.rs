@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shuffle_keeps_every_item_and_reaches_every_order() {
+    fn keeps_every_item_and_reaches_every_order() {
         let mut random = Random::new(1);
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..200 {

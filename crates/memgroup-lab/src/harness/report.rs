@@ -1,38 +1,37 @@
-//! A report: the seed's figures, if there is one, the machine, rows, checks. The tables on the terminal and the JSON come from it.
+//! A report: the seed's figures, if there is one, the machine, rows and checks. The tables on the terminal and the JSON come from it.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::clock::Clock;
 use super::machine::Machine;
-use super::stats::Summary;
-use super::table::{Table, count, figure, figure_or_dash};
+use super::stats::{Quantiles, Summary, ratio};
+use super::table::{Table, count, figure, figure_or_dash, spread, times};
 use crate::Error;
+use crate::error::Result;
 
-/// What a run of one experiment found.
+/// The results of one run of one experiment.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    pub(crate) experiment: &'static str,
-    /// What was given on the command line.
+    pub(crate) experiment: String,
+    /// The options of the command line.
     pub(crate) options: Vec<String>,
-    /// None where no patch series has figures of the kind; the goals are the project's own.
+    /// None where no patch series has such figures; the goals are the project's own.
     pub(crate) seed: Option<Seed>,
     pub(crate) machine: Machine,
     pub(crate) rows: Vec<Row>,
     pub(crate) checks: Vec<Check>,
 }
 
-/// The patch series whose mechanism an experiment shows, with the figures its author gave.
+/// The patch series with the mechanism that an experiment shows, and the figures of its author.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Seed {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) machine: &'static str,
-    /// Whose figures these are, as in "its cover letter's".
+    /// The origin of the figures, as in "its cover letter's".
     pub(crate) source: &'static str,
     /// Where it can be read, if an address is known.
     pub(crate) address: Option<&'static str>,
@@ -48,24 +47,17 @@ pub(crate) struct SeedFigure {
     pub(crate) after: Option<f64>,
 }
 
-/// One figure of ours.
+/// One measured figure.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) variant: String,
-    pub(crate) params: Params,
+    /// The settings that distinguish the row from others of its variant.
+    pub(crate) params: Value,
     pub(crate) metric: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) p90: f64,
-}
-
-/// What distinguishes a row from others of its variant.
-pub(crate) type Params = BTreeMap<&'static str, Value>;
-
-/// Parameters from pairs.
-pub(crate) fn params<const N: usize>(pairs: [(&'static str, Value); N]) -> Params {
-    pairs.into()
 }
 
 /// A goal, and whether this run met it.
@@ -82,26 +74,12 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    pub(crate) fn at_most(name: impl Into<String>, value: Option<f64>, most: f64, unit: &str) -> Check {
-        let goal = goal("<=", most, unit);
-        Check {
-            name: name.into(),
-            value,
-            goal,
-            met: value.is_some_and(|value| value <= most),
-            is_count: is_count(unit),
-        }
-    }
-
-    pub(crate) fn at_least(name: impl Into<String>, value: Option<f64>, least: f64, unit: &str) -> Check {
-        let goal = goal(">=", least, unit);
-        Check {
-            name: name.into(),
-            value,
-            goal,
-            met: value.is_some_and(|value| value >= least),
-            is_count: is_count(unit),
-        }
+    /// `relation` is "<=" or ">=".
+    pub(crate) fn new(name: String, value: Option<f64>, relation: &str, bound: f64, unit: &str) -> Check {
+        let met = value.is_some_and(|value| if relation == "<=" { value <= bound } else { value >= bound });
+        // Units of which there are only whole ones.
+        let is_count = matches!(unit, "" | "kB" | "pages");
+        Check { name, value, goal: goal(relation, bound, unit), met, is_count }
     }
 }
 
@@ -111,69 +89,77 @@ fn goal(relation: &str, value: f64, unit: &str) -> String {
     format!("{relation} {value} {unit}").trim_end().to_owned()
 }
 
-/// Units of which there are only whole ones.
-fn is_count(unit: &str) -> bool {
-    matches!(unit, "" | "kB" | "pages")
+/// Adds rows that share a variant and its settings. Each method adds one figure and returns it as the cell of a table.
+pub(crate) struct Record<'r> {
+    pub(crate) rows: &'r mut Vec<Row>,
+    /// Where the machine counts cycles.
+    pub(crate) cycles_per_ns: Option<f64>,
+    pub(crate) variant: String,
+    pub(crate) params: Value,
 }
 
-/// `above / below`, where both were measured.
-pub(crate) fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
-    match (above, below) {
-        (Some(above), Some(below)) if below > 0.0 => Some(above / below),
-        _ => None,
+impl Record<'_> {
+    /// A time in nanoseconds, recorded in cycles too: median, smallest, ninetieth percentile.
+    pub(crate) fn time(&mut self, metric: &'static str, ns: Option<Summary>) -> String {
+        if let (Some(ns), Some(cycles_per_ns)) = (ns, self.cycles_per_ns) {
+            self.add(metric, "cycles", ns.scaled(cycles_per_ns));
+        }
+        self.summary(metric, "ns", ns)
+    }
+
+    /// A figure of many samples.
+    pub(crate) fn summary(
+        &mut self,
+        metric: &'static str,
+        unit: &'static str,
+        of: Option<Summary>,
+    ) -> String {
+        if let Some(of) = of {
+            self.add(metric, unit, of);
+        }
+        spread(of)
+    }
+
+    /// A single figure.
+    pub(crate) fn value(&mut self, metric: &'static str, unit: &'static str, value: Option<f64>) -> String {
+        if let Some(value) = value {
+            self.add(metric, unit, Summary { median: value, min: value, p90: value, count: 1 });
+        }
+        figure_or_dash(value)
+    }
+
+    /// A whole number.
+    pub(crate) fn count(&mut self, metric: &'static str, unit: &'static str, value: u64) -> String {
+        self.value(metric, unit, Some(value as f64));
+        count(value)
+    }
+
+    /// Nanoseconds, shown as microseconds.
+    pub(crate) fn us(&mut self, metric: &'static str, ns: Option<f64>) -> String {
+        self.value(metric, "ns", ns);
+        figure_or_dash(ns.map(|ns| ns / 1e3))
+    }
+
+    /// p50, p99 and the largest of calls in nanoseconds, shown in a larger unit.
+    pub(crate) fn quantiles(&mut self, ns: Option<Quantiles>, ns_per_unit: f64) -> [String; 3] {
+        let of = |part: fn(Quantiles) -> f64| ns.map(part);
+        [("p50", of(|ns| ns.p50)), ("p99", of(|ns| ns.p99)), ("max", of(|ns| ns.max))].map(
+            |(metric, value)| {
+                self.value(metric, "ns", value);
+                figure_or_dash(value.map(|ns| ns / ns_per_unit))
+            },
+        )
+    }
+
+    fn add(&mut self, metric: &'static str, unit: &'static str, of: Summary) {
+        let (variant, mut params) = (self.variant.clone(), self.params.clone());
+        // The number of samples behind the figure.
+        params["windows"] = of.count.into();
+        self.rows.push(Row { variant, params, metric, unit, median: of.median, min: of.min, p90: of.p90 });
     }
 }
 
 impl Report {
-    /// Adds a time in nanoseconds, and in cycles where the machine counts them.
-    pub(crate) fn add_time(
-        &mut self,
-        clock: &Clock,
-        variant: &str,
-        params: Params,
-        metric: &'static str,
-        ns: Option<Summary>,
-    ) {
-        let Some(ns) = ns else { return };
-        if let Some(cycles_per_ns) = clock.cycles(1.0) {
-            self.add(variant, params.clone(), metric, "cycles", ns.scaled(cycles_per_ns));
-        }
-        self.add(variant, params, metric, "ns", ns);
-    }
-
-    /// Adds a figure; the number of samples behind it goes into its parameters.
-    pub(crate) fn add(
-        &mut self,
-        variant: &str,
-        mut params: Params,
-        metric: &'static str,
-        unit: &'static str,
-        summary: Summary,
-    ) {
-        params.insert("windows", summary.count.into());
-        self.rows.push(Row {
-            variant: variant.to_owned(),
-            params,
-            metric,
-            unit,
-            median: summary.median,
-            min: summary.min,
-            p90: summary.p90,
-        });
-    }
-
-    /// Adds a single count.
-    pub(crate) fn add_count(
-        &mut self,
-        variant: &str,
-        params: Params,
-        metric: &'static str,
-        unit: &'static str,
-        value: f64,
-    ) {
-        self.add(variant, params, metric, unit, Summary { median: value, min: value, p90: value, count: 1 });
-    }
-
     /// The goals of the experiment and how this run stands to them.
     pub(crate) fn checks_table(&self) -> Table {
         let mut table = Table::new("checks", ["figure", "this run", "goal", ""]);
@@ -184,7 +170,7 @@ impl Report {
                 (false, None) => "NOT MEASURED",
             };
             let value = figure_of(check.value, check.is_count);
-            table.row(vec![check.name.clone(), value, check.goal.clone(), verdict.to_owned()]);
+            table.row(&check.name, [value, check.goal.clone(), verdict.to_owned()]);
         }
         table
     }
@@ -198,7 +184,7 @@ impl Report {
     }
 
     /// Writes the JSON form.
-    pub(crate) fn write_json(&self, path: &Path) -> Result<(), Error> {
+    pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
         let write = || -> std::io::Result<()> {
             let mut text = serde_json::to_string_pretty(self)?;
             text.push('\n');
@@ -215,8 +201,20 @@ fn figure_of(value: Option<f64>, is_count: bool) -> String {
     }
 }
 
+impl SeedFigure {
+    pub(crate) const fn new(what: &'static str, unit: &'static str, before: f64, after: f64) -> SeedFigure {
+        SeedFigure { what, unit, before: Some(before), after: Some(after) }
+    }
+}
+
 impl Seed {
-    /// What a seed is, where it is, and whose figures the table shows.
+    /// The figures of a row, before and after the patches; dashes where the seed has none.
+    pub(crate) fn cells(&self, what: &str) -> [String; 2] {
+        let figure = self.figures.iter().find(|figure| figure.what == what);
+        [figure.and_then(|figure| figure.before), figure.and_then(|figure| figure.after)].map(figure_or_dash)
+    }
+
+    /// Names the series, its address, and the origin of the figures.
     pub(crate) fn explanation(&self) -> String {
         let address = self.address.map_or_else(String::new, |address| format!(" ({address})"));
         format!("seed: the Linux patch series this comes from{address}; the figures are {}", self.source)
@@ -226,13 +224,9 @@ impl Seed {
         let title = format!("seed {}: {} ({})", self.name, self.title, self.machine);
         let mut table = Table::new(title, ["the author's figures", "before", "after", "", "unit"]);
         for one in self.figures {
-            let change = match (one.before, one.after) {
-                (Some(before), Some(after)) if before > 0.0 => format!("x{}", figure(after / before)),
-                _ => String::new(),
-            };
+            let change = times(ratio(one.after, one.before));
             let value = |value| figure_of(value, one.unit == "count");
-            let cells = [value(one.before), value(one.after), change, one.unit.to_owned()];
-            table.row(std::iter::once(one.what.to_owned()).chain(cells).collect());
+            table.row(one.what, [value(one.before), value(one.after), change, one.unit.to_owned()]);
         }
         table
     }
@@ -255,7 +249,7 @@ mod tests {
             threads_pinned: true,
         };
         let mut report = Report {
-            experiment: "charge",
+            experiment: "charge".to_owned(),
             options: vec!["--quick".to_owned(), "--depth 3".to_owned()],
             seed: Some(Seed {
                 name: "004",
@@ -268,17 +262,19 @@ mod tests {
             machine,
             rows: Vec::new(),
             checks: vec![
-                Check::at_most("pair", Some(5.0), 6.0, "ns"),
-                Check::at_least("gain", None, 40.0, "x"),
+                Check::new("pair".into(), Some(5.0), "<=", 6.0, "ns"),
+                Check::new("gain".into(), None, ">=", 40.0, "x"),
             ],
         };
-        let summary = Summary { median: 5.0, min: 4.0, p90: 6.0, count: 60 };
-        report.add("stock", params([("threads", 1.into())]), "pair", "ns", summary);
+        let (variant, params) = ("stock".to_owned(), serde_json::json!({"threads": 1}));
+        let mut record = Record { rows: &mut report.rows, cycles_per_ns: None, variant, params };
+        let cell = record.time("pair", Some(Summary { median: 5.0, min: 4.0, p90: 6.0, count: 60 }));
+        assert_eq!(cell, "5.00 (4.00..6.00)");
         report
     }
 
     #[test]
-    fn the_json_has_the_agreed_form() {
+    fn writes_the_agreed_form_of_the_json() {
         let json = serde_json::to_value(report()).unwrap();
         assert_eq!(
             json["rows"],
@@ -299,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_explained_with_its_address_if_there_is_one() {
+    fn explains_a_seed_with_its_address_if_there_is_one() {
         let mut seed = report().seed.unwrap();
         let text = "seed: the Linux patch series this comes from (a); the figures are its cover letter's";
         assert_eq!(seed.explanation(), text);
@@ -308,8 +304,8 @@ mod tests {
     }
 
     #[test]
-    fn goals_have_separators_and_are_not_rounded() {
-        let goal_of = |most, unit| Check::at_most("a", None, most, unit).goal;
+    fn prints_goals_with_separators_and_unrounded() {
+        let goal_of = |most, unit| Check::new("a".into(), None, "<=", most, unit).goal;
         assert_eq!(goal_of(57_273.0, "kB"), "<= 57,273 kB");
         assert_eq!(goal_of(1_234.5, "us"), "<= 1234.5 us");
         assert_eq!(goal_of(9.09, "%"), "<= 9.09 %");
@@ -317,30 +313,23 @@ mod tests {
     }
 
     #[test]
-    fn a_check_at_its_goal_is_met_and_one_not_measured_is_not() {
-        assert!(Check::at_most("a", Some(6.0), 6.0, "").met);
-        assert!(!Check::at_most("a", Some(6.01), 6.0, "").met);
-        assert!(Check::at_least("a", Some(40.0), 40.0, "").met);
-        assert!(!Check::at_least("a", None, 40.0, "").met);
+    fn meets_a_goal_exactly_and_misses_it_unmeasured() {
+        assert!(Check::new("a".into(), Some(6.0), "<=", 6.0, "").met);
+        assert!(!Check::new("a".into(), Some(6.01), "<=", 6.0, "").met);
+        assert!(Check::new("a".into(), Some(40.0), ">=", 40.0, "").met);
+        assert!(!Check::new("a".into(), None, ">=", 40.0, "").met);
     }
 
     #[test]
-    fn a_missed_check_says_so() {
+    fn names_a_missed_check() {
         let text = report().checks_table().render();
         assert!(text.contains("met") && text.contains("NOT MEASURED"), "{text}");
         assert_eq!(report().verdict(), "1 of 2 met; missed: gain");
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_named() {
+    fn names_a_file_that_cannot_be_written() {
         let error = report().write_json(Path::new("/nowhere/at/all.json")).unwrap_err();
         assert!(error.to_string().starts_with("write the JSON file /nowhere/at/all.json: "), "{error}");
-    }
-
-    #[test]
-    fn a_ratio_needs_both_sides() {
-        assert_eq!(ratio(Some(6.0), Some(2.0)), Some(3.0));
-        assert_eq!(ratio(None, Some(2.0)), None);
-        assert_eq!(ratio(Some(6.0), Some(0.0)), None);
     }
 }

@@ -1,7 +1,7 @@
 //! SQLite in an experiment: a database in a file, with a page cache that would like to hold all of it.
 //!
-//! - I1. Each row's value and text follow from its number, and each update is counted here, so every answer is known beforehand.
-//! - I2. SQLite serves one hierarchy in a process, so all groups of all experiments that have SQLite are in one.
+//! - I1. Each row's value and text follow from its number, and each update is counted here, so every right answer is known.
+//! - I2. SQLite serves one hierarchy in a process, so the groups of all experiments with SQLite are in one.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +11,16 @@ use memgroup::{Config, Group, Hierarchy, SlotSource};
 use memgroup_sqlite::{TenantConnection, TenantError};
 use rusqlite::{Connection, Params};
 
-use super::tree::child;
+use super::fixture::{self, child};
 use crate::Error;
+use crate::error::{OrFail, Result, expect};
 
-/// What a row's value is taken modulo.
+/// A row's value is taken modulo this.
 const VALUES: i64 = 100_003;
 /// Rows that a sum goes over.
 const SUMMED: i64 = 16;
 
-/// SQLite in this process, which one run at a time has: its figures are the hierarchy's.
+/// SQLite in this process. One run at a time has it, because its figures are the hierarchy's.
 pub(crate) struct Sqlite {
     pub(crate) hierarchy: Hierarchy,
     _turn: MutexGuard<'static, ()>,
@@ -27,20 +28,19 @@ pub(crate) struct Sqlite {
 
 impl Sqlite {
     /// The hierarchy that SQLite is installed in, for the life of the process (I2).
-    pub(crate) fn take(slots: SlotSource) -> Result<Sqlite, Error> {
+    pub(crate) fn take(slots: SlotSource) -> Result<Sqlite> {
         static TURN: Mutex<()> = Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(installed) = memgroup_sqlite::installed() {
             return Ok(Sqlite { hierarchy: installed.hierarchy().clone(), _turn });
         }
-        let hierarchy =
-            Hierarchy::new(Config::with_slots(slots)).map_err(|why| Error::setup("the hierarchy", why))?;
-        memgroup_sqlite::install(&hierarchy).map_err(|why| Error::setup("SQLite", why))?;
+        let hierarchy = fixture::hierarchy(Config::with_slots(slots))?;
+        memgroup_sqlite::install(&hierarchy).set_up("SQLite")?;
         Ok(Sqlite { hierarchy, _turn })
     }
 }
 
-/// One tenant, who works on one thread at a time.
+/// One tenant, used by one thread at a time.
 pub(crate) struct Tenant {
     pub(crate) connection: TenantConnection,
     pub(crate) buffers: Group,
@@ -49,20 +49,15 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// Makes a database of so many rows, and opens it with a cache of `cached_pages`, or for all of it.
-    pub(crate) fn open(
-        group: &Group,
-        file: &Path,
-        rows: i64,
-        cached_pages: Option<u64>,
-    ) -> Result<Tenant, Error> {
-        fill(file, rows).map_err(|why| Error::setup(file.display(), why))?;
-        let connection = TenantConnection::open(group, file).map_err(failed)?;
+    /// Makes a database of so many rows, and opens it with a cache of `cached_pages`, or for all its pages.
+    pub(crate) fn open(group: &Group, file: &Path, rows: i64, cached_pages: Option<u64>) -> Result<Tenant> {
+        fill(file, rows).set_up(file.display())?;
+        let connection = TenantConnection::open(group, file).or_wrong(STATEMENT)?;
         let cached_pages = cached_pages.unwrap_or(rows as u64 * 2);
         let set = format!(
             "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA cache_size = {cached_pages}"
         );
-        connection.execute_batch(&set).map_err(failed)?;
+        connection.execute_batch(&set).or_wrong(STATEMENT)?;
         let buffers = child(group, "buffers")?;
         Ok(Tenant { connection, buffers, updates: vec![0; rows as usize] })
     }
@@ -71,8 +66,8 @@ impl Tenant {
         self.updates.len() as i64
     }
 
-    /// One row by its number.
-    pub(crate) fn look_up(&mut self, id: i64) -> Result<(), Error> {
+    /// Reads one row by its number.
+    pub(crate) fn look_up(&mut self, id: i64) -> Result<()> {
         const SQL: &str = "SELECT value, updates, substr(text, 1, 8) FROM items WHERE id = ?1";
         let found = self.connection.run(|conn| {
             let mut statement = conn.prepare_cached(SQL)?;
@@ -84,20 +79,17 @@ impl Tenant {
         self.expect("a look-up", id, found, (value(id), self.updates[id as usize - 1], Some(id)))
     }
 
-    /// Some rows from one on.
-    pub(crate) fn sum(&mut self, id: i64) -> Result<(), Error> {
+    /// Sums some rows from one on.
+    pub(crate) fn sum(&mut self, id: i64) -> Result<()> {
         const SQL: &str = "SELECT sum(value), sum(updates) FROM items WHERE id BETWEEN ?1 AND ?2";
         let last = (id + SUMMED - 1).min(self.rows());
         let found = self.connection.run(|conn| two(conn, SQL, [id, last]));
-        let right = (
-            (id..=last).map(value).sum::<i64>(),
-            self.updates[id as usize - 1..last as usize].iter().sum::<i64>(),
-        );
-        self.expect("a sum", id, found, right)
+        let updates: i64 = self.updates[id as usize - 1..last as usize].iter().sum();
+        self.expect("a sum", id, found, ((id..=last).map(value).sum(), updates))
     }
 
-    /// Changes a row.
-    pub(crate) fn update(&mut self, id: i64) -> Result<(), Error> {
+    /// Changes one row.
+    pub(crate) fn update(&mut self, id: i64) -> Result<()> {
         const SQL: &str = "UPDATE items SET updates = updates + 1 WHERE id = ?1";
         let changed = self.connection.run(|conn| conn.prepare_cached(SQL)?.execute([id]));
         self.updates[id as usize - 1] += 1;
@@ -105,10 +97,10 @@ impl Tenant {
     }
 
     /// Reads every row.
-    pub(crate) fn check_all(&mut self) -> Result<(), Error> {
+    pub(crate) fn check_all(&mut self) -> Result<()> {
         const SQL: &str = "SELECT sum(value), sum(updates) FROM items WHERE length(text) = 3000";
         let found = self.connection.run(|conn| two(conn, SQL, []));
-        let right = ((1..=self.rows()).map(value).sum::<i64>(), self.updates.iter().sum::<i64>());
+        let right = ((1..=self.rows()).map(value).sum(), self.updates.iter().sum());
         self.expect("a sum of all", 1, found, right)
     }
 
@@ -118,21 +110,17 @@ impl Tenant {
         id: i64,
         found: Result<T, TenantError>,
         right: T,
-    ) -> Result<(), Error> {
-        let found = found.map_err(failed)?;
-        if found == right {
-            return Ok(());
-        }
-        let group = self.connection.group().path();
-        Err(Error::Wrong(format!("{group}: {what} of row {id} is {found:?}, it should be {right:?}")))
+    ) -> Result<()> {
+        let found = found.or_wrong(STATEMENT)?;
+        expect(format_args!("{}: {what} of row {id}", self.connection.group().path()), found, right)
     }
 
-    pub(crate) fn close(self) -> Result<(), Error> {
-        self.connection.close().map_err(failed)
+    pub(crate) fn close(self) -> Result<()> {
+        self.connection.close().or_wrong(STATEMENT)
     }
 }
 
-/// A table of so many rows, a page each. Nobody's group pays: a transaction of that size has no room within bounds.
+/// Makes a table of so many rows, a page each. It is charged to no group: a transaction of that size exceeds the limits.
 fn fill(file: &Path, rows: i64) -> rusqlite::Result<()> {
     Connection::open(file)?.execute_batch(&format!(
         "PRAGMA page_size = 4096; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;
@@ -150,17 +138,10 @@ fn two(conn: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<(i
     conn.prepare_cached(sql)?.query_row(params, |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
-pub(crate) fn failed(why: TenantError) -> Error {
-    Error::Wrong(format!("a statement failed: {why}"))
-}
+/// The step that a wrong result names when SQLite refuses a statement.
+pub(crate) const STATEMENT: &str = "a statement failed";
 
-/// Removes a group with all that is below it.
-pub(crate) fn remove(group: &Group) -> Result<(), Error> {
-    group.children().iter().try_for_each(remove)?;
-    group.remove().map_err(|why| Error::Wrong(format!("failed to remove {}: {why}", group.path())))
-}
-
-/// A name that nothing else in the process has.
+/// A name that is unique in the process.
 pub(crate) fn unique(what: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // ORDERING: Relaxed; a number by itself.
@@ -171,13 +152,11 @@ pub(crate) fn unique(what: &str) -> String {
 pub(crate) struct Directory(PathBuf);
 
 impl Directory {
-    pub(crate) fn make() -> Result<Directory, Error> {
+    pub(crate) fn make() -> Result<Directory> {
         let name = format!("memgroup-lab-{}-{}", std::process::id(), unique("databases"));
         let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).map_err(|source| Error::System {
-            what: format!("make the directory {} for databases", path.display()),
-            source,
-        })?;
+        let what = format!("make the directory {} for databases", path.display());
+        std::fs::create_dir_all(&path).map_err(Error::system(what))?;
         Ok(Directory(path))
     }
 
@@ -188,7 +167,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What stays is a file in the directory for such files.
+        // Files that stay are in the system's directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

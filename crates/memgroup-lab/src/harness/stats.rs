@@ -1,6 +1,8 @@
-//! The arithmetic of a report: median, smallest, ninetieth percentile, ratios and shares.
+//! The arithmetic of a report: median, smallest, ninetieth percentile, quantiles of calls, ratios and shares.
 
-/// What is kept of many samples of one quantity.
+use std::collections::BTreeMap;
+
+/// The figures kept of many samples of one quantity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) median: f64,
@@ -24,8 +26,7 @@ impl Summary {
         Some(Summary { median, min, p90, count })
     }
 
-    /// About how far the median would stray from run to run: its standard error, with the upper tenth for the spread
-    /// (what disturbs a window makes it longer, never shorter).
+    /// Standard error of the median, with the upper tenth for the spread: a disturbed window is longer, never shorter.
     pub(crate) fn median_error(self) -> f64 {
         const P90_IN_DEVIATIONS: f64 = 1.2816;
         const MEDIAN_OVER_MEAN: f64 = 1.2533;
@@ -38,12 +39,105 @@ impl Summary {
     }
 }
 
-/// What a mechanism does about a cost.
+/// The median of a summary that may be missing.
+pub(crate) fn median(of: Option<Summary>) -> Option<f64> {
+    of.map(|of| of.median)
+}
+
+/// The median of some samples.
+pub(crate) fn median_of(samples: &[f64]) -> Option<f64> {
+    median(Summary::of(samples))
+}
+
+/// `above / below`, where both were measured.
+pub(crate) fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+    match (above, below) {
+        (Some(above), Some(below)) if below > 0.0 => Some(above / below),
+        _ => None,
+    }
+}
+
+/// The middle, the ninety-ninth percentile, that of the thousandths and the largest of timed calls.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Quantiles {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    /// 99.9 %.
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
+}
+
+impl Quantiles {
+    /// By nearest rank; none of no calls.
+    pub(crate) fn of(mut times: Vec<f64>) -> Option<Quantiles> {
+        times.sort_by(f64::total_cmp);
+        let at = |mille: usize| times.get((times.len() * mille).div_ceil(1000).max(1) - 1).copied();
+        Some(Quantiles { p50: at(500)?, p99: at(990)?, p999: at(999)?, max: at(1000)? })
+    }
+}
+
+/// Timed calls of one case, in blocks that take turns with those of other cases.
+///
+/// A quantile is taken in each block, then the median over the blocks, so that one disturbed block does not show; the largest call is that
+/// of all blocks.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks(Vec<Quantiles>);
+
+impl Blocks {
+    pub(crate) fn push(&mut self, block: Vec<f64>) {
+        self.0.extend(Quantiles::of(block));
+    }
+
+    fn summary(&self, of: impl Fn(&Quantiles) -> f64) -> Option<Summary> {
+        Summary::of(&self.0.iter().map(of).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn p50(&self) -> Option<Summary> {
+        self.summary(|block| block.p50)
+    }
+
+    pub(crate) fn p99(&self) -> Option<Summary> {
+        self.summary(|block| block.p99)
+    }
+
+    pub(crate) fn p999(&self) -> Option<Summary> {
+        self.summary(|block| block.p999)
+    }
+
+    /// Of all blocks.
+    pub(crate) fn max(&self) -> Option<f64> {
+        self.0.iter().map(|block| block.max).reduce(f64::max)
+    }
+}
+
+/// Samples of several quantities by name; a quantity without samples has none.
+#[derive(Debug, Default)]
+pub(crate) struct Samples(BTreeMap<&'static str, Vec<f64>>);
+
+impl Samples {
+    pub(crate) fn push(&mut self, name: &'static str, sample: f64) {
+        self.0.entry(name).or_default().push(sample);
+    }
+
+    pub(crate) fn of(&self, name: &str) -> &[f64] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn summary(&self, name: &str) -> Option<Summary> {
+        Summary::of(self.of(name))
+    }
+
+    pub(crate) fn median(&self, name: &str) -> Option<f64> {
+        median(self.summary(name))
+    }
+}
+
+/// The effect of a mechanism on a cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Removal {
     /// The cost does not stand clear of the noise.
     NoCost,
-    /// The cost does; the share of it that is removed does not: it could be anything, or is negative within its error.
+    /// The cost stands clear; the removed share of it does not: its error is wide, or it is negative within its error.
     NoShare(Share),
     /// A share worth reading. A negative one stands clear of its error: the mechanism adds to the cost.
     Clear(Share),
@@ -56,13 +150,15 @@ pub(crate) struct Share {
     pub(crate) error: f64,
 }
 
-/// The share of a cost that a mechanism removes. The cost must be more than three standard errors of the difference that it
-/// is, and the error of the share at most [`SHARE_ERROR_MOST`]; all three medians stray.
+/// The share of a cost that a mechanism removes. All three medians have errors. The cost must exceed three standard errors of its
+/// difference, and the share's own error must be at most a sixth.
 pub(crate) fn share_removed(
     without_cost: Summary,
     without_mechanism: Summary,
     with_mechanism: Summary,
 ) -> Removal {
+    /// With more, even a half could not be told from nothing or all.
+    const SHARE_ERROR_MOST: f64 = 1.0 / 6.0;
     let [base, without, with] = [without_cost, without_mechanism, with_mechanism].map(Summary::median_error);
     let cost = without_mechanism.median - without_cost.median;
     if cost <= 3.0 * base.hypot(without) {
@@ -72,26 +168,22 @@ pub(crate) fn share_removed(
     // To first order, of (without - with) / (without - base).
     let error = ((1.0 - removed) * without).hypot(with).hypot(removed * base) / cost;
     let share = Share { removed, error };
-    let adds = removed < 0.0;
-    let is_clear = error <= SHARE_ERROR_MOST && !(adds && -removed <= 3.0 * error);
-    if is_clear { Removal::Clear(share) } else { Removal::NoShare(share) }
+    let lost_in_error = error > SHARE_ERROR_MOST || (removed < 0.0 && -removed <= 3.0 * error);
+    if lost_in_error { Removal::NoShare(share) } else { Removal::Clear(share) }
 }
-
-/// With more, even a half would not be told from nothing or all.
-const SHARE_ERROR_MOST: f64 = 1.0 / 6.0;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_an_even_number_is_the_middle_of_two() {
+    fn takes_the_middle_of_two_for_an_even_number() {
         assert_eq!(Summary::of(&[4.0, 1.0, 3.0, 2.0]).unwrap().median, 2.5);
         assert_eq!(Summary::of(&[5.0, 1.0, 3.0]).unwrap().median, 3.0);
     }
 
     #[test]
-    fn p90_is_the_nearest_rank() {
+    fn takes_p90_by_nearest_rank() {
         let ten: Vec<f64> = (1..=10).map(f64::from).collect();
         assert_eq!(Summary::of(&ten).unwrap().p90, 9.0);
         let eleven: Vec<f64> = (1..=11).map(f64::from).collect();
@@ -100,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn no_sample_is_no_summary() {
+    fn has_no_summary_of_no_sample() {
         assert_eq!(Summary::of(&[]), None);
         assert_eq!(Summary::of(&[f64::NAN, f64::INFINITY]), None);
     }
 
     #[test]
-    fn a_share_is_one_when_the_whole_cost_goes_and_none_when_there_is_no_cost() {
+    fn has_a_share_of_one_when_the_whole_cost_goes() {
         let steady = |median| Summary { median, min: median, p90: median, count: 100 };
         let share = |with| share_removed(steady(100.0), steady(200.0), steady(with));
         let exact = |removed| Removal::Clear(Share { removed, error: 0.0 });
@@ -116,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_within_the_noise_has_no_share() {
+    fn has_no_share_of_a_cost_within_the_noise() {
         let noisy = |median, count| Summary { median, min: median, p90: median + 1281.6, count };
         assert!((noisy(100.0, 100).median_error() - 125.33).abs() < 1e-9);
         assert_eq!(share_removed(noisy(100.0, 100), noisy(600.0, 100), noisy(300.0, 100)), Removal::NoCost);
@@ -129,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_lost_where_it_is_wide_or_negative_within_its_error() {
+    fn loses_a_share_that_is_wide_or_negative_within_error() {
         // Medians that stray by `error` each.
         let of = |median: f64, error: f64| {
             let p90 = median + error * 10.0 * 1.2816 / 1.2533;
             Summary { median, min: median, p90, count: 100 }
         };
-        // 22 ns without the mechanism, 29 with it, and a mechanism whose windows vary: 33 % "added", of anything.
+        // 22 ns without the mechanism, 29 with it, and a mechanism with windows that vary: 33 % "added", of anything.
         let removal = share_removed(of(2000.0, 5.0), of(2022.0, 5.0), of(2029.0, 20.0));
         assert!(matches!(removal, Removal::NoShare(share) if share.removed < 0.0), "{removal:?}");
         let wide = share_removed(of(2000.0, 5.0), of(2050.0, 5.0), of(2020.0, 20.0));
@@ -143,5 +235,30 @@ mod tests {
         let adds = |with| share_removed(of(2000.0, 1.0), of(2050.0, 1.0), of(with, 1.0));
         assert!(matches!(adds(2052.0), Removal::NoShare(_)), "{:?}", adds(2052.0));
         assert!(matches!(adds(2070.0), Removal::Clear(share) if share.removed < 0.0), "{:?}", adds(2070.0));
+    }
+
+    #[test]
+    fn takes_quantiles_by_nearest_rank() {
+        let block = Quantiles::of((1..=200).rev().map(f64::from).collect());
+        assert_eq!(block, Some(Quantiles { p50: 100.0, p99: 198.0, p999: 200.0, max: 200.0 }));
+        assert_eq!(Quantiles::of(vec![7.0]), Some(Quantiles { p50: 7.0, p99: 7.0, p999: 7.0, max: 7.0 }));
+        assert_eq!(Quantiles::of(Vec::new()), None);
+    }
+
+    #[test]
+    fn hides_one_busy_block_except_in_the_largest() {
+        let mut times = Blocks::default();
+        for busy in [1.0, 1.0, 100.0] {
+            times.push(vec![busy; 10]);
+        }
+        assert_eq!(times.p99().map(|p99| p99.median), Some(1.0));
+        assert_eq!(times.max(), Some(100.0));
+    }
+
+    #[test]
+    fn needs_both_sides_for_a_ratio() {
+        assert_eq!(ratio(Some(6.0), Some(2.0)), Some(3.0));
+        assert_eq!(ratio(None, Some(2.0)), None);
+        assert_eq!(ratio(Some(6.0), Some(0.0)), None);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::stats::Summary;
 
-/// Columns of a terminal that titles and notes stay within, and tables of ordinary figures too.
+/// Columns of a terminal. Titles and notes stay within, and tables of ordinary figures too.
 pub(crate) const WIDTH: usize = 100;
 
 /// A titled table under construction.
@@ -19,11 +19,14 @@ impl Table {
         Table { title: title.into(), rows: vec![columns.map(str::to_owned).to_vec()], notes: Vec::new() }
     }
 
+    /// Adds a row: its name, and a cell for each further column.
+    ///
     /// # Panics
     /// When the row has another number of cells than the table has columns.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
-        assert_eq!(cells.len(), self.rows[0].len(), "cells of a row of \"{}\"", self.title);
-        self.rows.push(cells);
+    pub(crate) fn row(&mut self, name: impl Into<String>, cells: impl IntoIterator<Item = String>) {
+        let row: Vec<String> = std::iter::once(name.into()).chain(cells).collect();
+        assert_eq!(row.len(), self.rows[0].len(), "cells of a row of \"{}\"", self.title);
+        self.rows.push(row);
     }
 
     /// A line under the table.
@@ -40,20 +43,14 @@ impl Table {
             let _ = writeln!(text, "{line}");
         }
         for (index, row) in self.rows.iter().enumerate() {
-            let line: Vec<String> = row
-                .iter()
-                .zip(&widths)
-                .enumerate()
-                .map(
-                    |(column, (cell, &width))| {
-                        if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-                    },
-                )
-                .collect();
-            let _ = writeln!(text, "  {}", line.join("  ").trim_end());
+            let mut line = format!("{:<1$}", row[0], widths[0]);
+            for (cell, width) in row.iter().zip(&widths).skip(1) {
+                let _ = write!(line, "  {cell:>width$}");
+            }
+            let _ = writeln!(text, "  {}", line.trim_end());
             if index == 0 {
-                let _ =
-                    writeln!(text, "  {}", "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)));
+                let columns = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
+                let _ = writeln!(text, "  {}", "-".repeat(columns));
             }
         }
         for line in self.notes.iter().flat_map(|note| wrapped(note, WIDTH - 2)) {
@@ -90,7 +87,7 @@ pub(crate) fn counted(value: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(value), if value == 1 { "" } else { "s" })
 }
 
-/// A figure with as many digits as it deserves.
+/// A figure with three digits, or in groups of three where it is larger.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => grouped(value),
@@ -105,12 +102,20 @@ pub(crate) fn figure_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), figure)
 }
 
+/// "x3.0", or nothing where a side is missing.
+pub(crate) fn times(ratio: Option<f64>) -> String {
+    ratio.map_or_else(String::new, |ratio| format!("x{}", figure(ratio)))
+}
+
+/// In whole KiB, rounded up.
+pub(crate) fn kib(bytes: u64) -> String {
+    count(bytes.div_ceil(1024))
+}
+
 /// "5.10 (5.02..5.31)": median, smallest and ninetieth percentile; a dash where nothing counted.
 pub(crate) fn spread(of: Option<Summary>) -> String {
-    of.map_or_else(
-        || "-".to_owned(),
-        |of| format!("{} ({}..{})", figure(of.median), figure(of.min), figure(of.p90)),
-    )
+    let text = of.map(|of| format!("{} ({}..{})", figure(of.median), figure(of.min), figure(of.p90)));
+    text.unwrap_or_else(|| "-".to_owned())
 }
 
 fn grouped(value: f64) -> String {
@@ -130,10 +135,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
+    fn aligns_columns() {
         let mut table = Table::new("pairs", ["variant", "ns"]);
-        table.row(vec!["stock".into(), "5.10".into()]);
-        table.row(vec!["no stock".into(), "350".into()]);
+        table.row("stock", ["5.10".into()]);
+        table.row("no stock", ["350".into()]);
         table.note("two threads");
         assert_eq!(
             table.render(),
@@ -142,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn long_notes_and_titles_are_broken_between_words() {
+    fn breaks_long_notes_and_titles_between_words() {
         let mut table = Table::new("word ".repeat(30).trim_end(), ["a", "b"]);
         table.note("word ".repeat(30).trim_end());
         let text = table.render();
@@ -151,13 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn counts_have_no_decimals_and_their_nouns_a_number() {
+    fn prints_counts_without_decimals_and_nouns_in_number() {
         assert_eq!([0, 5, 1234].map(count), ["0", "5", "1,234"]);
         assert_eq!([1, 8].map(|groups| counted(groups, "group")), ["1 group", "8 groups"]);
     }
 
     #[test]
-    fn figures_carry_three_digits_or_groups() {
+    fn prints_figures_with_three_digits_or_in_groups() {
         let texts: Vec<String> = [0.272, 5.104, 35.04, 350.4, 18_425_800.0, -1234.4].map(figure).to_vec();
         assert_eq!(texts, ["0.27", "5.10", "35.0", "350", "18,425,800", "-1,234"]);
         assert_eq!(figure_or_dash(None), "-");

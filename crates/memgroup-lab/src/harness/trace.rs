@@ -1,18 +1,16 @@
 //! Catches the system calls of a piece of code, without privileges and without a second process.
 //!
 //! Linux can be told to turn every system call of one thread into the signal SIGSYS, as long as a byte of that
-//! thread says so (syscall user dispatch). The byte is set just before the code and cleared just after it; the
+//! thread says so (syscall user dispatch). The byte is set just before the code and cleared just after it. The
 //! signal handler notes the call, makes it fail with ENOSYS and clears the byte. So the *first* call is seen, which
-//! is all that a claim of "none" needs.
+//! is enough for a claim of "none".
 //!
 //! - I1. The byte is a thread-local that outlives the dispatch: dispatch is switched off before `first_call` returns.
 //! - I2. The handler touches only this thread's locals and its own arguments.
 
 #![allow(unsafe_code)]
 
-use crate::Error;
-
-/// What was seen.
+/// Result of tracing a piece of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traced {
     /// The code made no system call.
@@ -27,7 +25,7 @@ pub(crate) enum Traced {
 pub(crate) use here::first_call;
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub(crate) fn first_call(code: impl FnOnce()) -> Result<Traced, Error> {
+pub(crate) fn first_call(code: impl FnOnce()) -> crate::error::Result<Traced> {
     code();
     Ok(Traced::NotHere)
 }
@@ -37,7 +35,9 @@ mod here {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicI64, AtomicU8, Ordering, compiler_fence};
 
-    use super::{Error, Traced};
+    use super::Traced;
+    use crate::error::Result;
+    use crate::harness::interrupt::exchange;
     use crate::harness::os::system;
 
     const ALLOW: u8 = 0;
@@ -53,9 +53,14 @@ mod here {
     static TRACER: Mutex<()> = Mutex::new(());
 
     /// Runs `code` and says whether it made a system call. The first call it makes fails with ENOSYS.
-    pub(crate) fn first_call(code: impl FnOnce()) -> Result<Traced, Error> {
+    pub(crate) fn first_call(code: impl FnOnce()) -> Result<Traced> {
         let _tracer = TRACER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let previous = install_handler()?;
+        // SAFETY: a sigaction is integers and an optional function, for which all-zero bytes are a value.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = on_sigsys as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        // SAFETY: the handler is async-signal-safe (I2).
+        let previous = unsafe { exchange(libc::SIGSYS, &action) }?;
         let traced = match dispatch(true) {
             Err(_) => {
                 code();
@@ -69,7 +74,8 @@ mod here {
                 Ok(if first == NO_CALL { Traced::None } else { Traced::First(first) })
             }
         };
-        restore_handler(&previous)?;
+        // SAFETY: the action was there before.
+        unsafe { exchange(libc::SIGSYS, &previous) }?;
         traced
     }
 
@@ -86,7 +92,7 @@ mod here {
         });
     }
 
-    fn dispatch(on: bool) -> Result<(), Error> {
+    fn dispatch(on: bool) -> Result<()> {
         const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
         let mode: libc::c_ulong = on.into();
         let selector: *mut u8 = if on { SELECTOR.with(AtomicU8::as_ptr) } else { std::ptr::null_mut() };
@@ -102,33 +108,11 @@ mod here {
         const RAX: usize = libc::REG_RAX as usize;
         // ORDERING: Relaxed; this thread's own, as in `bracket`.
         SELECTOR.with(|selector| selector.store(ALLOW, Ordering::Relaxed));
-        // SAFETY: the kernel passes the interrupted context of this thread, which nobody else sees now.
+        // SAFETY: the kernel passes the interrupted context of this thread, which no other thread sees now.
         let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
         let register = &mut context.uc_mcontext.gregs[RAX];
         FIRST.with(|first| first.store(*register, Ordering::Relaxed));
         *register = -i64::from(libc::ENOSYS);
-    }
-
-    fn install_handler() -> Result<libc::sigaction, Error> {
-        // SAFETY: a sigaction is integers and an optional function, for which all-zero bytes are a value.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = on_sigsys as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: as above.
-        let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: both point to live sigactions; the handler is async-signal-safe (I2).
-        match unsafe { libc::sigaction(libc::SIGSYS, &action, &mut previous) } {
-            0 => Ok(previous),
-            _ => Err(system("install a handler for SIGSYS")),
-        }
-    }
-
-    fn restore_handler(previous: &libc::sigaction) -> Result<(), Error> {
-        // SAFETY: `previous` is what sigaction itself returned.
-        match unsafe { libc::sigaction(libc::SIGSYS, previous, std::ptr::null_mut()) } {
-            0 => Ok(()),
-            _ => Err(system("restore the handler for SIGSYS")),
-        }
     }
 }
 
@@ -137,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_system_call_is_seen_by_its_number() {
+    fn sees_a_system_call_by_its_number() {
         let mut result = 0;
         // SAFETY: getppid takes nothing and cannot fail, traced or not.
         let traced = first_call(|| result = unsafe { libc::syscall(libc::SYS_getppid) }).unwrap();
@@ -148,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_is_no_system_call() {
+    fn sees_no_system_call_in_arithmetic() {
         let mut sum = 0_u64;
         let traced = first_call(|| sum = (0..1000).sum()).unwrap();
         assert_eq!(sum, 499_500);
@@ -156,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_pass_again_afterwards() {
+    fn lets_calls_pass_afterwards() {
         first_call(|| ()).unwrap();
         // SAFETY: getppid takes nothing and cannot fail.
         assert!(unsafe { libc::syscall(libc::SYS_getppid) } >= 0);

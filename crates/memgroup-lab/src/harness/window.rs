@@ -9,14 +9,13 @@
 //!   overlap by more than 95 %.
 //! - I2. A variant is measured until it has its number of counted windows, or three times as many have been tried.
 
-use std::sync::Arc;
-
 use super::clock::{self, Clock};
-use super::crew::{Crew, Start};
 use super::os::ThreadUsage;
 use super::random::Random;
 use super::stats::Summary;
-use crate::Error;
+use super::table::Table;
+use super::workers::{Start, Workers};
+use crate::error::Result;
 
 const OVERLAP_LEAST: f64 = 0.95;
 const TRIES_PER_ROUND: usize = 3;
@@ -26,48 +25,60 @@ const WARM_UPS: usize = 3;
 const BATCH_NS: f64 = 10_000.0;
 const BATCH_OPS_MAX: u64 = 4096;
 
-/// What a window repeats.
-pub(crate) trait Work: Send + Sync {
-    /// Does about `count` operations on the crew's thread `thread` and returns how many it did.
-    /// `cursor` is this thread's own, 0 at the start of a window.
-    fn batch(&self, thread: usize, cursor: &mut usize, count: u64) -> Result<u64, Error>;
+/// The operations that a window repeats.
+///
+/// Called with the worker's number, this worker's own cursor (0 at the start of a window) and a count, it does about
+/// that many operations and returns how many it did.
+pub(crate) type Work<'w> = dyn Fn(usize, &mut usize, u64) -> Result<u64> + Sync + 'w;
+
+/// Work that repeats one operation, the same on every worker.
+pub(crate) fn each<T>(
+    operation: impl Fn() -> Result<T> + Sync,
+) -> impl Fn(usize, &mut usize, u64) -> Result<u64> + Sync {
+    move |_, _, count| {
+        for _ in 0..count {
+            operation()?;
+        }
+        Ok(count)
+    }
 }
 
 /// One variant: work, and the number of threads that do it at once.
-pub(crate) struct Variant {
-    pub(crate) work: Arc<dyn Work>,
+#[derive(Clone, Copy)]
+pub(crate) struct Variant<'w> {
+    pub(crate) work: &'w Work<'w>,
     pub(crate) threads: usize,
-    /// Threads whose operations are counted, from thread 0 on; the others only disturb.
+    /// Threads with counted operations, from thread 0 on; the others only disturb.
     pub(crate) counted: usize,
 }
 
-impl Variant {
+impl<'w> Variant<'w> {
     /// Work of `threads` threads, all of them counted.
-    pub(crate) fn of(work: Arc<dyn Work>, threads: usize) -> Variant {
+    pub(crate) fn of(work: &'w Work<'w>, threads: usize) -> Variant<'w> {
         Variant { work, threads, counted: threads }
     }
 }
 
-/// What came out for one variant, in nanoseconds an operation as each thread sees it.
+/// The figures of one variant, in nanoseconds an operation as each thread sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     /// None when no window counted.
     pub(crate) ns: Option<Summary>,
     pub(crate) tried: usize,
-    /// Of those, in which the kernel took a thread off its CPU.
+    /// Of those, the windows in which the kernel took a thread off its CPU.
     pub(crate) switched: usize,
-    /// Operations done in all windows, those that do not count and the warm-up included.
+    /// Operations done in all windows, including the warm-up and those that do not count.
     pub(crate) ops: u64,
 }
 
-/// How many windows, and how long.
+/// Number and length of windows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) rounds: usize,
     pub(crate) window_us: u64,
 }
 
-/// What one thread did in one window.
+/// The part of one thread in one window.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     begin: u64,
@@ -79,23 +90,22 @@ struct Part {
 struct Series {
     batch_ops: u64,
     samples: Vec<f64>,
-    tried: usize,
-    switched: usize,
-    ops: u64,
+    measured: Measured,
 }
 
 /// Measures all variants, interleaved. A variant's own warm-up windows come first and count for nothing.
 pub(crate) fn interleave(
-    crew: &Crew,
+    workers: &Workers,
     clock: &Clock,
     plan: Plan,
-    variants: &[Variant],
+    variants: &[Variant<'_>],
     random: &mut Random,
-) -> Result<Vec<Measured>, Error> {
+) -> Result<Vec<Measured>> {
     let mut series = Vec::with_capacity(variants.len());
     for variant in variants {
-        let (batch_ops, ops) = warm_up(crew, clock, plan, variant)?;
-        series.push(Series { batch_ops, samples: Vec::new(), tried: 0, switched: 0, ops });
+        let (batch_ops, ops) = warm_up(workers, clock, plan, variant)?;
+        let measured = Measured { ns: None, tried: 0, switched: 0, ops };
+        series.push(Series { batch_ops, samples: Vec::new(), measured });
     }
     let mut order: Vec<usize> = (0..variants.len()).collect();
     for _ in 0..plan.rounds * TRIES_PER_ROUND {
@@ -103,29 +113,25 @@ pub(crate) fn interleave(
         for &index in &order {
             let (variant, one) = (&variants[index], &mut series[index]);
             if one.samples.len() < plan.rounds {
-                one.tried += 1;
-                let result = window(crew, clock, plan.window_us, variant, one.batch_ops)?;
-                one.ops += result.ops;
-                one.switched += usize::from(result.switched);
+                let result = window(workers, clock, plan.window_us, variant, one.batch_ops)?;
+                one.measured.tried += 1;
+                one.measured.ops += result.ops;
+                one.measured.switched += usize::from(result.switched);
                 one.samples.extend(result.counted);
             }
         }
     }
-    let measured = |one: &Series| Measured {
-        ns: Summary::of(&one.samples),
-        tried: one.tried,
-        switched: one.switched,
-        ops: one.ops,
-    };
-    Ok(series.iter().map(measured).collect())
+    let measured = series.into_iter().map(|one| Measured { ns: Summary::of(&one.samples), ..one.measured });
+    Ok(measured.collect())
 }
 
-/// Warms what the variant touches and sizes its batches; their size, and the operations done. The size is that of the fastest
-/// of some windows: one that was disturbed would make batches so small that the readings of the clock around them show.
-fn warm_up(crew: &Crew, clock: &Clock, plan: Plan, variant: &Variant) -> Result<(u64, u64), Error> {
+/// Warms the caches and sizes the variant's batches; returns their size and the operations done.
+///
+/// The fastest of some windows sizes them. After a disturbed one, batches would be so small that the clock readings show.
+fn warm_up(workers: &Workers, clock: &Clock, plan: Plan, variant: &Variant<'_>) -> Result<(u64, u64)> {
     let (mut fastest_ns, mut ops) = (f64::INFINITY, 0);
     for _ in 0..WARM_UPS {
-        let result = window(crew, clock, plan.window_us, variant, 16)?;
+        let result = window(workers, clock, plan.window_us, variant, 16)?;
         fastest_ns = fastest_ns.min(result.ns_rough);
         ops += result.ops;
     }
@@ -140,17 +146,16 @@ struct WindowResult {
 }
 
 fn window(
-    crew: &Crew,
+    workers: &Workers,
     clock: &Clock,
     window_us: u64,
-    variant: &Variant,
+    variant: &Variant<'_>,
     batch_ops: u64,
-) -> Result<WindowResult, Error> {
-    let (work, start) = (Arc::clone(&variant.work), Start::new(variant.threads));
+) -> Result<WindowResult> {
+    let start = Start::new(variant.threads);
     let (lead, length) = (clock.ticks_per_us() * 2, clock.ticks_per_us() * window_us);
-    let parts =
-        crew.run(variant.threads, move |thread| part(&*work, &start, thread, batch_ops, lead, length));
-    let parts = parts.into_iter().collect::<Result<Vec<Part>, Error>>()?;
+    let parts = workers
+        .try_run(variant.threads, |thread| part(variant.work, &start, thread, batch_ops, lead, length))?;
     let ns = clock.ns(ticks_per_op(&parts[..variant.counted]));
     let ops = parts.iter().map(|part| part.ops).sum();
     let switched = parts.iter().any(|part| !part.undisturbed);
@@ -163,20 +168,21 @@ fn counts(parts: &[Part]) -> bool {
 }
 
 fn part(
-    work: &dyn Work,
+    work: &Work<'_>,
     start: &Start,
     thread: usize,
     batch_ops: u64,
     lead_ticks: u64,
     length_ticks: u64,
-) -> Result<Part, Error> {
+) -> Result<Part> {
     let (mut cursor, mut ops) = (0, 0);
+    // Before the start, so that a thread that is switched out while it waits does not count.
     let before = ThreadUsage::now();
     let deadline = start.wait(lead_ticks) + length_ticks;
     let begin = clock::now();
     let mut end;
     loop {
-        ops += work.batch(thread, &mut cursor, batch_ops)?;
+        ops += work(thread, &mut cursor, batch_ops)?;
         end = clock::now();
         if end >= deadline {
             break;
@@ -202,19 +208,43 @@ fn overlap(parts: &[Part]) -> f64 {
     first_end.saturating_sub(last_begin) as f64 / (last_end - first_begin).max(1) as f64
 }
 
+/// Notes how many windows are behind the figures of a table, of how many tried, and why some figures have none.
+pub(crate) fn note_windows<'m>(table: &mut Table, measured: impl IntoIterator<Item = &'m Measured>) {
+    let measured: Vec<&Measured> = measured.into_iter().collect();
+    let range = |of: &dyn Fn(&Measured) -> usize| {
+        let (min, max) = (measured.iter().map(|one| of(one)).min(), measured.iter().map(|one| of(one)).max());
+        match (min.unwrap_or(0), max.unwrap_or(0)) {
+            (min, max) if min < max => format!("{min} to {max}"),
+            (min, _) => min.to_string(),
+        }
+    };
+    let counted = range(&|one| one.ns.map_or(0, |ns| ns.count));
+    table.note(format!("windows counted for each figure: {counted} of {} tried", range(&|one| one.tried)));
+    let missing: Vec<_> = measured.iter().filter(|one| one.ns.is_none()).collect();
+    if !missing.is_empty() {
+        let sum = |of: fn(&Measured) -> usize| missing.iter().map(|one| of(one)).sum::<usize>();
+        table.note(format!(
+            "a dash: no window counted. Of {} tried windows, the kernel took a thread off its CPU in {}; in the others the threads' windows overlapped too little",
+            sum(|one| one.tried),
+            sum(|one| one.switched)
+        ));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
     use super::*;
+    use crate::Error;
 
     fn spanning(begin: u64, end: u64, ops: u64) -> Part {
         Part { begin, end, ops, undisturbed: true }
     }
 
     #[test]
-    fn overlap_is_the_common_part_of_the_whole_span() {
+    fn takes_the_common_part_of_the_span_as_overlap() {
         assert_eq!(overlap(&[spanning(0, 100, 1)]), 1.0);
         assert_eq!(overlap(&[spanning(0, 100, 1), spanning(0, 100, 1)]), 1.0);
         assert_eq!(overlap(&[spanning(0, 80, 1), spanning(20, 100, 1)]), 0.6);
@@ -222,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disturbed_window_and_one_whose_parts_do_not_overlap_are_not_counted() {
+    fn counts_no_window_that_is_disturbed_or_overlaps_little() {
         let good = spanning(0, 100, 1);
         assert!(counts(&[good]) && counts(&[good, good]));
         assert!(!counts(&[Part { undisturbed: false, ..good }]));
@@ -232,96 +262,70 @@ mod tests {
         assert!(!counts(&[spanning(0, 10, 1), spanning(20, 30, 1)]));
     }
 
-    /// Thread 1 is in its batch long after thread 0 has ended.
-    struct Late;
-
-    impl Work for Late {
-        fn batch(&self, thread: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
-            std::thread::sleep(Duration::from_millis(1 + 20 * thread as u64));
-            Ok(count)
-        }
+    fn start(threads: usize) -> (Workers, Clock) {
+        (Workers::start(threads).unwrap(), Clock::calibrate(Duration::from_millis(2)))
     }
 
     #[test]
-    fn a_window_that_one_thread_ends_late_is_tried_again_and_never_counted() {
-        let (crew, clock) = (Crew::start(2).unwrap(), Clock::calibrate(Duration::from_millis(2)));
+    fn tries_again_and_never_counts_when_one_thread_ends_late() {
+        let (workers, clock) = start(2);
+        // Thread 1 is in its batch long after thread 0 has ended.
+        let late = |thread: usize, _: &mut usize, count| {
+            std::thread::sleep(Duration::from_millis(1 + 20 * thread as u64));
+            Ok(count)
+        };
         let plan = Plan { rounds: 1, window_us: 100 };
-        let variants = [Variant::of(Arc::new(Late), 2)];
-        let measured = interleave(&crew, &clock, plan, &variants, &mut Random::new(7)).unwrap();
+        let variants = [Variant::of(&late, 2)];
+        let measured = interleave(&workers, &clock, plan, &variants, &mut Random::new(7)).unwrap();
         assert!(measured[0].ns.is_none());
         assert_eq!(measured[0].tried, TRIES_PER_ROUND);
         assert!(measured[0].switched <= TRIES_PER_ROUND);
     }
 
     #[test]
-    fn time_per_operation_is_what_each_thread_sees() {
+    fn takes_time_per_operation_as_each_thread_sees_it() {
         assert_eq!(ticks_per_op(&[spanning(0, 100, 10)]), 10.0);
         assert_eq!(ticks_per_op(&[spanning(0, 100, 10), spanning(0, 100, 30)]), 5.0);
     }
 
-    /// Its very first batch takes longer than a window.
-    struct SlowAtFirst {
-        batches: AtomicU64,
-        largest: AtomicU64,
-    }
-
-    impl Work for SlowAtFirst {
-        fn batch(&self, _: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
-            // ORDERING: Relaxed, here and below; counts, read after the threads are joined.
-            if self.batches.fetch_add(1, Ordering::Relaxed) == 0 {
+    #[test]
+    fn sizes_batches_well_after_a_disturbed_warm_up() {
+        let ((workers, clock), batches, largest) = (start(1), AtomicU64::new(0), AtomicU64::new(0));
+        let slow_at_first = |_: usize, _: &mut usize, count: u64| {
+            // ORDERING: Relaxed, here and below; counts, read after the workers are done.
+            if batches.fetch_add(1, Ordering::Relaxed) == 0 {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            self.largest.fetch_max(count, Ordering::Relaxed);
+            largest.fetch_max(count, Ordering::Relaxed);
             Ok(count)
-        }
-    }
-
-    #[test]
-    fn a_disturbed_warm_up_does_not_make_batches_small() {
-        let (crew, clock) = (Crew::start(1).unwrap(), Clock::calibrate(Duration::from_millis(2)));
-        let work = Arc::new(SlowAtFirst { batches: AtomicU64::new(0), largest: AtomicU64::new(0) });
+        };
         let plan = Plan { rounds: 1, window_us: 200 };
-        let variants = [Variant::of(work.clone(), 1)];
-        interleave(&crew, &clock, plan, &variants, &mut Random::new(7)).unwrap();
+        let variants = [Variant::of(&slow_at_first, 1)];
+        interleave(&workers, &clock, plan, &variants, &mut Random::new(7)).unwrap();
         // ORDERING: Relaxed; the windows are over.
-        let largest = work.largest.load(Ordering::Relaxed);
+        let largest = largest.load(Ordering::Relaxed);
         assert!(largest > 16, "batches of {largest}, no more than in the warm-up");
     }
 
-    struct Counting {
-        done: AtomicU64,
-        fail: bool,
-    }
-
-    impl Work for Counting {
-        fn batch(&self, _: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
-            if self.fail {
-                return Err(Error::Wrong("on purpose".to_owned()));
-            }
-            for _ in 0..count {
-                // ORDERING: Relaxed; a count, read after the threads are joined.
-                self.done.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(count)
-        }
-    }
-
-    fn measure(fail: bool) -> Result<(Vec<Measured>, u64), Error> {
-        let crew = Crew::start(2)?;
-        let clock = Clock::calibrate(Duration::from_millis(2));
-        let work = Arc::new(Counting { done: AtomicU64::new(0), fail });
-        let variants = [1, 2].map(|threads| Variant::of(work.clone(), threads));
+    fn measure(fail: bool) -> Result<(Vec<Measured>, u64)> {
+        let ((workers, clock), done) = (start(2), AtomicU64::new(0));
+        let work = each(|| {
+            // ORDERING: Relaxed; a count, read after the workers are done.
+            done.fetch_add(1, Ordering::Relaxed);
+            if fail { Err(Error::Wrong("on purpose".to_owned())) } else { Ok(()) }
+        });
+        let variants = [1, 2].map(|threads| Variant::of(&work, threads));
         let plan = Plan { rounds: 3, window_us: 200 };
-        let measured = interleave(&crew, &clock, plan, &variants, &mut Random::new(7))?;
+        let measured = interleave(&workers, &clock, plan, &variants, &mut Random::new(7))?;
         // ORDERING: Relaxed; the windows are over.
-        Ok((measured, work.done.load(Ordering::Relaxed)))
+        Ok((measured, done.load(Ordering::Relaxed)))
     }
 
     #[test]
-    fn every_variant_is_tried_and_does_work() {
+    fn tries_every_variant_and_reports_every_operation() {
         let (measured, done) = measure(false).unwrap();
         assert!(done > 0);
-        assert_eq!(measured.iter().map(|one| one.ops).sum::<u64>(), done, "every operation is reported");
+        assert_eq!(measured.iter().map(|one| one.ops).sum::<u64>(), done);
         for one in measured {
             assert!((3..=9).contains(&one.tried));
             assert!(one.ns.is_none_or(|ns| ns.median > 0.0 && ns.count <= 3));
@@ -329,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_result_in_a_window_ends_the_measurement() {
+    fn ends_the_measurement_at_a_wrong_result() {
         assert!(matches!(measure(true), Err(Error::Wrong(text)) if text == "on purpose"));
     }
 }

@@ -1,6 +1,4 @@
-//! The groups of the script: how they are made, used, compared and removed, and what may be done about their memory.
-//!
-//! The only file of the experiment that knows the engine.
+//! The groups of the script: how they are made, used, compared and removed, and how their memory is maintained.
 //!
 //! A group's records are its stock word, the engine's own statistics of memory and those that the script registers, each with a copy on
 //! each slot, and each kind in an arena of its own.
@@ -9,31 +7,29 @@
 //!   slot and the statistic; so a sum that was mixed up with another's, lost or taken twice is seen.
 //! - I2. The statistics that are added to lie less than a page of any size apart, so every page of a record is written.
 
-use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Charge, Config, Freshness, Group, Hierarchy, Maintenance, PageSize, Reach, Stat, Statistics, Subsystem,
+    Charge, Config, Freshness, Group, Hierarchy, Maintenance, PageSize, Reach, Stat, StatKey, Statistics,
+    Subsystem,
 };
 use memgroup_percpu::{SlotSource, pin_virtual};
 
-use crate::harness::tree::{child, expect_bytes, limit};
-use crate::{Error, Page};
+use crate::Page;
+use crate::harness::{FAR_BYTES, OrFail, Result, child, expect, expect_bytes, fixture, limit};
 
 /// Statistics that are registered: with the stock word and the engine's own 2,704 bytes on each slot. The seed's groups took 2,700.
 const SEED_STATISTICS: usize = 319;
 /// The engine's own, of memory: they come with a group's first charge.
-const OWN_STATISTICS: usize = memgroup::stats::memory::THROTTLED_USEC + 1;
+const OWN_STATISTICS: usize = memgroup::stats::memory::THROTTLED_USEC.index() + 1;
 /// With those of time in scopes, and of input and output.
 const BUILTIN_STATISTICS: usize = OWN_STATISTICS + 7;
 /// From one statistic that is added to to the next (I2).
 const STATISTIC_STEP: usize = 56;
 const WORD_BYTES: u64 = 8;
-/// What a group that stays holds.
+/// Bytes that a group that stays holds.
 const HELD_BYTES: u64 = 4096;
-/// A limit far away, but a limit.
-const FAR_BYTES: u64 = 1 << 47;
 /// Groups that the experiment makes beside the script's.
 const SPARE_GROUPS: usize = 1024;
 /// After how long without use a group is folded, where groups are.
@@ -43,10 +39,10 @@ const PASSES_MAX: u64 = 1000;
 /// The most rounds, where one can make work for the next.
 const ROUNDS_MAX: u32 = 10;
 
-/// What maintenance may do.
+/// The work that maintenance may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
-    /// Nothing: the control. Nobody maintains, and removals do not.
+    /// Nothing: the control. Neither the script nor removals maintain.
     Kept,
     /// Give empty pages back.
     Depopulated,
@@ -57,19 +53,19 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    pub(super) const ALL: [Mode; 4] = [Mode::Kept, Mode::Depopulated, Mode::Relocated, Mode::Demoted];
+    pub(super) const ALL: [(Mode, &str); 4] = [
+        (Mode::Kept, "no depopulation"),
+        (Mode::Depopulated, "depopulation"),
+        (Mode::Relocated, "with relocation"),
+        (Mode::Demoted, "with cold demotion"),
+    ];
 
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Mode::Kept => "no depopulation",
-            Mode::Depopulated => "depopulation",
-            Mode::Relocated => "with relocation",
-            Mode::Demoted => "with cold demotion",
-        }
+        Mode::ALL[self as usize].1
     }
 }
 
-/// What groups are made, and how their memory is kept.
+/// The kind of groups, and how their memory is kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Plan {
     pub(super) mode: Mode,
@@ -79,7 +75,7 @@ pub(super) struct Plan {
     pub(super) statistics: usize,
     /// The most groups there will be at one time.
     pub(super) groups: usize,
-    /// Whether removals maintain too, as they do unless told otherwise, where anything is maintained.
+    /// Whether removals maintain too, which is the default, where anything is maintained.
     pub(super) on_removal: bool,
 }
 
@@ -94,18 +90,18 @@ impl Plan {
         WORD_BYTES * (1 + OWN_STATISTICS + self.statistics) as u64
     }
 
-    /// What the records of so many groups take on so many slots, with the stock words of the root and the parent: nobody charges those
-    /// two or adds to them.
+    /// Bytes of the records of so many groups on so many slots, with the stock words of the root and the parent, to which no thread
+    /// charges or adds.
     pub(super) fn needed_bytes(self, members: usize, slots: usize) -> u64 {
         (members as u64 * self.record_bytes() + 2 * WORD_BYTES) * slots as u64
     }
 
-    /// What a group's statistics take on the heap beside the records: four words each, as good as.
+    /// Bytes of a group's statistics on the heap beside the records: four words each, nearly.
     pub(super) fn bytes_beside(self) -> u64 {
         4 * WORD_BYTES * (BUILTIN_STATISTICS + self.statistics) as u64
     }
 
-    /// Kinds of records that so many groups have none of. The arena of each has one chunk, set aside for the first.
+    /// Kinds of records that so many groups do not have. The arena of each has one chunk, set aside for the first.
     pub(super) fn kinds_unused(self, members: usize) -> usize {
         // Time in scopes, and input and output: nothing here adds to them.
         let never = 2;
@@ -134,33 +130,18 @@ impl Plan {
 /// A hierarchy with one parent of all the script's groups.
 pub(super) struct Groups {
     pub(super) plan: Plan,
-    hierarchy: Hierarchy,
+    pub(super) hierarchy: Hierarchy,
     /// Those that are registered, if any are.
     statistics: Option<Statistics>,
     parent: Group,
     made: u64,
 }
 
-/// The engine's account of its per-CPU memory.
-pub(super) struct Memory {
-    pub(super) populated_bytes: u64,
-    pub(super) live_bytes: u64,
-    pub(super) chunks: usize,
-    /// Slots that were used, and so have memory.
-    pub(super) slots: usize,
-    /// Bytes of records that were moved so far, by removals too.
-    pub(super) moved_bytes: u64,
-    /// The most pages that one hold of a lock worked on so far.
-    pub(super) pages_held_max: u64,
-    /// Where it is mapped.
-    pub(super) ranges: Vec<Range<usize>>,
-}
-
-/// What a round of maintenance did.
+/// The work of a round of maintenance.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Upkeep {
     pub(super) took: Duration,
-    /// Of it, waiting for the end of sections.
+    /// Of it, waits for the end of sections.
     pub(super) waited: Duration,
     pub(super) passes: u64,
     pub(super) depopulated_bytes: u64,
@@ -170,8 +151,8 @@ pub(super) struct Upkeep {
 }
 
 impl Groups {
-    pub(super) fn new(plan: Plan) -> Result<Groups, Error> {
-        let hierarchy = Hierarchy::new(plan.config()).map_err(|why| Error::setup("the hierarchy", why))?;
+    pub(super) fn new(plan: Plan) -> Result<Groups> {
+        let hierarchy = fixture::hierarchy(plan.config())?;
         let statistics = register(&hierarchy, plan.statistics)?;
         let parent = child(&hierarchy.root(), "percpu_test")?;
         for group in [&hierarchy.root(), &parent] {
@@ -181,7 +162,7 @@ impl Groups {
     }
 
     /// Makes a group.
-    pub(super) fn create(&mut self, name: &str) -> Result<Member, Error> {
+    pub(super) fn create(&mut self, name: &str) -> Result<Member> {
         let group = child(&self.parent, name)?;
         self.made += 1;
         let statistics = self.statistics.clone();
@@ -189,7 +170,7 @@ impl Groups {
     }
 
     /// Makes a group and uses it on all slots.
-    pub(super) fn create_used(&mut self, name: &str) -> Result<Member, Error> {
+    pub(super) fn create_used(&mut self, name: &str) -> Result<Member> {
         let mut member = self.create(name)?;
         member.use_on_all_slots()?;
         Ok(member)
@@ -201,21 +182,10 @@ impl Groups {
         builtin.iter().chain(&self.statistics).map(|statistics| statistics.footprint().group_bytes).sum()
     }
 
-    pub(super) fn memory(&self) -> Memory {
-        let (stats, so_far) = (self.hierarchy.percpu(), self.hierarchy.maintained());
-        Memory {
-            populated_bytes: stats.populated_bytes,
-            live_bytes: stats.live_bytes,
-            chunks: stats.chunks,
-            slots: stats.slots,
-            moved_bytes: so_far.moved_bytes,
-            pages_held_max: so_far.pages_held_max,
-            ranges: self.hierarchy.percpu_ranges(),
-        }
-    }
-
-    /// Maintains until nothing more is to be had, float included; in the control, not at all. Where idle groups are folded, a round notes what the groups
-    /// did so far and later ones, by the clock that they are given, fold those that did no more.
+    /// Maintains until no more memory goes back; in the control, not at all.
+    ///
+    /// Where idle groups are folded, a round notes the work of the groups so far. Later rounds get a later clock, and fold the groups that
+    /// did no more.
     pub(super) fn maintain(&self) -> Upkeep {
         let (begin, mut upkeep) = (Instant::now(), Upkeep::default());
         if self.plan.mode == Mode::Kept {
@@ -251,16 +221,12 @@ impl Groups {
         }
     }
 
-    /// All members are removed: no group is left but the root, and nothing is charged. The memory goes back, the control's too,
-    /// which would else stay for the next hierarchy of its kind.
-    pub(super) fn check_gone(self) -> Result<(), Error> {
-        self.parent.remove().map_err(|why| Error::Wrong(format!("the script's parent stays: {why}")))?;
+    /// All members are removed: no group is left except the root, and nothing is charged. The memory goes back, the control's too,
+    /// which would stay for the next hierarchy of its kind otherwise.
+    pub(super) fn check_gone(self) -> Result<()> {
+        self.parent.remove().or_wrong("the script's parent stays")?;
         let (groups, dying) = (self.hierarchy.groups().len(), self.hierarchy.dying().len());
-        if (groups, dying) != (1, 0) {
-            return Err(Error::Wrong(format!(
-                "{groups} groups are online and {dying} hold bytes where only the root is left"
-            )));
-        }
+        expect("online groups, and removed ones that hold bytes", (groups, dying), (1, 0))?;
         let root = self.hierarchy.root();
         root.drain();
         expect_bytes(&root, "usage after a drain", root.usage(), 0)?;
@@ -270,7 +236,7 @@ impl Groups {
 }
 
 /// The plan's statistics; none where it has none.
-fn register(hierarchy: &Hierarchy, count: usize) -> Result<Option<Statistics>, Error> {
+fn register(hierarchy: &Hierarchy, count: usize) -> Result<Option<Statistics>> {
     if count == 0 {
         return Ok(None);
     }
@@ -279,14 +245,15 @@ fn register(hierarchy: &Hierarchy, count: usize) -> Result<Option<Statistics>, E
     let name = |number| &*format!("stat{number}").leak();
     let stats = STATS.get_or_init(|| (0..SEED_STATISTICS).map(|number| Stat::gauge(name(number))).collect());
     let subsystem = Subsystem { name: "script", stats: &stats[..count] };
-    hierarchy.register(subsystem).map(Some).map_err(|why| Error::setup("the script's statistics", why))
+    hierarchy.register(subsystem).map(Some).set_up("the script's statistics")
 }
 
 /// One group of the script.
 pub(super) struct Member {
     plan: Plan,
-    group: Group,
-    statistics: Option<Statistics>,
+    pub(super) group: Group,
+    /// The registered statistics, if there are any.
+    pub(super) statistics: Option<Statistics>,
     held: Option<Charge>,
     number: u64,
     /// How often it was used on all slots.
@@ -295,11 +262,11 @@ pub(super) struct Member {
 
 impl Member {
     /// Adds to statistics and makes a charge on every slot, which must be virtual.
-    pub(super) fn use_on_all_slots(&mut self) -> Result<(), Error> {
+    pub(super) fn use_on_all_slots(&mut self) -> Result<()> {
         for slot in 0..self.plan.slots.slots() {
             let _on_it = pin_virtual(slot);
-            for (stat, level) in self.levels() {
-                level.add(self.amount(slot, stat));
+            for (key, statistics) in self.used() {
+                statistics.add(&self.group, key, self.amount(slot, key.index()));
             }
             self.pair()?;
         }
@@ -307,59 +274,46 @@ impl Member {
         Ok(())
     }
 
-    /// Charges what a group that stays holds until it is removed.
-    pub(super) fn hold_a_charge(&mut self) -> Result<(), Error> {
+    /// Charges the bytes that a group that stays holds until it is removed.
+    pub(super) fn hold_a_charge(&mut self) -> Result<()> {
         self.held = Some(self.charge()?);
         Ok(())
     }
 
-    /// Its sums are what was added, its usage what it holds.
-    pub(super) fn check(&self) -> Result<(), Error> {
-        for (stat, level) in self.levels() {
+    /// The sums are the additions, the usage is the held charge.
+    pub(super) fn check(&self) -> Result<()> {
+        for (key, statistics) in self.used() {
             let slots = 0..self.plan.slots.slots();
-            let right: i64 = slots.map(|slot| self.amount(slot, stat)).sum::<i64>() * self.times;
-            let sum = level.value();
-            if sum != right {
-                return Err(Error::Wrong(format!(
-                    "statistic {stat} of {} is {sum}, {right} was added",
-                    self.group.path()
-                )));
-            }
+            let right: i64 = slots.map(|slot| self.amount(slot, key.index())).sum::<i64>() * self.times;
+            let sum = statistics.get(&self.group, key, Reach::Local, Freshness::Fresh);
+            expect(format_args!("{} of {}", key.stat().name(), self.group.path()), sum, right)?;
         }
         let held = self.held.as_ref().map_or(0, Charge::bytes);
         expect_bytes(&self.group, "usage without stock", self.group.usage_exact(), held)
     }
 
-    pub(super) fn remove(self) -> Result<(), Error> {
+    pub(super) fn remove(self) -> Result<()> {
         let Member { group, held, .. } = self;
         drop(held);
-        group.remove().map_err(|why| Error::Wrong(format!("{} cannot be removed: {why}", group.path())))
-    }
-
-    pub(super) fn limit_far(&self) -> Result<(), Error> {
-        limit(&self.group, FAR_BYTES)
-    }
-
-    /// One of its registered statistics, if there are any.
-    pub(super) fn level(&self, stat: usize) -> Option<Level<'_>> {
-        self.statistics.as_ref().map(|statistics| Level { statistics, group: &self.group, stat })
+        group.remove().or_wrong(format_args!("{} cannot be removed", group.path()))
     }
 
     /// A charge and its uncharge.
     #[inline]
-    pub(super) fn pair(&self) -> Result<(), Error> {
+    pub(super) fn pair(&self) -> Result<()> {
         self.charge().map(drop)
     }
 
     #[inline]
-    fn charge(&self) -> Result<Charge, Error> {
-        self.group.try_charge(HELD_BYTES).map_err(refused)
+    fn charge(&self) -> Result<Charge> {
+        self.group.try_charge(HELD_BYTES).or_wrong("a charge far below every limit was refused")
     }
 
-    /// Those that are added to.
-    fn levels(&self) -> impl Iterator<Item = (usize, Level<'_>)> {
-        let used = (0..self.plan.statistics).step_by(STATISTIC_STEP);
-        used.filter_map(|stat| self.level(stat).map(|level| (stat, level)))
+    /// The statistics that are added to.
+    fn used(&self) -> impl Iterator<Item = (StatKey, &Statistics)> {
+        let keys = |statistics: &Statistics| statistics.keys().step_by(STATISTIC_STEP);
+        let all = self.statistics.as_ref();
+        all.into_iter().flat_map(move |statistics| keys(statistics).map(move |key| (key, statistics)))
     }
 
     fn amount(&self, slot: usize, stat: usize) -> i64 {
@@ -367,34 +321,10 @@ impl Member {
     }
 }
 
-/// One statistic of a group.
-pub(super) struct Level<'m> {
-    statistics: &'m Statistics,
-    group: &'m Group,
-    stat: usize,
-}
-
-impl Level<'_> {
-    #[inline]
-    pub(super) fn add(&self, delta: i64) {
-        self.statistics.add(self.group, self.stat, delta);
-    }
-
-    /// With all that was added before.
-    pub(super) fn value(&self) -> i64 {
-        self.statistics.get(self.group, self.stat, Reach::Local, Freshness::Fresh)
-    }
-}
-
-/// A charge below a limit that is far away was refused: something is wrong.
-#[cold]
-fn refused(why: memgroup::ChargeError) -> Error {
-    Error::Wrong(format!("a charge far below every limit was refused: {why}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     fn groups(mode: Mode) -> Groups {
         let slots = SlotSource::virtual_slots(3).unwrap();
@@ -402,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_as_large_as_the_seeds() {
+    fn makes_a_record_as_large_as_the_seeds() {
         let groups = groups(Mode::Kept);
         assert_eq!(groups.plan.record_bytes(), 2704);
         assert_eq!(groups.plan.needed_bytes(9, 3), (9 * 2704 + 2 * 8) * 3);
@@ -411,14 +341,15 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_counts_or_holds_something_else_is_a_wrong_result() {
+    fn fails_when_a_member_counts_or_holds_other_bytes() {
         for (stat, delta) in [(56, 1), (0, -1)] {
             let mut groups = groups(Mode::Relocated);
             let mut member = groups.create("one").unwrap();
             member.use_on_all_slots().unwrap();
             member.hold_a_charge().unwrap();
             member.check().unwrap();
-            member.level(stat).unwrap().add(delta);
+            let statistics = member.statistics.as_ref().unwrap();
+            statistics.add(&member.group, statistics.keys().nth(stat).unwrap(), delta);
             assert!(matches!(member.check(), Err(Error::Wrong(_))));
             member.remove().unwrap();
             groups.check_gone().unwrap();
@@ -426,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_left_is_a_wrong_result() {
+    fn fails_when_a_group_is_left() {
         let mut groups = groups(Mode::Relocated);
         let _left = groups.create("left").unwrap();
         let error = groups.check_gone().unwrap_err();
@@ -434,8 +365,8 @@ mod tests {
     }
 
     #[test]
-    fn maintenance_loses_nothing_that_members_count_and_hold() {
-        for mode in Mode::ALL {
+    fn loses_no_count_or_charge_in_maintenance() {
+        for (mode, _) in Mode::ALL {
             let mut groups = groups(mode);
             let mut members: Vec<Member> =
                 (0..100).map(|number| groups.create(&format!("g{number}")).unwrap()).collect();

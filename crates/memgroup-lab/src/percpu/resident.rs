@@ -1,42 +1,34 @@
-//! How much of some address ranges the system has backed with memory, by its own account.
+//! Bytes of some address ranges that the system has backed with memory, by its own account.
 //!
 //! - I1. A mapping of `/proc/self/smaps` that lies in the ranges counts as a whole. The kernel joins neighbouring mappings
 //!   of one kind, so one may also reach beyond; of such a one the pages inside the ranges are counted by
 //!   `/proc/self/pagemap`.
-//! - I2. Pages that were moved to swap count: somebody pays for them.
+//! - I2. Pages that were moved to swap count.
 
+use crate::harness::{Error, Result, page_bytes};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-
-use crate::Error;
-use crate::harness::os::page_bytes;
 
 /// Bit 63: the page is in memory. Bit 62: it is in swap.
 const IN_MEMORY_OR_SWAP: u64 = 0b11 << 62;
 const ENTRY_BYTES: usize = 8;
 
 /// Bytes of `ranges` that are backed. The ranges may overlap and come in any order.
-pub(super) fn resident_bytes(ranges: &[Range<usize>]) -> Result<u64, Error> {
-    let failed = |what: &str| {
-        let what = format!("read {what}");
-        move |source| Error::System { what, source }
-    };
-    let smaps = File::open("/proc/self/smaps").map_err(failed("/proc/self/smaps"))?;
+pub(super) fn resident_bytes(ranges: &[Range<usize>]) -> Result<u64> {
+    const SMAPS: &str = "read /proc/self/smaps";
+    let smaps = File::open("/proc/self/smaps").map_err(Error::system(SMAPS))?;
     let ranges = joined(ranges);
     let mut bytes = 0;
-    for mapping in mappings(BufReader::new(smaps)).map_err(failed("/proc/self/smaps"))? {
-        let inside: Vec<Range<usize>> = ranges
-            .iter()
-            .map(|range| common(range, &mapping.range))
-            .filter(|part| !part.is_empty())
-            .collect();
+    for mapping in mappings(BufReader::new(smaps)).map_err(Error::system(SMAPS))? {
+        let parts = ranges.iter().map(|range| common(range, &mapping.range));
+        let inside: Vec<Range<usize>> = parts.filter(|part| !part.is_empty()).collect();
         if inside.iter().map(Range::len).sum::<usize>() == mapping.range.len() {
             bytes += mapping.backed_bytes;
         } else if mapping.backed_bytes > 0 {
             for part in inside {
-                bytes += by_pagemap(&part).map_err(failed("/proc/self/pagemap"))?;
+                bytes += by_pagemap(&part).map_err(Error::system("read /proc/self/pagemap"))?;
             }
         }
     }
@@ -109,7 +101,7 @@ mod tests {
     use crate::harness::os::Mapping as Pages;
 
     #[test]
-    fn touched_pages_of_a_mapping_and_of_a_part_of_it_are_counted() {
+    fn counts_touched_pages_of_a_mapping_and_of_its_parts() {
         let page = page_bytes();
         let pages = Pages::new(64 * page).unwrap();
         let range = pages.range();
@@ -126,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn smaps_is_read_by_its_ranges_and_sizes() {
+    fn reads_smaps_by_its_ranges_and_sizes() {
         let text = "7f00000-7f03000 rw-p 00000000 00:00 0 \nSize:   12 kB\nRss:     8 kB\nSwap:    4 kB\n\
                     7f04000-7f05000 r--p 00000000 00:00 0  [anon]\nRss:     0 kB\nVmFlags: rd wr\n";
         assert_eq!(
@@ -139,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_joined_where_they_touch() {
+    fn joins_ranges_that_touch() {
         assert_eq!(joined(&[10..20, 0..5, 5..8, 15..30, 40..40]), [0..8, 10..30]);
         assert!(common(&(0..5), &(5..8)).is_empty());
         assert_eq!(common(&(0..9), &(5..8)), 5..8);

@@ -4,18 +4,17 @@
 //!   cg_1                     cg_2                     ...     left after the removal
 //!
 //! - I1. Every group is used on every slot: its statistics are added to and a charge is made, so its records are backed there.
-//! - I2. What was added to a group that stays, and what it holds, is compared after maintenance moved its records, and once
+//! - I2. The sums and the charge of a group that stays are compared after maintenance moved its records, and once
 //!   more after it was added to there.
 //! - I3. Memory is measured from the system's books; the engine's own figures must agree with them within a page a slot
 //!   and a hundredth.
 
 use std::time::Instant;
 
-use super::calls::Calls;
+use super::Calls;
 use super::groups::{Groups, Member, Mode, Plan, Upkeep};
 use super::resident::resident_bytes;
-use crate::Error;
-use crate::harness::table::figure_or_dash;
+use crate::harness::{OrFail, Result, ensure, expect, figure_or_dash};
 
 /// The groups of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,16 +32,14 @@ impl Script {
 
     /// All names, in order of creation.
     pub(super) fn in_order(self) -> impl Iterator<Item = String> {
-        (1..=self.outer).flat_map(move |outer| {
-            let first = std::iter::once(format!("cg_{outer}"));
-            first.chain((1..=self.inner).map(move |inner| format!("cg_{outer}_{inner}")))
-        })
+        let beside = move |outer| (1..=self.inner).map(move |inner| format!("cg_{outer}_{inner}"));
+        (1..=self.outer).flat_map(move |outer| [format!("cg_{outer}")].into_iter().chain(beside(outer)))
     }
 
     /// Names of the groups that are removed first, in order of removal.
     pub(super) fn short_lived(self) -> impl Iterator<Item = String> {
-        (1..=self.outer)
-            .flat_map(move |outer| (1..=self.inner).map(move |inner| format!("cg_{outer}_{inner}")))
+        let beside = move |outer| (1..=self.inner).map(move |inner| format!("cg_{outer}_{inner}"));
+        (1..=self.outer).flat_map(beside)
     }
 
     /// Names of the groups that stay until the end.
@@ -61,7 +58,7 @@ impl Script {
     }
 }
 
-/// When the script looks at the memory.
+/// The moments at which the script reads the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Start,
@@ -73,19 +70,14 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    pub(super) const ALL: [Stage; 6] =
-        [Stage::Start, Stage::Created, Stage::Removed, Stage::Maintained, Stage::AllRemoved, Stage::AtRest];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Stage::Start => "start",
-            Stage::Created => "created",
-            Stage::Removed => "removed",
-            Stage::Maintained => "maintained",
-            Stage::AllRemoved => "all removed",
-            Stage::AtRest => "at rest",
-        }
-    }
+    pub(super) const ALL: [(Stage, &str); 6] = [
+        (Stage::Start, "start"),
+        (Stage::Created, "created"),
+        (Stage::Removed, "removed"),
+        (Stage::Maintained, "maintained"),
+        (Stage::AllRemoved, "all removed"),
+        (Stage::AtRest, "at rest"),
+    ];
 }
 
 /// The groups' per-CPU memory at one moment.
@@ -95,11 +87,13 @@ pub(super) struct Footprint {
     pub(super) os_bytes: u64,
     /// Backed, by the engine's.
     pub(super) own_bytes: u64,
-    /// What the groups' records take on all slots, as the script counts them.
+    /// Bytes of the groups' records on all slots, as the script counts them.
     pub(super) needed_bytes: u64,
     /// The same by the engine.
     pub(super) own_live_bytes: u64,
-    /// Without those of kinds of which there is no record.
+    /// Slots that were used, and so have memory.
+    pub(super) slots: usize,
+    /// Without the chunks of kinds of which there is no record.
     pub(super) chunks: usize,
     /// Bytes of records that were moved until then, by removals too.
     pub(super) moved_bytes: u64,
@@ -109,45 +103,45 @@ pub(super) struct Footprint {
 
 impl Footprint {
     /// Looks at the memory of `groups` while `members` groups are there beside the root and the parent.
-    pub(super) fn look(groups: &Groups, members: usize) -> Result<Footprint, Error> {
-        let memory = groups.memory();
+    pub(super) fn look(groups: &Groups, members: usize) -> Result<Footprint> {
+        let (memory, so_far) = (groups.hierarchy.percpu(), groups.hierarchy.maintained());
         let footprint = Footprint {
-            os_bytes: resident_bytes(&memory.ranges)?,
+            os_bytes: resident_bytes(&groups.hierarchy.percpu_ranges())?,
             own_bytes: memory.populated_bytes,
             needed_bytes: groups.plan.needed_bytes(members, memory.slots),
             own_live_bytes: memory.live_bytes,
+            slots: memory.slots,
             chunks: memory.chunks.saturating_sub(groups.plan.kinds_unused(members)),
-            moved_bytes: memory.moved_bytes,
-            pages_held_max: memory.pages_held_max,
+            moved_bytes: so_far.moved_bytes,
+            pages_held_max: so_far.pages_held_max,
         };
         footprint.check(groups.plan)?;
         Ok(footprint)
     }
 
     /// Both books agree (I3), and the memory in use is backed unless slots were folded.
-    fn check(&self, plan: Plan) -> Result<(), Error> {
+    fn check(&self, plan: Plan) -> Result<()> {
         let tolerance = self.os_bytes / 100 + plan.page.bytes() * plan.slots.slots() as u64;
-        if self.os_bytes.abs_diff(self.own_bytes) > tolerance {
-            return Err(Error::Wrong(format!(
-                "{} bytes of per-CPU memory are backed by the engine's books, {} by the system's; they may differ by {tolerance}",
-                self.own_bytes, self.os_bytes
-            )));
-        }
-        if plan.mode != Mode::Demoted && self.own_live_bytes < self.needed_bytes {
-            return Err(Error::Wrong(format!(
-                "the engine counts {} live bytes of per-CPU memory, the groups' records take {}",
-                self.own_live_bytes, self.needed_bytes
-            )));
-        }
-        Ok(())
+        let (ours, systems) = (self.own_bytes, self.os_bytes);
+        ensure(systems.abs_diff(ours) <= tolerance, || {
+            format!(
+                "{ours} bytes of per-CPU memory are backed by the engine's books, {systems} by the system's; they may differ by {tolerance}"
+            )
+        })?;
+        let (live, needed) = (self.own_live_bytes, self.needed_bytes);
+        ensure(plan.mode == Mode::Demoted || live >= needed, || {
+            format!(
+                "the engine counts {live} live bytes of per-CPU memory, the groups' records take {needed}"
+            )
+        })
     }
 
     pub(super) fn over_needed(&self) -> f64 {
         self.os_bytes as f64 / self.needed_bytes.max(1) as f64
     }
 
-    /// The same as text: a dash where less than a page a slot is needed, as where only the root and the parent are left, and the figure
-    /// would tell the size of a page.
+    /// The same as text. A dash where less than a page a slot is needed, as with the root and the parent alone: the figure would be the
+    /// size of a page.
     pub(super) fn over_needed_cell(&self, plan: Plan) -> String {
         let is_much = self.needed_bytes >= plan.page.bytes() * plan.slots.slots() as u64;
         figure_or_dash(is_much.then(|| self.over_needed()))
@@ -160,7 +154,7 @@ impl Footprint {
         (pages * plan.page.bytes()) as f64 / self.needed_bytes.max(1) as f64
     }
 
-    /// What the design allows for this memory: a tenth more than is needed, and a page a slot and chunk.
+    /// The design's goal for this memory: a tenth more than is needed, and a page a slot and chunk.
     pub(super) fn allowed_bytes(&self, plan: Plan) -> f64 {
         1.1 * self.needed_bytes as f64
             + (plan.page.bytes() * (plan.slots.slots() * self.chunks) as u64) as f64
@@ -171,7 +165,7 @@ impl Footprint {
 pub(super) struct Played {
     pub(super) plan: Plan,
     pub(super) script: Script,
-    /// What each group has on the heap beside its records.
+    /// Bytes of each group on the heap beside its records.
     pub(super) bytes_beside: usize,
     footprints: [Footprint; Stage::ALL.len()],
     /// The maintenance after the removal.
@@ -181,7 +175,7 @@ pub(super) struct Played {
 }
 
 impl Played {
-    /// What went back after the removal, by the system's books.
+    /// Bytes that went back after the removal, by the system's books.
     pub(super) fn given_back_bytes(&self) -> u64 {
         self.at(Stage::Removed).os_bytes.saturating_sub(self.at(Stage::Maintained).os_bytes)
     }
@@ -190,28 +184,24 @@ impl Played {
         self.footprints[stage as usize]
     }
 
-    /// Maintenance did what the mode's name says, and nothing that it does not say.
-    fn check_mode(&self) -> Result<(), Error> {
+    /// Maintenance did the work of the mode's name, and no other.
+    fn check_mode(&self) -> Result<()> {
         let (mode, done) = (self.plan.mode, self.upkeep);
-        let wrong = match mode {
-            Mode::Kept => self.at(Stage::AtRest).os_bytes < self.at(Stage::Created).os_bytes,
-            Mode::Depopulated => self.at(Stage::AtRest).moved_bytes + done.demoted_groups > 0,
-            Mode::Relocated => done.demoted_groups > 0,
-            // Which pass folded a group does not matter; a removal's may have. Folded, it has no record.
-            Mode::Demoted => self.at(Stage::Maintained).own_live_bytes > 0,
+        let (peak, at_rest, folded) = (self.at(Stage::Created), self.at(Stage::AtRest), done.demoted_groups);
+        let live = self.at(Stage::Maintained).own_live_bytes;
+        let right = match mode {
+            Mode::Kept => at_rest.os_bytes >= peak.os_bytes,
+            Mode::Depopulated => at_rest.moved_bytes + folded == 0,
+            Mode::Relocated => folded == 0,
+            // A removal's pass may have folded a group too. Folded, it has no record.
+            Mode::Demoted => live == 0,
         };
-        if wrong {
-            return Err(Error::Wrong(format!(
-                "the variant \"{}\" moved {} bytes, folded {} groups, left {} live, and of {} backed bytes {}",
-                mode.name(),
-                self.at(Stage::AtRest).moved_bytes,
-                done.demoted_groups,
-                self.at(Stage::Maintained).own_live_bytes,
-                self.at(Stage::Created).os_bytes,
-                self.at(Stage::AtRest).os_bytes
-            )));
-        }
-        Ok(())
+        let (name, moved, of, left) = (mode.name(), at_rest.moved_bytes, peak.os_bytes, at_rest.os_bytes);
+        ensure(right, || {
+            format!(
+                "the variant \"{name}\" moved {moved} bytes, folded {folded} groups, left {live} live, and of {of} backed bytes {left}"
+            )
+        })
     }
 
     /// Of the memory with all groups there.
@@ -221,12 +211,12 @@ impl Played {
 }
 
 /// Plays the script; everything it made is gone when it returns.
-pub(super) fn play(script: Script, plan: Plan) -> Result<Played, Error> {
+pub(super) fn play(script: Script, plan: Plan) -> Result<Played> {
     let mut groups = Groups::new(plan)?;
     let start = Footprint::look(&groups, 0)?;
     let (mut long_lived, mut short_lived) = create(&mut groups, script)?;
     let created = Footprint::look(&groups, script.groups())?;
-    check_slots(plan, groups.memory().slots)?;
+    check_slots(plan, created.slots)?;
     let first = remove_all(&mut short_lived)?;
     let removed = Footprint::look(&groups, script.outer)?;
     let upkeep = groups.maintain();
@@ -248,29 +238,25 @@ pub(super) fn play(script: Script, plan: Plan) -> Result<Played, Error> {
     Ok(played)
 }
 
-/// All slots were used (I1). What is needed is reckoned with the slots that were, so a slot that is left out would make every figure
+/// All slots were used (I1). The needed bytes are those of the used slots, so a slot that is left out would make every figure
 /// smaller and break no goal.
-fn check_slots(plan: Plan, used: usize) -> Result<(), Error> {
-    let all = plan.slots.slots();
-    if used == all {
-        return Ok(());
-    }
-    Err(Error::Wrong(format!("{used} slots have memory after every group was used on all {all}")))
+fn check_slots(plan: Plan, used: usize) -> Result<()> {
+    expect("slots with memory after every group was used on all", used, plan.slots.slots())
 }
 
 /// Removes all in their order.
-fn remove_all(members: &mut Vec<Member>) -> Result<Calls, Error> {
+fn remove_all(members: &mut Vec<Member>) -> Result<Calls> {
     let mut times_us = Vec::with_capacity(members.len());
     for member in members.drain(..) {
         let begin = Instant::now();
         member.remove()?;
         times_us.push(begin.elapsed().as_nanos() as f64 / 1e3);
     }
-    Calls::of(&times_us).ok_or_else(|| Error::Wrong("a script without groups was played".to_owned()))
+    Calls::of(&times_us).ok_or("no group was removed").or_wrong("the script")
 }
 
 /// Creates all groups in the script's order and uses each; those that stay, and those that do not.
-fn create(groups: &mut Groups, script: Script) -> Result<(Vec<Member>, Vec<Member>), Error> {
+fn create(groups: &mut Groups, script: Script) -> Result<(Vec<Member>, Vec<Member>)> {
     let (mut long_lived, mut short_lived) = (Vec::new(), Vec::new());
     for (number, name) in script.in_order().enumerate() {
         let mut member = groups.create_used(&name)?;
@@ -289,6 +275,7 @@ mod tests {
     use memgroup_percpu::SlotSource;
 
     use super::*;
+    use crate::Error;
     use crate::Page;
 
     const SCRIPT: Script = Script { outer: 40, inner: 10 };
@@ -298,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_are_the_seeds_in_the_seeds_order() {
+    fn has_the_seeds_names_in_the_seeds_order() {
         let script = Script { outer: 2, inner: 2 };
         let names: Vec<String> = script.in_order().collect();
         assert_eq!(names, ["cg_1", "cg_1_1", "cg_1_2", "cg_2", "cg_2_1", "cg_2_2"]);
@@ -312,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn books_that_disagree_are_a_wrong_result() {
+    fn fails_when_the_books_disagree() {
         let plan = plan(Mode::Kept);
         let bytes = 1_000_000;
         let right = Footprint {
@@ -320,6 +307,7 @@ mod tests {
             own_bytes: bytes,
             needed_bytes: bytes,
             own_live_bytes: bytes,
+            slots: 2,
             chunks: 1,
             moved_bytes: 0,
             pages_held_max: 0,
@@ -344,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_without_memory_is_a_wrong_result() {
+    fn fails_when_a_slot_has_no_memory() {
         let plan = plan(Mode::Kept);
         check_slots(plan, 2).unwrap();
         for used in [0, 1, 3] {
@@ -353,9 +341,9 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_plays_the_script_and_gives_back_at_least_as_much_as_the_one_before() {
+    fn gives_back_at_least_as_much_in_each_further_mode() {
         let mut kept = f64::INFINITY;
-        for mode in Mode::ALL {
+        for (mode, _) in Mode::ALL {
             let played = play(SCRIPT, plan(mode)).unwrap();
             let peak = played.at(Stage::Created);
             assert!(peak.os_bytes >= peak.needed_bytes, "every record is backed: {peak:?}");

@@ -3,22 +3,16 @@
 //! Another thread, on another CPU, changes the statistics, so that each line comes from there. Then the root is flushed, and the time
 //! is divided by the number of changed groups and slots.
 //!
-//! - I1. After each flush the root has what was added, and a second flush finds nothing.
+//! - I1. After each flush the root's sums are the additions.
 
-use std::sync::{Arc, Mutex, MutexGuard};
-
-use memgroup::{Config, Freshness, Group, Hierarchy, Reach, Statistics};
+use memgroup::{Config, Freshness, Reach, Statistics};
 use memgroup_percpu::pin_virtual;
 
-use super::updates::subsystem;
-use crate::Error;
-use crate::harness::Lab;
-use crate::harness::clock;
-use crate::harness::machine::virtual_slots;
-use crate::harness::report::{Check, params};
-use crate::harness::stats::Summary;
-use crate::harness::table::{Table, count, figure_or_dash};
-use crate::harness::tree::child;
+use super::gauges;
+use crate::harness::{
+    Error, Fixture, Lab, OrFail, Result, Summary, Table, count, expect, figure, figure_or_dash, json, median,
+    virtual_slots,
+};
 
 const SLOT_COUNTS: [usize; 3] = [2, 8, 128];
 const GROUP_COUNTS: [usize; 3] = [10, 1_000, 10_000];
@@ -26,189 +20,127 @@ const STAT_COUNTS: [usize; 2] = [8, 48];
 /// The most per-CPU memory that one hierarchy may take here.
 const BYTES_MAX: usize = 256 << 20;
 
-/// What one flush may take, for each group and slot that changed: so much a statistic, and so much a line that comes from another CPU.
-const NS_A_STAT: f64 = 4.0;
-const NS_A_LINE: f64 = 10.0;
-
-/// Lines of one group on one slot: its statistics, and the mark.
-fn lines(stats: usize) -> usize {
-    (stats * 8).div_ceil(64) + 1
-}
-
+/// The goal for each group and slot that changed: 4 ns a statistic, and 10 ns a line that comes from another CPU, its mark's included.
 fn goal_ns(stats: usize) -> f64 {
-    NS_A_STAT * stats as f64 + NS_A_LINE * lines(stats) as f64
+    let lines = (stats * 8).div_ceil(64) + 1;
+    4.0 * stats as f64 + 10.0 * lines as f64
 }
 
-struct House {
-    hierarchy: Hierarchy,
-    groups: Vec<Group>,
+/// Groups on some slots, and a subsystem of theirs.
+struct Flushed {
+    fixture: Fixture,
     statistics: Statistics,
     added: i64,
 }
 
-impl House {
-    fn build(slots: usize, groups: usize, stats: usize) -> Result<House, Error> {
-        let source = virtual_slots(slots)?;
-        let config = Config::with_slots(source).groups_max(groups as u32 + 2);
-        let hierarchy = Hierarchy::new(config).map_err(|why| Error::setup("the hierarchy", why))?;
-        let statistics =
-            hierarchy.register(subsystem(stats)).map_err(|why| Error::setup("the subsystem", why))?;
-        let parent = child(&hierarchy.root(), "parent")?;
-        let groups =
-            (0..groups).map(|n| child(&parent, &format!("group{n}"))).collect::<Result<Vec<_>, _>>()?;
-        Ok(House { hierarchy, groups, statistics, added: 0 })
+impl Flushed {
+    fn build(slots: usize, groups: usize, stats: usize) -> Result<Flushed> {
+        let fixture = Fixture::flat(Config::with_slots(virtual_slots(slots)?), groups)?;
+        let statistics = fixture.hierarchy.register(gauges(stats)).set_up("the subsystem")?;
+        Ok(Flushed { fixture, statistics, added: 0 })
     }
 
     /// Changes every statistic of the first groups on the first slots.
-    fn change(&mut self, groups: usize, slots: usize) {
-        let stats = self.statistics.stats().len();
+    fn change(&self, groups: usize, slots: usize) {
         for slot in 0..slots {
             let _pin = pin_virtual(slot);
-            for group in &self.groups[..groups] {
-                (0..stats).for_each(|stat| self.statistics.add(group, stat, 1));
+            for group in &self.fixture.leaves[..groups] {
+                self.statistics.keys().for_each(|key| self.statistics.add(group, key, 1));
             }
         }
+    }
+
+    /// Nanoseconds of one flush on the first worker after changes on the second, which are over when it begins.
+    fn flush(&mut self, lab: &Lab<'_>, groups: usize, slots: usize) -> Result<f64> {
+        lab.workers.run(2, |thread| {
+            if thread == 1 {
+                self.change(groups, slots)
+            }
+        });
         self.added += (groups * slots) as i64;
-    }
-
-    /// Nanoseconds of one flush of the root.
-    fn flush(&self, clock: clock::Clock, reading: u64) -> f64 {
-        let root = self.hierarchy.root();
-        let begin = clock::now_ordered();
-        self.statistics.flush(&root);
-        clock.ns((clock::now_ordered() - begin).saturating_sub(reading) as f64)
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        for stat in 0..self.statistics.stats().len() {
-            let sum = self.statistics.get(&self.hierarchy.root(), stat, Reach::Subtree, Freshness::Flushed);
-            if sum != self.added {
-                return Err(Error::Wrong(format!(
-                    "statistic {stat} of the root is {sum} after a flush, {} was added",
-                    self.added
-                )));
+        let (watch, root) = (lab.clock.stopwatch(), self.fixture.hierarchy.root());
+        lab.workers.run_one(|| {
+            let (ns, _) = watch.time(|| self.statistics.flush(&root));
+            for key in self.statistics.keys() {
+                let sum = self.statistics.get(&root, key, Reach::Subtree, Freshness::Flushed);
+                expect(format_args!("{} of the root after a flush", key.stat().name()), sum, self.added)?;
             }
-        }
-        Ok(())
+            Ok(ns)
+        })
     }
 }
 
-/// What was measured in one house.
-struct Line {
+/// One row: what is there, and the nanoseconds of a flush.
+struct Row {
     slots: usize,
     groups: usize,
     stats: usize,
-    /// All groups changed on all slots, in nanoseconds for each of both.
+    /// All groups changed on all slots, for each of both.
     all: Option<Summary>,
-    /// The same without what a flush of a single change takes.
+    /// The same without the cost of a flush of a single change.
     more: Option<f64>,
-    /// One group changed on one slot, in nanoseconds.
+    /// One group changed on one slot.
     one: Option<Summary>,
-    /// Nothing changed, in nanoseconds.
+    /// Nothing changed.
     none: Option<Summary>,
 }
 
-pub(super) fn run(lab: &mut Lab<'_>, slots: Option<usize>, groups: Option<usize>) -> Result<(), Error> {
+pub(super) fn run(lab: &mut Lab<'_>, slots: Option<usize>, groups: Option<usize>) -> Result<()> {
     let slot_counts = slots.map_or_else(|| SLOT_COUNTS.to_vec(), |slots| vec![slots]);
     let group_counts = groups.map_or_else(|| GROUP_COUNTS.to_vec(), |groups| vec![groups]);
-    let mut lines_measured = Vec::new();
-    let mut left_out = Vec::new();
+    let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     for &stats in &STAT_COUNTS {
         for &slots in &slot_counts {
             for &groups in group_counts.iter().filter(|&&groups| !lab.args.tiny || groups <= 10) {
                 if slots * groups * stats * 8 > BYTES_MAX {
                     left_out.push(format!("{} groups on {slots} slots with {stats}", count(groups as u64)));
-                    continue;
+                } else {
+                    rows.push(measure(lab, slots, groups, stats)?);
                 }
-                lines_measured.push(measure(lab, slots, groups, stats)?);
             }
         }
     }
-    show(lab, &lines_measured, &left_out)?;
-    check(lab, &lines_measured);
+    show(lab, &rows, &left_out)?;
+    add_goals(lab, &rows);
     Ok(())
 }
 
-fn measure(lab: &mut Lab<'_>, slots: usize, groups: usize, stats: usize) -> Result<Line, Error> {
-    let mut house = House::build(slots, groups, stats)?;
-    // First additions make records, and first flushes touch what they write to.
-    house.change(groups, slots);
-    house.statistics.flush(&house.hierarchy.root());
-    house.check()?;
-    let house = Arc::new(Mutex::new(house));
+fn measure(lab: &Lab<'_>, slots: usize, groups: usize, stats: usize) -> Result<Row> {
+    let mut flushed = Flushed::build(slots, groups, stats)?;
+    // First additions make records, and first flushes touch the lines that they write.
+    flushed.flush(lab, groups, slots)?;
     let pairs = groups * slots;
-    let rounds = match (lab.args.tiny, lab.args.quick) {
-        (true, _) => 1,
-        (_, true) => (200_000 / pairs).clamp(3, 50),
-        (_, false) => (2_000_000 / pairs).clamp(7, 400),
+    let rounds = lab.pick(1, (200_000 / pairs).clamp(3, 50), (2_000_000 / pairs).clamp(7, 400));
+    let mut times = |groups, slots| {
+        let ns = (0..rounds).map(|_| flushed.flush(lab, groups, slots));
+        Ok::<_, Error>(Summary::of(&ns.collect::<Result<Vec<f64>>>()?))
     };
-    let times = |lab: &Lab<'_>, groups, slots| -> Result<Option<Summary>, Error> {
-        let ns = (0..rounds).map(|_| flush_remote(lab, &house, groups, slots));
-        Ok(Summary::of(&ns.collect::<Result<Vec<f64>, Error>>()?))
-    };
-    let all = times(lab, groups, slots)?;
-    let (one, none) = (times(lab, 1, 1)?, times(lab, 0, 0)?);
-    let more =
-        all.zip(one).filter(|_| pairs > 1).map(|(all, one)| (all.median - one.median) / (pairs - 1) as f64);
-    let all = all.map(|ns| ns.scaled(1.0 / pairs as f64));
-    Ok(Line { slots, groups, stats, all, more, one, none })
+    let (all, one, none) = (times(groups, slots)?, times(1, 1)?, times(0, 0)?);
+    let beyond = median(all).zip(median(one)).filter(|_| pairs > 1).map(|(all, one)| all - one);
+    let (all, more) = (all.map(|ns| ns.scaled(1.0 / pairs as f64)), beyond.map(|ns| ns / (pairs - 1) as f64));
+    Ok(Row { slots, groups, stats, all, more, one, none })
 }
 
-/// One flush on the crew's first thread of what its second has changed; one after the other, so that nobody waits in the time.
-fn flush_remote(lab: &Lab<'_>, house: &Arc<Mutex<House>>, groups: usize, slots: usize) -> Result<f64, Error> {
-    let changed = Arc::clone(house);
-    let change = move |thread| {
-        if thread == 1 {
-            locked(&changed)?.change(groups, slots);
-        }
-        Ok::<(), Error>(())
-    };
-    lab.crew.run(2, change).into_iter().collect::<Result<(), Error>>()?;
-    let (clock, flushed) = (lab.clock, Arc::clone(house));
-    let flush = move |_| {
-        let house = locked(&flushed)?;
-        let ns = house.flush(clock, clock::reading_ticks());
-        house.check()?;
-        Ok::<f64, Error>(ns)
-    };
-    lab.crew.run(1, flush).remove(0)
-}
-
-fn locked(house: &Mutex<House>) -> Result<MutexGuard<'_, House>, Error> {
-    house.lock().map_err(|_| Error::Wrong("a thread of the crew panicked".to_owned()))
-}
-
-fn show(lab: &mut Lab<'_>, measured: &[Line], left_out: &[String]) -> Result<(), Error> {
+fn show(lab: &mut Lab<'_>, rows: &[Row], left_out: &[String]) -> Result<()> {
+    let columns = ["slots x groups x statistics", "all: ns each", "each more", "goal", "one: ns", "none: ns"];
     let mut table = Table::new(
         "a flush of the root after another CPU changed every statistic of some groups on some slots",
-        ["slots x groups x statistics", "all: ns each", "min", "each more", "goal", "one: ns", "none: ns"],
+        columns,
     );
-    for line in measured {
-        let cell = |ns: Option<Summary>, of: fn(Summary) -> f64| figure_or_dash(ns.map(of));
-        table.row(vec![
-            format!("{} x {} x {}", line.slots, count(line.groups as u64), line.stats),
-            cell(line.all, |ns| ns.median),
-            cell(line.all, |ns| ns.min),
-            figure_or_dash(line.more),
-            figure_or_dash(Some(goal_ns(line.stats))),
-            cell(line.one, |ns| ns.median),
-            cell(line.none, |ns| ns.median),
-        ]);
-        let what = |changed: &str| {
-            params([
-                ("slots", line.slots.into()),
-                ("groups", line.groups.into()),
-                ("statistics", line.stats.into()),
-                ("changed", changed.into()),
-            ])
-        };
-        for (changed, ns) in [("all", line.all), ("one", line.one), ("none", line.none)] {
-            if let Some(ns) = ns {
-                lab.report.add("separate trees", what(changed), "flush", "ns", ns);
-            }
-        }
+    for &Row { slots, groups, stats, all, more, one, none } in rows {
+        let mut cells = [("all", all), ("one", one), ("none", none)].map(|(changed, ns)| {
+            let params = json!({"slots": slots, "groups": groups, "statistics": stats, "changed": changed});
+            let spread = lab.record("separate trees", params).summary("flush", "ns", ns);
+            if changed == "all" { spread } else { figure_or_dash(median(ns)) }
+        });
+        let all = std::mem::take(&mut cells[0]);
+        let [_, one, none] = cells;
+        table.row(
+            format!("{slots} x {} x {stats}", count(groups as u64)),
+            [all, figure_or_dash(more), figure(goal_ns(stats)), one, none],
+        );
     }
-    table.note("each: of a group on a slot. One: a single group on a single slot changed, whatever there is; the flush's locks are in it, and the pass up to the root. Each more: what all take above that, for each more; its goal is 4 ns a statistic and 10 ns a line that comes from the other CPU");
+    table.note("each: of a group on a slot. One: a single group on a single slot changed; the flush's locks are in it, and the pass up to the root. Each more: the time of all above that, for each more; its goal is 4 ns a statistic and 10 ns a line that comes from the other CPU");
     if !left_out.is_empty() {
         let mib = BYTES_MAX >> 20;
         table
@@ -217,29 +149,22 @@ fn show(lab: &mut Lab<'_>, measured: &[Line], left_out: &[String]) -> Result<(),
     lab.print(&table)
 }
 
-fn check(lab: &mut Lab<'_>, measured: &[Line]) {
+fn add_goals(lab: &mut Lab<'_>, rows: &[Row]) {
     // A group's own part, which all its slots share, shows with few slots.
-    for &stats in &STAT_COUNTS {
-        let all = measured.iter().filter(|line| line.stats == stats);
-        let worst = all.clone().filter_map(|line| line.more).reduce(f64::max);
-        lab.report.checks.push(Check::at_most(
-            format!("a flush, each more changed group and slot, {stats} statistics, worst"),
-            worst,
-            goal_ns(stats),
-            "ns",
-        ));
-        let one = |line: &&Line| Some((line.slots * line.groups, line.one?.median));
-        let ones: Vec<_> = all.filter_map(|line| one(&line)).collect();
+    for stats in STAT_COUNTS {
+        let all = || rows.iter().filter(|row| row.stats == stats);
+        let worst = all().filter_map(|row| row.more).reduce(f64::max);
+        let name = format!("a flush, each more changed group and slot, {stats} statistics, worst");
+        lab.at_most(name, worst, goal_ns(stats), "ns");
+        let ones: Vec<(usize, f64)> =
+            all().filter_map(|row| Some((row.slots * row.groups, median(row.one)?))).collect();
         let (least, most) = (ones.iter().min_by_key(|one| one.0), ones.iter().max_by_key(|one| one.0));
         if let (Some(least), Some(most)) = (least, most)
             && least.0 < most.0
         {
-            lab.report.checks.push(Check::at_most(
-                format!("a flush of one change, {stats} statistics, {}x as much about", most.0 / least.0),
-                Some(most.1 / least.1),
-                2.0,
-                "x",
-            ));
+            let times = most.0 / least.0;
+            let name = format!("a flush of one change, {stats} statistics, {times}x as much about");
+            lab.at_most(name, Some(most.1 / least.1), 2.0, "x");
         }
     }
 }

@@ -1,249 +1,306 @@
-//! The letter's reader: it opens a parent's cpu statistics once and reads them a million times, while the parent's children churn.
+//! The cover letter's reader: it opens a parent's cpu statistics once and reads them a million times, while the parent's children change theirs.
 //!
-//! What is measured is the reader's own CPU time, so that it does not matter whose turn it was. Houses and churns take turns, in slices.
+//! The figure is the reader's own CPU time, in which it does not wait for others. Cases take turns, in slices.
+//!
+//! - I1. When a slice is over, the statistics of the parent are the sums that its threads have counted themselves.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use memgroup::stats::{cpu, io, memory};
-use memgroup::{Freshness, Reach, Statistics};
+use memgroup::{Config, Freshness, Group, Reach, SlotSource, Stat, StatKey, Statistics, Subsystem, scope};
+use memgroup_percpu::pin_virtual;
 
-use super::house::{Churn, House};
-use super::seed;
-use crate::harness::Lab;
-use crate::harness::os::thread_cpu_ns;
-use crate::harness::report::{Check, params, ratio};
-use crate::harness::stats::Summary;
-use crate::harness::table::{Table, count, figure, figure_or_dash, spread};
-use crate::{Error, Trees};
+use super::{READS, SEED, Turn, read_beside};
+use crate::Trees;
+use crate::harness::{
+    Fixture, Lab, OrFail, Result, Summary, Table, clock, ensure, figure_or_dash, json, median, median_of,
+    ratio, thread_cpu_ns, times,
+};
 
-/// How often a scheduler ticks, by default of most distributions.
+/// The interval of a scheduler's ticks, by default of most distributions.
 const TICK: Duration = Duration::from_millis(4);
+/// Steps before a thread yields the CPU and reads the clock. So many that the threads change little in the time of the yields: the
+/// cover letter's processes ran side by side.
+const STEPS: u64 = 1024;
+const PAGE: i64 = 4096;
 
-/// A reader, and what it reads in one turn.
+const OWN: Subsystem = Subsystem {
+    name: "own",
+    stats: &[Stat::count("hits"), Stat::count("misses"), Stat::gauge("held"), Stat::time("build_usec")],
+};
+const HITS: StatKey = OWN.key("hits");
+
+/// The work of the children's threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reading {
-    Cpu,
-    /// Memory, cpu, io and a user's own, one after the other.
-    All,
+struct Churn {
+    /// Memory, io and a user's statistics change; else the threads compute.
+    storm: bool,
+    /// Each thread has its time counted at a scheduler's ticks; else at every step.
+    ticks: bool,
 }
 
-/// One line of the table.
-#[derive(Debug, Clone, Copy)]
+/// One row of the table, for both kinds of trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Case {
-    trees: Trees,
     churn: Churn,
-    reading: Reading,
+    /// The reader reads memory, cpu, io and a user's own statistics in turn; else cpu.
+    reads_all: bool,
 }
 
-/// What the slices of one case found.
+const CASES: [Case; 5] = [
+    Case { churn: Churn { storm: false, ticks: true }, reads_all: false },
+    Case { churn: Churn { storm: true, ticks: true }, reads_all: false },
+    Case { churn: Churn { storm: false, ticks: false }, reads_all: false },
+    Case { churn: Churn { storm: true, ticks: false }, reads_all: false },
+    Case { churn: Churn { storm: true, ticks: true }, reads_all: true },
+];
+/// The places of the rows among them.
+const IDLE_TICKS: usize = 0;
+const STORM_TICKS: usize = 1;
+const IDLE_STEPS: usize = 2;
+const STORM_STEPS: usize = 3;
+const ALL: usize = 4;
+
+/// A parent of many children, and their statistics.
+struct Family {
+    fixture: Fixture,
+    memory: Statistics,
+    cpu: Statistics,
+    io: Statistics,
+    /// A user's subsystem.
+    own: Statistics,
+    source: SlotSource,
+    counted: Counted,
+    /// Ticks of the clock that a step of a storm takes by itself; a step that computes takes as long.
+    step_ticks: u64,
+    /// Steps of the children's threads so far, in whole turns.
+    steps: AtomicU64,
+}
+
+/// Counts of the children's threads.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counted {
+    charges: i64,
+    /// Times that a child's time was counted.
+    scopes: i64,
+}
+
+impl Family {
+    fn build(trees: Trees, source: SlotSource, children: usize) -> Result<Family> {
+        let config = Config::with_slots(source).separate_trees(trees == Trees::Separate).depth_max(4);
+        let fixture = Fixture::flat(config, children)?;
+        let all = &fixture.hierarchy;
+        let (memory, cpu, io) = (all.memory(), all.cpu(), all.io());
+        let own = all.register(OWN).set_up("the user's subsystem")?;
+        let (counted, steps) = (Counted::default(), AtomicU64::new(0));
+        Ok(Family { fixture, memory, cpu, io, own, source, counted, step_ticks: 0, steps })
+    }
+
+    /// Times the storm's steps with no other thread, so that threads that compute can take as long.
+    fn set_pace(&mut self, lab: &Lab<'_>) -> Result<()> {
+        const TIMED: u64 = 20_000;
+        let begin = clock::now();
+        lab.workers.run_one(|| (0..TIMED).try_for_each(|_| self.storm(&self.fixture.leaves[0])))?;
+        self.step_ticks = (clock::now() - begin) / TIMED;
+        self.check(&[Counted { charges: TIMED as i64, ..Counted::default() }])
+    }
+
+    /// A child's thread: storms or computes, yields the CPU, and has its time counted now and then.
+    fn churn(&self, index: usize, churn: Churn, turn: &Turn) -> Result<Counted> {
+        let (group, children) = (&self.fixture.leaves[index], self.fixture.leaves.len() as u32);
+        // A slot of its own, as the cover letter's processes had CPUs of their own.
+        let _pin = (self.source.name() == "virtual").then(|| pin_virtual(index % self.source.slots()));
+        let mut counted = Counted::default();
+        // One child's tick after the other's, as the ticks of CPUs are.
+        let mut next_tick = Instant::now() + TICK * index as u32 / children;
+        turn.begin(1);
+        while turn.lasts() {
+            for _ in 0..STEPS {
+                if churn.storm {
+                    self.storm(group)?;
+                    counted.charges += 1;
+                } else {
+                    compute(self.step_ticks);
+                }
+                if !churn.ticks {
+                    drop(scope::enter(group));
+                    counted.scopes += 1;
+                }
+            }
+            // ORDERING: Relaxed; a number by itself.
+            self.steps.fetch_add(STEPS, Ordering::Relaxed);
+            if churn.ticks && Instant::now() >= next_tick {
+                drop(scope::enter(group));
+                counted.scopes += 1;
+                next_tick = Instant::now() + TICK;
+            }
+            std::thread::yield_now();
+        }
+        Ok(counted)
+    }
+
+    /// A page is charged, cached and read, then dropped.
+    fn storm(&self, group: &Group) -> Result<()> {
+        let charge = group.try_charge(PAGE as u64).or_wrong("a charge without a limit was refused")?;
+        self.memory.add(group, memory::FILE, PAGE);
+        self.memory.add(group, memory::STATEMENTS, 64);
+        self.io.add(group, io::RBYTES, PAGE);
+        self.io.add(group, io::RIOS, 1);
+        self.io.add(group, io::WBYTES, 512);
+        self.io.add(group, io::WIOS, 1);
+        self.own.add(group, HITS, 1);
+        self.memory.add(group, memory::STATEMENTS, -64);
+        self.memory.add(group, memory::FILE, -PAGE);
+        drop(charge);
+        Ok(())
+    }
+
+    /// The parent's statistics are the counted sums (I1).
+    fn check(&mut self, more: &[Counted]) -> Result<()> {
+        let sum = &mut self.counted;
+        for more in more {
+            (sum.charges, sum.scopes) = (sum.charges + more.charges, sum.scopes + more.scopes);
+        }
+        let parent = &self.fixture.parent;
+        let get = |of: &Statistics, stat| of.get(parent, stat, Reach::Subtree, Freshness::Fresh);
+        let found = [
+            get(&self.memory, memory::CHARGES),
+            get(&self.memory, memory::FILE),
+            get(&self.io, io::RBYTES),
+            get(&self.own, HITS),
+            get(&self.cpu, cpu::NR_SCOPES),
+        ];
+        let Counted { charges, scopes, .. } = self.counted;
+        let right = [charges, 0, charges * PAGE, charges, scopes];
+        ensure(found == right, || {
+            format!(
+                "charges, cached bytes, bytes read, the user's hits and scopes are {found:?} in the parent's statistics, {right:?} were counted"
+            )
+        })
+    }
+
+    /// Reads so many times: nanoseconds of this thread's CPU time, flushes of cpu's tree, and steps of the children meanwhile.
+    fn read(&self, reads_all: bool, reads: u64) -> (f64, f64, u64) {
+        let mut values = [0; memory::RECLAIMED.index() + 1];
+        let mut one = |statistics: &Statistics, stats: usize| {
+            statistics.read(&self.fixture.parent, Reach::Subtree, Freshness::Fresh, &mut values[..stats]);
+            std::hint::black_box(&values);
+        };
+        // ORDERING: Relaxed; a number by itself.
+        let steps = || self.steps.load(Ordering::Relaxed);
+        let (steps_before, flushed, before) = (steps(), self.cpu.flushes(), thread_cpu_ns());
+        for _ in 0..reads {
+            one(&self.cpu, cpu::NR_SCOPES.index() + 1);
+            if reads_all {
+                one(&self.memory, memory::RECLAIMED.index() + 1);
+                one(&self.io, io::SYNCS.index() + 1);
+                one(&self.own, self.own.stats().len());
+            }
+        }
+        let ns = thread_cpu_ns() - before;
+        (ns as f64, (self.cpu.flushes() - flushed) as f64, steps() - steps_before)
+    }
+}
+
+/// Computes for so many ticks.
+fn compute(ticks: u64) {
+    let begin = clock::now();
+    while clock::now() - begin < ticks {
+        std::hint::spin_loop();
+    }
+}
+
+/// The slices of one case, with one kind of trees.
 #[derive(Debug, Default)]
 struct Found {
     /// Nanoseconds of the reader's CPU time for one read.
     ns: Vec<f64>,
     /// Flushes of cpu's tree for each read of cpu.
     flushes: Vec<f64>,
-    /// Slices in which the children's threads did not run.
-    quiet: usize,
 }
 
-/// What one slice found.
-struct Slice {
-    /// Nanoseconds of the reader's CPU time.
-    ns: f64,
-    flushes: f64,
-    /// Steps of the children's threads meanwhile.
-    steps: u64,
-}
-
-const TICKING: [Option<Duration>; 2] = [Some(TICK), None];
-
-/// Measures experiment 1, and the question whether reading everything got slower.
-pub(super) fn run(lab: &mut Lab<'_>, source: memgroup::SlotSource, children: usize) -> Result<(), Error> {
-    let mut cases = Vec::new();
-    for tick in TICKING {
-        for storm in [false, true] {
-            for trees in Trees::BOTH {
-                cases.push(Case { trees, churn: Churn { storm, tick }, reading: Reading::Cpu });
-            }
-        }
-    }
+/// Measures experiment 1 of the cover letter, and the question whether reading everything got slower.
+pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource, children: usize) -> Result<()> {
+    let mut families = Vec::new();
     for trees in Trees::BOTH {
-        cases.push(Case { trees, churn: Churn { storm: true, tick: Some(TICK) }, reading: Reading::All });
+        let mut family = Family::build(trees, source, children)?;
+        family.set_pace(lab)?;
+        families.push(family);
     }
-    let houses = Trees::BOTH
-        .map(|trees| House::build(trees, source, children).map(Arc::new))
-        .into_iter()
-        .collect::<Result<Vec<_>, _>>()?;
-    houses.iter().try_for_each(|house| House::pace(house, &lab.crew))?;
-    let found = slices(lab, &houses, &cases)?;
-    show(lab, &cases, &found, children)?;
-    check(lab, &cases, &found);
+    let (rounds, reads) = lab.pick((1, 200), (5, READS / 5), (10, READS));
+    let mut found: Vec<[Found; 2]> = CASES.map(|_| <[Found; 2]>::default()).into();
+    let mut quiet = 0;
+    lab.in_turns(rounds, 2 * CASES.len(), |lab, index| {
+        let (case, family) = (CASES[index / 2], &families[index % 2]);
+        let ((ns, flushes, steps), counted) = read_beside(
+            &lab.workers,
+            children,
+            |child, turn| family.churn(child, case.churn, turn),
+            || family.read(case.reads_all, reads),
+        )?;
+        families[index % 2].check(&counted)?;
+        if steps == 0 && !lab.args.tiny {
+            quiet += 1;
+            return Ok(());
+        }
+        found[index / 2][index % 2].ns.push(ns / reads as f64);
+        found[index / 2][index % 2].flushes.push(flushes / reads as f64);
+        Ok(())
+    })?;
+    show(lab, &found, children)?;
+    add_goals(lab, &found, quiet);
     Ok(())
 }
 
-/// Has each case read, slice by slice.
-fn slices(lab: &mut Lab<'_>, houses: &[Arc<House>], cases: &[Case]) -> Result<Vec<Found>, Error> {
-    let (rounds, reads) = match (lab.args.tiny, lab.args.quick) {
-        (true, _) => (1, 200),
-        (_, true) => (5, seed::READS / 5),
-        (_, false) => (10, seed::READS),
-    };
-    let mut found: Vec<Found> = cases.iter().map(|_| Found::default()).collect();
-    let mut order: Vec<usize> = (0..cases.len()).collect();
-    for _ in 0..rounds {
-        lab.random.shuffle(&mut order);
-        for &index in &order {
-            let case = cases[index];
-            let house = &houses[case.trees as usize];
-            let slice =
-                House::during(house, &lab.crew, case.churn, move |house| read(house, case.reading, reads))?;
-            let found = &mut found[index];
-            if slice.steps == 0 && !lab.args.tiny {
-                found.quiet += 1;
-                continue;
-            }
-            found.ns.push(slice.ns / reads as f64);
-            found.flushes.push(slice.flushes / reads as f64);
-        }
-    }
-    Ok(found)
-}
-
-/// Reads so many times.
-fn read(house: &House, reading: Reading, reads: u64) -> Slice {
-    let mut values = [0; memory::RECLAIMED + 1];
-    let mut one = |statistics: &Statistics, stats: usize| {
-        statistics.read(&house.parent, Reach::Subtree, Freshness::Fresh, &mut values[..stats]);
-        std::hint::black_box(&values);
-    };
-    let (flushed, steps) = (house.cpu.flushes(), house.steps());
-    let before = thread_cpu_ns();
-    for _ in 0..reads {
-        one(&house.cpu, cpu::NR_SCOPES + 1);
-        if reading == Reading::All {
-            one(&house.memory, memory::RECLAIMED + 1);
-            one(&house.io, io::SYNCS + 1);
-            one(&house.own, house.own.stats().len());
-        }
-    }
-    let ns = thread_cpu_ns() - before;
-    let flushes = (house.cpu.flushes() - flushed) as f64;
-    Slice { ns: ns as f64, flushes, steps: house.steps() - steps }
-}
-
-/// What is the same for both kinds of trees.
-fn name(churn: Churn, reading: Reading) -> String {
-    let reads = match reading {
-        Reading::Cpu => "cpu",
-        Reading::All => "all four",
-    };
-    let time = if churn.tick.is_some() { "at ticks" } else { "every step" };
-    let storm = if churn.storm { "storming" } else { "idle" };
-    format!("{reads}; {time}; {storm}")
-}
-
-fn show(lab: &mut Lab<'_>, cases: &[Case], found: &[Found], children: usize) -> Result<(), Error> {
+fn show(lab: &mut Lab<'_>, found: &[[Found; 2]], children: usize) -> Result<()> {
+    let [one, separate] = Trees::BOTH.map(Trees::name);
     let mut table = Table::new(
         format!(
             "one reader of a parent's statistics, {children} children with a thread each: ns of the reader's own CPU time for a read, median (min..p90)"
         ),
-        [
-            "read; cpu changes; memory, io",
-            Trees::Unified.name(),
-            "flushes",
-            Trees::Separate.name(),
-            "flushes",
-            "",
-        ],
+        ["read; cpu changes; memory, io", one, "flushes", separate, "flushes", ""],
     );
-    // Cases come in pairs, the control first.
-    for (pair, found) in cases.chunks_exact(2).zip(found.chunks_exact(2)) {
-        let ns = [0, 1].map(|index| Summary::of(&found[index].ns));
-        let flushes = [0, 1].map(|index| Summary::of(&found[index].flushes));
-        let medians = [0, 1].map(|index| ns[index].map(|ns| ns.median));
-        let gain =
-            ratio(medians[0], medians[1]).map_or_else(String::new, |gain| format!("x{}", figure(gain)));
-        let a_read = |index: usize| figure_or_dash(flushes[index].map(|flushes| flushes.median));
-        table.row(vec![
-            name(pair[0].churn, pair[0].reading),
-            spread(ns[0]),
-            a_read(0),
-            spread(ns[1]),
-            a_read(1),
-            gain,
-        ]);
-        for (case, (ns, flushes)) in pair.iter().zip(ns.iter().zip(flushes)) {
-            let what = params([
-                ("storm", case.churn.storm.into()),
-                ("ticks", case.churn.tick.is_some().into()),
-                ("reads", if case.reading == Reading::All { "all four" } else { "cpu" }.into()),
-            ]);
-            if let Some(ns) = ns {
-                lab.report.add(case.trees.name(), what.clone(), "read", "ns", *ns);
-            }
-            if let Some(flushes) = flushes {
-                lab.report.add(case.trees.name(), what, "flushes of cpu's tree a read", "", flushes);
-            }
+    for (case, both) in CASES.iter().zip(found) {
+        let Churn { storm, ticks } = case.churn;
+        let reads = if case.reads_all { "all four" } else { "cpu" };
+        let params = json!({"storm": storm, "ticks": ticks, "reads": reads});
+        let mut cells = Vec::new();
+        for (trees, found) in Trees::BOTH.into_iter().zip(both) {
+            let (ns, flushes) = (Summary::of(&found.ns), Summary::of(&found.flushes));
+            let mut row = lab.record(trees.name(), params.clone());
+            cells.push(row.summary("read", "ns", ns));
+            row.summary("flushes of cpu's tree a read", "", flushes);
+            cells.push(figure_or_dash(median(flushes)));
         }
+        cells.push(times(ratio(median_of(&both[0].ns), median_of(&both[1].ns))));
+        let time = if ticks { "at ticks" } else { "every step" };
+        table.row(format!("{reads}; {time}; {}", if storm { "storming" } else { "idle" }), cells);
     }
+    let [before, after] = SEED.cells("26 children read files: in the kernel");
     table.note(format!(
-        "flushes: of cpu's tree, for each read; a read that finds nothing changed is a copy. A nanosecond a read is a millisecond for the seed's million, which took {} s of the kernel before and {} s after. Time at ticks is a scope every {} ms, as a scheduler counts it; at every step, one with each page. Threads that are idle compute, as long as a step of the storm takes",
-        figure_or_dash(seed::SEED.figures[1].before),
-        figure_or_dash(seed::SEED.figures[1].after),
-        count(TICK.as_millis() as u64)
+        "flushes: of cpu's tree, for each read; a read that finds nothing changed is a copy. A nanosecond a read is a millisecond for the seed's million, which took {before} s of the kernel before and {after} s after. Time at ticks is a scope every {} ms, as a scheduler counts it; at every step, one with each page. Threads that are idle compute, as long as a step of the storm takes",
+        TICK.as_millis()
     ));
     lab.print(&table)
 }
 
-fn check(lab: &mut Lab<'_>, cases: &[Case], found: &[Found]) {
-    let ns: Vec<_> = found.iter().map(|found| Summary::of(&found.ns)).collect();
-    let median = |trees, storm, tick, reading| {
-        let is =
-            |case: &Case| (case.trees, case.churn, case.reading) == (trees, Churn { storm, tick }, reading);
-        let index = cases.iter().position(is)?;
-        ns[index].map(|ns| ns.median)
+fn add_goals(lab: &mut Lab<'_>, found: &[[Found; 2]], quiet: usize) {
+    let one_tree = |case: usize| median_of(&found[case][0].ns);
+    let separate = |case: usize| median_of(&found[case][1].ns);
+    // A read finds a change more often in one case than in the other, so the cost of a flush is compared.
+    let a_flush = |case: usize| {
+        let Found { ns, flushes } = &found[case][1];
+        let flushing = ns.iter().zip(flushes).filter(|(_, flushes)| **flushes > 0.0);
+        median_of(&flushing.map(|(ns, flushes)| ns / flushes).collect::<Vec<_>>())
     };
-    // Where a read finds a change more often than another, what a flush takes is compared.
-    let a_flush = |storm| {
-        let is = |case: &Case| (case.trees, case.churn) == (Trees::Separate, Churn { storm, tick: None });
-        let found = &found[cases.iter().position(is)?];
-        let each = found.ns.iter().zip(&found.flushes).filter(|(_, flushes)| **flushes > 0.0);
-        Summary::of(&each.map(|(ns, flushes)| ns / flushes).collect::<Vec<_>>()).map(|ns| ns.median)
-    };
-    let separate = |storm, tick| median(Trees::Separate, storm, tick, Reading::Cpu);
-    let unified = |storm, tick| median(Trees::Unified, storm, tick, Reading::Cpu);
-    let checks = &mut lab.report.checks;
-    let quiet: usize = found.iter().map(|found| found.quiet).sum();
-    checks.push(Check::at_most(
-        "slices left out: no child's thread ran in them",
-        Some(quiet as f64),
-        0.0,
-        "",
-    ));
-    checks.push(Check::at_most(
-        "reading cpu, time at ticks: storming over idle",
-        ratio(separate(true, TICKING[0]), separate(false, TICKING[0])),
-        1.1,
-        "x",
-    ));
-    checks.push(Check::at_most(
-        "a flush of cpu alone, time at every step: storming over idle",
-        ratio(a_flush(true), a_flush(false)),
-        1.1,
-        "x",
-    ));
-    checks.push(Check::at_least(
-        "reading cpu, time at ticks, storming: one tree over separate",
-        ratio(unified(true, TICKING[0]), separate(true, TICKING[0])),
-        10.0,
-        "x",
-    ));
-    let all = |trees| median(trees, true, TICKING[0], Reading::All);
-    checks.push(Check::at_most(
-        "reading all four in turn: separate over one tree",
-        ratio(all(Trees::Separate), all(Trees::Unified)),
-        1.0,
-        "x",
-    ));
+    lab.at_most("slices left out: no child's thread ran in them", Some(quiet as f64), 0.0, "");
+    let over_idle = ratio(separate(STORM_TICKS), separate(IDLE_TICKS));
+    lab.at_most("reading cpu, time at ticks: storming over idle", over_idle, 1.1, "x");
+    let over_idle = ratio(a_flush(STORM_STEPS), a_flush(IDLE_STEPS));
+    lab.at_most("a flush of cpu alone, time at every step: storming over idle", over_idle, 1.1, "x");
+    let gain = ratio(one_tree(STORM_TICKS), separate(STORM_TICKS));
+    lab.at_least("reading cpu, time at ticks, storming: one tree over separate", gain, 10.0, "x");
+    let cost = ratio(separate(ALL), one_tree(ALL));
+    lab.at_most("reading all four in turn: separate over one tree", cost, 1.0, "x");
 }

@@ -1,20 +1,17 @@
-//! A cache of charged pages, as a shrinker, and what wraps it: a clock around its calls, or a lock that they try first.
+//! A cache of charged pages, as a shrinker, and its wrappers: a clock around its calls, or a lock that they try first.
 //!
 //! - I1. Each page of a cache holds a charge, so the caches' bytes are the groups' usage: counted after each run.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use crate::harness::{OrFail, Result, child, clock};
 use memgroup::{Ask, Charge, ChargeError, Count, Group, GroupShrinker, Scan, Shrinker, ShrinkerConfig};
-
-use crate::Error;
-use crate::harness::clock;
-use crate::harness::tree::child;
 
 pub(super) const PAGE: u64 = 4096;
 
-/// Bytes of one call of `scan` at most, as shrinkers have it unless told.
+/// The most bytes of one call of `scan`, by default.
 pub(super) const BATCH: u64 = 64 << 10;
 
 /// Pages, oldest first.
@@ -22,18 +19,22 @@ pub(super) const BATCH: u64 = 64 << 10;
 pub(super) struct Pages(Mutex<VecDeque<Charge>>);
 
 impl Pages {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Charge>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn bytes(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() as u64 * PAGE
+        self.lock().len() as u64 * PAGE
     }
 
     /// Puts a page in; whether it is the first.
     pub(super) fn push(&self, page: Charge) -> bool {
-        let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pages = self.lock();
         pages.push_back(page);
         pages.len() == 1
     }
 
-    /// Gives pages back, at least `bytes` if there are; how many bytes. `None`: somebody has the cache now.
+    /// Gives pages back, at least `bytes` if there are; how many bytes. None while another thread has the cache.
     pub(super) fn give_back(&self, bytes: u64) -> Option<u64> {
         let mut pages = self.0.try_lock().ok()?;
         let given = (bytes.div_ceil(PAGE) as usize).min(pages.len());
@@ -42,7 +43,7 @@ impl Pages {
     }
 
     pub(super) fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.lock().clear();
     }
 }
 
@@ -59,7 +60,7 @@ impl Shrinker for Pages {
     }
 }
 
-/// What a thread has spent in callbacks.
+/// A thread's time in callbacks, and its calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Spent {
     pub(super) ticks: u64,
@@ -71,12 +72,12 @@ std::thread_local! {
     static SPENT: Cell<Spent> = const { Cell::new(Spent { ticks: 0, counts: 0, scans: 0 }) };
 }
 
-/// What this thread has spent in callbacks since it was asked last.
+/// The time and calls of this thread since the last call of this function.
 pub(super) fn take_spent() -> Spent {
     SPENT.take()
 }
 
-/// A shrinker whose calls are timed, and counted for the thread that makes them.
+/// A shrinker with timed calls, which are counted for the thread that makes them.
 pub(super) struct Timed<S>(pub(super) S);
 
 impl<S: Shrinker> Shrinker for Timed<S> {
@@ -97,7 +98,7 @@ impl<S: Shrinker> Shrinker for Timed<S> {
     }
 }
 
-/// A shrinker that is called under one lock of all, if nobody has it alone: the kernel's way before the seed.
+/// A shrinker that is called under one lock of all, unless a thread holds it for writing: the kernel's way before the seed.
 pub(super) struct Locked<S>(pub(super) Arc<RwLock<()>>, pub(super) S);
 
 impl<S: Shrinker> Shrinker for Locked<S> {
@@ -124,11 +125,10 @@ impl Tenant {
         parent: &Group,
         name: &str,
         wrap: impl FnOnce(Arc<Pages>) -> S,
-    ) -> Result<Tenant, Error> {
+    ) -> Result<Tenant> {
         let (group, pages) = (child(parent, name)?, Arc::new(Pages::default()));
-        let shrinker = group
-            .add_shrinker(ShrinkerConfig::new("pages").batch_bytes(BATCH), wrap(Arc::clone(&pages)))
-            .map_err(|error| Error::setup("a shrinker", error))?;
+        let config = ShrinkerConfig::new("pages").batch_bytes(BATCH);
+        let shrinker = group.add_shrinker(config, wrap(Arc::clone(&pages))).set_up("a shrinker")?;
         Ok(Tenant { shrinker, pages, group })
     }
 
@@ -142,15 +142,13 @@ impl Tenant {
     }
 
     /// Fills the cache up to so many bytes.
-    pub(super) fn fill(&self, bytes: u64) -> Result<(), Error> {
+    pub(super) fn fill(&self, bytes: u64) -> Result<()> {
         let missing = bytes.saturating_sub(self.pages.bytes()).div_ceil(PAGE);
-        let refused = |error| {
-            Error::Wrong(format!("{}: a page was refused where there is room: {error}", self.group.path()))
-        };
-        (0..missing).try_for_each(|_| self.add_page()).map_err(refused)
+        let filled = (0..missing).try_for_each(|_| self.add_page());
+        filled.or_wrong(format_args!("{}: a page was refused where there is room", self.group.path()))
     }
 
-    /// Marks the cache, whatever is in it.
+    /// Marks the cache, even an empty one.
     pub(super) fn mark(&self) {
         self.shrinker.mark();
     }
@@ -163,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cache_gives_back_what_it_is_asked_for_and_its_calls_are_timed() {
+    fn gives_back_the_asked_bytes_and_times_its_calls() {
         let slots = SlotSource::virtual_slots(2).unwrap();
         let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
         let tenant = Tenant::new(&hierarchy.root(), "tenant", Timed).unwrap();
@@ -178,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_taken_alone_keeps_the_cache_from_giving() {
+    fn gives_nothing_while_the_lock_is_held_for_writing() {
         let slots = SlotSource::virtual_slots(2).unwrap();
         let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
         let lock = Arc::new(RwLock::new(()));

@@ -1,33 +1,26 @@
-//! What a registration takes as the numbers of shrinkers grow, with 10,000 groups alive.
+//! The cost of a registration as the numbers of shrinkers grow, with 10,000 groups alive.
 //!
 //! The control is the kernel's growing: when a shrinker gets the first number of another 64, every group gets a larger array of pointers and one
 //! more unit of 64 marks and counts, all under one lock.
 
 use std::sync::{Mutex, PoisonError};
 
-use memgroup::{Config, Group, GroupShrinker, Hierarchy, ShrinkerConfig, SlotSource};
+use memgroup::{Config, GroupShrinker, ShrinkerConfig, SlotSource};
 
-use super::house::Idle;
-use crate::Error;
-use crate::harness::report::{Check, params};
-use crate::harness::stats::Summary;
-use crate::harness::table::{Table, count, figure_or_dash};
-use crate::harness::tree::child;
-use crate::harness::{Lab, clock};
+use super::walk::Idle;
+use crate::harness::{Fixture, Lab, OrFail, Result, Stopwatch, Table, count, json, median_of};
 
 const GROUPS: usize = 10_000;
 /// Shrinkers registered, one after the other: up to a power of two and a few more.
 const SHRINKERS: usize = 4_096 + 64;
 /// Shrinkers of one of the kernel's units.
 const UNIT: usize = 64;
+const VARIANTS: [&str; 2] = ["shrinkers", "every group grows (control)"];
 
-const OURS: &str = "shrinkers";
-const CONTROL: &str = "every group grows (control)";
-
-/// A unit as the kernel has it: a count for each of 64 shrinkers, and a word of marks.
+/// A unit of the kernel: a count for each of 64 shrinkers, and a word of marks.
 type Unit = Box<[u64; UNIT + 1]>;
 
-/// The control: what each group has, and the lock of all.
+/// The control: the units of each group, and the lock of all.
 struct Growing(Mutex<Vec<Vec<Unit>>>);
 
 impl Growing {
@@ -46,31 +39,19 @@ impl Growing {
     }
 }
 
-/// Nanoseconds of registrations, by the number of those before.
-struct Times {
-    ours: Vec<f64>,
-    control: Vec<f64>,
-}
+/// Nanoseconds of registrations in the engine and in the control, in order.
+type Times = [Vec<f64>; 2];
 
-fn measure(clock: clock::Clock, slots: SlotSource, groups: usize, shrinkers: usize) -> Result<Times, Error> {
-    let config = Config::with_slots(slots).groups_max(groups as u32 + 3);
-    let hierarchy = Hierarchy::new(config).map_err(|error| Error::setup("the hierarchy", error))?;
-    let parent = child(&hierarchy.root(), "parent")?;
-    let groups: Vec<Group> =
-        (0..groups).map(|at| child(&parent, &format!("g{at}"))).collect::<Result<_, _>>()?;
-    let (growing, reading) = (Growing::of(groups.len()), clock::reading_ticks());
-    let ns = |begin: u64| clock.ns((clock::now_ordered() - begin).saturating_sub(reading) as f64);
-    let mut times = Times { ours: Vec::new(), control: Vec::new() };
+fn measure(watch: Stopwatch, slots: SlotSource, groups: usize, shrinkers: usize) -> Result<Times> {
+    let fixture = Fixture::flat(Config::with_slots(slots), groups)?;
+    let (growing, mut times) = (Growing::of(groups), Times::default());
     let mut registered: Vec<GroupShrinker> = Vec::with_capacity(shrinkers);
     for number in 0..shrinkers {
-        let (group, config) = (&groups[number % groups.len()], ShrinkerConfig::new(String::new()));
-        let begin = clock::now_ordered();
-        let shrinker = group.add_shrinker(config, Idle);
-        times.ours.push(ns(begin));
-        registered.push(shrinker.map_err(|error| Error::setup("a shrinker", error))?);
-        let begin = clock::now_ordered();
-        growing.register(number);
-        times.control.push(ns(begin));
+        let (group, config) = (&fixture.leaves[number % groups], ShrinkerConfig::new(String::new()));
+        let (ns, shrinker) = watch.time(|| group.add_shrinker(config, Idle));
+        times[0].push(ns);
+        registered.push(shrinker.set_up("a shrinker")?);
+        times[1].push(watch.time(|| growing.register(number)).0);
     }
     Ok(times)
 }
@@ -80,67 +61,43 @@ fn span(power: u32) -> std::ops::Range<usize> {
     1 << power..1 << (power + 1)
 }
 
-/// Median of the rounds' largest, and of their medians, in a span.
-fn of_span(rounds: &[Times], of: fn(&Times) -> &[f64], power: u32) -> [Option<f64>; 2] {
+/// Median of the rounds' medians in a span, and of their largest.
+fn of_span(rounds: &[Times], variant: usize, power: u32) -> [Option<f64>; 2] {
     let spans = rounds.iter().filter_map(|times| {
-        let times = of(times);
-        times.get(span(power).start..span(power).end.min(times.len())).filter(|times| !times.is_empty())
+        let (times, span) = (&times[variant], span(power));
+        times.get(span.start..span.end.min(times.len())).filter(|times| !times.is_empty())
     });
-    let summaries: Vec<(f64, f64)> = spans
-        .filter_map(|times| Some((Summary::of(times)?.median, times.iter().copied().reduce(f64::max)?)))
-        .collect();
-    let median = |values: Vec<f64>| Summary::of(&values).map(|summary| summary.median);
-    [
-        median(summaries.iter().map(|both| both.0).collect()),
-        median(summaries.iter().map(|both| both.1).collect()),
-    ]
+    let (medians, largest): (Vec<f64>, Vec<f64>) =
+        spans.filter_map(|times| Some((median_of(times)?, times.iter().copied().reduce(f64::max)?))).unzip();
+    [median_of(&medians), median_of(&largest)]
 }
 
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
-    let (groups, shrinkers, rounds) = match (lab.args.tiny, lab.args.quick) {
-        (true, _) => (50, 200, 1),
-        (_, true) => (GROUPS, SHRINKERS, 3),
-        (_, false) => (GROUPS, SHRINKERS, 7),
-    };
-    let (clock, slots) = (lab.clock, lab.slots);
-    let mut measured = Vec::new();
-    for _ in 0..rounds {
-        // On a CPU of the crew's, which the others of it leave alone meanwhile.
-        let times = lab.crew.run(1, move |_| measure(clock, slots, groups, shrinkers)).remove(0)?;
-        measured.push(times);
-    }
-    show(lab, groups, shrinkers, &measured)
-}
-
-fn show(lab: &mut Lab<'_>, groups: usize, shrinkers: usize, rounds: &[Times]) -> Result<(), Error> {
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    let (groups, shrinkers, rounds) = lab.pick((50, 200, 1), (GROUPS, SHRINKERS, 3), (GROUPS, SHRINKERS, 7));
+    let (watch, slots, alive) = (lab.clock.stopwatch(), lab.slots, count(groups as u64));
+    // On a worker's CPU, which the other workers leave alone meanwhile.
+    let measure = |_| lab.workers.run_one(|| measure(watch, slots, groups, shrinkers));
+    let rounds = (0..rounds).map(measure).collect::<Result<Vec<_>>>()?;
     let mut table = Table::new(
-        format!("registering, {} groups alive, by how many shrinkers there are: us", count(groups as u64)),
+        format!("registering, {alive} groups alive, by how many shrinkers there are: us"),
         ["shrinkers", "median", "slowest", "every group grows (control): median", "slowest"],
     );
-    let us = |ns: Option<f64>| figure_or_dash(ns.map(|ns| ns / 1e3));
     let mut worst: Option<f64> = None;
     for power in 5..shrinkers.ilog2() {
-        let ours = of_span(rounds, |times| &times.ours, power);
-        let control = of_span(rounds, |times| &times.control, power);
-        let name = format!("{} to {}", count(span(power).start as u64), count(span(power).end as u64 - 1));
-        table.row(vec![name, us(ours[0]), us(ours[1]), us(control[0]), us(control[1])]);
-        worst = worst.into_iter().chain(ours[1]).reduce(f64::max);
-        for (variant, both) in [(OURS, ours), (CONTROL, control)] {
-            for (metric, ns) in [("register", both[0]), ("slowest of a span", both[1])] {
-                if let Some(ns) = ns {
-                    let what = params([("from", span(power).start.into()), ("groups", groups.into())]);
-                    lab.report.add_count(variant, what, metric, "ns", ns);
-                }
+        let (from, mut cells) = (span(power).start, Vec::new());
+        for (index, variant) in VARIANTS.into_iter().enumerate() {
+            let [median, slowest] = of_span(&rounds, index, power);
+            let mut row = lab.record(variant, json!({"from": from, "groups": groups}));
+            cells.extend([row.us("register", median), row.us("slowest of a span", slowest)]);
+            if index == 0 {
+                worst = worst.into_iter().chain(slowest).reduce(f64::max);
             }
         }
+        table.row(format!("{} to {}", count(from as u64), count(span(power).end as u64 - 1)), cells);
     }
-    table.note("medians of the rounds. The tables that hold shrinkers grow by doubling and copy nothing, whatever the number of groups; that is in the slowest, with what the machine did meanwhile. The kernel registers one by one as the control does");
-    lab.report.checks.push(Check::at_most(
-        format!("slowest registration, {} groups alive", count(groups as u64)),
-        worst.map(|ns| ns / 1e3),
-        1_000.0,
-        "us",
-    ));
+    table.note("medians of the rounds. The engine's tables grow by doubling and copy nothing, whatever the number of groups; that is in the slowest, with the machine's other work. The kernel registers one by one as the control does");
+    let us = worst.map(|ns| ns / 1e3);
+    lab.at_most(format!("slowest registration, {alive} groups alive"), us, 1_000.0, "us");
     lab.print(&table)
 }
 
@@ -149,16 +106,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_has_the_numbers_up_to_the_next_power_of_two() {
-        let times = |ours: Vec<f64>| Times { ours, control: Vec::new() };
-        let rounds =
-            [times((0..20).map(f64::from).collect()), times((0..20).map(|n| f64::from(n) + 2.0).collect())];
-        assert_eq!(of_span(&rounds, |times| &times.ours, 3), [Some(12.5), Some(16.0)]);
-        assert_eq!(of_span(&rounds, |times| &times.control, 3), [None, None]);
+    fn takes_a_span_up_to_the_next_power_of_two() {
+        let times = |add: u32| [(0..20).map(|number| f64::from(number + add)).collect(), Vec::new()];
+        let rounds = [times(0), times(2)];
+        assert_eq!(of_span(&rounds, 0, 3), [Some(12.5), Some(16.0)]);
+        assert_eq!(of_span(&rounds, 1, 3), [None, None]);
     }
 
     #[test]
-    fn the_controls_groups_grow_with_every_64th_shrinker() {
+    fn grows_the_controls_groups_with_every_64th_shrinker() {
         let growing = Growing::of(3);
         (0..65).for_each(|number| growing.register(number));
         assert!(growing.0.lock().unwrap().iter().all(|units| units.len() == 2));

@@ -1,37 +1,220 @@
-//! How long registering and removing a shrinker takes: while nothing else happens, while others walk, while a callback does not return.
+//! The time to register and remove a shrinker: beside nothing, beside others that walk, beside a callback that does not return.
 //!
-//! With a lock nothing could be measured beside a callback that never returns; the control's returns after a while, and what is shown is how
-//! long who registered waited for it.
+//! The control is the kernel's way before the seed: a read-write lock around the lists of all groups, held for reading over the callbacks of
+//! one group and tried again for the next; held for writing by a thread that registers or removes. With it nothing could be measured beside
+//! a callback that never returns. The control's callback returns after a while, and the figure is how long a registration waited for it.
 //!
-//! - I1. Who is measured is on the crew's first CPU, who walks is on the second; a callback that blocks sleeps.
+//! - I1. The measured calls are on the first worker's CPU, the walks are on the second's; a callback that blocks sleeps.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
-use super::registries::{Answer, Gate, Locked, Ours, Registry};
-use super::seed;
-use crate::Error;
-use crate::harness::crew::spin_until;
-use crate::harness::quantiles::Times;
-use crate::harness::report::{Check, params, ratio};
-use crate::harness::table::{Table, figure, figure_or_dash};
-use crate::harness::{Lab, clock, os};
+use memgroup::{Ask, Charge, Config, Count, GroupShrinker, Scan, Shrinker, ShrinkerConfig, SlotSource};
 
-/// Groups below the parent, each with a shrinker that cannot tell what it has.
+use super::srcu_wait_ms;
+use crate::harness::{
+    Blocks, Fixture, Lab, OrFail, Result, Stopwatch, Table, ensure, figure, json, median, os, ratio,
+    spin_until,
+};
+
+/// Groups below the parent, each with a shrinker that cannot tell its size.
 const GROUPS: usize = 1_000;
-
+/// The charge of each group, which a shrinker with a gate says it could give back.
+const HELD_BYTES: u64 = 1 << 30;
 /// How long the control's callback blocks.
 const BLOCKED: Duration = Duration::from_millis(20);
-
-/// Longer than anything here lasts.
+/// Longer than any case lasts.
 const FOR_EVER: Duration = Duration::from_secs(3600);
-
+/// Calls for each wait until no callback runs: beside walks it may take as long as these have the CPU.
+const CALLS_A_WAIT: usize = 10;
 const OURS: &str = "shrinkers";
 const CONTROL: &str = "read-write lock (control)";
 
-/// What goes on meanwhile.
+/// The first callback that comes to it waits until it opens; those after it pass.
+struct Gate {
+    is_in: AtomicBool,
+    is_open: AtomicBool,
+    /// It opens by itself after so long.
+    opens_after: Duration,
+}
+
+impl Gate {
+    fn closed(opens_after: Duration) -> Arc<Gate> {
+        Arc::new(Gate { is_in: AtomicBool::new(false), is_open: AtomicBool::new(false), opens_after })
+    }
+
+    fn pass(&self) {
+        let begin = Instant::now();
+        // ORDERING: Release; pairs with `was_entered`: a thread that finds it set knows that the call has begun.
+        if self.is_in.swap(true, Ordering::Release) {
+            return;
+        }
+        // ORDERING: Acquire; pairs with `open`.
+        while !self.is_open.load(Ordering::Acquire) && begin.elapsed() < self.opens_after {
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+
+    fn open(&self) {
+        // ORDERING: Release; pairs with `pass`.
+        self.is_open.store(true, Ordering::Release);
+    }
+
+    /// Whether a callback waits, or has waited.
+    fn was_entered(&self) -> bool {
+        // ORDERING: Acquire; pairs with `pass`.
+        self.is_in.load(Ordering::Acquire)
+    }
+}
+
+/// A shrinker that cannot tell its size; with a gate, it has plenty and waits there when it is asked for it.
+struct Answer(Option<Arc<Gate>>);
+
+impl Answer {
+    fn give(&self) {
+        if let Some(gate) = &self.0 {
+            gate.pass();
+        }
+    }
+}
+
+impl Shrinker for Answer {
+    fn count(&self, _token: u64) -> Count {
+        if self.0.is_some() { Count::of(HELD_BYTES, 1) } else { Count::Unknown }
+    }
+
+    fn scan(&self, _ask: &Ask<'_>) -> Scan {
+        self.give();
+        Scan::Stopped { bytes: 0 }
+    }
+}
+
+/// Shrinkers that are registered, removed and walked.
+trait Registry: Sync + Sized {
+    type Registered;
+
+    /// Groups side by side, each with one shrinker that cannot tell its size.
+    fn build(slots: SlotSource, groups: usize) -> Result<Self>;
+    /// Registers one in a group, by number.
+    fn register(&self, group: usize, shrinker: Answer) -> Result<Self::Registered>;
+    /// Marks one; in the control every shrinker is marked.
+    fn mark(&self, _: &Self::Registered) {}
+    /// Removes it, and returns when no call of it runs.
+    fn remove(&self, registered: Self::Registered) -> Result<()>;
+    /// Calls all that are marked.
+    fn walk(&self);
+    /// Waits until no call runs that runs now.
+    fn wait_for_calls(&self) -> Result<()>;
+}
+
+/// The engine. The shrinkers go before their groups.
+struct Ours {
+    shrinkers: Vec<GroupShrinker>,
+    /// A shrinker is asked only for bytes that its group holds.
+    _held: Vec<Charge>,
+    fixture: Fixture,
+}
+
+impl Registry for Ours {
+    type Registered = GroupShrinker;
+
+    fn build(slots: SlotSource, groups: usize) -> Result<Ours> {
+        let fixture = Fixture::flat(Config::with_slots(slots), groups)?;
+        let held = fixture.leaves.iter().map(|group| group.try_charge(HELD_BYTES)).collect::<Result<_, _>>();
+        let mut ours = Ours { shrinkers: Vec::new(), _held: held.set_up("a charge")?, fixture };
+        for group in 0..groups {
+            let shrinker = ours.register(group, Answer(None))?;
+            shrinker.mark();
+            ours.shrinkers.push(shrinker);
+        }
+        Ok(ours)
+    }
+
+    fn register(&self, group: usize, shrinker: Answer) -> Result<GroupShrinker> {
+        let config = ShrinkerConfig::new(String::new());
+        self.fixture.leaves[group].add_shrinker(config, shrinker).set_up("a shrinker")
+    }
+
+    fn mark(&self, registered: &GroupShrinker) {
+        registered.mark();
+    }
+
+    fn remove(&self, registered: GroupShrinker) -> Result<()> {
+        registered.remove().or_wrong("a removal")
+    }
+
+    fn walk(&self) {
+        self.fixture.parent.reclaim(u64::MAX, None);
+    }
+
+    fn wait_for_calls(&self) -> Result<()> {
+        self.fixture.hierarchy.wait_for_shrinkers(None).or_wrong("a wait for callbacks")
+    }
+}
+
+/// The shrinkers of a group in the control, with their numbers.
+type List = Vec<(u64, Box<Answer>)>;
+
+/// The control: the lists of all groups, and a lock around them.
+struct Locked {
+    lists: RwLock<Vec<List>>,
+    numbers: AtomicU64,
+}
+
+impl Registry for Locked {
+    type Registered = (usize, u64);
+
+    fn build(_: SlotSource, groups: usize) -> Result<Locked> {
+        let lists = (0..groups).map(|_| Vec::new()).collect();
+        let locked = Locked { lists: RwLock::new(lists), numbers: AtomicU64::new(0) };
+        for group in 0..groups {
+            locked.register(group, Answer(None))?;
+        }
+        Ok(locked)
+    }
+
+    fn register(&self, group: usize, shrinker: Answer) -> Result<(usize, u64)> {
+        // ORDERING: Relaxed; a number by itself.
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let shrinker = Box::new(shrinker);
+        let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
+        lists[group].push((number, shrinker));
+        Ok((group, number))
+    }
+
+    fn remove(&self, (group, number): (usize, u64)) -> Result<()> {
+        let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
+        let index = lists[group].iter().position(|listed| listed.0 == number);
+        let removed = index.map(|index| lists[group].swap_remove(index));
+        drop(lists);
+        let was_there = removed.is_some();
+        drop(removed);
+        ensure(was_there, || format!("shrinker {number} is not in the control's list of group {group}"))
+    }
+
+    fn walk(&self) {
+        let groups = self.lists.try_read().map_or(0, |lists| lists.len());
+        for group in 0..groups {
+            // The walk passes by a group when its lock is taken.
+            let Ok(lists) = self.lists.try_read() else { continue };
+            for (_, shrinker) in &lists[group] {
+                let called: &dyn Shrinker = &**shrinker;
+                if called.count(0) != Count::Unknown {
+                    shrinker.give();
+                }
+            }
+        }
+    }
+
+    /// As the kernel's `synchronize_shrinkers`.
+    fn wait_for_calls(&self) -> Result<()> {
+        drop(self.lists.write().unwrap_or_else(PoisonError::into_inner));
+        Ok(())
+    }
+}
+
+/// The disturbance beside the measured calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
@@ -53,225 +236,167 @@ impl Beside {
     }
 }
 
-/// Threads that walk, or one in a callback.
-struct Company<R: Registry> {
-    stop: Arc<AtomicBool>,
-    blocked: Option<(Arc<Gate>, R::Registered)>,
-    threads: Vec<JoinHandle<()>>,
+/// One case of one registry: the times of registering, removing and waiting.
+struct Case {
+    variant: &'static str,
+    beside: Beside,
+    times: [Blocks; 3],
 }
 
-impl<R: Registry> Company<R> {
-    fn start(registry: &Arc<R>, beside: Beside) -> Result<Company<R>, Error> {
+impl Case {
+    fn measure<R: Registry>(&mut self, lab: &Lab<'_>, registry: &R, calls: usize) -> Result<()> {
+        let (stop, begun) = (AtomicBool::new(false), AtomicUsize::new(0));
         let cpus = os::allowed_cpus()?;
-        let cpu = cpus[1 % cpus.len()];
-        let (walks, gate) = match beside {
+        let (walks, gate) = match self.beside {
             Beside::Nothing => (0, None),
             Beside::Walks(walks) => (walks, None),
             Beside::Blocked(time) => (1, Some(Gate::closed(time))),
         };
-        let mut company = Company { stop: Arc::default(), blocked: None, threads: Vec::new() };
-        if let Some(gate) = &gate {
-            let registered = registry.register(0, Answer(Some(Arc::clone(gate))))?;
-            registry.mark(&registered);
-            company.blocked = Some((Arc::clone(gate), registered));
-        }
-        let begun = Arc::new(AtomicUsize::new(0));
-        for _ in 0..walks {
-            let (registry, stop, begun) =
-                (Arc::clone(registry), Arc::clone(&company.stop), Arc::clone(&begun));
-            let walk = move || {
-                // One that cannot be pinned runs where it likes, as the crew's, and the heading says so.
-                let _ = os::pin_to(cpu);
-                // ORDERING: Relaxed; a number by itself.
-                begun.fetch_add(1, Ordering::Relaxed);
-                // ORDERING: Relaxed; nothing else hangs on it.
-                while !stop.load(Ordering::Relaxed) {
-                    registry.walk();
-                }
-            };
-            let thread = std::thread::Builder::new().name("walk".to_owned()).spawn(walk);
-            let what = "start a thread that walks".to_owned();
-            company.threads.push(thread.map_err(|source| Error::System { what, source })?);
-        }
-        // ORDERING: Relaxed; as above.
-        spin_until(|| (begun.load(Ordering::Relaxed) == walks).then_some(()));
-        if let Some(gate) = gate {
-            spin_until(|| gate.was_entered().then_some(()));
-        }
-        Ok(company)
-    }
-
-    fn end(self, registry: &R) -> Result<(), Error> {
-        // ORDERING: Relaxed; nothing else hangs on it.
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some((gate, _)) = &self.blocked {
-            gate.open();
-        }
-        for thread in self.threads {
-            thread.join().map_err(|_| Error::Wrong("a thread that walked panicked".to_owned()))?;
-        }
-        self.blocked.map_or(Ok(()), |(_, registered)| registry.remove(registered))
-    }
-}
-
-/// Nanoseconds of each call of one block.
-#[derive(Default)]
-struct Block {
-    register: Vec<f64>,
-    remove: Vec<f64>,
-    wait: Vec<f64>,
-}
-
-/// Calls for each wait until no callback runs: beside walks it may take as long as these have the CPU.
-const CALLS_A_WAIT: usize = 10;
-
-/// Registers and removes so many, one after the other, in one group after the other; and waits now and then, if no callback is on for ever.
-fn block<R: Registry>(registry: &R, clock: clock::Clock, calls: usize, waits: bool) -> Result<Block, Error> {
-    let reading = clock::reading_ticks();
-    let ns = |ticks: u64| clock.ns(ticks.saturating_sub(reading) as f64);
-    let mut block = Block::default();
-    for call in 0..calls {
-        let (group, answer) = (call % GROUPS, Answer(None));
-        let begin = clock::now_ordered();
-        let registered = registry.register(group, answer)?;
-        block.register.push(ns(clock::now_ordered() - begin));
-        registry.mark(&registered);
-        let begin = clock::now_ordered();
-        registry.remove(registered)?;
-        block.remove.push(ns(clock::now_ordered() - begin));
-        if waits && call.is_multiple_of(CALLS_A_WAIT) {
-            let begin = clock::now_ordered();
-            registry.wait_for_calls()?;
-            block.wait.push(ns(clock::now_ordered() - begin));
-        }
-    }
-    Ok(block)
-}
-
-/// One case of one registry.
-struct Line {
-    name: &'static str,
-    beside: Beside,
-    register: Times,
-    remove: Times,
-    wait: Times,
-}
-
-impl Line {
-    fn new(name: &'static str, beside: Beside) -> Line {
-        Line { name, beside, register: Times::default(), remove: Times::default(), wait: Times::default() }
-    }
-
-    fn measure<R: Registry>(&mut self, lab: &Lab<'_>, registry: &Arc<R>, calls: usize) -> Result<(), Error> {
-        let company = Company::start(registry, self.beside)?;
-        let (measured, clock) = (Arc::clone(registry), lab.clock);
-        let waits = !matches!(self.beside, Beside::Blocked(_));
-        let block = lab.crew.run(1, move |_| block(&*measured, clock, calls, waits)).remove(0);
-        company.end(registry)?;
-        let block = block?;
-        self.register.push(block.register);
-        self.remove.push(block.remove);
-        if waits {
-            self.wait.push(block.wait);
+        let register = |gate: &Arc<Gate>| registry.register(0, Answer(Some(Arc::clone(gate))));
+        let blocked = gate.as_ref().map(register).transpose()?;
+        blocked.iter().for_each(|registered| registry.mark(registered));
+        let block = std::thread::scope(|threads| {
+            for _ in 0..walks {
+                threads.spawn(|| {
+                    // One that cannot be pinned runs anywhere, as a worker does, and the heading says so.
+                    let _ = os::pin_to(cpus[1 % cpus.len()]);
+                    // ORDERING: Relaxed; a number by itself.
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    // ORDERING: Relaxed; the flag publishes nothing.
+                    while !stop.load(Ordering::Relaxed) {
+                        registry.walk();
+                    }
+                });
+            }
+            // ORDERING: Relaxed; as above.
+            spin_until(|| (begun.load(Ordering::Relaxed) == walks).then_some(()));
+            spin_until(|| gate.as_ref().is_none_or(|gate| gate.was_entered()).then_some(()));
+            let (watch, waits) = (lab.clock.stopwatch(), gate.is_none());
+            let block = lab.workers.run_one(|| block(registry, watch, calls, waits));
+            // ORDERING: Relaxed; as above.
+            stop.store(true, Ordering::Relaxed);
+            gate.iter().for_each(|gate| gate.open());
+            block
+        });
+        blocked.map_or(Ok(()), |registered| registry.remove(registered))?;
+        for (times, block) in self.times.iter_mut().zip(block?) {
+            times.push(block);
         }
         Ok(())
     }
 }
 
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
-    let ours = Arc::new(Ours::build(lab.slots, GROUPS)?);
-    let control = Arc::new(Locked::build(lab.slots, GROUPS)?);
-    let shared = [Beside::Nothing, Beside::Walks(1), Beside::Walks(4)];
-    let ours_too =
-        shared.into_iter().chain([Beside::Blocked(FOR_EVER)]).map(|beside| Line::new(OURS, beside));
-    let control_too =
-        shared.into_iter().chain([Beside::Blocked(BLOCKED)]).map(|beside| Line::new(CONTROL, beside));
-    let mut lines: Vec<Line> = ours_too.chain(control_too).collect();
-    let (blocks, calls) = match (lab.args.tiny, lab.args.quick) {
-        (true, _) => (1, 5),
-        (_, true) => (9, 500),
-        (_, false) => (25, 2_000),
-    };
-    let mut order: Vec<usize> = (0..lines.len()).collect();
-    for _ in 0..blocks {
-        lab.random.shuffle(&mut order);
-        for &index in &order {
-            let line = &mut lines[index];
-            match (line.name, line.beside) {
-                (OURS, _) => line.measure(lab, &ours, calls)?,
-                // The first call waits for the callback, and then there is nothing to wait for: also not for who removes.
-                (_, Beside::Blocked(_)) => {
-                    line.measure(lab, &control, 1)?;
-                    line.remove = Times::default();
-                }
-                // Threads of one CPU take turns by the tick, and each may have the lock when its turn ends.
-                (_, Beside::Walks(walks)) if walks > 1 => line.measure(lab, &control, calls.min(100))?,
-                _ => line.measure(lab, &control, calls)?,
-            }
+/// Registers and removes so many, one after the other, in one group after the other; and waits now and then, unless a callback is on for ever.
+fn block<R: Registry>(registry: &R, watch: Stopwatch, calls: usize, waits: bool) -> Result<[Vec<f64>; 3]> {
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
+    for call in 0..calls {
+        let (ns, registered) = watch.time(|| registry.register(call % GROUPS, Answer(None)));
+        times[0].push(ns);
+        let registered = registered?;
+        registry.mark(&registered);
+        let (ns, removed) = watch.time(|| registry.remove(registered));
+        times[1].push(ns);
+        removed?;
+        if waits && call.is_multiple_of(CALLS_A_WAIT) {
+            let (ns, waited) = watch.time(|| registry.wait_for_calls());
+            times[2].push(ns);
+            waited?;
         }
     }
-    show(lab, &lines)?;
-    check(lab, &lines);
+    Ok(times)
+}
+
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    let ours = Ours::build(lab.slots, GROUPS)?;
+    let control = Locked::build(lab.slots, GROUPS)?;
+    let mut cases = Vec::new();
+    for (variant, blocked) in [(OURS, FOR_EVER), (CONTROL, BLOCKED)] {
+        for beside in [Beside::Nothing, Beside::Walks(1), Beside::Walks(4), Beside::Blocked(blocked)] {
+            cases.push(Case { variant, beside, times: Default::default() });
+        }
+    }
+    let (blocks, calls) = lab.pick((1, 5), (9, 500), (25, 2_000));
+    lab.in_turns(blocks, cases.len(), |lab, index| {
+        let case = &mut cases[index];
+        match (case.variant, case.beside) {
+            (OURS, _) => case.measure(lab, &ours, calls),
+            // The first registration waits for the callback. After it there is nothing to wait for, not for a removal either.
+            (_, Beside::Blocked(_)) => {
+                case.measure(lab, &control, 1)?;
+                case.times[1] = Blocks::default();
+                Ok(())
+            }
+            // Threads of one CPU take turns by the tick, and each may have the lock when its turn ends.
+            (_, Beside::Walks(2..)) => case.measure(lab, &control, calls.min(100)),
+            _ => case.measure(lab, &control, calls),
+        }
+    })?;
+    show(lab, &cases)?;
+    add_goals(lab, &cases);
     Ok(())
 }
 
-fn show(lab: &mut Lab<'_>, lines: &[Line]) -> Result<(), Error> {
+fn show(lab: &mut Lab<'_>, cases: &[Case]) -> Result<()> {
     let mut table = Table::new(
         format!("registering and removing a shrinker beside {GROUPS} others: us"),
         ["meanwhile", "add p50", "p99", "max", "remove p50", "p99", "max", "wait p50", "p99"],
     );
-    for line in lines {
-        let us = |ns: Option<f64>| figure_or_dash(ns.map(|ns| ns / 1e3));
-        let cells = |times: &Times| {
-            [times.p50().map(|ns| ns.median), times.p99().map(|ns| ns.median), times.max()].map(us)
-        };
-        let name = match line.name {
-            OURS => line.beside.name(),
-            _ => format!("lock: {}", line.beside.name()),
-        };
-        let all = std::iter::once(name)
-            .chain(cells(&line.register))
-            .chain(cells(&line.remove))
-            .chain(cells(&line.wait).into_iter().take(2));
-        table.row(all.collect());
-        for (call, times) in [("register", &line.register), ("remove", &line.remove), ("wait", &line.wait)] {
-            let what = || params([("meanwhile", line.beside.name().into()), ("call", call.into())]);
-            for (metric, ns) in [("p50", times.p50()), ("p99", times.p99())] {
-                if let Some(ns) = ns {
-                    lab.report.add(line.name, what(), metric, "ns", ns);
-                }
-            }
-            if let Some(max) = times.max() {
-                lab.report.add_count(line.name, what(), "max", "ns", max);
-            }
+    for Case { variant, beside, times } in cases {
+        let mut cells = Vec::new();
+        for (call, times) in ["register", "remove", "wait"].into_iter().zip(times) {
+            let mut row = lab.record(*variant, json!({"meanwhile": beside.name(), "call": call}));
+            row.summary("p50", "ns", times.p50());
+            row.summary("p99", "ns", times.p99());
+            row.value("max", "ns", times.max());
+            let us = [median(times.p50()), median(times.p99()), times.max()];
+            cells.extend(us.map(|ns| ns.map_or_else(|| "-".to_owned(), |ns| figure(ns / 1e3))));
         }
+        cells.pop();
+        let lock = if *variant == OURS { "" } else { "lock: " };
+        table.row(format!("{lock}{}", beside.name()), cells);
     }
     table.note(format!(
-        "medians of the blocks' p50 and p99, and the largest of all. Removing is waiting too, until no call of the shrinker runs. Wait: until no call of any runs, as the kernel's synchronize_shrinkers. The control is a read-write lock around the lists of all groups. Its callback returns after {} ms, and who registers waits for that; blocked for ever is for ever. With SRCU each of the robot's unregistrations took {} ms longer",
+        "medians of the blocks' p50 and p99, and the largest of all. Removing is waiting too, until no call of the shrinker runs. Wait: until no call of any runs, as the kernel's synchronize_shrinkers. The control is a read-write lock around the lists of all groups. Its callback returns after {} ms, and a registration waits for that; blocked for ever is for ever. With SRCU each of the robot's unregistrations took {} ms longer",
         BLOCKED.as_millis(),
-        figure(seed::srcu_wait_ms())
+        figure(srcu_wait_ms())
     ));
     lab.print(&table)
 }
 
-fn check(lab: &mut Lab<'_>, lines: &[Line]) {
-    let of = |beside, times: fn(&Line) -> &Times, quantile: fn(&Times) -> Option<f64>| {
-        let line = lines.iter().find(|line| line.name == OURS && line.beside == beside)?;
-        quantile(times(line))
+fn add_goals(lab: &mut Lab<'_>, cases: &[Case]) {
+    let times = |beside, call: usize| {
+        let case = cases.iter().find(|case| case.variant == OURS && case.beside == beside);
+        case.map(|case| [case.times[call].p50(), case.times[call].p99()].map(median))
     };
-    let blocked = Beside::Blocked(FOR_EVER);
-    let p50: fn(&Times) -> Option<f64> = |times| times.p50().map(|ns| ns.median);
-    let p99: fn(&Times) -> Option<f64> = |times| times.p99().map(|ns| ns.median);
-    let mut add = |call: &str, times: fn(&Line) -> &Times| {
-        for (name, quantile) in [("p50", p50), ("p99", p99)] {
-            lab.report.checks.push(Check::at_most(
-                format!("{call} beside a callback blocked for ever over idle, {name}"),
-                ratio(of(blocked, times, quantile), of(Beside::Nothing, times, quantile)),
-                2.0,
-                "x",
-            ));
+    for (call, name) in ["registering", "removing"].into_iter().enumerate() {
+        let (blocked, idle) = (times(Beside::Blocked(FOR_EVER), call), times(Beside::Nothing, call));
+        for (index, quantile) in ["p50", "p99"].into_iter().enumerate() {
+            let over = ratio(blocked.and_then(|ns| ns[index]), idle.and_then(|ns| ns[index]));
+            let name = format!("{name} beside a callback blocked for ever over idle, {quantile}");
+            lab.at_most(name, over, 2.0, "x");
         }
-    };
-    add("registering", |line| &line.register);
-    add("removing", |line| &line.remove);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls_and_drops<R: Registry>() {
+        let registry = R::build(SlotSource::virtual_slots(2).unwrap(), 3).unwrap();
+        let gate = Gate::closed(Duration::ZERO);
+        let registered = registry.register(1, Answer(Some(Arc::clone(&gate)))).unwrap();
+        registry.mark(&registered);
+        registry.walk();
+        assert!(gate.was_entered(), "a registered and marked shrinker is called");
+        registry.remove(registered).unwrap();
+        assert_eq!(Arc::strong_count(&gate), 1, "a removed shrinker is dropped");
+        registry.walk();
+    }
+
+    #[test]
+    fn calls_a_shrinker_while_it_is_registered() {
+        calls_and_drops::<Ours>();
+        calls_and_drops::<Locked>();
+    }
 }

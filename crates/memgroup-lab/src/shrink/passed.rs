@@ -1,7 +1,7 @@
-//! What a visit takes that ends in no callback: of a cache of which, going by what it said last, nothing would be asked yet.
+//! The cost of a visit that ends in no callback: of a cache that, by its last answer, would be asked for nothing yet.
 //!
 //! - I1. Each reclaim passes each of the caches by at the eleven priorities from the first to the one at which another, small and cheap to have
-//!   again, gives what is wanted. That is checked: none of the callbacks is called after the first reclaim, and that one gives each time.
+//!   again, gives what is wanted. That is checked: no callback is called after the first reclaim, and the cheap cache gives each time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,27 +10,21 @@ use memgroup::{
     Ask, Charge, Config, Count, Group, GroupShrinker, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
 };
 
-use crate::Error;
-use crate::harness::Lab;
-use crate::harness::report::{Check, params, ratio};
-use crate::harness::table::{Table, count, spread};
-use crate::harness::tree::child;
-use crate::harness::window::{Plan, Variant, Work};
+use super::cache::PAGE;
+use crate::harness::{
+    Lab, OrFail, Plan, Result, Table, child, count, ensure, expect, hierarchy, json, median, ratio,
+};
 
 /// Priorities before the last two, at which everything is counted.
 const PASSED: u64 = 11;
-
-/// What each cache says it holds: among the largest, so that a walk comes by at each priority.
+/// The size that each cache tells: among the largest, so that a walk comes by at each priority.
 const HELD_BYTES: u64 = 64 << 20;
-
-const PAGE: u64 = 4096;
-
 const SHRINKERS: usize = 1_000;
 
-/// Holds plenty that is dear: nothing of it is asked for before it is serious.
-struct Dear(Arc<AtomicU64>);
+/// Holds plenty that is expensive to have again: nothing of it is asked for before the last priorities.
+struct Expensive(Arc<AtomicU64>);
 
-impl Shrinker for Dear {
+impl Shrinker for Expensive {
     fn count(&self, _token: u64) -> Count {
         // ORDERING: Relaxed; a number by itself.
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -43,6 +37,7 @@ impl Shrinker for Dear {
 }
 
 /// A page for each thread that asks.
+#[derive(Default)]
 struct Cheap(Mutex<Vec<Charge>>);
 
 impl Shrinker for Cheap {
@@ -56,127 +51,109 @@ impl Shrinker for Cheap {
     }
 }
 
-/// Parents, one for each thread, with a group of dear caches and one with a cheap cache below.
-struct House {
+/// Parents, one for each thread.
+struct Parents {
     parents: Vec<Parent>,
+    shrinkers: usize,
+    /// Callbacks of expensive caches.
     calls: Arc<AtomicU64>,
     _hierarchy: Hierarchy,
 }
 
+/// A group with a group of expensive caches and one with a cheap cache below.
 struct Parent {
     _shrinkers: Vec<GroupShrinker>,
     pages: Arc<Cheap>,
     _held: Charge,
     cheap: Group,
     parent: Group,
-    expected: u64,
 }
 
-impl House {
-    fn build(slots: SlotSource, shrinkers: usize, threads: usize) -> Result<House, Error> {
-        let hierarchy = Hierarchy::new(Config::with_slots(slots));
-        let hierarchy = hierarchy.map_err(|error| Error::setup("the hierarchy", error))?;
-        let calls = Arc::new(AtomicU64::new(0));
-        let parents = (0..threads)
-            .map(|thread| Parent::build(&hierarchy, &format!("parent{thread}"), shrinkers, &calls))
-            .collect::<Result<Vec<_>, _>>()?;
-        let house = House { parents, calls, _hierarchy: hierarchy };
-        house.parents.iter().try_for_each(Parent::reclaim)?;
-        house.check()?;
-        Ok(house)
+impl Parents {
+    fn build(slots: SlotSource, shrinkers: usize, threads: usize) -> Result<Parents> {
+        let (hierarchy, calls) = (hierarchy(Config::with_slots(slots))?, Arc::<AtomicU64>::default());
+        let parents = (0..threads).map(|thread| {
+            let parent = child(&hierarchy.root(), &format!("parent{thread}"))?;
+            Parent::build(parent, shrinkers, &calls)
+        });
+        let parents = parents.collect::<Result<Vec<_>>>()?;
+        let parents = Parents { parents, shrinkers, calls, _hierarchy: hierarchy };
+        parents.parents.iter().try_for_each(Parent::reclaim)?;
+        parents.check()?;
+        Ok(parents)
     }
 
-    /// Each was counted once, when nobody knew what it holds.
-    fn check(&self) -> Result<(), Error> {
-        let expected: u64 = self.parents.iter().map(|parent| parent.expected).sum();
+    /// Each was counted once, when its size was unknown.
+    fn check(&self) -> Result<()> {
+        let expected = (self.parents.len() * self.shrinkers) as u64;
         // ORDERING: Relaxed; a number by itself.
-        match self.calls.load(Ordering::Relaxed) {
-            calls if calls == expected => Ok(()),
-            calls => Err(Error::Wrong(format!(
+        let calls = self.calls.load(Ordering::Relaxed);
+        ensure(calls == expected, || {
+            format!(
                 "{calls} callbacks were called of {expected} caches, each was to be counted once and then passed by"
-            ))),
-        }
-    }
-}
-
-impl Parent {
-    fn build(
-        hierarchy: &Hierarchy,
-        name: &str,
-        shrinkers: usize,
-        calls: &Arc<AtomicU64>,
-    ) -> Result<Parent, Error> {
-        let parent = child(&hierarchy.root(), name)?;
-        let (dear, cheap) = (child(&parent, "dear")?, child(&parent, "cheap")?);
-        let held = dear.try_charge(HELD_BYTES).map_err(|error| Error::setup("a charge", error))?;
-        let refused = |error| Error::setup("a shrinker", error);
-        let config = || ShrinkerConfig::new("dear").cost(u32::MAX);
-        let made = (0..shrinkers).map(|_| dear.add_shrinker(config(), Dear(Arc::clone(calls))));
-        let mut registered = made.collect::<Result<Vec<_>, _>>().map_err(refused)?;
-        let pages = Arc::new(Cheap(Mutex::default()));
-        let config = ShrinkerConfig::new("cheap").cost(1);
-        registered.push(cheap.add_shrinker(config, Arc::clone(&pages)).map_err(refused)?);
-        registered.iter().for_each(GroupShrinker::mark);
-        let expected = shrinkers as u64;
-        Ok(Parent { _shrinkers: registered, pages, _held: held, cheap, parent, expected })
+            )
+        })
     }
 
-    /// Has the cheap one's page reclaimed, past all that are dear.
-    fn reclaim(&self) -> Result<(), Error> {
-        let page = self.cheap.try_charge(PAGE).map_err(|error| Error::setup("a page", error))?;
-        self.pages.0.lock().unwrap_or_else(PoisonError::into_inner).push(page);
-        let reclaimed = self.parent.reclaim(1, None);
-        if (reclaimed.bytes, reclaimed.scans) == (PAGE, 1) {
-            return Ok(());
-        }
-        Err(Error::Wrong(format!("a page was to be reclaimed from one cache: {reclaimed:?}")))
-    }
-}
-
-impl Work for House {
-    fn batch(&self, thread: usize, _: &mut usize, count: u64) -> Result<u64, Error> {
-        let mut done = 0;
-        let parent = &self.parents[thread % self.parents.len()];
-        while done < count {
+    fn pass_by(&self, thread: usize, visits: u64) -> Result<u64> {
+        let (parent, mut done) = (&self.parents[thread % self.parents.len()], 0);
+        while done < visits {
             parent.reclaim()?;
-            done += parent.expected * PASSED;
+            done += self.shrinkers as u64 * PASSED;
         }
         self.check()?;
         Ok(done)
     }
 }
 
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
+impl Parent {
+    fn build(parent: Group, shrinkers: usize, calls: &Arc<AtomicU64>) -> Result<Parent> {
+        let (expensive, cheap) = (child(&parent, "expensive")?, child(&parent, "cheap")?);
+        let held = expensive.try_charge(HELD_BYTES).set_up("a charge")?;
+        let config = || ShrinkerConfig::new("expensive").cost(u32::MAX);
+        let made = (0..shrinkers).map(|_| expensive.add_shrinker(config(), Expensive(Arc::clone(calls))));
+        let mut registered = made.collect::<Result<Vec<_>, _>>().set_up("a shrinker")?;
+        let pages = Arc::new(Cheap::default());
+        let config = ShrinkerConfig::new("cheap").cost(1);
+        registered.push(cheap.add_shrinker(config, Arc::clone(&pages)).set_up("a shrinker")?);
+        registered.iter().for_each(GroupShrinker::mark);
+        Ok(Parent { _shrinkers: registered, pages, _held: held, cheap, parent })
+    }
+
+    /// Has the cheap one's page reclaimed, past all expensive caches.
+    fn reclaim(&self) -> Result<()> {
+        let page = self.cheap.try_charge(PAGE).set_up("a page")?;
+        self.pages.0.lock().unwrap_or_else(PoisonError::into_inner).push(page);
+        let reclaimed = self.parent.reclaim(1, None);
+        expect("bytes and scans of a reclaim of one page", (reclaimed.bytes, reclaimed.scans), (PAGE, 1))
+    }
+}
+
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let threads = lab.args.threads();
     let shrinkers = if lab.args.tiny { 70 } else { SHRINKERS };
-    let house: Arc<dyn Work> = Arc::new(House::build(lab.slots, shrinkers, threads)?);
-    let variants: Vec<Variant> =
-        [1, threads].into_iter().map(|threads| Variant::of(Arc::clone(&house), threads)).collect();
-    let plan = Plan { rounds: lab.effort.rounds.div_ceil(3), window_us: lab.effort.window_us };
-    let measured = lab.interleave_by(plan, &variants)?;
+    let parents = Parents::build(lab.slots, shrinkers, threads)?;
     let mut table = Table::new(
         format!(
             "{} caches in one group of which nothing is asked yet: ns of a thread for one passed by, median (min..p90)",
             count(shrinkers as u64)
         ),
-        ["", "1 thread", &format!("{threads} threads")],
+        ["", "1 thread", &format!("{threads} threads"), ""],
     );
-    table.row(vec!["the engine's walk".to_owned(), spread(measured[0].ns), spread(measured[1].ns)]);
+    let Plan { rounds, window_us } = lab.effort.windows;
+    let (plan, params) = (Plan { rounds: rounds.div_ceil(3), window_us }, json!({"each": shrinkers}));
+    let work = |thread, _: &mut usize, visits| parents.pass_by(thread, visits);
+    let rows = [("the engine's whole walk", &work as _)];
+    let measured = lab.compare(&mut table, "passed by", params, threads, plan, &rows)?;
     table.note(
-        "a visit that ends in no callback: nothing is announced and nothing is called, as long as what it said last lets nothing be asked",
+        "a visit that ends in no callback: nothing is announced and nothing is called, as long as nothing may be asked by the last answer",
     );
     lab.print(&table)?;
-    let clock = lab.clock;
-    for (threads, one) in [1, threads].into_iter().zip(&measured) {
-        let what = params([("threads", threads.into()), ("each", shrinkers.into())]);
-        lab.report.add_time(&clock, "the engine's whole walk", what, "passed by", one.ns);
-    }
-    let [one, all] = [0, 1].map(|index: usize| measured[index].ns.map(|ns| ns.median));
-    let checks = &mut lab.report.checks;
-    checks.push(Check::at_most("a visit that ends in no callback", one, 2.0, "ns"));
+    let [one, all] = measured[0].map(|one| median(one.ns));
+    lab.at_most("a visit that ends in no callback", one, 2.0, "ns");
     if threads > 1 {
         let name = "a visit that ends in no callback, all threads over 1";
-        checks.push(Check::at_most(name, ratio(all, one), 1.25, "x"));
+        lab.at_most(name, ratio(all, one), 1.25, "x");
     }
     Ok(())
 }
@@ -186,11 +163,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caches_of_which_nothing_is_asked_yet_are_counted_once_and_passed_by_from_then_on() {
-        let house = House::build(SlotSource::virtual_slots(2).unwrap(), 5, 2).unwrap();
-        assert_eq!(house.batch(0, &mut 0, 100).unwrap(), 110);
-        assert_eq!(house.batch(1, &mut 0, 1).unwrap(), 55);
+    fn counts_each_cache_once_and_passes_it_by_then() {
+        let parents = Parents::build(SlotSource::virtual_slots(2).unwrap(), 5, 2).unwrap();
+        assert_eq!(parents.pass_by(0, 100).unwrap(), 110);
+        assert_eq!(parents.pass_by(1, 1).unwrap(), 55);
         // ORDERING: Relaxed; the calls were made by this thread.
-        assert_eq!(house.calls.load(Ordering::Relaxed), 10);
+        assert_eq!(parents.calls.load(Ordering::Relaxed), 10);
     }
 }

@@ -1,25 +1,21 @@
 //! A start storm: tenants start one after the other with eight caches each, while the parent is over its limit and room is made from the caches
 //! of those before.
 //!
-//! The control is one read-write lock around all lists: who registers has it alone, who makes room tries it at each group and has it over the
-//! group's callbacks. Its charges are refused as without reclaim, and its own walk makes the room.
+//! The control is one read-write lock around all lists. A thread that registers has it alone; a thread that makes room tries it at each group and
+//! has it over the group's callbacks. Its charges are refused as without reclaim, and its own walk makes the room.
 //!
 //! - I1. At the end the caches' pages are the parent's usage, within its limit, and no page was refused for good.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use memgroup::{Config, Group, GroupShrinker, Hierarchy, ShrinkerConfig, SlotSource};
+use memgroup::{Config, Group, GroupShrinker, Hierarchy, ShrinkerConfig};
 
 use super::cache::{BATCH, PAGE, Pages};
-use crate::Error;
-use crate::harness::crew::Start;
-use crate::harness::quantiles::Times;
-use crate::harness::report::{Check, params, ratio};
-use crate::harness::stats::Summary;
-use crate::harness::table::{Table, count, figure_or_dash};
-use crate::harness::tree::{child, limit};
-use crate::harness::{Lab, clock};
+use crate::harness::{
+    Blocks, Lab, OrFail, Result, Samples, Stopwatch, Table, child, clock, count, ensure, expect,
+    figure_or_dash, hierarchy, json, limit, median, ratio,
+};
 
 /// Tenants that start.
 const TENANTS: usize = 500;
@@ -27,115 +23,87 @@ const TENANTS: usize = 500;
 const CACHES: usize = 8;
 /// Pages that each cache begins with.
 const PAGES: u64 = 32;
+/// The engine and the control.
+const VARIANTS: [&str; 2] = ["shrinkers", "read-write lock (control)"];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Engine,
-    Lock,
-}
-
-impl Mode {
-    const BOTH: [Mode; 2] = [Mode::Engine, Mode::Lock];
-
-    fn name(self) -> &'static str {
-        match self {
-            Mode::Engine => "shrinkers",
-            Mode::Lock => "read-write lock (control)",
-        }
-    }
-}
-
-/// All tenants' caches, as the control has them.
-type Lists = RwLock<Vec<Vec<Arc<Pages>>>>;
-
-struct House {
-    mode: Mode,
-    lists: Lists,
+struct Storm {
+    /// The engine makes room; else the control does.
+    by_engine: bool,
+    /// All tenants' caches, in the control.
+    lists: RwLock<Vec<Vec<Arc<Pages>>>>,
     next: AtomicUsize,
     tenants: usize,
     parent: Group,
     hierarchy: Hierarchy,
 }
 
-/// What one thread started, and how long each registration took, in ticks.
+/// The shrinkers, caches and groups that one thread started, and its times.
 #[derive(Default)]
 struct Part {
     shrinkers: Vec<GroupShrinker>,
     caches: Vec<Arc<Pages>>,
     groups: Vec<Group>,
-    register: Vec<u64>,
-    /// Groups whose lock could not be had.
+    register_ns: Vec<f64>,
+    /// Groups passed by because their lock was taken.
     passed_by: u64,
     ticks: u64,
 }
 
-impl House {
-    fn build(mode: Mode, slots: SlotSource, tenants: usize) -> Result<House, Error> {
-        let config = Config::with_slots(slots).groups_max(tenants as u32 + 3).reclaim(mode == Mode::Engine);
-        let hierarchy = Hierarchy::new(config).map_err(|error| Error::setup("the hierarchy", error))?;
+impl Storm {
+    fn build(lab: &Lab<'_>, by_engine: bool, tenants: usize) -> Result<Storm> {
+        let config = Config::with_slots(lab.slots).groups_max(tenants as u32 + 3);
+        let hierarchy = hierarchy(config.reclaim(by_engine))?;
         let parent = child(&hierarchy.root(), "parent")?;
         // Room for one tenant in ten.
         limit(&parent, (tenants as u64 / 10).max(1) * CACHES as u64 * PAGES * PAGE)?;
-        let lists = (0..tenants).map(|_| Vec::new()).collect();
-        Ok(House { mode, lists: RwLock::new(lists), next: AtomicUsize::new(0), tenants, parent, hierarchy })
+        let lists = RwLock::new((0..tenants).map(|_| Vec::new()).collect());
+        Ok(Storm { by_engine, lists, next: AtomicUsize::new(0), tenants, parent, hierarchy })
     }
 
     /// One thread's part: tenant after tenant, until all are started.
-    fn start(&self) -> Result<Part, Error> {
-        let (mut part, begin, reading) = (Part::default(), clock::now(), clock::reading_ticks());
+    fn start(&self, watch: Stopwatch) -> Result<Part> {
+        let (mut part, begin) = (Part::default(), clock::now());
         loop {
-            // ORDERING: Relaxed; a number by itself, and an exchange gives each to one.
+            // ORDERING: Relaxed; a number by itself, and the addition gives each tenant to one thread.
             let tenant = self.next.fetch_add(1, Ordering::Relaxed);
             if tenant >= self.tenants {
-                break;
+                part.ticks = clock::now() - begin;
+                return Ok(part);
             }
             let group = child(&self.parent, &format!("t{tenant}"))?;
             for _ in 0..CACHES {
                 let pages = Arc::<Pages>::default();
-                let before = clock::now_ordered();
-                let shrinker = self.register(tenant, &group, &pages)?;
-                part.register.push((clock::now_ordered() - before).saturating_sub(reading));
+                let (ns, shrinker) = watch.time(|| self.register(tenant, &group, &pages));
+                part.register_ns.push(ns);
+                let shrinker = shrinker?;
                 for _ in 0..PAGES {
-                    if self.charge(&group, &pages, &mut part)?
-                        && let Some(shrinker) = &shrinker
-                    {
-                        shrinker.mark();
-                    }
+                    let is_first = self.charge(&group, &pages, &mut part)?;
+                    shrinker.iter().filter(|_| is_first).for_each(GroupShrinker::mark);
                 }
                 part.shrinkers.extend(shrinker);
                 part.caches.push(pages);
             }
             part.groups.push(group);
         }
-        Ok(Part { ticks: clock::now() - begin, ..part })
     }
 
-    fn register(
-        &self,
-        tenant: usize,
-        group: &Group,
-        pages: &Arc<Pages>,
-    ) -> Result<Option<GroupShrinker>, Error> {
-        match self.mode {
-            Mode::Engine => group
-                .add_shrinker(ShrinkerConfig::new(String::new()).batch_bytes(BATCH), Arc::clone(pages))
-                .map(Some)
-                .map_err(|error| Error::setup("a shrinker", error)),
-            Mode::Lock => {
-                let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
-                lists[tenant].push(Arc::clone(pages));
-                Ok(None)
-            }
+    fn register(&self, tenant: usize, group: &Group, pages: &Arc<Pages>) -> Result<Option<GroupShrinker>> {
+        if self.by_engine {
+            let config = ShrinkerConfig::new(String::new()).batch_bytes(BATCH);
+            return group.add_shrinker(config, Arc::clone(pages)).map(Some).set_up("a shrinker");
         }
+        let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
+        lists[tenant].push(Arc::clone(pages));
+        Ok(None)
     }
 
     /// Charges a page and puts it into a cache; whether it was the first there.
-    fn charge(&self, group: &Group, pages: &Pages, part: &mut Part) -> Result<bool, Error> {
+    fn charge(&self, group: &Group, pages: &Pages, part: &mut Part) -> Result<bool> {
         loop {
             match group.try_charge(PAGE) {
                 Ok(page) => return Ok(pages.push(page)),
-                Err(error) if self.mode == Mode::Engine => {
-                    return Err(Error::Wrong(format!("a page was refused while caches were full: {error}")));
+                Err(why) if self.by_engine => {
+                    return Err(why).or_wrong("a page was refused while caches were full");
                 }
                 Err(_) => self.make_room(part),
             }
@@ -158,70 +126,50 @@ impl House {
     }
 
     /// Everything is accounted for (I1).
-    fn check(&self, parts: &[Part]) -> Result<(), Error> {
+    fn check(&self, parts: &[Part]) -> Result<()> {
         let cached: u64 = parts.iter().flat_map(|part| &part.caches).map(|pages| pages.bytes()).sum();
         let (usage, max) = (self.parent.usage_exact(), self.parent.max());
-        let registered: usize = parts.iter().map(|part| part.register.len()).sum();
-        if usage == cached && usage <= max && registered == self.tenants * CACHES {
-            return Ok(());
-        }
-        Err(Error::Wrong(format!(
-            "{}: the parent's usage is {usage} bytes of {max}, its caches hold {cached}; {registered} of them were registered",
-            self.mode.name()
-        )))
+        let registered: usize = parts.iter().map(|part| part.register_ns.len()).sum();
+        ensure(usage == cached && usage <= max && registered == self.tenants * CACHES, || {
+            let name = VARIANTS[usize::from(!self.by_engine)];
+            format!(
+                "{name}: the parent's usage is {usage} bytes of {max}, its caches hold {cached}; {registered} of them were registered"
+            )
+        })
     }
 }
 
-#[derive(Default)]
-struct Found {
-    register: Times,
-    storm_ms: Vec<f64>,
-    passed_by: Vec<f64>,
-}
-
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
-    let (tenants, rounds) = match (lab.args.tiny, lab.args.quick) {
-        (true, _) => (20, 1),
-        (_, true) => (TENANTS, 5),
-        (_, false) => (TENANTS, 21),
-    };
-    let mut found = Mode::BOTH.map(|mode| (mode, Found::default()));
-    for _ in 0..rounds {
-        lab.random.shuffle(&mut found);
-        for (mode, found) in &mut found {
-            storm(lab, *mode, tenants, found)?;
-        }
-    }
-    found.sort_by_key(|(mode, _)| *mode as usize);
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    let (tenants, rounds) = lab.pick((20, 1), (TENANTS, 5), (TENANTS, 21));
+    let mut found = <[(Blocks, Samples); 2]>::default();
+    lab.in_turns(rounds, 2, |lab, variant| {
+        let (register, samples) = &mut found[variant];
+        let mut parts = storm(lab, variant == 0, tenants)?;
+        register.push(parts.iter_mut().flat_map(|part| std::mem::take(&mut part.register_ns)).collect());
+        let longest = parts.iter().map(|part| part.ticks).max().unwrap_or(0);
+        samples.push("storm", lab.clock.ns(longest as f64) / 1e6);
+        samples.push("passed by", parts.iter().map(|part| part.passed_by as f64).sum());
+        Ok(())
+    })?;
     show(lab, tenants, &found)
 }
 
-fn storm(lab: &Lab<'_>, mode: Mode, tenants: usize, found: &mut Found) -> Result<(), Error> {
-    let house = Arc::new(House::build(mode, lab.slots, tenants)?);
-    let threads = lab.args.threads();
-    let (starting, start, lead) = (Arc::clone(&house), Start::new(threads), lab.clock.ticks_per_us() * 10);
-    let parts = lab.crew.run(threads, move |_| {
-        start.wait(lead);
-        starting.start()
-    });
-    let parts = parts.into_iter().collect::<Result<Vec<Part>, Error>>()?;
-    house.check(&parts)?;
-    let ns = |ticks: u64| lab.clock.ns(ticks as f64);
-    found.register.push(parts.iter().flat_map(|part| &part.register).map(|&ticks| ns(ticks)).collect());
-    found.storm_ms.push(parts.iter().map(|part| ns(part.ticks) / 1e6).fold(0.0, f64::max));
-    found.passed_by.push(parts.iter().map(|part| part.passed_by as f64).sum());
+/// One run; everything it made is gone when it returns, except the times.
+fn storm(lab: &Lab<'_>, by_engine: bool, tenants: usize) -> Result<Vec<Part>> {
+    let (storm, threads) = (Storm::build(lab, by_engine, tenants)?, lab.args.threads());
+    let (lead, watch) = (lab.clock.ticks_per_us() * 10, lab.clock.stopwatch());
+    let mut parts = lab.workers.run_together(threads, lead, |_, _| storm.start(watch))?;
+    storm.check(&parts)?;
     // Caches before their shrinkers and groups, and the hierarchy last.
     parts.iter().flat_map(|part| &part.caches).for_each(|pages| pages.clear());
-    drop(parts);
-    let usage = house.hierarchy.root().usage_exact();
-    if usage == 0 {
-        Ok(())
-    } else {
-        Err(Error::Wrong(format!("{usage} bytes are charged, and nothing is held")))
+    for part in &mut parts {
+        (part.caches, part.shrinkers, part.groups) = (Vec::new(), Vec::new(), Vec::new());
     }
+    expect("bytes charged where nothing is held", storm.hierarchy.root().usage_exact(), 0)?;
+    Ok(parts)
 }
 
-fn show(lab: &mut Lab<'_>, tenants: usize, found: &[(Mode, Found)]) -> Result<(), Error> {
+fn show(lab: &mut Lab<'_>, tenants: usize, found: &[(Blocks, Samples); 2]) -> Result<()> {
     let threads = lab.args.threads();
     let mut table = Table::new(
         format!(
@@ -230,36 +178,21 @@ fn show(lab: &mut Lab<'_>, tenants: usize, found: &[(Mode, Found)]) -> Result<()
         ),
         ["", "register, us: p50", "p99", "max", "storm, ms", "groups passed by"],
     );
-    let us = |ns: Option<f64>| figure_or_dash(ns.map(|ns| ns / 1e3));
-    for (mode, found) in found {
-        let (p50, p99, max) = (found.register.p50(), found.register.p99(), found.register.max());
-        let storm = Summary::of(&found.storm_ms);
-        table.row(vec![
-            mode.name().to_owned(),
-            us(p50.map(|ns| ns.median)),
-            us(p99.map(|ns| ns.median)),
-            us(max),
-            figure_or_dash(storm.map(|ms| ms.median)),
-            count(Summary::of(&found.passed_by).map_or(0, |passed| passed.median as u64)),
-        ]);
-        let what = |metric: &str| params([("meanwhile", "start storm".into()), ("call", metric.into())]);
-        for (metric, ns) in [("p50", p50), ("p99", p99)] {
-            if let Some(ns) = ns {
-                lab.report.add(mode.name(), what("register"), metric, "ns", ns);
-            }
-        }
-        if let Some(ms) = storm {
-            lab.report.add(mode.name(), what("start"), "storm", "ms", ms);
-        }
+    for (variant, (register, samples)) in VARIANTS.into_iter().zip(found) {
+        let params = |call: &str| json!({"meanwhile": "start storm", "call": call});
+        let mut row = lab.record(variant, params("register"));
+        row.summary("p50", "ns", register.p50());
+        row.summary("p99", "ns", register.p99());
+        let us = [median(register.p50()), median(register.p99()), register.max()];
+        lab.record(variant, params("start")).summary("storm", "ms", samples.summary("storm"));
+        let passed_by = count(samples.median("passed by").unwrap_or(0.0) as u64);
+        let cells = us.map(|ns| figure_or_dash(ns.map(|ns| ns / 1e3))).into_iter();
+        table.row(variant, cells.chain([figure_or_dash(samples.median("storm")), passed_by]));
     }
-    table.note("quantiles as above. Passed by: a group whose lock was held by who registered, when room was to be made; its caches were not asked");
+    table.note("quantiles as above. Passed by: a registration held the lock of the group when room was to be made; its caches were not asked");
     lab.print(&table)?;
-    let p99 = |index: usize| found[index].1.register.p99().map(|ns| ns.median);
-    lab.report.checks.push(Check::at_most(
-        "registering in a start storm, p99, over the read-write lock",
-        ratio(p99(0), p99(1)),
-        1.0,
-        "x",
-    ));
+    let [ours, control] = [0, 1].map(|index: usize| median(found[index].0.p99()));
+    let name = "registering in a start storm, p99, over the read-write lock";
+    lab.at_most(name, ratio(ours, control), 1.0, "x");
     Ok(())
 }

@@ -1,171 +1,448 @@
-//! What a walk takes for each shrinker that it visits, by how shrinkers are kept from going away meanwhile.
+//! The cost of a walk for each shrinker that it visits, by the way that keeps shrinkers from going away meanwhile.
 //!
-//! A visit is a call of `count` that answers at once that it cannot tell, and all that is done to get there: finding the shrinker by its
+//! A visit is a call of `count` that answers at once that it cannot tell, with all work to get there: finding the shrinker by its
 //! mark, protecting it, calling it, letting it go.
+//!
+//! The controls are plain groups with plain lists of the same shrinkers. A pass visits each marked shrinker of each group once, in order. Each
+//! thread begins in another part of the groups, so that two meet as seldom as they can. There are no classes, no priorities and no growing: the
+//! schemes differ in their protection alone.
+//!
+//! - I1. A shrinker that cannot tell ([`Count::Unknown`]) keeps its mark in the largest class, so each walk of the engine finds it again: at each
+//!   of the [`PRIORITIES`] of a reclaim that finds nothing. A twin with callbacks that count checks that.
+//! - I2. No shrinker is ever removed here, so no scheme waits; each pays the cost of its readers, with the orderings it would need.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, RwLock};
 
-use super::control::{Plain, Scheme};
-use super::house::{House, PRIORITIES, Shape};
-use super::seed;
-use crate::Error;
-use crate::harness::Lab;
-use crate::harness::report::{Check, params, ratio};
-use crate::harness::table::{Table, count, figure, figure_or_dash, spread};
-use crate::harness::window::{Measured, Plan, Variant, Work};
+use memgroup::{
+    Ask, Config, Count, GroupShrinker, Reclaimed, Registration, Scan, Shrinker, ShrinkerConfig, ShrinkerSlot,
+    SlotSource,
+};
+use memgroup_sync::CachePadded;
+use memgroup_sync::hazard::{Domain, Place};
 
-pub(super) const ENGINE: &str = "the engine's whole walk";
+use super::{GROUPS, GROUPS_LATER};
+use crate::args::THREADS_MAX;
+use crate::harness::{
+    Fixture, Lab, Measured, OrFail, Plan, Result, Table, Work, count, ensure, expect, figure, json, median,
+    ratio,
+};
 
+memgroup_sync::global! {
+    static WALKS: Domain = Domain::new();
+}
+
+const ENGINE: &str = "the engine's whole walk";
+/// Priorities of one reclaim, from the laziest to the most desperate.
+const PRIORITIES: u64 = 13;
 /// Shrinkers in one group.
 const IN_ONE: [usize; 3] = [64, 1_000, 4_000];
-
-/// About what a visit takes at most, to choose the length of a window.
+/// About the most that a visit takes, to choose the length of a window.
 const VISIT_NS: u64 = 75;
 
-/// Medians by shape and variant, for one thread and for all.
-struct Line {
-    shape: Shape,
-    by_variant: BTreeMap<&'static str, [Option<f64>; 2]>,
+/// How many groups with how many shrinkers each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    groups: usize,
+    each: usize,
+    /// All are slots of a single shrinker.
+    is_one_shrinker: bool,
 }
 
-impl Line {
-    fn of(&self, name: &str, all: bool) -> Option<f64> {
-        self.by_variant.get(name).and_then(|both| both[usize::from(all)])
+impl Shape {
+    fn shrinkers(self) -> u64 {
+        (self.groups * self.each) as u64
+    }
+
+    fn name(self) -> String {
+        let groups = count(self.groups as u64);
+        match (self.groups, self.is_one_shrinker) {
+            (1, _) => format!("{} shrinkers in one group", count(self.each as u64)),
+            (_, false) => format!("{groups} groups below one parent, each with a shrinker"),
+            (_, true) => format!("{groups} groups below one parent, each with a slot of the same shrinker"),
+        }
     }
 }
 
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<(), Error> {
-    let groups =
-        lab.args.groups.map_or_else(|| vec![seed::GROUPS, seed::GROUPS_LATER], |groups| vec![groups]);
+/// A shrinker that cannot tell its size.
+pub(super) struct Idle;
+
+impl Shrinker for Idle {
+    fn count(&self, _token: u64) -> Count {
+        Count::Unknown
+    }
+
+    fn scan(&self, _ask: &Ask<'_>) -> Scan {
+        Scan::Stopped { bytes: 0 }
+    }
+}
+
+/// The same, and counts the calls.
+struct Counting(Arc<AtomicU64>);
+
+impl Shrinker for Counting {
+    fn count(&self, _token: u64) -> Count {
+        // ORDERING: Relaxed; a number by itself.
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Count::Unknown
+    }
+
+    fn scan(&self, _ask: &Ask<'_>) -> Scan {
+        Scan::Stopped { bytes: 0 }
+    }
+}
+
+/// Groups of the engine with shrinkers that cannot tell. Slots go before their shrinkers, and those before the groups.
+struct Engine {
+    _slots: Vec<ShrinkerSlot>,
+    _shrinkers: Vec<GroupShrinker>,
+    _shared: Option<Registration>,
+    fixture: Fixture,
+    /// Visits of one reclaim.
+    visits: u64,
+}
+
+impl Engine {
+    /// Counts the visits of a reclaim in a twin with callbacks that count, then builds the groups with [`Idle`] shrinkers.
+    fn build(slots: SlotSource, shape: Shape) -> Result<Engine> {
+        let calls = Arc::new(AtomicU64::new(0));
+        Engine::of(slots, shape, || Counting(Arc::clone(&calls)))?.reclaim()?;
+        // ORDERING: Relaxed; the calls were made on this thread.
+        let (visits, shrinkers) = (calls.load(Ordering::Relaxed), shape.shrinkers());
+        ensure(visits == PRIORITIES * shrinkers, || {
+            format!(
+                "a reclaim that finds nothing visited {visits} of {shrinkers} shrinkers, each was to be visited {PRIORITIES} times"
+            )
+        })?;
+        Ok(Engine { visits, ..Engine::of(slots, shape, || Idle)? })
+    }
+
+    fn of<S: Shrinker>(slots: SlotSource, shape: Shape, make: impl Fn() -> S) -> Result<Engine> {
+        let fixture = Fixture::flat(Config::with_slots(slots), shape.groups)?;
+        let config = || ShrinkerConfig::new("idle");
+        let places = || fixture.leaves.iter().flat_map(|group| (0..shape.each).map(move |_| group));
+        let (mut slots, mut shrinkers, mut shared) = (Vec::new(), Vec::new(), None);
+        if shape.is_one_shrinker {
+            let registration = fixture.hierarchy.add_shrinker(config(), make()).set_up("a shrinker")?;
+            for group in places() {
+                slots.push(registration.attach(group, 0).set_up("a slot")?);
+            }
+            shared = Some(registration);
+        } else {
+            for group in places() {
+                shrinkers.push(group.add_shrinker(config(), make()).set_up("a shrinker")?);
+            }
+        }
+        slots.iter().for_each(ShrinkerSlot::mark);
+        shrinkers.iter().for_each(GroupShrinker::mark);
+        Ok(Engine { _slots: slots, _shrinkers: shrinkers, _shared: shared, fixture, visits: 0 })
+    }
+
+    /// One reclaim; shrinkers that cannot tell are asked for nothing.
+    fn reclaim(&self) -> Result<()> {
+        let reclaimed: Reclaimed = self.fixture.parent.reclaim(u64::MAX, None);
+        let asked = (reclaimed.bytes, reclaimed.scans, reclaimed.busy);
+        expect("bytes asked of shrinkers that cannot tell their size", asked, (0, 0, 0))
+    }
+
+    fn visit(&self, visits: u64) -> Result<u64> {
+        let mut done = 0;
+        while done < visits {
+            self.reclaim()?;
+            done += self.visits;
+        }
+        Ok(done)
+    }
+}
+
+/// The way that keeps a shrinker from going away while it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    /// None: the others are measured above it.
+    Nothing,
+    /// One read-write lock for all, tried at every group: the kernel up to 6.3.
+    Lock,
+    /// Two counters for each thread and a full barrier beside each, at every group: the seed.
+    Srcu,
+    /// A reference count in each shrinker, taken unless it is zero: the kernel from 6.7 on.
+    Counts,
+    /// The engine's own: a hazard record names the shrinker, one for each thread.
+    Pins,
+}
+
+const LOCK: &str = "read-write lock (control)";
+const PINS: &str = "hazard records, plain walk";
+const SCHEMES: [(Scheme, &str); 5] = [
+    (Scheme::Nothing, "no protection, plain walk"),
+    (Scheme::Lock, LOCK),
+    (Scheme::Srcu, "SRCU-like (control)"),
+    (Scheme::Counts, "reference counts (control)"),
+    (Scheme::Pins, PINS),
+];
+
+/// A shrinker of a plain list.
+struct Listed {
+    references: AtomicUsize,
+    shrinker: Box<dyn Shrinker>,
+}
+
+struct PlainGroup {
+    marked: Box<[AtomicU64]>,
+    listed: Box<[&'static Listed]>,
+    places: Box<[&'static Place<Box<dyn Shrinker>>]>,
+}
+
+impl PlainGroup {
+    /// The numbers of the marked shrinkers.
+    #[inline(always)]
+    fn marked(&self) -> impl Iterator<Item = usize> {
+        self.marked.iter().enumerate().flat_map(|(word, bits)| {
+            // ORDERING: Acquire; as the engine's walk reads a mark, for the stores before it.
+            let mut bits = bits.load(Ordering::Acquire);
+            std::iter::from_fn(move || {
+                let index = (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)?;
+                bits &= bits - 1;
+                Some(index)
+            })
+        })
+    }
+}
+
+/// A thread's entries into walks and its exits, for each of two epochs.
+#[derive(Default)]
+struct Inside {
+    entered: [AtomicU64; 2],
+    left: [AtomicU64; 2],
+}
+
+/// Plain groups under one scheme.
+struct Plain {
+    scheme: Scheme,
+    groups: Vec<PlainGroup>,
+    lock: CachePadded<RwLock<()>>,
+    epoch: CachePadded<AtomicUsize>,
+    inside: Box<[CachePadded<Inside>]>,
+    threads: usize,
+}
+
+impl Plain {
+    fn build(scheme: Scheme, shape: Shape, threads: usize) -> Plain {
+        let shared = shape.is_one_shrinker.then(|| Plain::shrinker(scheme));
+        let group = |_| {
+            let made = (0..shape.each).map(|_| shared.unwrap_or_else(|| Plain::shrinker(scheme)));
+            let (listed, places): (Vec<_>, Vec<_>) = made.unzip();
+            let bits = |word: usize| u64::MAX >> (64 - (shape.each - word * 64).min(64));
+            let marked = (0..shape.each.div_ceil(64)).map(|word| AtomicU64::new(bits(word))).collect();
+            PlainGroup { marked, listed: listed.into(), places: places.into() }
+        };
+        Plain {
+            scheme,
+            groups: (0..shape.groups).map(group).collect(),
+            lock: CachePadded::new(RwLock::new(())),
+            epoch: CachePadded::new(AtomicUsize::new(0)),
+            inside: (0..THREADS_MAX).map(|_| CachePadded::default()).collect(),
+            threads,
+        }
+    }
+
+    /// Kept for ever: a place must not go while a thread could name it.
+    fn shrinker(scheme: Scheme) -> (&'static Listed, &'static Place<Box<dyn Shrinker>>) {
+        let place = Place::empty(&WALKS);
+        if scheme == Scheme::Pins {
+            place.put(Box::new(Box::new(Idle) as Box<dyn Shrinker>));
+        }
+        let listed = Listed { references: AtomicUsize::new(1), shrinker: Box::new(Idle) };
+        (Box::leak(Box::new(listed)), Box::leak(Box::new(place)))
+    }
+
+    /// One pass of a thread; how many shrinkers it called.
+    fn pass(&self, thread: usize) -> u64 {
+        let begin = self.groups.len() * (thread % self.threads) / self.threads;
+        let (before, from_here) = self.groups.split_at(begin);
+        let groups = from_here.iter().chain(before);
+        match self.scheme {
+            Scheme::Nothing => groups.map(call_all).sum(),
+            Scheme::Lock => {
+                groups.filter_map(|group| self.lock.try_read().ok().map(|_held| call_all(group))).sum()
+            }
+            Scheme::Srcu => groups.map(|group| self.in_epoch(thread, || call_all(group))).sum(),
+            Scheme::Counts => groups.map(call_counted).sum(),
+            Scheme::Pins => call_pinned(groups),
+        }
+    }
+
+    fn in_epoch(&self, thread: usize, walk: impl FnOnce() -> u64) -> u64 {
+        let inside = &self.inside[thread];
+        let add = |counter: &AtomicU64| {
+            // ORDERING: Relaxed, all: a thread's own counters. The fences below order them as SRCU's do: the section reads after the entry is
+            // seen, and before the exit is.
+            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        };
+        // ORDERING: as above.
+        let epoch = self.epoch.load(Ordering::Relaxed) & 1;
+        add(&inside.entered[epoch]);
+        fence(Ordering::SeqCst);
+        let called = walk();
+        fence(Ordering::SeqCst);
+        add(&inside.left[epoch]);
+        called
+    }
+
+    fn visit(&self, thread: usize, visits: u64) -> Result<u64> {
+        let mut done = 0;
+        while done < visits {
+            let called = self.pass(thread);
+            let right = self.groups.iter().map(|group| group.listed.len() as u64).sum::<u64>();
+            expect("shrinkers called in a pass", called, right)?;
+            done += called;
+        }
+        Ok(done)
+    }
+}
+
+/// Counts one shrinker; 1 if it answered as it should.
+#[inline(always)]
+fn call(shrinker: &dyn Shrinker) -> u64 {
+    u64::from(shrinker.count(0) == Count::Unknown)
+}
+
+#[inline(always)]
+fn call_all(group: &PlainGroup) -> u64 {
+    group.marked().map(|at| call(&*group.listed[at].shrinker)).sum()
+}
+
+#[inline(always)]
+fn call_counted(group: &PlainGroup) -> u64 {
+    let counted = |at: usize| {
+        let listed = group.listed[at];
+        let more = |references| (references > 0).then_some(references + 1);
+        // ORDERING: Acquire, Relaxed; a walk that finds it registered sees the stores before that. Nothing is read after a failure.
+        listed.references.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
+        let called = call(&*listed.shrinker);
+        // ORDERING: Release; the thread that takes the last one away would free it after the calls.
+        listed.references.fetch_sub(1, Ordering::Release);
+        Some(called)
+    };
+    group.marked().filter_map(counted).sum()
+}
+
+#[inline(always)]
+fn call_pinned<'g>(groups: impl Iterator<Item = &'g PlainGroup>) -> u64 {
+    let (mut lease, mut called) = (WALKS.lease(), 0);
+    for group in groups {
+        for at in group.marked() {
+            if let Some(shrinker) = lease.pin(group.places[at]) {
+                called += call(&**shrinker);
+            }
+        }
+    }
+    called
+}
+
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    let groups = lab.args.groups.map_or_else(|| vec![GROUPS, GROUPS_LATER], |groups| vec![groups]);
     let fewer = |number: usize| if lab.args.tiny { number.min(70) } else { number };
-    let storms =
-        groups.iter().map(|&groups| Shape { groups: fewer(groups), each: 1, is_one_shrinker: false });
-    let one_shrinker =
-        groups.last().map(|&groups| Shape { groups: fewer(groups), each: 1, is_one_shrinker: true });
-    let in_one = IN_ONE.iter().map(|&each| Shape { groups: 1, each: fewer(each), is_one_shrinker: false });
-    let mut shapes: Vec<Shape> = storms.chain(one_shrinker).chain(in_one).collect();
+    let storm = |groups, is_one_shrinker| Shape { groups: fewer(groups), each: 1, is_one_shrinker };
+    let mut shapes: Vec<Shape> = groups.iter().map(|&groups| storm(groups, false)).collect();
+    shapes.extend(groups.last().map(|&groups| storm(groups, true)));
+    shapes.extend(IN_ONE.map(|each| Shape { groups: 1, each: fewer(each), is_one_shrinker: false }));
     shapes.dedup();
-    let mut lines = Vec::new();
-    for shape in shapes {
-        lines.push(measure(lab, shape)?);
+    shapes.into_iter().try_for_each(|shape| measure(lab, shape))
+}
+
+fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
+    let threads = lab.args.threads();
+    let (engine, mut works): (_, Vec<(&str, Box<Work<'_>>)>) = (Engine::build(lab.slots, shape)?, Vec::new());
+    for (scheme, name) in SCHEMES {
+        let plain = Plain::build(scheme, shape, threads);
+        works.push((name, Box::new(move |thread, _, visits| plain.visit(thread, visits))));
     }
-    check(lab, &lines);
+    works.push((ENGINE, Box::new(|_, _, visits| engine.visit(visits))));
+    // A window has several reclaims, so that those of two threads end together.
+    let reclaim_us = PRIORITIES * shape.shrinkers() * VISIT_NS / 1000;
+    let Plan { rounds, window_us } = lab.effort.windows;
+    let plan = Plan { rounds: rounds.div_ceil(3), window_us: window_us.max(reclaim_us * 2) };
+    let mut table = Table::new(
+        format!("{}: ns of a thread for a shrinker visited, median (min..p90)", shape.name()),
+        ["how it is kept", "1 thread", &format!("{threads} threads"), ""],
+    );
+    let params = json!({
+        "groups": shape.groups, "each": shape.each, "one shrinker": shape.is_one_shrinker,
+    });
+    let rows: Vec<(&str, &Work<'_>)> = works.iter().map(|(name, work)| (*name, &**work)).collect();
+    let measured = lab.compare(&mut table, "visit", params, threads, plan, &rows)?;
+    if let Some(floor) = measured[0][0].ns {
+        let over = rows.iter().zip(&measured).skip(1).filter_map(|((name, _), both)| {
+            Some(format!("{name} {}", figure(both[0].ns?.median - floor.median)))
+        });
+        let over = over.collect::<Vec<_>>().join("; ");
+        table.note(format!("ns over no protection, 1 thread: {over}"));
+    }
+    lab.print(&table)?;
+    let by_name: Vec<(&str, [Measured; 2])> = rows.iter().map(|(name, _)| *name).zip(measured).collect();
+    add_goals(lab, shape, &by_name);
     Ok(())
 }
 
-/// The shape in words.
-fn name(shape: Shape) -> String {
-    let groups = count(shape.groups as u64);
-    match (shape.groups, shape.is_one_shrinker) {
-        (1, _) => format!("{} shrinkers in one group", count(shape.each as u64)),
-        (_, false) => format!("{groups} groups below one parent, each with a shrinker"),
-        (_, true) => format!("{groups} groups below one parent, each with a seat of the same shrinker"),
-    }
-}
-
-fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<Line, Error> {
-    let threads = lab.args.threads();
-    let plain = |scheme: Scheme| -> (&'static str, Arc<dyn Work>) {
-        (scheme.name(), Arc::new(Plain::build(scheme, shape, threads)))
+fn add_goals(lab: &mut Lab<'_>, shape: Shape, measured: &[(&str, [Measured; 2])]) {
+    let of = |name: &str, index: usize| {
+        let row = measured.iter().find(|row| row.0 == name);
+        row.and_then(|row| median(row.1[index].ns))
     };
-    let mut works: Vec<_> = Scheme::ALL.into_iter().map(plain).collect();
-    works.push((ENGINE, Arc::new(House::build(lab.slots, shape)?)));
-    let variants: Vec<Variant> = works
-        .iter()
-        .flat_map(|(_, work)| [1, threads].map(|threads| Variant::of(Arc::clone(work), threads)))
-        .collect();
-    // A window has several reclaims, so that those of two threads end together.
-    let reclaim_us = PRIORITIES * shape.shrinkers() * VISIT_NS / 1000;
-    let plan =
-        Plan { rounds: lab.effort.rounds.div_ceil(3), window_us: lab.effort.window_us.max(reclaim_us * 2) };
-    let measured = lab.interleave_by(plan, &variants)?;
-    show(lab, shape, &works, &measured)
-}
-
-fn show(
-    lab: &mut Lab<'_>,
-    shape: Shape,
-    works: &[(&'static str, Arc<dyn Work>)],
-    measured: &[Measured],
-) -> Result<Line, Error> {
-    let threads = lab.args.threads();
-    let mut table = Table::new(
-        format!("{}: ns of a thread for a shrinker visited, median (min..p90)", name(shape)),
-        ["how it is kept", "1 thread", &format!("{threads} threads"), "", "over none, 1 thread"],
-    );
-    let mut line = Line { shape, by_variant: BTreeMap::new() };
-    let clock = lab.clock;
-    let floor = measured[0].ns.map(|ns| ns.median);
-    for ((name, _), both) in works.iter().zip(measured.chunks_exact(2)) {
-        let medians = [0, 1].map(|index| both[index].ns.map(|ns| ns.median));
-        let change = ratio(medians[1], medians[0]);
-        let above = medians[0].zip(floor).map(|(ns, floor)| ns - floor);
-        table.row(vec![
-            (*name).to_owned(),
-            spread(both[0].ns),
-            spread(both[1].ns),
-            change.map_or_else(String::new, |change| format!("x{}", figure(change))),
-            figure_or_dash(above),
-        ]);
-        line.by_variant.insert(name, medians);
-        for (threads, one) in [1, threads].into_iter().zip(both) {
-            let what = params([
-                ("threads", threads.into()),
-                ("groups", shape.groups.into()),
-                ("each", shape.each.into()),
-                ("one shrinker", shape.is_one_shrinker.into()),
-            ]);
-            lab.report.add_time(&clock, name, what, "visit", one.ns);
-        }
-    }
-    let (tried, counted) = measured
-        .iter()
-        .fold((0, 0), |(tried, counted), one| (tried + one.tried, counted + one.ns.map_or(0, |ns| ns.count)));
-    table.note(format!("{counted} of {tried} windows counted"));
-    lab.print(&table)?;
-    Ok(line)
-}
-
-fn check(lab: &mut Lab<'_>, lines: &[Line]) {
+    let (one, all_over_one) = (of(ENGINE, 0), ratio(of(ENGINE, 1), of(ENGINE, 0)));
     let are_many = lab.args.threads() > 1;
-    let checks = &mut lab.report.checks;
-    for line in lines.iter().filter(|line| line.shape.groups == 1) {
-        let each = count(line.shape.each as u64);
-        let (one, all) = (line.of(ENGINE, false), line.of(ENGINE, true));
-        checks.push(Check::at_most(
-            format!("a visit with a call of count, {each} shrinkers in one group"),
-            one,
-            2.0,
-            "ns",
-        ));
-        let name = format!("a visit, {each} shrinkers in one group, all threads over 1");
+    if shape.groups == 1 {
+        let each = count(shape.each as u64);
+        lab.at_most(format!("a visit with a call of count, {each} shrinkers in one group"), one, 2.0, "ns");
         if are_many {
-            checks.push(Check::at_most(name, ratio(all, one), 1.25, "x"));
+            let name = format!("a visit, {each} shrinkers in one group, all threads over 1");
+            lab.at_most(name, all_over_one, 1.25, "x");
+        }
+    } else if are_many && !shape.is_one_shrinker {
+        let groups = count(shape.groups as u64);
+        lab.at_most(format!("a visit, {groups} groups, all threads over 1"), all_over_one, 1.25, "x");
+        for (name, what) in [(ENGINE, "the engine"), (PINS, "hazard records")] {
+            let over = ratio(of(LOCK, 1), of(name, 1));
+            lab.at_least(
+                format!("read-write lock over {what}, {groups} groups, all threads"),
+                over,
+                10.0,
+                "x",
+            );
         }
     }
-    let storms = lines.iter().filter(|line| line.shape.groups > 1 && !line.shape.is_one_shrinker);
-    for line in storms.filter(|_| are_many) {
-        let groups = count(line.shape.groups as u64);
-        let all = |name: &str| line.of(name, true);
-        let over = |name: &str| ratio(all(Scheme::Lock.name()), all(name));
-        checks.push(Check::at_most(
-            format!("a visit, {groups} groups, all threads over 1"),
-            ratio(all(ENGINE), line.of(ENGINE, false)),
-            1.25,
-            "x",
-        ));
-        checks.push(Check::at_least(
-            format!("read-write lock over the engine, {groups} groups, all threads"),
-            over(ENGINE),
-            10.0,
-            "x",
-        ));
-        checks.push(Check::at_least(
-            format!("read-write lock over hazard records, {groups} groups, all threads"),
-            over(Scheme::Pins.name()),
-            10.0,
-            "x",
-        ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visits_each_shrinker_once_a_pass_in_each_scheme() {
+        for (scheme, name) in SCHEMES {
+            for (groups, each) in [(1, 1), (1, 64), (1, 65), (1, 200), (7, 3)] {
+                let shape = Shape { groups, each, is_one_shrinker: false };
+                let plain = Plain::build(scheme, shape, 2);
+                assert_eq!([0, 1].map(|thread| plain.pass(thread)), [(groups * each) as u64; 2], "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn passes_by_a_group_whose_lock_is_taken() {
+        let plain = Plain::build(Scheme::Lock, Shape { groups: 3, each: 1, is_one_shrinker: false }, 1);
+        let held = plain.lock.write().unwrap();
+        assert_eq!(plain.pass(0), 0);
+        drop(held);
+        assert_eq!(plain.pass(0), 3);
+    }
+
+    #[test]
+    fn visits_each_shrinker_at_each_priority_when_nothing_is_found() {
+        let slots = SlotSource::virtual_slots(2).unwrap();
+        for is_one_shrinker in [false, true] {
+            let shape = Shape { groups: 5, each: 3, is_one_shrinker };
+            assert_eq!(Engine::build(slots, shape).unwrap().visit(1).unwrap(), 13 * 15);
+        }
     }
 }

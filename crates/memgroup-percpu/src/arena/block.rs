@@ -1,22 +1,20 @@
-//! What an arena hands out: runs of granules, one place in every unit of a chunk.
+//! The memory of one object: a run of granules at the same place in every unit of a chunk.
 
 #![allow(unsafe_code)]
 
 use memgroup_sync::atomic::AtomicU64;
 
 use crate::arena::os::Place;
-use crate::arena::page::{COLOUR_BYTES, Kind};
+use crate::arena::page::{COLOUR_BYTES, GRANULE_BYTES};
 
-/// Blocks begin and end at multiples of this.
-pub(crate) const GRANULE_BYTES: usize = 8;
 /// The largest block.
 pub(crate) const BLOCK_BYTES_MAX: usize = 64 * 1024;
 /// The owner of blocks that are never moved.
 pub(crate) const NO_OWNER: u32 = u32::MAX;
-/// Marks a block that is being moved away; no owner either.
+/// Marks a block that is being moved away. It is no owner's number either.
 pub(crate) const LEAVING: u32 = u32::MAX - 1;
 
-/// The size and alignment of one copy, in granules; the size is a multiple of the alignment, as of any Rust type.
+/// The size and alignment of one copy, in granules. The size is a multiple of the alignment, as for any Rust type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) count: u32,
@@ -30,15 +28,18 @@ impl Shape {
         const {
             assert!(size_of::<T>() > 0, "a per-slot object has at least one byte");
             assert!(size_of::<T>() <= BLOCK_BYTES_MAX, "a per-slot object has at most 64 KiB");
-            assert!(align_of::<T>() <= 4096, "a per-slot object is aligned to at most 4096 bytes");
+            assert!(align_of::<T>() <= COLOUR_BYTES, "a per-slot object is aligned to at most 128 bytes");
         }
         Self::new(size_of::<T>(), align_of::<T>())
     }
 
-    /// `bytes`, 1 to 65,536, aligned to `align_bytes`, a power of two up to 4,096.
+    /// `bytes` from 1 to 65,536, aligned to `align_bytes`, a power of two up to 128.
     pub(crate) const fn new(bytes: usize, align_bytes: usize) -> Self {
         assert!(bytes > 0 && bytes <= BLOCK_BYTES_MAX, "a block has from 1 to 65,536 bytes");
-        assert!(align_bytes.is_power_of_two() && align_bytes <= 4096, "a block is aligned to at most 4,096");
+        assert!(
+            align_bytes.is_power_of_two() && align_bytes <= COLOUR_BYTES,
+            "a block is aligned to at most 128"
+        );
         let align = align_bytes.div_ceil(GRANULE_BYTES);
         Self { count: bytes.div_ceil(GRANULE_BYTES).next_multiple_of(align) as u32, align: align as u32 }
     }
@@ -46,24 +47,20 @@ impl Shape {
     pub(crate) const fn bytes(self) -> usize {
         self.count as usize * GRANULE_BYTES
     }
-
-    /// The kind of chunk that can hold it.
-    pub(crate) const fn kind(self) -> Kind {
-        if self.align as usize * GRANULE_BYTES <= COLOUR_BYTES { Kind::Coloured } else { Kind::Plain }
-    }
 }
 
 /// Whether an allocation may wait and ask the system for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Takes the lock, makes system calls, allocates metadata.
+    /// The allocation may take the lock, make system calls and allocate metadata.
     May,
-    /// Refuses where the lock is taken or the chunks there are have no room; makes no system call and no allocation.
+    /// The allocation fails where the lock is taken or the mapped chunks are full. It makes no system call and allocates
+    /// nothing.
     Never,
 }
 
-/// Memory of one object: `bytes` at the same place in every unit of one chunk. A plain value; whoever holds it last gives
-/// it to `Arena::free`.
+/// The memory of one object: `bytes` at the same place in every unit of one chunk. It is a plain value; its last holder
+/// passes it to `Arena::free`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     place: Place,
@@ -83,7 +80,7 @@ impl Block {
         self.place.address()
     }
 
-    /// Slot 0's copy, as bare a reference to the memory as both builds have.
+    /// Slot 0's copy, in the form that both builds have.
     pub(crate) fn place(self) -> Place {
         self.place
     }
@@ -93,14 +90,12 @@ impl Block {
         self.count as usize * GRANULE_BYTES
     }
 
-    /// The word `index` of the copy of `slot`, in an arena with this `stride`.
-    ///
-    /// Under loom it panics if the block was freed.
+    /// The word `index` of the copy of `slot`, in an arena with this `stride`. Under loom it panics if the block was freed.
     ///
     /// # Safety
     ///
-    /// `slot` is one of the arena's and admitted, `index` is below `bytes() / 8`, and the chunk is mapped for as long as the
-    /// word is used: the block is not free, or was not when a section began that still lasts, or the arena never unmaps.
+    /// `slot` is one of the arena's and admitted, and `index` is below `bytes() / 8`. The chunk stays mapped while the word is
+    /// used: the block is not free, or it was not free when a section began that still lasts, or the arena never unmaps.
     #[inline(always)]
     pub(crate) unsafe fn word(self, stride: usize, slot: usize, index: usize) -> &'static AtomicU64 {
         debug_assert!(index < self.count as usize, "word {index} of a block of {} words", self.count);

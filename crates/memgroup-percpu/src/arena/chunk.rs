@@ -1,28 +1,28 @@
-//! One chunk: a mapping with a unit for each slot, and the metadata of one unit, which is every unit's.
+//! One chunk: a mapping with a unit for each slot, and the metadata of one unit, which holds for every unit.
 //!
-//! - I1. A granule is used, or free. The `starts` of used runs tell blocks apart.
-//! - I2. `stale`: a free granule that is not stale is zero in every unit; a unit whose slot was never admitted is zero
+//! - I1. A granule is used or free. The `starts` of used runs separate the blocks.
+//! - I2. `stale`: a free granule that is not stale is zero in every unit. The unit of a slot that was never admitted is zero
 //!   wherever it is free.
-//! - I3. `dirty`: every page of a slot that is backed holds a byte of a used block, or a dirty granule. So where nothing
-//!   is dirty nothing can be given back, and no page is given back twice.
+//! - I3. `dirty`: every backed page of a slot holds a byte of a used block or a dirty granule. So where nothing is dirty
+//!   nothing can be given back, and no page is given back twice.
 //! - I4. The counts of a page are those of its bits: used granules, used ones that are not leaving, dirty ones. Pages are
 //!   counted where they lie in a unit that is not shifted; the shift of the others is at most a page.
-//! - I5. `longest` and the summaries of blocks say what the bits say (see `hints.rs`).
+//! - I5. `longest` and the summaries of blocks agree with the bits (see `hints.rs`).
 
 use core::ops::Range;
 use std::sync::Arc;
 
 use crate::arena::bits;
-use crate::arena::block::{NO_OWNER, Shape};
-use crate::arena::depopulate::Cursor;
+use crate::arena::block::{LEAVING, NO_OWNER, Shape};
+use crate::arena::cursor::Cursor;
 use crate::arena::hints::{BLOCK, Hints, Summary};
-use crate::arena::os::{Refused, Region};
+use crate::arena::os::{self, Refused, Region};
 use crate::arena::owners::Owners;
 use crate::arena::page::Geometry;
 
 const WORDS: usize = BLOCK as usize / 64;
 
-/// What a page of a unit holds, in granules.
+/// The granules of one page of a unit, counted by their state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) used: u32,
@@ -31,60 +31,60 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Backed, and nothing needs it.
+    /// Whether the page is backed although no block needs it.
     pub(crate) fn is_empty(self) -> bool {
         self.used == 0 && self.dirty > 0
     }
 }
 
-/// What becomes of a chunk, beside being allocated from.
+/// The use of a chunk now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Allocated from; pages of it were given back if `sidelined`.
+    /// Allocations take from it. `sidelined`: some of its pages were given back.
     Open { sidelined: bool },
-    /// Being depopulated: invisible to allocation. While `in_flight`, `madvise` runs on it without the lock.
+    /// It is being depopulated, and invisible to allocation. While `in_flight`, `madvise` runs on it without the lock.
     Isolated { in_flight: bool },
-    /// Being emptied of its movable blocks: invisible to allocation.
+    /// It is being emptied of its movable blocks, and invisible to allocation.
     Evacuating,
 }
 
-/// See the module.
+/// One chunk and its metadata; the module lists its invariants.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) region: Arc<Region>,
     pub(crate) geometry: Geometry,
     pub(crate) state: State,
-    /// Granules free, live, and used but leaving.
+    /// Granules that are free, live, and used but leaving.
     pub(crate) free: u32,
     pub(crate) live: u32,
     pub(crate) leaving: u32,
     /// Pages that are empty, and pages with live granules.
     pub(crate) empty_pages: u32,
     pub(crate) live_pages: u32,
-    /// How often in a row it could not hold what its hints let hope for.
+    /// How often in a row it had no room although its hints promised some.
     pub(crate) failures: u32,
     pub(crate) cursor: Option<Cursor>,
     /// Evacuation found nothing to gain here, and nothing was freed since.
-    pub(crate) settled: bool,
-    pub(crate) owners: Option<Owners>,
-    /// For each slot the pages that were backed as a whole; empty where the page is the system's and needs no such thing.
-    pub(crate) backed: Box<[u32]>,
+    pub(crate) compacted: bool,
+    owners: Option<Owners>,
+    /// For each slot the pages that were backed as a whole; empty where pages are the system's own.
+    backed: Box<[u32]>,
     pub(crate) used: Box<[u64]>,
     pub(crate) starts: Box<[u64]>,
     pub(crate) dirty: Box<[u64]>,
     stale: Box<[u64]>,
-    blocks: Box<[Summary]>,
+    pub(crate) blocks: Box<[Summary]>,
     pub(crate) pages: Box<[Page]>,
-    hints: Hints,
+    pub(crate) hints: Hints,
 }
 
 impl Chunk {
-    /// A chunk that holds nothing, or the system's refusal.
+    /// Maps a chunk that holds nothing, or returns the system's refusal.
     pub(crate) fn map(geometry: Geometry) -> Result<Self, Refused> {
         let region = Arc::new(Region::map(geometry.chunk_bytes(), geometry.page_bytes)?);
         let granules = geometry.granules();
         let bitmap = || vec![0; granules as usize / 64].into_boxed_slice();
-        let whole_pages = geometry.page_bytes > crate::arena::os::page_bytes();
+        let whole_pages = geometry.page_bytes > os::page_bytes();
         Ok(Self {
             region,
             geometry,
@@ -96,7 +96,7 @@ impl Chunk {
             live_pages: 0,
             failures: 0,
             cursor: None,
-            settled: false,
+            compacted: false,
             owners: None,
             backed: vec![0; if whole_pages { geometry.slots } else { 0 }].into(),
             used: bitmap(),
@@ -109,7 +109,7 @@ impl Chunk {
         })
     }
 
-    /// No free run is longer.
+    /// A bound for the longest free run.
     pub(crate) fn longest(&self) -> u32 {
         self.hints.longest()
     }
@@ -119,9 +119,9 @@ impl Chunk {
         self.free == self.geometry.granules()
     }
 
-    /// Takes the lowest place for `shape` that ends at or before `ceiling`; whether it has to be cleared.
+    /// Takes the lowest place for `shape` that ends at or before `ceiling`; also returns whether it has to be cleared.
     pub(crate) fn take(&mut self, shape: Shape, ceiling: u32) -> Option<(u32, bool)> {
-        if self.hints.longest() < shape.count {
+        if self.longest() < shape.count {
             return None;
         }
         let start = self.find(shape, ceiling)?;
@@ -153,7 +153,7 @@ impl Chunk {
             }
         }
         self.hints.none_before(certain, self.blocks.len() as u32);
-        self.count_runs();
+        self.recount_runs();
         None
     }
 
@@ -170,10 +170,10 @@ impl Chunk {
         None
     }
 
-    /// Sets the hints right by a walk over the summaries.
-    fn count_runs(&mut self) {
+    /// Corrects the hints by a walk over the summaries.
+    fn recount_runs(&mut self) {
         let (mut best, mut others, mut inner, mut run) = ((0, 0), 0, 0, 0);
-        let mut see = |start: u32, end: u32| {
+        let mut count = |start: u32, end: u32| {
             if end - start > best.0 {
                 others = best.0;
                 best = (end - start, start);
@@ -186,36 +186,46 @@ impl Chunk {
             if u32::from(summary.left) == BLOCK {
                 continue;
             }
-            see(run, begin + u32::from(summary.left));
+            count(run, begin + u32::from(summary.left));
             if summary.longest > summary.left && summary.longest > summary.right {
                 let shape = Shape { count: u32::from(summary.longest), align: 1 };
                 let start = self.find_within(begin, shape).unwrap_or(begin);
-                see(start, start + shape.count);
+                count(start, start + shape.count);
             }
-            // Of equally long runs within a block the summary tells one.
+            // Of equally long runs within a block the summary names one.
             inner = inner.max(u32::from(summary.longest));
             run = begin + BLOCK - u32::from(summary.right);
         }
-        see(run, self.geometry.granules());
+        count(run, self.geometry.granules());
         self.hints.counted(best.0, best.1, others.max(inner));
     }
 
-    /// Marks a free run used; whether it has to be cleared.
+    /// Applies `change` to the counts of each page of `start..end`, with the dirty bits and the part of the range on that page. The
+    /// counts of pages follow (I4).
+    fn change_pages(&mut self, start: u32, end: u32, change: impl Fn(&mut Page, &[u64], u32, u32)) {
+        for (page, from, to) in self.geometry.pages_of(start, end) {
+            let page = &mut self.pages[page];
+            let (was_live, was_empty) = (page.live > 0, page.is_empty());
+            change(page, &self.dirty, from, to);
+            if (page.live > 0, page.is_empty()) != (was_live, was_empty) {
+                self.live_pages = self.live_pages + u32::from(page.live > 0) - u32::from(was_live);
+                self.empty_pages = self.empty_pages + u32::from(page.is_empty()) - u32::from(was_empty);
+            }
+        }
+    }
+
+    /// Marks a free run used; returns whether it has to be cleared.
     fn occupy(&mut self, start: u32, count: u32) -> bool {
         let end = start + count;
         debug_assert_eq!(bits::count(&self.used, start, end), 0, "a run that is used is not given out");
         bits::set(&mut self.used, start, end);
         bits::set(&mut self.starts, start, start + 1);
         let must_clear = bits::next_set(&self.stale, start, end) < end;
-        for (page, from, to) in self.geometry.pages_of(start, end) {
-            let dirty = bits::count(&self.dirty, from, to);
-            let (before, counts) = (self.pages[page], &mut self.pages[page]);
-            counts.used += to - from;
-            counts.live += to - from;
-            counts.dirty -= dirty;
-            self.live_pages += u32::from(before.live == 0);
-            self.empty_pages -= u32::from(before.is_empty());
-        }
+        self.change_pages(start, end, |page, dirty, from, to| {
+            page.used += to - from;
+            page.live += to - from;
+            page.dirty -= bits::count(dirty, from, to);
+        });
         bits::clear(&mut self.dirty, start, end);
         if must_clear {
             bits::clear(&mut self.stale, start, end);
@@ -228,94 +238,79 @@ impl Chunk {
         must_clear
     }
 
-    /// Marks a block free; returns the free run it lies in.
-    pub(crate) fn release(&mut self, start: u32, count: u32, leaving: bool) -> (u32, u32) {
+    /// Marks a block free; returns the free run around it.
+    pub(crate) fn release(&mut self, start: u32, count: u32) -> (u32, u32) {
         let end = start + count;
         debug_assert_eq!(bits::count(&self.used, start, end), count, "a block that is freed is used");
         debug_assert!(bits::is_set(&self.starts, start), "a block is freed from where it begins");
         debug_assert_eq!(bits::count(&self.starts, start, end), 1, "a block is freed alone");
+        let leaving = self.owner_of(start, count) == LEAVING;
         bits::clear(&mut self.used, start, end);
         bits::clear(&mut self.starts, start, start + 1);
         bits::set(&mut self.dirty, start, end);
         bits::set(&mut self.stale, start, end);
-        for (page, from, to) in self.geometry.pages_of(start, end) {
-            let counts = &mut self.pages[page];
-            counts.used -= to - from;
-            counts.dirty += to - from;
-            if !leaving {
-                counts.live -= to - from;
-                self.live_pages -= u32::from(counts.live == 0);
-            }
-            self.empty_pages += u32::from(counts.is_empty());
-        }
+        self.change_pages(start, end, |page, _, from, to| {
+            page.used -= to - from;
+            page.live -= if leaving { 0 } else { to - from };
+            page.dirty += to - from;
+        });
         self.free += count;
-        if leaving {
-            self.leaving -= count;
-        } else {
-            self.live -= count;
-        }
-        (self.failures, self.settled) = (0, false);
+        *(if leaving { &mut self.leaving } else { &mut self.live }) -= count;
+        (self.failures, self.compacted) = (0, false);
         self.summarise(start, end);
         let run = self.run_around(start, end);
         self.hints.freed(run.0, run.1);
         run
     }
 
-    /// A used block stops being live, or becomes live again.
-    pub(crate) fn set_leaving(&mut self, start: u32, count: u32, leaving: bool) {
-        for (page, from, to) in self.geometry.pages_of(start, start + count) {
-            let counts = &mut self.pages[page];
-            if leaving {
-                counts.live -= to - from;
-                self.live_pages -= u32::from(counts.live == 0);
-            } else {
-                self.live_pages += u32::from(counts.live == 0);
-                counts.live += to - from;
-            }
+    /// Marks a movable block as leaving: it stays used, and is live no more.
+    pub(crate) fn leave(&mut self, start: u32, count: u32) {
+        if [LEAVING, NO_OWNER].contains(&self.owner_of(start, count)) {
+            return;
         }
-        let (from, to) =
-            if leaving { (&mut self.live, &mut self.leaving) } else { (&mut self.leaving, &mut self.live) };
-        *from -= count;
-        *to += count;
+        self.set_owner(start, count, LEAVING);
+        self.change_pages(start, start + count, |page, _, from, to| page.live -= to - from);
+        self.live -= count;
+        self.leaving += count;
     }
 
-    /// What could be given back of the pages of a free stretch was, on every admitted slot; `zeroed` is zero on all of them.
-    pub(crate) fn released(&mut self, (start, end): (u32, u32), zeroed: Range<u32>) {
-        debug_assert_eq!(bits::count(&self.used, start, end), 0, "what is given back is free");
-        for (page, from, to) in self.geometry.pages_of(start, end) {
-            let (before, counts) = (self.pages[page], &mut self.pages[page]);
-            counts.dirty -= bits::count(&self.dirty, from, to);
-            self.empty_pages -= u32::from(before.is_empty() && !counts.is_empty());
-        }
+    /// Notes that the pages of a free stretch were given back on every admitted slot, and that `zeroed` is zero on all of them.
+    pub(crate) fn given_back(&mut self, (start, end): (u32, u32), zeroed: Range<u32>) {
+        debug_assert_eq!(bits::count(&self.used, start, end), 0, "a stretch that is given back is free");
+        self.change_pages(start, end, |page, dirty, from, to| page.dirty -= bits::count(dirty, from, to));
         bits::clear(&mut self.dirty, start, end);
         bits::clear(&mut self.stale, zeroed.start, zeroed.end);
     }
 
-    /// The last dirty stretch below `below`, and the free run it lies in. Dirty granules belong to one stretch as long as no
-    /// page fits between them.
-    pub(crate) fn dirty_stretch_below(&self, below: u32) -> Option<((u32, u32), (u32, u32))> {
+    /// A cursor at the last dirty stretch below `below`, at most `pages_max` pages long. Dirty granules belong to one stretch as
+    /// long as no page fits between them.
+    pub(crate) fn stretch_below(&self, below: u32, pages_max: u64) -> Option<Cursor> {
         let end = bits::end_of_previous_set(&self.dirty, 0, below);
         if end == 0 {
             return None;
         }
-        let run = self.run_around(end - 1, end);
+        let (run, page) = (self.run_around(end - 1, end), self.geometry.page_granules());
         let mut start = end;
         loop {
             start = bits::end_of_previous_clear(&self.dirty, run.0, start);
             let next = bits::end_of_previous_set(&self.dirty, run.0, start);
-            if next == run.0 || start - next >= self.geometry.page_granules() {
-                return Some((run, (start, end)));
+            if next == run.0 || start - next >= page {
+                break;
             }
             start = next;
         }
+        if u64::from((end - start).div_ceil(page)) > pages_max {
+            start = (end.div_ceil(page) - pages_max as u32) * page;
+        }
+        Some(Cursor::new(run, (start, end)))
     }
 
-    /// Whether anything is dirty.
+    /// Whether any granule is dirty.
     pub(crate) fn is_dirty(&self) -> bool {
         bits::next_set(&self.dirty, 0, self.geometry.granules()) < self.geometry.granules()
     }
 
-    /// Held for nothing any more; side-lined if it was.
+    /// Ends an isolation or evacuation: the chunk is open again, and side-lined.
     pub(crate) fn reopen(&mut self) {
         if !matches!(self.state, State::Open { .. }) {
             self.state = State::Open { sidelined: true };
@@ -330,7 +325,7 @@ impl Chunk {
     }
 
     /// The free run around the free granules `start..end`.
-    pub(crate) fn run_around(&self, start: u32, end: u32) -> (u32, u32) {
+    fn run_around(&self, start: u32, end: u32) -> (u32, u32) {
         let mut block = start / BLOCK;
         let mut first = bits::end_of_previous_set(&self.used, block * BLOCK, start);
         while first == block * BLOCK && block > 0 {
@@ -346,7 +341,7 @@ impl Chunk {
         (first, last)
     }
 
-    /// The used runs, in order; blocks that touch are one run.
+    /// The used runs, in order. Blocks that touch are one run.
     pub(crate) fn used_runs(&self) -> Vec<(u32, u32)> {
         let (mut runs, mut at, all) = (Vec::new(), 0, self.geometry.granules());
         loop {
@@ -359,8 +354,8 @@ impl Chunk {
         }
     }
 
-    /// Backs the whole pages that hold `start..end` for some slots, those that are not backed yet. If the system refuses,
-    /// what was backed here is given back.
+    /// Backs the whole pages that hold `start..end` for some slots, where they are not backed yet. If the system refuses one,
+    /// the pages that this call backed are given back.
     pub(crate) fn back(
         &mut self,
         slots: impl Iterator<Item = usize>,
@@ -369,63 +364,48 @@ impl Chunk {
     ) -> Result<(), Refused> {
         let mut done = Vec::new();
         for slot in slots {
-            let (first, missing) = self.missing(slot, start, end);
-            for page in missing {
-                let backed = self.region.populate(self.page_range(first, page));
-                if let Err(refused) = backed {
-                    for (slot, first, page) in done {
-                        if self.region.discard(self.page_range(first, page)).is_ok() {
+            for page in self.pages_of(slot, &self.geometry.pages_around(slot, start, end)) {
+                if self.backed[slot] >> page & 1 != 0 {
+                    continue;
+                }
+                if let Err(refused) = self.region.populate(self.page_range(slot, page)) {
+                    for (slot, page) in done {
+                        if self.region.discard(self.page_range(slot, page)).is_ok() {
                             self.backed[slot] &= !(1 << page);
                         }
                     }
                     return Err(refused);
                 }
                 self.backed[slot] |= 1 << page;
-                done.push((slot, first, page));
+                done.push((slot, page));
             }
         }
         Ok(())
     }
 
-    /// Where the pages of a slot begin, and those among them that hold `start..end` and are not backed.
-    fn missing(&self, slot: usize, start: u32, end: u32) -> (usize, Vec<usize>) {
-        let first = self.geometry.pages_around(slot, 0, 1).start;
-        let around = self.geometry.pages_around(slot, start, end);
-        let page = self.geometry.page_bytes;
-        let pages = (around.start - first) / page..(around.end - first) / page;
-        (first, pages.filter(|page| self.backed[slot] >> page & 1 == 0).collect())
-    }
-
-    fn page_range(&self, first: usize, page: usize) -> Range<usize> {
-        let start = first + page * self.geometry.page_bytes;
-        start..start + self.geometry.page_bytes
-    }
-
     /// Notes that pages of a slot were given back.
     pub(crate) fn unbacked(&mut self, slot: usize, range: &Range<usize>) {
-        let first = self.geometry.pages_around(slot, 0, 1).start;
-        let page = self.geometry.page_bytes;
+        let pages = self.pages_of(slot, range);
         if let Some(backed) = self.backed.get_mut(slot) {
-            for page in (range.start - first) / page..(range.end - first) / page {
-                *backed &= !(1 << page);
-            }
+            pages.for_each(|page| *backed &= !(1 << page));
         }
     }
 
-    /// How many of the pages that a live block touches hold nothing else that is live.
+    /// The pages of `slot` in `range` of the chunk's bytes, by their number.
+    fn pages_of(&self, slot: usize, range: &Range<usize>) -> Range<usize> {
+        let (first, page) = (self.page_range(slot, 0).start, self.geometry.page_bytes);
+        (range.start - first) / page..(range.end - first) / page
+    }
+
+    fn page_range(&self, slot: usize, page: usize) -> Range<usize> {
+        let start = self.geometry.pages_around(slot, 0, 1).start + page * self.geometry.page_bytes;
+        start..start + self.geometry.page_bytes
+    }
+
+    /// How many of the pages that a live block touches hold no other live block.
     pub(crate) fn pages_of_one(&self, start: u32, count: u32) -> u32 {
         let own = |&(page, from, to): &(usize, u32, u32)| self.pages[page].live == to - from;
         self.geometry.pages_of(start, start + count).filter(own).count() as u32
-    }
-
-    #[cfg(test)]
-    pub(crate) fn summaries(&self) -> &[Summary] {
-        &self.blocks
-    }
-
-    #[cfg(test)]
-    pub(crate) fn hints(&self) -> &Hints {
-        &self.hints
     }
 
     /// How many granules the block at `start` has.
@@ -435,31 +415,28 @@ impl Chunk {
         bits::next_set(&self.starts, start + 1, free) - start
     }
 
-    /// The owner and shape of the block at `start`.
-    pub(crate) fn owner_of(&self, start: u32, count: u32) -> (u32, Shape) {
-        match &self.owners {
-            Some(owners) => owners.get(start, count),
-            None => (NO_OWNER, Shape { count, align: 1 }),
-        }
+    /// The owner of the block at `start`.
+    pub(crate) fn owner_of(&self, start: u32, count: u32) -> u32 {
+        self.owners.as_ref().map_or(NO_OWNER, |owners| owners.get(start, count))
     }
 
-    /// Whether the block can be given an owner without allocating.
-    pub(crate) fn can_own(&self, shape: Shape) -> bool {
-        self.owners.as_ref().is_some_and(|owners| owners.has_room_for(shape))
+    /// Whether a block of `count` granules can be given an owner without allocating.
+    pub(crate) fn can_own(&self, count: u32) -> bool {
+        self.owners.as_ref().is_some_and(|owners| owners.has_room_for(count))
     }
 
-    /// Makes the table of owners, if a block of this shape needs it.
-    pub(crate) fn make_room_for_owner(&mut self, shape: Shape) -> &mut Owners {
+    /// Makes the table of owners, if a block of `count` granules needs it.
+    pub(crate) fn make_room_for_owner(&mut self, count: u32) -> &mut Owners {
         let granules = self.geometry.granules();
         let owners = self.owners.get_or_insert_with(|| Owners::new(granules));
-        owners.make_room_for(shape);
+        owners.make_room_for(count);
         owners
     }
 
-    /// Notes the owner of a block that was just taken. A table is made on the first one.
-    pub(crate) fn set_owner(&mut self, start: u32, shape: Shape, owner: u32) {
-        if owner != NO_OWNER || self.can_own(shape) {
-            self.make_room_for_owner(shape).set(start, shape, owner);
+    /// Notes the owner of a block that was just taken. The first owner makes the table.
+    pub(crate) fn set_owner(&mut self, start: u32, count: u32, owner: u32) {
+        if owner != NO_OWNER || self.can_own(count) {
+            self.make_room_for_owner(count).set(start, count, owner);
         }
     }
 }

@@ -1,13 +1,13 @@
-//! How much of the float may stay: what became empty lately, less the older it is.
+//! How much of the float may stay: bytes that became empty lately, with less weight the older they are.
 //!
 //!   bytes that became empty ─▶ │ now │ ... │ ... │ ... │ ─▶ older: 0
 //!                    weight     16/16  15/16        1/16
 //!
-//! - I1. The sum of the ring is at most the float as of the last look.
-//! - B1. An interval is a sixteenth of the decay; bytes count as new until the first look after they became empty, so they
-//!   may stay longer than the decay by the time between two looks.
+//! - I1. The sum of the ring is at most the float as of the last call.
+//! - B1. An interval is a sixteenth of the decay; bytes count as new until the first call after they became empty, so they
+//!   may stay longer than the decay by the time between two calls.
 //!
-//! Time is passed in: whoever maintains the arena knows it, and tests make it.
+//! The caller passes the time in, so that tests can make it up.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -28,10 +28,10 @@ impl Decay {
         Self { float_bytes, interval: decay / INTERVALS as u32, ring: [0; INTERVALS + 1], since: None }
     }
 
-    /// The bytes that may stay at `now`, of `empty_bytes` that are there.
+    /// How many of `empty_bytes` may stay at `now`.
     pub(crate) fn allowed(&mut self, now: Instant, empty_bytes: u64) -> u64 {
         self.advance(now);
-        self.settle(empty_bytes);
+        self.note(empty_bytes);
         if self.interval.is_zero() {
             return 0;
         }
@@ -61,8 +61,8 @@ impl Decay {
             if steps < INTERVALS { since.checked_add(self.interval * steps as u32) } else { Some(now) };
     }
 
-    /// Takes note of what is empty: more than before is new, less is taken from the newest, which is used again first.
-    pub(crate) fn settle(&mut self, empty_bytes: u64) {
+    /// Notes how many bytes are empty. More than before are new ones; fewer are taken from the newest, which are used again first.
+    fn note(&mut self, empty_bytes: u64) {
         let known: u64 = self.ring.iter().sum();
         if empty_bytes >= known {
             self.ring[0] += empty_bytes - known;
@@ -104,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_never_more_than_configured() {
+    fn never_allows_more_than_configured() {
         let mut decay = Decay::new(1000, 16 * MS);
         assert_eq!(decay.allowed(Instant::now(), 5000), 1000);
     }
 
     #[test]
-    fn what_became_empty_later_stays_longer_and_reuse_takes_the_newest() {
+    fn keeps_newer_bytes_longer_and_reuses_them_first() {
         let (start, mut decay) = (Instant::now(), Decay::new(1 << 20, 16 * MS));
         assert_eq!(decay.allowed(start, 1600), 1600);
         assert_eq!(decay.allowed(start + 8 * MS, 3200), 800 + 1600);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn no_decay_at_all_keeps_nothing() {
+    fn keeps_nothing_without_a_decay() {
         let mut decay = Decay::new(1 << 20, Duration::ZERO);
         let start = Instant::now();
         assert_eq!(decay.allowed(start + MS, 1600), 0);

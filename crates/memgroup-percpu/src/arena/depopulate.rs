@@ -1,21 +1,21 @@
-//! Giving pages back: which, when, and in what order.
+//! Giving pages back: the choice of pages, and the order in which they go.
 //!
-//! A chunk that may have something to give is *isolated*: invisible to allocation, so that nobody backs what is about to
-//! go. Its dirty stretches are taken from the high end down, each on every admitted slot, neighbouring pages in one call.
-//! When nothing dirty is left it is reopened as *side-lined*, and allocation prefers others to it.
+//! A chunk that may have pages to give back is *isolated*: allocation does not see it, so that no thread backs a page that
+//! is about to go. Its dirty stretches are given back from the high end down, each on every admitted slot, neighbouring pages
+//! in one call. When nothing dirty is left, the chunk is reopened as *side-lined*, and allocation prefers others to it.
 //!
-//! - I1. A stretch is given back on all admitted slots before its granules stop being dirty; an interruption, a refusal of
+//! - I1. A stretch is given back on all admitted slots before its granules stop being dirty. An interruption, a refusal of
 //!   the system or an allocation that needs the chunk leaves them dirty.
-//! - I2. What is given back lies in one free run, and the run stays free while `madvise` runs: the chunk is in flight.
-//! - B1. A page that straddles the end of a stretch which was cut short, and a stretch that is interrupted between two slots
-//!   and taken up anew, are asked for twice: 0.45 us a call.
+//! - I2. Pages that are given back lie in one free run, and the run stays free while `madvise` runs: the chunk is in flight.
+//! - B1. Two pages are asked for twice, at 0.45 us a call: one that straddles the end of a stretch which was cut short, and
+//!   one of a stretch that was interrupted between two slots.
 //!
 //! # The lock
 //!
-//! It is *not* held during `madvise`: a call takes 0.2 us a page, and whoever frees or allocates meanwhile would wait. That
-//! is right because of I2: pages that vanish belong to nobody, the chunk cannot be unmapped (`chunks.rs`, I4), a block freed
-//! meanwhile lies outside the run, and a slot admitted meanwhile has touched nothing in it. A lock hold looks at 64 pages
-//! at most.
+//! The lock is *not* held during `madvise`. A call takes 0.2 us a page, and another thread that frees or allocates would wait
+//! that long. I2 makes this safe: pages that vanish belong to no block, the chunk cannot be unmapped (`chunks.rs`, I4), a
+//! block that is freed meanwhile lies outside the run, and a slot that is admitted meanwhile has touched nothing in it. One
+//! lock hold visits at most 64 pages.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,17 +25,16 @@ use core::ops::Range;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
-use crate::arena::block::GRANULE_BYTES;
+use crate::arena::alloc::{Arena, Locked};
 use crate::arena::chunk::{Chunk, State};
+use crate::arena::cursor::Cursor;
 use crate::arena::os::Region;
-use crate::arena::page::{Geometry, Kind};
-use crate::arena::{Arena, Locked};
 use crate::mutation::{Mutation, active};
 
 /// The most pages of one lock hold.
 const PAGES_MAX: usize = 64;
 
-/// What one call gave back.
+/// The memory that one call gave back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Depopulated {
@@ -49,63 +48,23 @@ pub struct Depopulated {
     pub more: bool,
 }
 
-/// How far the depopulation of a chunk has come: the pages of the dirty stretch that lie within its free run, on slots
-/// below `slot` and the last `pages` ones of it, are given back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cursor {
-    run: (u32, u32),
-    stretch: (u32, u32),
-    slot: usize,
-    pages: usize,
-    /// What is zero on every slot so far.
-    zeroed: Range<u32>,
-}
-
-impl Cursor {
-    /// The next stretch below `below`; only the upper end of it if that has `pages_max` pages already.
-    fn new(chunk: &Chunk, below: u32, pages_max: u64) -> Option<Self> {
-        let (run, mut stretch) = chunk.dirty_stretch_below(below)?;
-        let page = chunk.geometry.page_granules();
-        let pages = u64::from((stretch.1 - stretch.0).div_ceil(page));
-        if pages > pages_max {
-            stretch.0 = (stretch.1.div_ceil(page) - pages_max as u32) * page;
-        }
-        Some(Self { run, stretch, slot: 0, pages: 0, zeroed: run.0..run.1 })
-    }
-
-    /// The pages to give back on a slot.
-    fn pages_of(&self, geometry: &Geometry, slot: usize) -> Range<usize> {
-        let within = geometry.pages_within(slot, self.run.0, self.run.1);
-        let around = geometry.pages_around(slot, self.stretch.0, self.stretch.1);
-        let start = within.start.max(around.start);
-        start..within.end.min(around.end).max(start)
-    }
-
-    /// The pages of a slot are given back: what they cover stays zeroed.
-    fn covered(&mut self, geometry: &Geometry, slot: usize, pages: &Range<usize>) {
-        let granule = |offset: usize| (offset.saturating_sub(slot * geometry.stride) / GRANULE_BYTES) as u32;
-        self.zeroed.start = self.zeroed.start.max(granule(pages.start));
-        self.zeroed.end = self.zeroed.end.min(granule(pages.end)).max(self.zeroed.start);
-    }
-}
-
-/// Work on one chunk, taken under the lock and done without.
+/// Pages of one chunk, chosen under the lock and given back without it.
 struct Batch {
     id: u32,
     region: Arc<Region>,
     /// Slot and pages, in the order in which they go.
     ranges: Vec<(usize, Range<usize>)>,
-    /// Where the chunk stands when all of them are gone; the stretches finished on the way.
+    /// Where the chunk's depopulation stands when all of them are gone, and the stretches finished on the way.
     after: Option<Cursor>,
     finished: Vec<Cursor>,
     pages: usize,
 }
 
 impl Arena {
-    /// Gives back empty pages beyond what may stay, at most `pages_max` and at most 64: to be called again while it says
-    /// that there is more. `now` drives the decay of the float.
+    /// Gives back empty pages beyond the float, at most `pages_max` and at most 64. The caller calls it again while it returns
+    /// `more`. `now` drives the decay of the float.
     ///
-    /// May be called by several threads at once, and never waits for one that gives back.
+    /// Several threads may call it at once. It never waits for another thread's system call.
     pub fn depopulate(&self, now: Instant, pages_max: usize) -> Depopulated {
         self.depopulate_beyond(pages_max, |locked, empty| Some(locked.decay.allowed(now, empty)))
     }
@@ -115,7 +74,7 @@ impl Arena {
         self.depopulate_beyond(pages_max, |_, _| None)
     }
 
-    /// `allowed` says how many empty bytes may stay; `None` if nothing that can go may.
+    /// `allowed` returns how many empty bytes may stay; `None` if every page that can go shall go.
     fn depopulate_beyond(
         &self,
         pages_max: usize,
@@ -127,27 +86,19 @@ impl Arena {
         let allowed = allowed(&mut state, empty);
         let excess = allowed.map_or(u64::MAX, |allowed| empty.saturating_sub(allowed));
         if excess == 0 || pages_max == 0 {
-            return Depopulated {
-                more: excess > 0 && state.chunks.pending.first(0).is_some(),
-                ..Depopulated::default()
-            };
+            let more = excess > 0 && state.chunks.pending.first(0).is_some();
+            return Depopulated { more, ..Depopulated::default() };
         }
         let Some(batch) = self.isolate(&mut state, pages_max, excess) else { return Depopulated::default() };
         drop(state);
         interleave::point();
 
-        let mut done = 0;
-        for (_, range) in &batch.ranges {
-            if batch.region.discard(range.clone()).is_err() {
-                break;
-            }
-            done += 1;
-        }
+        let discarded = |(_, range): &&(usize, Range<usize>)| batch.region.discard(range.clone()).is_ok();
+        let done = batch.ranges.iter().take_while(discarded).count();
         interleave::point();
 
         let refused = done < batch.ranges.len();
         let bytes: u64 = batch.ranges[..done].iter().map(|(_, range)| range.len() as u64).sum();
-        let calls = done + usize::from(refused);
         let pages = (bytes / self.config.page.bytes() as u64) as usize;
         // ORDERING: Relaxed; a statistic.
         self.depopulated_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -160,17 +111,15 @@ impl Arena {
             && allowed.is_none_or(|allowed| left > allowed);
         drop(state);
         self.unmap(vacant);
-        Depopulated { pages, bytes, calls, more }
+        Depopulated { pages, bytes, calls: done + usize::from(refused), more }
     }
 
     /// Bytes of pages that are backed and hold nothing.
     fn empty_bytes(&self, state: &Locked) -> u64 {
-        let pages: u64 =
-            [Kind::Coloured, Kind::Plain].map(|kind| state.chunks.sums(kind).empty_pages).iter().sum();
-        pages * (self.config.page.bytes() * self.slots.len()) as u64
+        state.chunks.sums.empty_pages * (self.config.page.bytes() * self.slots.len()) as u64
     }
 
-    /// Takes the oldest chunk that has something to give away from allocation, and what to give back of it.
+    /// Isolates the oldest chunk that has pages to give back, and chooses those pages.
     fn isolate(&self, state: &mut Locked, pages_max: usize, excess: u64) -> Option<Batch> {
         let mut candidate = state.chunks.pending.first(0);
         while let Some(id) = candidate {
@@ -181,31 +130,29 @@ impl Arena {
             }
             let resumed = chunk.cursor.is_some();
             let batch = self.gather(chunk, id, pages_max, excess);
-            if batch.ranges.is_empty() {
-                // Nothing lies on whole pages: its dirt goes with what is freed beside it.
-                for cursor in &batch.finished {
-                    state.chunks.change(id, |chunk| chunk.released(cursor.stretch, cursor.zeroed.clone()));
-                }
-                state.chunks.change(id, |chunk| chunk.reopen());
-                if resumed && state.chunks.chunk(id).is_dirty() {
-                    // Something was freed above the place where the last call stopped: once more from the top.
-                    state.chunks.pending.put_last(id, 0);
-                    candidate = candidate.or(Some(id));
-                } else {
-                    state.chunks.pending.remove(id);
-                }
-                continue;
+            if !batch.ranges.is_empty() {
+                let in_flight = !active(Mutation::IsolatedChunkIsVisible);
+                state.chunks.change(id, |chunk| chunk.state = State::Isolated { in_flight });
+                return Some(batch);
             }
+            // Nothing lies on whole pages: its dirt goes with the blocks that are freed beside it.
             state.chunks.change(id, |chunk| {
-                chunk.state = State::Isolated { in_flight: !active(Mutation::IsolatedChunkIsVisible) }
+                batch.finished.iter().for_each(|it| chunk.given_back(it.stretch, it.zeroed.clone()));
+                chunk.reopen();
             });
-            return Some(batch);
+            if resumed && state.chunks.chunk(id).is_dirty() {
+                // A block was freed above the place where the last call stopped: once more from the top.
+                state.chunks.pending.put_last(id, 0);
+                candidate = candidate.or(Some(id));
+            } else {
+                state.chunks.pending.remove(id);
+            }
         }
         None
     }
 
-    /// Notes that the first `done` ranges of a batch are given back, and lets allocation see the chunk again unless the next
-    /// call is to go on with it. After a refusal its stretches stay dirty, and the chunk waits behind the others (I1).
+    /// Notes that the first `done` ranges of a batch are given back. Opens the chunk to allocation unless the next call goes
+    /// on with it. After a refusal its stretches stay dirty, and the chunk waits until the others had their turn (I1).
     fn book(
         &self,
         state: &mut Locked,
@@ -215,16 +162,12 @@ impl Arena {
     ) -> Option<Box<Chunk>> {
         let Batch { id, ranges, after, finished, .. } = batch;
         let refused = done < ranges.len();
-        if refused {
-            self.count_refusals(1);
-        }
+        self.count_refusals(u64::from(refused));
         let complete = after.is_none() && !refused;
         state.chunks.change(id, |chunk| {
-            for (slot, range) in &ranges[..done] {
-                chunk.unbacked(*slot, range);
-            }
-            for cursor in finished.into_iter().filter(|_| !refused) {
-                chunk.released(cursor.stretch, cursor.zeroed);
+            ranges[..done].iter().for_each(|(slot, range)| chunk.unbacked(*slot, range));
+            if !refused {
+                finished.into_iter().for_each(|it| chunk.given_back(it.stretch, it.zeroed));
             }
         });
         let goes_on =
@@ -245,19 +188,17 @@ impl Arena {
         if goes_on { None } else { state.chunks.retire_if_vacant(id) }
     }
 
-    /// Collects pages from where the chunk's cursor stands downwards, until there are enough.
+    /// Chooses pages from the chunk's cursor downwards, until there are enough.
     fn gather(&self, chunk: &Chunk, id: u32, pages_max: usize, excess: u64) -> Batch {
         let page = chunk.geometry.page_bytes;
         // Of one unit, so that all slots together give back the excess.
         let unit_pages = |excess: u64| (excess / page as u64).div_ceil(self.slots.len().max(1) as u64).max(1);
+        let top = || chunk.stretch_below(chunk.geometry.granules(), unit_pages(excess));
         let mut batch = Batch {
             id,
             region: Arc::clone(&chunk.region),
             ranges: Vec::new(),
-            after: chunk
-                .cursor
-                .clone()
-                .or_else(|| Cursor::new(chunk, chunk.geometry.granules(), unit_pages(excess))),
+            after: chunk.cursor.clone().or_else(top),
             finished: Vec::new(),
             pages: 0,
         };
@@ -268,14 +209,14 @@ impl Arena {
                     (cursor.slot, cursor.pages) = (slot, 0);
                 }
                 let whole = cursor.pages_of(&chunk.geometry, slot);
-                let left =
-                    whole.start..whole.end.max(whole.start + cursor.pages * page) - cursor.pages * page;
-                let take = (left.len() / page).min(pages_max - batch.pages);
+                let left = (whole.len() / page).saturating_sub(cursor.pages);
+                let take = left.min(pages_max - batch.pages);
                 if take > 0 {
-                    batch.ranges.push((slot, left.end - take * page..left.end));
+                    let end = whole.start + left * page;
+                    batch.ranges.push((slot, end - take * page..end));
                     batch.pages += take;
                 }
-                if take * page < left.len() {
+                if take < left {
                     cursor.pages += take;
                     return batch;
                 }
@@ -283,7 +224,7 @@ impl Arena {
                 (cursor.slot, cursor.pages) = (slot + 1, 0);
             }
             let left = excess.saturating_sub((batch.pages * page) as u64);
-            let next = Cursor::new(chunk, cursor.stretch.0, unit_pages(left));
+            let next = chunk.stretch_below(cursor.stretch.0, unit_pages(left));
             batch.finished.extend(core::mem::replace(&mut batch.after, next));
             if batch.pages >= pages_max || left == 0 {
                 return batch;
@@ -297,14 +238,14 @@ impl Arena {
 #[allow(unsafe_code)]
 mod loom_models {
     use super::*;
-    use crate::arena::ArenaConfig;
     use crate::arena::block::{NO_OWNER, Shape, Wait};
+    use crate::arena::config::ArenaConfig;
     use crate::mutation;
     use memgroup_sync::thread;
 
     const SMALL: Shape = Shape::new(8, 8);
 
-    /// An arena of one slot whose only chunk was used and has two pages to give back.
+    /// An arena of one slot with one chunk, which was used and has two pages to give back.
     fn used_arena() -> Arc<Arena> {
         let arena = Arc::new(Arena::new(ArenaConfig::new(1)).expect("right"));
         arena.admit(0);
@@ -316,12 +257,12 @@ mod loom_models {
         arena
     }
 
-    /// Allocates, uses and keeps a word; what it reads at the end.
+    /// Allocates, uses and keeps a word; returns the block and its last value.
     fn use_a_word(arena: &Arena, wait: Wait) -> Option<(crate::arena::block::Block, u64)> {
         let block = arena.alloc(SMALL, NO_OWNER, wait).ok()?;
         // SAFETY: the slot is admitted, the word within the block.
         let word = unsafe { block.word(arena.stride_bytes(), 0, 0) };
-        // ORDERING: Relaxed, both; that the block is this thread's alone is what is modelled.
+        // ORDERING: Relaxed, both; the oracle: the block is this thread's alone.
         assert_eq!(word.fetch_add(7, Ordering::Relaxed), 0, "a block is zero");
         Some((block, word.load(Ordering::Relaxed)))
     }
@@ -420,7 +361,7 @@ mod loom_models {
             let block = arena.alloc(SMALL, NO_OWNER, Wait::May).expect("loom has memory");
             let other = thread::spawn({
                 let arena = Arc::clone(&arena);
-                // SAFETY: the slot is admitted, the word within the block; that it may be free is what is looked for.
+                // SAFETY: the slot is admitted, the word within the block; the model is about its being free.
                 // ORDERING: Relaxed; no order makes this right.
                 move || unsafe { block.word(arena.stride_bytes(), 0, 0) }.fetch_add(1, Ordering::Relaxed)
             });

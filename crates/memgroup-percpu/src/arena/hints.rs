@@ -1,18 +1,20 @@
-//! Where in a chunk a free run may be: what lets an allocation skip what cannot hold it.
+//! Where in a chunk a free run may be, so that an allocation skips places that cannot hold it.
 //!
-//! - I1. `longest` is at least the longest free run of the unit. Where its place is known, it is that run's length; `rest`
-//!   is then at least the longest of all others.
+//! - I1. `longest` is at least the longest free run of the unit. Where its place is known, `longest` is that run's length,
+//!   and `rest` is at least the longest of all others.
 //! - I2. A memo `(length, block)`: no free run of `length` granules or more begins before `block`.
 //!
-//! Both are kept by every allocation and release at a cost that does not depend on the unit's size. A walk that fails was
-//! paid already, so it also sets `longest` right.
+//! Every allocation and release keeps both, at a cost that does not depend on the unit's size. A walk that fails has seen
+//! every run, so it also corrects `longest`.
+
+use crate::arena::bits;
 
 /// Granules that one summary stands for: 4 KiB, whatever the page.
 pub(crate) const BLOCK: u32 = 512;
 
 const CLASSES: usize = 15;
 
-/// The free runs of one block of [`BLOCK`] granules: at its edges, and the longest within.
+/// The free runs of one block of [`BLOCK`] granules: the runs at its two edges, and the longest run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) left: u16,
@@ -24,7 +26,7 @@ impl Summary {
     pub(crate) const FREE: Self = Self { left: BLOCK as u16, right: BLOCK as u16, longest: BLOCK as u16 };
 
     pub(crate) fn of(words: &[u64]) -> Self {
-        let (left, right, longest) = crate::arena::bits::clear_runs(words);
+        let (left, right, longest) = bits::clear_runs(words);
         Self { left: left as u16, right: right as u16, longest: longest as u16 }
     }
 }
@@ -35,7 +37,7 @@ struct Memo {
     block: u32,
 }
 
-/// What is known about the free runs of a unit as a whole.
+/// Bounds on the free runs of a whole unit.
 #[derive(Debug)]
 pub(crate) struct Hints {
     longest: u32,
@@ -72,7 +74,7 @@ impl Hints {
         }
     }
 
-    /// `start..end` is a free run now, as long as it goes on to both sides.
+    /// `start..end` is a free run now, in its full length.
     pub(crate) fn freed(&mut self, start: u32, end: u32) {
         let length = end - start;
         match self.place {
@@ -92,7 +94,7 @@ impl Hints {
         }
     }
 
-    /// A walk over all runs found this one the longest, and `rest` the longest of the others.
+    /// A walk over all runs found this one to be the longest, and `rest` the longest of the others.
     pub(crate) fn counted(&mut self, longest: u32, place: u32, rest: u32) {
         (self.longest, self.place, self.rest) = (longest, Some(place), rest);
     }
@@ -110,7 +112,7 @@ impl Hints {
         }
     }
 
-    /// Panics if the free run `start..end` contradicts what is known.
+    /// Panics if the free run `start..end` contradicts the bounds.
     #[cfg(test)]
     pub(crate) fn check(&self, start: u32, end: u32) {
         let length = end - start;

@@ -1,4 +1,6 @@
-//! Doubly linked lists of chunks by number, each chunk in at most one; which lists are not empty is a bitmap.
+//! Doubly linked lists of chunks by number. A chunk is in at most one list of a set; a bitmap tells which lists are not empty.
+
+use crate::arena::bits;
 
 const NONE: u32 = u32::MAX;
 
@@ -15,6 +17,7 @@ struct Ends {
     last: u32,
 }
 
+/// A set of lists.
 #[derive(Debug)]
 pub(crate) struct Lists {
     ends: Box<[Ends]>,
@@ -44,29 +47,31 @@ impl Lists {
         (list != NONE).then_some(list as usize)
     }
 
-    /// Puts chunk `id` at the head of `list`, out of any other.
+    /// Moves chunk `id` to the head of `list`.
     pub(crate) fn put_first(&mut self, id: u32, list: usize) {
         self.remove(id);
-        let first = self.ends[list].first;
-        self.links[id as usize] = Link { previous: NONE, next: first, list: list as u32 };
-        match first {
-            NONE => self.ends[list].last = id,
-            first => self.links[first as usize].previous = id,
-        }
-        self.ends[list].first = id;
-        self.filled[list / 64] |= 1 << (list % 64);
+        let next = self.ends[list].first;
+        self.insert(id, Link { previous: NONE, next, list: list as u32 });
     }
 
-    /// Puts chunk `id` at the tail of `list`, out of any other.
+    /// Moves chunk `id` to the tail of `list`.
     pub(crate) fn put_last(&mut self, id: u32, list: usize) {
         self.remove(id);
-        let last = self.ends[list].last;
-        self.links[id as usize] = Link { previous: last, next: NONE, list: list as u32 };
-        match last {
+        let previous = self.ends[list].last;
+        self.insert(id, Link { previous, next: NONE, list: list as u32 });
+    }
+
+    fn insert(&mut self, id: u32, link: Link) {
+        let list = link.list as usize;
+        self.links[id as usize] = link;
+        match link.previous {
             NONE => self.ends[list].first = id,
-            last => self.links[last as usize].next = id,
+            previous => self.links[previous as usize].next = id,
         }
-        self.ends[list].last = id;
+        match link.next {
+            NONE => self.ends[list].last = id,
+            next => self.links[next as usize].previous = id,
+        }
         self.filled[list / 64] |= 1 << (list % 64);
     }
 
@@ -95,7 +100,7 @@ impl Lists {
         (first != NONE).then_some(first)
     }
 
-    /// The chunk behind `id` in its list.
+    /// The chunk after `id` in its list.
     pub(crate) fn next(&self, id: u32) -> Option<u32> {
         let next = self.links[id as usize].next;
         (next != NONE).then_some(next)
@@ -103,7 +108,7 @@ impl Lists {
 
     /// The first list of `from..end` that is not empty.
     pub(crate) fn filled_from(&self, from: usize, end: usize) -> Option<usize> {
-        let list = crate::arena::bits::next_set(&self.filled, from as u32, end as u32) as usize;
+        let list = bits::next_set(&self.filled, from as u32, end as u32) as usize;
         (list < end).then_some(list)
     }
 }
@@ -117,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_move_from_list_to_list_and_keep_their_order() {
+    fn chunks_move_between_lists_and_keep_their_order() {
         let mut lists = Lists::new(130);
         (0..5).for_each(|id| lists.admit(id));
         (0..5).for_each(|id| lists.put_last(id, 129));

@@ -1,4 +1,4 @@
-//! What the system is asked for: address space, memory behind it, and which pages have some. The only file that does.
+//! Requests to the system: address space, memory behind it, and which pages have some. No other file makes them.
 //!
 //! - I1. A region is one mapping from birth to drop; it begins on a page of the size it was made for.
 //! - I2. Memory that was never written, or was discarded since, reads as zero.
@@ -7,7 +7,7 @@
 //! | | Linux | elsewhere and under Miri | under loom |
 //! |---|---|---|---|
 //! | a region | anonymous mapping, no reserve, no huge pages | zeroed allocation | words of loom's, made when asked for |
-//! | `discard` | `MADV_DONTNEED` | zeros are stored | zeros, which must race with nobody |
+//! | `discard` | `MADV_DONTNEED` | zeros are stored | zeros, which must not race with an access |
 //! | `populate` | `MADV_POPULATE_WRITE`, else a touch of each page | nothing | nothing |
 //! | `resident_bytes` | `mincore` | all of it | nothing |
 

@@ -1,24 +1,23 @@
-//! Why there is no memory, and why there is no arena.
+//! Errors: no memory for an object, and settings that no arena can have.
 
 use core::fmt;
 
+use crate::arena::block::BLOCK_BYTES_MAX;
 use crate::arena::page::PageSize;
 use crate::arena::slot_set::SLOTS_MAX;
 
-/// What could not be had.
+/// The thing that was missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
     /// Address space for another chunk.
     Chunk,
     /// Memory behind the pages of an object.
     Pages,
-    /// Room in the chunks there are, for a caller that may not wait.
+    /// Room in the mapped chunks, for a caller that may not wait.
     Room,
-    /// A place in a table that has this many.
-    Place(usize),
 }
 
-/// There is no memory for a per-slot object, or no place to note it. Printed, it completes the phrase "failed to ...".
+/// There is no memory for a per-slot object. Printed, it completes the phrase "failed to ...".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     pub(crate) lack: Lack,
@@ -40,15 +39,10 @@ impl fmt::Display for OutOfMemory {
                 "back a per-slot object with {bytes} bytes on each of up to {slots} slots: the system refused the \
                  pages; free memory, or use a smaller page size"
             ),
-            Lack::Place(places) => write!(
-                f,
-                "make another set of counters: the table has {places} places, and each is taken; remove sets, or make \
-                 another table"
-            ),
             Lack::Room => write!(
                 f,
                 "place a per-slot object of {bytes} bytes on {slots} slots without waiting: the arena is locked or its \
-                 chunks are full; call Arena::replenish where waiting is allowed, or raise reserve_bytes"
+                 chunks are full; call Records::provide where waiting is allowed"
             ),
         }
     }
@@ -56,7 +50,7 @@ impl fmt::Display for OutOfMemory {
 
 impl core::error::Error for OutOfMemory {}
 
-/// An arena that cannot be. Printed, it completes the phrase "failed to ...".
+/// Settings that no arena can have. Printed, it completes the phrase "failed to ...".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArenaError {
@@ -69,11 +63,6 @@ pub enum ArenaError {
     Object {
         /// Its bytes on one slot.
         bytes: usize,
-    },
-    /// A set of no counters, or of more than a record holds.
-    Counters {
-        /// The number asked for.
-        counters: usize,
     },
     /// A page smaller than the system's.
     Page {
@@ -90,15 +79,10 @@ impl fmt::Display for ArenaError {
             Self::Slots { slots } => {
                 write!(f, "make an arena of {slots} slots: expected a number from 1 to {SLOTS_MAX}")
             }
-            Self::Counters { counters } => write!(
-                f,
-                "make a table of sets of {counters} counters: expected from 1 to {}",
-                crate::arena::block::BLOCK_BYTES_MAX / size_of::<u64>()
-            ),
             Self::Object { bytes } => write!(
                 f,
                 "make an arena for records of {bytes} bytes on each slot: expected from 8 to {}",
-                crate::arena::block::BLOCK_BYTES_MAX
+                BLOCK_BYTES_MAX
             ),
             Self::Page { page, system_bytes } => write!(
                 f,

@@ -1,35 +1,35 @@
 //! Page sizes as values, and the geometry of a chunk that follows from them.
 //!
-//!   coloured chunk of 3 slots, page P, k = 17:
+//!   chunk of 3 slots, page P, stride 17 P + 128:
 //!
 //!   │ unit 0: 16 P usable │ P pad + 128 │ unit 1: 16 P usable │ P pad + 128 │ unit 2: 16 P usable │ ...
 //!   ▲ page boundary        the first byte of unit 1 lies 128 bytes into a page, that of unit 2 256 bytes, ...
 //!
 //! - I1. A chunk begins on a page, and unit `s` begins `s * stride` bytes into it.
-//! - I2. No page holds bytes of two units: coloured units are a page and 128 bytes apart, plain ones begin on pages.
-//! - I3. In a coloured chunk an offset has the same alignment in every unit up to 128, in a plain one up to a page.
+//! - I2. No page holds bytes of two units, because units are a page and 128 bytes apart.
+//! - I3. An offset has the same alignment in every unit, up to 128 bytes.
 //!
-//! # Why two kinds
+//! # Why the units are shifted
 //!
-//! With a stride of whole pages all copies of an object fall into the same set of a level-1 cache; a walk over 128 hot
-//! copies then costs 2.2 us instead of 0.34. So ordinary objects get the coloured stride, `k` pages and a pair of lines.
-//! That shift is what keeps an object from being aligned to more than 128 bytes in *every* unit. The few objects that
-//! must be live in plain chunks, whose stride is an odd number of pages: they have their lines to themselves anyway.
+//! With a stride of whole pages all copies of an object fall into the same set of a level-1 cache. A walk over 128 hot
+//! copies then costs 2.2 us instead of 0.34. The shift is also the reason why no object is aligned to more than 128 bytes.
 //!
 //! # Why these unit sizes
 //!
-//! A unit holds at least 64 KiB, the largest object. 4 KiB pages take 16 of them. Larger ones take 5 (80 KiB), 3 (192 KiB)
-//! and 3 (6 MiB): few, so that a chunk of many slots stays small and is emptied by few moves; more than one, so that
-//! 32 KiB objects lie side by side and the one page that colouring costs each unit is at most a quarter of it.
+//! A unit holds at least 64 KiB, the largest object. The shift makes a full unit touch one page more than it fills: of
+//! sixteen pages that is a sixteenth. Pages of 2 MiB take eight, so that the address space of a chunk stays small.
 
-use crate::arena::block::GRANULE_BYTES;
+use crate::arena::os;
 
-/// How far the units of a coloured chunk are shifted against each other: two lines, since they are fetched in pairs.
+/// Blocks begin and end at multiples of this.
+pub(crate) const GRANULE_BYTES: usize = 8;
+
+/// How far the units of a chunk are shifted against each other: two lines, because processors fetch lines in pairs.
 pub(crate) const COLOUR_BYTES: usize = 128;
 
 /// The unit in which memory is backed and given back, at least the system's own page.
 ///
-/// A size above the system's makes this machine behave as one with such pages: memory is backed and given back by whole
+/// With a size above the system's this machine behaves like one with such pages: memory is backed and given back by whole
 /// pages of this size only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PageSize {
@@ -61,37 +61,22 @@ impl PageSize {
     /// The system's page, or the next larger size here where it has another one.
     #[must_use]
     pub fn of_system() -> Self {
-        let system = crate::arena::os::page_bytes();
+        let system = os::page_bytes();
         Self::ALL.into_iter().find(|page| page.bytes() >= system).unwrap_or(Self::Mib2)
     }
 
     /// The bytes that a unit may fill.
     pub(crate) const fn unit_bytes(self) -> usize {
-        self.of_unit() * self.bytes()
-    }
-
-    /// The pages that a unit may fill.
-    const fn of_unit(self) -> usize {
         match self {
-            Self::Kib4 | Self::Kib16 | Self::Kib64 => 16,
-            Self::Mib2 => 8,
+            Self::Kib4 | Self::Kib16 | Self::Kib64 => 16 * self.bytes(),
+            Self::Mib2 => 8 * self.bytes(),
         }
     }
-}
-
-/// Which alignment a chunk can give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Up to 128 bytes; copies of one object lie in different cache sets.
-    Coloured,
-    /// Up to a page.
-    Plain,
 }
 
 /// Where the units of a chunk lie, and the pages in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    pub(crate) kind: Kind,
     pub(crate) page_bytes: usize,
     pub(crate) stride: usize,
     pub(crate) unit_bytes: usize,
@@ -99,13 +84,10 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    pub(crate) fn new(kind: Kind, page: PageSize, slots: usize) -> Self {
-        let (page_bytes, pages) = (page.bytes(), page.of_unit());
-        let stride = match kind {
-            Kind::Coloured => (pages + 1) * page_bytes + COLOUR_BYTES,
-            Kind::Plain => (pages | 1) * page_bytes,
-        };
-        Self { kind, page_bytes, stride, unit_bytes: pages * page_bytes, slots }
+    pub(crate) fn new(page: PageSize, slots: usize) -> Self {
+        let page_bytes = page.bytes();
+        let unit_bytes = page.unit_bytes();
+        Self { page_bytes, stride: unit_bytes + page_bytes + COLOUR_BYTES, unit_bytes, slots }
     }
 
     /// The bytes of a whole chunk, a multiple of the page.
@@ -160,37 +142,33 @@ impl Geometry {
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 2] = [Kind::Coloured, Kind::Plain];
-
     #[test]
     fn no_page_holds_bytes_of_two_units() {
         for page in PageSize::ALL {
-            for geometry in KINDS.map(|kind| Geometry::new(kind, page, 300)) {
-                for slot in 1..300 {
-                    let before = geometry.pages_around(slot - 1, 0, geometry.granules());
-                    let after = geometry.pages_around(slot, 0, geometry.granules());
-                    assert!(before.end <= after.start, "{geometry:?} slot {slot}");
-                }
-                let last = geometry.pages_around(299, 0, geometry.granules());
-                assert!(last.end <= geometry.chunk_bytes(), "{geometry:?}");
+            let geometry = Geometry::new(page, 300);
+            for slot in 1..300 {
+                let before = geometry.pages_around(slot - 1, 0, geometry.granules());
+                let after = geometry.pages_around(slot, 0, geometry.granules());
+                assert!(before.end <= after.start, "{geometry:?} slot {slot}");
             }
+            let last = geometry.pages_around(299, 0, geometry.granules());
+            assert!(last.end <= geometry.chunk_bytes(), "{geometry:?}");
         }
     }
 
     #[test]
-    fn a_stride_is_no_power_of_two_and_keeps_the_alignment_of_its_kind() {
+    fn a_stride_is_no_power_of_two_and_keeps_alignment() {
         for page in PageSize::ALL {
-            let [coloured, plain] = KINDS.map(|kind| Geometry::new(kind, page, 2));
-            assert!(!coloured.stride.is_power_of_two() && coloured.stride.is_multiple_of(128));
-            assert!(!plain.stride.is_power_of_two() && plain.stride.is_multiple_of(page.bytes()));
-            assert!(coloured.unit_bytes >= 64 << 10);
+            let geometry = Geometry::new(page, 2);
+            assert!(!geometry.stride.is_power_of_two() && geometry.stride.is_multiple_of(128));
+            assert!(geometry.unit_bytes >= 64 << 10);
         }
     }
 
     #[test]
-    fn pages_within_a_run_are_those_the_run_covers_in_that_slot() {
+    fn pages_within_a_run_are_those_that_it_covers() {
         for page in [PageSize::Kib4, PageSize::Kib64] {
-            let geometry = Geometry::new(Kind::Coloured, page, 40);
+            let geometry = Geometry::new(page, 40);
             let all = geometry.granules();
             for slot in [0, 1, 2, 31, 32, 39] {
                 assert_eq!(geometry.pages_within(slot, 0, all), geometry.pages_around(slot, 0, all));

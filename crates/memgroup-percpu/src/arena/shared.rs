@@ -1,11 +1,12 @@
-//! The arenas that objects are made in unless one is named: one for each slot count, for the whole process.
+//! The process's own arenas, one for each slot count. Objects are made in them unless the caller names another arena.
 
 use std::collections::BTreeMap;
 
 use memgroup_sync::Mutex;
 
+use crate::arena::alloc::Arena;
+use crate::arena::config::ArenaConfig;
 use crate::arena::out_of_memory::ArenaError;
-use crate::arena::{Arena, ArenaConfig};
 
 memgroup_sync::global! {
     static ARENAS: Mutex<BTreeMap<usize, &'static Arena>> = Mutex::new(BTreeMap::new());

@@ -1,20 +1,19 @@
-//! Which slots ever ran.
+//! The slots that were admitted.
 //!
 //! - I1. A slot that was admitted stays admitted.
-//! - E1. Admission of a slot → whoever takes memory back from an object that was used on it. The user saw the bit set
-//!   before it used the slot, and its use happens before the object is freed; so by coherence of the one word the
-//!   freeing thread, and whoever takes the lock after it, sees the bit too. No stronger order than Relaxed is needed.
+//! - E1. Admission of a slot → a thread that takes memory back from an object used on it. The user saw the bit set before it
+//!   used the slot, and its use happens before the object is freed. By coherence of the one word the freeing thread, and each
+//!   thread that takes the lock after it, sees the bit too.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
-/// The most slots an arena can have.
-pub(crate) const SLOTS_MAX: usize = 8192;
+pub(crate) use crate::slot::error::SLOTS_MAX;
 
 /// A set of slots that only grows.
 ///
-/// In a normal build its words lie within it, so that looking a slot up is one load from a known place.
+/// In a normal build its words lie within it, so that a test for a slot is one load from a known place.
 #[derive(Debug)]
-pub struct SlotSet {
+pub(crate) struct SlotSet {
     #[cfg(not(memgroup_loom))]
     words: [AtomicU64; SLOTS_MAX / 64],
     #[cfg(memgroup_loom)]
@@ -34,27 +33,26 @@ impl SlotSet {
         }
     }
 
-    /// Whether `slot` was admitted; `false` for a slot that is not there.
+    /// Whether `slot` was admitted; `false` for a slot that does not exist.
     #[inline(always)]
-    #[must_use]
-    pub fn contains(&self, slot: usize) -> bool {
+    pub(crate) fn contains(&self, slot: usize) -> bool {
         match self.words.get(slot / 64) {
-            // ORDERING: Acquire; pairs with the Release in `insert`: marks that were put into the slot's copies before it was
-            // opened are seen (`record.rs`). For E1 coherence alone would do.
+            // ORDERING: Acquire; pairs with the Release in `insert`: values that were written to the slot's copies before it was
+            // enabled are seen (`record.rs`). For E1 coherence alone would do.
             Some(word) => word.load(Ordering::Acquire) >> (slot % 64) & 1 != 0,
             None => false,
         }
     }
 
-    /// Adds `slot`, which is below the number of slots; whether it is new.
+    /// Adds `slot`, which is below the number of slots; returns whether it is new.
     pub(crate) fn insert(&self, slot: usize) -> bool {
         assert!(slot < self.slots, "slot {slot} of an arena with {} slots", self.slots);
         // ORDERING: AcqRel, as in `contains`. An RMW, because the word's other slots are admitted at the same time.
         self.words[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel) >> (slot % 64) & 1 == 0
     }
 
-    /// The slots admitted, in order; those admitted meanwhile may be missing.
-    pub fn iter(&self) -> impl Iterator<Item = usize> + Clone {
+    /// The admitted slots, in order; those admitted meanwhile may be missing.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + Clone {
         self.words[..self.slots.div_ceil(64)].iter().enumerate().flat_map(|(index, word)| {
             // ORDERING: Relaxed, as in `contains`.
             let mut bits = word.load(Ordering::Relaxed);
@@ -67,16 +65,9 @@ impl SlotSet {
     }
 
     /// How many slots were admitted.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         // ORDERING: Relaxed, as in `contains`.
         self.words.iter().map(|word| word.load(Ordering::Relaxed).count_ones() as usize).sum()
-    }
-
-    /// Whether no slot was admitted yet.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -85,9 +76,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_admitted_stays_and_comes_in_order() {
+    fn admitted_slots_stay_and_come_in_order() {
         let set = SlotSet::new(200);
-        assert!(set.is_empty());
+        assert_eq!(set.len(), 0);
         for slot in [130, 0, 63, 64, 199, 130] {
             set.insert(slot);
         }
@@ -99,7 +90,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "slot 200 of an arena with 200 slots")]
-    fn a_slot_that_is_not_there_is_not_admitted() {
+    fn refuses_a_slot_that_does_not_exist() {
         SlotSet::new(200).insert(200);
     }
 }

@@ -1,8 +1,9 @@
-//! Collecting marks: the collector's half of the protocol, which `marks` tells.
+//! Collecting marks: the collector's half of the protocol that `marks` describes.
 //!
-//! One chunk at a time, and in it one word at a time over all rows, so that a number is handed out once with all its rows.
+//! It goes through one chunk at a time, and in it through one word at a time over all rows, so that each number is delivered once
+//! with all its rows.
 //!
-//! - I1. What was cleared is in the scratch until it is set again or handed out, so that a callback may panic at any time.
+//! - I1. A bit that was cleared is in the scratch until it is restored or delivered, so that a callback may panic at any time.
 
 use core::iter::from_fn;
 
@@ -12,34 +13,34 @@ use memgroup_sync::interleave;
 use super::{BITS, CHUNK, CLASSES_MASK, Leaves, Marks, bit, class, markers};
 use crate::mutation::{Mutation, active};
 
-/// What a collection needs to remember; made once, so that collecting allocates nothing.
+/// The memory of a collection, made once, so that collecting allocates nothing.
 pub struct Scratch {
     rows: usize,
     taken: Vec<Taken>,
     hits: Vec<Hit>,
 }
 
-/// A row that was dirty, and what was taken from its upper levels.
+/// A row that was dirty, and the bits that were taken from its upper levels.
 struct Taken {
     row: usize,
-    /// Classes taken from the head, and those to set there again.
+    /// Classes taken from the head, and those to restore there.
     classes: u64,
-    again: u64,
+    restore: u64,
     /// A marker was under way when the head was cleared.
     marked_at_head: bool,
-    /// Of the chunk that is being collected: the summary taken, and what to set there again.
+    /// Of the chunk that is being collected: the summary taken, and the bits to restore there.
     summary: u64,
     left: u64,
 }
 
-/// What was taken from the current word in one row.
+/// The bits that were taken from the current word in one row.
 struct Hit {
     row: usize,
     bits: u64,
 }
 
 impl Scratch {
-    /// For [`Marks`] of at most `rows` rows.
+    /// Memory for collections of [`Marks`] of at most `rows` rows.
     #[must_use]
     pub fn new(rows: usize) -> Scratch {
         Scratch { rows, taken: Vec::with_capacity(rows), hits: Vec::with_capacity(rows) }
@@ -74,29 +75,18 @@ fn places(mut bits: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Marks {
-    /// Hands out what is marked: for each number that is marked in any row, and that `wanted` says yes to, its marks are cleared, *then*
-    /// `each` is called with the number and its rows. Others stay marked. Numbers come in ascending order, each once.
+    /// Delivers marks: for each number that is marked in any row and that `wanted` accepts, it clears the marks, *then* calls
+    /// `each` with the number and its rows. Other numbers stay marked. Numbers come in ascending order, each once.
     ///
-    /// A mark that is made meanwhile is handed out or stays. If a callback panics, what was not handed out stays marked, and so does
-    /// the number that was just handed out.
+    /// `finish` is the last part: until it returns, nothing appears [clean](Self::is_clean) or
+    /// [settled](super::Mark::is_clean).
+    ///
+    /// A mark that is set meanwhile is delivered or stays. If a callback panics, numbers that were not delivered stay marked, and
+    /// so does the number that was just delivered.
     ///
     /// # Panics
-    /// If somebody collects already: collectors take turns, by a lock of the caller's. If `scratch` is for fewer rows.
+    /// If another thread collects: collectors take turns, by a lock of the caller's. If `scratch` is for fewer rows.
     pub fn collect(
-        &self,
-        scratch: &mut Scratch,
-        wanted: impl FnMut(u32) -> bool,
-        each: impl FnMut(u32, Rows<'_>),
-    ) {
-        self.collect_then(scratch, wanted, each, || ());
-    }
-
-    /// [`collect`](Self::collect), with `finish` as the collection's last part: until it is done, nothing looks
-    /// [clean](Self::is_clean) or [settled](super::Mark::is_settled).
-    ///
-    /// # Panics
-    /// As [`collect`](Self::collect).
-    pub fn collect_then(
         &self,
         scratch: &mut Scratch,
         mut wanted: impl FnMut(u32) -> bool,
@@ -115,20 +105,12 @@ impl Marks {
         finish();
     }
 
-    /// The same for one number alone; whether it was marked in any row, and `each` was called. It looks at nothing but this number in
-    /// dirty rows, and clears nothing but its marks.
+    /// The same for one number alone; returns whether it was marked in any row, and `each` was called. It reads only this number
+    /// in dirty rows, and clears only its marks.
     ///
     /// # Panics
     /// As [`collect`](Self::collect), and if the number was not provided.
-    pub fn collect_one(&self, scratch: &mut Scratch, number: u32, each: impl FnOnce(Rows<'_>)) -> bool {
-        self.collect_one_then(scratch, number, each, || ())
-    }
-
-    /// [`collect_one`](Self::collect_one), with a last part as [`collect_then`](Self::collect_then) has it.
-    ///
-    /// # Panics
-    /// As [`collect_one`](Self::collect_one).
-    pub fn collect_one_then(
+    pub fn collect_one(
         &self,
         scratch: &mut Scratch,
         number: u32,
@@ -137,46 +119,41 @@ impl Marks {
     ) -> bool {
         let leaves = self.leaves(number);
         let mut collection = Collection::begin(self, scratch);
-        collection.at = Some(At { leaves, number, undelivered: 0 });
+        let at = At { leaves, number };
         for row in self.dirty_rows() {
-            collection.take_leaf(row, bit(number));
+            collection.take_leaf(at, row, bit(number));
         }
-        let found = !collection.scratch.hits.is_empty();
-        if found {
-            collection.deliver(bit(number), &mut Some(each), |each, _, rows| {
-                each.take().expect("one number is delivered once")(rows);
-            });
-        }
-        collection.at = None;
+        let mut each = Some(each);
+        collection.deliver(at, &mut |_, rows| each.take().expect("one number is delivered once")(rows));
         finish();
-        found
+        each.is_none()
     }
 
     /// The rows that are dirty.
     pub(super) fn dirty_rows(&self) -> impl Iterator<Item = usize> {
         self.dirty().enumerate().flat_map(|(index, word)| {
             // ORDERING: Acquire; as in `is_clean`. For a collector Relaxed would do: a mark that it must see has its row's bit in the
-            // order of this word (I1 of `marks`), and nobody else clears it.
+            // order of this word (I1 of `marks`), and only collectors clear it.
             places(word.load(Ordering::Acquire)).map(move |place| index * 64 + place)
         })
     }
 }
 
-/// A collection under way. Its end, or a panic, sets again what it owes.
+/// A collection under way. Its end, or a panic, restores the bits that it owes.
 struct Collection<'a> {
     marks: &'a Marks,
     scratch: &'a mut Scratch,
-    /// Where it is; `None` while no callback can be called.
+    /// The word that is being collected; `None` while no callback can be called.
     at: Option<At<'a>>,
+    /// Its bits that were cleared and not delivered yet.
+    undelivered: u64,
 }
 
 #[derive(Clone, Copy)]
 struct At<'a> {
     leaves: &'a [Leaves],
-    /// A number of the word that is being collected.
+    /// A number of the word.
     number: u32,
-    /// Its bits that were cleared and not handed out yet.
-    undelivered: u64,
 }
 
 impl<'a> Collection<'a> {
@@ -185,20 +162,20 @@ impl<'a> Collection<'a> {
         assert!(rows <= has, "marks of {rows} rows are collected with a scratch for {rows}, not for {has}");
         // ORDERING: Relaxed; the exchange checks it.
         let before = marks.collecting().load(Ordering::Relaxed);
-        // ORDERING: Acquire; pairs with the Release of the last collection's end, whose bits this one finds. What this one clears
+        // ORDERING: Acquire; pairs with the Release of the last collection's end: this one finds its bits. The clearing of bits
         // publishes it (E3). Relaxed on failure, which is a panic.
         let begun = before.is_multiple_of(2)
             && marks
                 .collecting()
                 .compare_exchange(before, before + 1, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok();
-        assert!(begun, "marks are collected by one at a time, and somebody is collecting these");
+        assert!(begun, "marks are collected by one thread at a time, and another one is collecting these");
         scratch.taken.clear();
         scratch.hits.clear();
-        Collection { marks, scratch, at: None }
+        Collection { marks, scratch, at: None, undelivered: 0 }
     }
 
-    /// Clears the dirty bits, and the classes in the heads of those rows; which classes there were.
+    /// Clears the dirty bits, and the classes in the heads of those rows; returns all these classes.
     fn take_rows(&mut self) -> u64 {
         let mut classes = 0;
         for (index, word) in self.marks.dirty().enumerate() {
@@ -206,7 +183,7 @@ impl<'a> Collection<'a> {
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            // ORDERING: Release; pairs with the Acquire in `is_clean`: who finds the zeros finds that somebody collects (E3).
+            // ORDERING: Release; pairs with the Acquire in `is_clean`: a thread that finds the zeros finds the collection (E3).
             let dirty = word.swap(0, Ordering::Release);
             interleave::point();
             for row in places(dirty).map(|place| index * 64 + place) {
@@ -215,11 +192,12 @@ impl<'a> Collection<'a> {
                 let head = self.marks.head(row).fetch_and(!CLASSES_MASK, Ordering::AcqRel);
                 let marked_at_head = markers(head) > 0 && !active(Mutation::MarkersAreReadLate);
                 let taken = head & CLASSES_MASK;
+                let restore = if marked_at_head { taken } else { 0 };
                 classes |= taken;
                 self.scratch.taken.push(Taken {
                     row,
                     classes: taken,
-                    again: if marked_at_head { taken } else { 0 },
+                    restore,
                     marked_at_head,
                     summary: 0,
                     left: 0,
@@ -240,22 +218,22 @@ impl<'a> Collection<'a> {
     ) {
         let words = self.take_summaries(index, leaves);
         for word in places(words) {
-            let number = (index * CHUNK + word * BITS) as u32;
-            self.at = Some(At { leaves, number, undelivered: 0 });
-            self.take_word(leaves, word, number, wanted);
-            self.deliver_all(each);
+            let at = At { leaves, number: (index * CHUNK + word * BITS) as u32 };
+            self.at = Some(at);
+            self.take_word(at, word, wanted);
+            self.deliver(at, each);
         }
         self.at = None;
         for taken in &mut self.scratch.taken {
-            if taken.left != 0 && !active(Mutation::LeftIsNotSetAgain) {
-                set_summary(&leaves[taken.row], taken.left);
-                taken.again |= class(index);
+            if taken.left != 0 && !active(Mutation::LeftIsNotRestored) {
+                restore_summary(&leaves[taken.row], taken.left);
+                taken.restore |= class(index);
             }
             (taken.summary, taken.left) = (0, 0);
         }
     }
 
-    /// Clears the summaries of a chunk; which words there were.
+    /// Clears the summaries of a chunk; returns the words that had a bit in them.
     fn take_summaries(&mut self, index: usize, leaves: &[Leaves]) -> u64 {
         let mut words = 0;
         for taken in self.scratch.taken.iter_mut().filter(|taken| taken.classes & class(index) != 0) {
@@ -268,15 +246,14 @@ impl<'a> Collection<'a> {
             // ORDERING: AcqRel, as below; the fault is that the markers are counted before the summary is cleared.
             let early = active(Mutation::MarkersAreReadEarly).then(|| head.fetch_add(0, Ordering::AcqRel));
             interleave::point();
-            // ORDERING: Relaxed; the RMW of the head that follows publishes it, and acquires what the markers did.
+            // ORDERING: Relaxed; the RMW of the head that follows publishes it, and acquires the writes of the markers.
             taken.summary = summary.swap(0, Ordering::Relaxed);
             interleave::point();
             // ORDERING: AcqRel; Acquire for the leaf bits of markers that are done, Release so that one which begins now finds the
-            // summary cleared (I1 of `marks`). An RMW, because a marker may only have looked at the summary: of its RMW of the head and
-            // this one, the second sees the first.
+            // summary cleared (I1 of `marks`). An RMW, because a marker may only have read the summary: of its RMW of the head and
+            // this one, the second sees the first. The fault's load may be older than a marker that read the old summary.
             let late = || match active(Mutation::MarkersAreReadByLoad) {
                 false => head.fetch_add(0, Ordering::AcqRel),
-                // ORDERING: Acquire; the fault is that the load may be older than a marker that looked at the old summary.
                 true => head.load(Ordering::Acquire),
             };
             if markers(early.unwrap_or_else(late)) > 0 {
@@ -288,48 +265,36 @@ impl<'a> Collection<'a> {
         words
     }
 
-    /// Clears in one word, in all rows, what is wanted; notes what is left.
-    fn take_word(
-        &mut self,
-        leaves: &[Leaves],
-        word: usize,
-        number: u32,
-        wanted: &mut impl FnMut(u32) -> bool,
-    ) {
+    /// Clears the wanted bits of one word, in all rows; notes where others are left.
+    fn take_word(&mut self, at: At<'a>, word: usize, wanted: &mut impl FnMut(u32) -> bool) {
         self.scratch.hits.clear();
-        let of_word = |taken: &&mut Taken| taken.summary >> word & 1 != 0;
         let mut marked = 0;
-        for taken in self.scratch.taken.iter_mut().filter(of_word) {
-            // ORDERING: Relaxed; after the Acquire of the head: what is not seen belongs to a marker that was found under way, or that
-            // leaves its upper bits set.
-            marked |= leaves[taken.row].words[word].load(Ordering::Relaxed);
+        for taken in self.scratch.taken.iter().filter(|taken| taken.summary >> word & 1 != 0) {
+            // ORDERING: Relaxed; after the Acquire of the head: a bit that is not seen belongs to a marker that was found under way, or
+            // that leaves its upper bits set.
+            marked |= at.leaves[taken.row].words[word].load(Ordering::Relaxed);
         }
         let mask = places(marked)
-            .filter(|&place| wanted(number + place as u32))
+            .filter(|&place| wanted(at.number + place as u32))
             .fold(0, |mask, place| mask | 1 << place);
         interleave::point();
         for index in 0..self.scratch.taken.len() {
             let taken = &self.scratch.taken[index];
-            if taken.summary >> word & 1 == 0 {
-                continue;
-            }
-            let kept = self.take_leaf(taken.row, mask);
-            if kept != 0 {
+            if taken.summary >> word & 1 != 0 && self.take_leaf(at, taken.row, mask) != 0 {
                 self.scratch.taken[index].left |= 1 << word;
             }
         }
     }
 
-    /// Clears the bits of `mask` in the current word of `row`, and notes them as hits. Which others there are.
-    fn take_leaf(&mut self, row: usize, mask: u64) -> u64 {
-        let Some(At { leaves, number, .. }) = self.at else { return 0 };
-        let word = leaves[row].word(number);
-        // ORDERING: Relaxed, as in `take_word`: what is not seen is marked still.
+    /// Clears the bits of `mask` in the current word of `row`, and notes them as hits. Returns the other bits.
+    fn take_leaf(&mut self, at: At<'a>, row: usize, mask: u64) -> u64 {
+        let word = at.leaves[row].word(at.number);
+        // ORDERING: Relaxed, as in `take_word`: a bit that is not seen stays marked.
         let mut found = word.load(Ordering::Relaxed);
         if found & mask != 0 {
             if !active(Mutation::LeafIsClearedLate) {
-                // ORDERING: AcqRel; Acquire for what was done before the mark, Release for who looks at it in `is_settled` (E3). The
-                // addition that comes too late is told of it by the counter (E1).
+                // ORDERING: AcqRel; Acquire for the writes before the mark, Release for `is_clean` (E3). An addition that comes too
+                // late learns it from the counter (E1).
                 found = word.fetch_and(!mask, Ordering::AcqRel);
             }
             self.scratch.hits.push(Hit { row, bits: found & mask });
@@ -338,44 +303,37 @@ impl<'a> Collection<'a> {
         found & !mask
     }
 
-    fn deliver_all(&mut self, each: &mut impl FnMut(u32, Rows<'_>)) {
-        let bits = self.scratch.hits.iter().fold(0, |bits, hit| bits | hit.bits);
-        self.deliver(bits, each, |each, number, rows| each(number, rows));
-    }
-
-    /// Hands out the numbers of `bits` in the current word, with their rows.
-    fn deliver<F>(&mut self, bits: u64, each: &mut F, call: impl Fn(&mut F, u32, Rows<'_>)) {
-        let Some(at) = &mut self.at else { return };
+    /// Delivers the numbers of the hits in the current word, with their rows.
+    fn deliver(&mut self, at: At<'a>, each: &mut impl FnMut(u32, Rows<'_>)) {
         let first = at.number - at.number % BITS as u32;
-        at.undelivered = bits;
-        for place in places(bits) {
-            let rows = Rows { hits: self.scratch.hits.iter(), bit: 1 << place };
-            call(each, first + place as u32, rows);
-            at.undelivered &= !(1 << place);
+        self.at = Some(at);
+        self.undelivered = self.scratch.hits.iter().fold(0, |bits, hit| bits | hit.bits);
+        for place in places(self.undelivered) {
+            each(first + place as u32, Rows { hits: self.scratch.hits.iter(), bit: 1 << place });
+            self.undelivered &= !(1 << place);
         }
-        if active(Mutation::LeafIsClearedLate) {
-            for hit in &self.scratch.hits {
-                // ORDERING: AcqRel; the fault is that it comes after the counters were taken.
-                at.leaves[hit.row].word(at.number).fetch_and(!hit.bits, Ordering::AcqRel);
-            }
+        self.at = None;
+        for hit in self.scratch.hits.iter().filter(|_| active(Mutation::LeafIsClearedLate)) {
+            // ORDERING: AcqRel; the fault is that it comes after the counters were taken.
+            at.leaves[hit.row].word(at.number).fetch_and(!hit.bits, Ordering::AcqRel);
         }
     }
 
-    /// Sets again what was cleared and not handed out, after a callback panicked.
+    /// Restores the bits that were cleared and not delivered, after a callback panicked.
     fn recover(&mut self, at: At<'_>) {
         for hit in &self.scratch.hits {
-            // ORDERING: Release; as the marker whose bit it was (E2).
-            at.leaves[hit.row].word(at.number).fetch_or(hit.bits & at.undelivered, Ordering::Release);
+            // ORDERING: Release; as the marker that set it (E2).
+            at.leaves[hit.row].word(at.number).fetch_or(hit.bits & self.undelivered, Ordering::Release);
         }
         for taken in &mut self.scratch.taken {
-            set_summary(&at.leaves[taken.row], taken.summary);
-            taken.again = taken.classes;
+            restore_summary(&at.leaves[taken.row], taken.summary);
+            taken.restore = taken.classes;
         }
     }
 }
 
-fn set_summary(leaves: &Leaves, words: u64) {
-    // ORDERING: Relaxed; published by the end of the collection to the next one and to who looks for what is clean.
+fn restore_summary(leaves: &Leaves, words: u64) {
+    // ORDERING: Relaxed; the end of the collection publishes it to the next one and to `is_clean`.
     leaves.summary.fetch_or(words, Ordering::Relaxed);
 }
 
@@ -386,17 +344,17 @@ impl Drop for Collection<'_> {
         }
         interleave::point();
         for taken in &self.scratch.taken {
-            if taken.again != 0 {
-                // ORDERING: Relaxed, as in `set_summary`.
-                self.marks.head(taken.row).fetch_or(taken.again, Ordering::Relaxed);
+            if taken.restore != 0 {
+                // ORDERING: Relaxed, as in `restore_summary`.
+                self.marks.head(taken.row).fetch_or(taken.restore, Ordering::Relaxed);
             }
-            if taken.again != 0 || taken.marked_at_head {
-                self.marks.dirty_row(taken.row);
+            if taken.restore != 0 || taken.marked_at_head {
+                self.marks.set_dirty(taken.row);
             }
         }
         interleave::point();
-        // ORDERING: Release; pairs with the Acquire of who looks for what is clean, and of the next collector: they find what was set
-        // again and what the callbacks did (E3).
+        // ORDERING: Release; pairs with the Acquire in `unless_collecting` and in the next `begin`: they find the bits that were
+        // restored and the writes of the callbacks (E3).
         self.marks.collecting().fetch_add(1, Ordering::Release);
     }
 }

@@ -1,17 +1,17 @@
-//! Models of marks: every interleaving of a few calls, with up to three preemptions. The oracle is what was added: it was collected, or
-//! is marked so that the next collection finds it.
+//! Models of marks: every interleaving of a few calls, with up to three preemptions. The oracle: each addition was collected, or is
+//! marked so that the next collection finds it.
 
 use std::sync::Arc;
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::{Mutex, keep, thread};
 
-use super::{CHUNK, CLASSES, Marks, Scratch};
+use super::{CHUNK, CLASSES, Marks, Rows, Scratch};
 use crate::additive::{add, take};
 use crate::models::explore;
 use crate::mutation::{self, Mutation};
 
-/// One counter for each number and row, and what was collected from them.
+/// One counter for each number and row, and the total collected from them.
 struct Stats {
     marks: &'static Marks,
     rows: usize,
@@ -34,7 +34,7 @@ impl Stats {
         &self.counters[number as usize * self.rows + row]
     }
 
-    /// Adds `delta` and sees to it that it is marked.
+    /// Adds `delta`, and sets the mark if it is not set.
     fn update(&self, number: u32, row: usize, delta: i64) {
         assert!(add(self.counter(number, row), delta), "the counter lives");
         let mark = self.marks.of(number);
@@ -43,25 +43,25 @@ impl Stats {
         }
     }
 
-    /// Collects what is wanted; the total so far.
+    /// Collects the wanted numbers; returns the total so far.
     fn collect(&self, wanted: impl FnMut(u32) -> bool) -> i64 {
         let mut total = self.total.lock();
-        self.marks.collect(&mut Scratch::new(self.rows), wanted, |number, rows| {
-            *total += rows.map(|row| take(self.counter(number, row))).sum::<i64>();
-            // ORDERING: Relaxed; the end of the collection publishes it.
-            self.published.store(*total as u64, Ordering::Relaxed);
-        });
+        let deliver = |number, rows: Rows<'_>| self.deliver(&mut total, number, rows);
+        self.marks.collect(&mut Scratch::new(self.rows), wanted, deliver, || ());
         *total
     }
 
     fn collect_one(&self, number: u32) -> i64 {
         let mut total = self.total.lock();
-        self.marks.collect_one(&mut Scratch::new(self.rows), number, |rows| {
-            *total += rows.map(|row| take(self.counter(number, row))).sum::<i64>();
-            // ORDERING: Relaxed; the end of the collection publishes it.
-            self.published.store(*total as u64, Ordering::Relaxed);
-        });
+        let deliver = |rows: Rows<'_>| self.deliver(&mut total, number, rows);
+        self.marks.collect_one(&mut Scratch::new(self.rows), number, deliver, || ());
         *total
+    }
+
+    fn deliver(&self, total: &mut i64, number: u32, rows: Rows<'_>) {
+        *total += rows.map(|row| take(self.counter(number, row))).sum::<i64>();
+        // ORDERING: Relaxed; the end of the collection publishes it.
+        self.published.store(*total as u64, Ordering::Relaxed);
     }
 
     fn spawn(self: &Arc<Stats>, run: impl FnOnce(&Stats) + 'static) -> thread::JoinHandle<()> {
@@ -70,7 +70,7 @@ impl Stats {
     }
 }
 
-/// What the first addition leaves to the second.
+/// An addition that relies on the mark of the first.
 const FIRST: i64 = 1;
 const SECOND: i64 = 16;
 const BOTH: i64 = FIRST + SECOND;
@@ -98,7 +98,7 @@ fn loom_a_leaf_bit_that_is_cleared_late_is_caught() {
     mutation::with(Mutation::LeafIsClearedLate, || explore(3, an_addition_that_finds_a_mark));
 }
 
-/// The same, where the mark was set without an addition: what is taken first is zero.
+/// The same, where the mark was set without an addition: the first value taken is zero.
 fn an_addition_that_finds_a_mark_of_nothing() {
     let stats = Stats::new(1, 1);
     stats.marks.of(0).set(0);
@@ -110,7 +110,7 @@ fn an_addition_that_finds_a_mark_of_nothing() {
 }
 
 #[test]
-fn loom_an_addition_is_collected_or_marked_where_nothing_was_added_before() {
+fn loom_a_first_addition_is_collected_or_marked() {
     explore(3, an_addition_that_finds_a_mark_of_nothing);
 }
 
@@ -125,7 +125,7 @@ const OF_THE_WORD: u32 = 0;
 const OF_THE_CLASS: u32 = (CHUNK * CLASSES) as u32;
 const OF_THE_ROW: u32 = CHUNK as u32;
 
-/// Number 1 is marked in row 0 while what is marked beside it is collected.
+/// Number 1 is marked in row 0 while a mark beside it is collected.
 fn a_mark_beside(neighbour: u32, row: usize) {
     let stats = Stats::new(CHUNK * CLASSES + 1, row + 1);
     stats.update(neighbour, row, FIRST);
@@ -180,13 +180,13 @@ fn loom_markers_that_are_read_by_a_load_are_caught() {
     mutation::with(Mutation::MarkersAreReadByLoad, || explore(3, || a_mark_beside(OF_THE_WORD, 0)));
 }
 
-/// A thread adds, and at once collects what it added; another one is in the middle of setting the mark that it may have found.
-fn who_added_collects(collect: fn(&Stats) -> i64) {
+/// A thread adds, and collects at once; another one is in the middle of setting the mark that it may have found.
+fn an_adder_collects(collect: fn(&Stats) -> i64) {
     let stats = Stats::new(1, 1);
     let other = stats.spawn(|stats| stats.update(0, 0, FIRST));
     stats.update(0, 0, SECOND);
     let total = collect(&stats);
-    assert!(total & SECOND != 0, "a thread collects what it added, not {total}");
+    assert!(total & SECOND != 0, "a thread collects its own additions, not {total}");
     other.join().unwrap();
     let total = stats.collect(|_| true);
     assert!(total == BOTH, "{BOTH} are collected, not {total}");
@@ -201,35 +201,35 @@ fn one(stats: &Stats) -> i64 {
 }
 
 #[test]
-fn loom_who_finds_a_mark_can_collect_at_once() {
-    explore(3, || who_added_collects(all));
+fn loom_a_mark_that_is_found_can_be_collected_at_once() {
+    explore(3, || an_adder_collects(all));
 }
 
 #[test]
-fn loom_who_finds_a_mark_can_collect_its_number_at_once() {
-    explore(3, || who_added_collects(one));
+fn loom_a_number_that_is_found_can_be_collected_at_once() {
+    explore(3, || an_adder_collects(one));
 }
 
 #[test]
-#[should_panic(expected = "a thread collects what it added")]
+#[should_panic(expected = "a thread collects its own additions")]
 fn loom_a_leaf_bit_before_its_upper_bits_is_caught() {
-    mutation::with(Mutation::LeafBeforeUpperBits, || explore(3, || who_added_collects(all)));
+    mutation::with(Mutation::LeafBeforeUpperBits, || explore(3, || an_adder_collects(all)));
 }
 
 #[test]
-#[should_panic(expected = "a thread collects what it added")]
-fn loom_a_leaf_bit_before_its_upper_bits_is_caught_where_one_number_is_collected() {
-    mutation::with(Mutation::LeafBeforeUpperBits, || explore(3, || who_added_collects(one)));
+#[should_panic(expected = "a thread collects its own additions")]
+fn loom_a_leaf_bit_before_its_upper_bits_is_caught_for_one_number() {
+    mutation::with(Mutation::LeafBeforeUpperBits, || explore(3, || an_adder_collects(one)));
 }
 
 /// The same while a third thread collects: it may have cleared the upper bits before the mark was there.
-fn who_added_collects_after_another_collector() {
+fn an_adder_collects_after_another_collector() {
     let stats = Stats::new(1, 1);
     let marker = stats.spawn(|stats| stats.update(0, 0, FIRST));
     let collector = stats.spawn(|stats| _ = stats.collect(|_| true));
     stats.update(0, 0, SECOND);
     let total = stats.collect(|_| true);
-    assert!(total & SECOND != 0, "a thread collects what it added, not {total}");
+    assert!(total & SECOND != 0, "a thread collects its own additions, not {total}");
     marker.join().unwrap();
     collector.join().unwrap();
     let total = stats.collect(|_| true);
@@ -237,18 +237,18 @@ fn who_added_collects_after_another_collector() {
 }
 
 #[test]
-fn loom_who_finds_a_mark_can_collect_at_once_after_another_collector() {
-    explore(3, who_added_collects_after_another_collector);
+fn loom_a_mark_that_is_found_can_be_collected_beside_another() {
+    explore(3, an_adder_collects_after_another_collector);
 }
 
 #[test]
 #[should_panic(expected = "are collected")]
 fn loom_markers_that_are_not_counted_are_caught_beside_another_collector() {
-    mutation::with(Mutation::MarkersAreNotCounted, || explore(3, who_added_collects_after_another_collector));
+    mutation::with(Mutation::MarkersAreNotCounted, || explore(3, an_adder_collects_after_another_collector));
 }
 
 /// One of two numbers is wanted by a collector; the other stays marked for the next.
-fn what_is_not_wanted(unwanted: u32) {
+fn an_unwanted_number(unwanted: u32) {
     let stats = Stats::new(CHUNK * CLASSES + 1, 1);
     stats.update(unwanted, 0, FIRST);
     let other = stats.spawn(|stats| stats.update(1, 0, SECOND));
@@ -260,30 +260,30 @@ fn what_is_not_wanted(unwanted: u32) {
 }
 
 #[test]
-fn loom_what_is_not_wanted_in_a_word_stays_marked() {
-    explore(3, || what_is_not_wanted(OF_THE_WORD));
+fn loom_an_unwanted_number_of_a_word_stays_marked() {
+    explore(3, || an_unwanted_number(OF_THE_WORD));
 }
 
 #[test]
-fn loom_what_is_not_wanted_in_a_class_stays_marked() {
-    explore(3, || what_is_not_wanted(OF_THE_CLASS));
+fn loom_an_unwanted_number_of_a_class_stays_marked() {
+    explore(3, || an_unwanted_number(OF_THE_CLASS));
 }
 
 #[test]
 #[should_panic(expected = "17 are collected")]
-fn loom_what_is_left_without_upper_bits_is_caught() {
-    mutation::with(Mutation::LeftIsNotSetAgain, || explore(3, || what_is_not_wanted(OF_THE_WORD)));
+fn loom_marks_left_without_upper_bits_are_caught() {
+    mutation::with(Mutation::LeftIsNotRestored, || explore(3, || an_unwanted_number(OF_THE_WORD)));
 }
 
-/// A thread adds, and looks whether all is clean while another one collects; what looks clean is in the published total.
-fn who_added_looks(clean: fn(&Stats) -> bool, wanted: fn(u32) -> bool) {
+/// A thread adds, and checks whether all is clean while another one collects. If so, the published total has its addition.
+fn an_adder_checks(clean: fn(&Stats) -> bool, wanted: fn(u32) -> bool) {
     let stats = Stats::new(1, 1);
     let other = stats.spawn(move |stats| _ = stats.collect(wanted));
     stats.update(0, 0, FIRST);
     if clean(&stats) {
         // ORDERING: Relaxed; after the Acquire in `clean`.
         let published = stats.published.load(Ordering::Relaxed);
-        assert!(published == FIRST as u64, "what looks clean is published, not {published}");
+        assert!(published == FIRST as u64, "a clean addition is published, not {published}");
     }
     other.join().unwrap();
     let total = stats.collect(|_| true);
@@ -291,7 +291,7 @@ fn who_added_looks(clean: fn(&Stats) -> bool, wanted: fn(u32) -> bool) {
 }
 
 /// The same beside a thread that is in the middle of setting the mark.
-fn who_added_looks_beside_a_marker(clean: fn(&Stats) -> bool) {
+fn an_adder_checks_beside_a_marker(clean: fn(&Stats) -> bool) {
     let stats = Stats::new(1, 1);
     let marker = stats.spawn(|stats| stats.update(0, 0, FIRST));
     let collector = stats.spawn(|stats| _ = stats.collect(|_| true));
@@ -299,7 +299,7 @@ fn who_added_looks_beside_a_marker(clean: fn(&Stats) -> bool) {
     if clean(&stats) {
         // ORDERING: Relaxed; after the Acquire in `clean`.
         let published = stats.published.load(Ordering::Relaxed);
-        assert!(published as i64 & SECOND != 0, "what looks clean is published, not {published}");
+        assert!(published as i64 & SECOND != 0, "a clean addition is published, not {published}");
     }
     marker.join().unwrap();
     collector.join().unwrap();
@@ -312,39 +312,39 @@ fn whole(stats: &Stats) -> bool {
 }
 
 fn number(stats: &Stats) -> bool {
-    stats.marks.of(0).is_settled()
+    stats.marks.of(0).is_clean()
 }
 
 #[test]
-fn loom_what_looks_clean_is_published() {
-    explore(3, || who_added_looks(whole, |_| true));
-    explore(3, || who_added_looks(whole, |_| false));
+fn loom_a_collection_that_looks_over_is_published() {
+    explore(3, || an_adder_checks(whole, |_| true));
+    explore(3, || an_adder_checks(whole, |_| false));
 }
 
 #[test]
-fn loom_what_looks_settled_is_published() {
-    explore(3, || who_added_looks(number, |_| true));
-    explore(3, || who_added_looks(number, |_| false));
+fn loom_a_number_that_looks_settled_is_published() {
+    explore(3, || an_adder_checks(number, |_| true));
+    explore(3, || an_adder_checks(number, |_| false));
 }
 
 #[test]
-fn loom_what_looks_clean_beside_a_marker_is_published() {
-    explore(3, || who_added_looks_beside_a_marker(whole));
+fn loom_a_clean_state_beside_a_marker_is_published() {
+    explore(3, || an_adder_checks_beside_a_marker(whole));
 }
 
 #[test]
-fn loom_what_looks_settled_beside_a_marker_is_published() {
-    explore(3, || who_added_looks_beside_a_marker(number));
+fn loom_a_settled_number_beside_a_marker_is_published() {
+    explore(3, || an_adder_checks_beside_a_marker(number));
 }
 
 #[test]
-#[should_panic(expected = "what looks clean is published")]
-fn loom_a_look_that_is_not_repeated_is_caught() {
-    mutation::with(Mutation::CleanWithoutSecondLook, || explore(3, || who_added_looks(whole, |_| false)));
+#[should_panic(expected = "a clean addition is published")]
+fn loom_a_clean_state_that_is_read_once_is_caught() {
+    mutation::with(Mutation::CleanIsReadOnce, || explore(3, || an_adder_checks(whole, |_| false)));
 }
 
 #[test]
-#[should_panic(expected = "what looks clean is published")]
-fn loom_a_look_at_one_number_that_is_not_repeated_is_caught() {
-    mutation::with(Mutation::CleanWithoutSecondLook, || explore(3, || who_added_looks(number, |_| true)));
+#[should_panic(expected = "a clean addition is published")]
+fn loom_a_settled_number_that_is_read_once_is_caught() {
+    mutation::with(Mutation::CleanIsReadOnce, || explore(3, || an_adder_checks(number, |_| true)));
 }

@@ -12,14 +12,14 @@ fn marks_of(rows: usize, numbers: &[u32]) -> &'static Marks {
     marks
 }
 
-/// What a collection hands out, of what `wanted` says yes to.
+/// The numbers that a collection delivers, of those that `wanted` accepts.
 fn collected(
     marks: &Marks,
     scratch: &mut Scratch,
     wanted: impl FnMut(u32) -> bool,
 ) -> Vec<(u32, Vec<usize>)> {
     let mut all = Vec::new();
-    marks.collect(scratch, wanted, |number, rows| all.push((number, rows.collect())));
+    marks.collect(scratch, wanted, |number, rows| all.push((number, rows.collect())), || ());
     all
 }
 
@@ -37,7 +37,7 @@ const EDGES: [u32; 12] = {
 };
 
 #[test]
-fn each_marked_number_is_handed_out_once_with_its_rows() {
+fn delivers_each_marked_number_once_with_its_rows() {
     let rows = [0, 1, 63, 64, 65, 128, 299];
     let marks = marks_of(300, &EDGES);
     let mut scratch = Scratch::new(300);
@@ -55,20 +55,20 @@ fn each_marked_number_is_handed_out_once_with_its_rows() {
                 assert!(!mark.is_set(row));
                 mark.set(row);
                 mark.set(row);
-                assert!(mark.is_set(row) && !mark.is_settled());
+                assert!(mark.is_set(row) && !mark.is_clean());
             }
             expected.push((number, own));
         }
         assert!(!marks.is_clean());
         assert_eq!(collected(marks, &mut scratch, |_| true), expected, "turn {turn}");
         assert!(marks.is_clean());
-        assert!(EDGES.iter().all(|&number| marks.of(number).is_settled()));
+        assert!(EDGES.iter().all(|&number| marks.of(number).is_clean()));
         assert_eq!(collected(marks, &mut scratch, |_| true), [], "nothing is left");
     }
 }
 
 #[test]
-fn as_many_rows_and_numbers_as_there_may_be() {
+fn holds_the_most_rows_and_numbers() {
     let marks = marks_of(ROWS_MAX, &[NUMBERS_MAX - 1]);
     let mark = marks.of(NUMBERS_MAX - 1);
     mark.set(ROWS_MAX - 1);
@@ -80,7 +80,7 @@ fn as_many_rows_and_numbers_as_there_may_be() {
 }
 
 #[test]
-fn what_is_not_wanted_stays_marked_and_each_number_is_asked_for_once() {
+fn leaves_unwanted_numbers_marked_and_asks_once_for_each() {
     let marks = marks_of(3, &EDGES);
     let mut scratch = Scratch::new(3);
     for &number in &EDGES {
@@ -97,15 +97,15 @@ fn what_is_not_wanted_stays_marked_and_each_number_is_asked_for_once() {
     assert_eq!(first, all_rows(&odd));
     assert_eq!(asked, EDGES);
     assert!(!marks.is_clean());
-    assert!(odd.iter().all(|&number| marks.of(number).is_settled()));
-    assert!(even.iter().all(|&number| !marks.of(number).is_settled()));
+    assert!(odd.iter().all(|&number| marks.of(number).is_clean()));
+    assert!(even.iter().all(|&number| !marks.of(number).is_clean()));
     assert_eq!(collected(marks, &mut scratch, |_| false), [], "nothing was wanted");
     assert_eq!(collected(marks, &mut scratch, |_| true), all_rows(&even));
     assert!(marks.is_clean());
 }
 
 #[test]
-fn one_number_is_collected_alone() {
+fn collects_one_number_alone() {
     let marks = marks_of(130, &EDGES);
     let mut scratch = Scratch::new(130);
     for &number in &EDGES {
@@ -113,19 +113,19 @@ fn one_number_is_collected_alone() {
     }
     for (index, &number) in EDGES.iter().enumerate() {
         let mut rows = Vec::new();
-        assert!(marks.collect_one(&mut scratch, number, |of| rows = of.collect()));
+        assert!(marks.collect_one(&mut scratch, number, |of| rows = of.collect(), || ()));
         assert_eq!(rows, [0, 64, 129]);
-        assert!(marks.of(number).is_settled());
-        assert!(!marks.collect_one(&mut scratch, number, |_| panic!("{number} is not marked")));
-        assert!(EDGES[index + 1..].iter().all(|&other| !marks.of(other).is_settled()));
+        assert!(marks.of(number).is_clean());
+        assert!(!marks.collect_one(&mut scratch, number, |_| panic!("{number} is not marked"), || ()));
+        assert!(EDGES[index + 1..].iter().all(|&other| !marks.of(other).is_clean()));
     }
-    assert!(!marks.is_clean(), "the rows are looked at once more");
+    assert!(!marks.is_clean(), "the rows are visited once more");
     assert_eq!(collected(marks, &mut scratch, |_| true), []);
     assert!(marks.is_clean());
 }
 
 #[test]
-fn a_mark_made_by_a_callback_stays_for_the_next_collection() {
+fn keeps_a_mark_made_by_a_callback_for_the_next_collection() {
     let marks = marks_of(2, &EDGES);
     let mut scratch = Scratch::new(2);
     marks.of(64).set(1);
@@ -135,16 +135,17 @@ fn a_mark_made_by_a_callback_stays_for_the_next_collection() {
         |_| true,
         |number, rows| {
             handed.push((number, rows.collect::<Vec<_>>()));
-            assert!(!marks.is_clean() && !marks.of(number).is_settled(), "somebody collects");
+            assert!(!marks.is_clean() && !marks.of(number).is_clean(), "a collection is under way");
             [0, 64].into_iter().for_each(|number| marks.of(number).set(0));
         },
+        || (),
     );
     assert_eq!(handed, [(64, vec![1])]);
     assert_eq!(collected(marks, &mut scratch, |_| true), [(0, vec![0]), (64, vec![0])]);
 }
 
 #[test]
-fn a_callback_that_panics_loses_nothing() {
+fn loses_nothing_when_a_callback_panics() {
     let marks = marks_of(70, &EDGES);
     let mut scratch = Scratch::new(70);
     let rows = vec![3, 69];
@@ -160,6 +161,7 @@ fn a_callback_that_panics_loses_nothing() {
                     assert_ne!(number, EDGES[at], "a callback's own");
                     handed.push((number, of.collect::<Vec<_>>()));
                 },
+                || (),
             );
         });
         assert!(text.contains("a callback's own"), "{text}");
@@ -177,6 +179,7 @@ fn a_callback_that_panics_loses_nothing() {
                     true
                 },
                 |number, of| handed.push((number, of.collect::<Vec<_>>())),
+                || (),
             );
         });
         handed.extend(collected(marks, &mut scratch, |_| true));
@@ -184,13 +187,13 @@ fn a_callback_that_panics_loses_nothing() {
         assert!(marks.is_clean());
 
         rows.iter().for_each(|&row| marks.of(EDGES[at]).set(row));
-        panic_of(|| _ = marks.collect_one(&mut scratch, EDGES[at], |_| panic!("a callback's own")));
+        panic_of(|| _ = marks.collect_one(&mut scratch, EDGES[at], |_| panic!("a callback's own"), || ()));
         assert_eq!(collected(marks, &mut scratch, |_| true), [all[at].clone()]);
     }
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn panics_with_the_numbers_of_a_wrong_call() {
     let marks = marks_of(2, &[0]);
     let other = Box::leak(Box::new(Marks::new(2, 2 * CHUNK as u32)));
     let mut scratch = Scratch::new(2);
@@ -202,8 +205,8 @@ fn what_is_wrong_is_told() {
         panic_of(|| marks.provide(1)),
         panic_of(|| _ = other.of(CHUNK as u32)),
         panic_of(|| marks.of(0).set(2)),
-        panic_of(|| marks.collect(&mut Scratch::new(1), |_| true, |_, _| ())),
-        panic_of(|| _ = other.collect_one(&mut scratch, CHUNK as u32 + 5, |_| ())),
+        panic_of(|| marks.collect(&mut Scratch::new(1), |_| true, |_, _| (), || ())),
+        panic_of(|| _ = other.collect_one(&mut scratch, CHUNK as u32 + 5, |_| (), || ())),
     ];
     assert_eq!(
         texts,
@@ -223,7 +226,7 @@ fn what_is_wrong_is_told() {
 }
 
 #[test]
-fn a_second_collector_is_told_and_harms_nobody() {
+fn refuses_a_second_collector_without_harm() {
     let marks = marks_of(2, &[0, 1]);
     let (mut scratch, mut of_second) = (Scratch::new(2), Scratch::new(2));
     [0, 1].into_iter().for_each(|number| marks.of(number).set(1));
@@ -232,10 +235,14 @@ fn a_second_collector_is_told_and_harms_nobody() {
         &mut scratch,
         |_| true,
         |number, _| {
-            let text = panic_of(|| marks.collect(&mut of_second, |_| true, |_, _| ()));
-            assert_eq!(text, "marks are collected by one at a time, and somebody is collecting these");
+            let text = panic_of(|| marks.collect(&mut of_second, |_| true, |_, _| (), || ()));
+            assert_eq!(
+                text,
+                "marks are collected by one thread at a time, and another one is collecting these"
+            );
             handed.push(number);
         },
+        || (),
     );
     assert_eq!(handed, [0, 1]);
     assert!(marks.is_clean());

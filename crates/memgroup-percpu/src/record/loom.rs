@@ -10,8 +10,8 @@ use memgroup_sync::grace::{self, Form};
 use memgroup_sync::thread;
 
 use super::Record;
-use crate::arena::ArenaConfig;
 use crate::arena::block::Wait;
+use crate::arena::config::ArenaConfig;
 use crate::models::explore;
 use crate::mutation::{self, Mutation};
 use crate::records::{Fresh, Records};
@@ -33,7 +33,7 @@ fn access(record: &Arc<Record>) -> thread::JoinHandle<()> {
     let record = Arc::clone(record);
     thread::spawn(move || {
         if let Some(word) = record.access(0, 0) {
-            // ORDERING: Relaxed; that the memory is not used again meanwhile is what is modelled.
+            // ORDERING: Relaxed; the model is about the memory, which must not be used again meanwhile.
             word.fetch_add(1, Ordering::Relaxed);
         }
     })
@@ -56,7 +56,7 @@ fn memory_is_used_again(moves: bool) {
         assert_eq!(records.limbo_bytes(), 0, "the grace period is over");
         let again = fresh(records);
         other.join().unwrap();
-        let word = records.fresh_word(&again, 0, 0).expect("the slot is open");
+        let word = records.fresh_word(&again, 0, 0).expect("the slot is enabled");
         // ORDERING: Relaxed; at rest, after the join.
         assert!(word.load(Ordering::Relaxed) == 0, "memory that is used again was changed by an access");
     });
@@ -76,8 +76,8 @@ fn loom_memory_that_is_used_again_without_a_grace_period_is_caught() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_an_unlinking_that_leaves_the_doors_open_is_caught() {
-    mutation::with(Mutation::UnlinkLeavesDoorsOpen, || explore(3, || memory_is_used_again(false)));
+fn loom_an_unlinking_that_leaves_slots_enabled_is_caught() {
+    mutation::with(Mutation::UnlinkLeavesSlotsEnabled, || explore(3, || memory_is_used_again(false)));
 }
 
 /// The caller's fault: the grace period began before the unlinking.
@@ -110,12 +110,12 @@ fn a_marked_block_is_linked() {
                 let section = grace::enter();
                 // ORDERING: Acquire; as an access finds it.
                 let base = record.base.load(Ordering::Acquire);
-                let word = record.word(&section, 0, 0).expect("the slot is open");
-                // ORDERING: Relaxed; what was written before the block was linked is what is looked for.
+                let word = record.word(&section, 0, 0).expect("the slot is enabled");
+                // ORDERING: Relaxed; the oracle is a word written before the block was linked.
                 (base, word.load(Ordering::Relaxed))
             }
         });
-        let word = records.fresh_word(&target, 0, 0).expect("the slot is open");
+        let word = records.fresh_word(&target, 0, 0).expect("the slot is enabled");
         // ORDERING: Relaxed; linking publishes it.
         word.store(MARK, Ordering::Relaxed);
         // ORDERING: Relaxed; the owner's.
@@ -127,7 +127,7 @@ fn a_marked_block_is_linked() {
 }
 
 #[test]
-fn loom_who_finds_a_block_finds_what_was_written_into_it() {
+fn loom_an_access_that_finds_a_block_finds_its_words() {
     explore(3, a_marked_block_is_linked);
 }
 
@@ -137,43 +137,43 @@ fn loom_a_link_that_publishes_nothing_is_caught() {
     mutation::with(Mutation::LinkPublishesNothing, || explore(3, a_marked_block_is_linked));
 }
 
-/// A slot is admitted, with a mark in each record, while another thread looks whether it is open.
+/// A slot is admitted, with a mark in each record, while another thread accesses it.
 fn a_slot_is_admitted() {
     with_record(|records, record| {
         record.link(fresh(records));
         let other = thread::spawn({
             let record = Arc::clone(record);
             move || {
-                // ORDERING: Relaxed; what was written before the slot was opened is what is looked for.
+                // ORDERING: Relaxed; the oracle is a word written before the slot was enabled.
                 record.access(0, 0).map(|word| word.load(Ordering::Relaxed))
             }
         });
         records.admit(0, |early| {
             let section = grace::enter();
             let word = early.word(&section, record, 0).expect("it has memory");
-            // ORDERING: Relaxed; opening the slot publishes it.
+            // ORDERING: Relaxed; enabling the slot publishes it.
             word.store(MARK, Ordering::Relaxed);
         });
         let found = other.join().unwrap();
-        assert!(found.is_none_or(|value| value == MARK), "a slot is open without its mark");
+        assert!(found.is_none_or(|value| value == MARK), "a slot is enabled without its mark");
     });
 }
 
 #[test]
-fn loom_who_finds_a_slot_open_finds_its_marks() {
+fn loom_an_access_that_finds_a_slot_enabled_finds_its_values() {
     explore(3, a_slot_is_admitted);
 }
 
 #[test]
-#[should_panic(expected = "a slot is open without its mark")]
-fn loom_a_slot_that_opens_before_it_is_prepared_is_caught() {
-    mutation::with(Mutation::SlotOpensBeforePrepare, || explore(3, a_slot_is_admitted));
+#[should_panic(expected = "a slot is enabled without its mark")]
+fn loom_a_slot_enabled_before_it_is_prepared_is_caught() {
+    mutation::with(Mutation::SlotIsEnabledBeforePrepare, || explore(3, a_slot_is_admitted));
 }
 
 #[test]
-#[should_panic(expected = "a slot is open without its mark")]
-fn loom_a_slot_that_opens_publishing_nothing_is_caught() {
-    mutation::with(Mutation::SlotOpensPublishingNothing, || explore(3, a_slot_is_admitted));
+#[should_panic(expected = "a slot is enabled without its mark")]
+fn loom_a_slot_enabled_relaxed_is_caught() {
+    mutation::with(Mutation::SlotIsEnabledRelaxed, || explore(3, a_slot_is_admitted));
 }
 
 /// A slot is admitted while the record gets its first block.
@@ -189,7 +189,7 @@ fn a_slot_is_admitted_while_a_block_is_linked() {
         records.admit(0, |early| {
             let section = grace::enter();
             if let Some(word) = early.word(&section, record, 0) {
-                // ORDERING: Relaxed; that there is a word is what is modelled.
+                // ORDERING: Relaxed; the model is about the word's existence.
                 word.store(MARK, Ordering::Relaxed);
             }
         });
@@ -199,14 +199,14 @@ fn a_slot_is_admitted_while_a_block_is_linked() {
 }
 
 #[test]
-fn loom_who_prepares_a_slot_finds_a_whole_block_or_none() {
+fn loom_preparing_a_slot_finds_a_whole_block_or_none() {
     explore(3, a_slot_is_admitted_while_a_block_is_linked);
 }
 
 #[test]
 #[should_panic(expected = "the block of a record that never had one")]
-fn loom_who_prepares_a_slot_without_seeing_the_block_is_caught() {
-    mutation::with(Mutation::PrepareSeesDoorsAlone, || {
+fn loom_preparing_a_slot_without_its_block_is_caught() {
+    mutation::with(Mutation::PrepareMissesTheBlock, || {
         explore(3, a_slot_is_admitted_while_a_block_is_linked);
     });
 }

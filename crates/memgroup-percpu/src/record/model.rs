@@ -1,4 +1,4 @@
-//! What stands for a block in one atomic word under loom, where memory has no addresses: that of a copy of the block that is kept.
+//! The word that stands for a block under loom, where memory has no addresses: the address of a copy of the block that is kept.
 
 #![allow(unsafe_code)]
 
@@ -6,25 +6,20 @@ use memgroup_sync::atomic::AtomicU64;
 
 use crate::arena::block::Block;
 
-/// The address of a copy of the block.
-pub(crate) struct Base;
+pub(crate) fn of(block: Block) -> usize {
+    core::ptr::from_ref(memgroup_sync::keep(Box::new(block))).expose_provenance()
+}
 
-impl Base {
-    pub(crate) fn of(block: Block) -> usize {
-        core::ptr::from_ref(memgroup_sync::keep(Box::new(block))).expose_provenance()
-    }
+pub(crate) fn block(base: usize, _chunk: u32, _start: u32, _words: u32) -> Block {
+    assert!(base != 0, "the block of a record that never had one is looked for");
+    // SAFETY: `base` came from `of`, which keeps the block that it points to.
+    unsafe { *core::ptr::with_exposed_provenance::<Block>(base) }
+}
 
-    pub(crate) fn block(base: usize, _chunk: u32, _start: u32, _words: u32) -> Block {
-        assert!(base != 0, "the block of a record that never had one is looked for");
-        // SAFETY: `base` came from `of`, which keeps what it points to.
-        unsafe { *core::ptr::with_exposed_provenance::<Block>(base) }
-    }
-
-    /// # Safety
-    ///
-    /// As in the other build.
-    pub(crate) unsafe fn word<'a>(base: usize, stride: usize, slot: usize, index: usize) -> &'a AtomicU64 {
-        // SAFETY: passed on to the caller.
-        unsafe { Self::block(base, 0, 0, 0).word(stride, slot, index) }
-    }
+/// # Safety
+///
+/// As in the other build.
+pub(crate) unsafe fn word<'a>(base: usize, stride: usize, slot: usize, index: usize) -> &'a AtomicU64 {
+    // SAFETY: passed on to the caller.
+    unsafe { block(base, 0, 0, 0).word(stride, slot, index) }
 }

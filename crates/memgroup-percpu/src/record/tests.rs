@@ -1,4 +1,4 @@
-//! Records, as their owner sees them: who may be handed which block, and where memory goes.
+//! Records from their owner's side: blocks that are refused, and the way of their memory.
 
 use std::sync::mpsc;
 use std::time::Instant;
@@ -7,13 +7,13 @@ use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::{self, Form};
 
 use super::Record;
-use crate::arena::ArenaConfig;
 use crate::arena::block::{LEAVING, Wait};
+use crate::arena::config::ArenaConfig;
 use crate::arena::os::{Call, inject};
 use crate::arena::page::PageSize;
 use crate::records::{Fresh, Records};
 
-/// Records of 337 words on two slots, of which slot 0 is open.
+/// Records of 337 words on two slots, of which slot 0 is enabled.
 fn records() -> &'static Records {
     let config = ArenaConfig::new(2).page(PageSize::of_system()).float_bytes(0);
     let records: &'static Records = Box::leak(Box::new(Records::new(config, 337).expect("it fits a block")));
@@ -37,7 +37,7 @@ fn set(record: &Record, value: u64) {
 }
 
 #[test]
-fn a_word_is_found_where_there_is_memory_a_slot_that_is_open_and_a_word() {
+fn finds_a_word_on_an_enabled_slot_of_a_linked_record() {
     let records = records();
     let record = records.record();
     let found = |record: &Record, slot, index| {
@@ -50,7 +50,7 @@ fn a_word_is_found_where_there_is_memory_a_slot_that_is_open_and_a_word() {
     assert!(record.link(fresh(records, 1)).is_none() && record.is_linked());
     assert!(found(&record, 0, 0) && found(&record, 0, 336));
     assert!(!found(&record, 0, 337) && !found(&record, 0, usize::MAX), "beyond the end");
-    assert!(!found(&record, 1, 0), "on a slot that is not open");
+    assert!(!found(&record, 1, 0), "on a slot that is not enabled");
     assert!(!found(&record, 2, 0) && !found(&record, usize::MAX, 0), "on a slot that is not there");
     records.admit(1, |_| ());
     assert!(found(&record, 1, 0));
@@ -59,30 +59,30 @@ fn a_word_is_found_where_there_is_memory_a_slot_that_is_open_and_a_word() {
 }
 
 #[test]
-fn a_glance_finds_what_an_access_finds_or_nothing() {
+fn finds_the_same_word_with_and_without_a_call() {
     let Ok(source) = crate::SlotSource::cpu_id() else { return };
     let records: &'static Records =
         Box::leak(Box::new(Records::new(ArenaConfig::new(source.slots()), 2).expect("it fits a block")));
     (0..source.slots()).for_each(|slot| records.admit(slot, |_| ()));
     let record = records.record();
-    assert!(record.glance(&source, 1).is_none(), "without memory");
+    assert!(record.fast_access(&source, 1).is_none(), "without memory");
     record.link(fresh(records, 1));
-    assert!(record.glance(&source, 2).is_none(), "beyond the end");
+    assert!(record.fast_access(&source, 2).is_none(), "beyond the end");
     drop(record.access(0, 0));
-    if let Some((slot, word)) = record.glance(&source, 1) {
-        let same = record.access(slot, 1).expect("the slot is open");
+    if let Some((slot, word)) = record.fast_access(&source, 1) {
+        let same = record.access(slot, 1).expect("the slot is enabled");
         assert!(core::ptr::eq(&raw const *word, &raw const *same));
     }
 }
 
 #[test]
-fn a_slot_is_prepared_before_it_is_open() {
+fn prepares_a_slot_before_it_is_enabled() {
     let records = records();
     let (with, without) = (records.record(), records.record());
     with.link(fresh(records, 1));
     records.admit(1, |early| {
         let section = grace::enter();
-        assert!(with.word(&section, 1, 3).is_none(), "nobody else reaches it yet");
+        assert!(with.word(&section, 1, 3).is_none(), "no other thread reaches it yet");
         // ORDERING: Relaxed; one thread, or after the join.
         early.word(&section, &with, 3).expect("it has memory").store(8, Ordering::Relaxed);
         assert!(early.word(&section, &with, 337).is_none() && early.word(&section, &without, 0).is_none());
@@ -142,17 +142,17 @@ mod a_block_of_other_records {
 
 #[test]
 #[should_panic(expected = "a record is linked and unlinked by one owner at a time")]
-fn two_who_link_at_once_are_told() {
+fn panics_when_two_threads_link_at_once() {
     let records = records();
     let record = records.record();
-    record.alone(|| record.link(fresh(records, 1)));
+    record.exclusively(|| record.link(fresh(records, 1)));
 }
 
 #[test]
-fn what_is_discarded_is_free_at_once_and_zero_for_the_next() {
+fn frees_a_discarded_block_at_once_and_zeroes_it() {
     let records = records();
     let block = fresh(records, 1);
-    let word = records.fresh_word(&block, 0, 3).expect("the slot is open");
+    let word = records.fresh_word(&block, 0, 3).expect("the slot is enabled");
     // ORDERING: Relaxed; one thread, or after the join.
     word.store(9, Ordering::Relaxed);
     let place = core::ptr::from_ref(word).addr();
@@ -160,14 +160,14 @@ fn what_is_discarded_is_free_at_once_and_zero_for_the_next() {
     records.discard(block);
     assert_eq!((records.arena().stats().live_bytes, records.limbo_bytes()), (0, 0));
     let block = fresh(records, 1);
-    let word = records.fresh_word(&block, 0, 3).expect("the slot is open");
+    let word = records.fresh_word(&block, 0, 3).expect("the slot is enabled");
     // ORDERING: Relaxed; one thread, or after the join.
     assert_eq!((core::ptr::from_ref(word).addr(), word.load(Ordering::Relaxed)), (place, 0));
     records.discard(block);
 }
 
 #[test]
-fn what_is_retired_is_free_after_a_grace_period_and_looked_at_once() {
+fn frees_a_retired_block_after_a_grace_period_and_hands_it_out_once() {
     let records = records();
     let record = records.record();
     record.link(fresh(records, 1));
@@ -182,7 +182,7 @@ fn what_is_retired_is_free_after_a_grace_period_and_looked_at_once() {
     grace::synchronize(Form::Expedited);
     let mut looks = Vec::new();
     let reclaimed = records.reclaim(|old, tag| {
-        let word = records.unlinked_word(old, 0, 3).expect("the slot is open");
+        let word = records.unlinked_word(old, 0, 3).expect("the slot is enabled");
         // ORDERING: Relaxed; one thread, or after the join.
         looks.push((word.load(Ordering::Relaxed), tag));
     });
@@ -207,7 +207,7 @@ fn a_reader_that_stalls_keeps_its_memory_and_nothing_else() {
             inside.send(core::ptr::from_ref(&*word).addr()).expect("the test waits for it");
             goes_on.recv().expect("the test lets it go on");
             // ORDERING: Relaxed; one thread, or after the join.
-            assert_eq!(word.load(Ordering::Relaxed), 5, "what the reader holds is as it was");
+            assert_eq!(word.load(Ordering::Relaxed), 5, "the reader's word has not changed");
         });
         let held = is_inside.recv().expect("the reader sends it");
         for turn in 0..20 {
@@ -256,41 +256,18 @@ fn a_move_names_the_owner_and_is_its_records_until_that_is_unlinked() {
     let relocation = records.next_move().expect("most is free");
     let owner = relocation.owner();
     let record = all[owner as usize].as_ref().expect("the owner is there");
-    assert!(relocation.is_of(record));
+    assert!(relocation.is_current(record));
     let another = all[(owner as usize + 11) % 495].as_ref().expect("every eleventh is there");
-    assert!(!relocation.is_of(another));
+    assert!(!relocation.is_current(another));
     records.retire(record.unlink().expect("it had memory"), 0);
-    assert!(!relocation.is_of(record), "it has no block");
+    assert!(!relocation.is_current(record), "it has no block");
     record.link(fresh(records, owner));
-    assert!(!relocation.is_of(record), "it has another block");
+    assert!(!relocation.is_current(record), "it has another block");
     records.discard(relocation.into_target());
     grace::synchronize(Form::Expedited);
     assert_eq!(records.reclaim(|_, _| ()).blocks, 1);
     records.arena().check();
     assert_eq!(records.arena().stats().live_bytes, 46 * 337 * 8, "nothing is left behind");
-}
-
-#[test]
-fn a_move_that_is_cancelled_leaves_all_as_it_was() {
-    let records = records();
-    let all = sparse(records);
-    let before = records.arena().stats();
-    let relocation = records.next_move().expect("most is free");
-    let owner = relocation.owner();
-    assert_ne!(records.arena().stats().leaving_bytes, 0);
-    records.cancel_move(relocation);
-    records.arena().check();
-    let after = records.arena().stats();
-    assert_eq!((after.live_bytes, after.leaving_bytes), (before.live_bytes, 0));
-    assert_eq!(all[owner as usize].as_ref().and_then(value), Some(u64::from(owner)));
-}
-
-#[test]
-#[should_panic(expected = "the block is of other records")]
-fn a_move_of_other_records_is_not_cancelled() {
-    let of = records();
-    let _all = sparse(of);
-    records().cancel_move(of.next_move().expect("most is free"));
 }
 
 #[test]
@@ -317,7 +294,7 @@ fn records_that_fit_no_block_are_refused_with_their_size() {
 }
 
 #[test]
-fn a_move_is_cancelled_also_after_the_block_it_was_for_is_free() {
+fn discards_the_target_of_a_record_that_is_gone() {
     for all_go in [false, true] {
         let records = records();
         let mut all = sparse(records);
@@ -330,7 +307,7 @@ fn a_move_is_cancelled_also_after_the_block_it_was_for_is_free() {
         }
         grace::synchronize(Form::Expedited);
         records.reclaim(|_, _| ());
-        records.cancel_move(relocation);
+        records.discard(relocation.into_target());
         records.arena().check();
         let left = all.iter().flatten().count() as u64;
         let stats = records.arena().stats();

@@ -1,19 +1,17 @@
-//! How many CPUs there can be, and which one this thread is on, as the operating system tells it.
+//! The number of CPUs, and the CPU that this thread is on, as the operating system reports them.
 
 #![allow(unsafe_code)]
 
 #[cfg(all(target_os = "linux", not(miri), not(memgroup_loom)))]
 mod imp {
-    use crate::slot::error::SlotError;
-
-    /// The CPU by way of the C library, which reads the rseq area or the vDSO. `u32::MAX` if it cannot tell.
+    /// The CPU as the C library reads it, from the rseq area or the vDSO; `u32::MAX` for an error.
     #[inline]
     pub(crate) fn getcpu_library() -> u32 {
         // SAFETY: sched_getcpu has no arguments and touches no memory of ours.
         unsafe { libc::sched_getcpu() }.cast_unsigned()
     }
 
-    /// The CPU by way of the system call itself, which shares nothing with what it is compared to.
+    /// The CPU as the system call itself reports it, independently of the source that it is compared to.
     pub(crate) fn getcpu_kernel() -> Option<u32> {
         let mut cpu = u32::MAX;
         let no_node = core::ptr::null_mut::<u32>();
@@ -23,18 +21,11 @@ mod imp {
         (answer == 0).then_some(cpu)
     }
 
-    pub(crate) fn getcpu_works() -> Result<(), SlotError> {
-        if getcpu_library() > i32::MAX as u32 {
-            return Err(SlotError::unavailable("getcpu", "sched_getcpu reports an error"));
-        }
-        Ok(())
-    }
-
-    /// The CPUs this thread may run on, if the system tells.
+    /// The CPUs this thread may run on, if the system reports them.
     fn allowed_set() -> Option<libc::cpu_set_t> {
         // SAFETY: a CPU set is an array of words, for which zero bytes are a value.
         let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
-        // SAFETY: the call writes at most the size it is told into `set`.
+        // SAFETY: the call writes at most the given size into `set`.
         let answer = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
         (answer == 0).then_some(set)
     }
@@ -68,30 +59,8 @@ mod imp {
 
 #[cfg(not(all(target_os = "linux", not(miri), not(memgroup_loom))))]
 mod imp {
-    use crate::slot::error::SlotError;
-
     pub(crate) fn getcpu_library() -> u32 {
         u32::MAX
-    }
-
-    #[cfg(not(memgroup_loom))]
-    pub(crate) fn getcpu_kernel() -> Option<u32> {
-        None
-    }
-
-    #[cfg(not(memgroup_loom))]
-    pub(crate) fn allowed() -> usize {
-        0
-    }
-
-    #[cfg(not(memgroup_loom))]
-    pub(crate) fn keep_off(_cpu: u32) {}
-
-    pub(crate) fn getcpu_works() -> Result<(), SlotError> {
-        Err(SlotError::unavailable(
-            "getcpu",
-            "sched_getcpu is called on Linux only, and not under Miri or loom",
-        ))
     }
 
     pub(super) fn configured() -> usize {
@@ -99,13 +68,13 @@ mod imp {
     }
 }
 
-#[cfg(not(memgroup_loom))]
+pub(crate) use imp::getcpu_library;
+#[cfg(all(target_os = "linux", not(miri), not(memgroup_loom)))]
 pub(crate) use imp::{allowed, getcpu_kernel, keep_off};
-pub(crate) use imp::{getcpu_library, getcpu_works};
 
 use std::sync::OnceLock;
 
-/// One more than the highest CPU number this machine can ever show, at least 1. Asked once.
+/// One more than the highest CPU number that this machine can ever have, at least 1. Computed once.
 pub(crate) fn possible() -> usize {
     static POSSIBLE: OnceLock<usize> = OnceLock::new();
     *POSSIBLE.get_or_init(|| {
@@ -115,8 +84,7 @@ pub(crate) fn possible() -> usize {
 }
 
 /// The highest number in a list of CPUs such as `0-3,8-11`.
-#[cfg(not(memgroup_loom))]
-#[cfg_attr(any(miri, not(target_os = "linux")), allow(dead_code))]
+#[cfg_attr(any(miri, memgroup_loom, not(target_os = "linux")), allow(dead_code))]
 fn highest_of_list(list: &str) -> Option<usize> {
     list.trim().split(',').filter_map(|range| range.rsplit('-').next()?.trim().parse().ok()).max()
 }
@@ -126,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_highest_cpu_of_a_list_is_found_whatever_its_form() {
+    fn finds_the_highest_cpu_of_any_list() {
         assert_eq!(highest_of_list("0-1\n"), Some(1));
         assert_eq!(highest_of_list("0\n"), Some(0));
         assert_eq!(highest_of_list("0-3,8-11,5\n"), Some(11));
@@ -136,6 +104,7 @@ mod tests {
     #[test]
     fn there_is_at_least_the_cpu_this_runs_on() {
         assert!(possible() >= 1);
+        #[cfg(all(target_os = "linux", not(miri)))]
         if let Some(cpu) = getcpu_kernel() {
             assert!((cpu as usize) < possible(), "on CPU {cpu} of {}", possible());
         }

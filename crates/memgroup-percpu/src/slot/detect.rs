@@ -4,40 +4,24 @@ use core::fmt;
 use std::sync::OnceLock;
 
 use crate::slot::error::SlotError;
-#[cfg(not(memgroup_loom))]
-use crate::slot::selftest;
+#[cfg(all(target_os = "linux", not(miri), not(memgroup_loom)))]
+use crate::slot::selftest::{cpu_id, getcpu, mm_cid};
 use crate::slot::source::SlotSource;
 
 /// The environment variable that overrides the choice.
 pub const VARIABLE: &str = "MEMGROUP_SLOTS";
 
-/// What was chosen for this process, and why not something else. Printed, it is one line.
+/// The source chosen for this process, and why each better one was rejected. Printed, it is one line.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SlotReport {
-    chosen: SlotSource,
-    by_variable: bool,
-    rejected: Vec<SlotError>,
-}
-
-impl SlotReport {
-    /// The source that [`SlotSource::detect`] gives.
-    #[must_use]
-    pub fn chosen(&self) -> SlotSource {
-        self.chosen
-    }
-
+    /// The source that [`SlotSource::detect`] returns.
+    pub chosen: SlotSource,
     /// Whether the environment variable chose it; else the self-test did.
-    #[must_use]
-    pub fn by_variable(&self) -> bool {
-        self.by_variable
-    }
-
-    /// What was not chosen and why, in the order of trial: a value of the environment variable that cannot be used,
-    /// then the sources that failed the self-test.
-    #[must_use]
-    pub fn rejected(&self) -> &[SlotError] {
-        &self.rejected
-    }
+    pub by_variable: bool,
+    /// The rejected sources with the reason, in the order of trial: first a value of the environment variable that cannot be
+    /// used, then the sources that failed the self-test.
+    pub rejected: Vec<SlotError>,
 }
 
 impl fmt::Display for SlotReport {
@@ -55,7 +39,7 @@ impl SlotSource {
     /// If `MEMGROUP_SLOTS` names a source that can be used, it is that one. Else each of `mm_cid`, `cpu_id`, `getcpu`
     /// is put to a self-test and the first to pass is taken; if none passes, the thread hash over the possible CPUs.
     /// A value of the variable that cannot be used does not stop the process: it stands in [`report`](Self::report),
-    /// and [`from_env`](Self::from_env) returns it as an error to those who would rather stop.
+    /// and [`from_env`](Self::from_env) returns it as an error, for a program that would rather stop.
     ///
     /// # The self-test
     ///
@@ -79,7 +63,7 @@ impl SlotSource {
         REPORT.get_or_init(choose)
     }
 
-    /// What `MEMGROUP_SLOTS` asks for now: `mm_cid`, `cpu_id`, `getcpu`, `hash`, `hash:N` or `virtual:N`; `None` if the
+    /// The source that `MEMGROUP_SLOTS` names now: `mm_cid`, `cpu_id`, `getcpu`, `hash`, `hash:N` or `virtual:N`; `None` if the
     /// variable is not set, or empty.
     ///
     /// # Errors
@@ -94,21 +78,21 @@ impl SlotSource {
     }
 }
 
-#[cfg(memgroup_loom)]
-fn choose() -> SlotReport {
-    let chosen = SlotSource::virtual_slots(2).unwrap_or_else(|_| SlotSource::hash_of_cpus());
-    SlotReport { chosen, by_variable: false, rejected: Vec::new() }
-}
-
-#[cfg(not(memgroup_loom))]
 fn choose() -> SlotReport {
     let mut rejected = Vec::new();
+    if cfg!(memgroup_loom)
+        && let Ok(chosen) = SlotSource::virtual_slots(2)
+    {
+        return SlotReport { chosen, by_variable: false, rejected };
+    }
     match SlotSource::from_env() {
         Ok(Some(chosen)) => return SlotReport { chosen, by_variable: true, rejected },
         Ok(None) => {}
         Err(error) => rejected.push(error),
     }
-    for candidate in [selftest::mm_cid, selftest::cpu_id, selftest::getcpu] {
+    #[cfg(not(all(target_os = "linux", not(miri), not(memgroup_loom))))]
+    let (mm_cid, cpu_id, getcpu) = (SlotSource::mm_cid, SlotSource::cpu_id, SlotSource::getcpu);
+    for candidate in [mm_cid as fn() -> _, cpu_id, getcpu] {
         match candidate() {
             Ok(chosen) => return SlotReport { chosen, by_variable: false, rejected },
             Err(error) => rejected.push(error),

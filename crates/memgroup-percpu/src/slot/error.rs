@@ -1,10 +1,13 @@
-//! Why a slot source cannot be had.
+//! Errors of slot sources, and the bounds on their slots.
 
 use core::fmt;
 
-use crate::slot::source::SLOTS_MAX;
+/// The most slots of any source, and so of any arena.
+pub(crate) const SLOTS_MAX: usize = 8192;
+/// The most slots of a virtual or hashing source.
+pub(crate) const COUNT_MAX: usize = 4096;
 
-/// Why a [`SlotSource`](crate::SlotSource) could not be made. Printed, it completes the phrase "failed to ...".
+/// The reason why a [`SlotSource`](crate::SlotSource) could not be made. Printed, it completes the phrase "failed to ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlotError {
@@ -12,7 +15,7 @@ pub enum SlotError {
     Unavailable {
         /// The source's name, such as `mm_cid`.
         kind: &'static str,
-        /// What is missing.
+        /// The thing that is missing.
         reason: String,
     },
     /// A number of slots that is not within 1..=4096.
@@ -29,7 +32,7 @@ pub enum SlotError {
     },
     /// The environment variable `MEMGROUP_SLOTS` is set to something that cannot be used.
     Variable {
-        /// What is wrong with its value.
+        /// The fault of its value.
         cause: Box<SlotError>,
     },
 }
@@ -47,13 +50,13 @@ impl fmt::Display for SlotError {
             Self::Count { kind, asked } => {
                 write!(
                     f,
-                    "use slot source {kind} with {asked:?} slots: expected a number from 1 to {SLOTS_MAX}"
+                    "use slot source {kind} with {asked:?} slots: expected a number from 1 to {COUNT_MAX}"
                 )
             }
             Self::Unknown { spec } => write!(
                 f,
                 "parse slot source {spec:?}: expected mm_cid, cpu_id, getcpu, hash, hash:N or virtual:N \
-                 (N from 1 to {SLOTS_MAX})"
+                 (N from 1 to {COUNT_MAX})"
             ),
             Self::Variable { cause } => write!(f, "apply environment variable {}: {cause}", crate::VARIABLE),
         }

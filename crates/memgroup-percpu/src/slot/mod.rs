@@ -1,11 +1,13 @@
-//! Which slot am I on: the sources, how one is chosen, what it must show before.
+//! The slot that a thread is on: the sources, the choice of one, and its self-test.
+//!
+//! Each file imports only files before it: error, number, cpus, rseq, source, spec, selftest, detect.
 
 mod cpus;
 pub(crate) mod detect;
 pub(crate) mod error;
 pub(crate) mod number;
 mod rseq;
-#[cfg(not(memgroup_loom))]
+#[cfg(all(target_os = "linux", not(miri), not(memgroup_loom)))]
 mod selftest;
 pub(crate) mod source;
 mod spec;

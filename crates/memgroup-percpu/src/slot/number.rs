@@ -1,6 +1,6 @@
-//! What a thread knows about itself: its number, and the virtual slot it is pinned to.
+//! A thread's own number, and the virtual slot that it is pinned to.
 //!
-//! - I1. Two threads of a process never have the same number, until 2^32 threads have asked for one.
+//! - I1. Two threads of a process never have the same number, until 2^32 threads have drawn one.
 //! - I2. Neither thread-local needs a destructor, so both can be read at any time in a thread's life, also while its
 //!   other thread-locals are dropped, and reading allocates nothing.
 
@@ -46,7 +46,7 @@ pub(crate) fn pinned() -> Option<usize> {
 /// Lets this thread use slot `slot` of every *virtual* slot source, modulo that source's number of slots, until the
 /// guard drops. Sources that follow real CPUs or hash the thread do not change.
 ///
-/// Guards nest; each restores what it found, so drop them in the reverse order of their making.
+/// Guards nest. Each restores the slot before it, so drop them in the reverse order of their making.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {

@@ -2,14 +2,14 @@
 //!
 //!   fs:0 ── thread pointer ── + offset ──▶ struct rseq { cpu_id_start, cpu_id @4, rseq_cs, flags, node_id, mm_cid @24 }
 //!
-//! glibc (2.35 and newer) registers the area for every thread it starts and tells where it is by the symbols
-//! `__rseq_offset` and `__rseq_size`; they are looked up at run time, so that older libraries still link. The kernel
-//! tells by the auxiliary vector how many bytes it fills.
+//! glibc (2.35 and newer) registers the area for every thread that it starts. The symbols `__rseq_offset` and `__rseq_size` name its
+//! place; they are resolved at run time, so that older libraries still link. The auxiliary vector has the number of bytes that the
+//! kernel fills.
 //!
 //! Fields are only read, and no restartable section is ever begun.
 //!
-//! - I1. A [`Field`] exists only if both symbols were found, the library says that it registered the area, and the
-//!   field lies within what library and kernel both cover. Every thread with a thread control block of that library
+//! - I1. A [`Field`] exists only if both symbols were found, the library has registered the area, and the
+//!   field lies within the bytes that library and kernel both cover. Every thread with a thread control block of that library
 //!   then has those bytes at that offset for its whole life, registered or not.
 
 #![allow(unsafe_code)]
@@ -35,7 +35,7 @@ mod imp {
     const MM_CID_AT: isize = 24;
     /// The size of the first version of the structure, without node_id and mm_cid.
     const SIZE_FIRST: c_uint = 20;
-    /// The kernel fills mm_cid if it says that it fills this much.
+    /// The kernel fills mm_cid if it fills this many bytes.
     const FEATURES_MM_CID: u64 = 28;
     const AT_RSEQ_FEATURE_SIZE: u64 = 27;
 

@@ -1,15 +1,15 @@
-//! What a slot source must show before it is trusted.
+//! The self-test of slot sources.
 //!
-//! A wrong slot costs speed, never correctness, so the tests look for a source that is *systematically* wrong: an
-//! emulator that leaves the rseq area as it was, a kernel that stopped updating a field. They tolerate what a busy
-//! machine does to two threads.
+//! A wrong slot costs speed, never correctness. So the tests search for a source that is *systematically* wrong: an
+//! emulator that leaves the rseq area as it was, a kernel that stopped updating a field. They tolerate the delays of a busy
+//! machine.
 //!
 //! - B1. Readings during which a thread was moved are not counted, and one in eight of the others may disagree.
 //! - B2. Every test ends after a number of readings that is fixed beforehand, passed or not.
-//! - E1. One round of `Meeting`: what the asker read before it asked happens before the helper's reading, and that before
-//!   the asker's second reading: Release stores to `asked` and `answered`, Acquire loads on the other side.
+//! - E1. One round of `Meeting`: the asker's first reading happens before the helper's reading, and that before the asker's
+//!   second reading, by Release stores to `asked` and `answer` and Acquire loads on the other side.
 
-use memgroup_sync::atomic::{AtomicU32, Ordering};
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::slot::cpus;
 use crate::slot::error::SlotError;
@@ -19,56 +19,52 @@ use crate::slot::source::SlotSource;
 const READINGS: usize = 256;
 /// Rounds with a helper that must have found the two threads on different CPUs, without a move.
 const ROUNDS_WANTED: usize = 64;
-/// How often the asker looks for answers, all rounds together: some 30 ms of CPU time. On a busy machine the two threads meet
+/// How often the asker polls for answers, all rounds together: some 30 ms of CPU time. On a busy machine the two threads meet
 /// only when both have a CPU at the same time.
-const LOOKS_MAX: u32 = 1 << 19;
-/// Looks between two yields. Long, because yielding at once would let two threads take turns on one CPU for ever.
-const LOOKS_TO_YIELD: u32 = 1 << 13;
+const POLLS_MAX: u32 = 1 << 19;
+/// Polls between two yields. Many, because yielding at once would let two threads take turns on one CPU for ever.
+const POLLS_TO_YIELD: u32 = 1 << 13;
 
 pub(crate) fn getcpu() -> Result<SlotSource, SlotError> {
-    let source = SlotSource::getcpu()?;
-    follows_the_cpu(source)?;
-    Ok(source)
+    follows_the_cpu(SlotSource::getcpu()?)
 }
 
 pub(crate) fn cpu_id() -> Result<SlotSource, SlotError> {
-    let source = SlotSource::cpu_id()?;
-    follows_the_cpu(source)?;
-    Ok(source)
+    follows_the_cpu(SlotSource::cpu_id()?)
 }
 
 pub(crate) fn mm_cid() -> Result<SlotSource, SlotError> {
     let source = SlotSource::mm_cid()?;
-    let cpu = SlotSource::cpu_id()?;
-    follows_the_cpu(cpu)?;
+    let cpu = follows_the_cpu(SlotSource::cpu_id()?)?;
     for _ in 0..READINGS {
         in_range(source, source.raw())?;
     }
     if source.slots() > 1 {
         if cpus::allowed() == 1 {
-            let reason = "this process may run on one CPU only, where its self-test cannot run";
-            return Err(SlotError::unavailable(source.name(), reason));
+            return fail(source, "this process may run on one CPU only, where its self-test cannot run");
         }
         differs_between_running_threads(source, cpu)?;
     }
     Ok(source)
 }
 
+fn fail<T>(source: SlotSource, reason: impl Into<String>) -> Result<T, SlotError> {
+    Err(SlotError::unavailable(source.name(), reason))
+}
+
 fn in_range(source: SlotSource, raw: u32) -> Result<(), SlotError> {
     if (raw as usize) < source.slots() {
         return Ok(());
     }
-    let reason = format!("it reads {raw}, and there are {} possible CPUs", source.slots());
-    Err(SlotError::unavailable(source.name(), reason))
+    fail(source, format!("it reads {raw}, and there are {} possible CPUs", source.slots()))
 }
 
 /// The source reads the CPU that the system call names, in every reading during which the thread stayed there.
-fn follows_the_cpu(source: SlotSource) -> Result<(), SlotError> {
-    let fail = |reason: String| Err(SlotError::unavailable(source.name(), reason));
+fn follows_the_cpu(source: SlotSource) -> Result<SlotSource, SlotError> {
     let (mut counted, mut wrong) = (0, 0);
     for _ in 0..READINGS {
         let Some(before) = cpus::getcpu_kernel() else {
-            return fail("the getcpu system call to compare it with reports an error".to_owned());
+            return fail(source, "the getcpu system call to compare it with reports an error");
         };
         let raw = source.raw();
         in_range(source, raw)?;
@@ -78,12 +74,13 @@ fn follows_the_cpu(source: SlotSource) -> Result<(), SlotError> {
         }
     }
     if counted == 0 || wrong * 8 > counted {
-        return fail(format!("it disagrees with the getcpu system call in {wrong} of {counted} readings"));
+        let reason = format!("it disagrees with the getcpu system call in {wrong} of {counted} readings");
+        return fail(source, reason);
     }
-    Ok(())
+    Ok(source)
 }
 
-/// What a thread reads of itself: its CPU and its id, both the same before and after.
+/// The CPU and the id that a thread reads of itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Reading {
     cpu: u32,
@@ -94,24 +91,30 @@ impl Reading {
     fn take(source: SlotSource, cpu: SlotSource) -> Self {
         Self { cpu: cpu.raw(), id: source.raw() }
     }
+
+    /// Two readings that agree; `None` if the thread was moved between them.
+    fn take_steady(source: SlotSource, cpu: SlotSource) -> Option<Self> {
+        let reading = Self::take(source, cpu);
+        (Self::take(source, cpu) == reading).then_some(reading)
+    }
 }
 
-/// Where the asker and the helper meet, once a round.
+/// The words by which the asker and the helper meet, once a round.
 struct Meeting {
     asked: AtomicU32,
     answered: AtomicU32,
-    cpu: AtomicU32,
-    id: AtomicU32,
+    /// The helper's CPU and id, 32 bits each.
+    answer: AtomicU64,
 }
 
 const STOP: u32 = u32::MAX;
-/// The CPU of a helper that was moved while it read.
-const MOVED: u32 = u32::MAX;
+/// The answer of a helper that was moved while it read.
+const MOVED: u64 = u64::MAX;
 
 /// Two threads that run at the same time on different CPUs read different ids.
 fn differs_between_running_threads(source: SlotSource, cpu: SlotSource) -> Result<(), SlotError> {
-    let word = || AtomicU32::new(0);
-    let meeting = &Meeting { asked: word(), answered: word(), cpu: word(), id: word() };
+    let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));
+    let meeting = &Meeting { asked, answered, answer: AtomicU64::new(0) };
     std::thread::scope(|scope| {
         let helper = std::thread::Builder::new().name("memgroup-slots".to_owned());
         let here = cpu.raw();
@@ -121,8 +124,7 @@ fn differs_between_running_threads(source: SlotSource, cpu: SlotSource) -> Resul
             meeting.answer(source, cpu);
         });
         if let Err(error) = started {
-            let reason = format!("no helper thread for its self-test could be started: {error}");
-            return Err(SlotError::unavailable(source.name(), reason));
+            return fail(source, format!("no helper thread for its self-test could be started: {error}"));
         }
         let outcome = meeting.ask(source, cpu);
         // ORDERING: Release for uniformity with `asked` in `ask`; the helper only ends.
@@ -133,20 +135,25 @@ fn differs_between_running_threads(source: SlotSource, cpu: SlotSource) -> Resul
 
 impl Meeting {
     fn ask(&self, source: SlotSource, cpu: SlotSource) -> Result<(), SlotError> {
-        let (mut counted, mut equal, mut looks) = (0, 0, 0);
-        for round in 1..=LOOKS_MAX {
+        let (mut counted, mut equal, mut polls) = (0, 0, 0);
+        for round in 1..=POLLS_MAX {
             let before = Reading::take(source, cpu);
             // ORDERING: Release; pairs with the Acquire load in `answer` (E1). Weaker, the helper's reading could be
             // older than ours, of a moment when we did not run yet.
             self.asked.store(round, Ordering::Release);
-            if !self.is_answered(round, &mut looks) {
+            // ORDERING: Acquire; pairs with the Release store in `answer` (E1). Weaker, the answer could be that of an earlier
+            // round.
+            while self.answered.load(Ordering::Acquire) != round && polls < POLLS_MAX {
+                polls += 1;
+                pause(polls);
+            }
+            if polls == POLLS_MAX {
                 break;
             }
-            // ORDERING: Relaxed; ordered by the Acquire load of `answered` in `is_answered` (E1).
-            let other =
-                Reading { cpu: self.cpu.load(Ordering::Relaxed), id: self.id.load(Ordering::Relaxed) };
-            let still = Reading::take(source, cpu) == before;
-            if !still || other.cpu == MOVED || other.cpu == before.cpu {
+            // ORDERING: Relaxed; ordered by the Acquire load of `answered` (E1).
+            let answer = self.answer.load(Ordering::Relaxed);
+            let other = Reading { cpu: (answer >> 32) as u32, id: answer as u32 };
+            if Reading::take(source, cpu) != before || answer == MOVED || other.cpu == before.cpu {
                 continue;
             }
             in_range(source, other.id)?;
@@ -156,37 +163,23 @@ impl Meeting {
                 break;
             }
         }
-        let fail = |reason: String| Err(SlotError::unavailable(source.name(), reason));
         if counted < ROUNDS_WANTED {
-            return fail(format!(
+            let reason = format!(
                 "two threads were seen on different CPUs {counted} times only, of {ROUNDS_WANTED} that its self-test \
                  needs (one CPU allowed, or all busy)"
-            ));
+            );
+            return fail(source, reason);
         }
         if equal * 8 > counted {
-            return fail(format!(
-                "threads on different CPUs read the same id in {equal} of {counted} readings"
-            ));
+            let reason =
+                format!("threads on different CPUs read the same id in {equal} of {counted} readings");
+            return fail(source, reason);
         }
         Ok(())
     }
 
-    /// Whether an answer came while there were looks left.
-    fn is_answered(&self, round: u32, looks: &mut u32) -> bool {
-        while *looks < LOOKS_MAX {
-            *looks += 1;
-            // ORDERING: Acquire; pairs with the Release store in `answer` (E1). Weaker, `cpu` and `id` could be those
-            // of an earlier round.
-            if self.answered.load(Ordering::Acquire) == round {
-                return true;
-            }
-            pause(*looks);
-        }
-        false
-    }
-
     fn answer(&self, source: SlotSource, cpu: SlotSource) {
-        let (mut last, mut looks) = (0, 0_u32);
+        let (mut last, mut polls) = (0, 0_u32);
         loop {
             // ORDERING: Acquire; pairs with the Release store in `ask` (E1).
             let round = self.asked.load(Ordering::Acquire);
@@ -194,25 +187,23 @@ impl Meeting {
                 return;
             }
             if round == last {
-                looks += 1;
-                pause(looks);
+                polls += 1;
+                pause(polls);
                 continue;
             }
-            let reading = Reading::take(source, cpu);
-            let still = Reading::take(source, cpu) == reading;
+            let reading = Reading::take_steady(source, cpu);
+            let answer = reading.map_or(MOVED, |it| u64::from(it.cpu) << 32 | u64::from(it.id));
             // ORDERING: Relaxed; published by the Release store that follows (E1).
-            self.cpu.store(if still { reading.cpu } else { MOVED }, Ordering::Relaxed);
-            // ORDERING: Relaxed, as for `cpu`.
-            self.id.store(reading.id, Ordering::Relaxed);
-            // ORDERING: Release; pairs with the Acquire load in `is_answered` (E1).
+            self.answer.store(answer, Ordering::Relaxed);
+            // ORDERING: Release; pairs with the Acquire load in `ask` (E1).
             self.answered.store(round, Ordering::Release);
             last = round;
         }
     }
 }
 
-fn pause(looks: u32) {
-    if looks.is_multiple_of(LOOKS_TO_YIELD) {
+fn pause(polls: u32) {
+    if polls.is_multiple_of(POLLS_TO_YIELD) {
         memgroup_sync::thread::yield_now();
     } else {
         core::hint::spin_loop();
@@ -224,7 +215,7 @@ mod tests {
     use super::*;
     use crate::pin_virtual;
 
-    fn reason(outcome: Result<(), SlotError>) -> String {
+    fn reason<T: core::fmt::Debug>(outcome: Result<T, SlotError>) -> String {
         match outcome {
             Err(SlotError::Unavailable { reason, .. }) => reason,
             other => panic!("expected a rejection, got {other:?}"),
@@ -232,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_is_stuck_on_one_slot_does_not_pass_for_the_cpu() {
+    fn rejects_a_source_that_is_stuck_on_one_slot() {
         let stuck = SlotSource::virtual_slots(4096).unwrap();
         let _far_beyond_any_cpu_here = pin_virtual(4095);
         let reason = reason(follows_the_cpu(stuck));
@@ -240,13 +231,12 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(target_os = "linux", not(miri)))]
-    fn the_library_s_cpu_passes_for_the_cpu() {
+    fn accepts_the_cpu_of_the_library() {
         assert_eq!(getcpu().map(SlotSource::name), Ok("getcpu"));
     }
 
     #[test]
-    fn ids_that_two_running_threads_share_are_rejected() {
+    fn rejects_ids_that_two_running_threads_share() {
         let Ok(cpu) = SlotSource::cpu_id() else { return };
         let same_for_all = SlotSource::thread_hash(1).unwrap();
         let reason = reason(differs_between_running_threads(same_for_all, cpu));
@@ -254,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_beyond_the_possible_cpus_are_rejected() {
+    fn rejects_ids_beyond_the_possible_cpus() {
         let source = SlotSource::hash_of_cpus();
         let beyond = source.slots() as u32;
         assert!(in_range(source, beyond - 1).is_ok());

@@ -1,4 +1,4 @@
-//! Which slot am I on?
+//! The source of the current slot.
 //!
 //!   current():  kind == rseq? ── load fs:[offset] ──┐
 //!               else the kind's own way (cold half) ─┴─▶ raw < slots? ── raw
@@ -11,13 +11,10 @@
 
 use core::fmt;
 
-use crate::slot::error::SlotError;
+use crate::slot::error::{COUNT_MAX, SLOTS_MAX, SlotError};
 use crate::slot::{cpus, number, rseq};
 
-/// The most slots a virtual or hashing source can have.
-pub(crate) const SLOTS_MAX: usize = 4096;
-
-/// Tells the calling thread which slot it is on: a small value, chosen once and copied to wherever it is used.
+/// The source of the calling thread's current slot: a small value, chosen once and copied to each place of use.
 ///
 /// | source | which slot | ns |
 /// |---|---|---|
@@ -25,15 +22,14 @@ pub(crate) const SLOTS_MAX: usize = 4096;
 /// | [`cpu_id`](Self::cpu_id) | rseq's CPU number | 0.4-0.5 |
 /// | [`getcpu`](Self::getcpu) | the CPU number by `sched_getcpu` | 2.4-4 |
 /// | [`thread_hash`](Self::thread_hash) | a number of the thread's own, spread over n slots | 3 |
-/// | [`virtual_slots`](Self::virtual_slots) | what [`pin_virtual`](crate::pin_virtual) says, else the thread's number modulo n | 3 |
+/// | [`virtual_slots`](Self::virtual_slots) | the one given to [`pin_virtual`](crate::pin_virtual), else the thread's number modulo n | 3 |
 ///
-/// # What a wrong slot can break
+/// # Effects of a wrong slot
 ///
-/// Nothing but speed. An answer is a hint: it can be stale by the time it is used (the thread was moved), shared (two
-/// threads on one slot at once), and a broken kernel could give every thread the same. Whoever uses a slot changes its
-/// copy by atomic read-modify-writes only, so no update is lost and none is counted twice; what a wrong slot costs is a
-/// cache line that travels, or a slot more that is touched. The answer is always below [`slots`](Self::slots), so it
-/// never leads out of the memory.
+/// Nothing but speed. An answer is a hint. It can be stale when it is used, because the thread was moved. Two threads can
+/// be on one slot at once, and a broken kernel could give every thread the same. Users of a slot change its copy by atomic
+/// read-modify-writes only, so no update is lost and none is counted twice. A wrong slot costs a cache line that travels, or
+/// one more slot that is touched. The answer is always below [`slots`](Self::slots), so it never leads out of the memory.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -98,7 +94,11 @@ impl SlotSource {
     ///
     /// [`SlotError::Unavailable`] unless Linux, with a C library that can tell the CPU.
     pub fn getcpu() -> Result<Self, SlotError> {
-        cpus::getcpu_works()?;
+        if cpus::getcpu_library() > i32::MAX as u32 {
+            let reason =
+                "sched_getcpu reports an error, or is not called here: other systems than Linux, Miri, loom";
+            return Err(SlotError::unavailable("getcpu", reason));
+        }
         Ok(Self::of_cpus(Kind::Getcpu))
     }
 
@@ -128,42 +128,42 @@ impl SlotSource {
     }
 
     fn of_cpus(kind: Kind) -> Self {
-        let slots = cpus::possible().min(crate::percpu::SLOTS_MAX);
+        let slots = cpus::possible().min(SLOTS_MAX);
         Self { field: None, slots: slots as u32, kind }
     }
 
     fn counted(kind: Kind, slots: usize) -> Result<Self, SlotError> {
-        if !(1..=SLOTS_MAX).contains(&slots) {
+        if !(1..=COUNT_MAX).contains(&slots) {
             return Err(SlotError::Count { kind: kind.name(), asked: slots.to_string() });
         }
         Ok(Self { field: None, slots: slots as u32, kind })
     }
 
-    /// The slot to use now, always below [`slots`](Self::slots). A hint, see [what a wrong slot can
-    /// break](Self#what-a-wrong-slot-can-break). Never allocates, never makes a system call except where
-    /// `sched_getcpu` does, and orders nothing. By reference: a copy of the source would cost as much as the answer.
+    /// The slot to use now, always below [`slots`](Self::slots). A hint, see [effects of a wrong slot](Self#effects-of-a-wrong-slot). It never
+    /// allocates, makes no system call except where `sched_getcpu` does, and orders nothing. It takes a reference, because a copy
+    /// of the source would cost as much as the answer.
     #[inline]
     #[must_use]
     pub fn current(&self) -> usize {
-        let raw = match self.field {
-            Some(field) => field.read(),
-            None => elsewhere(self.kind, self.slots),
-        };
+        let raw = self.raw();
         if raw < self.slots { raw as usize } else { self.wrap(raw) }
     }
 
-    /// What the rseq area says, if that is the source: without a call, and *not* brought into range. For a fast path that checks
-    /// the slot against a table of its own, and asks [`current`](Self::current) where this does not serve.
+    /// The number in the rseq area, if that is the source: without a function call, and *not* brought into range. A fast path
+    /// compares it with its own bound, and calls [`current`](Self::current) where this returns `None`.
     #[inline(always)]
     #[must_use]
-    pub fn glance(&self) -> Option<usize> {
+    pub fn rseq_value(&self) -> Option<usize> {
         self.field.map(|field| field.read() as usize)
     }
 
     /// The raw value, before it is brought into range.
-    #[cfg(not(memgroup_loom))]
-    pub(crate) fn raw(self) -> u32 {
-        self.field.map_or_else(|| elsewhere(self.kind, self.slots), rseq::Field::read)
+    #[inline(always)]
+    pub(crate) fn raw(&self) -> u32 {
+        match self.field {
+            Some(field) => field.read(),
+            None => outside_rseq(self.kind, self.slots),
+        }
     }
 
     #[cold]
@@ -186,10 +186,10 @@ impl SlotSource {
     }
 }
 
-/// The raw value of a source that is not in the rseq area. Outlined, so that the half that is inlined everywhere is one
-/// branch and two loads.
+/// The raw value of a source that is not in the rseq area. It is not inlined, so that the other half, which is inlined
+/// everywhere, is one branch and two loads.
 #[inline(never)]
-fn elsewhere(kind: Kind, slots: u32) -> u32 {
+fn outside_rseq(kind: Kind, slots: u32) -> u32 {
     match kind {
         Kind::Virtual => match number::pinned() {
             // Compared first: a division costs more than the rest.
@@ -285,7 +285,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_pin_gives_back_what_was_there_before() {
+    fn restores_the_pin_before_it() {
         let source = SlotSource::virtual_slots(100).unwrap();
         let unpinned = source.current();
         {

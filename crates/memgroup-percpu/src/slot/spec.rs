@@ -1,6 +1,6 @@
-//! Slot sources as text: what the environment variable, options and reports say.
+//! Slot sources as text, for the environment variable, options and reports.
 //!
-//! - I1. What is printed is read back as the same source.
+//! - I1. The text of a source is parsed as the same source.
 
 use core::fmt;
 use core::str::FromStr;
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_read_back() {
+    fn parses_its_own_text() {
         for source in crate::slot::source::tests::all_that_work_here() {
             assert_eq!(source.to_string().parse(), Ok(source));
         }
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_names_no_source_is_refused_with_what_is_allowed() {
+    fn refuses_an_unknown_text_with_the_allowed_ones() {
         for spec in ["", "cpu", "mm_cid:2", "virtual", "virtual:2:3x", "getcpu ", "VIRTUAL:2"] {
             let error = spec.parse::<SlotSource>().unwrap_err().to_string();
             assert!(error.contains(&format!("{spec:?}")) || error.contains("expected a number"), "{error}");

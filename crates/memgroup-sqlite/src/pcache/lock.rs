@@ -1,17 +1,17 @@
-//! The lock of one page cache: taken by its connection for some instructions at every call, tried by everybody else.
+//! The lock of one page cache: its connection takes it for a few instructions in most calls, all other threads only try it.
 //!
 //! ```text
 //!   free ── lock, try_lock: swap ──▶ held ── Guard dropped: store ──▶ free
 //! ```
 //!
-//! - I1. A value is reached through a [`Guard`] only, and of a lock there is one guard at a time.
-//! - I2. Nothing that can wait, allocate, charge or free happens while a guard lives, so [`Lock::lock`] waits for some
-//!   instructions of another thread. A thread that holds the guard never calls `lock` again; `try_lock` would only fail.
-//! - E1. What is done under a guard is seen by the next holder: the Release store that ends it pairs with the Acquire swap
-//!   that begins the next. Loom: `loom_a_holder_of_the_lock_has_the_value_alone`.
+//! - I1. A value is reached through a [`Guard`] only, and a lock has one guard at a time.
+//! - I2. Nothing that can wait, allocate, charge or free happens while a guard lives. So [`Lock::lock`] waits for a few instructions of
+//!   another thread. A thread that holds the guard never calls `lock` again.
+//! - E1. A holder's changes → the next holder: the Release store that ends the first guard pairs with the Acquire swap that begins the next.
+//!   Loom: `loom_gives_the_value_to_one_holder_at_a_time`.
 //!
-//! One swap and one store, where `std::sync::Mutex` takes two read-modify-writes: a page is fetched and unpinned in some
-//! twenty nanoseconds, and the lock is taken for each.
+//! This lock makes one swap and one store, where `std::sync::Mutex` makes two read-modify-writes. SQLite fetches and unpins a page in some
+//! twenty nanoseconds, and takes the lock in most of these calls.
 
 #![allow(unsafe_code)]
 
@@ -24,19 +24,19 @@ use memgroup_sync::spin;
 
 use crate::mutation::{self, Mutation};
 
-/// Rounds of a wait that spin or give the processor away, before those that sleep: a holder of lower priority has to run, too.
+/// Rounds of a wait that spin or yield, before rounds that sleep: a holder of lower priority must get to run.
 const ROUNDS: u32 = 64;
 
-/// How long a later round sleeps.
+/// Sleep of a later round.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// A value, and the word that says whether somebody has it.
+/// A value, and whether a thread holds it.
 pub(super) struct Lock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by one thread at a time (I1), each of which sees what the last one did (E1).
+// SAFETY: the value is reached by one thread at a time (I1), each of which sees the changes of the last one (E1).
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -44,7 +44,7 @@ impl<T> Lock<T> {
         Lock { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// The value, once no other thread has it.
+    /// The value, once no other thread holds it.
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_, T> {
         if !self.take() {
@@ -53,22 +53,18 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// The value, if nobody has it.
+    /// The value, if no thread holds it.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // The load keeps a thread that only tries from taking the line away from the one that has the value.
-        // ORDERING: Relaxed; a hint, the swap decides.
+        // ORDERING: Relaxed; a hint, the swap decides. The load keeps a trying thread from taking the cache line from the holder.
         if self.held.load(Ordering::Relaxed) || !self.take() { None } else { Some(Guard { lock: self }) }
     }
 
-    /// Whether the value is this thread's now.
+    /// Whether this thread holds the value now.
     #[inline]
     fn take(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release store in `Guard::drop` (E1). Weaker, this thread could see the lists of
-        // a cache half changed.
-        let ordering =
-            if mutation::active(Mutation::LockRelaxed) { Ordering::Relaxed } else { Ordering::Acquire };
-        !self.held.swap(true, ordering)
+        // ORDERING: Acquire; pairs with the Release store in `Guard::drop` (E1). Weaker, this thread could see half of the last change.
+        !self.held.swap(true, mutation::weakened(Mutation::LockRelaxed, Ordering::Acquire))
     }
 
     #[cold]
@@ -106,7 +102,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this is the one guard (I1), and it is borrowed for as long as the reference lives.
+        // SAFETY: this is the one guard (I1), borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -114,12 +110,10 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // ORDERING: Release; pairs with the Acquire swap in `Lock::take` (E1). Weaker, the next holder could see the lists of a
-        // cache half changed.
-        let ordering =
-            if mutation::active(Mutation::UnlockRelaxed) { Ordering::Relaxed } else { Ordering::Release };
+        // ORDERING: Release; pairs with the Acquire swap in `Lock::take` (E1). Weaker, the next holder could see half of this one's change.
+        let ordering = mutation::weakened(Mutation::UnlockRelaxed, Ordering::Release);
         if cfg!(memgroup_loom) {
-            // A store may stay behind the swaps of a thread that waits for ever.
+            // In loom a thread that swaps in a loop could hide a store for ever.
             self.lock.held.swap(false, ordering);
         } else {
             self.lock.held.store(false, ordering);
@@ -134,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_lets_one_thread_in() {
+    fn gives_the_value_to_one_thread_at_a_time() {
         let lock = Lock::new(0_u64);
         let failed = AtomicU64::new(0);
         std::thread::scope(|threads| {

@@ -1,48 +1,44 @@
-//! The order in which pages that may go were used: a list through their headers.
+//! The evictable pages in order of use: a list through their headers.
 //!
 //! ```text
 //!   newest ──▶ page ──older──▶ page ──older──▶ .. ──▶ page ◀── oldest
 //! ```
 //!
-//! - I1. A page is in the list if and only if its header says so (`is_listed`); then it stands in the cache's table, too, and is
-//!   not pinned.
-//! - I2. A list is used by the holder of the cache's lock.
+//! - I1. A page is in the list if and only if its header says so (`is_listed`). Then it is in the cache's table too, and is not pinned.
+//! - I2. The holder of the cache's lock uses the list.
 
 #![allow(unsafe_code)]
 
-use super::page::Pin;
+use super::page::PagePtr;
 
-/// The pages of a cache that may go.
-pub(super) struct List {
-    newest: Option<Pin>,
-    oldest: Option<Pin>,
+/// The evictable pages of a cache.
+#[derive(Default)]
+pub(super) struct LruList {
+    newest: Option<PagePtr>,
+    oldest: Option<PagePtr>,
     len: u32,
 }
 
-impl List {
-    pub(super) const fn new() -> List {
-        List { newest: None, oldest: None, len: 0 }
-    }
-
+impl LruList {
     #[inline]
     pub(super) fn len(&self) -> u32 {
         self.len
     }
 
-    /// The page that was let go the longest time ago.
+    /// The least recently used page.
     #[inline]
-    pub(super) fn oldest(&self) -> Option<Pin> {
+    pub(super) fn oldest(&self) -> Option<PagePtr> {
         self.oldest
     }
 
-    /// Puts a page in that was just let go.
+    /// Adds a page as the most recently used one.
     ///
     /// # Safety
     ///
-    /// The page stands in the table of this list's cache, and in no list.
+    /// The page is in the table of this list's cache and in no list, and SQLite has unpinned it.
     #[inline]
-    pub(super) unsafe fn push(&mut self, page: Pin) {
-        // SAFETY: it stands in the table (caller's word), and this thread holds the lock (I2).
+    pub(super) unsafe fn push(&mut self, page: PagePtr) {
+        // SAFETY: it is in the table (caller's promise), and this thread holds the lock (I2).
         let header = unsafe { page.header() };
         header.is_listed.set(true);
         header.newer.set(None);
@@ -55,14 +51,14 @@ impl List {
         self.len += 1;
     }
 
-    /// Takes a page out of the list, if it is in it.
+    /// Removes a page from the list, if it is in it.
     ///
     /// # Safety
     ///
-    /// The page stands in the table of this list's cache.
+    /// The page is in the table of this list's cache.
     #[inline]
-    pub(super) unsafe fn unlink(&mut self, page: Pin) {
-        // SAFETY: it stands in the table (caller's word), and this thread holds the lock (I2).
+    pub(super) unsafe fn remove(&mut self, page: PagePtr) {
+        // SAFETY: it is in the table (caller's promise), and this thread holds the lock (I2).
         let header = unsafe { page.header() };
         if !header.is_listed.replace(false) {
             return;

@@ -1,4 +1,4 @@
-//! The methods as SQLite calls them, at random, against a map and a list: what is in the cache, and in which order it may go.
+//! Random calls of the methods, as SQLite makes them, against a map: which pages are in the cache, and in which order they are evicted.
 
 #![allow(unsafe_code)]
 
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use memgroup::{Group, scope};
 use rusqlite::ffi;
 
+use super::cache::{Evictable, PageCache, caches_of};
 use super::methods::{
     x_cachesize, x_create, x_destroy, x_fetch, x_pagecount, x_rekey, x_shrink, x_truncate, x_unpin,
 };
-use super::tests::{caches_of, tenant};
-use super::{Evictable, PageCache, Shrunk};
+use super::tests::tenant;
 
 const BUFFER_BYTES: usize = 512;
 const EXTRA_BYTES: usize = 40;
 
-/// A page as the map knows it; `order` of a pinned one means nothing.
+/// The map's entry for a page. `order` means nothing while it is pinned.
 struct Known {
     page: *mut ffi::sqlite3_pcache_page,
     mark: u64,
@@ -26,7 +26,7 @@ struct Known {
     order: u64,
 }
 
-/// A cache, what should be in it, and a generator of chances.
+/// A cache, the pages that should be in it, and a random number generator.
 struct Model {
     handle: *mut ffi::sqlite3_pcache,
     cache: Arc<PageCache>,
@@ -43,7 +43,7 @@ impl Model {
         let _scope = scope::enter(&group);
         // SAFETY: SQLite is initialised.
         let handle = unsafe { x_create(BUFFER_BYTES as c_int, EXTRA_BYTES as c_int, 1) };
-        let cache = caches_of(&group).pop().expect("the listener was told");
+        let cache = caches_of(&group).pop().expect("it is registered");
         let mut model = Model {
             handle,
             cache,
@@ -68,7 +68,7 @@ impl Model {
         self.clock
     }
 
-    /// The page that should go first.
+    /// The page that should be evicted first.
     fn oldest(&self) -> Option<u32> {
         let unpinned = self.known.iter().filter(|(_, known)| !known.is_pinned);
         unpinned.min_by_key(|(_, known)| known.order).map(|(&key, _)| key)
@@ -113,8 +113,8 @@ impl Model {
         {
             self.known.remove(&key);
         }
-        assert!(self.known.values().all(|known| known.page != page), "a page that is in use was given out");
-        assert_eq!(read(page)[1], 0, "a new page is not marked as one");
+        assert!(self.known.values().all(|known| known.page != page), "a page in use was returned");
+        assert_eq!(read(page)[1], 0, "a new page is not marked as new");
         let mark = self.tick();
         write(page, mark);
         self.known.insert(key, Known { page, mark, is_pinned: true, order: 0 });
@@ -136,7 +136,7 @@ impl Model {
             return;
         }
         let order = self.tick();
-        let known = self.known.get_mut(&key).expect("it is known");
+        let known = self.known.get_mut(&key).expect("a known page");
         (known.is_pinned, known.order) = (false, order);
     }
 
@@ -144,14 +144,14 @@ impl Model {
         if old == new || self.known.get(&new).is_some_and(|known| known.is_pinned) {
             return;
         }
-        let known = self.known.remove(&old).expect("it is known");
+        let known = self.known.remove(&old).expect("a known page");
         // SAFETY: the page is pinned, and no other with the new key is.
         unsafe { x_rekey(self.handle, known.page, old, new) };
         self.known.insert(new, known);
     }
 
     fn truncate(&mut self, limit: u32) {
-        // SAFETY: pages at or above the limit are not used any more.
+        // SAFETY: pages at or above the limit are not used after this.
         unsafe { x_truncate(self.handle, limit) };
         self.known.retain(|&key, _| key < limit);
     }
@@ -160,7 +160,7 @@ impl Model {
         let (page_bytes, before_bytes) = (self.cache.format.charged_bytes(), self.group.usage_exact());
         let unpinned = self.known.len() - self.pinned();
         let expected = (bytes.div_ceil(page_bytes)).min(unpinned as u64);
-        assert_eq!(self.cache.try_shrink(bytes), Shrunk::Freed(expected * page_bytes));
+        assert_eq!(self.cache.try_shrink(bytes), Some(expected * page_bytes));
         assert_eq!(self.group.usage_exact(), before_bytes - expected * page_bytes);
         self.trim(self.known.len() - expected as usize);
     }
@@ -218,13 +218,13 @@ impl Model {
         // SAFETY: the cache is live, and not used by SQLite after this.
         unsafe { x_destroy(self.handle) };
         assert_eq!(self.cache.evictable(), Evictable { bytes: 0, pages: 0 });
-        assert_eq!(self.cache.try_shrink(u64::MAX), Shrunk::Freed(0));
+        assert_eq!(self.cache.try_shrink(u64::MAX), Some(0));
         drop(self.cache);
         assert_eq!(self.group.usage_exact(), 0);
     }
 }
 
-/// The words of a page that a write leaves: at the ends of the buffer and at the begin of the extra bytes.
+/// The words of a page that are checked: the first of the buffer, the first of the extra bytes, and the last of the buffer.
 fn places(page: *mut ffi::sqlite3_pcache_page) -> [*mut u64; 3] {
     // SAFETY: the page is pinned.
     let ffi::sqlite3_pcache_page { pBuf: buffer, pExtra: extra } = unsafe { *page };
@@ -234,7 +234,7 @@ fn places(page: *mut ffi::sqlite3_pcache_page) -> [*mut u64; 3] {
 }
 
 fn read(page: *mut ffi::sqlite3_pcache_page) -> [u64; 3] {
-    // SAFETY: the page is pinned, and the words lie in it; of a new one only the second is looked at.
+    // SAFETY: the page is pinned, and the words lie in it; of a new one only the second is used.
     places(page).map(|place| unsafe { place.read() })
 }
 
@@ -253,7 +253,7 @@ fn write(page: *mut ffi::sqlite3_pcache_page, mark: u64) {
 }
 
 #[test]
-fn whatever_sqlite_calls_the_cache_has_what_a_map_has_and_gives_back_what_a_list_says() {
+fn agrees_with_a_map_after_every_random_call() {
     for seed in 1..=40 {
         let mut model = Model::new(&format!("model {seed}"), seed);
         let group = model.group.clone();

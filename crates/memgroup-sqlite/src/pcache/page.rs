@@ -1,20 +1,20 @@
-//! The memory of one page: what SQLite reads and writes, in one block.
+//! The memory of one page: the part that SQLite reads and writes, and this cache's header, in one block.
 //!
 //! ```text
 //!   from alloc ─▶ ┌─────────────────────┬───────────────────────────────┬─────────────────────────┐
 //!                 │ buffer (szPage)     │ Header { pBuf, pExtra, .. }   │ extra (szExtra)         │
 //!                 └─────────────────────┴───────────────────────────────┴─────────────────────────┘
-//!                   ▲ pBuf                ▲ what SQLite holds             ▲ pExtra, 8-aligned
+//!                   ▲ pBuf                ▲ SQLite's pointer              ▲ pExtra, 8-aligned
 //! ```
 //!
-//! The header lies behind the buffer because SQLite, when it reads a corrupt page, may read a few bytes past the buffer.
-//! It lies before the extra bytes because who asks for one asks for the other.
+//! The header lies behind the buffer because SQLite may read a few bytes past the buffer of a corrupt page. It lies before the extra bytes
+//! because both are accessed together.
 //!
-//! - I1. A [`Page`] owns its block: it came from [`alloc::allocate`], and dropping it frees it. A [`Pin`] points to the same
-//!   block while it stands in the table of a cache.
-//! - I2. All blocks of a cache are equally long ([`Format`]), so bytes are pages times [`Format::charged_bytes`].
-//! - I3. A header's cells are used by the holder of the cache's lock. But `key` is written under the lock by the connection
-//!   alone, which therefore may read it without.
+//! - I1. A [`Page`] owns its block: the block came from [`alloc::allocate`], and dropping the page frees it. A [`PagePtr`] points to the
+//!   same block while the page is in the table of a cache.
+//! - I2. All blocks of a cache have the same length ([`Format`]), so bytes are pages times [`Format::charged_bytes`].
+//! - I3. The holder of the cache's lock uses the cells of a header. Only the connection writes `key`, under the lock. So the connection may
+//!   read it without the lock.
 
 #![allow(unsafe_code)]
 
@@ -24,9 +24,10 @@ use std::ptr::{self, NonNull};
 
 use rusqlite::ffi;
 
-use crate::{alloc, block};
+use crate::alloc;
+use crate::block;
 
-/// What stands between the buffer and the extra bytes. SQLite sees the first field.
+/// The header between the buffer and the extra bytes. SQLite sees its first field.
 #[repr(C)]
 pub(super) struct Header {
     for_sqlite: ffi::sqlite3_pcache_page,
@@ -34,14 +35,14 @@ pub(super) struct Header {
     pub(super) key: Cell<u32>,
     /// Whether the page is in the list of `lru`.
     pub(super) is_listed: Cell<bool>,
-    /// The next page in the bucket of the table.
-    pub(super) chain: Cell<Option<Pin>>,
+    /// The next page in the table's bucket.
+    pub(super) chain: Cell<Option<PagePtr>>,
     /// The neighbours in the list.
-    pub(super) newer: Cell<Option<Pin>>,
-    pub(super) older: Cell<Option<Pin>>,
+    pub(super) newer: Cell<Option<PagePtr>>,
+    pub(super) older: Cell<Option<PagePtr>>,
 }
 
-/// How long the parts of a page are.
+/// The lengths of a page's parts.
 #[derive(Clone, Copy)]
 pub(super) struct Format {
     buffer_bytes: usize,
@@ -49,40 +50,36 @@ pub(super) struct Format {
 }
 
 impl Format {
-    /// For SQLite's figures; `None` if they cannot be.
+    /// The format for SQLite's figures; `None` if a page of it cannot be laid out.
     pub(super) fn new(buffer: c_int, extra: c_int) -> Option<Format> {
         let (buffer_bytes, extra_bytes) = (usize::try_from(buffer).ok()?, usize::try_from(extra).ok()?);
         let is_aligned = buffer_bytes.is_multiple_of(align_of::<Header>());
-        let has_room = extra_bytes >= size_of::<*mut c_void>();
         let total = buffer_bytes.checked_add(size_of::<Header>())?.checked_add(extra_bytes)?;
         let block_bytes = c_int::try_from(total).ok()?;
         block::rounded_size(block_bytes)?;
-        (is_aligned && has_room).then_some(Format { buffer_bytes, block_bytes })
+        let is_valid = is_aligned && extra_bytes >= size_of::<*mut c_void>();
+        is_valid.then_some(Format { buffer_bytes, block_bytes })
     }
 
-    /// What a page costs who pays for it.
+    /// Bytes charged for a page.
     #[inline]
     pub(super) fn charged_bytes(self) -> u64 {
         block::rounded_size(self.block_bytes).map_or(0, block::charged_bytes)
     }
 }
 
-/// A page that stands in no table.
-pub(super) struct Page(Pin);
+/// A page that is in no table.
+pub(super) struct Page(PagePtr);
 
 impl Page {
-    /// A page charged to the group in force, new to SQLite; `None` when that is refused, and the shortage is noted.
+    /// A new page, charged to the current group. `None` when that is refused; the reason is recorded.
     pub(super) fn allocate(format: Format) -> Option<Page> {
         let buffer = alloc::allocate(format.block_bytes)?;
         // SAFETY: the block is longer than the buffer (`Format::new`).
         let header = unsafe { buffer.byte_add(format.buffer_bytes) }.cast::<Header>();
-        // SAFETY: the header lies inside the block, and the extra bytes follow it (`Format::new`).
-        let extra = unsafe { header.add(1) };
+        let extra = header.as_ptr().wrapping_add(1).cast::<c_void>();
         let made = Header {
-            for_sqlite: ffi::sqlite3_pcache_page {
-                pBuf: buffer.as_ptr(),
-                pExtra: extra.as_ptr().cast::<c_void>(),
-            },
+            for_sqlite: ffi::sqlite3_pcache_page { pBuf: buffer.as_ptr(), pExtra: extra },
             key: Cell::new(0),
             is_listed: Cell::new(false),
             chain: Cell::new(None),
@@ -91,69 +88,55 @@ impl Page {
         };
         // SAFETY: inside the block, and aligned because the block and the length of the buffer are.
         unsafe { header.write(made) };
-        // SAFETY: the block is fresh, and nobody else has it.
-        Some(Page(unsafe { Pin(header).renewed() }))
+        let page = PagePtr(header);
+        // SAFETY: the block is fresh, and only this thread has it.
+        unsafe { page.mark_new() };
+        Some(Page(page))
     }
 
-    /// The page, about to stand in a table, which has it from here on.
-    pub(super) fn into_pin(self) -> Pin {
-        let pin = self.0;
-        std::mem::forget(self);
-        pin
+    /// The pointer to the page, which a table owns from here on.
+    pub(super) fn into_ptr(self) -> PagePtr {
+        std::mem::ManuallyDrop::new(self).0
     }
 }
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: the page is live and nobody else has it (I1).
+        // SAFETY: the page is live and only this value has it (I1).
         let block = unsafe { self.0.block() };
         // SAFETY: as above.
         unsafe { alloc::release(block) };
     }
 }
 
-/// A page that stands in a table. Pinned, it is SQLite's, which is one thread at a time; else it belongs to who holds
-/// the cache's lock.
+/// A page in a table. A pinned page belongs to SQLite, which uses it from one thread at a time. Any other belongs to the holder of the
+/// cache's lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pin(NonNull<Header>);
+pub(super) struct PagePtr(NonNull<Header>);
 
-// SAFETY: a page is memory that belongs to whoever has it, on any thread; what a thread may do with it is said with each
-// function.
-unsafe impl Send for Pin {}
+// SAFETY: a page is memory that its holder may use on any thread; each function states its requirements.
+unsafe impl Send for PagePtr {}
 
-impl Pin {
-    /// What SQLite holds as a page.
+impl PagePtr {
+    /// The pointer that SQLite holds, to the first field of the header.
     #[inline]
-    pub(super) fn from_sqlite(page: *mut ffi::sqlite3_pcache_page) -> Option<Pin> {
-        Pin::from_pointer(page.cast())
-    }
-
-    /// The page as SQLite holds it.
-    #[inline]
-    pub(super) fn for_sqlite(self) -> *mut ffi::sqlite3_pcache_page {
-        self.0.as_ptr().cast()
-    }
-
-    /// The page as a pointer to keep.
-    #[inline]
-    pub(super) fn as_pointer(self) -> *mut Header {
+    pub(super) fn as_ptr(self) -> *mut Header {
         self.0.as_ptr()
     }
 
-    /// The page behind a pointer that was kept.
     #[inline]
-    pub(super) fn from_pointer(page: *mut Header) -> Option<Pin> {
-        NonNull::new(page).map(Pin)
+    pub(super) fn from_ptr(page: *mut Header) -> Option<PagePtr> {
+        NonNull::new(page).map(PagePtr)
     }
 
     /// The page's header.
     ///
     /// # Safety
     ///
-    /// The page stands in a table for as long as the reference is used, and the caller uses the header as I3 says.
+    /// The page is live while the reference is used, and the caller uses the header as I3 says.
     #[inline]
     pub(super) unsafe fn header<'p>(self) -> &'p Header {
-        // SAFETY: the page is live (caller's word), and its header was written when it was made.
+        // SAFETY: the page is live (caller's promise), and its header was written when it was made.
         unsafe { self.0.as_ref() }
     }
 
@@ -161,46 +144,43 @@ impl Pin {
     ///
     /// # Safety
     ///
-    /// It was taken out of its table, and nobody uses it any more.
+    /// It was taken out of its table, and no other value uses it.
     #[inline]
     pub(super) unsafe fn into_page(self) -> Page {
         Page(self)
     }
 
-    /// Whether the group that would be charged for a new page has paid for this one.
+    /// Whether the group that would be charged for a new page pays for this one.
     ///
     /// # Safety
     ///
-    /// The page is unpinned, and the caller holds the lock of its cache.
-    pub(super) unsafe fn is_paid_by_current(self) -> bool {
-        // SAFETY: the page is live (caller's word).
+    /// The page is not pinned, and the caller holds the lock of its cache.
+    pub(super) unsafe fn is_owned_by_current(self) -> bool {
+        // SAFETY: the page is live (caller's promise).
         let block = unsafe { self.block() };
         // SAFETY: as above; it came from `allocate`.
-        unsafe { alloc::is_paid_by_current(block) }
+        unsafe { alloc::is_owned_by_current(block) }
     }
 
-    /// Makes the page new to SQLite, which looks at the first word of the extra bytes: zero means that the rest, and the
-    /// buffer, are to be filled.
+    /// Makes the page new for SQLite: zero in the first word of the extra bytes tells SQLite to fill the rest and the buffer.
     ///
     /// # Safety
     ///
     /// The page is live, and SQLite does not have it.
-    pub(super) unsafe fn renewed(self) -> Pin {
-        // SAFETY: the extra bytes lie behind the header, in the same block.
-        let extra = unsafe { self.0.add(1) }.cast::<*mut c_void>();
-        // SAFETY: they are aligned as the header is, are a word at least (`Format::new`), and are the caller's.
+    pub(super) unsafe fn mark_new(self) {
+        let extra = self.0.as_ptr().wrapping_add(1).cast::<*mut c_void>();
+        // SAFETY: the extra bytes lie behind the header, aligned as it is, and are at least a word (`Format::new`).
         unsafe { extra.write(ptr::null_mut()) };
-        self
     }
 
-    /// The page's block.
+    /// The page's block, which begins with the buffer.
     ///
     /// # Safety
     ///
     /// The page is live.
     unsafe fn block(self) -> NonNull<c_void> {
-        // SAFETY: the page is live (caller's word), and its header was written when it was made.
-        let buffer = unsafe { self.0.as_ref() }.for_sqlite.pBuf;
+        // SAFETY: the page is live (caller's promise).
+        let buffer = unsafe { self.header() }.for_sqlite.pBuf;
         // SAFETY: the buffer begins the block, which is not null.
         unsafe { NonNull::new_unchecked(buffer) }
     }

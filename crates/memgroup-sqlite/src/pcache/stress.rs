@@ -1,14 +1,15 @@
-//! Connections that read, write, and move pages about, while other threads take pages from their caches.
+//! Connections that read, write and move pages, while other threads shrink their caches.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memgroup::Group;
 
-use super::tests::{caches_of, shrink_all, tenant};
+use super::cache::caches_of;
+use super::tests::{shrink_all, tenant};
 use crate::{TenantConnection, TenantError};
 
-/// One connection's work: reads, writes, and everything that moves or drops pages. Fails if a row is not what it was made.
+/// One connection's work: reads, writes, and all that moves or drops pages. Panics if a row is wrong.
 fn work(group: &Group, dir: &Path, seed: u64, rounds: u32) -> Result<(), TenantError> {
     let conn = TenantConnection::open(group, dir.join(format!("{seed}.db")))?;
     let mode = if seed.is_multiple_of(2) { "WAL" } else { "DELETE" };
@@ -55,7 +56,7 @@ fn work(group: &Group, dir: &Path, seed: u64, rounds: u32) -> Result<(), TenantE
 }
 
 #[test]
-fn statements_run_soundly_while_others_shrink_their_caches() {
+fn runs_statements_while_other_threads_shrink_the_caches() {
     let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("stress"));
     let (is_over, freed) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|threads| {
@@ -80,7 +81,7 @@ fn statements_run_soundly_while_others_shrink_their_caches() {
         // ORDERING: as above.
         is_over.store(true, Ordering::Relaxed);
         for outcome in outcomes {
-            outcome.expect("sound rows").expect("no limit");
+            outcome.expect("correct rows").expect("no limit");
         }
     });
     // ORDERING: as above.

@@ -1,4 +1,4 @@
-//! Which page has a key: a hash table, chained through the pages' headers.
+//! The pages of a cache by key: a hash table, chained through the pages' headers.
 //!
 //! ```text
 //!   buckets  [ - | • | - | • | .. ]      bucket = key modulo their number
@@ -6,28 +6,17 @@
 //!                 page    page ──chain──▶ page
 //! ```
 //!
-//! The keys of a cache are page numbers, mostly runs of them: taken as they are they spread better than any hash of them.
+//! The keys are page numbers, mostly consecutive ones. Unhashed, they spread over the buckets more evenly than any hash of them.
 //!
-//! - I1. A page of the table stands in the chain of its key's bucket, once; no two have the same key. It is live.
-//! - I2. The number of buckets is a power of two, or there is none and no page either.
-//! - I3. A table is used by the holder of the cache's lock, and nothing here allocates or frees: buckets are got before the lock
-//!   is taken, and freed after it is released.
+//! - I1. A page of the table is live, and in the chain of its key's bucket once. No two pages have the same key.
+//! - I2. The number of buckets is a power of two; or there is no bucket and no page.
+//! - I3. The holder of the cache's lock uses the table. Nothing here allocates or frees: buckets are allocated before the lock is taken, and
+//!   freed after it is released.
 
 #![allow(unsafe_code)]
 
-use super::array::Array;
-use super::page::Pin;
-
-/// Buckets of a table that gets its first ones.
-const BUCKETS_MIN: u32 = 64;
-
-/// The bucket of each page of a table: an array of chains.
-pub(super) type Buckets = Array<Option<Pin>>;
-
-/// Twice as many buckets as `now`; `None` when they are refused.
-pub(super) fn more_buckets(now: u32) -> Option<Buckets> {
-    Array::filled(now.checked_mul(2)?.max(BUCKETS_MIN), None)
-}
+use super::buckets::Buckets;
+use super::page::PagePtr;
 
 /// The pages of a cache by key.
 pub(super) struct Table {
@@ -38,7 +27,7 @@ pub(super) struct Table {
 impl Table {
     /// A table without buckets.
     pub(super) const fn new() -> Table {
-        Table { buckets: Array::EMPTY, pages: 0 }
+        Table { buckets: Buckets::EMPTY, pages: 0 }
     }
 
     #[inline]
@@ -50,25 +39,30 @@ impl Table {
         self.buckets.len() as u32
     }
 
-    /// Whether more buckets are due.
-    pub(super) fn is_full(&self) -> bool {
-        self.pages >= self.buckets()
-    }
-
     #[inline]
     fn bucket(&self, key: u32) -> usize {
-        // With no buckets the result is out of range, as it has to be.
+        // Without buckets the result is out of range, as it must be.
         key as usize & self.buckets.len().wrapping_sub(1)
     }
 
     /// The page with this key.
     #[inline]
-    pub(super) fn find(&self, key: u32) -> Option<Pin> {
-        let mut next = *self.buckets.get(self.bucket(key))?;
+    pub(super) fn find(&self, key: u32) -> Option<PagePtr> {
+        self.find_in(self.bucket(key), |of_page| of_page == key)
+    }
+
+    /// A page in this bucket with a key of `limit` or more.
+    pub(super) fn find_from(&self, bucket: u32, limit: u32) -> Option<PagePtr> {
+        self.find_in(bucket as usize, |of_page| of_page >= limit)
+    }
+
+    #[inline]
+    fn find_in(&self, bucket: usize, is_wanted: impl Fn(u32) -> bool) -> Option<PagePtr> {
+        let mut next = *self.buckets.get(bucket)?;
         while let Some(page) = next {
-            // SAFETY: the page stands in the table (I1), whose lock is held (I3).
+            // SAFETY: the page is in the table (I1), and the lock is held (I3).
             let header = unsafe { page.header() };
-            if header.key.get() == key {
+            if is_wanted(header.key.get()) {
                 break;
             }
             next = header.chain.get();
@@ -76,72 +70,41 @@ impl Table {
         next
     }
 
-    /// Puts a page in under a key that no other page has.
+    /// Inserts a page under a key that no other page has.
     ///
     /// # Safety
     ///
-    /// The page is live, stands in no table, and nobody uses it.
+    /// The page is live and in no chain, and only the caller uses it.
     ///
     /// # Panics
     ///
     /// When there is no bucket.
-    pub(super) unsafe fn insert(&mut self, page: Pin, key: u32) {
-        // SAFETY: the caller's word.
-        unsafe { page.header() }.key.set(key);
-        self.pages += 1;
-        // SAFETY: the caller's word.
-        unsafe { self.link(page, key) };
-    }
-
-    /// Takes a page out.
-    ///
-    /// # Safety
-    ///
-    /// The page stands in this table.
-    pub(super) unsafe fn remove(&mut self, page: Pin) {
-        // SAFETY: the caller's word.
-        unsafe { self.unlink(page) };
-        self.pages -= 1;
-    }
-
-    /// Gives a page another key, which no other page has.
-    ///
-    /// # Safety
-    ///
-    /// The page stands in this table.
-    pub(super) unsafe fn rekey(&mut self, page: Pin, key: u32) {
-        // SAFETY: the caller's word.
-        unsafe { self.unlink(page) };
-        // SAFETY: it stood in the table, so it is live.
-        unsafe { page.header() }.key.set(key);
-        // SAFETY: as above; it stands in no chain now.
-        unsafe { self.link(page, key) };
-    }
-
-    /// # Safety
-    ///
-    /// The page is live, has this key, and stands in no chain.
-    unsafe fn link(&mut self, page: Pin, key: u32) {
+    pub(super) unsafe fn insert(&mut self, page: PagePtr, key: u32) {
         let bucket = self.bucket(key);
-        let first = self.buckets[bucket].replace(page);
-        // SAFETY: the caller's word.
-        unsafe { page.header() }.chain.set(first);
+        // SAFETY: the caller's promise.
+        let header = unsafe { page.header() };
+        header.key.set(key);
+        header.chain.set(self.buckets[bucket].replace(page));
+        self.pages += 1;
     }
 
+    /// Removes a page.
+    ///
     /// # Safety
     ///
-    /// The page stands in this table.
-    unsafe fn unlink(&mut self, page: Pin) {
-        // SAFETY: the caller's word.
+    /// The page is in this table.
+    pub(super) unsafe fn remove(&mut self, page: PagePtr) {
+        // SAFETY: the caller's promise.
         let header = unsafe { page.header() };
         let (bucket, after) = (self.bucket(header.key.get()), header.chain.get());
-        if self.buckets[bucket] == Some(page) {
+        self.pages -= 1;
+        let mut before = self.buckets[bucket];
+        if before == Some(page) {
             self.buckets[bucket] = after;
             return;
         }
-        let mut before = self.buckets[bucket];
         while let Some(other) = before {
-            // SAFETY: the page stands in the table (I1), whose lock is held (I3).
+            // SAFETY: the page is in the table (I1), and the lock is held (I3).
             let other = unsafe { other.header() };
             before = other.chain.get();
             if before == Some(page) {
@@ -151,38 +114,25 @@ impl Table {
         }
     }
 
-    /// Moves the pages into more buckets; the old ones, which are the caller's to free.
+    /// Moves the pages into more buckets. Returns the old ones, for the caller to free.
     pub(super) fn move_into(&mut self, buckets: Buckets) -> Buckets {
         let old = std::mem::replace(&mut self.buckets, buckets);
+        self.pages = 0;
         for &first in old.iter() {
             let mut next = first;
             while let Some(page) = next {
-                // SAFETY: the page stands in the table (I1), whose lock is held (I3).
+                // SAFETY: the page is in the table (I1), and the lock is held (I3).
                 let header = unsafe { page.header() };
                 next = header.chain.get();
-                // SAFETY: as above; its old chain is not used any more.
-                unsafe { self.link(page, header.key.get()) };
+                // SAFETY: as above; the chains of the old buckets are not used any more.
+                unsafe { self.insert(page, header.key.get()) };
             }
         }
         old
     }
 
-    /// A page in the bucket with this number whose key is `limit` or more.
-    pub(super) fn find_from(&self, bucket: u32, limit: u32) -> Option<Pin> {
-        let mut next = *self.buckets.get(bucket as usize)?;
-        while let Some(page) = next {
-            // SAFETY: the page stands in the table (I1), whose lock is held (I3).
-            let header = unsafe { page.header() };
-            if header.key.get() >= limit {
-                break;
-            }
-            next = header.chain.get();
-        }
-        next
-    }
-
-    /// The buckets that an empty table does not need.
-    pub(super) fn vacate(&mut self) -> Option<Buckets> {
-        (self.pages == 0).then(|| std::mem::replace(&mut self.buckets, Array::EMPTY))
+    /// Takes the buckets of an empty table.
+    pub(super) fn take_buckets(&mut self) -> Option<Buckets> {
+        (self.pages == 0).then(|| std::mem::replace(&mut self.buckets, Buckets::EMPTY))
     }
 }

@@ -1,94 +1,50 @@
-//! Page caches of SQLite's own making, given back to the byte. The unit tests of this crate share one process, hence one SQLite
-//! and one hierarchy; each makes groups of its own.
+//! Page caches that SQLite makes, shrunk to the byte. The unit tests of this crate share one process, hence one SQLite and one hierarchy.
+//! Each test creates groups of its own.
 
 use std::cell::Cell;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::OnceLock;
 
 use memgroup::stats::io;
-use memgroup::{Config, Freshness, Group, Hierarchy, Reach, scope};
+use memgroup::{Config, Freshness, Group, Hierarchy, KillAnswer, KillRequest, Reach, scope};
 
-use super::serve::ABSTAIN;
-use super::*;
+use super::cache::{Evictable, PageCache, caches_of};
+use super::fetch::RECYCLED_AFTER_REFUSAL;
 use crate::{TenantConnection, install};
 
-type Told = Vec<(Arc<PageCache>, Option<GroupId>)>;
-
-/// Remembers the caches that there are.
-struct Recorder(Mutex<Told>);
-
-static RECORDER: Recorder = Recorder(Mutex::new(Vec::new()));
-
-impl Recorder {
-    fn with<T>(&self, look: impl FnOnce(&mut Told) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Listener for Recorder {
-    fn created(&self, cache: &Arc<PageCache>, group: Option<GroupId>) {
-        self.with(|told| told.push((Arc::clone(cache), group)));
-    }
-
-    fn destroyed(&self, cache: &Arc<PageCache>) {
-        self.with(|told| told.retain(|(other, _)| !Arc::ptr_eq(other, cache)));
-    }
-}
-
+/// The hierarchy of this process. Charges do not reclaim, so only the tests shrink caches.
 fn hierarchy() -> &'static Hierarchy {
     static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();
     HIERARCHY.get_or_init(|| {
-        let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
-        assert!(listen(&RECORDER), "nobody else listens");
-        install(&hierarchy).expect("nothing used SQLite before");
+        let hierarchy = Hierarchy::new(Config::new().reclaim(false)).expect("a configuration");
+        install(&hierarchy).expect("SQLite is not used yet");
         hierarchy
     })
 }
 
 /// A new group under the root.
 pub(super) fn tenant(name: &str) -> Group {
-    hierarchy().root().create(name).expect("a name of its own")
+    hierarchy().root().create(name).expect("an unused name")
 }
 
-/// The caches that were made while the group was in force, and are not destroyed.
-pub(super) fn caches_of(group: &Group) -> Vec<Arc<PageCache>> {
-    RECORDER.with(|told| {
-        let of_group = told.iter().filter(|(_, of)| *of == Some(group.id()));
-        of_group.map(|(cache, _)| Arc::clone(cache)).collect()
-    })
-}
-
-/// The cache of the group that could give most.
+/// The cache of the group with the most evictable bytes.
 fn largest(group: &Group) -> Arc<PageCache> {
     caches_of(group).into_iter().max_by_key(|cache| cache.evictable().bytes).expect("a cache")
 }
 
 pub(super) fn shrink_all(group: &Group, bytes: u64) -> u64 {
-    let shrunk = caches_of(group).into_iter().map(|cache| cache.try_shrink(bytes));
-    shrunk.map(|shrunk| if let Shrunk::Freed(bytes) = shrunk { bytes } else { 0 }).sum()
+    caches_of(group).into_iter().filter_map(|cache| cache.try_shrink(bytes)).sum()
 }
 
-thread_local! {
-    /// What this thread does when a group has refused it memory, as reclaim would.
-    static ON_REFUSAL: Cell<Option<fn()>> = const { Cell::new(None) };
-}
-
-/// Called by the allocator of SQLite when it is refused memory.
-pub(crate) fn refused() {
-    if let Some(reclaim) = ON_REFUSAL.get() {
-        reclaim();
-    }
-}
-
-/// Rows whose keys are their numbers, one to a page: `SELECT .. WHERE id = n` reads a page of the table that no other reads.
+/// Creates rows with the keys 1, 2, .., one on each page: each `SELECT .. WHERE id = n` reads another page of the table.
 fn fill(conn: &TenantConnection, rows: u32) {
     conn.execute_batch(&format!(
         "PRAGMA synchronous = OFF; CREATE TABLE t (id INTEGER PRIMARY KEY, x);
          WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
          INSERT INTO t SELECT i, randomblob(3000) FROM n"
     ))
-    .expect("room");
+    .expect("enough memory");
 }
 
 fn open(group: &Group, dir: &Path, settings: &str) -> TenantConnection {
@@ -97,7 +53,7 @@ fn open(group: &Group, dir: &Path, settings: &str) -> TenantConnection {
     conn
 }
 
-/// Reads rows by their keys, and answers with the reads of files that took.
+/// Reads rows by their keys. Returns the file reads that this took.
 fn reads_of(conn: &TenantConnection, rows: impl Iterator<Item = u32>) -> i64 {
     let reads = || hierarchy().io().get(conn.group(), io::RIOS, Reach::Local, Freshness::Fresh);
     let before = reads();
@@ -112,11 +68,11 @@ fn reads_of(conn: &TenantConnection, rows: impl Iterator<Item = u32>) -> i64 {
     reads() - before
 }
 
-/// No reads but those of pages, and a cache of 32 megabytes.
+/// File reads are reads of pages only, and the cache may have 32 megabytes.
 const LARGE: &str = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA cache_size = -32000";
 
 #[test]
-fn as_many_bytes_as_asked_for_come_back_and_less_than_a_page_more() {
+fn frees_the_asked_bytes_and_less_than_a_page_more() {
     let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("exact"));
     let conn = open(&group, dir.path(), LARGE);
     fill(&conn, 4_500);
@@ -124,42 +80,42 @@ fn as_many_bytes_as_asked_for_come_back_and_less_than_a_page_more() {
     let page_bytes = cache.format.charged_bytes();
     for asked in [64 << 10, 1, page_bytes, page_bytes + 1, 3 << 20] {
         let (could, before_bytes) = (cache.evictable(), group.usage_exact());
-        let Shrunk::Freed(freed) = cache.try_shrink(asked) else { panic!("nobody else uses it") };
+        let freed = cache.try_shrink(asked).expect("no other thread uses it");
         assert!((asked..asked + page_bytes).contains(&freed), "{freed} bytes for {asked}");
         assert_eq!(before_bytes - group.usage_exact(), freed);
         assert_eq!(could.bytes - cache.evictable().bytes, freed);
     }
-    assert_eq!(cache.try_shrink(0), Shrunk::Freed(0));
+    assert_eq!(cache.try_shrink(0), Some(0));
     let rest = cache.evictable();
     assert!(rest.bytes > 10 << 20, "{rest:?}");
-    assert_eq!(cache.try_shrink(u64::MAX), Shrunk::Freed(rest.bytes));
+    assert_eq!(cache.try_shrink(u64::MAX), Some(rest.bytes));
     assert_eq!(cache.evictable(), Evictable { bytes: 0, pages: 0 });
     assert!(reads_of(&conn, 1..=10) >= 10);
 }
 
 #[test]
-fn the_least_recently_used_pages_go_first() {
+fn frees_the_least_recently_used_pages_first() {
     let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("order"));
     let conn = open(&group, dir.path(), LARGE);
     fill(&conn, 1_000);
-    conn.release_memory().expect("it is idle");
+    conn.release_memory().expect("an idle connection");
     assert!(reads_of(&conn, 1..=1_000) >= 1_000);
     assert_eq!(reads_of(&conn, 1..=1_000), 0);
     // Used last: the first hundred rows, and every tenth of the others before them.
     assert_eq!(reads_of(&conn, (101..=1_000).step_by(10).chain(1..=100)), 0);
     let cache = largest(&group);
     let page_bytes = cache.format.charged_bytes();
-    assert_eq!(cache.try_shrink(810 * page_bytes), Shrunk::Freed(810 * page_bytes));
-    assert_eq!(reads_of(&conn, (101..=1_000).step_by(10).chain(1..=100)), 0, "used last, and gone");
+    assert_eq!(cache.try_shrink(810 * page_bytes), Some(810 * page_bytes));
+    assert_eq!(reads_of(&conn, (101..=1_000).step_by(10).chain(1..=100)), 0, "these were used last");
     assert_eq!(
         reads_of(&conn, (1..=1_000).filter(|row| *row > 100 && row % 10 != 1)),
         810,
-        "used first, and there"
+        "these were used first"
     );
 }
 
 #[test]
-fn pages_of_a_statement_that_runs_stay() {
+fn keeps_pages_of_a_running_statement() {
     let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("running"));
     let conn = open(&group, dir.path(), LARGE);
     fill(&conn, 500);
@@ -171,9 +127,9 @@ fn pages_of_a_statement_that_runs_stay() {
             seen += 1;
             assert_eq!((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?), (seen, seen + 1));
             let freed = std::thread::scope(|threads| {
-                threads.spawn(|| shrink_all(&group, u64::MAX)).join().expect("nothing to fail")
+                threads.spawn(|| shrink_all(&group, u64::MAX)).join().expect("no panic")
             });
-            assert!(freed > 0, "the row before has been let go");
+            assert!(freed > 0, "the page of the row before is evictable");
             assert_eq!(caches_of(&group).iter().map(|cache| cache.evictable().pages).sum::<u32>(), 0);
         }
         assert_eq!(seen, 499);
@@ -183,7 +139,7 @@ fn pages_of_a_statement_that_runs_stay() {
 }
 
 #[test]
-fn pages_that_are_not_written_yet_stay() {
+fn keeps_pages_that_are_not_written_yet() {
     let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("dirty"));
     let conn = open(&group, dir.path(), LARGE);
     fill(&conn, 1_000);
@@ -194,7 +150,7 @@ fn pages_that_are_not_written_yet_stay() {
         assert!(before_bytes - freed > 1_000 * 4096, "{freed} of {before_bytes} bytes");
         Ok(())
     })
-    .expect("room");
+    .expect("enough memory");
     assert!(shrink_all(&group, u64::MAX) > 1_000 * 4096);
     let zeros: i64 = conn
         .query_row("SELECT count(*) FROM t WHERE x = zeroblob(3000)", [], |row| row.get(0))
@@ -203,10 +159,10 @@ fn pages_that_are_not_written_yet_stay() {
 }
 
 #[test]
-fn databases_in_memory_are_left_alone() {
+fn keeps_pages_of_databases_in_memory() {
     let group = tenant("in memory");
     let conn = TenantConnection::open_in_memory(&group).expect("a connection");
-    conn.execute_batch("PRAGMA temp_store = MEMORY; CREATE TEMP TABLE s AS SELECT 1").expect("room");
+    conn.execute_batch("PRAGMA temp_store = MEMORY; CREATE TEMP TABLE s AS SELECT 1").expect("enough memory");
     fill(&conn, 500);
     assert!(caches_of(&group).iter().all(|cache| cache.evictable().pages == 0));
     assert_eq!(shrink_all(&group, u64::MAX), 0);
@@ -214,62 +170,60 @@ fn databases_in_memory_are_left_alone() {
 }
 
 #[test]
-fn a_refusal_within_a_fetch_may_shrink_the_same_cache() {
-    const NAME: &str = "within";
-    static FREED: AtomicU64 = AtomicU64::new(0);
-    static REFUSALS: AtomicU64 = AtomicU64::new(0);
-    let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant(NAME));
+fn does_not_hold_the_lock_while_a_charge_is_refused() {
+    thread_local! {
+        static HOOK_CALLS_AND_BYTES: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    }
+    let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("within"));
+    // The engine calls the hook on the charging thread, within the fetch.
+    let hook = group.set_kill_hook(|killing: &KillRequest<'_>| {
+        let (calls, bytes) = HOOK_CALLS_AND_BYTES.get();
+        let shrunk = caches_of(killing.group).into_iter().map(|cache| cache.try_shrink(64 << 10));
+        let freed = shrunk.map(|freed| freed.expect("the lock is free")).sum();
+        HOOK_CALLS_AND_BYTES.set((calls + 1, bytes + freed));
+        KillAnswer::Idle { freed }
+    });
+    let _hook = hook.expect("the group has no connection");
     let conn = open(&group, dir.path(), LARGE);
     fill(&conn, 2_000);
-    conn.release_memory().expect("it is idle");
+    conn.release_memory().expect("an idle connection");
     group.set_max(group.usage_exact() + (2 << 20)).expect("a limit");
-    ON_REFUSAL.set(Some(|| {
-        let group = hierarchy().lookup("/within").expect("it is there");
-        for cache in caches_of(&group) {
-            // ORDERING: Relaxed, here and below; one thread.
-            REFUSALS.fetch_add(1, Ordering::Relaxed);
-            match cache.try_shrink(64 << 10) {
-                // ORDERING: as above.
-                Shrunk::Freed(bytes) => drop(FREED.fetch_add(bytes, Ordering::Relaxed)),
-                Shrunk::Busy => panic!("the lock is held while memory is asked for"),
-            }
-        }
-    }));
     let reads = reads_of(&conn, (1..=2_000).chain(1..=2_000));
-    ON_REFUSAL.set(None);
     assert!(reads >= 4_000, "{reads}");
-    // ORDERING: as above.
-    let (freed, refusals) = (FREED.load(Ordering::Relaxed), REFUSALS.load(Ordering::Relaxed));
-    assert!(refusals > 10 && freed >= refusals * (64 << 10), "{freed} bytes in {refusals} refusals");
+    let (calls, freed) = HOOK_CALLS_AND_BYTES.get();
+    assert!(calls > 10 && freed >= calls * (64 << 10), "{freed} bytes in {calls} calls");
 }
 
 #[test]
-fn a_tenant_at_its_limit_goes_on_with_the_pages_it_has_and_is_seldom_refused() {
+fn recycles_at_the_limit_and_seldom_asks_the_group() {
     let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("full"));
     let conn = open(&group, dir.path(), LARGE);
     fill(&conn, 3_000);
-    conn.release_memory().expect("it is idle");
+    conn.release_memory().expect("an idle connection");
     let max = group.usage_exact() + (1 << 20);
     group.set_max(max).expect("a limit");
     let refusals = group.refusals();
     let reads = reads_of(&conn, (1..=3_000).chain(1..=3_000));
     let refused = group.refusals() - refusals;
     assert!(reads >= 6_000 && refused > 0, "{reads} reads, {refused} refusals");
-    assert!(refused <= reads as u64 / u64::from(ABSTAIN) + 4, "{refused} refusals in {reads} reads");
+    assert!(
+        refused <= reads as u64 / u64::from(RECYCLED_AFTER_REFUSAL) + 4,
+        "{refused} refusals in {reads} reads"
+    );
     assert!(group.usage_exact() <= max);
-    assert_eq!(reads_of(&conn, 2_900..=3_000), 0, "what was read last is there");
+    assert_eq!(reads_of(&conn, 2_900..=3_000), 0, "the last rows are cached");
     group.set_max(memgroup::UNLIMITED).expect("no limit");
     reads_of(&conn, 1..=3_000);
-    assert!(largest(&group).evictable().pages > 2_900, "it grows where there is room again");
+    assert!(largest(&group).evictable().pages > 2_900, "the cache grows when memory is free again");
 }
 
 #[test]
-fn nobody_goes_on_paying_for_what_another_group_reads() {
+fn charges_the_reading_group_for_recycled_pages() {
     let dir = tempfile::tempdir().expect("a directory");
     let (group, guest) = (tenant("host"), tenant("guest"));
     let conn = open(&group, dir.path(), "PRAGMA locking_mode = EXCLUSIVE; PRAGMA cache_size = 200");
     fill(&conn, 1_000);
-    conn.release_memory().expect("it is idle");
+    conn.release_memory().expect("an idle connection");
     reads_of(&conn, 1..=1);
     let total = || group.usage_exact() + guest.usage_exact();
     conn.run(|conn| {
@@ -285,20 +239,20 @@ fn nobody_goes_on_paying_for_what_another_group_reads() {
 }
 
 #[test]
-fn the_listener_is_told_of_caches_that_come_and_go() {
-    let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("told"));
+fn lists_the_caches_of_a_group_while_they_exist() {
+    let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant("listed"));
     let conn = open(&group, dir.path(), LARGE);
     fill(&conn, 100);
     assert_eq!(caches_of(&group).len(), 1);
     conn.execute_batch(&format!("ATTACH '{}' AS b; CREATE TABLE b.u (x)", dir.path().join("b.db").display()))
-        .expect("room");
+        .expect("enough memory");
     assert_eq!(caches_of(&group).len(), 2);
     let kept = caches_of(&group);
-    conn.execute_batch("DETACH b").expect("nothing uses it");
+    conn.execute_batch("DETACH b").expect("it is not in use");
     assert_eq!(caches_of(&group).len(), 1);
-    conn.close().expect("nothing uses it");
+    conn.close().expect("it is not in use");
     assert_eq!(caches_of(&group).len(), 0);
-    assert!(kept.iter().all(|cache| cache.try_shrink(u64::MAX) == Shrunk::Freed(0)));
+    assert!(kept.iter().all(|cache| cache.try_shrink(u64::MAX) == Some(0)));
     drop(kept);
     assert_eq!(group.usage_exact(), 0);
 }

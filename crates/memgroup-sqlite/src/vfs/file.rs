@@ -1,4 +1,4 @@
-//! A file opened through our VFS: eight bytes for the methods, then the underlying file.
+//! A file opened through this crate's VFS: eight bytes for the methods, then the underlying file.
 //!
 //! ```text
 //!   file ──▶ ┌──────────┬──────────┬──────────────────────────┐
@@ -7,33 +7,37 @@
 //!             ours       ▲ UNDERLYING_AT
 //! ```
 //!
-//! - I1. While our `pMethods` is not null the underlying file has methods too: it is open, or its opening failed and
-//!   it asks to be closed all the same. Every method here is called only then.
+//! - I1. While our `pMethods` is not null the underlying file has methods too: it is open, or its opening failed and it asks to be closed
+//!   nevertheless. SQLite calls the methods here only then.
 //! - I2. A table is offered only where the underlying file has every method of it (`offer`).
-//! - I3. Counted is what the underlying file says it did, after it did it; what failed is not counted. What a short
-//!   read has delivered is told by the size of the file.
-//! - B1. If the file grows between a short read and the look at its size, up to the bytes asked are counted for what
-//!   was delivered before. A write that failed half way has written bytes that are not counted.
+//! - I3. The bytes counted are those that the underlying file says it read or wrote, after it did so. A failed call is not counted. The size
+//!   of the file tells how much a short read delivered.
+//! - B1. If the file grows between a short read and the check of its size, up to the requested bytes are counted. A write that failed half
+//!   way has written bytes that are not counted.
 //!
-//! What is read through a memory map (`xFetch`) passes by unseen and uncounted: it is the processor that reads. A read
-//! of what is mapped (`xRead` copies it) is counted like any other.
+//! Reads through a memory map (`xFetch`) are not counted: the processor reads. A read of a mapped part with `xRead`, which copies it, is
+//! counted like any other.
 
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
+use memgroup::stats::io;
 use rusqlite::ffi;
 
-use super::NAME;
-use crate::feed;
+use crate::account::count_io;
 
-/// Where the underlying file begins in ours: as aligned as SQLite gives us ours, to eight.
+/// The name of the VFS. An application uses it where another VFS is the default.
+pub(super) const NAME: &CStr = c"memgroup";
+
+/// Where the underlying file begins: aligned to eight, as SQLite aligns the whole.
 pub(super) const UNDERLYING_AT: usize = size_of::<ffi::sqlite3_file>().next_multiple_of(8);
 
-/// What SQLite assumes where a file does not say.
+/// SQLite's assumption for a file without a sector size.
 const SECTOR_BYTES: c_int = 4096;
 
+type File = ffi::sqlite3_file;
 type Methods = ffi::sqlite3_io_methods;
 type Int64 = ffi::sqlite3_int64;
 
@@ -41,42 +45,33 @@ type Int64 = ffi::sqlite3_int64;
 ///
 /// # Safety
 ///
-/// `file` is room for a file of our VFS, which nobody else uses.
-pub(super) unsafe fn prepare(file: *mut ffi::sqlite3_file) {
-    // SAFETY: by the caller's word.
+/// `file` is memory for a file of our VFS, and only the caller uses it.
+pub(super) unsafe fn prepare(file: *mut File) {
+    // SAFETY: the caller's promise.
     unsafe { (*file).pMethods = ptr::null() };
-    // SAFETY: by the caller's word, the room is long enough.
-    let inner = unsafe { underlying_of(file) };
-    // SAFETY: as above.
-    unsafe { (*inner).pMethods = ptr::null() };
+    // SAFETY: as above; the memory is long enough.
+    unsafe { (*underlying_of(file)).pMethods = ptr::null() };
 }
 
-/// Ends an opening: if the underlying file has methods, ours gets the table that goes with them; SQLite will close it
-/// then, even if the opening failed (I1).
+/// Ends an opening. If the underlying file has methods, ours gets the corresponding table. Then SQLite will close it, even if the opening
+/// failed (I1).
 ///
 /// # Safety
 ///
-/// `file` was prepared, and the underlying VFS has had its turn.
-pub(super) unsafe fn adopt(file: *mut ffi::sqlite3_file) {
-    // SAFETY: by the caller's word.
-    let inner = unsafe { underlying_of(file) };
-    // SAFETY: as above.
-    let methods = unsafe { (*inner).pMethods };
+/// `file` was prepared, and then the underlying VFS has opened it or failed.
+pub(super) unsafe fn adopt(file: *mut File) {
+    // SAFETY: the caller's promise.
+    let methods = unsafe { (*underlying_of(file)).pMethods };
     // SAFETY: a table of methods outlives the files that have it.
     if let Some(methods) = unsafe { methods.as_ref() } {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { (*file).pMethods = offer(methods) };
     }
 }
 
 /// The underlying file of ours.
-///
-/// # Safety
-///
-/// `file` is room for a file of our VFS.
-pub(super) unsafe fn underlying_of(file: *mut ffi::sqlite3_file) -> *mut ffi::sqlite3_file {
-    // SAFETY: our VFS asks for so many bytes more than the underlying one.
-    unsafe { file.byte_add(UNDERLYING_AT) }
+pub(super) fn underlying_of(file: *mut File) -> *mut File {
+    file.wrapping_byte_add(UNDERLYING_AT)
 }
 
 /// The underlying file of ours, and its methods.
@@ -85,10 +80,9 @@ pub(super) unsafe fn underlying_of(file: *mut ffi::sqlite3_file) -> *mut ffi::sq
 ///
 /// `file` has our methods (I1).
 #[inline]
-unsafe fn underlying(file: *mut ffi::sqlite3_file) -> (*mut ffi::sqlite3_file, &'static Methods) {
-    // SAFETY: by the caller's word.
-    let inner = unsafe { underlying_of(file) };
-    // SAFETY: as above.
+unsafe fn underlying(file: *mut File) -> (*mut File, &'static Methods) {
+    let inner = underlying_of(file);
+    // SAFETY: the caller's promise; the memory of our file contains the underlying one.
     let methods = unsafe { (*inner).pMethods };
     // SAFETY: it has methods (I1), and a table of methods outlives the files that have it.
     (inner, unsafe { &*methods })
@@ -101,7 +95,7 @@ static TABLES: [[Methods; 2]; 3] = [
     [table(3, false), table(3, true)],
 ];
 
-/// The table that offers what `methods` has.
+/// The table with the methods that `methods` has.
 fn offer(methods: &Methods) -> &'static Methods {
     let has_shm = methods.iVersion >= 2
         && methods.xShmMap.is_some()
@@ -109,15 +103,8 @@ fn offer(methods: &Methods) -> &'static Methods {
         && methods.xShmBarrier.is_some()
         && methods.xShmUnmap.is_some();
     let has_fetch = methods.iVersion >= 3 && methods.xFetch.is_some() && methods.xUnfetch.is_some();
-    let [version_1, version_2, version_3] = &TABLES;
-    let tables = if has_fetch {
-        version_3
-    } else if methods.iVersion >= 2 {
-        version_2
-    } else {
-        version_1
-    };
-    &tables[usize::from(has_shm)]
+    let version = if has_fetch { 3 } else { methods.iVersion.clamp(1, 2) };
+    &TABLES[version as usize - 1][usize::from(has_shm)]
 }
 
 const fn table(version: c_int, has_shm: bool) -> Methods {
@@ -146,7 +133,7 @@ const fn table(version: c_int, has_shm: bool) -> Methods {
 
 macro_rules! forward {
     ($($name:ident = $method:ident($($arg:ident: $type:ty),*) $(-> $out:ty)?, else $missing:expr;)*) => {$(
-        unsafe extern "C" fn $name(file: *mut ffi::sqlite3_file, $($arg: $type),*) $(-> $out)? {
+        unsafe extern "C" fn $name(file: *mut File, $($arg: $type),*) $(-> $out)? {
             // SAFETY: SQLite calls the methods of a file that has them.
             let (inner, methods) = unsafe { underlying(file) };
             match methods.$method {
@@ -175,106 +162,81 @@ forward! {
     x_unfetch = xUnfetch(offset: Int64, at: *mut c_void) -> c_int, else ffi::SQLITE_OK;
 }
 
-/// Reads, and counts what was delivered.
-unsafe extern "C" fn x_read(
-    file: *mut ffi::sqlite3_file,
-    buffer: *mut c_void,
-    asked: c_int,
-    offset: Int64,
-) -> c_int {
+/// Reads, and counts the delivered bytes.
+unsafe extern "C" fn x_read(file: *mut File, buffer: *mut c_void, asked: c_int, offset: Int64) -> c_int {
     // SAFETY: SQLite calls the methods of a file that has them.
     let (inner, methods) = unsafe { underlying(file) };
-    let Some(read) = methods.xRead else {
-        return ffi::SQLITE_IOERR_READ;
-    };
+    let Some(read) = methods.xRead else { return ffi::SQLITE_IOERR_READ };
     // SAFETY: the arguments are SQLite's own, for the file that the method belongs to.
     let code = unsafe { read(inner, buffer, asked, offset) };
-    match code {
-        ffi::SQLITE_OK => feed::read(u64::try_from(asked).unwrap_or(0)),
+    let bytes = match code {
+        ffi::SQLITE_OK => u64::try_from(asked).unwrap_or(0),
         // SAFETY: as above.
-        ffi::SQLITE_IOERR_SHORT_READ => feed::read(unsafe { delivered(inner, methods, asked, offset) }),
-        _ => {}
-    }
+        ffi::SQLITE_IOERR_SHORT_READ => unsafe { delivered(inner, methods, asked, offset) },
+        _ => return code,
+    };
+    count_io(&[(io::RBYTES, bytes), (io::RIOS, 1)]);
     code
 }
 
-/// What a short read of `asked` bytes at `offset` has delivered: what the file has there; all that was asked if that
-/// cannot be known.
+/// Bytes that a short read of `asked` bytes at `offset` has delivered: those that the file has there. All of `asked` if the file's size is
+/// unknown.
 ///
 /// # Safety
 ///
 /// `inner` is an open file with `methods`.
 #[cold]
-unsafe fn delivered(inner: *mut ffi::sqlite3_file, methods: &Methods, asked: c_int, offset: Int64) -> u64 {
+unsafe fn delivered(inner: *mut File, methods: &Methods, asked: c_int, offset: Int64) -> u64 {
     let (asked, mut size) = (Int64::from(asked), 0);
-    let code = match methods.xFileSize {
-        // SAFETY: by the caller's word; the place is ours.
-        Some(file_size) => unsafe { file_size(inner, &raw mut size) },
-        None => ffi::SQLITE_NOTFOUND,
-    };
-    let bytes =
-        if code == ffi::SQLITE_OK { size.saturating_sub(offset).clamp(0, asked.max(0)) } else { asked };
+    // SAFETY: the caller's promise; the place is ours.
+    let code = methods.xFileSize.map(|file_size| unsafe { file_size(inner, &raw mut size) });
+    let is_known = code == Some(ffi::SQLITE_OK);
+    let bytes = if is_known { size.saturating_sub(offset).clamp(0, asked.max(0)) } else { asked };
     u64::try_from(bytes).unwrap_or(0)
 }
 
-/// Writes, and counts what was written.
-unsafe extern "C" fn x_write(
-    file: *mut ffi::sqlite3_file,
-    buffer: *const c_void,
-    bytes: c_int,
-    offset: Int64,
-) -> c_int {
+/// Writes, and counts the written bytes.
+unsafe extern "C" fn x_write(file: *mut File, buffer: *const c_void, bytes: c_int, offset: Int64) -> c_int {
     // SAFETY: SQLite calls the methods of a file that has them.
     let (inner, methods) = unsafe { underlying(file) };
-    let Some(write) = methods.xWrite else {
-        return ffi::SQLITE_IOERR_WRITE;
-    };
+    let Some(write) = methods.xWrite else { return ffi::SQLITE_IOERR_WRITE };
     // SAFETY: the arguments are SQLite's own, for the file that the method belongs to.
     let code = unsafe { write(inner, buffer, bytes, offset) };
     if code == ffi::SQLITE_OK {
-        feed::wrote(u64::try_from(bytes).unwrap_or(0));
+        count_io(&[(io::WBYTES, u64::try_from(bytes).unwrap_or(0)), (io::WIOS, 1)]);
     }
     code
 }
 
 /// Syncs, and counts it.
-unsafe extern "C" fn x_sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
+unsafe extern "C" fn x_sync(file: *mut File, flags: c_int) -> c_int {
     // SAFETY: SQLite calls the methods of a file that has them.
     let (inner, methods) = unsafe { underlying(file) };
-    let Some(sync) = methods.xSync else {
-        return ffi::SQLITE_IOERR_FSYNC;
-    };
+    let Some(sync) = methods.xSync else { return ffi::SQLITE_IOERR_FSYNC };
     // SAFETY: the arguments are SQLite's own, for the file that the method belongs to.
     let code = unsafe { sync(inner, flags) };
     if code == ffi::SQLITE_OK {
-        feed::synced();
+        count_io(&[(io::SYNCS, 1)]);
     }
     code
 }
 
-/// Hands the request on, and puts our name before the underlying VFS's where that is what was asked for.
-unsafe extern "C" fn x_file_control(
-    file: *mut ffi::sqlite3_file,
-    request: c_int,
-    argument: *mut c_void,
-) -> c_int {
+/// Passes the request on. Puts our name before the underlying VFS's where the request is for the name.
+unsafe extern "C" fn x_file_control(file: *mut File, request: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: SQLite calls the methods of a file that has them.
     let (inner, methods) = unsafe { underlying(file) };
-    let Some(control) = methods.xFileControl else {
-        return ffi::SQLITE_NOTFOUND;
-    };
+    let Some(control) = methods.xFileControl else { return ffi::SQLITE_NOTFOUND };
     // SAFETY: the arguments are SQLite's own, for the file that the method belongs to.
     let code = unsafe { control(inner, request, argument) };
     if request != ffi::SQLITE_FCNTL_VFSNAME || code != ffi::SQLITE_OK {
         return code;
     }
-    const FORMAT: &CStr = c"%s/%z";
     let name = argument.cast::<*mut std::ffi::c_char>();
-    // SAFETY: the argument of this request is a place for a string of SQLite's allocator, filled by now.
+    // SAFETY: the argument of this request is a place for a string of SQLite's allocator, and is filled now.
     let inner_name = unsafe { *name };
     // SAFETY: two strings, of which `%z` frees the second; it may be null.
-    let both = unsafe { ffi::sqlite3_mprintf(FORMAT.as_ptr(), NAME.as_ptr(), inner_name) };
-    // SAFETY: as above; the caller frees what is in the place.
+    let both = unsafe { ffi::sqlite3_mprintf(c"%s/%z".as_ptr(), NAME.as_ptr(), inner_name) };
+    // SAFETY: as above; the caller frees the string in the place.
     unsafe { *name = both };
     if both.is_null() { ffi::SQLITE_NOMEM } else { ffi::SQLITE_OK }
 }
@@ -283,7 +245,7 @@ unsafe extern "C" fn x_file_control(
 mod tests {
     use super::*;
 
-    /// What a VFS may offer: fewer methods than the version stands for.
+    /// Methods that a VFS may offer: fewer than its version has.
     fn with(version: c_int, has_shm: bool, has_fetch: bool) -> Methods {
         let mut methods = table(3, true);
         methods.iVersion = version;
@@ -297,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_offers_what_the_underlying_file_has() {
+    fn offers_the_methods_that_the_underlying_file_has() {
         for (version, has_shm, has_fetch, offered) in [
             (1, true, true, (1, false)),
             (2, true, true, (2, true)),
@@ -324,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_read_has_delivered_what_the_file_had_or_else_what_was_asked() {
+    fn counts_a_short_read_up_to_the_end_of_the_file() {
         let mut methods = table(3, true);
         methods.xFileSize = Some(of_100_bytes);
         for (asked, offset, bytes) in [(64, 0, 64), (64, 60, 40), (64, 100, 0), (64, 4096, 0), (200, 0, 100)]

@@ -1,7 +1,7 @@
-//! What the VFS does that is not opening a file: all of it is done by the underlying one.
+//! The methods of the VFS that open no file: each calls the underlying VFS.
 //!
-//! - I1. A method here is called only if the underlying VFS has it (I2 of `vfs.rs`); what each answers where it has
-//!   not is there so that nothing can panic.
+//! - I1. SQLite calls a method here only if the underlying VFS has it (I2 of `vfs.rs`). The answer for a missing method is there so that
+//!   nothing can panic.
 
 #![allow(unsafe_code)]
 
@@ -10,16 +10,17 @@ use std::ptr;
 
 use rusqlite::ffi;
 
-use super::Name;
+/// A name as SQLite passes it.
+type Name = *const c_char;
 
-/// The VFS under ours. What is wanted of it is read through the pointer: SQLite may change its link meanwhile, so
-/// there must not be a reference to the whole.
+/// The VFS under ours. Its fields are read through the pointer: SQLite may change its link meanwhile, so there must not be a reference to
+/// the whole object.
 ///
 /// # Safety
 ///
 /// `vfs` is the object of `vfs.rs`.
 pub(super) unsafe fn underlying(vfs: *mut ffi::sqlite3_vfs) -> *mut ffi::sqlite3_vfs {
-    // SAFETY: by the caller's word; nobody changes this after it was made.
+    // SAFETY: the caller's promise; the field does not change after the object was made.
     unsafe { (*vfs).pAppData }.cast()
 }
 
@@ -27,7 +28,7 @@ macro_rules! forward {
     ($($(#[$doc:meta])* $name:ident = $method:ident($($arg:ident: $type:ty),*) $(-> $out:ty)?, else $missing:expr;)*) => {$(
         $(#[$doc])*
         pub(super) unsafe extern "C" fn $name(vfs: *mut ffi::sqlite3_vfs, $($arg: $type),*) $(-> $out)? {
-            // SAFETY: SQLite passes the object that it got from `register`.
+            // SAFETY: SQLite passes the object from `register`.
             let underlying = unsafe { underlying(vfs) };
             // SAFETY: the VFS under ours stays (I1 of `vfs.rs`).
             match unsafe { (*underlying).$method } {

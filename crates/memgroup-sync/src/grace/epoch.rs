@@ -1,4 +1,4 @@
-//! The clock: which epoch it is, how sections are entered, and which grace periods are over.
+//! The clock: the current epoch, the way in which sections are entered, and the grace periods that are over.
 //!
 //! ```text
 //!   CLOCK      62 bits epoch | SWAP | ACTIVE    moved by read-modify-writes only
@@ -6,13 +6,13 @@
 //!   COMPLETED  62 bits epoch | 0    | 0         every grace period up to here is over
 //! ```
 //!
-//! - I1. Every change of the clock is a read-modify-write, so each one is in the release sequence of all before it: who
-//!   acquires an epoch sees everything that happened before any earlier epoch was made.
+//! - I1. Every change of the clock is a read-modify-write, so each one is in the release sequence of all before it: a
+//!   thread that acquires an epoch sees everything that happened before any earlier epoch was made.
 //! - I2. SWAP is set in the first value. It is cleared once at most, by the start-up detection, and set again once at
 //!   most, for ever, when the barrier is lost.
 //! - I3. `COMPLETED` never decreases; it reaches `t` only after a scan for an epoch of at least `t`.
 //! - E1. tag (after an unlink) → enter: AcqRel → Acquire on the clock. A section with an epoch of the tag or later sees
-//!   the unlink. Loom: `loom_what_is_retired_waits_for_the_sections_that_may_see_it`.
+//!   the unlink. Loom: `loom_a_retired_item_waits_for_the_sections_that_may_see_it`.
 //! - E2. end of a scan → `is_over`: Release → Acquire on `COMPLETED`. Loom: the same model.
 
 use crate::CachePadded;
@@ -40,23 +40,23 @@ crate::global! {
     static LOST: AtomicU64 = AtomicU64::new(0);
 }
 
-/// A moment between unlinking something and using it again; see [`tag`].
+/// A moment between unlinking memory and using it again; see [`tag`].
 ///
 /// Epochs are ordered: when a later one [is over](Epoch::is_over), so are all before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub(crate) u64);
 
 impl Epoch {
-    /// Whether every section that was begun before this epoch is over. Never waits; it becomes true by what
-    /// [`synchronize`](super::synchronize) does, called after the epoch was taken.
+    /// Whether every section that was begun before this epoch is over. It never waits; it becomes true when a thread calls
+    /// [`synchronize`](super::synchronize) after the epoch was taken.
     #[must_use]
     pub fn is_over(self) -> bool {
         completed() >= self
     }
 }
 
-/// The epoch to remember with what was unlinked *before* this call. Once it [is over](Epoch::is_over), no section sees
-/// that any more.
+/// Draws the epoch of memory that was unlinked *before* this call. Once it [is over](Epoch::is_over), no section sees that
+/// memory any more.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -91,31 +91,30 @@ pub(crate) fn now() -> u64 {
 
 /// The newest epoch that is over.
 pub(super) fn completed() -> Epoch {
-    // ORDERING: Acquire; pairs with the Release of `complete` (E2): what the sections did, they did before.
+    // ORDERING: Acquire; pairs with the Release of `complete` (E2): the writes of the sections come before.
     Epoch(COMPLETED.load(Ordering::Acquire))
 }
 
-/// States that a scan for `target` found every section of an earlier epoch over.
+/// Notes that a scan for `target` found every section of an earlier epoch over.
 pub(super) fn complete(target: Epoch) {
     // ORDERING: AcqRel; Release pairs with the Acquire in `completed` (E2), without it memory could be reused while the
     // last accesses of a section are still to come. The maximum keeps I3 when two scans end in the other order.
     COMPLETED.fetch_max(target.0, Ordering::AcqRel);
 }
 
-/// From now on sections are entered by a store. Only for the start-up detection (I2), and models of what follows it.
-#[cfg(any(all(target_os = "linux", not(any(miri, memgroup_loom))), all(test, memgroup_loom)))]
+/// From now on sections are entered by a store. Only for the start-up detection (I2), and models after it.
 pub(crate) fn let_readers_store() {
     // ORDERING: AcqRel, a link in the chain of I1. A reader may see it late: a swap serves as well as a store.
     CLOCK.fetch_and(!SWAP, Ordering::AcqRel);
 }
 
-/// From now on, and for ever, sections are entered by a swap; the epoch from which it is so.
+/// From now on, and for ever, sections are entered by a swap. Returns the first epoch for which this holds.
 pub(crate) fn lose_the_barrier() -> Epoch {
-    // ORDERING: AcqRel, a link in the chain of I1: the epoch below is made after it, so whoever reads that one swaps.
+    // ORDERING: AcqRel, a link in the chain of I1: the epoch below is made after it, so a reader of that one swaps.
     CLOCK.fetch_or(SWAP, Ordering::AcqRel);
     let since = tag();
-    // ORDERING: AcqRel, Acquire; whoever reads the word sees the clock changed. The first caller's epoch stays: any
-    // epoch made after the change is right, one for all keeps what was proven.
+    // ORDERING: AcqRel, Acquire; a reader of the word sees the clock changed. The first caller's epoch stays: any
+    // epoch made after the change is right, and one for all keeps the proofs.
     match LOST.compare_exchange(0, since.0, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => since,
         Err(first) => Epoch(first),

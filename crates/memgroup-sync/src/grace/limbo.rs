@@ -1,6 +1,6 @@
-//! What was retired and may not be used again yet.
+//! Retired items that may not be used again yet.
 //!
-//! - I1. Items lie in the order of their epochs, which `tag` draws from one clock, so those whose grace period is over are
+//! - I1. Items lie in the order of their epochs, which `tag` draws from one clock, so the items with a grace period that is over are
 //!   the first ones.
 //! - I2. `bytes` is the sum over the items, and at most `bytes_max`.
 
@@ -14,15 +14,14 @@ use super::epoch::{self, Epoch};
 struct Item<T> {
     epoch: Epoch,
     bytes: usize,
-    // Dropping could free what a section still reads; who takes the item out decides.
+    // Dropping could free memory that a section still reads; the caller of `reclaim` decides.
     value: ManuallyDrop<T>,
 }
 
 /// Items that were unlinked and wait for the end of their grace period.
 ///
-/// It is bounded in bytes, so that a section that does not end costs no more than that: above the bound
-/// [`retire`](Self::retire) hands the item back. Items that are still in it when it is dropped are leaked: their grace
-/// period may not be over.
+/// It is bounded in bytes, so that a section that does not end costs no more than that. Above the bound
+/// [`retire`](Self::retire) hands the item back. Dropping it leaks the items in it: their grace period may not be over.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -42,20 +41,15 @@ pub struct Limbo<T> {
 }
 
 impl<T> Limbo<T> {
-    /// An empty one that takes up to `bytes_max`.
+    /// Makes an empty one that takes up to `bytes_max`.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
-        // Whoever retires will want grace periods: from here on sections have their best form.
+        // A caller that retires will wait for grace periods: from here on sections have their best form.
         barrier::report();
         Self { items: VecDeque::new(), bytes: 0, bytes_max }
     }
 
-    /// Makes room for so many items more, whose [`retire`](Self::retire) then allocates nothing.
-    pub fn reserve(&mut self, items: usize) {
-        self.items.reserve(items);
-    }
-
-    /// Takes what the caller has unlinked *before* this call, with its size.
+    /// Takes an item that the caller has unlinked *before* this call, with its size.
     ///
     /// # Errors
     ///
@@ -69,7 +63,7 @@ impl<T> Limbo<T> {
         Ok(())
     }
 
-    /// Hands every item whose grace period is over to `reuse`, the oldest first, and counts them. Never waits.
+    /// Hands every item to `reuse` that has its grace period behind it, the oldest first; returns how many. It never waits.
     pub fn reclaim(&mut self, mut reuse: impl FnMut(T)) -> usize {
         let completed = epoch::completed();
         let mut reclaimed = 0;
@@ -94,13 +88,13 @@ impl<T> Limbo<T> {
         self.bytes_max
     }
 
-    /// The items in it.
+    /// The number of items in it.
     #[must_use]
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()

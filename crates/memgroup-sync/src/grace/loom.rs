@@ -15,7 +15,8 @@ use crate::thread;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::look::{Evidence, Found};
+use super::evidence::Evidence;
+use super::scan::Found;
 use super::section::end_of_thread;
 use super::{Epoch, Form, Limbo, Section, enter, epoch, registry, synchronize, tag};
 
@@ -38,7 +39,7 @@ std::thread_local! {
     pub(super) static LEAVES_AS_SHIPPED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Explores a model that looks and does not wait.
+/// Explores a model that scans and does not wait.
 fn explore_as_shipped(model: impl Fn() + Sync + Send + 'static) {
     LEAVES_AS_SHIPPED.set(true);
     explore(model);
@@ -62,12 +63,12 @@ impl Linked {
 
     /// The place that is linked now.
     fn follow(&self) -> usize {
-        // ORDERING: Relaxed; that a section cannot follow a link that was replaced before the scan is what is modelled.
+        // ORDERING: Relaxed; the oracle: no section follows a link that was replaced before the scan.
         self.place.load(Ordering::Relaxed)
     }
 
     fn read(&self, place: usize) {
-        // SAFETY: loom checks that nobody writes meanwhile.
+        // SAFETY: loom checks that no other thread writes meanwhile.
         let value = self.places[place].with(|value| unsafe { *value });
         assert!(value == 0, "a section reads memory that is used again");
     }
@@ -78,7 +79,7 @@ impl Linked {
     }
 
     fn use_again(&self) {
-        // SAFETY: loom checks that nobody reads or writes meanwhile.
+        // SAFETY: loom checks that no other thread reads or writes meanwhile.
         self.places[0].with_mut(|value| unsafe { *value = 7 });
     }
 }
@@ -108,7 +109,7 @@ fn one_section() {
 }
 
 #[test]
-fn loom_a_reader_never_sees_what_is_used_again() {
+fn loom_a_reader_never_sees_memory_that_is_used_again() {
     explore(one_section);
 }
 
@@ -130,7 +131,7 @@ fn loom_a_leave_that_publishes_nothing_is_caught() {
     fails_with(Mutation::LeaveRelaxed, || explore(one_section));
 }
 
-/// The caller's fault: what is unlinked after the call began is not waited for.
+/// The caller's fault: the call does not wait for memory that is unlinked after it began.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_an_unlink_after_the_grace_period_is_caught() {
@@ -163,42 +164,42 @@ fn loom_an_access_after_the_section_is_caught() {
     });
 }
 
-/// Whether a look at each record finds no section in the way.
-fn sees_nobody(target: Epoch, evidence: Evidence) -> bool {
-    registry::readers().all(|reader| reader.look(target, evidence) == Found::Nothing)
+/// Whether a scan of each record finds no section.
+fn sees_no_section(target: Epoch, evidence: Evidence) -> bool {
+    registry::readers().all(|reader| reader.scan(target, evidence) == Found::Nothing)
 }
 
-fn one_look(sections: usize) {
+fn one_scan(sections: usize) {
     let linked = Linked::new();
     let there = Arc::clone(&linked);
     let other = thread::spawn(move || (0..sections).for_each(|_| in_section(&there, enter())));
     linked.unlink();
-    if sees_nobody(tag(), Evidence::Exchanges) {
+    if sees_no_section(tag(), Evidence::Exchanges) {
         linked.use_again();
     }
     other.join().unwrap();
 }
 
 #[test]
-fn loom_one_look_sees_every_section_that_misses_the_unlink() {
-    explore_as_shipped(|| one_look(1));
+fn loom_one_scan_sees_every_section_that_misses_the_unlink() {
+    explore_as_shipped(|| one_scan(1));
 }
 
 #[test]
-fn loom_one_look_sees_every_section_in_a_row_that_misses_the_unlink() {
-    explore_as_shipped(|| one_look(2));
+fn loom_one_scan_sees_every_section_in_a_row_that_misses_the_unlink() {
+    explore_as_shipped(|| one_scan(2));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_a_look_by_loads_is_caught() {
-    fails_with(Mutation::ScanByLoads, || explore_as_shipped(|| one_look(1)));
+    fails_with(Mutation::ScanByLoads, || explore_as_shipped(|| one_scan(1)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_an_entry_by_a_store_is_caught_by_one_look() {
-    fails_with(Mutation::EnterByStore, || explore_as_shipped(|| one_look(1)));
+fn loom_an_entry_by_a_store_is_caught_by_one_scan() {
+    fails_with(Mutation::EnterByStore, || explore_as_shipped(|| one_scan(1)));
 }
 
 #[test]
@@ -232,7 +233,7 @@ fn a_section_within_another() {
 }
 
 #[test]
-fn loom_a_nested_section_keeps_what_the_outer_one_protects() {
+fn loom_a_nested_section_keeps_the_protection_of_the_outer() {
     explore(a_section_within_another);
 }
 
@@ -284,7 +285,7 @@ fn two_writers() {
 }
 
 #[test]
-fn loom_who_shares_a_grace_period_shares_one_that_began_after_the_call() {
+fn loom_a_shared_grace_period_began_after_the_call() {
     explore_up_to(2, two_writers);
 }
 
@@ -308,7 +309,7 @@ fn loom_writers_of_both_forms_do_not_disturb_each_other() {
     });
 }
 
-/// What is retired is reclaimed if the grace period that another thread waits for covers it.
+/// A retired item is reclaimed if the grace period that another thread waits for covers it.
 fn retired_while_another_waits() {
     let linked = Linked::new();
     let other = reader(&linked, |linked| in_section(linked, enter()));
@@ -323,7 +324,7 @@ fn retired_while_another_waits() {
 }
 
 #[test]
-fn loom_what_is_retired_waits_for_the_sections_that_may_see_it() {
+fn loom_a_retired_item_waits_for_the_sections_that_may_see_it() {
     explore_up_to(2, retired_while_another_waits);
 }
 
@@ -366,7 +367,7 @@ fn records_change_hands() {
         thread::spawn(move || {
             let section = enter();
             let at = registry::readers().position(|reader| section.is_on(reader)).expect("a record");
-            // SAFETY: loom checks that nobody touches it meanwhile.
+            // SAFETY: loom checks that no other thread touches it meanwhile.
             scratch[at].with_mut(|uses| unsafe { *uses += 1 });
             drop(section);
             end_of_thread();
@@ -409,7 +410,7 @@ fn the_barrier_is_lost() {
     });
     linked.unlink();
     let evidence = Evidence::Proofs { since: epoch::lose_the_barrier() };
-    if sees_nobody(tag(), evidence) {
+    if sees_no_section(tag(), evidence) {
         linked.use_again();
     }
     other.join().unwrap();

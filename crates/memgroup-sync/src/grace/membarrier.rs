@@ -5,9 +5,10 @@
 
 #![allow(unsafe_code)]
 
+use core::fmt;
+
 /// A command that makes the barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(any(memgroup_loom, miri, not(target_os = "linux")), allow(dead_code))]
 pub(super) enum Command {
     /// Waits until every processor went through the scheduler: milliseconds, no interrupt.
     Global,
@@ -25,10 +26,21 @@ impl Command {
     }
 }
 
+/// The reason why a form of grace periods was not chosen. Printed, it completes the phrase "failed to ...".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GraceError(pub(super) String);
+
+impl fmt::Display for GraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for GraceError {}
+
 #[cfg(all(target_os = "linux", not(any(miri, memgroup_loom))))]
 mod system {
-    use super::Command;
-    use crate::grace::report::GraceError;
+    use super::{Command, GraceError};
     use core::ffi::{c_int, c_long};
     use std::io;
 
@@ -47,22 +59,23 @@ mod system {
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
     }
 
-    /// `command`, if the kernel says that it has it, ready to [`run`].
+    /// Returns `command` ready to [`run`], if the kernel offers it.
     ///
     /// A kernel booted with `nohz_full` leaves the global command out: a processor without ticks may not go through the
     /// scheduler for a long time.
     pub(in crate::grace) fn offered(command: Command) -> Result<Command, GraceError> {
         let errno = |error: io::Error| error.raw_os_error().unwrap_or(0);
-        let offered =
-            call(libc::MEMBARRIER_CMD_QUERY).map_err(|error| GraceError::Query { errno: errno(error) })?;
+        let query = |error| GraceError(format!("use membarrier: the query answers error {}", errno(error)));
+        let offered = call(libc::MEMBARRIER_CMD_QUERY).map_err(query)?;
+        let name = command.name();
         if offered & c_long::from(command.number()) == 0 {
-            return Err(GraceError::NotOffered { command: command.name() });
+            return Err(GraceError(format!("use {name}: the kernel does not offer it")));
         }
         if command == Command::Private {
-            // The call costs microseconds and is tried, so that a filter that lets only the query pass is found now.
-            let tried =
-                call(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED).and_then(|_| call(command.number()));
-            tried.map_err(|error| GraceError::Refused { command: command.name(), errno: errno(error) })?;
+            // The call costs microseconds. Trying it finds a filter that lets only the query pass.
+            call(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+                .and_then(|_| call(command.number()))
+                .map_err(|error| GraceError(format!("use {name}: it answers error {}", errno(error))))?;
         }
         Ok(command)
     }
@@ -71,7 +84,7 @@ mod system {
     pub(in crate::grace) fn run(command: Command) -> io::Result<()> {
         match call(command.number()) {
             Err(error) if command == Command::Private && error.raw_os_error() == Some(libc::EPERM) => {
-                // Not registered any more.
+                // The registration was lost.
                 call(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)?;
                 call(command.number()).map(drop)
             }
@@ -82,8 +95,14 @@ mod system {
 #[cfg(all(target_os = "linux", not(any(miri, memgroup_loom))))]
 pub(super) use system::{offered, run};
 
-/// There is no such call here, so nothing was ever entered by a store.
+/// Fails: there is no such call here, so no section was ever entered by a store.
 #[cfg(not(all(target_os = "linux", not(any(miri, memgroup_loom)))))]
 pub(super) fn run(_: Command) -> Result<(), ()> {
     Err(())
+}
+
+/// Fails, as above.
+#[cfg(not(all(target_os = "linux", not(any(miri, memgroup_loom)))))]
+pub(super) fn offered(_: Command) -> Result<Command, GraceError> {
+    Err(GraceError("use membarrier: this system has no such call".to_owned()))
 }

@@ -1,4 +1,4 @@
-//! A thread's record: how sections are entered on it and left, by its owner.
+//! A thread's record: how its owner enters and leaves sections on it.
 //!
 //! ```text
 //!   128 bytes   brief     0, or the clock as the brief section found it, with ACTIVE
@@ -6,19 +6,19 @@
 //!               nested    sections inside the outermost one; ON_LOAN: the record goes back when the last one ends
 //!               swapped   the clock as the thread last entered by a swap
 //!               owner     the owner's thread id, 0: free
-//!               noted     what a waiting writer saw in the word, and since when
+//!               noted     the word that a waiting writer saw, and the time of that
 //! ```
 //!
-//! - I1. `brief`, `word`, `nested` and `swapped` are written by the owner alone: its thread, or a signal handler upon it, which
-//!   leaves them as it found them. A scan reads, and where it exchanges it exchanges nothing.
+//! - I1. `brief`, `word`, `nested` and `swapped` are written by the owner alone: its thread, or a signal handler on it, which
+//!   leaves them as it found them. A scan reads; its exchanges change no value.
 //! - I2. `word` keeps the epoch of the outermost section until the last section on the record ends, in whatever order they
 //!   are dropped: a nested section is covered by the older epoch, never the other way round.
-//! - I3. A record whose `owner` is 0 has `brief`, `word` and `nested` 0.
+//! - I3. A record with `owner` 0 has `brief`, `word` and `nested` 0.
 //! - I4. Records live for ever (see `registry`), so a section refers to its own by a plain reference.
-//! - I5. A brief section begins where `brief` is 0 and ends by storing 0 there: it shares nothing with the sections around it, so
-//!   its end looks at nothing. One that is extended is in `word` before it leaves `brief`, and a scan
+//! - I5. A brief section begins where `brief` is 0 and ends by storing 0 there. It shares nothing with the sections around it, so
+//!   its end reads nothing. One that is extended is in `word` before it leaves `brief`, and a scan
 //!   reads them in that order too.
-//! - E1. leave → scan: Release → Acquire on `word`. Loom: `loom_a_reader_never_sees_what_is_used_again`.
+//! - E1. leave → scan: Release → Acquire on `word`. Loom: `loom_a_reader_never_sees_memory_that_is_used_again`.
 //! - E2. give back → claim: Release → Acquire on `owner`. Loom: `loom_a_record_that_changes_hands_is_one_threads_at_a_time`.
 
 use core::sync::atomic::compiler_fence;
@@ -32,6 +32,8 @@ use crate::mutation::{Mutation, active};
 const ON_LOAN: u64 = 1 << 63;
 
 /// One thread's record, in lines of its own.
+#[derive(Debug)]
+#[cfg_attr(memgroup_loom, derive(Default))]
 #[repr(align(128))]
 pub(super) struct Reader {
     pub(super) brief: AtomicU64,
@@ -43,9 +45,9 @@ pub(super) struct Reader {
     pub(super) noted_at: AtomicU64,
 }
 
-/// Words that are all zero: what a fresh record is.
-macro_rules! fresh {
-    () => {
+impl Reader {
+    #[cfg(not(memgroup_loom))]
+    pub(super) const fn new() -> Self {
         Self {
             brief: AtomicU64::new(0),
             word: AtomicU64::new(0),
@@ -55,21 +57,9 @@ macro_rules! fresh {
             noted_word: AtomicU64::new(0),
             noted_at: AtomicU64::new(0),
         }
-    };
-}
-
-impl Reader {
-    #[cfg(not(memgroup_loom))]
-    pub(super) const fn new() -> Self {
-        fresh!()
     }
 
-    #[cfg(memgroup_loom)]
-    pub(super) fn new() -> Self {
-        fresh!()
-    }
-
-    /// One that is never anything but in a brief section.
+    /// A record that is always in a brief section.
     #[cfg(not(memgroup_loom))]
     pub(super) const fn in_brief(word: u64) -> Self {
         Self { brief: AtomicU64::new(word), ..Self::new() }
@@ -169,7 +159,7 @@ impl Reader {
         }
         let older = if active(Mutation::ExtendTakesNewEpoch) { epoch::now() } else { brief };
         if word == 0 || older < word {
-            // ORDERING: Release; as in `enter_by_store`. The section is not in doubt meanwhile: it is in `brief` still.
+            // ORDERING: Release; as in `enter_by_store`. The section stays visible meanwhile, in `brief`.
             self.word.store(older, Ordering::Release);
         }
         self.end_brief();
@@ -181,7 +171,7 @@ impl Reader {
         // ORDERING: Release; a scan that finds it (lost barrier) knows that the sections entered by a store are over.
         self.swapped.store(clock, Ordering::Release);
         // ORDERING: AcqRel; pairs with the scan's exchange of this word. One of the two is first: either the scan
-        // sees this section, or this section sees what was unlinked before the scan. Weaker, both could miss.
+        // sees this section, or this section sees the unlinking before the scan. Weaker, both could miss.
         self.word.swap(clock, Ordering::AcqRel);
     }
 
@@ -194,7 +184,7 @@ impl Reader {
         }
         // ORDERING: Relaxed; the owner's own word (I1).
         let nested = self.nested.load(Ordering::Relaxed);
-        // ORDERING: Relaxed, as above. A signal between the two leaves what it found.
+        // ORDERING: Relaxed, as above. A signal between the two leaves the word as it found it.
         self.nested.store(nested + 1, Ordering::Relaxed);
     }
 
@@ -227,8 +217,8 @@ impl Reader {
         }
     }
 
-    /// The record goes back with the end of its last section, at once if there is none. One that a brief section outlives the
-    /// thread on, in another thread-local, does not go back.
+    /// Gives the record back with the end of its last section, at once if there is none. A record with a brief section that
+    /// outlives the thread, in another thread-local, does not go back.
     pub(super) fn give_back_after_last_section(&self) {
         if self.is_in_brief() {
             return;
@@ -258,14 +248,14 @@ impl Reader {
 /// Enters a section on one of the two words, while the clock does not ask for a swap.
 #[inline(always)]
 fn enter_by_store(word: &AtomicU64, clock: u64) {
-    // ORDERING: Release; pairs with the scan's Acquire: who sees this section knows that the one before it on this
-    // word is over. That it is seen at all before the section's loads is the barrier's work.
+    // ORDERING: Release; pairs with the scan's Acquire: a scan that sees this section knows that the one before it on this
+    // word is over. The barrier makes it visible before the section's loads.
     word.store(clock, Ordering::Release);
-    // The barrier on the writer's side orders what the processor does; this, what the compiler does.
+    // The barrier on the writer's side orders the processor; this orders the compiler.
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Leaves a section: the word it was on is 0.
+/// Leaves a section: its word becomes 0.
 #[inline(always)]
 fn leave(word: &AtomicU64) {
     // ORDERING: Release; pairs with the scan's Acquire (E1). Weaker, memory could be reused before the section's last

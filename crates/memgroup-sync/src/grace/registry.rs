@@ -1,24 +1,21 @@
-//! Where the records are.
+//! The memory of the records.
 //!
 //! ```text
 //!   FIRST (static, 64 records) ──next──▶ block (System, 64) ──next──▶ .. ──▶ null
 //! ```
 //!
 //! - I1. Blocks are never freed and never move, so a record is `&'static`. Records are used again by later threads: there
-//!   are as many blocks as the most threads that ever had a record at one time need.
-//! - I2. Blocks come from `System`, not from the global allocator, which may be the caller.
+//!   are as many blocks as the largest number of threads with records at one time needs.
+//! - I2. Blocks come from `System`, not from the global allocator, which may call this.
 //! - E1. append → scan: read-modify-writes on `next`. One of the two is first: either the scan sees the block, or the
-//!   thread that appended it sees what was unlinked before the scan.
+//!   thread that appended it sees the unlinking before the scan.
 
 #![allow(unsafe_code)]
 
 use super::reader::Reader;
 
 /// Records in a block.
-#[cfg(not(memgroup_loom))]
-const RECORDS: usize = 64;
-#[cfg(memgroup_loom)]
-const RECORDS: usize = 4;
+const RECORDS: usize = if cfg!(memgroup_loom) { 4 } else { 64 };
 
 struct Block {
     readers: [Reader; RECORDS],
@@ -44,16 +41,16 @@ impl Block {
         use crate::atomic::Ordering;
         use core::ptr::null_mut;
         // ORDERING: AcqRel, Acquire; pairs with the exchange in `append` (E1). By a load the scan could miss a block
-        // whose first section misses the unlink. Acquire also shows the block's words.
+        // with a first section that misses the unlink. Acquire also shows the block's words.
         let next =
             match self.next.compare_exchange(null_mut(), null_mut(), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(next) | Err(next) => next,
             };
-        // SAFETY: null, or a block that `append` published and nobody frees (I1).
+        // SAFETY: null, or a block that `append` published, which is never freed (I1).
         unsafe { next.as_ref() }
     }
 
-    /// The block after this one, made if there is none.
+    /// Makes a block after this one, unless another thread was faster.
     #[cold]
     fn append(&self) -> &'static Self {
         use crate::atomic::Ordering;
@@ -66,11 +63,11 @@ impl Block {
         if made.is_null() {
             handle_alloc_error(LAYOUT);
         }
-        // ORDERING: AcqRel, Acquire; pairs with `next` (E1). Release shows the zeroed words to who finds the block.
+        // ORDERING: AcqRel, Acquire; pairs with `next` (E1). Release shows the zeroed words to a thread that finds the block.
         let block = match self.next.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => made,
             Err(others) => {
-                // SAFETY: allocated above with this layout, and published to nobody.
+                // SAFETY: allocated above with this layout, and never published.
                 unsafe { System.dealloc(made.cast(), LAYOUT) };
                 others
             }
@@ -83,7 +80,7 @@ impl Block {
 #[cfg(memgroup_loom)]
 impl Block {
     fn new() -> Self {
-        Self { readers: core::array::from_fn(|_| Reader::new()) }
+        Self { readers: core::array::from_fn(|_| Reader::default()) }
     }
 
     fn next(&self) -> Option<&'static Self> {
@@ -95,14 +92,10 @@ impl Block {
     }
 }
 
-fn first() -> &'static Block {
-    &FIRST
-}
-
-/// A record that was free and is now the calling thread's.
+/// Claims a free record for the calling thread.
 pub(super) fn claim() -> &'static Reader {
     let owner = thread_id();
-    let mut block = first();
+    let mut block: &'static Block = &FIRST;
     loop {
         if let Some(reader) = block.readers.iter().find(|reader| reader.claim(owner)) {
             return reader;
@@ -113,7 +106,8 @@ pub(super) fn claim() -> &'static Reader {
 
 /// Every record, free or not.
 pub(super) fn readers() -> impl Iterator<Item = &'static Reader> {
-    core::iter::successors(Some(first()), |block| block.next()).flat_map(|block| &block.readers)
+    let first: &'static Block = &FIRST;
+    core::iter::successors(Some(first), |block| block.next()).flat_map(|block| &block.readers)
 }
 
 /// The number by which the system knows the calling thread, never 0.
@@ -123,7 +117,7 @@ pub(crate) fn thread_id() -> u32 {
     unsafe { libc::gettid() }.cast_unsigned()
 }
 
-/// Some number other than 0: the system's is not known here.
+/// A number other than 0 that stands for the thread: the system's is not known here.
 #[cfg(not(all(target_os = "linux", not(any(miri, memgroup_loom)))))]
 pub(crate) fn thread_id() -> u32 {
     use core::sync::atomic::{AtomicU32, Ordering};

@@ -1,36 +1,39 @@
-//! What was chosen at start-up, for people.
+//! The form of sections and barriers that was chosen at start-up, as a report.
 
 use core::fmt;
 
-use super::barrier::{Plan, VARIABLE};
 use super::epoch;
+use super::membarrier::{Command, GraceError};
 
-/// How sections are entered and which barriers writers make, and why not something better. Printed, it is one line.
+/// The environment variable that overrides the choice: `quiet`, `swap` or `expedited`.
+pub const VARIABLE: &str = "MEMGROUP_GRACE";
+
+/// How sections are entered, and the barrier that a writer makes before its scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// Sections are entered by a swap; no barrier is needed.
+    Swap,
+    /// Sections are entered by a store; each form makes its own barrier.
+    Store { quiet: Command, expedited: Command },
+}
+
+/// How sections are entered and which barriers writers make, and why a better form was rejected. Printed, it is one line.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct GraceReport {
     pub(super) plan: Plan,
-    pub(super) by_variable: bool,
-    pub(super) rejected: Vec<GraceError>,
+    /// Whether the environment variable chose the form; else the kernel's offer did.
+    pub by_variable: bool,
+    /// The rejected forms with the reason: a value of the environment variable that cannot be used, then missing commands.
+    pub rejected: Vec<GraceError>,
 }
 
 impl GraceReport {
-    /// Whether sections are entered by a store, at about a nanosecond; else by a swap. Not any more once the barrier is
+    /// Whether sections are entered by a store, at about a nanosecond; else by a swap. It becomes `false` when the barrier is
     /// lost, see [`barrier_lost`](Self::barrier_lost).
     #[must_use]
     pub fn enters_by_store(&self) -> bool {
         self.plan != Plan::Swap && !self.barrier_lost()
-    }
-
-    /// Whether the environment variable chose it; else what the kernel offers did.
-    #[must_use]
-    pub fn by_variable(&self) -> bool {
-        self.by_variable
-    }
-
-    /// What was not chosen and why: a value of the environment variable that cannot be used, then what is missing.
-    #[must_use]
-    pub fn rejected(&self) -> &[GraceError] {
-        &self.rejected
     }
 
     /// Whether the barrier has failed since it was chosen. Sections are then entered by a swap, and the next grace period
@@ -58,49 +61,3 @@ impl fmt::Display for GraceReport {
         Ok(())
     }
 }
-
-/// Why something was not chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GraceError {
-    /// The environment variable names no form.
-    Variable {
-        /// What it says.
-        value: String,
-    },
-    /// The system call `membarrier` does not answer.
-    Query {
-        /// The system's error number.
-        errno: i32,
-    },
-    /// The kernel does not offer the command.
-    NotOffered {
-        /// The kernel's name of the command.
-        command: &'static str,
-    },
-    /// The kernel offers the command and refuses it.
-    Refused {
-        /// The kernel's name of the command.
-        command: &'static str,
-        /// The system's error number.
-        errno: i32,
-    },
-    /// The system has no such call.
-    NoSuchCall,
-}
-
-impl fmt::Display for GraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Variable { value } => {
-                write!(f, "use {VARIABLE}={value}: it must be quiet, swap or expedited")
-            }
-            Self::Query { errno } => write!(f, "use membarrier: the query answers error {errno}"),
-            Self::NotOffered { command } => write!(f, "use {command}: the kernel does not offer it"),
-            Self::Refused { command, errno } => write!(f, "use {command}: it answers error {errno}"),
-            Self::NoSuchCall => f.write_str("use membarrier: this system has no such call"),
-        }
-    }
-}
-
-impl std::error::Error for GraceError {}

@@ -1,9 +1,9 @@
-//! Sections, and the thread's way to its record.
+//! Sections, and the way from a thread to its record.
 //!
-//! - I1. A section is made where its reader was told to begin one, and nowhere else: dropping it ends one.
+//! - I1. A section is made after its reader has begun one, and nowhere else: dropping it ends one.
 //! - I2. None of the thread-locals that a section goes through has a destructor, so sections can be entered at any time in
 //!   a thread's life.
-//! - I3. `BRIEF` holds the address of something that lives for ever.
+//! - I3. `BRIEF` holds the address of a record that lives for ever.
 
 #![allow(unsafe_code)]
 
@@ -15,20 +15,22 @@ use super::epoch::ACTIVE;
 use super::reader::Reader;
 use super::registry;
 
-/// A read section: while it lives, nothing that was reachable when it began is used again.
+/// A read section: while it lives, no memory that was reachable when it began is used again.
 ///
 /// It belongs to the thread that began it. Sections nest, and may end in any order: the protection of the first lasts
 /// until the last is over. A section that is forgotten (`mem::forget`) never ends, and no grace period ends after it.
+#[derive(Debug)]
 #[must_use = "a section is over when it is dropped"]
 pub struct Section {
     reader: &'static Reader,
     on_this_thread: PhantomData<*const ()>,
 }
 
-/// A section that begins and ends with a store each, and no look at anything else: for a few instructions on a fast path.
+/// A section that begins and ends with a store each, for a few instructions on a fast path.
 ///
-/// It belongs to the thread that began it, and there is one at a time; ordinary sections may begin and end while it lasts, and it
-/// among them. Where it turns out to be not so brief, [`extend`](Self::extend) it.
+/// It belongs to the thread that began it, and there is one at a time. Ordinary sections may begin and end while it lasts, and the
+/// other way round. [`extend`](Self::extend) it where it may last longer.
+#[derive(Debug)]
 #[must_use = "a section is over when it is dropped"]
 pub struct BriefSection {
     reader: &'static Reader,
@@ -36,7 +38,7 @@ pub struct BriefSection {
 }
 
 impl BriefSection {
-    /// The same section as an ordinary one: what it protects goes on being protected.
+    /// Turns it into an ordinary section, without a gap in its protection.
     pub fn extend(self) -> Section {
         let reader = core::mem::ManuallyDrop::new(self).reader;
         reader.extend_brief();
@@ -50,12 +52,6 @@ impl Drop for BriefSection {
         if !model_failed() {
             self.reader.end_brief();
         }
-    }
-}
-
-impl core::fmt::Debug for BriefSection {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("BriefSection").finish_non_exhaustive()
     }
 }
 
@@ -75,27 +71,21 @@ impl Drop for Section {
     }
 }
 
-impl core::fmt::Debug for Section {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Section").finish_non_exhaustive()
-    }
-}
-
 /// Whether this is the unwinding of a model that failed: its atomics are not there any more.
 #[inline(always)]
 pub(crate) fn model_failed() -> bool {
     cfg!(memgroup_loom) && std::thread::panicking()
 }
 
-/// Stands in for the record of a thread that has none: always in a brief section, so that nobody begins one here.
+/// Stands for the record of a thread that has none. It is always in a brief section, so that no thread begins one here.
 #[cfg(not(memgroup_loom))]
-static NOBODY: Reader = Reader::in_brief(ACTIVE);
+static NO_RECORD: Reader = Reader::in_brief(ACTIVE);
 
 #[cfg(not(memgroup_loom))]
 crate::thread_local! {
-    // The thread's record or NOBODY; what `enter_briefly` looks at. A pointer, because to older compilers a constant cannot
+    // The thread's record or NO_RECORD, for `enter_briefly`. A pointer, because to older compilers a constant cannot
     // refer to a static that changes.
-    static BRIEF: Cell<*const Reader> = const { Cell::new(&raw const NOBODY) };
+    static BRIEF: Cell<*const Reader> = const { Cell::new(&raw const NO_RECORD) };
 }
 
 crate::thread_local! {
@@ -105,16 +95,16 @@ crate::thread_local! {
 }
 
 crate::thread_local! {
-    static KEEPER: Keeper = const { Keeper { reader: Cell::new(None) } };
+    static END_OF_THREAD: EndOfThread = const { EndOfThread { reader: Cell::new(None) } };
 }
 
 /// Gives the thread's record back when the thread ends.
-struct Keeper {
+struct EndOfThread {
     reader: Cell<Option<&'static Reader>>,
 }
 
 #[cfg(any(not(memgroup_loom), test))]
-impl Keeper {
+impl EndOfThread {
     fn end_of_thread(&self) {
         if let Some(reader) = self.reader.take() {
             disown();
@@ -124,16 +114,16 @@ impl Keeper {
 }
 
 #[cfg(not(memgroup_loom))]
-impl Drop for Keeper {
+impl Drop for EndOfThread {
     fn drop(&mut self) {
         self.end_of_thread();
     }
 }
 
-/// A model's thread ends. It says so, because loom destroys thread-locals after a join, and after the statics.
+/// Ends a model's thread. The thread calls it, because loom destroys thread-locals after a join, and after the statics.
 #[cfg(all(test, memgroup_loom))]
 pub(super) fn end_of_thread() {
-    KEEPER.with(Keeper::end_of_thread);
+    END_OF_THREAD.with(EndOfThread::end_of_thread);
 }
 
 /// Begins a read section; see the [module](super).
@@ -148,13 +138,13 @@ pub fn enter() -> Section {
 }
 
 /// Begins a brief section if that takes two loads and a store: the thread has a record, is in no other brief section, and sections
-/// are entered by a store. Without a call on the way, so that a fast path around it keeps its registers; where it is
-/// `None`, [`enter`] is the answer.
+/// are entered by a store. It makes no function call, so that a fast path around it keeps its registers. After `None` the
+/// caller takes [`enter`].
 #[cfg(not(memgroup_loom))]
 #[inline(always)]
 pub fn enter_briefly() -> Option<BriefSection> {
     let reader = BRIEF.with(Cell::get);
-    // SAFETY: NOBODY's, or one that came as a `&'static` (I3).
+    // SAFETY: that of NO_RECORD, or one that came as a `&'static` (I3).
     begin_briefly(unsafe { &*reader })
 }
 
@@ -172,7 +162,7 @@ fn begin(reader: &'static Reader) -> Section {
 
 #[inline(always)]
 fn begin_briefly(reader: &'static Reader) -> Option<BriefSection> {
-    // Not by `then_some`, which would make a section, and end it, where none was begun.
+    // `then_some` would make a section, and end it, where none was begun.
     if reader.begin_brief() { Some(BriefSection { reader, on_this_thread: PhantomData }) } else { None }
 }
 
@@ -187,7 +177,7 @@ fn own_is(reader: &'static Reader) {
 fn disown() {
     OWN.with(|own| own.set(None));
     #[cfg(not(memgroup_loom))]
-    BRIEF.with(|brief| brief.set(&NOBODY));
+    BRIEF.with(|brief| brief.set(&NO_RECORD));
 }
 
 #[inline(always)]
@@ -207,7 +197,7 @@ fn enter_first() -> Section {
     let reader = registry::claim();
     // Set first: where registering the destructor allocates, the allocator may enter a section of its own.
     own_is(reader);
-    if KEEPER.try_with(|keeper| keeper.reader.set(Some(reader))).is_ok() {
+    if END_OF_THREAD.try_with(|end| end.reader.set(Some(reader))).is_ok() {
         return begin(reader);
     }
     // The thread is ending and its record has gone back: this one is for the section alone.

@@ -1,7 +1,7 @@
-//! Who holds a grace period up, and for how long.
+//! Reports of the threads that hold a grace period up, and for how long.
 //!
-//! A section does not look at a clock. Its beginning is noted by the writers that find it in their way: an epoch that
-//! the clock has left stands in a word for one section only, so as long as it stands there it is the same.
+//! A section does not read a clock. The writers that wait for it note its beginning. An epoch that the clock has left is in a word
+//! for one section only, so as long as it is there it is the same section.
 //!
 //! - B1. The time is a lower bound: it counts from when a writer first had to wait for the section, or from the first call
 //!   of [`stallers`] during it.
@@ -20,7 +20,7 @@ crate::global! {
     static NOTES: Mutex<()> = Mutex::new(());
 }
 
-/// A thread in a section that a writer waits for, or might.
+/// A thread in a section that a writer waits for, or may wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staller {
     thread_id: u32,
@@ -35,20 +35,20 @@ impl Staller {
         self.thread_id
     }
 
-    /// For how long at least.
+    /// A lower bound of the time that it has been in the section.
     #[must_use]
     pub fn held(&self) -> Duration {
         self.held
     }
 
-    /// Whether the thread is waited for although no section is seen on it: the barrier is lost, and until it enters a
-    /// section again or ends it might be in one.
+    /// Whether the writer waits for the thread although it sees no section there: the barrier is lost, and the thread may be in
+    /// one until it enters a section again or ends.
     #[must_use]
     pub fn is_unproven(&self) -> bool {
         self.unproven
     }
 
-    /// The name of the thread, read now; `None` if it has ended, or the system does not tell.
+    /// The name of the thread, read now; `None` if it has ended, or the system does not report it.
     #[must_use]
     pub fn thread_name(&self) -> Option<String> {
         thread_name(self.thread_id)
@@ -61,12 +61,21 @@ pub(crate) fn thread_name(thread_id: u32) -> Option<String> {
     Some(comm.trim_end().to_owned())
 }
 
+/// Prints a thread by its number and name.
+pub(crate) fn write_thread(f: &mut fmt::Formatter<'_>, thread_id: u32) -> fmt::Result {
+    write!(f, "thread {thread_id}")?;
+    thread_name(thread_id).map_or(Ok(()), |name| write!(f, " ({name})"))
+}
+
+/// Prints items after a colon, with commas between them; nothing if there are none.
+pub(crate) fn write_list(f: &mut fmt::Formatter<'_>, items: &[impl fmt::Display]) -> fmt::Result {
+    let separators = core::iter::once(": ").chain(core::iter::repeat(", "));
+    separators.zip(items).try_for_each(|(separator, item)| write!(f, "{separator}{item}"))
+}
+
 impl fmt::Display for Staller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "thread {}", self.thread_id)?;
-        if let Some(name) = self.thread_name() {
-            write!(f, " ({name})")?;
-        }
+        write_thread(f, self.thread_id)?;
         if self.unproven {
             return f.write_str(" has not entered a section since the barrier was lost");
         }
@@ -86,13 +95,13 @@ impl Stalled {
         Self { waited: begun.elapsed(), stallers: stallers_before(target) }
     }
 
-    /// For how long it was waited.
+    /// The time that the caller waited.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// The threads still waited for when the wait was given up. Empty if the last one left just then, or if the time
+    /// The threads in sections when the wait was given up. Empty if the last one left just then, or if the time
     /// went to the barrier of another caller.
     #[must_use]
     pub fn stallers(&self) -> &[Staller] {
@@ -103,12 +112,7 @@ impl Stalled {
 impl fmt::Display for Stalled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "end a grace period within {:?}", self.waited)?;
-        let mut separator = ": ";
-        for staller in &self.stallers {
-            write!(f, "{separator}{staller}")?;
-            separator = ", ";
-        }
-        Ok(())
+        write_list(f, &self.stallers)
     }
 }
 
@@ -134,16 +138,16 @@ fn stallers_before(target: Epoch) -> Vec<Staller> {
 
 fn staller(reader: &Reader, target: Epoch, lost: Option<Epoch>) -> Option<Staller> {
     let word = reader.oldest();
-    // ORDERING: Relaxed; a number for people.
+    // ORDERING: Relaxed; a number for reports.
     let thread_id = reader.owner.load(Ordering::Relaxed);
-    // ORDERING: Relaxed; as above, the scan is what decides.
+    // ORDERING: Relaxed; as above, the scan decides.
     let proven = |since: Epoch| reader.swapped.load(Ordering::Relaxed) >= since.0;
     let unproven = word == 0 && thread_id != 0 && lost.is_some_and(|since| !proven(since));
     let in_section = word != 0 && word < target.0;
     (unproven || in_section).then(|| Staller { thread_id, held: note(reader, word), unproven })
 }
 
-/// Notes that a writer waits for the section with this word; since when that has been noted.
+/// Notes that a writer waits for the section with this word; returns the time since the first note.
 pub(super) fn note(reader: &Reader, word: u64) -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     let now = START.get_or_init(Instant::now).elapsed();

@@ -1,12 +1,12 @@
 //! Waiting for a grace period.
 //!
 //! ```text
-//!   synchronize:  ticket = tag() ─▶ turn ─▶ target = tag() ─▶ barrier ─▶ look at each record ─▶ COMPLETED = target
+//!   synchronize:  ticket = tag() ─▶ turn ─▶ target = tag() ─▶ barrier ─▶ scan each record ─▶ COMPLETED = target
 //!                                    │
 //!                                    └─ COMPLETED ≥ ticket meanwhile: done, by the grace period of another
 //! ```
 //!
-//! - I1. One scan a form is under way at a time; the others wait for it, and the next one serves all who waited. A call
+//! - I1. One scan a form is under way at a time; the others wait for it, and the next one serves all that waited. A call
 //!   waits for two scans of its form at most.
 //! - I2. No lock is held that a reader takes: readers take none.
 
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use super::barrier::barrier;
 use super::epoch::{self, Epoch};
-use super::look::Found;
 use super::reader::Reader;
 use super::registry;
+use super::scan::Found;
 use super::section;
 use super::stall::{self, Stalled};
 use super::{Evidence, Form};
@@ -33,12 +33,11 @@ crate::global! {
 
 /// Waits until every section that was begun before the call is over.
 ///
-/// What was unlinked before it is seen by no section afterwards, and may be used again. Calls of several threads share
-/// grace periods.
+/// No section sees memory that was unlinked before it, which may be used again. Calls of several threads share grace periods.
 ///
 /// # Panics
 ///
-/// In a section of the calling thread, for which it would wait for ever.
+/// In a section of the calling thread: it would wait for ever for the end of that section.
 pub fn synchronize(form: Form) {
     assert!(!section::inside(), "failed to wait for a grace period: this thread is in a section");
     let waited = wait(form, &mut Pause::new(None));
@@ -51,7 +50,7 @@ pub fn synchronize(form: Form) {
 ///
 /// # Errors
 ///
-/// [`Stalled`] names the threads whose sections were waited for.
+/// [`Stalled`] names the threads in the sections that did not end.
 pub fn synchronize_until(form: Form, deadline: Instant) -> Result<(), Stalled> {
     let begun = Instant::now();
     let deadline = if section::inside() { begun } else { deadline };
@@ -81,7 +80,7 @@ fn wait(form: Form, pause: &mut Pause) -> Result<(), Overdue> {
     }
 }
 
-/// One grace period, for all who took their tickets before it.
+/// One grace period, for all callers that took their tickets before it.
 fn lead(form: Form, pause: &mut Pause) -> Result<(), Overdue> {
     let target = epoch::tag();
     if active(Mutation::CompletedBeforeScan) {
@@ -90,26 +89,21 @@ fn lead(form: Form, pause: &mut Pause) -> Result<(), Overdue> {
     let evidence = barrier(form);
     interleave::point();
     pause.rest();
-    scan(target, evidence, pause)?;
+    registry::readers().try_for_each(|reader| outlast(reader, target, evidence, pause))?;
     epoch::complete(target);
     Ok(())
-}
-
-/// Waits until no section that was begun before `target` is in force.
-fn scan(target: Epoch, evidence: Evidence, pause: &mut Pause) -> Result<(), Overdue> {
-    registry::readers().try_for_each(|reader| outlast(reader, target, evidence, pause))
 }
 
 /// Waits until no section that was begun before `target` is in force on the record.
 fn outlast(reader: &Reader, target: Epoch, evidence: Evidence, pause: &mut Pause) -> Result<(), Overdue> {
     loop {
-        let word = match reader.look(target, evidence) {
+        let word = match reader.scan(target, evidence) {
             Found::Nothing => return Ok(()),
             Found::Section(word) => word,
             Found::Unproven => 0,
         };
-        // Loads until the word changes: an exchange each time would take the line from the reader. A load does not
-        // decide; the look above does.
+        // Loads until the word changes: an exchange each time would take the line from the reader. A load decides nothing; the
+        // scan above does.
         while reader.still_holds(word) {
             if pause.is_long() {
                 stall::note(reader, word);
@@ -139,7 +133,7 @@ impl Pause {
         Self { spin: spin::Wait::new(), yields: 0, sleep: Self::SLEEP_MIN, deadline }
     }
 
-    /// Forgets how long it has been, for another thing to wait for.
+    /// Starts with short pauses again, for another condition.
     fn rest(&mut self) {
         *self = Self::new(self.deadline);
     }

@@ -1,41 +1,40 @@
-//! A domain: the hazard records of all leases that its places can be pinned by.
+//! A domain: the hazard records of all leases that can pin its places.
 //!
 //! ```text
 //!   Domain: first chunk ──next──▶ chunk, kept for ever ──next──▶ .. ──▶ null
 //! ```
 //!
 //! - I1. Chunks are never freed and never move, so a record is `&'static`. There are as many as the most leases at one time need.
-//! - I2. `unsettled` lists places with a departure that was found unproven. It is empty unless the barrier was lost.
-//! - E1. append → scan: who appends claims in that chunk, and the fences of claim and withdrawal (`record` E3) hold for the link too.
-//! - E2. end of a lease ↔ detach with a lost barrier: exchanges of the record's `owner` on both sides. Either the scan finds the record free, or the end of the
-//!   lease finds the place listed. Loom: `loom_a_lease_that_ends_settles_what_a_lost_barrier_left`.
+//! - I2. `deferred` lists places with a departure that a scan could not prove over. It is empty unless the barrier was lost.
+//! - E1. append → scan: the appending thread claims a record in that chunk, and the fences of claim and withdrawal (`record` E3)
+//!   hold for the link too.
+//! - E2. end of a lease ↔ detach with a lost barrier: exchanges of the record's `owner` on both sides. Either the scan finds the
+//!   record free, or the end of the lease finds the place listed. Loom: `loom_a_lease_that_ends_ends_deferred_departures`.
 
 #![allow(unsafe_code)]
 
 use core::cell::Cell;
-use core::fmt;
 use core::ptr::{from_ref, null_mut};
 
 use super::lease::Lease;
 use super::occupant::Occupant;
 use super::place::Anchor;
-use super::record::{Entry, Found, Record, thread_id};
+use super::record::{Found, PinBy, Record, thread_id};
 use crate::Mutex;
 use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 use crate::grace::{Evidence, Form, barrier};
 use crate::interleave;
 
 /// Records in a chunk.
-#[cfg(not(memgroup_loom))]
-const RECORDS: usize = 16;
-#[cfg(memgroup_loom)]
-const RECORDS: usize = 2;
+const RECORDS: usize = if cfg!(memgroup_loom) { 2 } else { 16 };
 
 crate::thread_local! {
-    // Where a thread found a free record last; threads that walk at one time so begin at different ones.
+    // Where a thread found a free record last, so that threads which walk at one time begin at different ones.
     static HINT: Cell<usize> = const { Cell::new(0) };
 }
 
+#[derive(Debug)]
+#[cfg_attr(memgroup_loom, derive(Default))]
 struct Chunk {
     records: [Record; RECORDS],
     next: AtomicPtr<Chunk>,
@@ -49,20 +48,20 @@ impl Chunk {
 
     #[cfg(memgroup_loom)]
     fn new() -> Self {
-        Self { records: core::array::from_fn(|_| Record::new()), next: AtomicPtr::new(null_mut()) }
+        Self::default()
     }
 
     fn next(&self) -> Option<&'static Self> {
-        // ORDERING: Acquire; pairs with `append`, shows the chunk's words. That a claimed record in it is not missed: E1.
+        // ORDERING: Acquire; pairs with `append`, shows the chunk's words. E1 makes sure that a claimed record in it is not missed.
         let next = self.next.load(Ordering::Acquire);
-        // SAFETY: null, or a chunk that `append` published and nobody frees (I1).
+        // SAFETY: null, or a chunk that `append` published, which is never freed (I1).
         unsafe { next.as_ref() }
     }
 
-    /// Links `made` behind this chunk or, where others were faster, behind theirs.
+    /// Links `made` after this chunk or, where another thread was faster, after that one's.
     fn append(&self, made: &'static Self) {
         let new = from_ref(made).cast_mut();
-        // ORDERING: AcqRel, Acquire; pairs with `next`. Weaker, who finds the chunk could find it unwritten.
+        // ORDERING: AcqRel, Acquire; pairs with `next`. Weaker, a thread could find the chunk unwritten.
         let linked = self.next.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
         if linked.is_err()
             && let Some(others) = self.next()
@@ -72,18 +71,18 @@ impl Chunk {
     }
 }
 
-/// What leases there are, to who has emptied a place.
+/// The leases in force, as a withdrawal sees them after it has emptied a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leases {
     /// None.
     None,
-    /// Such as dwell in what they have pinned.
-    Dwelling,
-    /// Others too.
-    Walking,
+    /// All of them are in a [long use](super::Pinned::long_use) of their pinned value.
+    InLongUse,
+    /// Some may pin places now.
+    MayPin,
 }
 
-/// The hazard records of a set of places: who walks them takes a [`Lease`] here.
+/// The hazard records of a set of places; a walk over them takes a [`Lease`] here.
 ///
 /// A domain is used for as long as the process runs. It costs 2 KiB, and as much again for every 16 leases at one time.
 ///
@@ -103,55 +102,50 @@ pub(super) enum Leases {
 /// assert_eq!(DOMAIN.busy().count(), 0);
 /// # }
 /// ```
+#[derive(Debug)]
+#[cfg_attr(memgroup_loom, derive(Default))]
 pub struct Domain {
     first: Chunk,
-    unsettled_count: AtomicUsize,
-    unsettled: Mutex<Vec<&'static Anchor>>,
-}
-
-/// What a fresh domain is.
-macro_rules! fresh {
-    () => {
-        Self { first: Chunk::new(), unsettled_count: AtomicUsize::new(0), unsettled: Mutex::new(Vec::new()) }
-    };
+    deferred_count: AtomicUsize,
+    deferred: Mutex<Vec<&'static Anchor>>,
 }
 
 impl Domain {
-    /// A domain without leases.
+    /// Makes a domain without leases.
     #[cfg(not(memgroup_loom))]
     #[must_use]
-    #[expect(clippy::new_without_default, reason = "a domain is a static, not a part of something")]
+    #[expect(clippy::new_without_default, reason = "a domain is a static, not a part of another value")]
     pub const fn new() -> Self {
-        fresh!()
+        Self { first: Chunk::new(), deferred_count: AtomicUsize::new(0), deferred: Mutex::new(Vec::new()) }
     }
 
-    /// A domain without leases.
+    /// Makes a domain without leases.
     #[cfg(memgroup_loom)]
     #[must_use]
-    #[expect(clippy::new_without_default, reason = "a domain is a static, not a part of something")]
     pub fn new() -> Self {
-        fresh!()
+        Self::default()
     }
 
-    /// A lease for a walk on this thread: it can pin one place of this domain at a time. A walk within a walk takes another one.
+    /// Takes a lease for a walk on this thread: it can pin one place of this domain at a time. A walk within a walk takes another
+    /// one.
     ///
-    /// It takes a record that is free, with one compare-and-swap and a fence, and never waits. Where all are taken, memory for
-    /// more is allocated and kept for ever.
+    /// It claims a free record, with one compare-and-swap and a fence, and never waits. Where all records are taken, it allocates
+    /// memory for more, which is kept for ever.
     #[inline(always)]
     pub fn lease(&'static self) -> Lease {
         Lease::new(self, self.claim())
     }
 
     #[inline(never)]
-    fn claim(&'static self) -> (&'static Record, Entry) {
+    fn claim(&'static self) -> (&'static Record, PinBy) {
         let owner = thread_id();
         let begin = HINT.with(Cell::get) % RECORDS;
         let mut chunk = &self.first;
         loop {
             let mut order = (begin..RECORDS).chain(0..begin);
-            if let Some((at, entry)) = order.find_map(|at| Some((at, chunk.records[at].claim(owner)?))) {
+            if let Some((at, by)) = order.find_map(|at| Some((at, chunk.records[at].claim(owner)?))) {
                 HINT.with(|hint| hint.set(at));
-                return (&chunk.records[at], entry);
+                return (&chunk.records[at], by);
             }
             chunk = match chunk.next() {
                 Some(next) => next,
@@ -168,44 +162,45 @@ impl Domain {
         core::iter::successors(Some(&self.first), |chunk| chunk.next()).flat_map(|chunk| &chunk.records)
     }
 
-    /// Who is in which place now, in no order. The first call that meets a pin notes the time, for [`Occupant::held`].
+    /// The threads that use a place now, in no order. The first call that meets a pin notes the time, for [`Occupant::held`].
     pub fn busy(&'static self) -> impl Iterator<Item = Occupant> {
         self.records().filter_map(Occupant::of)
     }
 
-    /// Who is in which place, with none left out who was in one before this call: unlike [`busy`](Self::busy) it makes the barrier, if anybody
-    /// could hide. Who has left since may be in the list. Who is found in it is gone when `busy` does not show it any more, and what was done in
-    /// the place then precedes that.
+    /// The threads that use a place, with none left out that used one before this call. Unlike [`busy`](Self::busy) it makes the
+    /// barrier, if a pin could hide. Threads that have left since may be in the list. Once `busy` does not show one of them any more,
+    /// that thread has left, and its use of the place comes before.
     #[must_use]
     pub fn users(&'static self) -> Vec<Occupant> {
-        // ORDERING: SeqCst; pairs with the fence in `Record::claim`: a lease that is not seen claimed here looks at places after this call began.
+        // ORDERING: SeqCst; pairs with the fence in `Record::claim`: a lease that is not seen claimed here reads places after this call
+        // began.
         fence(Ordering::SeqCst);
         let evidence = match self.leases() {
             Leases::None => return Vec::new(),
-            Leases::Dwelling => Evidence::Loads,
-            Leases::Walking => barrier::barrier(Form::Expedited),
+            Leases::InLongUse => Evidence::Loads,
+            Leases::MayPin => barrier::barrier(Form::Expedited),
         };
         let me = thread_id();
-        self.records().filter_map(|record| Occupant::using(record, record.used(evidence, me))).collect()
+        self.records().filter_map(|record| Occupant::of_any(record, record.scan(evidence, me))).collect()
     }
 
-    /// Under what leases a place may have been found full that was empty before the caller's fence.
+    /// The leases under which a place may have been found full that was empty before the caller's fence.
     pub(super) fn leases(&'static self) -> Leases {
         let mut leases = Leases::None;
         for record in self.records().filter(|record| record.is_claimed()) {
-            if record.is_walking() {
-                return Leases::Walking;
+            if record.may_pin() {
+                return Leases::MayPin;
             }
-            leases = Leases::Dwelling;
+            leases = Leases::InLongUse;
         }
         leases
     }
 
-    /// Whether the place with this key may be in use: a scan ends at the first record on which it is. That record was looked at as
-    /// `evidence` asks, so who leaves it sees what was done before the scan.
+    /// Whether the place with this key may be in use. The scan ends at the first record with the place, which was read as
+    /// `evidence` requires: a thread that leaves it sees the writes before the scan.
     pub(super) fn uses(&'static self, key: usize, evidence: Evidence) -> bool {
         let me = thread_id();
-        self.records().any(|record| record.look(key, evidence, me) != Found::Nothing)
+        self.records().any(|record| record.scan_for(key, evidence, me) != Found::Nothing)
     }
 
     /// Whether the calling thread has the place with this key pinned.
@@ -214,49 +209,44 @@ impl Domain {
         self.records().any(|record| record.is_used_by(key, me))
     }
 
-    /// Who is in the place with this key. Notes the time of those who are met the first time.
+    /// The threads that use the place with this key. Notes the time for those that are met the first time.
     pub(super) fn occupants(&'static self, key: usize, evidence: Evidence) -> impl Iterator<Item = Occupant> {
         let me = thread_id();
-        self.records().filter_map(move |record| Occupant::found(record, key, record.look(key, evidence, me)))
+        let found = move |record: &Record| record.scan_for(key, evidence, me);
+        self.records().filter_map(move |record| Occupant::of_place(record, key, found(record)))
     }
 
-    /// From now on leases that end look at this place, whose departure may be unproven. Before the scan that decides it.
-    pub(super) fn watch(&'static self, anchor: &'static Anchor) {
-        let mut unsettled = self.unsettled.lock();
-        unsettled.push(anchor);
-        // ORDERING: Relaxed; shown to the leases that a scan finds in force by its exchange of their `owner` (E2).
-        self.unsettled_count.store(unsettled.len(), Ordering::Relaxed);
+    /// From now on leases that end check this place; its departure may stay unproven. Called before the scan that decides it.
+    pub(super) fn defer(&'static self, anchor: &'static Anchor) {
+        let mut deferred = self.deferred.lock();
+        deferred.push(anchor);
+        // ORDERING: Relaxed; the scan's exchange of `owner` shows it to the leases that the scan finds in force (E2).
+        self.deferred_count.store(deferred.len(), Ordering::Relaxed);
     }
 
-    /// A record was given back.
+    /// Checks deferred departures after a record was given back.
     pub(super) fn lease_ended(&'static self) {
         interleave::point();
         // ORDERING: Relaxed; ordered by the exchange that gave the record back (E2).
-        if self.unsettled_count.load(Ordering::Relaxed) != 0 {
-            self.settle_all();
+        if self.deferred_count.load(Ordering::Relaxed) != 0 {
+            self.end_proven_departures();
         }
     }
 
-    /// Ends the departures that are proven by now. The lock is held during the looks, so that a lease that ends meanwhile looks again
+    /// Ends the departures that are proven by now. The lock is held during the scans, so that a lease that ends meanwhile scans again
     /// after them.
     #[cold]
     #[inline(never)]
-    fn settle_all(&'static self) {
+    fn end_proven_departures(&'static self) {
         let mut over = Vec::new();
-        let mut unsettled = self.unsettled.lock();
-        unsettled.retain(|anchor| {
+        let mut deferred = self.deferred.lock();
+        deferred.retain(|anchor| {
             over.extend(anchor.take_if_over());
             anchor.has_departure()
         });
-        // ORDERING: Relaxed; written under the lock. A lease that ends and reads an older number looks in vain.
-        self.unsettled_count.store(unsettled.len(), Ordering::Relaxed);
-        drop(unsettled);
+        // ORDERING: Relaxed; written under the lock. A lease that ends and reads an older number scans in vain.
+        self.deferred_count.store(deferred.len(), Ordering::Relaxed);
+        drop(deferred);
         over.into_iter().for_each(|departure| departure.end_containing_panics());
-    }
-}
-
-impl fmt::Debug for Domain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Domain").finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
-//! A walk's right to pin places, one at a time, and what it has pinned.
+//! A walk's right to pin places, one at a time, and the pinned value.
 //!
 //! - I1. A lease is made where its record was claimed, and nowhere else: dropping it gives the record back.
-//! - I2. A [`Pinned`] borrows its lease, so there is one at a time, and what the record names when the lease is used again or dropped
-//!   was pinned by one that was forgotten.
+//! - I2. A [`Pinned`] borrows its lease, so there is one at a time. A pin that the record still has when the lease is used again or
+//!   dropped was forgotten.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 
 use super::domain::Domain;
 use super::place::{Anchor, Place};
-use super::record::{Entry, Record};
+use super::record::{PinBy, Record};
 use crate::grace::section::model_failed;
 
 /// The right of a walk on this thread to pin places of a [`Domain`], one at a time.
@@ -38,70 +38,71 @@ use crate::grace::section::model_failed;
 /// let lease = DOMAIN.lease();
 /// std::thread::spawn(move || drop(lease));
 /// ```
+#[derive(Debug)]
 #[must_use = "a lease is over when it is dropped"]
 pub struct Lease {
     domain: &'static Domain,
     record: &'static Record,
-    entry: Entry,
+    by: PinBy,
     on_this_thread: PhantomData<*const ()>,
 }
 
 impl Lease {
     #[inline(always)]
-    pub(super) fn new(domain: &'static Domain, (record, entry): (&'static Record, Entry)) -> Self {
-        Self { domain, record, entry, on_this_thread: PhantomData }
+    pub(super) fn new(domain: &'static Domain, (record, by): (&'static Record, PinBy)) -> Self {
+        Self { domain, record, by, on_this_thread: PhantomData }
     }
 
-    /// What is in the place, which is not given back to who withdraws it before the `Pinned` is dropped; `None` if the place is
-    /// empty.
+    /// Pins the value in the place: a withdrawal does not give it back before the `Pinned` is dropped. `None` if the place is empty.
     ///
-    /// Where somebody has detached a withdrawn value, and this is what looks last, what was to be done with the value is done here.
+    /// Where a withdrawn value was detached, and this is the last thread to leave the place, its closure runs here.
     ///
     /// # Panics
     ///
-    /// If the place is of another domain: its withdrawals look for pins there.
+    /// If the place is of another domain: its withdrawals scan for pins there.
     #[inline(always)]
     pub fn pin<'l, T>(&'l mut self, place: &'static Place<T>) -> Option<Pinned<'l, T>> {
         if !core::ptr::eq(place.anchor().domain(), self.domain) {
             of_another_domain(place.key());
         }
         if self.record.is_used() {
-            end_forgotten(self.record, self.entry);
+            end_forgotten(self.record, self.by);
         }
-        // A place that is seen empty is not pinned: it may be one whose last users never come back.
+        // A place that is seen empty is not pinned: its last users may never come back.
         place.value()?;
-        self.record.pin(place.key(), self.entry);
+        self.record.pin(place.key(), self.by);
         match place.value() {
             Some(value) => Some(Pinned { lease: self, place, value }),
             None => {
-                leave(self.record, self.entry, place.anchor());
+                leave(self.record, self.by, place.anchor());
                 None
             }
         }
     }
 }
 
-/// The record names no place any more.
+/// Ends the record's pin of a place.
 #[inline(always)]
-fn leave(record: &'static Record, entry: Entry, anchor: &'static Anchor) {
-    record.unpin(entry);
-    anchor.left();
+fn leave(record: &'static Record, by: PinBy, anchor: &'static Anchor) {
+    record.unpin(by);
+    anchor.after_unpin();
 }
 
-/// The record names no place any more, which one it may have been. These and what else is cold take what is in a lease, not a reference
-/// to it, so that a lease is in registers while it is used.
+/// Ends the record's pin of any place. The cold functions take the fields of a lease, not a reference to it, so that a
+/// lease stays in registers while it is used.
 #[cold]
 #[inline(never)]
-fn end_forgotten(record: &'static Record, entry: Entry) {
-    if let Some((_, key)) = record.occupied() {
+fn end_forgotten(record: &'static Record, by: PinBy) {
+    let key = record.pinned();
+    if key != 0 {
         // SAFETY: this thread has pinned it, so it is the key of a place that lives for ever.
-        leave(record, entry, unsafe { Anchor::of(key) });
+        leave(record, by, unsafe { Anchor::of(key) });
     }
 }
 
 #[inline(never)]
-fn end(domain: &'static Domain, record: &'static Record, entry: Entry) {
-    end_forgotten(record, entry);
+fn end(domain: &'static Domain, record: &'static Record, by: PinBy) {
+    end_forgotten(record, by);
     record.give_back();
     domain.lease_ended();
 }
@@ -123,20 +124,14 @@ impl Drop for Lease {
     #[inline(always)]
     fn drop(&mut self) {
         if !model_failed() {
-            end(self.domain, self.record, self.entry);
+            end(self.domain, self.record, self.by);
         }
     }
 }
 
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").finish_non_exhaustive()
-    }
-}
-
-/// A value that stays as it is while this lives, whoever withdraws it meanwhile.
+/// A value that stays as it is while this lives, also if a thread withdraws it meanwhile.
 ///
-/// Dropping it may do what somebody wanted [done with the value](super::Withdrawn::detach) after the last use. One that is forgotten
+/// Dropping it may run the closure of a [detached](super::Withdrawn::detach) value after its last use. A pin that is forgotten
 /// lasts until its lease is used again or dropped.
 #[must_use = "a pin is over when it is dropped"]
 pub struct Pinned<'l, T: 'static> {
@@ -146,16 +141,13 @@ pub struct Pinned<'l, T: 'static> {
 }
 
 impl<T> Pinned<'_, T> {
-    /// Says that the pin is in force now: from this moment on [`Occupant::held`](super::Occupant::held) counts. For who is about to do
-    /// something that may take long; it reads a clock.
+    /// Notes that the pin is in force now, so that [`Occupant::held`](super::Occupant::held) counts from here. A caller that is about
+    /// to begin a long use calls it; it reads a clock.
     pub fn stamp(&self) {
         self.lease.record.stamp();
     }
-}
 
-impl<T> Pinned<'_, T> {
-    /// Does what may take long with the value: withdrawals of other places need no barrier because of this lease meanwhile. It costs a
-    /// fence.
+    /// Runs a long use of the value. Meanwhile withdrawals of other places need no barrier because of this lease. It costs a fence.
     ///
     /// ```
     /// # #[cfg(not(memgroup_loom))] {
@@ -168,24 +160,24 @@ impl<T> Pinned<'_, T> {
     ///
     /// let mut lease = DOMAIN.lease();
     /// let callback = lease.pin(&PLACES[0]).expect("a callback");
-    /// let seven = callback.dwell(|callback| {
-    ///     drop(PLACES[1].withdraw()); // interrupts nobody
+    /// let seven = callback.long_use(|callback| {
+    ///     drop(PLACES[1].withdraw()); // interrupts no thread
     ///     callback()
     /// });
     /// assert_eq!(seven, 7);
     /// # }
     /// ```
     #[inline]
-    pub fn dwell<R>(&self, long: impl FnOnce(&T) -> R) -> R {
-        struct Dwelling<'r>(&'r Record);
-        impl Drop for Dwelling<'_> {
+    pub fn long_use<R>(&self, long: impl FnOnce(&T) -> R) -> R {
+        struct LongUse<'r>(&'r Record);
+        impl Drop for LongUse<'_> {
             fn drop(&mut self) {
-                self.0.walk_on();
+                self.0.end_long_use();
             }
         }
-        self.lease.record.dwell();
-        // Ends with this call, also in a panic: a walk that went on under it would not be seen.
-        let _dwelling = Dwelling(self.lease.record);
+        self.lease.record.begin_long_use();
+        // Ends with this call, also in a panic: later pins under it would not be seen.
+        let _long_use = LongUse(self.lease.record);
         long(self)
     }
 }
@@ -195,7 +187,7 @@ impl<T> Deref for Pinned<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: out of a box, and found in the place after the record named it, so nobody gives it back or drops it
+        // SAFETY: out of a box, and found in the place after the record named it, so it is not given back or dropped
         // before the record names it no more (`place` I3); that is when this is dropped or, if it is forgotten, later.
         unsafe { self.value.as_ref() }
     }
@@ -211,7 +203,7 @@ impl<T> Drop for Pinned<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if !model_failed() {
-            leave(self.lease.record, self.lease.entry, self.place.anchor());
+            leave(self.lease.record, self.lease.by, self.place.anchor());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Models of hazard records: every interleaving of a few calls, with up to four preemptions (three where three threads run). A value is
 //! written where it is made and written again where it is dropped, through a checked cell: a use that races with either is found.
-//! Places are pinned by a swap, which stands in for the store and the barrier of who withdraws. Each fault of `mutation` must make its
+//! Places are pinned by a swap, which stands for the store and the withdrawal's barrier. Each fault of `mutation` must make its
 //! model fail.
 
 #![allow(unsafe_code)]
@@ -46,21 +46,21 @@ unsafe impl Send for Value {}
 impl Value {
     fn new(written: u64) -> Box<Self> {
         let value = Box::new(Self(UnsafeCell::new(0)));
-        // SAFETY: nobody else has it yet.
+        // SAFETY: no other thread has it yet.
         value.0.with_mut(|value| unsafe { *value = written });
         value
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: loom checks that nobody writes meanwhile.
+        // SAFETY: loom checks that no other thread writes meanwhile.
         self.0.with(|value| unsafe { *value })
     }
 }
 
-/// Does with a value that was given back what its next owner could do. Its memory is kept, so that what a fault makes of it is a race
-/// and not a crash.
-fn bury(value: Box<Value>) {
-    // SAFETY: loom checks that nobody reads or writes meanwhile.
+/// Writes to a value that was given back, as its next owner may. Its memory is kept, so that a fault becomes a race and not a
+/// crash.
+fn overwrite(value: Box<Value>) {
+    // SAFETY: loom checks that no other thread reads or writes meanwhile.
     value.0.with_mut(|value| unsafe { *value = 0 });
     crate::keep(value);
 }
@@ -84,12 +84,12 @@ impl Field {
         field
     }
 
-    /// What one pin under the lease finds.
+    /// The value that one pin under the lease finds.
     fn visit(self, lease: &mut Lease) -> Option<u64> {
         lease.pin(self.place).map(|value| value.read())
     }
 
-    /// What a walk with one pin finds.
+    /// The value that a walk with one pin finds.
     fn walk(self) -> Option<u64> {
         self.visit(&mut self.domain.lease())
     }
@@ -107,7 +107,7 @@ impl Field {
 fn waited_for(walks: fn(Field) -> Option<u64>) {
     let field = Field::with(1);
     let other = field.on_another(walks);
-    bury(field.withdraw().wait().expect("this thread has pinned nothing"));
+    overwrite(field.withdraw().wait().expect("this thread has pinned nothing"));
     assert!(matches!(other.join().unwrap(), None | Some(1)));
 }
 
@@ -156,8 +156,8 @@ fn loom_a_pin_that_ends_without_publishing_is_caught() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_a_wait_for_nobody_is_caught() {
-    fails_with(Mutation::WaitLooksAtNobody, || explore(one_pin));
+fn loom_a_wait_that_assumes_no_user_is_caught() {
+    fails_with(Mutation::WaitAssumesNoUser, || explore(one_pin));
 }
 
 #[test]
@@ -172,14 +172,14 @@ fn loom_a_withdrawal_without_a_fence_is_caught() {
     fails_with(Mutation::WithdrawsWithoutFence, || explore(one_pin));
 }
 
-/// Withdraws and detaches beside walks; how often it was done, when all walks are over.
+/// Withdraws and detaches beside walks; the closure has run once when all walks are over.
 fn detached_beside(walkers: usize, walks: fn(Field) -> Option<u64>) {
     let field = Field::with(1);
     let others: Vec<_> = (0..walkers).map(|_| field.on_another(walks)).collect();
     let done = Arc::new(AtomicUsize::new(0));
     let counts = Arc::clone(&done);
     field.withdraw().detach(move |value| {
-        bury(value);
+        overwrite(value);
         // ORDERING: Relaxed; threads of a model take turns.
         counts.fetch_add(1, Ordering::Relaxed);
     });
@@ -187,7 +187,7 @@ fn detached_beside(walkers: usize, walks: fn(Field) -> Option<u64>) {
         assert!(matches!(other.join().unwrap(), None | Some(1)));
     }
     // ORDERING: Relaxed; as above.
-    assert!(done.load(Ordering::Relaxed) == 1, "what is detached is done once");
+    assert!(done.load(Ordering::Relaxed) == 1, "a detached closure runs once");
     assert!(!field.place.is_taken(), "the place is vacant");
 }
 
@@ -200,12 +200,12 @@ fn detached_beside_two() {
 }
 
 #[test]
-fn loom_what_is_detached_runs_once_and_after_the_last_pin() {
+fn loom_a_detached_value_runs_once_and_after_the_last_pin() {
     explore(detached);
 }
 
 #[test]
-fn loom_what_is_detached_runs_once_and_after_the_last_of_two_pins_in_a_row() {
+fn loom_a_detached_value_runs_after_two_pins_in_a_row() {
     explore(|| {
         detached_beside(1, |field| {
             let mut lease = field.domain.lease();
@@ -216,31 +216,31 @@ fn loom_what_is_detached_runs_once_and_after_the_last_of_two_pins_in_a_row() {
 }
 
 #[test]
-fn loom_what_is_detached_runs_once_and_after_the_last_of_two_users() {
+fn loom_a_detached_value_runs_after_the_last_of_two_users() {
     explore_up_to(3, detached_beside_two);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_what_is_detached_and_done_at_once_is_caught() {
+fn loom_a_detached_value_that_runs_at_once_is_caught() {
     fails_with(Mutation::DetachRunsAtOnce, || explore(detached));
 }
 
 #[test]
-#[should_panic(expected = "what is detached is done once")]
-fn loom_a_detached_value_that_nobody_finds_is_caught() {
+#[should_panic(expected = "a detached closure runs once")]
+fn loom_a_detached_value_that_no_thread_finds_is_caught() {
     fails_with(Mutation::DetachScansFirst, || explore(detached));
 }
 
 #[test]
-#[should_panic(expected = "what is detached is done once")]
+#[should_panic(expected = "a detached closure runs once")]
 fn loom_a_pin_that_ends_by_a_store_without_a_barrier_is_caught() {
     fails_with(Mutation::UnpinByStore, || explore(detached));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_who_leaves_before_the_last_and_does_what_was_detached_is_caught() {
+fn loom_a_departure_that_an_earlier_user_ends_is_caught() {
     fails_with(Mutation::DepartureIgnoresOthers, || explore_up_to(3, detached_beside_two));
 }
 
@@ -249,56 +249,56 @@ fn loom_two_pins_and_a_withdrawal_that_is_waited_for() {
     explore_up_to(3, || {
         let field = Field::with(1);
         let others = [(); 2].map(|()| field.on_another(Field::walk));
-        bury(field.withdraw().wait().expect("this thread has pinned nothing"));
+        overwrite(field.withdraw().wait().expect("this thread has pinned nothing"));
         for other in others {
             assert!(matches!(other.join().unwrap(), None | Some(1)));
         }
     });
 }
 
-/// A walk that dwells in a place, and then comes to another, beside a withdrawal of one of them.
-fn dwelt(is_withdrawn: fn(Field, Field) -> Field) {
+/// A walk with a long use of one place, which then pins another, beside a withdrawal of one of them.
+fn long_use(is_withdrawn: fn(Field, Field) -> Field) {
     let first = Field::with(1);
     let second = Field { place: crate::keep(Box::new(Place::empty(first.domain))), ..first };
     second.place.put(Value::new(2));
     let walk = thread::spawn(move || {
         let mut lease = first.domain.lease();
-        let one = lease.pin(first.place).map(|value| value.dwell(Value::read));
+        let one = lease.pin(first.place).map(|value| value.long_use(Value::read));
         (one, second.visit(&mut lease))
     });
-    bury(is_withdrawn(first, second).withdraw().wait().expect("this thread has pinned nothing"));
+    overwrite(is_withdrawn(first, second).withdraw().wait().expect("this thread has pinned nothing"));
     assert!(matches!(walk.join().unwrap(), (None | Some(1), None | Some(2))));
 }
 
 #[test]
-fn loom_a_walk_that_dwelt_in_a_place_never_sees_a_value_of_another_that_was_given_back() {
-    explore(|| dwelt(|_, second| second));
+fn loom_a_walk_after_a_long_use_sees_no_value_given_back() {
+    explore(|| long_use(|_, second| second));
 }
 
 #[test]
-fn loom_a_walk_that_dwells_in_a_place_never_sees_its_value_given_back() {
-    explore(|| dwelt(|first, _| first));
+fn loom_a_long_use_never_sees_its_value_given_back() {
+    explore(|| long_use(|first, _| first));
 }
 
 #[test]
-fn loom_what_is_detached_runs_once_and_after_who_dwelt_there() {
+fn loom_a_detached_value_runs_after_a_long_use() {
     explore(|| {
         detached_beside(1, |field| {
-            field.domain.lease().pin(field.place).map(|value| value.dwell(Value::read))
+            field.domain.lease().pin(field.place).map(|value| value.long_use(Value::read))
         });
     });
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_a_walk_that_goes_on_without_a_fence_is_caught() {
-    fails_with(Mutation::DwellEndsWithoutFence, || explore(|| dwelt(|_, second| second)));
+fn loom_a_long_use_that_ends_without_a_fence_is_caught() {
+    fails_with(Mutation::LongUseEndsWithoutFence, || explore(|| long_use(|_, second| second)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_a_walk_that_dwells_without_showing_its_pin_is_caught() {
-    fails_with(Mutation::DwellRelaxed, || explore(|| dwelt(|first, _| first)));
+fn loom_a_long_use_that_hides_its_pin_is_caught() {
+    fails_with(Mutation::LongUseRelaxed, || explore(|| long_use(|first, _| first)));
 }
 
 /// The place is used for a second value while the other thread walks.
@@ -308,7 +308,7 @@ fn used_again() {
         let mut lease = field.domain.lease();
         (field.visit(&mut lease), field.visit(&mut lease))
     });
-    bury(field.withdraw().wait().expect("this thread has pinned nothing"));
+    overwrite(field.withdraw().wait().expect("this thread has pinned nothing"));
     field.place.put(Value::new(2));
     let found = other.join().unwrap();
     assert!(
@@ -319,7 +319,7 @@ fn used_again() {
 }
 
 #[test]
-fn loom_a_place_that_is_used_again_shows_the_whole_of_the_new_value() {
+fn loom_a_place_that_is_used_again_shows_the_whole_new_value() {
     explore(used_again);
 }
 
@@ -335,19 +335,19 @@ fn loom_a_pin_that_follows_without_an_acquire_is_caught() {
     fails_with(Mutation::PinFollowsRelaxed, || explore(used_again));
 }
 
-/// What another thread has put is withdrawn and read here.
+/// A value that another thread has put is withdrawn and read here.
 fn put_by_another() {
     let field = Field::empty();
     let other = field.on_another(|field| field.place.put(Value::new(1)));
     if let Some(withdrawn) = field.place.withdraw() {
         assert_eq!(withdrawn.wait().expect("this thread has pinned nothing").read(), 1);
     }
-    // What was put after the withdrawal stays in the place, and goes with the execution.
+    // A value that was put after the withdrawal stays in the place, and goes with the execution.
     other.join().unwrap();
 }
 
 #[test]
-fn loom_who_withdraws_a_value_sees_the_whole_of_it() {
+fn loom_a_withdrawn_value_is_seen_whole() {
     explore(put_by_another);
 }
 
@@ -357,7 +357,7 @@ fn loom_a_value_that_is_withdrawn_without_a_fence_is_caught() {
     fails_with(Mutation::WithdrawsWithoutFence, || explore(put_by_another));
 }
 
-/// Threads that claim, use and give back records, each with a scratch cell that only who has the lease may touch.
+/// Threads that claim, use and give back records, each with a scratch cell that only the lease's owner may touch.
 fn records_change_hands() {
     let field = Field::empty();
     let scratch: Arc<[UnsafeCell<u64>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
@@ -366,7 +366,7 @@ fn records_change_hands() {
         thread::spawn(move || {
             let lease = field.domain.lease();
             let at = field.domain.records().position(|record| lease.is_on(record)).expect("a record");
-            // SAFETY: loom checks that nobody touches it meanwhile.
+            // SAFETY: loom checks that no other thread touches it meanwhile.
             scratch[at].with_mut(|uses| unsafe { *uses += 1 });
             drop(lease);
         })
@@ -417,17 +417,17 @@ fn the_barrier_is_lost() {
     let done = Arc::new(AtomicUsize::new(0));
     let counts = Arc::clone(&done);
     field.withdraw().detach(move |value| {
-        bury(value);
+        overwrite(value);
         // ORDERING: Relaxed; threads of a model take turns.
         counts.fetch_add(1, Ordering::Relaxed);
     });
     assert!(matches!(other.join().unwrap(), None | Some(1)));
     // ORDERING: Relaxed; as above.
-    assert!(done.load(Ordering::Relaxed) == 1, "what is detached is done once");
+    assert!(done.load(Ordering::Relaxed) == 1, "a detached closure runs once");
 }
 
 #[test]
-fn loom_a_lease_that_ends_settles_what_a_lost_barrier_left() {
+fn loom_a_lease_that_ends_ends_deferred_departures() {
     explore(the_barrier_is_lost);
 }
 
@@ -438,7 +438,7 @@ fn loom_a_lost_barrier_without_proofs_is_caught_by_a_pin() {
 }
 
 #[test]
-#[should_panic(expected = "what is detached is done once")]
+#[should_panic(expected = "a detached closure runs once")]
 fn loom_a_lease_that_ends_by_a_store_is_caught() {
     fails_with(Mutation::LeaseEndsByStore, || explore(the_barrier_is_lost));
 }

@@ -1,18 +1,16 @@
-//! Who is in a place, and for how long: for people.
+//! Reports of the threads that use a place, and for how long.
 //!
-//! A pin does not look at a clock. Who finds it notes the time in its record, and a pin that begins forgets what is noted there.
+//! A pin does not read a clock. A thread that finds a pin notes the time in its record, and a pin that begins erases the note.
 //!
 //! - B1. A time is a lower bound: it counts from when the pin was first found, or from the last [stamp](super::Pinned::stamp).
 
 use core::fmt;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::place::Place;
 use super::record::{Found, Record};
 use crate::grace::stall;
 
-/// A thread that is in a place, or might be.
+/// A thread that uses a place, or may use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupant {
     place: usize,
@@ -22,48 +20,42 @@ pub struct Occupant {
 }
 
 impl Occupant {
-    /// Who has something pinned on this record.
+    /// The thread with a pin on this record.
     pub(super) fn of(record: &Record) -> Option<Self> {
-        let (thread_id, place) = record.occupied()?;
-        let held = Duration::from_nanos(record.known_for());
-        Some(Self { place, thread_id, held, unproven: false })
+        let place = record.pinned();
+        let held = Duration::from_nanos(if place == 0 { 0 } else { record.known_for() });
+        (place != 0).then(|| Self { place, thread_id: record.owner(), held, unproven: false })
     }
 
-    /// Who has anything pinned on this record, or might have, given what a scan found.
-    pub(super) fn using(record: &Record, (place, is_proven): (usize, bool)) -> Option<Self> {
-        if place == 0 && is_proven {
-            return None;
-        }
-        let seen = Self::of(record).unwrap_or(Self {
-            place,
-            thread_id: record.owner(),
-            held: Duration::ZERO,
-            unproven: false,
-        });
-        Some(Self { unproven: !is_proven, ..seen })
+    /// The thread that may use this place, or another one, invisibly.
+    fn unproven(record: &Record, place: usize) -> Self {
+        Self { place, thread_id: record.owner(), held: Duration::ZERO, unproven: true }
     }
 
-    /// Who is in the place with this key, given what a scan found.
-    pub(super) fn found(record: &Record, place: usize, found: Found) -> Option<Self> {
-        match found {
-            Found::Nothing => None,
-            Found::Pin => Self::of(record).filter(|occupant| occupant.place == place),
-            Found::Unproven => {
-                Some(Self { place, thread_id: record.owner(), held: Duration::ZERO, unproven: true })
+    /// The thread that has any place pinned on this record, or may have, according to a scan.
+    pub(super) fn of_any(record: &Record, (place, is_proven): (usize, bool)) -> Option<Self> {
+        match is_proven {
+            true => Self::of(record).filter(|_| place != 0),
+            false => {
+                let seen = Self::of(record).unwrap_or_else(|| Self::unproven(record, place));
+                Some(Self { unproven: true, ..seen })
             }
         }
     }
 
-    /// The [key](Place::key) of the place.
+    /// The thread that uses the place with this key, or may use it, according to a scan.
+    pub(super) fn of_place(record: &Record, place: usize, found: Found) -> Option<Self> {
+        match found {
+            Found::Nothing => None,
+            Found::Pin => Self::of(record).filter(|occupant| occupant.place == place),
+            Found::Unproven => Some(Self::unproven(record, place)),
+        }
+    }
+
+    /// The [key](super::Place::key) of the place.
     #[must_use]
     pub fn place(&self) -> usize {
         self.place
-    }
-
-    /// Whether this is the place.
-    #[must_use]
-    pub fn is_in<T>(&self, place: &Place<T>) -> bool {
-        self.place == place.key()
     }
 
     /// The system's number of the thread.
@@ -72,20 +64,20 @@ impl Occupant {
         self.thread_id
     }
 
-    /// The name of the thread, read now; `None` if it has ended, or the system does not tell.
+    /// The name of the thread, read now; `None` if it has ended, or the system does not report it.
     #[must_use]
     pub fn thread_name(&self) -> Option<String> {
         stall::thread_name(self.thread_id)
     }
 
-    /// For how long at least.
+    /// A lower bound of the time that it has used the place.
     #[must_use]
     pub fn held(&self) -> Duration {
         self.held
     }
 
-    /// Whether the thread is waited for although it is not seen in the place: the barrier is lost, and until the lease that it has
-    /// taken before is over it might be.
+    /// Whether a withdrawal waits for the thread although it does not see it in the place. The barrier is lost, and the thread may
+    /// use the place until the lease that it took before is over.
     #[must_use]
     pub fn is_unproven(&self) -> bool {
         self.unproven
@@ -94,20 +86,10 @@ impl Occupant {
 
 impl fmt::Display for Occupant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "thread {}", self.thread_id)?;
-        if let Some(name) = self.thread_name() {
-            write!(f, " ({name})")?;
-        }
+        stall::write_thread(f, self.thread_id)?;
         if self.unproven {
             return f.write_str(" began its walk before the barrier was lost");
         }
         write!(f, " in it for {:?} or more", self.held)
     }
-}
-
-/// Nanoseconds since the first call, and some: above the values of a record's `since` that are no time.
-pub(super) fn now() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let nanos = START.get_or_init(Instant::now).elapsed().as_nanos();
-    u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add(2)
 }

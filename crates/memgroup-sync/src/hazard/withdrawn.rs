@@ -1,12 +1,12 @@
-//! What was taken out of a place: waiting for those who use it, or leaving that to the last of them.
+//! A value that was taken out of a place: waiting for its users, or leaving it to the last of them.
 //!
 //! - I1. A value that was taken is one `Taken`'s, which ends once: its place is vacant from then on, and the value a box again.
 //! - I2. A `Taken` ends after a scan that found its place in use nowhere (`place` I3), or without one if there was no lease when
 //!   the value was taken.
-//! - I3. A departure is in its place until a scan, made under the place's lock, finds nobody; who takes it out then ends it, so once,
-//!   and after the lock.
-//! - E1. detach ↔ unpin: the departure is in the place before the scan of who detaches, so either that scan ends it, or somebody whom the
-//!   scan met leaves later and finds it. Loom: `loom_what_is_detached_runs_once_and_after_the_last_pin`.
+//! - I3. A departure is in its place until a scan under the place's lock finds no user. The thread that takes it out then ends it, so once,
+//!   and without the lock.
+//! - E1. detach ↔ unpin: the departure is in the place before the detaching thread scans. So either that scan ends it, or a thread
+//!   that the scan met leaves later and finds it. Loom: `loom_a_detached_value_runs_once_and_after_the_last_pin`.
 
 #![allow(unsafe_code)]
 
@@ -20,49 +20,49 @@ use std::time::{Duration, Instant};
 
 use super::occupant::Occupant;
 use super::place::Place;
-use crate::grace::Evidence;
 use crate::grace::section::model_failed;
+use crate::grace::{Evidence, stall};
 use crate::interleave;
 use crate::mutation::{Mutation, active};
 use crate::spin;
 
-/// A value that is in its place no more, and not given back yet.
+/// A value that left its place, and is not given back yet.
 pub(super) struct Taken<T: 'static> {
     place: &'static Place<T>,
     value: NonNull<T>,
 }
 
-// SAFETY: whoever has it reads the value while others do, hence `Sync`, and may get or drop it, hence `Send`.
+// SAFETY: its owner reads the value while other threads do, hence `Sync`, and may get or drop it, hence `Send`.
 unsafe impl<T: Send + Sync> Send for Taken<T> {}
 // SAFETY: through `&Taken<T>` there is `&T` and nothing else.
 unsafe impl<T: Sync> Sync for Taken<T> {}
 
 impl<T: 'static> Taken<T> {
-    /// What the caller alone has taken out of the place.
+    /// The value that the caller alone has taken out of the place.
     pub(super) fn new(place: &'static Place<T>, value: NonNull<T>) -> Self {
         Self { place, value }
     }
 
-    /// The place is vacant, and the value the caller's.
+    /// Makes the place vacant, and the value the caller's.
     ///
     /// # Safety
     ///
-    /// Nobody uses the value (I2).
+    /// No thread uses the value (I2).
     unsafe fn end(self) -> Box<T> {
         self.place.anchor().vacate();
-        // SAFETY: out of a box (`place` I1), of this `Taken` alone (I1), and used by nobody.
+        // SAFETY: out of a box (`place` I1), of this `Taken` alone (I1), and used by no thread.
         unsafe { Box::from_raw(self.value.as_ptr()) }
     }
 }
 
-/// What is to be done when nobody is in a place any more.
+/// The work to be done when no thread uses a place any more.
 pub(super) struct Departure {
     evidence: Evidence,
     then: Then,
 }
 
 enum Then {
-    /// Somebody waits, and will look again.
+    /// A thread waits, and will scan again.
     #[cfg_attr(memgroup_loom, allow(dead_code))]
     Wake(Thread),
     /// The value is detached.
@@ -70,39 +70,34 @@ enum Then {
 }
 
 impl Departure {
-    /// What a scan for this departure may believe.
+    /// The evidence that a scan for this departure uses.
     pub(super) fn evidence(&self) -> Evidence {
         self.evidence
     }
 
-    /// The departure is over, on the thread that found it so. A panic of what is run ends here: who runs it has only left the place,
-    /// maybe in a panic of its own.
-    pub(super) fn end_containing_panics(self) {
-        match self.then {
-            Then::Wake(thread) => thread.unpark(),
-            // A model's failure is a panic too.
-            Then::Run(run) if cfg!(memgroup_loom) => run(),
-            Then::Run(run) => {
-                if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
-                    // Its drop could panic once more.
-                    core::mem::forget(payload);
-                }
-            }
-        }
-    }
-
-    fn end_here(self) {
+    /// Ends the departure, on the thread that proved it over.
+    fn end(self) {
         match self.then {
             Then::Wake(thread) => thread.unpark(),
             Then::Run(run) => run(),
         }
     }
+
+    /// As `end`, and a panic of the closure ends here: the calling thread has only left the place, maybe in a panic of its own.
+    pub(super) fn end_containing_panics(self) {
+        // A model's failure is a panic too.
+        if cfg!(memgroup_loom) {
+            self.end();
+        } else if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.end())) {
+            // Its drop could panic once more.
+            core::mem::forget(payload);
+        }
+    }
 }
 
-/// A value that was withdrawn from its [`Place`]; those who pinned it before may still use it.
+/// A value that was withdrawn from its [`Place`]; threads that pinned it before may still use it.
 ///
-/// [`wait`](Self::wait) for them, or [`detach`](Self::detach) it. Dropped, it is detached, and the value is dropped after its last
-/// use.
+/// [`wait`](Self::wait) for them, or [`detach`](Self::detach) it. Dropping it detaches it, and drops the value after its last use.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -131,7 +126,7 @@ impl Departure {
 #[must_use = "dropped, it drops the value after its last use"]
 pub struct Withdrawn<T: Send + Sync + 'static> {
     taken: Taken<T>,
-    // Without it nobody can use the value.
+    // Without it no thread can use the value.
     evidence: Option<Evidence>,
 }
 
@@ -140,7 +135,7 @@ impl<T: Send + Sync> Withdrawn<T> {
         Self { taken, evidence }
     }
 
-    /// Waits until nobody uses the value any more. Waits for no use of another place.
+    /// Waits until no thread uses the value any more. It waits for no use of another place.
     ///
     /// # Errors
     ///
@@ -149,7 +144,7 @@ impl<T: Send + Sync> Withdrawn<T> {
         self.wait_for(None)
     }
 
-    /// As [`wait`](Self::wait), but gives up at `deadline`. One that is past asks once.
+    /// As [`wait`](Self::wait), but gives up at `deadline`. With one in the past it scans once.
     ///
     /// # Errors
     ///
@@ -161,9 +156,9 @@ impl<T: Send + Sync> Withdrawn<T> {
     fn wait_for(self, deadline: Option<Instant>) -> Result<Box<T>, WaitError<T>> {
         let mut spin = spin::Wait::new();
         loop {
-            if !self.taken.place.is_used(self.evidence) || active(Mutation::WaitLooksAtNobody) {
+            if !self.taken.place.is_used(self.evidence) || active(Mutation::WaitAssumesNoUser) {
                 let (taken, _) = self.into_parts();
-                // SAFETY: the scan has found nobody, or there was no lease (I2).
+                // SAFETY: the scan has found no user, or there was no lease (I2).
                 return Ok(unsafe { taken.end() });
             }
             if self.is_used_here() {
@@ -181,14 +176,14 @@ impl<T: Send + Sync> Withdrawn<T> {
         }
     }
 
-    /// Sleeps until somebody who leaves the place finds it empty, for `most` at most.
+    /// Sleeps until a thread that leaves the place finds it unused, for at most `most`.
     fn sleep(&self, most: Option<Duration>) {
-        // Where the barrier is lost, who leaves may not see that it is waited for.
+        // Where the barrier is lost, a leaving thread may not see that this one waits.
         const UNPROVEN: Duration = Duration::from_millis(1);
 
         let Some(evidence) = self.evidence else { return };
         let anchor = self.taken.place.anchor();
-        // For `blockers` and who prints the error: from now on it is known how long they are in.
+        // For `blockers` and the printed error: from now on it is known how long they use it.
         self.occupants().for_each(drop);
         anchor.depart(Departure { evidence, then: Then::Wake(std::thread::current()) });
         interleave::point();
@@ -205,7 +200,7 @@ impl<T: Send + Sync> Withdrawn<T> {
         anchor.cancel();
     }
 
-    /// Who uses the value now. The first call that meets a use notes the time, for [`Occupant::held`]; so does a wait.
+    /// The threads that use the value now. The first call that meets a use notes the time, for [`Occupant::held`]; so does a wait.
     #[must_use]
     pub fn blockers(&self) -> Vec<Occupant> {
         self.occupants().collect()
@@ -224,30 +219,28 @@ impl<T: Send + Sync> Withdrawn<T> {
         self.evidence.is_some() && place.anchor().domain().uses_here(place.key())
     }
 
-    /// Has `then` done with the value after its last use: by the thread whose use that is, when it ends it, or here and now. It is
-    /// called once, under no lock, and when the place can be used again already.
+    /// Runs `then` with the value after its last use: on the thread that leaves last, or here and now if there is none. It runs once,
+    /// without a lock, and when the place can be used again already.
     ///
-    /// A panic of `then` on another thread's use ends there, after the panic hook has told of it.
+    /// A panic of `then` on another thread ends there, after the panic hook has reported it.
     pub fn detach(self, then: impl FnOnce(Box<T>) + Send + 'static) {
         let (taken, evidence) = self.into_parts();
         let anchor = taken.place.anchor();
-        // SAFETY: run below where there was no lease, and as a departure after the scan that finds nobody (I2, I3).
+        // SAFETY: run below where there was no lease, and as a departure after the scan that finds no user (I2, I3).
         let end = move || then(unsafe { taken.end() });
         let Some(evidence) = evidence.filter(|_| !active(Mutation::DetachRunsAtOnce)) else { return end() };
         let departure = Departure { evidence, then: Then::Run(Box::new(end)) };
-        if active(Mutation::DetachScansFirst) && !anchor.domain().uses(anchor.key(), evidence) {
-            return departure.end_here();
+        let scanned_first = active(Mutation::DetachScansFirst);
+        if scanned_first && !anchor.domain().uses(anchor.key(), evidence) {
+            return departure.end();
         }
         anchor.depart(departure);
         if matches!(evidence, Evidence::Proofs { .. }) {
-            // Who leaves may not see that the place is waited for.
-            anchor.domain().watch(anchor);
+            // A leaving thread may not see that a departure waits.
+            anchor.domain().defer(anchor);
         }
-        if active(Mutation::DetachScansFirst) {
-            return;
-        }
-        if let Some(departure) = anchor.take_if_over() {
-            departure.end_here();
+        if !scanned_first && let Some(departure) = anchor.take_if_over() {
+            departure.end();
         }
     }
 
@@ -283,7 +276,7 @@ impl<T: Send + Sync> Drop for Withdrawn<T> {
     }
 }
 
-/// Why a wait for the last use of a value ended without it. Printed, it names the threads.
+/// The reason why a wait for the last use of a value ended without it. Printed, it names the threads.
 pub enum WaitError<T: Send + Sync + 'static> {
     /// The deadline came first.
     Deadline(Withdrawn<T>),
@@ -292,7 +285,7 @@ pub enum WaitError<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync> WaitError<T> {
-    /// What was waited for.
+    /// The value that the caller waited for.
     pub fn into_withdrawn(self) -> Withdrawn<T> {
         match self {
             Self::Deadline(withdrawn) | Self::UsedHere(withdrawn) => withdrawn,
@@ -315,13 +308,8 @@ impl<T: Send + Sync> fmt::Display for WaitError<T> {
             Self::Deadline(withdrawn) => (withdrawn, "before the deadline"),
             Self::UsedHere(withdrawn) => (withdrawn, "on a thread that uses it"),
         };
-        write!(f, "end all uses of what was withdrawn from place {:#x} {why}", withdrawn.taken.place.key())?;
-        let mut separator = ": ";
-        for blocker in withdrawn.blockers() {
-            write!(f, "{separator}{blocker}")?;
-            separator = ", ";
-        }
-        Ok(())
+        write!(f, "end all uses of the value withdrawn from place {:#x} {why}", withdrawn.taken.place.key())?;
+        stall::write_list(f, &withdrawn.blockers())
     }
 }
 

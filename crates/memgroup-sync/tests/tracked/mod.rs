@@ -14,7 +14,7 @@ pub(crate) struct Tracked {
 
 impl Tracked {
     pub(crate) fn is_good(&self) -> bool {
-        // ORDERING: Relaxed; whoever sets it does so after the last use, so that no order can be missing.
+        // ORDERING: Relaxed; it is set after the last use, so that no order can be missing.
         self.number == *self.again && !self.gone.load(Ordering::Relaxed)
     }
 

@@ -5,20 +5,19 @@
 //!   scan ──▶ the heaviest part ── wedge in ──▶ evicted by the cache's own policy, dropped outside its lock, uncharged ── wedge out
 //! ```
 //!
-//! `quick_cache` has no call that evicts so many bytes. Two come near: `set_capacity` to less and back, which waits for locks, and rounds the number of
-//! evicted keys that the cache remembers down each time, so that after some hundreds of calls, or thousands, it remembers none; and removing keys one by
-//! one, which asks nobody what is least useful. But an insertion evicts what it takes the place of. So an entry that is
-//! nothing but weight, a **wedge**, is put in and taken out again: in a cache with room for `capacity` that holds `held`, a wedge of
-//! `capacity - held + wanted` leaves room for what is wanted more than before. It is pinned, because nothing else of more than the hot part's target is
-//! taken in, and never looked up, because what is used twice becomes hot. Each part has one shard, so that it is known what that
-//! shard holds.
+//! `quick_cache` has no call that evicts so many bytes. Two come near. `set_capacity` to less and back waits for locks, and rounds the number of
+//! evicted keys that the cache remembers down each time, until it remembers none. Removing keys one by one ignores the cache's policy. But
+//! an insertion evicts the entries whose bytes it needs. So a **wedge**, an entry that is nothing but weight, is inserted and removed again. In
+//! a cache of `capacity` bytes that holds `held`, a wedge of `capacity - held + wanted` evicts `wanted` bytes. It is pinned, because the cache
+//! takes in nothing else above the hot part's target. It is never looked up, because an entry that is used twice becomes hot. Each part has
+//! one shard, so that the bytes of that shard are known.
 //!
-//! - I1. An entry holds the charge of its bytes, and is dropped outside the cache's locks: what is uncharged is freed, also when the value panics on its way
-//!   out, and a reader who still has an entry goes on paying for it.
-//! - I2. No charge is made while a lock of the cache is held, and no code of the user's runs there but a key's `Hash` and `Eq`. So whoever makes room may
-//!   come to the very cache that it fills, and nobody waits in it for what could wait for him.
-//! - I3. One thread at a time gives a group's cache back (the engine's promise), so there is one wedge.
-//! - B1. A wedge that is in makes other insertions evict for themselves: for some instructions.
+//! - I1. An entry holds the charge of its bytes, and is dropped outside the cache's locks. So uncharged bytes are freed, also when the value's drop
+//!   panics, and an entry stays charged while a reader has it.
+//! - I2. No charge is made while a lock of the cache is held, and no code of the user's runs there except a key's `Hash` and `Eq`. So a charge that
+//!   reclaims may come to the very cache that it fills, and no thread waits in a cycle.
+//! - I3. One thread at a time scans a group's cache (the engine's promise), so there is one wedge.
+//! - B1. While a wedge is in, other insertions evict for themselves: for some instructions.
 //! - B2. `held` runs ahead of an insertion that is under way, so a wedge may be too small by that.
 
 use std::collections::hash_map::RandomState;
@@ -33,12 +32,12 @@ use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter};
 
 /// Shards, each under a lock of its own.
 const PARTS: usize = 4;
-/// What an entry takes beside its value: its place in the cache's tables, and its own two counts, bytes and charge.
+/// Bytes of an entry beside its value: its place in the cache's tables, and its own two counts, bytes and charge.
 pub(crate) const ENTRY_BYTES: u64 = 128;
-/// From here on a part that doubles is said to have grown.
+/// From here on a part that doubles is marked as grown.
 const GROWN_BYTES: u64 = 16 << 10;
 
-/// A value in the cache, or one that found no room there.
+/// A value in the cache, or one that did not fit.
 pub(crate) struct Entry<V> {
     // Before the charge: its memory is free when its bytes are uncharged.
     value: V,
@@ -61,7 +60,7 @@ impl<V> Deref for Entry<V> {
     }
 }
 
-/// What stands in the cache under a key, or under none.
+/// The content of the cache under a key, or under none.
 enum Held<V> {
     Entry(Arc<Entry<V>>),
     Wedge(u64),
@@ -88,7 +87,7 @@ impl<K, V> Weighter<Option<K>, Held<V>> for ByBytes {
     }
 }
 
-/// How much a part holds.
+/// The bytes and entries of a part.
 #[derive(Default)]
 struct Tally {
     bytes: AtomicU64,
@@ -96,15 +95,15 @@ struct Tally {
 }
 
 impl Tally {
-    /// Before the entry is in; the bytes before.
+    /// Counts an entry that is inserted next. Returns the bytes before.
     fn add(&self, bytes: u64) -> u64 {
-        // ORDERING: Relaxed, both; figures for a wedge and for a count. A mark that follows is what makes them seen by the count that
-        // decides whether the cache is empty.
+        // ORDERING: Relaxed, both; figures for a wedge and for a count. The mark that follows shows them to the count that decides whether the
+        // cache is empty.
         self.entries.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed)
     }
 
-    /// After the entry is out.
+    /// Counts an entry out that was removed.
     fn sub(&self, bytes: u64) {
         // ORDERING: Relaxed, both; as in `add`.
         self.entries.fetch_sub(1, Ordering::Relaxed);
@@ -122,7 +121,7 @@ impl Tally {
     }
 }
 
-/// Sees entries out, and hands them to whoever evicts, who drops them when the lock is let go.
+/// Counts evicted entries, and hands them to the evicting thread, which drops them outside the lock.
 #[derive(Clone)]
 struct Leaving(Arc<Tally>);
 
@@ -142,15 +141,15 @@ impl<K, V> Lifecycle<Option<K>, Held<V>> for Leaving {
 }
 
 /// A key to look up without making it an `Option`.
-struct Wanted<'k, K>(&'k K);
+struct KeyRef<'k, K>(&'k K);
 
-impl<K: Hash> Hash for Wanted<'_, K> {
+impl<K: Hash> Hash for KeyRef<'_, K> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Some(self.0).hash(state);
     }
 }
 
-impl<K: Eq> Equivalent<Option<K>> for Wanted<'_, K> {
+impl<K: Eq> Equivalent<Option<K>> for KeyRef<'_, K> {
     fn equivalent(&self, key: &Option<K>) -> bool {
         key.as_ref() == Some(self.0)
     }
@@ -172,15 +171,15 @@ impl<K: Eq + Hash, V> Part<K, V> {
         Part { held, capacity, map }
     }
 
-    /// Evicts at least `bytes`, or all: the bytes that this sets free. `None` where another thread is in.
+    /// Evicts at least `bytes`, or all. Returns the bytes that this frees; `None` if another thread holds the lock.
     fn give(&self, bytes: u64) -> Option<u64> {
         let held = self.held.bytes();
         let wedge = Held::Wedge(self.capacity.saturating_sub(held) + bytes.min(held));
         let mut left = Vec::new();
         self.map.try_insert_with_lifecycle(None, wedge, &mut left).ok()?;
-        // Waits for who has come in since, which is not this thread (I2).
+        // Waits for threads that took the lock since; this one has not (I2).
         self.map.remove(&None);
-        // What somebody is still reading is not free before he lets it go.
+        // An entry that a reader holds is not free yet.
         let free = left.iter().filter_map(|(_, held)| match held {
             Held::Entry(entry) if Arc::strong_count(entry) == 1 => Some(entry.bytes),
             Held::Entry(_) | Held::Wedge(_) => None,
@@ -189,7 +188,7 @@ impl<K: Eq + Hash, V> Part<K, V> {
     }
 }
 
-/// What the shrinker holds on to.
+/// The parts of a cache, which the shrinker holds.
 struct Parts<K, V> {
     parts: [Part<K, V>; PARTS],
     hasher: RandomState,
@@ -225,9 +224,9 @@ where
     }
 }
 
-/// A cache whose every entry is charged to one group, and that gives way when room is needed below a common limit.
+/// A cache whose every entry is charged to one group, and which gives memory back when others need it below a common limit.
 pub(crate) struct TenantCache<K, V> {
-    // Before the parts: when it is gone, nobody calls them.
+    // Before the parts: when it is dropped, no call begins.
     registered: GroupShrinker,
     inner: Arc<Parts<K, V>>,
     group: Group,
@@ -255,15 +254,15 @@ where
         Ok(TenantCache { registered, inner, group: group.clone(), weigh })
     }
 
-    /// What stands under a key.
+    /// The entry under a key.
     pub(crate) fn get(&self, key: &K) -> Option<Arc<Entry<V>>> {
-        match self.inner.of(key).map.get(&Wanted(key))? {
+        match self.inner.of(key).map.get(&KeyRef(key))? {
             Held::Entry(entry) => Some(entry),
             Held::Wedge(_) => None,
         }
     }
 
-    /// Puts a value in, if its group has room or can get some; else the value is all there is.
+    /// Inserts a value if its group can charge it; else the value is only returned.
     pub(crate) fn insert(&self, key: K, value: V) -> Arc<Entry<V>> {
         let bytes = (self.weigh)(&key, &value) + ENTRY_BYTES;
         let charge = self.group.try_charge(bytes).ok();
@@ -280,7 +279,7 @@ where
         entry
     }
 
-    /// What stands under a key, or what `make` makes, put in. Two threads may make the same.
+    /// The entry under a key, or a new one from `make`. Two threads may make the same.
     pub(crate) fn get_or_insert_with(&self, key: K, make: impl FnOnce(&K) -> V) -> Arc<Entry<V>> {
         self.get(&key).unwrap_or_else(|| {
             let value = make(&key);
@@ -288,7 +287,7 @@ where
         })
     }
 
-    /// Bytes that are charged for what is in.
+    /// Bytes that are charged for the entries.
     pub(crate) fn bytes(&self) -> u64 {
         self.inner.parts.iter().map(|part| part.held.bytes()).sum()
     }

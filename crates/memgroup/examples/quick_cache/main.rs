@@ -1,23 +1,23 @@
-//! An idle tenant's cache gives way to a busy tenant's: a [`Shrinker`](memgroup::Shrinker) over `quick_cache`, a cache in use elsewhere.
+//! A [`Shrinker`](memgroup::Shrinker) over `quick_cache`: an idle tenant's cache gives memory back for a busy tenant's.
 //!
 //! ```text
 //! cargo run --release -p memgroup --example quick_cache
 //! ```
 //!
-//! Of the caches that are in wide use it is the one that fits, by their sources. A shrinker needs to evict so many bytes now, on any thread, without waiting for
-//! locks, and to have what goes in its hands outside of them. `quick_cache` evicts within an insertion, tries its locks
-//! where it is asked to (`try_insert`), and hands over what goes (`Lifecycle`). In `moka` evictions are made by its maintenance, in batches, after writes or
-//! `run_pending_tasks`, one thread at a time, and the bound is set once. `foyer` shrinks by `resize`, which starts a thread for each shard and waits for them all.
+//! A shrinker needs to evict so many bytes now, on any thread, without waiting for locks, and to drop the evicted entries outside of locks. Of
+//! the caches in wide use `quick_cache` fits, by their sources. It evicts within an insertion, can try its locks (`try_insert`), and hands
+//! evicted entries over (`Lifecycle`). In `moka` the maintenance evicts: in batches, after writes or `run_pending_tasks`, on one thread at a time,
+//! down to a bound that is set once. `foyer` shrinks by `resize`, which starts a thread for each shard and waits for them all.
 //!
-//! What it cannot do:
+//! Limits:
 //!
-//! - The tables of the cache (about `ENTRY_BYTES` an entry, estimated and charged with it) do not shrink with what is in them.
-//! - Room is made from caches by how much is in them, not by how long nobody came: the busy tenant gives entries up as well, and makes them again. In the
-//!   table that is why the common limit hits less often than the first look-ups of a turn alone would explain.
-//! - An entry that somebody still reads is evicted, but its bytes are his until he lets it go.
-//! - A part of the cache that another thread is in is passed by.
-//! - Two threads that miss the same key make the value twice: waiting for the other, as the cache's own `get_or_insert_with` does, would be a wait in which
-//!   room is made.
+//! - The tables of the cache (about `ENTRY_BYTES` an entry, estimated and charged with it) do not shrink with their entries.
+//! - Reclaim asks caches by their size, not by their last use. So the busy tenant gives entries up as well, and makes them again. In the table
+//!   that is why the common limit hits less often than the first look-ups of a turn alone would explain.
+//! - An entry that a reader still holds is evicted, but its bytes stay charged until the reader drops it.
+//! - A part of the cache that another thread uses is skipped.
+//! - Two threads that miss the same key make the value twice. To wait for the other, as the cache's own `get_or_insert_with` does, would be to wait
+//!   for a charge that reclaims.
 
 mod cache;
 #[cfg(test)]
@@ -29,7 +29,7 @@ use cache::{ENTRY_BYTES, TenantCache};
 use memgroup::{Config, Group, Hierarchy};
 
 const MIB: u64 = 1 << 20;
-/// What both tenants may have, and what each would.
+/// The limit of both tenants together, and the entries that each would have.
 const MAX_BYTES: u64 = 16 * MIB;
 const ENTRIES: u64 = 7_000;
 const VALUE_BYTES: usize = 2_000;
@@ -39,12 +39,12 @@ const LOOK_UPS: u64 = 100_000;
 
 type Error = Box<dyn std::error::Error>;
 
-/// What the turns came to.
+/// The figures of all turns.
 struct Outcome {
     hits: u64,
     seconds: f64,
     given_bytes: u64,
-    /// Microseconds of a call that gave, and bytes of it.
+    /// Microseconds and bytes of a call that gave back.
     call_us: f64,
     call_bytes: u64,
 }

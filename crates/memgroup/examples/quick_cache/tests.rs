@@ -1,4 +1,4 @@
-//! What the cache promises: bytes that are charged are those that are in it, whoever makes room, and whatever a value does.
+//! The charged bytes are those of the entries in the cache, whichever thread reclaims, and whatever a value's drop does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use crate::cache::{ENTRY_BYTES, TenantCache};
 
 const MIB: u64 = 1 << 20;
 const VALUE: usize = 1000;
-/// Of an entry with a value of that size.
+/// The bytes of an entry with a value of that size.
 const BYTES: u64 = VALUE as u64 + ENTRY_BYTES;
 
 type Bytes = TenantCache<u64, Vec<u8>>;
@@ -41,7 +41,7 @@ fn assert_charged(group: &Group, cache: &Bytes) {
 }
 
 #[test]
-fn an_idle_tenants_entries_go_for_a_busy_tenants_charge() {
+fn evicts_an_idle_tenants_entries_for_a_busy_tenant() {
     let (hierarchy, parent) = parent(4 * MIB);
     let (idle_group, idle) = cache(&parent, "idle");
     let (busy_group, busy) = cache(&parent, "busy");
@@ -65,13 +65,13 @@ fn an_idle_tenants_entries_go_for_a_busy_tenants_charge() {
     assert!(hierarchy.shrinkers().is_empty());
 }
 
-/// What a call by hand sets free.
+/// The bytes that a call by hand frees.
 fn ask(hierarchy: &Hierarchy, group: &Group, bytes: u64) -> u64 {
     group.ask_shrinker(hierarchy.shrinkers()[0].id, bytes).unwrap().bytes
 }
 
 #[test]
-fn a_call_gives_what_it_is_asked_for_and_not_an_entry_more() {
+fn evicts_no_more_entries_than_needed() {
     let (hierarchy, parent) = parent(4 * MIB);
     let (group, cache) = cache(&parent, "tenant");
     fill(&cache, 0..2000);
@@ -87,7 +87,7 @@ fn a_call_gives_what_it_is_asked_for_and_not_an_entry_more() {
 }
 
 #[test]
-fn a_cache_that_has_given_thousands_of_times_holds_as_much_as_before() {
+fn holds_as_much_after_thousands_of_calls() {
     let (hierarchy, parent) = parent(64 * MIB);
     let group = parent.create("tenant").unwrap();
     let cache: Bytes = TenantCache::new(&group, 1000 * BYTES, 1000, WEIGH).unwrap();
@@ -98,14 +98,14 @@ fn a_cache_that_has_given_thousands_of_times_holds_as_much_as_before() {
         assert_eq!(ask(&hierarchy, &group, 1), BYTES);
         fill(&cache, 10_000 + 10 * key..10_010 + 10 * key);
     }
-    // So many that some come to the part that has given last.
+    // So many that some come to the part that was evicted from last.
     fill(&cache, 100_000..101_000);
     assert_eq!(cache.bytes(), before);
     assert_charged(&group, &cache);
 }
 
 #[test]
-fn what_is_used_stays_longer_than_what_was_used_once() {
+fn keeps_entries_that_are_used() {
     let (hierarchy, parent) = parent(64 * MIB);
     let (group, cache) = cache(&parent, "tenant");
     fill(&cache, 0..1000);
@@ -119,7 +119,7 @@ fn what_is_used_stays_longer_than_what_was_used_once() {
 }
 
 #[test]
-fn a_value_that_finds_no_room_is_served_and_not_cached() {
+fn returns_a_value_that_does_not_fit() {
     let (_hierarchy, parent) = parent(10 * BYTES);
     let (group, cache) = cache(&parent, "tenant");
     let others = parent.try_charge(10 * BYTES).unwrap();
@@ -134,7 +134,7 @@ fn a_value_that_finds_no_room_is_served_and_not_cached() {
 }
 
 #[test]
-fn an_entry_that_is_read_is_paid_for_until_it_is_let_go() {
+fn charges_an_entry_while_a_reader_holds_it() {
     let (hierarchy, parent) = parent(64 * MIB);
     let (group, cache) = cache(&parent, "tenant");
     let entry = cache.insert(1, vec![1; VALUE]);
@@ -146,7 +146,7 @@ fn an_entry_that_is_read_is_paid_for_until_it_is_let_go() {
     assert_eq!(group.usage_exact(), 0);
 }
 
-/// A value that panics when it goes, if it is told to.
+/// A value whose drop panics if the test says so.
 struct Fuse(bool);
 
 impl Drop for Fuse {
@@ -156,14 +156,14 @@ impl Drop for Fuse {
 }
 
 #[test]
-fn a_value_that_panics_when_it_goes_loses_no_charge() {
+fn loses_no_charge_when_a_drop_panics() {
     let (hierarchy, parent) = parent(4 * MIB);
     let group = parent.create("tenant").unwrap();
     let cache: TenantCache<u64, Fuse> = TenantCache::new(&group, MIB, 1000, |_, _| 1000).unwrap();
     for key in 0..100 {
         cache.insert(key, Fuse(key == 50));
     }
-    // Batch by batch, and the batch in which one panics is the last.
+    // Batch by batch; the batch in which a drop panics is the last.
     let freed = ask(&hierarchy, &group, 4 * MIB);
     assert!(cache.get(&50).is_none());
     assert_eq!((cache.bytes(), group.usage_exact()), (100 * BYTES - freed, 100 * BYTES - freed));
@@ -174,7 +174,7 @@ fn a_value_that_panics_when_it_goes_loses_no_charge() {
 }
 
 #[test]
-fn a_weight_that_panics_charges_nothing() {
+fn charges_nothing_when_the_weight_panics() {
     let (_hierarchy, parent) = parent(4 * MIB);
     let group = parent.create("tenant").unwrap();
     let weigh = |key: &u64, _: &u64| if *key == 3 { panic!("on purpose") } else { 1000 };
@@ -188,7 +188,7 @@ fn a_weight_that_panics_charges_nothing() {
 }
 
 #[test]
-fn nothing_is_lost_while_four_threads_insert_read_and_make_room() {
+fn loses_nothing_while_four_threads_insert_and_read() {
     const KEYS: u64 = 2000;
     const STEPS: u64 = 20_000;
     let (hierarchy, parent) = parent(2 * MIB);

@@ -28,7 +28,7 @@ fn far() -> Instant {
 }
 
 #[test]
-fn a_callback_is_told_once_of_what_happened_since_it_was_told_last() {
+fn calls_a_callback_once_for_events_since_its_last_call() {
     let (hierarchy, alice) = tenant();
     event(&alice);
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -109,7 +109,7 @@ fn a_callback_that_hangs_holds_up_only_its_thread() {
             assert_eq!(now(&hierarchy), 1);
             assert_eq!(heard.load(Ordering::SeqCst), 2);
             drop(other);
-            // Of what was counted meanwhile it is told when it has returned, by a thread that waits for that.
+            // When it has returned, a waiting thread tells it of events counted meanwhile.
             let waits = scope.spawn(|| hierarchy.deliver_events(far()));
             release.send(()).unwrap();
             assert_eq!(stuck.join().unwrap(), 1);
@@ -146,7 +146,7 @@ fn a_callback_may_end_itself_or_others_and_make_events() {
 }
 
 #[test]
-fn no_event_is_lost_between_threads_that_deliver_and_threads_that_make_them() {
+fn loses_no_event_between_makers_and_deliveries() {
     within_a_minute(|| {
         let (hierarchy, alice) = tenant();
         let (heard, over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));

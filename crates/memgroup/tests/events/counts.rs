@@ -10,7 +10,7 @@ fn max_of(groups: &[&Group]) -> Vec<(u64, u64)> {
     groups.iter().map(|group| (group.events_local().max, group.events().max)).collect()
 }
 
-fn house(config: Config) -> (Hierarchy, Group, Group) {
+fn fixture(config: Config) -> (Hierarchy, Group, Group) {
     let hierarchy = Hierarchy::new(config).unwrap();
     let parent = hierarchy.create("/parent").unwrap();
     let child = parent.create("child").unwrap();
@@ -23,9 +23,9 @@ fn configs() -> [Config; 2] {
 }
 
 #[test]
-fn a_refusal_is_an_event_of_the_group_that_refuses_and_of_all_above_it() {
+fn counts_a_refusal_at_the_group_that_refuses_and_above() {
     for config in configs() {
-        let (hierarchy, parent, child) = house(config);
+        let (hierarchy, parent, child) = fixture(config);
         parent.set_max(10_000).unwrap();
         child.set_max(100_000).unwrap();
         assert_eq!(child.try_charge(20_000).unwrap_err().group(), parent.id());
@@ -40,8 +40,8 @@ fn a_refusal_is_an_event_of_the_group_that_refuses_and_of_all_above_it() {
 }
 
 #[test]
-fn charges_that_fit_once_the_stocks_are_drained_are_no_event() {
-    let (hierarchy, parent, child) = house(configs()[0]);
+fn counts_no_event_for_a_charge_that_fits_after_a_drain() {
+    let (hierarchy, parent, child) = fixture(configs()[0]);
     parent.set_max(1 << 20).unwrap();
     for slot in 0..8 {
         let _pin = memgroup_percpu::pin_virtual(slot);
@@ -53,9 +53,9 @@ fn charges_that_fit_once_the_stocks_are_drained_are_no_event() {
 }
 
 #[test]
-fn what_forced_charges_take_over_a_limit_is_an_event_at_each_level_they_go_over() {
+fn counts_a_forced_charge_at_each_level_it_takes_over() {
     for config in configs() {
-        let (hierarchy, parent, child) = house(config);
+        let (hierarchy, parent, child) = fixture(config);
         child.set_max(1000).unwrap();
         parent.set_max(2000).unwrap();
         let mut held = child.charge_forced(1000).unwrap();
@@ -68,9 +68,9 @@ fn what_forced_charges_take_over_a_limit_is_an_event_at_each_level_they_go_over(
 }
 
 #[test]
-fn a_lowered_limit_is_no_event_by_itself_and_each_charge_that_it_refuses_is_one() {
+fn counts_refusals_by_a_lowered_limit_not_the_lowering() {
     for config in configs() {
-        let (_hierarchy, parent, child) = house(config);
+        let (_hierarchy, parent, child) = fixture(config);
         let _held = child.try_charge(5000).unwrap();
         parent.set_max(1000).unwrap();
         assert_eq!(parent.events().max, 0);
@@ -80,9 +80,9 @@ fn a_lowered_limit_is_no_event_by_itself_and_each_charge_that_it_refuses_is_one(
 }
 
 #[test]
-fn neither_removal_nor_a_counter_that_is_full_is_an_event() {
+fn counts_no_event_for_a_removal_or_a_full_counter() {
     for config in configs() {
-        let (hierarchy, parent, child) = house(config);
+        let (hierarchy, parent, child) = fixture(config);
         child.try_charge(1 << 48).unwrap_err();
         let _held = child.try_charge(5000).unwrap();
         child.try_charge((1 << 48) - 5000).unwrap_err();
@@ -93,20 +93,20 @@ fn neither_removal_nor_a_counter_that_is_full_is_an_event() {
 }
 
 #[test]
-fn what_a_removed_group_counted_stays_in_those_above_and_its_place_begins_anew() {
-    let (hierarchy, parent, child) = house(configs()[0]);
+fn keeps_the_counts_of_a_removed_group_in_its_ancestors() {
+    let (hierarchy, parent, child) = fixture(configs()[0]);
     child.set_max(10).unwrap();
     for _ in 0..5 {
         child.try_charge(11).unwrap_err();
     }
     child.remove().unwrap();
     assert_eq!((child.events().max, parent.events().max), (5, 5));
-    let id = child.id();
+    let node = child.id().node();
     drop(child);
     let again = parent.create("child").unwrap();
     assert_eq!(
-        (again.id(), again.events(), again.events_local()),
-        (id, Events::default(), Events::default())
+        (again.id().node(), again.events(), again.events_local()),
+        (node, Events::default(), Events::default())
     );
     assert_eq!(hierarchy.root().events().max, 5);
 }
@@ -133,11 +133,11 @@ impl Shrinker for Cache {
 }
 
 #[test]
-fn each_level_in_which_room_is_made_for_a_charge_has_an_event_and_so_has_the_one_that_refuses() {
+fn counts_each_level_that_makes_room_and_the_one_that_refuses() {
     for config in configs() {
-        let (hierarchy, parent, child) = house(config);
+        let (hierarchy, parent, child) = fixture(config);
         let cache = Arc::new(Cache::default());
-        let seat = child.add_shrinker(ShrinkerConfig::new("cache"), Arc::clone(&cache)).unwrap();
+        let registered = child.add_shrinker(ShrinkerConfig::new("cache"), Arc::clone(&cache)).unwrap();
         child.set_max(20_000).unwrap();
         parent.set_max(20_000).unwrap();
         let fill = |charges: u64| {
@@ -145,10 +145,10 @@ fn each_level_in_which_room_is_made_for_a_charge_has_an_event_and_so_has_the_one
                 let charge = child.try_charge(1000).unwrap();
                 cache.0.lock().unwrap().push(charge);
             }
-            seat.mark();
+            registered.mark();
         };
         fill(20);
-        // The child gives what it lacks, and all is well.
+        // The child frees the missing bytes.
         drop(child.try_charge(5000).unwrap());
         assert_eq!(max_of(&[&child, &parent]), [(1, 1), (0, 1)]);
         // The child has room by now, its parent has none for so much, and nothing to give.
@@ -167,6 +167,6 @@ fn each_level_in_which_room_is_made_for_a_charge_has_an_event_and_so_has_the_one
         let after = max_of(&[&child, &parent]);
         assert_eq!(error.group(), parent.id());
         assert_eq!((after[0].0, after[1].0), (before[0].0 + 1, before[1].0 + 1), "one of each");
-        drop((other, seat, hierarchy));
+        drop((other, registered, hierarchy));
     }
 }

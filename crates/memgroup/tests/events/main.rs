@@ -1,4 +1,4 @@
-//! Events: what is counted where, who is woken, and what callbacks cannot break.
+//! Events: counts, wake-ups, and callbacks that misbehave.
 #![cfg(not(memgroup_loom))]
 
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ mod counts;
 mod storm;
 mod waits;
 
-/// Runs what can only fail by never ending.
+/// Runs a test that can only fail by never ending.
 fn within_a_minute(test: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let thread = std::thread::spawn(move || {

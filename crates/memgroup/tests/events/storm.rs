@@ -1,4 +1,4 @@
-//! Events of groups that come and go, against what the threads that made them know.
+//! Events of groups that come and go, compared with the counts of the threads that made them.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ fn assert_grown(group: &Group, before: &mut Events, now: Events) {
     *before = now;
 }
 
-/// Makes groups in `parent`, has them refuse and go over, and removes them. What all of them counted by themselves.
+/// Makes groups in `parent`, has them refuse and go over, and removes them. Returns the sum of their local counts.
 fn coming_and_going(parent: &Group, thread: u64, rounds: u64) -> u64 {
     let mut random = Random(thread + 1);
     let mut local = 0;
@@ -39,7 +39,7 @@ fn coming_and_going(parent: &Group, thread: u64, rounds: u64) -> u64 {
             held.clear();
         }
         group.remove().unwrap();
-        // What is still held may go over its limit yet.
+        // Charges that are still held may exceed a limit yet.
         if let Some(charge) = held.last_mut() {
             charge.grow_forced(random.below(4000) + 1).unwrap();
         }
@@ -50,13 +50,13 @@ fn coming_and_going(parent: &Group, thread: u64, rounds: u64) -> u64 {
 }
 
 #[test]
-fn no_reader_sees_a_count_run_backwards_and_nothing_is_lost_while_groups_come_and_go() {
+fn never_decreases_a_count_while_groups_come_and_go() {
     const THREADS: u64 = 4;
     within_a_minute(|| {
         let config = Config::with_slots(SlotSource::virtual_slots(4).unwrap()).groups_max(64);
         let hierarchy = Hierarchy::new(config).unwrap();
         let parent = hierarchy.create("/parent").unwrap();
-        // Small enough to refuse now and then what its children would take.
+        // Small enough to refuse some charges of its children.
         parent.set_max(20_000).unwrap();
         let (over, begin) = (AtomicBool::new(false), Barrier::new(THREADS as usize));
         let (local, woken) = (AtomicU64::new(0), AtomicU64::new(0));

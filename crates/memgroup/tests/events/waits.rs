@@ -30,7 +30,7 @@ fn a_wait_ends_at_its_deadline_with_nothing() {
 }
 
 #[test]
-fn a_wait_ends_at_once_where_something_was_counted_before() {
+fn ends_a_wait_at_once_when_counts_differ_already() {
     let (_hierarchy, tenants, alice) = tenant();
     event(&alice);
     let now = tenants.wait_events(&Events::default(), Some(Instant::now())).unwrap();
@@ -39,7 +39,7 @@ fn a_wait_ends_at_once_where_something_was_counted_before() {
 }
 
 #[test]
-fn a_sleeping_waiter_is_woken_by_events_of_its_group_and_of_those_below_it() {
+fn wakes_a_waiter_for_events_of_its_group_and_below() {
     within_a_minute(|| {
         let (hierarchy, tenants, alice) = tenant();
         for round in 1..200 {
@@ -61,7 +61,7 @@ fn a_sleeping_waiter_is_woken_by_events_of_its_group_and_of_those_below_it() {
 }
 
 #[test]
-fn a_waiter_for_a_group_alone_sleeps_through_what_happens_below() {
+fn sleeps_through_events_below_when_it_waits_locally() {
     within_a_minute(|| {
         let (_hierarchy, tenants, alice) = tenant();
         std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn a_waiter_for_a_group_alone_sleeps_through_what_happens_below() {
 }
 
 #[test]
-fn waits_for_a_group_end_with_it_and_its_last_events_are_told() {
+fn ends_waits_with_the_last_events_of_a_removed_group() {
     within_a_minute(|| {
         let (_hierarchy, _tenants, alice) = tenant();
         std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use memgroup::{Freshness, Group, Hierarchy, Reach, Stat, Statistics, Subsystem};
+use memgroup::{Freshness, Group, Hierarchy, Reach, Stat, StatKey, Statistics, Subsystem};
 
 /// The subsystem `gauges` of so many levels, the same one for each call with this number.
 pub(crate) fn gauges(count: usize) -> Subsystem {
@@ -21,7 +21,12 @@ pub(crate) fn register(hierarchy: &Hierarchy, count: usize) -> Statistics {
     hierarchy.register(gauges(count)).expect("there is a place for one more subsystem")
 }
 
+/// The key of the level with this position.
+pub(crate) fn nth(gauges: &Statistics, gauge: usize) -> StatKey {
+    gauges.keys().nth(gauge).expect("there is such a level")
+}
+
 /// The group's own value, with all that was added before.
 pub(crate) fn own(gauges: &Statistics, group: &Group, gauge: usize) -> i64 {
-    gauges.get(group, gauge, Reach::Local, Freshness::Fresh)
+    gauges.get(group, nth(gauges, gauge), Reach::Local, Freshness::Fresh)
 }

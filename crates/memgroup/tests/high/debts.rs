@@ -1,4 +1,4 @@
-//! What is owed: by whom, how much, and when it is forgotten.
+//! Debts: the group that owes, the bytes, and the end of a debt.
 
 use memgroup::{Config, Hierarchy, SlotSource, ThrottleEnd, UNLIMITED};
 
@@ -6,7 +6,7 @@ use super::cache::PAGE;
 use super::{MIB, above, group};
 
 #[test]
-fn the_group_that_charged_owes_what_stays_above_and_no_more_than_it_charged() {
+fn owes_the_bytes_above_but_no_more_than_it_charged() {
     let (_hierarchy, etl) = group(2);
     let (first, second) = (etl.create("first").unwrap(), etl.create("second").unwrap());
     etl.set_high(10 * MIB).unwrap();
@@ -39,7 +39,7 @@ fn without_a_high_nothing_is_owed_and_no_event_is_counted() {
     let charge = etl.try_charge(10 * MIB).unwrap();
     assert_eq!((etl.owed(), hierarchy.root().events().high), (0, 0));
     etl.set_high(5 * MIB).unwrap();
-    assert_eq!(etl.owed(), 0, "what was charged before was within the limit then");
+    assert_eq!(etl.owed(), 0, "earlier charges were within the limit then");
     etl.set_high(UNLIMITED).unwrap();
     let more = hierarchy.root().try_charge(MIB).unwrap();
     assert_eq!((hierarchy.root().owed(), hierarchy.root().events().high), (0, 0));
@@ -87,7 +87,7 @@ fn a_high_of_nothing_lets_charges_pass_and_makes_each_owe() {
 }
 
 #[test]
-fn small_debts_add_up_until_they_are_worth_a_wait() {
+fn adds_up_small_debts_until_they_are_due() {
     let (_hierarchy, etl, _pinned) = above(10);
     let mut pages = Vec::new();
     let throttle = loop {
@@ -120,7 +120,7 @@ fn a_batch_is_not_bought_above_high() {
 }
 
 #[test]
-fn what_idle_stocks_have_prepaid_is_no_reason_for_an_event() {
+fn counts_no_event_for_bytes_in_idle_stocks() {
     let source = SlotSource::virtual_slots(8).unwrap();
     let hierarchy = Hierarchy::new(Config::with_slots(source)).unwrap();
     let etl = hierarchy.create("/etl").unwrap();
@@ -137,15 +137,15 @@ fn what_idle_stocks_have_prepaid_is_no_reason_for_an_event() {
 }
 
 #[test]
-fn a_group_in_the_place_of_another_begins_without_limit_and_debt() {
+fn begins_without_limit_and_debt_in_a_reused_node() {
     let (hierarchy, etl, pinned) = above(500);
-    let id = etl.id();
+    let node = etl.id().node();
     let more = etl.try_charge(MIB).unwrap();
     assert_eq!(etl.owed(), MIB);
     drop((pinned, more));
     etl.remove().unwrap();
     drop(etl);
     let next = hierarchy.create("/next").unwrap();
-    assert_eq!(next.id(), id, "it has the place of the one that was removed");
+    assert_eq!(next.id().node(), node, "it has the place of the one that was removed");
     assert_eq!((next.high(), next.owed(), next.events().high), (UNLIMITED, 0, 0));
 }

@@ -19,7 +19,7 @@ fn a_limit_that_is_out_of_range_changes_nothing() {
 }
 
 #[test]
-fn in_a_callback_nobody_is_slowed_down_and_nothing_is_asked_for() {
+fn delays_no_thread_and_asks_no_shrinker_in_a_callback() {
     let (_hierarchy, etl, _pinned) = above(900);
     let more = etl.try_charge(64 * PAGE).unwrap();
     let ends = Arc::new(Mutex::new(Vec::new()));
@@ -44,7 +44,7 @@ fn in_a_callback_nobody_is_slowed_down_and_nothing_is_asked_for() {
 }
 
 #[test]
-fn caches_are_asked_without_waiting_by_a_charge_and_may_wait_for_who_sets_the_limit() {
+fn lets_shrinkers_wait_for_set_high_but_not_for_a_charge() {
     let (_hierarchy, etl) = group(2);
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);
@@ -64,7 +64,7 @@ fn caches_are_asked_without_waiting_by_a_charge_and_may_wait_for_who_sets_the_li
 }
 
 #[test]
-fn a_small_charge_does_not_have_caches_give_back_what_others_are_above() {
+fn asks_shrinkers_for_no_more_than_a_charge_took() {
     let (_hierarchy, etl) = group(2);
     let (stuck, pages) = (Arc::new(AtomicBool::new(true)), Arc::new(Mutex::new(Vec::new())));
     let (is_stuck, cached) = (Arc::clone(&stuck), Arc::clone(&pages));
@@ -110,12 +110,12 @@ fn a_forced_charge_asks_no_cache() {
 }
 
 #[test]
-fn a_charge_is_made_and_owed_whatever_a_cache_does() {
-    for what in ["panics", "lies", "stops", "takes more"] {
+fn makes_and_owes_a_charge_also_when_a_shrinker_fails() {
+    for fault in ["panics", "lies", "stops", "takes more"] {
         let (_hierarchy, etl) = group(2);
         let (taken, of) = (Arc::new(Mutex::new(Vec::<Charge>::new())), etl.clone());
         let keeps = Arc::clone(&taken);
-        let _shrinker = add(&etl, what, plenty, move |_: &Ask<'_>| match what {
+        let _shrinker = add(&etl, fault, plenty, move |_: &Ask<'_>| match fault {
             "panics" => panic!("a cache that panics on purpose"),
             "lies" => Scan::Freed { bytes: u64::MAX },
             "stops" => Scan::Stopped { bytes: 0 },
@@ -127,8 +127,8 @@ fn a_charge_is_made_and_owed_whatever_a_cache_does() {
         etl.set_high(MIB).unwrap();
         let charge = etl.try_charge(2 * MIB).unwrap();
         let kept = taken.lock().unwrap().len() as u64 * PAGE;
-        assert_eq!(etl.usage_exact(), 2 * MIB + kept, "{what}");
-        assert!(etl.owed() >= MIB && etl.owed() <= 2 * MIB + kept, "{what}: {} bytes are owed", etl.owed());
+        assert_eq!(etl.usage_exact(), 2 * MIB + kept, "{fault}");
+        assert!(etl.owed() >= MIB && etl.owed() <= 2 * MIB + kept, "{fault}: {} bytes are owed", etl.owed());
         drop(charge);
         taken.lock().unwrap().clear();
         assert_eq!(etl.usage_exact(), 0);
@@ -136,7 +136,7 @@ fn a_charge_is_made_and_owed_whatever_a_cache_does() {
 }
 
 #[test]
-fn caches_that_give_nothing_are_not_asked_by_each_small_charge() {
+fn asks_fruitless_shrinkers_not_at_each_small_charge() {
     let (_hierarchy, etl) = group(2);
     let counts = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&counts);

@@ -1,4 +1,4 @@
-//! Under load: limits that change, many who charge and pay, groups that go.
+//! Under load: limits that change, many threads that charge and pay, groups that go.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ mod random;
 use random::Random;
 
 #[test]
-fn what_many_threads_charge_is_owed_once_and_taken_once() {
+fn takes_the_debt_of_many_threads_once() {
     let (_hierarchy, etl, _pinned) = above(100);
     let (charged, taken) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -54,7 +54,7 @@ fn limits_change_under_load_and_nothing_is_refused_or_lost() {
                     scope.spawn(move || {
                         let mut random = Random(seed);
                         for round in 0..4_000_u64 {
-                            let charge = tenant.group.try_charge(PAGE).expect("high refuses nobody");
+                            let charge = tenant.group.try_charge(PAGE).expect("high refuses no charge");
                             if random.below(4) == 0 {
                                 tenant.cache.push(charge);
                                 tenant.shrinker.mark();
@@ -87,7 +87,7 @@ fn limits_change_under_load_and_nothing_is_refused_or_lost() {
 }
 
 #[test]
-fn groups_that_go_while_they_are_slowed_down_leave_nothing_behind() {
+fn leaves_nothing_behind_when_a_delayed_group_is_removed() {
     let (hierarchy, etl) = group(8);
     for round in 0..20 {
         let tenant = etl.create("tenant").unwrap();

@@ -22,7 +22,7 @@ fn group(slots: usize) -> (Hierarchy, Group) {
     (hierarchy, group)
 }
 
-/// A group that is above its `high` of 1,000 MiB by so many MiB that nobody can have back, and owes nothing: they were charged before there was a limit.
+/// A group that is above its `high` of 1,000 MiB by so many MiB of pinned bytes, and owes nothing: they were charged before the limit was set.
 fn above(mib: u64) -> (Hierarchy, Group, Charge) {
     let (hierarchy, group) = group(2);
     let pinned = group.try_charge((1000 + mib) * MIB).unwrap();
@@ -31,11 +31,11 @@ fn above(mib: u64) -> (Hierarchy, Group, Charge) {
     (hierarchy, group, pinned)
 }
 
-/// Waits until something is the case that comes without fail; what does not come within a minute never will.
-fn until(what: &str, mut is_there: impl FnMut() -> bool) {
+/// Waits for a state that must come. A state that does not come within a minute never will.
+fn until(state: &str, mut is_there: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_there() {
-        assert!(began.elapsed() < Duration::from_secs(60), "for a minute it is not so that {what}");
+        assert!(began.elapsed() < Duration::from_secs(60), "for a minute it is not so that {state}");
         std::thread::yield_now();
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel's own tests of `memory.high` assert, on pinned charges and caches of ours.
+//! The assertions of the kernel's own tests of `memory.high`, on pinned charges and caches.
 
 use memgroup::{ChargeErrorKind, Config, Hierarchy, SlotSource, UNLIMITED};
 
@@ -11,7 +11,7 @@ fn is_close(a: u64, b: u64, per_cent: u64) -> bool {
 }
 
 #[test]
-fn high_is_unlimited_until_it_is_set_and_holds_caches_but_not_what_is_pinned() {
+fn holds_caches_to_high_but_not_pinned_bytes() {
     for slots in [2, 128] {
         let (_hierarchy, etl) = group(slots);
         assert_eq!(etl.high(), UNLIMITED);
@@ -38,7 +38,7 @@ fn high_is_unlimited_until_it_is_set_and_holds_caches_but_not_what_is_pinned() {
 }
 
 #[test]
-fn one_charge_far_above_high_is_an_event_of_high_and_of_max_only_where_max_held_it_up() {
+fn counts_a_charge_far_above_high_as_high_and_not_as_max() {
     let (_hierarchy, etl) = group(2);
     etl.set_high(30 * MIB).unwrap();
     etl.set_max(140 * MIB).unwrap();
@@ -47,11 +47,11 @@ fn one_charge_far_above_high_is_an_event_of_high_and_of_max_only_where_max_held_
     drop(whole);
     etl.drain();
 
-    // What `max` does not let pass is its own event, and took nothing above `high`.
+    // A charge that `max` refuses is its own event, and took nothing above `high`.
     let error = etl.try_charge(200 * MIB).unwrap_err();
     assert_eq!((error.kind(), error.max()), (ChargeErrorKind::Refused, 140 * MIB));
     assert_eq!((etl.events().high, etl.events().max), (1, 1));
-    assert_eq!(etl.owed(), 70 * MIB, "what was refused is not owed");
+    assert_eq!(etl.owed(), 70 * MIB, "a refused charge owes nothing");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_lower_high_has_caches_give_back_at_once() {
 }
 
 #[test]
-fn what_is_above_the_limit_of_an_ancestor_is_taken_from_the_whole_subtree() {
+fn frees_bytes_above_an_ancestors_high_in_its_whole_subtree() {
     let (_hierarchy, etl) = group(2);
     let (idle, busy) = (Tenant::new(&etl, "idle"), Tenant::new(&etl, "busy"));
     idle.fill(25 * MIB / PAGE);
@@ -77,7 +77,7 @@ fn what_is_above_the_limit_of_an_ancestor_is_taken_from_the_whole_subtree() {
     assert!(idle.cache.len() as u64 * PAGE >= 9 * MIB);
     assert_eq!((etl.events_local().high > 0, busy.group.events().high), (true, 0));
     assert_eq!(pinned.len() as u64 * PAGE, 20 * MIB);
-    assert_eq!((busy.group.owed(), idle.group.owed()), (0, 0), "caches gave back what was above");
+    assert_eq!((busy.group.owed(), idle.group.owed()), (0, 0), "caches freed the bytes above");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_root_that_is_left_unaccounted_is_held_to_its_own_charges() {
     below.fill(100);
     hierarchy.root().set_high(10 * PAGE).unwrap();
     let own = hierarchy.root().try_charge(20 * PAGE).unwrap();
-    assert_eq!(below.cache.len(), 100, "what is below makes no room there");
+    assert_eq!(below.cache.len(), 100, "bytes below make no room there");
     assert_eq!((hierarchy.root().events().high, hierarchy.root().owed()), (1, 10 * PAGE));
     drop(own);
 }

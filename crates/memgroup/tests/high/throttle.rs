@@ -1,8 +1,10 @@
-//! Paying: how long, how it ends early, what is left then.
+//! Paying: the delay, its early end, and the debt that is left.
 
 use std::time::{Duration, Instant};
 
-use memgroup::{Charge, Freshness, Group, Hierarchy, Reach, ThrottleEnd, UNLIMITED, WaitKind, stats};
+use memgroup::{
+    Charge, Freshness, Group, Hierarchy, Reach, StatKey, ThrottleEnd, UNLIMITED, WaitKind, stats,
+};
 
 use super::cache::{PAGE, Tenant};
 use super::{MIB, above, group, until};
@@ -15,12 +17,12 @@ fn owing(mib: u64) -> (Hierarchy, Group, Vec<Charge>) {
     (hierarchy, etl, vec![pinned, more])
 }
 
-fn figure(hierarchy: &Hierarchy, group: &Group, stat: usize) -> u64 {
+fn figure(hierarchy: &Hierarchy, group: &Group, stat: StatKey) -> u64 {
     hierarchy.memory().get(group, stat, Reach::Local, Freshness::Fresh) as u64
 }
 
 #[test]
-fn a_delay_grows_with_the_square_of_what_is_above() {
+fn grows_the_delay_with_the_square_of_the_excess() {
     for (mib, micros) in [(49, 160_000), (99, 640_000), (180, 2_000_000), (900, 2_000_000)] {
         let (_hierarchy, etl, _pinned) = owing(mib);
         let throttle = etl.take_throttle().unwrap();
@@ -30,13 +32,13 @@ fn a_delay_grows_with_the_square_of_what_is_above() {
         assert_eq!((throttle.bytes(), throttle.group(), etl.owed()), (64 * PAGE, &etl, 0));
     }
     let (_hierarchy, etl, _pinned) = owing(10);
-    assert!(etl.take_throttle().is_none(), "1 % is 6.4 ms, for which nobody waits");
+    assert!(etl.take_throttle().is_none(), "1 % is 6.4 ms, which is not slept for");
     assert_eq!(etl.throttle(None).end, ThrottleEnd::NothingDue);
     assert_eq!(etl.owed(), 64 * PAGE, "and which stay owed");
 }
 
 #[test]
-fn the_worst_level_tells_how_long() {
+fn takes_the_delay_of_the_worst_level() {
     let (_hierarchy, etl, _pinned) = above(20);
     let tenant = etl.create("tenant").unwrap();
     tenant.set_high(MIB).unwrap();
@@ -49,7 +51,7 @@ fn the_worst_level_tells_how_long() {
 }
 
 #[test]
-fn who_pays_sleeps_for_what_is_owed_and_no_longer() {
+fn sleeps_for_the_debt_and_no_longer() {
     let (hierarchy, etl, _pinned) = owing(20);
     let began = Instant::now();
     let throttled = etl.throttle(None);
@@ -89,7 +91,7 @@ fn a_throttle_that_is_dropped_too_early_is_owed_again() {
     let left = throttle.left();
     assert!(left > Duration::ZERO && left <= throttle.delay());
     drop(throttle);
-    // What cost more than two seconds, two seconds would have paid for.
+    // Two seconds would have paid for any debt.
     let rest = etl.owed();
     assert!(rest > 0 && rest <= 9 * PAGE, "{rest} bytes at r = 0.5 are two seconds");
     fn is_sent<T: Send + 'static>(value: T) -> T {
@@ -103,7 +105,7 @@ fn a_throttle_that_is_dropped_too_early_is_owed_again() {
 }
 
 #[test]
-fn what_is_owed_is_forgiven_when_no_level_is_above_any_more() {
+fn forgives_the_debt_when_no_level_is_above() {
     for lets_go in [true, false] {
         let (_hierarchy, etl, mut pinned) = owing(500);
         if lets_go {
@@ -119,7 +121,7 @@ fn what_is_owed_is_forgiven_when_no_level_is_above_any_more() {
 }
 
 #[test]
-fn caches_give_back_before_anybody_sleeps() {
+fn asks_shrinkers_before_it_sleeps() {
     let (_hierarchy, etl) = group(2);
     let tenant = Tenant::new(&etl, "tenant");
     etl.set_high(100 * PAGE).unwrap();
@@ -147,19 +149,19 @@ fn while_throttled(act: impl FnOnce(&Group, Vec<Charge>)) -> ThrottleEnd {
     throttled.end
 }
 
-/// So that what is done next is not what ended the wait.
+/// So that the next step is not the end of the wait.
 fn wait_for_nobody(etl: &Group) {
-    until("nobody sleeps", || etl.waiters().now == 0);
+    until("no thread sleeps", || etl.waiters().now == 0);
 }
 
 #[test]
-fn who_sleeps_is_woken_when_memory_is_let_go() {
+fn wakes_when_memory_is_freed() {
     let end = while_throttled(|_, pinned| drop(pinned));
     assert_eq!(end, ThrottleEnd::Within);
 }
 
 #[test]
-fn who_sleeps_is_woken_when_the_limit_is_raised() {
+fn wakes_when_the_limit_is_raised() {
     let end = while_throttled(|etl, pinned| {
         etl.set_high(UNLIMITED).unwrap();
         wait_for_nobody(etl);
@@ -169,7 +171,7 @@ fn who_sleeps_is_woken_when_the_limit_is_raised() {
 }
 
 #[test]
-fn who_sleeps_is_woken_when_the_group_is_removed() {
+fn wakes_when_the_group_is_removed() {
     let end = while_throttled(|etl, pinned| {
         etl.remove().unwrap();
         wait_for_nobody(etl);
@@ -179,7 +181,7 @@ fn who_sleeps_is_woken_when_the_group_is_removed() {
 }
 
 #[test]
-fn who_sleeps_is_woken_with_all_waiters_of_the_group_and_owes_no_more() {
+fn wakes_with_all_waiters_and_owes_no_more() {
     let end = while_throttled(|etl, pinned| {
         assert_eq!(etl.wake_waiters(), 1);
         wait_for_nobody(etl);
@@ -209,7 +211,7 @@ fn a_delay_is_in_the_list_of_waits_until_it_is_over() {
 }
 
 #[test]
-fn who_sleeps_is_woken_by_memory_that_lies_in_the_stock_when_it_is_let_go() {
+fn wakes_when_freed_memory_lies_in_the_stock() {
     let (_hierarchy, etl) = group(2);
     etl.set_high(10 * PAGE).unwrap();
     let pages: Vec<_> = (0..64).map(|_| etl.try_charge(PAGE).unwrap()).collect();
@@ -223,11 +225,11 @@ fn who_sleeps_is_woken_by_memory_that_lies_in_the_stock_when_it_is_let_go() {
 }
 
 #[test]
-fn a_removed_group_is_not_slowed_down() {
+fn delays_no_removed_group() {
     let (_hierarchy, etl, _pinned) = owing(900);
     etl.remove().unwrap();
     assert_eq!(etl.throttle(None).end, ThrottleEnd::Removed);
     assert!(etl.take_throttle().is_none());
     etl.set_high(0).unwrap();
-    assert_eq!(etl.high(), 0, "a limit may be set, and asks nobody");
+    assert_eq!(etl.high(), 0, "a limit may be set, and asks no shrinker");
 }

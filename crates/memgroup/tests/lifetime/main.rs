@@ -4,18 +4,18 @@
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, Killed, Killing, Maintenance, Reach, Scan,
-    Shrinker, ShrinkerConfig, SlotSource, stats,
+    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, KillAnswer, KillRequest, Maintenance, Reach,
+    Scan, Shrinker, ShrinkerConfig, SlotSource, stats,
 };
 use memgroup_percpu::pin_virtual;
 
 const SLOTS: usize = 4;
 /// Groups that are there at a time, and a place each for those that are dying.
 const AT_A_TIME: usize = 16;
-/// What the process may grow by after its first tenth, in bytes: some pages of the allocator's, whatever the number of groups.
+/// The most bytes by which the process may grow after its first tenth: some pages of the allocator, for any number of groups.
 const GROWTH_MOST: u64 = 1 << 20;
 
-/// What the process has in memory, in bytes.
+/// Resident bytes of the process.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
@@ -34,7 +34,7 @@ impl Shrinker for Nothing {
     }
 }
 
-/// What a group can have, in turn: no two things are always there together.
+/// The states of a group, in turn: no two always occur together.
 fn use_it(hierarchy: &Hierarchy, group: &Group, round: u64) -> Charge {
     let charge = group.try_charge(1 + round % 10_000).unwrap();
     let has = |one_in: u64| round.is_multiple_of(one_in);
@@ -57,7 +57,7 @@ fn use_it(hierarchy: &Hierarchy, group: &Group, round: u64) -> Charge {
         shrinker.mark();
     }
     if has(13) {
-        let hook = group.set_kill_hook(|_: &Killing<'_>| Killed::Refused).unwrap();
+        let hook = group.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Refused).unwrap();
         group.set_max(charge.bytes()).unwrap();
         group.try_charge(100_000).unwrap_err();
         drop(hook);
@@ -68,7 +68,7 @@ fn use_it(hierarchy: &Hierarchy, group: &Group, round: u64) -> Charge {
         drop(events);
     }
     if has(19) {
-        let trigger = group.add_pressure_trigger("some 1000 500000").unwrap();
+        let trigger = group.add_pressure_trigger("some 400000 500000".parse().unwrap());
         drop(group.stall());
         assert!(!trigger.wait(Instant::now()) || round > 0);
     }
@@ -79,7 +79,7 @@ fn use_it(hierarchy: &Hierarchy, group: &Group, round: u64) -> Charge {
     charge
 }
 
-/// So many groups come and go; what they leave.
+/// Creates and removes so many groups, and checks the remains.
 fn come_and_go(groups: u64) {
     let source = SlotSource::virtual_slots(SLOTS).unwrap();
     let hierarchy =
@@ -127,16 +127,16 @@ fn come_and_go(groups: u64) {
     hierarchy.root().drain();
     assert_eq!(hierarchy.root().usage(), 0);
     let read = hierarchy.io().get(&parent, stats::io::RBYTES, Reach::Subtree, Freshness::Fresh);
-    assert_eq!(read, groups.div_ceil(2) as i64, "what they counted is their parent's, once");
+    assert_eq!(read, groups.div_ceil(2) as i64, "their additions are their parent's, once");
 }
 
 #[test]
-fn a_hundred_thousand_groups_leave_nothing_behind() {
+fn frees_everything_after_a_hundred_thousand_groups() {
     come_and_go(if cfg!(any(debug_assertions, memgroup_yields)) { 20_000 } else { 100_000 });
 }
 
 #[test]
 #[ignore = "a million take a minute in an optimised build"]
-fn a_million_groups_leave_nothing_behind() {
+fn frees_everything_after_a_million_groups() {
     come_and_go(1_000_000);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgroup::{Group, Hierarchy, KillOutcome, Killed, Killing, Maintenance};
+use memgroup::{Group, Hierarchy, KillAnswer, KillOutcome, KillRequest, Maintenance};
 
 use super::tenant::{LONG, PAGE, Tenant, full, kills, outcomes};
 
@@ -11,7 +11,7 @@ use super::tenant::{LONG, PAGE, Tenant, full, kills, outcomes};
 fn a_hook_that_panics_is_set_aside_and_the_next_is_asked() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (bad, good) = (Tenant::new(&parent, "bad", 60), Tenant::new(&parent, "good", 40));
-    let hook = bad.group.set_kill_hook(|_: &Killing<'_>| panic!("a hook")).unwrap();
+    let hook = bad.group.set_kill_hook(|_: &KillRequest<'_>| panic!("a hook")).unwrap();
     let _good = good.dies();
     assert!(!hook.is_set_aside());
     let charge = parent.try_charge(PAGE).unwrap();
@@ -30,7 +30,7 @@ fn a_hook_that_panics_is_set_aside_and_the_next_is_asked() {
     assert_eq!(hierarchy.kills().len(), 5);
 }
 
-/// What is thrown, and throws when it is dropped.
+/// A panic payload that panics when it is dropped.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -40,25 +40,25 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn a_panic_whose_payload_panics_is_caught_too_and_nothing_is_lost() {
+fn catches_a_panic_whose_payload_panics() {
     let (_hierarchy, parent) = full(2, 100, LONG);
     let bad = Tenant::new(&parent, "bad", 100);
     let memory = Arc::clone(&bad.memory);
-    let hook = bad.group.set_kill_hook(move |_: &Killing<'_>| {
+    let hook = bad.group.set_kill_hook(move |_: &KillRequest<'_>| {
         memory.lock().unwrap().truncate(90);
         std::panic::panic_any(Bomb)
     });
     assert!(parent.try_charge(20 * PAGE).is_err());
-    assert_eq!(parent.usage_exact(), 90 * PAGE, "what it has freed is free");
+    assert_eq!(parent.usage_exact(), 90 * PAGE, "the bytes that it freed are free");
     assert!(hook.unwrap().is_set_aside());
 }
 
 #[test]
-fn a_hook_that_lies_about_what_it_freed_is_not_believed() {
+fn does_not_believe_a_hook_that_lies_about_freed_bytes() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (liar, other) = (Tenant::new(&parent, "liar", 60), Tenant::new(&parent, "other", 40));
-    let _liar = liar.answers(Killed::Idle { freed: u64::MAX });
-    let _other = other.answers(Killed::Refused);
+    let _liar = liar.answers(KillAnswer::Idle { freed: u64::MAX });
+    let _other = other.answers(KillAnswer::Refused);
     let error = parent.try_charge(PAGE).unwrap_err();
     assert_eq!((error.usage(), error.max()), (100 * PAGE, 100 * PAGE));
     assert_eq!((liar.calls(), other.calls()), (1, 1), "each is asked once for a charge");
@@ -67,16 +67,16 @@ fn a_hook_that_lies_about_what_it_freed_is_not_believed() {
 }
 
 #[test]
-fn a_charge_asks_no_more_than_so_many_hooks_that_refuse() {
+fn asks_at_most_64_hooks_that_refuse() {
     let (_hierarchy, parent) = full(2, 1000, LONG);
     let tenants: Vec<Tenant> =
         (0..1000).map(|number| Tenant::new(&parent, &format!("{number}"), 1)).collect();
-    let _hooks: Vec<_> = tenants.iter().map(|tenant| tenant.answers(Killed::Refused)).collect();
+    let _hooks: Vec<_> = tenants.iter().map(|tenant| tenant.answers(KillAnswer::Refused)).collect();
     assert!(parent.try_charge(PAGE).is_err());
     assert_eq!(tenants.iter().map(Tenant::calls).sum::<u64>(), 64);
 }
 
-/// Calls whatever takes a lock of the engine or waits for something.
+/// Calls every function that takes a lock of the engine or waits.
 fn call_all(hierarchy: &Hierarchy, group: &Group, number: u64) {
     let outer = hierarchy.create(&format!("/outer{number}")).unwrap();
     let inner = Tenant::new(&outer, "inner", 1);
@@ -87,7 +87,7 @@ fn call_all(hierarchy: &Hierarchy, group: &Group, number: u64) {
     group.set_max(group.max()).unwrap();
     group.drain();
     let _ = (group.stock(), group.usage_exact(), hierarchy.dying(), group.events());
-    // It may use the reserve, and no more; nobody is killed for it.
+    // It may use the reserve, and no more. No group is killed for it.
     drop(group.try_charge(16 * PAGE).unwrap());
     assert!(group.try_charge(group.config_reserve() + PAGE).is_err());
     inner.group.set_max(0).unwrap();
@@ -99,7 +99,7 @@ fn call_all(hierarchy: &Hierarchy, group: &Group, number: u64) {
     outer.remove().unwrap();
 }
 
-/// What callbacks may charge beyond a limit.
+/// Bytes that callbacks may charge beyond a limit.
 trait Reserve {
     fn config_reserve(&self) -> u64;
 }
@@ -111,15 +111,15 @@ impl Reserve for Group {
 }
 
 #[test]
-fn hooks_may_call_whatever_there_is() {
+fn lets_hooks_call_the_whole_engine() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let _held = parent.try_charge(90 * PAGE).unwrap();
     let tenant = Tenant::new(&parent, "tenant", 10);
     let calls = Arc::new(AtomicU64::new(0));
     let (tree, group, counted) = (hierarchy.clone(), parent.clone(), Arc::clone(&calls));
-    let hook = tenant.group.set_kill_hook(move |_: &Killing<'_>| {
+    let hook = tenant.group.set_kill_hook(move |_: &KillRequest<'_>| {
         call_all(&tree, &group, counted.fetch_add(1, Ordering::Relaxed));
-        Killed::Refused
+        KillAnswer::Refused
     });
     std::thread::scope(|scope| {
         (0..3).for_each(|_| drop(scope.spawn(|| assert!(parent.try_charge(PAGE).is_err()))));

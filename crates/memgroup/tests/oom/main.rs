@@ -1,4 +1,4 @@
-//! Out of memory: who is told to stop for whom, what hooks cannot break, and what is told of it.
+//! Out of memory: the choice of victims, hooks that misbehave, and reports.
 #![cfg(not(memgroup_loom))]
 
 mod hostile;

@@ -1,17 +1,17 @@
-//! What Linux' selftests assert of its own: events are exact, and a group dies as a whole where it is told to.
+//! The assertions of Linux' selftests: events are exact, and a flagged group is killed as a whole.
 
 use std::sync::Arc;
 
-use memgroup::{Charge, Group, Killed, Killing};
+use memgroup::{Charge, Group, KillAnswer, KillRequest};
 
 use super::tenant::{LONG, PAGE, Tenant, full, kills, outcomes};
 
 #[test]
-fn a_group_that_runs_into_its_own_limit_is_out_of_memory_once_killed_once_and_empty_afterwards() {
+fn kills_a_group_at_its_own_limit_once_and_empties_it() {
     let (hierarchy, tenants) = full(2, 1000, LONG);
     let tenant = Tenant::new(&tenants, "tenant", 0);
     tenant.group.set_max(100 * PAGE).unwrap();
-    let hook = tenant.answers(Killed::Dying);
+    let hook = tenant.answers(KillAnswer::Dying);
     let mut memory: Vec<Charge> = Vec::new();
     // It goes on until it is refused, and stops then as it was told.
     let error = loop {
@@ -43,7 +43,7 @@ fn family(unit: impl Fn(&Group, &[Tenant])) -> (Group, Vec<Tenant>) {
 }
 
 #[test]
-fn without_the_flag_one_dies_and_the_others_live() {
+fn kills_one_group_without_the_flag() {
     let (parent, tenants) = family(|_, _| ());
     assert_eq!(tenants.iter().map(Tenant::calls).collect::<Vec<_>>(), [1, 0, 0]);
     let events = parent.events();
@@ -51,7 +51,7 @@ fn without_the_flag_one_dies_and_the_others_live() {
 }
 
 #[test]
-fn the_flag_of_a_leaf_kills_that_leaf_alone_and_is_counted_there() {
+fn kills_a_flagged_leaf_alone_and_counts_it_there() {
     let (parent, tenants) = family(|_, tenants| tenants[0].group.set_oom_group(true));
     assert_eq!(tenants.iter().map(Tenant::calls).collect::<Vec<_>>(), [1, 0, 0]);
     assert_eq!((kills(&parent), parent.events_local().oom_group_kill), (0, 0), "nothing was killed there");
@@ -69,7 +69,7 @@ fn the_flag_of_the_parent_kills_all_below_it() {
 }
 
 #[test]
-fn who_is_never_to_be_killed_survives_the_end_of_its_parent() {
+fn spares_a_group_with_the_lowest_score_below_a_killed_parent() {
     let (parent, tenants) = family(|parent, tenants| {
         parent.set_oom_group(true);
         tenants[1].group.set_oom_score(-1000).unwrap();
@@ -79,7 +79,7 @@ fn who_is_never_to_be_killed_survives_the_end_of_its_parent() {
 }
 
 #[test]
-fn the_topmost_flag_counts_that_is_not_above_the_group_that_is_full() {
+fn takes_the_topmost_flag_not_above_the_full_group() {
     let (hierarchy, tenants) = full(2, 1000, LONG);
     let middle = tenants.create("middle").unwrap();
     let inner = middle.create("inner").unwrap();
@@ -102,10 +102,10 @@ fn the_topmost_flag_counts_that_is_not_above_the_group_that_is_full() {
     drop(_hooks);
     let _hooks = [&big, &small, &beside].map(|tenant| {
         let (told, memory) = (Arc::clone(&told), Arc::clone(&tenant.memory));
-        tenant.group.set_kill_hook(move |killing: &Killing<'_>| {
-            told.lock().unwrap().push(killing.unit().cloned());
+        tenant.group.set_kill_hook(move |killing: &KillRequest<'_>| {
+            told.lock().unwrap().push(killing.unit.cloned());
             memory.lock().unwrap().clear();
-            Killed::Dying
+            KillAnswer::Dying
         })
     });
     let _more = middle.try_charge(50 * PAGE).unwrap();

@@ -1,9 +1,9 @@
-//! Who is chosen: by score, then by size, and nobody in vain.
+//! The choice of a victim: by score, then by size, and none in vain.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use memgroup::{ChargeErrorKind, Config, Group, Hierarchy, Killed, Killing, SlotSource};
+use memgroup::{ChargeErrorKind, Config, Group, Hierarchy, KillAnswer, KillRequest, SlotSource};
 
 use super::tenant::{LONG, PAGE, Tenant, full, kills, outcomes};
 
@@ -15,7 +15,7 @@ fn asked(parent: &Group, hierarchy: &Hierarchy) -> Vec<String> {
 }
 
 #[test]
-fn the_highest_score_is_asked_first_then_the_largest_then_the_lowest_id() {
+fn asks_the_highest_score_then_the_largest_then_the_lowest_id() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let mut groups = ["a", "b", "c", "d", "e"].map(|name| parent.create(name).unwrap());
     let names = |groups: &[Group; 5], order: &[usize]| -> Vec<String> {
@@ -24,14 +24,14 @@ fn the_highest_score_is_asked_first_then_the_largest_then_the_lowest_id() {
     groups.sort_by_key(Group::id);
     let sizes = [10, 30, 30, 20, 10];
     let tenants: [Tenant; 5] = std::array::from_fn(|at| Tenant::of(&groups[at], sizes[at]));
-    let _hooks = tenants.each_ref().map(|tenant| tenant.answers(Killed::Refused));
+    let _hooks = tenants.each_ref().map(|tenant| tenant.answers(KillAnswer::Refused));
     assert_eq!(asked(&parent, &hierarchy), names(&groups, &[1, 2, 3, 0, 4]));
     tenants[4].group.set_oom_score(1).unwrap();
     tenants[0].group.set_oom_score(1000).unwrap();
     tenants[2].group.set_oom_score(-999).unwrap();
     tenants[1].group.set_oom_score(-1000).unwrap();
     assert_eq!(asked(&parent, &hierarchy), names(&groups, &[0, 4, 3, 2]));
-    assert!(tenants.iter().all(|tenant| kills(&tenant.group) == 0), "nobody was killed");
+    assert!(tenants.iter().all(|tenant| kills(&tenant.group) == 0), "no group was killed");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_small_neighbour_is_never_killed_beside_a_giant() {
 }
 
 #[test]
-fn nobody_is_killed_where_all_together_could_not_make_room() {
+fn kills_no_group_when_all_together_are_too_small() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (a, b) = (Tenant::new(&parent, "a", 20), Tenant::new(&parent, "b", 20));
     let unkillable = Tenant::new(&parent, "unkillable", 60);
@@ -73,10 +73,10 @@ fn nobody_is_killed_where_all_together_could_not_make_room() {
 }
 
 #[test]
-fn a_giant_that_asks_itself_and_cannot_be_stopped_is_refused_and_its_small_neighbours_live() {
+fn refuses_a_giant_that_cannot_be_stopped_and_spares_others() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (small, giant) = (Tenant::new(&parent, "small", 30), Tenant::new(&parent, "giant", 70));
-    let _hooks = (small.dies(), giant.answers(Killed::Refused));
+    let _hooks = (small.dies(), giant.answers(KillAnswer::Refused));
     assert!(giant.group.try_charge(PAGE).is_err(), "30 pages could be had from its neighbour");
     assert_eq!((giant.calls(), small.calls()), (1, 0));
     assert_eq!((parent.events().oom, parent.events().oom_kill), (1, 0));
@@ -86,7 +86,7 @@ fn a_giant_that_asks_itself_and_cannot_be_stopped_is_refused_and_its_small_neigh
 }
 
 #[test]
-fn a_charge_that_no_kill_could_make_room_for_kills_nobody() {
+fn kills_no_group_for_a_charge_that_never_fits() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let tenant = Tenant::new(&parent, "tenant", 100);
     let _hook = tenant.dies();
@@ -113,11 +113,11 @@ fn a_hook_covers_groups_below_that_have_none_of_their_own() {
     let other = Tenant::new(&parent, "other", 25);
     let told: Arc<Mutex<Vec<(u64, bool)>>> = Arc::default();
     let seen = Arc::clone(&told);
-    let _service = service.set_kill_hook(move |killing: &Killing<'_>| {
-        seen.lock().unwrap().push((killing.usage(), killing.by_itself()));
-        Killed::Refused
+    let _service = service.set_kill_hook(move |killing: &KillRequest<'_>| {
+        seen.lock().unwrap().push((killing.usage, killing.kills_requester));
+        KillAnswer::Refused
     });
-    let _hooks = [own.answers(Killed::Refused), other.answers(Killed::Refused)];
+    let _hooks = [own.answers(KillAnswer::Refused), other.answers(KillAnswer::Refused)];
     assert_eq!(asked(&parent, &hierarchy), ["own", "service", "other"], "45, 30 and 25 pages");
     assert!(own.group.try_charge(PAGE).is_err());
     assert!(plain.group.try_charge(PAGE).is_err());
@@ -139,7 +139,7 @@ fn only_groups_that_count_in_the_full_one_die_for_it() {
 }
 
 #[test]
-fn a_root_that_is_left_unaccounted_is_helped_by_nobody_below_it() {
+fn kills_no_group_below_an_unaccounted_root() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).account_root(false);
     let hierarchy = Hierarchy::new(config).unwrap();
     let root = hierarchy.root();
@@ -152,32 +152,32 @@ fn a_root_that_is_left_unaccounted_is_helped_by_nobody_below_it() {
 }
 
 #[test]
-fn the_requester_itself_dies_where_it_is_the_giant_and_its_charge_is_refused_until_it_has() {
+fn kills_the_requester_when_it_is_the_giant() {
     let (_hierarchy, parent) = full(2, 100, LONG);
     let (hog, small) = (Tenant::new(&parent, "hog", 90), Tenant::new(&parent, "small", 10));
     let told = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&told);
-    let _hog = hog.group.set_kill_hook(move |killing: &Killing<'_>| {
-        let names = [killing.group(), killing.requester(), killing.full()].map(Group::name);
-        seen.lock().unwrap().push((names, killing.asked(), killing.by_itself(), killing.may_wait()));
-        Killed::Dying
+    let _hog = hog.group.set_kill_hook(move |killing: &KillRequest<'_>| {
+        let names = [killing.group, killing.requester, killing.full].map(Group::name);
+        seen.lock().unwrap().push((names, killing.asked, killing.kills_requester));
+        KillAnswer::Dying
     });
     let _small = small.dies();
     assert!(hog.group.try_charge(3 * PAGE).is_err());
     let names = ["hog", "hog", "tenants"].map(str::to_owned);
-    assert_eq!(*told.lock().unwrap(), [(names, 3 * PAGE, true, false)]);
-    assert!(small.group.try_charge(PAGE).is_err(), "the hog is dying, so nobody else is killed");
+    assert_eq!(*told.lock().unwrap(), [(names, 3 * PAGE, true)]);
+    assert!(small.group.try_charge(PAGE).is_err(), "the hog is dying, so no other group is killed");
     hog.free();
     let _charge = small.group.try_charge(PAGE).unwrap();
     assert_eq!((small.calls(), parent.events().oom_kill), (0, 1));
 }
 
 #[test]
-fn a_charge_that_waits_after_its_own_group_refused_to_die_has_nobody_else_die_either() {
+fn kills_no_other_for_a_waiter_whose_own_hook_refused() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (hog, small) = (Tenant::new(&parent, "hog", 90), Tenant::new(&parent, "small", 10));
-    let _hooks = (hog.answers(Killed::Refused), small.dies());
-    // It is looked every tenth of a second who is to be stopped.
+    let _hooks = (hog.answers(KillAnswer::Refused), small.dies());
+    // The next victim is chosen every tenth of a second.
     let error = hog.group.charge_until(PAGE, Instant::now() + Duration::from_millis(500)).unwrap_err();
     assert_eq!(error.kind(), ChargeErrorKind::Deadline);
     assert_eq!((small.calls(), small.group.usage_exact()), (0, 10 * PAGE));
@@ -185,13 +185,13 @@ fn a_charge_that_waits_after_its_own_group_refused_to_die_has_nobody_else_die_ei
 }
 
 #[test]
-fn an_idle_group_is_shrunk_and_not_killed_and_then_the_next_is_asked() {
+fn shrinks_an_idle_group_and_asks_the_next() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (idle, busy) = (Tenant::new(&parent, "idle", 60), Tenant::new(&parent, "busy", 40));
     let memory = Arc::clone(&idle.memory);
-    let _idle = idle.group.set_kill_hook(move |_: &Killing<'_>| {
+    let _idle = idle.group.set_kill_hook(move |_: &KillRequest<'_>| {
         memory.lock().unwrap().truncate(50);
-        Killed::Idle { freed: 10 * PAGE }
+        KillAnswer::Idle { freed: 10 * PAGE }
     });
     let _busy = busy.dies();
     let enough = parent.try_charge(10 * PAGE).unwrap();
@@ -206,7 +206,7 @@ fn an_idle_group_is_shrunk_and_not_killed_and_then_the_next_is_asked() {
 }
 
 #[test]
-fn where_it_is_switched_off_nobody_is_killed() {
+fn kills_no_group_when_switched_off() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).oom(false);
     let hierarchy = Hierarchy::new(config).unwrap();
     let group = hierarchy.create("/group").unwrap();
@@ -234,22 +234,22 @@ fn a_hierarchy_without_stock_kills_as_well() {
 }
 
 #[test]
-fn a_level_above_that_is_full_too_has_a_victim_of_its_own() {
+fn kills_a_second_victim_for_a_full_level_above() {
     let (_hierarchy, parent) = full(2, 100, LONG);
     let inner = parent.create("inner").unwrap();
     inner.set_max(40 * PAGE).unwrap();
     let (within, beside) = (Tenant::new(&inner, "within", 40), Tenant::new(&parent, "beside", 60));
     let _beside = beside.dies();
     let memory = Arc::clone(&within.memory);
-    // What it frees is taken at once by somebody above.
+    // A charge above takes the freed bytes at once.
     let (taken, above) = (Arc::new(Mutex::new(None)), parent.clone());
     let take = Arc::clone(&taken);
-    let _within = within.group.set_kill_hook(move |_: &Killing<'_>| {
+    let _within = within.group.set_kill_hook(move |_: &KillRequest<'_>| {
         memory.lock().unwrap().clear();
         std::thread::scope(|scope| {
             scope.spawn(|| *take.lock().unwrap() = above.charge_forced(40 * PAGE).ok());
         });
-        Killed::Dying
+        KillAnswer::Dying
     });
     let charge = inner.try_charge(2 * PAGE).unwrap();
     assert_eq!((kills(&within.group), beside.calls()), (1, 1), "one for each level that was full");
@@ -260,10 +260,10 @@ fn a_level_above_that_is_full_too_has_a_victim_of_its_own() {
 }
 
 #[test]
-fn of_equals_by_score_it_is_who_exceeds_its_protection_by_most() {
+fn chooses_the_largest_excess_among_equal_scores() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (large, small) = (Tenant::new(&parent, "large", 60), Tenant::new(&parent, "small", 40));
-    let _hooks = [&large, &small].map(|tenant| tenant.answers(Killed::Refused));
+    let _hooks = [&large, &small].map(|tenant| tenant.answers(KillAnswer::Refused));
     assert_eq!(asked(&parent, &hierarchy), ["large", "small"]);
     large.group.set_low(30 * PAGE).unwrap();
     assert_eq!(asked(&parent, &hierarchy), ["small", "large"], "40 pages above it, and 30");
@@ -271,11 +271,11 @@ fn of_equals_by_score_it_is_who_exceeds_its_protection_by_most() {
     assert_eq!(asked(&parent, &hierarchy), ["large", "small"], "30 pages, and 20");
     large.group.set_oom_score(-1).unwrap();
     assert_eq!(asked(&parent, &hierarchy), ["small", "large"]);
-    assert!(large.group.try_charge(PAGE).is_err(), "its own protection is no use to who is in it");
+    assert!(large.group.try_charge(PAGE).is_err(), "its own protection does not help its own charges");
 }
 
 #[test]
-fn a_limit_that_only_measures_kills_nobody() {
+fn kills_no_group_for_a_dry_run() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let inner = parent.create("inner").unwrap();
     inner.set_max(40 * PAGE).unwrap();
@@ -295,19 +295,19 @@ fn a_limit_that_only_measures_kills_nobody() {
 }
 
 #[test]
-fn a_group_within_its_min_is_not_asked_and_one_above_it_is_told_by_how_much() {
+fn asks_no_group_within_its_min_and_tells_others_the_excess() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (within, above) = (Tenant::new(&parent, "within", 40), Tenant::new(&parent, "above", 60));
     within.group.set_min(40 * PAGE).unwrap();
     above.group.set_min(45 * PAGE).unwrap();
-    let _within = within.answers(Killed::Dying);
+    let _within = within.answers(KillAnswer::Dying);
     let told = Arc::new(Mutex::new(0));
     let seen = Arc::clone(&told);
     let _above = above
         .group
-        .set_kill_hook(move |killing: &Killing<'_>| {
-            *seen.lock().unwrap() = killing.above_min();
-            Killed::Refused
+        .set_kill_hook(move |killing: &KillRequest<'_>| {
+            *seen.lock().unwrap() = killing.above_min;
+            KillAnswer::Refused
         })
         .unwrap();
     assert_eq!(asked(&parent, &hierarchy), ["above"]);

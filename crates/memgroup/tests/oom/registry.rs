@@ -2,20 +2,21 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-
 use std::time::Duration;
 
-use memgroup::{Config, Hierarchy, HookError, KillHook, KillOutcome, Killed, Killing, SlotSource};
+use memgroup::{
+    Config, Hierarchy, KillAnswer, KillHookError, KillOutcome, KillRegistration, KillRequest, SlotSource,
+};
 
 use super::tenant::{LONG, PAGE, Tenant, full, outcomes};
 
 #[test]
-fn a_group_has_one_hook_and_a_second_is_an_error_that_names_the_group() {
+fn refuses_a_second_hook_and_names_the_group() {
     let (_hierarchy, parent) = full(2, 10, LONG);
     let tenant = Tenant::new(&parent, "tenant", 10);
-    let hook = tenant.answers(Killed::Refused);
-    let error = tenant.group.set_kill_hook(|_: &Killing<'_>| Killed::Dying).err().unwrap();
-    assert_eq!(error, HookError::Exists { group: "/tenants/tenant".to_owned() });
+    let hook = tenant.answers(KillAnswer::Refused);
+    let error = tenant.group.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Dying).err().unwrap();
+    assert_eq!(error, KillHookError::Exists { group: "/tenants/tenant".to_owned() });
     assert!(error.to_string().contains("/tenants/tenant"));
     assert_eq!(hook.group(), &tenant.group);
     drop(hook);
@@ -29,12 +30,12 @@ fn a_group_that_was_removed_gets_no_hook() {
     let (_hierarchy, parent) = full(2, 10, LONG);
     let tenant = Tenant::new(&parent, "tenant", 1);
     tenant.group.remove().unwrap();
-    let error = tenant.group.set_kill_hook(|_: &Killing<'_>| Killed::Dying).err().unwrap();
-    assert_eq!(error, HookError::Removed { group: "/tenants/tenant".to_owned() });
+    let error = tenant.group.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Dying).err().unwrap();
+    assert_eq!(error, KillHookError::Removed { group: "/tenants/tenant".to_owned() });
 }
 
 #[test]
-fn a_group_that_was_removed_and_holds_memory_can_be_made_to_free_it() {
+fn kills_a_removed_group_that_still_holds_memory() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let tenant = Tenant::new(&parent, "tenant", 100);
     let hook = tenant.dies();
@@ -45,14 +46,14 @@ fn a_group_that_was_removed_and_holds_memory_can_be_made_to_free_it() {
     assert!(hierarchy.dying().is_empty());
     assert_eq!(hierarchy.kills()[0].victim, "(released)", "and its path with it");
     parent.create("tenant").unwrap();
-    assert_eq!(hierarchy.kills()[0].victim, "(released)", "whoever has its place now");
+    assert_eq!(hierarchy.kills()[0].victim, "(released)", "the next group has its path");
 }
 
 #[test]
-fn without_its_hook_a_group_is_not_chosen_and_who_was_dying_by_it_is_dead() {
+fn counts_a_dying_group_as_dead_when_its_hook_is_dropped() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (first, second) = (Tenant::new(&parent, "first", 60), Tenant::new(&parent, "second", 40));
-    let hooks = [&first, &second].map(|tenant| tenant.answers(Killed::Dying));
+    let hooks = [&first, &second].map(|tenant| tenant.answers(KillAnswer::Dying));
     assert!(parent.try_charge(PAGE).is_err());
     let [hook, _second] = hooks;
     drop(hook);
@@ -71,46 +72,48 @@ impl Drop for Told {
 }
 
 #[test]
-fn a_hook_that_removes_itself_is_dropped_when_its_call_has_ended() {
+fn drops_a_hook_that_removes_itself_after_its_call() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let tenant = Tenant::new(&parent, "tenant", 100);
-    let own: Arc<Mutex<Option<KillHook>>> = Arc::default();
+    let own: Arc<Mutex<Option<KillRegistration>>> = Arc::default();
     let (drops, mine, memory) = (Arc::new(AtomicU64::new(0)), Arc::clone(&own), Arc::clone(&tenant.memory));
     let told = Told(Arc::clone(&drops));
     let seen = Arc::clone(&drops);
-    let hook = tenant.group.set_kill_hook(move |killing: &Killing<'_>| {
+    let hook = tenant.group.set_kill_hook(move |killing: &KillRequest<'_>| {
         let _told = &told;
         let hook = mine.lock().unwrap().take().unwrap();
-        assert!(matches!(hook.remove(), Err(HookError::FromWithin { group }) if group == "/tenants/tenant"));
-        let error = killing.group().set_kill_hook(|_: &Killing<'_>| Killed::Refused).err();
-        assert_eq!(error, Some(HookError::InCall { group: "/tenants/tenant".to_owned() }));
+        assert!(
+            matches!(hook.remove(), Err(KillHookError::FromWithin { group }) if group == "/tenants/tenant")
+        );
+        let error = killing.group.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Refused).err();
+        assert_eq!(error, Some(KillHookError::InCall { group: "/tenants/tenant".to_owned() }));
         assert_eq!(seen.load(Ordering::Relaxed), 0, "it is in use");
         memory.lock().unwrap().clear();
-        Killed::Dying
+        KillAnswer::Dying
     });
     *own.lock().unwrap() = Some(hook.unwrap());
     let _charge = parent.try_charge(PAGE).unwrap();
     assert_eq!(drops.load(Ordering::Relaxed), 1);
     assert_eq!(outcomes(&hierarchy), [("tenant".to_owned(), Some(KillOutcome::Died))]);
     assert_eq!(tenant.group.events().oom_kill, 1);
-    let _next = tenant.answers(Killed::Refused);
+    let _next = tenant.answers(KillAnswer::Refused);
 }
 
 #[test]
-fn a_hook_that_has_the_last_handle_on_its_group_and_drops_it_leaves_nothing_behind() {
+fn leaves_nothing_when_a_hook_drops_its_groups_last_handle() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (group, memory) = {
         let tenant = Tenant::new(&parent, "tenant", 100);
         (tenant.group.clone(), Arc::clone(&tenant.memory))
     };
-    let own: Arc<Mutex<Option<KillHook>>> = Arc::default();
+    let own: Arc<Mutex<Option<KillRegistration>>> = Arc::default();
     let (mine, handle) = (Arc::clone(&own), Mutex::new(Some(group.clone())));
-    let hook = group.set_kill_hook(move |_: &Killing<'_>| {
+    let hook = group.set_kill_hook(move |_: &KillRequest<'_>| {
         let group = handle.lock().unwrap().take().unwrap();
         memory.lock().unwrap().clear();
         group.remove().unwrap();
         drop((mine.lock().unwrap().take(), group));
-        Killed::Dying
+        KillAnswer::Dying
     });
     *own.lock().unwrap() = Some(hook.unwrap());
     drop(group);
@@ -124,7 +127,7 @@ fn a_hook_that_has_the_last_handle_on_its_group_and_drops_it_leaves_nothing_behi
 fn the_last_64_calls_are_known() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let tenant = Tenant::new(&parent, "tenant", 100);
-    let _hook = tenant.answers(Killed::Refused);
+    let _hook = tenant.answers(KillAnswer::Refused);
     for asked in 1..=100 {
         assert!(parent.try_charge(asked).is_err());
     }
@@ -137,7 +140,7 @@ fn the_last_64_calls_are_known() {
 }
 
 #[test]
-fn a_hierarchy_that_is_used_again_knows_nothing_of_the_kills_before() {
+fn forgets_the_kills_of_a_hierarchy_that_is_used_again() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).depth_max(7);
     for _ in 0..3 {
         let hierarchy = Hierarchy::new(config).unwrap();
@@ -162,7 +165,7 @@ fn a_patience_that_is_none_or_absurd_is_refused() {
 }
 
 #[test]
-fn ten_thousand_groups_with_hooks_have_their_largest_found() {
+fn finds_the_largest_of_ten_thousand_groups() {
     const GROUPS: u64 = 10_000;
     let (_hierarchy, parent) = full(2, 2 * GROUPS, LONG);
     let tenants: Vec<Tenant> = (0..GROUPS)

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use memgroup::{Charge, KillHook, KillOutcome, Killed, Killing};
+use memgroup::{Charge, KillAnswer, KillOutcome, KillRegistration, KillRequest};
 use memgroup_percpu::pin_virtual;
 
 use super::tenant::{PAGE, Tenant, Watchdog, full};
@@ -17,21 +17,21 @@ use random::Random;
 const TENANTS: usize = 6;
 const THREADS: usize = 4;
 
-/// What a hook does next, by chance.
-fn answer(random: &Mutex<Random>, killing: &Killing<'_>, free: impl Fn(bool)) -> Killed {
+/// The next act of a hook, by chance.
+fn answer(random: &Mutex<Random>, killing: &KillRequest<'_>, free: impl Fn(bool)) -> KillAnswer {
     let dice = random.lock().unwrap().below(16);
     match dice {
-        0 => Killed::Refused,
+        0 => KillAnswer::Refused,
         1 => {
             free(true);
-            Killed::Idle { freed: killing.usage() }
+            KillAnswer::Idle { freed: killing.usage }
         }
         // It never stops.
-        2 => Killed::Dying,
+        2 => KillAnswer::Dying,
         3 => panic!("by chance"),
         _ => {
             free(false);
-            Killed::Dying
+            KillAnswer::Dying
         }
     }
 }
@@ -48,7 +48,7 @@ fn storm(slots: usize, seed: u64, steps: u64) {
             let (memory, random, answers) =
                 (Arc::clone(&tenants[number].memory), Arc::clone(&random), Arc::clone(&answers));
             let told = Mutex::new(told.clone());
-            tenants[number].group.set_kill_hook(move |killing: &Killing<'_>| {
+            tenants[number].group.set_kill_hook(move |killing: &KillRequest<'_>| {
                 let free = |now: bool| {
                     if now {
                         // A thread may have it that charges: then nothing is given back.
@@ -59,7 +59,7 @@ fn storm(slots: usize, seed: u64, steps: u64) {
                     }
                 };
                 let answer = answer(&random, killing, free);
-                answers.fetch_add(u64::from(answer == Killed::Dying), Ordering::Relaxed);
+                answers.fetch_add(u64::from(answer == KillAnswer::Dying), Ordering::Relaxed);
                 answer
             })
         })
@@ -97,13 +97,13 @@ fn storm(slots: usize, seed: u64, steps: u64) {
         scope.spawn(move || {
             let mut random = Random(seed + 100);
             while !over.load(Ordering::Relaxed) {
-                hooks.iter().for_each(KillHook::reinstate);
-                // One that never stops is said to be done by somebody else.
+                hooks.iter().for_each(KillRegistration::reinstate);
+                // Another thread reports the end of a group that never stops.
                 all[random.below(TENANTS as u64) as usize].group.kill_done();
                 assert!(tree.kills().len() <= 64);
                 std::thread::sleep(Duration::from_micros(500));
             }
-            // Without hooks nobody is told any more, and who frees comes to its end.
+            // Without hooks no group is told any more, and the freeing thread ends.
             drop(hooks);
         });
         let results: Vec<_> = chargers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();

@@ -5,9 +5,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use memgroup::{Charge, Config, Group, Hierarchy, KillHook, KillOutcome, Killed, Killing, SlotSource};
+use memgroup::{
+    Charge, Config, Group, Hierarchy, KillAnswer, KillOutcome, KillRegistration, KillRequest, SlotSource,
+};
 
-/// What is charged at a time.
+/// The bytes of one charge.
 pub(crate) const PAGE: u64 = 4096;
 
 /// A group of which something runs that can be stopped.
@@ -35,9 +37,9 @@ impl Tenant {
     }
 
     /// A hook that answers so, and frees nothing.
-    pub(crate) fn answers(&self, answer: Killed) -> KillHook {
+    pub(crate) fn answers(&self, answer: KillAnswer) -> KillRegistration {
         let calls = Arc::clone(&self.calls);
-        let hook = move |_: &Killing<'_>| {
+        let hook = move |_: &KillRequest<'_>| {
             calls.fetch_add(1, Ordering::Relaxed);
             answer
         };
@@ -45,12 +47,12 @@ impl Tenant {
     }
 
     /// A hook that frees all at once, and says that it is dying.
-    pub(crate) fn dies(&self) -> KillHook {
+    pub(crate) fn dies(&self) -> KillRegistration {
         let (memory, calls) = (Arc::clone(&self.memory), Arc::clone(&self.calls));
-        let hook = move |_: &Killing<'_>| {
+        let hook = move |_: &KillRequest<'_>| {
             calls.fetch_add(1, Ordering::Relaxed);
             memory.lock().unwrap().clear();
-            Killed::Dying
+            KillAnswer::Dying
         };
         self.group.set_kill_hook(hook).unwrap()
     }
@@ -77,7 +79,7 @@ pub(crate) fn full(slots: usize, pages: u64, patience: Duration) -> (Hierarchy, 
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
-/// Who was to die, and what came of it.
+/// The victims, and the outcome of each kill.
 pub(crate) fn outcomes(hierarchy: &Hierarchy) -> Vec<(String, Option<KillOutcome>)> {
     let name = |path: &str| path.rsplit('/').next().unwrap().to_owned();
     hierarchy.kills().into_iter().map(|kill| (name(&kill.victim), kill.outcome)).collect()

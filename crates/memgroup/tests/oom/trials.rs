@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use memgroup::{Config, Hierarchy, KillOutcome, Killed, Killing, SlotSource};
+use memgroup::{Config, Hierarchy, KillAnswer, KillOutcome, KillRequest, SlotSource};
 
 use super::tenant::{LONG, PAGE, Tenant, Watchdog, full, kills, outcomes};
 
@@ -13,10 +13,10 @@ const DIED: Option<KillOutcome> = Some(KillOutcome::Died);
 const OVERDUE: Option<KillOutcome> = Some(KillOutcome::Overdue);
 
 #[test]
-fn while_one_is_dying_nobody_else_is_killed_and_charges_are_refused() {
+fn kills_no_other_group_while_one_is_dying() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (first, second) = (Tenant::new(&parent, "first", 60), Tenant::new(&parent, "second", 40));
-    let _hooks = [&first, &second].map(|tenant| tenant.answers(Killed::Dying));
+    let _hooks = [&first, &second].map(|tenant| tenant.answers(KillAnswer::Dying));
     for _ in 0..10 {
         assert!(parent.try_charge(PAGE).is_err());
     }
@@ -37,11 +37,11 @@ fn while_one_is_dying_nobody_else_is_killed_and_charges_are_refused() {
 }
 
 #[test]
-fn who_says_that_it_is_done_is_dead_whatever_it_has_left() {
+fn ends_a_kill_that_is_reported_done() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (first, second) = (Tenant::new(&parent, "first", 60), Tenant::new(&parent, "second", 40));
-    let _hooks = [&first, &second].map(|tenant| tenant.answers(Killed::Dying));
-    assert!(!first.group.kill_done(), "nobody has told it to stop");
+    let _hooks = [&first, &second].map(|tenant| tenant.answers(KillAnswer::Dying));
+    assert!(!first.group.kill_done(), "it was not told to stop");
     assert!(parent.try_charge(PAGE).is_err());
     assert!(!second.group.kill_done() && !parent.kill_done());
     assert!(first.group.kill_done());
@@ -52,25 +52,25 @@ fn who_says_that_it_is_done_is_dead_whatever_it_has_left() {
 }
 
 #[test]
-fn who_says_so_within_its_hook_is_dead_when_that_returns() {
+fn ends_a_kill_reported_done_within_the_hook() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let tenant = Tenant::new(&parent, "tenant", 100);
     let group = tenant.group.clone();
-    let _hook = tenant.group.set_kill_hook(move |_: &Killing<'_>| {
+    let _hook = tenant.group.set_kill_hook(move |_: &KillRequest<'_>| {
         assert!(group.kill_done());
-        Killed::Dying
+        KillAnswer::Dying
     });
     assert!(parent.try_charge(PAGE).is_err());
     assert_eq!(outcomes(&hierarchy), [("tenant".to_owned(), DIED)]);
 }
 
 #[test]
-fn a_group_that_does_not_die_in_time_is_passed_over_until_it_has_ended() {
+fn skips_an_overdue_group_until_it_ends() {
     const PATIENCE: Duration = Duration::from_millis(20);
     let _watchdog = Watchdog::new("a group that does not die in time");
     let (hierarchy, parent) = full(2, 100, PATIENCE);
     let (first, second) = (Tenant::new(&parent, "first", 60), Tenant::new(&parent, "second", 40));
-    let _hooks = [first.answers(Killed::Dying), second.dies()];
+    let _hooks = [first.answers(KillAnswer::Dying), second.dies()];
     let began = Instant::now();
     let charge = loop {
         match parent.try_charge(PAGE) {
@@ -85,7 +85,7 @@ fn a_group_that_does_not_die_in_time_is_passed_over_until_it_has_ended() {
     assert_eq!(outcomes(&hierarchy), [first_died, second_died]);
     assert_eq!(hierarchy.kills()[0].took, None);
 
-    // It is still passed over, although it is the largest, and there is nobody else.
+    // It is still skipped, although it is the largest, and there is no other.
     drop(charge);
     second.fill(40);
     second.group.set_oom_score(-1000).unwrap();
@@ -101,7 +101,7 @@ fn a_group_that_does_not_die_in_time_is_passed_over_until_it_has_ended() {
 }
 
 #[test]
-fn a_hook_that_hangs_holds_up_the_thread_that_called_it_and_others_pass_by() {
+fn skips_a_hook_that_hangs() {
     const PATIENCE: Duration = Duration::from_millis(20);
     let _watchdog = Watchdog::new("a hook that hangs");
     let (hierarchy, parent) = full(4, 100, PATIENCE);
@@ -109,11 +109,11 @@ fn a_hook_that_hangs_holds_up_the_thread_that_called_it_and_others_pass_by() {
     let (is_in, hangs) = channel();
     let (free, goes_on) = channel::<()>();
     let ends = std::sync::Mutex::new((is_in, goes_on));
-    let _first = first.group.set_kill_hook(move |_: &Killing<'_>| {
+    let _first = first.group.set_kill_hook(move |_: &KillRequest<'_>| {
         let ends = ends.lock().unwrap();
         ends.0.send(()).unwrap();
         ends.1.recv().unwrap();
-        Killed::Dying
+        KillAnswer::Dying
     });
     let _second = second.dies();
     std::thread::scope(|scope| {
@@ -144,7 +144,7 @@ fn two_charges_that_are_refused_at_once_kill_one() {
         let (hierarchy, parent) = full(4, 100, LONG);
         let tenants: Vec<Tenant> =
             (0..5).map(|number| Tenant::new(&parent, &format!("{number}"), 20)).collect();
-        let _hooks: Vec<_> = tenants.iter().map(|tenant| tenant.answers(Killed::Dying)).collect();
+        let _hooks: Vec<_> = tenants.iter().map(|tenant| tenant.answers(KillAnswer::Dying)).collect();
         std::thread::scope(|scope| {
             (0..4).for_each(|_| drop(scope.spawn(|| assert!(parent.try_charge(PAGE).is_err()))));
         });
@@ -154,34 +154,34 @@ fn two_charges_that_are_refused_at_once_kill_one() {
 }
 
 #[test]
-fn the_death_of_one_that_is_not_in_the_full_group_is_not_awaited() {
+fn does_not_await_a_kill_outside_the_full_group() {
     let (_hierarchy, parent) = full(2, 200, LONG);
     let (inner, beside) = (parent.create("inner").unwrap(), Tenant::new(&parent, "beside", 150));
     inner.set_max(50 * PAGE).unwrap();
     let tenant = Tenant::new(&inner, "tenant", 50);
-    let _hooks = [&beside, &tenant].map(|tenant| tenant.answers(Killed::Dying));
+    let _hooks = [&beside, &tenant].map(|tenant| tenant.answers(KillAnswer::Dying));
     assert!(parent.try_charge(PAGE).is_err());
     assert_eq!((beside.calls(), tenant.calls()), (1, 0));
     assert!(inner.try_charge(PAGE).is_err());
-    assert_eq!((beside.calls(), tenant.calls()), (1, 1), "what is freed beside it is no help");
+    assert_eq!((beside.calls(), tenant.calls()), (1, 1), "bytes freed beside it are no help");
     beside.group.kill_done();
     assert!(parent.try_charge(PAGE).is_err());
-    assert_eq!(beside.calls(), 1, "somebody in it is dying");
+    assert_eq!(beside.calls(), 1, "a group in it is dying");
 }
 
 #[test]
-fn what_is_freed_on_the_charges_own_thread_is_that_charges() {
+fn keeps_bytes_freed_on_the_charging_thread_for_its_charge() {
     let (_hierarchy, parent) = full(4, 100, LONG);
     let tenant = Tenant::new(&parent, "tenant", 100);
     let (memory, greedy) = (Arc::clone(&tenant.memory), parent.create("greedy").unwrap());
-    let hook = tenant.group.set_kill_hook(move |_: &Killing<'_>| {
+    let hook = tenant.group.set_kill_hook(move |_: &KillRequest<'_>| {
         let freed = memory.lock().unwrap().pop();
         drop(freed);
         std::thread::scope(|scope| {
             let other = scope.spawn(|| assert!(greedy.try_charge(PAGE).is_err(), "it is not for everybody"));
             other.join().unwrap();
         });
-        Killed::Idle { freed: PAGE }
+        KillAnswer::Idle { freed: PAGE }
     });
     let hook = hook.unwrap();
     let group = parent.create("group").unwrap();
@@ -192,10 +192,10 @@ fn what_is_freed_on_the_charges_own_thread_is_that_charges() {
 }
 
 #[test]
-fn the_time_until_half_was_gone_is_when_it_was_gone_not_when_somebody_looked() {
+fn records_the_time_at_which_half_was_freed() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let tenant = Tenant::new(&parent, "tenant", 100);
-    let _hook = tenant.answers(Killed::Dying);
+    let _hook = tenant.answers(KillAnswer::Dying);
     assert!(parent.try_charge(PAGE).is_err());
     tenant.free();
     let gone = Instant::now();
@@ -205,7 +205,7 @@ fn the_time_until_half_was_gone_is_when_it_was_gone_not_when_somebody_looked() {
 }
 
 #[test]
-fn who_was_to_be_called_after_a_hook_that_hangs_is_chosen_by_others_in_time() {
+fn chooses_a_queued_victim_again_when_the_hook_before_hangs() {
     const PATIENCE: Duration = Duration::from_millis(20);
     let _watchdog = Watchdog::new("a group of which one hook hangs");
     let (hierarchy, parent) = full(4, 100, PATIENCE);
@@ -218,14 +218,14 @@ fn who_was_to_be_called_after_a_hook_that_hangs_is_chosen_by_others_in_time() {
     // Whichever is called first hangs.
     let _hooks = tenants.each_ref().map(|tenant| {
         let (ends, calls, memory) = (Arc::clone(&ends), Arc::clone(&calls), Arc::clone(&tenant.memory));
-        tenant.group.set_kill_hook(move |_: &Killing<'_>| {
+        tenant.group.set_kill_hook(move |_: &KillRequest<'_>| {
             if calls.fetch_add(1, Ordering::Relaxed) == 0 {
                 let ends = ends.lock().unwrap();
                 ends.0.send(()).unwrap();
                 ends.1.recv().unwrap();
             }
             memory.lock().unwrap().clear();
-            Killed::Dying
+            KillAnswer::Dying
         })
     });
     std::thread::scope(|scope| {
@@ -252,7 +252,7 @@ fn who_was_to_be_called_after_a_hook_that_hangs_is_chosen_by_others_in_time() {
 }
 
 #[test]
-fn a_victim_that_does_not_die_can_be_chosen_again_after_a_time_and_has_its_stock_back() {
+fn chooses_an_overdue_victim_again_after_ten_patiences() {
     let patience = Duration::from_millis(2);
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).kill_patience(patience);
     let hierarchy = Hierarchy::new(config).unwrap();
@@ -260,7 +260,7 @@ fn a_victim_that_does_not_die_can_be_chosen_again_after_a_time_and_has_its_stock
     full.set_max(1000).unwrap();
     let (victim, other) = (full.create("victim").unwrap(), full.create("other").unwrap());
     let _held = victim.try_charge(900).unwrap();
-    let _hook = victim.set_kill_hook(|_: &Killing<'_>| Killed::Dying).unwrap();
+    let _hook = victim.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Dying).unwrap();
     assert!(other.try_charge(200).is_err());
     assert_eq!(victim.events_local().oom_kill, 1);
     std::thread::sleep(11 * patience);

@@ -4,7 +4,7 @@ use super::cache::{PAGE, Tenant};
 use super::{MIB, group};
 
 #[test]
-fn thirty_groups_that_were_used_and_removed_are_gone() {
+fn releases_thirty_used_and_removed_groups() {
     let (hierarchy, parent) = group(2);
     parent.set_max(10 * MIB).unwrap();
     let mut held = Vec::new();
@@ -13,12 +13,12 @@ fn thirty_groups_that_were_used_and_removed_are_gone() {
         let tenant = Tenant::new(&parent, &format!("{number}"));
         tenant.fill(64);
         held.push(tenant.group.try_charge(PAGE).unwrap());
-        hierarchy.io().add(&tenant.group, 0, 1);
+        hierarchy.io().add(&tenant.group, memgroup::stats::io::RBYTES, 1);
         tenant.group.remove().unwrap();
         caches.push(tenant);
     }
     assert_eq!(hierarchy.dying().len(), 30);
-    assert_eq!(parent.usage_exact(), 30 * 65 * PAGE, "what they hold is counted above");
+    assert_eq!(parent.usage_exact(), 30 * 65 * PAGE, "their bytes are counted above");
     held.clear();
     // Caches of the dead are asked as those of the living are.
     assert_eq!(parent.reclaim(u64::MAX, None).bytes, 30 * 64 * PAGE);

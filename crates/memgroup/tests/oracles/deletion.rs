@@ -1,4 +1,4 @@
-//! Deletion under load: what is left in the parent is what is charged.
+//! Deletion under load: the parent's usage is the charged bytes.
 
 use memgroup::{Charge, Freshness, Reach, stats};
 use memgroup_percpu::pin_virtual;
@@ -9,9 +9,9 @@ use super::group;
 const GROUPS: usize = 100;
 const SLOTS: usize = 8;
 
-/// Groups are made, used by two threads for each slot, and removed with what they hold.
+/// Groups are created, used by two threads for each slot, and removed with their charges.
 #[test]
-fn the_parents_usage_is_what_is_charged_to_a_hundred_groups_that_were_used_by_many_and_removed() {
+fn sums_usage_of_a_hundred_used_and_removed_groups() {
     let (hierarchy, parent) = group(SLOTS);
     let tenants: Vec<Tenant> = (0..GROUPS).map(|number| Tenant::new(&parent, &format!("{number}"))).collect();
     let work = |thread: usize| -> Vec<Charge> {
@@ -54,5 +54,5 @@ fn the_parents_usage_is_what_is_charged_to_a_hundred_groups_that_were_used_by_ma
     drop(tenants);
     assert_eq!((parent.usage(), hierarchy.root().usage(), hierarchy.dying().len()), (0, 0, 0));
     let read = hierarchy.io().get(&parent, stats::io::RBYTES, Reach::Subtree, Freshness::Fresh);
-    assert_eq!(read, (GROUPS * 2 * SLOTS * 20) as i64, "what they counted is their parent's");
+    assert_eq!(read, (GROUPS * 2 * SLOTS * 20) as i64, "their additions are their parent's");
 }

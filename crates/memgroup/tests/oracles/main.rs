@@ -1,7 +1,7 @@
-//! Oracles: what the kernel's selftests of the memory controller assert of theirs, asked of ours.
+//! Oracles: assertions of the kernel's selftests of the memory controller, made about this engine.
 //!
 //! The assertions are rewritten, not copied: a process is a tenant, anonymous memory is a charge that is held, the page cache is a cache with a
-//! shrinker, and who is killed is told by its hook. Where the kernel's figure has a tolerance and ours is exact, ours is asked for exactly.
+//! shrinker, and the hook of the victim reports a kill. Where the kernel's figure has a tolerance and ours is exact, ours must be exact.
 //!
 //! | kernel | here |
 //! |---|---|

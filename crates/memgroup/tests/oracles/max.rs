@@ -7,7 +7,7 @@ use super::cache::{PAGE, Tenant};
 use super::{MIB, group};
 
 #[test]
-fn what_is_held_is_refused_beyond_max_and_not_before() {
+fn refuses_charges_beyond_max_and_not_before() {
     for slots in [2, 128] {
         let (_hierarchy, tenant) = group(slots);
         assert_eq!(tenant.max(), UNLIMITED);
@@ -31,7 +31,7 @@ fn what_is_held_is_refused_beyond_max_and_not_before() {
 }
 
 #[test]
-fn a_cache_is_held_at_max_and_nobody_is_refused_for_it() {
+fn keeps_a_cache_at_max_without_refusals() {
     for slots in [2, 128] {
         let (_hierarchy, group) = group(slots);
         group.set_max(30 * MIB).unwrap();

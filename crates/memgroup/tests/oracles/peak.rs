@@ -4,7 +4,7 @@ use super::cache::{PAGE, Tenant};
 use super::{MIB, group};
 
 #[test]
-fn a_new_group_has_nothing_and_what_was_held_stays_in_its_peak() {
+fn begins_at_zero_and_keeps_the_peak() {
     let (_hierarchy, group) = group(2);
     assert_eq!((group.usage(), group.peak()), (0, 0));
     let held = group.try_charge(50 * MIB).unwrap();

@@ -12,7 +12,7 @@ const CHILDREN: u64 = 1000;
 const SLOTS: usize = 4;
 
 #[test]
-fn the_per_cpu_memory_of_a_thousand_children_is_told_and_goes_with_them() {
+fn reports_and_frees_percpu_memory_of_a_thousand_groups() {
     let (hierarchy, parent) = group(SLOTS);
     let touch = |group: &memgroup::Group| {
         for slot in 0..SLOTS {
@@ -27,7 +27,7 @@ fn the_per_cpu_memory_of_a_thousand_children_is_told_and_goes_with_them() {
     let of_one = (hierarchy.percpu().live_bytes - before.live_bytes) / CHILDREN;
     let used = hierarchy.percpu();
     assert!(of_one > 0 && used.live_bytes == before.live_bytes + CHILDREN * of_one, "{before:?}, {used:?}");
-    assert!(used.populated_bytes >= used.live_bytes, "what is told is there: {used:?}");
+    assert!(used.populated_bytes >= used.live_bytes, "reported bytes are there: {used:?}");
     children.iter().for_each(|child| child.remove().unwrap());
     drop(children);
     let later = Instant::now() + Duration::from_secs(3600);

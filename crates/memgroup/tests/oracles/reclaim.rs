@@ -14,7 +14,7 @@ fn reclaim_to(group: &Group, goal: u64) -> Result<(), String> {
 }
 
 #[test]
-fn a_cache_of_50_mib_is_taken_to_30_by_hand_and_no_further() {
+fn reclaims_a_cache_from_50_mib_to_30() {
     let (_hierarchy, group) = group(2);
     let tenant = Tenant::new(&group, "cache");
     tenant.fill(50 * MIB / PAGE);
@@ -26,7 +26,7 @@ fn a_cache_of_50_mib_is_taken_to_30_by_hand_and_no_further() {
 }
 
 #[test]
-fn what_cannot_be_had_is_missing_by_name() {
+fn reports_the_bytes_that_reclaim_could_not_free() {
     let (_hierarchy, group) = group(2);
     let held = group.try_charge(40 * MIB).unwrap();
     let tenant = Tenant::new(&group, "cache");
@@ -36,6 +36,6 @@ fn what_cannot_be_had_is_missing_by_name() {
     group.drain();
     let error = reclaim_to(&group, 30 * MIB).unwrap_err();
     assert!(error.contains("/tenant") && error.contains("10485760"), "{error}");
-    assert_eq!(group.usage_exact(), 40 * MIB, "what is held is nobody's to take");
+    assert_eq!(group.usage_exact(), 40 * MIB, "held bytes cannot be reclaimed");
     drop(held);
 }

@@ -1,4 +1,4 @@
-//! The system refuses, at every place: the error says what and for whom, charges go on exactly, nothing is lost, and when the
+//! The system refuses, at every place: the error names the bytes and the group, charges stay exact, nothing is lost, and when the
 //! system has memory again everything works.
 
 use core::time::Duration;
@@ -14,7 +14,7 @@ const MORE_THAN_A_CHUNK: usize = 9000;
 
 const CALLS: [Call; 4] = [Call::Map, Call::Populate, Call::Discard, Call::Resident];
 
-/// Of the system's size, and one whose pages the arena backs and gives back as a whole.
+/// Pages of the system's size, and pages that the arena backs and returns as a whole.
 fn pages() -> [PageSize; 2] {
     [PageSize::of_system(), PageSize::Kib64]
 }
@@ -47,7 +47,7 @@ fn works(hierarchy: &Hierarchy) {
 }
 
 #[test]
-fn a_hierarchy_without_memory_is_an_error_that_says_so() {
+fn refuses_a_hierarchy_without_memory() {
     let _alone = alone();
     // As many slots as nothing else has: the first thing that is mapped is for the budgets, the second for the root.
     let kind = config(37).groups_max(50_000);
@@ -73,7 +73,7 @@ fn a_hierarchy_without_memory_is_an_error_that_says_so() {
 }
 
 #[test]
-fn a_group_without_memory_is_an_error_that_names_it() {
+fn refuses_a_group_without_memory_by_name() {
     let _alone = alone();
     for (number, page) in pages().into_iter().enumerate() {
         for call in [Call::Map, Call::Populate] {
@@ -120,7 +120,7 @@ fn a_group_without_memory_is_an_error_that_names_it() {
 }
 
 #[test]
-fn the_first_group_without_memory_says_how_much_it_needed() {
+fn tells_the_bytes_that_the_first_group_needed() {
     let _alone = alone();
     let hierarchy = Hierarchy::new(kind(PageSize::of_system(), 3)).unwrap();
     let guard = inject::fail(Call::Map, 0);
@@ -130,7 +130,7 @@ fn the_first_group_without_memory_says_how_much_it_needed() {
     assert!(text.contains("needs 8 bytes of per-CPU memory"), "no slot has been used yet: {text}");
 }
 
-/// What groups do in a process, all of it on a thread for which requests of one kind fail from the `after`th on.
+/// Runs the operations of groups on a thread for which requests of one kind fail from the `after`th on.
 fn life_under_refusals(config: Config, call: Call, after: u64) {
     let hierarchy = used_on_all_slots(config, SLOTS);
     let levels = levels(&hierarchy);
@@ -167,7 +167,8 @@ fn life_under_refusals(config: Config, call: Call, after: u64) {
 }
 
 #[test]
-fn charges_and_counts_go_on_whatever_is_refused() {
+#[ignore = "takes seconds; .ci/run runs it"]
+fn charges_and_counts_when_memory_is_refused() {
     let _alone = alone();
     for page in pages() {
         for call in CALLS {
@@ -180,7 +181,7 @@ fn charges_and_counts_go_on_whatever_is_refused() {
 }
 
 #[test]
-fn a_slot_that_is_admitted_without_pages_works() {
+fn works_on_a_slot_admitted_without_pages() {
     let _alone = alone();
     for page in pages() {
         let hierarchy = Hierarchy::new(kind(page, 6)).unwrap();
@@ -196,7 +197,8 @@ fn a_slot_that_is_admitted_without_pages_works() {
 }
 
 #[test]
-fn cold_groups_whose_return_is_refused_are_exact_until_there_is_memory() {
+#[ignore = "takes seconds; .ci/run runs it"]
+fn charges_cold_groups_exactly_until_memory_returns() {
     let _alone = alone();
     // With room in the budgets for a stock of each.
     let kind = kind(PageSize::of_system(), 7).stock_budget_bytes(1 << 30);

@@ -6,13 +6,14 @@ use std::time::Instant;
 use memgroup::{Group, Hierarchy, Maintenance, PageSize};
 use memgroup_percpu::pin_virtual;
 
+use crate::gauges::nth;
 use crate::{
     CHARGED_BYTES, DELTA_MAX, GAUGES, GAUGES_BYTES, RANGE_DELTAS, TENANT_BYTES, Tenant, alone, config,
     gauges, levels, maintain, used_on_all_slots,
 };
 
 const SLOTS: usize = 4;
-/// What lies in arenas of its own: the stock words, and the statistics of each subsystem.
+/// The arenas: one for the stock words, and one for each subsystem.
 const KINDS: usize = 5;
 
 fn tenants(hierarchy: &Hierarchy, count: u64) -> Vec<Tenant> {
@@ -24,7 +25,7 @@ fn tenants(hierarchy: &Hierarchy, count: u64) -> Vec<Tenant> {
 }
 
 #[test]
-fn a_group_is_idle_when_two_passes_saw_no_change() {
+fn demotes_a_group_after_two_passes_without_change() {
     let _alone = alone();
     let after = Duration::from_secs(60);
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(after)), SLOTS);
@@ -42,7 +43,7 @@ fn a_group_is_idle_when_two_passes_saw_no_change() {
 }
 
 #[test]
-fn a_group_that_is_only_counted_for_is_busy_and_one_that_is_only_flushed_is_not() {
+fn demotes_a_flushed_group_but_no_counting_one() {
     let _alone = alone();
     let after = Duration::from_secs(60);
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(after)), SLOTS);
@@ -51,7 +52,7 @@ fn a_group_that_is_only_counted_for_is_busy_and_one_that_is_only_flushed_is_not(
         ["/counted", "/flushed", "/waiting"].map(|path| hierarchy.create(path).unwrap());
     let count = |group: &Group| {
         let _pin = pin_virtual(1);
-        levels.add(group, GAUGES - 1, 1);
+        levels.add(group, nth(&levels, GAUGES - 1), 1);
     };
     [&counted, &flushed, &waiting].into_iter().for_each(count);
     let start = Instant::now();
@@ -63,7 +64,7 @@ fn a_group_that_is_only_counted_for_is_busy_and_one_that_is_only_flushed_is_not(
     count(&counted);
     levels.flush(&counted);
     count(&waiting);
-    assert_eq!(pass(start + 2 * after), 0, "what was added to one is flushed by now");
+    assert_eq!(pass(start + 2 * after), 0, "additions to one group are flushed by now");
     [&counted, &waiting].into_iter().for_each(|group| levels.flush(group));
     assert_eq!(pass(start + 3 * after), 2, "idle since they were seen busy");
     let sums = [&counted, &flushed, &waiting].map(|group| gauges::own(&levels, group, GAUGES - 1));
@@ -71,7 +72,7 @@ fn a_group_that_is_only_counted_for_is_busy_and_one_that_is_only_flushed_is_not(
 }
 
 #[test]
-fn a_group_whose_charges_are_all_freed_again_is_busy_as_long_as_it_makes_them() {
+fn keeps_a_group_whose_charges_are_all_freed() {
     let _alone = alone();
     let after = Duration::from_secs(60);
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(after)), SLOTS);
@@ -86,15 +87,15 @@ fn a_group_whose_charges_are_all_freed_again_is_busy_as_long_as_it_makes_them() 
     assert_eq!(pass(start + after), 1, "the root");
     charge();
     assert_eq!(group.stock().hits + group.stock().misses, 9);
-    assert_eq!(pass(start + 2 * after), 0, "what was charged is flushed by now");
+    assert_eq!(pass(start + 2 * after), 0, "charges are flushed by now");
     charge();
     assert_eq!(pass(start + 3 * after), 0);
     assert_eq!(group.stock().hits + group.stock().misses, 12);
-    assert_eq!(pass(start + 4 * after), 1, "a flush is not what keeps it busy");
+    assert_eq!(pass(start + 4 * after), 1, "a flush does not keep it busy");
 }
 
 #[test]
-fn every_group_comes_back_and_has_a_stock_again() {
+fn gives_each_returning_group_a_stock() {
     for page in [PageSize::of_system(), PageSize::Kib64] {
         let _alone = alone();
         let settings = config(SLOTS).page_size(page).demote_after(Some(Duration::ZERO));
@@ -120,7 +121,7 @@ fn every_group_comes_back_and_has_a_stock_again() {
 }
 
 #[test]
-fn statistics_that_are_added_to_come_back_without_a_stock() {
+fn brings_statistics_back_without_a_stock() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
     let tenants = tenants(&hierarchy, 10);
@@ -128,7 +129,7 @@ fn statistics_that_are_added_to_come_back_without_a_stock() {
     assert_eq!(hierarchy.percpu().live_bytes, 0);
     for tenant in &tenants {
         let _pin = pin_virtual(1);
-        tenant.levels.add(&tenant.group, 0, 0);
+        tenant.levels.add(&tenant.group, nth(&tenant.levels, 0), 0);
     }
     let live = hierarchy.percpu().live_bytes;
     assert_eq!(live, 10 * GAUGES_BYTES * SLOTS as u64, "of the subsystem that was added to, and of no other");
@@ -136,7 +137,7 @@ fn statistics_that_are_added_to_come_back_without_a_stock() {
 }
 
 #[test]
-fn what_is_removed_while_it_is_cold_leaves_nothing() {
+fn leaves_nothing_of_a_group_removed_while_cold() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
     let none = maintain(&hierarchy);
@@ -157,7 +158,7 @@ fn what_is_removed_while_it_is_cold_leaves_nothing() {
 }
 
 #[test]
-fn removed_groups_that_still_hold_bytes_give_their_memory_up_however_busy_they_were() {
+fn frees_memory_of_removed_groups_with_bytes() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::from_secs(3600))), SLOTS);
     let tenants = tenants(&hierarchy, 300);
@@ -169,7 +170,7 @@ fn removed_groups_that_still_hold_bytes_give_their_memory_up_however_busy_they_w
 }
 
 #[test]
-fn idle_groups_have_no_percpu_memory_at_all_and_leave_none_when_they_are_removed() {
+fn gives_idle_groups_no_percpu_memory() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
     let mut tenants = tenants(&hierarchy, 3000);
@@ -179,11 +180,11 @@ fn idle_groups_have_no_percpu_memory_at_all_and_leave_none_when_they_are_removed
     tenants.into_iter().for_each(|tenant| tenant.group.remove().unwrap());
     let after = maintain(&hierarchy);
     assert_eq!((after.live_bytes, after.populated_bytes), (0, 0), "{after:?}");
-    assert!(after.chunks <= KINDS, "nothing is set aside for who cannot come back: {after:?}");
+    assert!(after.chunks <= KINDS, "no space is set aside for groups that cannot come back: {after:?}");
 }
 
 #[test]
-fn a_look_for_idle_groups_is_work_on_their_records_and_bounded_as_all_is() {
+fn bounds_the_search_for_idle_groups() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::from_secs(60))), SLOTS);
     let _tenants = tenants(&hierarchy, 3000);
@@ -193,13 +194,13 @@ fn a_look_for_idle_groups_is_work_on_their_records_and_bounded_as_all_is() {
 }
 
 #[test]
-fn a_removed_group_whose_level_leaves_the_range_of_a_slot_keeps_it_beside_the_slots() {
+fn keeps_large_levels_of_a_removed_group_in_base_words() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
     let levels = levels(&hierarchy);
     let group = hierarchy.create("/removed").unwrap();
     let _pin = pin_virtual(0);
-    let lower = |times| (0..times).for_each(|_| levels.add(&group, 0, -DELTA_MAX));
+    let lower = |times| (0..times).for_each(|_| levels.add(&group, nth(&levels, 0), -DELTA_MAX));
     lower(RANGE_DELTAS);
     group.remove().unwrap();
     hierarchy.maintain(Maintenance::new().expedited());
@@ -209,7 +210,7 @@ fn a_removed_group_whose_level_leaves_the_range_of_a_slot_keeps_it_beside_the_sl
     lower(RANGE_DELTAS + 3);
     assert_eq!(gauges::own(&levels, &group, 0), -2 * DELTA_MAX * (RANGE_DELTAS + 3));
     drop(group);
-    // The place's next group is whole, and so is who moves what was beside the slots.
+    // The place's next group works, and so does a move of its base words.
     let next = Tenant::new(&levels, hierarchy.create("/next").unwrap(), 7, SLOTS);
     maintain(&hierarchy);
     next.check();

@@ -5,13 +5,14 @@ use core::time::Duration;
 use memgroup::{Freshness, Hierarchy, Maintenance, Reach, SlotSource};
 use memgroup_percpu::pin_virtual;
 
+use crate::gauges::nth;
 use crate::{
     CHARGED_BYTES, GAUGES_BYTES, KINDS_USED, STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, gauges,
     in_its_own_process, levels, maintain, used_on_all_slots,
 };
 
 #[test]
-fn ten_thousand_tenants_come_and_go_in_bounded_memory() {
+fn bounds_memory_while_ten_thousand_tenants_come_and_go() {
     const TENANTS: u64 = 10_000;
     const AT_A_TIME: usize = 50;
     const SLOTS: usize = 4;
@@ -45,7 +46,7 @@ fn ten_thousand_tenants_come_and_go_in_bounded_memory() {
 }
 
 #[test]
-fn places_of_groups_that_nobody_charged_are_used_again() {
+fn reuses_places_of_groups_never_charged() {
     let _alone = alone();
     let hierarchy = Hierarchy::new(config(4)).unwrap();
     let mut reserved = Vec::new();
@@ -59,7 +60,7 @@ fn places_of_groups_that_nobody_charged_are_used_again() {
 }
 
 #[test]
-fn a_hierarchy_that_goes_gives_its_memory_back() {
+fn returns_memory_of_a_dropped_hierarchy() {
     const SLOTS: usize = 4;
     let _alone = alone();
     // Of its own kind, so that no other test's hierarchy is used again here.
@@ -85,25 +86,25 @@ fn a_hierarchy_that_goes_gives_its_memory_back() {
 }
 
 #[test]
-fn statistics_of_groups_that_were_there_before_their_subsystem_are_per_cpu_too() {
+fn counts_per_cpu_in_groups_older_than_the_subsystem() {
     const SLOTS: usize = 4;
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).groups_max(4324), SLOTS);
-    assert_eq!(hierarchy.percpu().live_bytes, CHARGED_BYTES * SLOTS as u64, "the root has what it used");
+    assert_eq!(hierarchy.percpu().live_bytes, CHARGED_BYTES * SLOTS as u64, "the root has its used records");
     let groups: Vec<_> = (0..200).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect();
     let before = hierarchy.percpu().live_bytes;
     assert_eq!(before, (CHARGED_BYTES + 200 * STOCK_BYTES) * SLOTS as u64);
     let levels = levels(&hierarchy);
     let _pin = pin_virtual(2);
-    groups.iter().for_each(|group| levels.add(group, 7, 7));
+    groups.iter().for_each(|group| levels.add(group, nth(&levels, 7), 7));
     let after = hierarchy.percpu().live_bytes;
     assert_eq!(after, before + 200 * GAUGES_BYTES, "on the one slot where anything was added");
-    let of_all = levels.get(&hierarchy.root(), 7, Reach::Subtree, Freshness::Fresh);
+    let of_all = levels.get(&hierarchy.root(), nth(&levels, 7), Reach::Subtree, Freshness::Fresh);
     assert_eq!(of_all, 1400);
 }
 
 #[test]
-fn removals_of_a_few_among_many_do_no_maintenance() {
+fn makes_no_pass_for_few_removals() {
     const SLOTS: usize = 4;
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).float(0, Duration::ZERO), SLOTS);
@@ -129,14 +130,14 @@ fn removals_of_a_few_among_many_do_no_maintenance() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_hierarchy_that_goes_gives_its_roots_record_back_too() {
+fn returns_the_root_record_of_a_dropped_hierarchy() {
     const SLOTS: usize = 16;
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).groups_max(4323), SLOTS);
     let levels = gauges::register(&hierarchy, 4000);
     for slot in 0..SLOTS {
         let _pin = pin_virtual(slot);
-        (0..4000).for_each(|gauge| levels.add(&hierarchy.root(), gauge, 1));
+        levels.keys().for_each(|key| levels.add(&hierarchy.root(), key, 1));
     }
     let (ranges, record_bytes) = (hierarchy.percpu_ranges(), 8 * 4000 * SLOTS as u64);
     let present = || ranges.iter().map(crate::smaps::present_bytes).sum::<u64>();
@@ -146,7 +147,7 @@ fn a_hierarchy_that_goes_gives_its_roots_record_back_too() {
 }
 
 #[test]
-fn a_hierarchy_whose_last_charge_outlives_it_gives_its_memory_back_too() {
+fn returns_memory_when_a_charge_outlives_its_hierarchy() {
     const SLOTS: usize = 4;
     let _alone = alone();
     let kind = config(SLOTS).groups_max(4322);
@@ -159,7 +160,7 @@ fn a_hierarchy_whose_last_charge_outlives_it_gives_its_memory_back_too() {
     let last = tenants[7].charges.pop().unwrap();
     drop(tenants);
     drop(hierarchy);
-    // The last byte comes back in somebody's allocator, perhaps, where nobody may wait; the next of its kind does.
+    // The last byte may come back inside an allocator, where no thread may wait; the next hierarchy of the kind does.
     drop(last);
     let next = Hierarchy::new(kind).unwrap();
     let left = maintain(&next);
@@ -168,7 +169,7 @@ fn a_hierarchy_whose_last_charge_outlives_it_gives_its_memory_back_too() {
 }
 
 #[test]
-fn removed_groups_that_somebody_has_a_handle_on_keep_no_record() {
+fn keeps_no_record_of_removed_groups_with_handles() {
     const SLOTS: usize = 8;
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).groups_max(5000), SLOTS);
@@ -176,7 +177,7 @@ fn removed_groups_that_somebody_has_a_handle_on_keep_no_record() {
     let groups: Vec<_> = (0..2000)
         .map(|number| {
             let group = hierarchy.create(&format!("/{number}")).unwrap();
-            levels.add(&group, 7, number);
+            levels.add(&group, nth(&levels, 7), number);
             group
         })
         .collect();
@@ -190,23 +191,23 @@ fn removed_groups_that_somebody_has_a_handle_on_keep_no_record() {
     assert_eq!(left.live_bytes, roots, "{left:?} of {peak:?}");
     assert!(left.populated_bytes <= 2 * left.page_bytes * SLOTS as u64, "{left:?} of {peak:?}");
     for (number, group) in (0..).zip(&groups) {
-        assert_eq!(gauges::own(&levels, group, 7), number, "what was added can be asked still");
-        levels.add(group, 7, 1);
+        assert_eq!(gauges::own(&levels, group, 7), number, "additions can still be read");
+        levels.add(group, nth(&levels, 7), 1);
         assert_eq!(gauges::own(&levels, group, 7), number + 1);
     }
-    assert_eq!(hierarchy.percpu().live_bytes, roots, "it goes beside the slots, whoever adds");
+    assert_eq!(hierarchy.percpu().live_bytes, roots, "additions go to base words");
     drop(groups);
     assert!(hierarchy.dying().is_empty());
-    let of_all = levels.get(&hierarchy.root(), 7, Reach::Subtree, Freshness::Fresh);
-    assert_eq!(of_all, (0..2000).map(|number| number + 1).sum(), "and stays in the sums of who was above");
+    let of_all = levels.get(&hierarchy.root(), nth(&levels, 7), Reach::Subtree, Freshness::Fresh);
+    assert_eq!(of_all, (0..2000).map(|number| number + 1).sum(), "and stay in the sums above");
     let left = maintain(&hierarchy);
     assert_eq!(left.live_bytes, roots, "{left:?}");
     assert!(left.populated_bytes <= 2 * left.page_bytes * SLOTS as u64, "{left:?}");
 }
 
 #[test]
-fn slots_that_never_ran_cost_nothing() {
-    in_its_own_process("lifetime::slots_that_never_ran_cost_nothing", one_slot_of_many_runs);
+fn costs_nothing_for_unused_slots() {
+    in_its_own_process("lifetime::costs_nothing_for_unused_slots", one_slot_of_many_runs);
 }
 
 fn one_slot_of_many_runs() {
@@ -218,7 +219,7 @@ fn one_slot_of_many_runs() {
     for number in 0..200 {
         for hierarchy in [&one, &many] {
             let group = hierarchy.create(&format!("/{number}")).unwrap();
-            levels(hierarchy).add(&group, 3, 5);
+            levels(hierarchy).add(&group, nth(&levels(hierarchy), 3), 5);
             drop(group.try_charge(1000).unwrap());
         }
     }

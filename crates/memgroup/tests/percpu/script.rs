@@ -1,6 +1,7 @@
 //! The script of seed `001` in small: a hundred groups with ten below each; the ten go, the hundred stay.
 
 use core::time::Duration;
+
 use memgroup::{Config, Hierarchy, Maintenance, PageSize, PerCpuStats, Reach};
 
 use crate::{
@@ -55,7 +56,7 @@ impl Script {
 
     fn check(&mut self) {
         for tenant in &self.staying {
-            // Charges of the children that went are not in it any more; what they added is.
+            // Charges of the removed children are not in it any more; their additions are.
             tenant.check();
             let rounds = tenant.charges.len() as i64;
             let gone = (1..=GOING).map(|below| (tenant.mark + below) as i64 * SLOTS as i64).sum::<i64>();
@@ -67,7 +68,7 @@ impl Script {
         assert_eq!(self.hierarchy.root().usage(), held);
     }
 
-    /// What stays goes on as if nothing had been.
+    /// Checks that the remaining groups work as before.
     fn go_on(&mut self) {
         self.check();
         for _ in 0..2 {
@@ -76,7 +77,7 @@ impl Script {
         self.check();
     }
 
-    /// What the engine says is what the system says.
+    /// Checks that the engine's figures are the system's.
     fn check_truth(&self) {
         #[cfg(target_os = "linux")]
         {
@@ -92,8 +93,8 @@ fn by_maintenance_only(page: PageSize) -> Config {
 }
 
 #[test]
-fn without_relocation_pages_that_a_few_groups_pin_stay() {
-    in_its_own_process("script::without_relocation_pages_that_a_few_groups_pin_stay", || {
+fn keeps_pinned_pages_without_relocation() {
+    in_its_own_process("script::keeps_pinned_pages_without_relocation", || {
         for page in PageSize::ALL {
             let mut script = Script::new(by_maintenance_only(page).relocate(false));
             script.remove();
@@ -111,8 +112,8 @@ fn without_relocation_pages_that_a_few_groups_pin_stay() {
 }
 
 #[test]
-fn with_relocation_what_stays_is_a_tenth_more_than_what_is_live() {
-    in_its_own_process("script::with_relocation_what_stays_is_a_tenth_more_than_what_is_live", || {
+fn returns_all_but_a_tenth_with_relocation() {
+    in_its_own_process("script::returns_all_but_a_tenth_with_relocation", || {
         for page in PageSize::ALL {
             let mut script = Script::new(by_maintenance_only(page));
             script.remove();
@@ -131,8 +132,8 @@ fn with_relocation_what_stays_is_a_tenth_more_than_what_is_live() {
 }
 
 #[test]
-fn with_demotion_nothing_stays() {
-    in_its_own_process("script::with_demotion_nothing_stays", || {
+fn returns_everything_with_demotion() {
+    in_its_own_process("script::returns_everything_with_demotion", || {
         for page in [PageSize::Kib4, PageSize::Kib16, PageSize::Kib64] {
             let mut script = Script::new(by_maintenance_only(page).demote_after(Some(Duration::ZERO)));
             script.remove();
@@ -145,14 +146,14 @@ fn with_demotion_nothing_stays() {
             script.go_on();
             let back = script.hierarchy.percpu();
             let all_but_the_root = STAYING * TENANT_BYTES * SLOTS as u64;
-            assert_eq!(back.live_bytes, all_but_the_root, "who is charged has its words again: {back:?}");
+            assert_eq!(back.live_bytes, all_but_the_root, "a charged group has its words again: {back:?}");
         }
     });
 }
 
 #[test]
-fn removal_alone_gives_most_of_it_back() {
-    in_its_own_process("script::removal_alone_gives_most_of_it_back", || {
+fn returns_most_memory_by_removals_alone() {
+    in_its_own_process("script::returns_most_memory_by_removals_alone", || {
         for page in [PageSize::Kib4, PageSize::Kib16, PageSize::Kib64] {
             let mut script = Script::new(config(SLOTS).page_size(page).float(0, Duration::ZERO));
             script.remove();

@@ -1,4 +1,4 @@
-//! A thread that is in a read section of its own cannot wait for a grace period: what would have to does without.
+//! A thread in a read section of its own cannot wait for a grace period, so its calls do without one.
 
 use core::time::Duration;
 
@@ -23,7 +23,7 @@ fn crowded(config: Config) -> (Hierarchy, Vec<Tenant>) {
 }
 
 #[test]
-fn a_removal_in_a_section_leaves_maintenance_to_the_next() {
+fn leaves_maintenance_to_the_next_removal_in_a_section() {
     let _alone = alone();
     let (hierarchy, mut tenants) = crowded(config(SLOTS).float(0, Duration::ZERO));
     let peak = hierarchy.percpu().populated_bytes;
@@ -38,7 +38,7 @@ fn a_removal_in_a_section_leaves_maintenance_to_the_next() {
 }
 
 #[test]
-fn a_hierarchy_may_end_in_a_section_and_its_memory_goes_back_with_the_next_of_its_kind() {
+fn ends_a_hierarchy_within_a_read_section() {
     let _alone = alone();
     let config = config(SLOTS).groups_max(3001);
     let (hierarchy, tenants) = crowded(config);
@@ -53,7 +53,7 @@ fn a_hierarchy_may_end_in_a_section_and_its_memory_goes_back_with_the_next_of_it
 
 #[test]
 #[should_panic(expected = "failed to maintain a hierarchy: this thread is in a read section")]
-fn maintenance_in_a_section_is_told_at_once() {
+fn panics_at_once_for_maintenance_in_a_section() {
     let hierarchy = Hierarchy::new(config(SLOTS)).unwrap();
     let _section = grace::enter();
     hierarchy.maintain(Maintenance::new());
@@ -77,14 +77,14 @@ fn beside_a_section(body: impl FnOnce()) {
 }
 
 #[test]
-fn removals_and_the_end_do_not_wait_for_a_section_that_does_not_end() {
+fn removes_without_waiting_for_a_stalled_section() {
     let _alone = alone();
     let config = config(SLOTS).groups_max(3002);
     let (hierarchy, tenants) = crowded(config);
     beside_a_section(|| {
         tenants.into_iter().for_each(|tenant| tenant.group.remove().unwrap());
         let waiting = hierarchy.percpu().limbo_bytes;
-        assert!(waiting > 1 << 20, "what was left behind may be in use: {waiting}");
+        assert!(waiting > 1 << 20, "memory left behind may be in use: {waiting}");
         drop(hierarchy);
     });
     let next = Hierarchy::new(config).unwrap();
@@ -93,7 +93,7 @@ fn removals_and_the_end_do_not_wait_for_a_section_that_does_not_end() {
 }
 
 #[test]
-fn memory_is_bounded_while_a_section_does_not_end() {
+fn bounds_memory_while_a_section_stalls() {
     let _alone = alone();
     let config = config(SLOTS).groups_max(3003).float(0, Duration::ZERO);
     let (hierarchy, tenants) = crowded(config);
@@ -107,7 +107,7 @@ fn memory_is_bounded_while_a_section_does_not_end() {
             let all = hierarchy.percpu();
             assert!(
                 all.populated_bytes <= 2 * peak.populated_bytes + (1 << 20),
-                "round {round}: what waits, and the records of the next: {all:?} of {peak:?}"
+                "round {round}: memory that waits, and the records of the next: {all:?} of {peak:?}"
             );
             let next = |number| {
                 let path = format!("/{round}-{number}");

@@ -4,10 +4,11 @@ use core::time::Duration;
 use std::time::Instant;
 
 use memgroup::{
-    Freshness, Hierarchy, Maintained, Maintenance, PageSize, Reach, SUBSYSTEMS_MAX, Stat, Subsystem, scope,
-    stats,
+    Freshness, Hierarchy, Maintained, Maintenance, PageSize, Reach, SUBSYSTEMS_MAX, Stat, StatKey, Subsystem,
+    scope, stats,
 };
 
+use crate::gauges::nth;
 use crate::{
     CHARGED_BYTES, DELTA_MAX, RANGE_DELTAS, STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, gauges, levels,
     maintain, panic_of, used_on_all_slots,
@@ -15,7 +16,7 @@ use crate::{
 
 const SLOTS: usize = 4;
 
-/// Groups come and one in ten stays; what is populated before and after the others are removed.
+/// Creates groups and removes nine in ten; returns the populated bytes before and after.
 fn removal_of_most(config: memgroup::Config) -> (Hierarchy, Vec<Tenant>, u64, u64) {
     let hierarchy = used_on_all_slots(config, SLOTS);
     let mut staying = Vec::new();
@@ -35,7 +36,7 @@ fn removal_of_most(config: memgroup::Config) -> (Hierarchy, Vec<Tenant>, u64, u6
 }
 
 #[test]
-fn without_depopulation_nothing_is_given_back() {
+fn returns_nothing_without_depopulation() {
     let _alone = alone();
     let settings =
         config(SLOTS).depopulate(false).float(0, Duration::ZERO).demote_after(Some(Duration::ZERO));
@@ -47,7 +48,7 @@ fn without_depopulation_nothing_is_given_back() {
 }
 
 #[test]
-fn without_relocation_nothing_moves() {
+fn moves_nothing_without_relocation() {
     let _alone = alone();
     let (hierarchy, staying, ..) = removal_of_most(config(SLOTS).relocate(false));
     let done = hierarchy.maintain(Maintenance::new().all().expedited());
@@ -65,7 +66,7 @@ fn without_relocation_nothing_moves() {
 }
 
 #[test]
-fn without_demotion_idle_groups_stay() {
+fn keeps_idle_groups_without_demotion() {
     let _alone = alone();
     let (hierarchy, staying, ..) = removal_of_most(config(SLOTS));
     let start = Instant::now();
@@ -78,7 +79,7 @@ fn without_demotion_idle_groups_stay() {
 }
 
 #[test]
-fn without_maintenance_on_removal_only_maintain_gives_back() {
+fn returns_memory_only_in_maintain_when_so_set() {
     let _alone = alone();
     let settings = config(SLOTS).maintain_on_removal(false).float(0, Duration::ZERO);
     let (hierarchy, staying, peak, after) = removal_of_most(settings);
@@ -90,7 +91,7 @@ fn without_maintenance_on_removal_only_maintain_gives_back() {
 }
 
 #[test]
-fn what_may_float_floats_and_decays() {
+fn lets_pages_float_and_decay() {
     let _alone = alone();
     let (float, decay) = (1 << 20, Duration::from_secs(16));
     let (hierarchy, _staying, ..) =
@@ -106,14 +107,14 @@ fn what_may_float_floats_and_decays() {
         assert!(now.populated_bytes <= before, "second {second}: it only falls");
         before = now.populated_bytes;
         if second == 0 {
-            assert!(empty >= float / 4, "what may float does: {now:?}");
+            assert!(empty >= float / 4, "pages that may float do: {now:?}");
         }
     }
     assert_eq!(before, maintain(&hierarchy).populated_bytes, "after the decay nothing floats");
 }
 
 #[test]
-fn bad_settings_are_refused_with_a_reason() {
+fn refuses_bad_settings_with_a_reason() {
     let reason = |config| Hierarchy::new(config).expect_err("a bad setting").to_string();
     assert_eq!(
         reason(config(2).stock_cap_bytes((8 << 20) + 1)),
@@ -145,7 +146,7 @@ fn bad_settings_are_refused_with_a_reason() {
 }
 
 #[test]
-fn a_statistic_that_is_not_there_is_a_panic_that_says_so() {
+fn panics_with_both_names_for_a_foreign_key() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(2).groups_max(3), 2);
     let two = gauges::register(&hierarchy, 2);
@@ -158,25 +159,29 @@ fn a_statistic_that_is_not_there_is_a_panic_that_says_so() {
     let get = |bad| {
         two.get(&group, bad, Reach::Local, Freshness::Flushed);
     };
-    for bad in [2, usize::MAX] {
-        for act in [&add as &dyn Fn(usize), &add_current, &get] {
-            assert_eq!(panic_of(|| act(bad)), format!("gauges has 2 statistics, none of number {bad}"));
+    for bad in [stats::io::RIOS, stats::memory::FILE] {
+        for act in [&add as &dyn Fn(StatKey), &add_current, &get] {
+            let (stat, owner) = (bad.stat().name(), bad.subsystem());
+            let text = format!(
+                "failed to use the key {stat} of the subsystem {owner} with the statistics of gauges"
+            );
+            assert_eq!(panic_of(|| act(bad)), text);
         }
     }
     let read = || two.read(&group, Reach::Local, Freshness::Fresh, &mut [0; 3]);
     assert_eq!(panic_of(read), "failed to read 3 values of gauges: it has 2");
-    two.add(&group, 1, 1);
+    two.add(&group, nth(&two, 1), 1);
     assert_eq!([0, 1].map(|gauge| gauges::own(&two, &group, gauge)), [0, 1]);
 }
 
 #[test]
-fn what_an_addition_may_not_be_is_a_panic_that_says_so() {
+fn panics_for_invalid_additions() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(2).groups_max(3), 2);
     let (levels, io) = (gauges::register(&hierarchy, 2), hierarchy.io());
     let group = hierarchy.create("/group").unwrap();
     let too_much = |delta: i64| {
-        let text = panic_of(|| levels.add(&group, 1, delta));
+        let text = panic_of(|| levels.add(&group, nth(&levels, 1), delta));
         assert_eq!(
             text,
             format!(
@@ -188,41 +193,41 @@ fn what_an_addition_may_not_be_is_a_panic_that_says_so() {
     let fewer = panic_of(|| io.add(&group, stats::io::RIOS, -1));
     assert_eq!(fewer, "failed to add -1 to rios of io: it only grows");
     let other = Hierarchy::new(config(2).groups_max(5)).unwrap();
-    let foreign = panic_of(|| levels.add(&other.create("/other").unwrap(), 1, 1));
+    let foreign = panic_of(|| levels.add(&other.create("/other").unwrap(), nth(&levels, 1), 1));
     assert_eq!(
         foreign,
         "failed to find gauges of the group /other: the statistics are those of another hierarchy"
     );
     for delta in [DELTA_MAX, -DELTA_MAX, 0] {
-        levels.add(&group, 1, delta);
+        levels.add(&group, nth(&levels, 1), delta);
     }
-    assert_eq!((gauges::own(&levels, &group, 1), gauges::own(&io, &group, stats::io::RIOS)), (0, 0));
+    assert_eq!((gauges::own(&levels, &group, 1), gauges::own(&io, &group, stats::io::RIOS.index())), (0, 0));
 }
 
 #[test]
-fn a_level_that_left_its_range_since_the_last_flush_is_a_panic_and_no_endless_loop() {
+fn panics_when_a_level_left_its_range() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(1).groups_max(3), 1);
     let levels = gauges::register(&hierarchy, 2);
     let group = hierarchy.create("/group").unwrap();
-    let lower = |gauge| (0..RANGE_DELTAS).for_each(|_| levels.add(&group, gauge, -DELTA_MAX));
+    let lower = |gauge| (0..RANGE_DELTAS).for_each(|_| levels.add(&group, nth(&levels, gauge), -DELTA_MAX));
     lower(0);
     assert_eq!(gauges::own(&levels, &group, 0), -DELTA_MAX * RANGE_DELTAS, "a flush makes room");
     lower(0);
     assert_eq!(
-        panic_of(|| (0..3).for_each(|_| levels.add(&group, 0, -DELTA_MAX))),
+        panic_of(|| (0..3).for_each(|_| levels.add(&group, nth(&levels, 0), -DELTA_MAX))),
         "gauge0 of gauges has changed by more than 2^61 on one slot since it was last flushed"
     );
-    levels.add(&group, 1, 5);
-    levels.add(&group, 1, -1);
+    levels.add(&group, nth(&levels, 1), 5);
+    levels.add(&group, nth(&levels, 1), -1);
     assert_eq!(gauges::own(&levels, &group, 1), 4, "others go on");
-    levels.add(&group, 0, 5);
+    levels.add(&group, nth(&levels, 0), 5);
     let left = gauges::own(&levels, &group, 0);
-    assert_eq!(left, 5 - DELTA_MAX * RANGE_DELTAS, "only what was not flushed is lost");
+    assert_eq!(left, 5 - DELTA_MAX * RANGE_DELTAS, "only unflushed additions are lost");
 }
 
 #[test]
-fn a_subsystem_that_cannot_be_registered_is_an_error_and_changes_nothing() {
+fn refuses_a_subsystem_and_changes_nothing() {
     let _alone = alone();
     let kind = config(2).groups_max(6);
     let hierarchy = used_on_all_slots(kind, 2);
@@ -230,13 +235,13 @@ fn a_subsystem_that_cannot_be_registered_is_an_error_and_changes_nothing() {
     assert_eq!(builtin, ["memory", "cpu", "io"]);
     let group = hierarchy.create("/group").unwrap();
     let two = gauges::register(&hierarchy, 2);
-    two.add(&group, 1, 7);
+    two.add(&group, nth(&two, 1), 7);
     assert_eq!(gauges::own(&gauges::register(&hierarchy, 2), &group, 1), 7, "the same is found");
     for (taken, stats) in [("gauges", gauges::gauges(3).stats), ("io", gauges::gauges(2).stats)] {
         assert_eq!(
             hierarchy.register(Subsystem { name: taken, stats }).unwrap_err().to_string(),
             format!(
-                "failed to register the subsystem {taken:?}: one of this name is there already, with other statistics"
+                "failed to register the subsystem {taken:?}: a subsystem of this name has other statistics"
             )
         );
     }
@@ -247,7 +252,7 @@ fn a_subsystem_that_cannot_be_registered_is_an_error_and_changes_nothing() {
     assert_eq!(hierarchy.subsystems().len(), SUBSYSTEMS_MAX);
     let full = hierarchy.register(Subsystem { name: "e", stats: ONE }).unwrap_err().to_string();
     assert!(
-        full.ends_with("the hierarchy has all the 8 subsystems there can be, the built-in ones included"),
+        full.ends_with("the hierarchy has all the 8 subsystems it can have, the built-in ones included"),
         "{full}"
     );
     assert!(hierarchy.statistics("e").is_none() && hierarchy.statistics("d").is_some());
@@ -257,9 +262,9 @@ fn a_subsystem_that_cannot_be_registered_is_an_error_and_changes_nothing() {
     let next = Hierarchy::new(kind).unwrap();
     assert_eq!(next.subsystems(), builtin);
     let (two, group) = (gauges::register(&next, 2), next.create("/group").unwrap());
-    assert_eq!(two.get(&next.root(), 1, Reach::Subtree, Freshness::Fresh), 0);
-    two.add(&group, 0, 3);
-    assert_eq!(two.get(&next.root(), 0, Reach::Subtree, Freshness::Fresh), 3);
+    assert_eq!(two.get(&next.root(), nth(&two, 1), Reach::Subtree, Freshness::Fresh), 0);
+    two.add(&group, nth(&two, 0), 3);
+    assert_eq!(two.get(&next.root(), nth(&two, 0), Reach::Subtree, Freshness::Fresh), 3);
     for name in ["w", "x", "y", "z"] {
         let statistics = next.register(Subsystem { name, stats: ONE }).unwrap();
         assert_eq!(gauges::own(&statistics, &group, 0), 0);
@@ -267,7 +272,7 @@ fn a_subsystem_that_cannot_be_registered_is_an_error_and_changes_nothing() {
 }
 
 #[test]
-fn a_pass_that_may_move_nothing_does_not_say_that_more_moves_are_left() {
+fn reports_no_more_moves_when_none_are_allowed() {
     let _alone = alone();
     let (hierarchy, staying, ..) = removal_of_most(config(SLOTS).maintain_on_removal(false));
     let nothing_moves = Maintenance::new().all().expedited().move_bytes_max(0);

@@ -1,4 +1,4 @@
-//! `full`: a group is full while somebody in it is stalled and nobody in a scope of it gets on.
+//! `full`: a group is full while a thread in it is stalled and none in a scope of it is at work.
 
 use std::sync::mpsc;
 use std::thread;
@@ -24,7 +24,7 @@ fn while_stalled(group: &Group, act: impl FnOnce()) {
     });
 }
 
-/// By how much `full` grew over `act`, in microseconds, and how long that took. A read looks who is at work, so what changes in between is told by `act` alone.
+/// By how much `full` grew over `act`, in microseconds, and how long that took. A read looks for threads at work, so only `act` makes changes in between.
 fn full_over(group: &Group, act: impl FnOnce()) -> (u64, u64) {
     let begin = Instant::now();
     let before = full_us(group);
@@ -45,7 +45,7 @@ fn runs_not_full(group: &Group) {
 }
 
 #[test]
-fn a_thread_in_a_scope_of_the_group_or_below_keeps_it_from_being_full_and_one_elsewhere_does_not() {
+fn is_not_full_while_a_thread_is_in_a_scope_there_or_below() {
     let hierarchy = hierarchy();
     let above = hierarchy.create("/above").unwrap();
     let (stalled, other) = (above.create("stalled").unwrap(), above.create("other").unwrap());
@@ -74,7 +74,7 @@ fn a_thread_in_a_scope_of_the_group_or_below_keeps_it_from_being_full_and_one_el
 }
 
 #[test]
-fn a_thread_that_is_stalled_itself_gets_on_nowhere_and_does_again_afterwards() {
+fn is_at_work_in_no_group_while_it_is_stalled() {
     let hierarchy = hierarchy();
     let (group, other) = (hierarchy.create("/group").unwrap(), hierarchy.create("/other").unwrap());
     while_stalled(&group, || {
@@ -92,7 +92,7 @@ fn a_thread_that_is_stalled_itself_gets_on_nowhere_and_does_again_afterwards() {
     });
 }
 
-/// What each change does to the group in which another thread is stalled, when nobody reads: `before`, then 3 ms, then `after`.
+/// The effect of each change on the group in which another thread is stalled, without a read: `before`, then 3 ms, then `after`.
 fn assert_change<G>(group: &Group, before: impl FnOnce() -> G, is_full: bool, after: impl FnOnce(G)) {
     let (full, elapsed) = full_over(group, || {
         let held = before();
@@ -107,7 +107,7 @@ fn assert_change<G>(group: &Group, before: impl FnOnce() -> G, is_full: bool, af
 }
 
 #[test]
-fn every_change_counts_from_when_it_is_made_though_nobody_reads() {
+fn counts_every_change_from_its_moment_without_a_read() {
     let hierarchy = hierarchy();
     let (group, other) = (hierarchy.create("/group").unwrap(), hierarchy.create("/other").unwrap());
     let below = group.create("below").unwrap();
@@ -153,11 +153,11 @@ fn a_thread_that_ends_in_a_scope_is_at_work_no_more() {
 }
 
 #[test]
-fn a_scope_that_was_forgotten_in_a_group_that_is_gone_is_nobodys_work() {
+fn ignores_a_scope_forgotten_in_a_released_group() {
     let hierarchy = hierarchy();
     let parent = hierarchy.create("/parent").unwrap();
     let gone = parent.create("gone").unwrap();
-    let place = gone.id();
+    let place = gone.id().node();
     thread::scope(|threads| {
         let (_held, hold) = mpsc::channel::<()>();
         let (entered, has_entered) = mpsc::channel();
@@ -172,7 +172,7 @@ fn a_scope_that_was_forgotten_in_a_group_that_is_gone_is_nobodys_work() {
         gone.remove().unwrap();
         drop(gone);
         let new = parent.create("new").unwrap();
-        assert_eq!(new.id(), place);
+        assert_eq!(new.id().node(), place);
         let _stall = new.stall();
         [&new, &parent].into_iter().for_each(runs_full);
     });
@@ -194,7 +194,7 @@ fn scopes_that_end_in_disorder_are_no_work_in_either_group() {
 
 /// Threads enter and leave scopes all the time; whenever they rest, the group is full exactly if none is inside.
 #[test]
-fn after_any_storm_of_scopes_a_stall_that_lasts_knows_who_is_at_work() {
+fn knows_the_threads_at_work_after_a_storm_of_scopes() {
     const THREADS: usize = 3;
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
@@ -231,10 +231,10 @@ fn after_any_storm_of_scopes_a_stall_that_lasts_knows_who_is_at_work() {
             (0..THREADS).for_each(|_| rest.recv_timeout(Duration::from_secs(60)).unwrap());
             if round % (1 << THREADS) == 0 {
                 let (full, elapsed) = full_over(group, || busy(MILLI));
-                assert!((990..=elapsed).contains(&full), "round {round}: {full} us, and nobody is inside");
+                assert!((990..=elapsed).contains(&full), "round {round}: {full} us, and no thread is inside");
             } else {
                 let (full, _) = full_over(group, || busy(MILLI));
-                assert_eq!(full, 0, "round {round}: somebody is inside");
+                assert_eq!(full, 0, "round {round}: a thread is inside");
             }
             tell_all(&|_| true);
         }

@@ -1,10 +1,11 @@
-//! What users do wrong harms nobody's figures but their own.
+//! Mistakes of a user change no figures but those of its own groups.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::{MILLI, busy, full_us, hierarchy, some_us};
 use memgroup::scope;
+
+use crate::{MILLI, busy, full_us, hierarchy, some_us};
 
 #[test]
 fn a_panic_ends_the_stalls_that_it_unwinds() {
@@ -71,7 +72,7 @@ std::thread_local! {
 }
 
 #[test]
-fn scopes_and_stalls_of_a_thread_that_ends_are_counted_and_leave_nothing() {
+fn leaves_nothing_of_the_stalls_of_a_thread_that_ends() {
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
     std::thread::scope(|threads| {
@@ -93,10 +94,10 @@ fn scopes_and_stalls_of_a_thread_that_ends_are_counted_and_leave_nothing() {
 }
 
 #[test]
-fn a_wait_with_the_most_distant_deadline_there_is_ends_when_it_fires() {
+fn ends_a_wait_with_the_longest_deadline_when_it_fires() {
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
-    let trigger = group.add_pressure_trigger("some 5000 500000").unwrap();
+    let trigger = group.add_pressure_trigger("some 5000 500000".parse().unwrap());
     let _stall = group.stall();
     let mut years = Duration::from_secs(u64::MAX);
     let deadline = loop {

@@ -1,4 +1,4 @@
-//! Pressure: how long threads were stalled, who else got on meanwhile, and who is told.
+//! Pressure: stalls, threads at work, and triggers.
 #![cfg(not(memgroup_loom))]
 
 mod full;
@@ -39,7 +39,7 @@ fn us(elapsed: Duration) -> u64 {
 }
 
 #[test]
-fn stalls_that_do_not_overlap_add_up_at_every_level_to_what_they_took() {
+fn adds_up_stalls_that_do_not_overlap_at_every_level() {
     let hierarchy = hierarchy();
     let above = hierarchy.create("/above").unwrap();
     let below = [above.create("a").unwrap(), above.create("b").unwrap()];
@@ -58,8 +58,8 @@ fn stalls_that_do_not_overlap_add_up_at_every_level_to_what_they_took() {
     assert!((us(least)..=us(most)).contains(&total), "{least:?} {total} {most:?}");
     assert_eq!(some_us(&hierarchy.root()), total, "every level has one reading of the clock");
     let parts: u64 = below.iter().map(some_us).sum();
-    assert!(total.abs_diff(parts) <= 2, "{total} is not what both have, {parts}, each cut off");
-    assert_eq!(full_us(&above), total, "nobody was at work");
+    assert!(total.abs_diff(parts) <= 2, "{total} is not the sum of both, {parts}, each cut off");
+    assert_eq!(full_us(&above), total, "no thread was at work");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_stall_that_is_on_shows_before_it_ends() {
 }
 
 #[test]
-fn a_removed_group_is_read_like_any_other_and_its_ancestors_keep_what_it_had() {
+fn keeps_the_pressure_of_a_removed_group_in_its_ancestors() {
     let hierarchy = hierarchy();
     let above = hierarchy.create("/above").unwrap();
     let group = above.create("group").unwrap();

@@ -1,4 +1,4 @@
-//! What the engine itself counts as a stall: reclaim for a charge that did not fit, and not a reclaim by hand.
+//! Reclaim for a charge that did not fit is a stall; a reclaim by hand is not.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -40,7 +40,7 @@ fn fill(group: &Group) -> &'static Slow {
 }
 
 #[test]
-fn a_charge_that_has_memory_reclaimed_is_stalled_in_its_own_group_and_above() {
+fn stalls_a_charge_that_reclaims_in_its_group_and_above() {
     let hierarchy = hierarchy();
     let above = hierarchy.create("/above").unwrap();
     let (victim, charged) = (above.create("victim").unwrap(), above.create("charged").unwrap());
@@ -53,9 +53,9 @@ fn a_charge_that_has_memory_reclaimed_is_stalled_in_its_own_group_and_above() {
     assert!(busy_us >= 1000);
     for group in [&charged, &above, &hierarchy.root()] {
         assert!(some_us(group) >= busy_us, "{} of {busy_us} us", some_us(group));
-        assert_eq!(full_us(group), some_us(group), "nobody was at work");
+        assert_eq!(full_us(group), some_us(group), "no thread was at work");
     }
-    assert_eq!(some_us(&victim), 0, "who gives back is not stalled");
+    assert_eq!(some_us(&victim), 0, "the group that frees is not stalled");
     let before = some_us(&above);
     slow.pages.lock().unwrap().extend((0..4).map(|_| victim.try_charge(PAGE).unwrap()));
     shrinker.mark();
@@ -106,7 +106,7 @@ impl Shrinker for Nested {
 }
 
 #[test]
-fn a_callback_that_stalls_and_enters_a_scope_is_part_of_the_one_stall() {
+fn counts_a_stall_within_a_callback_once() {
     let hierarchy = hierarchy();
     let (group, caches) = (hierarchy.create("/group").unwrap(), hierarchy.create("/caches").unwrap());
     hierarchy.root().set_max(20 * PAGE).unwrap();
@@ -117,7 +117,7 @@ fn a_callback_that_stalls_and_enters_a_scope_is_part_of_the_one_stall() {
     let _charge = group.try_charge(6 * PAGE).unwrap();
     assert!(some_us(&group) >= 1000);
     assert_eq!(some_us(&caches), 0, "the thread was stalled for another group already");
-    assert_eq!(full_us(&group), some_us(&group), "its thread does not get on, whatever its scope");
+    assert_eq!(full_us(&group), some_us(&group), "its thread is at work in no scope");
     pages.lock().unwrap().clear();
     shrinker.remove().unwrap();
 }

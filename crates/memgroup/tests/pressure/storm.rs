@@ -88,7 +88,7 @@ fn the_total_at_every_level_is_the_union_of_the_stalls_there() {
                 .collect();
             storms.into_iter().flat_map(|storm| storm.join().unwrap()).collect()
         });
-        let check = |what: &str, group: &Group, start: u64, is_in: &dyn Fn(usize) -> bool| {
+        let check = |name: &str, group: &Group, start: u64, is_in: &dyn Fn(usize) -> bool| {
             let of = |interval: fn(&Taken) -> (Instant, Instant)| {
                 union(taken.iter().filter(|taken| is_in(taken.group)).map(interval).collect())
             };
@@ -97,7 +97,7 @@ fn the_total_at_every_level_is_the_union_of_the_stalls_there() {
             // Before and after are each cut off to a microsecond.
             assert!(
                 total + 2 >= least && total <= most + 2,
-                "{what}: {total} us, the union is {least} to {most}"
+                "{name}: {total} us, the union is {least} to {most}"
             );
             assert!(group.pressure().full.total <= group.pressure().some.total);
         };
@@ -112,7 +112,7 @@ fn the_total_at_every_level_is_the_union_of_the_stalls_there() {
 }
 
 #[test]
-fn groups_that_come_and_go_under_stalls_leave_nothing_and_take_nothing_away() {
+fn loses_nothing_when_groups_come_and_go_under_stalls() {
     const THREADS: usize = 4;
     let hierarchy = hierarchy();
     let above = hierarchy.create("/above").unwrap();

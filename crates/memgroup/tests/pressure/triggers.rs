@@ -1,4 +1,4 @@
-//! Triggers: who waits is told while it is stalled, once within a window, and nobody is kept for longer than it said.
+//! Triggers: a waiter returns during the stall, once within a window, and at its deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -14,13 +14,13 @@ fn in_a_minute() -> Instant {
 }
 
 #[test]
-fn it_fires_while_the_stall_is_on_at_every_level_and_not_where_nothing_is_stalled() {
+fn fires_during_the_stall_at_every_level_and_not_elsewhere() {
     let hierarchy = hierarchy();
     let (group, other) = (hierarchy.create("/group").unwrap(), hierarchy.create("/other").unwrap());
     let below = group.create("below").unwrap();
     let triggers = [&below, &group, &hierarchy.root()]
-        .map(|group| group.add_pressure_trigger("full 30000 1000000").unwrap());
-    let elsewhere = other.add_pressure_trigger("some 1 500000").unwrap();
+        .map(|group| group.add_pressure_trigger("full 30000 1000000".parse().unwrap()));
+    let elsewhere = other.add_pressure_trigger("some 1 500000".parse().unwrap());
     let _stall = below.stall();
     for trigger in &triggers {
         assert!(trigger.wait(in_a_minute()));
@@ -30,10 +30,10 @@ fn it_fires_while_the_stall_is_on_at_every_level_and_not_where_nothing_is_stalle
 }
 
 #[test]
-fn one_that_dozes_is_woken_by_the_stall_that_begins() {
+fn wakes_a_dozing_waiter_when_a_stall_begins() {
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
-    let trigger = group.add_pressure_trigger("some 20000 500000").unwrap();
+    let trigger = group.add_pressure_trigger("some 20000 500000".parse().unwrap());
     thread::scope(|threads| {
         let (told, woken) = mpsc::channel();
         let (group, trigger) = (&group, &trigger);
@@ -51,7 +51,7 @@ fn a_stall_that_begins_as_a_waiter_goes_to_sleep_wakes_it() {
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
     for round in 0..300_u32 {
-        let trigger = group.add_pressure_trigger("some 1 500000").unwrap();
+        let trigger = group.add_pressure_trigger("some 1 500000".parse().unwrap());
         let (waits, begins) = (AtomicBool::new(false), AtomicBool::new(false));
         let until = |flag: &AtomicBool| {
             while !flag.load(Ordering::Acquire) {
@@ -76,15 +76,15 @@ fn a_stall_that_begins_as_a_waiter_goes_to_sleep_wakes_it() {
 }
 
 #[test]
-fn it_fires_at_most_once_within_a_window_and_keeps_that_for_the_next_wait() {
+fn fires_once_within_a_window_and_keeps_that_for_a_wait() {
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
-    let trigger = group.add_pressure_trigger("some 2000 500000").unwrap();
+    let trigger = group.add_pressure_trigger("some 2000 500000".parse().unwrap());
     let stalled = group.stall();
     busy(3 * MILLI);
     drop(stalled);
     let fired = Instant::now();
-    assert!(trigger.wait(Instant::now()), "it has fired when the stall ended, without anybody waiting");
+    assert!(trigger.wait(Instant::now()), "it has fired when the stall ended, without a wait");
     let stalled = group.stall();
     // It is stalled still, and the window is not over; unless this thread did not have its processor for so long.
     if !trigger.wait(Instant::now() + 20 * MILLI) {
@@ -95,10 +95,10 @@ fn it_fires_at_most_once_within_a_window_and_keeps_that_for_the_next_wait() {
 }
 
 #[test]
-fn a_wait_ends_at_its_deadline_also_one_that_is_over_and_one_of_a_group_that_is_removed() {
+fn ends_a_wait_at_its_deadline_also_for_a_removed_group() {
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
-    let trigger = group.add_pressure_trigger("some 10000000 10000000").unwrap();
+    let trigger = group.add_pressure_trigger("some 10000000 10000000".parse().unwrap());
     let stalled = group.stall();
     let deadline = Instant::now() + 10 * MILLI;
     assert!(!trigger.wait(deadline));
@@ -113,10 +113,10 @@ fn a_wait_ends_at_its_deadline_also_one_that_is_over_and_one_of_a_group_that_is_
 }
 
 #[test]
-fn somebody_at_work_holds_off_a_trigger_on_full_until_the_scope_is_left() {
+fn does_not_fire_on_full_while_a_thread_is_at_work() {
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
-    let trigger = group.add_pressure_trigger("full 20000 500000").unwrap();
+    let trigger = group.add_pressure_trigger("full 20000 500000".parse().unwrap());
     thread::scope(|threads| {
         let (told, woken) = mpsc::channel();
         let (go, gone) = mpsc::channel::<()>();
@@ -141,7 +141,7 @@ fn somebody_at_work_holds_off_a_trigger_on_full_until_the_scope_is_left() {
 fn each_firing_lets_one_of_several_waiters_return() {
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
-    let trigger = group.add_pressure_trigger("some 10000 500000").unwrap();
+    let trigger = group.add_pressure_trigger("some 10000 500000".parse().unwrap());
     let stalled = group.stall();
     let returned: Vec<Instant> = thread::scope(|threads| {
         let wait = || {
@@ -157,15 +157,16 @@ fn each_firing_lets_one_of_several_waiters_return() {
 }
 
 #[test]
-fn a_trigger_that_is_dropped_is_told_nothing_more_and_stalls_go_on() {
+fn goes_on_with_stalls_after_a_trigger_is_dropped() {
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
-    let triggers: Vec<_> = (0..100).map(|_| group.add_pressure_trigger("some 1 500000").unwrap()).collect();
+    let triggers: Vec<_> =
+        (0..100).map(|_| group.add_pressure_trigger("some 1 500000".parse().unwrap())).collect();
     thread::scope(|threads| {
         threads.spawn(|| (0..2000).for_each(|_| drop(group.stall())));
         drop(triggers);
     });
-    let kept = group.add_pressure_trigger("some 1 500000").unwrap();
+    let kept = group.add_pressure_trigger("some 1 500000".parse().unwrap());
     let stalled = group.stall();
     busy(MILLI);
     drop(stalled);

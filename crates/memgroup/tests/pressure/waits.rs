@@ -1,4 +1,4 @@
-//! Waits and delays of the engine are stalls; what an engine's user schedules itself is not.
+//! Waits and delays of the engine are stalls; a delay that a user schedules is not.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,11 @@ fn a_throttled_thread_is_stalled_in_its_own_group_and_above() {
     let around = us(around.elapsed());
     assert_eq!(throttled.end, ThrottleEnd::Deadline);
     let total = some_us(&group);
-    assert!(total + 1000 >= us(throttled.slept) && total <= around, "{total} us of {throttled:?}, {around}");
+    let slack = if cfg!(memgroup_emulated) { 20_000 } else { 1000 };
+    assert!(total + slack >= us(throttled.slept) && total <= around, "{total} us of {throttled:?}, {around}");
     assert_eq!((some_us(&above), some_us(&hierarchy.root()), some_us(&other)), (total, total, 0));
-    assert_eq!(full_us(&group), total, "nobody was at work");
-    // A delay that is handed out stalls nobody.
+    assert_eq!(full_us(&group), total, "no thread was at work");
+    // A delay that is handed out stalls no thread.
     let delay = group.take_throttle();
     std::thread::sleep(MILLI);
     drop(delay);
@@ -30,10 +31,10 @@ fn a_throttled_thread_is_stalled_in_its_own_group_and_above() {
 }
 
 #[test]
-fn a_thread_that_waits_for_news_is_not_stalled() {
+fn does_not_stall_a_thread_that_waits_for_events() {
     let hierarchy = hierarchy();
     let group = hierarchy.create("/group").unwrap();
-    let trigger = group.add_pressure_trigger("some 1 500000").unwrap();
+    let trigger = group.add_pressure_trigger("some 1 500000".parse().unwrap());
     assert!(!trigger.wait(Instant::now() + Duration::from_millis(5)));
     assert_eq!(some_us(&group), 0);
 }

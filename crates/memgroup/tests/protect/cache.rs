@@ -88,7 +88,7 @@ pub(crate) fn pin(group: &Group, bytes: u64) -> (Vec<Charge>, Option<ChargeError
 
 /// Whether two numbers are within so many per cent of their sum.
 #[track_caller]
-pub(crate) fn assert_close(what: &str, is: u64, should: u64, percent: u64) {
+pub(crate) fn assert_close(name: &str, is: u64, should: u64, percent: u64) {
     let bound = (is + should) * percent / 100;
-    assert!(is.abs_diff(should) <= bound, "{what} is {is}, which is not within {bound} of {should}");
+    assert!(is.abs_diff(should) <= bound, "{name} is {is}, which is not within {bound} of {should}");
 }

@@ -1,4 +1,4 @@
-//! Rounds: `low` is spared while anybody else has something, and counted when it is not.
+//! Rounds: `low` is spared while another group has something, and counted when it is not.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,7 @@ use memgroup::{Ask, Charge, Count, Events, Group, Scan, Shrinker, ShrinkerConfig
 use crate::cache::{MIB, Tenant, exact, pin};
 
 #[test]
-fn low_is_spared_until_nothing_else_is_left_and_counted_where_it_was_taken() {
+fn spares_low_until_nothing_else_is_left_and_counts_it() {
     let hierarchy = exact();
     let a = hierarchy.create("/a").unwrap();
     a.set_max(30 * MIB).unwrap();
@@ -27,8 +27,8 @@ fn low_is_spared_until_nothing_else_is_left_and_counted_where_it_was_taken() {
 }
 
 #[test]
-fn low_is_not_counted_where_it_protects_nothing() {
-    /// Gives nothing before another group has given what is low there.
+fn counts_low_only_where_it_protects() {
+    /// Gives nothing before another group has given its bytes within `low`.
     struct Late(Mutex<Charge>, Group);
 
     impl Shrinker for Late {
@@ -69,14 +69,14 @@ fn low_does_not_protect_below_min() {
     both.group.set_min(5 * MIB).unwrap();
     both.fill(20 * MIB);
     let (held, refused) = pin(&a, 20 * MIB);
-    // Of what was taken of its low, a reserve is kept for it.
+    // A reserve is left free for the bytes within its low that were taken.
     assert_eq!(refused.unwrap().reserved(), MIB);
     assert_eq!((both.usage(), held.len() as u64 * crate::cache::PAGE), (5 * MIB, 14 * MIB));
     assert!(both.group.events().low > 0);
 }
 
 #[test]
-fn a_reclaim_by_hand_spares_children_and_not_the_group_itself() {
+fn spares_children_but_not_the_group_reclaimed_by_hand() {
     let hierarchy = exact();
     let a = hierarchy.create("/a").unwrap();
     let own = Tenant::new(&a, "own");
@@ -87,11 +87,11 @@ fn a_reclaim_by_hand_spares_children_and_not_the_group_itself() {
     for tenant in [&own, &low, &min] {
         tenant.fill(4 * MIB);
     }
-    // First the group's own cache, which nobody protects from itself.
+    // First the group's own cache, which is not protected from itself.
     own.group.reclaim(4 * MIB, None);
     assert_eq!((own.usage(), low.usage(), min.usage()), (8 * MIB, 4 * MIB, 4 * MIB));
     assert_eq!(own.group.events().low, 0);
-    // Then what is low; what is min is nobody's.
+    // Then the bytes within low, and none within min.
     own.group.reclaim(8 * MIB, None);
     assert_eq!((own.usage(), low.usage(), min.usage()), (4 * MIB, 0, 4 * MIB));
     assert!(low.group.events_local().low > 0);
@@ -99,7 +99,7 @@ fn a_reclaim_by_hand_spares_children_and_not_the_group_itself() {
 }
 
 #[test]
-fn the_root_reclaims_by_hand_whether_or_not_it_is_accounted() {
+fn reclaims_by_hand_in_an_accounted_root_and_another() {
     for account_root in [true, false] {
         let config = memgroup::Config::new().account_root(account_root).stock_cap_bytes(0);
         let hierarchy = memgroup::Hierarchy::new(config).unwrap();

@@ -1,4 +1,4 @@
-//! Hostile: settings that change under load, shrinkers that give too much, hang or panic, and many who reclaim at once.
+//! Hostile: settings that change under load, shrinkers that give too much, hang or panic, and many threads that reclaim at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -33,7 +33,7 @@ fn add_bytes(group: &Group, bytes: u64) -> memgroup::GroupShrinker {
 }
 
 #[test]
-fn caches_that_give_what_they_are_asked_for_never_take_a_group_below_its_min_whoever_reclaims_beside_whom() {
+fn keeps_min_while_many_threads_reclaim() {
     const MIN: u64 = 3 * MIB + 12_345;
     for spread in [false, true] {
         let hierarchy = exact();
@@ -67,7 +67,7 @@ fn caches_that_give_what_they_are_asked_for_never_take_a_group_below_its_min_who
 }
 
 #[test]
-fn a_shrinker_that_gives_more_than_it_is_asked_for_is_not_asked_again() {
+fn does_not_ask_again_a_shrinker_that_gave_too_much() {
     struct Everything(std::sync::Mutex<Vec<Charge>>, Arc<AtomicU64>);
 
     impl Shrinker for Everything {
@@ -103,7 +103,7 @@ fn a_shrinker_that_gives_more_than_it_is_asked_for_is_not_asked_again() {
 }
 
 #[test]
-fn a_shrinker_that_gives_nothing_is_asked_a_few_times_for_the_last_byte_above_min() {
+fn asks_a_few_times_for_the_last_byte_above_min() {
     let hierarchy = exact();
     let a = hierarchy.create("/a").unwrap();
     let group = a.create("group").unwrap();
@@ -132,7 +132,7 @@ fn a_shrinker_that_gives_nothing_is_asked_a_few_times_for_the_last_byte_above_mi
 }
 
 #[test]
-fn a_shrinker_that_gave_too_much_at_first_is_not_asked_for_the_last_bytes_one_by_one() {
+fn does_not_ask_for_the_last_bytes_one_by_one() {
     struct Once(std::sync::Mutex<Charge>, Arc<AtomicU64>);
 
     impl Shrinker for Once {
@@ -154,7 +154,7 @@ fn a_shrinker_that_gave_too_much_at_first_is_not_asked_for_the_last_bytes_one_by
     group.set_min(MIB).unwrap();
     let asked = Arc::new(AtomicU64::new(0));
     let once = Once(std::sync::Mutex::new(group.try_charge(8 * MIB).unwrap()), Arc::clone(&asked));
-    // Of what costs nothing, half is asked for at once.
+    // At cost 0 half is asked for at once.
     let shrinker = group.add_shrinker(ShrinkerConfig::new("once").cost(0), once).unwrap();
     shrinker.mark();
     assert_eq!(a.reclaim(1 << 40, None).bytes, 7 * MIB - 1);
@@ -162,7 +162,7 @@ fn a_shrinker_that_gave_too_much_at_first_is_not_asked_for_the_last_bytes_one_by
 }
 
 #[test]
-fn caches_of_a_group_that_is_all_protected_are_not_even_counted() {
+fn does_not_count_caches_of_a_protected_group() {
     struct Counted(Arc<AtomicU64>);
 
     impl Shrinker for Counted {
@@ -193,7 +193,7 @@ fn caches_of_a_group_that_is_all_protected_are_not_even_counted() {
 }
 
 #[test]
-fn a_shrinker_that_panics_gives_back_what_was_claimed_for_it() {
+fn drops_the_claim_of_a_shrinker_that_panics() {
     struct Panics;
 
     impl Shrinker for Panics {
@@ -218,7 +218,7 @@ fn a_shrinker_that_panics_gives_back_what_was_claimed_for_it() {
 }
 
 #[test]
-fn while_one_cache_of_a_group_hangs_another_gives_what_is_left_above_its_min() {
+fn asks_another_cache_for_the_rest_while_one_hangs() {
     struct Hangs(std::sync::Mutex<mpsc::Receiver<()>>, std::sync::Mutex<mpsc::Sender<()>>);
 
     impl Shrinker for Hangs {
@@ -247,16 +247,16 @@ fn while_one_cache_of_a_group_hangs_another_gives_what_is_left_above_its_min() {
         is_in.recv_timeout(Duration::from_secs(60)).expect("it is called within a minute");
         let freed: u64 = (0..4).map(|_| a.reclaim(16 * MIB, None).bytes).sum();
         assert!(freed > 0, "the rest is not lost");
-        assert_eq!(tenant.usage(), MIB + BATCH, "what the other was asked for is left to it");
+        assert_eq!(tenant.usage(), MIB + BATCH, "the bytes that the other was asked for are left to it");
         drop(let_go);
         hung.join().unwrap();
         a.reclaim(16 * MIB, None);
     });
-    assert_eq!(tenant.usage(), MIB, "what the one that hung had claimed is free again");
+    assert_eq!(tenant.usage(), MIB, "the claim of the one that hung is free again");
 }
 
 #[test]
-fn settings_that_change_under_load_lose_nothing() {
+fn loses_nothing_when_settings_change_under_load() {
     let hierarchy = exact();
     let a = hierarchy.create("/a").unwrap();
     a.set_max(8 * MIB).unwrap();

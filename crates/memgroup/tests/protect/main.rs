@@ -1,4 +1,4 @@
-//! Protection: what `min` and `low` keep, for whom, and what it costs the others.
+//! Protection: the bytes that `min` and `low` keep, and the cost for other groups.
 
 #[path = "../random/mod.rs"]
 mod random;

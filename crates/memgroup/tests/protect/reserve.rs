@@ -1,4 +1,4 @@
-//! The reserve: a protected group that comes back finds room at once, and others are told what theirs is kept for.
+//! The reserve: a protected group that comes back is served at once, and the errors of others name the reserve.
 
 use memgroup::{Config, Group, Hierarchy, SlotSource, UNLIMITED};
 
@@ -14,7 +14,7 @@ fn parent(max: u64) -> (Hierarchy, Group) {
 }
 
 #[test]
-fn a_protected_group_that_was_idle_is_served_where_nothing_can_be_reclaimed() {
+fn serves_an_idle_protected_group_from_the_reserve() {
     let (_hierarchy, parent) = parent(64 * MIB);
     let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
     idle.set_low(8 * MIB).unwrap();
@@ -26,12 +26,12 @@ fn a_protected_group_that_was_idle_is_served_where_nothing_can_be_reclaimed() {
     assert_eq!((idle.headroom(), busy.headroom()), (MIB, 0));
     let (_back, refused) = pin(&idle, 2 * MIB);
     assert_eq!((idle.usage(), parent.usage()), (MIB, 64 * MIB));
-    let refused = refused.expect("what was kept is used up");
+    let refused = refused.expect("the reserve is used up");
     assert_eq!(refused.reserved(), 0, "nothing is kept from a group within its protection");
 }
 
 #[test]
-fn what_is_kept_is_at_most_an_eighth_of_the_limit_the_setting_and_what_is_not_filled() {
+fn bounds_the_reserve_by_limit_setting_and_unused_bytes() {
     for (max, setting, reserve, kept) in [
         (64 * MIB, 8 * MIB, MIB, MIB),
         (4 * MIB, 8 * MIB, MIB, 512 * KIB),
@@ -57,11 +57,11 @@ fn what_is_kept_is_at_most_an_eighth_of_the_limit_the_setting_and_what_is_not_fi
 }
 
 #[test]
-fn a_charge_that_fills_a_groups_protection_is_not_kept_from_what_is_kept_for_it() {
+fn serves_a_charge_that_fills_the_protection() {
     let (_hierarchy, parent) = parent(16 * MIB);
     let group = parent.create("group").unwrap();
     group.set_min(8 * MIB).unwrap();
-    // Beyond its protection with this charge, and nobody else is protected.
+    // Beyond its protection with this charge, and no other group is protected.
     let charge = group.try_charge(16 * MIB).unwrap();
     drop(charge);
     let other = parent.create("other").unwrap();
@@ -74,7 +74,7 @@ fn a_charge_that_fills_a_groups_protection_is_not_kept_from_what_is_kept_for_it(
 }
 
 #[test]
-fn forced_charges_do_not_ask_what_is_kept() {
+fn ignores_the_reserve_for_forced_charges() {
     let (_hierarchy, parent) = parent(16 * MIB);
     let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
     idle.set_min(MIB).unwrap();
@@ -84,7 +84,7 @@ fn forced_charges_do_not_ask_what_is_kept() {
 }
 
 #[test]
-fn nothing_is_kept_for_a_group_that_was_removed_or_is_protected_no_more() {
+fn reserves_nothing_for_a_group_without_protection() {
     let (_hierarchy, parent) = parent(16 * MIB);
     let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
     idle.set_min(8 * MIB).unwrap();
@@ -98,7 +98,7 @@ fn nothing_is_kept_for_a_group_that_was_removed_or_is_protected_no_more() {
 }
 
 #[test]
-fn a_group_within_its_protection_need_not_leave_anything_for_another() {
+fn serves_groups_within_their_protection_alike() {
     let (_hierarchy, parent) = parent(16 * MIB);
     let [idle, back, busy] = ["idle", "back", "busy"].map(|name| parent.create(name).unwrap());
     idle.set_min(8 * MIB).unwrap();
@@ -115,7 +115,7 @@ fn a_group_within_its_protection_need_not_leave_anything_for_another() {
 }
 
 #[test]
-fn a_charge_that_cannot_fit_beside_what_is_kept_takes_nothing_from_anybody() {
+fn reclaims_nothing_for_a_charge_that_cannot_fit() {
     for cap in [0, 256 * KIB] {
         let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).stock_cap_bytes(cap);
         let hierarchy = Hierarchy::new(config).unwrap();
@@ -131,7 +131,7 @@ fn a_charge_that_cannot_fit_beside_what_is_kept_takes_nothing_from_anybody() {
 }
 
 #[test]
-fn what_is_set_free_for_a_charge_is_not_its_own_before_what_is_kept_is_there() {
+fn fills_the_reserve_before_the_charge() {
     let (_hierarchy, parent) = parent(16 * MIB);
     let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
     let open = Tenant::new(&parent, "open");
@@ -144,7 +144,7 @@ fn what_is_set_free_for_a_charge_is_not_its_own_before_what_is_kept_is_there() {
 }
 
 #[test]
-fn stocks_leave_what_is_kept_alone() {
+fn leaves_the_reserve_to_no_stock() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let parent = hierarchy.create("/parent").unwrap();
     parent.set_max(8 * MIB).unwrap();
@@ -158,7 +158,7 @@ fn stocks_leave_what_is_kept_alone() {
 }
 
 #[test]
-fn what_is_reclaimed_for_a_group_without_protection_brings_back_what_is_kept() {
+fn refills_the_reserve_by_reclaim() {
     let config = Config::new().stock_cap_bytes(0).protected_reserve_bytes(4 * MIB);
     let hierarchy = Hierarchy::new(config).unwrap();
     let parent = hierarchy.create("/parent").unwrap();
@@ -166,7 +166,7 @@ fn what_is_reclaimed_for_a_group_without_protection_brings_back_what_is_kept() {
     let idle = parent.create("idle").unwrap();
     let open = Tenant::new(&parent, "open");
     open.fill(64 * MIB);
-    // Made after all was full: what is to be kept is not there yet.
+    // Made after all was full: the reserve is not there yet.
     idle.set_min(8 * MIB).unwrap();
     open.fill(PAGE);
     assert!(parent.usage() <= 60 * MIB, "{} are used", parent.usage());

@@ -1,11 +1,11 @@
-//! Settings: what can be set, by whom, and what is seen of it.
+//! Settings: their range, their errors, and the figures that follow from them.
 
 use memgroup::{Config, Hierarchy, Protection, ProtectionError, UNLIMITED};
 
 use crate::cache::{MIB, exact};
 
 #[test]
-fn settings_are_what_was_set_and_nothing_at_first() {
+fn returns_the_settings_that_were_set() {
     let hierarchy = exact();
     let group = hierarchy.create("/group").unwrap();
     assert_eq!((group.min(), group.low()), (0, 0));
@@ -17,7 +17,7 @@ fn settings_are_what_was_set_and_nothing_at_first() {
 }
 
 #[test]
-fn what_cannot_be_set_says_of_which_group_and_what_could_be() {
+fn names_group_and_range_in_errors() {
     let hierarchy = exact();
     let group = hierarchy.create("/group").unwrap();
     group.set_min(7).unwrap();
@@ -25,7 +25,7 @@ fn what_cannot_be_set_says_of_which_group_and_what_could_be() {
         assert!(matches!(error, ProtectionError::OutOfRange { .. }));
         assert!(error.to_string().contains("/group") && error.to_string().contains("UNLIMITED"), "{error}");
     }
-    assert_eq!((group.min(), group.low()), (7, 0), "what was in force still is");
+    assert_eq!((group.min(), group.low()), (7, 0), "the settings before are in force");
     group.remove().unwrap();
     let error = group.set_low(1).unwrap_err();
     assert_eq!(error.to_string(), "set low of group /group: it was removed; protect a group that is online");
@@ -33,14 +33,14 @@ fn what_cannot_be_set_says_of_which_group_and_what_could_be() {
 }
 
 #[test]
-fn a_reserve_beyond_what_can_be_summed_up_is_refused() {
+fn refuses_a_reserve_that_is_too_large() {
     let error = Hierarchy::new(Config::new().protected_reserve_bytes((1 << 39) + 1)).unwrap_err();
     assert!(error.to_string().starts_with("protected_reserve_bytes is 549755813889"), "{error}");
     Hierarchy::new(Config::new().protected_reserve_bytes(1 << 39)).unwrap();
 }
 
 #[test]
-fn what_is_protected_depends_on_who_needs_memory() {
+fn protects_depending_on_the_group_that_needs_memory() {
     let hierarchy = exact();
     let a = hierarchy.create("/a").unwrap();
     let [b, beside] = ["b", "beside"].map(|name| a.create(name).unwrap());
@@ -54,14 +54,14 @@ fn what_is_protected_depends_on_who_needs_memory() {
     assert_eq!((c.protection_within(&a), d.protection_within(&a)), (of(50, 0), of(0, 0)));
     assert_eq!((c.protection_within(&b), d.protection_within(&b)), (of(75, 0), of(0, 10)));
     assert_eq!(c.protection(), Protection::default(), "nothing protects a");
-    assert_eq!(c.protection_within(&c), Protection::default(), "who needs it is exempt");
+    assert_eq!(c.protection_within(&c), Protection::default(), "the group that needs memory is exempt");
     assert_eq!(c.protection_within(&beside), Protection::default());
     let stranger = exact().create("/a").unwrap();
     assert_eq!(c.protection_within(&stranger), Protection::default());
 }
 
 #[test]
-fn one_pass_finds_what_each_group_finds_for_itself() {
+fn computes_the_same_in_one_pass() {
     let hierarchy = exact();
     let mut random = crate::random::Random(0x5eed);
     let mut groups = vec![hierarchy.root()];

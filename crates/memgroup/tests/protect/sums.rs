@@ -1,4 +1,4 @@
-//! Sums: whoever charges, uncharges, sets and removes at once, at rest they are what a ledger says.
+//! Sums: after threads charge, uncharge, set and remove at once, they equal those of a ledger.
 
 use std::sync::Mutex;
 use std::thread;
@@ -48,7 +48,7 @@ fn assert_right(parent: &Group, reserve: u64) {
     let used = |of: fn(&Group) -> u64| children.iter().map(|child| child.usage().min(of(child))).sum::<u64>();
     let (min, low) = (used(Group::min), used(Group::low));
     let grandparent = parent.parent().unwrap();
-    // Protected with exactly what it has: each child's share tells the sum.
+    // Protected with exactly its usage: each child's share tells the sum.
     let usage = parent.usage();
     for child in &children {
         let seen = child.protection_within(&grandparent);
@@ -115,7 +115,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn sums_are_right_at_rest_whoever_charged_set_and_removed(seed: u64, slots in 1usize..5, cap in 0u32..3) {
+    fn has_right_sums_at_rest(seed: u64, slots in 1usize..5, cap in 0u32..3) {
         many_threads(seed, slots, [0, 16 * KIB, 256 * KIB][cap as usize], 1500);
     }
 }

@@ -66,13 +66,13 @@ fn set_low(group: &Group, bytes: u64) {
 }
 
 #[test]
-fn siblings_share_what_min_protects_of_their_parent_and_a_neighbour_that_wants_more_is_refused() {
+fn shares_min_among_siblings_and_refuses_a_neighbour() {
     let tree = Tree::new(set_min);
     let held = tree.neighbour_takes(148);
     tree.assert_shares();
     drop(held);
     let (held, refused) = pin(&tree.g, 170 * MIB);
-    let refused = refused.expect("170M and what min protects are more than 200M");
+    let refused = refused.expect("170M and the bytes within min are more than 200M");
     assert_eq!(refused.group(), tree.a.id());
     assert_close("b", tree.b.usage(), 50 * MIB, 3);
     assert!(tree.b.usage() >= 50 * MIB, "b was taken below its min, to {}", tree.b.usage());
@@ -86,7 +86,7 @@ fn siblings_share_what_min_protects_of_their_parent_and_a_neighbour_that_wants_m
 }
 
 #[test]
-fn siblings_share_what_low_protects_of_their_parent_until_nobody_else_has_anything() {
+fn shares_low_among_siblings_until_nothing_else_is_left() {
     let tree = Tree::new(set_low);
     let held = tree.neighbour_takes(148);
     tree.assert_shares();
@@ -109,7 +109,7 @@ fn siblings_share_what_low_protects_of_their_parent_until_nobody_else_has_anythi
 }
 
 #[test]
-fn what_a_parent_is_protected_with_covers_children_that_have_no_setting_of_their_own() {
+fn protects_children_without_settings() {
     let hierarchy = exact();
     let a = hierarchy.create("/a").unwrap();
     a.set_max(100 * MIB).unwrap();
@@ -122,13 +122,13 @@ fn what_a_parent_is_protected_with_covers_children_that_have_no_setting_of_their
     let (_held, refused) = pin(&g, 59 * MIB);
     assert!(refused.is_none());
     assert!(b.usage() >= 40 * MIB);
-    // What it has is more than it had to give of what was left over: the larger one gave.
+    // It has more than its part of the rest: the larger one gave.
     assert!(c.usage() >= 10 * MIB && d.usage() >= 10 * MIB, "{} and {}", c.usage(), d.usage());
     assert_eq!(b.events().low, 0);
 }
 
 #[test]
-fn a_group_is_protected_from_a_charge_of_its_own_too_where_the_one_above_is_full() {
+fn protects_a_group_from_its_own_charges() {
     let hierarchy = exact();
     let a = hierarchy.create("/a").unwrap();
     a.set_max(10 * MIB).unwrap();
@@ -144,7 +144,7 @@ fn a_group_is_protected_from_a_charge_of_its_own_too_where_the_one_above_is_full
 }
 
 #[test]
-fn of_siblings_below_another_group_one_does_not_give_all() {
+fn takes_from_all_siblings_below_another_group() {
     // A tree that no other test has used: turns go by the places that siblings ever had.
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0).groups_max(4321)).unwrap();
     let a = hierarchy.create("/a").unwrap();

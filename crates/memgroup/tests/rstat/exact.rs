@@ -1,4 +1,4 @@
-//! Any sequence of what can be done to groups and statistics, against sums that are kept beside.
+//! Random sequences of operations on groups and statistics, against sums of a plain model.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -76,7 +76,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Sums = [[i64; 3]; SUBSYSTEMS];
 
-/// A group that somebody has a handle on.
+/// A group with a handle.
 struct Held {
     group: Group,
     number: usize,
@@ -137,7 +137,7 @@ impl Model {
                 let statistics = &self.statistics[subsystem];
                 let (stat, number) = (stat % statistics.stats().len(), self.pick(group).number);
                 let _pin = pin_virtual(slot % self.slots);
-                statistics.add(&self.pick(group).group, stat, delta);
+                statistics.add(&self.pick(group).group, crate::nth(statistics, stat), delta);
                 self.local[number][subsystem][stat] += delta;
             }
             Step::Create { parent } => {
@@ -221,7 +221,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(debug_assertions) { 150 } else { 400 }, ..ProptestConfig::default() })]
     #[test]
-    fn after_any_steps_every_value_is_the_sum_of_what_was_added(
+    fn sums_all_additions_after_any_steps(
         slots in prop_oneof![Just(1_usize), Just(2), Just(70)],
         unified in any::<bool>(),
         demote in any::<bool>(),

@@ -1,46 +1,46 @@
-//! Who flushes one subsystem, or one subtree, leaves the others alone.
+//! A flush of one subsystem, or of one subtree, leaves the others alone.
 
 use memgroup::{Config, Freshness, Reach, SlotSource, Stat, Subsystem};
 
-use crate::{HITS, add_on, house, house_of, subtree};
+use crate::{HITS, add_on, fixture, fixture_of, nth, subtree};
 
 const OTHER: Subsystem = Subsystem { name: "other", stats: &[Stat::count("things")] };
 
 #[test]
-fn a_read_of_one_subsystem_flushes_no_other() {
-    let (hierarchy, cache) = house(4);
+fn flushes_only_the_subsystem_that_is_read() {
+    let (hierarchy, cache) = fixture(4);
     let other = hierarchy.register(OTHER).unwrap();
     let group = hierarchy.create("/group").unwrap();
     for slot in 0..4 {
         add_on(slot, &cache, &group, HITS, 1);
-        add_on(slot, &other, &group, 0, 1);
+        add_on(slot, &other, &group, nth(&other, 0), 1);
     }
     assert_eq!(subtree(&cache, &hierarchy.root(), HITS), 4);
-    assert_eq!(other.get(&group, 0, Reach::Subtree, Freshness::Flushed), 0, "not touched");
-    assert_eq!(subtree(&other, &group, 0), 4);
+    assert_eq!(other.get(&group, nth(&other, 0), Reach::Subtree, Freshness::Flushed), 0, "not touched");
+    assert_eq!(subtree(&other, &group, nth(&other, 0)), 4);
 }
 
 #[test]
-fn with_a_single_tree_a_read_of_one_flushes_all() {
+fn flushes_all_subsystems_of_a_single_tree() {
     let slots = SlotSource::virtual_slots(4).unwrap();
-    let (hierarchy, cache) = house_of(Config::with_slots(slots).separate_trees(false));
+    let (hierarchy, cache) = fixture_of(Config::with_slots(slots).separate_trees(false));
     let other = hierarchy.register(OTHER).unwrap();
     let group = hierarchy.create("/group").unwrap();
     for slot in 0..4 {
         add_on(slot, &cache, &group, HITS, 1);
-        add_on(slot, &other, &group, 0, 1);
+        add_on(slot, &other, &group, nth(&other, 0), 1);
     }
     assert_eq!(subtree(&cache, &hierarchy.root(), HITS), 4);
     assert_eq!(
-        other.get(&hierarchy.root(), 0, Reach::Subtree, Freshness::Flushed),
+        other.get(&hierarchy.root(), nth(&other, 0), Reach::Subtree, Freshness::Flushed),
         4,
         "as Linux before 6.16"
     );
 }
 
 #[test]
-fn a_read_of_one_subtree_leaves_the_others_to_their_readers() {
-    let (hierarchy, cache) = house(2);
+fn flushes_only_the_subtree_that_is_read() {
+    let (hierarchy, cache) = fixture(2);
     let at = |group: &memgroup::Group, freshness| cache.get(group, HITS, Reach::Subtree, freshness);
     let (left, right) = (hierarchy.create("/left").unwrap(), hierarchy.create("/right").unwrap());
     // As many that the bits of several words and chunks are mixed.
@@ -60,8 +60,8 @@ fn a_read_of_one_subtree_leaves_the_others_to_their_readers() {
 }
 
 #[test]
-fn a_group_whose_children_are_gone_is_read_without_a_flush_whatever_changed_elsewhere() {
-    let (hierarchy, cache) = house(2);
+fn reads_a_clean_group_without_children_without_a_flush() {
+    let (hierarchy, cache) = fixture(2);
     let [group, other] = ["/group", "/other"].map(|path| hierarchy.create(path).unwrap());
     for _ in 0..3 {
         let child = group.create("child").unwrap();

@@ -1,4 +1,4 @@
-//! The subsystem `memory`: what charges and stocks do, for whole subtrees, exactly.
+//! The subsystem `memory`: exact counts of charges and stocks, for whole subtrees.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use memgroup::stats::memory::{
 use memgroup::{Config, Freshness, Group, Hierarchy, Maintenance, Reach, SlotSource};
 use memgroup_percpu::pin_virtual;
 
-use crate::{house, local, subtree};
+use crate::{HITS, fixture, local, nth, subtree};
 
 fn charges(hierarchy: &Hierarchy, group: &Group) -> i64 {
     subtree(&hierarchy.memory(), group, CHARGES)
 }
 
 #[test]
-fn every_charge_is_in_the_next_fresh_read_also_one_that_the_stock_served() {
-    let (hierarchy, _) = house(3);
+fn counts_every_charge_in_the_next_fresh_read() {
+    let (hierarchy, _) = fixture(3);
     let parent = hierarchy.create("/parent").unwrap();
     let leaves = ["a", "b"].map(|name| parent.create(name).unwrap());
     let mut made = 0;
@@ -39,8 +39,8 @@ fn every_charge_is_in_the_next_fresh_read_also_one_that_the_stock_served() {
 }
 
 #[test]
-fn attempts_that_fill_their_field_are_all_counted() {
-    let (hierarchy, _) = house(1);
+fn counts_all_attempts_when_their_field_is_full() {
+    let (hierarchy, _) = fixture(1);
     let group = hierarchy.create("/group").unwrap();
     const CALLS: i64 = 300_000;
     for _ in 0..CALLS {
@@ -50,8 +50,8 @@ fn attempts_that_fill_their_field_are_all_counted() {
 }
 
 #[test]
-fn refusals_forced_charges_and_drains_are_counted_where_they_happen_and_above() {
-    let (hierarchy, _) = house(2);
+fn counts_refusals_forced_charges_and_drains_at_each_level() {
+    let (hierarchy, _) = fixture(2);
     let parent = hierarchy.create("/parent").unwrap();
     let leaf = parent.create("leaf").unwrap();
     let memory = hierarchy.memory();
@@ -65,10 +65,10 @@ fn refusals_forced_charges_and_drains_are_counted_where_they_happen_and_above() 
     let charge = leaf.try_charge(100).unwrap();
     let drained = leaf.drain();
     assert!(drained > 0);
-    let mut values = [0; STOCK_DRAINED + 1];
+    let mut values = [0; STOCK_DRAINED.index() + 1];
     memory.read(&hierarchy.root(), Reach::Subtree, Freshness::Fresh, &mut values);
-    assert_eq!((values[STOCK_DRAINS], values[STOCK_DRAINED]), (1, drained as i64));
-    assert!(values[STOCK_REFILLS] >= 1, "{values:?}");
+    assert_eq!((values[STOCK_DRAINS.index()], values[STOCK_DRAINED.index()]), (1, drained as i64));
+    assert!(values[STOCK_REFILLS.index()] >= 1, "{values:?}");
     drop(charge);
     let many: Vec<_> = (0..4000).map(|_| leaf.try_charge(1 << 10).unwrap()).collect();
     drop(many);
@@ -76,8 +76,8 @@ fn refusals_forced_charges_and_drains_are_counted_where_they_happen_and_above() 
 }
 
 #[test]
-fn a_removed_groups_forced_and_refused_charges_are_counted_as_before() {
-    let (hierarchy, _) = house(1);
+fn counts_forced_and_refused_charges_of_a_removed_group() {
+    let (hierarchy, _) = fixture(1);
     let (group, memory) = (hierarchy.create("/group").unwrap(), hierarchy.memory());
     group.remove().unwrap();
     let mut forced = group.charge_forced(100).unwrap();
@@ -91,34 +91,34 @@ fn a_removed_groups_forced_and_refused_charges_are_counted_as_before() {
 }
 
 #[test]
-fn what_a_removed_group_did_stays_in_its_ancestors_exactly_once() {
-    let (hierarchy, cache) = house(2);
+fn keeps_values_of_a_removed_group_once_in_its_ancestors() {
+    let (hierarchy, cache) = fixture(2);
     let parent = hierarchy.create("/parent").unwrap();
     for round in 1..=50 {
         let leaf = parent.create("leaf").unwrap();
         let kept = leaf.try_charge(100).unwrap();
         drop(leaf.try_charge(100).unwrap());
-        crate::add_on(round % 2, &cache, &leaf, 0, 10);
+        crate::add_on(round % 2, &cache, &leaf, nth(&cache, 0), 10);
         if round % 2 == 0 {
-            assert_eq!(subtree(&cache, &leaf, 0), 10);
+            assert_eq!(subtree(&cache, &leaf, HITS), 10);
         }
         leaf.remove().unwrap();
-        cache.add(&leaf, 0, 1);
+        cache.add(&leaf, HITS, 1);
         if round % 3 == 0 {
             // The last byte returns after the last handle.
             drop(leaf);
             drop(kept);
         }
         let round = round as i64;
-        assert_eq!(subtree(&cache, &parent, 0), 11 * round);
+        assert_eq!(subtree(&cache, &parent, HITS), 11 * round);
         assert_eq!(charges(&hierarchy, &parent), 2 * round);
     }
-    assert_eq!((local(&cache, &parent, 0), subtree(&cache, &hierarchy.root(), 0)), (0, 550));
+    assert_eq!((local(&cache, &parent, HITS), subtree(&cache, &hierarchy.root(), nth(&cache, 0))), (0, 550));
     assert_eq!(hierarchy.groups().len(), 2);
 }
 
 #[test]
-fn charges_are_all_counted_whoever_takes_the_attempts() {
+fn counts_charges_when_drains_and_flushes_take_attempts() {
     const ROUNDS: u64 = 300;
     let config = Config::with_slots(SlotSource::virtual_slots(1).unwrap())
         .stock_budget_bytes(1024)

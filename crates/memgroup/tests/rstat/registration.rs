@@ -1,10 +1,12 @@
-//! Registering subsystems: early, late, twice, too many; and what is refused.
+//! Registration of subsystems: early, late, twice, too many, invalid.
 
 use std::time::Duration;
 
-use memgroup::{Config, Hierarchy, Maintenance, SUBSYSTEMS_MAX, SlotSource, Stat, Subsystem};
+use memgroup::{
+    Config, Freshness, Hierarchy, Maintenance, Reach, SUBSYSTEMS_MAX, SlotSource, Stat, Subsystem, stats,
+};
 
-use crate::{CACHE, HELD, HITS, add_on, house, panic_of, subtree};
+use crate::{CACHE, HELD, HITS, add_on, fixture, nth, panic_of, subtree};
 
 const THINGS: &[Stat] = &[Stat::count("things")];
 const WIDE: Subsystem =
@@ -15,26 +17,26 @@ fn one(name: &'static str) -> Subsystem {
 }
 
 #[test]
-fn a_subsystem_that_comes_late_is_in_all_groups_old_and_new_and_removed() {
-    let (hierarchy, cache) = house(2);
+fn registers_a_late_subsystem_in_every_group() {
+    let (hierarchy, cache) = fixture(2);
     let old: Vec<_> = (0..200).map(|n| hierarchy.create(&format!("/old{n}")).unwrap()).collect();
     cache.add(&old[0], HITS, 1);
     old[199].remove().unwrap();
     let late = hierarchy.register(one("late")).unwrap();
     let new: Vec<_> = (0..200).map(|n| old[n % 199].create(&format!("new{n}")).unwrap()).collect();
     for (n, group) in old.iter().chain(&new).enumerate() {
-        add_on(n % 2, &late, group, 0, 1);
+        add_on(n % 2, &late, group, nth(&late, 0), 1);
     }
-    assert_eq!(subtree(&late, &hierarchy.root(), 0), 400);
-    assert_eq!(subtree(&late, &old[0], 0), 3, "its own, new0's and new199's");
+    assert_eq!(subtree(&late, &hierarchy.root(), nth(&late, 0)), 400);
+    assert_eq!(subtree(&late, &old[0], nth(&late, 0)), 3, "its own, new0's and new199's");
     assert_eq!(subtree(&cache, &hierarchy.root(), HITS), 1);
     drop((old, new));
-    assert_eq!(subtree(&late, &hierarchy.root(), 0), 400);
+    assert_eq!(subtree(&late, &hierarchy.root(), nth(&late, 0)), 400);
 }
 
 #[test]
-fn the_same_subsystem_is_found_and_another_of_its_name_refused() {
-    let (hierarchy, cache) = house(1);
+fn finds_the_same_subsystem_and_refuses_another_definition() {
+    let (hierarchy, cache) = fixture(1);
     let again = hierarchy.register(CACHE).unwrap();
     again.add(&hierarchy.root(), HITS, 2);
     assert_eq!(subtree(&cache, &hierarchy.root(), HITS), 2);
@@ -44,37 +46,41 @@ fn the_same_subsystem_is_found_and_another_of_its_name_refused() {
     let error = hierarchy.register(one("cache")).unwrap_err().to_string();
     assert_eq!(
         error,
-        "failed to register the subsystem \"cache\": one of this name is there already, with other statistics"
+        "failed to register the subsystem \"cache\": a subsystem of this name has other statistics"
     );
     let error = hierarchy.register(one("memory")).unwrap_err().to_string();
-    assert!(error.contains("\"memory\": one of this name"), "{error}");
+    assert!(error.contains("\"memory\": a subsystem of this name"), "{error}");
 }
 
 #[test]
-fn there_are_as_many_subsystems_as_promised_and_the_next_is_refused_and_leaves_no_trace() {
+fn refuses_one_subsystem_more_than_the_maximum() {
     const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-    let (hierarchy, cache) = house(2);
+    let (hierarchy, cache) = fixture(2);
     let group = hierarchy.create("/group").unwrap();
     let room = SUBSYSTEMS_MAX - hierarchy.subsystems().len();
     let more: Vec<_> = NAMES[..room].iter().map(|name| hierarchy.register(one(name)).unwrap()).collect();
     let error = hierarchy.register(one(NAMES[room])).unwrap_err().to_string();
     assert!(
-        error.ends_with("the hierarchy has all the 8 subsystems there can be, the built-in ones included"),
+        error.ends_with("the hierarchy has all the 8 subsystems it can have, the built-in ones included"),
         "{error}"
     );
     assert_eq!(hierarchy.subsystems().len(), SUBSYSTEMS_MAX);
     for (n, statistics) in more.iter().enumerate() {
-        statistics.add(&group, 0, 10 + n as i64);
+        statistics.add(&group, nth(statistics, 0), 10 + n as i64);
     }
     cache.add(&group, HITS, 5);
     for (n, statistics) in more.iter().enumerate() {
-        assert_eq!(subtree(statistics, &hierarchy.root(), 0), 10 + n as i64, "{statistics:?}");
+        assert_eq!(
+            subtree(statistics, &hierarchy.root(), nth(statistics, 0)),
+            10 + n as i64,
+            "{statistics:?}"
+        );
     }
     assert_eq!(subtree(&cache, &group, HITS), 5);
 }
 
 #[test]
-fn a_hierarchy_that_is_used_again_begins_at_zero_with_the_built_in_subsystems_alone() {
+fn begins_a_reused_hierarchy_at_zero_without_subsystems() {
     // A configuration of its own, so that no other test takes the hierarchy in between.
     let config = || Config::with_slots(SlotSource::virtual_slots(3).unwrap()).groups_max(77);
     for round in 0..20 {
@@ -84,25 +90,25 @@ fn a_hierarchy_that_is_used_again_begins_at_zero_with_the_built_in_subsystems_al
         let statistics = hierarchy.register(if round % 2 == 0 { WIDE } else { one("narrow") }).unwrap();
         let group = hierarchy.create("/group").unwrap();
         let last = statistics.stats().len() - 1;
-        assert_eq!(subtree(&statistics, &hierarchy.root(), last), 0, "round {round}");
+        assert_eq!(subtree(&statistics, &hierarchy.root(), nth(&statistics, last)), 0, "round {round}");
         assert_eq!(subtree(&hierarchy.memory(), &hierarchy.root(), memgroup::stats::memory::CHARGES), 0);
         for slot in 0..3 {
-            add_on(slot, &statistics, &group, last, 1);
-            add_on(slot, &statistics, &hierarchy.root(), last, 1);
+            add_on(slot, &statistics, &group, nth(&statistics, last), 1);
+            add_on(slot, &statistics, &hierarchy.root(), nth(&statistics, last), 1);
         }
         drop(group.try_charge(100).unwrap());
         if round % 3 == 0 {
-            assert_eq!(subtree(&statistics, &hierarchy.root(), last), 6);
+            assert_eq!(subtree(&statistics, &hierarchy.root(), nth(&statistics, last)), 6);
         }
-        let text = panic_of(|| statistics.add(&group, last + 1, 1));
-        assert!(text.contains(&format!("none of number {}", last + 1)), "{text}");
+        let text = panic_of(|| statistics.add(&group, HITS, 1));
+        assert!(text.starts_with("failed to use the key hits of the subsystem cache with"), "{text}");
     }
 }
 
 #[test]
-fn what_cannot_be_added_is_refused_by_name_and_nothing_is_added() {
-    let (hierarchy, cache) = house(2);
-    let (other, _) = house(2);
+fn refuses_invalid_additions_by_name() {
+    let (hierarchy, cache) = fixture(2);
+    let (other, _) = fixture(2);
     let (group, foreign) = (hierarchy.create("/group").unwrap(), other.create("/foreign").unwrap());
     let refused = |stat, delta| panic_of(|| cache.add(&group, stat, delta));
     assert_eq!(refused(HITS, -1), "failed to add -1 to hits of cache: it only grows");
@@ -111,15 +117,21 @@ fn what_cannot_be_added_is_refused_by_name_and_nothing_is_added() {
         "failed to add -9223372036854775808 to held of cache: one addition is 2^48 at the most, up or down"
     );
     assert!(refused(HELD, (1 << 48) + 1).contains("at the most, up or down"));
-    assert_eq!(refused(3, 1), "cache has 3 statistics, none of number 3");
-    assert_eq!(refused(usize::MAX, 1), format!("cache has 3 statistics, none of number {}", usize::MAX));
+    let text = "failed to use the key rbytes of the subsystem io with the statistics of cache";
+    assert_eq!(refused(stats::io::RBYTES, 1), text);
+    assert_eq!(panic_of(|| _ = cache.get(&group, stats::io::RBYTES, Reach::Local, Freshness::Fresh)), text);
+    const OTHER: Subsystem = Subsystem { name: "cache", stats: &[Stat::count("hits")] };
+    assert_eq!(
+        refused(OTHER.key("hits"), 1),
+        "failed to use the key hits of the subsystem cache with the statistics of cache, which is defined otherwise here"
+    );
     let text = panic_of(|| cache.add(&foreign, HITS, 1));
     assert_eq!(
         text,
         "failed to find cache of the group /foreign: the statistics are those of another hierarchy"
     );
     let text = panic_of(|| cache.add_time(&group, HELD, std::time::Duration::from_micros(1)));
-    assert_eq!(text, "failed to add 1µs to statistic 1 of cache: it is not a time");
+    assert_eq!(text, "failed to add 1µs to held of cache: it is not a time");
     assert_eq!(cache.text(&hierarchy.root(), memgroup::Freshness::Fresh), "hits 0\nheld 0\nbuild_usec 0\n");
     cache.add(&group, HELD, 1 << 48);
     cache.add(&group, HELD, -(1 << 48));
@@ -127,8 +139,8 @@ fn what_cannot_be_added_is_refused_by_name_and_nothing_is_added() {
 }
 
 #[test]
-fn what_leaves_the_range_of_one_slot_between_two_flushes_is_a_panic_that_names_it() {
-    let (hierarchy, cache) = house(1);
+fn panics_when_a_slot_leaves_its_range_between_flushes() {
+    let (hierarchy, cache) = fixture(1);
     let group = hierarchy.create("/group").unwrap();
     for _ in 0..1 << 13 {
         cache.add(&group, HELD, -(1 << 48));
@@ -140,12 +152,12 @@ fn what_leaves_the_range_of_one_slot_between_two_flushes_is_a_panic_that_names_i
     (0..1 << 15).for_each(|_| cache.add(&group, HITS, 1 << 48));
     let text = panic_of(|| cache.add(&group, HITS, 1));
     assert_eq!(text, "hits of cache has changed by more than 2^61 on one slot since it was last flushed");
-    assert_eq!(subtree(&cache, &group, HITS), 1, "what was added on the slot is lost");
+    assert_eq!(subtree(&cache, &group, HITS), 1, "additions on the slot are lost");
 }
 
 #[test]
-fn what_flushes_have_added_up_wraps_where_64_bits_end() {
-    let (hierarchy, cache) = house(1);
+fn wraps_flushed_sums_at_64_bits() {
+    let (hierarchy, cache) = fixture(1);
     let group = hierarchy.create("/group").unwrap();
     let raised: Vec<_> = (0..2)
         .map(|_| {
@@ -159,22 +171,22 @@ fn what_flushes_have_added_up_wraps_where_64_bits_end() {
 }
 
 #[test]
-fn groups_that_were_there_before_have_words_on_the_slots_as_others_do() {
+fn gives_older_groups_words_on_the_slots() {
     // A configuration of its own: a hierarchy that was used before has records already.
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(333);
     let hierarchy = Hierarchy::new(config).unwrap();
     let groups: Vec<_> = (0..300).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
     let late = hierarchy.register(one("late")).unwrap();
     let before = hierarchy.percpu().live_bytes;
-    groups.iter().chain([&hierarchy.root()]).for_each(|group| late.add(group, 0, 1));
+    groups.iter().chain([&hierarchy.root()]).for_each(|group| late.add(group, nth(&late, 0), 1));
     let each = late.footprint().slot_bytes as u64;
     let after = hierarchy.percpu().live_bytes;
     assert!(after >= before + 301 * each, "{before} {each} {after}");
 }
 
 #[test]
-fn a_scope_whose_guard_was_forgotten_counts_for_nobody_once_its_group_is_gone() {
-    let (hierarchy, _) = house(1);
+fn counts_for_no_group_after_a_forgotten_scope_ends() {
+    let (hierarchy, _) = fixture(1);
     let gone = hierarchy.create("/gone").unwrap();
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -182,17 +194,17 @@ fn a_scope_whose_guard_was_forgotten_counts_for_nobody_once_its_group_is_gone() 
             gone.remove().unwrap();
             let root = hierarchy.root();
             drop(gone);
-            assert!(!hierarchy.io().add_current(0, 1), "the group is gone");
+            assert!(!hierarchy.io().add_current(stats::io::RBYTES, 1), "the group is gone");
             let next = hierarchy.create("/next").unwrap();
             drop(memgroup::scope::enter(&root));
-            assert_eq!(subtree(&hierarchy.io(), &next, 0), 0);
-            assert_eq!(subtree(&hierarchy.cpu(), &next, 0), 0);
+            assert_eq!(subtree(&hierarchy.io(), &next, stats::io::RBYTES), 0);
+            assert_eq!(subtree(&hierarchy.cpu(), &next, stats::cpu::SCOPE_USEC), 0);
         });
     });
 }
 
 #[test]
-fn the_values_of_groups_that_are_gone_go_when_maintenance_comes_by() {
+fn frees_values_of_released_groups_in_maintenance() {
     let config =
         Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(5001).float(0, Duration::ZERO);
     let hierarchy = Hierarchy::new(config).unwrap();
@@ -201,11 +213,11 @@ fn the_values_of_groups_that_are_gone_go_when_maintenance_comes_by() {
     for round in 1..=3 {
         let groups: Vec<_> = (0..5000).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
         assert_eq!(statistics.footprint().groups, at_first + 5000);
-        groups.iter().for_each(|group| statistics.add(group, 0, 1));
+        groups.iter().for_each(|group| statistics.add(group, nth(&statistics, 0), 1));
         groups.into_iter().skip(7).for_each(|group| group.remove().unwrap());
         hierarchy.maintain(Maintenance::new().all().expedited());
         assert_eq!(statistics.footprint().groups, at_first + 7, "round {round}");
-        assert_eq!(subtree(&statistics, &hierarchy.root(), 0), 5000 * round);
+        assert_eq!(subtree(&statistics, &hierarchy.root(), nth(&statistics, 0)), 5000 * round);
         (0..7).for_each(|n| hierarchy.lookup(&format!("/g{n}")).unwrap().remove().unwrap());
     }
 }
@@ -250,7 +262,7 @@ fn a_group_that_gives_its_record_up_keeps_what_its_slots_held_together() {
 }
 
 #[test]
-fn a_group_whose_record_moves_keeps_what_each_of_its_slots_held_apart() {
+fn keeps_slots_apart_when_a_record_moves() {
     const NAMES: usize = 500;
     // As much as one slot has room for: together on one they would leave its range.
     const LOW: i64 = 8191;
@@ -262,10 +274,10 @@ fn a_group_whose_record_moves_keeps_what_each_of_its_slots_held_apart() {
     let stats: Vec<_> = (0..NAMES).map(|n| Stat::gauge(format!("s{n}").leak())).collect();
     let vast = hierarchy.register(Subsystem { name: "vast", stats: stats.leak() }).unwrap();
     let groups: Vec<_> = (0..1000).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
-    groups.iter().for_each(|group| add_on(0, &vast, group, 0, 1));
+    groups.iter().for_each(|group| add_on(0, &vast, group, nth(&vast, 0), 1));
     let (stay, go): (Vec<_>, Vec<_>) = groups.into_iter().enumerate().partition(|(n, _)| n % 40 == 39);
     for (_, group) in &stay {
-        (0..2 * LOW).for_each(|n| add_on(n as usize % 2, &vast, group, NAMES - 1, -(1 << 48)));
+        (0..2 * LOW).for_each(|n| add_on(n as usize % 2, &vast, group, nth(&vast, NAMES - 1), -(1 << 48)));
     }
     go.into_iter().for_each(|(_, group)| group.remove().unwrap());
     let done = hierarchy.maintain(Maintenance::new().all().expedited());
@@ -274,6 +286,9 @@ fn a_group_whose_record_moves_keeps_what_each_of_its_slots_held_apart() {
         "records of statistics moved: {done:?}"
     );
     for (_, group) in &stay {
-        assert_eq!((subtree(&vast, group, 0), subtree(&vast, group, NAMES - 1)), (1, -2 * LOW * (1 << 48)));
+        assert_eq!(
+            (subtree(&vast, group, nth(&vast, 0)), subtree(&vast, group, nth(&vast, NAMES - 1))),
+            (1, -2 * LOW * (1 << 48))
+        );
     }
 }

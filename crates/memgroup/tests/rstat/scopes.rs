@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use memgroup::stats::cpu::{NR_SCOPES, SCOPE_USEC};
-use memgroup::{Config, Hierarchy, Maintenance, SlotSource, scope};
+use memgroup::{Config, Hierarchy, Maintenance, SlotSource, scope, stats};
 
-use crate::{HITS, house, local, subtree};
+use crate::{HITS, fixture, local, nth, subtree};
 
 fn busy(time: Duration) {
     let begin = Instant::now();
@@ -15,7 +15,7 @@ fn busy(time: Duration) {
 }
 
 #[test]
-fn time_in_a_nested_scope_is_the_inner_groups_and_together_they_are_all_the_time_there_was() {
+fn counts_time_in_a_nested_scope_for_the_inner_group() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let (outer, inner) = (hierarchy.create("/outer").unwrap(), hierarchy.create("/inner").unwrap());
     let cpu = hierarchy.cpu();
@@ -40,7 +40,7 @@ fn time_in_a_nested_scope_is_the_inner_groups_and_together_they_are_all_the_time
 }
 
 #[test]
-fn scopes_of_hierarchies_that_count_no_time_count_none_and_do_not_disturb_those_that_do() {
+fn counts_no_time_where_it_is_turned_off() {
     let config = || Config::with_slots(SlotSource::virtual_slots(2).unwrap());
     let timed = Hierarchy::new(config()).unwrap();
     let untimed = Hierarchy::new(config().scope_time(false)).unwrap();
@@ -65,31 +65,34 @@ fn scopes_of_hierarchies_that_count_no_time_count_none_and_do_not_disturb_those_
 }
 
 #[test]
-fn the_group_in_force_is_added_to_if_it_is_one_of_the_same_hierarchy() {
+fn adds_to_the_current_group_of_the_same_hierarchy_only() {
     let config = || Config::with_slots(SlotSource::virtual_slots(2).unwrap());
     let (one, other) = (Hierarchy::new(config()).unwrap(), Hierarchy::new(config()).unwrap());
     let (group, io) = (one.create("/group").unwrap(), one.io());
-    assert!(!io.add_current(0, 1), "no group is in force");
+    assert!(!io.add_current(stats::io::RBYTES, 1), "no group is in force");
     {
         let _scope = scope::enter(&group);
-        assert!(io.add_current(0, 5));
-        assert!(!other.io().add_current(0, 1), "none of this hierarchy is");
+        assert!(io.add_current(stats::io::RBYTES, 5));
+        assert!(!other.io().add_current(stats::io::RBYTES, 1), "none of this hierarchy is");
     }
-    assert_eq!((subtree(&io, &one.root(), 0), subtree(&other.io(), &other.root(), 0)), (5, 0));
+    assert_eq!(
+        (subtree(&io, &one.root(), nth(&io, 0)), subtree(&other.io(), &other.root(), nth(&other.io(), 0))),
+        (5, 0)
+    );
 }
 
 #[test]
-fn a_users_subsystem_is_added_to_for_the_group_in_force() {
-    let (hierarchy, cache) = house(2);
+fn adds_to_a_user_subsystem_of_the_current_group() {
+    let (hierarchy, cache) = fixture(2);
     let group = hierarchy.create("/group").unwrap();
     let _scope = scope::enter(&group);
     assert!(cache.add_current(HITS, 5));
     assert_eq!((local(&cache, &group, HITS), subtree(&cache, &hierarchy.root(), HITS)), (5, 5));
-    assert_eq!(subtree(&hierarchy.io(), &group, 0), 0);
+    assert_eq!(subtree(&hierarchy.io(), &group, stats::io::RBYTES), 0);
 }
 
 #[test]
-fn after_a_guard_that_ended_out_of_order_no_group_comes_back_whose_guard_is_gone() {
+fn restores_no_group_after_a_drop_out_of_order() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(1).unwrap())).unwrap();
     let [a, b, c] = ["/a", "/b", "/c"].map(|path| hierarchy.create(path).unwrap());
     let first = scope::enter(&a);
@@ -108,7 +111,7 @@ fn after_a_guard_that_ended_out_of_order_no_group_comes_back_whose_guard_is_gone
 }
 
 #[test]
-fn a_flush_passes_over_what_a_forgotten_guard_marked_while_its_group_was_released() {
+fn skips_marks_of_a_forgotten_scope_in_a_free_place() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).float(0, Duration::ZERO);
     let hierarchy = Hierarchy::new(config).unwrap();
     let (io, other) = (hierarchy.io(), hierarchy.create("/other").unwrap());
@@ -121,7 +124,7 @@ fn a_flush_passes_over_what_a_forgotten_guard_marked_while_its_group_was_release
                 std::mem::forget(scope::enter(&group));
                 drop(group);
                 began.send(()).unwrap();
-                while io.add_current(0, 1) {}
+                while io.add_current(stats::io::RBYTES, 1) {}
             }
         });
         begun.recv().unwrap();
@@ -129,7 +132,7 @@ fn a_flush_passes_over_what_a_forgotten_guard_marked_while_its_group_was_release
         drop(group);
         adds.join().unwrap();
         hierarchy.maintain(Maintenance::new().all().expedited());
-        io.add(&other, 1, 1);
-        assert_eq!(subtree(&io, &hierarchy.root(), 1), round + 1);
+        io.add(&other, stats::io::WBYTES, 1);
+        assert_eq!(subtree(&io, &hierarchy.root(), nth(&io, 1)), round + 1);
     }
 }

@@ -1,20 +1,20 @@
 //! Soak: threads on virtual slots add, read, flush, create and remove at random while records move and go.
 //!
-//! The oracles: what a thread has added is in what it reads next; a count never runs backwards, for any reader; and when all threads
-//! are at rest every value is the sum of what was added to the group and to all that is and was below it, in both subsystems.
+//! The oracles: a thread's next read contains its additions; a count never runs backwards, for any reader; and when all threads
+//! are at rest every value is the sum of the additions to the group and to all groups below it, released ones too, in both subsystems.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use memgroup::{
-    Config, Freshness, Group, Hierarchy, Maintenance, Reach, SlotSource, Stat, Statistics, Subsystem,
-    TreeStats,
+    Config, Freshness, Group, Hierarchy, Maintenance, Reach, SlotSource, Stat, StatKey, Statistics,
+    Subsystem, TreeStats, stats,
 };
 use memgroup_percpu::pin_virtual;
 
 use crate::random::Random;
-use crate::{HELD, HITS, house_of, local, subtree};
+use crate::{HELD, HITS, fixture_of, local, nth, subtree};
 
 const WORKERS: u64 = 4;
 const FAMILIES: usize = 3;
@@ -27,7 +27,7 @@ const STEPS: usize = if cfg!(memgroup_yields) {
     30_000
 };
 
-/// What was added to one group, by whomever.
+/// Additions to one group, by any thread.
 #[derive(Default)]
 struct Ledger {
     hits: AtomicI64,
@@ -44,7 +44,7 @@ struct Family {
     gone: Ledger,
 }
 
-struct House {
+struct Fixture {
     hierarchy: Hierarchy,
     cache: Statistics,
     io: Statistics,
@@ -53,12 +53,12 @@ struct House {
     done: AtomicBool,
 }
 
-impl House {
-    fn new(slots: usize, separate: bool) -> House {
+impl Fixture {
+    fn new(slots: usize, separate: bool) -> Fixture {
         let config = Config::with_slots(SlotSource::virtual_slots(slots).unwrap())
             .separate_trees(separate)
             .demote_after(Some(Duration::ZERO));
-        let (hierarchy, cache) = house_of(config);
+        let (hierarchy, cache) = fixture_of(config);
         let families = (0..FAMILIES)
             .map(|n| {
                 let parent = hierarchy.create(&format!("/family{n}")).unwrap();
@@ -68,7 +68,7 @@ impl House {
             })
             .collect();
         let io = hierarchy.io();
-        House { hierarchy, cache, io, families, slots, done: AtomicBool::new(false) }
+        Fixture { hierarchy, cache, io, families, slots, done: AtomicBool::new(false) }
     }
 
     /// Adds to a group; `ledger` knows of it.
@@ -77,7 +77,7 @@ impl House {
             (random.below(5) as i64, random.below(100) as i64 - 50, random.below(3) as i64);
         self.cache.add(group, HITS, hits);
         self.cache.add(group, HELD, held);
-        self.io.add(group, 0, io);
+        self.io.add(group, stats::io::RBYTES, io);
         for (sum, value) in [(&ledger.hits, hits), (&ledger.held, held), (&ledger.io, io)] {
             sum.fetch_add(value, Ordering::Relaxed);
         }
@@ -101,7 +101,7 @@ impl House {
         }
     }
 
-    /// What this thread adds shows in its next fresh read, at any level.
+    /// Checks that the thread's next fresh read contains its additions, at any level.
     fn see_own_work(&self, random: &mut Random, family: &Family, leaf: usize) {
         let group = &family.leaves[leaf];
         let levels = [group.clone(), family.parent.clone(), self.hierarchy.root()];
@@ -138,11 +138,11 @@ impl House {
                 seen[n] = now;
             }
             self.cache.read_tree(&self.hierarchy.root(), Freshness::Fresh, &mut tree);
-            let root = tree.iter().next().unwrap().subtree[HITS];
+            let root = tree.iter().next().unwrap().subtree[HITS.index()];
             assert!(root >= seen[FAMILIES], "the root ran from {} back to {root}", seen[FAMILIES]);
             seen[FAMILIES] = root;
             let families = self.families.iter().map(|family| family.parent.id());
-            let of = |id| tree.iter().find(|row| row.group == id).unwrap().subtree[HITS];
+            let of = |id| tree.iter().find(|row| row.group == id).unwrap().subtree[HITS.index()];
             assert_eq!(root, families.map(of).sum::<i64>(), "the root has none of its own");
         }
     }
@@ -193,13 +193,17 @@ impl House {
         assert!(self.hierarchy.dying().is_empty());
     }
 
-    fn values(&self, group: &Group, reach: fn(&Statistics, &Group, usize) -> i64) -> [i64; 3] {
-        [reach(&self.cache, group, HITS), reach(&self.cache, group, HELD), reach(&self.io, group, 0)]
+    fn values(&self, group: &Group, reach: fn(&Statistics, &Group, StatKey) -> i64) -> [i64; 3] {
+        [
+            reach(&self.cache, group, HITS),
+            reach(&self.cache, group, HELD),
+            reach(&self.io, group, stats::io::RBYTES),
+        ]
     }
 }
 
 /// Groups come and go while `beside` runs again and again with a wide subsystem, and so takes its time; when both are at rest all
-/// places are free, without another flush. A group without bytes whose release nobody finishes is in no list: it keeps its place.
+/// places are free, without another flush. A group without bytes whose release is not finished is in no list, and keeps its place.
 fn come_and_go(beside: impl Fn(&Hierarchy, &Statistics) + Sync) {
     const ROUNDS: u32 = if cfg!(memgroup_yields) { 1_000 } else { 20_000 };
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap())
@@ -213,59 +217,59 @@ fn come_and_go(beside: impl Fn(&Hierarchy, &Statistics) + Sync) {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                wide.add(&hierarchy.root(), 0, 1);
+                wide.add(&hierarchy.root(), nth(&wide, 0), 1);
                 beside(&hierarchy, &wide);
             }
         });
         for round in 0..ROUNDS {
             let group = hierarchy.create(&format!("/{round}")).unwrap();
-            hierarchy.io().add(&group, 0, 1);
+            hierarchy.io().add(&group, stats::io::RBYTES, 1);
             group.remove().unwrap();
         }
         done.store(true, Ordering::Relaxed);
     });
     let places = (0..=ROUNDS).take_while(|n| hierarchy.create(&format!("/{n}")).is_ok()).count();
     assert_eq!(places, ROUNDS as usize);
-    assert_eq!(subtree(&hierarchy.io(), &hierarchy.root(), 0), i64::from(ROUNDS));
+    assert_eq!(subtree(&hierarchy.io(), &hierarchy.root(), nth(&hierarchy.io(), 0)), i64::from(ROUNDS));
 }
 
 #[test]
-fn releases_that_meet_a_flush_are_finished_by_it() {
+fn finishes_releases_deferred_by_a_flush() {
     come_and_go(|hierarchy, wide| wide.flush(&hierarchy.root()));
 }
 
 #[test]
-fn releases_that_meet_maintenance_are_finished_by_it() {
+fn finishes_releases_deferred_by_maintenance() {
     come_and_go(|hierarchy, _| _ = hierarchy.maintain(Maintenance::new().expedited()));
 }
 
 fn soak(slots: usize, separate: bool) {
-    let house = House::new(slots, separate);
-    house.run();
-    house.check();
+    let fixture = Fixture::new(slots, separate);
+    fixture.run();
+    fixture.check();
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_on_2_slots() {
+fn counts_everything_once_on_2_slots() {
     soak(2, true);
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_on_8_slots() {
+fn counts_everything_once_on_8_slots() {
     soak(8, true);
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_on_128_slots() {
+fn counts_everything_once_on_128_slots() {
     soak(128, true);
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_on_512_slots() {
+fn counts_everything_once_on_512_slots() {
     soak(512, true);
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_in_a_single_tree() {
+fn counts_everything_once_in_a_single_tree() {
     soak(8, false);
 }

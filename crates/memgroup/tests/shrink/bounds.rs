@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use memgroup::{Ask, Charge, Count, Group, Hierarchy, Registration, Scan, Seat, ShrinkerConfig};
+use memgroup::{Ask, Charge, Count, Group, Hierarchy, Registration, Scan, ShrinkerConfig, ShrinkerSlot};
 
 use super::cache::{BATCH, Made, PAGE, Tenant, add, parent, plenty};
 
@@ -28,7 +28,7 @@ fn drop_by_drop(tenants: &Group, pages: u64, every: u64) -> (Arc<AtomicU64>, mem
 }
 
 #[test]
-fn a_charge_is_made_page_by_page_and_ends_in_a_refusal_where_there_are_too_many() {
+fn refuses_when_a_charge_needs_too_many_rounds() {
     let (_hierarchy, tenants) = parent(2, 3000);
     // It is asked at the last two priorities of a round: two pages.
     let (calls, _shrinker) = drop_by_drop(&tenants, 3000, 1);
@@ -40,7 +40,7 @@ fn a_charge_is_made_page_by_page_and_ends_in_a_refusal_where_there_are_too_many(
 }
 
 #[test]
-fn rounds_that_come_to_nothing_are_sixteen_in_a_row_at_most() {
+fn stops_after_sixteen_rounds_without_progress() {
     let (_hierarchy, tenants) = parent(2, 3000);
     let (calls, shrinker) = drop_by_drop(&tenants, 3000, u64::MAX);
     let busy = tenants.create("busy").unwrap();
@@ -55,7 +55,7 @@ fn rounds_that_come_to_nothing_are_sixteen_in_a_row_at_most() {
 }
 
 #[test]
-fn the_largest_cache_that_can_be_asked_at_a_priority_is_asked_first() {
+fn asks_the_largest_cache_of_a_priority_first() {
     let (_hierarchy, tenants) = parent(2, 700 * 16);
     let order: Arc<Mutex<Vec<&str>>> = Arc::default();
     // Both come to a batch at priority 5: 600 batches of which an eighth of a 32nd is asked for, and 64 of which half a 32nd is.
@@ -80,7 +80,7 @@ fn the_largest_cache_that_can_be_asked_at_a_priority_is_asked_first() {
 }
 
 #[test]
-fn when_what_was_wanted_is_there_nobody_else_is_counted() {
+fn counts_no_more_caches_when_enough_is_freed() {
     let (_hierarchy, tenants) = parent(2, 1000);
     let all: Vec<Tenant> = (0..2).map(|at| Tenant::new(&tenants, &format!("t{at}"))).collect();
     all.iter().for_each(|tenant| tenant.fill(400));
@@ -94,7 +94,7 @@ fn when_what_was_wanted_is_there_nobody_else_is_counted() {
 }
 
 #[test]
-fn a_cache_that_gives_a_quarter_of_what_it_is_asked_for_does_not_rest() {
+fn visits_a_cache_that_gives_a_quarter_every_time() {
     let (hierarchy, tenants) = parent(2, 5000);
     let group = tenants.create("idle").unwrap();
     let pages: Vec<Charge> = (0..4096).map(|_| group.try_charge(PAGE).unwrap()).collect();
@@ -111,11 +111,11 @@ fn a_cache_that_gives_a_quarter_of_what_it_is_asked_for_does_not_rest() {
     assert_eq!(hierarchy.shrinkers()[0].scans, 10, "series of calls, at priorities 9 to 0");
 }
 
-/// A shrinker whose first call drops one of these, and how often it was called.
+/// A shrinker whose first call drops its registration or its slot, and the number of its calls.
 struct Dropping {
     _hierarchy: Hierarchy,
     tenants: Group,
-    kept: Arc<Mutex<(Option<Registration>, Option<Seat>)>>,
+    kept: Arc<Mutex<(Option<Registration>, Option<ShrinkerSlot>)>>,
     calls: Arc<AtomicU64>,
     _held: Charge,
 }
@@ -128,22 +128,22 @@ impl Drop for Dropping {
 }
 
 impl Dropping {
-    fn new(what: fn(&mut (Option<Registration>, Option<Seat>))) -> Dropping {
+    fn new(drop_one: fn(&mut (Option<Registration>, Option<ShrinkerSlot>))) -> Dropping {
         let (hierarchy, tenants) = parent(2, 1000);
         let _held = tenants.try_charge(1000 * PAGE).unwrap();
         let (kept, calls): (Arc<Mutex<(_, _)>>, Arc<AtomicU64>) = Default::default();
         let (mine, counted) = (Arc::clone(&kept), Arc::clone(&calls));
         let scan = move |_: &Ask<'_>| {
             counted.fetch_add(1, Ordering::Relaxed);
-            what(&mut mine.lock().unwrap());
+            drop_one(&mut mine.lock().unwrap());
             Scan::Freed { bytes: 0 }
         };
-        // Asked for half of what it has at once: a series of thirty calls.
+        // At cost 0 it is asked for half of its bytes at once: a series of thirty calls.
         let config = ShrinkerConfig::new("dropping").cost(0);
         let registration = hierarchy.add_shrinker(config, Made(plenty, scan)).unwrap();
-        let seat = registration.seat(&tenants, 0).unwrap();
-        seat.mark();
-        *kept.lock().unwrap() = (Some(registration), Some(seat));
+        let slot = registration.attach(&tenants, 0).unwrap();
+        slot.mark();
+        *kept.lock().unwrap() = (Some(registration), Some(slot));
         Dropping { _hierarchy: hierarchy, tenants, kept, calls, _held }
     }
 
@@ -155,19 +155,18 @@ impl Dropping {
 }
 
 #[test]
-fn a_series_of_calls_ends_when_its_shrinker_is_removed_or_gives_its_seat_up() {
+fn ends_a_series_when_the_shrinker_or_its_slot_goes() {
     let nothing = Dropping::new(|_| ());
     assert!(nothing.calls() > 30);
     let registration = Dropping::new(|(registration, _)| drop(registration.take()));
     assert_eq!(registration.calls(), 1);
-    let seat = Dropping::new(|(_, seat)| drop(seat.take()));
-    assert_eq!(seat.calls(), 1);
-    assert!(seat.kept.lock().unwrap().0.is_some());
+    let slot = Dropping::new(|(_, slot)| drop(slot.take()));
+    assert_eq!(slot.calls(), 1);
+    assert!(slot.kept.lock().unwrap().0.is_some());
 }
 
 #[test]
-fn a_shrinker_is_set_aside_with_its_third_call_that_takes_too_long_and_not_with_one_after_it_was_reinstated()
-{
+fn counts_overruns_anew_after_a_reinstatement() {
     let (hierarchy, tenants) = parent(2, 1000);
     let _held = tenants.try_charge(1000 * PAGE).unwrap();
     let (calls, limit) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(u64::MAX)));
@@ -196,7 +195,7 @@ fn a_shrinker_is_set_aside_with_its_third_call_that_takes_too_long_and_not_with_
 }
 
 #[test]
-fn what_is_set_free_by_hand_is_everybodys_at_once() {
+fn releases_bytes_reclaimed_by_hand_at_once() {
     for asks_one in [true, false] {
         let (_hierarchy, tenants) = parent(2, 100);
         let (idle, other) = (tenants.create("idle").unwrap(), tenants.create("other").unwrap());
@@ -219,33 +218,33 @@ fn what_is_set_free_by_hand_is_everybodys_at_once() {
 }
 
 #[test]
-fn who_gets_a_seat_while_another_is_counted_there_is_not_taken_for_that_one() {
+fn does_not_scan_a_shrinker_that_got_the_slot_meanwhile() {
     let (hierarchy, tenants) = parent(2, 1000);
     let _held = tenants.try_charge(1000 * PAGE).unwrap();
-    let (scanned, seats): (Arc<AtomicU64>, Arc<Mutex<Vec<Seat>>>) = Default::default();
+    let (scanned, slots): (Arc<AtomicU64>, Arc<Mutex<Vec<ShrinkerSlot>>>) = Default::default();
     let second = hierarchy
         .add_shrinker(
             ShrinkerConfig::new("second"),
             Made(|| Count::Unknown, |_: &Ask<'_>| Scan::Freed { bytes: 0 }),
         )
         .unwrap();
-    let (calls, mine, group) = (Arc::clone(&scanned), Arc::clone(&seats), tenants.clone());
+    let (calls, mine, group) = (Arc::clone(&scanned), Arc::clone(&slots), tenants.clone());
     let count = move || {
         mine.lock().unwrap().clear();
-        mine.lock().unwrap().push(second.seat(&group, 0).unwrap());
+        mine.lock().unwrap().push(second.attach(&group, 0).unwrap());
         plenty()
     };
     let scan = move |_: &Ask<'_>| {
         calls.fetch_add(1, Ordering::Relaxed);
         Scan::Freed { bytes: 0 }
     };
-    // Asked for half of what it has at once.
+    // At cost 0 it is asked for half of its bytes at once.
     let config = ShrinkerConfig::new("first").cost(0);
     let first = hierarchy.add_shrinker(config, Made(count, scan)).unwrap();
-    let seat = first.seat(&tenants, 0).unwrap();
-    seat.mark();
-    seats.lock().unwrap().push(seat);
+    let slot = first.attach(&tenants, 0).unwrap();
+    slot.mark();
+    slots.lock().unwrap().push(slot);
     tenants.reclaim(PAGE, None);
     assert_eq!(scanned.load(Ordering::Relaxed), 0);
-    seats.lock().unwrap().clear();
+    slots.lock().unwrap().clear();
 }

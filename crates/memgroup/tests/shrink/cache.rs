@@ -1,4 +1,4 @@
-//! A cache of charged pages, and what tests want to know of it.
+//! A cache of charged pages that counts its calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ impl Cache {
         self.add(page);
     }
 
-    /// How many there are with it.
+    /// Returns how many there are with it.
     pub(crate) fn add(&self, page: Charge) -> usize {
         let mut pages = self.pages.lock().unwrap();
         pages.push(page);
@@ -85,7 +85,7 @@ impl Tenant {
     }
 }
 
-/// A parent with room for so many pages, on `slots` virtual slots.
+/// A parent whose limit is so many pages, on `slots` virtual slots.
 pub(crate) fn parent(slots: usize, pages: u64) -> (Hierarchy, Group) {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(slots).unwrap())).unwrap();
     let tenants = hierarchy.create("/tenants").unwrap();

@@ -1,16 +1,16 @@
-//! When a cache is called, with what, and for how long.
+//! Calls of caches: when, with which arguments, for how long.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use memgroup::{Ask, Charge, Count, Group, Scan, Seat, Shrinker, ShrinkerConfig};
+use memgroup::{Ask, Charge, Count, Group, Scan, Shrinker, ShrinkerConfig, ShrinkerSlot};
 
 use super::cache::{BATCH, Cache, Made, PAGE, Tenant, add, parent, plenty};
 
 #[test]
-fn a_shrinker_is_registered_while_a_call_of_one_that_was_dropped_goes_on() {
+fn registers_while_a_dropped_shrinkers_call_runs() {
     let (hierarchy, tenants) = parent(2, 10);
     let _held = tenants.try_charge(10 * PAGE).unwrap();
     let ((entered, is_in), (go, wait)) = (channel(), channel::<()>());
@@ -36,7 +36,7 @@ fn a_shrinker_is_registered_while_a_call_of_one_that_was_dropped_goes_on() {
 }
 
 #[test]
-fn a_callback_may_replace_its_own_shrinker() {
+fn lets_a_callback_replace_its_own_shrinker() {
     let (_hierarchy, tenants) = parent(2, 10);
     let _held = tenants.try_charge(10 * PAGE).unwrap();
     let own = Arc::new(Mutex::new(None));
@@ -51,7 +51,7 @@ fn a_callback_may_replace_its_own_shrinker() {
     assert_eq!(own.lock().unwrap().as_ref().unwrap().registration().name(), "second");
 }
 
-/// One cache for many groups, whose owner does something in `count` once.
+/// One cache for many groups, whose owner acts in `count` once.
 #[derive(Default)]
 struct Moving {
     pages: [Mutex<Vec<Charge>>; 2],
@@ -74,50 +74,50 @@ impl Shrinker for Moving {
 }
 
 #[test]
-fn a_group_that_gets_place_and_seat_of_another_while_that_is_counted_is_not_asked_for_it() {
+fn does_not_scan_a_group_that_got_place_and_slot_meanwhile() {
     let (hierarchy, _) = parent(2, 100);
     let (here, there) = (hierarchy.create("/here").unwrap(), hierarchy.create("/there").unwrap());
     let moving = Arc::new(Moving::default());
-    // Asked for half of what it has at once.
+    // At cost 0 it is asked for half of its bytes at once.
     let config = ShrinkerConfig::new("moving").cost(0).batch_bytes(PAGE);
     let registration = Arc::new(Mutex::new(hierarchy.add_shrinker(config, Arc::clone(&moving)).unwrap()));
     let first = here.create("first").unwrap();
-    let seat = registration.lock().unwrap().seat(&first, 0).unwrap();
+    let slot = registration.lock().unwrap().attach(&first, 0).unwrap();
     let fill = move |pages: &Mutex<Vec<Charge>>, group: &Group| {
         (0..40).for_each(|_| pages.lock().unwrap().push(group.try_charge(PAGE).unwrap()));
     };
     fill(&moving.pages[0], &first);
-    seat.mark();
-    let place = first.id();
-    let second: Arc<Mutex<Option<(Group, Seat)>>> = Arc::default();
+    slot.mark();
+    let place = first.id().node();
+    let second: Arc<Mutex<Option<(Group, ShrinkerSlot)>>> = Arc::default();
     let (log, registered, cache) = (Arc::clone(&second), Arc::clone(&registration), Arc::clone(&moving));
     *moving.meanwhile.lock().unwrap() = Some(Box::new(move || {
         first.remove().unwrap();
         cache.pages[0].lock().unwrap().clear();
-        drop((seat, first));
+        drop((slot, first));
         let second = there.create("second").unwrap();
         fill(&cache.pages[1], &second);
-        let seat = registered.lock().unwrap().seat(&second, 1).unwrap();
-        seat.mark();
-        *log.lock().unwrap() = Some((second, seat));
+        let slot = registered.lock().unwrap().attach(&second, 1).unwrap();
+        slot.mark();
+        *log.lock().unwrap() = Some((second, slot));
     }));
     here.reclaim(100 * PAGE, None);
     let (second, _seat) = second.lock().unwrap().take().expect("it was counted");
-    assert_eq!(second.id(), place, "the second has the first one's place");
+    assert_eq!(second.id().node(), place, "the second has the first one's place");
     assert_eq!(moving.pages[1].lock().unwrap().len(), 40, "it is not below the group that was asked");
 }
 
 #[test]
-fn a_group_is_the_one_that_is_asked_until_the_call_ends_also_when_its_seat_is_given_up() {
+fn keeps_the_group_until_the_call_ends() {
     let (hierarchy, tenants) = parent(2, 100);
-    let all: Arc<Mutex<Option<(Seat, Charge)>>> = Arc::default();
+    let all: Arc<Mutex<Option<(ShrinkerSlot, Charge)>>> = Arc::default();
     let seen = Arc::new(Mutex::new(None));
     let (given_up, log, parent) = (Arc::clone(&all), Arc::clone(&seen), tenants.clone());
     let scan = move |ask: &Ask<'_>| {
         let before = (ask.group().path(), ask.group().id());
-        if let Some((seat, page)) = given_up.lock().unwrap().take() {
-            seat.group().remove().unwrap();
-            drop((seat, page));
+        if let Some((slot, page)) = given_up.lock().unwrap().take() {
+            slot.group().remove().unwrap();
+            drop((slot, page));
             let _next = parent.create("next").unwrap();
             *log.lock().unwrap() = Some((before, (ask.group().path(), ask.group().id())));
         }
@@ -125,18 +125,22 @@ fn a_group_is_the_one_that_is_asked_until_the_call_ends_also_when_its_seat_is_gi
     };
     let registration = hierarchy.add_shrinker(ShrinkerConfig::new("gives up"), Made(plenty, scan)).unwrap();
     let group = tenants.create("group").unwrap();
-    let seat = registration.seat(&group, 0).unwrap();
-    seat.mark();
-    *all.lock().unwrap() = Some((seat, group.try_charge(PAGE).unwrap()));
+    let slot = registration.attach(&group, 0).unwrap();
+    slot.mark();
+    *all.lock().unwrap() = Some((slot, group.try_charge(PAGE).unwrap()));
     drop(group);
     tenants.reclaim(PAGE, None);
     let (before, after) = seen.lock().unwrap().take().expect("it was asked");
     assert_eq!(before, after);
-    assert_eq!(tenants.create("new").unwrap().id(), before.1, "it is released when the call has ended");
+    assert_eq!(
+        tenants.create("new").unwrap().id().node(),
+        before.1.node(),
+        "it is released when the call has ended"
+    );
 }
 
 #[test]
-fn a_cache_that_was_too_small_to_be_asked_is_counted_again_when_it_has_grown() {
+fn counts_a_small_cache_again_when_it_has_grown() {
     for (cost, small) in [(2, 0), (8, 1), (100, 3), (0, 15), (u32::MAX, 10)] {
         let (_hierarchy, tenants) = parent(2, 400);
         let group = tenants.create("idle").unwrap();
@@ -172,7 +176,7 @@ fn a_cache_that_was_too_small_to_be_asked_is_counted_again_when_it_has_grown() {
 }
 
 #[test]
-fn a_charge_is_not_refused_while_a_dear_cache_holds_something() {
+fn does_not_refuse_beside_a_dear_cache() {
     for cost in [0, 5, 8, 1000, u32::MAX] {
         let (_hierarchy, tenants) = parent(2, 20);
         let group = tenants.create("idle").unwrap();
@@ -187,7 +191,7 @@ fn a_charge_is_not_refused_while_a_dear_cache_holds_something() {
 }
 
 #[test]
-fn many_quick_calls_in_a_row_are_no_overrun() {
+fn counts_no_overrun_for_many_quick_calls() {
     let (hierarchy, tenants) = parent(2, 100_000);
     let group = tenants.create("idle").unwrap();
     let pages: Arc<Mutex<Vec<Charge>>> = Arc::default();
@@ -214,7 +218,7 @@ fn many_quick_calls_in_a_row_are_no_overrun() {
 }
 
 #[test]
-fn a_reclaim_with_a_deadline_ends_with_the_call_in_which_it_passes() {
+fn ends_a_reclaim_with_the_call_that_passes_the_deadline() {
     for answer in [Count::Unknown, Count::Empty, plenty()] {
         let (_hierarchy, tenants) = parent(2, 100);
         let _held = tenants.try_charge(100 * PAGE).unwrap();
@@ -250,7 +254,7 @@ fn a_reclaim_with_a_deadline_ends_with_the_call_in_which_it_passes() {
 }
 
 #[test]
-fn a_shrinker_that_is_asked_by_hand_is_asked_for_all_of_it() {
+fn asks_by_hand_for_all_bytes() {
     let (_hierarchy, tenants) = parent(2, 100);
     let tenant = Tenant::new(&tenants, "tenant");
     tenant.fill(100);
@@ -259,7 +263,7 @@ fn a_shrinker_that_is_asked_by_hand_is_asked_for_all_of_it() {
 }
 
 #[test]
-fn figures_that_cannot_be_harm_nobody() {
+fn survives_impossible_figures() {
     let (hierarchy, tenants) = parent(2, 100);
     let _held = tenants.try_charge(100 * PAGE).unwrap();
     let is_called = Arc::new(AtomicBool::new(false));

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Charge, Config, Count, Freshness, Group, GroupShrinker, Hierarchy, Maintenance, Quarantine,
-    Registration, RemoveError, Scan, ShrinkerConfig, SlotSource, TreeStats,
+    Ask, CallsError, Charge, Config, Count, Freshness, Group, GroupShrinker, Hierarchy, Maintenance,
+    Quarantine, Registration, Scan, ShrinkerConfig, SlotSource, TreeStats,
 };
 
 use super::cache::{Made, PAGE, Tenant, add, parent, plenty};
 
 #[test]
-fn a_callback_that_panics_is_set_aside_and_the_charge_is_made_by_others() {
+fn quarantines_a_panicking_shrinker_and_asks_others() {
     for in_count in [true, false] {
         let (hierarchy, tenants) = parent(2, 100);
         let idle = Tenant::new(&tenants, "idle");
@@ -31,7 +31,7 @@ fn a_callback_that_panics_is_set_aside_and_the_charge_is_made_by_others() {
 }
 
 #[test]
-fn what_a_callback_has_set_free_before_it_panics_is_kept_or_given_back() {
+fn keeps_or_returns_bytes_freed_before_a_panic() {
     let (hierarchy, tenants) = parent(2, 100);
     let idle = tenants.create("idle").unwrap();
     let pages: Arc<Mutex<Vec<Charge>>> = Arc::default();
@@ -75,7 +75,7 @@ fn call_all(hierarchy: &Hierarchy, tenants: &Group, number: u64) {
 }
 
 #[test]
-fn callbacks_may_call_whatever_there_is() {
+fn lets_callbacks_call_every_function() {
     let (hierarchy, tenants) = parent(2, 100);
     let _held = tenants.try_charge(100 * PAGE).unwrap();
     let calls = Arc::new(AtomicU64::new(0));
@@ -112,7 +112,7 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn a_panic_whose_payload_panics_is_caught_too() {
+fn catches_a_panic_whose_payload_panics() {
     let (_hierarchy, tenants) = parent(2, 10);
     let _held = tenants.try_charge(10 * PAGE).unwrap();
     let bad = add(&tenants, "bad", plenty, |_| std::panic::panic_any(Bomb));
@@ -121,7 +121,7 @@ fn a_panic_whose_payload_panics_is_caught_too() {
 }
 
 #[test]
-fn a_callback_that_lies_about_what_it_freed_is_not_believed() {
+fn believes_the_counters_and_not_the_callback() {
     let (_hierarchy, tenants) = parent(2, 10);
     let held = tenants.try_charge(10 * PAGE).unwrap();
     let calls = Arc::new(AtomicU64::new(0));
@@ -140,7 +140,7 @@ fn a_callback_that_lies_about_what_it_freed_is_not_believed() {
 }
 
 #[test]
-fn a_callback_that_always_stops_does_not_keep_a_charge_from_its_answer() {
+fn refuses_when_a_callback_always_stops() {
     let (_hierarchy, tenants) = parent(2, 10);
     let _held = tenants.try_charge(10 * PAGE).unwrap();
     let _shrinker = add(&tenants, "stops", plenty, |_| Scan::Stopped { bytes: 0 });
@@ -148,7 +148,7 @@ fn a_callback_that_always_stops_does_not_keep_a_charge_from_its_answer() {
 }
 
 #[test]
-fn a_callback_may_charge_from_the_reserve_and_no_more() {
+fn lets_a_callback_charge_up_to_the_reserve() {
     let (_hierarchy, tenants) = parent(2, 100);
     let helper = tenants.create("helper").unwrap();
     let pages: Arc<Mutex<Vec<Charge>>> = Arc::default();
@@ -173,7 +173,7 @@ fn a_callback_may_charge_from_the_reserve_and_no_more() {
 }
 
 #[test]
-fn a_callback_may_register_remove_others_and_reclaim_and_its_own_removal_is_told() {
+fn lets_a_callback_register_remove_and_reclaim() {
     let (_hierarchy, tenants) = parent(2, 100);
     let idle = Tenant::new(&tenants, "idle");
     idle.fill(50);
@@ -204,16 +204,16 @@ fn a_callback_may_register_remove_others_and_reclaim_and_its_own_removal_is_told
     *own.lock().unwrap() = Some(shrinker);
     let _charge = tenants.create("busy").unwrap().try_charge(20 * PAGE).unwrap();
     let (removed, scans) = outcome.lock().unwrap().take().expect("it was asked");
-    assert_eq!(removed, Err(RemoveError::FromWithin { name: "restless".to_owned() }));
+    assert_eq!(removed, Err(CallsError::FromWithin { name: Some("restless".to_owned()) }));
     assert_eq!(scans, 0);
 }
 
-/// A shrinker whose call ends when it is told to.
+/// A shrinker whose call ends when the test says so.
 fn blocked(group: &Group, patience: Duration) -> (GroupShrinker, Receiver<()>, Sender<()>) {
     blocked_until(group, patience, Scan::Freed { bytes: 0 })
 }
 
-/// The same, with what the call answers.
+/// The same, with the answer of the call.
 fn blocked_until(
     group: &Group,
     patience: Duration,
@@ -233,7 +233,7 @@ fn blocked_until(
 }
 
 #[test]
-fn while_a_callback_blocks_for_ever_everybody_else_goes_on() {
+fn serves_others_while_a_callback_blocks() {
     let (_hierarchy, tenants) = parent(2, 100);
     let idle = Tenant::new(&tenants, "idle");
     idle.fill(100);
@@ -255,8 +255,8 @@ fn while_a_callback_blocks_for_ever_everybody_else_goes_on() {
 
     let deadline = Instant::now() + Duration::from_millis(5);
     let (error, removal) = shrinker.withdraw().wait_until(deadline).unwrap_err();
-    let RemoveError::Blocked { name, thread, .. } = &error else { panic!("{error:?}") };
-    assert_eq!((name.as_str(), thread.as_ref().unwrap().1.as_str()), ("blocked", "stuck"));
+    let CallsError::Blocked { name, thread, .. } = &error else { panic!("{error:?}") };
+    assert_eq!((name.as_deref(), thread.as_ref().unwrap().1.as_str()), (Some("blocked"), "stuck"));
     assert!(error.to_string().contains("\"stuck\""), "{error}");
     let ended = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&ended);
@@ -265,12 +265,12 @@ fn while_a_callback_blocks_for_ever_everybody_else_goes_on() {
 
     drop(go);
     stuck.join().unwrap();
-    assert!(ended.load(Ordering::Acquire), "who ended the last call ran what was to come after it");
+    assert!(ended.load(Ordering::Acquire), "the thread that ended the last call ran the closure");
     drop(charge);
 }
 
 #[test]
-fn a_shrinker_of_which_one_call_took_long_is_called_again_when_that_has_ended() {
+fn calls_a_shrinker_again_after_one_overdue_call() {
     // A call that others follow in its series, and the last of one.
     for answer in [Scan::Freed { bytes: 0 }, Scan::Stopped { bytes: 0 }] {
         let (_hierarchy, tenants) = parent(2, 100);
@@ -293,7 +293,7 @@ fn a_shrinker_of_which_one_call_took_long_is_called_again_when_that_has_ended() 
 }
 
 #[test]
-fn while_a_call_lasts_too_long_its_shrinker_is_called_for_no_other_group_and_nobody_waits_for_it() {
+fn skips_a_shrinker_in_all_groups_during_an_overdue_call() {
     let (hierarchy, tenants) = parent(2, 100);
     let groups = ["here", "there"].map(|name| tenants.create(name).unwrap());
     let _held = groups.each_ref().map(|group| group.try_charge(50 * PAGE).unwrap());
@@ -311,20 +311,20 @@ fn while_a_call_lasts_too_long_its_shrinker_is_called_for_no_other_group_and_nob
     };
     let config = ShrinkerConfig::new("blocked").patience(Duration::from_millis(1));
     let registration = hierarchy.add_shrinker(config, Made(plenty, scan)).unwrap();
-    let seats = groups.each_ref().map(|group| registration.seat(group, 0).unwrap());
-    seats.iter().for_each(memgroup::Seat::mark);
+    let slots = groups.each_ref().map(|group| registration.attach(group, 0).unwrap());
+    slots.iter().for_each(memgroup::ShrinkerSlot::mark);
     let stuck = {
         let here = groups[0].clone();
         std::thread::spawn(move || here.reclaim(PAGE, None))
     };
     is_in.recv().unwrap();
     std::thread::sleep(Duration::from_millis(5));
-    // Who comes by the stuck seat first notes that the call lasts.
+    // The first walk that visits the stuck slot notes that the call lasts.
     groups[0].reclaim(PAGE, None);
     calls.store(0, Ordering::Relaxed);
     groups[1].reclaim(PAGE, None);
     assert_eq!(calls.load(Ordering::Relaxed), 0);
-    // A charge is refused after one round: the seat is not one that somebody is at and will soon be free.
+    // A charge is refused after one round: the slot does not count as one that will soon be free.
     let rounds = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&rounds);
     let nothing = move |_: &Ask<'_>| {
@@ -338,11 +338,11 @@ fn while_a_call_lasts_too_long_its_shrinker_is_called_for_no_other_group_and_nob
     assert_eq!(rounds.load(Ordering::Relaxed), 2, "calls at the last two priorities of a round");
     drop(go);
     stuck.join().unwrap();
-    drop((seats, registration));
+    drop((slots, registration));
 }
 
 #[test]
-fn three_calls_that_take_too_long_set_a_shrinker_aside() {
+fn quarantines_a_shrinker_after_three_overdue_calls() {
     let (_hierarchy, tenants) = parent(2, 10);
     let _held = tenants.try_charge(10 * PAGE).unwrap();
     let config = ShrinkerConfig::new("slow").patience(Duration::from_micros(100));
@@ -352,17 +352,17 @@ fn three_calls_that_take_too_long_set_a_shrinker_aside() {
     });
     let slow: Registration = {
         let registration = _hierarchy.add_shrinker(config, slow).unwrap();
-        let seat = registration.seat(&tenants, 7).unwrap();
-        seat.mark();
+        let slot = registration.attach(&tenants, 7).unwrap();
+        slot.mark();
         let _ = tenants.try_charge(PAGE);
-        drop(seat);
+        drop(slot);
         registration
     };
     assert_eq!(slow.quarantine(), Some(Quarantine::Overdue));
 }
 
 #[test]
-fn a_removed_shrinker_is_not_called_again() {
+fn does_not_call_a_removed_shrinker() {
     let (_hierarchy, tenants) = parent(2, 10);
     let _held = tenants.try_charge(10 * PAGE).unwrap();
     let calls = Arc::new(AtomicU64::new(0));

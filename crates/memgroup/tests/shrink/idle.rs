@@ -10,7 +10,7 @@ use memgroup::{CallsError, Scan};
 use crate::cache::{PAGE, add, parent, plenty};
 
 #[test]
-fn a_wait_for_all_calls_ends_when_the_last_of_them_has_returned() {
+fn waits_until_the_last_call_has_returned() {
     let (hierarchy, tenants) = parent(8, 1 << 20);
     let _held = tenants.try_charge(1 << 30).unwrap();
     let (entered, inside) = channel();
@@ -42,7 +42,7 @@ fn a_wait_for_all_calls_ends_when_the_last_of_them_has_returned() {
             matches!(&error, CallsError::Blocked { name: Some(name), .. } if name.starts_with('s')),
             "{error:?}"
         );
-        assert!(error.to_string().contains("has been in a call of shrinker \"s"), "{error}");
+        assert!(error.to_string().contains("calls of shrinker \"s"), "{error}");
         let wait = scope.spawn(|| {
             hierarchy.wait_for_shrinkers(None).unwrap();
             done.load(Ordering::Relaxed)
@@ -53,14 +53,14 @@ fn a_wait_for_all_calls_ends_when_the_last_of_them_has_returned() {
             std::thread::sleep(Duration::from_millis(5));
             drop(release);
         }
-        assert_eq!(wait.join().unwrap(), calls, "what the calls did is seen");
+        assert_eq!(wait.join().unwrap(), calls, "the effects of the calls are seen");
         drop(shrinkers);
     });
-    hierarchy.wait_for_shrinkers(Some(Instant::now())).expect("nobody is in a call");
+    hierarchy.wait_for_shrinkers(Some(Instant::now())).expect("no thread is in a call");
 }
 
 #[test]
-fn calls_that_begin_later_are_not_waited_for() {
+fn does_not_wait_for_later_calls() {
     let (hierarchy, tenants) = parent(8, 1 << 20);
     let _held = tenants.try_charge(1 << 30).unwrap();
     let shrinker = add(&tenants, "busy", plenty, |_| {
@@ -83,7 +83,7 @@ fn calls_that_begin_later_are_not_waited_for() {
 }
 
 #[test]
-fn a_call_that_waits_for_all_calls_is_told_and_other_hierarchies_do_not_matter() {
+fn refuses_to_wait_within_a_call_and_ignores_other_trees() {
     let (hierarchy, tenants) = parent(8, 1 << 20);
     let _held = tenants.try_charge(1 << 30).unwrap();
     let (other, _) = parent(8, 10);
@@ -98,6 +98,6 @@ fn a_call_that_waits_for_all_calls_is_told_and_other_hierarchies_do_not_matter()
         Scan::Stopped { bytes: 0 }
     });
     tenants.ask_shrinker(shrinker.registration().id(), PAGE).unwrap();
-    assert_eq!(*told.lock().unwrap(), [Err(CallsError::FromWithin), Ok(())]);
+    assert_eq!(*told.lock().unwrap(), [Err(CallsError::FromWithin { name: None }), Ok(())]);
     shrinker.remove().unwrap();
 }

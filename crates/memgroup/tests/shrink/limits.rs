@@ -1,4 +1,4 @@
-//! Limits while room is made: what is set free counts against them like all else.
+//! Limits during reclaim: the credit counts against them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use memgroup::{Charge, ChargeErrorKind, Config, Group, Hierarchy, Scan, SlotSour
 use super::cache::{PAGE, Tenant, add, parent, plenty};
 
 #[test]
-fn what_a_callback_only_borrows_from_the_reserve_makes_no_room() {
+fn does_not_credit_bytes_borrowed_from_the_reserve() {
     let (_hierarchy, tenants) = parent(2, 100);
     let _held = tenants.try_charge(100 * PAGE).unwrap();
     let helper = tenants.create("helper").unwrap();
@@ -27,7 +27,7 @@ fn what_a_callback_only_borrows_from_the_reserve_makes_no_room() {
 }
 
 #[test]
-fn a_callback_that_gives_back_and_takes_as_much_again_ends_in_a_refusal() {
+fn refuses_when_a_callback_takes_as_much_as_it_gives() {
     let (_hierarchy, tenants) = parent(2, 100);
     let group = tenants.create("restless").unwrap();
     let held = Mutex::new(Some(group.try_charge(100 * PAGE).unwrap()));
@@ -43,7 +43,7 @@ fn a_callback_that_gives_back_and_takes_as_much_again_ends_in_a_refusal() {
 }
 
 #[test]
-fn a_limit_that_was_lowered_is_reached_before_a_charge_is_made() {
+fn reaches_a_lowered_limit_before_it_charges() {
     let (_hierarchy, tenants) = parent(2, 100);
     let idle = Tenant::new(&tenants, "idle");
     idle.fill(100);
@@ -53,13 +53,13 @@ fn a_limit_that_was_lowered_is_reached_before_a_charge_is_made() {
     assert!(tenants.usage() <= 50 * PAGE, "{} pages are charged", tenants.usage() / PAGE);
     assert!(idle.cache.len() <= 40);
     tenants.set_max(5 * PAGE).unwrap();
-    assert!(busy.try_charge(PAGE).is_err(), "what is held is more than the limit");
+    assert!(busy.try_charge(PAGE).is_err(), "the charges are more than the limit");
     assert_eq!(idle.cache.len(), 0);
     drop(charge);
 }
 
 #[test]
-fn a_group_that_a_callback_removes_takes_no_charge() {
+fn refuses_a_group_that_a_callback_removed() {
     let (_hierarchy, tenants) = parent(2, 100);
     let tenant = Tenant::new(&tenants, "tenant");
     tenant.group.set_max(100 * PAGE).unwrap();
@@ -76,7 +76,7 @@ fn a_group_that_a_callback_removes_takes_no_charge() {
 }
 
 #[test]
-fn a_charge_that_moves_leaves_what_was_set_free_nowhere() {
+fn uncharges_the_credit_when_a_charge_moves() {
     for account_root in [true, false] {
         let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).account_root(account_root);
         let hierarchy = Hierarchy::new(config).unwrap();
@@ -95,7 +95,7 @@ fn a_charge_that_moves_leaves_what_was_set_free_nowhere() {
 }
 
 #[test]
-fn a_charge_that_is_refused_after_all_raises_no_peak() {
+fn raises_no_peak_for_a_refused_charge() {
     let (_hierarchy, tenants) = parent(2, 100);
     let _held = tenants.create("held").unwrap().try_charge(99 * PAGE).unwrap();
     let idle = Tenant::new(&tenants, "idle");
@@ -118,7 +118,7 @@ fn two_levels(hierarchy: &Hierarchy) -> (Group, Group, [Tenant; 2]) {
 }
 
 #[test]
-fn a_charge_for_which_one_level_makes_room_has_the_level_above_make_room_too() {
+fn reclaims_at_the_level_above_too() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let (outer, inner, [_near, _far]) = two_levels(&hierarchy);
     let charge = inner.create("busy").unwrap().try_charge(50 * PAGE).unwrap();
@@ -128,7 +128,7 @@ fn a_charge_for_which_one_level_makes_room_has_the_level_above_make_room_too() {
 }
 
 #[test]
-fn a_level_below_that_fills_up_meanwhile_makes_room_too() {
+fn reclaims_at_a_level_below_that_fills_up_meanwhile() {
     let (_hierarchy, tenants) = parent(2, 300);
     let idle = Tenant::new(&tenants, "idle");
     idle.fill(100);
@@ -155,7 +155,7 @@ fn a_level_below_that_fills_up_meanwhile_makes_room_too() {
 }
 
 #[test]
-fn a_callback_has_the_reserve_where_nothing_is_marked_too() {
+fn gives_a_callback_the_reserve_without_marks() {
     let (hierarchy, tenants) = parent(2, 100);
     let idle = Tenant::new(&tenants, "idle");
     idle.fill(100);

@@ -1,4 +1,4 @@
-//! Shrinkers: who is asked for memory, who gets it, and what callbacks cannot break.
+//! Shrinkers: which are asked for memory, which charge gets it, and the callbacks that the engine survives.
 
 mod bounds;
 mod cache;

@@ -75,7 +75,7 @@ fn churn(parents: &[Group; 2], thread: u64, state: &mut u64) -> Vec<Holder> {
     holders
 }
 
-fn whatever_is_held_is_found(slots: usize) {
+fn finds_all_cached_bytes(slots: usize) {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(slots).unwrap())).unwrap();
     for round in 0..ROUNDS {
         let parents = ["/one", "/two"].map(|path| hierarchy.create(path).unwrap());
@@ -90,7 +90,7 @@ fn whatever_is_held_is_found(slots: usize) {
             parent.reclaim(u64::MAX, None);
         }
         for Holder { group, cache, .. } in holders.iter().flatten() {
-            assert_eq!(cache.len(), 0, "pages in {} that nobody asks for, in round {round}", group.path());
+            assert_eq!(cache.len(), 0, "pages in {} that no walk finds, in round {round}", group.path());
         }
         for Holder { group, cache, shrinker } in holders.into_iter().flatten() {
             drop((shrinker, cache));
@@ -102,21 +102,21 @@ fn whatever_is_held_is_found(slots: usize) {
 }
 
 #[test]
-fn whatever_is_held_is_found_on_2_slots() {
-    whatever_is_held_is_found(2);
+fn finds_all_cached_bytes_on_2_slots() {
+    finds_all_cached_bytes(2);
 }
 
 #[test]
-fn whatever_is_held_is_found_on_8_slots() {
-    whatever_is_held_is_found(8);
+fn finds_all_cached_bytes_on_8_slots() {
+    finds_all_cached_bytes(8);
 }
 
 #[test]
-fn whatever_is_held_is_found_on_128_slots() {
-    whatever_is_held_is_found(128);
+fn finds_all_cached_bytes_on_128_slots() {
+    finds_all_cached_bytes(128);
 }
 
 #[test]
-fn whatever_is_held_is_found_on_512_slots() {
-    whatever_is_held_is_found(512);
+fn finds_all_cached_bytes_on_512_slots() {
+    finds_all_cached_bytes(512);
 }

@@ -1,4 +1,4 @@
-//! Several charges at a time need what one cache alone has.
+//! Several charges at a time need bytes that one cache alone has.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,7 +12,7 @@ use memgroup::{
 use crate::cache::{Made, PAGE, add, parent, plenty};
 
 /// An idle tenant's pages fill the parent's limit, and giving back takes long.
-fn each_gets_its_share(slots: usize, threads: u64, charges: u64) {
+fn serves_every_thread(slots: usize, threads: u64, charges: u64) {
     let (_hierarchy, tenants) = parent(slots, threads * charges);
     let idle = tenants.create("idle").unwrap();
     let pages: Arc<Mutex<Vec<Charge>>> = Arc::default();
@@ -49,17 +49,17 @@ fn each_gets_its_share(slots: usize, threads: u64, charges: u64) {
 }
 
 #[test]
-fn nobody_is_refused_while_there_is_enough_for_all_in_one_slow_cache() {
-    each_gets_its_share(2, 2, 40);
-    each_gets_its_share(8, 4, 30);
-    each_gets_its_share(128, 16, 20);
+fn refuses_no_charge_beside_one_slow_full_cache() {
+    serves_every_thread(2, 2, 40);
+    serves_every_thread(8, 4, 30);
+    serves_every_thread(128, 16, 20);
 }
 
-/// An idle group whose pages fill the parent. Its shrinker is in its first call until it is told to go on.
+/// An idle group whose pages fill the parent. Its shrinker is in its first call until the test says so.
 struct Stuck {
     hierarchy: Hierarchy,
     tenants: Group,
-    /// Until nobody has it, the call lasts.
+    /// The call lasts until this is dropped.
     call: Mutex<Option<Sender<()>>>,
     /// Calls that have begun.
     begun: Receiver<()>,
@@ -102,7 +102,7 @@ fn a_while() {
 }
 
 #[test]
-fn those_who_wait_for_a_shrinker_that_is_removed_are_refused_and_do_not_call_it() {
+fn refuses_waiters_when_the_shrinker_is_removed() {
     let (stuck, shrinker) = Stuck::new();
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -123,13 +123,13 @@ fn those_who_wait_for_a_shrinker_that_is_removed_are_refused_and_do_not_call_it(
     assert_eq!(stuck.scans.load(Ordering::SeqCst), 1, "the call that was on when it was removed");
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
     drop(outcomes);
-    assert_eq!(stuck.tenants.usage_exact(), 19 * PAGE, "what it still holds");
+    assert_eq!(stuck.tenants.usage_exact(), 19 * PAGE, "the pages that it still holds");
     stuck.pages.lock().unwrap().clear();
     assert_eq!(stuck.tenants.usage_exact(), 0);
 }
 
 #[test]
-fn those_who_wait_for_a_call_that_takes_too_long_are_refused_and_nothing_is_lost() {
+fn refuses_waiters_when_the_call_takes_too_long() {
     let (hierarchy, tenants) = parent(2, 20);
     let idle = tenants.create("idle").unwrap();
     let pages: Mutex<Vec<Charge>> = Mutex::new((0..20).map(|_| idle.try_charge(PAGE).unwrap()).collect());
@@ -159,7 +159,7 @@ fn those_who_wait_for_a_call_that_takes_too_long_are_refused_and_nothing_is_lost
         }
         assert_eq!(shrinker.registration().quarantine(), Some(Quarantine::Overdue));
         drop(call);
-        drop(caller.join().unwrap().expect("who is in the call has what it gives"));
+        drop(caller.join().unwrap().expect("the calling thread has the page that it freed"));
     });
     assert_eq!(shrinker.registration().quarantine(), None, "it has returned");
     shrinker.remove().unwrap();
@@ -167,15 +167,15 @@ fn those_who_wait_for_a_call_that_takes_too_long_are_refused_and_nothing_is_lost
 }
 
 #[test]
-fn nobody_waits_for_a_call_that_may_wait_for_locks_which_it_may_hold_itself() {
+fn does_not_wait_for_a_call_that_may_wait_for_locks() {
     let (stuck, shrinker) = Stuck::new();
     std::thread::scope(|scope| {
         let by_hand = scope.spawn(|| stuck.tenants.reclaim(PAGE, None).bytes);
         stuck.begun.recv().unwrap();
-        // This thread is what the call waits for.
+        // The call waits for this thread.
         assert_eq!(stuck.charge(0).unwrap_err(), ChargeErrorKind::Refused);
         assert_eq!(stuck.hierarchy.shrinkers()[0].overruns, 0);
-        assert_eq!(shrinker.registration().quarantine(), None, "nobody has waited until it was overdue");
+        assert_eq!(shrinker.registration().quarantine(), None, "no thread has waited until it was overdue");
         stuck.go_on();
         assert_eq!(by_hand.join().unwrap(), PAGE);
     });

@@ -1,4 +1,4 @@
-//! Who is asked, for how much, and who gets it.
+//! Which caches are asked, for how much, and which charge gets it.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use memgroup::{
 use super::cache::{BATCH, Cache, PAGE, Tenant, add, parent, plenty};
 
 #[test]
-fn an_idle_tenants_cache_gives_way_to_a_busy_tenant_before_anyone_is_refused() {
+fn reclaims_from_an_idle_tenant_before_it_refuses() {
     let (_hierarchy, tenants) = parent(2, 1024);
     let idle = Tenant::new(&tenants, "idle");
     let busy = Tenant::new(&tenants, "busy");
@@ -28,7 +28,7 @@ fn an_idle_tenants_cache_gives_way_to_a_busy_tenant_before_anyone_is_refused() {
 }
 
 #[test]
-fn no_more_is_taken_than_is_needed_and_a_batch() {
+fn takes_at_most_a_batch_more_than_needed() {
     let (_hierarchy, tenants) = parent(2, 1024);
     let idle = Tenant::new(&tenants, "idle");
     let busy = tenants.create("busy").unwrap();
@@ -39,14 +39,14 @@ fn no_more_is_taken_than_is_needed_and_a_batch() {
 }
 
 #[test]
-fn larger_caches_are_asked_first_and_small_ones_are_not_even_counted() {
+fn asks_larger_caches_first() {
     let (_hierarchy, tenants) = parent(2, 20_000);
     let large = Tenant::new(&tenants, "large");
     let small: Vec<Tenant> = (0..50).map(|at| Tenant::new(&tenants, &format!("small{at}"))).collect();
     let busy = tenants.create("busy").unwrap();
     small.iter().for_each(|tenant| tenant.fill(4));
     large.fill(20_000 - 50 * 4);
-    // The first time nobody is known.
+    // At first no size is known.
     drop(busy.try_charge(PAGE).unwrap());
     assert!(small.iter().all(|tenant| tenant.cache.counted() <= 2));
     large.fill(20_000 - 50 * 4 - large.cache.len() as u64);
@@ -55,7 +55,7 @@ fn larger_caches_are_asked_first_and_small_ones_are_not_even_counted() {
 }
 
 #[test]
-fn small_caches_are_asked_when_nothing_else_is_left() {
+fn asks_small_caches_last() {
     let (_hierarchy, tenants) = parent(2, 200);
     let small: Vec<Tenant> = (0..50).map(|at| Tenant::new(&tenants, &format!("small{at}"))).collect();
     small.iter().for_each(|tenant| tenant.fill(4));
@@ -65,7 +65,7 @@ fn small_caches_are_asked_when_nothing_else_is_left() {
 }
 
 #[test]
-fn a_cache_that_was_empty_is_not_counted_again_before_it_is_marked() {
+fn does_not_count_an_empty_cache_before_it_is_marked() {
     let (_hierarchy, tenants) = parent(2, 64);
     let idle = Tenant::new(&tenants, "idle");
     let full = tenants.create("full").unwrap();
@@ -83,7 +83,7 @@ fn a_cache_that_was_empty_is_not_counted_again_before_it_is_marked() {
 }
 
 #[test]
-fn only_the_subtree_of_the_group_that_refuses_is_asked() {
+fn asks_only_the_subtree_of_the_refusing_group() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let (here, there) = (hierarchy.create("/here").unwrap(), hierarchy.create("/there").unwrap());
     here.set_max(100 * PAGE).unwrap();
@@ -96,7 +96,7 @@ fn only_the_subtree_of_the_group_that_refuses_is_asked() {
 }
 
 #[test]
-fn a_removed_group_that_still_holds_a_cache_is_asked() {
+fn asks_a_removed_group_that_holds_a_cache() {
     let (_hierarchy, tenants) = parent(2, 100);
     let gone = Tenant::new(&tenants, "gone");
     gone.fill(100);
@@ -106,7 +106,7 @@ fn a_removed_group_that_still_holds_a_cache_is_asked() {
 }
 
 #[test]
-fn a_group_gives_back_for_itself_too() {
+fn asks_the_charging_group_itself() {
     let (_hierarchy, tenants) = parent(2, 1000);
     let tenant = Tenant::new(&tenants, "tenant");
     tenant.group.set_max(100 * PAGE).unwrap();
@@ -116,7 +116,7 @@ fn a_group_gives_back_for_itself_too() {
 }
 
 #[test]
-fn a_cache_in_the_root_is_asked_like_any_other() {
+fn asks_a_cache_in_the_root() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let root = hierarchy.root();
     root.set_max(100 * PAGE).unwrap();
@@ -146,7 +146,7 @@ impl Shrinker for Robbed {
         let keep = pages.len().saturating_sub((ask.bytes() / PAGE) as usize);
         pages.truncate(keep);
         drop(pages);
-        // There is no reserve, and within a call nobody waits until it is over: it has what anybody can have now.
+        // There is no reserve, and a thread does not wait within a call: this charge takes all bytes that any thread can have now.
         let attempt = self.robber.try_charge(PAGE).map_err(|error| error.kind());
         self.robbed.lock().unwrap().push(attempt);
         Scan::Freed { bytes: ask.bytes() }
@@ -154,7 +154,7 @@ impl Shrinker for Robbed {
 }
 
 #[test]
-fn what_a_charge_has_set_free_goes_to_that_charge() {
+fn gives_freed_bytes_to_the_charge_that_freed_them() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).reclaim_reserve_bytes(0);
     let hierarchy = Hierarchy::new(config).unwrap();
     let tenants = hierarchy.create("/tenants").unwrap();
@@ -176,7 +176,7 @@ fn what_a_charge_has_set_free_goes_to_that_charge() {
 }
 
 #[test]
-fn what_was_set_free_and_not_enough_is_everybodys_again() {
+fn uncharges_freed_bytes_that_were_not_enough() {
     let (_hierarchy, tenants) = parent(2, 100);
     let idle = Tenant::new(&tenants, "idle");
     let held = tenants.create("held").unwrap();
@@ -189,7 +189,7 @@ fn what_was_set_free_and_not_enough_is_everybodys_again() {
 }
 
 #[test]
-fn a_group_is_asked_by_hand_for_so_much() {
+fn reclaims_by_hand() {
     let (hierarchy, tenants) = parent(2, 2000);
     let tenant = Tenant::new(&tenants, "tenant");
     tenant.fill(1000);
@@ -205,7 +205,7 @@ fn a_group_is_asked_by_hand_for_so_much() {
 }
 
 #[test]
-fn the_root_is_asked_by_hand_for_all_groups_also_where_it_is_not_accounted() {
+fn reclaims_from_all_groups_by_hand_in_an_unaccounted_root() {
     for account_root in [true, false] {
         let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).account_root(account_root);
         let hierarchy = Hierarchy::new(config).unwrap();
@@ -220,7 +220,7 @@ fn the_root_is_asked_by_hand_for_all_groups_also_where_it_is_not_accounted() {
         assert_eq!(tenant.group.usage_exact(), 1000 * PAGE - BATCH);
         assert_eq!(root.reclaim(u64::MAX, None).bytes, 1001 * PAGE - BATCH);
         assert_eq!((tenant.group.usage_exact(), root.usage_exact()), (0, 0));
-        // A charge asks only those whose memory counts where it is refused.
+        // A charge asks only caches whose memory counts in the group that refuses.
         tenant.fill(10);
         root.set_max(10 * PAGE).unwrap();
         let _held = root.charge_forced(10 * PAGE).unwrap();
@@ -230,7 +230,7 @@ fn the_root_is_asked_by_hand_for_all_groups_also_where_it_is_not_accounted() {
 }
 
 #[test]
-fn without_reclaim_a_charge_is_refused_and_asking_by_hand_still_works() {
+fn refuses_when_reclaim_is_off() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).reclaim(false);
     let hierarchy = Hierarchy::new(config).unwrap();
     let tenants = hierarchy.create("/tenants").unwrap();
@@ -245,7 +245,7 @@ fn without_reclaim_a_charge_is_refused_and_asking_by_hand_still_works() {
 }
 
 #[test]
-fn a_hierarchy_without_stock_reclaims_as_well() {
+fn reclaims_without_stock() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).stock_cap_bytes(0);
     let hierarchy = Hierarchy::new(config).unwrap();
     let tenants = hierarchy.create("/tenants").unwrap();
@@ -258,7 +258,7 @@ fn a_hierarchy_without_stock_reclaims_as_well() {
 }
 
 #[test]
-fn every_level_that_is_full_has_room_made_for_it() {
+fn reclaims_at_every_full_level() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let outer = hierarchy.create("/outer").unwrap();
     outer.set_max(300 * PAGE).unwrap();
@@ -275,7 +275,7 @@ fn every_level_that_is_full_has_room_made_for_it() {
 }
 
 #[test]
-fn a_cache_that_has_grown_since_it_was_counted_is_found_when_it_says_so() {
+fn finds_a_grown_cache_when_it_is_marked() {
     let (_hierarchy, tenants) = parent(2, 4000);
     let (grown, other) = (Tenant::new(&tenants, "grown"), Tenant::new(&tenants, "other"));
     grown.fill(1);
@@ -293,7 +293,7 @@ fn a_cache_that_has_grown_since_it_was_counted_is_found_when_it_says_so() {
 }
 
 #[test]
-fn what_was_reclaimed_is_told_of_those_who_lost_it_and_of_those_who_got_it() {
+fn counts_reclaimed_bytes_at_both_groups() {
     let (hierarchy, tenants) = parent(2, 200);
     let idle = Tenant::new(&tenants, "idle");
     idle.fill(200);
@@ -307,7 +307,7 @@ fn what_was_reclaimed_is_told_of_those_who_lost_it_and_of_those_who_got_it() {
 }
 
 #[test]
-fn a_callback_is_told_whether_it_may_wait_and_until_when() {
+fn tells_a_callback_whether_and_until_when_it_may_wait() {
     let (_hierarchy, tenants) = parent(2, 100);
     let _held = tenants.try_charge(100 * PAGE).unwrap();
     let asked: Arc<Mutex<Vec<_>>> = Arc::default();
@@ -330,7 +330,7 @@ fn a_callback_is_told_whether_it_may_wait_and_until_when() {
 }
 
 #[test]
-fn those_that_hold_as_much_take_turns_to_give_first() {
+fn begins_with_another_cache_in_each_round() {
     // Turns go by number, and in a hierarchy that was another test's there are numbers of groups that are gone: so one of its own.
     let (_hierarchy, tenants) = parent(7, 4000);
     let all: Vec<Tenant> = (0..3).map(|at| Tenant::new(&tenants, &format!("t{at}"))).collect();
@@ -345,7 +345,7 @@ fn those_that_hold_as_much_take_turns_to_give_first() {
 }
 
 #[test]
-fn a_cache_that_gives_nothing_is_passed_by_twice_as_long_each_time_until_it_is_serious() {
+fn skips_a_poor_cache_except_at_the_last_priorities() {
     let (hierarchy, tenants) = parent(2, 5000);
     // 256 batches: something is asked of it from priority 9 on. Then it rests at 8; at 6, 5 and 4; at 2; and not at the last two.
     let _held = tenants.try_charge(256 * BATCH).unwrap();
@@ -355,7 +355,7 @@ fn a_cache_that_gives_nothing_is_passed_by_twice_as_long_each_time_until_it_is_s
 }
 
 #[test]
-fn what_idle_stocks_hold_can_be_had_also_where_a_refusal_asks_caches_first() {
+fn drains_idle_stocks_after_caches_were_asked() {
     // So many stocks that a drain of all of them is not made at each refusal.
     let (_hierarchy, tenants) = parent(512, 200);
     let idle = Tenant::new(&tenants, "idle");
@@ -364,7 +364,7 @@ fn what_idle_stocks_hold_can_be_had_also_where_a_refusal_asks_caches_first() {
     let first = busy.try_charge(PAGE).unwrap();
     drop(neighbour.try_charge(PAGE).unwrap());
     let prepaid = neighbour.stock().prepaid_bytes;
-    assert!(prepaid > 0, "what it has bought stays with it");
+    assert!(prepaid > 0, "the bytes that it has bought stay with it");
     let drains = neighbour.stock().drains;
     let second = busy.try_charge(tenants.max() - tenants.usage() + PAGE).unwrap();
     assert_eq!(neighbour.stock().drains, drains, "a cache was asked, and no stock drained");

@@ -1,10 +1,10 @@
-//! Registration, seats, and what stays of them.
+//! Registration, attachment, and their ends.
 
 use std::sync::{Arc, Mutex};
 
 use memgroup::{
-    Ask, Charge, Config, Count, Group, Hierarchy, Scan, Seat, Shrinker, ShrinkerConfig, ShrinkerError,
-    SlotSource,
+    Ask, Charge, Config, Count, Group, Hierarchy, Scan, Shrinker, ShrinkerConfig, ShrinkerError,
+    ShrinkerSlot, SlotSource,
 };
 
 use super::cache::{Cache, PAGE, Tenant, parent};
@@ -48,17 +48,17 @@ impl Shrinker for Shared {
 }
 
 #[test]
-fn a_shrinker_of_the_whole_tree_is_asked_for_the_groups_that_are_meant() {
+fn asks_a_shared_shrinker_for_the_right_groups() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let cache = Arc::new(Shared::default());
     let registration = hierarchy.add_shrinker(ShrinkerConfig::new("shared"), Arc::clone(&cache)).unwrap();
     let parents: Vec<Group> = ["/a", "/b"].map(|path| hierarchy.create(path).unwrap()).into();
     let groups: Vec<Group> = (0..20).map(|at| parents[at % 2].create(&format!("g{at}")).unwrap()).collect();
-    let seats: Vec<Seat> =
-        groups.iter().enumerate().map(|(at, group)| registration.seat(group, at as u64).unwrap()).collect();
+    let slots: Vec<ShrinkerSlot> =
+        groups.iter().enumerate().map(|(at, group)| registration.attach(group, at as u64).unwrap()).collect();
     for (token, group) in groups.iter().enumerate() {
         cache.fill(token as u64, group, 50);
-        seats[token].mark();
+        slots[token].mark();
     }
     parents[0].reclaim(400 * PAGE, None);
     let left = |parent: usize| {
@@ -69,27 +69,28 @@ fn a_shrinker_of_the_whole_tree_is_asked_for_the_groups_that_are_meant() {
 }
 
 #[test]
-fn seats_that_are_given_up_are_used_again_and_their_groups_can_go() {
+fn reuses_slots_and_releases_their_groups() {
     let (hierarchy, tenants) = parent(2, 100_000);
     let cache = Arc::new(Cache::default());
     let registration =
         hierarchy.add_shrinker(ShrinkerConfig::new("one of many"), Arc::clone(&cache)).unwrap();
     for round in 0..50 {
         let groups: Vec<Group> = (0..20).map(|at| tenants.create(&format!("g{at}")).unwrap()).collect();
-        let seats: Vec<Seat> = groups.iter().map(|group| registration.seat(group, 0).unwrap()).collect();
-        seats.iter().for_each(Seat::mark);
+        let slots: Vec<ShrinkerSlot> =
+            groups.iter().map(|group| registration.attach(group, 0).unwrap()).collect();
+        slots.iter().for_each(ShrinkerSlot::mark);
         assert!(tenants.reclaim(PAGE, None).bytes == 0 && cache.counted() >= 20, "round {round}");
         groups.iter().for_each(|group| group.remove().unwrap());
-        drop(seats);
+        drop(slots);
         drop(groups);
         assert_eq!(hierarchy.dying().len(), 0);
         tenants.reclaim(PAGE, None);
-        assert_eq!(cache.counted(), 0, "round {round}: nobody sits there any more");
+        assert_eq!(cache.counted(), 0, "round {round}: the slots are free");
     }
 }
 
 #[test]
-fn a_group_that_gets_the_place_of_another_is_not_asked_for_it() {
+fn does_not_ask_a_group_that_got_the_place_of_another() {
     let (hierarchy, _) = parent(2, 100);
     let (first, second) = (hierarchy.create("/first").unwrap(), hierarchy.create("/second").unwrap());
     let old = Tenant::new(&first, "old");
@@ -110,10 +111,10 @@ fn errors_name_shrinker_and_group() {
     let (hierarchy, tenants) = parent(2, 100);
     let (elsewhere, _) = parent(3, 100);
     let registration = hierarchy.add_shrinker(ShrinkerConfig::new("pages"), Cache::default()).unwrap();
-    let foreign = registration.seat(&elsewhere.root(), 0).map(drop).unwrap_err();
+    let foreign = registration.attach(&elsewhere.root(), 0).map(drop).unwrap_err();
     assert_eq!(
         foreign.to_string(),
-        "give shrinker \"pages\" a seat in group /: the group is of another hierarchy"
+        "attach shrinker \"pages\" to group /: the group is of another hierarchy"
     );
     let gone = tenants.create("gone").unwrap();
     gone.remove().unwrap();
@@ -123,12 +124,12 @@ fn errors_name_shrinker_and_group() {
 
 #[test]
 #[should_panic(expected = "the batch of the shrinker \"none\" is 0 bytes")]
-fn a_batch_of_nothing_is_refused() {
+fn refuses_a_batch_of_0_bytes() {
     let _ = ShrinkerConfig::new("none").batch_bytes(0);
 }
 
 #[test]
-fn registration_is_not_slower_with_many_groups_and_numbers_are_used_again() {
+fn reuses_the_numbers_of_shrinkers() {
     let (hierarchy, tenants) = parent(2, 100);
     let tenants: Vec<Tenant> = (0..300).map(|at| Tenant::new(&tenants, &format!("t{at}"))).collect();
     assert!(tenants.iter().all(|tenant| tenant.shrinker.registration().name().starts_with('t')));
@@ -140,7 +141,7 @@ fn registration_is_not_slower_with_many_groups_and_numbers_are_used_again() {
 }
 
 #[test]
-fn a_report_lists_every_shrinker_and_one_can_be_asked_by_hand() {
+fn lists_every_shrinker_and_asks_one_by_hand() {
     let (hierarchy, tenants) = parent(2, 1000);
     let (one, two) = (Tenant::new(&tenants, "one"), Tenant::new(&tenants, "two"));
     one.fill(10);
@@ -161,7 +162,7 @@ fn a_report_lists_every_shrinker_and_one_can_be_asked_by_hand() {
         (3 * PAGE, 3 * PAGE, 3 * PAGE)
     );
     let error = one.group.ask_shrinker(id, PAGE).unwrap_err();
-    assert_eq!(error.to_string(), format!("ask shrinker {id}: it has no seat in this group"));
+    assert_eq!(error.to_string(), format!("ask shrinker {id}: it is not attached to this group"));
     two.shrinker.remove().unwrap();
     let error = one.group.ask_shrinker(id, PAGE).unwrap_err();
     assert_eq!(error.to_string(), format!("ask shrinker {id}: the hierarchy has none of this number now"));

@@ -1,5 +1,5 @@
-//! Soak: tenants fill caches, others need room, shrinkers come and go, groups too. Oracle: what is charged is what is held, at every rest; nobody
-//! is called after removal; usage never rises above the limit.
+//! Soak: tenants fill caches, others need memory, shrinkers and groups come and go. Oracle: at every rest the charges are those that the
+//! tenants hold; no shrinker is called after its removal; usage never rises above the limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    fn look(&self) {
+    fn check(&self) {
         if self.is_gone.load(Ordering::Acquire) {
             self.called_late.fetch_add(1, Ordering::Relaxed);
         }
@@ -35,26 +35,26 @@ impl Guarded {
 
 impl Shrinker for Guarded {
     fn count(&self, token: u64) -> Count {
-        self.look();
+        self.check();
         self.cache.count(token)
     }
 
     fn scan(&self, ask: &Ask<'_>) -> Scan {
-        self.look();
+        self.check();
         let scanned = self.cache.scan(ask);
-        self.look();
+        self.check();
         scanned
     }
 }
 
-struct House {
+struct Fixture {
     parent: Group,
     called_late: Arc<AtomicU64>,
     over_limit: AtomicU64,
     reclaimed: AtomicU64,
 }
 
-impl House {
+impl Fixture {
     /// One thread's tenants: each time a group, a cache, some pages, some charges of its own, and then all of it goes.
     fn work(&self, thread: usize, mut state: u64) {
         let mut random = move |below: u64| {
@@ -97,7 +97,7 @@ impl House {
                 self.over_limit.fetch_add(u64::from(usage > max), Ordering::Relaxed);
             }
             let own = held.iter().map(Charge::bytes).sum::<u64>();
-            assert!(group.usage() >= own, "what is held is charged");
+            assert!(group.usage() >= own, "the pages of the cache are charged");
             shrinker.remove().unwrap();
             is_gone.store(true, Ordering::Release);
             group.remove().unwrap();
@@ -111,7 +111,7 @@ fn soak(slots: usize) {
     let parent = hierarchy.create("/parent").unwrap();
     parent.set_max(200 * PAGE).unwrap();
     let called_late = Arc::new(AtomicU64::new(0));
-    let house = House {
+    let fixture = Fixture {
         parent: parent.clone(),
         called_late,
         over_limit: AtomicU64::new(0),
@@ -119,23 +119,23 @@ fn soak(slots: usize) {
     };
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let house = &house;
-            scope.spawn(move || house.work(thread, thread as u64 + 1));
+            let fixture = &fixture;
+            scope.spawn(move || fixture.work(thread, thread as u64 + 1));
         }
     });
-    assert_eq!(house.called_late.load(Ordering::Relaxed), 0, "calls after a removal");
-    assert_eq!(house.over_limit.load(Ordering::Relaxed), 0, "times above the limit");
-    assert!(house.reclaimed.load(Ordering::Relaxed) > 0);
+    assert_eq!(fixture.called_late.load(Ordering::Relaxed), 0, "calls after a removal");
+    assert_eq!(fixture.over_limit.load(Ordering::Relaxed), 0, "times above the limit");
+    assert!(fixture.reclaimed.load(Ordering::Relaxed) > 0);
     assert_eq!(hierarchy.dying().len(), 0);
     assert_eq!((parent.usage_exact(), hierarchy.root().usage_exact()), (0, 0));
 }
 
 #[test]
-fn everything_is_accounted_for_on_2_slots() {
+fn accounts_for_every_byte_on_2_slots() {
     soak(2);
 }
 
 #[test]
-fn everything_is_accounted_for_on_128_slots() {
+fn accounts_for_every_byte_on_128_slots() {
     soak(128);
 }

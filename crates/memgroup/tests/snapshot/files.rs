@@ -5,7 +5,7 @@ use memgroup::{FILES, Stat, Subsystem, scope, stats};
 use super::hierarchy;
 
 #[test]
-fn every_file_has_the_format_that_is_documented_for_it() {
+fn shows_every_file_in_its_documented_format() {
     let h = hierarchy();
     let parent = h.create("/tenants").unwrap();
     let group = parent.create("alice").unwrap();
@@ -39,7 +39,7 @@ fn every_file_has_the_format_that_is_documented_for_it() {
         file("memory.pressure"),
         "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
     );
-    let spent = parent.statistic("cpu", "scope_usec", memgroup::Reach::Subtree).unwrap();
+    let spent = parent.statistic(stats::cpu::SCOPE_USEC, memgroup::Reach::Subtree).unwrap();
     assert_eq!(file("cpu.stat"), format!("scope_usec {spent}\nnr_scopes 1\n"));
     let stat = file("memory.stat");
     let keys: Vec<_> = stat.lines().map(|line| line.split_once(' ').unwrap().0).collect();
@@ -56,7 +56,7 @@ fn every_file_has_the_format_that_is_documented_for_it() {
 }
 
 #[test]
-fn there_are_the_files_that_are_listed_and_no_others() {
+fn has_exactly_the_listed_files() {
     let h = hierarchy();
     let snapshot = h.snapshot();
     let root = &snapshot.groups[0];
@@ -79,15 +79,16 @@ fn there_are_the_files_that_are_listed_and_no_others() {
 }
 
 #[test]
-fn a_subsystem_that_was_registered_has_a_file_of_its_own() {
+fn shows_a_file_for_a_registered_subsystem() {
     let h = hierarchy();
-    let cache =
-        h.register(Subsystem { name: "cache", stats: const { &[Stat::count("hits"), Stat::gauge("held")] } });
+    const CACHE: Subsystem = Subsystem { name: "cache", stats: &[Stat::count("hits"), Stat::gauge("held")] };
+    const SLY: Subsystem = Subsystem { name: "cgroup", stats: &[Stat::count("hits")] };
+    let cache = h.register(CACHE).unwrap();
     // Named so as to hide a file that every group has.
-    let sly = h.register(Subsystem { name: "cgroup", stats: const { &[Stat::count("hits")] } }).unwrap();
+    let sly = h.register(SLY).unwrap();
     let group = h.create("/a").unwrap();
-    cache.unwrap().add(&group, 1, -5);
-    sly.add(&group, 0, 1);
+    cache.add(&group, CACHE.key("held"), -5);
+    sly.add(&group, SLY.key("hits"), 1);
     let snapshot = h.snapshot();
     let root = &snapshot.groups[0];
     assert_eq!(root.file("cache.stat").unwrap(), "hits 0\nheld -5\n");
@@ -99,7 +100,7 @@ fn a_subsystem_that_was_registered_has_a_file_of_its_own() {
 }
 
 #[test]
-fn a_removed_group_is_counted_where_the_kernel_counts_it() {
+fn counts_a_removed_group_as_the_kernel_does() {
     let h = hierarchy();
     let parent = h.create("/a").unwrap();
     let group = parent.create("b").unwrap();

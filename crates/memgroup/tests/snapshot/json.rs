@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{cache, hierarchy};
 
 #[test]
-fn a_group_has_the_names_that_are_documented() {
+fn serialises_a_group_under_the_documented_names() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     group.set_max(1 << 20).unwrap();
@@ -67,7 +67,7 @@ fn a_group_has_the_names_that_are_documented() {
     );
     assert_eq!(
         (&found["online"], &found["dying"], &found["id"]),
-        (&json!(true), &Value::Null, &json!(group.id().as_u32()))
+        (&json!(true), &Value::Null, &json!(group.id().as_u64()))
     );
     assert_eq!(found["usage_exact_bytes"], 1_548_583);
     assert_eq!(found["overdraft"], json!({ "charges": 1, "bytes": 500_007 }));
@@ -98,7 +98,7 @@ fn a_group_has_the_names_that_are_documented() {
 }
 
 #[test]
-fn what_is_left_of_a_removed_group_is_there() {
+fn serialises_a_removed_group() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     let charge = group.try_charge(7).unwrap();

@@ -8,7 +8,7 @@ use memgroup::{Hierarchy, Reach, Snapshot, stats};
 
 use super::hierarchy;
 
-/// What holds of every snapshot, whatever went on while it was made.
+/// Checks that hold for every snapshot, also under load.
 fn check(snapshot: &Snapshot) {
     let mut seen = HashSet::new();
     for (at, group) in snapshot.groups.iter().enumerate() {
@@ -24,7 +24,7 @@ fn check(snapshot: &Snapshot) {
         assert_eq!(group.online, group.dying.is_none());
         // Statistics are of one moment.
         let rbytes =
-            |group: &memgroup::GroupSnapshot| group.statistic("io", "rbytes", Reach::Subtree).unwrap();
+            |group: &memgroup::GroupSnapshot| group.statistic(stats::io::RBYTES, Reach::Subtree).unwrap();
         assert!(rbytes(group) <= rbytes(parent), "{}", group.path);
     }
     for (at, group) in snapshot.groups.iter().enumerate() {
@@ -65,7 +65,7 @@ fn churn(h: &Hierarchy, worker: usize, stop: &AtomicBool) {
 }
 
 #[test]
-fn snapshots_under_load_are_trees_and_at_rest_they_add_up() {
+fn is_a_tree_under_load_and_adds_up_at_rest() {
     const SNAPSHOTS: usize = 300;
     let h = hierarchy();
     let stop = AtomicBool::new(false);
@@ -83,7 +83,7 @@ fn snapshots_under_load_are_trees_and_at_rest_they_add_up() {
             for _ in 0..SNAPSHOTS {
                 let snapshot = h.snapshot();
                 check(&snapshot);
-                let now = snapshot.groups[0].statistic("io", "rbytes", Reach::Subtree).unwrap();
+                let now = snapshot.groups[0].statistic(stats::io::RBYTES, Reach::Subtree).unwrap();
                 assert!(now >= rbytes, "a count ran backwards");
                 rbytes = now;
             }
@@ -104,7 +104,7 @@ fn snapshots_under_load_are_trees_and_at_rest_they_add_up() {
 }
 
 #[test]
-fn a_subtree_is_whole_while_the_rest_of_the_tree_changes() {
+fn lists_a_whole_subtree_while_others_change() {
     let h = hierarchy();
     let still = h.create("/still").unwrap();
     for child in 0..300 {

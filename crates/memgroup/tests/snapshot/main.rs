@@ -1,4 +1,4 @@
-//! Snapshots: a tree as one value, its files byte for byte, what is written to them, and all of it while groups come and go.
+//! Snapshots: a tree as one value, its files byte for byte, writes to them, and all of it while groups come and go.
 #![cfg(not(memgroup_loom))]
 
 mod files;
@@ -8,11 +8,12 @@ mod load;
 mod tree;
 mod write;
 
+use std::sync::{Arc, Mutex};
+
 use memgroup::{
     Ask, Charge, Config, Count, Group, GroupShrinker, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
     Snapshot,
 };
-use std::sync::{Arc, Mutex};
 
 fn hierarchy() -> Hierarchy {
     hierarchy_of(|config| config)

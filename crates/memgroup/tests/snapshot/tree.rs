@@ -1,13 +1,13 @@
-//! Which groups a snapshot has, and what it says of each.
+//! The groups of a snapshot, and their figures.
 
 use std::time::{Duration, Instant};
 
-use memgroup::{Config, GroupSnapshot, Hierarchy, Reach, Stat, Subsystem, UNLIMITED, stats};
+use memgroup::{Config, GroupSnapshot, Hierarchy, Reach, Stat, Subsystem, stats};
 
 use super::{cache, hierarchy, hierarchy_of, paths};
 
 #[test]
-fn groups_stand_right_behind_their_parents_by_name() {
+fn lists_groups_behind_their_parents_by_name() {
     let h = hierarchy();
     for path in ["/b", "/a", "/a/z", "/a/y", "/b/x", "/a/y/w"] {
         h.create(path).unwrap();
@@ -29,7 +29,7 @@ fn groups_stand_right_behind_their_parents_by_name() {
 }
 
 #[test]
-fn a_part_of_the_tree_begins_with_its_top() {
+fn begins_a_part_of_the_tree_with_its_top() {
     let h = hierarchy();
     for path in ["/a", "/a/b", "/a/b/c", "/a/d", "/e"] {
         h.create(path).unwrap();
@@ -46,7 +46,7 @@ fn a_part_of_the_tree_begins_with_its_top() {
 }
 
 #[test]
-fn a_group_with_more_children_than_one_step_lists_has_them_all_once() {
+fn lists_more_children_than_one_step_takes() {
     // As many as a step of the lock has room for, and one more and less.
     for children in [126, 127, 128, 129, 255, 256, 257, 1000] {
         let h = hierarchy();
@@ -68,7 +68,7 @@ fn a_group_with_more_children_than_one_step_lists_has_them_all_once() {
 }
 
 #[test]
-fn names_of_all_lengths_and_letters_are_whole() {
+fn copies_names_of_all_lengths_and_letters() {
     let h = hierarchy();
     let names = ["x".repeat(255), "ä".repeat(127), "a b".to_owned(), "日本".to_owned()];
     let mut sorted = names.to_vec();
@@ -82,7 +82,7 @@ fn names_of_all_lengths_and_letters_are_whole() {
 }
 
 #[test]
-fn a_group_that_was_removed_is_there_until_its_last_byte_and_handle_are_gone() {
+fn lists_a_removed_group_until_it_is_released() {
     let h = hierarchy();
     let parent = h.create("/parent").unwrap();
     let old = parent.create("child").unwrap();
@@ -110,7 +110,7 @@ fn a_group_that_was_removed_is_there_until_its_last_byte_and_handle_are_gone() {
 }
 
 #[test]
-fn a_snapshot_keeps_no_group() {
+fn keeps_no_group_alive() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     let charge = group.try_charge(1).unwrap();
@@ -123,7 +123,7 @@ fn a_snapshot_keeps_no_group() {
 }
 
 #[test]
-fn what_it_says_of_a_group_is_what_the_group_says() {
+fn has_the_figures_of_the_group() {
     let h = hierarchy();
     let parent = h.create("/parent").unwrap();
     let group = parent.create("group").unwrap();
@@ -135,7 +135,7 @@ fn what_it_says_of_a_group_is_what_the_group_says() {
     let snapshot = h.snapshot();
     let (found, above) = (snapshot.group("/parent/group").unwrap(), snapshot.group("/parent").unwrap());
     assert_eq!((found.usage_bytes, found.usage_exact_bytes, found.peak_bytes), (9000, 9000, group.peak()));
-    assert_eq!((found.limits.max_bytes, above.limits.max_bytes), (8192, UNLIMITED));
+    assert_eq!((found.limits.max_bytes, above.limits.max_bytes), (Some(8192), None));
     assert_eq!((found.refusals, above.refusals), (1, 0));
     assert_eq!((found.overdraft, found.overdraft.bytes), (group.overdraft(), 808));
     assert_eq!((found.events, found.events_local), (group.events(), group.events_local()));
@@ -143,18 +143,18 @@ fn what_it_says_of_a_group_is_what_the_group_says() {
     assert!(found.events.max >= 2, "one charge refused, one forced");
     assert_eq!(found.stock, group.stock());
     for reach in [Reach::Local, Reach::Subtree] {
-        assert_eq!(found.statistic("io", "rbytes", reach), Some(77));
+        assert_eq!(found.statistic(stats::io::RBYTES, reach), Some(77));
     }
-    assert_eq!(above.statistic("io", "rbytes", Reach::Local), Some(0));
-    assert_eq!(above.statistic("io", "rbytes", Reach::Subtree), Some(77));
-    assert_eq!(above.statistic("io", "nothing", Reach::Local), None);
-    assert_eq!(above.statistic("nothing", "rbytes", Reach::Local), None);
+    assert_eq!(above.statistic(stats::io::RBYTES, Reach::Local), Some(0));
+    assert_eq!(above.statistic(stats::io::RBYTES, Reach::Subtree), Some(77));
+    const UNREGISTERED: Subsystem = Subsystem { name: "io", stats: &[Stat::count("rbytes")] };
+    assert_eq!(above.statistic(UNREGISTERED.key("rbytes"), Reach::Local), None);
     assert!(found.is_populated() && above.is_populated());
     drop((charge, forced));
 }
 
 #[test]
-fn what_is_prepaid_counts_as_usage_and_not_as_exact_usage_on_every_level() {
+fn counts_prepaid_bytes_as_usage_but_not_as_exact_usage() {
     let h = hierarchy();
     let group = h.create("/a").unwrap().create("b").unwrap();
     let charge = group.try_charge(100).unwrap();
@@ -169,11 +169,11 @@ fn what_is_prepaid_counts_as_usage_and_not_as_exact_usage_on_every_level() {
     drop(charge);
     let snapshot = h.snapshot();
     assert!(snapshot.groups.iter().all(|group| group.usage_exact_bytes == 0 && !group.is_populated()));
-    assert!(snapshot.groups[0].usage_bytes > 0, "and what is prepaid is still there");
+    assert!(snapshot.groups[0].usage_bytes > 0, "and prepaid bytes are still there");
 }
 
 #[test]
-fn a_root_that_is_not_accounted_counts_for_itself() {
+fn counts_an_unaccounted_root_for_itself() {
     let h = hierarchy_of(|config| config.account_root(false));
     let group = h.create("/a").unwrap();
     let charges = (group.try_charge(100).unwrap(), h.root().try_charge(7).unwrap());
@@ -184,18 +184,15 @@ fn a_root_that_is_not_accounted_counts_for_itself() {
 }
 
 #[test]
-fn each_subsystem_is_flushed_once() {
+fn flushes_each_subsystem_once() {
     for separate in [true, false] {
         let h = hierarchy_of(|config| config.separate_trees(separate));
         let group = h.create("/a").unwrap();
-        let own = h
-            .register(Subsystem {
-                name: "cache",
-                stats: const { &[Stat::count("hits"), Stat::time("spent_usec")] },
-            })
-            .unwrap();
-        own.add(&group, 0, 3);
-        own.add_time(&group, 1, std::time::Duration::from_micros(12));
+        const CACHE: Subsystem =
+            Subsystem { name: "cache", stats: &[Stat::count("hits"), Stat::time("spent_usec")] };
+        let own = h.register(CACHE).unwrap();
+        own.add(&group, CACHE.key("hits"), 3);
+        own.add_time(&group, CACHE.key("spent_usec"), std::time::Duration::from_micros(12));
         let before: Vec<_> =
             h.subsystems().iter().map(|name| h.statistics(name).unwrap().flushes()).collect();
         let snapshot = h.snapshot();
@@ -210,7 +207,7 @@ fn each_subsystem_is_flushed_once() {
 }
 
 #[test]
-fn the_reports_of_shrinkers_are_in_it() {
+fn contains_the_reports_of_shrinkers() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     let plans = cache(&group, 3, 100_000);
@@ -221,24 +218,22 @@ fn the_reports_of_shrinkers_are_in_it() {
 }
 
 #[test]
-fn a_hierarchy_that_is_used_again_has_nothing_of_the_one_before() {
+fn has_nothing_of_an_earlier_hierarchy() {
     let config = || Config::new().groups_max(33);
     let before = Hierarchy::new(config()).unwrap();
     let group = before.create("/a").unwrap();
-    before
-        .register(Subsystem { name: "old", stats: const { &[Stat::count("n")] } })
-        .unwrap()
-        .add(&group, 0, 1);
+    const OLD: Subsystem = Subsystem { name: "old", stats: &[Stat::count("n")] };
+    before.register(OLD).unwrap().add(&group, OLD.key("n"), 1);
     before.io().add(&group, stats::io::RIOS, 9);
     drop((before, group));
     let snapshot = Hierarchy::new(config()).unwrap().snapshot();
     assert_eq!(paths(&snapshot), ["/"]);
     assert_eq!(snapshot.groups[0].subsystems().count(), 3);
-    assert_eq!(snapshot.groups[0].statistic("io", "rios", Reach::Subtree), Some(0));
+    assert_eq!(snapshot.groups[0].statistic(stats::io::RIOS, Reach::Subtree), Some(0));
 }
 
 #[test]
-fn who_waits_is_counted_in_the_group_and_in_all_above_it() {
+fn counts_waiters_in_the_group_and_above() {
     let h = hierarchy();
     let parent = h.create("/parent").unwrap();
     let (one, other) = (parent.create("one").unwrap(), parent.create("other").unwrap());
@@ -268,7 +263,7 @@ fn who_waits_is_counted_in_the_group_and_in_all_above_it() {
 }
 
 #[test]
-fn labels_debts_and_what_was_measured_are_in_it() {
+fn contains_labels_debts_and_measured_limits() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     let label = group.label("sorts").unwrap();

@@ -1,14 +1,14 @@
-//! What is written to files.
+//! Writes to files.
 
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use memgroup::{Ask, Count, FILES, FileError, Group, Scan, Shrinker, ShrinkerConfig, UNLIMITED};
+use memgroup::{Ask, Count, FILES, FileProblem, Group, Scan, Shrinker, ShrinkerConfig, UNLIMITED};
 
 use super::{Cache, cache, hierarchy};
 
 #[test]
-fn a_limit_is_written_as_it_is_read() {
+fn writes_a_limit_as_it_is_read() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     for (text, bytes) in
@@ -18,12 +18,12 @@ fn a_limit_is_written_as_it_is_read() {
         assert_eq!(group.max(), bytes, "{text:?}");
         let shown = group.snapshot().groups[0].file("memory.max").unwrap();
         group.write_file("memory.max", &shown).unwrap();
-        assert_eq!(group.max(), bytes, "what is shown can be written: {shown:?}");
+        assert_eq!(group.max(), bytes, "a shown text can be written: {shown:?}");
     }
 }
 
 #[test]
-fn every_setting_is_what_the_group_says_and_can_be_written_as_it_is_shown() {
+fn writes_every_setting_as_it_is_shown() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     for (file, at_first, text, shown) in [
@@ -49,7 +49,7 @@ fn every_setting_is_what_the_group_says_and_can_be_written_as_it_is_shown() {
 }
 
 #[test]
-fn bad_text_changes_nothing_and_is_told_what_would_be_right() {
+fn refuses_invalid_text_and_says_which_is_valid() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     group.set_max(4096).unwrap();
@@ -78,7 +78,7 @@ fn bad_text_changes_nothing_and_is_told_what_would_be_right() {
     ] {
         let error = group.write_file(file, text).unwrap_err();
         let printed = error.to_string();
-        assert!(matches!(error, FileError::Text { .. }), "{printed}");
+        assert!(matches!(error.problem, FileProblem::Text(_)), "{printed}");
         assert!(
             printed.starts_with(&format!("write {file} of group /a: ")) && printed.contains(said),
             "{printed}"
@@ -90,7 +90,7 @@ fn bad_text_changes_nothing_and_is_told_what_would_be_right() {
 }
 
 #[test]
-fn files_that_are_not_there_or_not_to_be_written_say_which_are() {
+fn refuses_unknown_and_read_only_files() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     for (file, said, kind) in [
@@ -106,25 +106,29 @@ fn files_that_are_not_there_or_not_to_be_written_say_which_are() {
         );
         assert_eq!(io::Error::from(error).kind(), kind);
     }
-    let writable =
-        FILES.iter().filter(|file| !matches!(group.write_file(file, ""), Err(FileError::ReadOnly { .. })));
+    let writable = FILES.iter().filter(
+        |file| !matches!(group.write_file(file, ""), Err(error) if error.problem == FileProblem::ReadOnly),
+    );
     assert_eq!(writable.count(), 9);
 }
 
 #[test]
-fn a_removed_group_takes_no_writes() {
+fn refuses_writes_to_a_removed_group() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     group.remove().unwrap();
     for file in ["memory.max", "memory.reclaim"] {
         let error = group.write_file(file, "0").unwrap_err();
-        assert_eq!(error, FileError::Offline { path: "/a".to_owned(), file: file.to_owned() });
+        assert_eq!(
+            (error.path.as_str(), error.file.as_str(), &error.problem),
+            ("/a", file, &FileProblem::Offline)
+        );
         assert_eq!(error.to_string(), format!("write {file} of group /a: the group was removed"));
     }
 }
 
 #[test]
-fn reclaim_frees_what_is_asked_for_or_tells_how_much_it_freed() {
+fn reclaims_the_requested_bytes_or_tells_how_many() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
     let plans = cache(&group, 10, 100_000);
@@ -133,12 +137,13 @@ fn reclaim_frees_what_is_asked_for_or_tells_how_much_it_freed() {
     group.write_file("memory.reclaim", "0").unwrap();
     assert_eq!(group.usage_exact(), 700_000);
     let error = group.write_file("memory.reclaim", "1M").unwrap_err();
-    let FileError::Short { asked_bytes, freed_bytes, .. } = error.clone() else { panic!("{error}") };
+    let FileProblem::Short { asked_bytes, freed_bytes } = error.problem else { panic!("{error}") };
     assert_eq!((asked_bytes, freed_bytes, group.usage_exact()), (1 << 20, 700_000, 0));
     assert!(error.to_string().contains("700000 of 1048576 bytes were freed"), "{error}");
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::WouldBlock);
     drop(plans);
-    assert!(matches!(group.write_file("memory.reclaim", "1"), Err(FileError::Short { freed_bytes: 0, .. })));
+    let error = group.write_file("memory.reclaim", "1").unwrap_err();
+    assert!(matches!(error.problem, FileProblem::Short { freed_bytes: 0, .. }), "{error}");
 }
 
 /// A cache that gives one thing back and then cannot go on.
@@ -157,7 +162,7 @@ impl Shrinker for Halting {
 }
 
 #[test]
-fn reclaim_goes_on_while_rounds_come_to_anything() {
+fn reclaims_in_rounds_while_they_free_memory() {
     const CHARGES: usize = 200;
     let h = hierarchy();
     let group = h.create("/a").unwrap();
@@ -192,7 +197,7 @@ impl Shrinker for Leaving {
 }
 
 #[test]
-fn reclaim_stops_when_the_group_is_removed() {
+fn stops_reclaim_when_the_group_is_removed() {
     const CHARGES: u64 = 200;
     let h = hierarchy();
     let group = h.create("/a").unwrap();
@@ -202,7 +207,7 @@ fn reclaim_stops_when_the_group_is_removed() {
         group.add_shrinker(ShrinkerConfig::new("leaving"), Leaving { cache, group: group.clone() }).unwrap();
     registered.mark();
     let error = group.write_file("memory.reclaim", &(CHARGES * 100_000).to_string()).unwrap_err();
-    let FileError::Short { freed_bytes, .. } = error else { panic!("{error}") };
+    let FileProblem::Short { freed_bytes, .. } = error.problem else { panic!("{error}") };
     assert!(0 < freed_bytes && freed_bytes < 50 * 100_000, "{freed_bytes} bytes: it went on");
     assert!(!group.is_online());
     registered.remove().unwrap();

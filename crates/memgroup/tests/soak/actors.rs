@@ -70,8 +70,10 @@ impl<'h> Actor<'h> {
             Form::Until(after) => {
                 self.until(after, |deadline| group.charge_until(bytes, deadline)).map(Paper::Plain)
             }
-            Form::Labelled => group.label("sort").unwrap().try_charge(bytes).map(Paper::Labelled),
-            Form::LabelledForced => group.label("join").unwrap().charge_forced(bytes).map(Paper::Labelled),
+            Form::LabelledCharge => group.label("sort").unwrap().try_charge(bytes).map(Paper::LabelledCharge),
+            Form::LabelledForced => {
+                group.label("join").unwrap().charge_forced(bytes).map(Paper::LabelledCharge)
+            }
             Form::Scope => {
                 let _scope = scope::enter(group);
                 self.house.hierarchy.try_charge_current(bytes).expect("a group is in force").map(Paper::Plain)
@@ -89,7 +91,7 @@ impl<'h> Actor<'h> {
                 self.until(after, |deadline| charge.grow_until(bytes, deadline))
             }
             (Paper::Plain(charge), _) => charge.try_grow(bytes),
-            (Paper::Labelled(labelled), _) => labelled.try_grow(bytes),
+            (Paper::LabelledCharge(labelled), _) => labelled.try_grow(bytes),
             (Paper::Gone, _) => Ok(()),
         };
         self.count_outcome(outcome);
@@ -153,7 +155,7 @@ impl<'h> Actor<'h> {
                     let part = part.min(held.bytes());
                     match &mut held.paper {
                         Paper::Plain(charge) => charge.shrink(part),
-                        Paper::Labelled(labelled) => labelled.shrink(part),
+                        Paper::LabelledCharge(labelled) => labelled.shrink(part),
                         Paper::Gone => {}
                     }
                     held.note();
@@ -218,8 +220,8 @@ impl<'h> Actor<'h> {
                 // Counts of bytes only grow; the last is a level.
                 let delta = if stat == 2 { delta } else { delta.abs() };
                 member.account.count(stat, delta);
-                let (statistics, number) = &house.stats[stat];
-                statistics.add(&member.group, *number, delta);
+                let (statistics, key) = &house.stats[stat];
+                statistics.add(&member.group, *key, delta);
             }
             Step::Flush { group, stat } => {
                 house.stats[stat % house.stats.len()].0.flush(&house.member(group).group);
@@ -245,10 +247,10 @@ impl<'h> Actor<'h> {
     fn convert(&mut self, at: usize) {
         let Some(mut held) = self.pick(at) else { return };
         let charge = match held.strike() {
-            Paper::Labelled(labelled) => labelled.into_charge(),
+            Paper::LabelledCharge(labelled) => labelled.into_charge(),
             Paper::Plain(charge) => {
                 let (id, bytes) = charge.into_parts();
-                self.house.hierarchy.charge_from_parts(id, bytes)
+                self.house.hierarchy.charge_from_parts(id, bytes).expect("the bytes keep the group")
             }
             Paper::Gone => return,
         };

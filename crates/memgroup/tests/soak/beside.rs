@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use memgroup::{GroupShrinker, KillHook, Maintenance};
+use memgroup::{GroupShrinker, KillRegistration, Maintenance};
 
 use crate::actors::{Actor, SLACK};
 use crate::hostile::{Cache, Tenant};
@@ -45,7 +45,7 @@ impl Actor<'_> {
     fn end_tenant(&self, tenant: &Arc<Tenant>, ending: Ending) {
         leave(&self.house.tenants, tenant);
         match (tenant.take_hook(), ending) {
-            (Some(hook), Ending::Remove) => KillHook::remove(hook).unwrap(),
+            (Some(hook), Ending::Remove) => KillRegistration::remove(hook).unwrap(),
             (hook, _) => drop(hook),
         }
         tenant.free();
@@ -162,7 +162,7 @@ impl Actor<'_> {
             Step::Deliver { micros } => _ = self.until(micros, |end| house.hierarchy.deliver_events(end)),
             Step::Trigger { group, micros } => {
                 let member = house.member(group);
-                let trigger = member.group.add_pressure_trigger("some 1000 500000").unwrap();
+                let trigger = member.group.add_pressure_trigger("some 1000 500000".parse().unwrap());
                 self.until(micros, |deadline| trigger.wait(deadline));
             }
             Step::Stall { group, micros } => {
@@ -176,7 +176,7 @@ impl Actor<'_> {
             Step::Wake { group } => _ = house.member(group).group.wake_waiters(),
             Step::Deny { group, seed } => {
                 let member = house.member(group);
-                if let Ok(_denial) = member.group.deny(0.5, seed) {
+                if let Ok(_denial) = member.group.inject_failures(0.5, seed) {
                     self.charge(&member, Form::Try, seed % 5000);
                 }
             }

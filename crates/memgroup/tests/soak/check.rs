@@ -79,8 +79,8 @@ fn figures(house: &House, member: &Member, tally: &Tally) {
     let before = std::mem::replace(&mut *lock(&member.seen), now);
     assert!(now.iter().zip(before).all(|(now, before)| *now >= before), "events of {}", account.path);
     for stat in 0..STATS {
-        let (statistics, number) = &house.stats[stat];
-        let of = |reach| statistics.get(group, *number, reach, Freshness::Fresh);
+        let (statistics, key) = &house.stats[stat];
+        let of = |reach| statistics.get(group, *key, reach, Freshness::Fresh);
         assert_eq!(of(Reach::Local), account.stats()[stat], "statistic {stat} of {}", account.path);
         assert_eq!(of(Reach::Subtree), tally.stats[stat], "statistic {stat} below {}", account.path);
     }

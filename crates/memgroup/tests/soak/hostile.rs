@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use memgroup::{Ask, Count, Group, GroupShrinker, KillHook, Killed, Killing, Scan, Shrinker, ShrinkerConfig};
+use memgroup::{
+    Ask, Count, Group, GroupShrinker, KillAnswer, KillRegistration, KillRequest, Scan, Shrinker,
+    ShrinkerConfig,
+};
 
 use crate::ledger::{Held, Member, lock};
 use crate::plan::Manner;
@@ -210,7 +213,7 @@ pub(crate) struct Tenant {
     memory: Mutex<Vec<Held>>,
     manner: Manner,
     random: Mutex<Random>,
-    hook: Mutex<Option<KillHook>>,
+    hook: Mutex<Option<KillRegistration>>,
     late: Arc<Late>,
     /// Hooks that answered that they die, in all tenants.
     deaths: Arc<AtomicU64>,
@@ -237,9 +240,9 @@ impl Tenant {
         // The hook goes on with what it has if the tenant is gone meanwhile.
         let told: Weak<Tenant> = Arc::downgrade(&tenant);
         let kept = Arc::clone(member);
-        let hook = member.group.set_kill_hook(move |killing: &Killing<'_>| {
-            assert!(killing.group() == &kept.group, "the hook of another group");
-            told.upgrade().map_or(Killed::Refused, |tenant| tenant.told(killing))
+        let hook = member.group.set_kill_hook(move |killing: &KillRequest<'_>| {
+            assert!(killing.group == &kept.group, "the hook of another group");
+            told.upgrade().map_or(KillAnswer::Refused, |tenant| tenant.told(killing))
         });
         *lock(&tenant.hook) = Some(hook.ok()?);
         Some(tenant)
@@ -258,7 +261,7 @@ impl Tenant {
         drop(memory);
     }
 
-    pub(crate) fn take_hook(&self) -> Option<KillHook> {
+    pub(crate) fn take_hook(&self) -> Option<KillRegistration> {
         lock(&self.hook).take()
     }
 
@@ -268,7 +271,7 @@ impl Tenant {
         }
     }
 
-    fn told(&self, killing: &Killing<'_>) -> Killed {
+    fn told(&self, killing: &KillRequest<'_>) -> KillAnswer {
         let free = |late: bool| {
             let Ok(mut memory) = self.memory.try_lock() else { return 0 };
             let memory = std::mem::take(&mut *memory);
@@ -281,36 +284,36 @@ impl Tenant {
         let answer = match mischief(&self.random, self.manner) {
             Manner::Honest => {
                 free(false);
-                Killed::Dying
+                KillAnswer::Dying
             }
             Manner::Hangs => {
                 hang(&self.random);
                 free(false);
-                Killed::Dying
+                KillAnswer::Dying
             }
             Manner::Panics => panic_quietly(),
-            Manner::FreesNothing => Killed::Dying,
-            Manner::Lies => Killed::Idle { freed: u64::MAX },
+            Manner::FreesNothing => KillAnswer::Dying,
+            Manner::Lies => KillAnswer::Idle { freed: u64::MAX },
             Manner::FreesLate => {
                 free(true);
-                Killed::Dying
+                KillAnswer::Dying
             }
-            Manner::Registers => Killed::Idle { freed: free(false) },
+            Manner::Registers => KillAnswer::Idle { freed: free(false) },
             Manner::Charges => {
-                let charge = killing.requester().try_charge(lock(&self.random).bytes(14));
+                let charge = killing.requester.try_charge(lock(&self.random).bytes(14));
                 free(false);
                 drop(charge);
-                Killed::Dying
+                KillAnswer::Dying
             }
             Manner::Goes => {
                 let hook = self.hook.try_lock().ok().and_then(|mut hook| hook.take());
                 drop(hook);
                 let _ = self.member.group.remove();
                 free(false);
-                Killed::Refused
+                KillAnswer::Refused
             }
         };
-        self.deaths.fetch_add(u64::from(answer == Killed::Dying), Ordering::Relaxed);
+        self.deaths.fetch_add(u64::from(answer == KillAnswer::Dying), Ordering::Relaxed);
         answer
     }
 }

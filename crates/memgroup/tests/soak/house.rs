@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use memgroup::{Charge, Config, EventSubscription, Hierarchy, SlotSource, Statistics, stats};
+use memgroup::{Charge, Config, EventSubscription, Hierarchy, SlotSource, StatKey, Statistics, stats};
 use memgroup_percpu::pin_virtual;
 
 use crate::hostile::{Cache, Late, Tenant};
@@ -44,7 +44,7 @@ pub(crate) struct House {
     pub(crate) late: Arc<Late>,
     pub(crate) deaths: Arc<AtomicU64>,
     /// What is counted of each group, and which.
-    pub(crate) stats: [(Statistics, usize); STATS],
+    pub(crate) stats: [(Statistics, StatKey); STATS],
     pub(crate) figures: Figures,
     /// Per-CPU memory of a root that is used on all slots, in bytes.
     pub(crate) record_bytes: u64,
@@ -81,7 +81,7 @@ fn config(slots: usize, seed: u64) -> (Config, Settings) {
     (config, settings)
 }
 
-fn counted(hierarchy: &Hierarchy) -> [(Statistics, usize); STATS] {
+fn counted(hierarchy: &Hierarchy) -> [(Statistics, StatKey); STATS] {
     [
         (hierarchy.io(), stats::io::RBYTES),
         (hierarchy.io(), stats::io::WBYTES),
@@ -98,7 +98,7 @@ fn use_all(hierarchy: &Hierarchy, slots: usize) {
         for (statistics, stat) in counted(hierarchy) {
             statistics.add(&root, stat, 0);
         }
-        hierarchy.cpu().add(&root, 0, 0);
+        hierarchy.cpu().add(&root, stats::cpu::SCOPE_USEC, 0);
     }
 }
 
@@ -159,9 +159,10 @@ impl House {
     pub(crate) fn bury(&self, orphan: Orphan) {
         orphan.bury(|id, bytes| {
             if bytes % 2 == 0 {
-                return self.hierarchy.uncharge(id, bytes);
+                return self.hierarchy.uncharge(id, bytes).expect("the bytes keep the group");
             }
-            let charge: Charge = self.hierarchy.charge_from_parts(id, bytes);
+            let charge: Charge =
+                self.hierarchy.charge_from_parts(id, bytes).expect("the bytes keep the group");
             drop(charge);
         });
     }
@@ -178,7 +179,7 @@ impl House {
             cache.clear();
         }
         for tenant in tenants {
-            tenant.take_hook().map_or(Ok(()), memgroup::KillHook::remove).unwrap();
+            tenant.take_hook().map_or(Ok(()), memgroup::KillRegistration::remove).unwrap();
             tenant.free();
         }
         lock(&self.subscriptions).clear();

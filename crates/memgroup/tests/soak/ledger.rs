@@ -9,7 +9,7 @@ use std::mem;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use memgroup::{Charge, Events, Group, GroupId, Labelled};
+use memgroup::{Charge, Events, Group, GroupId, LabelledCharge};
 
 /// Statistics that are counted.
 pub(crate) const STATS: usize = 3;
@@ -148,7 +148,7 @@ impl Drop for Member {
 /// What proves that bytes are charged.
 pub(crate) enum Paper {
     Plain(Charge),
-    Labelled(Labelled),
+    LabelledCharge(LabelledCharge),
     Gone,
 }
 
@@ -173,7 +173,7 @@ impl Held {
     pub(crate) fn bytes(&self) -> u64 {
         match &self.paper {
             Paper::Plain(charge) => charge.bytes(),
-            Paper::Labelled(labelled) => labelled.bytes(),
+            Paper::LabelledCharge(labelled) => labelled.bytes(),
             Paper::Gone => 0,
         }
     }
@@ -183,7 +183,7 @@ impl Held {
         let (now, account) = (self.bytes(), &self.member.account);
         let change = now.wrapping_sub(self.noted);
         account.live.fetch_add(change, Ordering::Relaxed);
-        if matches!(self.paper, Paper::Labelled(_)) {
+        if matches!(self.paper, Paper::LabelledCharge(_)) {
             account.labelled.fetch_add(change, Ordering::Relaxed);
         }
         self.noted = now;
@@ -193,7 +193,7 @@ impl Held {
     pub(crate) fn strike(&mut self) -> Paper {
         let (account, paper) = (&self.member.account, mem::replace(&mut self.paper, Paper::Gone));
         account.live.fetch_sub(self.noted, Ordering::Relaxed);
-        if matches!(paper, Paper::Labelled(_)) {
+        if matches!(paper, Paper::LabelledCharge(_)) {
             account.labelled.fetch_sub(self.noted, Ordering::Relaxed);
         }
         self.noted = 0;
@@ -228,7 +228,7 @@ impl Orphan {
         let bytes = held.bytes();
         let charge = match held.strike() {
             Paper::Plain(charge) => charge,
-            Paper::Labelled(labelled) => labelled.into_charge(),
+            Paper::LabelledCharge(labelled) => labelled.into_charge(),
             Paper::Gone => return None,
         };
         let account = Arc::clone(&held.member.account);

@@ -12,7 +12,7 @@ pub(crate) enum Form {
     Forced,
     /// With a deadline in so many microseconds.
     Until(u64),
-    Labelled,
+    LabelledCharge,
     LabelledForced,
     /// Of the group in force on the thread.
     Scope,
@@ -257,7 +257,7 @@ impl Plan {
             10..12 => Form::Forced,
             12..15 => Form::Until(self.random.below(1000)),
             _ if grows => Form::Try,
-            15..17 => Form::Labelled,
+            15..17 => Form::LabelledCharge,
             17 => Form::LabelledForced,
             _ => Form::Scope,
         }

@@ -9,7 +9,7 @@ use memgroup::{Ask, Charge, ChargeErrorKind, Count, Scan, Shrinker, ShrinkerConf
 use super::{PAGE, far, in_ms, parent, until_in_line, until_waiting};
 
 #[test]
-fn where_there_is_room_it_is_a_charge_as_any_other_and_uses_the_stock() {
+fn charges_at_once_through_the_stock_when_there_is_room() {
     let (hierarchy, tenants) = parent(2, 1000);
     let group = tenants.create("group").unwrap();
     for _ in 0..100 {
@@ -23,7 +23,7 @@ fn where_there_is_room_it_is_a_charge_as_any_other_and_uses_the_stock() {
 }
 
 #[test]
-fn what_is_uncharged_anywhere_below_the_full_group_is_handed_to_who_waits() {
+fn hands_bytes_freed_anywhere_below_to_the_waiter() {
     for slots in [1, 2, 128] {
         let (hierarchy, tenants) = parent(slots, 10);
         let (idle, busy) = (tenants.create("idle").unwrap(), tenants.create("busy").unwrap());
@@ -48,7 +48,7 @@ fn what_is_uncharged_anywhere_below_the_full_group_is_handed_to_who_waits() {
         });
         assert_eq!((hierarchy.waits().len(), hierarchy.root().waiters().now), (0, 0));
         drop(held);
-        // Nobody waits any more, so there is stock again.
+        // No charge waits any more, so there is stock again.
         drop(idle.try_charge(PAGE / 8).unwrap());
         assert!(idle.stock().prepaid_bytes > 0, "{:?}", idle.stock());
     }
@@ -104,7 +104,7 @@ fn a_charge_that_finds_another_level_full_waits_there() {
 }
 
 #[test]
-fn a_limit_that_is_raised_serves_who_waits_and_one_that_is_lowered_refuses_what_never_fits() {
+fn serves_waiters_when_a_limit_is_raised_or_refuses_them() {
     let (_hierarchy, tenants) = parent(2, 4);
     let _held = tenants.try_charge(4 * PAGE).unwrap();
     std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ fn a_limit_that_is_raised_serves_who_waits_and_one_that_is_lowered_refuses_what_
 }
 
 #[test]
-fn what_was_left_free_for_a_protected_group_is_room_when_it_is_protected_no_more() {
+fn serves_a_waiter_when_a_protection_is_removed() {
     for removed in [false, true] {
         let (hierarchy, tenants) = parent(2, 1000);
         let (guarded, busy) = (tenants.create("guarded").unwrap(), tenants.create("busy").unwrap());
@@ -149,7 +149,7 @@ fn what_was_left_free_for_a_protected_group_is_room_when_it_is_protected_no_more
 }
 
 #[test]
-fn what_can_never_fit_and_a_deadline_that_has_passed_are_no_wait() {
+fn does_not_wait_for_the_impossible_or_after_the_deadline() {
     let (_hierarchy, tenants) = parent(2, 4);
     let group = tenants.create("group").unwrap();
     let error = group.charge_until(5 * PAGE, far()).unwrap_err();
@@ -182,7 +182,7 @@ fn a_charge_that_waited_and_was_made_is_no_refusal() {
 }
 
 #[test]
-fn a_charge_grows_when_there_is_room_and_stays_as_it_was_when_there_is_not() {
+fn grows_a_charge_when_there_is_room_else_leaves_it() {
     let (_hierarchy, tenants) = parent(2, 4);
     let mut charge = tenants.try_charge(3 * PAGE).unwrap();
     charge.grow_until(PAGE, far()).unwrap();
@@ -217,7 +217,7 @@ impl Shrinker for Charging {
 }
 
 #[test]
-fn from_within_a_shrinkers_call_and_a_read_section_it_does_not_wait() {
+fn does_not_wait_in_a_shrinkers_call_or_a_read_section() {
     let (_hierarchy, tenants) = parent(2, 100);
     let group = tenants.create("group").unwrap();
     let (sender, outcomes) = std::sync::mpsc::channel();
@@ -234,7 +234,7 @@ fn from_within_a_shrinkers_call_and_a_read_section_it_does_not_wait() {
     drop(section);
 }
 
-/// A cache that is filled after somebody has begun to wait.
+/// A cache that is filled after a wait has begun.
 #[derive(Clone)]
 struct Late(Arc<Mutex<Vec<Charge>>>, Arc<AtomicBool>);
 
@@ -252,7 +252,7 @@ impl Shrinker for Late {
 }
 
 #[test]
-fn a_cache_that_has_something_to_give_later_is_asked_while_somebody_waits() {
+fn asks_a_cache_that_fills_while_a_charge_waits() {
     let (_hierarchy, tenants) = parent(2, 4);
     let (idle, busy) = (tenants.create("idle").unwrap(), tenants.create("busy").unwrap());
     let pages: Vec<Charge> = (0..4).map(|_| idle.try_charge(PAGE).unwrap()).collect();

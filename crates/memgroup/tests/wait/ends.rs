@@ -1,4 +1,4 @@
-//! What ends a wait besides room: a deadline, somebody who wakes all, and the end of the group.
+//! Ends of a wait besides room: a deadline, a call that wakes all, and a removal.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use memgroup::{ChargeErrorKind, WaitKind};
 use super::{PAGE, far, in_ms, parent, until_in_line, until_waiting};
 
 #[test]
-fn all_waits_of_a_group_and_of_those_below_are_ended_and_no_other() {
+fn ends_all_waits_of_a_group_and_below_and_no_other() {
     let (hierarchy, tenants) = parent(2, 4);
     let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
     let below = alice.create("below").unwrap();
@@ -27,7 +27,7 @@ fn all_waits_of_a_group_and_of_those_below_are_ended_and_no_other() {
             );
             assert!(error.to_string().contains("woken after"), "{error}");
         }
-        assert_eq!(alice.wake_waiters(), 0, "nobody is left");
+        assert_eq!(alice.wake_waiters(), 0, "no wait is left");
         drop(held);
         drop(other.join().unwrap().unwrap());
     });
@@ -36,7 +36,7 @@ fn all_waits_of_a_group_and_of_those_below_are_ended_and_no_other() {
 }
 
 #[test]
-fn a_group_that_is_removed_wakes_who_waits_for_it_at_whatever_level() {
+fn wakes_the_waiters_of_a_removed_group_at_every_level() {
     let (hierarchy, tenants) = parent(2, 4);
     let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
     bob.set_max(PAGE).unwrap();
@@ -85,7 +85,7 @@ fn a_deadline_is_kept_while_others_wait_on() {
 }
 
 #[test]
-fn the_longest_wait_is_told_first_and_says_what_it_waits_for() {
+fn lists_the_longest_wait_first_with_its_purpose() {
     let (hierarchy, tenants) = parent(2, 4);
     let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
     let _held = tenants.try_charge(4 * PAGE).unwrap();
@@ -107,7 +107,7 @@ fn the_longest_wait_is_told_first_and_says_what_it_waits_for() {
 }
 
 #[test]
-fn there_is_stock_again_as_soon_as_nobody_waits() {
+fn opens_stocks_when_the_last_wait_ends() {
     let (_hierarchy, tenants) = parent(2, 100);
     let group = tenants.create("group").unwrap();
     let _held = group.try_charge(50 * PAGE).unwrap();

@@ -6,7 +6,7 @@ use memgroup::{Charge, ChargeErrorKind, Group};
 
 use super::{PAGE, far, parent, until_in_line};
 
-/// Who was served, in order. What a charge has it keeps until the test ends.
+/// The waiters that were served, in order. Each keeps its charge until the test ends.
 #[derive(Default)]
 struct Served(Mutex<Vec<(&'static str, Charge)>>);
 
@@ -32,7 +32,7 @@ impl Served {
 }
 
 #[test]
-fn heavier_groups_come_first_and_of_one_weight_who_came_first() {
+fn serves_heavier_groups_first_then_the_earliest() {
     let (hierarchy, tenants) = parent(2, 8);
     let make = |name: &str, weight| {
         let group = tenants.create(name).unwrap();
@@ -91,11 +91,11 @@ fn a_weight_that_changes_moves_those_that_wait_already() {
     drop(served);
     bob.remove().unwrap();
     drop(bob);
-    assert_eq!(tenants.create("carol").unwrap().weight(), 100, "whoever had the place before");
+    assert_eq!(tenants.create("carol").unwrap().weight(), 100, "the weight of the group before is gone");
 }
 
 #[test]
-fn what_was_set_free_is_not_taken_by_who_comes_between_the_waking_and_the_next_try() {
+fn hands_freed_bytes_over_before_the_waiter_runs() {
     let (hierarchy, tenants) = parent(2, 2);
     let (group, held) = (tenants.create("group").unwrap(), tenants.try_charge(2 * PAGE).unwrap());
     std::thread::scope(|scope| {
@@ -109,7 +109,7 @@ fn what_was_set_free_is_not_taken_by_who_comes_between_the_waking_and_the_next_t
 }
 
 #[test]
-fn who_can_wait_goes_behind_those_who_wait_although_there_is_room() {
+fn queues_a_charge_with_a_deadline_behind_waiters() {
     let (hierarchy, tenants) = parent(2, 4);
     let mut held = tenants.try_charge(4 * PAGE).unwrap();
     let (group, served) = (tenants.create("group").unwrap(), Served::default());
@@ -119,7 +119,7 @@ fn who_can_wait_goes_behind_those_who_wait_although_there_is_room() {
         scope.spawn(move || served.wait("big", group, 4 * PAGE));
         until_in_line(&hierarchy, 1);
         held.shrink(2 * PAGE);
-        drop(group.try_charge(PAGE).expect("who does not wait takes what is free"));
+        drop(group.try_charge(PAGE).expect("a charge that does not wait takes free bytes"));
         // One page each, of two that are free: they pass the big one as often as it is to be passed.
         for _ in 0..16 {
             drop(group.charge_until(PAGE, far()).unwrap());
@@ -130,7 +130,7 @@ fn who_can_wait_goes_behind_those_who_wait_although_there_is_room() {
             tenants.headroom() >= PAGE && served.count() == 0,
             "the small one would fit, but it is not its turn"
         );
-        drop(group.try_charge(PAGE).expect("who does not wait takes what is free"));
+        drop(group.try_charge(PAGE).expect("a charge that does not wait takes free bytes"));
         held.shrink(2 * PAGE);
         served.until(1);
         assert_eq!(served.names(), ["big"]);

@@ -1,4 +1,4 @@
-//! Waits: charges with a deadline, in which order they are served, and what ends them.
+//! Waits: charges with a deadline, their order, and their ends.
 #![cfg(not(memgroup_loom))]
 
 mod charges;
@@ -7,7 +7,7 @@ mod fairness;
 #[path = "../random/mod.rs"]
 mod random;
 mod room;
-mod seats;
+mod shrinker_slots;
 mod storm;
 mod together;
 mod watch;

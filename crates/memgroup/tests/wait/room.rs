@@ -1,17 +1,17 @@
-//! A wait for room alone: in the same line, and nothing is charged, nobody killed for it.
+//! A wait for room alone: in the same queue, and nothing is charged, no group killed for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use memgroup::{
-    Ask, Charge, ChargeErrorKind, Count, Killed, Killing, Scan, Shrinker, ShrinkerConfig, WaitKind,
+    Ask, Charge, ChargeErrorKind, Count, KillAnswer, KillRequest, Scan, Shrinker, ShrinkerConfig, WaitKind,
 };
 
 use super::{PAGE, far, in_ms, parent, until_in_line};
 
 #[test]
-fn who_waits_for_room_is_told_of_it_and_charges_nothing() {
+fn charges_nothing_when_it_waits_for_room() {
     for slots in [1, 2, 128] {
         let (hierarchy, tenants) = parent(slots, 10);
         let (idle, busy) = (tenants.create("idle").unwrap(), tenants.create("busy").unwrap());
@@ -35,7 +35,7 @@ fn who_waits_for_room_is_told_of_it_and_charges_nothing() {
 }
 
 #[test]
-fn one_room_ends_the_waits_of_all_for_whom_it_suffices_and_charges_that_wait_get_it() {
+fn ends_all_waits_for_room_that_fit_and_serves_charges() {
     let (hierarchy, tenants) = parent(2, 10);
     let (idle, busy) = (tenants.create("idle").unwrap(), tenants.create("busy").unwrap());
     let held = idle.try_charge(8 * PAGE).unwrap();
@@ -58,17 +58,17 @@ fn one_room_ends_the_waits_of_all_for_whom_it_suffices_and_charges_that_wait_get
 }
 
 #[test]
-fn nobody_is_killed_for_room_however_long_it_is_waited_for() {
+fn kills_no_group_for_a_wait_for_room() {
     let (_hierarchy, tenants) = parent(2, 10);
     let (small, giant) = (tenants.create("small").unwrap(), tenants.create("giant").unwrap());
     let (memory, calls) = (small.try_charge(PAGE).unwrap(), Arc::new(AtomicU64::new(0)));
     let memory = Mutex::new(Some(memory));
     let counted = Arc::clone(&calls);
-    let hook = move |_: &Killing<'_>| {
+    let hook = move |_: &KillRequest<'_>| {
         // ORDERING: Relaxed; a count.
         counted.fetch_add(1, Ordering::Relaxed);
         drop(memory.lock().unwrap().take());
-        Killed::Dying
+        KillAnswer::Dying
     };
     let _hook = small.set_kill_hook(hook).unwrap();
     // Three times as long as the first in line waits until it looks again.
@@ -83,7 +83,7 @@ fn nobody_is_killed_for_room_however_long_it_is_waited_for() {
     assert_eq!((calls.load(Ordering::Relaxed), tenants.events().oom_kill), (1, 1));
 }
 
-/// A cache that is full after a while, without anybody uncharging.
+/// A cache that is full after a while, without an uncharge.
 #[derive(Clone, Default)]
 struct Cache(Arc<Mutex<Vec<Charge>>>);
 
@@ -102,7 +102,7 @@ impl Shrinker for Cache {
 }
 
 #[test]
-fn caches_give_way_at_once_and_while_it_is_waited() {
+fn asks_caches_at_once_and_during_a_wait_for_room() {
     let (hierarchy, tenants) = parent(2, 10);
     let (idle, busy) = (tenants.create("idle").unwrap(), tenants.create("busy").unwrap());
     let cache = Cache::default();
@@ -126,7 +126,7 @@ fn caches_give_way_at_once_and_while_it_is_waited() {
 }
 
 #[test]
-fn what_ends_the_wait_of_a_charge_ends_that_for_room() {
+fn ends_a_wait_for_room_as_that_of_a_charge() {
     let (hierarchy, tenants) = parent(2, 10);
     let (idle, busy) = (tenants.create("idle").unwrap(), tenants.create("busy").unwrap());
     let _held = idle.try_charge(8 * PAGE).unwrap();

@@ -1,7 +1,7 @@
 //! Storm: threads charge with random deadlines and free; limits, weights and groups change under them.
 //!
-//! The oracle: what each group is charged with when all are at rest is what its charges say, every wait has ended by its deadline but for the time that the
-//! system takes to run a thread, nobody is left waiting, and at the end nothing is charged.
+//! The oracle: at rest the usage of each group is the sum of its charges, every wait has ended by its deadline but for the time that the
+//! system takes to run a thread, no thread is left waiting, and at the end nothing is charged.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -35,7 +35,7 @@ impl Outcomes {
     }
 }
 
-struct House {
+struct Fixture {
     tenants: Group,
     leaves: Vec<Group>,
     rest: Barrier,
@@ -47,7 +47,7 @@ struct House {
 }
 
 struct Worker<'h> {
-    house: &'h House,
+    fixture: &'h Fixture,
     random: Random,
     slots: usize,
     charges: Vec<(usize, Charge)>,
@@ -58,16 +58,16 @@ impl Worker<'_> {
         let deadline = Instant::now() + Duration::from_micros(self.random.0 % 3000);
         let outcome = group.charge_until(bytes, deadline);
         let late = Instant::now().saturating_duration_since(deadline);
-        self.house.latest.fetch_max(late.as_nanos() as u64, Ordering::Relaxed);
-        self.house.outcomes.count(&outcome);
-        self.house.watch.moved();
+        self.fixture.latest.fetch_max(late.as_nanos() as u64, Ordering::Relaxed);
+        self.fixture.outcomes.count(&outcome);
+        self.fixture.watch.moved();
         outcome.ok()
     }
 
     fn step(&mut self, step: usize) {
         let _pin = pin_virtual(self.random.below(self.slots as u64) as usize);
         let leaf = self.random.below(LEAVES as u64) as usize;
-        let group = &self.house.leaves[leaf];
+        let group = &self.fixture.leaves[leaf];
         match self.random.below(100) {
             0..40 => {
                 let bytes = self.random.bytes(17);
@@ -94,10 +94,10 @@ impl Worker<'_> {
         }
     }
 
-    /// A group is removed while somebody may wait for it.
+    /// A group is removed while a charge may wait for it.
     fn tenant_comes_and_goes(&self, step: usize) {
         let name = format!("tenant{step}-{}", self.random.0);
-        let tenant = self.house.tenants.create(&name).unwrap();
+        let tenant = self.fixture.tenants.create(&name).unwrap();
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| self.charge(&tenant, 1 << 17));
             std::thread::yield_now();
@@ -108,9 +108,9 @@ impl Worker<'_> {
     }
 }
 
-fn work(house: &House, number: usize, slots: usize, live: &Mutex<[u64; LEAVES]>) {
+fn work(fixture: &Fixture, number: usize, slots: usize, live: &Mutex<[u64; LEAVES]>) {
     let random = Random(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
-    let mut worker = Worker { house, random, slots, charges: Vec::new() };
+    let mut worker = Worker { fixture, random, slots, charges: Vec::new() };
     for round in 0..ROUNDS {
         for step in 0..STEPS {
             worker.step(round * STEPS + step);
@@ -118,15 +118,15 @@ fn work(house: &House, number: usize, slots: usize, live: &Mutex<[u64; LEAVES]>)
         for (leaf, charge) in &worker.charges {
             live.lock().unwrap()[*leaf] += charge.bytes();
         }
-        house.rest.wait();
-        house.rest.wait();
+        fixture.rest.wait();
+        fixture.rest.wait();
     }
 }
 
 fn storm(slots: usize) {
     let (hierarchy, tenants) = parent(slots, 120);
     let leaves = (0..LEAVES).map(|n| tenants.create(&format!("leaf{n}")).unwrap()).collect();
-    let house = House {
+    let fixture = Fixture {
         tenants,
         leaves,
         rest: Barrier::new(WORKERS + 1),
@@ -137,45 +137,45 @@ fn storm(slots: usize) {
     };
     let live = Mutex::new([0; LEAVES]);
     std::thread::scope(|scope| {
-        let (house, live) = (&house, &live);
-        scope.spawn(|| house.watch.guard(&hierarchy));
+        let (fixture, live) = (&fixture, &live);
+        scope.spawn(|| fixture.watch.guard(&hierarchy));
         let disturber = scope.spawn(|| {
             let mut random = Random(0x5eed);
-            while !house.done.load(Ordering::Acquire) {
-                house.tenants.set_max((60 + random.below(100)) * PAGE).unwrap();
-                house.tenants.drain();
+            while !fixture.done.load(Ordering::Acquire) {
+                fixture.tenants.set_max((60 + random.below(100)) * PAGE).unwrap();
+                fixture.tenants.drain();
                 std::thread::sleep(Duration::from_micros(300));
             }
         });
         for number in 0..WORKERS {
-            scope.spawn(move || work(house, number, slots, live));
+            scope.spawn(move || work(fixture, number, slots, live));
         }
         for _ in 0..ROUNDS {
-            house.rest.wait();
+            fixture.rest.wait();
             assert!(hierarchy.waits().is_empty(), "all are at rest");
             let live = std::mem::take(&mut *live.lock().unwrap());
-            for (leaf, live) in house.leaves.iter().zip(live) {
+            for (leaf, live) in fixture.leaves.iter().zip(live) {
                 assert_eq!(leaf.usage_exact(), live, "{leaf:?}");
             }
-            assert_eq!(house.tenants.usage_exact(), live.iter().sum::<u64>());
-            house.rest.wait();
+            assert_eq!(fixture.tenants.usage_exact(), live.iter().sum::<u64>());
+            fixture.rest.wait();
         }
-        house.done.store(true, Ordering::Release);
+        fixture.done.store(true, Ordering::Release);
         disturber.join().unwrap();
-        house.watch.end();
+        fixture.watch.end();
     });
-    house.tenants.drain();
-    for group in house.leaves.iter().chain([&house.tenants, &hierarchy.root()]) {
+    fixture.tenants.drain();
+    for group in fixture.leaves.iter().chain([&fixture.tenants, &hierarchy.root()]) {
         assert_eq!((group.usage(), group.waiters().now, group.stock().prepaid_bytes), (0, 0, 0), "{group:?}");
     }
     assert!(hierarchy.dying().is_empty());
-    let outcomes = house.outcomes.0.each_ref().map(|count| count.load(Ordering::Relaxed));
+    let outcomes = fixture.outcomes.0.each_ref().map(|count| count.load(Ordering::Relaxed));
     assert!(outcomes.iter().all(|&count| count > 0), "made, late, woken, refused: {outcomes:?}");
-    let latest = Duration::from_nanos(house.latest.load(Ordering::Relaxed));
+    let latest = Duration::from_nanos(fixture.latest.load(Ordering::Relaxed));
     assert!(latest < Duration::from_secs(30), "a wait ended {latest:?} after its deadline");
-    for leaf in &house.leaves {
+    for leaf in &fixture.leaves {
         drop(leaf.try_charge(PAGE / 8).unwrap());
-        assert!(leaf.stock().prepaid_bytes > 0, "nobody waits, so {leaf:?} has a stock again");
+        assert!(leaf.stock().prepaid_bytes > 0, "no charge waits, so {leaf:?} has a stock again");
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Charge, ChargeErrorKind, Config, Count, Hierarchy, Killed, Killing, Scan, Shrinker, ShrinkerConfig,
-    SlotSource, WaitKind,
+    Ask, Charge, ChargeErrorKind, Config, Count, Hierarchy, KillAnswer, KillRequest, Scan, Shrinker,
+    ShrinkerConfig, SlotSource, WaitKind,
 };
 
 use super::{PAGE, far, in_ms, parent, until_in_line};
@@ -32,7 +32,7 @@ impl Shrinker for Slow {
 }
 
 #[test]
-fn who_waits_in_a_shrinkers_call_holds_up_nobody_behind_it() {
+fn passes_a_waiter_that_is_in_a_shrinkers_call() {
     let (hierarchy, tenants) = parent(2, 64);
     let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
     let (hangs, is_in) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -61,7 +61,7 @@ fn who_waits_in_a_shrinkers_call_holds_up_nobody_behind_it() {
 }
 
 #[test]
-fn who_waits_is_served_when_a_move_makes_room() {
+fn serves_a_waiter_when_a_move_makes_room() {
     let (hierarchy, tenants) = parent(2, 0);
     tenants.set_max(8000).unwrap();
     let [x, y, z] = ["x", "y", "z"].map(|name| tenants.create(name).unwrap());
@@ -74,12 +74,12 @@ fn who_waits_is_served_when_a_move_makes_room() {
         until_in_line(&hierarchy, 1);
         let mut moved = held.split(1000);
         moved.try_move_to(&y).unwrap();
-        drop(waiter.join().unwrap().expect("x is within its min now, and may use what is kept free"));
+        drop(waiter.join().unwrap().expect("x is within its min now, and may use the bytes kept free"));
     });
 }
 
 #[test]
-fn the_next_victim_is_chosen_for_who_waits() {
+fn chooses_the_next_victim_for_a_waiter() {
     let config =
         Config::with_slots(SlotSource::virtual_slots(2).unwrap()).kill_patience(Duration::from_millis(50));
     let hierarchy = Hierarchy::new(config).unwrap();
@@ -90,11 +90,11 @@ fn the_next_victim_is_chosen_for_who_waits() {
     stubborn.set_oom_score(100).unwrap();
     let _stays = stubborn.try_charge(30 * PAGE).unwrap();
     let goes = Arc::new(Mutex::new(Some(willing.try_charge(30 * PAGE).unwrap())));
-    let _first = stubborn.set_kill_hook(|_: &Killing<'_>| Killed::Dying).unwrap();
+    let _first = stubborn.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Dying).unwrap();
     let _second = willing
-        .set_kill_hook(move |_: &Killing<'_>| {
+        .set_kill_hook(move |_: &KillRequest<'_>| {
             drop(goes.lock().unwrap().take());
-            Killed::Dying
+            KillAnswer::Dying
         })
         .unwrap();
     let charge = needy.charge_until(20 * PAGE, far());
@@ -103,7 +103,7 @@ fn the_next_victim_is_chosen_for_who_waits() {
 }
 
 #[test]
-fn a_limit_that_only_measures_holds_nobody_in_line() {
+fn never_waits_at_a_dry_run() {
     let (hierarchy, tenants) = parent(2, 4);
     let held = tenants.try_charge(4 * PAGE).unwrap();
     std::thread::scope(|scope| {
@@ -130,18 +130,18 @@ fn a_charge_larger_than_any_counter_holds_does_not_wait() {
 }
 
 #[test]
-fn a_denial_denies_what_can_wait_and_what_moves_there() {
+fn injects_failures_into_waits_and_moves() {
     let (_hierarchy, tenants) = parent(2, 64);
     let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
     let mut held = bob.try_charge(PAGE).unwrap();
-    let denial = alice.deny(1.0, 1).unwrap();
-    assert_eq!(alice.charge_until(PAGE, far()).unwrap_err().kind(), ChargeErrorKind::Denied);
-    assert_eq!(held.try_move_to(&alice).unwrap_err().kind(), ChargeErrorKind::Denied);
-    assert_eq!((held.group() == bob, denial.denied()), (true, 2));
+    let injection = alice.inject_failures(1.0, 1).unwrap();
+    assert_eq!(alice.charge_until(PAGE, far()).unwrap_err().kind(), ChargeErrorKind::Injected);
+    assert_eq!(held.try_move_to(&alice).unwrap_err().kind(), ChargeErrorKind::Injected);
+    assert_eq!((held.group() == bob, injection.failed()), (true, 2));
 }
 
 #[test]
-fn who_waits_for_events_is_in_the_list_and_can_be_woken() {
+fn lists_a_wait_for_events_and_can_end_it() {
     let (hierarchy, tenants) = parent(2, 4);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| tenants.wait_events(&tenants.events(), None));
@@ -154,7 +154,7 @@ fn who_waits_for_events_is_in_the_list_and_can_be_woken() {
 }
 
 #[test]
-fn of_thousands_who_wait_for_one_free_each_is_served() {
+fn serves_each_of_thousands_of_waiters() {
     let (hierarchy, tenants) = parent(2, 1);
     tenants.set_max(200).unwrap();
     let held = tenants.try_charge(200).unwrap();
@@ -169,7 +169,7 @@ fn of_thousands_who_wait_for_one_free_each_is_served() {
 }
 
 #[test]
-fn a_charge_larger_than_any_counter_is_refused_at_once_by_a_limit_that_only_measures_too() {
+fn refuses_a_charge_larger_than_a_counter_at_a_dry_run() {
     let (_hierarchy, tenants) = parent(2, 1);
     tenants.set_enforced(false);
     let began = Instant::now();
@@ -178,15 +178,15 @@ fn a_charge_larger_than_any_counter_is_refused_at_once_by_a_limit_that_only_meas
 }
 
 #[test]
-fn a_hook_that_refuses_is_not_asked_again_and_again_by_who_waits() {
+fn asks_a_refusing_hook_once_for_one_waiter() {
     let (_hierarchy, tenants) = parent(2, 4);
     let (idle, needy) = (tenants.create("idle").unwrap(), tenants.create("needy").unwrap());
     let _held = idle.try_charge(4 * PAGE).unwrap();
     let asked = Arc::new(Mutex::new(0));
     let counts = Arc::clone(&asked);
-    let hook = idle.set_kill_hook(move |_: &Killing<'_>| {
+    let hook = idle.set_kill_hook(move |_: &KillRequest<'_>| {
         *counts.lock().unwrap() += 1;
-        Killed::Refused
+        KillAnswer::Refused
     });
     let error = needy.charge_until(PAGE, in_ms(700)).unwrap_err();
     assert_eq!(error.kind(), ChargeErrorKind::Deadline);
@@ -197,7 +197,7 @@ fn a_hook_that_refuses_is_not_asked_again_and_again_by_who_waits() {
 }
 
 #[test]
-fn what_takes_a_group_above_its_high_is_owed_whether_it_waited_or_not() {
+fn owes_bytes_above_high_with_or_without_a_wait() {
     let (hierarchy, tenants) = parent(2, 16);
     let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
     alice.set_high(PAGE).unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use memgroup::Hierarchy;
 
-/// Panics, and says who waits for what, where nothing has moved for a minute.
+/// Panics with the list of waits when nothing has moved for a minute.
 pub(crate) struct Watch {
     pub(crate) moves: AtomicU64,
     done: AtomicBool,

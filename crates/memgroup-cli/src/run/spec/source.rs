@@ -1,33 +1,34 @@
-//! A TOML text whose every value knows its line, so that an error can say where it is.
+//! Source: a TOML text whose values know their lines, so that errors can name them.
 //!
-//! - I1. A key is read at most once; what `finish` finds unread is unknown, hence an error.
+//! - I1. A key is read at most once. A key that `finish` finds unread is unknown, and an error.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use toml::de::{DeTable, DeValue};
 
-/// A SPEC that cannot be used.
+/// Error in a SPEC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SpecError {
     file: String,
-    /// Counted from 1; none where the file as a whole is wrong.
+    /// Counted from 1; none if the error concerns the whole file.
     line: Option<usize>,
-    what: String,
+    text: String,
 }
 
 impl SpecError {
-    /// The file as a whole is wrong.
-    pub(crate) fn whole_file(file: &str, what: String) -> SpecError {
-        SpecError { file: file.to_owned(), line: None, what }
+    /// An error that concerns the whole file.
+    pub(crate) fn whole_file(file: &str, text: String) -> SpecError {
+        SpecError { file: file.to_owned(), line: None, text }
     }
 }
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
-            Some(line) => write!(f, "{}:{line}: {}", self.file, self.what),
-            None => write!(f, "{}: {}", self.file, self.what),
+            Some(line) => write!(f, "{}:{line}: {}", self.file, self.text),
+            None => write!(f, "{}: {}", self.file, self.text),
         }
     }
 }
@@ -36,16 +37,12 @@ impl std::error::Error for SpecError {}
 
 /// A text and the name of its file.
 pub(super) struct Source<'a> {
-    file: &'a str,
-    text: &'a str,
+    pub(super) file: &'a str,
+    pub(super) text: &'a str,
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(file: &'a str, text: &'a str) -> Source<'a> {
-        Source { file, text }
-    }
-
-    /// The table that is the whole document.
+    /// Parses the whole document into a table.
     pub(super) fn parse(&'a self) -> Result<Table<'a>, SpecError> {
         match DeTable::parse(self.text) {
             Ok(document) => Ok(Table::new(self, String::new(), 0, document.into_inner())),
@@ -56,13 +53,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The document lacks `key`.
-    pub(super) fn missing(&self, key: &str, allowed: &str) -> SpecError {
-        SpecError::whole_file(self.file, format!("key `{key}` is missing; allowed: {allowed}"))
-    }
-
-    fn error(&self, at: usize, what: String) -> SpecError {
-        SpecError { file: self.file.to_owned(), line: Some(self.line(at)), what }
+    fn error(&self, at: usize, text: String) -> SpecError {
+        SpecError { file: self.file.to_owned(), line: Some(self.line(at)), text }
     }
 
     fn line(&self, at: usize) -> usize {
@@ -71,72 +63,91 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A value, and where it stands.
+/// A value and its place.
 pub(super) struct Found<'a, T> {
     pub(super) value: T,
     source: &'a Source<'a>,
     at: usize,
     /// "key `max` of tenant `etl`".
     subject: String,
-    /// "12".
+    /// The value as written.
     shown: String,
 }
 
 impl<T> Found<'_, T> {
-    /// The value is not allowed; `what` says what is.
-    pub(super) fn wrong(&self, what: String) -> SpecError {
-        self.source.error(self.at, format!("{} is {}; {what}", self.subject, self.shown))
+    /// Error: the value is not allowed. `allowed` says what is.
+    pub(super) fn wrong(&self, allowed: &str) -> SpecError {
+        self.source.error(self.at, format!("{} is {}; {allowed}", self.subject, self.shown))
     }
 }
 
-/// What was found, and where, as the second place in an error about two.
+/// Names line and value, for an error about two places.
 impl<T> fmt::Display for Found<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {} says {}", self.source.line(self.at), self.shown)
     }
 }
 
-/// A TOML table that is being read key by key.
+/// A TOML table that is read key by key.
 pub(super) struct Table<'a> {
     source: &'a Source<'a>,
-    /// " of tenant `etl`"; empty for the document itself.
+    /// " of tenant `etl`"; empty for the document.
     owner: String,
-    /// Where its header stands.
+    /// Place of its header.
     at: usize,
-    /// What is not read yet: the key's place, its value's place, its value.
+    /// Keys that were asked for, for the error about an unknown one.
+    known: BTreeSet<&'static str>,
+    /// Unread keys: place of the key, place of the value, value.
     unread: BTreeMap<String, (usize, usize, DeValue<'a>)>,
 }
 
 impl<'a> Table<'a> {
     fn new(source: &'a Source<'a>, owner: String, at: usize, entries: DeTable<'a>) -> Table<'a> {
-        let mut unread = BTreeMap::new();
-        for (key, value) in entries {
-            let places = (key.span().start, value.span().start);
-            unread.insert(key.into_inner().into_owned(), (places.0, places.1, value.into_inner()));
-        }
-        Table { source, owner, at, unread }
+        let entry = |(key, value): (toml::Spanned<std::borrow::Cow<'_, str>>, toml::Spanned<DeValue<'a>>)| {
+            let (key_at, value_at) = (key.span().start, value.span().start);
+            (key.into_inner().into_owned(), (key_at, value_at, value.into_inner()))
+        };
+        let unread = entries.into_iter().map(entry).collect();
+        Table { source, owner, at, known: BTreeSet::new(), unread }
     }
 
-    /// From here on errors call this tenant by `name`.
-    pub(super) fn call(&mut self, name: &str) {
+    /// Uses the tenant's `name` in later errors.
+    pub(super) fn set_name(&mut self, name: &str) {
         self.owner = format!(" of tenant `{name}`");
     }
 
     /// Text under `key`.
-    pub(super) fn text(&mut self, key: &str) -> Result<Option<Found<'a, String>>, SpecError> {
+    pub(super) fn text(&mut self, key: &'static str) -> Result<Option<Found<'a, String>>, SpecError> {
         self.take(key, "a text in quotes", |value| match value {
             DeValue::String(text) => Some(text.to_string()),
             _ => None,
         })
     }
 
-    /// A whole number under `key`.
-    pub(super) fn integer(&mut self, key: &str) -> Result<Option<Found<'a, i128>>, SpecError> {
+    /// Whole number under `key`.
+    pub(super) fn integer(&mut self, key: &'static str) -> Result<Option<Found<'a, i128>>, SpecError> {
         self.take(key, "an integer", whole)
     }
 
-    /// A number under `key`, with or without a fraction.
-    pub(super) fn number(&mut self, key: &str) -> Result<Option<Found<'a, f64>>, SpecError> {
+    /// Whole number under `key` within `allowed` `unit`s; `unset` without the key.
+    pub(super) fn within(
+        &mut self,
+        key: &'static str,
+        unset: i128,
+        allowed: RangeInclusive<i128>,
+        unit: &str,
+    ) -> Result<i128, SpecError> {
+        match self.integer(key)? {
+            None => Ok(unset),
+            Some(found) if allowed.contains(&found.value) => Ok(found.value),
+            Some(found) => {
+                Err(found.wrong(&format!("allowed: {} to {}{unit}", allowed.start(), allowed.end())))
+            }
+        }
+    }
+
+    /// Number under `key`, with or without a fraction.
+    pub(super) fn number(&mut self, key: &'static str) -> Result<Option<Found<'a, f64>>, SpecError> {
         self.take(key, "a number", |value| match value {
             DeValue::Float(float) => float.as_str().parse().ok(),
             other => whole(other).map(|integer| integer as f64),
@@ -144,15 +155,19 @@ impl<'a> Table<'a> {
     }
 
     /// `true` or `false` under `key`.
-    pub(super) fn truth(&mut self, key: &str) -> Result<Option<Found<'a, bool>>, SpecError> {
+    pub(super) fn truth(&mut self, key: &'static str) -> Result<Option<Found<'a, bool>>, SpecError> {
         self.take(key, "true or false", |value| match value {
             DeValue::Boolean(truth) => Some(*truth),
             _ => None,
         })
     }
 
-    /// A number of bytes under `key`: an integer, or a text such as "64M" or "max".
-    pub(super) fn bytes(&mut self, key: &str, allowed: &str) -> Result<Option<Found<'a, u64>>, SpecError> {
+    /// Number of bytes under `key`: an integer, or a text such as "64M" or "max".
+    pub(super) fn bytes(
+        &mut self,
+        key: &'static str,
+        allowed: &str,
+    ) -> Result<Option<Found<'a, u64>>, SpecError> {
         self.take(key, allowed, |value| {
             let text = match value {
                 DeValue::String(text) => text.to_string(),
@@ -162,18 +177,14 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// Text that must be there.
-    pub(super) fn required_text(&mut self, key: &str, allowed: &str) -> Result<Found<'a, String>, SpecError> {
-        self.text(key)?.ok_or_else(|| self.lacks(key, allowed))
+    /// Error: `key` is missing. `allowed` says what should stand there.
+    pub(super) fn lacks(&self, key: &str, allowed: &str) -> SpecError {
+        self.wrong(format!("key `{key}`{} is missing; allowed: {allowed}", self.owner))
     }
 
-    /// A number that must be there.
-    pub(super) fn required_number(&mut self, key: &str, allowed: &str) -> Result<Found<'a, f64>, SpecError> {
-        self.number(key)?.ok_or_else(|| self.lacks(key, allowed))
-    }
-
-    /// The table `[key]`, if there is one.
-    pub(super) fn table(&mut self, key: &str) -> Result<Option<Table<'a>>, SpecError> {
+    /// The table `[key]`, if it exists.
+    pub(super) fn table(&mut self, key: &'static str) -> Result<Option<Table<'a>>, SpecError> {
+        self.known.insert(key);
         match self.unread.remove(key) {
             None => Ok(None),
             Some((_, at, DeValue::Table(entries))) => {
@@ -185,66 +196,48 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The tables `[[key]]`, none where there is no such key.
-    pub(super) fn tables(&mut self, key: &str) -> Result<Vec<Table<'a>>, SpecError> {
-        let wrong = |source: &Source<'_>, at| {
-            Err(source.error(at, format!("key `{key}` is not a list of tables; allowed: [[{key}]]")))
-        };
-        match self.unread.remove(key) {
-            None => Ok(Vec::new()),
-            Some((at, _, DeValue::Array(items))) => {
-                let mut tables = Vec::new();
-                for (number, item) in (1..).zip(items) {
-                    let place = item.span().start;
-                    match item.into_inner() {
-                        DeValue::Table(entries) => {
-                            tables.push(Table::new(
-                                self.source,
-                                format!(" of {key} {number}"),
-                                place,
-                                entries,
-                            ));
-                        }
-                        _ => return wrong(self.source, at),
-                    }
+    /// The tables `[[key]]`; none without such a key.
+    pub(super) fn tables(&mut self, key: &'static str) -> Result<Vec<Table<'a>>, SpecError> {
+        self.known.insert(key);
+        let Some((at, _, value)) = self.unread.remove(key) else { return Ok(Vec::new()) };
+        let wrong =
+            || self.source.error(at, format!("key `{key}` is not a list of tables; allowed: [[{key}]]"));
+        let DeValue::Array(items) = value else { return Err(wrong()) };
+        let table = |(number, item): (usize, toml::Spanned<DeValue<'a>>)| {
+            let place = item.span().start;
+            match item.into_inner() {
+                DeValue::Table(entries) => {
+                    Ok(Table::new(self.source, format!(" of {key} {number}"), place, entries))
                 }
-                Ok(tables)
+                _ => Err(wrong()),
             }
-            Some((at, ..)) => wrong(self.source, at),
-        }
+        };
+        (1..).zip(items).map(table).collect()
     }
 
-    /// All that is allowed was read; whatever is left is unknown.
-    pub(super) fn finish(&self, allowed: &[&str]) -> Result<(), SpecError> {
+    /// Ends reading: a key that is left is unknown.
+    pub(super) fn finish(&self) -> Result<(), SpecError> {
         let first = self.unread.iter().min_by_key(|(_, (at, ..))| *at);
-        match first {
-            None => Ok(()),
-            Some((key, (at, ..))) => {
-                let stem = |key: &str| key.trim_end_matches('s').to_ascii_lowercase();
-                let meant = allowed.iter().find(|allowed| stem(allowed) == stem(key));
-                let hint = meant.map(|meant| format!(" (is `{meant}` meant?)")).unwrap_or_default();
-                let what =
-                    format!("key `{key}`{} is unknown{hint}; allowed: {}", self.owner, allowed.join(", "));
-                Err(self.source.error(*at, what))
-            }
-        }
+        let Some((key, (at, ..))) = first else { return Ok(()) };
+        let stem = |key: &str| key.trim_end_matches('s').to_ascii_lowercase();
+        let meant = self.known.iter().find(|known| stem(known) == stem(key));
+        let hint = meant.map(|meant| format!(" (is `{meant}` meant?)")).unwrap_or_default();
+        let known = self.known.iter().copied().collect::<Vec<_>>().join(", ");
+        Err(self.source.error(*at, format!("key `{key}`{} is unknown{hint}; allowed: {known}", self.owner)))
     }
 
-    /// The table should not be there; `what` says why.
-    pub(super) fn wrong(&self, what: String) -> SpecError {
-        self.source.error(self.at, what)
-    }
-
-    fn lacks(&self, key: &str, allowed: &str) -> SpecError {
-        self.source.error(self.at, format!("key `{key}`{} is missing; allowed: {allowed}", self.owner))
+    /// Error: the table should not be there. `text` says why.
+    pub(super) fn wrong(&self, text: String) -> SpecError {
+        self.source.error(self.at, text)
     }
 
     fn take<T>(
         &mut self,
-        key: &str,
+        key: &'static str,
         allowed: &str,
         read: impl Fn(&DeValue<'_>) -> Option<T>,
     ) -> Result<Option<Found<'a, T>>, SpecError> {
+        self.known.insert(key);
         let Some((_, at, value)) = self.unread.remove(key) else { return Ok(None) };
         let (subject, shown) = (format!("key `{key}`{}", self.owner), shown(&value));
         match read(&value) {

@@ -2,10 +2,9 @@ use std::time::Duration;
 
 use memgroup::UNLIMITED;
 
-use super::{Scale, Settings, Spec, Temp, TenantSpec};
-use crate::run::workload::Kind;
+use super::{Kind, Scale, Settings, Spec, Temp, TenantSpec};
 
-const SOUND: &str = r#"
+const VALID: &str = r#"
 seconds = 1.5
 seed = 7
 max = "48M"
@@ -37,8 +36,8 @@ patience_ms = 1500
 "#;
 
 #[test]
-fn a_sound_spec_says_what_it_says() {
-    let spec = Spec::parse("a.toml", SOUND).expect("it is sound");
+fn reads_every_key() {
+    let spec = Spec::parse("a.toml", VALID).expect("a valid SPEC");
     assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (1.5, 7, 48 << 20));
     let [shop, hog] = &spec.tenants[..] else { panic!("two tenants: {spec:?}") };
     assert_eq!((shop.name.as_str(), shop.workload, shop.threads), ("shop", Kind::Lookups, 3));
@@ -64,8 +63,8 @@ fn a_sound_spec_says_what_it_says() {
 }
 
 #[test]
-fn without_limits_the_work_is_the_same_and_no_group_has_any_setting() {
-    let spec = Spec::parse("a.toml", &format!("oom = true{SOUND}")).expect("it is sound");
+fn removes_every_limit_and_keeps_the_work() {
+    let spec = Spec::parse("a.toml", &format!("oom = true{VALID}")).expect("a valid SPEC");
     let free = spec.without_limits();
     assert_eq!((free.max_bytes, free.oom), (UNLIMITED, false));
     for (before, after) in spec.tenants.iter().zip(&free.tenants) {
@@ -77,8 +76,9 @@ fn without_limits_the_work_is_the_same_and_no_group_has_any_setting() {
 }
 
 #[test]
-fn every_key_but_name_workload_and_scale_has_a_default() {
-    let spec = Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1").expect("sound");
+fn has_defaults_for_all_keys_but_name_workload_and_scale() {
+    let spec =
+        Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1").expect("a valid SPEC");
     assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, UNLIMITED));
     assert!(spec.reclaim && spec.oom && !spec.tenants[0].is_protected());
     assert_eq!(spec.tenants[0].settings, Settings::default());
@@ -87,19 +87,19 @@ fn every_key_but_name_workload_and_scale_has_a_default() {
 }
 
 #[test]
-fn the_built_in_scenario_has_enough_for_who_behaves_and_less_than_was_promised() {
-    let spec = Spec::built_in().expect("the built-in scenario is sound");
+fn overcommits_the_built_in_scenario_by_the_runaway_only() {
+    let spec = Spec::read(None).expect("a valid SPEC");
     let sum = |of: &dyn Fn(&&TenantSpec) -> bool, bytes: fn(&TenantSpec) -> u64| -> u64 {
         spec.tenants.iter().filter(of).map(bytes).sum()
     };
     let behaves = |tenant: &&TenantSpec| tenant.work.is_none() && tenant.workload != Kind::Runaway;
-    // An idle tenant keeps its connection.
+    // Bytes that the connection of an idle tenant keeps.
     let kept = 1 << 20;
     assert!(spec.reclaim && spec.oom && sum(&behaves, |tenant| tenant.max_bytes) + kept <= spec.max_bytes);
     assert!(sum(&|_| true, |tenant| tenant.max_bytes) > spec.max_bytes);
     assert!(
         sum(&|_| true, |tenant| tenant.settings.min_bytes) < spec.max_bytes / 4,
-        "what is protected is there"
+        "the common limit covers the protected memory"
     );
     for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway] {
         let is_busy = |tenant: &TenantSpec| tenant.workload == kind && tenant.work.is_none();
@@ -117,21 +117,21 @@ fn the_built_in_scenario_has_enough_for_who_behaves_and_less_than_was_promised()
     );
     assert!(
         runaway.max_bytes + lookups.max_bytes + dashboards.max_bytes + kept > spec.max_bytes,
-        "it can hurt others"
+        "it can take memory from the other tenants"
     );
 }
 
 #[test]
-fn what_holds_for_the_whole_run_may_stand_in_a_table_of_its_own() {
-    let (_, tenants) = SOUND.split_once("max = \"48M\"\n").expect("it is there");
+fn reads_the_keys_of_the_run_from_a_table_too() {
+    let (_, tenants) = VALID.split_once("max = \"48M\"\n").expect("it is there");
     let read = |top: &str| Spec::parse("a.toml", &format!("{top}{tenants}"));
-    let there = Spec { reclaim: false, ..Spec::parse("a.toml", SOUND).expect("it is sound") };
+    let there = Spec { reclaim: false, ..Spec::parse("a.toml", VALID).expect("a valid SPEC") };
     for top in [
         "[run]\nseconds = 1.5\nseed = 7\nmax = '48M'\nreclaim = false\n",
         "seconds = 1.5\nreclaim = false\n[run]\nseed = 7\nmax = '48M'\n",
         "seconds = 1.5\nseed = 7\nmax = '48M'\nreclaim = false\n[run]\nreclaim = false\nmax = 50331648\n",
     ] {
-        assert_eq!(read(top).expect("it is sound"), there, "{top}");
+        assert_eq!(read(top).expect("a valid SPEC"), there, "{top}");
     }
     for (top, expected) in [
         (
@@ -151,15 +151,15 @@ fn what_holds_for_the_whole_run_may_stand_in_a_table_of_its_own() {
     }
 }
 
-/// What reading `SOUND` says once `from` is replaced by `to`.
-fn complaint(from: &str, to: &str) -> String {
-    assert!(SOUND.contains(from), "{from}");
-    let text = SOUND.replacen(from, to, 1);
+/// The error after `from` in `VALID` is replaced by `to`.
+fn error_of(from: &str, to: &str) -> String {
+    assert!(VALID.contains(from), "{from}");
+    let text = VALID.replacen(from, to, 1);
     Spec::parse("a.toml", &text).expect_err(to).to_string()
 }
 
 #[test]
-fn errors_name_file_line_key_and_what_is_allowed() {
+fn names_file_line_key_and_allowed_values_in_errors() {
     let cases = [
         ("seconds = 1.5", "seconds = 0", "a.toml:2: key `seconds` is 0; allowed: 0.1 to 86400 seconds"),
         ("seconds = 1.5", "seconds = nan", "a.toml:2: key `seconds` is nan; allowed: 0.1 to 86400 seconds"),
@@ -314,50 +314,50 @@ fn errors_name_file_line_key_and_what_is_allowed() {
         ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key"),
     ];
     for (from, to, expected) in cases {
-        let said = complaint(from, to);
-        assert!(said.contains(expected), "{to}: said {said:?}, expected {expected:?}");
+        let error = error_of(from, to);
+        assert!(error.contains(expected), "{to}: got {error:?}, expected {expected:?}");
     }
 }
 
 #[test]
-fn a_spec_without_tenants_is_refused() {
+fn refuses_a_spec_without_tenants() {
     for (text, expected) in [
         ("", "a.toml: key `tenant` is missing; allowed: at least one [[tenant]]"),
         ("tenant = 3", "a.toml:1: key `tenant` is not a list of tables; allowed: [[tenant]]"),
         ("\ntenant = ['a']", "a.toml:2: key `tenant` is not a list of tables; allowed: [[tenant]]"),
     ] {
-        let said = Spec::parse("a.toml", text).expect_err(text).to_string();
-        assert_eq!(said, expected);
+        let error = Spec::parse("a.toml", text).expect_err(text).to_string();
+        assert_eq!(error, expected);
     }
 }
 
 #[test]
-fn the_first_tenant_too_many_is_named() {
+fn names_the_line_of_the_65th_tenant() {
     let tenants = |count: usize| -> String {
         (0..count).map(|n| format!("[[tenant]]\nname = 't{n}'\nworkload = 'etl'\nscale = 1\n")).collect()
     };
-    assert_eq!(Spec::parse("a.toml", &tenants(64)).expect("it is sound").tenants.len(), 64);
-    let said = Spec::parse("a.toml", &tenants(66)).expect_err("two too many").to_string();
-    assert_eq!(said, "a.toml:257: key `tenant` stands 66 times; allowed: 1 to 64");
+    assert_eq!(Spec::parse("a.toml", &tenants(64)).expect("a valid SPEC").tenants.len(), 64);
+    let error = Spec::parse("a.toml", &tenants(66)).expect_err("two too many").to_string();
+    assert_eq!(error, "a.toml:257: key `tenant` stands 66 times; allowed: 1 to 64");
 }
 
 #[test]
-fn the_largest_limit_is_what_a_group_can_count() {
+fn accepts_the_largest_limit_that_a_group_can_count() {
     let most = (1_u64 << 48) - 1;
-    let spec = Spec::parse("a.toml", &SOUND.replacen("\"48M\"", &most.to_string(), 1)).expect("it is sound");
+    let spec = Spec::parse("a.toml", &VALID.replacen("\"48M\"", &most.to_string(), 1)).expect("a valid SPEC");
     assert_eq!(spec.max_bytes, most);
-    assert!(complaint("\"48M\"", "\"256T\"").contains("less than 256T"));
+    assert!(error_of("\"48M\"", "\"256T\"").contains("less than 256T"));
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
-    let said = Spec::read(std::path::Path::new("no/such.toml")).expect_err("it is not there").to_string();
-    assert!(said.starts_with("no/such.toml: cannot be read: "), "{said}");
+fn names_a_file_that_does_not_exist() {
+    let error = Spec::read(Some(std::path::Path::new("no/such.toml"))).expect_err("no such file").to_string();
+    assert!(error.starts_with("no/such.toml: cannot be read: "), "{error}");
 }
 
 #[test]
-fn the_runaway_of_the_built_in_scenario_wants_more_than_ten_times_its_limit() {
-    let spec = Spec::built_in().expect("it is sound");
+fn gives_the_runaway_more_work_than_ten_times_its_limit() {
+    let spec = Spec::read(None).expect("a valid SPEC");
     for tenant in spec.tenants.iter().filter(|tenant| tenant.workload == Kind::Runaway) {
         let milli = u64::from(tenant.scale.milli());
         // Each customer with each order; a name, a key and two comments take more than 50 bytes.
@@ -371,12 +371,12 @@ fn the_runaway_of_the_built_in_scenario_wants_more_than_ten_times_its_limit() {
 }
 
 #[test]
-fn every_spec_that_comes_with_the_program_is_sound() {
+fn accepts_every_spec_of_the_program() {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("specs");
     let mut count = 0;
     for entry in std::fs::read_dir(directory).expect("the directory is there") {
         let path = entry.expect("an entry").path();
-        Spec::read(&path).unwrap_or_else(|error| panic!("{error}"));
+        Spec::read(Some(&path)).unwrap_or_else(|error| panic!("{error}"));
         count += 1;
     }
     assert!(count >= 2, "{count}");

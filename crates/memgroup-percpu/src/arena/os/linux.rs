@@ -64,7 +64,7 @@ impl Region {
         self.advise(range, libc::MADV_DONTNEED).map_err(|_| Refused)
     }
 
-    /// Backs the pages of `range` with memory. What is there stays as it is.
+    /// Backs the pages of `range` with memory. Their contents stay as they are.
     pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), Refused> {
         permitted(Call::Populate)?;
         match self.advise(range.clone(), libc::MADV_POPULATE_WRITE) {
@@ -81,7 +81,7 @@ impl Region {
         }
     }
 
-    /// How many bytes of `range` are backed: what the system answers.
+    /// How many bytes of `range` are backed, as the system reports.
     pub(crate) fn resident_bytes(&self, range: Range<usize>) -> Result<usize, Refused> {
         const PAGES: usize = 4096;
         permitted(Call::Resident)?;
@@ -122,7 +122,7 @@ impl Drop for Region {
         let (shift, length) = self.mapping;
         // SAFETY: the mapping began `shift` bytes before the base (`map`).
         let address = unsafe { self.base.as_ptr().sub(shift) };
-        // SAFETY: the whole mapping is this region's; whoever drops it vouches that nobody uses a place in it any more.
+        // SAFETY: the whole mapping is this region's; its owner vouches on drop that no thread uses a place in it any more.
         let answer = unsafe { libc::munmap(address.cast(), length) };
         debug_assert_eq!(answer, 0, "munmap of a whole mapping fails only for a bad range");
     }

@@ -1,5 +1,5 @@
-//! Regions under loom, whose atomics are not bytes: words come into being when they are first asked for, those of small blocks
-//! when the block is handed out. To loom that is a write, so a word that two threads may ask for first is one of a small block.
+//! Regions under loom, whose atomics are not bytes. A word is made at its first use, a word of a small block when the block is
+//! handed out. To loom that is a write, so a word that two threads may use first belongs to a small block.
 //!
 //! Clearing and discarding are plain writes here (`with_mut`), so a model fails wherever a user's access is not ordered
 //! against them; asking for a word of a block that is free panics.
@@ -12,7 +12,7 @@ use memgroup_sync::atomic::AtomicU64;
 
 use super::{Call, Refused, permitted};
 
-/// What is taken for the system's page.
+/// The size that stands for the system's page.
 pub(crate) fn page_bytes() -> usize {
     4096
 }
@@ -32,7 +32,7 @@ impl Word {
     }
 }
 
-// SAFETY: the pointer is to what is kept for the execution; loom's own atomics say what may be done with it when.
+// SAFETY: the pointer is to a word that is kept for the execution, and loom's own atomics order its uses.
 unsafe impl Send for Word {}
 
 type Words = Mutex<BTreeMap<usize, Word>>;
@@ -110,7 +110,7 @@ impl core::fmt::Debug for Place {
 }
 
 impl Place {
-    /// What no block holds, so that a use after free shows.
+    /// A value that no block holds, so that a use after free shows.
     const POISON: u64 = 0xdead_f7ee_dead_f7ee;
     /// Blocks of up to this size have their words from the beginning.
     const SMALL_BYTES: usize = 64;
@@ -135,7 +135,7 @@ impl Place {
         unsafe { &*atomic }
     }
 
-    /// Sets `bytes` from `offset` on to zero; nobody else may use them.
+    /// Sets `bytes` from `offset` on to zero; no other thread may use them.
     ///
     /// # Safety
     ///

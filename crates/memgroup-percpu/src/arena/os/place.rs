@@ -4,7 +4,7 @@ use core::ptr::NonNull;
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
-/// The address of a byte in a region; whoever uses it knows that the region lives.
+/// The address of a byte in a region. Its user knows that the region lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(NonNull<u8>);
 
@@ -51,14 +51,14 @@ impl Place {
         for at in (offset..offset + bytes).step_by(8) {
             // SAFETY: passed on to the caller.
             let word = unsafe { self.word(at) };
-            // ORDERING: Relaxed; whoever gets the block gets it through a lock or a later publication of its own.
+            // ORDERING: Relaxed; the block's next user gets it through a lock or a later publication.
             word.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Nothing: loom is told here that nobody may use the bytes any more.
+    /// Nothing; under loom no thread may use the bytes from now on.
     pub(crate) fn forbid(self, _offset: usize, _bytes: usize) {}
 
-    /// Nothing: loom is told here that the bytes are in use again.
+    /// Nothing; under loom the bytes may be used again.
     pub(crate) fn permit(self, _offset: usize, _bytes: usize) {}
 }

@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 
 use super::{Call, Place, Refused, permitted};
 
-/// What is taken for the system's page.
+/// The size that stands for the system's page.
 pub(crate) fn page_bytes() -> usize {
     4096
 }
@@ -64,8 +64,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the memory came from `alloc_zeroed` with this layout; whoever drops the region vouches that nobody uses
-        // a place in it any more.
+        // SAFETY: the memory came from `alloc_zeroed` with this layout; the region's owner vouches on drop that no thread
+        // uses a place in it any more.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) }
     }
 }

@@ -1,9 +1,9 @@
-//! Every request to the system fails once, at every place: the error says what, nothing is lost, and it works afterwards.
+//! Every request to the system fails once, at every place. The error names it, nothing is lost, and the arena works afterwards.
 
 use std::collections::BTreeMap;
 
 use super::{Marked, arena, depopulate_all, move_all};
-use crate::arena::Arena;
+use crate::arena::alloc::Arena;
 use crate::arena::block::{NO_OWNER, Shape, Wait};
 use crate::arena::os::{Call, inject};
 use crate::arena::page::PageSize;
@@ -15,7 +15,7 @@ fn larger_than_system() -> PageSize {
     PageSize::ALL.into_iter().find(|&page| page > system).unwrap_or(PageSize::Mib2)
 }
 
-/// The arena works: what is asked for is there and comes back.
+/// The arena works: blocks can be had, and their memory comes back.
 fn works(arena: &Arena) {
     let admitted: Vec<usize> = arena.admitted().collect();
     let blocks: Vec<Marked> = (0..100).map(|mark| Marked::new(arena, SHAPE, mark, mark + 1)).collect();
@@ -50,14 +50,13 @@ fn a_refused_chunk_is_an_error_that_says_so() {
 }
 
 #[test]
-fn a_refused_reserve_is_an_error_that_says_so() {
-    let config = crate::ArenaConfig::new(2).reserve_bytes(200_000);
-    let arena = Arena::new(config).expect("right");
+fn reports_a_refused_chunk_while_it_provides_room() {
+    let arena = arena(2, PageSize::of_system());
     let guard = inject::fail(Call::Map, 1);
-    assert!(arena.replenish().is_err());
+    assert!(arena.provide(SHAPE.count, 60).is_err());
     assert_eq!(arena.stats().chunks, 1, "the first is there");
     drop(guard);
-    arena.replenish().expect("the system has memory");
+    arena.provide(SHAPE.count, 60).expect("the system has memory");
     works(&arena);
 }
 
@@ -152,7 +151,7 @@ fn pages_that_the_system_does_not_take_are_offered_again() {
 }
 
 #[test]
-fn a_move_whose_pages_are_refused_is_not_offered() {
+fn offers_no_move_when_its_pages_are_refused() {
     let arena = arena(2, larger_than_system());
     arena.admit(0);
     let mut blocks: BTreeMap<u32, Marked> =

@@ -1,4 +1,4 @@
-//! Tests of the arena as a whole, filed by what they hold it to.
+//! Tests of the arena as a whole, one file for each property.
 
 #![allow(unsafe_code)]
 
@@ -11,9 +11,10 @@ mod truth;
 
 use memgroup_sync::atomic::Ordering;
 
+use crate::arena::alloc::Arena;
 use crate::arena::block::{Block, NO_OWNER, Shape, Wait};
+use crate::arena::config::ArenaConfig;
 use crate::arena::page::PageSize;
-use crate::arena::{Arena, ArenaConfig};
 
 /// A generator of numbers, from a seed that the test prints.
 pub(crate) struct Random(pub(crate) u64);
@@ -35,7 +36,7 @@ pub(crate) fn arena(slots: usize, page: PageSize) -> Arena {
     Arena::new(ArenaConfig::new(slots).page(page).float_bytes(0)).expect("the slots and the page are right")
 }
 
-/// A block whose every word on every admitted slot holds the number of its owner.
+/// A block with the number of its owner in every word, on every admitted slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marked {
     pub(crate) block: Block,
@@ -58,7 +59,7 @@ impl Marked {
         let marked = Self { block, shape, mark };
         assert_eq!(block.bytes(), shape.bytes());
         for slot in arena.admitted() {
-            let address = block.address().addr().get() + slot * arena.stride_of(shape);
+            let address = block.address().addr().get() + slot * arena.stride_bytes();
             assert!(address.is_multiple_of(shape.align as usize * 8), "aligned on slot {slot}");
         }
         marked.each_word(arena, |slot, word, value| {
@@ -71,7 +72,7 @@ impl Marked {
         marked
     }
 
-    /// Panics where a word was changed by anybody else.
+    /// Panics where another block's user changed a word.
     pub(crate) fn check(&self, arena: &Arena, admitted_before: &[usize]) {
         self.each_word(arena, |slot, word, value| {
             let expected = if admitted_before.contains(&slot) { u64::from(self.mark) } else { 0 };
@@ -91,13 +92,13 @@ impl Marked {
         for slot in arena.admitted() {
             for word in 0..self.block.bytes() / 8 {
                 // SAFETY: the slot is admitted, the word within the block, and the block not free.
-                each(slot, word, unsafe { self.block.word(arena.stride_of(self.shape), slot, word) });
+                each(slot, word, unsafe { self.block.word(arena.stride_bytes(), slot, word) });
             }
         }
     }
 }
 
-/// Moves all that the arena offers; returns the blocks by owner, and the bytes that were moved on one slot.
+/// Makes every move that the arena offers; returns the bytes that were moved on one slot.
 pub(crate) fn move_all(arena: &Arena, blocks: &mut std::collections::BTreeMap<u32, Marked>) -> u64 {
     let mut moved = 0;
     while let Some(offer) = arena.begin_move() {

@@ -23,7 +23,7 @@ fn one_brief_section() {
 }
 
 #[test]
-fn loom_a_brief_section_never_sees_what_is_used_again() {
+fn loom_a_brief_section_never_sees_memory_that_is_used_again() {
     explore(one_brief_section);
 }
 
@@ -70,12 +70,12 @@ fn loom_a_brief_section_and_another_end_in_any_order() {
     }
 }
 
-/// A writer that looks once, at a section that follows its link and is extended before it reads.
+/// A writer that scans once, a section that follows its link and is extended before it reads.
 fn an_extended_section(within: fn(&Linked)) {
     let linked = Linked::new();
     let other = reader(&linked, within);
     linked.unlink();
-    if sees_nobody(tag(), Evidence::Exchanges) {
+    if sees_no_section(tag(), Evidence::Exchanges) {
         linked.use_again();
     }
     other.join().unwrap();
@@ -89,7 +89,7 @@ fn extended(linked: &Linked) {
     drop(section);
 }
 
-/// The other section, which is later than the brief one, is what the brief one becomes a part of.
+/// The brief section becomes a part of the other one, which is later.
 fn extended_into_a_later_one(linked: &Linked) {
     let brief = briefly();
     let place = linked.follow();
@@ -101,12 +101,12 @@ fn extended_into_a_later_one(linked: &Linked) {
 }
 
 #[test]
-fn loom_a_brief_section_that_is_extended_protects_what_it_did() {
+fn loom_a_brief_section_that_is_extended_keeps_its_protection() {
     explore_as_shipped(|| an_extended_section(extended));
 }
 
 #[test]
-fn loom_a_brief_section_that_becomes_part_of_a_later_one_protects_what_it_did() {
+fn loom_a_brief_section_within_a_later_one_keeps_its_protection() {
     explore_as_shipped(|| an_extended_section(extended_into_a_later_one));
 }
 
@@ -125,7 +125,7 @@ fn loom_an_extended_section_that_is_in_no_word_for_a_moment_is_caught() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_a_scan_that_an_extended_section_slips_past_is_caught() {
-    fails_with(Mutation::ScanLooksAtWordFirst, || explore_as_shipped(|| an_extended_section(extended)));
+    fails_with(Mutation::ScanReadsWordFirst, || explore_as_shipped(|| an_extended_section(extended)));
 }
 
 #[test]

@@ -1,0 +1,91 @@
+//! Progress on standard error: bars on a terminal, otherwise a line now and then.
+
+use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Time to the first line about one thing, without a terminal. It doubles with each line, up to `LINE_EVERY`.
+const FIRST_LINE_AFTER: Duration = Duration::from_millis(500);
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Destination of progress messages.
+pub(crate) struct Progress {
+    /// None: plain lines.
+    bars: Option<MultiProgress>,
+}
+
+impl Progress {
+    /// Draws bars if standard error is a terminal that can.
+    pub(crate) fn on_stderr() -> Progress {
+        let bars = (std::io::stderr().is_terminal() && !is_dumb_terminal())
+            .then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
+        Progress { bars }
+    }
+
+    /// Prints a line that stays.
+    pub(crate) fn line(&self, text: &str) {
+        // Standard error may be closed, which does not concern the run.
+        match &self.bars {
+            Some(bars) => drop(bars.println(text)),
+            None => drop(writeln!(std::io::stderr().lock(), "{text}")),
+        }
+    }
+
+    /// Starts a bar of `length` steps; without a terminal it prints `first` instead.
+    pub(crate) fn bar(&self, length: u64, template: &str, first: &str) -> Bar<'_> {
+        let bar = self.bars.as_ref().map(|bars| {
+            let style =
+                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            bars.add(ProgressBar::new(length)).with_style(style.progress_chars("=> "))
+        });
+        if bar.is_none() {
+            self.line(first);
+        }
+        Bar { progress: self, bar, lines: Mutex::new((Instant::now(), FIRST_LINE_AFTER)) }
+    }
+}
+
+/// Whether the terminal cannot move its cursor.
+pub(crate) fn is_dumb_terminal() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// Whether the user allows colours.
+pub(crate) fn has_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// One bar, or its lines. Dropping it removes the bar from the terminal.
+pub(crate) struct Bar<'a> {
+    progress: &'a Progress,
+    bar: Option<ProgressBar>,
+    /// Time of the last line, and time to the next.
+    lines: Mutex<(Instant, Duration)>,
+}
+
+impl Bar<'_> {
+    /// Moves the bar to `position`. Without a terminal it prints `line` if the last one is old enough.
+    pub(crate) fn update(&self, position: u64, message: impl Fn() -> String, line: impl Fn() -> String) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(position);
+            bar.set_message(message());
+            return;
+        }
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, wait) = *lines;
+        if last.elapsed() >= wait {
+            *lines = (Instant::now(), LINE_EVERY.min(wait * 2));
+            self.progress.line(&line());
+        }
+    }
+}
+
+impl Drop for Bar<'_> {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Comparison: the same work with memgroup, without limits, and under SQLite's heap limit.
+//!
+//! ```text
+//!   memgroup, unlimited, heap limit, memgroup, unlimited, heap limit      each for half of the seconds
+//! ```
+//!
+//! The regimes take turns, so a change of the machine's speed affects all three. SQLite's allocator is chosen once per process, so
+//! each turn is a process of its own: this program with a hidden option. It prints its result as JSON.
+//!
+//! - I1. The turns run one after the other, on the same files, with the same seconds and seed.
+//! - I2. A failed turn costs only its own regime. Without memgroup's own result there is no comparison.
+//! - I3. A child ends when its standard input ends, so it does not outlive this process. The first line of its input is its SPEC as
+//!   JSON.
+
+use std::error::Error;
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use memgroup::UNLIMITED;
+
+use crate::run::backend::Regime;
+use crate::run::base::error::{OrFail, RunError};
+use crate::run::base::progress::Progress;
+use crate::run::base::stop::{EXIT_INTERRUPTED, Stop};
+use crate::run::data::files;
+use crate::run::report::{Report, Turn};
+use crate::run::spec::{SECONDS_MIN, Spec};
+
+/// Time between two polls of a child.
+const POLL_EVERY: Duration = Duration::from_millis(20);
+/// Turns of each regime.
+const ROUNDS: usize = 2;
+const REGIMES: usize = Regime::ALL.len();
+
+/// Runs the turns of all regimes. Returns the report, if memgroup's own turn had a result, and whether a turn failed.
+pub(crate) fn compare(
+    spec: &Spec,
+    directory: &Path,
+    progress: &Progress,
+    stop: &Stop,
+) -> Result<(Option<Report>, bool), RunError> {
+    if spec.max_bytes == UNLIMITED {
+        return Err(RunError::Usage(
+            "--baseline needs a number to compare with: give the SPEC a top-level key `max`, such as max = \"128M\""
+                .to_owned(),
+        ));
+    }
+    if files::prepare(directory, spec, progress, stop, None)?.is_none() {
+        return Ok((None, false));
+    }
+    let mut turns = Turns::default();
+    for number in 0..ROUNDS * REGIMES {
+        let place = number % REGIMES;
+        if turns.has_failed[place] {
+            continue;
+        }
+        let regime = Regime::ALL[place];
+        progress.line(&format!("{} of {}: {}", number + 1, ROUNDS * REGIMES, regime.title()));
+        let result = turn(regime, spec, directory, stop);
+        let result = result.or_fail(format_args!("run the work {}", regime.title()));
+        if let Err(error) = turns.add(place, result) {
+            progress.line(&format!("memgroup: {error}"));
+        }
+        if stop.requested() || turns.sums[0].is_none() {
+            break;
+        }
+    }
+    Ok(turns.compared())
+}
+
+/// Results so far, in the order of `Regime::ALL`.
+#[derive(Default)]
+struct Turns {
+    sums: [Option<Turn>; REGIMES],
+    has_failed: [bool; REGIMES],
+}
+
+impl Turns {
+    /// Adds the result of a turn. A failure keeps the earlier result of the regime (I2).
+    fn add(&mut self, place: usize, result: Result<Option<Turn>, RunError>) -> Result<(), RunError> {
+        let added = result.and_then(|turn| match (&mut self.sums[place], turn) {
+            (_, None) => Ok(()),
+            (Some(sum), Some(later)) => sum.add(later),
+            (none, first) => {
+                *none = first;
+                Ok(())
+            }
+        });
+        self.has_failed[place] |= added.is_err();
+        added
+    }
+
+    fn compared(self) -> (Option<Report>, bool) {
+        let [memgroup, unlimited, baseline] = self.sums.map(|turn| turn.map(|turn| turn.report));
+        let report = memgroup.map(|memgroup| Report { memgroup, unlimited, baseline });
+        (report, self.has_failed.contains(&true))
+    }
+}
+
+/// Runs one turn in a process of its own. The result is none if the turn was stopped before it had one.
+fn turn(regime: Regime, spec: &Spec, directory: &Path, stop: &Stop) -> Result<Option<Turn>, Box<dyn Error>> {
+    let seconds = (spec.seconds / ROUNDS as f64).max(SECONDS_MIN);
+    let line = serde_json::to_string(&Spec { seconds, ..spec.clone() })? + "\n";
+    let mut command = Command::new(std::env::current_exe()?);
+    let name = regime.to_possible_value().ok_or("it has no name")?;
+    command.args(["run", "--turn", name.get_name()]).arg("--data").arg(directory);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let reader = child.stdout.take().map(|output| thread::spawn(move || io::read_to_string(output)));
+    // A child that ended early has printed its error.
+    let input = child.stdin.take().filter(|mut input| input.write_all(line.as_bytes()).is_ok());
+    let code = wait(&mut child, input, stop)?;
+    let output = reader.and_then(|reader| reader.join().ok()).unwrap_or_else(|| Ok(String::new()))?;
+    match code {
+        Some(0) => {}
+        Some(code) if code == i32::from(EXIT_INTERRUPTED) => {
+            stop.request();
+            if output.is_empty() {
+                return Ok(None);
+            }
+        }
+        Some(code) => return Err(format!("it ended with exit code {code}").into()),
+        None => return Err("it was killed".into()),
+    }
+    Ok(Some(serde_json::from_str(&output)?))
+}
+
+/// Reads the SPEC from the parent process (I3).
+pub(crate) fn spec_of_parent() -> Result<Spec, RunError> {
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line).map_err(serde_json::Error::io);
+    read.and_then(|_| serde_json::from_str(&line)).or_fail("read the SPEC of a turn from standard input")
+}
+
+/// Waits for the end of the child, and closes its input when a stop is requested. Returns its exit code, if it has one.
+fn wait(child: &mut Child, mut input: Option<ChildStdin>, stop: &Stop) -> io::Result<Option<i32>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.code());
+        }
+        if stop.requested() {
+            drop(input.take());
+        }
+        thread::sleep(POLL_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Turns;
+    use crate::run::base::error::RunError;
+    use crate::run::measure::latencies::Latencies;
+    use crate::run::report::tests::report;
+    use crate::run::report::{RegimeReport, Turn};
+    use crate::run::spec::Spec;
+
+    fn turn(refused: u64) -> Turn {
+        let latencies = vec![Latencies::new().expect("a histogram"); 2];
+        Turn { report: report(refused), latencies }
+    }
+
+    fn failed() -> Result<Option<Turn>, RunError> {
+        Err(RunError::Failure("on purpose".to_owned()))
+    }
+
+    #[test]
+    fn sends_a_spec_as_one_line() {
+        let spec = Spec::read(None).expect("a valid SPEC");
+        for spec in [spec.without_limits(), spec] {
+            let line = serde_json::to_string(&spec).expect("JSON");
+            assert!(!line.contains('\n'));
+            assert_eq!(serde_json::from_str::<Spec>(&line).expect("readable JSON"), spec);
+            serde_json::from_str::<Spec>(&line[..line.len() - 1]).expect_err("a cut line");
+        }
+    }
+
+    #[test]
+    fn keeps_earlier_results_after_a_failure() {
+        let mut turns = Turns::default();
+        turns.add(0, Ok(Some(turn(1)))).expect("a result");
+        turns.add(1, failed()).expect_err("a failure");
+        turns.add(2, Ok(Some(turn(3)))).expect("a result");
+        turns.add(0, Ok(Some(turn(1)))).expect("the same tenants");
+        turns.add(2, failed()).expect_err("a failure");
+        assert_eq!(turns.has_failed, [false, true, true]);
+        let (report, has_failed) = turns.compared();
+        let report = report.expect("a report");
+        let refused = |report: &RegimeReport| report.tenants[0].refused;
+        assert_eq!(refused(&report.memgroup), 2);
+        assert!(report.unlimited.is_none() && has_failed);
+        assert_eq!(report.baseline.as_ref().map(refused), Some(3));
+    }
+
+    #[test]
+    fn has_no_report_without_memgroups_own_result() {
+        let mut turns = Turns::default();
+        turns.add(0, failed()).expect_err("a failure");
+        assert_eq!(turns.compared(), (None, true));
+        let mut turns = Turns::default();
+        turns.add(0, Ok(None)).expect("a stop");
+        assert_eq!(turns.compared(), (None, false));
+    }
+}

@@ -1,0 +1,223 @@
+//! Statements of each kind of tenant.
+//!
+//! - I1. The same seed gives the same statements in the same order.
+//! - I2. Every statement returns a row; a result without one is wrong.
+
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+use super::keys::{Keys, RowCounts};
+use crate::run::spec::{Kind, Scale};
+
+/// One statement with its parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Work {
+    sql: &'static str,
+    parameters: Vec<Value>,
+}
+
+impl Work {
+    /// Runs the statement to its last row, fetches every value, and returns the number of rows.
+    pub(crate) fn run(&self, connection: &Connection) -> rusqlite::Result<u64> {
+        let mut statement = connection.prepare_cached(self.sql)?;
+        let columns = statement.column_count();
+        let mut rows = statement.query(rusqlite::params_from_iter(&self.parameters))?;
+        let mut count = 0;
+        while let Some(row) = rows.next()? {
+            for column in 0..columns {
+                std::hint::black_box(row.get_ref(column)?);
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Text of the statement.
+    pub(crate) fn sql(&self) -> &'static str {
+        self.sql
+    }
+}
+
+/// Endless sequence of statements of one thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Workload {
+    kind: Kind,
+    counts: RowCounts,
+    keys: Keys,
+    turn: usize,
+}
+
+impl Workload {
+    /// The sequence of `thread` of `tenant` on a database of that scale.
+    pub(crate) fn new(kind: Kind, scale: Scale, seed: u64, tenant: &str, thread: u32) -> Workload {
+        Workload { kind, counts: RowCounts::at(scale), keys: Keys::new(seed, tenant, thread), turn: 0 }
+    }
+
+    /// The next statement.
+    pub(crate) fn next(&mut self) -> Work {
+        let turn = self.turn;
+        self.turn += 1;
+        match self.kind {
+            Kind::Lookups => self.lookup(turn),
+            Kind::Dashboards => self.dashboard(turn),
+            Kind::Etl => {
+                let sql = [SORTED_LINE_ITEMS, SHIPPING_BY_PRIORITY, REVENUE_BY_SUPPLY][turn % 3];
+                Work { sql, parameters: Vec::new() }
+            }
+            Kind::Runaway => Work { sql: MISSING_JOIN_CONDITION, parameters: Vec::new() },
+        }
+    }
+
+    fn lookup(&mut self, turn: usize) -> Work {
+        let (counts, keys) = (self.counts, &mut self.keys);
+        let (sql, key) = match turn % 4 {
+            0 => (ORDER_BY_KEY, counts.order_key(keys)),
+            1 => (LINE_ITEM_BY_KEY, counts.order_key(keys)),
+            2 => (CUSTOMER_BY_KEY, counts.customer_key(keys)),
+            _ => (PART_BY_KEY, counts.part_key(keys)),
+        };
+        Work { sql, parameters: vec![Value::Integer(key)] }
+    }
+
+    fn dashboard(&mut self, turn: usize) -> Work {
+        let year = 1993 + self.keys.below(5);
+        let (sql, parameters) = match turn % 4 {
+            0 => {
+                let day = 1 + self.keys.below(30);
+                (PRICING_SUMMARY, vec![Value::Text(format!("1998-09-{day:02}"))])
+            }
+            1 => {
+                let discount = 2 + self.keys.below(8) as i64;
+                let quantity = 24 + self.keys.below(2) as i64;
+                let [from, to] = [year, year + 1].map(|year| Value::Text(format!("{year}-01-01")));
+                let between = [discount - 1, discount + 1, quantity].map(Value::Integer);
+                (FORECAST_REVENUE, [from, to].into_iter().chain(between).collect())
+            }
+            2 => (ORDERS_BY_MONTH, vec![Value::Text(format!("{year}-01-01"))]),
+            _ => (BEST_CUSTOMERS, vec![Value::Text(format!("{year}-01-01"))]),
+        };
+        Work { sql, parameters }
+    }
+}
+
+const ORDER_BY_KEY: &str = "SELECT * FROM orders WHERE o_orderkey = ?1";
+const LINE_ITEM_BY_KEY: &str = "SELECT * FROM lineitem WHERE l_orderkey = ?1 AND l_linenumber = 1";
+const CUSTOMER_BY_KEY: &str = "SELECT * FROM customer WHERE c_custkey = ?1";
+const PART_BY_KEY: &str = "SELECT * FROM part WHERE p_partkey = ?1";
+
+/// TPC-H query 1. Prices, discounts and taxes are whole hundredths.
+const PRICING_SUMMARY: &str = "
+SELECT l_returnflag, l_linestatus, sum(l_quantity), sum(l_extendedprice),
+       sum(l_extendedprice * (100 - l_discount)), sum(l_extendedprice * (100 - l_discount) * (100 + l_tax)),
+       avg(l_quantity), avg(l_extendedprice), avg(l_discount), count(*)
+FROM lineitem WHERE l_shipdate <= ?1
+GROUP BY l_returnflag, l_linestatus ORDER BY l_returnflag, l_linestatus";
+
+/// TPC-H query 6.
+const FORECAST_REVENUE: &str = "
+SELECT sum(l_extendedprice * l_discount) FROM lineitem
+WHERE l_shipdate >= ?1 AND l_shipdate < ?2 AND l_discount BETWEEN ?3 AND ?4 AND l_quantity < ?5";
+
+const ORDERS_BY_MONTH: &str = "
+SELECT substr(o_orderdate, 1, 7) AS month, o_orderpriority, count(*), sum(o_totalprice)
+FROM orders WHERE o_orderdate >= ?1
+GROUP BY month, o_orderpriority ORDER BY month, o_orderpriority";
+
+const BEST_CUSTOMERS: &str = "
+SELECT c_name, c_mktsegment, sum(o_totalprice) AS spent, count(*)
+FROM orders JOIN customer ON c_custkey = o_custkey WHERE o_orderdate >= ?1
+GROUP BY o_custkey ORDER BY spent DESC, o_custkey LIMIT 20";
+
+const SORTED_LINE_ITEMS: &str = "
+SELECT l_shipdate, l_extendedprice, l_orderkey, l_linenumber, l_shipmode, l_comment
+FROM lineitem ORDER BY l_shipdate, l_extendedprice, l_orderkey, l_linenumber";
+
+const SHIPPING_BY_PRIORITY: &str = "
+SELECT l_shipmode, o_orderpriority, o_orderstatus, count(*), sum(l_extendedprice * (100 - l_discount))
+FROM lineitem JOIN orders ON o_orderkey = l_orderkey
+GROUP BY l_shipmode, o_orderpriority, o_orderstatus ORDER BY 5 DESC";
+
+const REVENUE_BY_SUPPLY: &str = "
+SELECT l_partkey, l_suppkey, count(*), sum(l_quantity), sum(l_extendedprice * (100 - l_discount)) AS revenue
+FROM lineitem GROUP BY l_partkey, l_suppkey ORDER BY revenue DESC";
+
+/// Without `WHERE c_custkey = o_custkey` every customer is joined with every order.
+const MISSING_JOIN_CONDITION: &str = "
+SELECT c_name, o_orderkey, c_comment || ' / ' || o_comment AS note
+FROM customer, orders ORDER BY note, o_orderkey";
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::Workload;
+    use crate::run::data::tpch;
+    use crate::run::spec::{Kind, Scale};
+
+    fn tiny() -> (Connection, Scale) {
+        let connection = Connection::open_in_memory().expect("a connection");
+        connection.execute_batch(tpch::TABLES).expect("valid tables");
+        tpch::fill(&connection, 0.001, &mut |_| true).expect("rows fit their tables");
+        (connection, Scale::from_milli(1).expect("a scale"))
+    }
+
+    #[test]
+    fn returns_rows_for_every_statement() {
+        let (connection, scale) = tiny();
+        for (kind, statements) in [(Kind::Lookups, 400), (Kind::Dashboards, 40), (Kind::Etl, 3)] {
+            let mut workload = Workload::new(kind, scale, 11, "a", 0);
+            for _ in 0..statements {
+                let work = workload.next();
+                let rows = work.run(&connection).expect("a valid statement");
+                assert!(rows > 0, "{work:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn finds_exactly_one_row_by_key() {
+        let (connection, scale) = tiny();
+        let mut workload = Workload::new(Kind::Lookups, scale, 5, "a", 0);
+        for _ in 0..400 {
+            let work = workload.next();
+            assert_eq!(work.run(&connection).expect("a valid statement"), 1, "{work:?}");
+        }
+    }
+
+    #[test]
+    fn reads_every_line_item_in_the_etl() {
+        let (connection, scale) = tiny();
+        let work = Workload::new(Kind::Etl, scale, 5, "a", 0).next();
+        assert_eq!(work.run(&connection).expect("a valid statement"), 6_005);
+    }
+
+    #[test]
+    fn returns_no_row_for_a_missing_key() {
+        let (connection, scale) = tiny();
+        connection.execute("DELETE FROM orders", []).expect("rows can go");
+        let work = Workload::new(Kind::Lookups, scale, 5, "a", 0).next();
+        assert_eq!(work.run(&connection).expect("a valid statement"), 0);
+    }
+
+    #[test]
+    fn repeats_the_statements_of_a_seed() {
+        let scale = Scale::from_milli(1).expect("a scale");
+        for kind in Kind::ALL {
+            let list = |seed| {
+                let mut workload = Workload::new(kind, scale, seed, "a", 1);
+                (0..50).map(|_| workload.next()).collect::<Vec<_>>()
+            };
+            assert_eq!(list(3), list(3), "{kind:?}");
+        }
+        let first = |seed| Workload::new(Kind::Lookups, scale, seed, "a", 1).next();
+        assert!((0..8).any(|seed| first(seed) != first(9)));
+    }
+
+    #[test]
+    fn finds_each_kind_by_its_name() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::of_name(kind.name()), Some(kind));
+        }
+        assert_eq!(Kind::of_name("Etl"), None);
+    }
+}

@@ -1,0 +1,296 @@
+//! Frame: a snapshot as lines of a given width, one for each group.
+//!
+//! ```text
+//!   group          usage of max          usage     peak     max   refused
+//!   /                                    51.9M    80.2M     max         0
+//!     tenants      [########....|...]    51.9M    80.2M    100M         0
+//!       lookups    [###########|....]     8.4M     8.6M     12M         0
+//! ```
+//!
+//! - I1. No line is wider than the given width. A cut text ends with an ellipsis.
+//! - I2. Names and usage stay longest: narrow lines lose columns from the right, then the bar; a name is cut last.
+//! - I3. The severest events stand first and are cut last. No count is cut in two.
+
+use std::time::Duration;
+
+use memgroup::{GroupSnapshot, Snapshot};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+
+use super::Counts;
+use crate::run::base::units;
+
+/// The widest bar, its brackets included.
+const BAR_MAX: usize = 60;
+/// The narrowest bar.
+const BAR_MIN: usize = 8;
+/// Width of a name before any column is shown.
+const NAME_MIN: usize = 8;
+/// Width of a long name before a bar or a column besides usage is shown.
+const NAME_WANTED: usize = 16;
+/// Width of the events.
+const EVENTS_WIDTH: usize = 36;
+/// Space between columns.
+const GAP: usize = 2;
+/// Indentation of a group below its parent; 1 where names are cut.
+const INDENT: usize = 2;
+/// Shares of the limit from which a bar is yellow, and red.
+const WARNING: f64 = 0.80;
+const ALARM: f64 = 0.95;
+
+/// Order of the events.
+const SEVEREST_FIRST: [&str; 6] = ["oom_kill", "oom_group_kill", "oom", "max", "high", "low"];
+
+/// The state of a run at one moment.
+pub(super) struct Frame<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) elapsed: Duration,
+    pub(super) seconds: f64,
+    pub(super) tenants: &'a [Counts<'a>],
+}
+
+/// A column of figures.
+struct Column {
+    title: &'static str,
+    width: usize,
+    /// Smallest width of the line that shows the column.
+    from: usize,
+    /// Texts are aligned to the left, figures to the right.
+    is_text: bool,
+    cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
+}
+
+const COLUMNS: &[Column] = &[
+    figure("usage", 7, 0, |_, group| units::bytes(group.usage_bytes)),
+    figure("peak", 7, 80, |_, group| units::bytes(group.peak_bytes)),
+    figure("max", 6, 0, |_, group| units::limit(group.limits.max_bytes)),
+    figure("refused", 8, 0, |_, group| units::count(group.refusals)),
+    figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, units::percent)),
+    figure("done", 9, 80, |frame, group| frame.done(group).map_or_else(none, units::count)),
+    figure("stalled", 7, 120, |_, group| format!("{:.1} %", group.pressure.some.avg10)),
+    figure("waits", 5, 140, |_, group| units::count(group.waiters.now as u64)),
+    Column { title: "events", width: EVENTS_WIDTH, from: 140, is_text: true, cell: |_, group| events(group) },
+];
+
+const fn figure(
+    title: &'static str,
+    width: usize,
+    from: usize,
+    cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
+) -> Column {
+    Column { title, width, from, is_text: false, cell }
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+/// Counts above 0 of `memory.events`, for the group and the groups below it, within `EVENTS_WIDTH`.
+fn events(group: &GroupSnapshot) -> String {
+    let severity =
+        |key| SEVEREST_FIRST.iter().position(|&severe| severe == key).unwrap_or(SEVEREST_FIRST.len());
+    let mut happened: Vec<_> = group.events.pairs().into_iter().filter(|&(_, count)| count > 0).collect();
+    happened.sort_by_key(|&(key, _)| severity(key));
+    let mut text = String::new();
+    for (at, &(key, count)) in happened.iter().enumerate() {
+        let comma = if at > 0 { ", " } else { "" };
+        let event = format!("{comma}{key} {}", units::count(count));
+        // Width of the ellipsis if more events follow.
+        let rest = usize::from(at + 1 < happened.len());
+        if text.len() + event.len() + rest > EVENTS_WIDTH {
+            return text + "…";
+        }
+        text += &event;
+    }
+    if text.is_empty() { none() } else { text }
+}
+
+/// Widths of the parts of a line.
+struct Widths {
+    name: usize,
+    /// Indentation of a group below its parent.
+    indent: usize,
+    /// 0: no bar.
+    bar: usize,
+    columns: Vec<&'static Column>,
+}
+
+impl Widths {
+    fn of(frame: &Frame<'_>, width: usize) -> Widths {
+        let label_width = |group| Span::raw(label(group, INDENT, usize::MAX)).width();
+        let longest = frame.snapshot.groups.iter().map(label_width).max().unwrap_or(0);
+        let mut columns: Vec<_> = COLUMNS.iter().filter(|column| column.from <= width).collect();
+        let left = |columns: &[&Column]| {
+            let figures: usize = columns.iter().map(|column| GAP + column.width).sum();
+            width.saturating_sub(figures)
+        };
+        while let [.., _, _] = columns[..]
+            && left(&columns) < longest.min(NAME_WANTED)
+        {
+            columns.pop();
+        }
+        if left(&columns) < NAME_MIN {
+            columns.clear();
+        }
+        let left = left(&columns);
+        let wanted = longest.max(NAME_MIN);
+        let name = wanted.min((left * 55 / 100).max(NAME_WANTED)).min(left);
+        let bar = left.saturating_sub(name + GAP).min(BAR_MAX);
+        let (name, bar) = if bar < BAR_MIN { (wanted.min(left), 0) } else { (name, bar) };
+        let indent = if name < wanted.min(NAME_WANTED) { 1 } else { INDENT };
+        Widths { name, indent, bar, columns }
+    }
+}
+
+/// Name of the group, indented by its depth up to half of the width.
+fn label(group: &GroupSnapshot, indent: usize, width: usize) -> String {
+    let name = if group.depth == 0 { "/" } else { group.name.as_str() };
+    let indent = (indent * group.depth as usize).min(width / 2);
+    let gone = if group.online { "" } else { " (removed)" };
+    format!("{:indent$}{name}{gone}", "")
+}
+
+impl Frame<'_> {
+    /// First line: time, number of groups, total usage.
+    pub(super) fn heading(&self, width: usize) -> Line<'static> {
+        let time = self.elapsed.as_secs_f64().min(self.seconds);
+        let mut text = format!("{time:.1} of {} s", self.seconds);
+        if let Some(top) = self.snapshot.groups.first() {
+            let (usage, peak) = (units::bytes(top.usage_bytes), units::bytes(top.peak_bytes));
+            text +=
+                &format!(", {} groups, usage {usage}, peak {peak}", units::count(top.descendants as u64 + 1));
+            if top.dying_descendants > 0 {
+                text += &format!(", {} removed and still held", units::count(top.dying_descendants as u64));
+            }
+        }
+        Line::styled(fit(&text, width), Modifier::BOLD)
+    }
+
+    /// Second line: titles of the columns.
+    pub(super) fn titles(&self, width: usize) -> Line<'static> {
+        let widths = Widths::of(self, width);
+        let bar = if widths.bar > 0 { "usage of max" } else { "" };
+        let mut text = cell("group", widths.name, true) + &gap(widths.bar) + &cell(bar, widths.bar, true);
+        for column in &widths.columns {
+            text += &(gap(column.width) + &cell(column.title, column.width, column.is_text));
+        }
+        Line::styled(fit(&text, width), Modifier::DIM)
+    }
+
+    /// The lines of `max` groups, beginning with group `from`.
+    pub(super) fn rows(&self, width: usize, from: usize, max: usize) -> Vec<Line<'static>> {
+        let widths = Widths::of(self, width);
+        let groups = self.snapshot.groups.iter().skip(from).take(max);
+        groups.map(|group| self.row(group, &widths, width)).collect()
+    }
+
+    fn row(&self, group: &GroupSnapshot, widths: &Widths, width: usize) -> Line<'static> {
+        let name = cell(&label(group, widths.indent, widths.name), widths.name, true);
+        let name_style = if group.online { Style::new() } else { Modifier::DIM.into() };
+        let mut rest = String::new();
+        for column in &widths.columns {
+            rest += &(gap(column.width) + &cell(&(column.cell)(self, group), column.width, column.is_text));
+        }
+        let (bar, bar_style) = self.bar(group, widths.bar);
+        let used = widths.name + widths.bar + GAP * usize::from(widths.bar > 0);
+        let rest = fit(&rest, width.saturating_sub(used));
+        Line::from(vec![
+            Span::styled(name, name_style),
+            Span::styled(gap(widths.bar) + &bar, bar_style),
+            Span::raw(rest),
+        ])
+    }
+
+    /// Usage, peak, `high`, `low` and `min` against the limit. Brackets mark the group's own limit; without one the bar shows the nearest
+    /// limit above, and is empty if there is none.
+    fn bar(&self, group: &GroupSnapshot, width: usize) -> (String, Style) {
+        let above = |group: &&GroupSnapshot| group.parent.map(|parent| &self.snapshot.groups[parent]);
+        let limited = std::iter::successors(Some(group), above).find_map(|group| group.limits.max_bytes);
+        let (Some(max), true) = (limited, width >= BAR_MIN) else {
+            return (" ".repeat(width), Style::new());
+        };
+        let inner = width - 2;
+        let at = |bytes: u64| ((bytes as f64 / max.max(1) as f64 * inner as f64).round() as usize).min(inner);
+        let (filled, peak) = (at(group.usage_bytes), at(group.peak_bytes));
+        let mut cells = vec!['.'; inner];
+        cells[..filled].fill('#');
+        if peak > filled {
+            cells[peak - 1] = '|';
+        }
+        let limits = &group.limits;
+        for (mark, bytes) in [('h', limits.high_bytes), ('l', limits.low_bytes), ('m', limits.min_bytes)] {
+            if let Some(bytes) = bytes.filter(|bytes| (1..=max).contains(bytes)) {
+                cells[at(bytes).max(1) - 1] = mark;
+            }
+        }
+        let [open, close] = if group.limits.max_bytes.is_some() { ['[', ']'] } else { [' ', ' '] };
+        let text: String = [open].into_iter().chain(cells).chain([close]).collect();
+        let color = match group.usage_bytes as f64 / max.max(1) as f64 {
+            share if share >= ALARM => Color::Red,
+            share if share >= WARNING => Color::Yellow,
+            _ => Color::Green,
+        };
+        (text, Style::new().fg(color))
+    }
+
+    /// Statements that the tenant of this group has done.
+    fn done(&self, group: &GroupSnapshot) -> Option<u64> {
+        let name = group.path.strip_prefix("/tenants/").filter(|_| group.online)?;
+        self.tenants.iter().find(|tenant| tenant.name == name).map(|tenant| tenant.done)
+    }
+
+    /// Number of groups.
+    pub(super) fn groups(&self) -> usize {
+        self.snapshot.groups.len()
+    }
+
+    /// The frame as plain text, with at most `groups_max` groups.
+    pub(super) fn text(&self, width: usize, groups_max: usize) -> String {
+        let mut lines = vec![self.heading(width), self.titles(width)];
+        lines.extend(self.rows(width, 0, groups_max));
+        let more = self.groups().saturating_sub(groups_max);
+        if more > 0 {
+            lines.push(Line::raw(format!("... {} more", units::count(more as u64))));
+        }
+        let plain = |line: &Line<'_>| {
+            let text: String = line.spans.iter().map(|span| span.content.as_ref()).collect();
+            text.trim_end().to_owned() + "\n"
+        };
+        lines.iter().map(plain).collect()
+    }
+}
+
+/// Space before a column; none before a column without width.
+fn gap(width: usize) -> String {
+    " ".repeat(if width > 0 { GAP } else { 0 })
+}
+
+/// `text` padded or cut to `width` columns of the terminal.
+fn cell(text: &str, width: usize, is_text: bool) -> String {
+    let text = fit(text, width);
+    let padding = " ".repeat(width - Span::raw(text.as_str()).width());
+    if is_text { text + &padding } else { padding + &text }
+}
+
+/// `text` cut to `width` columns of the terminal, with an ellipsis if it was cut.
+fn fit(text: &str, width: usize) -> String {
+    if Span::raw(text).width() <= width {
+        return text.to_owned();
+    }
+    let mut cut = String::new();
+    let mut used = 0;
+    for letter in text.chars() {
+        used += Span::raw(letter.to_string()).width();
+        if used + 1 > width {
+            break;
+        }
+        cut.push(letter);
+    }
+    if width > 0 {
+        cut.push('…');
+    }
+    cut
+}
+
+#[cfg(test)]
+mod tests;

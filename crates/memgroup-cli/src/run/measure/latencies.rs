@@ -1,0 +1,98 @@
+//! Latencies of statements, with three digits, added up over threads, processes and runs.
+//!
+//! - I1. Latencies that are added after a trip through JSON equal those of one histogram. JSON holds a value of each bucket
+//!   with its count, and that value falls into the same bucket again.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::run::base::error::{OrFail, RunError};
+
+/// Significant decimal digits.
+const DIGITS: u8 = 3;
+/// One hour; longer statements count as one hour.
+const NS_MAX: u64 = 3_600_000_000_000;
+
+/// The latencies of statements.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Vec<(u64, u64)>", try_from = "Vec<(u64, u64)>")]
+pub(crate) struct Latencies {
+    /// In nanoseconds.
+    ns: Histogram<u64>,
+}
+
+impl Latencies {
+    /// An empty histogram.
+    pub(crate) fn new() -> Result<Latencies, RunError> {
+        let ns = Histogram::new_with_bounds(1, NS_MAX, DIGITS).or_fail("create a histogram of latencies")?;
+        Ok(Latencies { ns })
+    }
+
+    pub(crate) fn record(&mut self, ns: u64) {
+        self.ns.saturating_record(ns);
+    }
+
+    pub(crate) fn add(&mut self, other: &Latencies) -> Result<(), RunError> {
+        self.ns.add(&other.ns).or_fail("add latencies")
+    }
+
+    /// The latency in microseconds that `share` of the statements did not exceed; none without statements.
+    pub(crate) fn quantile_us(&self, share: f64) -> Option<f64> {
+        (!self.ns.is_empty()).then(|| self.ns.value_at_quantile(share) as f64 / 1e3)
+    }
+}
+
+impl From<Latencies> for Vec<(u64, u64)> {
+    fn from(latencies: Latencies) -> Vec<(u64, u64)> {
+        let recorded = latencies.ns.iter_recorded();
+        recorded.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value())).collect()
+    }
+}
+
+impl TryFrom<Vec<(u64, u64)>> for Latencies {
+    type Error = RunError;
+
+    fn try_from(counts: Vec<(u64, u64)>) -> Result<Latencies, RunError> {
+        let mut latencies = Latencies::new()?;
+        for (ns, count) in counts {
+            latencies.ns.saturating_record_n(ns, count);
+        }
+        Ok(latencies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Latencies, NS_MAX};
+
+    fn of(values: impl IntoIterator<Item = u64>) -> Latencies {
+        let mut latencies = Latencies::new().expect("a histogram");
+        values.into_iter().for_each(|ns| latencies.record(ns));
+        latencies
+    }
+
+    #[test]
+    fn has_no_quantile_without_statements() {
+        assert_eq!(of([]).quantile_us(0.5), None);
+    }
+
+    #[test]
+    fn adds_runs_from_json_like_one_histogram() {
+        // From nanoseconds to more than an hour: buckets of every width.
+        let values = |seed: u64| (0..20_000).map(move |n: u64| (n * seed) % (3 << (n % 44)) + 1);
+        let through_json = |latencies: &Latencies| -> Latencies {
+            let text = serde_json::to_string(latencies).expect("JSON");
+            serde_json::from_str(&text).expect("readable JSON")
+        };
+        let (first, second) = (of(values(7_919)), of(values(104_729).chain([u64::MAX])));
+        let mut sum = through_json(&first);
+        assert_eq!(sum.quantile_us(0.99), first.quantile_us(0.99));
+        sum.add(&through_json(&second)).expect("same digits");
+        let whole = of(values(7_919).chain(values(104_729)).chain([u64::MAX]));
+        for share in [0.0, 0.001, 0.25, 0.5, 0.9, 0.99, 0.9999, 1.0] {
+            assert_eq!(sum.quantile_us(share), whole.quantile_us(share), "{share}");
+        }
+        let most = sum.quantile_us(1.0).expect("some") * 1e3;
+        assert!((most / NS_MAX as f64 - 1.0).abs() < 1e-3, "{most}");
+    }
+}

@@ -1,0 +1,44 @@
+//! Comparison: the same work in several regimes.
+
+use super::table::{Cell, Emphasis, cell, columns, count, known};
+use crate::run::backend::Regime;
+use crate::run::base::units;
+use crate::run::report::{RegimeReport, TenantReport};
+
+/// One column a regime, one row a figure.
+pub(super) fn table(regimes: &[(Regime, &RegimeReport)], emphasis: Emphasis) -> String {
+    let own = regimes[0].1;
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    let mut row = |title: String, figure: &dyn Fn(&RegimeReport) -> Cell| {
+        let figures = regimes.iter().map(|(_, report)| figure(report));
+        rows.push([cell(title)].into_iter().chain(figures).collect());
+    };
+    row("most memory held".to_owned(), &|report| {
+        let of = report.all.max.map(|max| format!(" of {}", units::limit(Some(max))));
+        cell(units::bytes(report.all.peak) + &of.unwrap_or_default())
+    });
+    let kinds = [
+        ("well-behaved", TenantReport::is_well_behaved as fn(&TenantReport) -> bool),
+        ("runaway", TenantReport::is_runaway),
+    ];
+    for (kind, select) in kinds {
+        if own.tenants.iter().any(select) {
+            let is_alarming = kind == "well-behaved";
+            row(format!("{kind}: done"), &|report| count(report.sum(select, |tenant| tenant.done), false));
+            row(format!("{kind}: failed"), &|report| {
+                count(report.sum(select, TenantReport::failed), is_alarming)
+            });
+            row(format!("{kind}: retried"), &|report| {
+                count(report.sum(select, |tenant| tenant.retried), false)
+            });
+        }
+    }
+    for (index, tenant) in own.tenants.iter().enumerate().filter(|(_, tenant)| tenant.protected) {
+        let name = &tenant.name;
+        row(format!("{name}: p50"), &|report| known(report.tenants[index].p50_us, units::duration_us));
+        row(format!("{name}: p99"), &|report| known(report.tenants[index].p99_us, units::duration_us));
+    }
+    let titles: Vec<&str> =
+        [""].into_iter().chain(regimes.iter().map(|(regime, _)| regime.title())).collect();
+    columns(&titles, &rows, rows.len(), emphasis)
+}

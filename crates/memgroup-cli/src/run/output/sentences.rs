@@ -1,0 +1,342 @@
+//! Sentences: the result of a run in words, the most important first.
+
+use crate::run::backend::Regime;
+use crate::run::base::units;
+use crate::run::measure::kills::Kills;
+use crate::run::report::{RegimeReport, TenantReport};
+
+/// Columns of a sentence.
+pub(super) const WIDTH: usize = 100;
+/// Sentences of a report without details.
+pub(super) const SENTENCES_MAX: usize = 5;
+
+/// The whole text of SQLite's own refusal. It adds nothing to the report.
+const PLAIN_REFUSAL: &str = "out of memory";
+
+/// The tenants with failed statements; shorter in a comparison, with its `regime`. The caller adds the full stop.
+pub(super) fn outcome(regime: Option<Regime>, report: &RegimeReport) -> String {
+    let failed = if regime.is_none() { "failed for lack of memory" } else { "failed" };
+    let with_failures = |runaway: bool| -> Vec<&TenantReport> {
+        let tenants = report.tenants.iter();
+        tenants.filter(|tenant| tenant.failed() > 0 && tenant.is_runaway() == runaway).collect()
+    };
+    let runaways = list(with_failures(true), |tenant| {
+        if regime.is_some() {
+            return format!("`{}`", tenant.name);
+        }
+        let counts = [(tenant.refused, "refused"), (tenant.killed, "stopped")];
+        let counts = counts.into_iter().filter(|&(count, _)| count > 0);
+        let counts: Vec<_> = counts.map(|(count, verb)| format!("{} {verb}", units::count(count))).collect();
+        format!("`{}` ({})", tenant.name, counts.join(", "))
+    });
+    let others = list(with_failures(false), |tenant| {
+        let all = tenant.done + tenant.failed();
+        format!("`{}` ({} of {})", tenant.name, units::count(tenant.failed()), units::count(all))
+    });
+    let text = match (runaways.is_empty(), others.is_empty()) {
+        (true, true) => format!("no statement {failed}"),
+        (false, true) => format!("only statements of {runaways} {failed}"),
+        (true, false) => format!("statements of {others} {failed}"),
+        (false, false) => format!("statements of {runaways} {failed}, and also of {others}"),
+    };
+    begin(regime, &text)
+}
+
+/// Sentences about memgroup's own run, besides the outcome.
+pub(super) fn of_run(report: &RegimeReport) -> Vec<String> {
+    let mut sentences = Vec::new();
+    sentences.extend(never_began(None, report));
+    sentences.extend(stopped(report));
+    sentences.extend(not_enforced(report));
+    sentences.extend(idle(None, report));
+    sentences.extend(reclaimed(report));
+    sentences
+}
+
+/// Sentences that compare regimes.
+pub(super) fn of_comparison(regimes: &[(Regime, &RegimeReport)]) -> Vec<String> {
+    let outcome = |&(regime, report): &(Regime, &RegimeReport)| {
+        let outcome = outcome(Some(regime), report);
+        let Some(guard) = report.guard else { return outcome + "." };
+        let was_reached = report.sum(|_| true, TenantReport::failed) > 0;
+        let reached = if was_reached { "reached" } else { "not reached" };
+        format!("{outcome}; the guard of {} was {reached}.", units::bytes(guard))
+    };
+    let mut sentences: Vec<String> = regimes.iter().map(outcome).collect();
+    sentences.extend(slower(regimes));
+    for &(regime, report) in regimes.iter().skip(1) {
+        sentences.extend(never_began(Some(regime), report));
+        sentences.extend(idle(Some(regime), report));
+    }
+    sentences
+}
+
+/// Sentences that are only part of the details.
+pub(super) fn details(regimes: &[(Regime, &RegimeReport)]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for (regime, report) in regimes {
+        for tenant in &report.tenants {
+            let refusal = tenant.first_refusal.as_deref().filter(|&text| text != PLAIN_REFUSAL);
+            let place = if regimes.len() > 1 { format!(" {}", regime.title()) } else { String::new() };
+            let sentence = |refusal| format!("First refusal of `{}`{place}: {refusal}", tenant.name);
+            sentences.extend(refusal.map(sentence));
+        }
+    }
+    let own = regimes[0].1;
+    let unattributed = |held: crate::run::measure::Held| {
+        format!("Memory that belongs to no tenant: {} bytes, at most {}.", held.usage, held.peak)
+    };
+    sentences.extend(own.unattributed.map(unattributed));
+    let percpu = |percpu: crate::run::measure::PerCpu| {
+        let (slots, live, populated) = (percpu.slots, percpu.live, units::bytes(percpu.populated));
+        format!(
+            "Per-CPU memory of the groups: {live} bytes in use on {slots} CPU slots, {populated} backed by the system."
+        )
+    };
+    sentences.extend(own.percpu.map(percpu));
+    sentences
+}
+
+/// The tenants that had no turn, because the tenant before them worked to the end.
+fn never_began(regime: Option<Regime>, report: &RegimeReport) -> Option<String> {
+    let has_begun = |tenant: &&TenantReport| tenant.done + tenant.failed() + tenant.interrupted > 0;
+    let tenants: Vec<_> = report.tenants.iter().filter(|tenant| !has_begun(tenant)).collect();
+    let names = list(tenants, |tenant| format!("`{}`", tenant.name));
+    let text = format!("no statement of {names} began before the run ended");
+    (!names.is_empty()).then(|| begin(regime, &text) + ".")
+}
+
+/// One sentence for each stopped tenant: for which others, and the time until its memory was free.
+fn stopped(report: &RegimeReport) -> Vec<String> {
+    let kills: Vec<&Kills> = report.kills.iter().flatten().filter(|kills| kills.stopped() > 0).collect();
+    let mut victims: Vec<&str> = kills.iter().map(|kills| kills.victim.as_str()).collect();
+    victims.sort_unstable();
+    victims.dedup();
+    let of = |victim| kills.iter().copied().filter(|kills| kills.victim == victim).collect::<Vec<_>>();
+    victims.into_iter().map(|victim| stopped_for(victim, &of(victim))).collect()
+}
+
+fn stopped_for(victim: &str, kills: &[&Kills]) -> String {
+    let times = |count| if count == 1 { "once".to_owned() } else { format!("{} times", units::count(count)) };
+    let mut requesters: Vec<(&str, u64)> = Vec::new();
+    for kills in kills {
+        match requesters.iter_mut().find(|(name, _)| *name == kills.requester) {
+            Some((_, count)) => *count += kills.stopped(),
+            None => requesters.push((&kills.requester, kills.stopped())),
+        }
+    }
+    requesters.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    let all = times(requesters.iter().map(|(_, count)| count).sum());
+    let requesters = list(requesters, |(name, count)| format!("`{name}` ({})", units::count(count)));
+    let mut took: Vec<u64> = kills.iter().flat_map(|kills| kills.took_us.iter().copied()).collect();
+    took.sort_unstable();
+    let free = match took[..] {
+        [] => String::new(),
+        [one] => format!("; half of its memory was free after {}", units::duration_us(one as f64)),
+        [.., last] => format!(
+            "; half of its memory was free after {} (median), {} at most",
+            units::duration_us(took[took.len() / 2] as f64),
+            units::duration_us(last as f64)
+        ),
+    };
+    let overdue = match kills.iter().map(|kills| kills.overdue).sum() {
+        0 => String::new(),
+        count => format!("; {} it was too slow", times(count)),
+    };
+    format!("`{victim}` was stopped {all} to free memory for {requesters}{free}{overdue}.")
+}
+
+/// One sentence for each limit that is not enforced, with the charges that it would have refused.
+fn not_enforced(report: &RegimeReport) -> Vec<String> {
+    let would = report.tenants.iter().filter_map(|tenant| Some((&tenant.name, tenant.would_refuse?)));
+    let sentence = |(name, count): (&String, u64)| {
+        let charges =
+            if count == 1 { "1 charge".to_owned() } else { format!("{} charges", units::count(count)) };
+        format!("The limit of `{name}` is not enforced: it would have refused {charges}.")
+    };
+    would.filter(|&(_, count)| count > 0).map(sentence).collect()
+}
+
+/// One sentence for each idle tenant: the part of its page cache that was reclaimed, or was kept where no cache is reclaimed.
+fn idle(regime: Option<Regime>, report: &RegimeReport) -> Vec<String> {
+    let idle = report.tenants.iter().filter_map(|tenant| Some((tenant, tenant.idle?)));
+    let sentence = |(tenant, idle): (&TenantReport, crate::run::report::IdleReport)| {
+        let since = format!("`{}`, idle since second {:.1}", tenant.name, idle.since_seconds);
+        let (then, now) = (units::bytes(idle.page_cache), units::bytes(tenant.page_cache));
+        let text = match (idle.reclaimed, report.reclaim) {
+            (Some(bytes), Some(true)) if bytes > 0 => format!(
+                "from {since}, {} were reclaimed for other tenants (page cache: {then} then, {now} at the end)",
+                units::bytes(bytes)
+            ),
+            (_, Some(true)) => return None,
+            _ => format!("{since}, kept {now} of {then} in its page cache"),
+        };
+        Some(begin(regime, &text) + ".")
+    };
+    idle.filter_map(sentence).collect()
+}
+
+/// The tenants for which caches were reclaimed, the largest sum first.
+fn reclaimed(report: &RegimeReport) -> Option<String> {
+    let gained = |tenant: &TenantReport| tenant.statistics.map_or(0, |statistics| statistics.memory.gained);
+    let mut gainers: Vec<_> = report.tenants.iter().filter(|tenant| gained(tenant) > 0).collect();
+    gainers.sort_by_key(|tenant| std::cmp::Reverse(gained(tenant)));
+    let each = list(gainers, |tenant| format!("`{}` ({})", tenant.name, units::bytes(gained(tenant))));
+    (!each.is_empty()).then(|| format!("Caches, their own included, were reclaimed for {each}."))
+}
+
+/// The p99 of protected tenants, compared with the run without limits.
+fn slower(regimes: &[(Regime, &RegimeReport)]) -> Option<String> {
+    let find = |wanted| regimes.iter().find(|(regime, _)| *regime == wanted).map(|(_, report)| *report);
+    let (own, free) = (find(Regime::Groups)?, find(Regime::Unlimited)?);
+    let ratio = |(limited, free): (&TenantReport, &TenantReport)| {
+        let (with, without) = (limited.p99_us?, free.p99_us.filter(|&us| us > 0.0)?);
+        limited.protected.then(|| format!("{:.2} times (`{}`)", with / without, limited.name))
+    };
+    let ratios = list(own.tenants.iter().zip(&free.tenants).filter_map(ratio).collect(), |ratio| ratio);
+    (!ratios.is_empty()).then(|| format!("With memgroup, the p99 is {ratios} that without limits."))
+}
+
+/// `regime` and `text` as the beginning of a sentence.
+fn begin(regime: Option<Regime>, text: &str) -> String {
+    let mut sentence = regime.map_or_else(|| text.to_owned(), |regime| format!("{}, {text}", regime.title()));
+    if let Some(first) = sentence.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    sentence
+}
+
+/// "a, b and c".
+fn list<T>(items: Vec<T>, show: impl Fn(T) -> String) -> String {
+    let mut items: Vec<String> = items.into_iter().map(show).collect();
+    match items.pop() {
+        Some(last) if !items.is_empty() => format!("{} and {last}", items.join(", ")),
+        only => only.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{idle, never_began, not_enforced, outcome, reclaimed, stopped};
+    use crate::run::backend::Regime;
+    use crate::run::measure::kills::Kills;
+    use crate::run::report::RegimeReport;
+    use crate::run::report::tests::{self, kills, report, tenant};
+
+    /// A report in which `archive` was idle and lost `reclaimed` of its 30M.
+    fn with_archive(reclaimed: u64) -> RegimeReport {
+        let mut report = report(0);
+        report.tenants.push(tests::idle(tenant("archive", "dashboards", 10, 0), 30 << 20, reclaimed));
+        report
+    }
+
+    #[test]
+    fn names_an_idle_tenant_whose_cache_was_reclaimed() {
+        let expected = "From `archive`, idle since second 5.0, 10.0M were reclaimed for other tenants (page cache: 30.0M \
+                        then, 20.0M at the end).";
+        assert_eq!(idle(None, &with_archive(10 << 20)), [expected]);
+    }
+
+    #[test]
+    fn says_nothing_about_reclaim_without_any() {
+        assert_eq!(idle(None, &with_archive(0)), [""; 0]);
+        let mut report = report(0);
+        assert_eq!(idle(None, &report), [""; 0], "no tenant was idle");
+        for tenant in &mut report.tenants {
+            tenant.statistics = None;
+        }
+        assert_eq!(reclaimed(&report), None);
+    }
+
+    #[test]
+    fn names_the_kept_cache_of_an_idle_tenant_without_reclaim() {
+        let mut off = with_archive(0);
+        off.reclaim = Some(false);
+        let kept = "`archive`, idle since second 5.0, kept 30.0M of 30.0M in its page cache.";
+        assert_eq!(idle(None, &off), [kept]);
+        off.reclaim = None;
+        assert_eq!(idle(Some(Regime::HeapLimit), &off), [format!("With SQLite's heap limit, {kept}")]);
+    }
+
+    #[test]
+    fn sorts_the_tenants_that_gained_memory() {
+        let mut report = with_archive(0);
+        for (tenant, gained) in report.tenants.iter_mut().zip([1 << 20, 7 << 20, 0]) {
+            tenant.statistics.as_mut().expect("statistics").memory.gained = gained;
+        }
+        let expected =
+            "Caches, their own included, were reclaimed for `runaway` (7.0M) and `lookups` (1.0M).";
+        assert_eq!(reclaimed(&report).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn names_stopped_tenants_with_requesters_and_times() {
+        let mut report = report(0);
+        report.kills = Some(vec![
+            kills("runaway", "dashboards", vec![8_000, 1_000]),
+            Kills { full: "/".to_owned(), ..kills("runaway", "etl", vec![31_000]) },
+            kills("runaway", "etl", vec![9_000, 2_000, 8_500]),
+            Kills { died: 0, refused: 70, ..kills("runaway", "runaway", vec![]) },
+        ]);
+        assert_eq!(
+            stopped(&report),
+            [
+                "`runaway` was stopped 6 times to free memory for `etl` (4) and `dashboards` (2); half of its memory was free \
+              after 8.5 ms (median), 31.0 ms at most."
+            ]
+        );
+        report.kills = Some(vec![
+            Kills { died: 0, overdue: 1, ..kills("hog", "etl", vec![1_200_000]) },
+            Kills { idle: 4, ..kills("archive", "etl", vec![]) },
+        ]);
+        assert_eq!(
+            stopped(&report),
+            [
+                "`hog` was stopped once to free memory for `etl` (1); half of its memory was free after 1.20 s; once it was too \
+              slow."
+            ]
+        );
+        report.kills = None;
+        assert_eq!(stopped(&report), [""; 0]);
+    }
+
+    #[test]
+    fn counts_the_charges_that_a_limit_would_have_refused() {
+        let mut report = report(0);
+        assert_eq!(not_enforced(&report), [""; 0]);
+        report.tenants[1].would_refuse = Some(1_200);
+        let expected = "The limit of `runaway` is not enforced: it would have refused 1,200 charges.";
+        assert_eq!(not_enforced(&report), [expected]);
+    }
+
+    #[test]
+    fn names_tenants_that_never_began() {
+        let mut report = report(0);
+        assert_eq!(never_began(None, &report), None);
+        (report.tenants[0].done, report.tenants[0].interrupted) = (0, 0);
+        let expected = "With memgroup, no statement of `lookups` began before the run ended.";
+        assert_eq!(never_began(Some(Regime::Groups), &report).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn separates_runaways_from_other_failures() {
+        let of = |refused, killed, other| {
+            let mut report = report(0);
+            (report.tenants[1].refused, report.tenants[1].killed) = (refused, killed);
+            report.tenants[0].killed = other;
+            outcome(None, &report)
+        };
+        assert_eq!(of(0, 0, 0), "No statement failed for lack of memory");
+        assert_eq!(of(9, 0, 0), "Only statements of `runaway` (9 refused) failed for lack of memory");
+        assert_eq!(
+            of(9, 1, 0),
+            "Only statements of `runaway` (9 refused, 1 stopped) failed for lack of memory"
+        );
+        let other = "`lookups` (2 of 1,234,569)";
+        assert_eq!(of(0, 0, 2), format!("Statements of {other} failed for lack of memory"));
+        let expected = "Statements of `runaway` (9 refused) failed for lack of memory, and also of";
+        assert_eq!(of(9, 0, 2), format!("{expected} {other}"));
+        let short = "With memgroup, only statements of `runaway` failed";
+        assert_eq!(outcome(Some(Regime::Groups), &report(0)), short);
+    }
+}

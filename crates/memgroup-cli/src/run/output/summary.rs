@@ -1,0 +1,106 @@
+//! Summary: the report on one screen, and the details below it on request.
+//!
+//! - I1. No line is wider than 100 columns with names of up to 14 letters.
+
+use super::sentences::{self, SENTENCES_MAX, WIDTH};
+use super::table::{Cell, Emphasis, cell, columns, count, known};
+use super::{comparison, details};
+use crate::run::backend::Regime;
+use crate::run::base::stop::By;
+use crate::run::base::units;
+use crate::run::report::{RegimeReport, Report, TenantReport};
+
+/// The whole report as text. `by` is the cause of an early end.
+pub(super) fn of_report(report: &Report, by: Option<By>, details: bool, emphasis: Emphasis) -> String {
+    let regimes = report.regimes();
+    let own = &report.memgroup;
+    let tenants = match own.tenants.len() {
+        1 => "1 tenant".to_owned(),
+        many => format!("{many} tenants"),
+    };
+    let mut head = format!("{tenants}, {:.1} s of statements, seed {}", own.seconds, own.seed);
+    if own.reclaim == Some(false) {
+        head += ", without reclaim";
+    }
+    if regimes.iter().any(|(_, report)| report.interrupted) {
+        head += &format!(", ended by {}", by.unwrap_or(By::CtrlC));
+    }
+    let mut text = emphasis.heading(&head) + "\n\n";
+    let is_comparison = regimes.len() > 1;
+    if is_comparison {
+        text += &comparison::table(&regimes, emphasis);
+    }
+    for &(regime, report) in regimes.iter().filter(|_| details || !is_comparison) {
+        if is_comparison {
+            text += &format!("\n{}\n", emphasis.heading(regime.title()));
+        }
+        text += &table(report, emphasis);
+        if details && regime == Regime::Groups {
+            text += &details::tables(report, emphasis);
+        }
+    }
+    let mut sentences = if is_comparison {
+        sentences::of_comparison(&regimes)
+    } else {
+        vec![sentences::outcome(None, own) + "."]
+    };
+    if !is_comparison || details {
+        sentences.extend(sentences::of_run(own));
+    }
+    let mut hint = "--details: tables of memory, reclaim, time and limits".to_owned();
+    if details {
+        sentences.extend(sentences::details(&regimes));
+        hint.clear();
+    } else if sentences.len() > SENTENCES_MAX {
+        hint += &format!(", and more sentences ({})", sentences.len() - SENTENCES_MAX);
+        sentences.truncate(SENTENCES_MAX);
+    }
+    text += "\n";
+    text.extend(sentences.iter().map(|sentence| wrapped(sentence)));
+    if !hint.is_empty() {
+        text += &(emphasis.aside(&hint) + "\n");
+    }
+    text
+}
+
+/// One row a tenant: results of its statements, their latencies, and its memory.
+fn table(report: &RegimeReport, emphasis: Emphasis) -> String {
+    let titles = ["tenant", "done", "refused", "stopped", "retried", "p50", "p99", "peak", "max"];
+    let row = |tenant: &TenantReport| -> Vec<Cell> {
+        vec![
+            cell(&tenant.name),
+            count(tenant.done, false),
+            count(tenant.refused, tenant.is_well_behaved()),
+            count(tenant.killed, tenant.is_well_behaved()),
+            count(tenant.retried, false),
+            known(tenant.p50_us, units::duration_us),
+            known(tenant.p99_us, units::duration_us),
+            known(tenant.peak, units::bytes),
+            cell(units::limit(tenant.max)),
+        ]
+    };
+    let rows: Vec<_> = report.tenants.iter().chain([&report.total()]).map(row).collect();
+    columns(&titles, &rows, report.tenants.len(), emphasis)
+}
+
+/// Breaks `text` into lines of at most `WIDTH` columns. Later lines are indented.
+fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > WIDTH {
+            lines += "\n  ";
+            column = 2;
+        } else if column > 0 {
+            lines.push(' ');
+            column += 1;
+        }
+        lines += word;
+        column += length;
+    }
+    lines + "\n"
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! Table: cells in aligned columns, with emphasis on a terminal.
+
+use crate::run::base::units;
+
+/// Whether text is emphasised with terminal codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Emphasis(pub(super) bool);
+
+impl Emphasis {
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    pub(super) fn heading(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    pub(super) fn alarm(self, text: &str) -> String {
+        self.wrap("31", text)
+    }
+
+    pub(super) fn aside(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+}
+
+/// One cell of a table.
+#[derive(Debug, Clone)]
+pub(super) struct Cell {
+    text: String,
+    is_alarming: bool,
+}
+
+/// A cell with `text`.
+pub(super) fn cell(text: impl Into<String>) -> Cell {
+    Cell { text: text.into(), is_alarming: false }
+}
+
+/// A cell with a count, emphasised if it `is_alarming` and not 0.
+pub(super) fn count(count: u64, is_alarming: bool) -> Cell {
+    Cell { is_alarming: is_alarming && count > 0, ..cell(units::count(count)) }
+}
+
+/// A cell with `text`, emphasised if it `is_alarming`.
+pub(super) fn alarm_if(is_alarming: bool, text: String) -> Cell {
+    Cell { text, is_alarming }
+}
+
+/// A cell with a known value, or `-`.
+pub(super) fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> Cell {
+    cell(value.map_or_else(|| "-".to_owned(), show))
+}
+
+/// Aligns the columns: the first to the left, the others to the right. A rule stands below the titles, and above the rows from
+/// `ruled` on.
+pub(super) fn columns(titles: &[&str], rows: &[Vec<Cell>], ruled: usize, emphasis: Emphasis) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].text.chars().count());
+        cells.chain([titles[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let line = |row: &[Cell]| {
+        let mut line = String::new();
+        for (column, Cell { text, is_alarming }) in row.iter().enumerate() {
+            let padding = " ".repeat(widths[column] - text.chars().count());
+            let text = if *is_alarming { emphasis.alarm(text) } else { text.clone() };
+            match column {
+                0 => line += &format!("{text}{padding}"),
+                _ => line += &format!("  {padding}{text}"),
+            }
+        }
+        line.truncate(line.trim_end().len());
+        line
+    };
+    let titles: Vec<Cell> = titles.iter().map(|&title| cell(title)).collect();
+    let rule = emphasis.aside(&"-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)));
+    let mut text = format!("{}\n{rule}\n", emphasis.heading(&line(&titles)));
+    for (number, row) in rows.iter().enumerate() {
+        if number == ruled {
+            text += &format!("{rule}\n");
+        }
+        text += &(line(row) + "\n");
+    }
+    text
+}

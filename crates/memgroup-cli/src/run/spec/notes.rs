@@ -1,0 +1,181 @@
+//! Notes on settings that contradict each other.
+//!
+//! They are allowed, as in cgroup v2, because limits are set one by one and in any order. The user is told before the run.
+//!
+//! - I1. `"max"` contradicts nothing: it asks for everything on purpose.
+//! - I2. A `max` that is not enforced bounds nothing.
+
+use memgroup::UNLIMITED;
+
+use super::{Spec, TenantSpec};
+use crate::run::base::units;
+
+impl Spec {
+    /// One line for each contradiction, in the order of the tenants.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for tenant in &self.tenants {
+            let name = &tenant.name;
+            let (max, settings) = (tenant.max_bytes, &tenant.settings);
+            let (min, low, high) = (settings.min_bytes, settings.low_bytes, settings.high_bytes);
+            let mut note = |key, value, limit: String, effect| {
+                let value = bytes(value);
+                notes.push(format!("note: `{key}` of tenant `{name}` ({value}) is {limit}: {effect}"));
+            };
+            for (key, value) in [("min", min), ("low", low)] {
+                let effect = "it protects no more than that";
+                if is_above(value, own_max(tenant)) {
+                    note(key, value, format!("above its `max` ({})", bytes(max)), effect);
+                } else if is_above(value, self.max_bytes) {
+                    let all = bytes(self.max_bytes);
+                    note(key, value, format!("above the `max` of all tenants together ({all})"), effect);
+                }
+            }
+            if is_above(high, own_max(tenant)) {
+                note(
+                    "high",
+                    high,
+                    format!("above its `max` ({})", bytes(max)),
+                    "it never slows the tenant down",
+                );
+            }
+            if low > 0 && low < min {
+                note("low", low, format!("below its `min` ({})", bytes(min)), "it adds nothing to that");
+            }
+        }
+        let effect = "when all of it is in use, no cache can be reclaimed";
+        notes.extend(self.sum_above_max("min", |tenant| tenant.settings.min_bytes, effect));
+        let effect = "when all of it is in use, caches are reclaimed in spite of it";
+        notes.extend(self.sum_above_max("low", |tenant| tenant.settings.low_bytes, effect));
+        notes
+    }
+
+    /// Compares the protection of all tenants with their common `max`. A tenant counts no more than its own `max`; one that is above the
+    /// common `max` alone has its own note.
+    fn sum_above_max(&self, key: &str, of: impl Fn(&TenantSpec) -> u64, effect: &str) -> Option<String> {
+        let each = || self.tenants.iter().map(|tenant| of(tenant).min(own_max(tenant)));
+        let sum = each().filter(|&bytes| bytes != UNLIMITED).fold(0, u64::saturating_add);
+        let one_is_above = each().any(|bytes| is_above(bytes, self.max_bytes));
+        (!one_is_above && is_above(sum, self.max_bytes)).then(|| {
+            let (sum, max) = (bytes(sum), bytes(self.max_bytes));
+            format!(
+                "note: `{key}` of all tenants ({sum} in sum) is above the `max` of all tenants together ({max}): {effect}"
+            )
+        })
+    }
+}
+
+/// Bound of the tenant's own group.
+fn own_max(tenant: &TenantSpec) -> u64 {
+    if tenant.settings.enforced { tenant.max_bytes } else { UNLIMITED }
+}
+
+/// Whether `bytes` is more than `max`, and not "max" (I1).
+fn is_above(bytes: u64, max: u64) -> bool {
+    bytes != UNLIMITED && bytes > max
+}
+
+fn bytes(bytes: u64) -> String {
+    units::limit(Some(bytes).filter(|&bytes| bytes != UNLIMITED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BUILT_IN, Spec};
+
+    /// Notes on tenants with these settings and a common `max` of 100M.
+    fn notes(tenants: &[&str]) -> Vec<String> {
+        let mut text = "max = '100M'\n".to_owned();
+        for (name, settings) in ["a", "b", "c"].iter().zip(tenants) {
+            text += &format!("[[tenant]]\nname = '{name}'\nworkload = 'etl'\nscale = 0.001\n{settings}\n");
+        }
+        Spec::parse("a.toml", &text).expect("a valid SPEC").notes()
+    }
+
+    #[test]
+    fn notes_a_protection_above_max() {
+        for key in ["min", "low"] {
+            assert_eq!(
+                notes(&["max = '10M'", &format!("{key} = '20M'\nmax = '10M'")]),
+                [format!(
+                    "note: `{key}` of tenant `b` (20M) is above its `max` (10M): it protects no more than that"
+                )]
+            );
+            assert_eq!(
+                notes(&[&format!("{key} = '101M'")]),
+                [format!(
+                    "note: `{key}` of tenant `a` (101M) is above the `max` of all tenants together (100M): it protects no \
+                     more than that"
+                )]
+            );
+        }
+    }
+
+    #[test]
+    fn notes_a_high_above_max() {
+        assert_eq!(
+            notes(&["high = '20M'\nmax = '10M'"]),
+            ["note: `high` of tenant `a` (20M) is above its `max` (10M): it never slows the tenant down"]
+        );
+    }
+
+    #[test]
+    fn notes_a_low_below_min() {
+        assert_eq!(
+            notes(&["min = '8M'\nlow = '4M'"]),
+            ["note: `low` of tenant `a` (4M) is below its `min` (8M): it adds nothing to that"]
+        );
+        assert_eq!(
+            notes(&["min = 'max'\nlow = '4M'"]),
+            ["note: `low` of tenant `a` (4M) is below its `min` (max): it adds nothing to that"]
+        );
+    }
+
+    #[test]
+    fn notes_a_sum_of_protections_above_max_once() {
+        assert_eq!(
+            notes(&["min = '60M'", "min = '60M'"]),
+            [
+                "note: `min` of all tenants (120M in sum) is above the `max` of all tenants together (100M): when all of it \
+              is in use, no cache can be reclaimed"
+            ]
+        );
+        assert_eq!(
+            notes(&["low = '60M'", "low = '60M'"]),
+            [
+                "note: `low` of all tenants (120M in sum) is above the `max` of all tenants together (100M): when all of it \
+              is in use, caches are reclaimed in spite of it"
+            ]
+        );
+        let one = notes(&["min = '60M'", "min = '160M'"]);
+        assert!(one.len() == 1 && one[0].starts_with("note: `min` of tenant `b` (160M) is above"), "{one:?}");
+    }
+
+    #[test]
+    fn counts_each_tenant_up_to_its_max_in_the_sum() {
+        let told = notes(&["min = '60M'\nmax = '20M'", "min = '60M'"]);
+        assert!(told.len() == 1 && told[0].contains("of tenant `a` (60M)"), "20M and 60M fit: {told:?}");
+    }
+
+    #[test]
+    fn notes_nothing_for_equal_unlimited_or_unenforced_limits() {
+        for settings in [
+            "min = '10M'\nlow = '10M'\nhigh = '10M'\nmax = '10M'",
+            "min = '100M'",
+            "min = 'max'\nmax = '10M'",
+            "low = 'max'\nhigh = 'max'",
+            "min = '4M'",
+            "min = '20M'\nlow = '30M'\nhigh = '20M'\nmax = '10M'\nenforced = false",
+        ] {
+            assert_eq!(notes(&[settings]), [""; 0], "{settings}");
+        }
+        assert_eq!(notes(&["min = 'max'", "min = '100M'", "low = 'max'"]), [""; 0]);
+    }
+
+    #[test]
+    fn notes_nothing_for_the_specs_of_the_program() {
+        for text in [BUILT_IN, include_str!("../../../specs/overcommitted.toml")] {
+            assert_eq!(Spec::parse("a.toml", text).expect("a valid SPEC").notes(), [""; 0]);
+        }
+    }
+}

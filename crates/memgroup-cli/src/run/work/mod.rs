@@ -1,0 +1,371 @@
+//! Work: the threads that run the tenants' statements, and their results.
+//!
+//! - I1. Each statement that begins is counted once: done, refused, killed or interrupted.
+//! - I2. Only the latency of a statement that was done is recorded.
+//! - I3. A tenant whose work is over keeps its connections. Each of its threads has begun a statement, however late it started.
+//! - E1. Worker → watcher: counts are approximate during the run. The watcher reads them again after it joined the worker.
+//! - E2. Watcher → workers: only the flag `ending` is handed over. A worker that sees it late runs one more statement.
+//! - E3. Worker of a tenant that became idle → workers of tenants after it: only the count `busy` is handed over.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use rusqlite::InterruptHandle;
+
+use crate::run::backend::Backend;
+use crate::run::backend::session::{Failure, Session};
+use crate::run::base::error::{OrFail, RunError};
+use crate::run::base::stop::Stop;
+use crate::run::data::files::Database;
+use crate::run::data::workload::{Work, Workload};
+use crate::run::live::{Counts, Live};
+use crate::run::measure::latencies::Latencies;
+use crate::run::measure::statistics::Statistics;
+use crate::run::spec::{Spec, TenantSpec};
+
+/// Time between two polls of the watcher.
+const WATCH_EVERY: Duration = Duration::from_millis(50);
+/// Time between two interruptions at the end of a run. An interruption between two statements has no effect.
+const INTERRUPT_EVERY: Duration = Duration::from_millis(2);
+/// Time between two checks whether an earlier tenant is idle.
+const TURN_EVERY: Duration = Duration::from_millis(5);
+
+/// Counts of one tenant's statements, shared by its threads and the watcher.
+#[derive(Default)]
+pub(crate) struct Counters {
+    done: AtomicU64,
+    refused: AtomicU64,
+    killed: AtomicU64,
+    retried: AtomicU64,
+    interrupted: AtomicU64,
+    /// Threads whose work is not over.
+    busy: AtomicU32,
+}
+
+impl Counters {
+    /// Statements done, refused, killed, retried and interrupted.
+    pub(crate) fn read(&self) -> [u64; 5] {
+        // ORDERING: Relaxed; approximate during the run, exact after the join (E1).
+        [&self.done, &self.refused, &self.killed, &self.retried, &self.interrupted]
+            .map(|counter| counter.load(Ordering::Relaxed))
+    }
+
+    fn is_idle(&self) -> bool {
+        // ORDERING: Relaxed; only the count is handed over (E3), and the reader polls.
+        self.busy.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Results of one tenant's threads.
+pub(crate) struct Tally {
+    /// Latencies of the statements done.
+    pub(crate) latencies: Latencies,
+    /// Text of the first refusal.
+    pub(crate) first_refusal: Option<String>,
+    /// Bytes of the page caches at the end.
+    pub(crate) page_cache_bytes: u64,
+    /// None while a thread works to the end.
+    pub(crate) idle: Option<Idle>,
+}
+
+/// State of a tenant when its work was over.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Idle {
+    /// Time since the run began.
+    pub(crate) since: Duration,
+    /// Bytes of the page caches.
+    pub(crate) page_cache_bytes: u64,
+    /// Bytes reclaimed from the tenant until then; none without groups.
+    pub(crate) reclaimed_bytes: Option<u64>,
+}
+
+impl Idle {
+    /// Combines two threads: a tenant is idle when its last thread is.
+    fn add(self, other: Idle) -> Idle {
+        let last = if self.since < other.since { other } else { self };
+        Idle { page_cache_bytes: self.page_cache_bytes + other.page_cache_bytes, ..last }
+    }
+}
+
+impl Tally {
+    fn new() -> Result<Tally, RunError> {
+        Ok(Tally { latencies: Latencies::new()?, first_refusal: None, page_cache_bytes: 0, idle: None })
+    }
+
+    fn add(&mut self, other: Tally) -> Result<(), RunError> {
+        self.first_refusal = self.first_refusal.take().or(other.first_refusal);
+        self.page_cache_bytes += other.page_cache_bytes;
+        self.idle = self.idle.zip(other.idle).map(|(one, another)| one.add(another));
+        self.latencies.add(&other.latencies)
+    }
+}
+
+/// Results of a run, in the order of the SPEC.
+pub(crate) struct Ran {
+    /// Run time of the statements.
+    pub(crate) elapsed: Duration,
+    pub(crate) tenants: Vec<(Counters, Tally)>,
+    /// Open connections, so that the memory of the tenants can be measured.
+    pub(crate) sessions: Vec<Session>,
+}
+
+/// Runs the statements of `spec` until its seconds are over or a stop is requested. `live` starts the live view.
+pub(crate) fn run_all<'a>(
+    backend: &Backend,
+    spec: &Spec,
+    databases: &[Database],
+    live: impl FnOnce() -> Live<'a>,
+    stop: &Stop,
+) -> Result<Ran, RunError> {
+    let mut workers = Vec::new();
+    for (index, (tenant, database)) in spec.tenants.iter().zip(databases).enumerate() {
+        for number in 0..tenant.threads {
+            let session = backend.open(index, tenant, &database.path)?;
+            let workload = Workload::new(tenant.workload, tenant.scale, spec.seed, &tenant.name, number);
+            workers.push(Worker { index, tenant, session, workload });
+        }
+    }
+    let interrupters: Vec<InterruptHandle> =
+        workers.iter().map(|worker| worker.session.interrupter()).collect();
+    let busy = |tenant: &TenantSpec| Counters { busy: tenant.threads.into(), ..Counters::default() };
+    let counters: Vec<Counters> = spec.tenants.iter().map(busy).collect();
+    let ending = AtomicBool::new(false);
+    let run = Run { backend, spec, counters: &counters, ending: &ending, started: Instant::now() };
+    let (elapsed, results) = thread::scope(|threads| {
+        let handles: Vec<_> = workers
+            .into_iter()
+            .map(|worker| (worker.index, threads.spawn(move || worker.run(run))))
+            .collect();
+        run.watch(&handles, live(), stop);
+        let elapsed = run.started.elapsed();
+        run.end(&handles, &interrupters);
+        let join =
+            |handle: Handle<'_>| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (elapsed, handles.into_iter().map(|(index, handle)| (index, join(handle))).collect::<Vec<_>>())
+    });
+    let mut tallies: Vec<Option<Tally>> = spec.tenants.iter().map(|_| None).collect();
+    let mut sessions = Vec::new();
+    for (index, result) in results {
+        let (tally, session) = result?;
+        match &mut tallies[index] {
+            Some(sum) => sum.add(tally)?,
+            none => *none = Some(tally),
+        }
+        sessions.push(session);
+    }
+    // Each tenant has at least one thread, and so a tally.
+    Ok(Ran { elapsed, tenants: counters.into_iter().zip(tallies.into_iter().flatten()).collect(), sessions })
+}
+
+/// State shared by all threads of a run.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    backend: &'a Backend,
+    spec: &'a Spec,
+    /// In the order of the SPEC.
+    counters: &'a [Counters],
+    /// The run is to end.
+    ending: &'a AtomicBool,
+    started: Instant,
+}
+
+type Handle<'scope> = ScopedJoinHandle<'scope, Result<(Tally, Session), RunError>>;
+
+impl Run<'_> {
+    fn is_ending(&self) -> bool {
+        // ORDERING: Relaxed; only the flag is handed over (E2), and the reader polls.
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Lets all workers end after their current statements.
+    fn set_ending(&self) {
+        // ORDERING: Relaxed; only the flag is handed over (E2).
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Updates the live view until the time is over, a stop is requested, or a worker failed.
+    fn watch(&self, handles: &[(usize, Handle<'_>)], mut live: Live<'_>, stop: &Stop) {
+        let whole = Duration::from_secs_f64(self.spec.seconds);
+        loop {
+            let elapsed = self.started.elapsed();
+            if elapsed >= whole || stop.requested() || self.is_ending() {
+                return;
+            }
+            let counts = self.spec.tenants.iter().zip(self.counters).map(|(tenant, counters)| {
+                let [done, refused, stopped, ..] = counters.read();
+                Counts { name: &tenant.name, done, refused, stopped, is_idle: counters.is_idle() }
+            });
+            live.update(elapsed, &counts.collect::<Vec<_>>());
+            if let Some(groups) = self.backend.groups() {
+                groups.poll_kills();
+            }
+            thread::sleep(WATCH_EVERY.min(whole - elapsed));
+            if handles.iter().all(|(_, handle)| handle.is_finished()) {
+                return;
+            }
+        }
+    }
+
+    /// Interrupts all statements and pauses until every worker has ended.
+    fn end(&self, handles: &[(usize, Handle<'_>)], interrupters: &[InterruptHandle]) {
+        self.set_ending();
+        while handles.iter().any(|(_, handle)| !handle.is_finished()) {
+            for ((_, handle), interrupter) in handles.iter().zip(interrupters) {
+                if !handle.is_finished() {
+                    interrupter.interrupt();
+                    handle.thread().unpark();
+                }
+            }
+            if let Some(groups) = self.backend.groups() {
+                groups.parent.wake_waiters();
+            }
+            thread::sleep(INTERRUPT_EVERY);
+        }
+    }
+
+    /// Sleeps for `pause`, or until the run ends.
+    fn pause(&self, pause: Duration) {
+        let started = Instant::now();
+        // `end` unparks this thread after it sets the flag.
+        while let Some(left) = pause.checked_sub(started.elapsed()).filter(|left| !left.is_zero())
+            && !self.is_ending()
+        {
+            thread::park_timeout(left);
+        }
+    }
+}
+
+/// One thread of a tenant before it starts.
+struct Worker<'a> {
+    index: usize,
+    tenant: &'a TenantSpec,
+    session: Session,
+    workload: Workload,
+}
+
+impl Worker<'_> {
+    /// Runs statements until the tenant's work is over, then waits for the end of the run. Any failure besides lack of memory ends
+    /// the run.
+    fn run(mut self, run: Run<'_>) -> Result<(Tally, Session), RunError> {
+        let mut tally = Tally::new()?;
+        while let Some(earlier) = self.tenant.after
+            && !run.is_ending()
+            && !run.counters[earlier].is_idle()
+        {
+            run.pause(TURN_EVERY);
+        }
+        let began = Instant::now();
+        let mut has_begun = false;
+        while !run.is_ending() {
+            if has_begun && self.tenant.work.is_some_and(|work| began.elapsed() >= work) {
+                tally.idle = Some(self.idle(run));
+                // ORDERING: Relaxed; only the count is handed over (E3).
+                run.counters[self.index].busy.fetch_sub(1, Ordering::Relaxed);
+                run.pause(Duration::MAX);
+                break;
+            }
+            has_begun = true;
+            let work = self.workload.next();
+            if let Err(error) = self.statement(&work, &mut tally, run) {
+                run.set_ending();
+                return Err(error).or_fail(format_args!("run a statement of tenant `{}`", self.tenant.name));
+            }
+            run.pause(self.tenant.pause);
+        }
+        tally.page_cache_bytes = self.session.page_cache_bytes();
+        Ok((tally, self.session))
+    }
+
+    fn idle(&self, run: Run<'_>) -> Idle {
+        let reclaimed = |groups: &crate::run::backend::Groups| {
+            Statistics::of(&groups.hierarchy, &groups.tenants[self.index]).memory.reclaimed
+        };
+        Idle {
+            page_cache_bytes: self.session.page_cache_bytes(),
+            reclaimed_bytes: run.backend.groups().map(reclaimed),
+            since: run.started.elapsed(),
+        }
+    }
+
+    /// Runs one statement and counts it. The error is any failure besides lack of memory.
+    fn statement(&self, work: &Work, tally: &mut Tally, run: Run<'_>) -> Result<(), String> {
+        let started = Instant::now();
+        let mut tries = 0;
+        let result = self.session.run_until(started + self.tenant.patience, run.ending, |connection| {
+            tries += 1;
+            work.run(connection)
+        });
+        let counters = &run.counters[self.index];
+        let sql = || work.sql().split_whitespace().collect::<Vec<_>>().join(" ");
+        let counter = match result {
+            Ok(0) => return Err(format!("a row that exists was not found: {}", sql())),
+            Ok(_) => {
+                tally.latencies.record(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+                &counters.done
+            }
+            // The end of the run ended the wait for memory.
+            Err(Failure::Refused(_)) if !self.tenant.patience.is_zero() && run.is_ending() => {
+                &counters.interrupted
+            }
+            Err(Failure::Refused(error)) => {
+                tally.first_refusal.get_or_insert(error);
+                &counters.refused
+            }
+            Err(Failure::Killed) => &counters.killed,
+            Err(Failure::Interrupted) => &counters.interrupted,
+            Err(Failure::Other(error)) => return Err(format!("{error}: {}", sql())),
+        };
+        // ORDERING: Relaxed; approximate during the run, exact after the join (E1).
+        counter.fetch_add(1, Ordering::Relaxed);
+        // ORDERING: Relaxed, as above.
+        counters.retried.fetch_add(tries.max(1) - 1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Idle, Tally};
+
+    #[test]
+    fn adds_tallies_and_keeps_the_first_refusal() {
+        let tally = |latency_ns: u64, text: Option<&str>| {
+            let mut tally = Tally::new().expect("a histogram");
+            tally.latencies.record(latency_ns);
+            tally.first_refusal = text.map(str::to_owned);
+            tally
+        };
+        let mut sum = tally(1_000, None);
+        sum.add(tally(3_000_000, Some("first"))).expect("same digits");
+        sum.add(tally(2_000, Some("second"))).expect("same digits");
+        assert_eq!(sum.first_refusal.as_deref(), Some("first"));
+        let (half, most) =
+            (sum.latencies.quantile_us(0.5).expect("some"), sum.latencies.quantile_us(0.99).expect("some"));
+        assert!((1.9..2.1).contains(&half), "{half}");
+        assert!((2_990.0..3_010.0).contains(&most), "{most}");
+    }
+
+    #[test]
+    fn becomes_idle_with_the_last_thread() {
+        let tally = |idle: Option<(u64, u64, u64)>| Tally {
+            idle: idle.map(|(seconds, page_cache_bytes, reclaimed)| Idle {
+                since: Duration::from_secs(seconds),
+                page_cache_bytes,
+                reclaimed_bytes: Some(reclaimed),
+            }),
+            ..Tally::new().expect("a histogram")
+        };
+        for (one, another) in [((3, 10, 1), (5, 20, 2)), ((5, 20, 2), (3, 10, 1))] {
+            let mut sum = tally(Some(one));
+            sum.add(tally(Some(another))).expect("same digits");
+            let expected =
+                Idle { since: Duration::from_secs(5), page_cache_bytes: 30, reclaimed_bytes: Some(2) };
+            assert_eq!(sum.idle, Some(expected));
+            sum.add(tally(None)).expect("same digits");
+            assert_eq!(sum.idle, None, "a thread worked to the end");
+        }
+    }
+}

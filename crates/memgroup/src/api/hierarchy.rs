@@ -1,0 +1,319 @@
+//! Hierarchy: the public methods of a tree of groups.
+
+use core::fmt;
+use core::ops::Range;
+use std::time::{Duration, Instant};
+
+use memgroup_sync::grace;
+
+use crate::api::scope;
+use crate::api::statistics::Statistics;
+use crate::base::deadline::Deadline;
+use crate::base::error::GroupError;
+use crate::base::id::{GroupId, IdError, NodeId};
+use crate::charge::charge::Charge;
+use crate::lifecycle::maintenance::{self, Maintained, Maintenance};
+use crate::lifecycle::memory;
+use crate::lifecycle::memory::PerCpuStats;
+use crate::reclaim;
+use crate::reclaim::{
+    AskError, CallsError, Count, Registration, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId,
+    ShrinkerReport, quiesce, report,
+};
+use crate::state::config::{Config, ConfigError};
+use crate::state::stats::builtin::{CPU, IO, MEMORY};
+use crate::state::stats::stat::{RegisterError, Subsystem};
+use crate::tree::error::ChargeError;
+use crate::tree::handle::{Group, Hierarchy};
+use crate::tree::node::Node;
+use crate::tree::shared::Shared;
+use crate::tree::topology::ROOT;
+
+/// A removed group that still holds bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dying {
+    /// Its path before it was removed.
+    pub path: String,
+    /// Bytes still charged to it.
+    pub usage_bytes: u64,
+    /// When it was removed.
+    pub removed: Instant,
+    /// Time since then.
+    pub age: Duration,
+    /// The [labels](Group::label) under which bytes are charged to it, with those bytes.
+    pub labels: Vec<(String, u64)>,
+}
+
+impl Hierarchy {
+    /// Makes a hierarchy with only an online, unlimited root.
+    ///
+    /// # Errors
+    /// A setting of `config` is out of its range.
+    pub fn new(config: Config) -> Result<Hierarchy, ConfigError> {
+        Ok(Hierarchy::adopted(Shared::obtain(config.checked()?)?))
+    }
+
+    /// The configuration that the hierarchy was made with.
+    pub fn config(&self) -> Config {
+        self.shared().config
+    }
+
+    /// Creates the group at an absolute path, `/parent/child`. The parent must exist.
+    ///
+    /// # Errors
+    /// The path or the name is invalid, the parent does not exist, the group does, or a bound of [`Config`] is reached.
+    pub fn create(&self, path: &str) -> Result<Group, GroupError> {
+        self.shared().create_path(path).map(Group::adopted)
+    }
+
+    /// The online group at an absolute path; `/` is the root.
+    ///
+    /// # Errors
+    /// No such group is online. The error names the part of the path that is missing.
+    pub fn lookup(&self, path: &str) -> Result<Group, GroupError> {
+        let tree = self.shared().tree.lock();
+        tree.lookup(path).map(|id| self.pinned(id))
+    }
+
+    /// All online groups, parents before children, the root first.
+    pub fn groups(&self) -> Vec<Group> {
+        let tree = self.shared().tree.lock();
+        tree.subtree(ROOT).map(|id| self.pinned(id)).collect()
+    }
+
+    /// Removed groups that still hold bytes, in the order of their removal.
+    pub fn dying(&self) -> Vec<Dying> {
+        let tree = self.shared().tree.lock();
+        let of = |(id, removed): (NodeId, Instant)| Dying {
+            path: tree.path(id),
+            usage_bytes: self.shared().made(id).counter.usage(),
+            removed,
+            age: removed.elapsed(),
+            labels: self
+                .shared()
+                .made(id)
+                .labels()
+                .list()
+                .into_iter()
+                .filter(|(_, bytes)| *bytes > 0)
+                .collect(),
+        };
+        tree.dying().into_iter().map(of).filter(|dying| dying.usage_bytes > 0).collect()
+    }
+
+    /// Bytes of each slot's budget that stocks have reserved now. The prepaid bytes of a slot never exceed them.
+    pub fn stock_reserved_bytes(&self) -> Vec<u64> {
+        self.shared().budget.reserved().collect()
+    }
+
+    /// Returns per-CPU memory that groups no longer need to the system; see [`Maintenance`].
+    ///
+    /// A thread with spare time calls it now and then. Removals do a part of it themselves. One pass runs at a time: a second caller
+    /// waits for the first. A charge can wait for a pass only while that holds the tree lock, for at most 64 pages' worth of records
+    /// at a time; the pass waits for grace periods without that lock. No count and no charge is lost when records move.
+    ///
+    /// # Panics
+    /// In a read section (`memgroup_sync::grace`) of the calling thread, which the pass would wait for without end. Nothing is done
+    /// then.
+    pub fn maintain(&self, options: Maintenance) -> Maintained {
+        assert!(!grace::inside(), "failed to maintain a hierarchy: this thread is in a read section");
+        let _pass = self.shared().upkeep().not_before.lock();
+        maintenance::pass(self.shared(), options)
+    }
+
+    /// Sum of all passes of maintenance so far, those of removals included.
+    pub fn maintained(&self) -> Maintained {
+        *self.shared().upkeep().done.lock()
+    }
+
+    /// Amount of the groups' per-CPU memory. It asks the system, in about a nanosecond a page.
+    pub fn percpu(&self) -> PerCpuStats {
+        memory::stats(self.shared())
+    }
+
+    /// Address ranges of the per-CPU memory, as in the system's own reports (`/proc/self/smaps`).
+    pub fn percpu_ranges(&self) -> Vec<Range<usize>> {
+        memory::ranges(self.shared())
+    }
+
+    /// Registers a shrinker that may hold memory of several groups. It is called for those in which it has a
+    /// [slot](Registration::attach). For the memory of one group, [`Group::add_shrinker`] is simpler.
+    ///
+    /// # Errors
+    /// The hierarchy has as many shrinkers as it can have.
+    pub fn add_shrinker(
+        &self,
+        config: ShrinkerConfig,
+        shrinker: impl Shrinker,
+    ) -> Result<Registration, ShrinkerError> {
+        reclaim::register(self.shared(), config, Box::new(shrinker))
+    }
+
+    /// Reports of all registered shrinkers with the results of their calls, as Linux has them in debugfs.
+    ///
+    /// ```
+    /// # use memgroup::{Ask, Config, Count, Hierarchy, Scan, Shrinker, ShrinkerConfig};
+    /// # struct Nothing;
+    /// # impl Shrinker for Nothing {
+    /// #     fn count(&self, _: u64) -> Count { Count::Empty }
+    /// #     fn scan(&self, _: &Ask<'_>) -> Scan { Scan::Freed { bytes: 0 } }
+    /// # }
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let registered = hierarchy.root().add_shrinker(ShrinkerConfig::new("plans"), Nothing).unwrap();
+    /// let report = &hierarchy.shrinkers()[0];
+    /// assert_eq!((report.name.as_str(), report.scans, report.quarantine), ("plans", 0, None));
+    /// assert_eq!(hierarchy.shrinker_counts(report.id).unwrap()[0].1, Count::Empty);
+    /// # drop(registered);
+    /// ```
+    pub fn shrinkers(&self) -> Vec<ShrinkerReport> {
+        report::all(self.shared())
+    }
+
+    /// Calls a shrinker's `count` for each group to which it is attached, and returns the answers.
+    ///
+    /// # Errors
+    /// No shrinker has this number now.
+    pub fn shrinker_counts(&self, id: ShrinkerId) -> Result<Vec<(Group, Count)>, AskError> {
+        report::counts(self.shared(), id)
+    }
+
+    /// Waits until every shrinker call of this hierarchy that runs now has returned. It does not wait for calls that begin meanwhile.
+    ///
+    /// Code that frees memory which callbacks of several shrinkers may use calls it first, as `synchronize_shrinkers` in Linux. For
+    /// one shrinker, its [`Removal`](crate::Removal) waits. Everything that the calls did happens before the return.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # use std::time::{Duration, Instant};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// hierarchy.wait_for_shrinkers(Some(Instant::now() + Duration::from_secs(1))).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The calling thread is itself in a call; or the deadline has passed, and the error names a call that still runs.
+    pub fn wait_for_shrinkers(&self, deadline: impl Into<Deadline>) -> Result<(), CallsError> {
+        quiesce::wait(self.shared(), deadline.into().instant())
+    }
+
+    /// Registers a subsystem for the rest of the hierarchy's life: from now on all groups have its statistics.
+    ///
+    /// It may be called at any time, and again with the same definition. It allocates some hundred bytes for each group. Per-CPU
+    /// memory follows with each group's first addition.
+    ///
+    /// # Errors
+    /// A name is invalid, another subsystem has the name, or there are eight subsystems already
+    /// ([`SUBSYSTEMS_MAX`](crate::SUBSYSTEMS_MAX)), the three built-in ones included.
+    pub fn register(&self, subsystem: Subsystem) -> Result<Statistics, RegisterError> {
+        Statistics::register(self, subsystem)
+    }
+
+    /// The statistics of the subsystem with this name.
+    pub fn statistics(&self, name: &str) -> Option<Statistics> {
+        self.shared().statistics.find(name).map(|store| Statistics::of(self, store))
+    }
+
+    /// The names of all subsystems, the built-in ones first.
+    pub fn subsystems(&self) -> Vec<&'static str> {
+        self.shared().statistics.registered().map(|(subsystem, _)| subsystem.name).collect()
+    }
+
+    fn builtin(&self, number: usize) -> Statistics {
+        Statistics::of(self, self.shared().statistics.store(number))
+    }
+
+    /// The statistics of the subsystem `memory`: [`stats::memory`](crate::stats::memory).
+    pub fn memory(&self) -> Statistics {
+        self.builtin(MEMORY)
+    }
+
+    /// The statistics of the subsystem `cpu`: [`stats::cpu`](crate::stats::cpu).
+    pub fn cpu(&self) -> Statistics {
+        self.builtin(CPU)
+    }
+
+    /// The statistics of the subsystem `io`: [`stats::io`](crate::stats::io).
+    pub fn io(&self) -> Statistics {
+        self.builtin(IO)
+    }
+
+    /// The group with this id, if it is online or dying.
+    pub fn group(&self, id: GroupId) -> Option<Group> {
+        let tree = self.shared().tree.lock();
+        self.shared().find(&tree, id).map(Group::pinned)
+    }
+
+    /// Uncharges `bytes` from the group with this id, for a memory block that stores its owner's id instead of a
+    /// [`Charge`]. It pairs with [`Charge::into_parts`], and costs as much as dropping a charge.
+    ///
+    /// # Errors
+    /// No group has this id now. Nothing was uncharged.
+    ///
+    /// # Panics
+    /// When more is uncharged than the group holds. The counters are put right before the panic, but charges of others may be
+    /// uncounted by then.
+    #[inline]
+    pub fn uncharge(&self, id: GroupId, bytes: u64) -> Result<(), IdError> {
+        let node = self.node(id).ok_or(IdError { id, bytes })?;
+        if bytes > 0 {
+            node.uncharge(bytes);
+        }
+        Ok(())
+    }
+
+    /// As [`charge_from_parts`](Hierarchy::charge_from_parts), for a block whose header has room for the [node](GroupId::node) of its owner
+    /// only. The bytes of the block keep the group, so the node is still the group's.
+    ///
+    /// # Panics
+    /// When this hierarchy never had the node, or when `bytes` is 0.
+    #[inline]
+    pub fn charge_of_node(&self, node: u32, bytes: u64) -> Charge {
+        assert!(
+            bytes > 0,
+            "take up the charge of node {node}: a charge of no bytes needs the id of its group"
+        );
+        let found = self.shared().node(NodeId(node)).filter(|_| node < self.shared().places());
+        let found = found
+            .unwrap_or_else(|| panic!("take up {bytes} bytes of node {node}: the hierarchy never had it"));
+        Charge::owning(found, bytes)
+    }
+
+    /// Charges `bytes` to the current group of this thread ([`scope`]), as [`Group::try_charge`] does. `None` if there is none, or it
+    /// is of another hierarchy.
+    ///
+    /// It goes with [`uncharge`](Hierarchy::uncharge), because each hierarchy has its own ids.
+    #[inline]
+    pub fn try_charge_current(&self, bytes: u64) -> Option<Result<Charge, ChargeError>> {
+        let node = scope::node().filter(|node| std::ptr::eq(node.shared, self.shared()))?;
+        Some(node.charge(bytes).map(|()| Charge::owning(node, bytes)))
+    }
+
+    /// Makes a charge that owns `bytes` already charged to the group with this id: the inverse of [`Charge::into_parts`].
+    ///
+    /// # Errors
+    /// No group has this id now.
+    pub fn charge_from_parts(&self, id: GroupId, bytes: u64) -> Result<Charge, IdError> {
+        if bytes > 0 {
+            return self.node(id).map(|node| Charge::owning(node, bytes)).ok_or(IdError { id, bytes });
+        }
+        self.group(id).map(|group| Charge::empty(&group)).ok_or(IdError { id, bytes })
+    }
+
+    fn pinned(&self, id: NodeId) -> Group {
+        Group::pinned(self.shared().made(id))
+    }
+
+    #[inline]
+    fn node(&self, id: GroupId) -> Option<&'static Node> {
+        let is_given = id.generation() % 2 == 1;
+        let node = self.shared().node(NodeId(id.node())).filter(|_| is_given);
+        node.filter(|node| node.generation() == id.generation())
+    }
+}
+
+impl fmt::Debug for Hierarchy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Read before the formatter is called: that is user code, which may be slow or charge.
+        let groups = self.shared().tree.lock().in_use();
+        f.debug_struct("Hierarchy").field("groups", &groups).field("config", &self.shared().config).finish()
+    }
+}

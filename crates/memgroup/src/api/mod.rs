@@ -1,0 +1,10 @@
+//! Api: the public handles.
+
+pub(crate) mod group;
+pub(crate) mod hierarchy;
+pub(crate) mod label;
+pub(crate) mod peak;
+pub mod scope;
+pub(crate) mod snapshot;
+pub(crate) mod statistics;
+pub(crate) mod tree_stats;

@@ -1,0 +1,379 @@
+//! Files: the settings and figures of a group as cgroup v2's files, read and written. One table has them all.
+//!
+//! A new setting is a field of [`Limits`], a line in `Limits::of`, and a line in `TABLE`. Any other new file is a line in `TABLE`.
+
+use core::fmt;
+use core::fmt::Write as _;
+use core::str::FromStr;
+use std::io;
+
+use crate::api::snapshot::GroupSnapshot;
+use crate::base::limit::{UNLIMITED, parse_bytes};
+use crate::counter::events::Events;
+use crate::tree::handle::Group;
+
+/// Rounds of reclaim in a row that free nothing, while other threads reclaim too, after which a write to `memory.reclaim` ends.
+const FRUITLESS_MOST: u32 = 16;
+
+/// The longest text that a file takes, in bytes.
+const TEXT_MAX: usize = 4096;
+
+/// Settings of a group. A limit in bytes is `None` without a limit, as `max` in its file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Limits {
+    /// The most bytes that the group may use.
+    pub max_bytes: Option<u64>,
+    /// Bytes above which its threads are slowed down.
+    pub high_bytes: Option<u64>,
+    /// Bytes that are reclaimed only when no unprotected ones are left. `None` for all its bytes.
+    pub low_bytes: Option<u64>,
+    /// Bytes that are never reclaimed. `None` for all its bytes.
+    pub min_bytes: Option<u64>,
+    /// Whether the group and all groups below it are killed together.
+    pub oom_group: bool,
+    /// Rank as a victim, -1000 to 1000. The highest is killed first.
+    pub oom_score: i32,
+    /// Rank among charges that wait, 1 to 10,000. The highest is served first.
+    pub weight: u32,
+    /// Whether `max` refuses charges. If not, it only counts those that it would have refused.
+    pub enforced: bool,
+}
+
+impl Limits {
+    pub(crate) fn of(group: &Group) -> Limits {
+        let limit = |bytes: u64| Some(bytes).filter(|&bytes| bytes != UNLIMITED);
+        Limits {
+            max_bytes: limit(group.max()),
+            high_bytes: limit(group.high()),
+            low_bytes: limit(group.low()),
+            min_bytes: limit(group.min()),
+            oom_group: group.oom_group(),
+            oom_score: group.oom_score(),
+            weight: group.weight(),
+            enforced: group.is_enforced(),
+        }
+    }
+}
+
+/// Makes the text of a file; a function of the group's snapshot.
+type Read = fn(&GroupSnapshot) -> String;
+
+/// Applies a text that is written to a file of a group.
+type Write = fn(&Group, &str) -> Result<(), FileProblem>;
+
+/// A file of a group.
+#[derive(Clone, Copy)]
+struct File {
+    name: &'static str,
+    /// `None` where it can only be written.
+    read: Option<Read>,
+    /// `None` where it can only be read.
+    write: Option<Write>,
+}
+
+const fn setting(name: &'static str, read: Read, write: Write) -> File {
+    File { name, read: Some(read), write: Some(write) }
+}
+
+const fn read_only(name: &'static str, read: Read) -> File {
+    File { name, read: Some(read), write: None }
+}
+
+const TABLE: &[File] = &[
+    setting("memory.max", |g| limit(g.limits.max_bytes), |g, text| set(g.set_max(bytes(text)?))),
+    setting("memory.high", |g| limit(g.limits.high_bytes), |g, text| set(g.set_high(bytes(text)?))),
+    setting("memory.low", |g| limit(g.limits.low_bytes), |g, text| set(g.set_low(bytes(text)?))),
+    setting("memory.min", |g| limit(g.limits.min_bytes), |g, text| set(g.set_min(bytes(text)?))),
+    setting(
+        "memory.oom.group",
+        |g| flag(g.limits.oom_group),
+        |g, text| yes_or_no(text).map(|as_a_whole| g.set_oom_group(as_a_whole)),
+    ),
+    setting(
+        "memgroup.oom_score",
+        |g| line(g.limits.oom_score),
+        |g, text| set(g.set_oom_score(number(text, "; write digits, with a minus where it is negative")?)),
+    ),
+    setting(
+        "memgroup.weight",
+        |g| line(g.limits.weight),
+        |g, text| set(g.set_weight(number(text, " from 0 up; write digits")?)),
+    ),
+    setting(
+        "memgroup.enforced",
+        |g| flag(g.limits.enforced),
+        |g, text| yes_or_no(text).map(|enforced| g.set_enforced(enforced)),
+    ),
+    read_only("memory.current", |g| line(g.usage_bytes)),
+    read_only("memory.peak", |g| line(g.peak_bytes)),
+    read_only("memory.events", |g| events(&g.events)),
+    read_only("memory.events.local", |g| events(&g.events_local)),
+    read_only("memory.pressure", |g| g.pressure.to_string()),
+    File { name: "memory.reclaim", read: None, write: Some(reclaim) },
+    read_only("cgroup.controllers", controllers),
+    // The key `frozen` belongs to the file, although no group is ever frozen.
+    read_only("cgroup.events", |g| format!("populated {}\nfrozen 0\n", u8::from(g.is_populated()))),
+    read_only("cgroup.stat", |g| {
+        format!("nr_descendants {}\nnr_dying_descendants {}\n", g.descendants, g.dying_descendants)
+    }),
+    read_only("memory.stat", |g| stat(g, "memory")),
+    read_only("cpu.stat", |g| stat(g, "cpu")),
+    read_only("io.stat", |g| stat(g, "io")),
+];
+
+/// Names of the files that every group has, `memory.max` first. A registered subsystem adds `<name>.stat`.
+pub const FILES: &[&str] = &{
+    let mut names = [""; TABLE.len()];
+    let mut at = 0;
+    while at < TABLE.len() {
+        names[at] = TABLE[at].name;
+        at += 1;
+    }
+    names
+};
+
+fn find(name: &str) -> Option<&'static File> {
+    TABLE.iter().find(|file| file.name == name)
+}
+
+fn line(number: impl fmt::Display) -> String {
+    format!("{number}\n")
+}
+
+fn limit(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| line("max"), line)
+}
+
+fn flag(is_set: bool) -> String {
+    line(u8::from(is_set))
+}
+
+fn events(events: &Events) -> String {
+    let mut text = String::new();
+    for (key, count) in events.pairs() {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{key} {count}");
+    }
+    text
+}
+
+fn controllers(group: &GroupSnapshot) -> String {
+    let names: Vec<&str> = group.subsystems().map(|subsystem| subsystem.name).collect();
+    names.join(" ") + "\n"
+}
+
+fn stat(group: &GroupSnapshot, subsystem: &str) -> String {
+    group.subsystem(subsystem).map(|subsystem| subsystem.text()).unwrap_or_default()
+}
+
+impl GroupSnapshot {
+    /// Text of the file with this name, in the format of cgroup v2; `None` if there is no such file, or it can only be written.
+    ///
+    /// [`FILES`] are the names that every group has. A registered subsystem adds `<name>.stat`.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let group = hierarchy.create("/tenant").unwrap();
+    /// group.set_max(512 << 20).unwrap();
+    /// let snapshot = group.snapshot();
+    /// assert_eq!(snapshot.groups[0].file("memory.max").unwrap(), "536870912\n");
+    /// assert_eq!(snapshot.groups[0].file("memory.swap.max"), None);
+    /// ```
+    #[must_use]
+    pub fn file(&self, name: &str) -> Option<String> {
+        if let Some(file) = find(name) {
+            return file.read.map(|read| read(self));
+        }
+        self.subsystem(name.strip_suffix(".stat")?).map(|subsystem| subsystem.text())
+    }
+
+    /// Names of all files of the group, those that can only be written included.
+    pub fn files(&self) -> impl Iterator<Item = String> + '_ {
+        let own = self.subsystems().map(|subsystem| format!("{}.stat", subsystem.name));
+        FILES.iter().map(|&name| name.to_owned()).chain(own.filter(|name| find(name).is_none()))
+    }
+}
+
+/// A file of a group that was not written, and why. Printed, it completes the phrase "failed to ...".
+///
+/// `From` converts it to an [`io::Error`] of the kind that stands for the kernel's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileError {
+    /// Path of the group.
+    pub path: String,
+    /// Name of the file, as given.
+    pub file: String,
+    /// Reason.
+    pub problem: FileProblem,
+}
+
+/// Why a file of a group was not written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileProblem {
+    /// No group has such a file.
+    Unknown,
+    /// The file can only be read.
+    ReadOnly,
+    /// The group was removed.
+    Offline,
+    /// The text is invalid. The message repeats it, and says which texts are valid.
+    Text(String),
+    /// Fewer bytes were reclaimed than requested, and no cache can give more now. The freed bytes stay freed.
+    Short {
+        /// Bytes that were requested.
+        asked_bytes: u64,
+        /// Bytes that were freed.
+        freed_bytes: u64,
+    },
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FileError { path, file, problem } = self;
+        let writable = || {
+            let names: Vec<_> =
+                TABLE.iter().filter(|file| file.write.is_some()).map(|file| file.name).collect();
+            names.join(", ")
+        };
+        if *problem == FileProblem::Unknown {
+            return write!(
+                f,
+                "write {file:?} of group {path}: there is no such file; can be written: {}",
+                writable()
+            );
+        }
+        write!(f, "write {file} of group {path}: ")?;
+        match problem {
+            FileProblem::Unknown | FileProblem::ReadOnly => {
+                write!(f, "it can only be read; can be written: {}", writable())
+            }
+            FileProblem::Offline => f.write_str("the group was removed"),
+            FileProblem::Text(wrong) => f.write_str(wrong),
+            FileProblem::Short { asked_bytes, freed_bytes } => {
+                write!(f, "{freed_bytes} of {asked_bytes} bytes were freed, and no cache can give more now")
+            }
+        }
+    }
+}
+
+impl std::error::Error for FileError {}
+
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> io::Error {
+        let kind = match error.problem {
+            FileProblem::Unknown | FileProblem::Offline => io::ErrorKind::NotFound,
+            FileProblem::ReadOnly => io::ErrorKind::PermissionDenied,
+            FileProblem::Text(_) => io::ErrorKind::InvalidInput,
+            FileProblem::Short { .. } => io::ErrorKind::WouldBlock,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+fn bytes(text: &str) -> Result<u64, FileProblem> {
+    set(parse_bytes(text))
+}
+
+fn yes_or_no(text: &str) -> Result<bool, FileProblem> {
+    match text.trim() {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(FileProblem::Text(format!("{text:?} is neither 0 nor 1; write 1 for yes, or 0 for no"))),
+    }
+}
+
+fn number<T: FromStr>(text: &str, right: &str) -> Result<T, FileProblem> {
+    text.trim().parse().map_err(|_| FileProblem::Text(format!("{text:?} is no whole number{right}")))
+}
+
+fn set<T, E: fmt::Display>(result: Result<T, E>) -> Result<T, FileProblem> {
+    result.map_err(|error| FileProblem::Text(error.to_string()))
+}
+
+/// `memory.reclaim`: makes caches free so many bytes. Stocks do not count, because a drain frees no memory.
+fn reclaim(group: &Group, text: &str) -> Result<(), FileProblem> {
+    let mut words = text.split_whitespace();
+    let asked_bytes = bytes(words.next().unwrap_or_default())?;
+    let wrong = if let Some(more) = words.next() {
+        format!(
+            "{text:?} says {more:?} after the number of bytes: nothing is swapped here, so write the number alone"
+        )
+    } else if asked_bytes == UNLIMITED {
+        "\"max\" is no number of bytes that could be freed; write digits with an optional K, M, G or T (powers of two)"
+            .to_owned()
+    } else {
+        return reclaim_bytes(group, asked_bytes);
+    };
+    Err(FileProblem::Text(wrong))
+}
+
+fn reclaim_bytes(group: &Group, asked_bytes: u64) -> Result<(), FileProblem> {
+    let (mut freed_bytes, mut fruitless) = (0, 0);
+    while freed_bytes < asked_bytes && fruitless < FRUITLESS_MOST {
+        let round = group.reclaim(asked_bytes - freed_bytes, None);
+        freed_bytes += round.bytes;
+        if round.bytes > 0 {
+            fruitless = 0;
+        } else if round.busy > 0 {
+            fruitless += 1;
+            std::thread::yield_now();
+        } else {
+            break;
+        }
+        // A removed group keeps its caches for their owners.
+        if !group.is_online() {
+            break;
+        }
+    }
+    if freed_bytes < asked_bytes { Err(FileProblem::Short { asked_bytes, freed_bytes }) } else { Ok(()) }
+}
+
+impl Group {
+    /// Applies `text` as writing it to the cgroup v2 file of this name does.
+    ///
+    /// `memory.max` takes bytes (`512M`) or `max`, as [`set_max`](Group::set_max) does. `memory.reclaim` takes bytes, makes caches
+    /// free so many, as [`reclaim`](Group::reclaim) does, and waits for their callbacks. Blanks around the text are allowed, as `echo`
+    /// leaves a newline. A text that is refused changes nothing.
+    ///
+    /// # Errors
+    /// There is no such file, or it can only be read; the text is invalid; the group was removed; or fewer bytes were reclaimed than
+    /// requested, where the kernel answers `EAGAIN`.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let group = hierarchy.create("/tenant").unwrap();
+    /// group.write_file("memory.max", "512M\n").unwrap();
+    /// assert_eq!(group.max(), 512 << 20);
+    /// let error = group.write_file("memory.max", "lots").unwrap_err();
+    /// assert!(error.to_string().starts_with("write memory.max of group /tenant: \"lots\" is not a number"));
+    /// ```
+    pub fn write_file(&self, name: &str, text: &str) -> Result<(), FileError> {
+        let written = match find(name).map(|file| file.write) {
+            None => Err(FileProblem::Unknown),
+            Some(None) => Err(FileProblem::ReadOnly),
+            Some(Some(_)) if !self.is_online() => Err(FileProblem::Offline),
+            Some(Some(_)) if text.len() > TEXT_MAX => Err(FileProblem::Text(format!(
+                "a text of {} bytes, {:?}, is no setting; at most {TEXT_MAX} bytes can be",
+                text.len(),
+                start(text)
+            ))),
+            Some(Some(write)) => write(self, text),
+        };
+        written.map_err(|problem| FileError { path: self.path(), file: start(name), problem })
+    }
+}
+
+/// The beginning of a text, as much as an error repeats.
+fn start(text: &str) -> String {
+    const CHARS_MOST: usize = 64;
+    match text.char_indices().nth(CHARS_MOST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,169 @@
+//! Listing: finds the groups of a snapshot, in bounded steps of the tree lock.
+//!
+//! ```text
+//!   online groups: from the top, level by level, the children of each parent by name
+//!   dying groups:  place by place
+//! ```
+//!
+//! - I1. The listing holds each group that it finds. So neither its place nor those of the groups above it are given to others.
+//! - I2. Nothing is allocated with the tree lock held, because an allocator that charges may need the lock.
+//! - B1. A group that is created meanwhile may be missing, with all groups below it. One that is removed meanwhile is listed, as
+//!   dying if its place is visited after the removal.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Instant;
+
+use crate::base::id::NodeId;
+use crate::tree::handle::Group;
+use crate::tree::name::NAME_MAX;
+use crate::tree::node::Node;
+use crate::tree::topology::State;
+
+/// Groups that are found, or whose children are searched, with the lock held once.
+const GROUPS_A_STEP: usize = 128;
+
+/// Places that are searched for dying groups with the lock held once.
+const PLACES_A_STEP: u32 = 1024;
+
+/// A group of the listing.
+pub(crate) struct Listed {
+    pub(crate) group: Group,
+    /// Position of its parent in the listing; `None` for the first.
+    pub(crate) parent: Option<usize>,
+    /// When it was removed.
+    pub(crate) removed: Option<Instant>,
+    name: Range<usize>,
+}
+
+/// Groups of a subtree, each after its parent. Siblings are in the order of their names, dying ones last.
+pub(crate) struct Listing {
+    pub(crate) groups: Vec<Listed>,
+    names: String,
+}
+
+impl Listing {
+    /// Lists `top` and all groups below it.
+    pub(crate) fn of(top: &Group) -> Listing {
+        let mut listing = Listing { groups: Vec::new(), names: top.name() };
+        let name = 0..listing.names.len();
+        listing.groups.push(Listed { group: top.clone(), parent: None, removed: None, name });
+        listing.find_online();
+        listing.find_dying(top.node());
+        listing.in_order()
+    }
+
+    pub(crate) fn name(&self, listed: &Listed) -> &str {
+        &self.names[listed.name.clone()]
+    }
+
+    /// Allocates memory for one more step.
+    fn make_room(&mut self, groups: usize) {
+        self.groups.reserve(groups);
+        self.names.reserve(groups * NAME_MAX);
+    }
+
+    /// Adds a group, within the memory that was allocated before.
+    fn push(&mut self, node: &'static Node, name: &str, parent: Option<usize>, removed: Option<Instant>) {
+        let begin = self.names.len();
+        self.names.push_str(name);
+        let name = begin..self.names.len();
+        self.groups.push(Listed { group: Group::pinned(node), parent, removed, name });
+    }
+
+    fn find_online(&mut self) {
+        let shared = self.groups[0].group.node().shared;
+        // The group whose children are searched, and the last of them that was found.
+        let (mut at, mut last) = (0, None);
+        while at < self.groups.len() {
+            self.make_room(GROUPS_A_STEP);
+            let tree = shared.tree.lock();
+            let mut left = GROUPS_A_STEP;
+            while left > 0 && at < self.groups.len() {
+                let parent = self.groups[at].group.node().id;
+                let name = last.map(|last: Range<usize>| &self.names[last]);
+                let children = tree.children_after(parent, name).take(left);
+                let before = self.groups.len();
+                for (name, id) in children {
+                    if let Some(node) = shared.node(id) {
+                        self.push(node, name, Some(at), None);
+                    }
+                }
+                let found = self.groups.len() - before;
+                last = (found == left).then(|| self.groups[before + found - 1].name.clone());
+                at += usize::from(last.is_none());
+                left = left.saturating_sub(found + 1);
+            }
+        }
+    }
+
+    fn find_dying(&mut self, top: &'static Node) {
+        let shared = top.shared;
+        let online = self.groups.len();
+        let mut from = 0;
+        loop {
+            self.make_room(PLACES_A_STEP as usize);
+            let tree = shared.tree.lock();
+            if tree.in_use() == tree.online() || from >= tree.places() {
+                break;
+            }
+            let to = tree.places().min(from + PLACES_A_STEP);
+            for node in (from..to).filter_map(|place| shared.node(NodeId(place))) {
+                if let State::Dying { since } = tree.state(node.id)
+                    && node.is_within(top)
+                {
+                    self.push(node, tree.name(node.id), None, Some(since));
+                }
+            }
+            from = to;
+        }
+        if self.groups.len() > online {
+            self.place_dying(online);
+        }
+    }
+
+    /// Completes the groups from position `online` on, which are dying: finds their parents, or the same group found before.
+    fn place_dying(&mut self, online: usize) {
+        let mut places: HashMap<u32, usize> = HashMap::with_capacity(self.groups.len());
+        for (at, listed) in self.groups.iter().enumerate() {
+            places.entry(listed.group.node().id.0).or_insert(at);
+        }
+        for at in online..self.groups.len() {
+            let (node, removed) = (self.groups[at].group.node(), self.groups[at].removed);
+            let first = places[&node.id.0];
+            if first < at {
+                // It was online when it was found first, and was removed since.
+                self.groups[first].removed = removed;
+            } else {
+                self.groups[at].parent = node.parent().and_then(|parent| places.get(&parent.id.0).copied());
+            }
+        }
+    }
+
+    /// Sorts the groups so that each is followed by all groups below it. Groups without a listed parent are left out (B1).
+    fn in_order(mut self) -> Listing {
+        let mut first_child = vec![None; self.groups.len()];
+        let mut next_sibling = vec![None; self.groups.len()];
+        for (at, listed) in self.groups.iter().enumerate().rev() {
+            if let Some(parent) = listed.parent {
+                next_sibling[at] = first_child[parent].replace(at);
+            }
+        }
+        let mut listed: Vec<Option<Listed>> = self.groups.drain(..).map(Some).collect();
+        let mut ordered: Vec<Listed> = Vec::with_capacity(listed.len());
+        let mut stack = vec![(0, None)];
+        while let Some((at, parent)) = stack.pop() {
+            if let Some(next) = next_sibling[at] {
+                stack.push((next, parent));
+            }
+            let Some(group) = listed[at].take() else { continue };
+            // A parent is removed after its children: one that looked online was removed after its place was visited.
+            let removed = group.removed.or(parent.and_then(|parent: usize| ordered[parent].removed));
+            ordered.push(Listed { parent, removed, ..group });
+            if let Some(child) = first_child[at] {
+                stack.push((child, Some(ordered.len() - 1)));
+            }
+        }
+        Listing { groups: ordered, names: self.names }
+    }
+}

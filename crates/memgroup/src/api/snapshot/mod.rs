@@ -1,0 +1,389 @@
+//! Snapshot: a tree as one value. See [`guide::snapshot`](crate::guide::snapshot).
+
+mod files;
+#[cfg(feature = "serde")]
+mod json;
+mod listing;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+pub use files::{FILES, FileError, FileProblem, Limits};
+use listing::{Listed, Listing};
+
+use crate::api::group::Overdraft;
+use crate::api::statistics;
+use crate::base::id::GroupId;
+use crate::counter::events::Events;
+use crate::observe::pressure::Pressure;
+use crate::observe::wait;
+use crate::observe::wait::Waiters;
+use crate::reclaim::{ShrinkerReport, report};
+use crate::state::stats::Reach;
+use crate::state::stats::builtin::MEMORY;
+use crate::state::stats::stat::{Stat, StatKey, Subsystem};
+use crate::state::stats::store::StatStore;
+use crate::state::stats::update_tree::UpdateTree;
+use crate::stats::flush;
+use crate::stats::stock_stats::StockStats;
+use crate::stock::drain;
+use crate::tree::handle::{Group, Hierarchy};
+use crate::tree::node::Node;
+use crate::tree::topology::ROOT;
+
+/// A tree of groups, or a part of one, as it is now. [`Hierarchy::snapshot`] and [`Group::snapshot`] make it.
+///
+/// With the feature `serde` it can be serialised; the module's page has the names.
+///
+/// ```
+/// # use memgroup::{Config, Hierarchy};
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenants = hierarchy.create("/tenants").unwrap();
+/// let alice = tenants.create("alice").unwrap();
+/// let charge = alice.try_charge(4096).unwrap();
+/// let snapshot = hierarchy.snapshot();
+/// let paths: Vec<_> = snapshot.groups.iter().map(|group| group.path.as_str()).collect();
+/// assert_eq!(paths, ["/", "/tenants", "/tenants/alice"]);
+/// assert_eq!(snapshot.group("/tenants").unwrap().usage_exact_bytes, 4096);
+/// # drop(charge);
+/// ```
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Time at which it was begun.
+    #[cfg_attr(feature = "serde", serde(rename = "taken_unix_us", serialize_with = "json::unix_us"))]
+    pub taken: SystemTime,
+    /// Time that it took.
+    #[cfg_attr(feature = "serde", serde(rename = "took_us", serialize_with = "json::us"))]
+    pub took: Duration,
+    /// The groups, each followed by all groups below it. Siblings are in the order of their names. Dying ones come last, in the order
+    /// of their removal.
+    pub groups: Vec<GroupSnapshot>,
+    /// All shrinkers of the hierarchy, also in a snapshot of a part of the tree.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::shrinkers"))]
+    pub shrinkers: Vec<ShrinkerReport>,
+}
+
+/// One group of a [`Snapshot`].
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct GroupSnapshot {
+    /// Its absolute path; the one it had, if it was removed.
+    pub path: String,
+    /// The last part of the path; empty for the root.
+    pub name: String,
+    /// Its id.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::id"))]
+    pub id: GroupId,
+    /// Levels below the root.
+    pub depth: u32,
+    /// Position of its parent in [`Snapshot::groups`]; `None` for the first.
+    pub parent: Option<usize>,
+    /// Whether it has not been removed.
+    pub online: bool,
+    /// Age and bytes of a group that was removed; `None` for one that is online.
+    pub dying: Option<Dead>,
+    /// Number of online groups below it, on all levels.
+    pub descendants: usize,
+    /// Number of removed groups below it that still have bytes or handles.
+    pub dying_descendants: usize,
+    /// Its settings.
+    pub limits: Limits,
+    /// Bytes charged to it and to the groups below it, prepaid bytes included.
+    pub usage_bytes: u64,
+    /// The same without prepaid bytes. Exact while no thread charges.
+    pub usage_exact_bytes: u64,
+    /// The highest `usage_bytes` so far.
+    pub peak_bytes: u64,
+    /// Charges that this group itself refused, those of groups below it included.
+    pub refusals: u64,
+    /// Charges and bytes that forced charges took beyond its limit.
+    pub overdraft: Overdraft,
+    /// Bytes that its own charges took beyond a `high` and that no thread has paid for by waiting.
+    pub owed_bytes: u64,
+    /// The most bytes by which usage was above the limit of a dry run.
+    pub over_bytes_max: u64,
+    /// Bytes that are charged to it under its labels.
+    #[cfg_attr(feature = "serde", serde(rename = "label_bytes", serialize_with = "json::labels"))]
+    pub labels: Vec<(String, u64)>,
+    /// Share of the time for which threads in it and below it were stalled for memory.
+    pub pressure: Pressure,
+    /// Charges in it and below it that wait now.
+    pub waiters: Waiters,
+    /// Events of it and of the groups below it.
+    pub events: Events,
+    /// Events of it alone.
+    pub events_local: Events,
+    /// Figures of its own stocks.
+    pub stock: StockStats,
+    /// The statistics of all subsystems.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::statistics"))]
+    statistics: Row,
+}
+
+/// Age and bytes of a group that was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Dead {
+    /// Time since it was removed.
+    #[cfg_attr(feature = "serde", serde(rename = "age_us", serialize_with = "json::us"))]
+    pub age: Duration,
+    /// Bytes that are still charged to it.
+    pub usage_bytes: u64,
+}
+
+/// The statistics of one subsystem in one group of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct SubsystemSnapshot<'s> {
+    /// Name of the subsystem.
+    pub name: &'static str,
+    /// Its statistics, in the order of the values.
+    pub stats: &'static [Stat],
+    /// Values of the group alone. Times are in microseconds.
+    pub local: &'s [i64],
+    /// Values with all groups below, removed ones included: those that the files show.
+    pub hierarchical: &'s [i64],
+}
+
+impl SubsystemSnapshot<'_> {
+    /// The hierarchical values in the form of cgroup v2's files.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, stats};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// hierarchy.io().add(&hierarchy.root(), stats::io::RIOS, 2);
+    /// let snapshot = hierarchy.snapshot();
+    /// let io = snapshot.groups[0].subsystem("io").unwrap();
+    /// assert_eq!(io.text(), "all rbytes=0 wbytes=0 rios=2 wios=0 syncs=0\n");
+    /// ```
+    #[must_use]
+    pub fn text(&self) -> String {
+        statistics::text(Subsystem { name: self.name, stats: self.stats }, self.hierarchical)
+    }
+}
+
+/// The values of one subsystem in all groups of a snapshot. For each group its own values, then those of its subtree.
+#[derive(Debug)]
+struct Table {
+    subsystem: Subsystem,
+    values: Vec<i64>,
+}
+
+/// A group's row in the tables of its snapshot.
+#[derive(Clone, Debug)]
+struct Row {
+    tables: Arc<[Table]>,
+    row: usize,
+}
+
+impl Row {
+    fn of<'t>(&self, table: &'t Table) -> SubsystemSnapshot<'t> {
+        let Subsystem { name, stats } = table.subsystem;
+        let values = &table.values[self.row * 2 * stats.len()..][..2 * stats.len()];
+        let (local, hierarchical) = values.split_at(stats.len());
+        SubsystemSnapshot { name, stats, local, hierarchical }
+    }
+}
+
+/// Reads the statistics of `groups`, all of which are `top` or below it.
+///
+/// - I1. The values of one subsystem are of one moment in all groups: no flush and no release runs while they are copied.
+/// - I2. A subsystem is flushed once, and those that share one tree together. Memory for the values is allocated before.
+fn read_statistics(top: &'static Node, groups: &[Listed]) -> Vec<Table> {
+    let mut flushed: Vec<&UpdateTree> = Vec::new();
+    let read = |(subsystem, store): (Subsystem, &'static StatStore)| {
+        let stats = subsystem.stats.len();
+        let mut values = vec![0; groups.len() * 2 * stats];
+        let guard = if flushed.iter().any(|tree| std::ptr::eq(*tree, store.updates)) {
+            flush::lock(store, top.shared)
+        } else {
+            flushed.push(store.updates);
+            flush::flush(store, top)
+        };
+        for (listed, row) in groups.iter().zip(values.chunks_exact_mut(2 * stats)) {
+            listed.group.node().entry(store).copy_both(row);
+        }
+        drop(guard);
+        subsystem.to_units(&mut values);
+        Table { subsystem, values }
+    };
+    top.shared.statistics.registered().map(read).collect()
+}
+
+impl Snapshot {
+    /// The group with this path. If dying groups have it too, the online one.
+    #[must_use]
+    pub fn group(&self, path: &str) -> Option<&GroupSnapshot> {
+        let with_path = || self.groups.iter().filter(|group| group.path == path);
+        with_path().find(|group| group.online).or_else(|| with_path().next())
+    }
+
+    /// The groups right below the one at this position, in their order; none if there is no such position.
+    pub fn children(&self, number: usize) -> impl Iterator<Item = &GroupSnapshot> {
+        let size =
+            |at: usize| self.groups.get(at).map(|group| 1 + group.descendants + group.dying_descendants);
+        let end = number.saturating_add(size(number).unwrap_or(0));
+        let first = Some(number.saturating_add(1)).filter(move |&at| at < end);
+        let next = move |&at: &usize| size(at).map(|size| at + size).filter(|&next| next < end);
+        std::iter::successors(first, next).filter_map(|at| self.groups.get(at))
+    }
+
+    /// The groups that were removed and still have bytes or handles.
+    pub fn dying(&self) -> impl Iterator<Item = &GroupSnapshot> {
+        self.groups.iter().filter(|group| !group.online)
+    }
+
+    fn of(top: &Group) -> Snapshot {
+        let (taken, began) = (SystemTime::now(), Instant::now());
+        let (top_path, shared) = (top.path(), top.node().shared);
+        let listing = Listing::of(top);
+        let tables: Arc<[Table]> = read_statistics(top.node(), &listing.groups).into();
+        let mut groups: Vec<GroupSnapshot> = Vec::with_capacity(listing.groups.len());
+        for (row, listed) in listing.groups.iter().enumerate() {
+            let name = listing.name(listed);
+            let path = match listed.parent.map(|parent| groups[parent].path.as_str()) {
+                None => top_path.clone(),
+                Some("/") => format!("/{name}"),
+                Some(above) => format!("{above}/{name}"),
+            };
+            groups.push(GroupSnapshot::of(listed, path, name, Row { tables: Arc::clone(&tables), row }));
+        }
+        add_waiters(&mut groups, wait::report::copy(shared));
+        add_up(&mut groups, shared.config.account_root);
+        let shrinkers = report::all(shared);
+        Snapshot { taken, took: began.elapsed(), groups, shrinkers }
+    }
+}
+
+/// Adds all waits of the hierarchy to the groups in and above which they are.
+fn add_waiters(groups: &mut [GroupSnapshot], waits: Vec<(GroupId, u64, Instant)>) {
+    if waits.is_empty() {
+        return;
+    }
+    let now = Instant::now();
+    let rows: HashMap<GroupId, usize> = groups.iter().map(|group| group.id).zip(0..).collect();
+    for (group, bytes, since) in waits {
+        let mut level = rows.get(&group).copied();
+        while let Some(row) = level {
+            let waiters = &mut groups[row].waiters;
+            waiters.now += 1;
+            waiters.bytes = waiters.bytes.saturating_add(bytes);
+            waiters.longest = waiters.longest.max(now.saturating_duration_since(since));
+            level = groups[row].parent;
+        }
+    }
+}
+
+/// Counts the groups below each group, and subtracts the prepaid bytes there from its usage.
+fn add_up(groups: &mut [GroupSnapshot], account_root: bool) {
+    let mut prepaid: Vec<u64> = groups.iter().map(|group| group.stock.prepaid_bytes).collect();
+    for at in (0..groups.len()).rev() {
+        let group = &mut groups[at];
+        group.usage_exact_bytes = group.usage_bytes.saturating_sub(prepaid[at]);
+        let (online, dying) = (group.descendants, group.dying_descendants);
+        let (is_online, Some(parent)) = (group.online, group.parent) else { continue };
+        // A root that is not accounted counts its own charges alone.
+        if account_root || groups[parent].id.node() != ROOT.0 {
+            prepaid[parent] += prepaid[at];
+        }
+        groups[parent].descendants += online + usize::from(is_online);
+        groups[parent].dying_descendants += dying + usize::from(!is_online);
+    }
+}
+
+impl GroupSnapshot {
+    /// Without the figures that `add_waiters` and `add_up` complete.
+    fn of(listed: &Listed, path: String, name: &str, statistics: Row) -> GroupSnapshot {
+        let (group, node) = (&listed.group, listed.group.node());
+        let usage_bytes = group.usage();
+        let memory = statistics.of(&statistics.tables[MEMORY]).local;
+        GroupSnapshot {
+            path,
+            name: name.to_owned(),
+            id: group.id(),
+            depth: node.depth(),
+            parent: listed.parent,
+            online: listed.removed.is_none(),
+            dying: listed.removed.map(|removed| Dead { age: removed.elapsed(), usage_bytes }),
+            descendants: 0,
+            dying_descendants: 0,
+            limits: Limits::of(group),
+            usage_bytes,
+            usage_exact_bytes: 0,
+            peak_bytes: group.peak(),
+            refusals: group.refusals(),
+            overdraft: group.overdraft(),
+            owed_bytes: group.owed(),
+            over_bytes_max: group.over_bytes_max(),
+            labels: group.labels(),
+            pressure: group.pressure(),
+            waiters: Waiters::default(),
+            events: group.events(),
+            events_local: group.events_local(),
+            stock: StockStats::of(memory, drain::prepaid(node)),
+            statistics,
+        }
+    }
+
+    /// Statistics of all subsystems, the built-in ones first.
+    pub fn subsystems(&self) -> impl Iterator<Item = SubsystemSnapshot<'_>> {
+        self.statistics.tables.iter().map(|table| self.statistics.of(table))
+    }
+
+    /// Statistics of the subsystem with this name.
+    #[must_use]
+    pub fn subsystem(&self, name: &str) -> Option<SubsystemSnapshot<'_>> {
+        self.subsystems().find(|subsystem| subsystem.name == name)
+    }
+
+    /// Value of one statistic; `None` if its subsystem is not registered.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, Reach, stats::io};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// hierarchy.io().add(&hierarchy.root(), io::RBYTES, 4096);
+    /// let root = &hierarchy.snapshot().groups[0];
+    /// assert_eq!(root.statistic(io::RBYTES, Reach::Subtree), Some(4096));
+    /// ```
+    #[must_use]
+    pub fn statistic(&self, key: StatKey, reach: Reach) -> Option<i64> {
+        let mut tables = self.statistics.tables.iter();
+        let table = tables.find(|table| table.subsystem.identity() == key.identity())?;
+        let subsystem = self.statistics.of(table);
+        Some(match reach {
+            Reach::Local => subsystem.local[key.index()],
+            Reach::Subtree => subsystem.hierarchical[key.index()],
+        })
+    }
+
+    /// Whether memory of the group or of one below it is held; prepaid bytes are not. It is the key `populated` of `cgroup.events`.
+    #[must_use]
+    pub fn is_populated(&self) -> bool {
+        self.usage_exact_bytes > 0
+    }
+}
+
+impl Hierarchy {
+    /// The whole tree as it is now, dying groups included.
+    ///
+    /// It allocates, takes the tree lock for short steps, and flushes each subsystem's statistics once. It calls no shrinker. The
+    /// module's page says how consistent it is. Statistics of one subsystem are of one moment. The figures of one group are read
+    /// within some hundred nanoseconds, those of two groups up to [`Snapshot::took`] apart.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.root())
+    }
+}
+
+impl Group {
+    /// The group and all groups below it as they are now; see [`Hierarchy::snapshot`].
+    ///
+    /// It costs a visit of each group in that part of the tree. If any group is dying, also a look at each place of the hierarchy.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self)
+    }
+}

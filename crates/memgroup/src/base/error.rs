@@ -1,0 +1,113 @@
+//! Why a group was not created, found or removed.
+
+use core::fmt;
+
+/// Why a group was not created, found or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// The name cannot be a group's.
+    InvalidName {
+        /// The name as given.
+        name: String,
+        /// The fault in it.
+        reason: &'static str,
+    },
+    /// The path cannot lead to a group.
+    InvalidPath {
+        /// The path as given.
+        path: String,
+        /// The fault in it.
+        reason: &'static str,
+    },
+    /// No group of this path is online.
+    NotFound {
+        /// The path that was asked for.
+        path: String,
+        /// The part of it that is not there.
+        missing: String,
+    },
+    /// A group of this path is online already.
+    Exists {
+        /// Its path.
+        path: String,
+    },
+    /// The group was removed, by any handle.
+    Offline {
+        /// The path it had.
+        path: String,
+    },
+    /// The group has children that are online; they must be removed first.
+    HasChildren {
+        /// Its path.
+        path: String,
+        /// How many.
+        children: usize,
+    },
+    /// The root cannot be removed or created.
+    IsRoot,
+    /// The group would be deeper than `Config::depth_max`.
+    TooDeep {
+        /// The path it would have.
+        path: String,
+        /// The bound.
+        depth_max: u32,
+    },
+    /// The system refuses memory for the group's per-CPU words.
+    OutOfMemory {
+        /// Its path.
+        path: String,
+        /// Bytes it would have needed over all slots that have copies; at least those of one.
+        bytes: u64,
+    },
+    /// The hierarchy holds as many groups as `Config::groups_max` allows, removed ones that still
+    /// hold bytes or have handles included.
+    TooMany {
+        /// The bound.
+        groups_max: u32,
+    },
+}
+
+impl fmt::Display for GroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GroupError::InvalidName { name, reason } => write!(
+                f,
+                "{name:?} cannot name a group: {reason}; a name has 1 to 255 bytes, no slash, no control character, \
+                 and is not . or .."
+            ),
+            GroupError::InvalidPath { path, reason } => {
+                write!(f, "{path:?} is no path of a group: {reason}; write it as /parent/child")
+            }
+            GroupError::NotFound { path, missing } if path == missing => {
+                write!(f, "group {path} does not exist")
+            }
+            GroupError::NotFound { path, missing } => {
+                write!(f, "group {path} does not exist: {missing} is not there")
+            }
+            GroupError::Exists { path } => write!(f, "group {path} exists already"),
+            GroupError::Offline { path } => write!(f, "group {path} was removed"),
+            GroupError::HasChildren { path, children } => {
+                write!(f, "group {path} has {children} children; remove them first")
+            }
+            GroupError::IsRoot => {
+                f.write_str("the root group is always there and cannot be created or removed")
+            }
+            GroupError::TooDeep { path, depth_max } => {
+                write!(f, "group {path} would be deeper than {depth_max} levels below the root")
+            }
+            GroupError::OutOfMemory { path, bytes } => write!(
+                f,
+                "group {path} needs {bytes} bytes of per-CPU memory and the system refuses them; remove groups, or raise \
+                 the process's limit"
+            ),
+            GroupError::TooMany { groups_max } => write!(
+                f,
+                "the hierarchy holds {groups_max} groups already, its bound; removed groups count until their last \
+                 byte and their last handle are gone"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for GroupError {}

@@ -1,0 +1,142 @@
+//! Limits as people write them: `512M`, `4096`, `max`.
+
+use core::fmt;
+
+/// The largest reserve that can be configured: so much of each child's unfilled protection is counted, and the sum over all groups there can be
+/// fits a word.
+pub(crate) const LARGEST_RESERVE: u64 = 1 << 39;
+
+/// The most one group can account, 256 TiB less a byte.
+pub(crate) const LARGEST: u64 = (1 << 48) - 1;
+
+/// No limit: `max` in the spelling of cgroup v2.
+pub const UNLIMITED: u64 = u64::MAX;
+
+/// A limit that no counter can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitError {
+    /// The limit as given, in bytes.
+    pub asked: u64,
+}
+
+impl LimitError {
+    pub(crate) fn check(asked: u64) -> Result<u64, LimitError> {
+        if asked <= LARGEST || asked == UNLIMITED { Ok(asked) } else { Err(LimitError { asked }) }
+    }
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a limit of {} bytes is out of range; 0 to {LARGEST}, or UNLIMITED", self.asked)
+    }
+}
+
+impl std::error::Error for LimitError {}
+
+/// Text that does not say a number of bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseBytesError {
+    text: String,
+    reason: &'static str,
+}
+
+impl fmt::Display for ParseBytesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} is not a number of bytes: {}; write digits with an optional K, M, G or T (powers of two), or max",
+            self.text, self.reason
+        )
+    }
+}
+
+impl std::error::Error for ParseBytesError {}
+
+/// Reads a number of bytes: digits, an optional suffix `K`, `M`, `G` or `T` (powers of two, either case), or the
+/// exact word `max` for [`UNLIMITED`]. Surrounding blanks are allowed, as `echo` leaves a newline.
+///
+/// The spelling is cgroup v2's, where `page_counter_memparse` reads `memory.max`; unlike there, nothing is
+/// rounded to pages and nothing saturates in silence.
+///
+/// # Errors
+/// The error repeats the text and names the fault: a sign, a fraction, an unknown suffix, or more than
+/// a counter holds (256 TiB).
+///
+/// ```
+/// assert_eq!(memgroup::parse_bytes("512M").unwrap(), 512 << 20);
+/// assert_eq!(memgroup::parse_bytes("max").unwrap(), memgroup::UNLIMITED);
+/// assert!(memgroup::parse_bytes("-1").unwrap_err().to_string().contains("negative"));
+/// ```
+pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
+    let wrong = |reason| ParseBytesError { text: text.to_owned(), reason };
+    let trimmed = text.trim();
+    if trimmed == "max" {
+        return Ok(UNLIMITED);
+    }
+    if trimmed.starts_with('-') {
+        return Err(wrong("it is negative"));
+    }
+    let digits_end = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
+    let (digits, suffix) = trimmed.split_at(digits_end);
+    if digits.is_empty() {
+        let any_case_of_max = trimmed.eq_ignore_ascii_case("max");
+        return Err(wrong(if any_case_of_max {
+            "the word is max, in small letters"
+        } else {
+            "it has no digits"
+        }));
+    }
+    let shift = match suffix {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
+        _ if suffix.starts_with(['.', ',']) => return Err(wrong("it has a fraction")),
+        _ => return Err(wrong("its suffix is unknown")),
+    };
+    let too_large = "it is more than 256 TiB less a byte";
+    let number: u64 = digits.parse().map_err(|_| wrong(too_large))?;
+    match number.checked_mul(1 << shift) {
+        Some(bytes) if bytes <= LARGEST => Ok(bytes),
+        _ => Err(wrong(too_large)),
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use crate::base::limit::{LARGEST, UNLIMITED, parse_bytes};
+
+    #[test]
+    fn reads_what_operators_write() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4k", 4096),
+            (" 2G\n", 2 << 30),
+            ("255T", 255 << 40),
+            ("max", UNLIMITED),
+        ] {
+            assert_eq!(parse_bytes(text).unwrap(), bytes, "{text}");
+        }
+        assert_eq!(parse_bytes(&LARGEST.to_string()).unwrap(), LARGEST);
+    }
+
+    #[test]
+    fn refuses_what_is_no_number_of_bytes_and_says_why() {
+        for (text, why) in [
+            ("", "no digits"),
+            ("-5", "negative"),
+            ("1.5G", "fraction"),
+            ("5 M", "suffix"),
+            ("5MB", "suffix"),
+            ("MAX", "small letters"),
+            ("256T", "256 TiB"),
+            ("99999999999999999999", "256 TiB"),
+            ("18446744073709551615", "256 TiB"),
+        ] {
+            let error = parse_bytes(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Base: settings, limits and names, which know nothing of groups.
+
+pub(crate) mod deadline;
+pub(crate) mod error;
+pub(crate) mod id;
+pub(crate) mod limit;
+pub(crate) mod mutation;
+pub(crate) mod panic;

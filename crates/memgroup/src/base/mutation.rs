@@ -1,0 +1,124 @@
+//! Deliberate faults that the loom models must catch.
+
+memgroup_sync::mutations! {
+    /// A charging thread applies the limit that it read to a usage that it finds later.
+    LimitIgnoresEpoch,
+    /// A drain takes a stock with a blind swap, erasing the marks in the word.
+    DrainSwapsBlindly,
+    /// A drain takes the attempts too, and counts them when it has returned the bytes.
+    DrainTakesAttempts,
+    /// A refusing thread decides without waiting for batches in flight.
+    RefusalIgnoresPending,
+    /// A refusing thread closes only the stocks that hold something.
+    RefusalSkipsEmptyStocks,
+    /// A batch is put into the stock before the counters are charged.
+    DepositBeforeCharge,
+    /// An attempt that is undone on a closed stock leaves the bytes there that it had hidden.
+    UndoneAttemptIgnoresClosed,
+    /// A group above its limit keeps its stocks open.
+    OverLimitLeavesStocksOpen,
+    /// Removal leaves the stocks of the group open.
+    RemovalLeavesStocksOpen,
+    /// A record moves while its stocks are open.
+    MoveLeavesStocksOpen,
+    /// A record moves without waiting for batches in flight.
+    MoveIgnoresPending,
+    /// The stocks of a group that may have none are open in its new record.
+    MoveOpensStocks,
+    /// The stocks of groups that may have none are open in a slot that is admitted.
+    AdmissionOpensStocks,
+    /// Statistics are copied out of the record that is left behind, and not buried there.
+    FoldLeavesCountsLive,
+    /// Counts that move to a new record are not marked there.
+    MoverDoesNotMark,
+    /// An update relies on another thread's mark without looking.
+    UpdateNeverMarks,
+    /// A hit that is not listed is not marked.
+    HitNeverMarks,
+    /// A flush takes the attempts of a stock and leaves it listed.
+    HarvestLeavesListed,
+    /// A reader takes the result of a flush that began before it came.
+    ReaderTakesAFlushThatHadBegun,
+    /// A reader takes the result of a flush of other groups.
+    ReaderTakesAFlushOfOthers,
+    /// A flush does not take changes further than to the parent.
+    FlushStopsBelowTheRoot,
+    /// A flush takes the words of a group from the first to the last.
+    FlushTakesFirstWordsFirst,
+    /// A flush that does not find a copy of a record looks no further.
+    FlushTakesUnfoundForNone,
+    /// A release settles statistics while they are flushed.
+    ReleaseIgnoresFlush,
+    /// A thread that held the layout of the statistics does not look for releases that were left to it.
+    FlushLeavesReleases,
+    /// Values are written without the sequence that tells readers.
+    CopyIsNotOfOneMoment,
+    /// Attempts found in a record that was left behind are counted for the group that has the node now.
+    LastLookIgnoresGeneration,
+    /// A marking thread looks at the marks above before its own mark can be seen.
+    MarkWithoutFence,
+    /// A marking thread leaves the marks above to the thread that marked there before.
+    MarkReliesOnOthers,
+    /// A thread that clears the last mark does not look whether another was set.
+    UnmarkDoesNotLookAgain,
+    /// A thread that clears a group's mark does not look whether a mark was set in the group meanwhile.
+    TidyDoesNotLookAgain,
+    /// A thread that clears a group's mark looks again in that group, although its number is another group's by now.
+    TidyLooksAtTheOldGroup,
+    /// A cache that said it was empty is not asked again when its mark is gone.
+    UnmarkIgnoresLateItems,
+    /// A thread that frees a shrinker slot looks only afterwards whether the slot was given up.
+    LetGoLooksAfterwards,
+    /// A thread that frees a shrinker slot does not look for waiting threads.
+    LetGoIgnoresWaiters,
+    /// A thread that hands a shrinker slot on does not say that more threads wait.
+    HandOnForgetsTheRest,
+    /// A thread at the end of its patience leaves without a look whether the shrinker slot was handed to it.
+    WaiterGoesWithTheSeat,
+    /// A shrinker slot that is given up passes deferred work on while a call lasts that may defer more.
+    LeaverHandsOnFirst,
+    /// Deferred work is read and left where it is.
+    DeferredIsOnlyRead,
+    /// A thread clears a mark in a size class that is not the slot's, and does not look whether it is by now.
+    LeftOverIsTakenBlindly,
+    /// A call that lasts too long is noted on the call that lasts by then.
+    NoteIsOfAnyCall,
+    /// Bytes that a charge set free leave the full group, and are charged there again.
+    KeptLeavesTheFullGroup,
+    /// Kept bytes that became the charge are still kept.
+    UsedIsStillKept,
+    /// Kept bytes that no charge used stay charged.
+    KeptIsNotLetGo,
+    /// A debt is taken by a look and a store.
+    DebtIsTakenBlindly,
+    /// A debt is noted by a look and a store.
+    DebtIsNotedBlindly,
+    /// A thread that records used protection does not look whether usage changed meanwhile.
+    RecorderDoesNotLookAgain,
+    /// A thread records used protection in a group that goes offline, and the removal does not wait.
+    RecorderIgnoresOffline,
+    /// No fence stands between the count of an event and the look for waiting threads.
+    EventLooksWithoutFence,
+    /// A thread that waits for events looks at the counts before it announces itself.
+    WaiterLooksBeforeItIsArmed,
+    /// A callback that is due again when it returns wakes no thread.
+    CallbackReturnsInSilence,
+    /// A reader of the peak that is reset loads the usage.
+    ResetLoadsUsage,
+    /// Charges pass a dry-run limit while stocks below it are open.
+    DryRunLeavesStocksOpen,
+    /// A waiting charge looks for room before it is in the queue, and not after.
+    WaiterDoesNotLookAgain,
+    /// A charge at its deadline leaves without a look whether it was made meanwhile.
+    WaiterGoesWithoutTheCharge,
+    /// A charge that a higher level refuses leaves the levels below without a look for waiting charges.
+    TakenBackWithoutALook,
+    /// A reset of a peak reader begins with bytes of charges under way, above the peak.
+    ResetGoesAboveThePeak,
+    /// A thread that looks for a thread at work does not fence before it checks the result.
+    LookWithoutFence,
+    /// A thread changes its scope without a fence before it looks for groups that rely on it.
+    MoveWithoutFence,
+    /// A thread found at work is not checked again after it was published.
+    WitnessIsTakenAtItsWord,
+}

@@ -1,0 +1,187 @@
+//! Batch: a charge that the stock did not serve buys a batch for itself and the charges to come.
+//!
+//! First the miss puts back the bytes that its attempt subtracted. Then it buys a batch, if the limits leave room for one. The batch is bought
+//! between two marks: PENDING is set in the word, the counters are charged, the surplus is deposited and PENDING cleared by one
+//! compare-and-swap. So there is never a prepaid byte that a refuser can neither take nor wait for.
+
+use std::time::Instant;
+
+use memgroup_sync::interleave;
+
+use crate::base::mutation;
+use crate::base::mutation::Mutation;
+use crate::charge::slow::{Ask, charge_slow_path};
+use crate::charge::{evict, refill};
+use crate::control::{aftermath, fault_injection, high};
+use crate::counter::chain;
+use crate::counter::chain::Until;
+use crate::lifecycle::residence;
+use crate::state::stats::builtin::memory;
+use crate::state::stock_word::Word;
+use crate::stats::update::count;
+use crate::stock::{Pending, Stock, listed, next_cap};
+use crate::tree::error::ChargeError;
+use crate::tree::node::Node;
+
+enum Purchase {
+    /// The stock had enough after all; nothing was bought.
+    Served,
+    /// The charge and a batch were bought, so many bytes in all.
+    Bought(u64),
+    /// The charge is still to be made, exactly.
+    Declined,
+}
+
+/// Charges `bytes` on `slot`, which the fast path did not try: from the stock, made if need be, else on the slow path.
+pub(crate) fn charge_in_slot(
+    node: &'static Node,
+    slot: usize,
+    bytes: u64,
+    deadline: Option<Instant>,
+) -> Result<(), ChargeError> {
+    if bytes == 0 {
+        return charge_nothing(node);
+    }
+    if node.stocks(bytes) {
+        let made = || if residence::make_word(node, slot) { Stock::enter(node, slot) } else { None };
+        if let Some(stock) = Stock::enter(node, slot).or_else(made) {
+            let found = stock.attempt(bytes);
+            return if found.serves(bytes) { Ok(()) } else { charge_miss(stock, bytes, found, deadline) };
+        }
+    }
+    fault_injection::draw(node, bytes)?;
+    if !node.shared.has_stock() {
+        return charge_slow_path(node, Ask { deadline, ..Ask::exact(bytes, Until::Top) });
+    }
+    count(node, memory::CHARGES, 1);
+    charge_slow_path(node, Ask { deadline, ..Ask::with_batch(slot, bytes) })
+}
+
+/// Charges `bytes` after an attempt on `stock`, which found `found`, did not serve them outright. The attempt is counted.
+pub(crate) fn charge_miss(
+    stock: Stock,
+    bytes: u64,
+    found: Word,
+    deadline: Option<Instant>,
+) -> Result<(), ChargeError> {
+    let (node, slot) = (stock.node, stock.slot);
+    interleave::point();
+    if found.is_full() {
+        harvest(&stock);
+    }
+    if !found.is_listed() {
+        listed::list(&stock);
+    }
+    if found.covers(bytes) {
+        return Ok(());
+    }
+    let owed = put_back(&stock, bytes);
+    drop(stock);
+    refill::repay(node, owed);
+    charge_slow_path(node, Ask { deadline, ..Ask::with_batch(slot, bytes) })
+}
+
+/// Buys a batch with `bytes` in it, or spends prepaid bytes after all; whether the charge is made.
+pub(crate) fn buy(node: &'static Node, slot: usize, bytes: u64) -> bool {
+    let purchase = buy_batch(node, slot, bytes);
+    if let Purchase::Served = purchase {
+        return true;
+    }
+    count(node, memory::STOCK_MISSES, 1);
+    let Purchase::Bought(taken) = purchase else { return false };
+    count(node, memory::STOCK_REFILLS, 1);
+    high::after_charge(node, Until::Top, taken);
+    true
+}
+
+/// A charge of zero bytes keeps its group as a handle does.
+fn charge_nothing(node: &'static Node) -> Result<(), ChargeError> {
+    let seen = node.counter.read();
+    if seen.offline {
+        return Err(ChargeError::of(node, seen, 0));
+    }
+    node.pin();
+    Ok(())
+}
+
+/// Takes the attempts out of a word that is full of them, be it closed or not.
+fn harvest(stock: &Stock) {
+    if let Some(word) = stock.update(|word| word.is_full().then(|| word.harvested())) {
+        count(stock.node, memory::CHARGES, word.attempts());
+    }
+}
+
+/// Undoes the subtraction of an attempt that was not served. Like a refill, it may find the stock closed meanwhile, or filled
+/// up by threads that did not see the hidden bytes. Returns the bytes that the caller returns to the counters.
+fn put_back(stock: &Stock, bytes: u64) -> u64 {
+    if stock.put(bytes).takes(bytes) || mutation::active(Mutation::UndoneAttemptIgnoresClosed) {
+        0
+    } else {
+        refill::trim(stock, bytes)
+    }
+}
+
+/// The part of the chain's headroom that one slot may prepay: all slots together at most half of it.
+fn share_of_headroom(node: &'static Node, bytes: u64) -> u64 {
+    chain::headroom_to_prepay(node).saturating_sub(bytes) / (2 * node.source.slots() as u64)
+}
+
+fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
+    let shared = node.shared;
+    if !node.stocks(bytes) {
+        return Purchase::Declined;
+    }
+    let Some(stock) = Stock::enter(node, slot) else {
+        return Purchase::Declined;
+    };
+    loop {
+        if stock.spend(bytes) {
+            return Purchase::Served;
+        }
+        let word = stock.look();
+        if word.is_closed() || word.is_pending() {
+            return Purchase::Declined;
+        }
+        interleave::point();
+        let share = share_of_headroom(node, bytes);
+        if share < bytes {
+            // Near a limit batches are exact.
+            return Purchase::Declined;
+        }
+        let wanted = next_cap(word, bytes, shared.stock_cap_max).min((2 * share).next_power_of_two());
+        let cap = reserve_up_to(&stock, word, wanted);
+        let surplus = (cap / 2).min(share);
+        let next = word.capped(cap).with_pending();
+        if surplus >= bytes && stock.change(word, next) {
+            return charge_batch(&stock, bytes, surplus);
+        }
+        shared.budget.give_back(slot, cap - word.cap());
+        if surplus < bytes {
+            return Purchase::Declined;
+        }
+    }
+}
+
+/// The cap this stock may have: `wanted` if the slot's budget has it, else the one it has.
+fn reserve_up_to(stock: &Stock, word: Word, wanted: u64) -> u64 {
+    let grows = wanted > word.cap() && evict::reserve(stock.node, stock.slot, wanted - word.cap());
+    if grows { wanted } else { word.cap() }
+}
+
+/// Charges the counters for `bytes` and `surplus` together; PENDING is set and is cleared here.
+fn charge_batch(stock: &Stock, bytes: u64, surplus: u64) -> Purchase {
+    let node = stock.node;
+    let pending = Pending::begun(stock);
+    if mutation::active(Mutation::DepositBeforeCharge) {
+        pending.end(surplus);
+        return match aftermath::try_charge(node, Until::Top, bytes + surplus) {
+            Ok(()) => Purchase::Bought(bytes + surplus),
+            Err(_) => Purchase::Declined,
+        };
+    }
+    interleave::point();
+    let bought = aftermath::try_charge(node, Until::Top, bytes + surplus).is_ok();
+    interleave::point();
+    pending.end(if bought { surplus } else { 0 });
+    if bought { Purchase::Bought(bytes + surplus) } else { Purchase::Declined }
+}

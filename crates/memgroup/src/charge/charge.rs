@@ -1,0 +1,245 @@
+//! Charge: the proof that bytes are accounted.
+
+use core::fmt;
+
+use crate::base::id::GroupId;
+use crate::charge::slow::{Ask, charge_slow_path};
+use crate::control::{aftermath, fault_injection, high, over_limit, waiters};
+use crate::counter::chain;
+use crate::counter::chain::Until;
+use crate::state::stats::builtin::memory;
+use crate::stats::update::count;
+use crate::stock::Stock;
+use crate::tree::error::ChargeError;
+use crate::tree::handle::Group;
+use crate::tree::node::Node;
+
+/// Bytes accounted to a group and all its ancestors; dropping it uncharges them.
+///
+/// Two words, `Send` and `Sync`, bound to no lifetime: keep it beside the memory it accounts for. It keeps its group's
+/// counters, also after the group was removed, and costs no reference count.
+///
+/// ```
+/// # use memgroup::{Config, Hierarchy};
+/// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let (a, b) = (hierarchy.create("/a").unwrap(), hierarchy.create("/b").unwrap());
+/// let mut charge = a.try_charge(1000).unwrap();
+/// charge.try_grow(500).unwrap();
+/// let part = charge.split(300);
+/// assert_eq!((charge.bytes(), part.bytes()), (1200, 300));
+/// charge.try_move_to(&b).unwrap();
+/// assert_eq!((a.usage_exact(), b.usage_exact()), (300, 1200));
+/// assert_eq!(hierarchy.root().usage_exact(), 1500);
+/// ```
+#[must_use = "dropping a charge uncharges its bytes"]
+pub struct Charge {
+    node: &'static Node,
+    bytes: u64,
+}
+
+impl Charge {
+    /// Owns bytes that are charged already; for zero bytes, a count on the node taken already.
+    #[inline(always)]
+    pub(crate) fn owning(node: &'static Node, bytes: u64) -> Charge {
+        Charge { node, bytes }
+    }
+
+    /// Zero bytes of a group, held as a handle is.
+    pub(crate) fn empty(group: &Group) -> Charge {
+        group.node().pin();
+        Charge { node: group.node(), bytes: 0 }
+    }
+
+    /// Charges `bytes` at any limit: prepaid bytes first, else as a debt of the levels that it takes above their limits.
+    pub(crate) fn forced(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
+        if bytes == 0 {
+            node.pin();
+            return Ok(());
+        }
+        let stock = node.stocks(bytes).then(|| Stock::enter(node, node.source.current())).flatten();
+        if stock.is_some_and(|stock| stock.spend(bytes)) {
+            count(node, memory::CHARGES, 1);
+            return Ok(());
+        }
+        let refused = match aftermath::charge_forced(node, bytes, u64::MAX, false) {
+            Ok(()) => {
+                count(node, memory::FORCED, 1);
+                over_limit::close_if_over(node);
+                high::after_forced_charge(node, bytes);
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        if !refused.seen.offline {
+            return Err(ChargeError::of(refused.node, refused.seen, bytes));
+        }
+        // In a removed group usage rises only under the tree lock (`node` I3).
+        let tree = node.shared.tree.lock();
+        aftermath::charge_forced(node, bytes, u64::MAX, true)
+            .map_err(|refused| ChargeError::of(refused.node, refused.seen_online(), bytes))?;
+        count(node, memory::FORCED, 1);
+        over_limit::close_if_over_held(&tree, node);
+        Ok(())
+    }
+
+    /// Bytes it accounts for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The group they are charged to.
+    pub fn group(&self) -> Group {
+        Group::pinned(self.node)
+    }
+
+    /// Charges `bytes` more, as [`Group::try_charge`] does.
+    ///
+    /// # Errors
+    /// As there; this charge stays as it was.
+    #[inline]
+    pub fn try_grow(&mut self, bytes: u64) -> Result<(), ChargeError> {
+        if bytes > 0 {
+            self.node.charge(bytes)?;
+            self.add(bytes);
+        }
+        Ok(())
+    }
+
+    /// Charges `bytes` more at any limit, as [`Group::charge_forced`] does.
+    ///
+    /// # Errors
+    /// As there; this charge stays as it was.
+    pub fn grow_forced(&mut self, bytes: u64) -> Result<(), ChargeError> {
+        if bytes > 0 {
+            Charge::forced(self.node, bytes)?;
+            self.add(bytes);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn node(&self) -> &'static Node {
+        self.node
+    }
+
+    /// Takes over bytes charged to its group; with them it needs no count on the node any more.
+    #[inline]
+    pub(crate) fn add(&mut self, bytes: u64) {
+        let was_empty = self.bytes == 0;
+        self.bytes += bytes;
+        if was_empty {
+            drop(Group::adopted(self.node));
+        }
+    }
+
+    /// Gives up `bytes`, which remain charged; without any left it counts on the node instead.
+    #[inline]
+    fn part_with(&mut self, bytes: u64, verb: &str) {
+        assert!(bytes <= self.bytes, "cannot {verb} {bytes} bytes off a charge of {}", self.bytes);
+        if bytes > 0 && bytes == self.bytes {
+            self.node.pin();
+        }
+        self.bytes -= bytes;
+    }
+
+    /// Uncharges `bytes` of it.
+    ///
+    /// # Panics
+    /// When it has fewer; nothing is uncharged then.
+    #[inline]
+    pub fn shrink(&mut self, bytes: u64) {
+        self.part_with(bytes, "shrink");
+        if bytes > 0 {
+            self.node.uncharge(bytes);
+        }
+    }
+
+    /// Splits `bytes` off into a charge of their own; nothing is counted anew.
+    ///
+    /// # Panics
+    /// When it has fewer.
+    pub fn split(&mut self, bytes: u64) -> Charge {
+        self.part_with(bytes, "split");
+        if bytes == 0 {
+            self.node.pin();
+        }
+        Charge { node: self.node, bytes }
+    }
+
+    /// Takes over all bytes of another charge of the same group; nothing is counted anew.
+    ///
+    /// # Errors
+    /// Gives `other` back when it is another group's.
+    pub fn merge(&mut self, mut other: Charge) -> Result<(), Charge> {
+        if !std::ptr::eq(self.node, other.node) {
+            return Err(other);
+        }
+        let bytes = other.bytes;
+        if bytes > 0 {
+            other.part_with(bytes, "merge");
+            self.add(bytes);
+        }
+        Ok(())
+    }
+
+    /// Moves the bytes to another group of the same hierarchy. They are counted at every moment: the levels that both
+    /// groups have above them are not touched, the target's own levels are charged before the source's are uncharged.
+    ///
+    /// # Errors
+    /// A level of the target refuses, or it was removed; this charge stays as it was.
+    ///
+    /// # Panics
+    /// When the group is of another hierarchy.
+    pub fn try_move_to(&mut self, target: &Group) -> Result<(), ChargeError> {
+        let (from, to) = (self.node, target.node());
+        assert!(std::ptr::eq(from.shared, to.shared), "cannot move a charge to a group of another hierarchy");
+        if std::ptr::eq(from, to) {
+            return Ok(());
+        }
+        if self.bytes == 0 {
+            to.charge(0)?;
+            self.node = to;
+            drop(Group::adopted(from));
+            return Ok(());
+        }
+        fault_injection::draw(to, self.bytes)?;
+        let common = chain::lowest_common(from, to);
+        let until = common.map_or(Until::Top, Until::Below);
+        if common.is_none_or(|common| !std::ptr::eq(common, to)) {
+            charge_slow_path(to, Ask::exact(self.bytes, until))?;
+        } else if to.counter.is_offline() {
+            return Err(ChargeError::of(to, to.counter.read(), self.bytes));
+        }
+        self.node = to;
+        if common.is_none_or(|common| !std::ptr::eq(common, from)) {
+            aftermath::uncharge(from, until, self.bytes);
+        }
+        // A level above both may keep fewer bytes free now, though nothing was uncharged there.
+        common.into_iter().flat_map(chain::levels).for_each(|level| _ = waiters::serve(level));
+        Ok(())
+    }
+
+    /// Lets go of the bytes without uncharging them, for a memory block that keeps the two numbers and gives them to
+    /// [`Hierarchy::uncharge`](crate::Hierarchy::uncharge) later.
+    #[inline]
+    pub fn into_parts(self) -> (GroupId, u64) {
+        let parts = (self.node.group_id(), self.bytes);
+        if self.bytes == 0 {
+            drop(Group::adopted(self.node));
+        }
+        std::mem::forget(self);
+        parts
+    }
+}
+
+impl Drop for Charge {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.node.uncharge(self.bytes);
+    }
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charge").field("group", &self.group().path()).field("bytes", &self.bytes).finish()
+    }
+}

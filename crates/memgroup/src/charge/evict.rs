@@ -1,0 +1,68 @@
+//! Evict: stocks that lie idle give their part of the slot's budget to a group that asks.
+
+use memgroup_sync::atomic::Ordering;
+use memgroup_sync::interleave;
+
+use crate::base::id::NodeId;
+use crate::control::aftermath;
+use crate::counter::chain;
+use crate::state::stats::builtin::memory;
+use crate::stats::update::{count, count_drain};
+use crate::stock::{Pending, Stock};
+use crate::tree::node::Node;
+
+/// Stocks that a miss looks at. More would lap the hand within one round of many busy groups, and spare none of them.
+const VISITS: u32 = 2;
+
+/// Takes `bytes` out of the budget of `slot` for `node`, if need be from stocks of others that lie idle there.
+pub(crate) fn reserve(node: &'static Node, slot: usize, bytes: u64) -> bool {
+    let budget = &node.shared.budget;
+    budget.reserve(slot, bytes) || (evict_idle(node, slot, bytes) && budget.reserve(slot, bytes))
+}
+
+/// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up.
+#[cold]
+fn evict_idle(asking: &'static Node, slot: usize, wanted: u64) -> bool {
+    let shared = asking.shared;
+    let groups = u64::from(shared.places());
+    let mut freed = 0;
+    for _ in 0..u64::from(VISITS).min(groups) {
+        // ORDERING: Relaxed; where the hand stands is a matter of fairness only.
+        let at = shared.budget.hand.get(slot).fetch_add(1, Ordering::Relaxed) % groups;
+        if let Some(node) = shared.node(NodeId(at as u32)).filter(|node| !std::ptr::eq(*node, asking)) {
+            freed += visit(node, slot);
+        }
+        if freed >= wanted {
+            return true;
+        }
+    }
+    freed > 0
+}
+
+/// One stock under the hand: spared and harvested if it was used, else returned. Returns the reserve given back.
+pub(crate) fn visit(node: &'static Node, slot: usize) -> u64 {
+    let Some(stock) = Stock::enter(node, slot) else { return 0 };
+    let word = stock.look();
+    if word.cap() == 0 || word.is_pending() || word.is_closed() {
+        return 0;
+    }
+    let spared = word.is_used();
+    let next = if spared { word.rested() } else { word.retired() };
+    // One attempt: a word that moves is not idle.
+    if !stock.change(word, next.with_pending()) {
+        return 0;
+    }
+    // The node cannot be released under us: PENDING holds off removal's last look.
+    let pending = Pending::begun(&stock);
+    count(node, memory::CHARGES, word.attempts());
+    interleave::point();
+    if spared {
+        return 0;
+    }
+    count_drain(node, word.prepaid());
+    chain::uncharge_held(node, word.prepaid());
+    aftermath::fallen(node);
+    drop(pending);
+    node.shared.budget.give_back(slot, word.cap());
+    word.cap()
+}

@@ -1,0 +1,74 @@
+//! Fast: a charge or an uncharge that the stock of this thread's slot serves.
+//!
+//! Nothing is called on the way to the atomic addition: a value that lives across a call is pushed onto the stack at the function's
+//! beginning, and an atomic addition waits for every store before it. Nor is anything loaded after it: a load waits for the
+//! addition in its turn. That is why the read section is a brief one, which ends without a look.
+
+use memgroup_percpu::FastAccess;
+
+use crate::charge::{batch, refill};
+use crate::state::stock_word::Word;
+use crate::stock::Stock;
+use crate::tree::error::ChargeError;
+use crate::tree::node::Node;
+
+impl Node {
+    /// Charges `bytes`: from the stock, else on the slow path.
+    #[inline(always)]
+    pub(crate) fn charge(&'static self, bytes: u64) -> Result<(), ChargeError> {
+        let (mut slot, mut tried, mut found) = (0, None, Word(0));
+        if self.stocks(bytes)
+            && let Some(stock) = Stock::fast(self)
+        {
+            found = stock.attempt(bytes);
+            if found.serves(bytes) {
+                // Before the result is made: the optimiser then sees it through.
+                drop(stock);
+                return Ok(());
+            }
+            (slot, tried) = (stock.slot, Some(stock.word));
+        }
+        self.charge_slowly(bytes, slot, tried, found)
+    }
+
+    /// All that is not a hit, in one function, so that little is left to be inlined elsewhere. With a word, the attempt on it was made.
+    #[cold]
+    #[inline(never)]
+    fn charge_slowly(
+        &'static self,
+        bytes: u64,
+        slot: usize,
+        tried: Option<FastAccess>,
+        found: Word,
+    ) -> Result<(), ChargeError> {
+        match tried {
+            Some(word) => batch::charge_miss(Stock { node: self, slot, word }.extend(), bytes, found, None),
+            None => batch::charge_in_slot(self, self.source.current(), bytes, None),
+        }
+    }
+
+    /// Uncharges `bytes`: into the stock, else on the slow path.
+    #[inline(always)]
+    pub(crate) fn uncharge(&'static self, bytes: u64) {
+        let (mut slot, mut put) = (0, None);
+        if self.stocks(bytes)
+            && let Some(stock) = Stock::fast(self)
+        {
+            if stock.put(bytes).takes(bytes) {
+                return;
+            }
+            (slot, put) = (stock.slot, Some(stock.word));
+        }
+        self.uncharge_slowly(bytes, slot, put);
+    }
+
+    /// As `charge_slowly`. With a word, the bytes lie in it.
+    #[cold]
+    #[inline(never)]
+    fn uncharge_slowly(&'static self, bytes: u64, slot: usize, put: Option<FastAccess>) {
+        match put {
+            Some(word) => refill::uncharge_miss(Stock { node: self, slot, word }.extend(), bytes),
+            None => refill::uncharge_in_slot(self, self.source.current(), bytes),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Groups that are removed, or above their limit, while their stocks are used.
+
+use crate::charge::loom::*;
+use crate::tree::handle::Group;
+
+fn a_removal_during_a_charge_and_its_uncharge() {
+    let group = lone_group(1, 64 * UNIT);
+    let root = group.shared.root();
+    let user = thread::spawn(move || match group.charge_at(0, UNIT) {
+        Ok(()) => group.uncharge_at(0, UNIT),
+        Err(error) => assert_eq!(error.kind(), ChargeErrorKind::Offline),
+    });
+    group.shared.remove(group).unwrap();
+    assert_eq!(group.charge_at(0, UNIT).unwrap_err().kind(), ChargeErrorKind::Offline);
+    user.join().unwrap();
+    assert_eq!((group.counter.usage(), prepaid(group), root.counter.usage()), (0, 0, 0));
+    // The last handle releases the place.
+    assert_eq!(group.shared.tree.lock().in_use(), 2);
+    drop(Group::adopted(group));
+    assert_eq!(group.shared.tree.lock().in_use(), 1);
+}
+
+#[test]
+fn a_removed_group_keeps_no_credit() {
+    explore(a_removal_during_a_charge_and_its_uncharge);
+}
+
+#[test]
+#[should_panic]
+fn a_removal_that_leaves_stocks_open_is_caught() {
+    mutation::with(Mutation::RemovalLeavesStocksOpen, || explore(a_removal_during_a_charge_and_its_uncharge));
+}
+
+fn a_removal_while_an_attempt_hides_the_stock() {
+    let group = lone_group(1, 64 * UNIT);
+    // One unit is live, one is prepaid.
+    group.charge_at(0, UNIT).unwrap();
+    assert!(prepaid(group) >= UNIT);
+    let user = thread::spawn(move || {
+        // Asks for more than is prepaid: hides it, fails, puts it back.
+        if group.charge_at(0, 3 * UNIT).is_ok() {
+            group.uncharge_at(0, 3 * UNIT);
+        }
+    });
+    group.shared.remove(group).unwrap();
+    user.join().unwrap();
+    assert_eq!((group.counter.usage(), prepaid(group)), (UNIT, 0));
+    group.uncharge_at(0, UNIT);
+    assert_eq!(group.counter.usage(), 0);
+}
+
+#[test]
+fn what_an_attempt_hides_is_returned_by_it() {
+    explore(a_removal_while_an_attempt_hides_the_stock);
+}
+
+#[test]
+#[should_panic]
+fn an_undone_attempt_that_ignores_the_mark_is_caught() {
+    mutation::with(Mutation::UndoneAttemptIgnoresClosed, || {
+        explore(a_removal_while_an_attempt_hides_the_stock)
+    });
+}
+
+#[test]
+fn an_overflow_under_way_is_waited_for_by_removal() {
+    explore(|| {
+        let shared = obtain(config(1, 2).stock_budget_bytes(2 * UNIT));
+        let group = shared.create(shared.root(), "group").unwrap();
+        for _ in 0..3 {
+            group.charge_at(0, UNIT).unwrap();
+        }
+        group.uncharge_at(0, UNIT);
+        // All that is live goes at once, most of it past the stock. It may be the last of the group, and does not look.
+        let freeing = thread::spawn(move || group.uncharge_at(0, 2 * UNIT));
+        shared.remove(group).unwrap();
+        drop(Group::adopted(group));
+        freeing.join().unwrap();
+        assert_eq!(shared.tree.lock().in_use(), 1, "the group was never released");
+        assert_reserves_are_caps(shared);
+    });
+}
+
+#[test]
+fn the_last_byte_of_a_removed_group_releases_it_once() {
+    explore(|| {
+        let group = lone_group(1, 64 * UNIT);
+        group.charge_at(0, 2 * UNIT).unwrap();
+        group.shared.remove(group).unwrap();
+        let other = thread::spawn(move || group.uncharge_at(0, UNIT));
+        let handle = thread::spawn(move || drop(Group::adopted(group)));
+        group.uncharge_at(0, UNIT);
+        other.join().unwrap();
+        handle.join().unwrap();
+        assert_eq!(group.shared.tree.lock().in_use(), 1);
+    });
+}
+
+fn a_limit_lowered_below_what_is_live() {
+    let group = lone_group(1, 64 * UNIT);
+    group.charge_at(0, 2 * UNIT).unwrap();
+    let freeing = thread::spawn(move || group.uncharge_at(0, UNIT));
+    {
+        let tree = group.shared.tree.lock();
+        group.counter.set_max(UNIT / 2);
+        over_limit::update(&tree, group);
+    }
+    // A unit at least is live: bytes that the other frees must not come back as stock.
+    assert!(group.charge_at(0, UNIT / 4).is_err());
+    freeing.join().unwrap();
+    assert!(group.charge_at(0, UNIT / 4).is_err());
+    group.uncharge_at(0, UNIT);
+    group.charge_at(0, UNIT / 4).expect("within the limit again");
+    group.uncharge_at(0, UNIT / 4);
+    assert_conserved(group);
+}
+
+#[test]
+fn above_its_limit_a_group_is_not_served_from_stock() {
+    explore(a_limit_lowered_below_what_is_live);
+}
+
+#[test]
+#[should_panic]
+fn an_overrun_that_leaves_stocks_open_is_caught() {
+    mutation::with(Mutation::OverLimitLeavesStocksOpen, || explore(a_limit_lowered_below_what_is_live));
+}

@@ -1,0 +1,14 @@
+//! Charge: the fast path, the slow path, and the charge that a user holds.
+
+pub(crate) mod batch;
+#[allow(clippy::module_inception)]
+pub(crate) mod charge;
+pub(crate) mod evict;
+pub(crate) mod fast;
+#[cfg(all(test, memgroup_loom))]
+pub(crate) mod loom;
+pub(crate) mod refill;
+pub(crate) mod slow;
+pub(crate) mod wait;
+#[cfg(all(test, memgroup_loom))]
+mod wait_loom;

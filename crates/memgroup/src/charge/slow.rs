@@ -1,0 +1,390 @@
+//! Slow path: a charge that the stock did not serve. [`guide::refusal`](crate::guide::refusal) describes its steps.
+//!
+//! # The ladder
+//!
+//! [`charge_slow_path`] is the only place that decides on a charge that the stock does not serve. It has a step a line: each step
+//! makes the charge, or leaves behind which level refused it last.
+//!
+//! # G1, the refusal guarantee
+//! *When a charge is refused, there was an instant within the call at which live charges, charges in flight and the asked bytes
+//! together exceeded the limit of the group that the error names, less the bytes kept there for groups within their protection.*
+//!
+//! The error tells how much is kept ([`ChargeError::reserved`]): mostly nothing, and at most the amount that `protect::reserve` allows. It is
+//! looked up within the call, from sums that may lag by bytes being charged at that moment.
+//!
+//! Let R be that group. The last try ran while R's subtree was frozen, and its refusal was decided by an RMW on R's counter
+//! (`Verdict::Final`) at an instant t. A charge in the subtree put every byte into R's usage at t. Each byte is one of these:
+//!
+//! - *A live charge*, or one that is being uncharged: it is live until that call returns. An uncharge adds its own bytes to a closed word
+//!   and takes them out again, and no more.
+//! - *A charge in flight*: an exact charge added it to R and has not returned, perhaps because a higher level is about to refuse it. Or a
+//!   charge had it set free and keeps it (`reclaim::keep`), at most as much as it asked for. Or an attempt to consume, not served and not yet
+//!   undone, hides it from the freeze: at most as many bytes as that charge asked for (`stock::withdraw_closed` has the sum).
+//! - *Prepaid*, showing in a word. There is none: every word of the subtree was CLOSED and drained before t. Bytes that are added
+//!   to a CLOSED word are of the two kinds above. Groups are created under the tree lock, which this thread holds.
+//! - *On the way between a word and the counters*: the surplus of a batch, an overflow, or an evicted stock. Such bytes are on the way
+//!   only while their word says PENDING. PENDING is set by compare-and-swap on an open word. So once the word is CLOSED no such section
+//!   begins, and the freeze waited for those that had begun. The surplus of a batch that meets CLOSED goes back to the counters before
+//!   PENDING ends. Drains hold the tree lock. There are none at t.
+//!
+//! So usage at t is at most live charges and charges in flight, and usage + asked + kept > limit. Refusing threads take turns under the
+//! tree lock. A third thread that takes the drained bytes takes them as an exact charge, because its words are CLOSED: that is a live
+//! charge or one in flight. ∎
+//!
+//! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is refused at once.
+//!
+//! Loom: `a_refusal_is_never_caused_by_stock`, `a_refill_between_sweep_and_refusal_refuses_nobody`,
+//! `several_chargers_that_fail_at_once_are_refused_by_live_charges_only` and the twins with a fault each. With real threads:
+//! `tests/stress.rs`.
+
+use std::time::Instant;
+
+use memgroup_sync::grace;
+
+use crate::base::limit::LARGEST;
+use crate::charge::batch;
+use crate::charge::wait::{WaitSession, Waited, held_level};
+use crate::control::freeze::FrozenSubtree;
+use crate::control::make_room::make_room;
+use crate::control::oom::OomAttempt;
+use crate::control::waiters::Want;
+use crate::control::{aftermath, dry_run, high};
+use crate::counter::chain::{self, Climb, Refused, Until};
+use crate::counter::events::Event;
+use crate::observe::event;
+use crate::reclaim::credit;
+use crate::reclaim::group::GroupShrinkers;
+use crate::state::counter::Verdict;
+use crate::state::stats::builtin::memory;
+use crate::stats::update::count;
+use crate::tree::error::{ChargeError, ChargeErrorKind};
+use crate::tree::node::Node;
+
+/// A charge that the slow path is to make.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) bytes: u64,
+    pub(crate) until: Until,
+    pub(crate) want: Want,
+    /// The slot where a batch may be bought: its stock gets the rest of it.
+    pub(crate) prepays: Option<usize>,
+    /// Until when it waits for room, if it waits.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Ask {
+    pub(crate) fn exact(bytes: u64, until: Until) -> Ask {
+        Ask { bytes, until, want: Want::Charge, prepays: None, deadline: None }
+    }
+
+    pub(crate) fn with_batch(slot: usize, bytes: u64) -> Ask {
+        Ask { prepays: Some(slot), ..Ask::exact(bytes, Until::Top) }
+    }
+}
+
+/// Makes the charge that `ask` describes, or refuses it for good.
+#[cold]
+#[inline(never)]
+pub(crate) fn charge_slow_path(node: &'static Node, mut ask: Ask) -> Result<(), ChargeError> {
+    let Ask { bytes, until, want, deadline, .. } = ask;
+    // The first two steps, before there is a ladder: they make most charges, and cost less without its state.
+    if deadline.is_none() && want == Want::Charge {
+        if ask.prepays.take().is_some_and(|slot| batch::buy(node, slot, bytes)) {
+            return Ok(());
+        }
+        if aftermath::try_charge(node, until, bytes).is_ok() {
+            high::after_charge(node, until, bytes);
+            return Ok(());
+        }
+    }
+    climb(SlowCharge::new(node, ask))
+}
+
+#[inline(never)]
+fn climb(mut charge: SlowCharge) -> Result<(), ChargeError> {
+    loop {
+        let is_made = !charge.goes_behind_waiters()
+            && (charge.with_batch()
+                || charge.exactly()
+                || charge.past_dry_runs()
+                || charge.after_drain()
+                || charge.after_reclaim()
+                || charge.after_kill()
+                || charge.while_frozen());
+        if is_made {
+            break;
+        }
+        match charge.wait() {
+            Waited::Handed => break,
+            Waited::Again => {}
+            Waited::Over => return Err(charge.refused()),
+        }
+    }
+    charge.made();
+    Ok(())
+}
+
+/// A charge on its way through the slow path.
+struct SlowCharge {
+    node: &'static Node,
+    ask: Ask,
+    /// The level that refused last, as it was seen then. Before the first attempt, the group's own.
+    last: Refused,
+    /// The level in which room is made.
+    full: &'static Node,
+    /// Whether room can be made at all: the charge is smaller than the limit that refused it, and the group is online.
+    can_fit: bool,
+    /// The counters are charged. Not so where `exactly` found room for a wait that charges nothing.
+    is_charged: bool,
+    /// The level at which running out of memory was counted.
+    oom_counted: Option<&'static Node>,
+    session: Option<WaitSession>,
+    began: Option<Instant>,
+    ended: Option<ChargeErrorKind>,
+}
+
+impl SlowCharge {
+    fn new(node: &'static Node, ask: Ask) -> SlowCharge {
+        let deadline = ask.deadline.filter(|_| !credit::is_reclaiming() && !grace::inside());
+        SlowCharge {
+            node,
+            ask: Ask { deadline, ..ask },
+            last: Refused { node, seen: node.counter.read() },
+            full: node,
+            can_fit: true,
+            is_charged: false,
+            oom_counted: None,
+            session: None,
+            began: deadline.map(|_| Instant::now()),
+            ended: None,
+        }
+    }
+
+    /// A charge that can wait queues behind those that wait already. Looked at once.
+    fn goes_behind_waiters(&mut self) -> bool {
+        let Some(deadline) = self.ask.deadline.filter(|_| self.session.is_none()) else { return false };
+        let held = held_level(self.node).filter(|_| self.began.is_some_and(|began| began < deadline));
+        if let Some(at) = held {
+            self.last = Refused { node: at, seen: at.counter.read() };
+        }
+        held.is_some()
+    }
+
+    /// Spends prepaid bytes, or buys a batch for itself and the charges to come. Once.
+    fn with_batch(&mut self) -> bool {
+        self.ask.prepays.take().is_some_and(|slot| batch::buy(self.node, slot, self.ask.bytes))
+    }
+
+    /// Charges the counters for exactly the bytes.
+    fn exactly(&mut self) -> bool {
+        let Ask { bytes, until, .. } = self.ask;
+        let outcome = match self.ask.want {
+            Want::Charge => self.note(aftermath::try_charge(self.node, until, bytes)),
+            Want::Room => {
+                chain::look_for_room(self.node, until, bytes).map_err(|refused| self.last = refused).is_ok()
+            }
+        };
+        (self.full, self.can_fit) =
+            (self.last.node, !self.last.seen.offline && bytes <= self.last.seen.most());
+        outcome
+    }
+
+    /// Where nothing but a limit that refuses no charge is in the way: passes it.
+    fn past_dry_runs(&mut self) -> bool {
+        if !self.last.seen.is_only_dry_run(self.ask.bytes) {
+            return false;
+        }
+        let outcome = self.attempt(Verdict::Hint, None);
+        let is_made = self.note(outcome);
+        let seen = self.last.seen;
+        (self.full, self.can_fit) = (self.last.node, !seen.offline && self.ask.bytes <= seen.most());
+        is_made
+    }
+
+    /// Prepaid bytes of the full group's subtree go back to the counters. Beside shrinkers, which are cheaper than a look at the stocks of
+    /// thousands of groups, only at some of the refusals.
+    fn after_drain(&mut self) -> bool {
+        let shared = self.node.shared;
+        let drains = self.can_fit
+            && shared.has_stock()
+            && (!shared.shrinkers().is_any() || self.full.shrinkers().is_none_or(GroupShrinkers::drains_now));
+        if drains {
+            let drained = aftermath::drain_counted_in(&shared.tree.lock(), self.full);
+            if let Some(shrinkers) = self.full.shrinkers() {
+                shrinkers.drained(drained.stocks);
+            }
+            if drained.bytes > 0 {
+                let outcome = self.attempt(Verdict::Hint, None);
+                if self.note(outcome) {
+                    return true;
+                }
+                self.full = self.last.node;
+            }
+        }
+        count_max(self.last, self.ask.bytes);
+        false
+    }
+
+    /// Shrinkers of the full group's subtree give back the missing bytes.
+    fn after_reclaim(&mut self) -> bool {
+        let Ask { bytes, until, .. } = self.ask;
+        self.is_charged = self.can_fit
+            && self.node.shared.shrinkers().is_any()
+            && make_room(self.node, until, bytes, &mut self.full);
+        self.is_charged
+    }
+
+    /// A group of the full group's subtree is told to stop.
+    fn after_kill(&mut self) -> bool {
+        let Ask { bytes, until, want, .. } = self.ask;
+        if self.can_fit && want == Want::Charge && self.node.shared.victims().is_any() {
+            let mut attempt = OomAttempt::new(self.node);
+            self.is_charged = attempt.make_charge(until, bytes, &mut self.full);
+            self.oom_counted = attempt.counted;
+        }
+        self.is_charged
+    }
+
+    /// Tries a last time while no stock of the full group's subtree holds a byte (G1). Where another level refuses, that one's subtree is
+    /// frozen too; a level within the frozen subtree decides.
+    fn while_frozen(&mut self) -> bool {
+        if !self.can_fit {
+            return false;
+        }
+        let shared = self.node.shared;
+        let tree = shared.has_stock().then(|| shared.tree.lock());
+        let mut frozen = tree.as_deref().map(FrozenSubtree::new);
+        loop {
+            if let Some(frozen) = &mut frozen {
+                frozen.extend(self.full);
+            }
+            let outcome = self.attempt(Verdict::Final, tree.as_deref());
+            if self.note(outcome) {
+                return true;
+            }
+            if !std::ptr::eq(self.last.node, self.full) {
+                count_max(self.last, self.ask.bytes);
+            }
+            let decides = frozen.as_ref().is_none_or(|frozen| frozen.covers(self.last.node));
+            if self.last.seen.offline || decides {
+                self.count_oom();
+                return false;
+            }
+            self.full = self.last.node;
+        }
+    }
+
+    fn attempt(&self, verdict: Verdict, tree: Option<&crate::tree::topology::Tree>) -> Result<(), Refused> {
+        let Ask { bytes, until, .. } = self.ask;
+        let attempt = || aftermath::charge(self.node, bytes, Climb::to(until, verdict));
+        dry_run::past_dry_runs(tree, bytes, self.node, attempt)
+    }
+
+    /// Remembers the outcome of an attempt to charge the counters; whether they are charged.
+    fn note(&mut self, outcome: Result<(), Refused>) -> bool {
+        self.is_charged = outcome.map_err(|refused| self.last = refused).is_ok();
+        self.is_charged
+    }
+
+    /// Nothing could be reclaimed for the charge. That is counted once for each level; not within a callback, for which nothing is
+    /// reclaimed.
+    fn count_oom(&self) {
+        let Refused { node, seen } = self.last;
+        let is_counted = self.oom_counted.is_some_and(|counted| std::ptr::eq(counted, node));
+        let is_held_up = !seen.offline && self.ask.bytes <= LARGEST - seen.usage;
+        if is_held_up && !is_counted && !credit::is_reclaiming() {
+            event::count(node, Event::Oom);
+        }
+    }
+
+    /// Waits in the queue of the level that refused, if the charge has a deadline.
+    fn wait(&mut self) -> Waited {
+        let Some(deadline) = self.ask.deadline else { return Waited::Over };
+        let seen = self.last.seen;
+        let never_fits = self.ask.bytes > LARGEST || self.ask.bytes > seen.max && !seen.is_dry_run;
+        if seen.offline || never_fits {
+            return Waited::Over;
+        }
+        if Instant::now() >= deadline {
+            self.ended = Some(ChargeErrorKind::Deadline);
+            return Waited::Over;
+        }
+        let Ask { bytes, want, .. } = self.ask;
+        let session =
+            self.session.get_or_insert_with(|| WaitSession::begin(self.node, bytes, deadline, want));
+        session.wait(&mut self.last, &mut self.ended)
+    }
+
+    /// The charge is made: `high` is looked at, and bytes that were charged for a wait for room alone are given back.
+    fn made(&self) {
+        let Ask { bytes, until, want, .. } = self.ask;
+        match want {
+            Want::Charge if self.is_charged || self.session.is_some() => {
+                high::after_charge(self.node, until, bytes)
+            }
+            Want::Room if self.is_charged => aftermath::uncharge_counters(self.node, bytes),
+            Want::Charge | Want::Room => {}
+        }
+    }
+
+    /// Counts the refusal, and says it.
+    fn refused(&self) -> ChargeError {
+        let Refused { node, seen } = self.last;
+        node.counter.count_refusal();
+        count(node, memory::REFUSALS, 1);
+        let error = ChargeError::of(node, seen, self.ask.bytes);
+        match (self.ended, self.began) {
+            (Some(kind), Some(began)) => error.after_wait(kind, began.elapsed()),
+            _ => error,
+        }
+    }
+}
+
+/// A charge is held up by a limit: not by a removal, nor by the size of a counter.
+fn count_max(refused: Refused, bytes: u64) {
+    if !refused.seen.offline && bytes <= LARGEST - refused.seen.usage {
+        event::count(refused.node, Event::Max);
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup_percpu::SlotSource;
+
+    use crate::reclaim::{Ask, Count, Scan, Shrinker, ShrinkerConfig};
+    use crate::state::config::Config;
+    use crate::tree::handle::Hierarchy;
+
+    struct Empty;
+
+    impl Shrinker for Empty {
+        fn count(&self, _token: u64) -> Count {
+            Count::Empty
+        }
+
+        fn scan(&self, _ask: &Ask<'_>) -> Scan {
+            Scan::Stopped { bytes: 0 }
+        }
+    }
+
+    #[test]
+    fn a_drain_of_many_stocks_is_for_refusals_of_the_group_that_was_drained() {
+        const PAGE: u64 = 4096;
+        let config = Config::with_slots(SlotSource::virtual_slots(128).unwrap());
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let above = hierarchy.create("/above").unwrap();
+        let below = above.create("below").unwrap();
+        let (idle, busy) = (below.create("idle").unwrap(), below.create("busy").unwrap());
+        let shrinker = idle.add_shrinker(ShrinkerConfig::new("empty"), Empty).unwrap();
+        above.set_max(1000 * PAGE - 1).unwrap();
+        below.set_max(1000 * PAGE).unwrap();
+        let _held = idle.try_charge(PAGE).unwrap();
+        assert!(below.usage() > PAGE, "the rest of a batch is prepaid, and so the lower group refuses first");
+        // With that drained it has room, and the one above has not.
+        assert_eq!(busy.try_charge(999 * PAGE).unwrap_err().group(), above.id());
+        let drains_now = |group: &crate::Group| group.node().shrinkers().unwrap().drains_now();
+        assert!(!drains_now(&below), "its 384 stocks were looked at");
+        assert!(drains_now(&above), "nobody has looked at its stocks");
+        shrinker.remove().unwrap();
+    }
+}

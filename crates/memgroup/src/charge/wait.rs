@@ -1,0 +1,350 @@
+//! A charge with a deadline: tried as any other, and where it is refused it waits for room at the group that refused.
+//!
+//! ```text
+//!   stock ─▶ counters ─▶ drained, reclaimed ─▶ refused by T ─▶ hold T ─▶ in line at T ─▶ handed over
+//!                              ▲                                             ├─▶ another level refuses: in line there
+//!                              └──── every 100 ms, where there are shrinkers ┤
+//!                                                                            └─▶ deadline, woken, removed: an error
+//! ```
+//!
+//! - I1. The wait ends by its deadline. A shrinker's call that the waiting thread makes itself may end later, and so may bounded steps of
+//!   the engine.
+//! - I2. A charge that can never fit where it would wait, or of a removed group, does not wait.
+//! - I3. While it waits it holds one group: that group's subtree has no stock until the last that waits there is gone.
+
+use core::time::Duration;
+use std::cell::Cell;
+use std::time::Instant;
+
+use memgroup_sync::MutexGuard;
+use memgroup_sync::atomic::Ordering;
+
+use crate::base::deadline::Deadline;
+use crate::base::mutation::{self, Mutation};
+use crate::charge::batch;
+use crate::charge::charge::Charge;
+use crate::charge::slow::{Ask, charge_slow_path};
+use crate::control::make_room::make_room;
+use crate::control::oom::OomAttempt;
+use crate::control::waiters::{ChargeQueue, State, Waiter, Want};
+use crate::control::{aftermath, over_limit, waiters};
+use crate::counter::chain::{self, Refused, Until};
+use crate::observe::wait::list::{self, Listed};
+use crate::observe::wait::{WaitKind, Wake};
+use crate::state::counter::Reading;
+use crate::tree::error::{ChargeError, ChargeErrorKind};
+use crate::tree::handle::Group;
+use crate::tree::node::Node;
+
+/// After how long the first in a line has shrinkers asked again: caches may have been filled without anything being uncharged.
+const REVIEW: Duration = Duration::from_millis(100);
+
+/// Charges `bytes`, and waits for room until `deadline`.
+fn charge_until(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
+    batch::charge_in_slot(node, node.source.current(), bytes, Some(deadline))
+}
+
+/// Waits until there is room for `bytes`, and charges nothing.
+fn wait_for_room(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
+    if bytes == 0 {
+        let seen = node.counter.read();
+        return if seen.offline { Err(ChargeError::of(node, seen, 0)) } else { Ok(()) };
+    }
+    let ask = Ask { want: Want::Room, deadline: Some(deadline), ..Ask::exact(bytes, Until::Top) };
+    charge_slow_path(node, ask)
+}
+
+/// The highest level of the chain at which a charge waits.
+pub(crate) fn held_level(node: &'static Node) -> Option<&'static Node> {
+    chain::levels(node).filter(|level| level.waiting().is_held() && !level.counter.read().is_dry_run).last()
+}
+
+/// How a wait in one queue ended.
+pub(crate) enum Left {
+    Handed,
+    Again(Refused),
+    Over(ChargeErrorKind),
+}
+
+/// The next step of a waiting charge.
+pub(crate) enum Waited {
+    /// The charge was made for it.
+    Handed,
+    /// It is tried again.
+    Again,
+    /// It is refused.
+    Over,
+}
+
+/// The whole wait of one charge, in one queue after the other.
+pub(crate) struct WaitSession {
+    node: &'static Node,
+    bytes: u64,
+    deadline: Instant,
+    want: Want,
+    listed: Listed,
+    /// The kills for the charge since it waits.
+    attempt: Cell<Option<OomAttempt>>,
+}
+
+impl WaitSession {
+    pub(crate) fn begin(node: &'static Node, bytes: u64, deadline: Instant, want: Want) -> WaitSession {
+        let listed = list::begin(node, WaitKind::Charge, bytes, deadline);
+        WaitSession { node, bytes, deadline, want, listed, attempt: Cell::new(None) }
+    }
+
+    /// Waits once, at the level that refused `last`.
+    pub(crate) fn wait(&self, last: &mut Refused, ended: &mut Option<ChargeErrorKind>) -> Waited {
+        match self.in_line(last.node) {
+            Ok(Left::Handed) => return Waited::Handed,
+            Ok(Left::Again(refused)) | Err(refused) => *last = refused,
+            Ok(Left::Over(kind)) => {
+                let at = if self.node.counter.is_offline() { self.node } else { last.node };
+                let reserved = if std::ptr::eq(at, last.node) { last.seen.reserved } else { 0 };
+                *last = Refused { node: at, seen: Reading { reserved, ..at.counter.read() } };
+                *ended = (!last.seen.offline).then_some(kind);
+                return Waited::Over;
+            }
+        }
+        Waited::Again
+    }
+
+    /// Waits at `at`, which has refused. `Err`: the group was removed.
+    pub(crate) fn in_line(&self, at: &'static Node) -> Result<Left, Refused> {
+        let _hold = FreezeGuard::begin(self.node, at)?;
+        self.enqueue(at);
+        self.listed.at(at);
+        let wake = loop {
+            let wake = self.listed.park(self.until());
+            match wake {
+                Wake::All => break wake,
+                Wake::Deadline if Instant::now() >= self.deadline => break wake,
+                Wake::Deadline => {
+                    if self.review(at) {
+                        break wake;
+                    }
+                }
+                // Else a notice of a queue that it has left.
+                Wake::Notified if !self.queue().waits(self.listed.ticket()) => break wake,
+                Wake::Notified => {}
+            }
+        };
+        Ok(match self.leave() {
+            State::Handed => Left::Handed,
+            _ if wake == Wake::All => Left::Over(ChargeErrorKind::Woken),
+            State::Again(refused) => Left::Again(refused),
+            State::Waiting | State::Away => Left::Over(ChargeErrorKind::Deadline),
+        })
+    }
+
+    fn queue(&self) -> MutexGuard<'_, ChargeQueue> {
+        self.node.shared.wait_queue().lock()
+    }
+
+    /// When it looks again whether caches can give, or another group must be stopped.
+    fn until(&self) -> Instant {
+        let shared = self.node.shared;
+        let gives = shared.config.reclaim && shared.shrinkers().is_any();
+        // A charge, too, may lower the bytes kept free for others, and serves no waiter.
+        let reviews = gives || self.may_kill() || shared.protected().is_any();
+        if reviews { self.deadline.min(Instant::now() + REVIEW) } else { self.deadline }
+    }
+
+    fn may_kill(&self) -> bool {
+        self.want == Want::Charge && self.node.shared.victims().is_any()
+    }
+
+    /// The first in the queue has shrinkers asked once more, and the next victim if the one before takes too long. Whether the charge is made.
+    fn review(&self, at: &'static Node) -> bool {
+        if !self.queue().begin_review(self.listed.ticket()) {
+            return false;
+        }
+        let (&WaitSession { node, bytes, .. }, mut over) = (self, at);
+        let gives = node.shared.config.reclaim && node.shared.shrinkers().is_any();
+        let is_made =
+            gives && make_room(node, Until::Top, bytes, &mut over) || self.may_kill() && self.kill(&mut over);
+        if is_made && self.want == Want::Room {
+            aftermath::uncharge_counters(node, bytes);
+        }
+        self.queue().end_review(self.listed.ticket(), is_made);
+        is_made
+    }
+
+    /// Stops a group that was not asked yet for this charge. Whether the charge is made.
+    fn kill(&self, over: &mut &'static Node) -> bool {
+        let mut attempt = self.attempt.take().unwrap_or_else(|| OomAttempt::new(self.node));
+        let is_made = attempt.make_charge(Until::Top, self.bytes, over);
+        self.attempt.set(Some(attempt));
+        is_made
+    }
+
+    fn enqueue(&self, at: &'static Node) {
+        let &WaitSession { node, bytes, want, .. } = self;
+        self.queue().enqueue(Waiter::new(at, node, bytes, want), self.listed.ticket());
+    }
+
+    /// Leaves the queue, with the charge that was handed over.
+    fn leave(&self) -> State {
+        let state = self.queue().leave(self.listed.ticket());
+        if mutation::active(Mutation::WaiterGoesWithoutTheCharge) { State::Waiting } else { state }
+    }
+}
+
+/// A charge waits at a group: until this is dropped there is no stock in its subtree.
+struct FreezeGuard {
+    at: &'static Node,
+}
+
+impl FreezeGuard {
+    /// For a charge of `node` that waits at `at`. `Err`: the group was removed.
+    fn begin(node: &'static Node, at: &'static Node) -> Result<FreezeGuard, Refused> {
+        let tree = node.shared.tree.lock();
+        let seen = node.counter.read();
+        if seen.offline {
+            return Err(Refused { node, seen });
+        }
+        // ORDERING: Relaxed; changed under the tree lock, and published by the mark that `hold` sets (see `is_held`).
+        if at.waiting().held.fetch_add(1, Ordering::Relaxed) == 0 {
+            over_limit::close_for_waiter(&tree, at);
+        }
+        Ok(FreezeGuard { at })
+    }
+}
+
+impl Drop for FreezeGuard {
+    fn drop(&mut self) {
+        if crate::observe::wait::is_model_failing() {
+            return;
+        }
+        let tree = self.at.shared.tree.lock();
+        // ORDERING: Relaxed; as in `begin`.
+        if self.at.waiting().held.fetch_sub(1, Ordering::Relaxed) == 1 {
+            over_limit::update(&tree, self.at);
+        } else {
+            // The others may have let this one go first.
+            _ = waiters::serve(self.at);
+        }
+    }
+}
+
+impl Group {
+    /// Waits until `deadline` for room for `bytes`, as [`charge_until`](Group::charge_until) does, and charges nothing.
+    ///
+    /// For work that failed for want of memory, has set its memory free, and is tried again when it may succeed. Its caller can only guess the
+    /// size, so no kill hook is called for it.
+    ///
+    /// There was room at an instant within the call; other charges may have it by the time it returns. Where reclaim makes the room, the bytes are
+    /// charged for that instant, which the group's [peak](Group::peak) may show.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, KillAnswer, KillRequest};
+    /// # use std::time::{Duration, Instant};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenants = hierarchy.create("/tenants").unwrap();
+    /// tenants.set_max(1000).unwrap();
+    /// let (query, neighbour) = (tenants.create("query").unwrap(), tenants.create("neighbour").unwrap());
+    /// let _held = neighbour.try_charge(600).unwrap();
+    /// let _hook = neighbour.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Dying).unwrap();
+    /// let soon = || Instant::now() + Duration::from_millis(20);
+    /// assert!(query.wait_for_room(400, soon()).is_ok() && query.usage_exact() == 0);
+    /// assert!(query.wait_for_room(600, soon()).is_err() && neighbour.events().oom_kill == 0);
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`charge_until`](Group::charge_until).
+    pub fn wait_for_room(&self, bytes: u64, deadline: impl Into<Deadline>) -> Result<(), ChargeError> {
+        wait_for_room(self.node(), bytes, deadline.into().instant_or_far())
+    }
+
+    /// Charges `bytes` as [`try_charge`](Group::try_charge) does. Where that is refused, it waits until `deadline` for room at the group that
+    /// refused.
+    ///
+    /// The thread that uncharges there makes the waiting charges: in the order of their groups' [weights](Group::set_weight), then of arrival. A
+    /// charge that does not fit is passed by at most 16 others. A charge without a deadline may take free bytes at any time; one with a deadline
+    /// queues behind those that wait. The wait is [listed](crate::Hierarchy::waits), and ended by [`wake_waiters`](Group::wake_waiters) and by
+    /// the removal of the group.
+    ///
+    /// It may allocate, and it blocks. So it is not for code that holds a lock that other threads need to set memory free, nor for the inside of
+    /// an allocator. It does not wait within a shrinker's call or a read section, nor when the deadline has passed.
+    ///
+    /// ```
+    /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};
+    /// # use std::time::{Duration, Instant};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenant = hierarchy.create("/tenant").unwrap();
+    /// tenant.set_max(1000).unwrap();
+    /// let held = tenant.try_charge(600).unwrap();
+    /// let soon = Instant::now() + Duration::from_millis(20);
+    /// let error = tenant.charge_until(600, soon).unwrap_err();
+    /// assert_eq!((error.kind(), error.usage()), (ChargeErrorKind::Deadline, 600));
+    /// assert!(Instant::now() >= soon && error.waited() > Duration::ZERO);
+    /// drop(held);
+    /// ```
+    ///
+    /// # Errors
+    /// - [`Deadline`](ChargeErrorKind::Deadline): there was no room in time; the numbers are those of the group at which it waited last.
+    /// - [`Woken`](ChargeErrorKind::Woken): all waits of the group were ended.
+    /// - At once, as by `try_charge`: the group was removed, also while it waited; or `bytes` are more than a limit allows in all.
+    pub fn charge_until(&self, bytes: u64, deadline: impl Into<Deadline>) -> Result<Charge, ChargeError> {
+        let deadline = deadline.into().instant_or_far();
+        charge_until(self.node(), bytes, deadline).map(|()| Charge::owning(self.node(), bytes))
+    }
+}
+
+impl Charge {
+    /// Charges `bytes` more, and waits for room until `deadline`, as [`Group::charge_until`] does. The charge keeps its bytes meanwhile, so
+    /// several charges that grow may wait for each other until their deadlines.
+    ///
+    /// # Errors
+    /// As there; this charge stays as it was.
+    pub fn grow_until(&mut self, bytes: u64, deadline: impl Into<Deadline>) -> Result<(), ChargeError> {
+        if bytes > 0 {
+            charge_until(self.node(), bytes, deadline.into().instant_or_far())?;
+            self.add(bytes);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup_percpu::SlotSource;
+
+    use crate::charge::wait::*;
+    use crate::stock::Stock;
+    use crate::{Config, Hierarchy};
+
+    #[test]
+    fn a_drain_serves_who_waits_with_what_an_uncharge_under_way_has_put_into_a_closed_stock() {
+        const PAGE: u64 = 4096;
+        let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap());
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        let node = group.node();
+        group.set_max(100 * PAGE).unwrap();
+        // The slot is used, so that it has a word.
+        drop(group.try_charge(1).unwrap());
+        let held = group.try_charge(100 * PAGE).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| group.charge_until(PAGE, deadline));
+            while group.waiters().now == 0 || !node.waiting().is_held() {
+                std::thread::yield_now();
+            }
+            // The waiter has closed the stocks when this lock is free again.
+            drop(node.shared.tree.lock());
+            let stock = Stock::enter(node, node.source.current()).unwrap();
+            assert!(!stock.put(PAGE).takes(PAGE), "it is closed: the uncharge would take it out again");
+            drop(stock);
+            let tree = node.shared.tree.lock();
+            let drained = aftermath::drain(node);
+            drop(tree);
+            assert_eq!(drained, PAGE);
+            drop(waiter.join().unwrap().expect("a page was set free"));
+        });
+        assert!(Instant::now() < deadline);
+        let (id, _) = held.into_parts();
+        hierarchy.uncharge(id, 99 * PAGE).unwrap();
+        assert_eq!(group.usage_exact(), 0);
+    }
+}

@@ -1,0 +1,182 @@
+//! High: a limit that slows down. See [`guide::high`](crate::guide::high).
+
+mod debt;
+mod delay;
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+mod notice;
+mod throttle;
+
+use debt::Debt;
+use memgroup_sync::atomic::{AtomicU64, Ordering, fence};
+use memgroup_sync::grace;
+pub(crate) use notice::{after_charge, after_forced_charge};
+pub use throttle::{Throttle, ThrottleEnd, Throttled};
+
+use crate::base::limit::{LimitError, UNLIMITED};
+use crate::control::aftermath;
+use crate::reclaim::{self, Purpose, credit};
+use crate::tree::handle::Group;
+use crate::tree::node::Node;
+use crate::tree::parts::{Key, Part};
+
+/// Rounds in a row that leave usage no lower, after which `set_high` asks shrinkers no more.
+const FRUITLESS_MOST: u32 = 16;
+
+/// The state of a group that belongs to `high`, besides the limit itself, which is in the counter.
+pub(crate) struct HighState {
+    pub(crate) debt: Debt,
+    /// Usage at which shrinkers gave nothing when they were last asked because of this group's `high`; `NEVER` where they gave.
+    fruitless_at: AtomicU64,
+}
+
+/// In `fruitless_at`: no usage.
+const NEVER: u64 = u64::MAX;
+
+impl HighState {
+    pub(crate) fn new() -> HighState {
+        HighState { debt: Debt::new(), fruitless_at: AtomicU64::new(NEVER) }
+    }
+
+    /// Whether shrinkers are to be asked at this usage. Where they gave nothing they are not, until usage is another.
+    fn is_fruitful(&self, usage: u64) -> bool {
+        // ORDERING: Relaxed; a hint, of which one may be lost.
+        let at = self.fruitless_at.load(Ordering::Relaxed);
+        at == NEVER || usage.abs_diff(at) >= notice::SLACK_BYTES
+    }
+
+    fn set_fruitless_at(&self, usage: u64) {
+        // ORDERING: Relaxed; as in `is_fruitful`.
+        self.fruitless_at.store(usage, Ordering::Relaxed);
+    }
+}
+
+/// Usage of one level, and the limit it is compared with.
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    usage: u64,
+    limit: u64,
+}
+
+impl Level {
+    /// Compared with `high` alone.
+    fn of_high(node: &Node) -> Level {
+        Level { usage: node.counter.usage(), limit: node.counter.high() }
+    }
+
+    /// Compared with the lower of `high` and `max`: forced charges exceed both.
+    fn of_both(node: &Node) -> Level {
+        let seen = node.counter.read();
+        // A dry run delays no thread.
+        let max = if seen.is_dry_run { UNLIMITED } else { seen.max };
+        Level { usage: seen.usage, limit: max.min(node.counter.high()) }
+    }
+
+    fn above(self) -> u64 {
+        self.usage.saturating_sub(self.limit)
+    }
+}
+
+/// Returns prepaid bytes of the subtree to the counters: no group uses them yet.
+fn drain_stocks(top: &'static Node) {
+    if top.shared.has_stock() {
+        let drained = aftermath::drain_counted_in(&top.shared.tree.lock(), top);
+        if let Some(shrinkers) = top.shrinkers() {
+            shrinkers.drained(drained.stocks);
+        }
+    }
+}
+
+/// Whether the thread must not wait: it is in a shrinker's call, or in a read section, which other threads wait for.
+fn must_not_wait() -> bool {
+    credit::is_reclaiming() || grace::inside()
+}
+
+/// Has shrinkers of the subtree free the bytes above `high`, and waits for them where they allow it. It ends when usage is within the limit, when
+/// shrinkers give nothing more, when the group is removed, or when others charge as fast as bytes are freed.
+fn bring_down(node: &'static Node) {
+    let (mut least, mut fruitless) = (u64::MAX, 0);
+    while fruitless < FRUITLESS_MOST && !node.counter.is_offline() {
+        if Level::of_high(node).above() > 0 {
+            drain_stocks(node);
+        }
+        let above = Level::of_high(node).above();
+        if above == 0 {
+            return;
+        }
+        let given = reclaim::reclaim(node, Purpose::High { may_wait: true }, above, None);
+        if given.bytes == 0 && given.busy == 0 {
+            return;
+        }
+        fruitless = if above < least { 0 } else { fruitless + 1 };
+        least = least.min(above);
+    }
+}
+
+impl Group {
+    /// The soft limit, in bytes; [`UNLIMITED`](crate::UNLIMITED) if there is none: `memory.high`.
+    pub fn high(&self) -> u64 {
+        self.node().counter.high()
+    }
+
+    /// Sets the soft limit, and has shrinkers of the group and of those below free the bytes above it, as a write to `memory.high` does.
+    ///
+    /// No charge fails because of it. From now on a charge that takes the group above `high` has shrinkers free memory on its own thread. The bytes
+    /// that stay above are a [debt](Group::owed) of the group that charged.
+    ///
+    /// The limit is in force before any shrinker is asked, and may be set under load. Then the call may wait, as [`reclaim`](Group::reclaim) does;
+    /// within a shrinker's call or a read section it asks no shrinker. It returns with usage above the limit if shrinkers give nothing more,
+    /// or if others charge as fast as bytes are freed. A charge under way at that moment may go unnoticed; the next one does not.
+    ///
+    /// # Errors
+    /// The limit is more than a counter holds (256 TiB) and not [`UNLIMITED`](crate::UNLIMITED).
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, UNLIMITED};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let etl = hierarchy.create("/etl").unwrap();
+    /// assert_eq!(etl.high(), UNLIMITED);
+    /// etl.set_high(1 << 20).unwrap();
+    /// let pinned = etl.try_charge(2 << 20).unwrap();
+    /// assert_eq!((etl.events().high, etl.owed()), (1, 1 << 20));
+    /// # drop(pinned);
+    /// ```
+    pub fn set_high(&self, bytes: u64) -> Result<(), LimitError> {
+        let (high, node) = (LimitError::check(bytes)?, self.node());
+        node.counter.set_high(high);
+        if high == UNLIMITED {
+            return Ok(());
+        }
+        node.shared.highs.get_or_init(|| ());
+        node.high().set_fruitless_at(NEVER);
+        // ORDERING: SeqCst fence; puts the new limit before the look at usage, as far as it can. A charge is missed only if it was under way (B2).
+        fence(Ordering::SeqCst);
+        if !must_not_wait() {
+            bring_down(node);
+        }
+        Ok(())
+    }
+
+    /// Bytes that charges of this group took while one of its levels was above its `high`, or above its `max` by force, and that are not paid for.
+    /// [`throttle`](Group::throttle) and [`take_throttle`](Group::take_throttle) pay for them. Groups below have debts of their own.
+    pub fn owed(&self) -> u64 {
+        self.node().high().debt.bytes()
+    }
+}
+
+impl Part for HighState {
+    /// For a new group in the node; the caller holds the tree lock.
+    fn reset(&self) {
+        self.debt.forgive();
+        self.set_fruitless_at(NEVER);
+    }
+}
+
+pub(crate) static STATE: Key<HighState> = Key::new(3, HighState::new);
+
+impl Node {
+    /// The state of the group that belongs to `high`.
+    pub(crate) fn high(&self) -> &HighState {
+        self.parts.get(&STATE)
+    }
+}

@@ -1,0 +1,148 @@
+//! Make room: has shrinkers free the bytes that a refused charge lacks.
+
+use crate::base::limit::LARGEST;
+use crate::control::{aftermath, dry_run, high, over_limit};
+use crate::counter::chain::{Climb, Until};
+use crate::counter::events::Event;
+use crate::observe::pressure::Stall;
+use crate::observe::{event, pressure};
+use crate::reclaim::{self, Purpose, ReclaimCredit, ScanControl, credit};
+use crate::state::counter::Verdict;
+use crate::state::stats::builtin::memory;
+use crate::stats::update::count;
+use crate::tree::node::Node;
+
+/// Rounds without success after which a charge is refused.
+const FRUITLESS_MOST: u32 = 16;
+
+/// Rounds for one group after which a charge is refused, even if each of them freed bytes: shrinkers that free a byte at a time come to an end too.
+const ROUNDS_MOST: u32 = 1024;
+
+/// How often room is made for one charge, each time in the group that refuses it then.
+const LEVELS_MOST: u32 = 16;
+
+/// Has shrinkers make room after `over` refused a charge of `node` and draining did not help: there, and in each level that refuses next. Returns
+/// whether the charge was made. If not, `over` is the level that refuses it now.
+pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &mut &'static Node) -> bool {
+    if credit::is_reclaiming() {
+        return draw_on_reserve(node, until, bytes);
+    }
+    let mut stalled = None;
+    at_refusing_levels(over, |over| {
+        if !over.shared.config.reclaim || !reclaim::is_any(over) {
+            return Step::Full;
+        }
+        make_room_in(node, until, bytes, over, stalled.get_or_insert_with(|| pressure::stall(node)))
+    })
+}
+
+/// The result of making room in one group.
+pub(crate) enum Step {
+    /// The charge is made.
+    Charged,
+    /// The group gives no more.
+    Full,
+    /// Another level of the chain refuses now.
+    FullAt(&'static Node),
+}
+
+/// Repeats `step` in the level that refuses, which may change. Returns whether the charge was made.
+pub(crate) fn at_refusing_levels(
+    over: &mut &'static Node,
+    mut step: impl FnMut(&'static Node) -> Step,
+) -> bool {
+    for _ in 0..LEVELS_MOST {
+        match step(over) {
+            Step::Charged => return true,
+            Step::Full => return false,
+            Step::FullAt(next) => {
+                event::count(next, Event::Max);
+                *over = next;
+            }
+        }
+    }
+    false
+}
+
+fn make_room_in(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    over: &'static Node,
+    stalled: &mut Stall,
+) -> Step {
+    let Some(kept) = ReclaimCredit::begin(over, Purpose::Charge(node, bytes)) else { return Step::Full };
+    let (mut least, mut fruitless, mut waits, mut spares_low) = (kept.lacks(), 0, None, true);
+    for _ in 0..ROUNDS_MOST {
+        let (freed_before, kept_before) = (kept.freed(), kept.kept());
+        let missing = freed_before + kept.lacks().max(1);
+        let control = ScanControl { waiter: waits, ..ScanControl::new(over, &kept, missing, spares_low) };
+        let stats = reclaim::round(over, control).stats;
+        // Mostly the kept bytes are enough. A drain visits every group below.
+        let attempt = || try_with_kept(node, until, bytes, over, &kept);
+        let step = attempt().filter(|step| matches!(step, Step::Charged)).or_else(|| {
+            aftermath::drain_counted_in(&over.shared.tree.lock(), over);
+            attempt()
+        });
+        match step {
+            Some(Step::Charged) => {
+                count(node, memory::GAINED, kept.freed());
+                return Step::Charged;
+            }
+            Some(refused) => return refused,
+            None if stats.is_called_off => return Step::Full,
+            // Bytes that others took again are no progress.
+            None if kept.lacks() < least || kept.kept() > kept_before => {
+                least = least.min(kept.lacks());
+                fruitless = 0;
+            }
+            // No other shrinker has anything to give.
+            None if stats.spared_low
+                && (waits.is_some() || (kept.freed() == freed_before && stats.busy == 0)) =>
+            {
+                spares_low = false;
+            }
+            None if kept.freed() == freed_before && stats.busy == 0 => return Step::Full,
+            None if fruitless == FRUITLESS_MOST => return Step::Full,
+            None => {
+                (fruitless, waits) = (fruitless + 1, Some(node));
+                stalled.lasts();
+                std::thread::yield_now();
+            }
+        }
+    }
+    Step::Full
+}
+
+/// Tries a charge for which `kept` holds bytes in `full`. Returns `None` if `full` still refuses it.
+pub(crate) fn try_with_kept(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    full: &'static Node,
+    kept: &ReclaimCredit,
+) -> Option<Step> {
+    let climb = || Climb { until, verdict: Verdict::Hint, credit: Some((full, kept.kept())) };
+    match dry_run::past_dry_runs(None, bytes, node, || aftermath::charge(node, bytes, climb())) {
+        Ok(()) => {
+            aftermath::use_kept(kept, until);
+            Some(Step::Charged)
+        }
+        Err(refused) if refused.seen.offline || bytes > LARGEST - refused.seen.usage => Some(Step::Full),
+        Err(refused) if !std::ptr::eq(refused.node, full) => Some(Step::FullAt(refused.node)),
+        Err(_) => None,
+    }
+}
+
+/// Makes the charge of a callback: beyond the limits, as far as the reserve goes.
+pub(crate) fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
+    let reserve = node.shared.config.reclaim_reserve_bytes;
+    let Until::Top = until else { return false };
+    if aftermath::charge_forced(node, bytes, reserve, false).is_err() {
+        return false;
+    }
+    count(node, memory::FORCED, 1);
+    over_limit::close_if_over(node);
+    high::after_forced_charge(node, bytes);
+    true
+}

@@ -1,0 +1,425 @@
+//! Victims: the groups that have kill hooks, the choice among them, and their pending kills.
+//!
+//! ```text
+//!            chosen            called            Dying                half is freed, or done
+//!   alive ──────────▶ queued ─────────▶ asked ─────────▶ told ─────────────────────────────▶ alive: Died
+//!     ▲                 │ patience        │ patience       │ patience
+//!     │◀────────────────┘                 └──▶ overdue ◀───┘
+//!     │◀── Idle, Refused, Panicked ───────┘      │
+//!     └── half is freed, done, or ten patiences ──┘
+//! ```
+//!
+//! The choice takes one pass over the hooks of the hierarchy. For each it climbs to the next group above that has a hook. So it walks no tree, takes
+//! no tree lock, and allocates nothing. The size of a candidate is the usage that its hook covers: its own, less that of groups below with hooks.
+//!
+//! ```text
+//!   groups with hooks that count in the full one ─▶ sizes ─▶ together enough? ─▶ highest score ─▶ most above its protection ─▶ lowest id
+//!                                                               └─ no: none            └─▶ the topmost group killed as a whole, up to the full one
+//! ```
+//!
+//! One lock guards it all, and is the last in the order of locks. A thread that holds it reads counters and changes the lists; it calls no user
+//! code and waits for nothing. A registration takes it, a charge that is about to be refused, and once in a kill a thread that uncharges.
+//!
+//! - I1. A group with a hook is held by it, and so are all groups above. So the nodes listed here are those groups' nodes.
+//! - I2. No other group is chosen for a full group while a kill is pending that counts in it, is not overdue, and has not freed half.
+//! - I3. Each call of a hook ends in one outcome.
+//! - I4. A choice allocates nothing: the list of pending kills has room for every hook.
+//! - I5. A group is chosen only if all candidates together have the missing bytes.
+//! - I6. Among candidates of one score it is the one that exceeds its protection by most. So a small group does not die for a giant beside it.
+//! - I7. A group within its `min` is not chosen. It may die as a part of a group that is killed as a whole.
+//! - B1. A thread that uncharges notes when half is freed. If it misses the watched usage, or if a slot's stock serves it at that moment, the
+//!   next update of the pending kills notes it: at a refusal or a report.
+//! - B2. Usages are read one after the other while they change. A charge under way may be missed, or seen below a hook and not at it.
+
+use std::cmp::Reverse;
+use std::time::Instant;
+
+use memgroup_sync::Mutex;
+use memgroup_sync::atomic::{AtomicU32, Ordering};
+
+use crate::control::oom::hook::{Hook, KillAnswer, Taken};
+use crate::control::oom::pending::{Clock, PendingKill, Stage};
+use crate::control::oom::report::{KillOutcome, Record, Records};
+use crate::control::oom::state::NEVER;
+use crate::counter::chain;
+use crate::counter::protect::effective::effective;
+use crate::tree::node::Node;
+use crate::tree::parts::{Key, Part};
+use crate::tree::shared::Shared;
+
+/// The groups of a hierarchy that have kill hooks.
+pub(crate) struct Victims {
+    hooks: AtomicU32,
+    list: Mutex<List>,
+}
+
+/// The state behind the lock.
+struct List {
+    candidates: Vec<Candidate>,
+    /// The groups whose candidate has a pending kill.
+    pending: Vec<&'static Node>,
+    records: Records,
+    /// The last number of a hook, of a charge that looks for victims, or of a set of them.
+    number: u64,
+}
+
+/// A group that has a hook.
+struct Candidate {
+    node: &'static Node,
+    /// The hook's number.
+    number: u64,
+    is_aside: bool,
+    /// The number of the last charge for which the hook was asked.
+    charge: u64,
+    kill: Option<PendingKill>,
+    /// During a choice: the group's usage, 0 if it does not count in the full group.
+    usage: u64,
+    /// During a choice: the usage of groups below that have hooks.
+    below: u64,
+}
+
+/// A charge that looks for a victim in one full group.
+pub(crate) struct OomControl {
+    pub(crate) requester: &'static Node,
+    pub(crate) full: &'static Node,
+    pub(crate) asked: u64,
+    /// The charge's number.
+    pub(crate) charge: u64,
+}
+
+/// The victims that were chosen: one group, or all candidates of a unit.
+pub(crate) struct Chosen {
+    set: u64,
+    /// The group that is killed as a whole.
+    pub(crate) unit: Option<&'static Node>,
+}
+
+/// A call of a hook.
+pub(crate) struct Call {
+    pub(crate) node: &'static Node,
+    /// The hook's number.
+    pub(crate) number: u64,
+    pub(crate) usage: u64,
+    /// The requester is the victim, or a part of it.
+    pub(crate) kills_requester: bool,
+    record: u64,
+}
+
+/// The groups from `node` to `top`, both included, if charges of `node` count in `top`.
+fn levels(node: &'static Node, top: &'static Node) -> Option<impl Iterator<Item = &'static Node>> {
+    let depth = chain::levels(node).position(|level| std::ptr::eq(level, top))?;
+    Some(chain::levels(node).take(depth + 1))
+}
+
+impl Candidate {
+    /// Bytes that its hook covers.
+    fn size(&self) -> u64 {
+        self.usage.saturating_sub(self.below)
+    }
+
+    /// Whether its hook can be asked for this charge.
+    fn can_be_asked(&self, control: &OomControl) -> bool {
+        let is_free = !self.is_aside && self.kill.is_none() && self.charge != control.charge;
+        is_free && self.node.oom().score() > NEVER
+    }
+}
+
+impl Victims {
+    pub(crate) fn new() -> Victims {
+        let (candidates, pending, records) = (Vec::new(), Vec::new(), Records::new());
+        let list = Mutex::new(List { candidates, pending, records, number: 0 });
+        Victims { hooks: AtomicU32::new(0), list }
+    }
+
+    /// Whether the hierarchy has a hook.
+    pub(crate) fn is_any(&self) -> bool {
+        // ORDERING: Relaxed; a hook that is set at this moment may be missed.
+        self.hooks.load(Ordering::Relaxed) > 0
+    }
+
+    /// Puts the hook into its group's place, if that is empty. Returns the hook's number.
+    pub(crate) fn register(&self, node: &'static Node, mut hook: Box<Hook>) -> Result<u64, Taken> {
+        let place = node.oom().make_place();
+        let mut list = self.list.lock();
+        if node.oom().index().is_some() {
+            return Err(Taken::ByHook);
+        }
+        if place.is_taken() {
+            return Err(Taken::ByCall);
+        }
+        let number = list.draw();
+        hook.number = number;
+        place.put(hook);
+        list.records.prepare();
+        node.oom().set_index(Some(list.candidates.len()));
+        let candidate =
+            Candidate { node, number, is_aside: false, charge: 0, kill: None, usage: 0, below: 0 };
+        list.candidates.push(candidate);
+        let missing = list.candidates.len() - list.pending.len();
+        list.pending.reserve(missing);
+        // ORDERING: Relaxed; as in `is_any`.
+        self.hooks.fetch_add(1, Ordering::Relaxed);
+        Ok(number)
+    }
+
+    /// Removes a hook that is about to be withdrawn. A group that was dying by it counts as dead.
+    pub(crate) fn unregister(&self, node: &'static Node, number: u64) {
+        let mut list = self.list.lock();
+        let Some(candidate) = list.candidate(node).filter(|candidate| candidate.number == number) else {
+            return;
+        };
+        if candidate.kill.as_ref().is_some_and(|kill| kill.stage != Stage::Asked) {
+            list.finish(node);
+        }
+        list.end_kill(node);
+        let Some(index) = node.oom().index() else { return };
+        list.candidates.swap_remove(index);
+        node.oom().set_index(None);
+        if let Some(moved) = list.candidates.get(index) {
+            moved.node.oom().set_index(Some(index));
+        }
+        // ORDERING: Relaxed; as in `is_any`.
+        self.hooks.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_set_aside(&self, node: &'static Node) -> bool {
+        self.list.lock().candidate(node).is_some_and(|candidate| candidate.is_aside)
+    }
+
+    pub(crate) fn reinstate(&self, node: &'static Node) {
+        if let Some(candidate) = self.list.lock().candidate(node) {
+            candidate.is_aside = false;
+        }
+    }
+
+    /// The killed work of a group has ended. Returns whether a kill of the group was pending.
+    pub(crate) fn finish(&self, node: &'static Node) -> bool {
+        self.list.lock().finish(node)
+    }
+
+    /// The usage of a group fell, perhaps far enough for the end of its pending kill.
+    #[cold]
+    pub(crate) fn update(&self, node: &'static Node) {
+        self.list.lock().update(node);
+    }
+
+    /// A number for a charge that looks for victims.
+    pub(crate) fn begin_charge(&self) -> u64 {
+        self.list.lock().draw()
+    }
+
+    /// Whether a group could be chosen now.
+    pub(crate) fn is_any_for(&self, control: &OomControl) -> bool {
+        let mut list = self.list.lock();
+        list.update_all(Clock::of(control.full.shared));
+        !list.is_dying_in(control.full) && list.find(control, 0).is_some()
+    }
+
+    /// Chooses the victim, if that can free `lacks` bytes: one group, or all candidates of a group that is killed as a whole.
+    pub(crate) fn choose(&self, control: &OomControl, lacks: u64) -> Option<Chosen> {
+        let clock = Clock::of(control.full.shared);
+        let mut list = self.list.lock();
+        let list = &mut *list;
+        list.update_all(clock);
+        if list.is_dying_in(control.full) {
+            return None;
+        }
+        let (victim, unit) = list.find(control, lacks)?;
+        let set = list.draw();
+        for candidate in &mut list.candidates {
+            let node = candidate.node;
+            // Of a unit those die too that hold nothing.
+            let is_chosen = match unit {
+                Some(unit) => candidate.can_be_asked(control) && levels(node, unit).is_some(),
+                None => std::ptr::eq(node, victim),
+            };
+            if is_chosen {
+                let (usage, size) = (candidate.usage, candidate.size());
+                candidate.kill = Some(PendingKill::queued(node, set, clock.now, usage, size));
+                list.pending.push(node);
+            }
+        }
+        Some(Chosen { set, unit })
+    }
+
+    /// Begins the next call for the chosen victims. `from` is where the last search ended.
+    pub(crate) fn begin_call(&self, control: &OomControl, chosen: &Chosen, from: &mut usize) -> Option<Call> {
+        let mut list = self.list.lock();
+        let List { candidates, records, .. } = &mut *list;
+        let is_next = |candidate: &Candidate| {
+            let kill = candidate.kill.as_ref();
+            kill.is_some_and(|kill| kill.set == chosen.set && kill.stage == Stage::Queued)
+        };
+        // A removal may have moved one of them in front of `from`.
+        let start = (*from).min(candidates.len());
+        let after = candidates[start..].iter().position(is_next).map(|index| start + index);
+        let index = after.or_else(|| candidates.iter().position(is_next))?;
+        *from = index + 1;
+        let &mut Candidate { node, number, ref mut charge, ref mut kill, .. } = &mut candidates[index];
+        let kill = kill.as_mut()?;
+        *charge = control.charge;
+        let record = records.push(Record {
+            victim: node.group_id(),
+            requester: control.requester.group_id(),
+            full: control.full.group_id(),
+            unit: chosen.unit.map(Node::group_id),
+            at: Instant::now(),
+            asked: control.asked,
+            usage: kill.size,
+            took: None,
+            outcome: None,
+        });
+        kill.begin_call(record);
+        let covering = chain::levels(control.requester).find(|level| level.oom().index().is_some());
+        let kills_requester = covering.is_some_and(|covering| std::ptr::eq(covering, node));
+        Some(Call { node, number, usage: kill.size, kills_requester, record })
+    }
+
+    /// A hook has answered; `None`: it panicked.
+    pub(crate) fn end_call(&self, call: &Call, answer: Option<KillAnswer>) {
+        let mut list = self.list.lock();
+        let ended = match answer {
+            Some(KillAnswer::Dying) => None,
+            Some(KillAnswer::Idle { freed }) => Some(KillOutcome::Idle { freed }),
+            Some(KillAnswer::Refused) => Some(KillOutcome::Refused),
+            None => Some(KillOutcome::Panicked),
+        };
+        let Some(candidate) = list.candidate(call.node).filter(|other| other.number == call.number) else {
+            // The hook was removed meanwhile.
+            return list.records.note(call.record, false, ended.or(Some(KillOutcome::Died)));
+        };
+        candidate.is_aside |= answer.is_none();
+        if ended.is_some() {
+            list.records.note(call.record, false, ended);
+            return list.end_kill(call.node);
+        }
+        if let Some(kill) = &mut candidate.kill {
+            kill.told();
+            list.update(call.node);
+        }
+    }
+
+    /// Copies the records of the last calls into a vector that has room for them.
+    pub(crate) fn copy_records(&self, shared: &'static Shared, into: &mut Vec<Record>) {
+        let mut list = self.list.lock();
+        list.update_all(Clock::of(shared));
+        into.extend(list.records.all());
+    }
+}
+
+impl List {
+    fn draw(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    fn candidate(&mut self, node: &'static Node) -> Option<&mut Candidate> {
+        let candidate = self.candidates.get_mut(node.oom().index()?);
+        candidate.filter(|candidate| std::ptr::eq(candidate.node, node))
+    }
+
+    /// Whether a group whose bytes count in `top` is dying.
+    fn is_dying_in(&mut self, top: &'static Node) -> bool {
+        let List { candidates, pending, .. } = self;
+        let kill_of = |node: &Node| candidates.get(node.oom().index()?)?.kill.as_ref();
+        pending
+            .iter()
+            .any(|node| kill_of(node).is_some_and(PendingKill::is_awaited) && levels(node, top).is_some())
+    }
+
+    /// The victim, and the group that is killed as a whole with it; `None` if all candidates together have less than `lacks` bytes.
+    fn find(&mut self, control: &OomControl, lacks: u64) -> Option<(&'static Node, Option<&'static Node>)> {
+        self.measure(control.full);
+        let (mut sum, mut first) = (0_u64, None);
+        for candidate in self.candidates.iter().filter(|one| one.size() > 0 && one.can_be_asked(control)) {
+            let (node, size) = (candidate.node, candidate.size());
+            let protection = effective(node, control.full);
+            if candidate.usage <= protection.min {
+                continue;
+            }
+            sum = sum.saturating_add(size);
+            let excess = size.saturating_sub(protection.min.max(protection.low));
+            let rank = (node.oom().score(), excess, Reverse(node.group_id()));
+            if first.as_ref().is_none_or(|(highest, _)| rank > *highest) {
+                first = Some((rank, node));
+            }
+        }
+        let (_, victim) = first.filter(|_| sum >= lacks)?;
+        let unit = levels(victim, control.full)?.filter(|level| level.oom().is_unit()).last();
+        Some((victim, unit))
+    }
+
+    /// Reads the usage of all candidates that count in `top`, and how much of it groups below with hooks have.
+    fn measure(&mut self, top: &'static Node) {
+        for candidate in &mut self.candidates {
+            (candidate.usage, candidate.below) = (0, 0);
+        }
+        for index in 0..self.candidates.len() {
+            let node = self.candidates[index].node;
+            let Some(mut levels) = levels(node, top) else { continue };
+            let usage = node.counter.usage();
+            self.candidates[index].usage = usage;
+            let covering = levels.by_ref().skip(1).find_map(|level| level.oom().index());
+            if let Some(candidate) = covering.and_then(|index| self.candidates.get_mut(index)) {
+                candidate.below = candidate.below.saturating_add(usage);
+            }
+        }
+    }
+
+    /// Compares all pending kills with the clock and with their victims' usage.
+    fn update_all(&mut self, clock: Clock) {
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.retain(|node| !self.update_one(node, clock));
+        self.pending = pending;
+    }
+
+    fn update(&mut self, node: &'static Node) {
+        if self.update_one(node, Clock::of(node.shared)) {
+            self.end_kill(node);
+        }
+    }
+
+    /// Ends a kill that is over, and marks one that is overdue. Returns whether it was over; the list of pending kills is the caller's.
+    fn update_one(&mut self, node: &'static Node, clock: Clock) -> bool {
+        let index = node.oom().index();
+        let Some(candidate) = index.and_then(|index| self.candidates.get_mut(index)) else { return false };
+        let is_over = candidate.kill.as_mut().is_some_and(|kill| kill.update(clock, &mut self.records));
+        if is_over {
+            candidate.kill = None;
+        }
+        is_over
+    }
+
+    /// The killed work has ended. Returns whether it was told to.
+    fn finish(&mut self, node: &'static Node) -> bool {
+        let kill = self.candidate(node).and_then(|candidate| candidate.kill.as_mut());
+        let Some(kill) = kill.filter(|kill| kill.stage != Stage::Queued) else { return false };
+        kill.is_dead = true;
+        self.update(node);
+        true
+    }
+
+    /// Drops the pending kill of a group, if it has one.
+    fn end_kill(&mut self, node: &'static Node) {
+        if let Some(candidate) = self.candidate(node) {
+            candidate.kill = None;
+        }
+        self.pending.retain(|other| !std::ptr::eq(*other, node));
+    }
+}
+
+impl Part for Victims {
+    /// For the next hierarchy. It has no hook: each would hold the hierarchy.
+    fn reset(&self) {
+        self.list.lock().records.clear();
+    }
+}
+
+pub(crate) static VICTIMS: Key<Victims> = Key::new(5, Victims::new);
+
+impl Shared {
+    /// The groups that have kill hooks.
+    pub(crate) fn victims(&self) -> &Victims {
+        self.parts.get(&VICTIMS)
+    }
+}

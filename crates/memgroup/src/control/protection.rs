@@ -1,0 +1,144 @@
+//! Protection of a group, as users set and read it.
+
+use crate::base::id::GroupId;
+use crate::base::limit::LimitError;
+use crate::control::waiters;
+use crate::counter::chain;
+use crate::counter::protect::effective::Protection;
+use crate::counter::protect::error::ProtectionError;
+use crate::counter::protect::{effective, used};
+use crate::tree::handle::Group;
+use crate::tree::node::Node;
+use crate::tree::topology::{State, Tree};
+
+/// Changes the settings of an online group, and serves the waiting charges that fit now.
+pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
+    used::set(tree, node, min, low);
+    chain::levels(node).for_each(|level| _ = waiters::serve(level));
+}
+
+/// Ends the protection of a group that goes offline.
+pub(crate) fn clear(tree: &Tree, node: &'static Node) {
+    set(tree, node, 0, 0);
+    used::close(node);
+}
+
+impl Group {
+    /// Protects the first `bytes` of the group: a charge that a group above refuses does not take them, and is refused instead. 0, the
+    /// default: none; [`UNLIMITED`](crate::UNLIMITED): all. `memory.min` of cgroup v2.
+    ///
+    /// The setting counts in full right below the group that needs memory. Deeper it counts as far as the groups above are protected
+    /// themselves ([`protection_within`](Group::protection_within)). It is in force at once; a reclaim that runs heeds it from its next batch.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, UNLIMITED};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let lookups = hierarchy.create("/lookups").unwrap();
+    /// lookups.set_min(64 << 20).unwrap();
+    /// assert_eq!((lookups.min(), lookups.low()), (64 << 20, 0));
+    /// assert_eq!(lookups.protection().min, 64 << 20);
+    /// lookups.set_min(UNLIMITED).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// More than a counter holds (256 TiB) and not `UNLIMITED`; or the group was removed.
+    pub fn set_min(&self, bytes: u64) -> Result<(), ProtectionError> {
+        self.set_protection("min", bytes, |min, settings| Protection { min, ..settings })
+    }
+
+    /// Protects the first `bytes` of the group as [`set_min`](Group::set_min) does, while other groups have something to give. If they have
+    /// not, bytes are taken from here, down to `min`, and counted ([`Events::low`](crate::Events::low)). `memory.low` of cgroup v2.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let dashboards = hierarchy.create("/dashboards").unwrap();
+    /// dashboards.set_low(16 << 20).unwrap();
+    /// assert_eq!(dashboards.low(), 16 << 20);
+    /// ```
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_low(&self, bytes: u64) -> Result<(), ProtectionError> {
+        self.set_protection("low", bytes, |low, settings| Protection { low, ..settings })
+    }
+
+    fn set_protection(
+        &self,
+        setting: &'static str,
+        bytes: u64,
+        with: impl FnOnce(u64, Protection) -> Protection,
+    ) -> Result<(), ProtectionError> {
+        let node = self.node();
+        let bytes = LimitError::check(bytes).map_err(|error| ProtectionError::OutOfRange {
+            setting,
+            path: self.path(),
+            error,
+        })?;
+        let tree = node.shared.tree.lock();
+        if tree.state(node.id) != State::Online {
+            return Err(ProtectionError::Offline { setting, path: tree.path(node.id) });
+        }
+        let used = &node.used();
+        let Protection { min, low } = with(bytes, Protection { min: used.min(), low: used.low() });
+        set(&tree, node, min, low);
+        Ok(())
+    }
+
+    /// The setting of [`set_min`](Group::set_min), in bytes; 0 once the group is removed.
+    pub fn min(&self) -> u64 {
+        self.node().used().min()
+    }
+
+    /// The setting of [`set_low`](Group::set_low), in bytes; 0 once the group is removed.
+    pub fn low(&self) -> u64 {
+        self.node().used().low()
+    }
+
+    /// The bytes of the group that are protected now, where the root needs memory. They follow from its settings and from those above and
+    /// beside it. They may have changed when the call returns.
+    pub fn protection(&self) -> Protection {
+        effective::effective(self.node(), self.node().shared.root())
+    }
+
+    /// As [`protection`](Group::protection), where the group `top` needs memory; nothing if `top` is not above this one.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, Protection};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenants = hierarchy.create("/tenants").unwrap();
+    /// let alice = tenants.create("alice").unwrap();
+    /// alice.set_min(4096).unwrap();
+    /// // The tenants are not protected from others, so neither is alice; among the tenants alice has her min.
+    /// assert_eq!(alice.protection(), Protection::default());
+    /// assert_eq!(alice.protection_within(&tenants).min, 4096);
+    /// ```
+    pub fn protection_within(&self, top: &Group) -> Protection {
+        let (node, top) = (self.node(), top.node());
+        if std::ptr::eq(node.shared, top.shared) && node.is_within(top) {
+            effective::effective(node, top)
+        } else {
+            Protection::default()
+        }
+    }
+
+    /// The protection of each online group below this one, where this one needs memory: parents before children, in one pass from the top.
+    /// It takes the tree lock and allocates, so it is for reports.
+    pub fn protections(&self) -> Vec<(GroupId, Protection)> {
+        let top = self.node();
+        let shared = top.shared;
+        let tree = shared.tree.lock();
+        let mut all = Vec::with_capacity(tree.online() as usize);
+        // Of the groups that are above the next one, by their depth below the top.
+        let mut above = vec![Protection::default()];
+        for node in shared.subtree(&tree, top).skip(1) {
+            let Some(parent) = node.parent() else { continue };
+            above.truncate((node.depth() - top.depth()) as usize);
+            let over = above.last().copied().unwrap_or_default();
+            let own = effective::below(top, parent, over, node);
+            above.push(own);
+            all.push((node.group_id(), own));
+        }
+        all
+    }
+}

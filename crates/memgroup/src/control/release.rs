@@ -1,0 +1,48 @@
+//! Release: gives back the node of a removed group that holds nothing more, and a hierarchy with its last group.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::base::id::NodeId;
+use crate::observe::pressure;
+use crate::reclaim::group;
+use crate::stats::release;
+use crate::tree::node::Node;
+use crate::tree::shared::Shared;
+use crate::tree::topology::{State, Tree};
+
+/// Hierarchies without a user, kept for the next user.
+pub(crate) static POOL: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
+
+impl Shared {
+    /// Releases a removed group that holds nothing and has no handle. Does nothing otherwise.
+    pub(crate) fn release_if_done(&'static self, node: &'static Node) {
+        self.release_held(&mut self.tree.lock(), node.id);
+    }
+
+    /// Releases a group as `release_if_done` does, and then the ancestors that it kept.
+    pub(crate) fn release_held(&'static self, tree: &mut Tree, id: NodeId) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let node = self.made(id);
+            // In this order: outside the tree lock, the usage of a removed group only falls, and a handle comes only from another
+            // handle or from a charge with bytes (`node` I3). So a zero seen here stays zero.
+            let done = matches!(tree.state(id), State::Dying { .. })
+                && node.counter.usage() == 0
+                && !node.is_pinned();
+            if !done || !release::move_to_ancestors(tree, node) {
+                break;
+            }
+            pressure::release(node);
+            next = tree.release(id);
+            group::delist(node);
+            node.leave();
+            if let Some(parent) = next {
+                self.made(parent).lose_child();
+            }
+        }
+        if tree.retired && tree.in_use() == 0 && !cfg!(memgroup_loom) {
+            tree.retired = false;
+            POOL.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+        }
+    }
+}

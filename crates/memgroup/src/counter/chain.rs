@@ -1,0 +1,291 @@
+//! Chain: charging one group and every ancestor above it, without the stock.
+//!
+//! A charge goes leaf to root, each level by compare-and-swap under its limit, and takes back the levels below a refusal. Peaks
+//! move on the way back, when the whole chain has succeeded. An uncharge goes leaf to root too: the bytes still charged to a
+//! level keep its node from being released meanwhile.
+//!
+//! This is arithmetic. A charge and an uncharge report facts, and `control::aftermath` acts on it.
+//!
+//! - I1. Outside these functions, the usage of a group is never less than the sum of its children's.
+//! - B1. A charge that a high level refuses is seen at the levels below it for a moment; a smaller charge may miss
+//!   there because of it. The slow path looks again before it refuses.
+
+use memgroup_sync::interleave;
+
+use crate::counter::events::{self, Event};
+use crate::counter::protect;
+use crate::state::counter::{Reading, Verdict};
+use crate::tree::node::Node;
+
+/// The level that refused, and its counter as it was seen.
+#[derive(Clone, Copy)]
+pub(crate) struct Refused {
+    pub(crate) node: &'static Node,
+    pub(crate) seen: Reading,
+}
+
+/// The level below, which a charge came through, and its usage with the charge; `None` at the first level.
+pub(crate) type Via = Option<(&'static Node, u64)>;
+
+/// Where a charge stops climbing: above the root, or below the level that is charged already.
+#[derive(Clone, Copy)]
+pub(crate) enum Until {
+    Top,
+    Below(&'static Node),
+}
+
+impl Until {
+    pub(crate) fn next(self, level: &'static Node) -> Option<&'static Node> {
+        match self {
+            Until::Top => level.up(),
+            Until::Below(stop) => level.up().filter(|up| !std::ptr::eq(*up, stop)),
+        }
+    }
+}
+
+/// The least room over the chain, less the bytes kept for others; plain loads, may be a moment old.
+pub(crate) fn least_room(from: &'static Node, of: impl Fn(&'static Node) -> u64) -> u64 {
+    let room = |level: &'static Node, via| protect::seen_through(level, via, of(level));
+    let mut least = room(from, None);
+    let mut level = from;
+    while let Some(up) = level.up() {
+        least = least.min(room(up, Some(level)));
+        level = up;
+    }
+    least
+}
+
+/// Bytes that may be prepaid: up to each limit, and up to `high` too, if any group has one.
+pub(crate) fn headroom_to_prepay(from: &'static Node) -> u64 {
+    if from.shared.highs.get().is_none() {
+        return least_room(from, |node| node.counter.read().headroom());
+    }
+    least_room(from, |node| {
+        let seen = node.counter.read();
+        seen.headroom().min(node.counter.high().saturating_sub(seen.usage))
+    })
+}
+
+/// Whether every level would let a charge pass now; plain loads, may be a moment old. Else the lowest that would not.
+#[inline(always)]
+pub(crate) fn look_for_room(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
+    let (mut level, mut via) = (Some(from), None);
+    while let Some(node) = level {
+        let usage = match node.counter.with_room(bytes, protect::left_free(node, via)) {
+            Some(usage) => usage,
+            None => look_again(node, via, bytes)?,
+        };
+        (level, via) = (until.next(node), Some((node, usage)));
+    }
+    Ok(())
+}
+
+/// For a charge that seems not to fit: whether it does, or passes. The usage with it.
+#[cold]
+fn look_again(node: &'static Node, via: Via, bytes: u64) -> Result<u64, Refused> {
+    let seen = look(node, via);
+    let goes_on = bytes <= seen.headroom() || seen.lets_pass(bytes);
+    if goes_on { Ok(seen.usage.saturating_add(bytes)) } else { Err(Refused { node, seen }) }
+}
+
+/// The counter as a charge sees it that came `via` the level below.
+fn look(node: &'static Node, via: Via) -> Reading {
+    Reading { reserved: protect::left_free(node, via), ..node.counter.read() }
+}
+
+/// How a charge climbs.
+#[derive(Clone, Copy)]
+pub(crate) struct Climb {
+    pub(crate) until: Until,
+    pub(crate) verdict: Verdict,
+    /// This level, and all above it, have so many of the bytes already.
+    pub(crate) credit: Option<(&'static Node, u64)>,
+}
+
+impl Climb {
+    pub(crate) fn to(until: Until, verdict: Verdict) -> Climb {
+        Climb { until, verdict, credit: None }
+    }
+}
+
+/// A charge that was made at every level.
+#[derive(Clone, Copy, Default)]
+#[must_use = "waiters for the events are to be told"]
+pub(crate) struct Charged {
+    /// Some level counted an event.
+    pub(crate) has_events: bool,
+}
+
+/// Charges `node` and the levels above it. A refusal leaves nothing behind, but took bytes below the refusing level for a moment.
+pub(crate) fn charge(node: &'static Node, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
+    charge_from(node, None, bytes, climb)
+}
+
+/// `charge` from a level reached `via` the one below. Depth is bounded by `Config::depth_max`.
+fn charge_from(node: &'static Node, via: Via, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
+    if let Some((_, kept)) = climb.credit.filter(|(at, _)| std::ptr::eq(*at, node)) {
+        check_credit(node, via, climb.until)?;
+        let rest = Climb { credit: None, ..climb };
+        return if bytes > kept {
+            charge_from(node, via, bytes - kept, rest)
+        } else {
+            Ok(Charged::default())
+        };
+    }
+    let reserved = protect::left_free(node, via);
+    let usage =
+        node.counter.try_charge(bytes, reserved, climb.verdict).map_err(|seen| Refused { node, seen })?;
+    interleave::point();
+    let mut charged = Charged::default();
+    if let Some(up) = climb.until.next(node) {
+        match charge_from(up, Some((node, usage)), bytes, climb) {
+            Ok(above) => charged = above,
+            Err(refused) => {
+                // The caller's handle or bytes keep every level of this chain from being released.
+                node.counter.uncharge(bytes);
+                protect::usage_changed(node);
+                return Err(refused);
+            }
+        }
+    }
+    raise(node, usage);
+    let over_bytes = node.counter.over_dry_run(usage);
+    if over_bytes > 0 {
+        count_over_dry_run(node, over_bytes);
+        charged.has_events = true;
+    }
+    Ok(charged)
+}
+
+/// Usage rose to `usage` here, and at every level of the chain.
+#[inline]
+fn raise(node: &'static Node, usage: u64) {
+    node.counter.raise_peak(usage);
+    protect::usage_changed(node);
+}
+
+#[cold]
+fn count_over_dry_run(node: &'static Node, over_bytes: u64) {
+    node.counter.raise_over(over_bytes);
+    events::count(node, Event::WouldRefuse);
+}
+
+/// Whether every level is online and within its limit with the credit that it has. Bytes kept free for others do not matter here.
+fn check_credit(at: &'static Node, via: Via, until: Until) -> Result<(), Refused> {
+    let (mut level, mut via) = (Some(at), via);
+    while let Some(node) = level {
+        let seen = look(node, via);
+        let is_over = seen.usage > seen.most() && !seen.is_dry_run;
+        if seen.offline || is_over {
+            return Err(Refused { node, seen });
+        }
+        (level, via) = (until.next(node), Some((node, seen.usage)));
+    }
+    Ok(())
+}
+
+/// Charges every level up to `beyond` bytes above its limit; with `u64::MAX`, at any limit. Else it fails, leaving nothing
+/// behind, only where a counter cannot hold it or (unless `offline_too`) the group is offline.
+pub(crate) fn charge_forced(
+    node: &'static Node,
+    bytes: u64,
+    beyond: u64,
+    offline_too: bool,
+) -> Result<Charged, Refused> {
+    let now =
+        node.counter.charge_forced(bytes, beyond, offline_too).map_err(|seen| Refused { node, seen })?;
+    let mut charged = Charged::default();
+    if let Some(up) = node.up() {
+        // Above an online group all are online; above an offline one the caller holds the tree lock.
+        match charge_forced(up, bytes, beyond, true) {
+            Ok(above) => charged = above,
+            Err(refused) => {
+                node.counter.uncharge(bytes);
+                protect::usage_changed(node);
+                return Err(refused);
+            }
+        }
+    }
+    raise(node, now.usage);
+    if node.counter.record_overdraft(now, bytes) {
+        events::count(node, Event::Max);
+        charged.has_events = true;
+    }
+    Ok(charged)
+}
+
+/// One level that was uncharged. The group may be released by then, and its node another's.
+pub(crate) struct Uncharged {
+    pub(crate) node: &'static Node,
+    /// A kill waits for the level's usage to fall.
+    pub(crate) is_watched: bool,
+    /// The group is offline and holds nothing any more.
+    pub(crate) is_done: bool,
+    /// The level is marked OVER.
+    pub(crate) is_over: bool,
+}
+
+impl Uncharged {
+    /// Whether there is anything to do at the level besides its counter.
+    #[inline(always)]
+    pub(crate) fn has_consequences(&self) -> bool {
+        self.is_watched | self.is_done | self.is_over
+    }
+}
+
+/// Takes `bytes` back from one level after the other, each when it is asked for. It is to be asked until the end.
+#[must_use = "levels are uncharged one by one"]
+#[inline(always)]
+pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) -> impl Iterator<Item = Uncharged> {
+    let mut level = Some(from);
+    std::iter::from_fn(move || {
+        let node = level?;
+        // Read before the bytes go: they keep `node`, and then the one above, from being released.
+        level = until.next(node);
+        interleave::point();
+        let left = node.counter.uncharge(bytes);
+        interleave::point();
+        let has_marks = node.marks.is_protected_or_watched();
+        if has_marks {
+            protect::usage_changed(node);
+        }
+        let is_watched = has_marks && node.marks.is_watched();
+        Some(Uncharged { node, is_watched, is_done: left.usage == 0 && left.offline, is_over: left.over })
+    })
+}
+
+/// `uncharge` for callers that hold the tree lock or a PENDING mark: nothing is released here. The thread that removes the group
+/// takes its last look after them.
+pub(crate) fn uncharge_held(from: &'static Node, bytes: u64) {
+    if bytes > 0 {
+        uncharge(from, Until::Top, bytes).for_each(drop);
+    }
+}
+
+impl Refused {
+    /// For a charge that being offline did not stop: the reading without the mark.
+    pub(crate) fn seen_online(&self) -> Reading {
+        Reading { offline: false, ..self.seen }
+    }
+}
+
+/// `node` and the levels that are charged with it.
+pub(crate) fn levels(node: &'static Node) -> impl Iterator<Item = &'static Node> + Clone {
+    std::iter::successors(Some(node), |level| level.up())
+}
+
+/// The lowest level charged with both; `None` if there is none (the root left unaccounted).
+pub(crate) fn lowest_common(a: &'static Node, b: &'static Node) -> Option<&'static Node> {
+    let mut of_a = Some(a);
+    while let Some(level) = of_a {
+        let mut of_b = Some(b);
+        while let Some(other) = of_b {
+            if std::ptr::eq(level, other) {
+                return Some(level);
+            }
+            of_b = other.up();
+        }
+        of_a = level.up();
+    }
+    None
+}

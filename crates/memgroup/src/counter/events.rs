@@ -1,0 +1,164 @@
+//! Events: how often each group and its subtree met a limit.
+//!
+//! - I1. Counts only grow while a group lives. Ancestors count the events of groups below at once, so a removal takes nothing away.
+
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::state::stats::Reach;
+use crate::tree::handle::Group;
+use crate::tree::node::Node;
+use crate::tree::parts::{Key, Part};
+
+/// The kinds of events: those of `memory.events`, in its order, and then `WouldRefuse`.
+const KINDS: usize = 7;
+
+/// The kinds that are in `memory.events`.
+pub(crate) const KEYS: usize = 6;
+
+/// The kind of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Low,
+    High,
+    Max,
+    Oom,
+    OomKill,
+    OomGroupKill,
+    WouldRefuse,
+}
+
+/// The counts of a group's events, or of those of a whole subtree.
+///
+/// ```
+/// # use memgroup::{Config, Hierarchy};
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenants = hierarchy.create("/tenants").unwrap();
+/// let alice = hierarchy.create("/tenants/alice").unwrap();
+/// alice.set_max(4096).unwrap();
+/// alice.try_charge(5000).unwrap_err();
+/// assert_eq!((alice.events_local().max, tenants.events().max, tenants.events_local().max), (1, 1, 0));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Events {
+    /// Times that shrinkers of the group had to free memory although it was within its `low`.
+    pub low: u64,
+    /// Times that a charge took the group above its `high`.
+    pub high: u64,
+    /// Times that a charge did not fit below `max` with all stocks drained, or exceeded it by force.
+    pub max: u64,
+    /// Times that nothing could be reclaimed for a charge that did not fit below `max`.
+    pub oom: u64,
+    /// Kills of the group because memory ran out in it or above it.
+    pub oom_kill: u64,
+    /// Kills of the whole subtree.
+    pub oom_group_kill: u64,
+    /// Charges that did not fit below `max` and were made, because it is a [dry run](Group::set_enforced). The kernel has no such limits.
+    pub would_refuse: u64,
+}
+
+impl Events {
+    fn of(counts: &[AtomicU64; KINDS]) -> Events {
+        // ORDERING: Relaxed; each count by itself only grows, and together they belong to no one moment.
+        let [low, high, max, oom, oom_kill, oom_group_kill, would_refuse] =
+            std::array::from_fn(|kind| counts[kind].load(Ordering::Relaxed));
+        Events { low, high, max, oom, oom_kill, oom_group_kill, would_refuse }
+    }
+
+    /// The counts that `memory.events` has, with their keys, in its order.
+    #[must_use]
+    pub fn pairs(&self) -> [(&'static str, u64); KEYS] {
+        [
+            ("low", self.low),
+            ("high", self.high),
+            ("max", self.max),
+            ("oom", self.oom),
+            ("oom_kill", self.oom_kill),
+            ("oom_group_kill", self.oom_group_kill),
+        ]
+    }
+}
+
+/// The counts of one group.
+pub(crate) struct Counts {
+    local: [AtomicU64; KINDS],
+    tree: [AtomicU64; KINDS],
+    /// Waits for this group's events, and callbacks.
+    pub(crate) watched: AtomicU32,
+}
+
+impl Counts {
+    pub(crate) fn new() -> Counts {
+        Counts {
+            local: std::array::from_fn(|_| AtomicU64::new(0)),
+            tree: std::array::from_fn(|_| AtomicU64::new(0)),
+            watched: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn of(&self, reach: Reach) -> Events {
+        match reach {
+            Reach::Local => Events::of(&self.local),
+            Reach::Subtree => Events::of(&self.tree),
+        }
+    }
+}
+
+impl Counts {
+    /// Counts one more watcher of the group's events.
+    pub(crate) fn watch(&self) {
+        // ORDERING: Relaxed; before the caller's fence (`observe::event` E1).
+        self.watched.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unwatch(&self) {
+        // ORDERING: Relaxed; an event that does not see it yet takes the lock of the waits in vain.
+        self.watched.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Part for Counts {
+    /// No thread watches the group: a watcher holds it.
+    fn reset(&self) {
+        for count in self.local.iter().chain(&self.tree) {
+            // ORDERING: Relaxed; no thread has a handle yet.
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+pub(crate) static COUNTS: Key<Counts> = Key::new(0, Counts::new);
+
+impl Node {
+    /// The group's event counts.
+    pub(crate) fn events(&self) -> &Counts {
+        self.parts.get(&COUNTS)
+    }
+}
+
+/// Counts an event of `node`, here and above. The caller holds the node: by a handle, by charged bytes or by the tree lock.
+pub(crate) fn count(node: &'static Node, event: Event) {
+    // ORDERING: Relaxed; a count for readers. The fence in `event::announce` puts it before the look for waits.
+    node.events().local[event as usize].fetch_add(1, Ordering::Relaxed);
+    for level in levels(node) {
+        // ORDERING: Relaxed, as above.
+        level.events().tree[event as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The group and its ancestors.
+pub(crate) fn levels(node: &'static Node) -> impl Iterator<Item = &'static Node> {
+    std::iter::successors(Some(node), |level| level.parent())
+}
+
+impl Group {
+    /// The events of this group and of those below it since it was created: `memory.events`.
+    pub fn events(&self) -> Events {
+        self.node().events().of(Reach::Subtree)
+    }
+
+    /// The events of this group alone: `memory.events.local`.
+    pub fn events_local(&self) -> Events {
+        self.node().events().of(Reach::Local)
+    }
+}

@@ -1,0 +1,6 @@
+//! Counter: charging a group and its ancestors.
+
+pub(crate) mod chain;
+pub(crate) mod events;
+pub(crate) mod peaks;
+pub(crate) mod protect;

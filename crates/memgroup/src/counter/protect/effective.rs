@@ -1,0 +1,107 @@
+//! Effective: how much of a group is protected, seen from a group above that needs memory.
+//!
+//! ```text
+//!   top       nothing: it is the one that needs memory
+//!    └─ a     its own settings
+//!        └─ b its share of a's protection:   Σ used of a's children > a's:   used × a's ÷ Σ used
+//!                                            else used, and a part of the rest of a's in proportion to b's unprotected usage
+//! ```
+//!
+//! - I1. Never more than the effective protection of the group above, except right below the top.
+//! - I2. If usage of a group is within its effective protection, so is usage of each group below it: the rest covers all of it.
+//! - B1. Usages and sums are read one after the other. The error is bounded by how much they moved meanwhile, and by I1.
+
+use crate::counter::protect::used::{LOW, MIN};
+use crate::tree::node::Node;
+
+/// Bytes of a group that are protected, as seen from a group above it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Protection {
+    /// Never taken.
+    pub min: u64,
+    /// Taken only when no other group has anything to give.
+    pub low: u64,
+}
+
+impl Protection {
+    pub(crate) const NONE: Protection = Protection { min: 0, low: 0 };
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Protection::NONE
+    }
+}
+
+/// The protection of a group, if `above` is that of its parent. Right below `top` the settings count as they are.
+pub(crate) fn below(top: &Node, parent: &Node, above: Protection, node: &Node) -> Protection {
+    let settings = Protection { min: node.used().min(), low: node.used().low() };
+    if std::ptr::eq(parent, top) {
+        return settings;
+    }
+    if above.is_none() {
+        return Protection::NONE;
+    }
+    let (usage, parent_usage, sums) = (node.counter.usage(), parent.counter.usage(), parent.used());
+    Protection {
+        min: share(usage, settings.min, parent_usage, above.min, sums.sum(MIN)),
+        low: share(usage, settings.low, parent_usage, above.low, sums.sum(LOW)),
+    }
+}
+
+/// One group's share of its parent's protection `above`, of which it and its siblings together use `siblings`.
+fn share(usage: u64, setting: u64, parent_usage: u64, above: u64, siblings: u64) -> u64 {
+    let part = |of: u64, by: u64, all: u64| (u128::from(of) * u128::from(by) / u128::from(all)) as u64;
+    let used = usage.min(setting);
+    if siblings > above {
+        return part(above, used, siblings).min(above);
+    }
+    let unprotected = parent_usage.saturating_sub(siblings);
+    let rest = part(above - siblings, (usage - used).min(unprotected), unprotected.max(1));
+    used.saturating_add(rest).min(above)
+}
+
+/// The protection of `node` where `top` needs memory. Nothing for `top` itself, and for a group that is not below it.
+pub(crate) fn effective(node: &'static Node, top: &'static Node) -> Protection {
+    if !node.shared.protected().is_any() || node.depth() <= top.depth() {
+        return Protection::NONE;
+    }
+    node.parent().map_or(Protection::NONE, |parent| below(top, parent, effective(parent, top), node))
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use crate::counter::protect::effective::share;
+
+    #[test]
+    fn shares_among_siblings_in_proportion_to_their_use() {
+        // 50 protected above; 50 and 25 used of settings of 75 and 25; the third has no setting.
+        assert_eq!(share(50, 75, 150, 50, 75), 33);
+        assert_eq!(share(50, 25, 150, 50, 75), 16);
+        assert_eq!(share(50, 0, 150, 50, 75), 0);
+    }
+
+    #[test]
+    fn spreads_the_rest_over_unprotected_usage() {
+        // Of 60 above, 10 are used by one sibling; 90 are unprotected, 30 of them here.
+        assert_eq!(share(30, 0, 100, 60, 10), 16);
+        assert_eq!(share(40, 10, 100, 60, 10), 10 + 50 * 30 / 90);
+        assert_eq!(share(0, 500, 100, 60, 10), 0);
+        // Enough for all: all of it is covered.
+        assert_eq!(share(30, 0, 100, 100, 10), 30);
+    }
+
+    #[test]
+    fn never_protects_more_than_the_group_above() {
+        let numbers = [0, 1, 7, 1 << 20, (1 << 48) - 1, u64::MAX];
+        for usage in numbers {
+            for setting in numbers {
+                for parent in numbers {
+                    for above in numbers {
+                        for siblings in numbers {
+                            assert!(share(usage, setting, parent, above, siblings) <= above);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The error of setting a protection.
+
+use core::fmt;
+
+use crate::base::limit::LimitError;
+
+/// Why a `min` or `low` was not set. The setting before stays in force. Printed, it completes the phrase "failed to ...".
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProtectionError {
+    /// More than a group can account, and not [`UNLIMITED`](crate::UNLIMITED).
+    OutOfRange {
+        /// `min` or `low`.
+        setting: &'static str,
+        /// The group's path.
+        path: String,
+        /// The range.
+        error: LimitError,
+    },
+    /// The group was removed, and is not protected any more.
+    Offline {
+        /// `min` or `low`.
+        setting: &'static str,
+        /// The path it had.
+        path: String,
+    },
+}
+
+impl fmt::Display for ProtectionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProtectionError::OutOfRange { setting, path, error } => {
+                write!(f, "set {setting} of group {path}: {error}")
+            }
+            ProtectionError::Offline { setting, path } => {
+                write!(f, "set {setting} of group {path}: it was removed; protect a group that is online")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ProtectionError {}

@@ -1,0 +1,128 @@
+//! Spare: the bytes that a reclaim leaves alone.
+//!
+//! A walk computes on its way down how much of each group is protected. It skips a group, with all below it, of which nothing may be taken.
+//! Before each batch it computes anew how much a cache may be asked for: a callback may take long, and usage moves meanwhile.
+//!
+//! - I1. At each level below the top, the bytes asked for at one time are at most the usage beyond the protection. So shrinkers that give
+//!   back as many bytes as they are asked for never take a group below its `min`, however many of them are called at once.
+//! - B1. A shrinker gives whole objects. The last one may take the group below, by as much as it is larger than the bytes asked for.
+//! - E1. claim → claim: RMWs on `asked`. The later of two leaves the earlier one its bytes. Release after the callback → Acquire of the
+//!   next claim, which finds the usage as the callback left it.
+
+use memgroup_sync::atomic::Ordering;
+
+use crate::counter::protect::effective;
+use crate::counter::protect::effective::Protection;
+use crate::tree::node::Node;
+
+/// How one round of a reclaim treats protected groups.
+#[derive(Clone, Copy)]
+pub(crate) struct Sparing {
+    /// The group that needs memory, of which itself nothing is protected.
+    top: &'static Node,
+    spares_low: bool,
+    /// Whether anything is protected in the hierarchy.
+    is_any: bool,
+}
+
+/// The bytes that may be taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Takeable {
+    pub(crate) bytes: u64,
+    /// There would be more if `low` did not count.
+    pub(crate) spares_low: bool,
+    /// There would be more if no other thread was asking here.
+    pub(crate) is_shared: bool,
+}
+
+/// Bytes that a cache of a group is about to be asked for. No other thread asks for them until this is dropped.
+pub(crate) struct Claim {
+    sparing: Sparing,
+    node: &'static Node,
+    pub(crate) takeable: Takeable,
+    /// If more is freed, the group goes below its `low`.
+    above_low: u64,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.sparing.unclaim(self.node, self.takeable.bytes);
+    }
+}
+
+impl Sparing {
+    pub(crate) fn new(top: &'static Node, spares_low: bool) -> Sparing {
+        Sparing { top, spares_low, is_any: top.shared.protected().is_any() }
+    }
+
+    /// The protection of a group that the walk comes to, below `parent`.
+    #[inline]
+    pub(crate) fn below(&self, parent: &Node, above: Protection, node: &Node) -> Protection {
+        if self.is_any { effective::below(self.top, parent, above, node) } else { Protection::NONE }
+    }
+
+    /// The bytes that may be taken of a group and those below it, by its own protection alone, if `asked` are asked for already.
+    #[inline]
+    pub(crate) fn of(&self, node: &Node, protected: Protection, asked: u64) -> Takeable {
+        let floor = if self.spares_low { protected.min.max(protected.low) } else { protected.min };
+        let usage = node.counter.usage();
+        let above = usage.saturating_sub(floor);
+        // Where nothing is protected, a callback that hangs keeps no other thread from the rest.
+        let bytes = if floor == 0 { above } else { above.saturating_sub(asked) };
+        let spares_low = self.spares_low && usage.saturating_sub(protected.min) > above;
+        Takeable { bytes, spares_low, is_shared: bytes < above }
+    }
+
+    /// The bytes that may be taken of a group now.
+    pub(crate) fn takeable(&self, node: &'static Node) -> Takeable {
+        // ORDERING: Relaxed; a hint, `claim` decides.
+        let asked = |level: &Node| level.used().asked.load(Ordering::Relaxed);
+        self.climb(node, node.counter.usage(), &asked).0
+    }
+
+    /// Claims up to `most` bytes of a group that is not released until the claim is dropped.
+    pub(crate) fn claim(&self, node: &'static Node, most: u64) -> Claim {
+        // ORDERING: AcqRel; E1.
+        let ask = |level: &Node| level.used().asked.fetch_add(most, Ordering::AcqRel);
+        let (takeable, protected) = self.climb(node, most, &ask);
+        self.unclaim(node, most - takeable.bytes);
+        let above_low = node.counter.usage().saturating_sub(protected.low);
+        Claim { sparing: *self, node, takeable, above_low }
+    }
+
+    fn unclaim(&self, node: &'static Node, bytes: u64) {
+        let levels = std::iter::successors(Some(node), |level| level.parent());
+        for level in levels.take_while(|level| self.counts(level) && bytes > 0) {
+            // ORDERING: Release; pairs with the Acquire in `claim` (E1).
+            level.used().asked.fetch_sub(bytes, Ordering::Release);
+        }
+    }
+
+    /// Whether anything may be protected of a group.
+    fn counts(&self, node: &Node) -> bool {
+        self.is_any && node.depth() > self.top.depth()
+    }
+
+    /// The bytes that may be taken of `node`, at most `most`, by every level between it and the top; and its protection. `asked` is called
+    /// once for each level, from the top down, and returns the bytes that others have asked for there. The depth of the recursion is bounded
+    /// by `Config::depth_max`.
+    fn climb(&self, node: &'static Node, most: u64, asked: &impl Fn(&Node) -> u64) -> (Takeable, Protection) {
+        let Some(parent) = node.parent().filter(|_| self.counts(node)) else {
+            return (Takeable { bytes: most, spares_low: false, is_shared: false }, Protection::NONE);
+        };
+        let (above, protected) = self.climb(parent, most, asked);
+        let protected = effective::below(self.top, parent, protected, node);
+        let own = self.of(node, protected, asked(node));
+        let takeable = Takeable {
+            bytes: above.bytes.min(own.bytes),
+            spares_low: above.spares_low || own.spares_low,
+            is_shared: above.is_shared || own.is_shared,
+        };
+        (takeable, protected)
+    }
+
+    /// Whether a round that may take bytes that `low` protects has taken some.
+    pub(crate) fn is_below_low(&self, claim: &Claim, freed: u64) -> bool {
+        self.is_any && !self.spares_low && freed > claim.above_low
+    }
+}

@@ -1,0 +1,304 @@
+//! Used: the protected bytes that a group uses now, and their sums over the groups right below one.
+//!
+//! ```text
+//!   child   settings: min, low          parent   sums over its children
+//!           usage ── min(usage, setting) ── recorded ── difference ──▶ used min, used low, unfilled
+//! ```
+//!
+//! A thread that changed the usage of a group with a setting compares the recorded values with those that are due. Mostly they are the
+//! same: usage lies above the setting. Else the thread swaps the new value in, and adds the difference to the parent's sum. So two threads
+//! at once count nothing twice. Then it reads the usage *again*, and repeats that until nothing has changed.
+//!
+//! - I1. At rest: recorded = min(usage, setting) in each group, and each sum of a parent is the sum over its children.
+//! - I2. Settings change under the tree lock. A group that is not online has none, and nothing is recorded for it.
+//! - I3. No thread records in a place whose group is released. A recording thread counts in `recorders`, where it finds `ONLINE`. A removal
+//!   takes `ONLINE` away and waits for the recording threads, which are in the middle of a few instructions.
+//! - B1. A sum may be off by the values that are being recorded, for that moment; a negative sum counts as zero.
+//! - E1. The chain of RMWs on the word of the usage orders it all. Let X make the last swap; after it comes X's read of the usage, an RMW. X
+//!   sees a change of the usage before that read. A later change acquires the swap with its own RMW, so that thread sees the recorded value.
+//!   A setter takes part by such an RMW, after it has stored. Of two threads the later one sees the earlier, and the last one finds that all
+//!   is right. Loom: `records_right_values_at_rest`.
+//! - E2. `recorders`: enter ↔ offline, RMWs of one word. Loom: `waits_for_recording_threads_on_removal`.
+
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::spin::Wait;
+use memgroup_sync::{CachePadded, interleave};
+
+use crate::base::limit::LARGEST_RESERVE;
+use crate::base::mutation;
+use crate::base::mutation::Mutation;
+use crate::tree::node::Node;
+use crate::tree::parts::{Key, Part};
+use crate::tree::shared::Shared;
+use crate::tree::topology::Tree;
+
+/// The kinds of recorded values.
+pub(crate) const MIN: usize = 0;
+pub(crate) const LOW: usize = 1;
+/// The bytes of the larger of the two that the group has not charged; no more than a reserve can be.
+pub(crate) const UNFILLED: usize = 2;
+const KINDS: usize = 3;
+
+/// In `recorders`: the group is online. The rest counts the recording threads.
+const ONLINE: u32 = 1 << 31;
+
+/// The settings of a group, its use of them, and the sums over its children.
+pub(crate) struct Used {
+    min: AtomicU64,
+    low: AtomicU64,
+    recorded: [AtomicU64; KINDS],
+    recorders: AtomicU32,
+    /// Bytes that reclaim has asked caches of the group and below for, in calls that have not returned (`spare`).
+    pub(crate) asked: AtomicU64,
+    sums: CachePadded<[AtomicU64; KINDS]>,
+}
+
+impl Used {
+    pub(crate) fn new() -> Used {
+        let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
+        Used {
+            min: AtomicU64::new(0),
+            low: AtomicU64::new(0),
+            recorded: zeros(),
+            recorders: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
+            sums: CachePadded::new(zeros()),
+        }
+    }
+
+    pub(crate) fn min(&self) -> u64 {
+        // ORDERING: Relaxed; a number by itself, and E1 orders it where it matters.
+        self.min.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn low(&self) -> u64 {
+        // ORDERING: Relaxed, as in `min`.
+        self.low.load(Ordering::Relaxed)
+    }
+
+    /// The usage up to which the group is within its protection.
+    pub(crate) fn claim(&self) -> u64 {
+        self.min().max(self.low())
+    }
+
+    /// The recorded value of one kind.
+    pub(crate) fn recorded(&self, kind: usize) -> u64 {
+        // ORDERING: Relaxed; by E1 not older than the last swap before the usage that the thread has seen.
+        self.recorded[kind].load(Ordering::Relaxed)
+    }
+
+    /// The sum of one kind over the groups right below (B1).
+    pub(crate) fn sum(&self, kind: usize) -> u64 {
+        // ORDERING: Relaxed; a sum that may be a moment old.
+        (self.sums[kind].load(Ordering::Relaxed) as i64).max(0) as u64
+    }
+
+    /// The values to be recorded with so much usage.
+    fn due(&self, usage: u64) -> [u64; KINDS] {
+        let unfilled = self.claim().saturating_sub(usage).min(LARGEST_RESERVE);
+        [usage.min(self.min()), usage.min(self.low()), unfilled]
+    }
+
+    /// Records the values due with so much usage, here and in the parent's sums. Returns whether any was different.
+    fn record(&self, usage: u64, parent: Option<&Node>) -> bool {
+        let mut was_different = false;
+        for (kind, due) in self.due(usage).into_iter().enumerate() {
+            if self.recorded(kind) == due {
+                continue;
+            }
+            interleave::point();
+            // ORDERING: Relaxed; the read of the usage that follows publishes it, and orders it with other threads (E1).
+            let before = self.recorded[kind].swap(due, Ordering::Relaxed);
+            interleave::point();
+            if let Some(parent) = parent {
+                // ORDERING: Relaxed; differences add up in any order.
+                parent.used().sums[kind].fetch_add(due.wrapping_sub(before), Ordering::Relaxed);
+            }
+            was_different = true;
+        }
+        was_different
+    }
+}
+
+/// A recording thread, counted in `recorders`.
+struct Recorder<'a>(&'a Used);
+
+impl Recorder<'_> {
+    /// `None` if the group is not online (I3).
+    fn enter(used: &Used) -> Option<Recorder<'_>> {
+        // ORDERING: AcqRel; Acquire pairs with `reset`; Release: for `close` (E2).
+        let before = used.recorders.fetch_add(1, Ordering::AcqRel);
+        let recorder = Recorder(used);
+        (before & ONLINE != 0 || mutation::active(Mutation::RecorderIgnoresOffline)).then_some(recorder)
+    }
+}
+
+impl Drop for Recorder<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Release; pairs with the Acquire in `close`.
+        self.0.recorders.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Records after the usage of a group has changed. The group may be released by now, and its place another's, for which it does no harm.
+#[inline(always)]
+pub(crate) fn usage_changed(node: &'static Node) {
+    if node.marks.is_protected() {
+        record_if_different(node);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn record_if_different(node: &'static Node) {
+    let used = node.used();
+    // Mostly usage moves above the setting, and this is all.
+    if used.due(node.counter.usage()) == std::array::from_fn(|kind| used.recorded(kind)) {
+        return;
+    }
+    interleave::point();
+    if let Some(_recorder) = Recorder::enter(used) {
+        record_until_stable(node);
+    }
+}
+
+/// Records until nothing has changed meanwhile (E1). The caller has entered, or holds the tree lock with the group online.
+fn record_until_stable(node: &'static Node) {
+    let (used, parent) = (node.used(), node.parent());
+    let mut usage = node.counter.usage();
+    while used.record(usage, parent) && !mutation::active(Mutation::RecorderDoesNotLookAgain) {
+        interleave::point();
+        usage = node.counter.usage_now();
+    }
+}
+
+/// Changes the settings of an online group. Bytes that were left free for it may be free for others afterwards.
+pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
+    let used = node.used();
+    let (was_any, is_any) = (used.claim() > 0, min.max(low) > 0);
+    // ORDERING: Relaxed, both; published by the read of the usage below (E1).
+    used.min.store(min, Ordering::Relaxed);
+    used.low.store(low, Ordering::Relaxed);
+    if is_any && !was_any {
+        count(tree, node, true);
+    }
+    node.counter.usage_now();
+    record_until_stable(node);
+    if was_any && !is_any {
+        count(tree, node, false);
+    }
+}
+
+fn count(tree: &Tree, node: &'static Node, is_set: bool) {
+    node.marks.protect(tree, is_set);
+    // ORDERING: Relaxed, as in `is_any`.
+    node.shared.protected().0.fetch_add(if is_set { 1 } else { u32::MAX }, Ordering::Relaxed);
+    if let Some(parent) = node.parent() {
+        parent.marks.count_protected_child(tree, is_set);
+    }
+}
+
+/// Ends recording for a group that goes offline and has no settings any more.
+pub(crate) fn close(node: &'static Node) {
+    let used = node.used();
+    // ORDERING: AcqRel; a thread that enters later finds the mark gone (E2).
+    used.recorders.fetch_and(!ONLINE, Ordering::AcqRel);
+    let mut wait = Wait::new();
+    // ORDERING: Acquire; pairs with the Release in `Recorder::drop`: with the count at zero all recorded values are seen.
+    while used.recorders.load(Ordering::Acquire) != 0 && !mutation::active(Mutation::RecorderIgnoresOffline) {
+        wait.wait();
+    }
+    // A thread that was about to record an old setting has checked again before it left.
+    debug_assert!((0..KINDS).all(|kind| used.recorded(kind) == 0));
+}
+
+impl Part for Used {
+    /// For a new group in the place; the caller holds the tree lock. The group before left nothing (I2), nor have its children.
+    fn reset(&self) {
+        // ORDERING: Release; pairs with the Acquire in `enter`: a thread that is late for the group before finds this one's parent.
+        self.recorders.fetch_or(ONLINE, Ordering::Release);
+    }
+}
+
+pub(crate) static USED: Key<Used> = Key::new(1, Used::new);
+
+impl Node {
+    /// The group's settings, and its use of them.
+    pub(crate) fn used(&self) -> &Used {
+        self.parts.get(&USED)
+    }
+}
+
+/// The number of groups of a hierarchy that have a setting. If it is 0, nothing is computed.
+pub(crate) struct Protected(AtomicU32);
+
+impl Protected {
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        // ORDERING: Relaxed; a reclaim that runs while the first setting is made may miss it.
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Part for Protected {}
+
+pub(crate) static PROTECTED: Key<Protected> = Key::new(4, || Protected(AtomicU32::new(0)));
+
+impl Shared {
+    /// The number of groups that have a setting.
+    pub(crate) fn protected(&self) -> &Protected {
+        self.parts.get(&PROTECTED)
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use crate::counter::protect::used::*;
+    use crate::state::config::Config;
+    use crate::tree::handle::Hierarchy;
+
+    fn recorded(group: &crate::Group) -> [u64; KINDS] {
+        std::array::from_fn(|kind| group.node().used().recorded(kind))
+    }
+
+    fn sums(group: &crate::Group) -> [u64; KINDS] {
+        std::array::from_fn(|kind| group.node().used().sum(kind))
+    }
+
+    #[test]
+    fn follows_usage_settings_and_removal() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        let (a, b) = (parent.create("a").unwrap(), parent.create("b").unwrap());
+        let charge = a.try_charge(700).unwrap();
+        assert_eq!(recorded(&a), [0, 0, 0]);
+        a.set_min(500).unwrap();
+        a.set_low(1000).unwrap();
+        assert_eq!((recorded(&a), sums(&parent)), ([500, 700, 300], [500, 700, 300]));
+        let other = b.try_charge(10).unwrap();
+        b.set_low(20).unwrap();
+        assert_eq!((recorded(&b), sums(&parent)), ([0, 10, 10], [500, 710, 310]));
+        drop(charge);
+        assert_eq!((recorded(&a), sums(&parent)), ([0, 0, 1000], [0, 10, 1010]));
+        b.remove().unwrap();
+        assert_eq!((recorded(&b), sums(&parent)), ([0, 0, 0], [0, 0, 1000]));
+        drop(other);
+        a.set_low(0).unwrap();
+        assert!(hierarchy.root().node().shared.protected().is_any());
+        a.set_min(0).unwrap();
+        assert_eq!((recorded(&a), sums(&parent)), ([0, 0, 0], [0, 0, 0]));
+        assert!(!a.node().marks.is_protected() && !parent.node().marks.is_protected_below());
+        assert!(!hierarchy.root().node().shared.protected().is_any());
+    }
+
+    #[test]
+    fn records_at_most_the_largest_reserve_as_unfilled() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        let groups: Vec<_> = (0..8).map(|i| parent.create(&i.to_string()).unwrap()).collect();
+        groups.iter().for_each(|group| group.set_min(crate::UNLIMITED).unwrap());
+        let _charge = groups[0].try_charge(77).unwrap();
+        assert_eq!(recorded(&groups[0]), [77, 0, LARGEST_RESERVE]);
+        assert_eq!(sums(&parent), [77, 0, 8 * LARGEST_RESERVE]);
+    }
+}

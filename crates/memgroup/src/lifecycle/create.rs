@@ -1,0 +1,148 @@
+//! Create: hierarchies and groups.
+
+use std::sync::PoisonError;
+
+use crate::base::error::GroupError;
+use crate::base::id::{NodeId, TOP};
+use crate::control::release::POOL;
+use crate::control::{fault_injection, high, labels, oom, waiters};
+use crate::counter::{events, peaks, protect};
+use crate::lifecycle::{maintenance, residence};
+use crate::observe::{event, pressure, wait};
+use crate::reclaim;
+use crate::state::config::{Config, ConfigError};
+use crate::stock::{drain, open};
+use crate::tree::node::Node;
+use crate::tree::shared::Shared;
+use crate::tree::topology::{ROOT, State, Tree};
+
+/// A hierarchy of the pool that has all its stores of subsystems is reused only when this many wait: the subsystems that
+/// their next user registers may not fit them.
+const FULL_ONES_KEPT: usize = 4;
+
+/// The hierarchy of the pool to use again: one that has room for any subsystem, else one of the full ones if they pile up.
+fn choose(pool: &[&'static Shared], config: &Config) -> Option<usize> {
+    let matching = || pool.iter().enumerate().filter(|(_, shared)| shared.config == *config);
+    let with_room = matching().find(|(_, shared)| !shared.statistics.is_full());
+    let full = || matching().nth(FULL_ONES_KEPT - 1).and_then(|_| matching().next());
+    with_room.or_else(full).map(|(index, _)| index)
+}
+
+fn make_hierarchy(config: Config) -> Result<&'static Shared, ConfigError> {
+    let shared = memgroup_sync::keep(Box::new(Shared::new(config)?));
+    shared.parts.make(&event::SUBSCRIBERS);
+    shared.parts.make(&reclaim::SHRINKERS);
+    shared.parts.make(&wait::WAITS);
+    shared.parts.make(&waiters::QUEUE);
+    shared.parts.make(&protect::PROTECTED);
+    shared.parts.make(&oom::VICTIMS);
+    shared.parts.make(&maintenance::UPKEEP);
+    Ok(shared)
+}
+
+fn make_parts(node: &Node) {
+    node.parts.make(&events::COUNTS);
+    node.parts.make(&protect::USED);
+    node.parts.make(&fault_injection::FAULTS);
+    node.parts.make(&high::STATE);
+    node.parts.make(&wait::WAITING);
+    node.parts.make(&oom::STATE);
+    node.parts.make(&peaks::READERS);
+    node.parts.make(&labels::LABELS);
+    node.parts.make(&pressure::METER);
+    node.parts.make(&reclaim::GROUP_SHRINKERS);
+}
+
+impl Shared {
+    /// A hierarchy with an online root and one handle, from the pool or new. `config` is checked.
+    pub(crate) fn obtain(config: Config) -> Result<&'static Shared, ConfigError> {
+        let pooled = if cfg!(memgroup_loom) {
+            None
+        } else {
+            let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+            choose(&pool, &config).map(|index| pool.swap_remove(index))
+        };
+        let shared = match pooled {
+            Some(shared) => {
+                shared.statistics.forget();
+                shared.parts.reset();
+                shared
+            }
+            None => make_hierarchy(config)?,
+        };
+        // Held before the tree lock is free again: a retirement that comes late must see that the hierarchy has a user.
+        shared.hold();
+        let mut tree = shared.tree.lock();
+        if tree.state(ROOT) != State::Online {
+            tree.revive_root();
+        }
+        shared.make_place(&tree, ROOT, make_parts);
+        if let Err(refused) = residence::alloc_record(shared.root()) {
+            tree.retire(ROOT);
+            // The root never had a handle: its release puts the hierarchy into the pool.
+            tree.retired = true;
+            shared.release_held(&mut tree, ROOT);
+            drop(tree);
+            shared.let_go();
+            return Err(refused.into());
+        }
+        begin(shared.root(), TOP, TOP, 0);
+        drop(tree);
+        Ok(shared)
+    }
+
+    /// Makes a child of `parent`, with one handle on it.
+    pub(crate) fn create(
+        &'static self,
+        parent: &'static Node,
+        name: &str,
+    ) -> Result<&'static Node, GroupError> {
+        let mut tree = self.tree.lock();
+        self.create_held(&mut tree, parent.id, name)
+    }
+
+    /// As `create`, by path.
+    pub(crate) fn create_path(&'static self, path: &str) -> Result<&'static Node, GroupError> {
+        if path == "/" {
+            return Err(GroupError::IsRoot);
+        }
+        let wrong = |reason| GroupError::InvalidPath { path: path.to_owned(), reason };
+        let (parent, name) = path.rsplit_once('/').ok_or_else(|| wrong("it does not begin with a slash"))?;
+        if parent == "/" {
+            return Err(wrong("it has an empty name in it"));
+        }
+        let mut tree = self.tree.lock();
+        let parent = tree.lookup(if parent.is_empty() { "/" } else { parent })?;
+        self.create_held(&mut tree, parent, name)
+    }
+
+    fn create_held(
+        &'static self,
+        tree: &mut Tree,
+        parent: NodeId,
+        name: &str,
+    ) -> Result<&'static Node, GroupError> {
+        let id = tree.create(parent, name)?;
+        self.make_place(tree, id, make_parts);
+        let node = self.made(id);
+        if residence::alloc_record(node).is_err() {
+            let path = tree.path(id);
+            tree.retire(id);
+            tree.release(id);
+            return Err(GroupError::OutOfMemory { path, bytes: self.memory.stock_bytes() });
+        }
+        let up = if parent == ROOT && !self.config.account_root { TOP } else { parent };
+        begin(node, up, parent, tree.depth(id));
+        self.made(parent).gain_child();
+        node.pin();
+        Ok(node)
+    }
+}
+
+/// The node becomes a new group. The caller holds the tree lock and the node is free.
+fn begin(node: &'static Node, up: NodeId, parent: NodeId, depth: u32) {
+    drain::forget_attempts(node);
+    node.adopt(up, parent, depth);
+    open::open_or_close(node);
+    node.entries().for_each(|entry| entry.store.prepare(entry));
+}

@@ -1,0 +1,235 @@
+//! Residence: where a group's stock words and statistics are in memory.
+//!
+//! ```text
+//!            create               demote (idle)
+//!   nothing ────────▶ record ────────────────────▶ nothing
+//!                     │    ▲  ◀────────────────────
+//!                     └────┘   charged or added to
+//!                    relocate
+//!   free place: keeps its record for its next group, or frees it
+//! ```
+//!
+//! Each change closes the group's stocks first, as a refusal does. So the words that are left behind stay CLOSED. A thread that
+//! still reaches them finds no stock there and goes to the counters, which no move touches. The old memory is used again only after
+//! a grace period. The page below has the steps, the costs and the tests. `stats::moves` moves the records of statistics.
+//!
+//! - I1. Records are linked and unlinked under the tree lock, which excludes drains, refusals and removal: they see one copy.
+//! - I2. The stock word of a linked record is CLOSED where `open::may_open` requires it: at creation, after a move, when the record
+//!   comes back, and when a slot is admitted.
+//! - E1. close, wait_settled → unlink: bytes between a word and the counters have arrived before the word is left behind. Loom:
+//!   `moves_a_record_without_losing_a_charge`.
+#![doc = include_str!("../../docs/residence.md")]
+
+use memgroup_percpu::{Fresh, OutOfMemory, Unlinked, Wait};
+use memgroup_sync::atomic::Ordering;
+use memgroup_sync::{grace, interleave};
+
+use crate::base::id::NodeId;
+use crate::base::mutation;
+use crate::base::mutation::Mutation;
+use crate::control::aftermath;
+use crate::state::stats::builtin::memory::CHARGES;
+use crate::state::stats::store::StatEntry;
+use crate::state::stock_word::{CLOSED_WORD, Word};
+use crate::stats::moves::{self, LayoutGuard};
+use crate::stats::update::count;
+use crate::stock::{WORD, drain, open};
+use crate::tree::node::Node;
+use crate::tree::shared::Shared;
+use crate::tree::topology::{State, Tree};
+
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+
+/// Allocates a record for a new group, if its place kept none. The caller holds the tree lock.
+pub(crate) fn alloc_record(node: &'static Node) -> Result<(), OutOfMemory> {
+    if !node.record.is_linked() {
+        let fresh = node.shared.memory.stocks.allocate(node.id.0, Wait::May)?;
+        let before = node.record.link(fresh);
+        debug_assert!(before.is_none());
+    }
+    Ok(())
+}
+
+/// Makes a stock word of `node` on `slot`, if it has none. `false` if none can be made now, so that charges are exact.
+#[cold]
+pub(crate) fn make_word(node: &'static Node, slot: usize) -> bool {
+    (node.record.is_linked() || promote(node)) && (node.shared.memory.is_admitted(slot) || admit(node, slot))
+}
+
+/// Admits `slot`, if the group has a record. `false` if it was admitted before, or there is no record.
+#[cold]
+pub(crate) fn admit(node: &'static Node, slot: usize) -> bool {
+    let shared = node.shared;
+    if shared.memory.is_admitted(slot) || !node.record.is_linked() {
+        return false;
+    }
+    admit_held(shared, &shared.tree.lock(), slot);
+    true
+}
+
+/// Opens the copies of a slot to its threads, after closing those of groups that may have no stock.
+fn admit_held(shared: &'static Shared, tree: &Tree, slot: usize) {
+    let closed = |node: &'static Node| {
+        tree.state(node.id) != State::Free
+            && !open::may_open(node)
+            && !mutation::active(Mutation::AdmissionOpensStocks)
+    };
+    shared.memory.stocks.admit(slot, |early| {
+        let section = grace::enter();
+        for node in (0..tree.places()).filter_map(|at| shared.node(NodeId(at))) {
+            if let Some(word) = early.word(&section, &node.record, WORD)
+                && closed(node)
+            {
+                // ORDERING: Relaxed; the admission publishes it.
+                word.store(CLOSED_WORD, Ordering::Relaxed);
+            }
+        }
+    });
+}
+
+/// Gives a record to an online group that has none, if that needs no waiting. A charge can do without one.
+fn promote(node: &'static Node) -> bool {
+    let Some(_tree) = node.shared.tree.try_lock() else { return false };
+    node.record.is_linked() || (!node.counter.is_offline() && promote_held(node, Wait::Never).is_ok())
+}
+
+pub(crate) fn promote_held(node: &'static Node, wait: Wait) -> Result<(), OutOfMemory> {
+    let fresh = node.shared.memory.stocks.allocate(node.id.0, wait)?;
+    close_unless_open(node, &fresh);
+    node.record.link(fresh);
+    Ok(())
+}
+
+/// Takes the records of a group that is idle or removed. The caller holds the tree lock.
+pub(crate) fn demote_held(node: &'static Node, layout: &LayoutGuard<'_>) {
+    close_stocks(node);
+    interleave::point();
+    if let Some(old) = node.record.unlink() {
+        node.shared.memory.stocks.retire(old, tag(node));
+    }
+    node.entries().for_each(|entry| moves::move_to_base(entry, layout));
+}
+
+/// Whether the group has any record.
+pub(crate) fn has_record(node: &'static Node) -> bool {
+    node.record.is_linked() || node.entries().any(|entry| entry.record.is_linked())
+}
+
+/// Moves the group's stock words to `fresh`. The caller holds the tree lock.
+pub(crate) fn move_held(node: &'static Node, fresh: Fresh) {
+    close_stocks(node);
+    close_unless_open(node, &fresh);
+    interleave::point();
+    if let Some(old) = node.record.link(fresh) {
+        interleave::point();
+        node.shared.memory.stocks.retire(old, tag(node));
+    }
+}
+
+/// Frees the records of a free place.
+pub(crate) fn free_records(node: &'static Node) {
+    if let Some(old) = node.record.unlink() {
+        node.shared.memory.stocks.retire(old, tag(node));
+    }
+    node.entries().for_each(StatEntry::free_record);
+}
+
+/// Closes and empties the stocks of the group, and waits for threads between them and the counters.
+fn close_stocks(node: &'static Node) {
+    if !mutation::active(Mutation::MoveLeavesStocksOpen) {
+        aftermath::close(node);
+        if !mutation::active(Mutation::MoveIgnoresPending) {
+            drain::wait_settled(node);
+        }
+        drain::retire_caps(node);
+    }
+    count(node, CHARGES, drain::harvest(node));
+}
+
+fn close_unless_open(node: &'static Node, fresh: &Fresh) {
+    if open::may_open(node) || mutation::active(Mutation::MoveOpensStocks) {
+        return;
+    }
+    let stocks = &node.shared.memory.stocks;
+    for slot in stocks.admitted() {
+        if let Some(word) = stocks.fresh_word(fresh, slot, WORD) {
+            // ORDERING: Relaxed; linking publishes it.
+            word.store(CLOSED_WORD, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Names the group that the words belonged to, for `last_look`.
+pub(crate) fn tag(node: &'static Node) -> u64 {
+    u64::from(node.id.0) << 32 | u64::from(node.generation())
+}
+
+/// Counts the attempts in words that no thread can reach any more, and asserts that nothing else is there.
+pub(crate) fn last_look(shared: &'static Shared, old: &Unlinked, tag: u64) {
+    let stocks = &shared.memory.stocks;
+    let mut attempts = 0;
+    for slot in stocks.admitted() {
+        let Some(word) = stocks.unlinked_word(old, slot, WORD) else { continue };
+        // ORDERING: Relaxed; after the grace period no thread changes it.
+        let word = Word(word.load(Ordering::Relaxed));
+        assert!(
+            word.bytes() == 0 && word.cap() == 0 && !word.is_pending(),
+            "a stock that was left behind in slot {slot} still holds {word:?}"
+        );
+        attempts += word.attempts();
+    }
+    if attempts > 0 {
+        count_late(shared, tag, attempts);
+    }
+}
+
+/// Counts attempts for the group that `tag` names, if it still has its place. The tree lock keeps the place from being given away.
+fn count_late(shared: &'static Shared, tag: u64, attempts: u64) {
+    let tree = shared.tree.lock();
+    let of_the_group = |node: &&'static Node| {
+        tree.state(node.id) != State::Free && node.generation() == tag as u32
+            || mutation::active(Mutation::LastLookIgnoresGeneration)
+    };
+    if let Some(node) = shared.node(NodeId((tag >> 32) as u32)).filter(of_the_group) {
+        count(node, CHARGES, attempts);
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup_percpu::{SlotSource, pin_virtual};
+
+    use crate::charge::batch;
+    use crate::lifecycle::residence::*;
+    use crate::state::stats::builtin::memory::{CHARGES, STOCK_MISSES};
+    use crate::stock::Stock;
+    use crate::{Config, Freshness, Hierarchy, Maintenance, Reach};
+
+    #[test]
+    fn counts_an_attempt_on_a_record_left_behind() {
+        let config = Config::with_slots(SlotSource::virtual_slots(1).unwrap());
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        let (node, _pin) = (group.node(), pin_virtual(0));
+        (0..2).for_each(|_| drop(group.try_charge(100).unwrap()));
+        let late = Stock::enter(node, 0).expect("the group was charged");
+        {
+            let layout = node.shared.layout.write();
+            let _tree = node.shared.tree.lock();
+            demote_held(node, &layout);
+        }
+        let found = late.attempt(100);
+        assert!(found.is_closed() && found.attempts() == 0, "{found:?}");
+        batch::charge_miss(late, 100, found, None).unwrap();
+        let count = |stat| hierarchy.memory().get(&group, stat, Reach::Local, Freshness::Fresh);
+        assert_eq!(
+            (count(CHARGES), count(STOCK_MISSES)),
+            (2, 2),
+            "attempts on the old record are in no flush yet"
+        );
+        hierarchy.maintain(Maintenance::new().expedited());
+        assert_eq!((count(CHARGES), count(STOCK_MISSES)), (3, 2));
+        node.uncharge(100);
+    }
+}

@@ -1,0 +1,318 @@
+//! Meter: counts the stalled threads of one group and below, and knows whether a thread there is at work.
+//!
+//! A stall begins and ends at each level from its group to the root, under a short lock of the level. While a level has a stall, its meter keeps a
+//! **witness**: the record of a thread that is at work there. As long as it has one, the level is not full.
+//!
+//! ```text
+//!   begin:  stalled + 1, look for a witness   ── one scan of the records finds the deepest worker of the chain, often one look does
+//!   end:    stalled - 1; if the thread is in a scope here, it is the witness
+//!   the witness leaves its scope while a stall lasts: look for another        a thread enters where there is none: it is the witness
+//! ```
+//!
+//! - I1. At rest `stalled` is the sum of the `own` of the group and all below it.
+//! - I2. A stall ends once: by its own end or by the release of its group, whichever comes first under the group's lock.
+//! - I3. While a stall that is watched lasts, and no change of scope is under way, a meter with a stall has a witness exactly if a thread is at work
+//!   there, and that thread is at work.
+//! - E1. `find_witness` ↔ a change of scope: each writes, fences, and reads the other's word (`witness`, the record). So either the look sees the
+//!   record's change, or the change sees the witness. Loom: `e1_...`.
+
+use std::sync::Arc;
+
+use memgroup_sync::atomic::{AtomicU32, Ordering, fence};
+use memgroup_sync::{AtomicRef, Mutex, MutexGuard, interleave};
+
+use crate::base::mutation::{self, Mutation};
+use crate::observe::pressure::record::{self, Record};
+use crate::observe::pressure::report::Pressure;
+use crate::observe::pressure::tally::{Seen, Tally};
+use crate::observe::pressure::trigger::TriggerState;
+use crate::tree::node::Node;
+use crate::tree::parts::{Key, Part};
+
+/// How often a look begins anew because the thread that it found has changed meanwhile.
+const LOOKS_MOST: u32 = 8;
+
+/// The meter of one group; see the top of this file.
+pub(crate) struct Meter {
+    state: Mutex<State>,
+    /// As in the state, for a look without the lock.
+    stalled: AtomicU32,
+    witness: AtomicRef<Record>,
+    /// The number of triggers.
+    watches: AtomicU32,
+    triggers: Mutex<Vec<Arc<TriggerState>>>,
+}
+
+#[derive(Default)]
+struct State {
+    tally: Tally,
+    /// Threads stalled in the group and below.
+    stalled: u32,
+    /// Of them, those stalled in the group itself.
+    own: u32,
+}
+
+/// The thread at work that shares most levels with a chain, and the depth of the lowest of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Worker {
+    record: &'static Record,
+    depth: u32,
+}
+
+/// The depth of the lowest level that is above both, or one of them.
+fn depth_in_common(mut one: &'static Node, mut other: &'static Node) -> Option<u32> {
+    while !std::ptr::eq(one, other) {
+        if one.depth() >= other.depth() {
+            one = one.parent()?;
+        } else {
+            other = other.parent()?;
+        }
+    }
+    Some(one.depth())
+}
+
+/// The thread that is at work deepest in the chain of `node`.
+pub(crate) fn deepest_worker(node: &'static Node) -> Option<Worker> {
+    // ORDERING: Acquire; as in `Meter::witness`.
+    if let Some(record) = node.pressure().witness.load(Ordering::Acquire)
+        && record.works_in(node)
+    {
+        return Some(Worker { record, depth: node.depth() });
+    }
+    let mut deepest: Option<Worker> = None;
+    for record in record::all() {
+        let depth = record.at_work().and_then(|at| depth_in_common(at, node));
+        if let Some(depth) = depth
+            && deepest.is_none_or(|deepest| deepest.depth < depth)
+        {
+            deepest = Some(Worker { record, depth });
+            if depth == node.depth() {
+                break;
+            }
+        }
+    }
+    deepest
+}
+
+impl Meter {
+    pub(crate) fn new() -> Meter {
+        Meter {
+            state: Mutex::new(State::default()),
+            stalled: AtomicU32::new(0),
+            witness: AtomicRef::none(),
+            watches: AtomicU32::new(0),
+            triggers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Whether a stall is on, without the lock.
+    fn is_stalled(&self) -> bool {
+        // ORDERING: Relaxed; a change of scope fences before it (E1).
+        self.stalled.load(Ordering::Relaxed) != 0
+    }
+
+    fn witness(&self) -> Option<&'static Record> {
+        // ORDERING: Relaxed; a record is valid whichever thread has it, and its words are read with orders of their own. E1 has the fences.
+        self.witness.load(Ordering::Relaxed)
+    }
+
+    fn set_witness(&self, witness: Option<&'static Record>) {
+        // ORDERING: Relaxed; as in `witness`.
+        self.witness.store(witness, Ordering::Relaxed);
+    }
+
+    /// Sets the two lines to the state and the witness from `now` on, and tells the triggers.
+    fn apply(&self, mut state: MutexGuard<'_, State>, now: u64) {
+        // ORDERING: Relaxed; written under the lock, and E1 has the fences.
+        self.stalled.store(state.stalled, Ordering::Relaxed);
+        let is_some = state.stalled > 0;
+        state.tally.change(now, is_some, is_some && self.witness().is_none());
+        drop(state);
+        // ORDERING: Relaxed; a thread that adds a trigger looks at the lines afterwards, under the lock that this thread has released.
+        if self.watches.load(Ordering::Relaxed) != 0 {
+            self.tell_triggers(now);
+        }
+    }
+
+    /// Looks for a thread at work, beginning with `found`, until it still is after it was made the witness.
+    fn find_witness(&self, level: &'static Node, mut found: Option<&'static Record>) {
+        for _ in 0..LOOKS_MOST {
+            self.set_witness(found);
+            interleave::point();
+            if !mutation::active(Mutation::LookWithoutFence) {
+                // ORDERING: SeqCst; pairs with the fence in `stall::after_scope_change` (E1).
+                fence(Ordering::SeqCst);
+            }
+            let works = |record: &Record| {
+                record.works_in(level) || mutation::active(Mutation::WitnessIsTakenAtItsWord)
+            };
+            let other = match found {
+                Some(record) if works(record) => return,
+                Some(_) => None,
+                None => record::all().find(|record| record.works_in(level)),
+            };
+            if found.is_none() && other.is_none() {
+                return;
+            }
+            found = other;
+        }
+    }
+
+    /// Counts a thread that is stalled from `now` on in `level` or below; with `is_own`, in `level` itself.
+    pub(crate) fn begin(
+        &self,
+        level: &'static Node,
+        now: u64,
+        is_own: bool,
+        worker: Option<Worker>,
+        watched: bool,
+    ) {
+        let mut state = self.state.lock();
+        state.stalled += 1;
+        state.own += u32::from(is_own);
+        // ORDERING: Relaxed; before the fence in `find_witness`, for a thread that enters a scope then (E1).
+        self.stalled.store(state.stalled, Ordering::Relaxed);
+        let found = worker.filter(|worker| level.depth() <= worker.depth).map(|worker| worker.record);
+        if watched {
+            self.find_witness(level, found)
+        } else {
+            self.set_witness(found)
+        }
+        self.apply(state, now);
+    }
+
+    /// Ends a stall in the group itself at `now`, unless it has ended with a group that had the node before. Returns whether it did.
+    pub(crate) fn end_own(
+        &self,
+        level: &'static Node,
+        generation: u32,
+        now: u64,
+        worker: Option<&'static Record>,
+    ) -> bool {
+        let mut state = self.state.lock();
+        if level.generation() != generation || state.own == 0 {
+            return false;
+        }
+        state.own -= 1;
+        self.end_in(state, 1, now, worker);
+        true
+    }
+
+    /// Ends so many stalls below at `now`. `worker` is the thread that had one, if it is at work here from now on.
+    pub(crate) fn end(&self, stalls: u32, now: u64, worker: Option<&'static Record>) {
+        self.end_in(self.state.lock(), stalls, now, worker);
+    }
+
+    fn end_in(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        stalls: u32,
+        now: u64,
+        worker: Option<&'static Record>,
+    ) {
+        state.stalled = state.stalled.saturating_sub(stalls);
+        if worker.is_some() {
+            self.set_witness(worker);
+        }
+        self.apply(state, now);
+    }
+
+    /// Ends the group's own stalls when it is released. Returns how many there were.
+    pub(crate) fn abandon(&self, now: u64) -> u32 {
+        let mut state = self.state.lock();
+        let own = std::mem::take(&mut state.own);
+        self.end_in(state, own, now, None);
+        own
+    }
+
+    /// Looks for a witness anew, beginning with `found`.
+    pub(crate) fn update_witness(&self, level: &'static Node, found: Option<&'static Record>) {
+        let now = level.shared.nanos();
+        let state = self.state.lock();
+        if state.stalled > 0 {
+            self.find_witness(level, found);
+            self.apply(state, now);
+        }
+    }
+
+    /// The thread of `record` is at work here no more.
+    pub(crate) fn after_leave(&self, level: &'static Node, record: &'static Record) {
+        if self.is_stalled() && self.witness().is_some_and(|witness| std::ptr::eq(witness, record)) {
+            self.update_witness(level, None);
+        }
+    }
+
+    /// The thread of `record` is at work here from now on.
+    pub(crate) fn after_enter(&self, level: &'static Node, record: &'static Record) {
+        if self.is_stalled() && self.witness().is_none() {
+            self.update_witness(level, Some(record));
+        }
+    }
+
+    /// The totals now. Looks for a witness first: during a stall that is not watched, none is looked for.
+    pub(crate) fn seen(&self, level: &'static Node) -> Seen {
+        self.update_witness(level, self.witness());
+        self.state.lock().tally.seen(level.shared.nanos())
+    }
+
+    pub(crate) fn report(&self, level: &'static Node) -> Pressure {
+        self.update_witness(level, self.witness());
+        self.state.lock().tally.report(level.shared.nanos())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_triggers(&self, now: u64) {
+        let triggers = self.triggers.lock();
+        let seen = self.state.lock().tally.seen(now);
+        triggers.iter().for_each(|trigger| trigger.see(&seen));
+    }
+
+    pub(crate) fn add(&self, trigger: Arc<TriggerState>) {
+        self.triggers.lock().push(trigger);
+        // ORDERING: Relaxed; see `apply`.
+        self.watches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove(&self, trigger: &Arc<TriggerState>) {
+        self.triggers.lock().retain(|other| !Arc::ptr_eq(other, trigger));
+        // ORDERING: Relaxed; see `apply`.
+        self.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[cfg(all(test, not(memgroup_loom)))]
+    pub(crate) fn counts(&self) -> (u32, u32) {
+        let state = self.state.lock();
+        (state.stalled, state.own)
+    }
+
+    #[cfg(all(test, memgroup_loom))]
+    pub(crate) fn has_witness(&self) -> bool {
+        self.witness().is_some()
+    }
+
+    #[cfg(all(test, memgroup_loom))]
+    pub(crate) fn is_full(&self) -> bool {
+        self.state.lock().tally.seen(0).full.is_on
+    }
+}
+
+impl Part for Meter {
+    /// For a new group in the node.
+    fn reset(&self) {
+        *self.state.lock() = State::default();
+        // ORDERING: Relaxed, both; no thread has a handle yet.
+        self.stalled.store(0, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.witness.store(None, Ordering::Relaxed);
+    }
+}
+
+pub(crate) static METER: Key<Meter> = Key::new(8, Meter::new);
+
+impl Node {
+    /// The pressure on the group.
+    pub(crate) fn pressure(&self) -> &Meter {
+        self.parts.get(&METER)
+    }
+}

@@ -1,0 +1,69 @@
+//! Pressure: time lost for lack of memory. See [`guide::pressure`](crate::guide::pressure).
+
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+mod meter;
+mod record;
+mod report;
+mod stall;
+mod tally;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
+mod trigger;
+mod window;
+
+pub(crate) use meter::METER;
+pub(crate) use record::publish;
+pub use report::{Pressure, PressureLine};
+pub use stall::StallGuard;
+pub(crate) use stall::{Stall, release, stall, stall_that_lasts};
+pub use trigger::{PressureKind, PressureTrigger, PressureWatch, TriggerError};
+
+use crate::tree::handle::Group;
+
+impl Group {
+    /// The share of time in which threads were stalled for memory, here and below: `memory.pressure`. A stall that is on counts up to now.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenant = hierarchy.create("/tenant").unwrap();
+    /// let stalled = tenant.stall();
+    /// std::thread::sleep(std::time::Duration::from_millis(2));
+    /// assert!(tenant.pressure().full.total >= 2000);
+    /// drop(stalled);
+    /// assert_eq!(tenant.pressure().some.total, hierarchy.root().pressure().some.total);
+    /// ```
+    pub fn pressure(&self) -> Pressure {
+        self.node().pressure().report(self.node())
+    }
+
+    /// Stalls the calling thread for memory of this group until the guard is dropped.
+    ///
+    /// It is for waits for memory that the engine does not see, such as reading evicted pages back. The engine counts its own waits itself. A
+    /// thread is stalled once, however many guards it has, in the group of the first.
+    ///
+    /// It takes a short lock at each level, here and at the end. Meanwhile changes of [`scope`](crate::scope) on other threads are looked at. A guard
+    /// that is forgotten (`mem::forget`) leaves the thread stalled until the group is released. If the thread was ever in a scope, its end ends the
+    /// stall too.
+    pub fn stall(&self) -> StallGuard<'_> {
+        StallGuard::new(self, stall_that_lasts(self.node()))
+    }
+
+    /// Adds a trigger, which fires when its line was on for its stall within its window, whichever threads were stalled.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, PressureKind, PressureTrigger};
+    /// # use std::time::Duration;
+    /// let hierarchy = Hierarchy::new(Config::new())?;
+    /// let tenant = hierarchy.create("/tenant")?;
+    /// let (stall, window) = (Duration::from_millis(2), Duration::from_secs(1));
+    /// let watch = tenant.add_pressure_trigger(PressureTrigger::new(PressureKind::Some, stall, window)?);
+    /// let _stalled = tenant.stall();
+    /// assert!(watch.wait(Duration::from_secs(60)), "while the stall is on");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add_pressure_trigger(&self, trigger: PressureTrigger) -> PressureWatch {
+        PressureWatch::new(self, trigger)
+    }
+}

@@ -1,0 +1,244 @@
+//! Stall: a time in which a thread waits for memory of a group. It counts in the group and in all above it.
+//!
+//! A thread is stalled once, however many guards it has. The first guard begins the stall, in its group. The last one ends it, whatever the order in
+//! which they are dropped.
+//!
+//! A stall **lasts** if its guard says so: a wait, a throttle, a reclaim with a round in vain. While one lasts, changes of scope on all threads are
+//! looked at, which costs them some hundred nanoseconds where they matter. During other stalls they are not.
+//!
+//! - I1. `WATCHED` counts the threads whose stall lasts.
+//! - B1. During a stall that does not last, the threads at work are those found when the last stall of the chain began or ended. So `full` is off by
+//!   at most that long.
+
+use core::marker::PhantomData;
+use std::cell::Cell;
+
+use memgroup_sync::atomic::{Ordering, fence};
+
+use crate::base::mutation::{self, Mutation};
+use crate::counter::events::levels;
+use crate::observe::pressure::meter;
+use crate::observe::pressure::record::{self, Record};
+use crate::tree::handle::Group;
+use crate::tree::node::Node;
+
+/// The stall of a thread.
+#[derive(Clone, Copy)]
+struct Current {
+    node: Option<&'static Node>,
+    generation: u32,
+    guards: u32,
+    lasts: bool,
+}
+
+impl Current {
+    const NONE: Current = Current { node: None, generation: 0, guards: 0, lasts: false };
+
+    /// Its group, unless its guard was forgotten and the group is released.
+    fn node(&self) -> Option<&'static Node> {
+        self.node.filter(|node| node.generation() == self.generation)
+    }
+}
+
+std::thread_local! {
+    static CURRENT: Cell<Current> = const { Cell::new(Current::NONE) };
+}
+
+/// Stalls its thread while it lives.
+#[must_use = "the stall is over when the guard is dropped"]
+pub(crate) struct Stall {
+    is_counted: bool,
+    here: PhantomData<*const ()>,
+}
+
+/// Stalls the calling thread for memory of `node`, which it holds by a handle, a scope or bytes.
+pub(crate) fn stall(node: &'static Node) -> Stall {
+    Stall::new(node, false)
+}
+
+/// Begins a stall that lasts from its beginning: a wait, a throttle.
+pub(crate) fn stall_that_lasts(node: &'static Node) -> Stall {
+    Stall::new(node, true)
+}
+
+impl Stall {
+    fn new(node: &'static Node, lasts: bool) -> Stall {
+        let is_counted = node.shared.config.pressure && !cfg!(memgroup_loom);
+        if is_counted {
+            begin(node, lasts);
+        }
+        Stall { is_counted, here: PhantomData }
+    }
+
+    /// From now on it lasts, and changes of scope are looked at.
+    pub(crate) fn lasts(&mut self) {
+        if self.is_counted {
+            make_last(CURRENT.get());
+        }
+    }
+}
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        if self.is_counted {
+            end();
+        }
+    }
+}
+
+/// A stall of the calling thread for memory of a group; made by [`Group::stall`].
+#[must_use = "the stall is over when the guard is dropped"]
+pub struct StallGuard<'g> {
+    _stall: Stall,
+    group: PhantomData<&'g Group>,
+}
+
+impl StallGuard<'_> {
+    pub(crate) fn new(_: &Group, stall: Stall) -> StallGuard<'_> {
+        StallGuard { _stall: stall, group: PhantomData }
+    }
+}
+
+/// Whether the calling thread is stalled.
+pub(crate) fn is_stalled() -> bool {
+    CURRENT.get().node().is_some()
+}
+
+fn begin(node: &'static Node, lasts: bool) {
+    let current = CURRENT.get();
+    if current.node().is_some() {
+        let nested = Current { guards: current.guards + 1, ..current };
+        CURRENT.set(nested);
+        return if lasts {
+            make_last(nested)
+        };
+    }
+    if current.lasts {
+        record::unwatch();
+    }
+    if lasts {
+        record::watch();
+    }
+    CURRENT.set(Current { node: Some(node), generation: node.generation(), guards: 1, lasts });
+    begin_at(node, record::own());
+}
+
+/// Makes the thread's stall last.
+fn make_last(current: Current) {
+    if current.lasts {
+        return;
+    }
+    CURRENT.set(Current { lasts: true, ..current });
+    record::watch();
+    if let Some(node) = current.node() {
+        levels(node).for_each(|level| level.pressure().update_witness(level, None));
+    }
+}
+
+fn end() {
+    let current = CURRENT.get();
+    if current.guards > 1 {
+        return CURRENT.set(Current { guards: current.guards - 1, ..current });
+    }
+    CURRENT.set(Current::NONE);
+    if let Some(node) = current.node {
+        end_at(node, current.generation, record::own());
+    }
+    if current.lasts {
+        record::unwatch();
+    }
+}
+
+/// Ends a stall whose guard was forgotten, when its thread ends.
+pub(crate) fn end_with_thread(record: &'static Record) {
+    let current = CURRENT.replace(Current::NONE);
+    if let Some(node) = current.node {
+        record.put(None, 0);
+        end_at(node, current.generation, Some(record));
+    }
+    if current.lasts {
+        record::unwatch();
+    }
+}
+
+/// The levels of the thread's scope that are not levels of `node`.
+fn elsewhere(record: Option<&'static Record>, node: &'static Node) -> impl Iterator<Item = &'static Node> {
+    record.and_then(Record::scope).into_iter().flat_map(levels).take_while(|level| !node.is_within(level))
+}
+
+/// Begins a stall of the thread of `record` in `node`.
+pub(crate) fn begin_at(node: &'static Node, record: Option<&'static Record>) {
+    let watched = record::is_watched();
+    if let Some(record) = record {
+        record.set_stalled(true);
+    }
+    if watched {
+        // ORDERING: SeqCst; as in `after_scope_change`: a thread that begins a stall is at work no more.
+        fence(Ordering::SeqCst);
+    }
+    let now = node.shared.nanos();
+    let worker = meter::deepest_worker(node);
+    for level in levels(node) {
+        level.pressure().begin(level, now, std::ptr::eq(level, node), worker, watched);
+    }
+    if let Some(record) = record
+        && watched
+    {
+        elsewhere(Some(record), node).for_each(|level| level.pressure().after_leave(level, record));
+    }
+}
+
+/// Ends the stall of the thread of `record` in `node`.
+pub(crate) fn end_at(node: &'static Node, generation: u32, record: Option<&'static Record>) {
+    if let Some(record) = record {
+        record.set_stalled(false);
+    }
+    let now = node.shared.nanos();
+    let scope = record.and_then(Record::at_work);
+    let worker = |level| record.filter(|_| scope.is_some_and(|scope| scope.is_within(level)));
+    if node.pressure().end_own(node, generation, now, worker(node)) {
+        for level in levels(node).skip(1) {
+            level.pressure().end(1, now, worker(level));
+        }
+    }
+    if let Some(record) = record.filter(|_| scope.is_some()) {
+        if record::is_watched() {
+            // ORDERING: SeqCst; as in `after_scope_change`.
+            fence(Ordering::SeqCst);
+        }
+        elsewhere(Some(record), node).for_each(|level| level.pressure().after_enter(level, record));
+    }
+}
+
+/// The scope of the thread of `record` has changed while a stall lasts on some thread.
+#[cold]
+#[inline(never)]
+pub(crate) fn after_scope_change(
+    record: &'static Record,
+    before: Option<&'static Node>,
+    after: Option<&'static Node>,
+) {
+    if record.is_stalled() {
+        return;
+    }
+    if !mutation::active(Mutation::MoveWithoutFence) {
+        // ORDERING: SeqCst; pairs with the fence in `Meter::find_witness` (E1 there). The record's change is before it, the looks at witnesses after.
+        fence(Ordering::SeqCst);
+    }
+    let is_left = |level: &&'static Node| after.is_none_or(|after| !after.is_within(level));
+    for level in before.into_iter().flat_map(levels).take_while(is_left) {
+        level.pressure().after_leave(level, record);
+    }
+    for level in after.into_iter().flat_map(levels) {
+        level.pressure().after_enter(level, record);
+    }
+}
+
+/// Ends stalls whose guards were forgotten, here and above, when the group is released. The caller holds the tree lock.
+pub(crate) fn release(node: &'static Node) {
+    let now = node.shared.nanos();
+    let abandoned = node.pressure().abandon(now);
+    if abandoned > 0 {
+        levels(node).skip(1).for_each(|level| level.pressure().end(abandoned, now, None));
+    }
+}

@@ -1,0 +1,157 @@
+//! Reports on waits, and a way to end them.
+
+use core::fmt;
+use core::time::Duration;
+use std::time::Instant;
+
+use crate::base::id::GroupId;
+use crate::observe::wait::WaitKind;
+use crate::observe::wait::list::Entry;
+use crate::tree::handle::{Group, Hierarchy};
+use crate::tree::shared::Shared;
+
+/// One wait, as it was when it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitReport {
+    /// The path of the group that waits; the path it had, if it was removed.
+    pub group: String,
+    /// The path of the group at which it waits: its own, or an ancestor that has no room.
+    pub at: String,
+    /// Its purpose.
+    pub kind: WaitKind,
+    /// The bytes it needs; 0 for a wait that needs none.
+    pub bytes: u64,
+    /// When it began.
+    pub since: Instant,
+    /// When it ends, if nothing ends it before.
+    pub deadline: Instant,
+}
+
+impl fmt::Display for WaitReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let now = Instant::now();
+        let (waited, left) =
+            (now.saturating_duration_since(self.since), self.deadline.checked_duration_since(now));
+        let kind = match self.kind {
+            WaitKind::Charge => "room",
+            WaitKind::Throttle => "the end of a delay",
+            WaitKind::Shrinker => "a shrinker that another charge is using",
+            WaitKind::Event => "an event",
+        };
+        write!(f, "{} has waited {waited:.3?} for {kind}", self.group)?;
+        if self.bytes > 0 {
+            write!(f, ", {} bytes", self.bytes)?;
+        }
+        if self.at != self.group {
+            write!(f, ", at {}", self.at)?;
+        }
+        match left {
+            Some(left) => write!(f, ", and will for at most {left:.3?}"),
+            None => f.write_str(", and its deadline has passed"),
+        }
+    }
+}
+
+/// The waits of a group and of those below it, except those for events, as they were at one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiters {
+    /// How many there are.
+    pub now: usize,
+    /// How long the longest of them has lasted so far.
+    pub longest: Duration,
+    /// The sum of the bytes that they need.
+    pub bytes: u64,
+}
+
+/// The group, the bytes and the begin of every listed wait except those for events, at one instant. The vector grows without the lock.
+pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
+    let mut waits = Vec::new();
+    loop {
+        let mut there = 0;
+        shared.waits().each(|entry| {
+            if entry.kind == WaitKind::Event {
+                return;
+            }
+            there += 1;
+            if waits.len() < waits.capacity() {
+                waits.push((entry.node.group_id(), entry.bytes, entry.since));
+            }
+        });
+        if waits.len() == there {
+            return waits;
+        }
+        waits.clear();
+        waits.reserve(there + there / 8 + 1);
+    }
+}
+
+impl Hierarchy {
+    /// Every wait of every group, the longest first. It shows why threads make no progress.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// for wait in hierarchy.waits() {
+    ///     println!("{wait}");
+    /// }
+    /// # assert!(hierarchy.waits().is_empty());
+    /// ```
+    pub fn waits(&self) -> Vec<WaitReport> {
+        let mut waits = Vec::new();
+        let tree = self.shared().tree.lock();
+        self.shared().waits().each(|entry| {
+            let &mut Entry { node, at, kind, bytes, since, deadline, .. } = entry;
+            let (group, at) = (tree.path(node.id), tree.path(at.id));
+            waits.push(WaitReport { group, at, kind, bytes, since, deadline });
+        });
+        drop(tree);
+        waits.sort_by_key(|wait| wait.since);
+        waits
+    }
+}
+
+impl Group {
+    /// The waits of this group and of those below it now, except those for events.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # use std::time::{Duration, Instant};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenant = hierarchy.create("/tenant").unwrap();
+    /// tenant.set_max(1000).unwrap();
+    /// let held = tenant.try_charge(1000).unwrap();
+    /// std::thread::scope(|scope| {
+    ///     let waiting = scope.spawn(|| tenant.charge_until(600, Instant::now() + Duration::from_secs(60)));
+    ///     while tenant.waiters().now == 0 {
+    ///         std::thread::yield_now();
+    ///     }
+    ///     assert_eq!(hierarchy.root().waiters().bytes, 600);
+    ///     drop(held);
+    ///     assert_eq!(waiting.join().unwrap().unwrap().bytes(), 600);
+    /// });
+    /// assert_eq!(tenant.waiters().now, 0);
+    /// ```
+    pub fn waiters(&self) -> Waiters {
+        let top = self.node();
+        let mut waiters = Waiters::default();
+        let now = Instant::now();
+        top.shared.waits().each(|entry| {
+            if entry.kind != WaitKind::Event && entry.node.is_within(top) {
+                waiters.now += 1;
+                waiters.longest = waiters.longest.max(now.saturating_duration_since(entry.since));
+                waiters.bytes = waiters.bytes.saturating_add(entry.bytes);
+            }
+        });
+        waiters
+    }
+
+    /// Ends all waits of this group and of those below it, of every kind. Returns how many it ended.
+    ///
+    /// Charges fail with [`Woken`](crate::ChargeErrorKind::Woken) unless they were made meanwhile. Delays and waits for events are over. Waits that
+    /// begin afterwards are not ended.
+    pub fn wake_waiters(&self) -> usize {
+        self.node().shared.waits().wake_within(self.node())
+    }
+}

@@ -1,0 +1,268 @@
+//! Group: which shrinkers have something to give back in a group, and in which of the groups below it any has.
+//!
+//! ```text
+//!   group ── slots ────── a slot for each shrinker that may hold memory of the group ── marked: it may hold some now
+//!         └─ children ─── the groups below that have shrinkers ──────────────────────── marked: so may a slot there or below
+//! ```
+//!
+//! A walk from any group downwards visits marked slots and nothing else: ten thousand groups without a mark are a few words. A group
+//! has no `GroupShrinkers` if no shrinker was ever attached to it or below it.
+//!
+//! - I1. `bitmap` I1 through all levels: when the call that marks a slot has returned, and no thread is unmarking, a walk from any
+//!   group above finds the slot.
+//! - I2. A number among the children belongs to a group from the first shrinker in it or below it until the group is released.
+//! - I3. A slot holds a handle on its group. So the group and those above it are not released. A walk that marks or unmarks may be late,
+//!   and a number may belong to another group by then. It restores every bit it clears. A bit may be set although nothing is there;
+//!   never the reverse.
+//! - E1. As in `bitmap`, from level to level. Loom: `finds_every_mark_from_above`.
+
+use std::sync::OnceLock;
+
+use memgroup_sync::atomic::{AtomicU32, Ordering};
+use memgroup_sync::hazard::Place;
+use memgroup_sync::interleave;
+
+use crate::base::id::NodeId;
+use crate::base::mutation;
+use crate::base::mutation::Mutation;
+use crate::reclaim::bitmap::{CLASSES, SummaryBitmap, Unmarked};
+use crate::reclaim::entry::ShrinkerEntry;
+use crate::reclaim::slot::SlotState;
+use crate::tree::node::Node;
+use crate::tree::parts::{Key, Part};
+
+/// In `number`: the group has none.
+const NONE: u32 = u32::MAX;
+
+/// The shrinkers of a group and of the groups below it.
+pub(crate) struct GroupShrinkers {
+    pub(crate) slots: SummaryBitmap<SlotState>,
+    /// The ids of groups right below.
+    pub(crate) children: SummaryBitmap<AtomicU32>,
+    /// Its number among its parent's children, or `NONE`.
+    pub(crate) number: AtomicU32,
+    /// Rounds of reclaim that began here.
+    rounds: AtomicU32,
+    /// Refusals here that have shrinkers asked before the next drain.
+    until_drain: AtomicU32,
+}
+
+/// With which child a round of reclaim begins, as a fraction of 2<sup>32</sup>.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Rotation(u32);
+
+/// The golden section of 2<sup>32</sup>.
+const GOLDEN: u32 = 0x9E37_79B9;
+
+/// Stocks that a drain may visit for each refusal, and the most refusals that one drain is for. To visit so many stocks takes about as
+/// long as to have a cache give a batch back.
+const STOCKS: u64 = 256;
+const REFUSALS_MOST: u64 = 64;
+
+impl GroupShrinkers {
+    pub(crate) fn new() -> GroupShrinkers {
+        GroupShrinkers {
+            slots: SummaryBitmap::new(),
+            children: SummaryBitmap::new(),
+            number: AtomicU32::new(NONE),
+            rounds: AtomicU32::new(0),
+            until_drain: AtomicU32::new(0),
+        }
+    }
+
+    /// Its number among its parent's children.
+    fn number(&self) -> Option<u32> {
+        // ORDERING: Acquire; pairs with the Release in `enlist`: the parent has an item for it.
+        Some(self.number.load(Ordering::Acquire)).filter(|&number| number != NONE)
+    }
+
+    /// Whether a refusal here drains the stocks below before shrinkers are asked. Idle stocks cost no group anything, but a drain visits
+    /// each stock. With thousands of them that takes longer than to have a cache give a batch back. Then one drain is for many refusals.
+    pub(crate) fn drains_now(&self) -> bool {
+        // ORDERING: Relaxed, both; a hint, of which some may be lost.
+        let until = self.until_drain.load(Ordering::Relaxed);
+        if until > 0 {
+            // ORDERING: as above.
+            self.until_drain.store(until - 1, Ordering::Relaxed);
+        }
+        until == 0
+    }
+
+    /// Notes that a drain has visited so many stocks.
+    pub(crate) fn drained(&self, stocks: u64) {
+        let refusals = (stocks / STOCKS).min(REFUSALS_MOST - 1) as u32;
+        // ORDERING: Relaxed; as in `drains_now`.
+        self.until_drain.store(refusals, Ordering::Relaxed);
+    }
+
+    /// Whether a slot, or a group below, may be marked.
+    pub(crate) fn is_any(&self, class: usize) -> bool {
+        self.slots.is_any(class) || self.children.is_any(class)
+    }
+
+    /// Where the next round begins: far from the one before, or two rounds at a time would come to the same cache wherever few groups
+    /// have one. Steps of the golden section fall everywhere equally often.
+    pub(crate) fn next_rotation(&self) -> Rotation {
+        // ORDERING: Relaxed; a number by itself.
+        Rotation(self.rounds.fetch_add(1, Ordering::Relaxed).wrapping_mul(GOLDEN))
+    }
+
+    /// The number of the child with which a round begins, so many levels below its top. Each level uses other bits. With the same bits
+    /// only the first child of the first one, the second of the second and so on would ever be the beginning.
+    #[inline]
+    pub(crate) fn first_child(&self, rotation: Rotation, levels: u32) -> u32 {
+        let fraction = rotation.0.rotate_left(13 * levels);
+        ((u64::from(fraction) * u64::from(self.children.given_out())) >> 32) as u32
+    }
+
+    /// The slot of a shrinker, and its number.
+    pub(crate) fn slot_of(&self, place: &'static Place<ShrinkerEntry>) -> Option<(u32, &SlotState)> {
+        let slots = (0..self.slots.given_out()).filter_map(|number| Some((number, self.slots.get(number)?)));
+        slots.into_iter().find(|(_, slot)| slot.is_of(place))
+    }
+}
+
+/// Marks a slot of a group.
+pub(crate) fn mark(node: &'static Node, slot: u32, class: usize) {
+    let slots = &of(node).slots;
+    if mutation::active(Mutation::MarkReliesOnOthers) && slots.is_marked(slot, class) {
+        return;
+    }
+    slots.mark(slot, class);
+    climb(node, class);
+}
+
+/// Takes the mark of a slot. The caller checks afterwards whether that was right, and marks again if not.
+pub(crate) fn unmark(node: &'static Node, slot: u32, class: usize) {
+    after_unmark(node, class, of(node).slots.unmark(slot, class));
+}
+
+/// Marks a group among the children of each one above. It relies on no other thread's climb, so it goes up to the root.
+fn climb(node: &'static Node, class: usize) {
+    let mut level = node;
+    while let Some((parent, number)) = above(level) {
+        of(parent).children.mark(number, class);
+        level = parent;
+    }
+}
+
+/// Brings the marks above a group up to date after one of its own was taken.
+fn after_unmark(node: &'static Node, class: usize, unmarked: Unmarked) {
+    match unmarked {
+        Unmarked::OthersLeft => {}
+        Unmarked::OthersCame => climb(node, class),
+        Unmarked::NoneLeft => unmark_above(node, class),
+    }
+}
+
+/// Takes the mark of a group of which nothing is marked any more. No handle holds the group for a walk: it may be released by now, and
+/// its number may be another group's. So the second check goes to the group that has the number now. The depth of the recursion is
+/// bounded by `Config::depth_max`.
+fn unmark_above(node: &'static Node, class: usize) {
+    if of(node).is_any(class) {
+        return;
+    }
+    let Some((parent, number)) = above(node) else { return };
+    interleave::point();
+    let unmarked = of(parent).children.unmark(number, class);
+    let owner = if mutation::active(Mutation::TidyLooksAtTheOldGroup) {
+        Some(node)
+    } else {
+        // ORDERING: Acquire; pairs with the Release in `enlist`. The group that has the number stored its id before it marked anything.
+        // A marking thread that found the mark set, and so set none, is before the fence of this `unmark` (E1).
+        let id = of(parent).children.get(number).map(|id| id.load(Ordering::Acquire));
+        id.and_then(|id| node.shared.node(NodeId(id)))
+    };
+    match owner.filter(|owner| owner.shrinkers().is_some_and(|shrinkers| shrinkers.is_any(class))) {
+        Some(owner) if !mutation::active(Mutation::TidyDoesNotLookAgain) => climb(owner, class),
+        _ => after_unmark(parent, class, unmarked),
+    }
+}
+
+/// The parent that has this group among its children, and the group's number there.
+fn above(node: &'static Node) -> Option<(&'static Node, u32)> {
+    Some((node.parent()?, node.shrinkers()?.number()?))
+}
+
+fn of(node: &'static Node) -> &'static GroupShrinkers {
+    node.shrinkers().expect("a group with a slot, and each one above it, has shrinkers")
+}
+
+/// Gives a group, which the caller holds, and each one above it its `GroupShrinkers`. `None` if a parent has too many children.
+pub(crate) fn enlist(node: &'static Node) -> Option<&'static GroupShrinkers> {
+    let make = |node: &'static Node| -> &'static GroupShrinkers {
+        node.parts.get(&GROUP_SHRINKERS).get_or_init(|| Box::new(GroupShrinkers::new()))
+    };
+    let mut level = node;
+    let mut shrinkers = make(level);
+    while let Some(parent) = level.parent() {
+        let above = make(parent);
+        if shrinkers.number().is_none() {
+            let number = above.children.draw(|| AtomicU32::new(0))?;
+            let id = above.children.get(number)?;
+            // ORDERING: Release; a thread that finds the id finds the node's parent and generation.
+            id.store(level.id.0, Ordering::Release);
+            // ORDERING: Release; pairs with the Acquire in `number`. Acquire where another thread was faster: the same pairing.
+            let set = shrinkers.number.compare_exchange(NONE, number, Ordering::Release, Ordering::Acquire);
+            if set.is_err() {
+                above.children.give_back(number);
+            }
+        }
+        (level, shrinkers) = (parent, above);
+    }
+    node.shrinkers()
+}
+
+/// Takes a group that is released from its parent's children. The caller holds the tree lock, and all slots of the group are given back.
+pub(crate) fn delist(node: &'static Node) {
+    let Some((parent, number)) = above(node) else { return };
+    // A walk may have left marks for a group without slots.
+    for class in 0..CLASSES {
+        after_unmark(parent, class, of(parent).children.unmark(number, class));
+    }
+    // ORDERING: Relaxed, both; no thread has a handle any more, and the lock of the numbers orders the next use of this one.
+    of(node).number.store(NONE, Ordering::Relaxed);
+    // The next group in the node has other stocks below.
+    of(node).until_drain.store(0, Ordering::Relaxed);
+    of(parent).children.give_back(number);
+}
+
+/// The group that has a number among the children of `parent`, and its generation; `None` if it was released.
+pub(crate) fn child_at(parent: &'static Node, number: u32, id: &AtomicU32) -> Option<(&'static Node, u32)> {
+    // ORDERING: Acquire; pairs with the Release in `enlist`.
+    let child = parent.shared.node(NodeId(id.load(Ordering::Acquire)))?;
+    let generation = child.generation();
+    let is_child = child.is_child_of(parent) && child.shrinkers()?.number() == Some(number);
+    (is_child && child.generation() == generation).then_some((child, generation))
+}
+
+impl Part for OnceLock<Box<GroupShrinkers>> {}
+
+pub(crate) static GROUP_SHRINKERS: Key<OnceLock<Box<GroupShrinkers>>> = Key::new(9, OnceLock::new);
+
+impl Node {
+    /// The shrinkers of the group and of the groups below it; `None` if there never was one.
+    pub(crate) fn shrinkers(&self) -> Option<&GroupShrinkers> {
+        self.parts.get(&GROUP_SHRINKERS).get().map(|shrinkers| &**shrinkers)
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use crate::reclaim::group::*;
+
+    #[test]
+    fn drains_once_for_many_refusals_when_there_are_many_stocks() {
+        for (stocks, refusals) in [(0, 1), (255, 1), (256, 2), (2_560, 11), (64_000, 64), (5_000_000, 64)] {
+            let shrinkers = GroupShrinkers::new();
+            let mut drains = 0;
+            for _ in 0..refusals * 5 {
+                if shrinkers.drains_now() {
+                    drains += 1;
+                    shrinkers.drained(stocks);
+                }
+            }
+            assert_eq!(drains, 5, "{stocks} stocks");
+        }
+    }
+}

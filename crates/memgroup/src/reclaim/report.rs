@@ -1,0 +1,155 @@
+//! Report: the shrinkers of a hierarchy, how much each holds of each group, the figures of its calls; and a call of one by hand.
+//!
+//! Linux shows these figures in debugfs. Callbacks that are called here run as in a walk: under no lock, pinned, with panics caught.
+
+use core::fmt;
+use std::time::Duration;
+
+use memgroup_sync::atomic::{AtomicU64, Ordering};
+
+use crate::reclaim::credit::{Purpose, ReclaimCredit};
+use crate::reclaim::entry::domain;
+use crate::reclaim::release::SlotRef;
+use crate::reclaim::rounds::{Reclaimed, ScanControl};
+use crate::reclaim::scan::Call;
+use crate::reclaim::shrinker::{Count, Quarantine};
+use crate::tree::handle::Group;
+use crate::tree::node::Node;
+use crate::tree::shared::Shared;
+
+/// The number of a shrinker in its hierarchy. It is given to another one when the shrinker is removed and all its slots are given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShrinkerId(pub(crate) u32);
+
+impl fmt::Display for ShrinkerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A shrinker, and the figures of its calls of [`scan`](crate::Shrinker::scan). See [`Hierarchy::shrinkers`](crate::Hierarchy::shrinkers).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ShrinkerReport {
+    /// Its number.
+    pub id: ShrinkerId,
+    /// Its name.
+    pub name: String,
+    /// The reason why it is not called, if there is one.
+    pub quarantine: Option<Quarantine>,
+    /// Times that a slot of it was scanned.
+    pub scans: u64,
+    /// Bytes it was asked for.
+    pub asked_bytes: u64,
+    /// Bytes it said it gave back.
+    pub claimed_bytes: u64,
+    /// Bytes that were uncharged during its calls.
+    pub freed_bytes: u64,
+    /// Bytes that were uncharged the last time.
+    pub last_freed_bytes: u64,
+    /// Time in its calls.
+    pub time: Duration,
+    /// Times that it could not go on.
+    pub stopped: u64,
+    /// Times that it panicked, in `count` too.
+    pub panics: u64,
+    /// Times that a call took longer than its [patience](crate::ShrinkerConfig::patience), since it was last reinstated.
+    pub overruns: u64,
+    /// Threads that are in a call of it now: the number of each in the system, its name, and how long the call has lasted at least.
+    pub callers: Vec<(u32, Option<String>, Duration)>,
+}
+
+/// Why a shrinker was not asked by hand. Printed, it completes the phrase "failed to ...".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AskError {
+    /// No shrinker has this number.
+    Unknown {
+        /// The number.
+        id: ShrinkerId,
+    },
+    /// It is not attached to the group.
+    NotAttached {
+        /// The number.
+        id: ShrinkerId,
+    },
+    /// The calling thread reclaims already.
+    Within {
+        /// The number.
+        id: ShrinkerId,
+    },
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (id, why) = match self {
+            AskError::Unknown { id } => (id, "the hierarchy has none of this number now"),
+            AskError::NotAttached { id } => (id, "it is not attached to this group"),
+            AskError::Within { id } => (id, "this thread is in a shrinker's call"),
+        };
+        write!(f, "ask shrinker {id}: {why}")
+    }
+}
+
+impl std::error::Error for AskError {}
+
+/// All shrinkers that are registered, by number.
+pub(crate) fn all(shared: &'static Shared) -> Vec<ShrinkerReport> {
+    let mut lease = domain().lease();
+    let mut reports = Vec::new();
+    for (number, place) in shared.shrinkers().places() {
+        // Before it is pinned here: this thread would be a caller.
+        let callers = domain().busy().filter(|caller| caller.is_in(place));
+        let callers =
+            callers.map(|caller| (caller.thread_id(), caller.thread_name(), caller.held())).collect();
+        let Some(entry) = lease.pin(place) else { continue };
+        // ORDERING: Relaxed; figures of a report.
+        let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        let calls = &entry.calls;
+        reports.push(ShrinkerReport {
+            id: ShrinkerId(number),
+            name: entry.config.name.clone(),
+            quarantine: entry.quarantine(),
+            scans: read(&calls.scans),
+            asked_bytes: read(&calls.asked),
+            claimed_bytes: read(&calls.claimed),
+            freed_bytes: read(&calls.freed),
+            last_freed_bytes: read(&calls.last),
+            time: Duration::from_nanos(read(&calls.nanos)),
+            stopped: read(&calls.stopped),
+            panics: read(&calls.panics),
+            overruns: read(&calls.overruns),
+            callers,
+        });
+    }
+    reports
+}
+
+/// The groups to which a shrinker is attached, and how much it says it holds there.
+pub(crate) fn counts(shared: &'static Shared, id: ShrinkerId) -> Result<Vec<(Group, Count)>, AskError> {
+    let unknown = AskError::Unknown { id };
+    let place = shared.shrinkers().places.get(id.0).ok_or(unknown)?;
+    let mut lease = domain().lease();
+    let entry = lease.pin(place).ok_or(unknown)?;
+    let tree = shared.tree.lock();
+    // A slot holds its group, so a handle can be made.
+    let attached = |node: &'static Node| {
+        node.shrinkers()?.slot_of(place).map(|(_, state)| (Group::pinned(node), state.token()))
+    };
+    let groups: Vec<(Group, u64)> = shared.nodes(&tree).filter_map(attached).collect();
+    drop(tree);
+    Ok(groups.into_iter().map(|(group, token)| (group, entry.count(token))).collect())
+}
+
+/// Has one shrinker give back about `bytes` of one group, whatever it holds and however small that is.
+pub(crate) fn ask(node: &'static Node, id: ShrinkerId, bytes: u64) -> Result<Reclaimed, AskError> {
+    let unknown = AskError::Unknown { id };
+    let place = node.shared.shrinkers().places.get(id.0).ok_or(unknown)?;
+    let mut lease = domain().lease();
+    let entry = &lease.pin(place).ok_or(unknown)?;
+    let slot = SlotRef::of(node, place).ok_or(AskError::NotAttached { id })?;
+    let credit = ReclaimCredit::begin(node, Purpose::ByHand).ok_or(AskError::Within { id })?;
+    let mut control = ScanControl::new(node, &credit, bytes, false);
+    Call { slot, place, entry }.demand(&mut control);
+    Ok(control.reclaimed())
+}

@@ -1,0 +1,141 @@
+//! Reclaim: has shrinkers give back memory, from the whole subtree of the group that is full.
+//!
+//! A round goes through the priorities from 12 to 0. At each it visits the largest caches first, and asks each in proportion to its
+//! size, until enough is uncharged. A charge that was refused does that on its own thread, keeps the freed bytes (`credit`), and tries again.
+//! A round that freed nothing while no other thread scanned anything is the last one. So is the sixteenth in a row after which the charge
+//! lacks as much as before. If another level refuses then, room is made in that one. The first rounds spare bytes that `low` protects; all
+//! rounds spare those that `min` protects.
+//!
+//! - I1. Reclaim does not begin within reclaim. A refused charge of a callback draws on the reserve
+//!   ([`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes)), or stays refused.
+//! - B1. When another group turns out to refuse, higher up, the bytes kept for the first group are uncharged. Any thread may take them then.
+
+use std::time::Instant;
+
+use crate::counter::protect::Sparing;
+use crate::reclaim::bitmap::CLASSES;
+use crate::reclaim::credit::{Purpose, ReclaimCredit};
+use crate::reclaim::due::{PRIORITIES, least_class};
+use crate::reclaim::group::{GroupShrinkers, Rotation};
+use crate::reclaim::walk::Walk;
+use crate::tree::node::Node;
+
+/// The result of a reclaim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reclaimed {
+    /// Bytes that this thread uncharged in the group and below.
+    pub bytes: u64,
+    /// Times that a shrinker was asked to give back.
+    pub scans: u64,
+    /// Times that a shrinker could not go on, or that another thread was scanning.
+    pub busy: u64,
+}
+
+/// The task of a reclaim, the step that it is at, and its results.
+pub(crate) struct ScanControl<'a> {
+    /// The reclaim ends when the credit has freed so much.
+    pub(crate) bytes: u64,
+    pub(crate) deadline: Option<Instant>,
+    /// Whether callbacks may wait.
+    pub(crate) may_wait: bool,
+    pub(crate) credit: &'a ReclaimCredit,
+    pub(crate) sparing: Sparing,
+    /// The charging group, if its thread waits for slots that others scan (`queue`). It does so at the last priority.
+    pub(crate) waiter: Option<&'static Node>,
+    pub(crate) priority: u32,
+    pub(crate) class: usize,
+    pub(crate) rotation: Rotation,
+    pub(crate) stats: ScanStats,
+}
+
+/// The results of a reclaim.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ScanStats {
+    pub(crate) scanned: u64,
+    /// Slots that another thread scans, for no longer than a call may take, or whose shrinker could not go on.
+    pub(crate) busy: u64,
+    /// All waits of the group were ended while its thread waited for a slot.
+    pub(crate) is_called_off: bool,
+    /// Bytes were spared that `low` protects.
+    pub(crate) spared_low: bool,
+}
+
+impl<'a> ScanControl<'a> {
+    /// For a reclaim in `top`, at the last priority.
+    pub(crate) fn new(
+        top: &'static Node,
+        credit: &'a ReclaimCredit,
+        bytes: u64,
+        spares_low: bool,
+    ) -> ScanControl<'a> {
+        ScanControl {
+            bytes,
+            deadline: None,
+            may_wait: credit.may_wait(),
+            credit,
+            sparing: Sparing::new(top, spares_low),
+            waiter: None,
+            priority: 0,
+            class: 0,
+            rotation: Rotation::default(),
+            stats: ScanStats::default(),
+        }
+    }
+
+    /// Whether enough is freed.
+    pub(crate) fn is_done(&self) -> bool {
+        self.credit.freed() >= self.bytes
+    }
+
+    /// Whether the deadline has passed. Read after a step that may have taken long.
+    #[inline(always)]
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    pub(crate) fn reclaimed(&self) -> Reclaimed {
+        Reclaimed { bytes: self.credit.freed(), scans: self.stats.scanned, busy: self.stats.busy }
+    }
+}
+
+/// Whether a shrinker may have anything in `top` or below.
+pub(crate) fn is_any(top: &'static Node) -> bool {
+    top.shared.shrinkers().is_any()
+        && top.shrinkers().is_some_and(|shrinkers| (0..CLASSES).any(|class| shrinkers.is_any(class)))
+}
+
+/// Makes one round in `top`: all priorities, until enough is freed. Returns the control with its results.
+pub(crate) fn round<'c>(top: &'static Node, mut control: ScanControl<'c>) -> ScanControl<'c> {
+    control.rotation = top.shrinkers().map_or_else(Rotation::default, GroupShrinkers::next_rotation);
+    let mut walk = Walk::new(control);
+    for priority in (0..=PRIORITIES).rev() {
+        for class in (least_class(priority)..CLASSES).rev() {
+            (walk.control.priority, walk.control.class) = (priority, class);
+            if !walk.subtree(top) || walk.control.is_done() {
+                return walk.control;
+            }
+        }
+    }
+    walk.control
+}
+
+/// Has shrinkers in `top` and below give back `bytes`, or as much as they have until the deadline.
+pub(crate) fn reclaim(
+    top: &'static Node,
+    purpose: Purpose,
+    bytes: u64,
+    deadline: Option<Instant>,
+) -> Reclaimed {
+    if bytes == 0 || !is_any(top) {
+        return Reclaimed::default();
+    }
+    let Some(credit) = ReclaimCredit::begin(top, purpose) else { return Reclaimed::default() };
+    let control = ScanControl { deadline, ..ScanControl::new(top, &credit, bytes, true) };
+    let mut control = round(top, control);
+    if control.stats.spared_low && !control.is_done() && !control.is_late() {
+        control.sparing = Sparing::new(top, false);
+        control = round(top, control);
+    }
+    control.reclaimed()
+}

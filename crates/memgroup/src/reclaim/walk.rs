@@ -1,0 +1,193 @@
+//! Walk: from a group down to every marked slot of a class, and the visit to one.
+//!
+//! ```text
+//!   due at this priority? ─ class as marked? ─ pinned? ─ still its slot? ─ quarantined, or busy? ─▶ count ─▶ scan
+//! ```
+//!
+//! No lock and no read section is held, neither on the way nor while a callback runs. The way down is read from tables that stay where they
+//! are. The generation of a group tells whether it is still the one that was found. It is checked when the shrinker is pinned, and once
+//! more when the slot is seized: from there on the group cannot be released.
+//!
+//! A slot that is skipped costs one read of its line, and nothing is announced. The last priorities count every cache whatever the last
+//! count was, or growth since then would never be seen.
+//!
+//! - I1. A slot that is scanned is in the subtree of the walk's group, in a group that is not released until the scan ends. A slot that is
+//!   only counted may be in another group, if its group was released meanwhile. The token is the counted slot's own all the same.
+//! - I2. At each level rounds take turns to begin with another child, far from the one before. So two rounds at a time come to different
+//!   caches, and of several children at a level not always the same one gives first.
+//! - E1. A stale mark: unmark → check again (`release` E1).
+
+use std::time::Duration;
+
+use memgroup_sync::hazard::{Lease, Place};
+use memgroup_sync::interleave;
+
+use crate::counter::protect::Protection;
+use crate::observe::wait;
+use crate::observe::wait::WaitKind;
+use crate::reclaim::due::SERIOUS;
+use crate::reclaim::entry::{ShrinkerEntry, domain};
+use crate::reclaim::group::{GroupShrinkers, child_at};
+use crate::reclaim::release::SlotRef;
+use crate::reclaim::rounds::ScanControl;
+use crate::reclaim::scan::Call;
+use crate::reclaim::shrinker::Count;
+use crate::reclaim::slot::SlotState;
+use crate::reclaim::{group, queue};
+use crate::tree::node::Node;
+use crate::tree::topology::ROOT;
+
+/// A walk at one priority, in one class. Its functions return whether it goes on.
+pub(crate) struct Walk<'c> {
+    pub(crate) control: ScanControl<'c>,
+    lease: Lease,
+}
+
+impl<'c> Walk<'c> {
+    pub(crate) fn new(control: ScanControl<'c>) -> Walk<'c> {
+        Walk { control, lease: domain().lease() }
+    }
+
+    /// Visits every marked slot in `top` and below, until enough is freed.
+    pub(crate) fn subtree(&mut self, top: &'static Node) -> bool {
+        let Some(shrinkers) = top.shrinkers() else { return true };
+        // A root that is not accounted counts for itself: bytes freed below make no room for its charges.
+        let is_alone = top.id == ROOT && !top.shared.config.account_root && !self.control.credit.is_by_hand();
+        self.slots(top, top.generation(), shrinkers)
+            && (is_alone || self.children(top, Protection::NONE, shrinkers, 0))
+    }
+
+    fn group(&mut self, node: &'static Node, generation: u32, protected: Protection, levels: u32) -> bool {
+        let Some(shrinkers) = node.shrinkers() else { return true };
+        let takeable = self.control.sparing.of(node, protected, 0);
+        if takeable.bytes == 0 && !protected.is_none() {
+            // All groups below are protected too.
+            self.control.stats.spared_low |= takeable.spares_low;
+            return true;
+        }
+        // Most groups have none below.
+        let has_children = shrinkers.children.is_any(self.control.class);
+        self.slots(node, generation, shrinkers)
+            && (!has_children || self.children(node, protected, shrinkers, levels))
+    }
+
+    fn slots(&mut self, node: &'static Node, generation: u32, shrinkers: &'static GroupShrinkers) -> bool {
+        let (class, priority) = (self.control.class, self.control.priority);
+        // The first check stands here, because most visits end with it.
+        let visit = move |number, state| {
+            !is_due(state, priority) || self.visit(SlotRef { node, generation, number, state })
+        };
+        shrinkers.slots.each_marked(class, 0..u32::MAX, visit)
+    }
+
+    /// Visits the children of a group so many levels below the top, from the one whose turn it is around to it. The depth of the recursion is
+    /// bounded by `Config::depth_max`.
+    fn children(
+        &mut self,
+        above: &'static Node,
+        protected: Protection,
+        shrinkers: &'static GroupShrinkers,
+        levels: u32,
+    ) -> bool {
+        let (class, first) = (self.control.class, shrinkers.first_child(self.control.rotation, levels));
+        [first..u32::MAX, 0..first].into_iter().all(|numbers| {
+            shrinkers.children.each_marked(class, numbers, |number, id| {
+                child_at(above, number, id).is_none_or(|(node, generation)| {
+                    let protected = self.control.sparing.below(above, protected, node);
+                    self.group(node, generation, protected, levels + 1)
+                })
+            })
+        })
+    }
+
+    /// Visits a slot that is marked in the walk's class and due at its priority.
+    #[inline(always)]
+    pub(crate) fn visit(&mut self, slot: SlotRef) -> bool {
+        let (state, control) = (slot.state, &mut self.control);
+        let Some(place) = state.shrinker().filter(|_| state.class() == control.class) else {
+            forget(&slot, control.class);
+            return true;
+        };
+        let Some(entry) = self.lease.pin(place) else { return true };
+        interleave::point();
+        if !state.is_of(place) {
+            return true;
+        }
+        if state.is_busy() || entry.is_out() {
+            let waiter = control.waiter.filter(|_| control.priority == 0 && !entry.is_out());
+            let patience = entry.config.patience;
+            skip_busy(&slot, &entry, waiter.is_some(), control);
+            drop(entry);
+            return waiter.is_none_or(|waiter| self.wait_for(waiter, slot, place, patience));
+        }
+        let count = entry.count(state.token());
+        // Here, because a shrinker that cannot tell costs the walk little then.
+        let goes_on = count == Count::Unknown || Call { slot, place, entry: &entry }.counted(count, control);
+        goes_on && !control.is_late()
+    }
+
+    /// Waits for a slot behind the threads that came earlier, and scans it if they have left too little. The shrinker is not pinned
+    /// meanwhile: a removal waits for calls, not for threads that are about to make one.
+    #[cold]
+    #[inline(never)]
+    fn wait_for(
+        &mut self,
+        waiter: &'static Node,
+        slot: SlotRef,
+        place: &'static Place<ShrinkerEntry>,
+        patience: Duration,
+    ) -> bool {
+        let (node, state, control) = (slot.node, slot.state, &mut self.control);
+        let credit = control.credit;
+        let deadline = wait::after(patience);
+        let listed = wait::begin_at(waiter, node, WaitKind::Shrinker, credit.lacks(), deadline);
+        let is_mine = queue::seize(node.shared, state, &listed, patience);
+        control.stats.is_called_off |= listed.is_called_off();
+        drop(listed);
+        if !is_mine {
+            control.stats.busy += u64::from(state.is_busy());
+            return true;
+        }
+        let (entry, lacks) = (self.lease.pin(place), credit.lacks());
+        match entry.as_ref().filter(|entry| !entry.is_out() && lacks > 0) {
+            Some(entry) => {
+                control.bytes = credit.freed() + lacks;
+                Call { slot, place, entry }.demand_seized(node.shared.nanos(), control);
+            }
+            None => slot.release(),
+        }
+        credit.lacks() > 0
+    }
+}
+
+/// Whether anything may be due of a slot. A stale mark is found at the last priorities.
+#[inline(always)]
+pub(crate) fn is_due(state: &SlotState, priority: u32) -> bool {
+    priority <= SERIOUS || priority <= state.asked_from()
+}
+
+/// Takes a stale mark.
+#[cold]
+#[inline(never)]
+pub(crate) fn forget(slot: &SlotRef, class: usize) {
+    let own = slot.state.class();
+    // First in its own class, so that the slot is marked at any time.
+    if slot.state.shrinker().is_some() && own != class {
+        group::mark(slot.node, slot.number, own);
+    }
+    slot.take_stale_mark(class);
+}
+
+/// Skips a slot that another thread scans, or whose shrinker is not to be called. It counts as busy unless the walk waits for it, or the call
+/// lasts too long.
+#[cold]
+#[inline(never)]
+fn skip_busy(slot: &SlotRef, entry: &ShrinkerEntry, waits: bool, control: &mut ScanControl<'_>) {
+    if let Some(since) = slot.state.busy_since() {
+        if !entry.is_overrun(slot.node.shared.nanos().saturating_sub(since)) {
+            control.stats.busy += u64::from(!waits);
+        } else if slot.state.note(since) {
+            entry.begin_overdue_call();
+        }
+    }
+}

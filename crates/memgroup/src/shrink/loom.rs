@@ -1,5 +1,0 @@
-//! Models of shrinkers: every interleaving of a few calls, with up to three preemptions. Each fault of `mutation` must make its model fail.
-
-mod handoff;
-mod marks;
-mod seats;

@@ -1,0 +1,326 @@
+//! Config: the settings of a hierarchy.
+
+use core::fmt;
+use core::time::Duration;
+
+use memgroup_percpu::{ArenaConfig, ArenaError, OutOfMemory, PageSize, SlotSource};
+
+use crate::base::limit::LARGEST_RESERVE;
+#[cfg(not(memgroup_loom))]
+use crate::state::stats::builtin;
+use crate::state::stats::stat::Subsystem;
+use crate::state::stock_word::LARGEST_CAP;
+
+/// The deepest tree a hierarchy may be configured for; a charge climbs it by recursion.
+/// Nodes are made in chunks of this many.
+#[cfg(not(memgroup_loom))]
+pub(crate) const CHUNK: u32 = 64;
+#[cfg(memgroup_loom)]
+pub(crate) const CHUNK: u32 = 4;
+
+const DEPTH_LARGEST: u32 = 256;
+/// The most groups a hierarchy may be configured for.
+const GROUPS_LARGEST: u32 = 1 << 24;
+/// How long a kill may be waited for.
+const PATIENCES: core::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
+
+/// How to make a [`Hierarchy`](crate::Hierarchy); checked by `Hierarchy::new`.
+///
+/// ```
+/// use memgroup::{Config, Hierarchy, SlotSource};
+///
+/// let config = Config::new().groups_max(100).stock_cap_bytes(64 << 10).slots(SlotSource::virtual_slots(8)?);
+/// let hierarchy = Hierarchy::new(config)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    pub(crate) source: SlotSource,
+    pub(crate) groups_max: u32,
+    pub(crate) depth_max: u32,
+    pub(crate) stock_cap_bytes: u64,
+    pub(crate) stock_budget_bytes: u64,
+    pub(crate) account_root: bool,
+    pub(crate) separate_trees: bool,
+    pub(crate) scope_time: bool,
+    pub(crate) reclaim: bool,
+    pub(crate) reclaim_reserve_bytes: u64,
+    pub(crate) page_size: PageSize,
+    pub(crate) float_bytes: u64,
+    pub(crate) decay: Duration,
+    pub(crate) depopulate: bool,
+    pub(crate) relocate: bool,
+    pub(crate) maintain_on_removal: bool,
+    pub(crate) demote_after: Option<Duration>,
+    pub(crate) protected_reserve_bytes: u64,
+    pub(crate) oom: bool,
+    pub(crate) kill_patience: Duration,
+    pub(crate) pressure: bool,
+    /// The built-in subsystems that a model has; none unless it asks for them.
+    #[cfg(memgroup_loom)]
+    pub(crate) builtin: &'static [Subsystem],
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config::new()
+    }
+}
+
+impl Config {
+    /// Places that nodes can ever be made for.
+    pub(crate) fn places_max(&self) -> u32 {
+        self.groups_max.next_multiple_of(CHUNK)
+    }
+
+    /// The defaults: the slot source that the start-up self-test chose, 65,536 groups, 16 levels, at most 256 KiB
+    /// prepaid for each group and slot and 8 MiB for each slot, the root accounted.
+    pub fn new() -> Config {
+        Config::with_slots(SlotSource::detect())
+    }
+
+    /// The defaults with a slot source that the caller chose.
+    pub fn with_slots(source: SlotSource) -> Config {
+        Config {
+            source,
+            groups_max: 65_536,
+            depth_max: 16,
+            stock_cap_bytes: 256 << 10,
+            stock_budget_bytes: 8 << 20,
+            account_root: true,
+            separate_trees: true,
+            scope_time: true,
+            reclaim: true,
+            reclaim_reserve_bytes: 256 << 10,
+            page_size: PageSize::of_system(),
+            float_bytes: 1 << 20,
+            decay: Duration::from_secs(10),
+            depopulate: true,
+            relocate: true,
+            maintain_on_removal: true,
+            demote_after: None,
+            protected_reserve_bytes: 1 << 20,
+            oom: true,
+            kill_patience: Duration::from_secs(1),
+            pressure: true,
+            #[cfg(memgroup_loom)]
+            builtin: &[],
+        }
+    }
+
+    /// Which slot a thread's charges use; virtual slots make a small machine behave as a large one.
+    #[must_use]
+    pub fn slots(self, source: SlotSource) -> Config {
+        Config { source, ..self }
+    }
+
+    /// The most groups at one time, the root and removed groups that still hold bytes or have
+    /// handles included; 1 to 16,777,216.
+    #[must_use]
+    pub fn groups_max(self, groups_max: u32) -> Config {
+        Config { groups_max, ..self }
+    }
+
+    /// The deepest group, in levels below the root; 1 to 256.
+    #[must_use]
+    pub fn depth_max(self, depth_max: u32) -> Config {
+        Config { depth_max, ..self }
+    }
+
+    /// The most one group prepays in one slot, in bytes; rounded down to a power of two, at most 8 MiB. 0 turns the
+    /// stock off: every charge then goes to the counters of every level.
+    #[must_use]
+    pub fn stock_cap_bytes(self, stock_cap_bytes: u64) -> Config {
+        Config { stock_cap_bytes, ..self }
+    }
+
+    /// The most all groups together prepay in one slot, in bytes. `usage()` exceeds live charges by at most
+    /// this for each slot.
+    #[must_use]
+    pub fn stock_budget_bytes(self, stock_budget_bytes: u64) -> Config {
+        Config { stock_budget_bytes, ..self }
+    }
+
+    /// Whether charges to groups count in the root's usage and against its limit. Without, the root counts only
+    /// its own direct charges, and every miss saves one level (seed `004`'s first remark).
+    #[must_use]
+    pub fn account_root(self, account_root: bool) -> Config {
+        Config { account_root, ..self }
+    }
+
+    /// Whether each subsystem's statistics have a tree of their own, as they should: a reader of one then pays for no other. One
+    /// tree for all, as Linux had before 6.16, is for comparison.
+    #[must_use]
+    pub fn separate_trees(self, separate: bool) -> Config {
+        Config { separate_trees: separate, ..self }
+    }
+
+    /// Whether the time that threads spend in [`scope`](crate::scope)s is counted, in the subsystem `cpu`. That reads the clock when
+    /// a scope begins and when it ends.
+    #[must_use]
+    pub fn scope_time(self, counted: bool) -> Config {
+        Config { scope_time: counted, ..self }
+    }
+
+    /// Whether a charge that does not fit has [shrinkers](crate::Shrinker) make room before it is refused. Without, they give back only where
+    /// [`Group::reclaim`](crate::Group::reclaim) asks.
+    #[must_use]
+    pub fn reclaim(self, reclaim: bool) -> Config {
+        Config { reclaim, ..self }
+    }
+
+    /// How far above a limit charges may go that a shrinker makes while it gives back, in bytes: its working memory. 256 KiB unless
+    /// told; such a charge counts as an [`overdraft`](crate::Group::overdraft).
+    #[must_use]
+    pub fn reclaim_reserve_bytes(self, bytes: u64) -> Config {
+        Config { reclaim_reserve_bytes: bytes, ..self }
+    }
+
+    /// The granule in which per-CPU memory is populated and given back: the system's page unless told otherwise.
+    #[must_use]
+    pub fn page_size(self, page_size: PageSize) -> Config {
+        Config { page_size, ..self }
+    }
+
+    /// Per-CPU memory without a live byte that may stay for groups to come, in bytes over all slots; of it, memory that was not
+    /// needed for `decay` goes back too.
+    #[must_use]
+    pub fn float(self, bytes: u64, decay: Duration) -> Config {
+        Config { float_bytes: bytes, decay, ..self }
+    }
+
+    /// Whether per-CPU memory goes back to the system before the hierarchy ends.
+    #[must_use]
+    pub fn depopulate(self, depopulate: bool) -> Config {
+        Config { depopulate, ..self }
+    }
+
+    /// Whether records move while they are in use, so that pages become free that a few groups would pin.
+    #[must_use]
+    pub fn relocate(self, relocate: bool) -> Config {
+        Config { relocate, ..self }
+    }
+
+    /// Whether a removal does a pass of [`maintain`](crate::Hierarchy::maintain) when as much as half of the live records lies idle.
+    /// Such a removal waits for a grace period, some 10 to 20 ms, and so does the end of the last handle of the hierarchy; without, only
+    /// `maintain` gives back.
+    #[must_use]
+    pub fn maintain_on_removal(self, on_removal: bool) -> Config {
+        Config { maintain_on_removal: on_removal, ..self }
+    }
+
+    /// After how long without a charge, an uncharge or a count a group gives its per-CPU memory up until it is touched again;
+    /// `None`: never. `maintain` looks, so it takes at least two of its passes.
+    #[must_use]
+    pub fn demote_after(self, idle: Option<Duration>) -> Config {
+        Config { demote_after: idle, ..self }
+    }
+
+    /// The most that is kept free below a group's `max` for groups right below it that are within their [`min`](crate::Group::set_min) or
+    /// [`low`](crate::Group::set_low), in bytes, at most 512 GiB; 1 MiB unless told, and never more than an eighth of `max` or than those groups have not used
+    /// of their protection. With 0 a group that was idle finds no room when it comes back and nothing can be reclaimed.
+    #[must_use]
+    pub fn protected_reserve_bytes(self, bytes: u64) -> Config {
+        Config { protected_reserve_bytes: bytes, ..self }
+    }
+
+    /// Whether a charge for which nothing can be reclaimed has a group [killed](crate::KillHook) before it is refused. Only groups with a hook can be killed.
+    #[must_use]
+    pub fn oom(self, kills: bool) -> Config {
+        Config { oom: kills, ..self }
+    }
+
+    /// For how long others wait for the end of a group that was told to stop, before the next one is killed: their charges are refused until then. It is passed over when it has
+    /// not ended then. 1 s unless told; 1 ms to 1 h.
+    #[must_use]
+    pub fn kill_patience(self, patience: Duration) -> Config {
+        Config { kill_patience: patience, ..self }
+    }
+
+    /// Whether it is counted how long threads are stalled for memory: [`Group::pressure`](crate::Group::pressure). A change of [`scope`](crate::scope) takes
+    /// two stores and a load for it. Without, all pressure is zero.
+    #[must_use]
+    pub fn pressure(self, counted: bool) -> Config {
+        Config { pressure: counted, ..self }
+    }
+
+    /// The subsystems that a hierarchy begins with, by their numbers.
+    pub(crate) fn builtin(&self) -> &'static [Subsystem] {
+        #[cfg(memgroup_loom)]
+        return self.builtin;
+        #[cfg(not(memgroup_loom))]
+        return &builtin::ALL;
+    }
+
+    pub(crate) fn checked(self) -> Result<Config, ConfigError> {
+        let out_of_range = |setting, value, allowed| {
+            Err(ConfigError { reason: Reason::OutOfRange { setting, value, allowed } })
+        };
+        if !(1..=GROUPS_LARGEST).contains(&self.groups_max) {
+            return out_of_range("groups_max", self.groups_max.into(), "1 to 16777216");
+        }
+        if !(1..=DEPTH_LARGEST).contains(&self.depth_max) {
+            return out_of_range("depth_max", self.depth_max.into(), "1 to 256");
+        }
+        if self.stock_cap_bytes > LARGEST_CAP {
+            return out_of_range("stock_cap_bytes", self.stock_cap_bytes, "0 to 8 MiB");
+        }
+        if self.protected_reserve_bytes > LARGEST_RESERVE {
+            return out_of_range("protected_reserve_bytes", self.protected_reserve_bytes, "0 to 512 GiB");
+        }
+        if !PATIENCES.contains(&self.kill_patience) {
+            let micros = u64::try_from(self.kill_patience.as_micros()).unwrap_or(u64::MAX);
+            return out_of_range("kill_patience, in us,", micros, "1000 to 3600000000");
+        }
+        Ok(self)
+    }
+
+    /// How per-CPU memory on so many slots is kept.
+    pub(crate) fn arena(&self, slots: usize) -> ArenaConfig {
+        ArenaConfig::new(slots).page(self.page_size).float_bytes(self.float_bytes).decay(self.decay)
+    }
+
+    /// The cap as the stock words can say it: 0 or a power of two.
+    pub(crate) fn stock_cap(&self) -> u64 {
+        if self.stock_cap_bytes < 2 { 0 } else { 1 << self.stock_cap_bytes.ilog2() }
+    }
+}
+
+/// Why a hierarchy was not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    reason: Reason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reason {
+    OutOfRange { setting: &'static str, value: u64, allowed: &'static str },
+    Arena(ArenaError),
+    OutOfMemory(OutOfMemory),
+}
+
+impl From<ArenaError> for ConfigError {
+    fn from(error: ArenaError) -> ConfigError {
+        ConfigError { reason: Reason::Arena(error) }
+    }
+}
+
+impl From<OutOfMemory> for ConfigError {
+    fn from(error: OutOfMemory) -> ConfigError {
+        ConfigError { reason: Reason::OutOfMemory(error) }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.reason {
+            Reason::OutOfRange { setting, value, allowed } => {
+                write!(f, "{setting} is {value}; allowed: {allowed}")
+            }
+            Reason::Arena(error) => error.fmt(f),
+            Reason::OutOfMemory(error) => write!(f, "make the hierarchy: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

@@ -1,0 +1,435 @@
+//! Counter: the usage and the limit of one group.
+//!
+//! ```text
+//!   word   63 ........ 50 | 49   | 48      | 47 ......... 0
+//!          epoch          | OVER | OFFLINE | usage in bytes     one atomic; every change of usage is an RMW on it
+//!   max[0], max[1]          the limit in force is max[epoch & 1]
+//! ```
+//!
+//! Usage, the choice of the limit and the offline mark share one word, so a charge that succeeds by
+//! compare-and-swap has, in the same instant, checked the limit in force and that the group was online.
+//! The kernel's `page_counter` adds first and compares after, and needs charger and setter to notice each
+//! other; here the setter writes the limit that no thread reads yet, and then turns the epoch.
+//!
+//! - I1. usage never *rises* above the limit in force, not for a moment, except by `charge_forced`.
+//! - I2. once OFFLINE is set, `try_charge` never succeeds again; only `mark_online` clears it.
+//! - I3. `peak` only moves for charges that succeeded at every level.
+//! - I4. OVER says that usage was found above the limit (lowered, or passed by force), or that a charge waits for room here. The subtree's
+//!   stocks are closed while it is set. It changes under the tree lock. An uncharging thread serves waiters and looks whether it can go.
+//! - I5. A limit that is a dry run (`control::dry_run`) refuses like any other, but for charges that come while OVER is set: those pass.
+//! - B1. usage exceeds live charges by the bytes prepaid in the subtree's stocks and by charges in flight.
+//! - B2. a charger that sleeps between two of its instructions for exactly 16,384 changes of the limit
+//!   could apply a limit that is no longer in force, once.
+//! - E1. `set_max` (Release on the word) → `try_charge` (Acquire on the word): the charger that sees the epoch
+//!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
+
+use memgroup_sync::CachePadded;
+use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::base::limit::{LARGEST, UNLIMITED};
+use crate::base::mutation;
+use crate::base::mutation::Mutation;
+use crate::state::peak::Peak;
+
+const BYTES: u64 = LARGEST;
+const OFFLINE: u64 = 1 << 48;
+const OVER: u64 = 1 << 49;
+const EPOCH: u64 = 1 << 50;
+
+/// One look at a counter: usage and the limit in force at the same instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    pub(crate) usage: u64,
+    pub(crate) max: u64,
+    pub(crate) offline: bool,
+    pub(crate) over: bool,
+    /// Bytes that the charge must leave free for groups within their protection (`protect::reserve`).
+    pub(crate) reserved: u64,
+    /// The limit is a dry run; told where the charge does not fit, and by `read`.
+    pub(crate) is_dry_run: bool,
+}
+
+impl Reading {
+    fn of(word: u64, max: u64) -> Reading {
+        let (offline, over) = (word & OFFLINE != 0, word & OVER != 0);
+        Reading { usage: word & BYTES, max, offline, over, reserved: 0, is_dry_run: false }
+    }
+
+    /// The most that usage may come to by the charge that saw it.
+    pub(crate) fn most(self) -> u64 {
+        self.max.min(LARGEST).saturating_sub(self.reserved)
+    }
+
+    /// Whether nothing but a dry run is in the way of a charge.
+    pub(crate) fn is_only_dry_run(self, bytes: u64) -> bool {
+        self.is_dry_run && !self.offline && bytes <= LARGEST - self.usage
+    }
+
+    /// Whether such a charge passes, for no stock is left that it could be served from.
+    pub(crate) fn lets_pass(self, bytes: u64) -> bool {
+        self.over && self.is_only_dry_run(bytes)
+    }
+
+    /// Bytes that could still be charged.
+    pub(crate) fn headroom(self) -> u64 {
+        if self.offline { 0 } else { self.most().saturating_sub(self.usage) }
+    }
+}
+
+/// How `try_charge` settles a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// On a plain load, which may be a moment old; the caller will look again.
+    Hint,
+    /// On an RMW, which sees the newest value; the refusal is final.
+    Final,
+}
+
+/// The outcome of a charge that has no room.
+enum Outcome {
+    /// The limit is a dry run, and is passed.
+    Passes,
+    /// The word is another by now.
+    Changed(u64),
+    Refused(Reading),
+}
+
+/// Usage and limit of one group. The word has its cache line to itself: every miss of every CPU writes it.
+pub(crate) struct Counter {
+    word: CachePadded<AtomicU64>,
+    limits: CachePadded<Limits>,
+}
+
+struct Limits {
+    max: [AtomicU64; 2],
+    high: AtomicU64,
+    peak: Peak,
+    /// The limit of a dry run; else none.
+    shadow: AtomicU64,
+    /// Whether the limit of each epoch is a dry run.
+    is_dry_run: [AtomicBool; 2],
+    over_bytes_max: AtomicU64,
+    refusals: AtomicU64,
+    overdraft_charges: AtomicU64,
+    overdraft_bytes: AtomicU64,
+}
+
+impl Counter {
+    pub(crate) fn new() -> Counter {
+        Counter {
+            word: CachePadded::new(AtomicU64::new(0)),
+            limits: CachePadded::new(Limits {
+                max: [AtomicU64::new(UNLIMITED), AtomicU64::new(UNLIMITED)],
+                high: AtomicU64::new(UNLIMITED),
+                peak: Peak::new(),
+                shadow: AtomicU64::new(UNLIMITED),
+                is_dry_run: [AtomicBool::new(false), AtomicBool::new(false)],
+                over_bytes_max: AtomicU64::new(0),
+                refusals: AtomicU64::new(0),
+                overdraft_charges: AtomicU64::new(0),
+                overdraft_bytes: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    fn max_of(&self, word: u64) -> u64 {
+        // ORDERING: Relaxed; the Acquire load of `word` that chose the cell made its value visible (E1).
+        self.limits.max[usize::from(word & EPOCH != 0)].load(Ordering::Relaxed)
+    }
+
+    fn is_dry_run_of(&self, word: u64) -> bool {
+        // ORDERING: Relaxed; as in `max_of`.
+        self.limits.is_dry_run[usize::from(word & EPOCH != 0)].load(Ordering::Relaxed)
+    }
+
+    /// Usage and limit as they were together at one instant.
+    pub(crate) fn read(&self) -> Reading {
+        // ORDERING: Acquire; pairs with the Release in `set_max` (E1). Weaker, the epoch could be seen
+        // before the limit it chose.
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let (max, is_dry_run) = (self.max_of(word), self.is_dry_run_of(word));
+            // ORDERING: Acquire, as above: the epoch is compared, and the word serves the next round.
+            let again = self.word.load(Ordering::Acquire);
+            if again / EPOCH == word / EPOCH {
+                return Reading { is_dry_run, ..Reading::of(word, max) };
+            }
+            word = again;
+        }
+    }
+
+    /// Usage alone, a plain load.
+    pub(crate) fn usage(&self) -> u64 {
+        // ORDERING: Acquire; a reader that sees an uncharge also sees the steps before it.
+        self.word.load(Ordering::Acquire) & BYTES
+    }
+
+    /// `usage` by an RMW: the newest value. A thread that changes it afterwards acquires the steps before this look (`protect::used` E1,
+    /// `peak` E1).
+    pub(crate) fn usage_now(&self) -> u64 {
+        // ORDERING: AcqRel RMW that changes nothing; a load could be served before earlier stores are seen.
+        self.word.fetch_add(0, Ordering::AcqRel) & BYTES
+    }
+
+    pub(crate) fn is_offline(&self) -> bool {
+        // ORDERING: Acquire; pairs with `mark_offline`.
+        self.word.load(Ordering::Acquire) & OFFLINE != 0
+    }
+
+    /// `is_offline` by an RMW. One thread gives up its handle and then looks here; another marks the group offline and then looks for
+    /// handles. Of the two, the later one sees the earlier.
+    pub(crate) fn is_offline_now(&self) -> bool {
+        // ORDERING: AcqRel RMW that changes nothing; pairs with the RMW in `mark_offline`. A load could be served before
+        // earlier stores are seen.
+        self.word.fetch_add(0, Ordering::AcqRel) & OFFLINE != 0
+    }
+
+    /// Adds `bytes` if usage stays within the limit in force, and leaves `reserved` bytes below it free; returns the new usage.
+    pub(crate) fn try_charge(&self, bytes: u64, reserved: u64, verdict: Verdict) -> Result<u64, Reading> {
+        // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            if !self.fits(word, bytes, reserved) {
+                match self.refused(word, bytes, reserved, verdict) {
+                    Outcome::Passes => {}
+                    Outcome::Changed(newest) => {
+                        word = newest;
+                        continue;
+                    }
+                    Outcome::Refused(seen) => return Err(seen),
+                }
+            }
+            let expected = if mutation::active(Mutation::LimitIgnoresEpoch) {
+                // ORDERING: Acquire, as above (a mutation for the models only).
+                self.word.load(Ordering::Acquire)
+            } else {
+                word
+            };
+            // ORDERING: AcqRel. Acquire for the next `max_of`; Release so that the thread that uncharges these bytes is
+            // ordered after it and usage cannot pass below zero. Failure Acquire, as the first load.
+            match self.word.compare_exchange_weak(
+                expected,
+                expected + bytes,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Ok((expected + bytes) & BYTES),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Whether a charge that saw `word` has room.
+    #[inline(always)]
+    fn fits(&self, word: u64, bytes: u64, reserved: u64) -> bool {
+        // The mark makes it more than any counter holds.
+        let used = word & (BYTES | OFFLINE);
+        let most = self.max_of(word).min(LARGEST).saturating_sub(reserved);
+        used <= most && bytes <= most - used
+    }
+
+    /// The outcome of a charge that has no room by `word`.
+    #[cold]
+    fn refused(&self, word: u64, bytes: u64, reserved: u64, verdict: Verdict) -> Outcome {
+        let is_dry_run = self.is_dry_run_of(word);
+        let seen = Reading { reserved, is_dry_run, ..Reading::of(word, self.max_of(word)) };
+        if seen.lets_pass(bytes) {
+            return Outcome::Passes;
+        }
+        if verdict == Verdict::Final {
+            // ORDERING: AcqRel RMW that changes nothing; it reads the newest value, so a refusal is never decided on a value from before this call.
+            let newest = self.word.fetch_add(0, Ordering::AcqRel);
+            if newest != word {
+                return Outcome::Changed(newest);
+            }
+        }
+        Outcome::Refused(seen)
+    }
+
+    /// The usage with `bytes` more if they would have room now, with `reserved` left free: a look, without the exactness of `read`.
+    #[inline]
+    pub(crate) fn with_room(&self, bytes: u64, reserved: u64) -> Option<u64> {
+        // ORDERING: Acquire; pairs with the Release in `set_max` (E1). A limit of two epochs later may be read with it: `try_charge` decides.
+        let word = self.word.load(Ordering::Acquire);
+        self.fits(word, bytes, reserved).then(|| (word & BYTES) + bytes)
+    }
+
+    /// Adds `bytes` if usage stays within `beyond` bytes of the limit: with `u64::MAX`, at any limit. Else refused only when the counter
+    /// cannot hold it (`Err`), or when the group is offline and the caller does not hold the tree lock (`offline_too`). Returns the
+    /// counter with it.
+    pub(crate) fn charge_forced(
+        &self,
+        bytes: u64,
+        beyond: u64,
+        offline_too: bool,
+    ) -> Result<Reading, Reading> {
+        // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let is_dry_run = self.is_dry_run_of(word);
+            let seen = Reading { is_dry_run, ..Reading::of(word, self.max_of(word)) };
+            let most = if is_dry_run { LARGEST } else { seen.max.saturating_add(beyond).min(LARGEST) };
+            if bytes > most.saturating_sub(seen.usage) || (seen.offline && !offline_too) {
+                return Err(seen);
+            }
+            // ORDERING: AcqRel, as in `try_charge`.
+            match self.word.compare_exchange_weak(word, word + bytes, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(Reading { usage: seen.usage + bytes, ..seen }),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Records by how much a forced charge of `bytes`, which succeeded at every level, took this one over its limit. Whether it went over one that
+    /// refuses.
+    pub(crate) fn record_overdraft(&self, with_it: Reading, bytes: u64) -> bool {
+        if with_it.is_dry_run {
+            self.raise_over(with_it.usage.saturating_sub(with_it.max));
+            return false;
+        }
+        let over_bytes = with_it.usage.saturating_sub(with_it.max.max(with_it.usage - bytes));
+        if over_bytes > 0 {
+            // ORDERING: Relaxed; counts for reports only.
+            self.limits.overdraft_charges.fetch_add(1, Ordering::Relaxed);
+            self.limits.overdraft_bytes.fetch_add(over_bytes, Ordering::Relaxed);
+        }
+        over_bytes > 0
+    }
+
+    /// Takes `bytes` back. Returns the usage left and whether the group is offline.
+    ///
+    /// # Panics
+    /// When more is taken back than is charged, which only `Hierarchy::uncharge` and `charge_from_parts` with
+    /// wrong numbers can bring about; the counter is put right first.
+    pub(crate) fn uncharge(&self, bytes: u64) -> Reading {
+        // ORDERING: AcqRel. Acquire: after the charge it undoes; Release: a reader of zero (`release`) sees
+        // everything its last holder did.
+        let before = self.word.fetch_sub(bytes, Ordering::AcqRel);
+        let held = before & BYTES;
+        if held < bytes {
+            // ORDERING: AcqRel; repairs the borrow out of the flag bits before the panic.
+            self.word.fetch_add(bytes - held, Ordering::AcqRel);
+            panic!("uncharge of {bytes} bytes from a group that holds {held}");
+        }
+        Reading::of(before - bytes, UNLIMITED)
+    }
+
+    /// Puts a new limit in force, or has it measure, as the one before; the caller is the only setter (it holds the tree lock).
+    pub(crate) fn set_max(&self, max: u64) {
+        self.set_limit(max, self.read().is_dry_run);
+    }
+
+    /// Puts a new limit in force, or has it measure; the caller is the only setter.
+    pub(crate) fn set_limit(&self, max: u64, is_dry_run: bool) {
+        // ORDERING: Relaxed; only setters turn the epoch, and they exclude each other.
+        let word = self.word.load(Ordering::Relaxed);
+        let next = usize::from(word & EPOCH == 0);
+        // ORDERING: Relaxed, all; published by the Release below (E1). Chargers of the present epoch do not read these cells; a charge that is
+        // under way may find the shadow a moment too early, and be counted by it.
+        self.limits.max[next].store(max, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.limits.is_dry_run[next].store(is_dry_run, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.limits.shadow.store(if is_dry_run { max } else { UNLIMITED }, Ordering::Relaxed);
+        // ORDERING: Release; pairs with the Acquire loads of the word (E1). As an RMW it also fails every
+        // compare-and-swap that was checked against the old limit.
+        self.word.fetch_add(EPOCH, Ordering::AcqRel);
+    }
+
+    /// From here on `try_charge` is refused (I2).
+    pub(crate) fn mark_offline(&self) {
+        // ORDERING: AcqRel RMW on the charged word: no charge can succeed between this and the caller's next look.
+        self.word.fetch_or(OFFLINE, Ordering::AcqRel);
+    }
+
+    /// Sets or clears the OVER mark; the caller holds the tree lock and sees to the stocks.
+    pub(crate) fn mark_over(&self, over: bool) {
+        if over {
+            // ORDERING: AcqRel; an uncharge that comes later sees the mark, one that came earlier is seen by the caller's
+            // next look at the usage.
+            self.word.fetch_or(OVER, Ordering::AcqRel);
+        } else {
+            // ORDERING: AcqRel, as above.
+            self.word.fetch_and(!OVER, Ordering::AcqRel);
+        }
+    }
+
+    /// Makes the counter of a released group ready for a new one: online, unlimited, no past.
+    pub(crate) fn reset(&self) {
+        self.set_limit(UNLIMITED, false);
+        self.set_high(UNLIMITED);
+        self.limits.peak.reset();
+        for past in [
+            &self.limits.over_bytes_max,
+            &self.limits.refusals,
+            &self.limits.overdraft_charges,
+            &self.limits.overdraft_bytes,
+        ] {
+            // ORDERING: Relaxed; there is no handle yet, the new one is handed out under the tree lock.
+            past.store(0, Ordering::Relaxed);
+        }
+        // ORDERING: AcqRel; the last step of becoming a new group.
+        self.word.fetch_and(!(OFFLINE | OVER), Ordering::AcqRel);
+    }
+
+    /// The soft limit, which refuses nothing. It lies beside `max`, in a line that a charging thread has just read.
+    pub(crate) fn high(&self) -> u64 {
+        // ORDERING: Relaxed; a number by itself. A charge beside a change may miss it (`high` B2).
+        self.limits.high.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_high(&self, high: u64) {
+        // ORDERING: Relaxed; as in `high`.
+        self.limits.high.store(high, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn raise_peak(&self, usage: u64) {
+        self.limits.peak.raise(usage);
+    }
+
+    pub(crate) fn peak(&self) -> &Peak {
+        &self.limits.peak
+    }
+
+    /// By how much `usage` is above the limit of a dry run.
+    #[inline]
+    pub(crate) fn over_dry_run(&self, usage: u64) -> u64 {
+        // ORDERING: Relaxed; see `set_limit`.
+        usage.saturating_sub(self.limits.shadow.load(Ordering::Relaxed))
+    }
+
+    /// Usage was so many bytes above the limit of a dry run.
+    pub(crate) fn raise_over(&self, over_bytes: u64) {
+        // ORDERING: Relaxed; a maximum.
+        self.limits.over_bytes_max.fetch_max(over_bytes, Ordering::Relaxed);
+    }
+
+    /// The most bytes that usage was above such a limit.
+    pub(crate) fn over_bytes_max(&self) -> u64 {
+        // ORDERING: Relaxed; a report.
+        self.limits.over_bytes_max.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_refusal(&self) {
+        // ORDERING: Relaxed; a report.
+        self.limits.refusals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refusals(&self) -> u64 {
+        // ORDERING: Relaxed; a report.
+        self.limits.refusals.load(Ordering::Relaxed)
+    }
+
+    /// Forced charges that went over the limit, and by how many bytes together.
+    pub(crate) fn overdraft(&self) -> (u64, u64) {
+        // ORDERING: Relaxed; a report, the two may be a moment apart.
+        let charges = self.limits.overdraft_charges.load(Ordering::Relaxed);
+        (charges, self.limits.overdraft_bytes.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;

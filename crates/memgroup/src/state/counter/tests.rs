@@ -1,0 +1,71 @@
+//! What a counter refuses, holds and records.
+
+use crate::base::limit::LARGEST;
+use crate::state::counter::{Counter, Verdict};
+
+#[test]
+fn refuses_above_the_limit_and_says_what_it_saw() {
+    let counter = Counter::new();
+    counter.set_max(100);
+    assert_eq!(counter.try_charge(60, 0, Verdict::Hint), Ok(60));
+    let seen = counter.try_charge(41, 0, Verdict::Final).unwrap_err();
+    assert_eq!((seen.usage, seen.max, seen.offline), (60, 100, false));
+    assert_eq!(counter.try_charge(40, 0, Verdict::Final), Ok(100));
+}
+
+#[test]
+fn keeps_usage_when_the_limit_is_changed_many_times() {
+    let counter = Counter::new();
+    counter.try_charge(77, 0, Verdict::Hint).unwrap();
+    for max in 0..100_000 {
+        counter.set_max(max);
+        assert_eq!(counter.read().max, max);
+    }
+    assert_eq!(counter.usage(), 77);
+    assert!(!counter.is_offline());
+}
+
+#[test]
+fn holds_no_more_than_its_bits() {
+    let counter = Counter::new();
+    assert_eq!(counter.try_charge(LARGEST, 0, Verdict::Hint), Ok(LARGEST));
+    assert!(counter.try_charge(1, 0, Verdict::Final).is_err());
+    assert!(counter.charge_forced(1, u64::MAX, true).is_err());
+    assert!(!counter.is_offline());
+    assert_eq!(counter.uncharge(LARGEST).usage, 0);
+}
+
+#[test]
+fn records_only_the_part_of_a_forced_charge_that_went_over() {
+    let counter = Counter::new();
+    counter.set_max(100);
+    for (bytes, recorded) in [(90, (0, 0)), (30, (1, 20)), (5, (2, 25))] {
+        let with_it = counter.charge_forced(bytes, u64::MAX, false).unwrap();
+        counter.record_overdraft(with_it, bytes);
+        assert_eq!(counter.overdraft(), recorded);
+    }
+}
+
+#[test]
+fn puts_itself_right_before_it_complains_of_too_large_an_uncharge() {
+    let counter = Counter::new();
+    counter.try_charge(10, 0, Verdict::Hint).unwrap();
+    let complaint = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| counter.uncharge(11)));
+    assert!(complaint.is_err());
+    assert_eq!(counter.usage(), 0);
+    assert!(!counter.is_offline());
+    assert_eq!(counter.read().max, crate::UNLIMITED);
+}
+
+#[test]
+fn an_offline_counter_refuses_and_a_reset_one_does_not() {
+    let counter = Counter::new();
+    counter.set_max(10);
+    counter.mark_offline();
+    assert!(counter.try_charge(1, 0, Verdict::Final).unwrap_err().offline);
+    assert!(counter.charge_forced(1, u64::MAX, false).is_err());
+    assert_eq!(counter.charge_forced(1, u64::MAX, true).unwrap().usage, 1);
+    counter.uncharge(1);
+    counter.reset();
+    assert_eq!(counter.try_charge(11, 0, Verdict::Hint), Ok(11));
+}

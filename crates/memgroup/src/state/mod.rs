@@ -1,0 +1,9 @@
+//! State: the words that one group or one slot consists of, and their transitions. Nothing here knows the tree.
+
+pub(crate) mod budget;
+pub(crate) mod config;
+pub(crate) mod counter;
+pub(crate) mod memory;
+pub(crate) mod peak;
+pub(crate) mod stats;
+pub(crate) mod stock_word;

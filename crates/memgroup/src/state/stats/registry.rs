@@ -1,0 +1,150 @@
+//! Registry of the subsystems of one hierarchy.
+//!
+//! A subsystem is registered for the rest of the hierarchy's life. A hierarchy that is used again starts with the built-in ones. The
+//! stores of its other subsystems stay, without a subsystem, and the next subsystem that fits one gets it.
+//!
+//! - I1. One subsystem is registered at a time.
+//! - I2. A store is in the registry when every node has an entry in it, and a node that is made later gets one (`store`, I2).
+
+use std::sync::OnceLock;
+
+use memgroup_percpu::{ArenaError, Records};
+use memgroup_sync::Mutex;
+
+use crate::base::id::NodeId;
+use crate::state::config::Config;
+use crate::state::stats::SUBSYSTEMS_MAX;
+use crate::state::stats::stat::{Reason, RegisterError, Subsystem};
+use crate::state::stats::store::{StatEntry, StatStore};
+use crate::state::stats::update_tree::UpdateTree;
+
+pub(crate) struct Registry {
+    stores: [OnceLock<&'static StatStore>; SUBSYSTEMS_MAX],
+    registering: Mutex<()>,
+    /// The one tree of a hierarchy whose subsystems share it.
+    shared_tree: Option<&'static UpdateTree>,
+    config: Config,
+}
+
+impl Registry {
+    /// Makes a registry with the built-in subsystems.
+    pub(crate) fn new(config: &Config) -> Result<Registry, ArenaError> {
+        // Records come first, because they can be refused and stores are never freed.
+        let builtin = config.builtin().iter().map(|&subsystem| Ok((subsystem, records(config, subsystem)?)));
+        let builtin = builtin.collect::<Result<Vec<_>, _>>()?;
+        let registry = Registry {
+            stores: [const { OnceLock::new() }; SUBSYSTEMS_MAX],
+            registering: Mutex::new(()),
+            shared_tree: (!config.separate_trees).then(|| update_tree(config)),
+            config: *config,
+        };
+        for (number, (subsystem, records)) in builtin.into_iter().enumerate() {
+            let store = registry.make_store(number, subsystem, records);
+            store.set_subsystem(Some(subsystem));
+            store.updates.join(store);
+            let is_first = registry.stores[number].set(store).is_ok();
+            debug_assert!(is_first);
+        }
+        Ok(registry)
+    }
+
+    fn make_store(&self, number: usize, subsystem: Subsystem, records: Records) -> &'static StatStore {
+        let updates = self.shared_tree.unwrap_or_else(|| update_tree(&self.config));
+        memgroup_sync::keep(Box::new(StatStore::new(number, subsystem.stats.len(), updates, records)))
+    }
+
+    /// All stores, those without a subsystem too.
+    pub(crate) fn stores(&self) -> impl Iterator<Item = &'static StatStore> {
+        self.stores.iter().map_while(|store| store.get().copied())
+    }
+
+    pub(crate) fn store(&self, number: usize) -> &'static StatStore {
+        self.stores[number].get().expect("a registered subsystem has a store")
+    }
+
+    /// The registered subsystems with their stores, in the order of the stores.
+    pub(crate) fn registered(&self) -> impl Iterator<Item = (Subsystem, &'static StatStore)> {
+        self.stores().filter_map(|store| store.subsystem().map(|subsystem| (subsystem, store)))
+    }
+
+    /// The store of the registered subsystem with this name.
+    pub(crate) fn find(&self, name: &str) -> Option<&'static StatStore> {
+        self.registered().find(|(subsystem, _)| subsystem.name == name).map(|(_, store)| store)
+    }
+
+    /// Registers `subsystem`, or returns the store of the same one registered before.
+    ///
+    /// `attach` makes an entry in a new store for each group. Before it frees the tree lock it calls the function that it is given,
+    /// which publishes the store.
+    pub(crate) fn register(
+        &self,
+        subsystem: Subsystem,
+        attach: impl FnOnce(&'static StatStore, &dyn Fn()),
+    ) -> Result<&'static StatStore, RegisterError> {
+        subsystem.check()?;
+        let _one_at_a_time = self.registering.lock();
+        if let Some(store) = self.find(subsystem.name) {
+            let is_same = store.subsystem() == Some(subsystem);
+            return if is_same { Ok(store) } else { Err(subsystem.refuse(Reason::Exists)) };
+        }
+        let free = |fits: fn(usize, usize) -> bool| {
+            let fits = |store: &&StatStore| {
+                store.subsystem().is_none() && fits(store.words(), subsystem.stats.len())
+            };
+            self.stores().filter(fits).min_by_key(|store| store.words())
+        };
+        let store = match free(|words, stats| words == stats) {
+            Some(store) => store,
+            // A wider store only where no new one can be made.
+            None if self.is_full() => {
+                free(|words, stats| words > stats).ok_or_else(|| subsystem.refuse(Reason::TooMany))?
+            }
+            None => self.add(subsystem, attach)?,
+        };
+        store.set_subsystem(Some(subsystem));
+        Ok(store)
+    }
+
+    /// Whether no store can be added.
+    pub(crate) fn is_full(&self) -> bool {
+        self.stores().count() == SUBSYSTEMS_MAX
+    }
+
+    fn add(
+        &self,
+        subsystem: Subsystem,
+        attach: impl FnOnce(&'static StatStore, &dyn Fn()),
+    ) -> Result<&'static StatStore, RegisterError> {
+        let number = self.stores().count();
+        let records =
+            records(&self.config, subsystem).map_err(|error| subsystem.refuse(Reason::Arena(error)))?;
+        let store = self.make_store(number, subsystem, records);
+        attach(store, &|| _ = self.stores[number].set(store));
+        // Last, so that a flush which finds the store in its tree finds flushed values in every group.
+        store.updates.join(store);
+        Ok(store)
+    }
+
+    /// The entries of a node that is being made.
+    pub(crate) fn entries(&self, id: NodeId) -> [OnceLock<StatEntry>; SUBSYSTEMS_MAX] {
+        let entries = [const { OnceLock::new() }; SUBSYSTEMS_MAX];
+        for store in self.stores() {
+            entries[store.number].get_or_init(|| store.entry(id.0));
+        }
+        entries
+    }
+
+    /// Unregisters all but the built-in subsystems, for the hierarchy's next user.
+    pub(crate) fn forget(&self) {
+        self.stores().skip(self.config.builtin().len()).for_each(|store| store.set_subsystem(None));
+    }
+}
+
+fn records(config: &Config, subsystem: Subsystem) -> Result<Records, ArenaError> {
+    Records::new(config.arena(config.source.slots()), subsystem.stats.len())
+}
+
+fn update_tree(config: &Config) -> &'static UpdateTree {
+    let tree = UpdateTree::new(config.source.slots(), config.places_max(), config.depth_max);
+    memgroup_sync::keep(Box::new(tree))
+}

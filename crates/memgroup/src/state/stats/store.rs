@@ -1,0 +1,226 @@
+//! Storage of one subsystem's statistics, slot by slot and group by group.
+//!
+//! - I1. A store is made once and never freed: a hierarchy that is used again uses it again.
+//! - I2. Every node has an entry in every store. Nodes and stores are made under the tree lock.
+//! - I3. Records are linked and unlinked under the tree lock.
+
+use memgroup_percpu::{Mark, Record, Records, Wait};
+use memgroup_sync::Mutex;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
+use memgroup_sync::grace::{self, DeferredFree, Published, Section};
+
+use crate::state::stats::Reach;
+use crate::state::stats::flushed::FlushedStats;
+use crate::state::stats::stat::Subsystem;
+use crate::state::stats::update_tree::UpdateTree;
+
+/// The statistics of one subsystem.
+pub(crate) struct StatStore {
+    /// Position in the nodes' tables of entries.
+    pub(crate) number: usize,
+    /// One record for each group, with a copy on each slot and a word for each statistic.
+    pub(crate) records: Records,
+    /// The groups that changed since the last flush.
+    pub(crate) updates: &'static UpdateTree,
+    /// `None` while no subsystem of the hierarchy's present user has the store.
+    subsystem: Mutex<Option<Subsystem>>,
+    words: usize,
+    /// Flushed values of free places, until a grace period has passed.
+    unlinked: Mutex<DeferredFree<FlushedStats>>,
+    /// Groups without a record, and the number of them that address space is set aside for. Under the tree lock.
+    lacking: AtomicU64,
+    provided: AtomicU64,
+    /// Places that have flushed values. Changed under the tree lock.
+    flushed_count: AtomicU64,
+}
+
+/// The statistics of one group in one store.
+pub(crate) struct StatEntry {
+    /// Additions on the slots since the last flush.
+    pub(crate) record: Record,
+    pub(crate) mark: Mark,
+    flushed: Published<FlushedStats>,
+    pub(crate) store: &'static StatStore,
+}
+
+impl StatStore {
+    pub(crate) fn new(
+        number: usize,
+        words: usize,
+        updates: &'static UpdateTree,
+        records: Records,
+    ) -> StatStore {
+        StatStore {
+            number,
+            records,
+            updates,
+            subsystem: Mutex::new(None),
+            words,
+            lacking: AtomicU64::new(0),
+            provided: AtomicU64::new(0),
+            flushed_count: AtomicU64::new(0),
+            unlinked: Mutex::new(DeferredFree::new()),
+        }
+    }
+
+    /// The most statistics that a subsystem with this store can have.
+    pub(crate) fn words(&self) -> usize {
+        self.words
+    }
+
+    pub(crate) fn subsystem(&self) -> Option<Subsystem> {
+        *self.subsystem.lock()
+    }
+
+    pub(crate) fn set_subsystem(&self, subsystem: Option<Subsystem>) {
+        *self.subsystem.lock() = subsystem;
+    }
+
+    pub(crate) fn entry(&'static self, number: u32) -> StatEntry {
+        self.updates.marks.provide(number);
+        StatEntry {
+            record: self.records.record(),
+            mark: self.updates.marks.of(number),
+            flushed: Published::empty(),
+            store: self,
+        }
+    }
+
+    /// Counts a group that has no record and may need one. The caller holds the tree lock, as for all methods that follow.
+    pub(crate) fn count_lacking(&self) {
+        // ORDERING: Relaxed; under the tree lock, here and below.
+        self.lacking.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Uncounts a group that got a record or is released.
+    pub(crate) fn uncount_lacking(&self) {
+        for count in [&self.lacking, &self.provided] {
+            // ORDERING: Relaxed, as above.
+            count.store(count.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether memory waits for a grace period.
+    pub(crate) fn has_limbo(&self) -> bool {
+        self.records.limbo_records() > 0 || !self.unlinked.lock().is_empty()
+    }
+
+    /// Frees the memory whose grace period has passed.
+    pub(crate) fn reclaim(&'static self) {
+        self.records.reclaim(|_, _| ());
+        self.unlinked.lock().reclaim();
+    }
+
+    /// Makes flushed values for a new group, and sets address space aside for its record if it has none.
+    ///
+    /// So the group's additions never wait. Where the system refuses the space, they go to the base words.
+    pub(crate) fn prepare(&self, entry: &StatEntry) {
+        const AT_ONCE: u64 = 64;
+        entry.make_flushed();
+        if entry.record.is_linked() {
+            return;
+        }
+        self.count_lacking();
+        // ORDERING: Relaxed, as above.
+        let (lacking, provided) =
+            (self.lacking.load(Ordering::Relaxed), self.provided.load(Ordering::Relaxed));
+        if lacking > provided {
+            self.set_aside(lacking + AT_ONCE);
+        }
+    }
+
+    /// Sets address space aside for exactly the groups without a record.
+    pub(crate) fn provide(&self) {
+        // ORDERING: Relaxed, as above.
+        self.set_aside(self.lacking.load(Ordering::Relaxed));
+    }
+
+    fn set_aside(&self, records: u64) {
+        let provided = if self.records.provide(records).is_ok() { records } else { 0 };
+        // ORDERING: Relaxed, as above.
+        self.provided.store(provided, Ordering::Relaxed);
+    }
+
+    /// Bytes of one group's flushed values.
+    pub(crate) fn group_bytes(&self) -> usize {
+        FlushedStats::bytes(self.words)
+    }
+
+    /// Number of places that have flushed values.
+    pub(crate) fn flushed_count(&self) -> usize {
+        // ORDERING: Relaxed; a figure for reports.
+        self.flushed_count.load(Ordering::Relaxed) as usize
+    }
+
+    /// The row of marks for the base words: the one after those of the slots.
+    pub(crate) fn base_row(&self) -> usize {
+        self.records.arena().slots()
+    }
+}
+
+impl StatEntry {
+    /// The group's flushed values, for as long as the section lasts.
+    #[inline]
+    pub(crate) fn flushed<'s>(&'s self, section: &'s Section) -> &'s FlushedStats {
+        self.find_flushed(section).expect("a group that is in use has flushed values")
+    }
+
+    /// As `flushed`; `None` in a free place.
+    #[inline]
+    pub(crate) fn find_flushed<'s>(&'s self, section: &'s Section) -> Option<&'s FlushedStats> {
+        self.flushed.get(section)
+    }
+
+    /// Copies the group's own values into the first half of `row`, and those of its subtree into the second half.
+    pub(crate) fn copy_both(&self, row: &mut [i64]) {
+        let section = grace::enter();
+        let (local, subtree) = row.split_at_mut(row.len() / 2);
+        self.flushed(&section).copy(Reach::Local, local);
+        self.flushed(&section).copy(Reach::Subtree, subtree);
+    }
+
+    /// Prefetches the lines that a flush or a release of the group touches first.
+    pub(crate) fn prefetch(&self, section: &Section, rows: impl Iterator<Item = usize>) {
+        if let Some(flushed) = self.find_flushed(section) {
+            flushed.prefetch();
+        }
+        rows.for_each(|row| self.record.prefetch_words(section, row));
+    }
+
+    /// Makes flushed values, if the place's last group left none. The caller holds the tree lock, as for all methods that follow.
+    fn make_flushed(&self) {
+        if self.find_flushed(&grace::enter()).is_none() {
+            let before = self.flushed.publish(Box::new(FlushedStats::new(self.store.words)));
+            debug_assert!(before.is_none());
+            // ORDERING: Relaxed; a figure for reports.
+            self.store.flushed_count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees all that a free place kept for its next group.
+    pub(crate) fn free_record(&self) {
+        if let Some(old) = self.record.unlink() {
+            self.store.records.retire(old, 0);
+        }
+        if let Some(flushed) = self.flushed.withdraw() {
+            self.store.unlinked.lock().retire(flushed, self.store.group_bytes());
+            // ORDERING: Relaxed, as above.
+            self.store.flushed_count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Allocates a record with a copy on `slot`, if that needs no waiting. Without one, additions go to the base words.
+    pub(crate) fn alloc_record(&self, owner: u32, slot: usize) {
+        let records = &self.store.records;
+        if !self.record.is_linked()
+            && let Ok(fresh) = records.allocate(owner, Wait::Never)
+        {
+            let before = self.record.link(fresh);
+            debug_assert!(before.is_none());
+            self.store.uncount_lacking();
+        }
+        if !records.is_admitted(slot) {
+            records.admit(slot, |_| ());
+        }
+    }
+}

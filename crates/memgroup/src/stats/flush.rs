@@ -1,0 +1,290 @@
+//! Flush: moves additions on the slots to the group's values and to those of all groups above.
+//!
+//! 1. The flush clears the marks of the subtree, and takes the words of each marked group to zero, slot by slot.
+//! 2. One pass from the deepest changed groups to the root adds each group's change to its parent.
+//!
+//! The work is proportional to the changes: the flush visits no group or slot without a mark, and no other subsystem. Threads that
+//! arrive meanwhile wait for the lock, and find that one later flush has served them all.
+//!
+//! - I1. When a flush ends, no value is pending (`flushed`, I2).
+//! - I2. A flush cannot fail. A mark of a place that is free, and so has no flushed values, is skipped.
+//! - E1. During a flush no record moves and no group is released: the flush holds the layout of the statistics for reading. Loom:
+//!   `flushes_values_that_move`, `counts_once_in_a_flush_and_a_release`.
+//! - E2. clear the marks → look for the record; link or admit → add → check the mark. Both sides hold the tree lock where the flush
+//!   finds no record, or no copy for the slot. So a thread that adds to a copy made later finds the marks cleared. Without the lock,
+//!   an addition to a record on its way back could be in no flush. Loom: `flushes_a_record_that_comes_back`.
+
+use core::cell::RefCell;
+use core::time::Duration;
+
+use memgroup_percpu::{Rows, additive};
+use memgroup_sync::atomic::AtomicU64;
+use memgroup_sync::grace::{self, Section};
+use memgroup_sync::{MutexGuard, RwLockReadGuard, interleave};
+
+use crate::base::id::NodeId;
+use crate::base::mutation;
+use crate::base::mutation::Mutation;
+use crate::state::stats::builtin::{MEMORY, memory};
+use crate::state::stats::flushed::{END, FlushedStats};
+use crate::state::stats::store::{StatEntry, StatStore};
+use crate::state::stats::update_tree::FlushState;
+use crate::stats::release::DeferredReleases;
+use crate::stock::listed;
+use crate::tree::node::Node;
+use crate::tree::shared::Shared;
+use crate::tree::topology::Tree;
+
+/// How old the values may be that a read returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// They contain all additions before the call, by this thread, and by others if this thread knows of them.
+    Fresh,
+    /// They were fresh at most that long ago. The read flushes only if no flush began within that time.
+    AtMost(Duration),
+    /// They are those of the last flush, which may be any time ago. The read only copies.
+    Flushed,
+}
+
+/// While it lives, no flushed value of the store changes and no group is released.
+#[must_use]
+pub(crate) struct FlushGuard {
+    // Dropped in this order: releases are finished when the layout is free.
+    _layout: RwLockReadGuard<'static, ()>,
+    state: MutexGuard<'static, FlushState>,
+    _releases: DeferredReleases,
+}
+
+/// Waits until no flush of the store runs.
+pub(crate) fn lock(store: &'static StatStore, shared: &'static Shared) -> FlushGuard {
+    let state = store.updates.lock();
+    FlushGuard { _layout: shared.layout.read(), state, _releases: DeferredReleases(shared) }
+}
+
+/// Flushes the subtree of `top`, unless another thread does so after this call has begun.
+pub(crate) fn flush(store: &'static StatStore, top: &'static Node) -> FlushGuard {
+    let arrival = store.updates.arrive();
+    let mut guard = lock(store, top.shared);
+    let is_within = |group| top.shared.node(group).is_some_and(|node| top.is_within(node));
+    if !guard.state.covers(arrival, is_within) {
+        run(store, &mut guard.state, top);
+    }
+    guard
+}
+
+/// Flushes the subtree of `top` if something in it may have changed.
+#[inline]
+pub(crate) fn refresh(store: &'static StatStore, top: &'static Node) {
+    let marks = &store.updates.marks;
+    if !(marks.is_clean() || top.is_childless() && top.entry(store).mark.is_clean()) {
+        drop(flush(store, top));
+    }
+}
+
+/// As `refresh`, only if the flushed values are older than `freshness` allows.
+#[inline]
+pub(crate) fn refresh_as(store: &'static StatStore, top: &'static Node, freshness: Freshness) {
+    match freshness {
+        Freshness::Flushed => (),
+        Freshness::AtMost(age) if is_younger(store, top, age) => (),
+        Freshness::Fresh | Freshness::AtMost(_) => refresh(store, top),
+    }
+}
+
+/// Whether a flush of `top`, or of a group above it, began at most `age` ago.
+fn is_younger(store: &'static StatStore, top: &'static Node, age: Duration) -> bool {
+    store.updates.date();
+    let oldest = top.shared.nanos().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+    let mut levels = std::iter::successors(Some(top), |level| level.parent());
+    let section = grace::enter();
+    levels.any(|level| level.entry(store).flushed(&section).flushed_at().is_some_and(|at| at >= oldest))
+}
+
+fn run(store: &'static StatStore, state: &mut FlushState, top: &'static Node) {
+    let shared = top.shared;
+    let began = store.updates.is_dated().then(|| shared.nanos());
+    let epoch = store.updates.begin();
+    let FlushState { scratch, rows, deltas, heads, members, .. } = &mut *state;
+    // Each group is taken when the next one is known, so that its lines were prefetched one step before.
+    let work = RefCell::new((None, rows, deltas, heads));
+    let each = |number: u32, rows: Rows<'_>| {
+        let (next, next_rows, deltas, heads) = &mut *work.borrow_mut();
+        let Some(node) = shared.node(NodeId(number)) else { return };
+        prefetch(node, members, rows.clone());
+        if let Some(node) = next.replace(node) {
+            take(node, members, next_rows, deltas, heads);
+        }
+        next_rows.clear();
+        next_rows.extend(rows);
+    };
+    // Runs before the marks look clean to any reader.
+    let finish = || {
+        let (next, next_rows, deltas, heads) = &mut *work.borrow_mut();
+        if let Some(node) = next.take() {
+            take(node, members, next_rows, deltas, heads);
+        }
+        propagate(shared, members, heads);
+        if let Some(began) = began {
+            let entries = entries(top, members);
+            entries.for_each(|entry| entry.flushed(&grace::enter()).note_flush(began));
+        }
+    };
+    let marks = &store.updates.marks;
+    if top.is_childless() {
+        marks.collect_one(scratch, top.id.0, |rows| each(top.id.0, rows), finish);
+    } else {
+        let whole = top.depth() == 0;
+        let is_within = |number| shared.node(NodeId(number)).is_some_and(|node| node.is_within(top));
+        marks.collect(scratch, |number| whole || is_within(number), each, finish);
+    }
+    state.end(epoch, top.id);
+}
+
+fn entries(node: &'static Node, members: &[&'static StatStore]) -> impl Iterator<Item = &'static StatEntry> {
+    members.iter().filter_map(|member| node.stats[member.number].get())
+}
+
+/// Number of rows of a group whose lines are prefetched together: as many as a processor fetches at a time.
+fn rows_ahead(entry: &StatEntry) -> usize {
+    const LINES: usize = 16;
+    (LINES / entry.store.words().div_ceil(8)).max(1)
+}
+
+/// Prefetches the first lines of a group that is taken next. They come from other CPUs, and this fetches them together.
+fn prefetch(node: &'static Node, members: &[&'static StatStore], rows: Rows<'_>) {
+    let section = grace::enter();
+    // Mostly the numbers of groups follow each other. Of the group two steps ahead this fetches the entries, of the next one the
+    // address of its values.
+    let ahead = |steps: u32| node.shared.node(NodeId(node.id.0 + steps));
+    if let Some(ahead) = ahead(2) {
+        members.iter().for_each(|member| memgroup_percpu::prefetch(&ahead.stats[member.number]));
+        ahead.prefetch_parent();
+    }
+    if let Some(next) = ahead(1) {
+        entries(next, members)
+            .filter_map(|entry| entry.find_flushed(&section))
+            .for_each(memgroup_percpu::prefetch);
+    }
+    entries(node, members).for_each(|entry| entry.prefetch(&section, rows.clone().take(rows_ahead(entry))));
+}
+
+/// Takes the additions to one group in `rows`.
+fn take(
+    node: &'static Node,
+    members: &[&'static StatStore],
+    rows: &[usize],
+    deltas: &mut [i64],
+    heads: &mut [u32],
+) {
+    interleave::point();
+    let (parent, section) = (node.parent(), grace::enter());
+    let mut changed = false;
+    for entry in entries(node, members) {
+        // A scope whose guard was forgotten may have marked the place while its group was released (I2).
+        let Some(flushed) = entry.find_flushed(&section) else { continue };
+        let deltas = &mut deltas[..entry.store.words()];
+        take_rows(entry, flushed, node, rows, deltas, &section);
+        let above = parent.and_then(|parent| parent.stats[entry.store.number].get());
+        changed |= flushed.apply(deltas, above.and_then(|above| above.find_flushed(&section)));
+    }
+    if changed && let Some(parent) = parent {
+        enlist(parent, members, heads);
+    }
+}
+
+fn take_rows(
+    entry: &'static StatEntry,
+    flushed: &FlushedStats,
+    node: &'static Node,
+    rows: &[usize],
+    deltas: &mut [i64],
+    section: &Section,
+) {
+    let ahead = rows_ahead(entry);
+    let has_charges = entry.store.number == MEMORY && node.shared.has_stock();
+    let mut tree = None;
+    for (nth, &row) in rows.iter().enumerate() {
+        if let Some(&row) = rows.get(nth + ahead) {
+            entry.record.prefetch_words(section, row);
+        }
+        if row == entry.store.base_row() {
+            flushed.take_base(|index, value| deltas[index] = deltas[index].wrapping_add(value));
+            continue;
+        }
+        if let Some(words) = find(node, &mut tree, || entry.record.words(section, row)) {
+            take_words(words, deltas);
+        }
+        // After the misses, as the charges are counted. So a thread that stays on its slot shows no miss before its charge.
+        if has_charges && let Some(charges) = find(node, &mut tree, || listed::harvest(node, section, row)) {
+            deltas[memory::CHARGES.index()] += charges as i64;
+        }
+    }
+}
+
+/// Looks for a copy, and once more under the tree lock if there is none. A copy that is missing then is made by a thread that will
+/// find the marks cleared (E2).
+#[inline]
+fn find<T>(
+    node: &'static Node,
+    tree: &mut Option<MutexGuard<'static, Tree>>,
+    look: impl Fn() -> Option<T>,
+) -> Option<T> {
+    look().or_else(|| {
+        if mutation::active(Mutation::FlushTakesUnfoundForNone) {
+            return None;
+        }
+        tree.get_or_insert_with(|| node.shared.tree.lock());
+        look()
+    })
+}
+
+/// Takes the words of one row, the last first. So a thread that adds in the order of the positions never shows its second addition
+/// without the first.
+#[inline]
+fn take_words<'w>(
+    words: impl DoubleEndedIterator<Item = &'w AtomicU64> + ExactSizeIterator,
+    deltas: &mut [i64],
+) {
+    let take_one = |(word, delta): (_, &mut i64)| {
+        let value = additive::take(word);
+        if value != 0 {
+            *delta = delta.wrapping_add(value);
+        }
+    };
+    let words = words.zip(deltas);
+    if mutation::active(Mutation::FlushTakesFirstWordsFirst) {
+        words.for_each(take_one);
+    } else {
+        words.rev().for_each(take_one);
+    }
+}
+
+/// Puts the group into the list of its depth. Subsystems that share a tree share the list.
+fn enlist(node: &'static Node, members: &[&'static StatStore], heads: &mut [u32]) {
+    let section = grace::enter();
+    if let Some(entry) = members.first().and_then(|member| node.stats[member.number].get())
+        && let Some(flushed) = entry.find_flushed(&section)
+    {
+        flushed.enlist(node.id.0, &mut heads[node.depth() as usize]);
+    }
+}
+
+/// Moves pending values from the deepest groups up to the root.
+fn propagate(shared: &'static Shared, members: &[&'static StatStore], heads: &mut [u32]) {
+    for depth in (0..heads.len()).rev() {
+        let mut at = std::mem::replace(&mut heads[depth], END);
+        while let Some(node) = (at != END).then(|| shared.node(NodeId(at))).flatten() {
+            let (parent, section) = (node.parent(), grace::enter());
+            for (nth, entry) in entries(node, members).enumerate() {
+                if nth == 0 {
+                    at = entry.flushed(&section).delist();
+                }
+                let above = parent.and_then(|parent| parent.stats[entry.store.number].get());
+                entry.flushed(&section).propagate(above.map(|entry| entry.flushed(&section)));
+            }
+            if let Some(parent) = parent.filter(|_| !mutation::active(Mutation::FlushStopsBelowTheRoot)) {
+                enlist(parent, members, heads);
+            }
+        }
+    }
+}

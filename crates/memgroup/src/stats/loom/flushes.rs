@@ -1,0 +1,113 @@
+//! Flushes against each other, and against groups that are being made.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memgroup_sync::grace;
+use memgroup_sync::loom::thread;
+
+use crate::base::mutation;
+use crate::base::mutation::Mutation;
+use crate::charge::loom::explore;
+use crate::stats::loom::{Reach, add, child, entry, flush, hierarchy, store, total};
+
+fn two_readers_of_one_group() {
+    let group = child(hierarchy(1, 2).root(), "group");
+    add(group, 1);
+    let reader = thread::spawn(move || {
+        add(group, 2);
+        assert_eq!(total(group) & 3, 3, "a read contains all additions before it");
+    });
+    add(group, 4);
+    let seen = total(group.shared.root());
+    assert_eq!(seen & 5, 5, "a read contains all additions before it");
+    reader.join().unwrap();
+    assert_eq!(total(group.shared.root()), 7, "every addition is flushed once");
+}
+
+#[test]
+fn shares_a_flush_between_readers_in_time() {
+    explore(two_readers_of_one_group);
+    // Seen by no model: it tells whether in some execution two readers came and one flush was made.
+    let is_shared = Arc::new(AtomicBool::new(false));
+    let shared = Arc::clone(&is_shared);
+    explore(move || {
+        let group = child(hierarchy(1, 2).root(), "group");
+        add(group, 1);
+        let read = move || {
+            let _guard = flush::flush(store(group), group);
+            entry(group).flushed(&grace::enter()).peek(Reach::Subtree, 0)
+        };
+        let reader = thread::spawn(read);
+        assert_eq!((read(), reader.join().unwrap()), (1, 1), "both reads contain all additions before them");
+        let flushes = store(group).updates.begin() - 1;
+        assert!((1..=2).contains(&flushes), "{flushes} flushes for two readers");
+        // ORDERING: Relaxed; executions come one after the other.
+        shared.fetch_or(flushes == 1, Ordering::Relaxed);
+    });
+    // ORDERING: Relaxed, as above.
+    assert!(is_shared.load(Ordering::Relaxed), "no reader ever shared a flush");
+}
+
+#[test]
+#[should_panic(expected = "a read contains all additions before it")]
+fn catches_a_reader_that_uses_an_earlier_flush() {
+    mutation::with(Mutation::ReaderTakesAFlushThatHadBegun, || explore(two_readers_of_one_group));
+}
+
+/// Two readers of two subtrees, and each adds where the other reads.
+fn two_readers_of_two_subtrees() {
+    let shared = hierarchy(1, 4);
+    let parents = ["one", "other"].map(|name| child(shared.root(), name));
+    // With a group below it: the marks of the parent do not show its changes.
+    let below = child(parents[0], "below");
+    add(below, 1);
+    let reader = thread::spawn(move || {
+        add(parents[1], 2);
+        assert_eq!(total(parents[1]) & 2, 2, "a read contains all additions before it");
+    });
+    add(below, 4);
+    assert_eq!(total(parents[0]), 5, "a read contains all additions before it");
+    reader.join().unwrap();
+    assert_eq!(parents.map(total), [5, 2]);
+    assert_eq!(total(shared.root()), 7, "every addition is flushed once");
+}
+
+#[test]
+fn flushes_two_subtrees_for_two_readers() {
+    explore(two_readers_of_two_subtrees);
+}
+
+#[test]
+#[should_panic(expected = "a read contains all additions before it")]
+fn catches_a_reader_that_uses_a_flush_of_another_subtree() {
+    mutation::with(Mutation::ReaderTakesAFlushOfOthers, || explore(two_readers_of_two_subtrees));
+}
+
+/// A group is made below another, and added to, while the root is flushed.
+fn a_flush_against_a_new_group() {
+    let shared = hierarchy(1, 4);
+    let parent = child(shared.root(), "parent");
+    add(parent, 1);
+    let maker = thread::spawn(move || {
+        let new = shared.create(parent, "new").unwrap();
+        add(new, 2);
+        assert_eq!(total(shared.root()), 3, "a read of the root contains additions of a new group");
+        new
+    });
+    let seen = total(shared.root());
+    assert!(seen == 1 || seen == 3, "every addition is flushed once, not {seen}");
+    let new = maker.join().unwrap();
+    assert_eq!([new, parent, shared.root()].map(total), [2, 3, 3], "every addition is flushed once");
+}
+
+#[test]
+fn flushes_additions_of_a_new_group() {
+    explore(a_flush_against_a_new_group);
+}
+
+#[test]
+#[should_panic(expected = "a read of the root contains")]
+fn catches_a_flush_that_stops_below_the_root() {
+    mutation::with(Mutation::FlushStopsBelowTheRoot, || explore(a_flush_against_a_new_group));
+}

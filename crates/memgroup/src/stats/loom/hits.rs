@@ -1,0 +1,181 @@
+//! Charges that a stock serves, which mark nothing themselves, against flushes, drains and closings that take their attempts.
+
+use memgroup_sync::grace;
+use memgroup_sync::loom::thread;
+
+use crate::base::mutation;
+use crate::base::mutation::Mutation;
+use crate::charge::batch::charge_miss;
+use crate::charge::loom::{UNIT, charges_counted, counted_group, drain_all, explore, explore_up_to};
+use crate::control::aftermath;
+use crate::lifecycle::residence;
+use crate::state::stats::Reach;
+use crate::state::stats::builtin::MEMORY;
+use crate::state::stats::builtin::memory::{CHARGES, STOCK_MISSES};
+use crate::stats::flush;
+use crate::stock::{Stock, drain};
+use crate::tree::node::Node;
+
+/// A group with two units in its stock. One charge was made.
+fn stocked_group() -> &'static Node {
+    let group = counted_group(1, 64 * UNIT);
+    group.charge_at(0, UNIT).unwrap();
+    group.uncharge_at(0, UNIT);
+    group
+}
+
+/// The same, after a flush.
+fn flushed_group() -> &'static Node {
+    let group = stocked_group();
+    assert_eq!(charges_counted(group), 1);
+    group
+}
+
+fn refresh(group: &'static Node) {
+    flush::refresh(group.shared.statistics.store(MEMORY), group);
+}
+
+fn a_hit_against(group: &'static Node, other: fn(&'static Node)) {
+    let user = thread::spawn(move || {
+        group.charge_at(0, UNIT).unwrap();
+        assert_eq!(charges_counted(group), 2, "a read contains the thread's own charge");
+    });
+    other(group);
+    user.join().unwrap();
+    assert_eq!(charges_counted(group), 2, "every charge is counted once");
+}
+
+#[test]
+fn flushes_or_marks_each_hit() {
+    explore(|| a_hit_against(stocked_group(), refresh));
+    explore(|| a_hit_against(flushed_group(), refresh));
+}
+
+#[test]
+fn reads_a_hit_while_its_stock_is_drained_or_closed() {
+    for take in [
+        |group: &'static Node| {
+            drain_all(group);
+        },
+        |group: &'static Node| {
+            let _tree = group.shared.tree.lock();
+            aftermath::close(group);
+            drain::wait_settled(group);
+            drain::reopen(group);
+        },
+    ] {
+        explore(move || a_hit_against(stocked_group(), take));
+    }
+}
+
+#[test]
+#[should_panic(expected = "a read contains the thread's own charge")]
+fn catches_a_drain_that_takes_attempts() {
+    mutation::with(Mutation::DrainTakesAttempts, || {
+        explore(|| {
+            a_hit_against(stocked_group(), |group: &'static Node| {
+                drain_all(group);
+            })
+        })
+    });
+}
+
+#[test]
+#[should_panic(expected = "a read contains the thread's own charge")]
+fn catches_a_hit_that_never_marks() {
+    mutation::with(Mutation::HitNeverMarks, || explore(|| a_hit_against(flushed_group(), refresh)));
+}
+
+#[test]
+#[should_panic(expected = "a read contains the thread's own charge")]
+fn catches_a_harvest_that_leaves_stocks_listed() {
+    mutation::with(Mutation::HarvestLeavesListed, || explore(|| a_hit_against(flushed_group(), refresh)));
+}
+
+/// A charge that misses, by an attempt or without one, while another thread reads its statistics.
+fn a_miss_against_a_reader(bytes: u64) {
+    let group = stocked_group();
+    let reader = thread::spawn(move || {
+        refresh(group);
+        let mut seen = [0; STOCK_MISSES.index() + 1];
+        let memory = group.shared.statistics.store(MEMORY);
+        group.entry(memory).flushed(&grace::enter()).copy(Reach::Local, &mut seen);
+        let (charges, misses) = (seen[CHARGES.index()], seen[STOCK_MISSES.index()]);
+        assert!(misses <= charges, "no miss is read before its charge, and {misses} of {charges} were");
+    });
+    group.charge_at(0, bytes).unwrap();
+    reader.join().unwrap();
+    assert_eq!(charges_counted(group), 2, "every charge is counted once");
+}
+
+#[test]
+fn reads_no_miss_before_its_charge() {
+    explore(|| a_miss_against_a_reader(3 * UNIT));
+    explore(|| a_miss_against_a_reader(8 * UNIT));
+}
+
+#[test]
+#[should_panic(expected = "no miss is read before its charge")]
+fn catches_a_flush_that_takes_the_first_words_first() {
+    mutation::with(Mutation::FlushTakesFirstWordsFirst, || explore(|| a_miss_against_a_reader(8 * UNIT)));
+}
+
+/// The group has no records, and its slot is marked still, when a charge brings them back.
+fn a_charge_that_brings_the_records_back() {
+    let group = stocked_group();
+    {
+        let alone = group.shared.layout.write();
+        let _tree = group.shared.tree.lock();
+        residence::demote_held(group, &alone);
+    }
+    let user = thread::spawn(move || {
+        group.charge_at(0, UNIT).unwrap();
+        assert_eq!(charges_counted(group), 2, "a read contains the thread's own charge");
+        group.charge_at(0, UNIT).unwrap();
+        assert_eq!(charges_counted(group), 3, "a read contains the thread's own charge");
+    });
+    refresh(group);
+    user.join().unwrap();
+    assert_eq!(charges_counted(group), 3, "every charge is counted once");
+}
+
+#[test]
+fn flushes_a_stock_that_comes_back() {
+    explore_up_to(2, a_charge_that_brings_the_records_back);
+}
+
+#[test]
+#[should_panic(expected = "a read contains the thread's own charge")]
+fn catches_a_flush_that_skips_a_returning_stock() {
+    mutation::with(Mutation::FlushTakesUnfoundForNone, || {
+        explore_up_to(2, a_charge_that_brings_the_records_back)
+    });
+}
+
+/// B1 of `listed`, step by step: loom finds no such execution by itself.
+#[test]
+fn counts_late_when_a_word_looks_unchanged() {
+    explore(|| {
+        let group = stocked_group();
+        group.charge_at(0, UNIT).unwrap();
+        group.uncharge_at(0, UNIT);
+        assert_eq!(charges_counted(group), 2);
+        // One charge has marked, and is about to list its stock, when a flush comes and clears the mark.
+        let one = Stock::enter(group, 0).unwrap();
+        one.attempt(UNIT);
+        let seen = one.look();
+        group.stats[MEMORY].get().unwrap().mark.set(0);
+        assert_eq!(charges_counted(group), 3);
+        // Another makes the word look as before, and is about to mark.
+        group.uncharge_at(0, UNIT);
+        let other = Stock::enter(group, 0).unwrap();
+        let found = other.attempt(UNIT);
+        assert!(one.change(seen, seen.listed()), "it looks the same");
+        drop(one);
+        // A charge now finds the stock listed, and is counted late until the other thread continues.
+        group.charge_at(0, UNIT / 2).unwrap();
+        assert_eq!(charges_counted(group), 3);
+        charge_miss(other, UNIT, found, None).unwrap();
+        assert_eq!(charges_counted(group), 5, "every charge is counted once");
+    });
+}

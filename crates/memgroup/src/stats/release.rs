@@ -1,0 +1,113 @@
+//! Release: moves the statistics of a released group to its ancestors, exactly once.
+//!
+//! A group's last byte may be returned inside an allocator, where no thread may wait for a flush. So a release takes the layout of
+//! the statistics only if it is free. Otherwise the group stays dying until the thread that holds the layout lets go, and
+//! finishes the release.
+//!
+//! - I1. A release runs under the tree lock, when the group has no charge and no handle. So no thread adds to its statistics.
+//! - I2. A deferred group is in the tree's list of deferred releases before the flag is set.
+//! - E1. set the flag → try again; let go → take the flag: RMWs on one flag. Either the second try finds the layout free, or its
+//!   holder finds the flag. Loom: `counts_once_in_a_flush_and_a_release`.
+
+use memgroup_percpu::additive;
+use memgroup_sync::atomic::Ordering;
+use memgroup_sync::{grace, interleave};
+
+use crate::base::mutation;
+use crate::base::mutation::Mutation;
+use crate::state::stats::builtin::{MEMORY, memory};
+use crate::state::stats::store::StatEntry;
+use crate::stock::listed;
+use crate::tree::node::Node;
+use crate::tree::shared::Shared;
+use crate::tree::topology::Tree;
+
+/// Moves the statistics of `node` to its ancestors, or defers that to the thread that holds the layout. Whether they were moved.
+pub(crate) fn move_to_ancestors(tree: &mut Tree, node: &'static Node) -> bool {
+    if try_move(node) {
+        return true;
+    }
+    let shared = node.shared;
+    tree.leave_unsettled(node.id);
+    interleave::point();
+    // ORDERING: AcqRel; Acquire: if the holder took the flag before, the next try sees that it let go (E1). Release: the thread that
+    // takes the flag finds the group in the list.
+    shared.unsettled.swap(true, Ordering::AcqRel);
+    try_move(node)
+}
+
+/// Finishes, when dropped, the releases that were deferred while this thread held the layout.
+pub(crate) struct DeferredReleases(pub(crate) &'static Shared);
+
+impl Drop for DeferredReleases {
+    fn drop(&mut self) {
+        let shared = self.0;
+        interleave::point();
+        if mutation::active(Mutation::FlushLeavesReleases) {
+            return;
+        }
+        // ORDERING: AcqRel; the other side of `move_to_ancestors`. An RMW also where the flag is not set.
+        if shared.unsettled.swap(false, Ordering::AcqRel) {
+            let mut tree = shared.tree.lock();
+            // A group that cannot be released now is deferred again, to another thread.
+            for _ in 0..tree.unsettled() {
+                if let Some(id) = tree.take_unsettled() {
+                    shared.release_held(&mut tree, id);
+                }
+            }
+        }
+    }
+}
+
+fn try_move(node: &'static Node) -> bool {
+    let layout = node.shared.layout.try_write();
+    if layout.is_none() && !mutation::active(Mutation::ReleaseIgnoresFlush) {
+        return false;
+    }
+    node.entries().for_each(prefetch);
+    node.entries().for_each(|entry| move_entry(entry, node));
+    // After all entries were moved, because subsystems may share one tree of marks.
+    for entry in node.entries() {
+        (0..=entry.store.base_row()).for_each(|row| entry.mark.clear(row));
+    }
+    true
+}
+
+fn marked_rows(entry: &'static StatEntry) -> impl Iterator<Item = usize> {
+    (0..=entry.store.base_row()).filter(|&row| entry.mark.is_set(row))
+}
+
+/// Prefetches lines of a group that may have been idle for long, so that they are fetched together.
+fn prefetch(entry: &'static StatEntry) {
+    const ROWS: usize = 2;
+    let slots = marked_rows(entry).filter(|&row| row != entry.store.base_row());
+    entry.prefetch(&grace::enter(), slots.take(ROWS));
+}
+
+fn move_entry(entry: &'static StatEntry, node: &'static Node) {
+    let section = grace::enter();
+    let Some(flushed) = entry.find_flushed(&section) else { return };
+    for row in marked_rows(entry) {
+        if row == entry.store.base_row() {
+            flushed.take_base(|index, value| flushed.add_pending(index, value));
+            continue;
+        }
+        let words = entry.record.words(&section, row).into_iter().flatten().enumerate();
+        // A word that is zero stays zero (I1), so it needs no RMW as in a flush.
+        for (index, word) in words.filter(|(_, word)| additive::read(word) != 0) {
+            flushed.add_pending(index, additive::take(word));
+        }
+        if entry.store.number == MEMORY {
+            let charges = listed::harvest(node, &section, row).unwrap_or(0);
+            flushed.add_pending(memory::CHARGES.index(), charges as i64);
+        }
+    }
+    let ancestors = std::iter::successors(node.parent(), |level| level.parent());
+    for above in ancestors.filter_map(|level| level.stats[entry.store.number].get()) {
+        above.flushed(&section).add_pending_of(flushed);
+    }
+    flushed.reset();
+    if !entry.record.is_linked() {
+        entry.store.uncount_lacking();
+    }
+}

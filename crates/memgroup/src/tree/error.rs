@@ -1,0 +1,208 @@
+//! Errors. Those of the charge path are `Copy` and allocate nothing; names are resolved when they are printed.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::base::id::GroupId;
+use crate::base::limit::UNLIMITED;
+use crate::state::counter::Reading;
+use crate::tree::node::Node;
+
+/// Why a charge was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChargeErrorKind {
+    /// The group named by the error has no room below its limit.
+    Refused,
+    /// The group was removed.
+    Offline,
+    /// No counter can hold so much (256 TiB), at any limit.
+    TooLarge,
+    /// Tests inject failures into the group ([`Group::inject_failures`](crate::Group::inject_failures)), and this is one.
+    Injected,
+    /// There was no room in the group named by the error until the deadline of a charge that waits.
+    Deadline,
+    /// All waits of the group were ended while the charge waited.
+    Woken,
+}
+
+/// A charge that was not made. Nothing was charged anywhere.
+///
+/// Printed, it completes the phrase "failed to ...". Names the group that refused, which is often an ancestor of the one charged. `Copy`, and made without allocating; its
+/// `Display` looks the group's path up at that moment.
+///
+/// ```
+/// # use memgroup::{Config, Hierarchy};
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenant = hierarchy.create("/tenant").unwrap();
+/// tenant.set_max(4096).unwrap();
+/// let error = tenant.try_charge(10_000).unwrap_err();
+/// assert_eq!((error.asked(), error.usage(), error.max()), (10_000, 0, 4096));
+/// assert!(error.to_string().contains("/tenant"));
+/// ```
+#[derive(Clone, Copy)]
+pub struct ChargeError {
+    node: &'static Node,
+    generation: u32,
+    kind: ChargeErrorKind,
+    asked: u64,
+    usage: u64,
+    max: u64,
+    reserved: u64,
+    waited_nanos: u64,
+}
+
+impl ChargeError {
+    pub(crate) fn of(node: &'static Node, seen: Reading, asked: u64) -> ChargeError {
+        let kind = if seen.offline {
+            ChargeErrorKind::Offline
+        } else if asked > crate::base::limit::LARGEST - seen.usage {
+            ChargeErrorKind::TooLarge
+        } else {
+            ChargeErrorKind::Refused
+        };
+        let Reading { usage, max, reserved, .. } = seen;
+        ChargeError {
+            node,
+            generation: node.generation(),
+            kind,
+            asked,
+            usage,
+            max,
+            reserved,
+            waited_nanos: 0,
+        }
+    }
+
+    pub(crate) fn injected(node: &'static Node, asked: u64) -> ChargeError {
+        let seen = node.counter.read();
+        ChargeError { kind: ChargeErrorKind::Injected, ..ChargeError::of(node, seen, asked) }
+    }
+
+    /// The same refusal, after a wait that ended so.
+    pub(crate) fn after_wait(self, kind: ChargeErrorKind, waited: Duration) -> ChargeError {
+        ChargeError { kind, waited_nanos: waited.as_nanos().try_into().unwrap_or(u64::MAX), ..self }
+    }
+
+    /// Why.
+    pub fn kind(&self) -> ChargeErrorKind {
+        self.kind
+    }
+
+    /// The group that refused.
+    pub fn group(&self) -> GroupId {
+        GroupId::new(self.node.id, self.generation)
+    }
+
+    /// The path of the group that refused; `None` once it has been removed and released.
+    pub fn path(&self) -> Option<String> {
+        self.node.shared.path_of(self.group())
+    }
+
+    /// Bytes that were asked for.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Usage of the group that refused, in bytes, at the instant of the refusal.
+    pub fn usage(&self) -> u64 {
+        self.usage
+    }
+
+    /// Its limit in force at that instant; [`UNLIMITED`] if it had none.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// Bytes below that limit that this charge was to leave free, for groups within their [`min`](crate::Group::set_min) or `low`; 0 where none are
+    /// protected.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// For how long the charge waited for room; zero unless it is of a call with a deadline.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_nanos)
+    }
+}
+
+impl ChargeError {
+    fn write_usage(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, ", usage {} of max {}", self.usage, self.max)?;
+        if self.reserved > 0 {
+            write!(f, ", {} of it kept for groups within min or low", self.reserved)?;
+        }
+        Ok(())
+    }
+}
+
+impl PartialEq for ChargeError {
+    fn eq(&self, other: &ChargeError) -> bool {
+        std::ptr::eq(self.node, other.node)
+            && (self.generation, self.kind, self.asked) == (other.generation, other.kind, other.asked)
+            && (self.usage, self.max, self.reserved) == (other.usage, other.max, other.reserved)
+            && self.waited_nanos == other.waited_nanos
+    }
+}
+
+impl Eq for ChargeError {}
+
+impl fmt::Debug for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChargeError")
+            .field("kind", &self.kind)
+            .field("group", &self.path().unwrap_or_else(|| "(released)".to_owned()))
+            .field("asked", &self.asked)
+            .field("usage", &self.usage)
+            .field("max", &self.max)
+            .field("reserved", &self.reserved)
+            .field("waited", &self.waited())
+            .finish()
+    }
+}
+
+impl fmt::Display for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path();
+        let group = path.as_deref().unwrap_or("(a group removed since)");
+        match self.kind {
+            ChargeErrorKind::Refused => {
+                write!(f, "charge {} bytes: refused by group {group}", self.asked)?;
+                self.write_usage(f)
+            }
+            ChargeErrorKind::Deadline => {
+                write!(
+                    f,
+                    "charge {} bytes: no room in group {group} within {:.3?}",
+                    self.asked,
+                    self.waited()
+                )?;
+                self.write_usage(f)
+            }
+            ChargeErrorKind::Woken => {
+                let (asked, waited) = (self.asked, self.waited());
+                write!(
+                    f,
+                    "charge {asked} bytes: woken after {waited:.3?} of waiting for room in group {group}"
+                )?;
+                self.write_usage(f)
+            }
+            ChargeErrorKind::Offline => {
+                write!(f, "charge {} bytes: group {group} was removed", self.asked)
+            }
+            ChargeErrorKind::TooLarge => {
+                write!(
+                    f,
+                    "charge {} bytes: more than group {group} can account, 256 TiB in all",
+                    self.asked
+                )?;
+                if self.max == UNLIMITED { write!(f, "; usage {}, no max", self.usage) } else { Ok(()) }
+            }
+            ChargeErrorKind::Injected => {
+                write!(f, "charge {} bytes: a failure is injected into group {group}", self.asked)
+            }
+        }
+    }
+}
+
+impl std::error::Error for ChargeError {}

@@ -1,0 +1,93 @@
+//! Marks: whether a charge or an uncharge has anything to do at a group besides its counter.
+//!
+//! One word in a line of the node that a charge reads anyway. For most groups it is 0: no setting of `min` or `low` here or right below, no
+//! kill that waits for the group's usage to fall, and no injected failures.
+//!
+//! - I1. Marks of settings change under the tree lock, the mark of a kill under the lock of `oom::victims`, and the mark of a denial by the one
+//!   denial that is on.
+
+use memgroup_sync::atomic::{AtomicU32, Ordering};
+
+use crate::tree::topology::Tree;
+
+const PROTECTED: u32 = 1;
+const WATCHED: u32 = 2;
+const INJECTED: u32 = 4;
+const CHILD: u32 = 8;
+
+/// The bits, and from `CHILD` on how many of the groups right below have a setting.
+pub(crate) struct Marks(AtomicU32);
+
+impl Marks {
+    pub(crate) fn new() -> Marks {
+        Marks(AtomicU32::new(0))
+    }
+
+    /// Whether the group has a setting of `min` or `low`.
+    #[inline(always)]
+    pub(crate) fn is_protected(&self) -> bool {
+        // ORDERING: Relaxed; a thread that changed the usage after the setter's look has acquired the mark with that change (`protect::used` E1).
+        self.0.load(Ordering::Relaxed) & PROTECTED != 0
+    }
+
+    /// Whether a group right below has one.
+    #[inline(always)]
+    pub(crate) fn is_protected_below(&self) -> bool {
+        // ORDERING: Relaxed; a charge that is on while the first setting is made may miss it.
+        self.0.load(Ordering::Relaxed) >= CHILD
+    }
+
+    /// Whether a kill waits for the group's usage to fall.
+    #[inline(always)]
+    pub(crate) fn is_watched(&self) -> bool {
+        // ORDERING: Relaxed; a hint (`oom::settings` E1).
+        self.0.load(Ordering::Relaxed) & WATCHED != 0
+    }
+
+    /// Whether a fall of the usage matters besides the counter: one look for the two marks.
+    #[inline(always)]
+    pub(crate) fn is_protected_or_watched(&self) -> bool {
+        // ORDERING: Relaxed, as in `is_protected` and `is_watched`.
+        self.0.load(Ordering::Relaxed) & (PROTECTED | WATCHED) != 0
+    }
+
+    /// Whether charges of the group are made to fail at random.
+    #[inline(always)]
+    pub(crate) fn has_injection(&self) -> bool {
+        // ORDERING: Relaxed; a denial says nothing of charges that are under way.
+        self.0.load(Ordering::Relaxed) & INJECTED != 0
+    }
+
+    pub(crate) fn set_injection(&self, is_on: bool) {
+        self.turn(INJECTED, is_on);
+    }
+
+    pub(crate) fn protect(&self, _tree: &Tree, is_set: bool) {
+        // Published by the setter's look at the usage; a thread that still finds the mark finds nothing to record.
+        self.turn(PROTECTED, is_set);
+    }
+
+    pub(crate) fn watch(&self, is_watched: bool) {
+        self.turn(WATCHED, is_watched);
+    }
+
+    fn turn(&self, mark: u32, is_on: bool) {
+        if is_on {
+            // ORDERING: Relaxed; see the callers.
+            self.0.fetch_or(mark, Ordering::Relaxed);
+        } else {
+            // ORDERING: Relaxed, as above.
+            self.0.fetch_and(!mark, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count_protected_child(&self, _tree: &Tree, is_set: bool) {
+        if is_set {
+            // ORDERING: Relaxed, as in `is_protected_below`.
+            self.0.fetch_add(CHILD, Ordering::Relaxed);
+        } else {
+            // ORDERING: Relaxed, as above.
+            self.0.fetch_sub(CHILD, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Tree: names, topology, and the data that a hierarchy is made of.
+
+pub(crate) mod error;
+pub(crate) mod handle;
+pub(crate) mod marks;
+pub(crate) mod name;
+pub(crate) mod node;
+pub(crate) mod parts;
+pub(crate) mod shared;
+pub(crate) mod topology;

@@ -1,0 +1,446 @@
+//! Tree: which groups there are, how they hang together, and when their places are given to others.
+//!
+//! Everything here is under the hierarchy's tree lock. Paths are walked and lists made here; the charge path never comes
+//! here but to be refused or to release the last byte of a removed group.
+//!
+//! ```text
+//!   Free ── create ──▶ Online ── remove ──▶ Dying ── release ──▶ Free
+//!                                           (usage 0, no handle)
+//! ```
+//!
+//! - I1. A group pins its parent from creation to release, so no chain ever leads through a free node.
+//! - I2. A dying group is in no child list; its name may be used again at once.
+//! - I3. Walking a subtree allocates nothing: it may happen inside an allocator.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::time::Instant;
+
+use crate::base::error::GroupError;
+use crate::base::id::{NodeId, TOP};
+use crate::tree::name;
+
+/// The root's place.
+pub(crate) const ROOT: NodeId = NodeId(0);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Free,
+    Online,
+    Dying { since: Instant },
+}
+
+/// A group as it was when maintenance looked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted {
+    /// Changes whenever the group is charged, uncharged or counted for.
+    pub(crate) activity: u64,
+    /// Since when it has been so.
+    pub(crate) since: Instant,
+}
+
+struct Entry {
+    state: State,
+    name: String,
+    depth: u32,
+    parent: NodeId,
+    first_child: NodeId,
+    next_sibling: NodeId,
+    previous_sibling: NodeId,
+    children: BTreeMap<String, NodeId>,
+    noted: Option<Noted>,
+    is_unsettled: bool,
+}
+
+impl Entry {
+    fn free() -> Entry {
+        Entry {
+            state: State::Free,
+            name: String::new(),
+            depth: 0,
+            parent: TOP,
+            first_child: TOP,
+            next_sibling: TOP,
+            previous_sibling: TOP,
+            children: BTreeMap::new(),
+            noted: None,
+            is_unsettled: false,
+        }
+    }
+}
+
+/// The tree of one hierarchy.
+pub(crate) struct Tree {
+    entries: Vec<Entry>,
+    free: Vec<NodeId>,
+    /// So many places at the bottom of `free` have given their records up.
+    bare: usize,
+    in_use: u32,
+    dying: u32,
+    /// Dying groups that may still have records; also some that are dying no more.
+    departed: Vec<NodeId>,
+    groups_max: u32,
+    depth_max: u32,
+    /// Dying groups that the thread with the layout of the statistics is to release.
+    unsettled: VecDeque<NodeId>,
+    /// No handle is left anywhere; the hierarchy waits for its last bytes.
+    pub(crate) retired: bool,
+}
+
+impl Tree {
+    pub(crate) fn new(groups_max: u32, depth_max: u32) -> Tree {
+        let root = Entry { state: State::Online, ..Entry::free() };
+        Tree {
+            entries: vec![root],
+            free: Vec::new(),
+            bare: 0,
+            in_use: 1,
+            dying: 0,
+            departed: Vec::new(),
+            unsettled: VecDeque::with_capacity(1),
+            groups_max,
+            depth_max,
+            retired: false,
+        }
+    }
+
+    fn entry(&self, id: NodeId) -> &Entry {
+        &self.entries[id.0 as usize]
+    }
+
+    fn entry_mut(&mut self, id: NodeId) -> &mut Entry {
+        &mut self.entries[id.0 as usize]
+    }
+
+    pub(crate) fn state(&self, id: NodeId) -> State {
+        self.entry(id).state
+    }
+
+    pub(crate) fn depth(&self, id: NodeId) -> u32 {
+        self.entry(id).depth
+    }
+
+    pub(crate) fn name(&self, id: NodeId) -> &str {
+        &self.entry(id).name
+    }
+
+    pub(crate) fn parent(&self, id: NodeId) -> Option<NodeId> {
+        Some(self.entry(id).parent).filter(|&parent| parent != TOP)
+    }
+
+    pub(crate) fn online(&self) -> u32 {
+        self.in_use - self.dying
+    }
+
+    /// Groups in use: online ones and dying ones.
+    pub(crate) fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
+    /// The path of a group, of a dying one too.
+    pub(crate) fn path(&self, id: NodeId) -> String {
+        if id == ROOT {
+            return "/".to_owned();
+        }
+        let mut names = Vec::new();
+        let mut at = id;
+        while let Some(parent) = self.parent(at) {
+            names.push(self.name(at));
+            at = parent;
+        }
+        names.iter().rev().fold(String::new(), |path, name| path + "/" + name)
+    }
+
+    fn path_below(&self, parent: NodeId, name: &str) -> String {
+        let above = self.path(parent);
+        if parent == ROOT { format!("/{name}") } else { format!("{above}/{name}") }
+    }
+
+    pub(crate) fn lookup(&self, path: &str) -> Result<NodeId, GroupError> {
+        let mut at = ROOT;
+        for component in name::components(path)? {
+            at = *self.entry(at).children.get(component).ok_or_else(|| GroupError::NotFound {
+                path: path.to_owned(),
+                missing: self.path_below(at, component),
+            })?;
+        }
+        Ok(at)
+    }
+
+    /// Makes a place for a child of `parent`; the caller makes the node ready.
+    pub(crate) fn create(&mut self, parent: NodeId, name: &str) -> Result<NodeId, GroupError> {
+        name::check(name)?;
+        if self.state(parent) != State::Online {
+            return Err(GroupError::Offline { path: self.path(parent) });
+        }
+        if self.entry(parent).children.contains_key(name) {
+            return Err(GroupError::Exists { path: self.path_below(parent, name) });
+        }
+        let depth = self.depth(parent) + 1;
+        if depth > self.depth_max {
+            return Err(GroupError::TooDeep {
+                path: self.path_below(parent, name),
+                depth_max: self.depth_max,
+            });
+        }
+        if self.in_use == self.groups_max {
+            return Err(GroupError::TooMany { groups_max: self.groups_max });
+        }
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::free());
+            // For all places: the last uncharge of a removed group allocates nothing.
+            self.free.reserve(self.entries.len());
+            self.unsettled.reserve(self.entries.len());
+            NodeId(self.entries.len() as u32 - 1)
+        });
+        self.bare = self.bare.min(self.free.len());
+        self.in_use += 1;
+        let entry = Entry { state: State::Online, name: name.to_owned(), depth, parent, ..Entry::free() };
+        self.replace(id, entry);
+        self.link(id);
+        Ok(id)
+    }
+
+    fn link(&mut self, id: NodeId) {
+        let parent = self.entry(id).parent;
+        let name = self.name(id).to_owned();
+        let next = std::mem::replace(&mut self.entry_mut(parent).first_child, id);
+        self.entry_mut(parent).children.insert(name, id);
+        self.entry_mut(id).next_sibling = next;
+        if next != TOP {
+            self.entry_mut(next).previous_sibling = id;
+        }
+    }
+
+    /// Whether `id` may be removed now.
+    pub(crate) fn check_removal(&self, id: NodeId) -> Result<(), GroupError> {
+        let entry = self.entry(id);
+        if id == ROOT {
+            Err(GroupError::IsRoot)
+        } else if entry.state != State::Online {
+            Err(GroupError::Offline { path: self.path(id) })
+        } else if !entry.children.is_empty() {
+            Err(GroupError::HasChildren { path: self.path(id), children: entry.children.len() })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Online → Dying: out of its parent's list.
+    pub(crate) fn retire(&mut self, id: NodeId) {
+        // Before it is dying: nodes are used again, and entries of earlier groups go.
+        self.depart(id);
+        let (parent, previous, next) = {
+            let entry = self.entry_mut(id);
+            entry.state = State::Dying { since: Instant::now() };
+            (
+                entry.parent,
+                std::mem::replace(&mut entry.previous_sibling, TOP),
+                std::mem::replace(&mut entry.next_sibling, TOP),
+            )
+        };
+        self.dying += 1;
+        if parent == TOP {
+            return;
+        }
+        let name = self.name(id).to_owned();
+        self.entry_mut(parent).children.remove(&name);
+        if previous == TOP {
+            self.entry_mut(parent).first_child = next;
+        } else {
+            self.entry_mut(previous).next_sibling = next;
+        }
+        if next != TOP {
+            self.entry_mut(next).previous_sibling = previous;
+        }
+    }
+
+    fn depart(&mut self, id: NodeId) {
+        // Most are free again as soon as the handle they were removed by is dropped.
+        if self.departed.len() > 64 + 2 * self.dying as usize {
+            let mut departed = std::mem::take(&mut self.departed);
+            departed.retain(|&id| self.is_dying(id));
+            self.departed = departed;
+        }
+        self.departed.push(id);
+    }
+
+    fn is_dying(&self, id: NodeId) -> bool {
+        matches!(self.state(id), State::Dying { .. })
+    }
+
+    /// A dying group that may still have its record; the caller takes that away.
+    pub(crate) fn take_departed(&mut self) -> Option<NodeId> {
+        while let Some(id) = self.departed.pop() {
+            if self.is_dying(id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Dying groups that may still have records, at most.
+    pub(crate) fn departed(&self) -> usize {
+        self.departed.len().min(self.dying as usize)
+    }
+
+    /// Dying → Free: the place may be given to another group. Returns the parent; the caller returns the pin on it.
+    pub(crate) fn release(&mut self, id: NodeId) -> Option<NodeId> {
+        debug_assert!(matches!(self.state(id), State::Dying { .. }));
+        let parent = self.parent(id);
+        self.replace(id, Entry::free());
+        self.in_use -= 1;
+        self.dying -= 1;
+        if id != ROOT {
+            self.free.push(id);
+        }
+        parent
+    }
+
+    /// The release of a dying group is left to the thread that holds the layout of the statistics.
+    pub(crate) fn leave_unsettled(&mut self, id: NodeId) {
+        if !std::mem::replace(&mut self.entry_mut(id).is_unsettled, true) {
+            self.unsettled.push_back(id);
+        }
+    }
+
+    /// One of those groups, some of which may be settled by now.
+    pub(crate) fn take_unsettled(&mut self) -> Option<NodeId> {
+        let id = self.unsettled.pop_front()?;
+        self.entry_mut(id).is_unsettled = false;
+        Some(id)
+    }
+
+    /// How many there are.
+    pub(crate) fn unsettled(&self) -> usize {
+        self.unsettled.len()
+    }
+
+    /// Free places that may have kept their records.
+    pub(crate) fn kept(&self) -> usize {
+        self.free.len() - self.bare
+    }
+
+    /// The free place that has waited longest of those that may have kept a record; the caller takes it away.
+    pub(crate) fn strip(&mut self) -> Option<NodeId> {
+        let id = self.free.get(self.bare).copied()?;
+        self.bare += 1;
+        Some(id)
+    }
+
+    /// The note that maintenance made about a group when it last looked.
+    pub(crate) fn noted(&mut self, id: NodeId) -> &mut Option<Noted> {
+        &mut self.entry_mut(id).noted
+    }
+
+    /// The root of a hierarchy that is used again.
+    pub(crate) fn revive_root(&mut self) {
+        debug_assert!(self.in_use == 0 && self.state(ROOT) == State::Free);
+        self.in_use = 1;
+        self.retired = false;
+        self.replace(ROOT, Entry { state: State::Online, ..Entry::free() });
+    }
+
+    /// The place has another group, or none; whether it is in the list of the unsettled stays.
+    fn replace(&mut self, id: NodeId, entry: Entry) {
+        let is_unsettled = self.entry(id).is_unsettled;
+        *self.entry_mut(id) = Entry { is_unsettled, ..entry };
+    }
+
+    pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        self.entry(id).children.values().copied()
+    }
+
+    /// The online children that come after the one of this name, by name; all of them without one.
+    pub(crate) fn children_after<'t>(
+        &'t self,
+        id: NodeId,
+        name: Option<&str>,
+    ) -> impl Iterator<Item = (&'t str, NodeId)> + use<'t> {
+        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
+        let children = self.entry(id).children.range::<str, _>((from, Bound::Unbounded));
+        children.map(|(name, &id)| (name.as_str(), id))
+    }
+
+    /// `top` and all online groups below it, parents before children. Allocates nothing.
+    pub(crate) fn subtree(&self, top: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        std::iter::successors(Some(top), move |&at| {
+            let entry = self.entry(at);
+            if entry.first_child != TOP {
+                return Some(entry.first_child);
+            }
+            let mut climb = at;
+            while climb != top {
+                let next = self.entry(climb).next_sibling;
+                if next != TOP {
+                    return Some(next);
+                }
+                climb = self.entry(climb).parent;
+            }
+            None
+        })
+    }
+
+    /// All dying groups, oldest first.
+    pub(crate) fn dying(&self) -> Vec<(NodeId, Instant)> {
+        let mut dying: Vec<_> = (0..self.entries.len() as u32)
+            .map(NodeId)
+            .filter_map(|id| match self.state(id) {
+                State::Dying { since } => Some((id, since)),
+                State::Free | State::Online => None,
+            })
+            .collect();
+        dying.sort_by_key(|&(id, since)| (since, id.0));
+        dying
+    }
+
+    /// Places ever made, the root's included.
+    pub(crate) fn places(&self) -> u32 {
+        self.entries.len() as u32
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use crate::tree::topology::{ROOT, Tree};
+
+    #[test]
+    fn a_place_is_in_the_list_of_the_unsettled_once_whoever_has_it() {
+        let mut tree = Tree::new(10, 2);
+        for _ in 0..3 {
+            let id = tree.create(ROOT, "group").unwrap();
+            tree.retire(id);
+            tree.leave_unsettled(id);
+            tree.leave_unsettled(id);
+            tree.release(id);
+            assert_eq!(tree.unsettled(), 1);
+        }
+        assert!(tree.take_unsettled().is_some() && tree.take_unsettled().is_none());
+        let id = tree.create(ROOT, "group").unwrap();
+        tree.leave_unsettled(id);
+        assert_eq!(tree.take_unsettled(), Some(id), "it was taken out, and is in the list again");
+    }
+
+    #[test]
+    fn the_list_of_departed_groups_is_as_long_as_there_are_dying_ones() {
+        let mut tree = Tree::new(5000, 2);
+        let make = |tree: &mut Tree| tree.create(ROOT, "group").unwrap();
+        for _ in 0..1000 {
+            let id = make(&mut tree);
+            tree.retire(id);
+            tree.release(id);
+        }
+        assert!(tree.departed.len() <= 66 && tree.departed() == 0, "one place, used again and again");
+        let dying: Vec<_> = (0..1000)
+            .map(|_| {
+                let id = make(&mut tree);
+                tree.retire(id);
+                id
+            })
+            .collect();
+        assert_eq!(tree.departed(), 1000);
+        assert!(tree.departed.len() <= 1066);
+        let taken: std::collections::BTreeSet<_> = std::iter::from_fn(|| tree.take_departed()).collect();
+        assert_eq!(taken, dying.into_iter().collect());
+    }
+}

@@ -1,0 +1,41 @@
+//! The project's own checks, which `.ci/run` calls. They need no crate but the standard library.
+//!
+//! ```text
+//! cargo run -p xtask -- words     words that `words.txt` limits, in comments and pages
+//! cargo run -p xtask -- lines     production lines of each crate
+//! cargo run -p xtask -- layers    imports against the orders of `layers.txt`
+//! ```
+
+pub mod layers;
+pub mod lines;
+mod source;
+pub mod words;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Result of a check, with an error that names the file.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// The folders of the workspace's crates, sorted by name.
+pub(crate) fn crates(root: &Path) -> Result<Vec<PathBuf>> {
+    Ok(entries(&root.join("crates"))?.into_iter().filter(|path| path.join("Cargo.toml").exists()).collect())
+}
+
+/// The entries of a folder, sorted by name.
+pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |error| format!("failed to list {}: {error}", folder.display());
+    let paths = fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    let mut paths: Vec<PathBuf> = paths.map_err(failed)?;
+    paths.sort();
+    Ok(paths)
+}
+
+pub(crate) fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).map_err(|error| format!("failed to read {}: {error}", path.display()))
+}
+
+/// The last part of a path, as text.
+pub(crate) fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}

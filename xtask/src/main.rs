@@ -1,0 +1,59 @@
+//! Runs one of the project's checks: `cargo run -p xtask -- words`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use xtask::words::Words;
+use xtask::{Result, layers, lines};
+
+const USAGE: &str = "\
+usage: cargo run -p xtask -- CHECK
+
+words           count the banned words, and fail where there are more than words.txt allows
+words --list    print each of them with its file and line
+words --lower   write the counts that fell into words.txt
+lines           print the production lines of each crate
+layers          print each crate's order or cycles, and fail on an import against an order
+layers --list   print each import within a cycle, too";
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(root, &arguments) {
+        Ok(faults) if faults.is_empty() => ExitCode::SUCCESS,
+        Ok(faults) => {
+            eprintln!("{}", faults.join("\n"));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the check that the arguments name, and returns the faults that it found.
+fn run(root: &Path, arguments: &[&str]) -> Result<Vec<String>> {
+    match arguments {
+        ["words", option @ ..] => {
+            let words = Words::read(root)?;
+            match option {
+                [] => println!("{}", words.table()),
+                ["--list"] => println!("{}", words.list().join("\n")),
+                ["--lower"] => words.lower(root)?,
+                _ => return Err(USAGE.to_owned()),
+            }
+            Ok(words.excesses())
+        }
+        ["lines"] => {
+            println!("{}", lines::table(root)?);
+            Ok(Vec::new())
+        }
+        ["layers", option @ ..] if matches!(option, [] | ["--list"]) => {
+            println!("{}", layers::report(root, !option.is_empty())?);
+            layers::violations(root)
+        }
+        _ => Err(USAGE.to_owned()),
+    }
+}
