@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use memgroup_percpu::SlotSource;
+use clap::ValueEnum;
+use memgroup::PageSize;
 
-use crate::Error;
-use crate::error::Result;
-use crate::harness::machine::virtual_slots;
+use crate::error::{Error, Result};
 
 /// The most slots an experiment can be asked for; [`memgroup_percpu::SlotSource::virtual_slots`] has the same bound.
 pub const SLOTS_MAX: usize = 4096;
@@ -75,7 +74,7 @@ pub struct Args {
 }
 
 /// Whether each subsystem of `rstat` has a tree of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Trees {
     /// The control: the same code, one tree for all
     #[value(name = "one")]
@@ -91,25 +90,17 @@ impl Trees {
 
     /// The name in tables and in the JSON.
     pub fn name(self) -> &'static str {
-        match self {
-            Trees::Unified => "one tree (control)",
-            Trees::Separate => "separate trees",
-        }
-    }
-
-    /// The name on the command line.
-    pub fn word(self) -> String {
-        value_name(self)
+        if self == Trees::Unified { "one tree (control)" } else { "separate trees" }
     }
 }
 
-/// The name of a choice on the command line.
-fn value_name(choice: impl clap::ValueEnum) -> String {
+/// The name of a choice on the command line and in the JSON.
+pub(crate) fn word(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// The experiments of the lab.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Experiment {
     /// Batched charge and uncharge: the stock
     #[default]
@@ -127,7 +118,7 @@ pub enum Experiment {
 }
 
 /// The page sizes that per-CPU memory can be kept in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Page {
     /// 4 KiB, as x86-64 has them
     #[value(name = "4k")]
@@ -144,28 +135,24 @@ pub enum Page {
 }
 
 impl Page {
+    /// The engine's page of this size.
+    pub(crate) fn size(self) -> PageSize {
+        PageSize::ALL[self as usize]
+    }
+
     /// Bytes of one page.
     pub fn bytes(self) -> u64 {
-        match self {
-            Page::K4 => 4 << 10,
-            Page::K16 => 16 << 10,
-            Page::K64 => 64 << 10,
-            Page::M2 => 2 << 20,
-        }
+        self.size().bytes() as u64
     }
 
     /// The name on the command line and in the JSON.
     pub fn name(self) -> String {
-        value_name(self)
+        word(self)
     }
 }
 
-impl Experiment {
-    /// The name on the command line and in the JSON.
-    pub fn name(self) -> String {
-        value_name(self)
-    }
-}
+/// The experiments of an option that all of them have.
+const ALL: &str = "charge, drain, percpu, rstat, shrink and control";
 
 impl Args {
     /// An experiment with everything at its default, in full length.
@@ -178,57 +165,57 @@ impl Args {
     /// # Errors
     /// [`Error::Argument`], with the argument, its value and the allowed values.
     pub fn check(&self) -> Result<()> {
-        self.only_own_options()?;
-        in_range("--threads", "threads", self.threads, 1, THREADS_MAX)?;
-        in_range("--slots", "slots", self.slots, 1, SLOTS_MAX)?;
-        in_range("--depth", "counters from a group to the root", self.depth, 1, DEPTH_MAX)?;
-        in_range("--outer", "groups that stay", self.outer, 1, OUTER_MAX)?;
-        in_range("--inner", "groups beside each that stays", self.inner, 1, INNER_MAX)?;
-        in_range("--groups", "groups", self.groups, 1, CHILDREN_MAX)?;
+        // An option of another experiment would be ignored.
+        let name = word(self.experiment);
+        for (flag, _, owners) in self.given().iter().filter(|(.., owners)| !owners.contains(&name)) {
+            return Err(Error::Argument(format!("use {flag} with {name}: it is an option of {owners}")));
+        }
+        for (flag, noun, value, most) in [
+            ("--threads", "threads", self.threads, THREADS_MAX),
+            ("--slots", "slots", self.slots, SLOTS_MAX),
+            ("--depth", "counters from a group to the root", self.depth, DEPTH_MAX),
+            ("--outer", "groups that stay", self.outer, OUTER_MAX),
+            ("--inner", "groups beside each that stays", self.inner, INNER_MAX),
+            ("--groups", "groups", self.groups, CHILDREN_MAX),
+        ] {
+            if let Some(value) = value.filter(|&value| value < 1 || value > most) {
+                let why = format!("use {flag} {value}: 1 to {most} {noun} can be measured");
+                return Err(Error::Argument(why));
+            }
+        }
         let (outer, inner) = (self.outer(), self.inner());
         let groups = outer * (1 + inner);
-        refuse_if(groups > GROUPS_MAX, || {
-            format!(
-                "use --outer {outer} with --inner {inner}: that is {groups} groups, at most {GROUPS_MAX} can be measured"
-            )
-        })
+        if groups <= GROUPS_MAX {
+            return Ok(());
+        }
+        Err(Error::Argument(format!(
+            "use --outer {outer} with --inner {inner}: that is {groups} groups, at most {GROUPS_MAX} can be measured"
+        )))
     }
 
-    /// Refuses an option of another experiment, which would be ignored otherwise.
-    fn only_own_options(&self) -> Result<()> {
+    /// Each option that was given: its flag, its value, and the experiments that have it.
+    fn given(&self) -> Vec<(&'static str, String, &'static str)> {
+        let number = |value: Option<usize>| value.map(|value| value.to_string());
+        let flag = |given: bool| given.then(String::new);
         let options = [
-            ("--threads", self.threads.is_some(), "charge, drain, shrink and control"),
-            ("--depth", self.depth.is_some(), "charge and drain"),
-            ("--groups", self.groups.is_some(), "rstat, shrink and control"),
-            ("--page", self.page.is_some(), "percpu"),
-            ("--outer", self.outer.is_some(), "percpu"),
-            ("--inner", self.inner.is_some(), "percpu"),
-            ("--kernel", self.kernel, "percpu"),
-            ("--serve", self.serve.is_some(), "rstat"),
+            ("--threads", number(self.threads), "charge, drain, shrink and control"),
+            ("--page", self.page.map(word), "percpu"),
+            ("--outer", number(self.outer), "percpu"),
+            ("--inner", number(self.inner), "percpu"),
+            ("--groups", number(self.groups), "rstat, shrink and control"),
+            ("--slots", number(self.slots), ALL),
+            ("--depth", number(self.depth), "charge and drain"),
+            ("--kernel", flag(self.kernel), "percpu"),
+            ("--quick", flag(self.quick), ALL),
+            ("--serve", self.serve.map(word), "rstat"),
         ];
-        let name = self.experiment.name();
-        options.into_iter().try_for_each(|(flag, is_given, owners)| {
-            let refused = is_given && !owners.contains(&name);
-            refuse_if(refused, || format!("use {flag} with {name}: it is an option of {owners}"))
-        })
-    }
-
-    /// The machine's slots, or the virtual ones that are asked for.
-    pub(crate) fn slot_source(&self) -> Result<SlotSource> {
-        self.slots.map_or_else(|| Ok(SlotSource::detect()), virtual_slots)
+        options.into_iter().filter_map(|(flag, value, owners)| Some((flag, value?, owners))).collect()
     }
 
     /// The options that were given, as they are written on the command line; without `--json`, which changes no figure.
     pub(crate) fn options(&self) -> Vec<String> {
-        let number = |flag: &str, value: Option<usize>| value.map(|value| format!("{flag} {value}"));
-        let flag = |flag: &str, given: bool| given.then(|| flag.to_owned());
-        let page = self.page.map(|page| format!("--page {}", page.name()));
-        let [outer, inner] = [number("--outer", self.outer), number("--inner", self.inner)];
-        let [groups, slots] = [number("--groups", self.groups), number("--slots", self.slots)];
-        let [threads, depth] = [number("--threads", self.threads), number("--depth", self.depth)];
-        let [kernel, quick] = [flag("--kernel", self.kernel), flag("--quick", self.quick)];
-        let options = [threads, page, outer, inner, groups, slots, depth, kernel, quick];
-        options.into_iter().flatten().collect()
+        let text = |(flag, value, _)| format!("{flag} {value}").trim_end().to_owned();
+        self.given().into_iter().map(text).collect()
     }
 
     /// The amount of work for the tests, for `--quick` and for a full run.
@@ -253,16 +240,6 @@ impl Args {
     pub(crate) fn inner(&self) -> usize {
         self.inner.unwrap_or(10)
     }
-}
-
-fn in_range(flag: &str, what: &str, given: Option<usize>, least: usize, most: usize) -> Result<()> {
-    let value = given.unwrap_or(least);
-    let refused = value < least || value > most;
-    refuse_if(refused, || format!("use {flag} {value}: {least} to {most} {what} can be measured"))
-}
-
-fn refuse_if(refused: bool, why: impl FnOnce() -> String) -> Result<()> {
-    if refused { Err(Error::Argument(why())) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -344,15 +321,15 @@ mod tests {
     #[test]
     fn reads_page_sizes_as_they_are_written() {
         for page in [Page::K4, Page::K16, Page::K64, Page::M2] {
-            assert_eq!(<Page as clap::ValueEnum>::from_str(&page.name(), false), Ok(page));
+            assert_eq!(Page::from_str(&page.name(), false), Ok(page));
         }
-        assert!(<Page as clap::ValueEnum>::from_str("5k", false).is_err());
+        assert!(Page::from_str("5k", false).is_err());
     }
 
     #[test]
     fn reads_kinds_of_trees_as_they_are_written() {
         for trees in Trees::BOTH {
-            assert_eq!(<Trees as clap::ValueEnum>::from_str(&trees.word(), false), Ok(trees));
+            assert_eq!(Trees::from_str(&word(trees), false), Ok(trees));
         }
     }
 

@@ -8,10 +8,7 @@ use std::sync::Mutex;
 use memgroup::{Charge, Group};
 
 use super::{PAGE_BYTES, REFUSED, config};
-use crate::harness::{
-    Fixture, Lab, Mapping, OrFail, Plan, Removal, Result, Share, Summary, Table, Variant, counted,
-    figure_or_dash, json, median, note_windows, page_bytes, ratio, share_removed,
-};
+use crate::harness::*;
 
 const REGION_BYTES: usize = 1 << 20;
 

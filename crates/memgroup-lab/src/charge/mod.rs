@@ -11,7 +11,7 @@ use memgroup::Config;
 use memgroup_percpu::SlotSource;
 
 use crate::Args;
-use crate::harness::{Lab, Result, Seed, SeedFigure};
+use crate::harness::*;
 
 const SEED: Seed = Seed {
     name: "004",
@@ -32,7 +32,7 @@ const PAGE_BYTES: u64 = 4096;
 const REFUSED: &str = "a charge far below every limit was refused";
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
-    let mut lab = Lab::open(args, Some(SEED), args.slot_source()?, out)?;
+    let mut lab = Lab::open(args, Some(SEED), args.slots, out)?;
     pairs::run(&mut lab)?;
     faults::run(&mut lab)?;
     syscalls::run(&mut lab)?;

@@ -11,10 +11,7 @@ use memgroup::Group;
 use memgroup_percpu::{PerCpu, SlotSource};
 
 use super::{PAGE_BYTES, REFUSED, config};
-use crate::harness::{
-    Crowd, FAR_BYTES, Fixture, Lab, Measured, OrFail, Result, Table, Variant, Work, counted, each, ensure,
-    expect, expect_bytes, figure, figure_or_dash, json, median, note_windows, ratio, spread,
-};
+use crate::harness::*;
 
 const OBJECT_BYTES: u64 = 64;
 const GROUPS_IN_TURN: [usize; 4] = [1, 8, 64, 1024];

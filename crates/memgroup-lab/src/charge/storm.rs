@@ -10,10 +10,7 @@ use memgroup_percpu::SlotSource;
 
 use super::pairs::group_pairs;
 use super::{PAGE_BYTES, REFUSED};
-use crate::harness::{
-    Fixture, Lab, OrFail, Plan, Result, Table, Variant, Work, child, count, ensure, expect, expect_bytes,
-    figure_or_dash, json, limit, note_windows, virtual_slots,
-};
+use crate::harness::*;
 
 const FULL_BYTES: u64 = 1 << 20;
 const MANY_LEAVES: usize = 1_000;

@@ -8,10 +8,7 @@ use std::time::Duration;
 use memgroup::Group;
 
 use super::{PAGE_BYTES, REFUSED, SEED, config};
-use crate::harness::{
-    Fixture, Lab, Mapping, OrFail, Plan, Result, Table, Variant, each, figure_or_dash, json, note_windows,
-    page_bytes, sleep_short,
-};
+use crate::harness::*;
 
 const WRITE: &str = "mmap + write + munmap";
 const IDLE: &str = "usleep(10)";

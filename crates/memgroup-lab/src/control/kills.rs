@@ -19,10 +19,7 @@ use memgroup::{Charge, ChargeError, Config, Group, Hierarchy, KillAnswer, KillOu
 use memgroup_sqlite::{TenantConnection, TenantError};
 
 use super::KILL_MS_MOST;
-use crate::harness::{
-    Error, Lab, OrFail, Quantiles, Result, STATEMENT, Sqlite, Table, check_empty, child, expect_bytes,
-    hierarchy, json, limit, remove_tree, unique,
-};
+use crate::harness::*;
 
 /// Bytes that the victim holds before it is chosen.
 const HELD: u64 = 64 << 20;

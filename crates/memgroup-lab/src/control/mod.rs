@@ -9,7 +9,7 @@ mod waits;
 use std::io::Write;
 
 use crate::Args;
-use crate::harness::{Lab, Result, Table, figure};
+use crate::harness::*;
 
 /// A pair with all of the controller set, over one with only `max`.
 const PAIR_MOST: f64 = 1.03;
@@ -21,7 +21,7 @@ const RELIEF_MS_MOST: f64 = 10.0;
 const KILL_MS_MOST: f64 = 100.0;
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
-    let mut lab = Lab::open(args, None, args.slot_source()?, out)?;
+    let mut lab = Lab::open(args, None, args.slots, out)?;
     let mut goals = Table::new("goals of the controller", ["figure", "at most", "unit"]);
     for (what, most, unit) in [
         ("a charge and its uncharge by the stock, everything set over max alone", PAIR_MOST, "x"),

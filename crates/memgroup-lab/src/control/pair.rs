@@ -7,10 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::harness::{
-    Crowd, Fixture, Lab, OrFail, Result, Summary, Table, Variant, ensure, expect, figure_or_dash, json,
-    median, median_of, ratio, spawn, spin_until,
-};
+use crate::harness::*;
 use memgroup::{
     Config, EventSubscription, Events, Group, KillAnswer, KillRegistration, KillRequest, PeakReader,
     PressureLine, PressureWatch,

@@ -10,9 +10,7 @@ use std::collections::BTreeMap;
 use memgroup::{Charge, Config, Group, Hierarchy, Protection};
 
 use super::PASS_MS_MOST;
-use crate::harness::{
-    Lab, OrFail, Quantiles, Result, Table, check_empty, child, count, ensure, expect, hierarchy, json,
-};
+use crate::harness::*;
 
 /// Groups that change between two passes.
 const CHANGED: usize = 100;

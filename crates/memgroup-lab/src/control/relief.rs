@@ -12,10 +12,7 @@
 use memgroup::{Charge, Group};
 
 use super::RELIEF_MS_MOST;
-use crate::harness::{
-    Directory, Lab, OrFail, Quantiles, Result, Sqlite, Stopwatch, Table, Tenant, child, count, ensure,
-    expect_bytes, json, limit, remove_tree, unique,
-};
+use crate::harness::*;
 
 /// Rows of the idle database, a page each: 64 MiB.
 const ROWS: i64 = 16 << 10;

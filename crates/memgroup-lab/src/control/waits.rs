@@ -11,10 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::harness::{
-    Lab, OrFail, Quantiles, Result, Table, check_empty, child, clock, count, ensure, expect, hierarchy, json,
-    limit,
-};
+use crate::harness::*;
 use memgroup::Config;
 
 const PAGE: u64 = 4096;

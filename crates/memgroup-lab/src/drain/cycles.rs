@@ -9,10 +9,7 @@ use memgroup::{Charge, Config, Group};
 use memgroup_percpu::{PerCpu, SlotSource};
 
 use super::{REFUSED, SEED};
-use crate::harness::{
-    Error, Fixture, Lab, OrFail, Result, Stopwatch, Summary, Table, ThreadUsage, figure_or_dash, json,
-    median, spread,
-};
+use crate::harness::*;
 
 /// Charges of a round: together they fit the stock of one group and slot, 256 KiB.
 const OBJECTS: (u64, usize) = (64, 1024);

@@ -7,10 +7,8 @@ mod whole;
 
 use std::io::Write;
 
-use memgroup_percpu::SlotSource;
-
 use crate::Args;
-use crate::harness::{Lab, Result, Seed, SeedFigure, ratio};
+use crate::harness::*;
 
 const SEED: Seed = Seed {
     name: "000",
@@ -46,7 +44,7 @@ const REFUSED: &str = "a charge far below every limit was refused";
 const SLOT_COUNTS: [usize; 5] = [1, 2, 8, 128, 512];
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
-    let mut lab = Lab::open(args, Some(SEED), SlotSource::detect(), out)?;
+    let mut lab = Lab::open(args, Some(SEED), None, out)?;
     let slot_counts = args.slots.map_or_else(|| SLOT_COUNTS.to_vec(), |slots| vec![slots]);
     let drains = whole::run(&mut lab, &slot_counts)?;
     let wakes = waking::run(&mut lab, &slot_counts)?;

@@ -20,10 +20,7 @@ use std::thread::JoinHandle;
 use memgroup::{Config, Group, StockStats};
 
 use super::{PAGE_BYTES, REFUSED, SOAK_CALLS};
-use crate::harness::{
-    Fixture, Lab, OrFail, Result, Summary, Table, ThreadUsage, Workers, clock, count, counted, ensure,
-    expect, figure, figure_or_dash, json, median, os, spawn, spin_until, spread,
-};
+use crate::harness::*;
 
 const PAIRS_A_BATCH: u64 = 64;
 const PERIODS_US: [u64; 3] = [5, 20, 100];

@@ -16,7 +16,7 @@ use std::time::Duration;
 use memgroup_percpu::PerCpu;
 
 use super::{BySlots, SEED};
-use crate::harness::{Lab, Result, Summary, Table, clock, ensure, figure_or_dash, json, median, os, spawn};
+use crate::harness::*;
 
 /// More owners than this are not started: a thread for each.
 const OWNERS_MAX: usize = 128;

@@ -13,11 +13,7 @@ use memgroup::{Config, Group};
 use memgroup_percpu::{PerCpu, pin_virtual};
 
 use super::{BySlots, PAGE_BYTES, REFUSED, seed_drain_cells};
-use crate::harness::{
-    Fixture, Lab, Mapping, OrFail, Result, Summary, Table, ThreadUsage, Traced, Workers, clock, ensure,
-    expect_bytes, figure, figure_or_dash, first_call, json, largest_cache_bytes, median, page_bytes,
-    prefetch_to_write, ratio, spin_until, virtual_slots,
-};
+use crate::harness::*;
 
 /// Whole drains in nanoseconds, by state and slots.
 type Results = BTreeMap<(State, usize), Option<Summary>>;

@@ -7,6 +7,7 @@ pub(crate) mod machine;
 pub(crate) mod os;
 pub(crate) mod random;
 pub(crate) mod report;
+pub(crate) mod sleeper;
 pub(crate) mod sqlite;
 pub(crate) mod stats;
 pub(crate) mod table;
@@ -22,26 +23,22 @@ use serde_json::Value;
 pub(crate) use serde_json::json;
 
 pub(crate) use self::clock::{Clock, Stopwatch};
-pub(crate) use self::fixture::{
-    Crowd, FAR_BYTES, Fixture, check_empty, child, children, expect_bytes, hierarchy, limit, remove_tree,
-};
+pub(crate) use self::fixture::*;
 pub(crate) use self::interrupt::{Watch, send_to_self};
 use self::machine::Machine;
 pub(crate) use self::machine::{largest_cache_bytes, virtual_slots};
 pub(crate) use self::os::{Mapping, ThreadUsage, page_bytes, prefetch_to_write, sleep_short, thread_cpu_ns};
 pub(crate) use self::random::Random;
-use self::report::{Check, Record, Report};
-pub(crate) use self::report::{Seed, SeedFigure};
-pub(crate) use self::sqlite::{Directory, STATEMENT, Sqlite, Tenant, unique};
-pub(crate) use self::stats::{
-    Blocks, Quantiles, Removal, Samples, Share, Summary, median, median_of, ratio, share_removed,
-};
-pub(crate) use self::table::{Table, count, counted, figure, figure_or_dash, kib, spread, times};
-use self::table::{WIDTH, wrapped};
+use self::report::{Check, Report};
+pub(crate) use self::report::{Record, Seed, SeedFigure};
+pub(crate) use self::sleeper::Sleeper;
+pub(crate) use self::sqlite::*;
+pub(crate) use self::stats::*;
+pub(crate) use self::table::*;
 pub(crate) use self::trace::{Traced, first_call};
 pub(crate) use self::window::{Measured, Plan, Variant, Work, each, note_windows};
-pub(crate) use self::workers::{Workers, spawn, spin_until};
-use crate::Args;
+pub(crate) use self::workers::{Workers, lock, spawn, spin_until};
+use crate::args::{Args, word};
 pub(crate) use crate::error::{Error, OrFail, Result, ensure, expect};
 
 /// Two runs with the same arguments take their windows in the same order.
@@ -74,17 +71,18 @@ pub(crate) struct Lab<'a> {
 }
 
 impl<'a> Lab<'a> {
-    /// Starts the workers, looks at the machine and prints the heading of the report.
+    /// Starts the workers, looks at the machine and prints the heading of the report. The slots are the machine's, or so many virtual ones.
     pub(crate) fn open(
         args: &'a Args,
         seed: Option<Seed>,
-        slots: SlotSource,
+        slots: Option<usize>,
         out: &'a mut dyn Write,
     ) -> Result<Lab<'a>> {
+        let slots = slots.map_or_else(|| Ok(SlotSource::detect()), virtual_slots)?;
         let workers = Workers::start(args.threads().max(2))?;
         let clock = Clock::calibrate(Duration::from_millis(if args.tiny { 2 } else { 50 }));
         let machine = Machine::look(&workers, &clock, slots);
-        let (experiment, options) = (args.experiment.name(), args.options());
+        let (experiment, options) = (word(args.experiment), args.options());
         let report = Report { experiment, options, seed, machine, rows: Vec::new(), checks: Vec::new() };
         let (rounds, window_us, calls, soak) =
             args.pick((1, 100, 3, 20), (25, 1000, 120, 3_000), (150, 1000, 600, 20_000));

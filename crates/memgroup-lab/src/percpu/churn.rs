@@ -7,7 +7,7 @@
 
 use super::groups::{Groups, Mode, Plan};
 use super::script::{Footprint, Script};
-use crate::harness::{Lab, Random, Result, Table, count, json, kib};
+use crate::harness::*;
 
 pub(super) const BURSTS: usize = 8;
 /// Goal for the memory over the records.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::Calls;
 use super::script::Script;
-use crate::harness::{Error, Result, Watch, send_to_self};
+use crate::harness::*;
 
 const PREFIX: &str = "memgroup-lab-";
 /// A cgroup may be busy for a moment after the last one below it went.

@@ -17,7 +17,7 @@ use memgroup_percpu::SlotSource;
 use self::groups::{Mode, Plan};
 use self::kernel::Kernel;
 use self::script::{Played, Script, play};
-use crate::harness::{Error, Lab, Result, Seed, SeedFigure, Summary, count, counted, figure, virtual_slots};
+use crate::harness::*;
 use crate::{Args, Page};
 
 /// Each machine ran the script without the patches and with them, and read the size of all per-CPU memory three times: at the start,
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let others = if args.page.is_some() { &[][..] } else { &others[..] };
     refuse_what_does_not_fit(plan, others, script, many)?;
 
-    let mut lab = Lab::open(args, Some(SEED), machine, out)?;
+    let mut lab = Lab::open(args, Some(SEED), None, out)?;
     tables::words(&mut lab)?;
     let kernel = against_kernel(&mut lab, script)?;
     script_in_full(&mut lab, script, plan, others, kernel.as_ref())?;

@@ -14,7 +14,7 @@ use std::time::Instant;
 use super::Calls;
 use super::groups::{Groups, Member, Mode, Plan, Upkeep};
 use super::resident::resident_bytes;
-use crate::harness::{OrFail, Result, ensure, expect, figure_or_dash};
+use crate::harness::*;
 
 /// The groups of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::groups::Mode;
 use super::kernel::Kernel;
 use super::script::{Footprint, Played, Script, Stage};
 use super::{SEED_SCRIPT, letters, seed_kept_percent};
-use crate::harness::{Lab, Result, Table, count, counted, figure, figure_or_dash, json, kib};
+use crate::harness::*;
 
 /// The variant with removals that leave all maintenance for later.
 const LATER: &str = "relocation, later";

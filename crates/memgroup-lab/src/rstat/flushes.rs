@@ -9,10 +9,7 @@ use memgroup::{Config, Freshness, Reach, Statistics};
 use memgroup_percpu::pin_virtual;
 
 use super::gauges;
-use crate::harness::{
-    Error, Fixture, Lab, OrFail, Result, Summary, Table, count, expect, figure, figure_or_dash, json, median,
-    virtual_slots,
-};
+use crate::harness::*;
 
 const SLOT_COUNTS: [usize; 3] = [2, 8, 128];
 const GROUP_COUNTS: [usize; 3] = [10, 1_000, 10_000];

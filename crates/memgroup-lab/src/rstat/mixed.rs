@@ -7,10 +7,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::tenants::{CHILDREN, Slice};
 use super::{READS, SEED};
-use crate::Trees;
-use crate::harness::{
-    Error, Lab, OrFail, Result, Summary, Table, count, ensure, figure_or_dash, json, median, ratio,
-};
+use crate::args::{Trees, word};
+use crate::harness::*;
 
 /// The cover letter's gain for its reader beside two kernel builds.
 const SEED_GAIN: f64 = 2.65;
@@ -26,7 +24,7 @@ struct Process {
 impl Process {
     fn start(program: &Path, trees: Trees) -> Result<Process> {
         let mut child = Command::new(program)
-            .args(["lab", "rstat", "--serve", &trees.word()])
+            .args(["lab", "rstat", "--serve", &word(trees)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
 
 use memgroup::{Stat, Subsystem};
-use memgroup_percpu::SlotSource;
 
 use crate::Args;
-use crate::harness::{Error, Lab, OrFail, Result, Seed, SeedFigure, Workers, virtual_slots};
+use crate::harness::*;
 
 const SEED: Seed = Seed {
     name: "002",
@@ -46,7 +45,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     if let Some(trees) = args.serve {
         return tenants::serve(trees, std::io::stdin().lock(), out);
     }
-    let mut lab = Lab::open(args, Some(SEED), SlotSource::detect(), out)?;
+    let mut lab = Lab::open(args, Some(SEED), None, out)?;
     let slots = virtual_slots(args.slots.unwrap_or(CPUS))?;
     readers::run(&mut lab, slots, args.groups.unwrap_or(CHILDREN))?;
     mixed::run(&mut lab)?;

@@ -13,10 +13,7 @@ use memgroup_percpu::pin_virtual;
 
 use super::{READS, SEED, Turn, read_beside};
 use crate::Trees;
-use crate::harness::{
-    Fixture, Lab, OrFail, Result, Summary, Table, clock, ensure, figure_or_dash, json, median, median_of,
-    ratio, thread_cpu_ns, times,
-};
+use crate::harness::*;
 
 /// The interval of a scheduler's ticks, by default of most distributions.
 const TICK: Duration = Duration::from_millis(4);

@@ -20,9 +20,7 @@ use memgroup_sqlite::TenantConnection;
 
 use super::{Turn, read_beside};
 use crate::Trees;
-use crate::harness::{
-    Directory, Error, OrFail, Result, STATEMENT, Workers, child, children, ensure, hierarchy, thread_cpu_ns,
-};
+use crate::harness::*;
 
 pub(super) const CHILDREN: usize = 2;
 const ROWS: u32 = 20_000;

@@ -4,9 +4,10 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
-use crate::harness::{OrFail, Result, child, clock};
+use crate::harness::*;
 use memgroup::{Ask, Charge, ChargeError, Count, Group, GroupShrinker, Scan, Shrinker, ShrinkerConfig};
 
 pub(super) const PAGE: u64 = 4096;
@@ -14,13 +15,41 @@ pub(super) const PAGE: u64 = 4096;
 /// The most bytes of one call of `scan`, by default.
 pub(super) const BATCH: u64 = 64 << 10;
 
+/// A shrinker that is asked for nothing: it answers by a function and never gives a byte.
+pub(super) struct Silent<F>(pub(super) F);
+
+impl<F: Fn() -> Count + Send + Sync + 'static> Shrinker for Silent<F> {
+    fn count(&self, _token: u64) -> Count {
+        (self.0)()
+    }
+
+    fn scan(&self, _ask: &Ask<'_>) -> Scan {
+        Scan::Stopped { bytes: 0 }
+    }
+}
+
+/// A shrinker that cannot tell its size.
+pub(super) fn idle() -> impl Shrinker {
+    Silent(|| Count::Unknown)
+}
+
+/// A shrinker that gives one answer, and counts the calls.
+pub(super) fn counting(calls: &Arc<AtomicU64>, answer: Count) -> impl Shrinker + use<> {
+    let calls = Arc::clone(calls);
+    Silent(move || {
+        // ORDERING: Relaxed; a number by itself.
+        calls.fetch_add(1, Ordering::Relaxed);
+        answer
+    })
+}
+
 /// Pages, oldest first.
 #[derive(Default)]
 pub(super) struct Pages(Mutex<VecDeque<Charge>>);
 
 impl Pages {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Charge>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -77,24 +106,27 @@ pub(super) fn take_spent() -> Spent {
     SPENT.take()
 }
 
+/// Times a call and counts it by `add`.
+fn timed<T>(call: impl FnOnce() -> T, add: impl FnOnce(&mut Spent)) -> T {
+    let begin = clock::now();
+    let result = call();
+    let mut spent = SPENT.get();
+    spent.ticks += clock::now() - begin;
+    add(&mut spent);
+    SPENT.set(spent);
+    result
+}
+
 /// A shrinker with timed calls, which are counted for the thread that makes them.
 pub(super) struct Timed<S>(pub(super) S);
 
 impl<S: Shrinker> Shrinker for Timed<S> {
     fn count(&self, token: u64) -> Count {
-        let begin = clock::now();
-        let count = self.0.count(token);
-        let spent = SPENT.get();
-        SPENT.set(Spent { ticks: spent.ticks + (clock::now() - begin), counts: spent.counts + 1, ..spent });
-        count
+        timed(|| self.0.count(token), |spent| spent.counts += 1)
     }
 
     fn scan(&self, ask: &Ask<'_>) -> Scan {
-        let begin = clock::now();
-        let scanned = self.0.scan(ask);
-        let spent = SPENT.get();
-        SPENT.set(Spent { ticks: spent.ticks + (clock::now() - begin), scans: spent.scans + 1, ..spent });
-        scanned
+        timed(|| self.0.scan(ask), |spent| spent.scans += 1)
     }
 }
 

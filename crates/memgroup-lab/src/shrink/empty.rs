@@ -11,10 +11,7 @@ use std::sync::Arc;
 use memgroup::{Config, Group, Hierarchy, SlotSource};
 
 use super::cache::{BATCH, PAGE, Pages, Tenant};
-use crate::harness::{
-    Blocks, Lab, Result, Stopwatch, Table, child, children, count, ensure, expect, figure_or_dash, hierarchy,
-    json, median, ratio, spread, times,
-};
+use crate::harness::*;
 
 /// Tenants with caches that are not empty, and the bytes of each.
 const FULL: usize = 100;
@@ -99,34 +96,30 @@ impl Tenants {
                 _ => other.mark(),
             }
         }
-        for _ in 0..3 {
-            self.reclaim()?;
-            self.refill()?;
-            self.reclaim_plainly()?;
-            self.refill()?;
-        }
-        Ok(())
+        [false, true].repeat(3).into_iter().try_for_each(|plainly| {
+            self.reclaim(plainly)?;
+            self.refill()
+        })
     }
 
     fn refill(&self) -> Result<()> {
         self.givers.iter().try_for_each(|tenant| tenant.fill(self.giver_bytes))
     }
 
-    /// One reclaim of the engine's.
-    fn reclaim(&self) -> Result<()> {
-        expect_enough(self.parent.reclaim(BATCH, None).bytes)
+    /// One reclaim, of the engine's or the control's.
+    fn reclaim(&self, plainly: bool) -> Result<()> {
+        let freed = if plainly { self.reclaim_plainly() } else { self.parent.reclaim(BATCH, None).bytes };
+        ensure(freed >= BATCH, || format!("{freed} bytes were given back of caches that hold plenty"))
     }
 
-    /// One reclaim of the control's.
-    fn reclaim_plainly(&self) -> Result<()> {
+    /// The bytes of one reclaim of the control's.
+    fn reclaim_plainly(&self) -> u64 {
         let (groups, mut freed) = (self.marked.len(), 0);
         // The next reclaim begins with the next group, as the kernel's does.
         let begin = self.turn.replace((self.turn.get() + 1) % groups);
-        'all: for priority in (0..=12).rev() {
-            for (pages, is_marked) in self.marked[begin..].iter().chain(&self.marked[..begin]) {
-                if !is_marked.get() {
-                    continue;
-                }
+        for priority in (0..=12).rev() {
+            let in_turn = self.marked[begin..].iter().chain(&self.marked[..begin]);
+            for (pages, is_marked) in in_turn.filter(|(_, is_marked)| is_marked.get()) {
                 let bytes = pages.as_ref().map_or(0, |pages| pages.bytes());
                 let Some(pages) = pages.as_ref().filter(|_| bytes > 0) else {
                     is_marked.set(false);
@@ -138,12 +131,12 @@ impl Tenants {
                     let given = pages.give_back(work.min(BATCH)).unwrap_or(0);
                     (freed, work) = (freed + given, work.saturating_sub(given.max(PAGE)));
                     if freed >= BATCH {
-                        break 'all;
+                        return freed;
                     }
                 }
             }
         }
-        expect_enough(freed)
+        freed
     }
 
     /// The usage is the caches' bytes.
@@ -156,7 +149,7 @@ impl Tenants {
     fn times(&self, watch: Stopwatch, calls: usize, plainly: bool) -> Result<Vec<f64>> {
         let mut times = Vec::with_capacity(calls);
         for _ in 0..calls {
-            let (ns, done) = watch.time(|| if plainly { self.reclaim_plainly() } else { self.reclaim() });
+            let (ns, done) = watch.time(|| self.reclaim(plainly));
             done?;
             times.push(ns);
             self.refill()?;
@@ -164,12 +157,6 @@ impl Tenants {
         self.check()?;
         Ok(times)
     }
-}
-
-fn expect_enough(freed: u64) -> Result<()> {
-    ensure(freed >= BATCH, || {
-        format!("{freed} bytes were given back of caches that hold plenty, {BATCH} were asked for")
-    })
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
@@ -210,12 +197,11 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         cells.push(times(ratio(control, ours)));
         table.row(case.name(), cells);
         let givers = if matches!(case, Case::Large(_)) { "one cache" } else { "100 caches" };
-        match case {
-            Case::Full | Case::Large(0) => alone = ours,
-            _ => {
-                let name = format!("a reclaim from {givers} {} over alone", case.name());
-                lab.at_most(name, ratio(ours, alone), 1.05, "x");
-            }
+        if matches!(case, Case::Full | Case::Large(0)) {
+            alone = ours;
+        } else {
+            let name = format!("a reclaim from {givers} {} over alone", case.name());
+            lab.at_most(name, ratio(ours, alone), 1.05, "x");
         }
     }
     table.note("the caches' work is in it: 16 pages are uncharged. The control looks at every group at every priority and counts the marked ones; it keeps no classes and no last counts, and pins nothing");
@@ -232,8 +218,8 @@ mod tests {
         for case in [Case::FullAndEmpty(30), Case::FullAndBare(30), Case::Large(30)] {
             let tenants = Tenants::build(case, slots).unwrap();
             tenants.check().unwrap();
-            tenants.reclaim().unwrap();
-            tenants.reclaim_plainly().unwrap();
+            tenants.reclaim(false).unwrap();
+            tenants.reclaim(true).unwrap();
             tenants.check().unwrap();
             let tiny: u64 = tenants.others.iter().map(|tenant| tenant.pages.bytes()).sum();
             assert_eq!(tiny, if case == Case::Large(30) { 30 * PAGE } else { 0 }, "tiny caches are spared");

@@ -3,12 +3,12 @@
 //! The control is the kernel's growing: when a shrinker gets the first number of another 64, every group gets a larger array of pointers and one
 //! more unit of 64 marks and counts, all under one lock.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use memgroup::{Config, GroupShrinker, ShrinkerConfig, SlotSource};
 
-use super::walk::Idle;
-use crate::harness::{Fixture, Lab, OrFail, Result, Stopwatch, Table, count, json, median_of};
+use super::cache::idle;
+use crate::harness::*;
 
 const GROUPS: usize = 10_000;
 /// Shrinkers registered, one after the other: up to a power of two and a few more.
@@ -29,12 +29,10 @@ impl Growing {
     }
 
     fn register(&self, number: usize) {
-        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if number.is_multiple_of(UNIT) {
-            for units in groups.iter_mut() {
-                units.reserve_exact(1);
-                units.push(Box::new([0; UNIT + 1]));
-            }
+        let mut groups = lock(&self.0);
+        for units in groups.iter_mut().filter(|_| number.is_multiple_of(UNIT)) {
+            units.reserve_exact(1);
+            units.push(Box::new([0; UNIT + 1]));
         }
     }
 }
@@ -48,7 +46,7 @@ fn measure(watch: Stopwatch, slots: SlotSource, groups: usize, shrinkers: usize)
     let mut registered: Vec<GroupShrinker> = Vec::with_capacity(shrinkers);
     for number in 0..shrinkers {
         let (group, config) = (&fixture.leaves[number % groups], ShrinkerConfig::new(String::new()));
-        let (ns, shrinker) = watch.time(|| group.add_shrinker(config, Idle));
+        let (ns, shrinker) = watch.time(|| group.add_shrinker(config, idle()));
         times[0].push(ns);
         registered.push(shrinker.set_up("a shrinker")?);
         times[1].push(watch.time(|| growing.register(number)).0);

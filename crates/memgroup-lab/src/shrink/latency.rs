@@ -13,10 +13,7 @@ use std::time::{Duration, Instant};
 use memgroup::{Ask, Charge, Config, Count, GroupShrinker, Scan, Shrinker, ShrinkerConfig, SlotSource};
 
 use super::srcu_wait_ms;
-use crate::harness::{
-    Blocks, Fixture, Lab, OrFail, Result, Stopwatch, Table, ensure, figure, json, median, os, ratio,
-    spin_until,
-};
+use crate::harness::*;
 
 /// Groups below the parent, each with a shrinker that cannot tell its size.
 const GROUPS: usize = 1_000;

@@ -16,7 +16,7 @@ use memgroup::{Config, ShrinkerConfig};
 
 use self::cache::{PAGE, Pages};
 use crate::Args;
-use crate::harness::{Fixture, Lab, OrFail, Result, Seed, SeedFigure, Table, each, json, median, ratio};
+use crate::harness::*;
 
 const SEED: Seed = Seed {
     name: "003",
@@ -70,7 +70,7 @@ fn srcu_wait_ms() -> f64 {
 }
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
-    let mut lab = Lab::open(args, Some(SEED), args.slot_source()?, out)?;
+    let mut lab = Lab::open(args, Some(SEED), args.slots, out)?;
     lab.paragraph("\nnote: instructions a cycle and energy need counters of the processor that a guest of a hypervisor seldom has; neither is measured")?;
     walk::run(&mut lab)?;
     passed::run(&mut lab)?;

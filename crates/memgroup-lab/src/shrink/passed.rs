@@ -4,37 +4,20 @@
 //!   again, gives what is wanted. That is checked: no callback is called after the first reclaim, and the cheap cache gives each time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use memgroup::{
     Ask, Charge, Config, Count, Group, GroupShrinker, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
 };
 
-use super::cache::PAGE;
-use crate::harness::{
-    Lab, OrFail, Plan, Result, Table, child, count, ensure, expect, hierarchy, json, median, ratio,
-};
+use super::cache::{PAGE, counting};
+use crate::harness::*;
 
 /// Priorities before the last two, at which everything is counted.
 const PASSED: u64 = 11;
 /// The size that each cache tells: among the largest, so that a walk comes by at each priority.
 const HELD_BYTES: u64 = 64 << 20;
 const SHRINKERS: usize = 1_000;
-
-/// Holds plenty that is expensive to have again: nothing of it is asked for before the last priorities.
-struct Expensive(Arc<AtomicU64>);
-
-impl Shrinker for Expensive {
-    fn count(&self, _token: u64) -> Count {
-        // ORDERING: Relaxed; a number by itself.
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Count::of(HELD_BYTES, 1)
-    }
-
-    fn scan(&self, _ask: &Ask<'_>) -> Scan {
-        Scan::Stopped { bytes: 0 }
-    }
-}
 
 /// A page for each thread that asks.
 #[derive(Default)]
@@ -46,8 +29,7 @@ impl Shrinker for Cheap {
     }
 
     fn scan(&self, _ask: &Ask<'_>) -> Scan {
-        let page = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        Scan::Freed { bytes: page.map_or(0, |page| page.bytes()) }
+        Scan::Freed { bytes: lock(&self.0).pop().map_or(0, |page| page.bytes()) }
     }
 }
 
@@ -85,14 +67,9 @@ impl Parents {
 
     /// Each was counted once, when its size was unknown.
     fn check(&self) -> Result<()> {
-        let expected = (self.parents.len() * self.shrinkers) as u64;
         // ORDERING: Relaxed; a number by itself.
         let calls = self.calls.load(Ordering::Relaxed);
-        ensure(calls == expected, || {
-            format!(
-                "{calls} callbacks were called of {expected} caches, each was to be counted once and then passed by"
-            )
-        })
+        expect("calls of caches that are counted once", calls, (self.parents.len() * self.shrinkers) as u64)
     }
 
     fn pass_by(&self, thread: usize, visits: u64) -> Result<u64> {
@@ -111,7 +88,9 @@ impl Parent {
         let (expensive, cheap) = (child(&parent, "expensive")?, child(&parent, "cheap")?);
         let held = expensive.try_charge(HELD_BYTES).set_up("a charge")?;
         let config = || ShrinkerConfig::new("expensive").cost(u32::MAX);
-        let made = (0..shrinkers).map(|_| expensive.add_shrinker(config(), Expensive(Arc::clone(calls))));
+        // Each holds plenty that is expensive to have again: nothing of it is asked for before the last priorities.
+        let answer = || counting(calls, Count::of(HELD_BYTES, 1));
+        let made = (0..shrinkers).map(|_| expensive.add_shrinker(config(), answer()));
         let mut registered = made.collect::<Result<Vec<_>, _>>().set_up("a shrinker")?;
         let pages = Arc::new(Cheap::default());
         let config = ShrinkerConfig::new("cheap").cost(1);
@@ -123,7 +102,7 @@ impl Parent {
     /// Has the cheap one's page reclaimed, past all expensive caches.
     fn reclaim(&self) -> Result<()> {
         let page = self.cheap.try_charge(PAGE).set_up("a page")?;
-        self.pages.0.lock().unwrap_or_else(PoisonError::into_inner).push(page);
+        lock(&self.pages.0).push(page);
         let reclaimed = self.parent.reclaim(1, None);
         expect("bytes and scans of a reclaim of one page", (reclaimed.bytes, reclaimed.scans), (PAGE, 1))
     }
@@ -132,18 +111,17 @@ impl Parent {
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let threads = lab.args.threads();
     let shrinkers = if lab.args.tiny { 70 } else { SHRINKERS };
-    let parents = Parents::build(lab.slots, shrinkers, threads)?;
+    let (parents, shown) = (Parents::build(lab.slots, shrinkers, threads)?, count(shrinkers as u64));
     let mut table = Table::new(
         format!(
-            "{} caches in one group of which nothing is asked yet: ns of a thread for one passed by, median (min..p90)",
-            count(shrinkers as u64)
+            "{shown} caches in one group of which nothing is asked yet: ns of a thread for one passed by, median (min..p90)"
         ),
         ["", "1 thread", &format!("{threads} threads"), ""],
     );
     let Plan { rounds, window_us } = lab.effort.windows;
     let (plan, params) = (Plan { rounds: rounds.div_ceil(3), window_us }, json!({"each": shrinkers}));
-    let work = |thread, _: &mut usize, visits| parents.pass_by(thread, visits);
-    let rows = [("the engine's whole walk", &work as _)];
+    let work: &Work<'_> = &|thread, _, visits| parents.pass_by(thread, visits);
+    let rows = [("the engine's whole walk", work)];
     let measured = lab.compare(&mut table, "passed by", params, threads, plan, &rows)?;
     table.note(
         "a visit that ends in no callback: nothing is announced and nothing is called, as long as nothing may be asked by the last answer",

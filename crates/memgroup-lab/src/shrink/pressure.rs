@@ -31,11 +31,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::harness::{
-    Blocks, Directory, Lab, OrFail, Quantiles, Random, Result, STATEMENT, Samples, Sqlite, Table, Tenant,
-    child, clock, count, ensure, expect_bytes, figure, figure_or_dash, json, limit, median, ratio,
-    remove_tree, thread_cpu_ns, unique,
-};
+use crate::harness::*;
 use memgroup::{
     Ask, Charge, Count, Freshness, Group, GroupShrinker, Hierarchy, Reach, Scan, Shrinker, ShrinkerConfig,
     Statistics, stats,

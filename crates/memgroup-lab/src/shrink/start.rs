@@ -12,10 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use memgroup::{Config, Group, GroupShrinker, Hierarchy, ShrinkerConfig};
 
 use super::cache::{BATCH, PAGE, Pages};
-use crate::harness::{
-    Blocks, Lab, OrFail, Result, Samples, Stopwatch, Table, child, clock, count, ensure, expect,
-    figure_or_dash, hierarchy, json, limit, median, ratio,
-};
+use crate::harness::*;
 
 /// Tenants that start.
 const TENANTS: usize = 500;

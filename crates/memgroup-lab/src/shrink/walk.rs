@@ -11,22 +11,20 @@
 //!   of the [`PRIORITIES`] of a reclaim that finds nothing. A twin with callbacks that count checks that.
 //! - I2. No shrinker is ever removed here, so no scheme waits; each pays the cost of its readers, with the orderings it would need.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, RwLock};
 
 use memgroup::{
-    Ask, Config, Count, GroupShrinker, Reclaimed, Registration, Scan, Shrinker, ShrinkerConfig, ShrinkerSlot,
-    SlotSource,
+    Config, Count, GroupShrinker, Registration, Shrinker, ShrinkerConfig, ShrinkerSlot, SlotSource,
 };
 use memgroup_sync::CachePadded;
 use memgroup_sync::hazard::{Domain, Place};
 
+use super::cache::{counting, idle};
 use super::{GROUPS, GROUPS_LATER};
 use crate::args::THREADS_MAX;
-use crate::harness::{
-    Fixture, Lab, Measured, OrFail, Plan, Result, Table, Work, count, ensure, expect, figure, json, median,
-    ratio,
-};
+use crate::harness::*;
 
 memgroup_sync::global! {
     static WALKS: Domain = Domain::new();
@@ -55,40 +53,12 @@ impl Shape {
     }
 
     fn name(self) -> String {
-        let groups = count(self.groups as u64);
+        let [groups, each] = [self.groups, self.each].map(|number| count(number as u64));
         match (self.groups, self.is_one_shrinker) {
-            (1, _) => format!("{} shrinkers in one group", count(self.each as u64)),
+            (1, _) => format!("{each} shrinkers in one group"),
             (_, false) => format!("{groups} groups below one parent, each with a shrinker"),
             (_, true) => format!("{groups} groups below one parent, each with a slot of the same shrinker"),
         }
-    }
-}
-
-/// A shrinker that cannot tell its size.
-pub(super) struct Idle;
-
-impl Shrinker for Idle {
-    fn count(&self, _token: u64) -> Count {
-        Count::Unknown
-    }
-
-    fn scan(&self, _ask: &Ask<'_>) -> Scan {
-        Scan::Stopped { bytes: 0 }
-    }
-}
-
-/// The same, and counts the calls.
-struct Counting(Arc<AtomicU64>);
-
-impl Shrinker for Counting {
-    fn count(&self, _token: u64) -> Count {
-        // ORDERING: Relaxed; a number by itself.
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Count::Unknown
-    }
-
-    fn scan(&self, _ask: &Ask<'_>) -> Scan {
-        Scan::Stopped { bytes: 0 }
     }
 }
 
@@ -103,34 +73,26 @@ struct Engine {
 }
 
 impl Engine {
-    /// Counts the visits of a reclaim in a twin with callbacks that count, then builds the groups with [`Idle`] shrinkers.
+    /// Counts the visits of a reclaim in a twin with callbacks that count, then builds the groups with [`idle`] shrinkers.
     fn build(slots: SlotSource, shape: Shape) -> Result<Engine> {
         let calls = Arc::new(AtomicU64::new(0));
-        Engine::of(slots, shape, || Counting(Arc::clone(&calls)))?.reclaim()?;
+        Engine::of(slots, shape, || counting(&calls, Count::Unknown))?.reclaim()?;
         // ORDERING: Relaxed; the calls were made on this thread.
-        let (visits, shrinkers) = (calls.load(Ordering::Relaxed), shape.shrinkers());
-        ensure(visits == PRIORITIES * shrinkers, || {
-            format!(
-                "a reclaim that finds nothing visited {visits} of {shrinkers} shrinkers, each was to be visited {PRIORITIES} times"
-            )
-        })?;
-        Ok(Engine { visits, ..Engine::of(slots, shape, || Idle)? })
+        let visits = calls.load(Ordering::Relaxed);
+        expect("visits of a reclaim that finds nothing", visits, PRIORITIES * shape.shrinkers())?;
+        Ok(Engine { visits, ..Engine::of(slots, shape, idle)? })
     }
 
     fn of<S: Shrinker>(slots: SlotSource, shape: Shape, make: impl Fn() -> S) -> Result<Engine> {
         let fixture = Fixture::flat(Config::with_slots(slots), shape.groups)?;
         let config = || ShrinkerConfig::new("idle");
-        let places = || fixture.leaves.iter().flat_map(|group| (0..shape.each).map(move |_| group));
-        let (mut slots, mut shrinkers, mut shared) = (Vec::new(), Vec::new(), None);
-        if shape.is_one_shrinker {
-            let registration = fixture.hierarchy.add_shrinker(config(), make()).set_up("a shrinker")?;
-            for group in places() {
-                slots.push(registration.attach(group, 0).set_up("a slot")?);
-            }
-            shared = Some(registration);
-        } else {
-            for group in places() {
-                shrinkers.push(group.add_shrinker(config(), make()).set_up("a shrinker")?);
+        let shared = shape.is_one_shrinker.then(|| fixture.hierarchy.add_shrinker(config(), make()));
+        let shared: Option<Registration> = shared.transpose().set_up("a shrinker")?;
+        let (mut slots, mut shrinkers) = (Vec::new(), Vec::new());
+        for group in fixture.leaves.iter().flat_map(|group| (0..shape.each).map(move |_| group)) {
+            match &shared {
+                Some(shared) => slots.push(shared.attach(group, 0).set_up("a slot")?),
+                None => shrinkers.push(group.add_shrinker(config(), make()).set_up("a shrinker")?),
             }
         }
         slots.iter().for_each(ShrinkerSlot::mark);
@@ -140,7 +102,7 @@ impl Engine {
 
     /// One reclaim; shrinkers that cannot tell are asked for nothing.
     fn reclaim(&self) -> Result<()> {
-        let reclaimed: Reclaimed = self.fixture.parent.reclaim(u64::MAX, None);
+        let reclaimed = self.fixture.parent.reclaim(u64::MAX, None);
         let asked = (reclaimed.bytes, reclaimed.scans, reclaimed.busy);
         expect("bytes asked of shrinkers that cannot tell their size", asked, (0, 0, 0))
     }
@@ -249,9 +211,9 @@ impl Plain {
     fn shrinker(scheme: Scheme) -> (&'static Listed, &'static Place<Box<dyn Shrinker>>) {
         let place = Place::empty(&WALKS);
         if scheme == Scheme::Pins {
-            place.put(Box::new(Box::new(Idle) as Box<dyn Shrinker>));
+            place.put(Box::new(Box::new(idle()) as Box<dyn Shrinker>));
         }
-        let listed = Listed { references: AtomicUsize::new(1), shrinker: Box::new(Idle) };
+        let listed = Listed { references: AtomicUsize::new(1), shrinker: Box::new(idle()) };
         (Box::leak(Box::new(listed)), Box::leak(Box::new(place)))
     }
 
@@ -340,24 +302,25 @@ fn call_pinned<'g>(groups: impl Iterator<Item = &'g PlainGroup>) -> u64 {
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let groups = lab.args.groups.map_or_else(|| vec![GROUPS, GROUPS_LATER], |groups| vec![groups]);
+    let [few, many] = lab.args.groups.map_or([GROUPS, GROUPS_LATER], |groups| [groups; 2]);
     let fewer = |number: usize| if lab.args.tiny { number.min(70) } else { number };
-    let storm = |groups, is_one_shrinker| Shape { groups: fewer(groups), each: 1, is_one_shrinker };
-    let mut shapes: Vec<Shape> = groups.iter().map(|&groups| storm(groups, false)).collect();
-    shapes.extend(groups.last().map(|&groups| storm(groups, true)));
-    shapes.extend(IN_ONE.map(|each| Shape { groups: 1, each: fewer(each), is_one_shrinker: false }));
+    let storm = |(groups, each, is_one_shrinker)| Shape { groups: fewer(groups), each, is_one_shrinker };
+    let mut shapes = [(few, 1, false), (many, 1, false), (many, 1, true)].map(storm).to_vec();
+    shapes.extend(IN_ONE.map(|each| storm((1, fewer(each), false))));
     shapes.dedup();
     shapes.into_iter().try_for_each(|shape| measure(lab, shape))
 }
 
 fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
     let threads = lab.args.threads();
-    let (engine, mut works): (_, Vec<(&str, Box<Work<'_>>)>) = (Engine::build(lab.slots, shape)?, Vec::new());
-    for (scheme, name) in SCHEMES {
-        let plain = Plain::build(scheme, shape, threads);
-        works.push((name, Box::new(move |thread, _, visits| plain.visit(thread, visits))));
-    }
-    works.push((ENGINE, Box::new(|_, _, visits| engine.visit(visits))));
+    let engine = Engine::build(lab.slots, shape)?;
+    let plain = SCHEMES.map(|(scheme, name)| (name, Plain::build(scheme, shape, threads)));
+    let plain = plain
+        .each_ref()
+        .map(|(name, plain)| (*name, move |thread, _: &mut usize, visits| plain.visit(thread, visits)));
+    let whole = |_, _: &mut usize, visits| engine.visit(visits);
+    let mut rows: Vec<(&str, &Work<'_>)> = plain.iter().map(|(name, work)| (*name, work as _)).collect();
+    rows.push((ENGINE, &whole));
     // A window has several reclaims, so that those of two threads end together.
     let reclaim_us = PRIORITIES * shape.shrinkers() * VISIT_NS / 1000;
     let Plan { rounds, window_us } = lab.effort.windows;
@@ -366,51 +329,32 @@ fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
         format!("{}: ns of a thread for a shrinker visited, median (min..p90)", shape.name()),
         ["how it is kept", "1 thread", &format!("{threads} threads"), ""],
     );
-    let params = json!({
-        "groups": shape.groups, "each": shape.each, "one shrinker": shape.is_one_shrinker,
-    });
-    let rows: Vec<(&str, &Work<'_>)> = works.iter().map(|(name, work)| (*name, &**work)).collect();
+    let params = json!({"groups": shape.groups, "each": shape.each, "one shrinker": shape.is_one_shrinker});
     let measured = lab.compare(&mut table, "visit", params, threads, plan, &rows)?;
-    if let Some(floor) = measured[0][0].ns {
-        let over = rows.iter().zip(&measured).skip(1).filter_map(|((name, _), both)| {
-            Some(format!("{name} {}", figure(both[0].ns?.median - floor.median)))
-        });
-        let over = over.collect::<Vec<_>>().join("; ");
-        table.note(format!("ns over no protection, 1 thread: {over}"));
+    let ns: BTreeMap<&str, [Option<f64>; 2]> =
+        rows.iter().zip(&measured).map(|((name, _), both)| (*name, both.map(|one| median(one.ns)))).collect();
+    if let Some(floor) = ns[rows[0].0][0] {
+        let over = rows[1..].iter().filter_map(|(name, _)| Some((name, ns[name][0]? - floor)));
+        let over: Vec<String> = over.map(|(name, ns)| format!("{name} {}", figure(ns))).collect();
+        table.note(format!("ns over no protection, 1 thread: {}", over.join("; ")));
     }
     lab.print(&table)?;
-    let by_name: Vec<(&str, [Measured; 2])> = rows.iter().map(|(name, _)| *name).zip(measured).collect();
-    add_goals(lab, shape, &by_name);
-    Ok(())
-}
-
-fn add_goals(lab: &mut Lab<'_>, shape: Shape, measured: &[(&str, [Measured; 2])]) {
-    let of = |name: &str, index: usize| {
-        let row = measured.iter().find(|row| row.0 == name);
-        row.and_then(|row| median(row.1[index].ns))
-    };
-    let (one, all_over_one) = (of(ENGINE, 0), ratio(of(ENGINE, 1), of(ENGINE, 0)));
-    let are_many = lab.args.threads() > 1;
+    let ([one, all], are_many) = (ns[ENGINE], threads > 1);
+    let [groups, each] = [shape.groups, shape.each].map(|number| count(number as u64));
     if shape.groups == 1 {
-        let each = count(shape.each as u64);
         lab.at_most(format!("a visit with a call of count, {each} shrinkers in one group"), one, 2.0, "ns");
-        if are_many {
-            let name = format!("a visit, {each} shrinkers in one group, all threads over 1");
-            lab.at_most(name, all_over_one, 1.25, "x");
-        }
+    }
+    if are_many && shape.groups == 1 {
+        let name = format!("a visit, {each} shrinkers in one group, all threads over 1");
+        lab.at_most(name, ratio(all, one), 1.25, "x");
     } else if are_many && !shape.is_one_shrinker {
-        let groups = count(shape.groups as u64);
-        lab.at_most(format!("a visit, {groups} groups, all threads over 1"), all_over_one, 1.25, "x");
-        for (name, what) in [(ENGINE, "the engine"), (PINS, "hazard records")] {
-            let over = ratio(of(LOCK, 1), of(name, 1));
-            lab.at_least(
-                format!("read-write lock over {what}, {groups} groups, all threads"),
-                over,
-                10.0,
-                "x",
-            );
+        lab.at_most(format!("a visit, {groups} groups, all threads over 1"), ratio(all, one), 1.25, "x");
+        for (all, of) in [(all, "the engine"), (ns[PINS][1], "hazard records")] {
+            let name = format!("read-write lock over {of}, {groups} groups, all threads");
+            lab.at_least(name, ratio(ns[LOCK][1], all), 10.0, "x");
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
