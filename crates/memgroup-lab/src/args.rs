@@ -231,6 +231,10 @@ impl Args {
         self.threads.unwrap_or(2)
     }
 
+    pub(crate) fn depth(&self) -> usize {
+        self.depth.unwrap_or(3)
+    }
+
     /// Groups that stay in the script of `percpu`.
     pub(crate) fn outer(&self) -> usize {
         self.outer.unwrap_or(if self.tiny { 60 } else { 1000 })

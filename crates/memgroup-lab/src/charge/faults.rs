@@ -97,7 +97,7 @@ const KINDS: [(&str, Option<bool>); 3] =
 
 /// Measures the loop on one thread and on all.
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let (depth, slots, all) = (lab.args.depth.unwrap_or(3), lab.slots, lab.args.threads());
+    let (depth, slots, all) = (lab.args.depth(), lab.slots, lab.args.threads());
     let mut built = Vec::new();
     for end in [End::Unmap, End::Discard] {
         for threads in if all > 1 { vec![1, all] } else { vec![1] } {

@@ -349,7 +349,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let base = Spec {
         mechanism: Mechanism::Stock,
         crowd: Crowd::One,
-        depth: lab.args.depth.unwrap_or(3),
+        depth: lab.args.depth(),
         groups: 1,
         bytes: PAGE_BYTES,
         statistics: false,

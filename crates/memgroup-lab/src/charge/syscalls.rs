@@ -34,7 +34,7 @@ fn turn(kind: &str, group: Option<&Group>) -> Result<()> {
 
 /// Measures the three loops with accounting off, without stock and with it.
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let (depth, slots) = (lab.args.depth.unwrap_or(3), lab.slots);
+    let (depth, slots) = (lab.args.depth(), lab.slots);
     let mut built = Vec::new();
     for kind in LOOPS {
         for (name, stock) in ACCOUNTING {

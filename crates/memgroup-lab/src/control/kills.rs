@@ -207,8 +207,6 @@ fn of_sqlite(lab: &Lab<'_>, held: u64) -> Result<(Scene, usize)> {
         scene.add(request)?;
     }
     connection.close().or_wrong(STATEMENT)?;
-    scene.full.drain();
-    expect_bytes(&scene.full, "usage after all was closed", scene.full.usage(), 0)?;
-    remove_tree(&scene.full)?;
+    remove_empty(&scene.full)?;
     Ok((scene, outrun))
 }

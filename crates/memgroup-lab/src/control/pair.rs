@@ -179,7 +179,7 @@ fn measure(lab: &mut Lab<'_>, crowd: Crowd, stock: bool) -> Result<[Option<Summa
     built.iter().try_for_each(|pairs| pairs.check(stock))?;
     Ok([0, 1].map(|variant| {
         let of: Vec<Summary> = measured.iter().skip(variant).step_by(2).filter_map(|one| one.ns).collect();
-        let middle = |part: fn(&Summary) -> f64| median_of(&of.iter().map(part).collect::<Vec<_>>());
+        let middle = |part: fn(&Summary) -> f64| median_of(of.iter().map(part));
         let min = of.iter().map(|ns| ns.min).reduce(f64::min)?;
         let count = of.iter().map(|ns| ns.count).sum();
         Some(Summary { median: middle(|ns| ns.median)?, min, p90: middle(|ns| ns.p90)?, count })

@@ -1,6 +1,7 @@
 //! Remote draining (seed 000): any thread empties every slot's stock itself, and no other thread is interrupted.
 
 mod cycles;
+mod soak;
 mod victim;
 mod waking;
 mod whole;

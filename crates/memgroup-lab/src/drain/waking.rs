@@ -9,8 +9,8 @@
 //! complete when it returns must. Both times are shown.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::{JoinHandle, Thread};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::Thread;
 use std::time::Duration;
 
 use memgroup_percpu::PerCpu;
@@ -22,47 +22,36 @@ use crate::harness::*;
 const OWNERS_MAX: usize = 128;
 const STOCKED_BYTES: u64 = 8192;
 
-/// Shared by owners and drainer: the words, the counters of each level, and the calls.
+/// Shared by owners and drainer: the words, the counters of each level, and the owners that are not done.
 struct Shared {
     words: PerCpu<AtomicU64>,
     counters: Vec<AtomicU64>,
-    called: Vec<AtomicBool>,
     outstanding: AtomicUsize,
-    closing: AtomicBool,
 }
 
-/// Owners, parked until called.
+/// Owners, which sleep until they are called.
 struct Owners {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Sleeper>,
 }
 
 impl Owners {
     fn start(slots: usize, depth: usize, drainer: &Thread) -> Result<Owners> {
-        let cpus = os::allowed_cpus()?;
-        let shared = Arc::new(Shared {
-            words: PerCpu::new(slots),
-            counters: (0..depth).map(|_| AtomicU64::new(0)).collect(),
-            called: (0..slots).map(|_| AtomicBool::new(false)).collect(),
-            outstanding: AtomicUsize::new(0),
-            closing: AtomicBool::new(false),
-        });
-        let mut owners = Owners { shared, threads: Vec::new() };
-        for slot in 0..slots {
-            let (shared, drainer, cpu) = (owners.shared.clone(), drainer.clone(), cpus[slot % cpus.len()]);
-            owners.threads.push(spawn(&format!("owner-{slot}"), move || {
-                // An owner that cannot be pinned wakes no slower.
-                let _ = os::pin_to(cpu);
-                shared.own(slot, &drainer);
-            })?);
-        }
-        Ok(owners)
+        let counters = (0..depth).map(|_| AtomicU64::new(0)).collect();
+        let shared = Shared { words: PerCpu::new(slots), counters, outstanding: AtomicUsize::new(0) };
+        let shared = Arc::new(shared);
+        let start = |slot| {
+            let (shared, drainer) = (Arc::clone(&shared), drainer.clone());
+            Sleeper::start(&format!("owner-{slot}"), slot, move || shared.give_back(slot, &drainer))
+        };
+        let threads = (0..slots).map(start).collect::<Result<_>>()?;
+        Ok(Owners { shared, threads })
     }
 
     /// Stocks every word, as charges of its owner would have.
     fn fill(&self) {
         for word in self.shared.words.iter() {
-            // ORDERING: Relaxed, here and for the counters; `called` publishes them to the owners.
+            // ORDERING: Relaxed, here and for the counters; the call publishes them to the owners.
             word.store(STOCKED_BYTES, Ordering::Relaxed);
             for counter in &self.shared.counters {
                 counter.fetch_add(STOCKED_BYTES, Ordering::Relaxed);
@@ -72,14 +61,10 @@ impl Owners {
 
     /// Wakes every owner and waits for the last; ticks until all were called, and until all were done.
     fn drain(&self) -> (u64, u64) {
-        // ORDERING: Relaxed; `called` publishes it.
+        // ORDERING: Relaxed; the call publishes it.
         self.shared.outstanding.store(self.threads.len(), Ordering::Relaxed);
         let begin = clock::now_ordered();
-        for (called, owner) in self.shared.called.iter().zip(&self.threads) {
-            // ORDERING: Release; pairs with the Acquire in `own`.
-            called.store(true, Ordering::Release);
-            owner.thread().unpark();
-        }
+        self.threads.iter().for_each(Sleeper::call);
         let called = clock::now_ordered();
         // ORDERING: Acquire; pairs with the AcqRel of each owner: their uncharges are seen.
         while self.shared.outstanding.load(Ordering::Acquire) > 0 {
@@ -97,44 +82,24 @@ impl Owners {
     }
 }
 
-impl Drop for Owners {
-    fn drop(&mut self) {
-        // ORDERING: Release; pairs with the Acquire in `own`.
-        self.shared.closing.store(true, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            thread.thread().unpark();
-            // An owner that panicked would have left `drain` waiting for ever; there is none.
-            let _ = thread.join();
-        }
-    }
-}
-
 impl Shared {
-    /// The life of one owner: it sleeps until it is called, and returns its word's bytes to the counters.
-    fn own(&self, slot: usize, drainer: &Thread) {
-        // ORDERING: Acquire; pairs with the Release in `Owners::drop`.
-        while !self.closing.load(Ordering::Acquire) {
-            // ORDERING: AcqRel; Acquire pairs with the Release of the call.
-            if !self.called[slot].swap(false, Ordering::AcqRel) {
-                std::thread::park();
-                continue;
-            }
-            // ORDERING: Relaxed; `outstanding` publishes the changes here.
-            let bytes = self.words.get(slot).swap(0, Ordering::Relaxed);
-            for counter in &self.counters {
-                counter.fetch_sub(bytes, Ordering::Relaxed);
-            }
-            // ORDERING: AcqRel; Release pairs with the drainer's Acquire, and the chain of RMWs carries all owners.
-            if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
-                drainer.unpark();
-            }
+    /// The work of one owner: it returns its word's bytes to the counters.
+    fn give_back(&self, slot: usize, drainer: &Thread) {
+        // ORDERING: Relaxed; `outstanding` publishes the changes here.
+        let bytes = self.words.get(slot).swap(0, Ordering::Relaxed);
+        for counter in &self.counters {
+            counter.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        // ORDERING: AcqRel; Release pairs with the drainer's Acquire, and the chain of RMWs carries all owners.
+        if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
+            drainer.unpark();
         }
     }
 }
 
 /// Measures the control for every slot count that has a thread for each slot; returns the medians until all is done.
 pub(super) fn run(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<BySlots> {
-    let depth = lab.args.depth.unwrap_or(3);
+    let depth = lab.args.depth();
     let mut table = Table::new(
         "control: every stock is returned by waking the thread that owns it",
         ["waking control", "slots", "called: ns", "done: ns (min..p90)", "a slot", "cycles", "drains"],
@@ -144,7 +109,7 @@ pub(super) fn run(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<BySlots> {
     for &slots in slot_counts.iter().filter(|&&slots| slots <= OWNERS_MAX) {
         let samples = lab.workers.run_one(|| measure(slots, depth, rounds))?;
         let summary = |part: fn(&(u64, u64)) -> u64| {
-            Summary::of(&samples.iter().map(|sample| clock.ns(part(sample) as f64)).collect::<Vec<_>>())
+            Summary::of(samples.iter().map(|sample| clock.ns(part(sample) as f64)))
         };
         let (called, done) = (summary(|sample| sample.0), summary(|sample| sample.1));
         medians.insert(slots, median(done));
@@ -153,8 +118,7 @@ pub(super) fn run(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<BySlots> {
         let done_cell = row.time("whole drain", done);
         let a_slot = figure_or_dash(done.map(|ns| ns.median / slots as f64));
         let cycles = figure_or_dash(done.and_then(|ns| clock.cycles(ns.median)));
-        let called = figure_or_dash(median(called));
-        let drains = samples.len().to_string();
+        let (called, drains) = (figure_or_dash(median(called)), samples.len().to_string());
         table.row("unpark each owner", [slots.to_string(), called, done_cell, a_slot, cycles, drains]);
     }
     let [upstream, patched] = SEED.cells("drain_all_stock, 128 CPUs");

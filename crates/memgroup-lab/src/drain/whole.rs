@@ -130,7 +130,7 @@ impl Stocks {
 
 /// Measures all states and slot counts in turn; returns the remote-dirty medians.
 pub(super) fn run(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<BySlots> {
-    let depth = lab.args.depth.unwrap_or(3);
+    let depth = lab.args.depth();
     let buffer = cold_buffer()?;
     let stocks = slot_counts.iter().map(|&slots| Stocks::new(slots, depth));
     let stocks = stocks.collect::<Result<Vec<_>>>()?;
@@ -306,7 +306,7 @@ fn show(lab: &mut Lab<'_>, depth: usize, slot_counts: &[usize], results: &Result
 
 /// Traces drains of every number of slots and prints the system calls that were seen.
 pub(super) fn trace(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<()> {
-    let depth = lab.args.depth.unwrap_or(3);
+    let depth = lab.args.depth();
     let columns = ["slots", "drains", "with a system call", "first call"];
     let mut table = Table::new("system calls of a drain, traced", columns);
     let mut calling_in_all = Some(0);

@@ -122,6 +122,14 @@ pub(crate) fn limit(group: &Group, bytes: u64) -> Result<()> {
     group.set_max(bytes).set_up(format_args!("the limit of {}", group.path()))
 }
 
+/// Removes a group in which everything was closed, with all groups below it: no byte may be left.
+pub(crate) fn remove_empty(group: &Group) -> Result<()> {
+    expect_bytes(group, "usage after all was closed", group.usage_exact(), 0)?;
+    group.drain();
+    expect_bytes(group, "usage after a drain", group.usage(), 0)?;
+    remove_tree(group)
+}
+
 /// Removes a group with all groups below it.
 pub(crate) fn remove_tree(group: &Group) -> Result<()> {
     group.children().iter().try_for_each(remove_tree)?;

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::machine::Machine;
-use super::stats::{Quantiles, Summary, ratio};
-use super::table::{Table, count, figure, figure_or_dash, spread, times};
+use super::stats::*;
+use super::table::*;
 use crate::Error;
 use crate::error::Result;
 
@@ -128,6 +128,25 @@ impl Record<'_> {
         figure_or_dash(value)
     }
 
+    /// Figures of some samples by name and unit; their medians.
+    pub(crate) fn medians<const N: usize>(
+        &mut self,
+        of: &Samples,
+        metrics: [(&'static str, &'static str); N],
+    ) -> [String; N] {
+        metrics.map(|(metric, unit)| {
+            self.summary(metric, unit, of.summary(metric));
+            figure_or_dash(of.median(metric))
+        })
+    }
+
+    /// p50 and p99 of calls in nanoseconds; both and the largest in microseconds.
+    pub(crate) fn blocks(&mut self, calls: &Blocks) -> [String; 3] {
+        self.summary("p50", "ns", calls.p50());
+        self.summary("p99", "ns", calls.p99());
+        [median(calls.p50()), median(calls.p99()), calls.max()].map(us_or_dash)
+    }
+
     /// A whole number.
     pub(crate) fn count(&mut self, metric: &'static str, unit: &'static str, value: u64) -> String {
         self.value(metric, unit, Some(value as f64));
@@ -137,7 +156,7 @@ impl Record<'_> {
     /// Nanoseconds, shown as microseconds.
     pub(crate) fn us(&mut self, metric: &'static str, ns: Option<f64>) -> String {
         self.value(metric, "ns", ns);
-        figure_or_dash(ns.map(|ns| ns / 1e3))
+        us_or_dash(ns)
     }
 
     /// p50, p99 and the largest of calls in nanoseconds, shown in a larger unit.

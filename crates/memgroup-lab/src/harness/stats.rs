@@ -1,5 +1,6 @@
 //! The arithmetic of a report: median, smallest, ninetieth percentile, quantiles of calls, ratios and shares.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 /// The figures kept of many samples of one quantity.
@@ -14,8 +15,9 @@ pub(crate) struct Summary {
 
 impl Summary {
     /// None when there is no sample.
-    pub(crate) fn of(samples: &[f64]) -> Option<Summary> {
-        let mut sorted: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+    pub(crate) fn of(samples: impl IntoIterator<Item = impl Borrow<f64>>) -> Option<Summary> {
+        let mut sorted: Vec<f64> =
+            samples.into_iter().map(|sample| *sample.borrow()).filter(|sample| sample.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let (&min, count) = (sorted.first()?, sorted.len());
         let middle = count / 2;
@@ -45,7 +47,7 @@ pub(crate) fn median(of: Option<Summary>) -> Option<f64> {
 }
 
 /// The median of some samples.
-pub(crate) fn median_of(samples: &[f64]) -> Option<f64> {
+pub(crate) fn median_of(samples: impl IntoIterator<Item = impl Borrow<f64>>) -> Option<f64> {
     median(Summary::of(samples))
 }
 
@@ -89,7 +91,7 @@ impl Blocks {
     }
 
     fn summary(&self, of: impl Fn(&Quantiles) -> f64) -> Option<Summary> {
-        Summary::of(&self.0.iter().map(of).collect::<Vec<_>>())
+        Summary::of(self.0.iter().map(of))
     }
 
     pub(crate) fn p50(&self) -> Option<Summary> {
@@ -193,7 +195,7 @@ mod tests {
 
     #[test]
     fn has_no_summary_of_no_sample() {
-        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Summary::of([0.0; 0]), None);
         assert_eq!(Summary::of(&[f64::NAN, f64::INFINITY]), None);
     }
 

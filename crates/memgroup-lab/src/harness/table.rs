@@ -97,9 +97,19 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
+/// The cell of a missing figure.
+pub(crate) fn dash() -> String {
+    "-".to_owned()
+}
+
 /// A figure, or a dash where there is none.
 pub(crate) fn figure_or_dash(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), figure)
+    value.map_or_else(dash, figure)
+}
+
+/// Nanoseconds as microseconds, or a dash.
+pub(crate) fn us_or_dash(ns: Option<f64>) -> String {
+    figure_or_dash(ns.map(|ns| ns / 1e3))
 }
 
 /// "x3.0", or nothing where a side is missing.
@@ -114,8 +124,8 @@ pub(crate) fn kib(bytes: u64) -> String {
 
 /// "5.10 (5.02..5.31)": median, smallest and ninetieth percentile; a dash where nothing counted.
 pub(crate) fn spread(of: Option<Summary>) -> String {
-    let text = of.map(|of| format!("{} ({}..{})", figure(of.median), figure(of.min), figure(of.p90)));
-    text.unwrap_or_else(|| "-".to_owned())
+    let text = |of: Summary| format!("{} ({}..{})", figure(of.median), figure(of.min), figure(of.p90));
+    of.map_or_else(dash, text)
 }
 
 fn grouped(value: f64) -> String {

@@ -342,11 +342,8 @@ fn show(lab: &mut Lab<'_>, cases: &[Case]) -> Result<()> {
         let mut cells = Vec::new();
         for (call, times) in ["register", "remove", "wait"].into_iter().zip(times) {
             let mut row = lab.record(*variant, json!({"meanwhile": beside.name(), "call": call}));
-            row.summary("p50", "ns", times.p50());
-            row.summary("p99", "ns", times.p99());
             row.value("max", "ns", times.max());
-            let us = [median(times.p50()), median(times.p99()), times.max()];
-            cells.extend(us.map(|ns| ns.map_or_else(|| "-".to_owned(), |ns| figure(ns / 1e3))));
+            cells.extend(row.blocks(times));
         }
         cells.pop();
         let lock = if *variant == OURS { "" } else { "lock: " };

@@ -8,6 +8,7 @@ mod passed;
 mod pressure;
 mod start;
 mod storm;
+mod tenants;
 mod walk;
 
 use std::io::Write;

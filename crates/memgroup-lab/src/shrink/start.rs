@@ -178,13 +178,10 @@ fn show(lab: &mut Lab<'_>, tenants: usize, found: &[(Blocks, Samples); 2]) -> Re
     for (variant, (register, samples)) in VARIANTS.into_iter().zip(found) {
         let params = |call: &str| json!({"meanwhile": "start storm", "call": call});
         let mut row = lab.record(variant, params("register"));
-        row.summary("p50", "ns", register.p50());
-        row.summary("p99", "ns", register.p99());
-        let us = [median(register.p50()), median(register.p99()), register.max()];
-        lab.record(variant, params("start")).summary("storm", "ms", samples.summary("storm"));
+        let register_us = row.blocks(register);
+        let storm = lab.record(variant, params("start")).medians(samples, [("storm", "ms")]);
         let passed_by = count(samples.median("passed by").unwrap_or(0.0) as u64);
-        let cells = us.map(|ns| figure_or_dash(ns.map(|ns| ns / 1e3))).into_iter();
-        table.row(variant, cells.chain([figure_or_dash(samples.median("storm")), passed_by]));
+        table.row(variant, register_us.into_iter().chain(storm).chain([passed_by]));
     }
     table.note("quantiles as above. Passed by: a registration held the lock of the group when room was to be made; its caches were not asked");
     lab.print(&table)?;

@@ -208,22 +208,14 @@ fn show(lab: &mut Lab<'_>, size: Size, all: usize, found: &ByMode) -> Result<()>
         let parts: Option<f64> = [unlimited, one.median("callbacks of a charge"), walks].into_iter().sum();
         let rest = one.median("charge").zip(parts).map(|(all, parts)| (all - parts).max(0.0));
         let mut row = lab.record(mode.name(), json!({"threads": threads, "groups": size.groups}));
-        for (metric, unit) in
-            [("charges", "1/s"), ("charge", "ns"), ("callbacks of a charge", "ns"), ("refusals", "")]
-        {
-            row.summary(metric, unit, one.summary(metric));
-        }
-        let median = |name| figure_or_dash(one.median(name));
-        let cells = [
-            median("charges"),
-            median("charge"),
-            median("callbacks of a charge"),
-            row.value("walks of a charge", "ns", walks),
-            row.value("rest of a charge", "ns", rest),
-            row.value("a drain of all stocks", "ns", one.median("a drain of all stocks")),
-            median("scans"),
-            count(one.median("refusals").unwrap_or(0.0) as u64),
-        ];
+        let means = [("charges", "1/s"), ("charge", "ns"), ("callbacks of a charge", "ns"), ("refusals", "")];
+        let [charges, charge, callbacks, _] = row.medians(one, means);
+        let walks = row.value("walks of a charge", "ns", walks);
+        let rest = row.value("rest of a charge", "ns", rest);
+        let drain = row.value("a drain of all stocks", "ns", one.median("a drain of all stocks"));
+        let scans = figure_or_dash(one.median("scans"));
+        let refused = count(one.median("refusals").unwrap_or(0.0) as u64);
+        let cells = [charges, charge, callbacks, walks, rest, drain, scans, refused];
         table.row(format!("{}; {threads}", mode.name()), cells);
     }
     let engine = |threads, name| found.get(&(Mode::Engine, threads)).and_then(|one| one.median(name));
