@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use memgroup::{Charge, Group};
 
-use super::{PAGE_BYTES, REFUSED, config};
+use super::{Accounting, PAGE_BYTES, REFUSED};
 use crate::harness::*;
 
 const REGION_BYTES: usize = 1 << 20;
@@ -44,14 +44,11 @@ struct Region {
 
 impl Faults {
     fn new(end: End, threads: usize, group: Option<Group>) -> Faults {
-        let charges = || Vec::with_capacity(REGION_BYTES / page_bytes());
-        let region = |_| Mutex::new(Region { charges: charges(), ..Region::default() });
-        Faults { end, group, threads: (0..threads).map(region).collect() }
+        Faults { end, group, threads: (0..threads).map(|_| Mutex::default()).collect() }
     }
 
     fn touch(&self, thread: usize, pages: u64) -> Result<u64> {
-        let mut region = self.threads[thread].lock().expect("no window panicked");
-        let page_bytes = page_bytes();
+        let (mut region, page_bytes) = (lock(&self.threads[thread]), page_bytes());
         for _ in 0..pages {
             region.touch_next(self.end, self.group.as_ref(), page_bytes)?;
         }
@@ -59,7 +56,7 @@ impl Faults {
     }
 
     fn end_all(&self) -> Result<()> {
-        self.threads.iter().try_for_each(|thread| thread.lock().expect("no window panicked").end(End::Unmap))
+        self.threads.iter().try_for_each(|thread| lock(thread).end(End::Unmap))
     }
 }
 
@@ -91,32 +88,24 @@ impl Region {
     }
 }
 
-/// The kinds of accounting: their names, and whether the stock is on.
-const KINDS: [(&str, Option<bool>); 3] =
-    [("without accounting", None), ("no stock", Some(false)), ("stock", Some(true))];
-
 /// Measures the loop on one thread and on all.
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let (depth, slots, all) = (lab.args.depth(), lab.slots, lab.args.threads());
+    let (depth, all) = (lab.args.depth(), lab.args.threads());
     let mut built = Vec::new();
     for end in [End::Unmap, End::Discard] {
         for threads in if all > 1 { vec![1, all] } else { vec![1] } {
-            for (name, stock) in KINDS {
-                let grow = |stock| Fixture::chain(config(stock, depth, slots), depth, 1);
-                let fixture = stock.map(grow).transpose()?;
-                let group = fixture.as_ref().map(|fixture| fixture.leaves[0].clone());
-                let faults = Faults::new(end, threads, group);
-                built.push((name, threads, fixture, faults));
+            for accounting in Accounting::all(lab, "without accounting")? {
+                let faults = Faults::new(end, threads, accounting.group());
+                built.push((accounting, faults));
             }
         }
     }
-    let touch = |faults: &Faults, thread, pages| faults.touch(thread, pages);
-    let works: Vec<_> = built
-        .iter()
-        .map(|(.., faults)| move |thread, _: &mut usize, pages| touch(faults, thread, pages))
-        .collect();
+    let touch = |(_, faults): &(_, Faults), thread, pages| faults.touch(thread, pages);
+    let works: Vec<_> =
+        built.iter().map(|one| move |thread, _: &mut usize, pages| touch(one, thread, pages)).collect();
+    let threads = |faults: &Faults| faults.threads.len();
     let variants: Vec<Variant<'_>> =
-        works.iter().zip(&built).map(|(work, (_, threads, ..))| Variant::of(work, *threads)).collect();
+        works.iter().zip(&built).map(|(work, (_, faults))| Variant::of(work, threads(faults))).collect();
     let Plan { rounds, window_us } = lab.effort.windows;
     let measured = lab.interleave_by(Plan { rounds: rounds * 2, window_us: window_us * 3 }, &variants)?;
 
@@ -124,22 +113,20 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         format!("the seed's loop over 1 MiB, a charge of 4 KiB for each page touched, depth {depth}"),
         ["a fault", "threads", "accounting", "ns: median (min..p90)", "faults/s, all threads"],
     );
-    for ((name, threads, fixture, faults), measured) in built.iter().zip(&measured) {
+    for ((accounting, faults), measured) in built.iter().zip(&measured) {
         faults.end_all()?;
-        if let Some(fixture) = fixture {
-            fixture.check_stock(*name == "stock", name)?;
-            fixture.check_empty()?;
-        }
-        let of = faults.end.name();
-        let mut row = lab.record(*name, json!({"loop": of, "threads": threads, "depth": depth}));
+        accounting.check()?;
+        let (name, of, threads) = (accounting.name, faults.end.name(), threads(faults));
+        let mut row = lab.record(name, json!({"loop": of, "threads": threads, "depth": depth}));
         let ns = row.time("fault", measured.ns);
-        let rate = measured.ns.map(|ns| per_second(ns, *threads));
+        let rate = measured.ns.map(|ns| per_second(ns, threads));
         row.summary("faults", "1/s", rate);
-        table.row(of, [threads.to_string(), (*name).to_owned(), ns, figure_or_dash(median(rate))]);
+        table.row(of, [threads.to_string(), name.to_owned(), ns, figure_or_dash(median(rate))]);
     }
-    for (same, of) in built.chunks(KINDS.len()).zip(measured.chunks(KINDS.len())) {
+    for (same, of) in built.chunks_exact(3).zip(measured.chunks_exact(3)) {
         if let [Some(none), Some(no_stock), Some(stock)] = [of[0].ns, of[1].ns, of[2].ns] {
-            note_share(lab, &mut table, same[0].3.end, same[0].1, [none, no_stock, stock]);
+            let faults = &same[0].1;
+            note_share(lab, &mut table, faults.end, threads(faults), [none, no_stock, stock]);
         }
     }
     note_windows(&mut table, &measured);

@@ -7,7 +7,7 @@ mod syscalls;
 
 use std::io::Write;
 
-use memgroup::Config;
+use memgroup::{Config, Group};
 use memgroup_percpu::SlotSource;
 
 use crate::Args;
@@ -38,6 +38,34 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     syscalls::run(&mut lab)?;
     storm::run(&mut lab)?;
     lab.close()
+}
+
+/// A loop's groups: none, or one without the stock, or with it.
+struct Accounting {
+    name: &'static str,
+    fixture: Option<Fixture>,
+}
+
+impl Accounting {
+    /// All three, the first by the name of a loop without groups.
+    fn all(lab: &Lab<'_>, without: &'static str) -> Result<[Accounting; 3]> {
+        let depth = lab.args.depth();
+        let of = |name, stock| {
+            Ok(Accounting { name, fixture: Some(Fixture::chain(config(stock, depth, lab.slots), depth, 1)?) })
+        };
+        Ok([Accounting { name: without, fixture: None }, of("no stock", false)?, of("stock", true)?])
+    }
+
+    fn group(&self) -> Option<Group> {
+        self.fixture.as_ref().map(|fixture| fixture.leaves[0].clone())
+    }
+
+    /// The stock was in use if there is one, and nothing is charged any more.
+    fn check(&self) -> Result<()> {
+        let Some(fixture) = &self.fixture else { return Ok(()) };
+        fixture.check_stock(self.name == "stock", self.name)?;
+        fixture.check_empty()
+    }
 }
 
 /// The engine with or without the stock, for groups of `depth` counters; everything else at its defaults.

@@ -7,16 +7,12 @@ use std::time::Duration;
 
 use memgroup::Group;
 
-use super::{PAGE_BYTES, REFUSED, SEED, config};
+use super::{Accounting, PAGE_BYTES, REFUSED, SEED};
 use crate::harness::*;
 
 const WRITE: &str = "mmap + write + munmap";
 const IDLE: &str = "usleep(10)";
 const LOOPS: [&str; 3] = ["mmap + munmap, no write", WRITE, IDLE];
-
-/// The kinds of accounting: their names, and whether the stock is on.
-const ACCOUNTING: [(&str, Option<bool>); 3] =
-    [("accounting off", None), ("no stock", Some(false)), ("stock", Some(true))];
 
 fn turn(kind: &str, group: Option<&Group>) -> Result<()> {
     let charge = group.map(|group| group.try_charge(PAGE_BYTES)).transpose().or_wrong(REFUSED)?;
@@ -34,39 +30,32 @@ fn turn(kind: &str, group: Option<&Group>) -> Result<()> {
 
 /// Measures the three loops with accounting off, without stock and with it.
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let (depth, slots) = (lab.args.depth(), lab.slots);
+    let depth = lab.args.depth();
     let mut built = Vec::new();
     for kind in LOOPS {
-        for (name, stock) in ACCOUNTING {
-            let grow = |stock| Fixture::chain(config(stock, depth, slots), depth, 1);
-            built.push((kind, name, stock.map(grow).transpose()?));
-        }
+        built.extend(Accounting::all(lab, "accounting off")?.map(|accounting| (kind, accounting)));
     }
-    let group = |fixture: &Option<Fixture>| fixture.as_ref().map(|fixture| fixture.leaves[0].clone());
-    let turns = built.iter().map(|(kind, _, fixture)| (*kind, group(fixture)));
+    let turns = built.iter().map(|(kind, accounting)| (*kind, accounting.group()));
     let works: Vec<_> = turns.map(|(kind, group)| each(move || turn(kind, group.as_ref()))).collect();
     let variants: Vec<Variant<'_>> = works.iter().map(|work| Variant::of(work, 1)).collect();
     let Plan { rounds, window_us } = lab.effort.windows;
     let measured = lab.interleave_by(Plan { rounds, window_us: window_us * 3 }, &variants)?;
 
+    let title = "seed 000, table 2.4: system calls of one pinned thread, accounting on and off, depth";
     let mut table = Table::new(
-        format!(
-            "seed 000, table 2.4: system calls of one pinned thread, accounting on and off, depth {depth}"
-        ),
+        format!("{title} {depth}"),
         ["ns a call: median (min..p90)", "accounting", "ns", "TSC cycles", "before", "after"],
     );
-    for ((kind, name, fixture), measured) in built.iter().zip(&measured) {
-        if let Some(fixture) = fixture {
-            fixture.check_stock(*name == "stock", name)?;
-            fixture.check_empty()?;
-        }
+    for ((kind, accounting), measured) in built.iter().zip(&measured) {
+        accounting.check()?;
         // System calls of one turn, as the seed divides.
         let calls = if *kind == IDLE { 1.0 } else { 2.0 };
         let ns = measured.ns.map(|ns| ns.scaled(1.0 / calls));
         let cycles = figure_or_dash(ns.and_then(|ns| lab.clock.cycles(ns.median)));
         let [before, after] = SEED.cells(&format!("table 2.4 of seed 000: {kind}"));
-        let time = lab.record(*name, json!({"loop": kind, "depth": depth})).time("system call", ns);
-        table.row(*kind, [(*name).to_owned(), time, cycles, before, after]);
+        let (name, params) = (accounting.name, json!({"loop": kind, "depth": depth}));
+        let time = lab.record(name, params).time("system call", ns);
+        table.row(*kind, [name.to_owned(), time, cycles, before, after]);
     }
     note_windows(&mut table, &measured);
     table.note("before and after: the seed's cycles a system call as the seed counts them: half an mmap + munmap pair. It gives no figure for the idle loop.");

@@ -38,11 +38,12 @@ struct Scene {
     requester: Group,
     held: u64,
     asked: u64,
-    /// Nanoseconds of each kill.
-    half_gone: Vec<f64>,
-    all_free: Vec<f64>,
-    charged: Vec<f64>,
+    /// Nanoseconds of each kill, by [`UNTIL`].
+    times: [Vec<f64>; 3],
 }
+
+/// The moments that are timed.
+const UNTIL: [&str; 3] = ["half gone", "all free", "charged"];
 
 /// The moments of one request.
 struct Request {
@@ -58,9 +59,7 @@ impl Scene {
         let full = child(&hierarchy.root(), &unique("full"))?;
         let (victim, requester) = (child(&full, "victim")?, child(&full, "requester")?);
         limit(&full, max)?;
-        let times = Vec::new;
-        let (half_gone, all_free, charged) = (times(), times(), times());
-        Ok(Scene { hierarchy, full, victim, requester, held, asked, half_gone, all_free, charged })
+        Ok(Scene { hierarchy, full, victim, requester, held, asked, times: Default::default() })
     }
 
     /// Runs the victim on a thread of its own until it holds its bytes, then charges from the first worker; also the victim's answer.
@@ -91,9 +90,11 @@ impl Scene {
         let Some(took) = report.took.filter(|_| right) else {
             return Err(Error::Wrong(format!("{victim} was to die for {requester}, and {report:?}")));
         };
-        self.half_gone.push(took.as_nanos() as f64);
-        self.all_free.push(free.saturating_duration_since(report.at).as_nanos() as f64);
-        self.charged.push(charged.saturating_duration_since(called).as_nanos() as f64);
+        let (free, charged) =
+            (free.saturating_duration_since(report.at), charged.saturating_duration_since(called));
+        for (times, took) in self.times.iter_mut().zip([took, free, charged]) {
+            times.push(took.as_nanos() as f64);
+        }
         expect_bytes(&self.requester, "the requester's usage", self.requester.usage_exact(), self.asked)?;
         drop(charge);
         Ok(())
@@ -126,9 +127,9 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 }
 
 fn add_row(lab: &mut Lab<'_>, table: &mut Table, victim: &str, scene: Scene) {
-    let Scene { held, asked, half_gone, all_free, charged, .. } = scene;
-    let mut cells = vec![(asked >> 10).to_string(), all_free.len().to_string()];
-    for (until, ns) in [("half gone", half_gone), ("all free", all_free), ("charged", charged)] {
+    let Scene { held, asked, times, .. } = scene;
+    let mut cells = vec![(asked >> 10).to_string(), times[0].len().to_string()];
+    for (until, ns) in UNTIL.into_iter().zip(times) {
         let ns = Quantiles::of(ns);
         let params = json!({"asked": asked, "held": held, "until": until});
         cells.extend(lab.record(victim, params).quantiles(ns, 1e6).into_iter().take(2));
@@ -189,7 +190,7 @@ fn of_sqlite(lab: &Lab<'_>, held: u64) -> Result<(Scene, usize)> {
     let mut scene = Scene::set(sqlite.hierarchy.clone(), 4 * held, held, asked)?;
     let mut connection = TenantConnection::open_in_memory(&scene.victim).or_wrong(STATEMENT)?;
     connection.execute_batch("PRAGMA temp_store = MEMORY").or_wrong(STATEMENT)?;
-    while scene.all_free.len() < kills {
+    while scene.times[0].len() < kills {
         let (killed, connection) = (scene.victim.events().oom_kill, &mut connection);
         let sort = move || connection.query_row(RUNAWAY, [], |row| row.get::<_, String>(0));
         let (answer, request) = scene.request(lab, sort)?;

@@ -178,10 +178,9 @@ fn measure(lab: &mut Lab<'_>, crowd: Crowd, stock: bool) -> Result<[Option<Summa
     let measured = lab.interleave(&variants)?;
     built.iter().try_for_each(|pairs| pairs.check(stock))?;
     Ok([0, 1].map(|variant| {
-        let of: Vec<Summary> = measured.iter().skip(variant).step_by(2).filter_map(|one| one.ns).collect();
-        let middle = |part: fn(&Summary) -> f64| median_of(of.iter().map(part));
-        let min = of.iter().map(|ns| ns.min).reduce(f64::min)?;
-        let count = of.iter().map(|ns| ns.count).sum();
-        Some(Summary { median: middle(|ns| ns.median)?, min, p90: middle(|ns| ns.p90)?, count })
+        let of = || measured.iter().skip(variant).step_by(2).filter_map(|one| one.ns);
+        let (median, p90) = (median_of(of().map(|ns| ns.median))?, median_of(of().map(|ns| ns.p90))?);
+        let min = of().map(|ns| ns.min).reduce(f64::min)?;
+        Some(Summary { median, min, p90, count: of().map(|ns| ns.count).sum() })
     }))
 }

@@ -33,14 +33,6 @@ struct IdleCache {
     _sqlite: Sqlite,
 }
 
-/// The results of some charges, which are held.
-#[derive(Default)]
-struct Block {
-    held_up_ns: Vec<f64>,
-    fitted: u64,
-    charges: Vec<Charge>,
-}
-
 impl IdleCache {
     fn build(lab: &Lab<'_>) -> Result<IdleCache> {
         let (sqlite, directory) = (Sqlite::take(lab.slots)?, Directory::make()?);
@@ -74,41 +66,32 @@ impl IdleCache {
     }
 }
 
-/// Charges until so many bytes are taken, or so many calls were held up.
+/// Charges until so many bytes are taken, or so many calls were held up; their nanoseconds, and all charges.
 fn charge(
     [busy, parent]: [&Group; 2],
     watch: Stopwatch,
     bytes: u64,
     bytes_most: u64,
     calls_most: usize,
-) -> Result<Block> {
-    let mut block = Block::default();
-    let mut held_up = parent.events_local().max;
-    while (block.charges.len() as u64 + 1) * bytes <= bytes_most && block.held_up_ns.len() < calls_most {
+) -> Result<(Vec<f64>, Vec<Charge>)> {
+    let (mut held_up_ns, mut charges, mut held_up) = (Vec::new(), Vec::new(), parent.events_local().max);
+    while (charges.len() as u64 + 1) * bytes <= bytes_most && held_up_ns.len() < calls_most {
         let (ns, charge) = watch.time(|| busy.try_charge(bytes));
-        block.charges.push(charge.or_wrong(format_args!("an idle cache has {bytes_most} bytes to give"))?);
-        let now = parent.events_local().max;
-        if now > held_up {
-            block.held_up_ns.push(ns);
-        } else {
-            block.fitted += 1;
-        }
-        held_up = now;
+        charges.push(charge.or_wrong(format_args!("an idle cache has {bytes_most} bytes to give"))?);
+        let before = std::mem::replace(&mut held_up, parent.events_local().max);
+        held_up_ns.extend((held_up > before).then_some(ns));
         let (usage, max) = parent.usage_and_max();
         ensure(usage <= max, || format!("{} has {usage} bytes and may have {max}", parent.path()))?;
     }
-    Ok(block)
+    Ok((held_up_ns, charges))
 }
 
 /// The control: the same charges where nothing has to be freed; nanoseconds of each.
 fn charge_with_room(busy: &Group, watch: Stopwatch, bytes: u64, calls: usize) -> Result<Vec<f64>> {
-    let mut charges = Vec::with_capacity(calls);
-    let times = (0..calls).map(|_| {
-        let (ns, charge) = watch.time(|| busy.try_charge(bytes));
-        charges.push(charge.or_wrong("a charge without a limit")?);
-        Ok(ns)
-    });
-    times.collect()
+    let timed = (0..calls).map(|_| watch.time(|| busy.try_charge(bytes)));
+    let (times, charges): (_, Vec<_>) = timed.unzip();
+    charges.into_iter().collect::<Result<Vec<Charge>, _>>().or_wrong("a charge without a limit")?;
+    Ok(times)
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
@@ -129,27 +112,22 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             let bytes_most = cache.fill()? * TAKEN_PERCENT / 100;
             let more = calls - times.len();
             let groups = [&cache.busy, &cache.parent];
-            let block = lab.workers.run_one(|| charge(groups, watch, bytes, bytes_most, more))?;
-            ensure(!block.held_up_ns.is_empty(), || {
-                format!("{} charges of {name} where all was full, and none was held up", block.fitted)
+            let (held_up, all) = lab.workers.run_one(|| charge(groups, watch, bytes, bytes_most, more))?;
+            let calls = all.len() as u64;
+            ensure(!held_up.is_empty(), || {
+                format!("{calls} charges of {name} where all was full, and none was held up")
             })?;
-            let right = block.charges.len() as u64 * bytes;
-            expect_bytes(&cache.busy, "what was charged", cache.busy.usage_exact(), right)?;
-            fitted += block.fitted;
-            times.extend(block.held_up_ns);
+            expect_bytes(&cache.busy, "what was charged", cache.busy.usage_exact(), calls * bytes)?;
+            fitted += calls - held_up.len() as u64;
+            times.extend(held_up);
         }
         let params = json!({"bytes": bytes, "cache": held});
         let (calls, quantiles) = (count(times.len() as u64), Quantiles::of(times));
         let cells = lab.record("an idle SQLite cache", params.clone()).quantiles(quantiles, 1e3);
         let [room, ..] = lab.record("with room (control)", params).quantiles(Quantiles::of(room), 1e3);
         table.row(name, [calls].into_iter().chain(cells).chain([count(fitted), room]));
-        let p99 = quantiles.map(|ns| ns.p99 / 1e6);
-        lab.at_most(
-            format!("from pressure to {name} freed by an idle cache, p99"),
-            p99,
-            RELIEF_MS_MOST,
-            "ms",
-        );
+        let (p99, goal) = (quantiles.map(|ns| ns.p99 / 1e6), "freed by an idle cache, p99");
+        lab.at_most(format!("from pressure to {name} {goal}"), p99, RELIEF_MS_MOST, "ms");
     }
     table.note(
         "from the call of a charge to its return with the bytes, on the caller's own thread. Reclaim takes pages in batches, so some charges after it find room: those fitted at once. The control has no limit",

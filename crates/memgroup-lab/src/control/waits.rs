@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::harness::*;
@@ -90,14 +91,12 @@ fn hand_overs<H>(
     let (given, left, is_over) = (AtomicU64::new(0), AtomicUsize::new(calls), AtomicBool::new(false));
     let settle_ticks = lab.clock.ticks_per_us() * SETTLE_US;
     let round = Round { waiters, settle_ticks, given, left, is_over };
-    let parts: Vec<Result<Vec<u64>>> = std::thread::scope(|threads| {
+    let parts: Vec<Vec<u64>> = std::thread::scope(|threads| {
         let started: Vec<_> = (0..=waiters).map(|_| threads.spawn(|| round.part(resource))).collect();
-        started
-            .into_iter()
-            .map(|one| one.join().unwrap_or_else(|_| Err("panic").or_wrong("a waiter")))
-            .collect()
-    });
-    let parts = parts.into_iter().collect::<Result<Vec<_>>>()?;
+        let join =
+            |one: ScopedJoinHandle<'_, _>| one.join().unwrap_or_else(|_| Err("panic").or_wrong("a waiter"));
+        started.into_iter().map(join).collect::<Result<_>>()
+    })?;
     let ns: Vec<f64> = parts.into_iter().flatten().map(|ticks| lab.clock.ns(ticks as f64)).collect();
     expect("timed hand-overs", ns.len(), calls)?;
     Ok(Quantiles::of(ns))
@@ -109,9 +108,8 @@ fn of_charges(lab: &Lab<'_>, waiters: usize, calls: usize) -> Result<Option<Quan
     let parent = child(&hierarchy.root(), "parent")?;
     limit(&parent, PAGE)?;
     let tenant = child(&parent, "tenant")?;
-    let take = || {
-        tenant.charge_until(PAGE, Instant::now() + PATIENCE).or_wrong("the charge is handed round, and yet")
-    };
+    let charge = || tenant.charge_until(PAGE, Instant::now() + PATIENCE);
+    let take = || charge().or_wrong("the charge is handed round, and yet");
     let resource = Resource { take: &take, waiting: &|| tenant.waiters().now, give: &drop };
     let ns = hand_overs(lab, &resource, waiters, calls)?;
     check_empty(&hierarchy)?;
@@ -124,20 +122,20 @@ fn of_charges(lab: &Lab<'_>, waiters: usize, calls: usize) -> Result<Option<Quan
 fn of_flag(lab: &Lab<'_>, waiters: usize, calls: usize) -> Result<Option<Quantiles>> {
     // Whether the flag is taken, and how many threads wait.
     let (state, freed) = (Mutex::new((false, 0_usize)), Condvar::new());
-    let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
     let take = || {
-        let mut state = lock();
+        let mut state = lock(&state);
         state.1 += 1;
         let mut state = freed.wait_while(state, |state| state.0).unwrap_or_else(PoisonError::into_inner);
         *state = (true, state.1 - 1);
         Ok(())
     };
     let give = |()| {
-        lock().0 = false;
+        lock(&state).0 = false;
         freed.notify_one();
     };
-    let ns = hand_overs(lab, &Resource { take: &take, waiting: &|| lock().1, give: &give }, waiters, calls)?;
-    expect("the control's flag and waiters at the end", *lock(), (false, 0))?;
+    let ns =
+        hand_overs(lab, &Resource { take: &take, waiting: &|| lock(&state).1, give: &give }, waiters, calls)?;
+    expect("the control's flag and waiters at the end", *lock(&state), (false, 0))?;
     Ok(ns)
 }
 

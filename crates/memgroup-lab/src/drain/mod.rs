@@ -26,8 +26,8 @@ const SEED: Seed = Seed {
         SeedFigure::new("drain_all_stock, 1 CPU", "cycles", 44_331.108_31, 38_978.035_81),
         SeedFigure::new("drain_all_stock, 8 CPUs", "cycles", 43_992.965_12, 39_026.766_54),
         SeedFigure::new("drain_all_stock, 128 CPUs", "cycles", 156_274.663_4, 58_053.874_21),
-        SeedFigure { what: "calls of the soak", unit: "count", before: None, after: Some(SOAK_CALLS) },
-        SeedFigure { what: "contentions hit", unit: "count", before: None, after: Some(0.0) },
+        SeedFigure::part("calls of the soak", "count", None, Some(SOAK_CALLS)),
+        SeedFigure::part("contentions hit", "count", None, Some(0.0)),
     ],
 };
 

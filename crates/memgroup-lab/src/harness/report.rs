@@ -222,7 +222,17 @@ fn figure_of(value: Option<f64>, is_count: bool) -> String {
 
 impl SeedFigure {
     pub(crate) const fn new(what: &'static str, unit: &'static str, before: f64, after: f64) -> SeedFigure {
-        SeedFigure { what, unit, before: Some(before), after: Some(after) }
+        SeedFigure::part(what, unit, Some(before), Some(after))
+    }
+
+    /// A figure that is given with the patches only, or without them only.
+    pub(crate) const fn part(
+        what: &'static str,
+        unit: &'static str,
+        before: Option<f64>,
+        after: Option<f64>,
+    ) -> SeedFigure {
+        SeedFigure { what, unit, before, after }
     }
 }
 

@@ -5,8 +5,8 @@
 //! gain of the removal within a few bursts with pages of 16 KiB. The figure is the memory after each burst, over
 //! the records that are there.
 
-use super::groups::{Groups, Mode, Plan};
-use super::script::{Footprint, Script};
+use super::groups::{Groups, Member, Mode, Plan};
+use super::script::{Footprint, Script, create, remove_all};
 use crate::harness::*;
 
 pub(super) const BURSTS: usize = 8;
@@ -16,11 +16,10 @@ const OVER_NEEDED_MOST: f64 = 1.3;
 /// Churns in every mode and prints the memory that was kept.
 pub(super) fn run(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
     let page = plan.page.name();
+    let [new, gone] = [script.outer, script.outer * 9 / 10].map(|groups| count(groups as u64));
     let mut table = Table::new(
         format!(
-            "steady churn, pages of {page}: {BURSTS} bursts of {} groups, {} removed at random after each",
-            count(script.outer as u64),
-            count(script.outer as u64 * 9 / 10)
+            "steady churn, pages of {page}: {BURSTS} bursts of {new} groups, {gone} removed at random after each"
         ),
         ["x needed, after burst", "0", "1", "2", "3", "4", "5", "6", "7", "8", "moved kB"],
     );
@@ -52,15 +51,8 @@ pub(super) fn run(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
 /// The memory after the script's removal, then after each burst.
 fn churn(script: Script, plan: Plan, random: &mut Random) -> Result<Vec<Footprint>> {
     let mut groups = Groups::new(plan)?;
-    let mut members = Vec::new();
-    let mut short_lived = Vec::new();
-    for (number, name) in script.in_order().enumerate() {
-        let stays = number % (1 + script.inner) == 0;
-        if stays { &mut members } else { &mut short_lived }.push(groups.create_used(&name)?);
-    }
-    for member in short_lived {
-        member.remove()?;
-    }
+    let (mut members, short_lived) = create(&mut groups, script)?;
+    remove_all(short_lived)?;
     groups.maintain();
     let mut looks = vec![Footprint::look(&groups, members.len())?];
     for burst in 1..=BURSTS {
@@ -74,10 +66,8 @@ fn churn(script: Script, plan: Plan, random: &mut Random) -> Result<Vec<Footprin
         groups.maintain();
         looks.push(Footprint::look(&groups, members.len())?);
     }
-    for member in members {
-        member.check()?;
-        member.remove()?;
-    }
+    members.iter().try_for_each(Member::check)?;
+    remove_all(members)?;
     groups.maintain();
     groups.check_gone()?;
     Ok(looks)

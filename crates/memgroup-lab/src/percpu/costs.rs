@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgroup::{Freshness, Reach};
+use memgroup::{Freshness, Reach, StatKey, Statistics};
 use memgroup_percpu::PerCpu;
 
 use super::Calls;
@@ -38,18 +38,17 @@ pub(super) fn groups(lab: &mut Lab<'_>, script: Script, plan: Plan, kernel: Opti
     };
     for mode in COMPARED {
         let timed = time_groups(lab, script, Plan { mode, ..plan })?;
+        let slower = timed[2].1.us.median.max(timed[3].1.us.median);
         for (call, calls) in timed {
             row(lab, mode.name(), mode.name(), call, calls);
         }
         if mode == Mode::Relocated {
-            let slower = timed[2].1.us.median.max(timed[3].1.us.median);
             let name = format!("making and removing a group beside {there}, median");
             lab.at_most(name, Some(slower), 5.0, "us");
         }
     }
-    if let Some(cleared) = time_clearing(lab, plan) {
-        row(lab, "no group", "no group", "clearing its records' bytes on all slots", cleared);
-    }
+    let cleared = time_clearing(lab, plan)?;
+    row(lab, "no group", "no group", "clearing its records' bytes on all slots", cleared);
     let mut note = format!(
         "Linux takes about {} us to make and remove a memory cgroup on one machine; --kernel measures it on this one",
         figure(KERNEL_PAIR_US)
@@ -70,27 +69,17 @@ pub(super) fn groups(lab: &mut Lab<'_>, script: Script, plan: Plan, kernel: Opti
 const CALLS: [&str; 4] = ["create", "remove", "create and remove", "the same, of all others"];
 
 /// Times creations, removals, both, and both where the removed group is another than the new one.
-fn time_groups(
-    lab: &mut Lab<'_>,
-    script: Script,
-    plan: Plan,
-) -> Result<[(&'static str, Calls); CALLS.len()]> {
+fn time_groups(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<Vec<(&'static str, Calls)>> {
     let mut groups = Groups::new(plan)?;
     let mut others =
-        script.in_order().map(|name| groups.create_used(&name)).collect::<Result<Vec<Member>>>()?;
+        script.names().map(|(name, _)| groups.create_used(&name)).collect::<Result<Vec<Member>>>()?;
     let (calls, mut random) = (lab.effort.calls * PAIRS_A_CALL, Random::new(lab.random.next()));
     let watch = lab.clock.stopwatch();
-    let (groups_there, others_there) = (&mut groups, &mut others);
-    let us =
-        lab.workers.run_one(move || time_calls(groups_there, others_there, &mut random, watch, calls))?;
+    let us = lab.workers.run_one(|| time_calls(&mut groups, &mut others, &mut random, watch, calls))?;
     others.into_iter().try_for_each(Member::remove)?;
     groups.maintain();
     groups.check_gone()?;
-    let mut timed = Vec::new();
-    for (call, us) in CALLS.into_iter().zip(&us) {
-        timed.push((call, Calls::of(us).ok_or("none was timed").or_wrong(call)?));
-    }
-    timed.try_into().map_err(|_| "a call is missing").or_wrong("the timed calls")
+    CALLS.into_iter().zip(&us).map(|(call, us)| Ok((call, Calls::of(us)?))).collect()
 }
 
 /// Microseconds of each call, by [`CALLS`].
@@ -126,7 +115,7 @@ fn time_calls(
 }
 
 /// Times the least work of a group that is used: as many bytes as its records have on all slots are cleared, in one piece.
-fn time_clearing(lab: &Lab<'_>, plan: Plan) -> Option<Calls> {
+fn time_clearing(lab: &Lab<'_>, plan: Plan) -> Result<Calls> {
     let mut bytes = vec![1_u8; plan.record_bytes() as usize * plan.slots.slots()];
     let watch = lab.clock.stopwatch();
     let mut clear = || watch.time(|| std::hint::black_box(&mut bytes).fill(0)).0 / 1e3;
@@ -182,9 +171,14 @@ impl Leaf {
         Ok(Leaf { groups, member })
     }
 
+    fn statistic(&self) -> Result<(&Statistics, StatKey)> {
+        let key = |of: &Statistics| of.keys().nth(STATISTIC);
+        let found = self.member.statistics.as_ref().and_then(|of| Some((of, key(of)?)));
+        found.ok_or("none").or_wrong("a registered statistic")
+    }
+
     fn add(&self, count: u64) -> Result<u64> {
-        let statistics = self.member.statistics.as_ref().ok_or("none").or_wrong("registered statistics")?;
-        let key = statistics.keys().nth(STATISTIC).ok_or("none").or_wrong("a statistic")?;
+        let (statistics, key) = self.statistic()?;
         for _ in 0..count {
             statistics.add(&self.member.group, key, 1);
         }
@@ -193,15 +187,11 @@ impl Leaf {
 
     /// The sum is the additions (I1), and nothing is left.
     fn check(self, added: u64) -> Result<()> {
-        let Leaf { groups, member } = self;
-        let get = |of: &memgroup::Statistics| {
-            let key = of.keys().nth(STATISTIC)?;
-            Some(of.get(&member.group, key, Reach::Local, Freshness::Fresh))
-        };
-        let sum = member.statistics.as_ref().and_then(get).unwrap_or(0);
-        expect(format_args!("additions, {}", groups.plan.mode.name()), sum, added as i64)?;
-        member.remove()?;
-        groups.check_gone()
+        let (statistics, key) = self.statistic()?;
+        let sum = statistics.get(&self.member.group, key, Reach::Local, Freshness::Fresh);
+        expect(format_args!("additions, {}", self.groups.plan.mode.name()), sum, added as i64)?;
+        self.member.remove()?;
+        self.groups.check_gone()
     }
 }
 

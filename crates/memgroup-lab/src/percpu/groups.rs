@@ -11,8 +11,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Charge, Config, Freshness, Group, Hierarchy, Maintenance, PageSize, Reach, Stat, StatKey, Statistics,
-    Subsystem,
+    Charge, Config, Freshness, Group, Hierarchy, Maintenance, Reach, Stat, StatKey, Statistics, Subsystem,
 };
 use memgroup_percpu::{SlotSource, pin_virtual};
 
@@ -110,17 +109,11 @@ impl Plan {
     }
 
     fn config(self) -> Config {
-        let page = match self.page {
-            Page::K4 => PageSize::Kib4,
-            Page::K16 => PageSize::Kib16,
-            Page::K64 => PageSize::Kib64,
-            Page::M2 => PageSize::Mib2,
-        };
         Config::new()
             .slots(self.slots)
             // A hierarchy with other statistics is of another kind: none is given the arenas of one that was played before.
             .groups_max((self.groups + SPARE_GROUPS + self.statistics) as u32)
-            .page_size(page)
+            .page_size(self.page.size())
             .maintain_on_removal(self.on_removal && self.mode != Mode::Kept)
             .relocate(self.mode >= Mode::Relocated)
             .demote_after((self.mode >= Mode::Demoted).then_some(IDLE))
@@ -191,15 +184,13 @@ impl Groups {
         if self.plan.mode == Mode::Kept {
             return upkeep;
         }
-        self.round(begin, &mut upkeep);
-        if self.plan.mode >= Mode::Demoted {
-            for round in 1..=ROUNDS_MAX {
-                let before = upkeep;
-                self.round(begin + round * 2 * IDLE, &mut upkeep);
-                let work = |of: &Upkeep| [of.depopulated_bytes, of.moved_bytes, of.demoted_groups];
-                if work(&upkeep) == work(&before) {
-                    break;
-                }
+        let rounds = if self.plan.mode >= Mode::Demoted { ROUNDS_MAX } else { 0 };
+        for round in 0..=rounds {
+            let before = upkeep;
+            self.round(begin + round * 2 * IDLE, &mut upkeep);
+            let work = |of: &Upkeep| [of.depopulated_bytes, of.moved_bytes, of.demoted_groups];
+            if round > 0 && work(&upkeep) == work(&before) {
+                break;
             }
         }
         upkeep.took = begin.elapsed();
@@ -227,9 +218,7 @@ impl Groups {
         self.parent.remove().or_wrong("the script's parent stays")?;
         let (groups, dying) = (self.hierarchy.groups().len(), self.hierarchy.dying().len());
         expect("online groups, and removed ones that hold bytes", (groups, dying), (1, 0))?;
-        let root = self.hierarchy.root();
-        root.drain();
-        expect_bytes(&root, "usage after a drain", root.usage(), 0)?;
+        check_empty(&self.hierarchy)?;
         self.round(Instant::now(), &mut Upkeep::default());
         Ok(())
     }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Calls;
 use super::script::Script;
+use super::{Calls, meminfo_kb};
 use crate::harness::*;
 
 const PREFIX: &str = "memgroup-lab-";
@@ -72,29 +72,29 @@ fn attempt(script: Script, waits: &[Duration], watch: &Watch) -> Result<Kernel, 
     let start = percpu_kb()?;
     let group = controller.own_group()?;
     let (mut mkdirs, mut rmdirs) = (Vec::new(), Vec::new());
-    for name in script.in_order() {
+    for (name, _) in script.names() {
         timed(&mut mkdirs, &group.0.join(name), watch, fs::create_dir)?;
     }
     let created = percpu_kb()?;
-    for name in script.short_lived() {
-        timed(&mut rmdirs, &group.0.join(name), watch, fs::remove_dir)?;
-    }
+    let mut remove = |stay| {
+        let mut names = script.names().filter(|(_, stays)| *stays == stay);
+        names.try_for_each(|(name, _)| timed(&mut rmdirs, &group.0.join(name), watch, fs::remove_dir))
+    };
+    remove(false)?;
     let (removed, since) = (percpu_kb()?, Instant::now());
     let mut waited = Vec::new();
     for &wait in waits {
         wait_until(since + wait, watch)?;
         waited.push((wait.as_secs(), percpu_kb()?));
     }
-    for name in script.long_lived() {
-        timed(&mut rmdirs, &group.0.join(name), watch, fs::remove_dir)?;
-    }
+    remove(true)?;
     remove_tree(&group.0).map_err(|why| format!("{} cannot be removed: {why}", group.0.display()))?;
     let all_removed = percpu_kb()?;
     wait_until(Instant::now() + waits.first().copied().unwrap_or_default(), watch)?;
     let at_rest = percpu_kb()?;
-    let calls = |times: &[f64]| Calls::of(times).ok_or("the script has no groups");
+    let calls = |times: &[f64]| Calls::of(times).map_err(|why| why.to_string());
     let (mkdir, rmdir) = (calls(&mkdirs)?, calls(&rmdirs)?);
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+    let release = read("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
     let interface = controller.version;
     Ok(Kernel { interface, release, start, created, removed, waited, all_removed, at_rest, mkdir, rmdir })
 }
@@ -125,14 +125,16 @@ fn stop_if_interrupted(watch: &Watch) -> Result<(), String> {
 }
 
 fn percpu_kb() -> Result<f64, String> {
-    let text =
-        fs::read_to_string("/proc/meminfo").map_err(|why| format!("/proc/meminfo cannot be read: {why}"))?;
-    percpu_of(&text).ok_or_else(|| "/proc/meminfo has no line Percpu:".to_owned())
+    let kb = percpu_of(&read("/proc/meminfo")?);
+    kb.ok_or_else(|| "/proc/meminfo has no line Percpu:".to_owned())
 }
 
 fn percpu_of(meminfo: &str) -> Option<f64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("Percpu:"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
+    meminfo_kb(meminfo, "Percpu:").map(|kb| kb as f64)
+}
+
+fn read(file: &str) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|why| format!("{file} cannot be read: {why}"))
 }
 
 /// A mounted hierarchy with the memory controller.
@@ -146,9 +148,7 @@ struct Controller {
 impl Controller {
     /// Finds the memory controller of this machine, or says in one line why there is none to use.
     fn find() -> Result<Controller, String> {
-        let mounts = fs::read_to_string("/proc/mounts")
-            .map_err(|why| format!("/proc/mounts cannot be read: {why}"))?;
-        Controller::of(&mounts, |root| {
+        Controller::of(&read("/proc/mounts")?, |root| {
             let offered = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
             offered.split_ascii_whitespace().any(|controller| controller == "memory")
         })

@@ -95,12 +95,12 @@ struct Calls {
 impl Calls {
     const COLUMNS: [&str; 7] = ["us", "median", "min", "p90", "mean", "longest", "calls"];
 
-    /// None when there was no call.
-    fn of(times_us: &[f64]) -> Option<Calls> {
-        let us = Summary::of(times_us)?;
+    /// An error when there was no call.
+    fn of(times_us: &[f64]) -> Result<Calls> {
+        let us = Summary::of(times_us).ok_or("there was none").or_wrong("the timed calls")?;
         let mean_us = times_us.iter().sum::<f64>() / times_us.len() as f64;
         let longest_us = times_us.iter().copied().fold(us.p90, f64::max);
-        Some(Calls { us, mean_us, longest_us })
+        Ok(Calls { us, mean_us, longest_us })
     }
 
     /// Cells of a table with [`Calls::COLUMNS`].
@@ -173,12 +173,9 @@ fn by_page(lab: &mut Lab<'_>, played: Vec<Played>, others: &[Plan]) -> Result<()
 
 /// The script in every mode, the control first.
 fn play_all(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<Vec<Played>> {
-    let mut all = Vec::new();
-    for (mode, _) in Mode::ALL {
-        let played = play(script, Plan { mode, ..plan })?;
-        tables::add_rows(lab, &played);
-        all.push(played);
-    }
+    let all = Mode::ALL.into_iter().map(|(mode, _)| play(script, Plan { mode, ..plan }));
+    let all = all.collect::<Result<Vec<_>>>()?;
+    all.iter().for_each(|played| tables::add_rows(lab, played));
     Ok(all)
 }
 
@@ -189,22 +186,19 @@ fn against_kernel(lab: &mut Lab<'_>, script: Script) -> Result<Option<Kernel>> {
     }
     let waits: &[u64] = lab.pick(&[0], &[2], &[2, 10]);
     let waits: Vec<Duration> = waits.iter().copied().map(Duration::from_secs).collect();
-    match kernel::run(script, &waits)? {
-        Ok(kernel) => {
-            tables::kernel(lab, script, &kernel)?;
-            Ok(Some(kernel))
-        }
-        Err(why) => {
-            lab.say(&format!("\nnote: the kernel's figures are missing: {why}"))?;
-            Ok(None)
-        }
+    let kernel = kernel::run(script, &waits)?;
+    match &kernel {
+        Ok(kernel) => tables::kernel(lab, script, kernel)?,
+        Err(why) => lab.say(&format!("\nnote: the kernel's figures are missing: {why}"))?,
     }
+    Ok(kernel.ok())
 }
 
 /// Refuses scripts with records that would fill the machine, before they are played. One is played at a time and gives its
 /// memory back, except some pages that hold the root's records.
 fn refuse_what_does_not_fit(plan: Plan, others: &[Plan], script: Script, many: Script) -> Result<()> {
-    let Some(available) = available_bytes() else { return Ok(()) };
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let Some(available) = meminfo_kb(&meminfo, "MemAvailable:").map(|kb| kb << 10) else { return Ok(()) };
     let groups = many.groups().max(script.groups());
     let bytes = most_bytes(plan, others, groups) + kept_bytes(others, script, many);
     let allowed = available / 4 * 3;
@@ -241,10 +235,10 @@ fn kept_bytes(others: &[Plan], script: Script, many: Script) -> u64 {
     groups as u64 * PLACE_BYTES
 }
 
-fn available_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? << 10)
+/// kB that a line of the text of `/proc/meminfo` says.
+fn meminfo_kb(text: &str, line: &str) -> Option<u64> {
+    let line = text.lines().find_map(|one| one.strip_prefix(line))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -272,7 +266,7 @@ mod tests {
         let calls = Calls::of(&times).unwrap();
         assert_eq!((calls.us.median, calls.us.p90, calls.mean_us), (1.0, 1.0, 101.0));
         assert_eq!(calls.cells().collect::<Vec<_>>(), ["1.00", "1.00", "1.00", "101", "10,001", "100"]);
-        assert_eq!(Calls::of(&[]), None);
+        assert!(Calls::of(&[]).is_err());
     }
 
     #[test]

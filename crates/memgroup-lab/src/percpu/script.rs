@@ -30,21 +30,11 @@ impl Script {
         self.outer * (1 + self.inner)
     }
 
-    /// All names, in order of creation.
-    pub(super) fn in_order(self) -> impl Iterator<Item = String> {
-        let beside = move |outer| (1..=self.inner).map(move |inner| format!("cg_{outer}_{inner}"));
-        (1..=self.outer).flat_map(move |outer| [format!("cg_{outer}")].into_iter().chain(beside(outer)))
-    }
-
-    /// Names of the groups that are removed first, in order of removal.
-    pub(super) fn short_lived(self) -> impl Iterator<Item = String> {
-        let beside = move |outer| (1..=self.inner).map(move |inner| format!("cg_{outer}_{inner}"));
-        (1..=self.outer).flat_map(beside)
-    }
-
-    /// Names of the groups that stay until the end.
-    pub(super) fn long_lived(self) -> impl Iterator<Item = String> {
-        (1..=self.outer).map(|outer| format!("cg_{outer}"))
+    /// All names in order of creation, and whether the group stays until the end; the others are removed first, in the same order.
+    pub(super) fn names(self) -> impl Iterator<Item = (String, bool)> {
+        let beside = move |outer| (1..=self.inner).map(move |inner| (format!("cg_{outer}_{inner}"), false));
+        (1..=self.outer)
+            .flat_map(move |outer| [(format!("cg_{outer}"), true)].into_iter().chain(beside(outer)))
     }
 
     /// "1 of 11".
@@ -130,9 +120,7 @@ impl Footprint {
         })?;
         let (live, needed) = (self.own_live_bytes, self.needed_bytes);
         ensure(plan.mode == Mode::Demoted || live >= needed, || {
-            format!(
-                "the engine counts {live} live bytes of per-CPU memory, the groups' records take {needed}"
-            )
+            format!("the engine counts {live} live bytes of per-CPU memory, the records take {needed}")
         })
     }
 
@@ -214,10 +202,10 @@ impl Played {
 pub(super) fn play(script: Script, plan: Plan) -> Result<Played> {
     let mut groups = Groups::new(plan)?;
     let start = Footprint::look(&groups, 0)?;
-    let (mut long_lived, mut short_lived) = create(&mut groups, script)?;
+    let (mut long_lived, short_lived) = create(&mut groups, script)?;
     let created = Footprint::look(&groups, script.groups())?;
     check_slots(plan, created.slots)?;
-    let first = remove_all(&mut short_lived)?;
+    let first = remove_all(short_lived)?;
     let removed = Footprint::look(&groups, script.outer)?;
     let upkeep = groups.maintain();
     let maintained = Footprint::look(&groups, script.outer)?;
@@ -226,7 +214,7 @@ pub(super) fn play(script: Script, plan: Plan) -> Result<Played> {
         member.use_on_all_slots()?;
         member.check()?;
     }
-    let rest = remove_all(&mut long_lived)?;
+    let rest = remove_all(long_lived)?;
     let all_removed = Footprint::look(&groups, 0)?;
     groups.maintain();
     let at_rest = Footprint::look(&groups, 0)?;
@@ -245,27 +233,23 @@ fn check_slots(plan: Plan, used: usize) -> Result<()> {
 }
 
 /// Removes all in their order.
-fn remove_all(members: &mut Vec<Member>) -> Result<Calls> {
-    let mut times_us = Vec::with_capacity(members.len());
-    for member in members.drain(..) {
+pub(super) fn remove_all(members: Vec<Member>) -> Result<Calls> {
+    let remove = |member: Member| {
         let begin = Instant::now();
-        member.remove()?;
-        times_us.push(begin.elapsed().as_nanos() as f64 / 1e3);
-    }
-    Calls::of(&times_us).ok_or("no group was removed").or_wrong("the script")
+        member.remove().map(|()| begin.elapsed().as_nanos() as f64 / 1e3)
+    };
+    Calls::of(&members.into_iter().map(remove).collect::<Result<Vec<f64>>>()?)
 }
 
 /// Creates all groups in the script's order and uses each; those that stay, and those that do not.
-fn create(groups: &mut Groups, script: Script) -> Result<(Vec<Member>, Vec<Member>)> {
+pub(super) fn create(groups: &mut Groups, script: Script) -> Result<(Vec<Member>, Vec<Member>)> {
     let (mut long_lived, mut short_lived) = (Vec::new(), Vec::new());
-    for (number, name) in script.in_order().enumerate() {
+    for (name, stays) in script.names() {
         let mut member = groups.create_used(&name)?;
-        if number % (1 + script.inner) == 0 {
+        if stays {
             member.hold_a_charge()?;
-            long_lived.push(member);
-        } else {
-            short_lived.push(member);
         }
+        if stays { &mut long_lived } else { &mut short_lived }.push(member);
     }
     Ok((long_lived, short_lived))
 }
@@ -287,10 +271,9 @@ mod tests {
     #[test]
     fn has_the_seeds_names_in_the_seeds_order() {
         let script = Script { outer: 2, inner: 2 };
-        let names: Vec<String> = script.in_order().collect();
+        let (names, stay): (Vec<String>, Vec<bool>) = script.names().unzip();
         assert_eq!(names, ["cg_1", "cg_1_1", "cg_1_2", "cg_2", "cg_2_1", "cg_2_2"]);
-        assert_eq!(script.long_lived().collect::<Vec<_>>(), ["cg_1", "cg_2"]);
-        assert_eq!(script.short_lived().collect::<Vec<_>>(), ["cg_1_1", "cg_1_2", "cg_2_1", "cg_2_2"]);
+        assert_eq!(stay, [true, false, false, true, false, false]);
         assert_eq!(script.groups(), names.len());
         assert_eq!(
             (SCRIPT.share().as_str(), Script { outer: 1, inner: 50 }.limit_percent() as u32),

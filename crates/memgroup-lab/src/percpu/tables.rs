@@ -15,10 +15,6 @@ const OVER_NEEDED_MOST: f64 = 1.1;
 /// Pages that maintenance may touch in one hold of a lock.
 const PAGES_HELD_MOST: f64 = 64.0;
 
-fn dash() -> String {
-    "-".to_owned()
-}
-
 /// Explains the words of every table.
 pub(super) fn words(lab: &mut Lab<'_>) -> Result<()> {
     for text in [

@@ -72,14 +72,10 @@ struct Row {
     slots: usize,
     groups: usize,
     stats: usize,
-    /// All groups changed on all slots, for each of both.
-    all: Option<Summary>,
-    /// The same without the cost of a flush of a single change.
+    /// All groups changed on all slots, for each of both; one group on one slot; nothing.
+    flushes: [Option<Summary>; 3],
+    /// All without the cost of a flush of a single change, for each further change.
     more: Option<f64>,
-    /// One group changed on one slot.
-    one: Option<Summary>,
-    /// Nothing changed.
-    none: Option<Summary>,
 }
 
 pub(super) fn run(lab: &mut Lab<'_>, slots: Option<usize>, groups: Option<usize>) -> Result<()> {
@@ -110,12 +106,13 @@ fn measure(lab: &Lab<'_>, slots: usize, groups: usize, stats: usize) -> Result<R
     let rounds = lab.pick(1, (200_000 / pairs).clamp(3, 50), (2_000_000 / pairs).clamp(7, 400));
     let mut times = |groups, slots| {
         let ns = (0..rounds).map(|_| flushed.flush(lab, groups, slots));
-        Ok::<_, Error>(Summary::of(&ns.collect::<Result<Vec<f64>>>()?))
+        Ok::<_, Error>(Summary::of(ns.collect::<Result<Vec<f64>>>()?))
     };
     let (all, one, none) = (times(groups, slots)?, times(1, 1)?, times(0, 0)?);
     let beyond = median(all).zip(median(one)).filter(|_| pairs > 1).map(|(all, one)| all - one);
-    let (all, more) = (all.map(|ns| ns.scaled(1.0 / pairs as f64)), beyond.map(|ns| ns / (pairs - 1) as f64));
-    Ok(Row { slots, groups, stats, all, more, one, none })
+    let more = beyond.map(|ns| ns / (pairs - 1) as f64);
+    let flushes = [all.map(|ns| ns.scaled(1.0 / pairs as f64)), one, none];
+    Ok(Row { slots, groups, stats, flushes, more })
 }
 
 fn show(lab: &mut Lab<'_>, rows: &[Row], left_out: &[String]) -> Result<()> {
@@ -124,18 +121,14 @@ fn show(lab: &mut Lab<'_>, rows: &[Row], left_out: &[String]) -> Result<()> {
         "a flush of the root after another CPU changed every statistic of some groups on some slots",
         columns,
     );
-    for &Row { slots, groups, stats, all, more, one, none } in rows {
-        let mut cells = [("all", all), ("one", one), ("none", none)].map(|(changed, ns)| {
+    for &Row { slots, groups, stats, flushes, more } in rows {
+        for (changed, ns) in ["all", "one", "none"].into_iter().zip(flushes) {
             let params = json!({"slots": slots, "groups": groups, "statistics": stats, "changed": changed});
-            let spread = lab.record("separate trees", params).summary("flush", "ns", ns);
-            if changed == "all" { spread } else { figure_or_dash(median(ns)) }
-        });
-        let all = std::mem::take(&mut cells[0]);
-        let [_, one, none] = cells;
-        table.row(
-            format!("{slots} x {} x {stats}", count(groups as u64)),
-            [all, figure_or_dash(more), figure(goal_ns(stats)), one, none],
-        );
+            lab.record("separate trees", params).summary("flush", "ns", ns);
+        }
+        let [_, one, none] = flushes.map(|ns| figure_or_dash(median(ns)));
+        let cells = [spread(flushes[0]), figure_or_dash(more), figure(goal_ns(stats)), one, none];
+        table.row(format!("{slots} x {} x {stats}", count(groups as u64)), cells);
     }
     table.note("each: of a group on a slot. One: a single group on a single slot changed; the flush's locks are in it, and the pass up to the root. Each more: the time of all above that, for each more; its goal is 4 ns a statistic and 10 ns a line that comes from the other CPU");
     if !left_out.is_empty() {
@@ -153,10 +146,8 @@ fn add_goals(lab: &mut Lab<'_>, rows: &[Row]) {
         let worst = all().filter_map(|row| row.more).reduce(f64::max);
         let name = format!("a flush, each more changed group and slot, {stats} statistics, worst");
         lab.at_most(name, worst, goal_ns(stats), "ns");
-        let ones: Vec<(usize, f64)> =
-            all().filter_map(|row| Some((row.slots * row.groups, median(row.one)?))).collect();
-        let (least, most) = (ones.iter().min_by_key(|one| one.0), ones.iter().max_by_key(|one| one.0));
-        if let (Some(least), Some(most)) = (least, most)
+        let ones = || all().filter_map(|row| Some((row.slots * row.groups, median(row.flushes[1])?)));
+        if let (Some(least), Some(most)) = (ones().min_by_key(|one| one.0), ones().max_by_key(|one| one.0))
             && least.0 < most.0
         {
             let times = most.0 / least.0;

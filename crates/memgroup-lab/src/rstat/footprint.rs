@@ -71,9 +71,8 @@ fn measure(trees: Trees, groups: usize, slots: usize) -> Result<Taken> {
     for slot in 0..slots {
         let _pin = pin_virtual(slot);
         for group in &groups {
-            all.iter().for_each(|statistics| {
-                statistics.keys().take(1).for_each(|key| statistics.add(group, key, 1))
-            });
+            let first = |of: &Statistics| of.keys().take(1).for_each(|key| of.add(group, key, 1));
+            all.iter().for_each(first);
         }
     }
     let after = hierarchy.percpu();

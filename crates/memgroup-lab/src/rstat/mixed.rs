@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::tenants::{CHILDREN, Slice};
-use super::{READS, SEED};
+use super::{READS, SEED, Slices};
 use crate::args::{Trees, word};
 use crate::harness::*;
 
@@ -65,39 +65,37 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         return lab.paragraph("\nnote: no SQLite statements: they need processes of the program memgroup");
     };
     let (rounds, reads) = lab.pick((1, 500), (5, READS / 5), (20, READS));
-    let mut processes = Vec::new();
-    for trees in Trees::BOTH {
-        processes.push(Process::start(&program, trees)?);
-    }
-    let mut slices = [Vec::new(), Vec::new()];
+    let processes = Trees::BOTH.into_iter().map(|trees| Process::start(&program, trees));
+    let mut processes = processes.collect::<Result<Vec<_>>>()?;
+    let (mut found, mut statements) = (<[Slices; 2]>::default(), 0);
     lab.in_turns(rounds, 2, |_, index| {
-        slices[index].push(processes[index].slice(reads)?);
+        let slice = processes[index].slice(reads)?;
+        found[index].push(slice.read);
+        statements += slice.statements;
         Ok(())
     })?;
     processes.into_iter().try_for_each(Process::end)?;
-    show(lab, &slices)
+    show(lab, &found, statements)
 }
 
-fn show(lab: &mut Lab<'_>, slices: &[Vec<Slice>; 2]) -> Result<()> {
+fn show(lab: &mut Lab<'_>, found: &[Slices; 2], statements: u64) -> Result<()> {
     let mut table = Table::new(
         "one reader of a parent's cpu statistics, two children run SQLite statements: the reader's own CPU time",
         ["", "ns a read: median (min..p90)", "flushes", "s for 1 M reads"],
     );
     let mut medians = Vec::new();
-    for (trees, slices) in Trees::BOTH.into_iter().zip(slices) {
-        let summary = |of: fn(&Slice) -> f64| Summary::of(&slices.iter().map(of).collect::<Vec<_>>());
-        let (ns, flushes) = (summary(|slice| slice.ns), summary(|slice| slice.flushes));
+    for (trees, slices) in Trees::BOTH.into_iter().zip(found) {
+        let ns = median_of(&slices.ns);
         let mut row = lab.record(trees.name(), json!({"children": CHILDREN}));
-        row.summary("flushes of cpu's tree a mixed read", "", flushes);
-        let million = median(ns).map(|ns| ns * READS as f64 / 1e9);
-        let ns_cell = row.summary("mixed read", "ns", ns);
-        table.row(trees.name(), [ns_cell, figure_or_dash(median(flushes)), figure_or_dash(million)]);
-        medians.push(median(ns));
+        let cells = slices.record(&mut row, ["mixed read", "flushes of cpu's tree a mixed read"]);
+        let million = ns.map(|ns| ns * READS as f64 / 1e9);
+        table.row(trees.name(), cells.into_iter().chain([figure_or_dash(million)]));
+        medians.push(ns);
     }
     let [before, after] = SEED.cells("2 children build kernels: real");
     table.note(format!(
         "{} statements; each is a scope, so cpu changes as often as memory and io do. Most reads find no change and are copies: \"flushes\" is the share of the others, and with one tree every charge is a change. The seed, two kernel builds: {before} s before, {after} s after",
-        count(slices.iter().flatten().map(|slice| slice.statements).sum())
+        count(statements)
     ));
     let name = "reading cpu beside SQLite statements: one tree over separate";
     lab.at_least(name, ratio(medians[0], medians[1]), SEED_GAIN, "x");

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
 
-use memgroup::{Stat, Subsystem};
+use memgroup::{Stat, Statistics, Subsystem};
 
 use crate::Args;
 use crate::harness::*;
@@ -59,6 +59,37 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
 fn gauges(stats: usize) -> Subsystem {
     let stat = |number| Stat::gauge(Box::leak(format!("stat{number}").into_boxed_str()));
     Subsystem { name: "measured", stats: (0..stats).map(stat).collect::<Vec<_>>().leak() }
+}
+
+/// The slices of a reader in one case, with one kind of trees.
+#[derive(Debug, Default)]
+struct Slices {
+    /// Nanoseconds of the reader's CPU time for one read.
+    ns: Vec<f64>,
+    /// Flushes of cpu's tree for each read of cpu.
+    flushes: Vec<f64>,
+}
+
+impl Slices {
+    fn push(&mut self, [ns, flushes]: [f64; 2]) {
+        self.ns.push(ns);
+        self.flushes.push(flushes);
+    }
+
+    /// Records both; the cells of the nanoseconds and the flushes.
+    fn record(&self, row: &mut Record<'_>, [read, flushes]: [&'static str; 2]) -> [String; 2] {
+        let of = Summary::of(&self.flushes);
+        let cell = row.summary(read, "ns", Summary::of(&self.ns));
+        row.summary(flushes, "", of);
+        [cell, figure_or_dash(median(of))]
+    }
+}
+
+/// Reads so many times by `read`: nanoseconds of this thread's CPU time and flushes of cpu's tree, for each.
+fn timed_reads(cpu: &Statistics, reads: u64, mut read: impl FnMut()) -> [f64; 2] {
+    let (before, flushed) = (thread_cpu_ns(), cpu.flushes());
+    (0..reads).for_each(|_| read());
+    [thread_cpu_ns() - before, cpu.flushes() - flushed].map(|all| all as f64 / reads as f64)
 }
 
 /// The time in which children work and a reader reads.
@@ -112,16 +143,15 @@ fn read_beside<R: Send, W: Send>(
         };
         std::thread::scope(|threads| {
             let start = |index| Builder::new().spawn_scoped(threads, move || work(index));
-            let started = (0..children).map(start).collect::<Result<Vec<_>, _>>().map_err(|source| {
+            let started = (0..children).map(start).collect::<Result<Vec<_>, _>>().inspect_err(|_| {
                 // Those that were started end, and the reader does not wait for the others.
                 turn.end();
                 turn.begin(children);
-                Error::system("start the children's threads")(source)
-            })?;
-            let join = |child: std::thread::ScopedJoinHandle<'_, _>| {
-                child.join().unwrap_or_else(|_| Err("panic").or_wrong("a child's thread"))
-            };
-            Ok((None, started.into_iter().map(join).collect::<Result<Vec<W>>>()?))
+            });
+            let started = started.map_err(Error::system("start the children's threads"))?.into_iter();
+            let joined = started
+                .map(|child| child.join().unwrap_or_else(|_| Err("panic").or_wrong("a child's thread")));
+            Ok((None, joined.collect::<Result<Vec<W>>>()?))
         })
     })?;
     let (worked, found) = (parts.pop(), parts.pop().and_then(|part| part.0));

@@ -11,7 +11,7 @@ use memgroup::stats::{cpu, io, memory};
 use memgroup::{Config, Freshness, Group, Reach, SlotSource, Stat, StatKey, Statistics, Subsystem, scope};
 use memgroup_percpu::pin_virtual;
 
-use super::{READS, SEED, Turn, read_beside};
+use super::{READS, SEED, Slices, Turn, read_beside, timed_reads};
 use crate::Trees;
 use crate::harness::*;
 
@@ -84,14 +84,16 @@ struct Counted {
 }
 
 impl Family {
-    fn build(trees: Trees, source: SlotSource, children: usize) -> Result<Family> {
+    fn build(lab: &Lab<'_>, trees: Trees, source: SlotSource, children: usize) -> Result<Family> {
         let config = Config::with_slots(source).separate_trees(trees == Trees::Separate).depth_max(4);
         let fixture = Fixture::flat(config, children)?;
         let all = &fixture.hierarchy;
         let (memory, cpu, io) = (all.memory(), all.cpu(), all.io());
         let own = all.register(OWN).set_up("the user's subsystem")?;
         let (counted, steps) = (Counted::default(), AtomicU64::new(0));
-        Ok(Family { fixture, memory, cpu, io, own, source, counted, step_ticks: 0, steps })
+        let mut family = Family { fixture, memory, cpu, io, own, source, counted, step_ticks: 0, steps };
+        family.set_pace(lab)?;
+        Ok(family)
     }
 
     /// Times the storm's steps with no other thread, so that threads that compute can take as long.
@@ -155,10 +157,8 @@ impl Family {
 
     /// The parent's statistics are the counted sums (I1).
     fn check(&mut self, more: &[Counted]) -> Result<()> {
-        let sum = &mut self.counted;
-        for more in more {
-            (sum.charges, sum.scopes) = (sum.charges + more.charges, sum.scopes + more.scopes);
-        }
+        self.counted.charges += more.iter().map(|more| more.charges).sum::<i64>();
+        self.counted.scopes += more.iter().map(|more| more.scopes).sum::<i64>();
         let parent = &self.fixture.parent;
         let get = |of: &Statistics, stat| of.get(parent, stat, Reach::Subtree, Freshness::Fresh);
         let found = [
@@ -168,17 +168,13 @@ impl Family {
             get(&self.own, HITS),
             get(&self.cpu, cpu::NR_SCOPES),
         ];
-        let Counted { charges, scopes, .. } = self.counted;
+        let Counted { charges, scopes } = self.counted;
         let right = [charges, 0, charges * PAGE, charges, scopes];
-        ensure(found == right, || {
-            format!(
-                "charges, cached bytes, bytes read, the user's hits and scopes are {found:?} in the parent's statistics, {right:?} were counted"
-            )
-        })
+        expect("charges, cached bytes, bytes read, the user's hits and scopes of the parent", found, right)
     }
 
-    /// Reads so many times: nanoseconds of this thread's CPU time, flushes of cpu's tree, and steps of the children meanwhile.
-    fn read(&self, reads_all: bool, reads: u64) -> (f64, f64, u64) {
+    /// Reads so many times: figures of [`timed_reads`], and steps of the children meanwhile.
+    fn read(&self, reads_all: bool, reads: u64) -> ([f64; 2], u64) {
         let mut values = [0; memory::RECLAIMED.index() + 1];
         let mut one = |statistics: &Statistics, stats: usize| {
             statistics.read(&self.fixture.parent, Reach::Subtree, Freshness::Fresh, &mut values[..stats]);
@@ -186,17 +182,16 @@ impl Family {
         };
         // ORDERING: Relaxed; a number by itself.
         let steps = || self.steps.load(Ordering::Relaxed);
-        let (steps_before, flushed, before) = (steps(), self.cpu.flushes(), thread_cpu_ns());
-        for _ in 0..reads {
+        let steps_before = steps();
+        let slice = timed_reads(&self.cpu, reads, || {
             one(&self.cpu, cpu::NR_SCOPES.index() + 1);
             if reads_all {
                 one(&self.memory, memory::RECLAIMED.index() + 1);
                 one(&self.io, io::SYNCS.index() + 1);
                 one(&self.own, self.own.stats().len());
             }
-        }
-        let ns = thread_cpu_ns() - before;
-        (ns as f64, (self.cpu.flushes() - flushed) as f64, steps() - steps_before)
+        });
+        (slice, steps() - steps_before)
     }
 }
 
@@ -208,29 +203,16 @@ fn compute(ticks: u64) {
     }
 }
 
-/// The slices of one case, with one kind of trees.
-#[derive(Debug, Default)]
-struct Found {
-    /// Nanoseconds of the reader's CPU time for one read.
-    ns: Vec<f64>,
-    /// Flushes of cpu's tree for each read of cpu.
-    flushes: Vec<f64>,
-}
-
 /// Measures experiment 1 of the cover letter, and the question whether reading everything got slower.
 pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource, children: usize) -> Result<()> {
-    let mut families = Vec::new();
-    for trees in Trees::BOTH {
-        let mut family = Family::build(trees, source, children)?;
-        family.set_pace(lab)?;
-        families.push(family);
-    }
+    let families = Trees::BOTH.into_iter().map(|trees| Family::build(lab, trees, source, children));
+    let mut families = families.collect::<Result<Vec<_>>>()?;
     let (rounds, reads) = lab.pick((1, 200), (5, READS / 5), (10, READS));
-    let mut found: Vec<[Found; 2]> = CASES.map(|_| <[Found; 2]>::default()).into();
+    let mut found = <[[Slices; 2]; CASES.len()]>::default();
     let mut quiet = 0;
     lab.in_turns(rounds, 2 * CASES.len(), |lab, index| {
         let (case, family) = (CASES[index / 2], &families[index % 2]);
-        let ((ns, flushes, steps), counted) = read_beside(
+        let ((slice, steps), counted) = read_beside(
             &lab.workers,
             children,
             |child, turn| family.churn(child, case.churn, turn),
@@ -241,8 +223,7 @@ pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource, children: usize) -> Res
             quiet += 1;
             return Ok(());
         }
-        found[index / 2][index % 2].ns.push(ns / reads as f64);
-        found[index / 2][index % 2].flushes.push(flushes / reads as f64);
+        found[index / 2][index % 2].push(slice);
         Ok(())
     })?;
     show(lab, &found, children)?;
@@ -250,7 +231,7 @@ pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource, children: usize) -> Res
     Ok(())
 }
 
-fn show(lab: &mut Lab<'_>, found: &[[Found; 2]], children: usize) -> Result<()> {
+fn show(lab: &mut Lab<'_>, found: &[[Slices; 2]], children: usize) -> Result<()> {
     let [one, separate] = Trees::BOTH.map(Trees::name);
     let mut table = Table::new(
         format!(
@@ -264,11 +245,8 @@ fn show(lab: &mut Lab<'_>, found: &[[Found; 2]], children: usize) -> Result<()> 
         let params = json!({"storm": storm, "ticks": ticks, "reads": reads});
         let mut cells = Vec::new();
         for (trees, found) in Trees::BOTH.into_iter().zip(both) {
-            let (ns, flushes) = (Summary::of(&found.ns), Summary::of(&found.flushes));
             let mut row = lab.record(trees.name(), params.clone());
-            cells.push(row.summary("read", "ns", ns));
-            row.summary("flushes of cpu's tree a read", "", flushes);
-            cells.push(figure_or_dash(median(flushes)));
+            cells.extend(found.record(&mut row, ["read", "flushes of cpu's tree a read"]));
         }
         cells.push(times(ratio(median_of(&both[0].ns), median_of(&both[1].ns))));
         let time = if ticks { "at ticks" } else { "every step" };
@@ -282,14 +260,14 @@ fn show(lab: &mut Lab<'_>, found: &[[Found; 2]], children: usize) -> Result<()> 
     lab.print(&table)
 }
 
-fn add_goals(lab: &mut Lab<'_>, found: &[[Found; 2]], quiet: usize) {
+fn add_goals(lab: &mut Lab<'_>, found: &[[Slices; 2]], quiet: usize) {
     let one_tree = |case: usize| median_of(&found[case][0].ns);
     let separate = |case: usize| median_of(&found[case][1].ns);
     // A read finds a change more often in one case than in the other, so the cost of a flush is compared.
     let a_flush = |case: usize| {
-        let Found { ns, flushes } = &found[case][1];
+        let Slices { ns, flushes } = &found[case][1];
         let flushing = ns.iter().zip(flushes).filter(|(_, flushes)| **flushes > 0.0);
-        median_of(&flushing.map(|(ns, flushes)| ns / flushes).collect::<Vec<_>>())
+        median_of(flushing.map(|(ns, flushes)| ns / flushes))
     };
     lab.at_most("slices left out: no child's thread ran in them", Some(quiet as f64), 0.0, "");
     let over_idle = ratio(separate(STORM_TICKS), separate(IDLE_TICKS));

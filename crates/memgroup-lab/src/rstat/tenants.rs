@@ -18,7 +18,7 @@ use memgroup::stats::{cpu, io};
 use memgroup::{Config, Freshness, Group, Hierarchy, Reach};
 use memgroup_sqlite::TenantConnection;
 
-use super::{Turn, read_beside};
+use super::{Turn, read_beside, timed_reads};
 use crate::Trees;
 use crate::harness::*;
 
@@ -28,10 +28,8 @@ const ROWS: u32 = 20_000;
 /// The answer to one order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Slice {
-    /// The reader's CPU time for a read.
-    pub(super) ns: f64,
-    /// Flushes of cpu's tree for a read.
-    pub(super) flushes: f64,
+    /// Figures of [`timed_reads`].
+    pub(super) read: [f64; 2],
     pub(super) statements: u64,
 }
 
@@ -40,14 +38,14 @@ impl Slice {
     pub(super) fn parse(line: &str) -> Option<Slice> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [ns, flushes, statements] = words[..] else { return None };
-        let (ns, flushes) = (ns.parse().ok()?, flushes.parse().ok()?);
-        Some(Slice { ns, flushes, statements: statements.parse().ok()? })
+        let read = [ns.parse().ok()?, flushes.parse().ok()?];
+        Some(Slice { read, statements: statements.parse().ok()? })
     }
 }
 
 impl std::fmt::Display for Slice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} {}", self.ns, self.flushes, self.statements)
+        write!(f, "{} {} {}", self.read[0], self.read[1], self.statements)
     }
 }
 
@@ -62,7 +60,7 @@ pub(super) fn serve(trees: Trees, orders: impl BufRead, answers: &mut dyn Write)
         })?;
         let work = |index, turn: &Turn| tenants.work(index, turn);
         let (read, made) = read_beside(&workers, CHILDREN, work, || tenants.read(reads))?;
-        let slice = Slice { ns: read.0, flushes: read.1, statements: made.into_iter().sum() };
+        let slice = Slice { read, statements: made.into_iter().sum() };
         statements += slice.statements;
         tenants.check(statements)?;
         writeln!(answers, "{slice}").and_then(|()| answers.flush()).map_err(Error::Output)?;
@@ -104,17 +102,12 @@ impl Tenants {
         Ok(connection)
     }
 
-    /// Reads so many times: nanoseconds of this thread's CPU time, and flushes of cpu's tree, for one.
-    fn read(&self, reads: u64) -> (f64, f64) {
-        let statistics = self.hierarchy.cpu();
-        let mut values = [0; cpu::NR_SCOPES.index() + 1];
-        let (before, flushed) = (thread_cpu_ns(), statistics.flushes());
-        for _ in 0..reads {
+    fn read(&self, reads: u64) -> [f64; 2] {
+        let (statistics, mut values) = (self.hierarchy.cpu(), [0; cpu::NR_SCOPES.index() + 1]);
+        timed_reads(&statistics, reads, || {
             statistics.read(&self.parent, Reach::Subtree, Freshness::Fresh, &mut values);
             std::hint::black_box(&values);
-        }
-        let ns = thread_cpu_ns() - before;
-        (ns as f64 / reads as f64, (statistics.flushes() - flushed) as f64 / reads as f64)
+        })
     }
 
     /// Runs statements until the turn ends: look-ups, a sort, a group-by; how many.
@@ -144,9 +137,7 @@ impl Tenants {
         let scopes = self.hierarchy.cpu().get(&self.parent, cpu::NR_SCOPES, Reach::Subtree, Freshness::Fresh);
         let reads = self.hierarchy.io().get(&self.parent, io::RIOS, Reach::Subtree, Freshness::Fresh);
         ensure(scopes as u64 >= statements && reads > 0, || {
-            format!(
-                "{statements} statements were {scopes} scopes and {reads} reads in the parent's statistics"
-            )
+            format!("{statements} statements were {scopes} scopes and {reads} reads of the parent")
         })
     }
 }
@@ -157,7 +148,7 @@ mod tests {
 
     #[test]
     fn reads_a_slice_back() {
-        let slice = Slice { ns: 171.25, flushes: 0.5, statements: 12 };
+        let slice = Slice { read: [171.25, 0.5], statements: 12 };
         assert_eq!(Slice::parse(&slice.to_string()), Some(slice));
         for line in ["", "1 2", "1 2 x", "1 2 3 4"] {
             assert_eq!(Slice::parse(line), None, "{line:?}");
@@ -173,6 +164,6 @@ mod tests {
         let answers = String::from_utf8(answers).unwrap();
         let slices: Vec<_> = answers.lines().map(|line| Slice::parse(line).expect(line)).collect();
         assert_eq!(slices.len(), 2, "{answers}");
-        assert!(slices.iter().all(|slice| slice.ns > 0.0 && slice.flushes <= 1.0), "{answers}");
+        assert!(slices.iter().all(|slice| slice.read[0] > 0.0 && slice.read[1] <= 1.0), "{answers}");
     }
 }

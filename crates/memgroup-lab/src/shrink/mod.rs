@@ -31,22 +31,12 @@ const SEED: Seed = Seed {
         SeedFigure::new("2,000 groups, 200 MiB: trying the lock", "%", 46.60, 0.0),
         SeedFigure::new("2,000 groups, 200 MiB: giving it back", "%", 18.70, 0.0),
         SeedFigure::new("2,000 groups, 200 MiB: the walk itself", "%", 15.44, 14.58),
-        SeedFigure {
-            what: "2,000 groups, 200 MiB: entering SRCU",
-            unit: "%",
-            before: None,
-            after: Some(1.38),
-        },
+        SeedFigure::part("2,000 groups, 200 MiB: entering SRCU", "%", None, Some(1.38)),
         SeedFigure::new("4,000 groups, 3,000 writers: trying the lock", "%", 32.31, 0.0),
         SeedFigure::new("4,000 groups, 3,000 writers: giving it back", "%", 16.24, 0.0),
         SeedFigure::new("4,000 groups, 3,000 writers: the walk itself", "%", 15.70, 16.97),
         SeedFigure::new("instructions a cycle, the same", "", 0.17, 0.63),
-        SeedFigure {
-            what: "hosts in production: trying the lock",
-            unit: "%",
-            before: Some(52.22),
-            after: None,
-        },
+        SeedFigure::part("hosts in production: trying the lock", "%", Some(52.22), None),
         SeedFigure::new("mounts and unmounts a second (test robot)", "1/s", MOUNTS[0], MOUNTS[1]),
     ],
 };
@@ -101,18 +91,11 @@ fn pairs(lab: &mut Lab<'_>) -> Result<()> {
         format!("a charge and its uncharge where there is room, depth {DEPTH}: ns, median (min..p90)"),
         ["in the hierarchy", "1 thread", &format!("{threads} threads, same group"), ""],
     );
-    let plan = lab.effort.windows;
-    let measured = lab.compare(
-        &mut table,
-        "pair",
-        json!({}),
-        threads,
-        plan,
-        &[
-            ("no shrinker (control)", &each(|| without.leaves[0].try_charge(PAGE).or_wrong(ROOM))),
-            ("one idle shrinker in another group", &each(|| with.leaves[0].try_charge(PAGE).or_wrong(ROOM))),
-        ],
-    )?;
+    let rows: [(&str, &Work<'_>); 2] = [
+        ("no shrinker (control)", &each(|| without.leaves[0].try_charge(PAGE).or_wrong(ROOM))),
+        ("one idle shrinker in another group", &each(|| with.leaves[0].try_charge(PAGE).or_wrong(ROOM))),
+    ];
+    let measured = lab.compare(&mut table, "pair", json!({}), threads, lab.effort.windows, &rows)?;
     drop(idle);
     without.check_empty()?;
     with.check_empty()?;
