@@ -1,5 +1,6 @@
 //! Batched charge and uncharge (seed 004): what the stock saves.
 
+mod accounts;
 mod faults;
 mod pairs;
 mod storm;

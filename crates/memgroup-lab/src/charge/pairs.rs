@@ -4,12 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use memgroup::Group;
-use memgroup_percpu::{PerCpu, SlotSource};
+use memgroup_percpu::SlotSource;
 
+use super::accounts::{FlatAtomic, MutexTree, Statistics};
 use super::{PAGE_BYTES, REFUSED, config};
 use crate::harness::*;
 
@@ -98,69 +97,66 @@ impl Spec {
         let (bytes, (leaves, leaf_count)) = (self.bytes, self.leaves(threads));
         let statistics = Arc::new(Statistics::new(self.statistics, slots));
         let counts = Arc::clone(&statistics);
-        let (work, account): (Box<Work<'static>>, _) = match self.mechanism {
+        let note = move || counts.count(bytes);
+        let (work, account) = match self.mechanism {
             Mechanism::NoStock | Mechanism::Stock => {
-                let stock = self.mechanism == Mechanism::Stock;
-                let config = config(stock, self.depth, slots).account_root(self.root_accounted);
-                let fixture = Fixture::chain(config, self.depth, leaf_count)?;
-                let own: Vec<_> = leaves.into_iter().map(|range| fixture.leaves[range].to_vec()).collect();
-                let counted = self.statistics;
-                let work = move |thread: usize, cursor: &mut usize, count| {
-                    if counted {
-                        group_pairs(&own[thread], bytes, cursor, count, || counts.count(bytes))
-                    } else {
-                        group_pairs(&own[thread], bytes, cursor, count, || ())
-                    }
+                let config = config(self.mechanism == Mechanism::Stock, self.depth, slots);
+                let fixture =
+                    Fixture::chain(config.account_root(self.root_accounted), self.depth, leaf_count)?;
+                let groups = fixture.leaves.clone();
+                let charge = move |leaf: usize| groups[leaf].try_charge(bytes).or_wrong(REFUSED);
+                let noted = move |held| {
+                    note();
+                    drop(held);
+                    note();
                 };
-                (Box::new(work), Account::Groups(fixture))
+                let work = match self.statistics {
+                    true => in_turn(leaves, move |leaf| charge(leaf).map(&noted)),
+                    false => in_turn(leaves, move |leaf| charge(leaf).map(drop)),
+                };
+                (work, Account::Groups(fixture))
             }
             Mechanism::FlatAtomic => {
                 let word = Arc::new(FlatAtomic::new());
                 let account = Account::Word(Arc::clone(&word));
-                let work = each(move || {
+                let pair = move |_| {
                     ensure(word.take(bytes), || format!("the flat counter: {REFUSED}"))?;
-                    counts.count(bytes);
+                    note();
                     word.give(bytes);
-                    counts.count(bytes);
+                    note();
                     Ok(())
-                });
-                (Box::new(work), account)
+                };
+                (in_turn(leaves, pair), account)
             }
             Mechanism::Mutex => {
                 let tree = Arc::new(MutexTree::new(self.depth, leaf_count));
                 let account = Account::Mutex(Arc::clone(&tree));
-                let work = move |thread: usize, cursor: &mut usize, count| {
-                    let (leaves, mut at) = (&leaves[thread], *cursor);
-                    for _ in 0..count {
-                        let leaf = leaves.start + at;
-                        ensure(tree.take(leaf, bytes), || format!("the tree behind the mutex: {REFUSED}"))?;
-                        counts.count(bytes);
-                        tree.give(leaf, bytes);
-                        counts.count(bytes);
-                        at = if leaf + 1 == leaves.end { 0 } else { at + 1 };
-                    }
-                    *cursor = at;
-                    Ok(count)
+                let pair = move |leaf| {
+                    ensure(tree.take(leaf, bytes), || format!("the tree behind the mutex: {REFUSED}"))?;
+                    note();
+                    tree.give(leaf, bytes);
+                    note();
+                    Ok(())
                 };
-                (Box::new(work), account)
+                (in_turn(leaves, pair), account)
             }
             Mechanism::BareSwaps => {
                 let word = Arc::new(FlatAtomic::new());
                 let account = Account::Word(Arc::clone(&word));
-                let work = each(move || {
+                let pair = move |_| {
                     word.swap_in(bytes);
                     word.swap_in(bytes.wrapping_neg());
                     Ok(())
-                });
-                (Box::new(work), account)
+                };
+                (in_turn(leaves, pair), account)
             }
             Mechanism::Nothing => {
-                let work = each(move || {
-                    counts.count(bytes);
-                    counts.count(bytes);
+                let pair = move |_| {
+                    note();
+                    note();
                     Ok(())
-                });
-                (Box::new(work), Account::None)
+                };
+                (in_turn(leaves, pair), Account::None)
             }
         };
         Ok(Built { work, statistics, account })
@@ -196,151 +192,26 @@ impl Spec {
     }
 }
 
-/// Pairs in each of some groups in turn, with `note` after each half.
-#[inline(always)]
-pub(super) fn group_pairs(
-    groups: &[Group],
-    bytes: u64,
-    cursor: &mut usize,
-    count: u64,
-    note: impl Fn(),
-) -> Result<u64> {
-    // In a register: the addition would wait for a store of the loop's own.
-    let mut at = *cursor;
-    for _ in 0..count {
-        let charge = groups[at].try_charge(bytes).or_wrong(REFUSED)?;
-        note();
-        drop(charge);
-        note();
-        at = if at + 1 == groups.len() { 0 } else { at + 1 };
-    }
-    *cursor = at;
-    Ok(count)
-}
-
-/// A count per slot, changed at every charge and uncharge like the kernel's mod_state; or nothing.
-struct Statistics {
-    counts: Option<PerCpu<AtomicU64>>,
-    slots: SlotSource,
-}
-
-impl Statistics {
-    fn new(wanted: bool, slots: SlotSource) -> Statistics {
-        Statistics { counts: wanted.then(|| PerCpu::new(slots.slots())), slots }
-    }
-
-    #[inline]
-    fn count(&self, bytes: u64) {
-        if let Some(counts) = &self.counts {
-            // ORDERING: Relaxed; a statistic orders nothing.
-            counts.get(self.slots.current()).fetch_add(bytes, Ordering::Relaxed);
+/// The work of each thread: a pair in each of its leaves in turn.
+fn in_turn(
+    leaves: Vec<Range<usize>>,
+    pair: impl Fn(usize) -> Result<()> + Send + Sync + 'static,
+) -> Box<Work<'static>> {
+    Box::new(move |thread, cursor, count| {
+        let Range { start, end } = leaves[thread];
+        // In a register: the addition would wait for a store of the loop's own.
+        let mut leaf = start + *cursor;
+        for _ in 0..count {
+            pair(leaf)?;
+            leaf = if leaf + 1 == end { start } else { leaf + 1 };
         }
-    }
-
-    /// The counts of all slots are the bytes that the pairs added, or there are none.
-    fn check(&self, right: u64) -> Result<()> {
-        let Some(counts) = &self.counts else { return Ok(()) };
-        // ORDERING: Relaxed; the windows are over.
-        let sum: u64 = counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-        expect("the statistics of the pairs", sum, right)
-    }
+        *cursor = leaf - start;
+        Ok(count)
+    })
 }
 
-/// One counter with a limit for all threads: the fastest that a shared counter can be.
-#[repr(align(128))]
-struct FlatAtomic {
-    usage: AtomicU64,
-    max: u64,
-}
-
-impl FlatAtomic {
-    fn new() -> FlatAtomic {
-        FlatAtomic { usage: AtomicU64::new(0), max: FAR_BYTES }
-    }
-
-    /// Takes `bytes`, or nothing.
-    #[inline]
-    fn take(&self, bytes: u64) -> bool {
-        // ORDERING: Relaxed, here and in `give`: the counter publishes nothing but itself.
-        let before = self.usage.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes <= self.max {
-            return true;
-        }
-        // ORDERING: Relaxed; the control is a bare sum that publishes nothing.
-        self.usage.fetch_sub(bytes, Ordering::Relaxed);
-        false
-    }
-
-    #[inline]
-    fn give(&self, bytes: u64) {
-        self.usage.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// Adds by compare-and-swap, as a stock that reads its word before it changes it must.
-    #[inline]
-    fn swap_in(&self, bytes: u64) {
-        // ORDERING: Relaxed; the compare-and-swap decides.
-        let mut now = self.usage.load(Ordering::Relaxed);
-        // ORDERING: AcqRel and Relaxed, as a stock's; here only the time matters.
-        while let Err(newer) =
-            self.usage.compare_exchange(now, now.wrapping_add(bytes), Ordering::AcqRel, Ordering::Relaxed)
-        {
-            now = newer;
-        }
-    }
-
-    fn usage(&self) -> u64 {
-        // ORDERING: Relaxed; read at rest.
-        self.usage.load(Ordering::Relaxed)
-    }
-}
-
-/// A tree of counters behind one mutex: exact and simple, and all threads queue for it.
-struct MutexTree {
-    /// The usage of each counter of the chain, then of each leaf.
-    usage: Mutex<Vec<u64>>,
-    chain: usize,
-    max: u64,
-}
-
-impl MutexTree {
-    /// A chain of `depth` counters that ends in `leaves` counters side by side.
-    fn new(depth: usize, leaves: usize) -> MutexTree {
-        let chain = depth - 1;
-        MutexTree { usage: Mutex::new(vec![0; chain + leaves]), chain, max: FAR_BYTES }
-    }
-
-    /// The counters of a leaf, from the root down.
-    fn levels(&self, leaf: usize) -> impl Iterator<Item = usize> + use<> {
-        (0..self.chain).chain([self.chain + leaf])
-    }
-
-    /// Takes `bytes` at every level of a leaf, or nothing.
-    fn take(&self, leaf: usize, bytes: u64) -> bool {
-        let mut usage = self.usage.lock().expect("no holder panics");
-        if self.levels(leaf).any(|level| usage[level] + bytes > self.max) {
-            return false;
-        }
-        self.levels(leaf).for_each(|level| usage[level] += bytes);
-        true
-    }
-
-    fn give(&self, leaf: usize, bytes: u64) {
-        let mut usage = self.usage.lock().expect("no holder panics");
-        self.levels(leaf).for_each(|level| usage[level] -= bytes);
-    }
-
-    fn usage(&self) -> u64 {
-        self.usage.lock().expect("no holder panics").iter().sum()
-    }
-}
-
-/// One table: a name and a variant for each row; the crowds are its columns.
-struct Section {
-    title: String,
-    rows: Vec<(String, Spec)>,
-    note: &'static str,
-}
+/// One table: its title, a name and a variant for each row, and a note; the crowds are its columns.
+type Section = (String, Vec<(String, Spec)>, &'static str);
 
 type Results = BTreeMap<Spec, Measured>;
 
@@ -379,62 +250,53 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 }
 
 fn sections(base: Spec, depths: &[usize]) -> Vec<Section> {
-    let all = |spec: Spec, label: &dyn Fn(&Spec) -> String| {
-        Mechanism::ALL.map(|mechanism| Spec { mechanism, ..spec }).map(|spec| (label(&spec), spec)).to_vec()
+    use Mechanism::{BareSwaps, FlatAtomic, Mutex, NoStock, Nothing, Stock};
+    let rows = |mechanisms: &[Mechanism], spec: Spec, suffix: &str| -> Vec<(String, Spec)> {
+        let row =
+            |&mechanism: &Mechanism| (format!("{}{suffix}", mechanism.name()), Spec { mechanism, ..spec });
+        mechanisms.iter().map(row).collect()
     };
-    let trees = |spec: Spec, label: &dyn Fn(&Spec) -> String| {
-        let has_groups = |row: &(String, Spec)| row.1.mechanism != Mechanism::FlatAtomic;
-        all(spec, label).into_iter().filter(has_groups).collect::<Vec<_>>()
-    };
-    let name = |spec: &Spec| spec.mechanism.name().to_owned();
-    let alone = |mechanism: Mechanism, spec: Spec| (mechanism.name().to_owned(), Spec { mechanism, ..spec });
-    let (depth, statistics) = (base.depth, Spec { statistics: true, ..base });
-    let by_depth = |&depth: &usize| {
-        trees(Spec { depth, ..base }, &|spec| format!("{}, depth {}", spec.mechanism.name(), spec.depth))
-    };
+    let trees = [NoStock, Stock, Mutex];
+    let by_depth = |&depth| rows(&trees, Spec { depth, ..base }, &format!(", depth {depth}"));
     let in_turn = |groups| {
-        let label =
-            |spec: &Spec| format!("{}, {}", spec.mechanism.name(), counted(spec.groups as u64, "group"));
-        trees(Spec { groups, ..base }, &label)
+        let suffix = format!(", {}", counted(groups as u64, "group"));
+        rows(&trees, Spec { groups, ..base }, &suffix)
     };
-    let groups_in_turn = if depth > 1 { &GROUPS_IN_TURN[..] } else { &[] };
-    let unaccounted = [(true, "root accounted"), (false, "root unaccounted")].into_iter();
-    let unaccounted = unaccounted.flat_map(|(root_accounted, root)| {
-        [Mechanism::NoStock, Mechanism::Stock].map(|mechanism| {
-            (format!("{}, {root}", mechanism.name()), Spec { mechanism, root_accounted, ..base })
-        })
-    });
-    let with_statistics = all(statistics, &|spec| format!("{} + statistics", spec.mechanism.name()));
-    let section = |title: String, rows, note| Section { title, rows, note };
+    let by_root = |(root_accounted, suffix)| rows(&trees[..2], Spec { root_accounted, ..base }, suffix);
+    let roots = [(true, ", root accounted"), (false, ", root unaccounted")];
+    let (depth, object, statistics) =
+        (base.depth, Spec { bytes: OBJECT_BYTES, ..base }, Spec { statistics: true, ..base });
+    let groups_in_turn = GROUPS_IN_TURN.into_iter().filter(|_| depth > 1);
+    let with_statistics = rows(&Mechanism::ALL, statistics, " + statistics");
     vec![
-        section(
+        (
             format!("pair of a page ({} bytes), depth {depth}", base.bytes),
-            [all(base, &name), vec![alone(Mechanism::BareSwaps, base)]].concat(),
+            rows(&[NoStock, Stock, FlatAtomic, Mutex, BareSwaps], base, ""),
             "depth counts counters, the root's included; every counter has a limit that is never reached",
         ),
-        section(
+        (
             format!("pair of an object ({OBJECT_BYTES} bytes), depth {depth}"),
-            all(Spec { bytes: OBJECT_BYTES, ..base }, &name),
+            rows(&Mechanism::ALL, object, ""),
             "",
         ),
-        section(
+        (
             "pair of a page, by depth".to_owned(),
             depths.iter().flat_map(by_depth).collect(),
             "depth 1 is the root itself, which has no siblings",
         ),
-        section(
+        (
             format!("pair of a page, depth {depth}, groups in turn"),
-            groups_in_turn.iter().copied().flat_map(in_turn).collect(),
+            groups_in_turn.flat_map(in_turn).collect(),
             "each thread charges its groups in turn, one pair in each; the flat counter has no groups",
         ),
-        section(
+        (
             format!("pair of a page, depth {depth}, with two statistics updates (the seed's mod_state)"),
-            [with_statistics, vec![alone(Mechanism::Nothing, statistics)]].concat(),
+            [with_statistics, rows(&[Nothing], statistics, "")].concat(),
             "",
         ),
-        section(
+        (
             format!("pair of a page, depth {depth}, root accounted or not (the seed's first remark)"),
-            unaccounted.collect(),
+            roots.into_iter().flat_map(by_root).collect(),
             "",
         ),
     ]
@@ -444,7 +306,7 @@ fn measure(lab: &mut Lab<'_>, sections: &[Section]) -> Result<Results> {
     let threads = lab.args.threads();
     let mut specs: Vec<Spec> = sections
         .iter()
-        .flat_map(|section| &section.rows)
+        .flat_map(|(_, rows, _)| rows)
         .flat_map(|(_, spec)| Crowd::ALL.map(|crowd| Spec { crowd, ..*spec }))
         .filter(|spec| spec.exists(threads))
         .collect();
@@ -463,12 +325,12 @@ fn measure(lab: &mut Lab<'_>, sections: &[Section]) -> Result<Results> {
     Ok(specs.into_iter().zip(measured).collect())
 }
 
-fn table(lab: &Lab<'_>, section: &Section, results: &Results) -> Table {
+fn table(lab: &Lab<'_>, (title, rows, note): &Section, results: &Results) -> Table {
     let heading = |crowd: Crowd| crowd.heading(lab.args.threads());
     let (same, each) = (heading(Crowd::SameGroup), heading(Crowd::GroupEach));
-    let mut table = Table::new(&section.title, ["ns: median (min..p90)", "1 thread", "cycles", &same, &each]);
+    let mut table = Table::new(title, ["ns: median (min..p90)", "1 thread", "cycles", &same, &each]);
     let mut windows = Vec::new();
-    for (name, spec) in &section.rows {
+    for (name, spec) in rows {
         let of = |crowd| results.get(&Spec { crowd, ..*spec });
         let [one, same, each] = Crowd::ALL.map(|crowd| of(crowd).and_then(|measured| measured.ns));
         let cycles = one.and_then(|ns| lab.clock.cycles(ns.median));
@@ -476,8 +338,8 @@ fn table(lab: &Lab<'_>, section: &Section, results: &Results) -> Table {
         windows.extend(Crowd::ALL.into_iter().filter_map(of));
     }
     note_windows(&mut table, windows);
-    if !section.note.is_empty() {
-        table.note(section.note);
+    if !note.is_empty() {
+        table.note(*note);
     }
     table
 }
@@ -596,16 +458,6 @@ mod tests {
     }
 
     #[test]
-    fn takes_up_to_the_flat_limit_and_not_a_byte_more() {
-        let counter = FlatAtomic { usage: AtomicU64::new(0), max: 10 };
-        assert!(counter.take(10));
-        assert!(!counter.take(1));
-        assert_eq!(counter.usage(), 10);
-        counter.give(10);
-        assert_eq!(counter.usage(), 0);
-    }
-
-    #[test]
     fn leaves_nothing_after_bare_pairs() {
         let spec = Spec { mechanism: Mechanism::BareSwaps, groups: 1, crowd: Crowd::One, ..SPEC };
         let built = spec.build(1, SlotSource::detect()).unwrap();
@@ -614,23 +466,5 @@ mod tests {
         let word = FlatAtomic::new();
         word.swap_in(7);
         assert_eq!(word.usage(), 7);
-    }
-
-    #[test]
-    fn moves_every_level_of_the_mutex_tree_or_none() {
-        let tree = MutexTree { max: 15, ..MutexTree::new(3, 2) };
-        assert!(tree.take(0, 10));
-        assert_eq!(tree.usage(), 30, "three counters of ten bytes");
-        assert!(!tree.take(1, 10), "the root refuses");
-        assert_eq!(tree.usage(), 30);
-        tree.give(0, 10);
-        assert_eq!(tree.usage(), 0);
-    }
-
-    #[test]
-    fn makes_a_mutex_tree_of_depth_one_of_its_root() {
-        let tree = MutexTree::new(1, 1);
-        assert!(tree.take(0, 10));
-        assert_eq!(tree.usage(), 10);
     }
 }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memgroup::{Charge, Config, Group};
 use memgroup_percpu::SlotSource;
 
-use super::pairs::group_pairs;
 use super::{PAGE_BYTES, REFUSED};
 use crate::harness::*;
 
@@ -28,7 +27,7 @@ struct Storm {
     full: Group,
     filling: Charge,
     refusing: Group,
-    bystander: [Group; 1],
+    bystander: Group,
     refused: AtomicU64,
 }
 
@@ -40,7 +39,7 @@ impl Storm {
         let refusing = if at_parent { fixture.parent.clone() } else { full.clone() };
         limit(&refusing, FULL_BYTES)?;
         let filling = full.try_charge(FULL_BYTES).or_wrong(REFUSED)?;
-        let (bystander, refused) = ([child(&fixture.hierarchy.root(), "bystander")?], AtomicU64::new(0));
+        let (bystander, refused) = (child(&fixture.hierarchy.root(), "bystander")?, AtomicU64::new(0));
         Ok(Storm { fixture, slots: slots.slots(), at_parent, full, filling, refusing, bystander, refused })
     }
 
@@ -78,29 +77,24 @@ struct Row<'s> {
 
 /// The rows of one storm: refusals, and pairs of a bystander alone and beside them.
 fn rows(storm: &Storm, threads: usize) -> Vec<Row<'_>> {
-    let mut rows = Vec::new();
     let name = if storm.at_parent { "refused by the parent" } else { "refused by the leaf" };
-    for threads in if threads > 1 { vec![1, threads] } else { vec![1] } {
+    let refused = |threads| {
         let work = Box::new(|_, _: &mut usize, count| storm.refuse(count));
-        rows.push(Row { name, operation: "refusal", storm, work, threads, counted: threads });
-    }
+        Row { name, operation: "refusal", storm, work, threads, counted: threads }
+    };
+    let mut rows = vec![refused(1)];
+    rows.extend((threads > 1).then(|| refused(threads)));
     if storm.at_parent && storm.fixture.leaves.len() == 1 {
-        let pairs = |thread, cursor: &mut usize, count| match thread {
-            0 => group_pairs(&storm.bystander, PAGE_BYTES, cursor, count, || ()),
-            _ => storm.refuse(1),
-        };
-        let bystander = |name, threads| Row {
-            name,
-            operation: "pair",
-            storm,
-            work: Box::new(pairs),
-            threads,
-            counted: 1,
+        let bystander = |name, threads| {
+            let pair = each(|| storm.bystander.try_charge(PAGE_BYTES).or_wrong(REFUSED));
+            let work = Box::new(move |thread, cursor: &mut usize, count| match thread {
+                0 => pair(thread, cursor, count),
+                _ => storm.refuse(1),
+            });
+            Row { name, operation: "pair", storm, work, threads, counted: 1 }
         };
         rows.push(bystander("bystander alone", 1));
-        if threads > 1 {
-            rows.push(bystander("bystander beside the storm", threads));
-        }
+        rows.extend((threads > 1).then(|| bystander("bystander beside the storm", threads)));
     }
     rows
 }

@@ -149,9 +149,7 @@ impl Tenants {
     fn times(&self, watch: Stopwatch, calls: usize, plainly: bool) -> Result<Vec<f64>> {
         let mut times = Vec::with_capacity(calls);
         for _ in 0..calls {
-            let (ns, done) = watch.time(|| self.reclaim(plainly));
-            done?;
-            times.push(ns);
+            watch.push(&mut times, || self.reclaim(plainly))?;
             self.refill()?;
         }
         self.check()?;

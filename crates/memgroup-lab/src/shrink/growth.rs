@@ -46,10 +46,9 @@ fn measure(watch: Stopwatch, slots: SlotSource, groups: usize, shrinkers: usize)
     let mut registered: Vec<GroupShrinker> = Vec::with_capacity(shrinkers);
     for number in 0..shrinkers {
         let (group, config) = (&fixture.leaves[number % groups], ShrinkerConfig::new(String::new()));
-        let (ns, shrinker) = watch.time(|| group.add_shrinker(config, idle()));
-        times[0].push(ns);
+        let shrinker = watch.push(&mut times[0], || group.add_shrinker(config, idle()));
         registered.push(shrinker.set_up("a shrinker")?);
-        times[1].push(watch.time(|| growing.register(number)).0);
+        watch.push(&mut times[1], || growing.register(number));
     }
     Ok(times)
 }

@@ -7,7 +7,7 @@
 //! - I1. The measured calls are on the first worker's CPU, the walks are on the second's; a callback that blocks sleeps.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use memgroup::{Ask, Charge, Config, Count, GroupShrinker, Scan, Shrinker, ShrinkerConfig, SlotSource};
@@ -68,21 +68,13 @@ impl Gate {
 /// A shrinker that cannot tell its size; with a gate, it has plenty and waits there when it is asked for it.
 struct Answer(Option<Arc<Gate>>);
 
-impl Answer {
-    fn give(&self) {
-        if let Some(gate) = &self.0 {
-            gate.pass();
-        }
-    }
-}
-
 impl Shrinker for Answer {
     fn count(&self, _token: u64) -> Count {
         if self.0.is_some() { Count::of(HELD_BYTES, 1) } else { Count::Unknown }
     }
 
     fn scan(&self, _ask: &Ask<'_>) -> Scan {
-        self.give();
+        self.0.iter().for_each(|gate| gate.pass());
         Scan::Stopped { bytes: 0 }
     }
 }
@@ -120,11 +112,8 @@ impl Registry for Ours {
         let fixture = Fixture::flat(Config::with_slots(slots), groups)?;
         let held = fixture.leaves.iter().map(|group| group.try_charge(HELD_BYTES)).collect::<Result<_, _>>();
         let mut ours = Ours { shrinkers: Vec::new(), _held: held.set_up("a charge")?, fixture };
-        for group in 0..groups {
-            let shrinker = ours.register(group, Answer(None))?;
-            shrinker.mark();
-            ours.shrinkers.push(shrinker);
-        }
+        let register = |group| ours.register(group, Answer(None)).inspect(GroupShrinker::mark);
+        ours.shrinkers = (0..groups).map(register).collect::<Result<_>>()?;
         Ok(ours)
     }
 
@@ -159,6 +148,12 @@ struct Locked {
     numbers: AtomicU64,
 }
 
+impl Locked {
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<List>> {
+        self.lists.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Registry for Locked {
     type Registered = (usize, u64);
 
@@ -175,19 +170,17 @@ impl Registry for Locked {
         // ORDERING: Relaxed; a number by itself.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let shrinker = Box::new(shrinker);
-        let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
-        lists[group].push((number, shrinker));
+        self.write()[group].push((number, shrinker));
         Ok((group, number))
     }
 
     fn remove(&self, (group, number): (usize, u64)) -> Result<()> {
-        let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lists = self.write();
         let index = lists[group].iter().position(|listed| listed.0 == number);
         let removed = index.map(|index| lists[group].swap_remove(index));
         drop(lists);
-        let was_there = removed.is_some();
-        drop(removed);
-        ensure(was_there, || format!("shrinker {number} is not in the control's list of group {group}"))
+        let not_there = || format!("shrinker {number} is not in the control's list of group {group}");
+        ensure(removed.is_some(), not_there)
     }
 
     fn walk(&self) {
@@ -198,7 +191,7 @@ impl Registry for Locked {
             for (_, shrinker) in &lists[group] {
                 let called: &dyn Shrinker = &**shrinker;
                 if called.count(0) != Count::Unknown {
-                    shrinker.give();
+                    shrinker.0.iter().for_each(|gate| gate.pass());
                 }
             }
         }
@@ -206,7 +199,7 @@ impl Registry for Locked {
 
     /// As the kernel's `synchronize_shrinkers`.
     fn wait_for_calls(&self) -> Result<()> {
-        drop(self.lists.write().unwrap_or_else(PoisonError::into_inner));
+        drop(self.write());
         Ok(())
     }
 }
@@ -249,8 +242,7 @@ impl Case {
             Beside::Walks(walks) => (walks, None),
             Beside::Blocked(time) => (1, Some(Gate::closed(time))),
         };
-        let register = |gate: &Arc<Gate>| registry.register(0, Answer(Some(Arc::clone(gate))));
-        let blocked = gate.as_ref().map(register).transpose()?;
+        let blocked = gate.clone().map(|gate| registry.register(0, Answer(Some(gate)))).transpose()?;
         blocked.iter().for_each(|registered| registry.mark(registered));
         let block = std::thread::scope(|threads| {
             for _ in 0..walks {
@@ -285,33 +277,27 @@ impl Case {
 
 /// Registers and removes so many, one after the other, in one group after the other; and waits now and then, unless a callback is on for ever.
 fn block<R: Registry>(registry: &R, watch: Stopwatch, calls: usize, waits: bool) -> Result<[Vec<f64>; 3]> {
-    let mut times = [Vec::new(), Vec::new(), Vec::new()];
+    let [mut register, mut remove, mut wait] = [Vec::new(), Vec::new(), Vec::new()];
     for call in 0..calls {
-        let (ns, registered) = watch.time(|| registry.register(call % GROUPS, Answer(None)));
-        times[0].push(ns);
-        let registered = registered?;
+        let registered = watch.push(&mut register, || registry.register(call % GROUPS, Answer(None)))?;
         registry.mark(&registered);
-        let (ns, removed) = watch.time(|| registry.remove(registered));
-        times[1].push(ns);
-        removed?;
+        watch.push(&mut remove, || registry.remove(registered))?;
         if waits && call.is_multiple_of(CALLS_A_WAIT) {
-            let (ns, waited) = watch.time(|| registry.wait_for_calls());
-            times[2].push(ns);
-            waited?;
+            watch.push(&mut wait, || registry.wait_for_calls())?;
         }
     }
-    Ok(times)
+    Ok([register, remove, wait])
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let ours = Ours::build(lab.slots, GROUPS)?;
     let control = Locked::build(lab.slots, GROUPS)?;
-    let mut cases = Vec::new();
-    for (variant, blocked) in [(OURS, FOR_EVER), (CONTROL, BLOCKED)] {
-        for beside in [Beside::Nothing, Beside::Walks(1), Beside::Walks(4), Beside::Blocked(blocked)] {
-            cases.push(Case { variant, beside, times: Default::default() });
-        }
-    }
+    let of =
+        |(variant, blocked)| {
+            [Beside::Nothing, Beside::Walks(1), Beside::Walks(4), Beside::Blocked(blocked)]
+                .map(|beside| Case { variant, beside, times: Default::default() })
+        };
+    let mut cases: Vec<Case> = [(OURS, FOR_EVER), (CONTROL, BLOCKED)].into_iter().flat_map(of).collect();
     let (blocks, calls) = lab.pick((1, 5), (9, 500), (25, 2_000));
     lab.in_turns(blocks, cases.len(), |lab, index| {
         let case = &mut cases[index];
@@ -358,14 +344,13 @@ fn show(lab: &mut Lab<'_>, cases: &[Case]) -> Result<()> {
 }
 
 fn add_goals(lab: &mut Lab<'_>, cases: &[Case]) {
-    let times = |beside, call: usize| {
-        let case = cases.iter().find(|case| case.variant == OURS && case.beside == beside);
-        case.map(|case| [case.times[call].p50(), case.times[call].p99()].map(median))
-    };
     for (call, name) in ["registering", "removing"].into_iter().enumerate() {
-        let (blocked, idle) = (times(Beside::Blocked(FOR_EVER), call), times(Beside::Nothing, call));
-        for (index, quantile) in ["p50", "p99"].into_iter().enumerate() {
-            let over = ratio(blocked.and_then(|ns| ns[index]), idle.and_then(|ns| ns[index]));
+        for (quantile, of) in [("p50", Blocks::p50 as fn(&Blocks) -> _), ("p99", Blocks::p99)] {
+            let ns = |beside| {
+                let case = cases.iter().find(|case| case.variant == OURS && case.beside == beside);
+                median(of(&case?.times[call]))
+            };
+            let over = ratio(ns(Beside::Blocked(FOR_EVER)), ns(Beside::Nothing));
             let name = format!("{name} beside a callback blocked for ever over idle, {quantile}");
             lab.at_most(name, over, 2.0, "x");
         }

@@ -60,19 +60,13 @@ impl Storm {
     /// One thread's part: tenant after tenant, until all are started.
     fn start(&self, watch: Stopwatch) -> Result<Part> {
         let (mut part, begin) = (Part::default(), clock::now());
-        loop {
-            // ORDERING: Relaxed; a number by itself, and the addition gives each tenant to one thread.
-            let tenant = self.next.fetch_add(1, Ordering::Relaxed);
-            if tenant >= self.tenants {
-                part.ticks = clock::now() - begin;
-                return Ok(part);
-            }
+        // ORDERING: Relaxed; a number by itself, and the addition gives each tenant to one thread.
+        let next = || Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|&tenant| tenant < self.tenants);
+        while let Some(tenant) = next() {
             let group = child(&self.parent, &format!("t{tenant}"))?;
             for _ in 0..CACHES {
                 let pages = Arc::<Pages>::default();
-                let (ns, shrinker) = watch.time(|| self.register(tenant, &group, &pages));
-                part.register_ns.push(ns);
-                let shrinker = shrinker?;
+                let shrinker = watch.push(&mut part.register_ns, || self.register(tenant, &group, &pages))?;
                 for _ in 0..PAGES {
                     let is_first = self.charge(&group, &pages, &mut part)?;
                     shrinker.iter().filter(|_| is_first).for_each(GroupShrinker::mark);
@@ -82,6 +76,8 @@ impl Storm {
             }
             part.groups.push(group);
         }
+        part.ticks = clock::now() - begin;
+        Ok(part)
     }
 
     fn register(&self, tenant: usize, group: &Group, pages: &Arc<Pages>) -> Result<Option<GroupShrinker>> {
@@ -110,13 +106,12 @@ impl Storm {
     /// The control's walk: from group to group until a batch was given back.
     fn make_room(&self, part: &mut Part) {
         for tenant in 0..self.tenants {
-            let Ok(lists) = self.lists.try_read() else {
+            if let Ok(lists) = self.lists.try_read() {
+                if lists[tenant].iter().filter_map(|pages| pages.give_back(BATCH)).sum::<u64>() > 0 {
+                    return;
+                }
+            } else {
                 part.passed_by += 1;
-                continue;
-            };
-            let given: u64 = lists[tenant].iter().filter_map(|pages| pages.give_back(BATCH)).sum();
-            if given > 0 {
-                return;
             }
         }
         std::thread::yield_now();
@@ -168,10 +163,10 @@ fn storm(lab: &Lab<'_>, by_engine: bool, tenants: usize) -> Result<Vec<Part>> {
 
 fn show(lab: &mut Lab<'_>, tenants: usize, found: &[(Blocks, Samples); 2]) -> Result<()> {
     let threads = lab.args.threads();
+    let tenants = count(tenants as u64);
     let mut table = Table::new(
         format!(
-            "a start storm: {} tenants with {CACHES} caches each on {threads} threads, room for one in ten",
-            count(tenants as u64)
+            "a start storm: {tenants} tenants with {CACHES} caches each on {threads} threads, room for one in ten"
         ),
         ["", "register, us: p50", "p99", "max", "storm, ms", "groups passed by"],
     );

@@ -191,16 +191,10 @@ fn storm(lab: &Lab<'_>, mode: Mode, threads: usize, size: Size, found: &mut Samp
 fn show(lab: &mut Lab<'_>, size: Size, all: usize, found: &ByMode) -> Result<()> {
     let columns =
         ["made by; threads", "charges/s", "ns each", "calls", "walks", "rest", "a drain", "scans", "refused"];
-    let mut table = Table::new(
-        format!(
-            "{} writers of {} pages each in {} groups, {} MiB for all",
-            count(size.writers as u64),
-            FILE_BYTES / PAGE,
-            count(size.groups as u64),
-            count(size.limit_bytes >> 20)
-        ),
-        columns,
-    );
+    let [writers, groups] = [size.writers, size.groups].map(|number| count(number as u64));
+    let (pages, mib) = (FILE_BYTES / PAGE, count(size.limit_bytes >> 20));
+    let title = format!("{writers} writers of {pages} pages each in {groups} groups, {mib} MiB for all");
+    let mut table = Table::new(title, columns);
     for (&(mode, threads), one) in found {
         let makes_room = mode == Mode::Lock || mode == Mode::Engine;
         let walks = one.median("walks of a charge").filter(|_| makes_room);
@@ -225,8 +219,8 @@ fn show(lab: &mut Lab<'_>, size: Size, all: usize, found: &ByMode) -> Result<()>
         figure_or_dash(share.map(|share| share * 100.0))
     ));
     lab.print(&table)?;
-    let refusals = found.get(&(Mode::Engine, all)).map_or(&[][..], |one| one.of("refusals"));
-    let most = refusals.iter().copied().reduce(f64::max);
+    let refusals = found.get(&(Mode::Engine, all)).into_iter().flat_map(|one| one.of("refusals"));
+    let most = refusals.copied().reduce(f64::max);
     lab.at_most("refusals where caches have room to give, most of any run", most, 0.0, "");
     if all > 1 {
         let speed = engine(all, "charges");
