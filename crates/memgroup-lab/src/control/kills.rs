@@ -84,12 +84,10 @@ impl Scene {
         let Request { called, charge, charged, free } = request;
         let report = self.hierarchy.kills().pop();
         let report = report.ok_or("no victim was killed").or_wrong("a charge was made where all was full")?;
-        let (victim, requester) = (self.victim.path(), self.requester.path());
-        let right = (report.victim == victim && report.requester == requester)
-            && report.outcome == Some(KillOutcome::Died);
-        let Some(took) = report.took.filter(|_| right) else {
-            return Err(Error::Wrong(format!("{victim} was to die for {requester}, and {report:?}")));
-        };
+        let found = (&report.victim, &report.requester, report.outcome);
+        let right = (&self.victim.path(), &self.requester.path(), Some(KillOutcome::Died));
+        expect("victim, requester and outcome of a kill", found, right)?;
+        let took = report.took.ok_or("no time").or_wrong("the report of a kill has")?;
         let (free, charged) =
             (free.saturating_duration_since(report.at), charged.saturating_duration_since(called));
         for (times, took) in self.times.iter_mut().zip([took, free, charged]) {

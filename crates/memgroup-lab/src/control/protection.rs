@@ -59,10 +59,9 @@ impl Protected {
     /// The results of a pass are right (I3).
     fn check(&self) -> Result<()> {
         let root = self.hierarchy.root();
-        let pass: BTreeMap<u64, Protection> =
-            root.protections().into_iter().map(|(id, protection)| (id.as_u64(), protection)).collect();
-        let (groups, found) = (self.groups.len(), pass.len());
-        expect("groups of a pass", found, groups)?;
+        let pass = root.protections().into_iter().map(|(id, protection)| (id.as_u64(), protection));
+        let pass: BTreeMap<u64, Protection> = pass.collect();
+        expect("groups of a pass", pass.len(), self.groups.len())?;
         let mut sums: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for group in &self.groups {
             let (found, right) = (pass.get(&group.id().as_u64()), group.protection());
@@ -85,10 +84,8 @@ impl Protected {
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let groups = lab.args.groups.unwrap_or(if lab.args.tiny { 50 } else { 10_000 });
     let shown = count(groups as u64);
-    let mut table = Table::new(
-        format!("effective protection of {shown} groups, each with min and low: ms a pass"),
-        ["tree", "levels", "p50", "p99", "max"],
-    );
+    let title = format!("effective protection of {shown} groups, each with min and low: ms a pass");
+    let mut table = Table::new(title, ["tree", "levels", "p50", "p99", "max"]);
     // A tree of twos is as deep as a hierarchy allows by default with 10,000 groups.
     let narrow = if groups > 10_000 { ("four below each", 4) } else { ("two below each", 2) };
     for (name, fan_out) in [
@@ -102,8 +99,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         let (root, watch, mut times) = (tree.hierarchy.root(), lab.clock.stopwatch(), Vec::new());
         for _ in 0..lab.pick(lab.effort.calls, 120, 600) {
             tree.change(lab)?;
-            let (ns, pass) = watch.time(|| root.protections());
-            times.push(ns);
+            let pass = watch.push(&mut times, || root.protections());
             expect("groups of a pass", pass.len(), groups)?;
         }
         tree.check()?;

@@ -50,13 +50,9 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 }
 
 /// Nanoseconds of a consume and of a refill, of each round that counts.
-fn halves(
-    group: &Group,
-    watch: Stopwatch,
-    bytes: u64,
-    count: usize,
-    rounds: usize,
-) -> Result<(Vec<f64>, Vec<f64>)> {
+type Halves = (Vec<f64>, Vec<f64>);
+
+fn halves(group: &Group, watch: Stopwatch, bytes: u64, count: usize, rounds: usize) -> Result<Halves> {
     let mut kept: Vec<Charge> = Vec::with_capacity(count);
     let (mut consumes, mut refills) = (Vec::new(), Vec::new());
     for round in 0..GROWING_ROUNDS + rounds {
@@ -69,8 +65,7 @@ fn halves(
         });
         charged?;
         let (refill, ()) = watch.time(|| kept.clear());
-        let undisturbed = ThreadUsage::now().since(before).switches_involuntary == 0;
-        if round >= GROWING_ROUNDS && undisturbed && group.stock().misses == misses {
+        if round >= GROWING_ROUNDS && before.is_undisturbed() && group.stock().misses == misses {
             consumes.push(consume / count as f64);
             refills.push(refill / count as f64);
         }

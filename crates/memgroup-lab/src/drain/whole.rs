@@ -84,10 +84,8 @@ impl Stocks {
             drop(self.group().try_charge(PAGE_BYTES).or_wrong(REFUSED)?);
         }
         let (stocked, least) = (self.group().stock().prepaid_bytes, self.slots as u64 * PAGE_BYTES);
-        ensure(stocked >= least, || {
-            format!("{} slots hold {stocked} bytes, at least {least} were put there", self.slots)
-        })?;
-        Ok(stocked)
+        let few = || format!("{} slots hold {stocked} bytes, at least {least} were put there", self.slots);
+        ensure(stocked >= least, few).map(|()| stocked)
     }
 
     /// Drains, and returns the ticks it took and the bytes that came back.
@@ -120,9 +118,8 @@ impl Stocks {
 
     /// A drain took `taken` of `stocked` bytes; nothing is charged, so nothing may be left at any level.
     fn check_drained(&self, stocked: u64, taken: u64) -> Result<()> {
-        ensure(taken == stocked, || {
-            format!("a drain of {} took {taken} of {stocked} bytes", self.group().path())
-        })?;
+        let path = self.group().path();
+        ensure(taken == stocked, || format!("a drain of {path} took {taken} of {stocked} bytes"))?;
         let groups = self.fixture.hierarchy.groups();
         groups.iter().try_for_each(|group| expect_bytes(group, "usage after a drain", group.usage(), 0))
     }
@@ -132,8 +129,7 @@ impl Stocks {
 pub(super) fn run(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<BySlots> {
     let depth = lab.args.depth();
     let buffer = cold_buffer()?;
-    let stocks = slot_counts.iter().map(|&slots| Stocks::new(slots, depth));
-    let stocks = stocks.collect::<Result<Vec<_>>>()?;
+    let stocks = slot_counts.iter().map(|&slots| Stocks::new(slots, depth)).collect::<Result<Vec<_>>>()?;
     let of_all_states = |stocks| State::ALL.map(|(state, _)| (state, stocks));
     let mut cells: Vec<(State, &Stocks)> = stocks.iter().flat_map(of_all_states).collect();
     let mut samples: BTreeMap<(State, usize), Vec<f64>> = BTreeMap::new();
@@ -249,7 +245,7 @@ fn drain_own(state: State, stocks: &Stocks, buffer: &Mapping) -> Result<Vec<u64>
 
 /// Keeps the ticks of a drain, unless it is the first or the kernel took the thread off its CPU.
 fn keep(counted: &mut Vec<u64>, drain: usize, before: ThreadUsage, ticks: u64) {
-    if drain > 0 && ThreadUsage::now().since(before).switches_involuntary == 0 {
+    if drain > 0 && before.is_undisturbed() {
         counted.push(ticks);
     }
 }
@@ -257,18 +253,14 @@ fn keep(counted: &mut Vec<u64>, drain: usize, before: ThreadUsage, ticks: u64) {
 /// Drains of lines that lie in no cache take far longer than of lines that do; else the caches were not emptied. Judged
 /// where there are enough lines and drains to show it. It depends on time, so it is a note and no error.
 fn doubt_of_cold(results: &Results) -> Option<String> {
-    for (&(_, slots), cold) in results.iter().filter(|((state, _), _)| *state == State::Cold) {
-        let hot = results.get(&(State::Hot, slots)).copied().flatten();
-        let (Some(cold), Some(hot)) = (*cold, hot) else { continue };
+    results.iter().filter(|((state, _), _)| *state == State::Cold).find_map(|(&(_, slots), cold)| {
+        let (cold, hot) = ((*cold)?, (*results.get(&(State::Hot, slots))?)?);
         let judged = slots >= JUDGED_SLOTS && cold.count.min(hot.count) >= JUDGED_DRAINS;
-        if judged && cold.median < COLD_OVER_HOT_LEAST * hot.median {
-            return Some(format!(
-                "cold drains of {slots} slots take {:.0} ns, hot ones {:.0}: the caches were not emptied, do not use these rows",
-                cold.median, hot.median
-            ));
-        }
-    }
-    None
+        let (cold, hot) = (cold.median, hot.median);
+        (judged && cold < COLD_OVER_HOT_LEAST * hot).then(|| {
+            format!("cold drains of {slots} slots take {cold:.0} ns, hot ones {hot:.0}: the caches were not emptied, do not use these rows")
+        })
+    })
 }
 
 fn show(lab: &mut Lab<'_>, depth: usize, slot_counts: &[usize], results: &Results) -> Result<()> {
@@ -277,7 +269,6 @@ fn show(lab: &mut Lab<'_>, depth: usize, slot_counts: &[usize], results: &Result
     for (state, name) in State::ALL {
         for &slots in slot_counts {
             let ns = results.get(&(state, slots)).copied().flatten();
-            let dash = || "-".to_owned();
             let [before, after] =
                 if state == State::RemoteDirty { seed_drain_cells(slots) } else { [dash(), dash()] };
             let params = json!({"slots": slots, "state": name, "depth": depth});
@@ -314,14 +305,12 @@ pub(super) fn trace(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<()> {
         let stocks = Stocks::new(slots, depth)?;
         let seen = lab.workers.run_one(|| traced_drains(&stocks))?;
         calling_in_all = calling_in_all.zip(seen).map(|(sum, (calling, _))| sum + calling);
-        let (calling, first) = match seen {
-            None => ("not traced".to_owned(), "not traced".to_owned()),
-            Some((calling, first)) => {
-                let mut row = lab.record("drain", json!({"slots": slots, "drains": TRACED_DRAINS}));
-                let first = first.map_or_else(|| "-".to_owned(), |number| number.to_string());
-                (row.count("drains with a system call", "count", calling), first)
-            }
-        };
+        let mut row = lab.record("drain", json!({"slots": slots, "drains": TRACED_DRAINS}));
+        let cells = seen.map(|(calling, first)| {
+            let first = first.map_or_else(dash, |number| number.to_string());
+            [row.count("drains with a system call", "count", calling), first]
+        });
+        let [calling, first] = cells.unwrap_or_else(|| ["not traced"; 2].map(str::to_owned));
         table.row(slots.to_string(), [TRACED_DRAINS.to_string(), calling, first]);
     }
     let calling = calling_in_all.map(|calling| calling as f64);

@@ -164,11 +164,8 @@ impl<'a> Lab<'a> {
         plan: Plan,
         rows: &[(&str, &Work<'_>)],
     ) -> Result<Vec<[Measured; 2]>> {
-        let variants: Vec<Variant<'_>> = rows
-            .iter()
-            .flat_map(|(_, work)| [1, threads].map(|threads| Variant::of(work, threads)))
-            .collect();
-        let measured = self.interleave_by(plan, &variants)?;
+        let both = rows.iter().flat_map(|(_, work)| [1, threads].map(|threads| Variant::of(work, threads)));
+        let measured = self.interleave_by(plan, &both.collect::<Vec<_>>())?;
         let measured: Vec<[Measured; 2]> = measured.chunks_exact(2).map(|both| [both[0], both[1]]).collect();
         for ((name, _), both) in rows.iter().zip(&measured) {
             let cells = [(1, both[0]), (threads, both[1])].map(|(threads, one)| {

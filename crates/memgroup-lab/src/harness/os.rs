@@ -116,6 +116,11 @@ impl ThreadUsage {
         }
     }
 
+    /// Whether the kernel has not taken the thread off its CPU since.
+    pub(crate) fn is_undisturbed(self) -> bool {
+        ThreadUsage::now().since(self).switches_involuntary == 0
+    }
+
     pub(crate) fn since(self, before: ThreadUsage) -> ThreadUsage {
         ThreadUsage {
             minor_faults: self.minor_faults - before.minor_faults,
@@ -142,17 +147,9 @@ pub(crate) struct Mapping {
 impl Mapping {
     /// Maps `bytes` private anonymous bytes; no page is backed yet.
     pub(crate) fn new(bytes: usize) -> Result<Mapping> {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: no address is asked for, so no mapping of ours can be replaced.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(system(&format!("map {bytes} bytes")));
         }

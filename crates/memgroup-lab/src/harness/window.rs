@@ -87,12 +87,6 @@ struct Part {
     undisturbed: bool,
 }
 
-struct Series {
-    batch_ops: u64,
-    samples: Vec<f64>,
-    measured: Measured,
-}
-
 /// Measures all variants, interleaved. A variant's own warm-up windows come first and count for nothing.
 pub(crate) fn interleave(
     workers: &Workers,
@@ -101,28 +95,27 @@ pub(crate) fn interleave(
     variants: &[Variant<'_>],
     random: &mut Random,
 ) -> Result<Vec<Measured>> {
-    let mut series = Vec::with_capacity(variants.len());
-    for variant in variants {
+    let warm = |variant| {
         let (batch_ops, ops) = warm_up(workers, clock, plan, variant)?;
-        let measured = Measured { ns: None, tried: 0, switched: 0, ops };
-        series.push(Series { batch_ops, samples: Vec::new(), measured });
-    }
+        Ok((batch_ops, Vec::<f64>::new(), Measured { ns: None, tried: 0, switched: 0, ops }))
+    };
+    let mut series = variants.iter().map(warm).collect::<Result<Vec<_>>>()?;
     let mut order: Vec<usize> = (0..variants.len()).collect();
     for _ in 0..plan.rounds * TRIES_PER_ROUND {
         random.shuffle(&mut order);
         for &index in &order {
-            let (variant, one) = (&variants[index], &mut series[index]);
-            if one.samples.len() < plan.rounds {
-                let result = window(workers, clock, plan.window_us, variant, one.batch_ops)?;
-                one.measured.tried += 1;
-                one.measured.ops += result.ops;
-                one.measured.switched += usize::from(result.switched);
-                one.samples.extend(result.counted);
+            let (batch_ops, samples, measured) = &mut series[index];
+            if samples.len() < plan.rounds {
+                let result = window(workers, clock, plan.window_us, &variants[index], *batch_ops)?;
+                measured.tried += 1;
+                measured.ops += result.ops;
+                measured.switched += usize::from(result.switched);
+                samples.extend(result.counted);
             }
         }
     }
-    let measured = series.into_iter().map(|one| Measured { ns: Summary::of(&one.samples), ..one.measured });
-    Ok(measured.collect())
+    let summed = |(_, samples, measured)| Measured { ns: Summary::of(samples), ..measured };
+    Ok(series.into_iter().map(summed).collect())
 }
 
 /// Warms the caches and sizes the variant's batches; returns their size and the operations done.
@@ -154,8 +147,20 @@ fn window(
 ) -> Result<WindowResult> {
     let start = Start::new(variant.threads);
     let (lead, length) = (clock.ticks_per_us() * 2, clock.ticks_per_us() * window_us);
-    let parts = workers
-        .try_run(variant.threads, |thread| part(variant.work, &start, thread, batch_ops, lead, length))?;
+    let parts = workers.try_run(variant.threads, |thread| {
+        let (mut cursor, mut ops) = (0, 0);
+        // Before the start, so that a thread that is switched out while it waits does not count.
+        let before = ThreadUsage::now();
+        let deadline = start.wait(lead) + length;
+        let begin = clock::now();
+        loop {
+            ops += (variant.work)(thread, &mut cursor, batch_ops)?;
+            let end = clock::now();
+            if end >= deadline {
+                return Ok(Part { begin, end, ops, undisturbed: before.is_undisturbed() });
+            }
+        }
+    })?;
     let ns = clock.ns(ticks_per_op(&parts[..variant.counted]));
     let ops = parts.iter().map(|part| part.ops).sum();
     let switched = parts.iter().any(|part| !part.undisturbed);
@@ -167,31 +172,6 @@ fn counts(parts: &[Part]) -> bool {
     parts.iter().all(|part| part.undisturbed) && overlap(parts) > OVERLAP_LEAST
 }
 
-fn part(
-    work: &Work<'_>,
-    start: &Start,
-    thread: usize,
-    batch_ops: u64,
-    lead_ticks: u64,
-    length_ticks: u64,
-) -> Result<Part> {
-    let (mut cursor, mut ops) = (0, 0);
-    // Before the start, so that a thread that is switched out while it waits does not count.
-    let before = ThreadUsage::now();
-    let deadline = start.wait(lead_ticks) + length_ticks;
-    let begin = clock::now();
-    let mut end;
-    loop {
-        ops += work(thread, &mut cursor, batch_ops)?;
-        end = clock::now();
-        if end >= deadline {
-            break;
-        }
-    }
-    let undisturbed = ThreadUsage::now().since(before).switches_involuntary == 0;
-    Ok(Part { begin, end, ops, undisturbed })
-}
-
 /// Ticks an operation as a thread sees it: all threads' time over all threads' operations.
 fn ticks_per_op(parts: &[Part]) -> f64 {
     let ticks: u64 = parts.iter().map(|part| part.end - part.begin).sum();
@@ -201,33 +181,28 @@ fn ticks_per_op(parts: &[Part]) -> f64 {
 
 /// The part of the whole span during which all threads were in their window.
 fn overlap(parts: &[Part]) -> f64 {
-    let last_begin = parts.iter().map(|part| part.begin).max().unwrap_or(0);
-    let first_end = parts.iter().map(|part| part.end).min().unwrap_or(0);
-    let first_begin = parts.iter().map(|part| part.begin).min().unwrap_or(0);
-    let last_end = parts.iter().map(|part| part.end).max().unwrap_or(0);
-    first_end.saturating_sub(last_begin) as f64 / (last_end - first_begin).max(1) as f64
+    let (begins, ends) = (parts.iter().map(|part| part.begin), parts.iter().map(|part| part.end));
+    let common = ends.clone().min().unwrap_or(0).saturating_sub(begins.clone().max().unwrap_or(0));
+    common as f64 / (ends.max().unwrap_or(0) - begins.min().unwrap_or(0)).max(1) as f64
 }
 
 /// Notes how many windows are behind the figures of a table, of how many tried, and why some figures have none.
 pub(crate) fn note_windows<'m>(table: &mut Table, measured: impl IntoIterator<Item = &'m Measured>) {
     let measured: Vec<&Measured> = measured.into_iter().collect();
-    let range = |of: &dyn Fn(&Measured) -> usize| {
-        let (min, max) = (measured.iter().map(|one| of(one)).min(), measured.iter().map(|one| of(one)).max());
-        match (min.unwrap_or(0), max.unwrap_or(0)) {
+    let range = |of: fn(&Measured) -> usize| {
+        let of = || measured.iter().map(|one| of(one));
+        match (of().min().unwrap_or(0), of().max().unwrap_or(0)) {
             (min, max) if min < max => format!("{min} to {max}"),
             (min, _) => min.to_string(),
         }
     };
-    let counted = range(&|one| one.ns.map_or(0, |ns| ns.count));
-    table.note(format!("windows counted for each figure: {counted} of {} tried", range(&|one| one.tried)));
+    let counted = range(|one| one.ns.map_or(0, |ns| ns.count));
+    table.note(format!("windows counted for each figure: {counted} of {} tried", range(|one| one.tried)));
     let missing: Vec<_> = measured.iter().filter(|one| one.ns.is_none()).collect();
     if !missing.is_empty() {
-        let sum = |of: fn(&Measured) -> usize| missing.iter().map(|one| of(one)).sum::<usize>();
-        table.note(format!(
-            "a dash: no window counted. Of {} tried windows, the kernel took a thread off its CPU in {}; in the others the threads' windows overlapped too little",
-            sum(|one| one.tried),
-            sum(|one| one.switched)
-        ));
+        let tried: usize = missing.iter().map(|one| one.tried).sum();
+        let switched: usize = missing.iter().map(|one| one.switched).sum();
+        table.note(format!("a dash: no window counted. Of {tried} tried windows, the kernel took a thread off its CPU in {switched}; in the others the threads' windows overlapped too little"));
     }
 }
 

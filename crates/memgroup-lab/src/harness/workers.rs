@@ -76,8 +76,7 @@ impl Workers {
         let workers = &self.workers[..active];
         for (index, (worker, result)) in workers.iter().zip(&results).enumerate() {
             let job = &job;
-            let order: Job<'_> =
-                Box::new(move || *result.lock().expect("only this job locks it") = Some(job(index)));
+            let order: Job<'_> = Box::new(move || *lock(result) = Some(job(index)));
             // SAFETY: the job borrows from this call. A worker says that it is done after it has dropped the job, and the loop
             // below waits for that of every worker before this function returns or panics (I3).
             let order = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(order) };
@@ -105,7 +104,7 @@ impl Workers {
     /// Runs `job` on worker 0.
     pub(crate) fn run_one<R: Send>(&self, job: impl FnOnce() -> R + Send) -> R {
         let job = Mutex::new(Some(job));
-        let mut results = self.run(1, |_| job.lock().expect("one job locks it").take().map(|job| job()));
+        let mut results = self.run(1, |_| lock(&job).take().map(|job| job()));
         results.pop().flatten().expect("one worker ran it once")
     }
 

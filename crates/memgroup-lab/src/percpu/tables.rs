@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::groups::Mode;
 use super::kernel::Kernel;
-use super::script::{Footprint, Played, Script, Stage};
-use super::{SEED_SCRIPT, letters, seed_kept_percent};
+use super::script::{Played, Script, Stage};
+use super::{Letter, SEED_SCRIPT, letters, seed_kept_percent};
 use crate::harness::*;
 
 /// The variant with removals that leave all maintenance for later.
@@ -30,13 +30,10 @@ pub(super) fn words(lab: &mut Lab<'_>) -> Result<()> {
 /// The memory of the seed's machines, the running kernel and our modes, in kB.
 pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kernel>) -> Result<()> {
     let (script, plan) = (played[0].script, played[0].plan);
+    let (groups, left, bytes) = (count(script.groups() as u64), script.share(), count(plan.record_bytes()));
+    let (slots, page) = (counted(plan.slots.slots() as u64, "slot"), plan.page.name());
     let title = format!(
-        "the seed's script: {} groups created, {} left; ours on {}, pages of {}, {} bytes a group and slot",
-        count(script.groups() as u64),
-        script.share(),
-        counted(plan.slots.slots() as u64, "slot"),
-        plan.page.name(),
-        count(plan.record_bytes())
+        "the seed's script: {groups} groups created, {left} left; ours on {slots}, pages of {page}, {bytes} bytes a group and slot"
     );
     let columns =
         ["kB", "start", "created", "removed", "maintained", "at rest", "% of peak", "% net", "x needed"];
@@ -45,10 +42,10 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kern
         let net = (maintained - start) / (created - start);
         [maintained / created, net].map(|share| figure(100.0 * share))
     };
-    for letter in letters() {
-        let [start, created, maintained] = [letter.start, letter.created, letter.maintained].map(figure);
-        let [kept, net] = shares(letter.start, letter.created, letter.maintained);
-        table.row(letter.name, [start, created, dash(), maintained, dash(), kept, net, dash()]);
+    for Letter { name, start, created, maintained } in letters() {
+        let [kept, net] = shares(start, created, maintained);
+        let [start, created, maintained] = [start, created, maintained].map(figure);
+        table.row(name, [start, created, dash(), maintained, dash(), kept, net, dash()]);
     }
     if let Some(kernel) = kernel {
         let Kernel { start, created, removed, at_rest, .. } = *kernel;
@@ -59,11 +56,8 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kern
         table.row(format!("Linux {}", kernel.release), cells.into_iter().chain(kept));
     }
     for one in played {
-        let stages = [Stage::Start, Stage::Created, Stage::Removed, Stage::Maintained, Stage::AtRest];
-        let kept = figure(one.percent_of_peak(Stage::Maintained));
-        let needed = one.at(Stage::Maintained).over_needed_cell(plan);
-        let cells = stages.map(|stage| kib(one.at(stage).os_bytes));
-        table.row(one.plan.mode.name(), cells.into_iter().chain([kept.clone(), kept, needed]));
+        let [stages @ .., kept, needed] = stage_cells(one);
+        table.row(one.plan.mode.name(), stages.into_iter().chain([kept.clone(), kept, needed]));
     }
     table.note(format!(
         "% of peak: maintained over created, at least {} while every group keeps a record on each slot; net: both less the memory at the start, or at rest where that was less; x needed: when maintained",
@@ -84,11 +78,13 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kern
 pub(super) fn chart(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kernel>) -> Result<()> {
     let script = played[0].script;
     let limit = script.limit_percent();
-    let title = format!(
-        "populated, % of each one's own peak; {MARK} marks {} %: the records left, on all slots (folded: none)",
-        figure(limit)
+    let marked = figure(limit);
+    let mut table = Table::new(
+        format!(
+            "populated, % of each one's own peak; {MARK} marks {marked} %: the records left, on all slots (folded: none)"
+        ),
+        ["", "", "", "%"],
     );
-    let mut table = Table::new(title, ["", "", "", "%"]);
     let mut bar = |stage: &str, name: &str, percent: f64| {
         let name = format!("{name:<22}");
         table.row(stage, [name, bar(percent, limit), figure(percent)]);
@@ -137,14 +133,11 @@ pub(super) fn kernel(lab: &mut Lab<'_>, script: Script, kernel: &Kernel) -> Resu
         script.share()
     );
     let mut table = Table::new(title, ["Percpu:", "kB", "% of peak"]);
-    let named = |name: &str, kb| (name.to_owned(), kb);
-    let mut stages = vec![
-        named("start", kernel.start),
-        named("created", kernel.created),
-        named("removed", kernel.removed),
-    ];
+    let named = |(name, kb): (&str, f64)| (name.to_owned(), kb);
+    let Kernel { start, created, removed, all_removed, at_rest, .. } = *kernel;
+    let mut stages = [("start", start), ("created", created), ("removed", removed)].map(named).to_vec();
     stages.extend(kernel.waited.iter().map(|(seconds, kb)| (format!("maintained, after {seconds} s"), *kb)));
-    stages.extend([named("all removed", kernel.all_removed), named("at rest", kernel.at_rest)]);
+    stages.extend([("all removed", all_removed), ("at rest", at_rest)].map(named));
     for (name, kb) in stages {
         let params = json!({"stage": name, "groups": script.groups()});
         lab.record("kernel", params).value("populated", "bytes", Some(kb * 1024.0));
@@ -235,26 +228,27 @@ pub(super) fn bare_records(lab: &mut Lab<'_>, played: &[Played]) -> Result<()> {
     let columns = ["kB", "created", "removed", "maintained", "at rest", "% of peak", "x needed", "chunks"];
     let mut table = Table::new(title, columns);
     for one in played {
-        let look = one.at(Stage::Maintained);
-        let stages = [Stage::Created, Stage::Removed, Stage::Maintained, Stage::AtRest];
-        let kept = figure(one.percent_of_peak(Stage::Maintained));
-        let needed = [kept, look.over_needed_cell(one.plan), count(look.chunks as u64)];
-        let cells = stages.map(|stage| kib(one.at(stage).os_bytes));
-        table.row(one.plan.mode.name(), cells.into_iter().chain(needed));
+        let chunks = count(one.at(Stage::Maintained).chunks as u64);
+        table.row(one.plan.mode.name(), stage_cells(one).into_iter().skip(1).chain([chunks]));
     }
     lab.print(&table)
+}
+
+/// The memory from start to rest, without the stage of all removed; the part of the peak, and over the needed bytes, both when maintained.
+fn stage_cells(one: &Played) -> [String; 7] {
+    let stages = [Stage::Start, Stage::Created, Stage::Removed, Stage::Maintained, Stage::AtRest];
+    let [start, created, removed, maintained, at_rest] = stages.map(|stage| kib(one.at(stage).os_bytes));
+    let kept = figure(one.percent_of_peak(Stage::Maintained));
+    let needed = one.at(Stage::Maintained).over_needed_cell(one.plan);
+    [start, created, removed, maintained, at_rest, kept, needed]
 }
 
 /// The part of the peak that is left for every page size, one script in one table.
 pub(super) fn pages(lab: &mut Lab<'_>, by_page: &[Vec<Played>]) -> Result<()> {
     let script = by_page[0][0].script;
-    let title = format!(
-        "{} left, by page size: {} groups created; the part of the peak that is kept",
-        script.share(),
-        count(script.groups() as u64)
-    );
+    let (left, groups) = (script.share(), count(script.groups() as u64));
     let mut table = Table::new(
-        title,
+        format!("{left} left, by page size: {groups} groups created; the part of the peak that is kept"),
         ["% of peak", "kernel", "control", "depopulation", "relocation", "demotion", "x needed", "moved kB"],
     );
     let relocated = |played: &[Played]| {
@@ -288,16 +282,15 @@ pub(super) fn pages(lab: &mut Lab<'_>, by_page: &[Vec<Played>]) -> Result<()> {
 /// Holds one script in one mode to the goals.
 pub(super) fn add_goals(lab: &mut Lab<'_>, one: &Played) {
     let name = |what: &str| format!("{}, {}: {what}", one.script.share(), one.plan.page.name());
-    let kb = |look: Footprint| {
-        (Some(look.os_bytes as f64 / 1024.0), (look.allowed_bytes(one.plan) / 1024.0).floor())
-    };
     if one.plan.mode == Mode::Relocated {
         let peak = one.at(Stage::Created).over_needed();
         lab.at_most(name("peak over needed"), Some(peak), OVER_NEEDED_MOST, "x");
-        let (populated, allowed) = kb(one.at(Stage::Maintained));
-        lab.at_most(name("populated, with relocation"), populated, allowed, "kB");
-        let (populated, allowed) = kb(one.at(Stage::AtRest));
-        lab.at_most(name("populated, at rest"), populated, allowed, "kB");
+        for (stage, of) in [(Stage::Maintained, "with relocation"), (Stage::AtRest, "at rest")] {
+            let (look, name) = (one.at(stage), name(&format!("populated, {of}")));
+            let [populated, allowed] =
+                [look.os_bytes as f64, look.allowed_bytes(one.plan)].map(|of| of / 1024.0);
+            lab.at_most(name, Some(populated), allowed.floor(), "kB");
+        }
     }
     if one.plan.mode == Mode::Demoted {
         let limit = (one.script.limit_percent() * 100.0).floor() / 100.0;

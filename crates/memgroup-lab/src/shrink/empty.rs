@@ -168,10 +168,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         Case::Large(fewer(TINY)),
     ];
     let (blocks, calls) = lab.pick((1, 3), (5, 100), (21, 100));
-    let mut built = Vec::new();
-    for case in cases {
-        built.push((case, Tenants::build(case, lab.slots)?, <[Blocks; 2]>::default()));
-    }
+    let build = |case| Ok((case, Tenants::build(case, lab.slots)?, <[Blocks; 2]>::default()));
+    let mut built = cases.into_iter().map(build).collect::<Result<Vec<_>>>()?;
     lab.in_turns(blocks, cases.len(), |lab, index| {
         let (_, tenants, found) = &mut built[index];
         for (plainly, found) in [false, true].into_iter().zip(found) {

@@ -7,7 +7,7 @@
 //!   for bytes.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memgroup::{
@@ -60,13 +60,10 @@ impl Size {
     /// Each case's turns; windows of short turns have several rounds. A thread more than tenants would have none.
     pub(super) fn turns(self, threads: usize) -> Vec<Turns> {
         let rounds = (self.long / self.short / 4).max(1);
-        let mut all = Vec::new();
-        for threads in [1, threads.min(self.tenants)] {
-            all.push(Turns { threads, statements: self.long, rounds: 1 });
-            all.push(Turns { threads, statements: self.short, rounds });
-        }
-        all.dedup();
-        all
+        let of = |threads| [(self.long, 1), (self.short, rounds)].map(|of| (threads, of));
+        let all = [1, threads.min(self.tenants)].into_iter().flat_map(of);
+        let turns = all.map(|(threads, (statements, rounds))| Turns { threads, statements, rounds });
+        turns.collect::<BTreeSet<Turns>>().into_iter().collect()
     }
 }
 
