@@ -188,7 +188,7 @@ fn shows_every_mode_of_percpu_beside_the_seed() {
         .map(|row| row["median"].as_f64().unwrap())
         .collect();
     assert!(!peaks.is_empty() && peaks.iter().all(|&bytes| bytes > 0.0), "{peaks:?}");
-    // What removals moved is not left out: maintenance alone cannot have moved more.
+    // The bytes that removals moved are not left out: maintenance alone cannot have moved more.
     let moved = |metric, variant| -> f64 {
         let of = |row: &&Value| row["variant"] == variant;
         rows(&json, metric).into_iter().find(of).unwrap()["median"].as_f64().unwrap()

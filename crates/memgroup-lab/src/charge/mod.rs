@@ -1,4 +1,4 @@
-//! Batched charge and uncharge (seed 004): what the stock saves.
+//! Batched charge and uncharge (seed 004): the cost that the stock saves.
 
 mod accounts;
 mod faults;

@@ -1,4 +1,4 @@
-//! A storm of refusals: what a refused charge costs, and what it costs others under the same root.
+//! A storm of refusals: the cost of a refused charge, for its thread and for others under the same root.
 //!
 //! A refusal costs more than a charge on purpose. The refused thread first sweeps every stock of the refusing subtree, so that no charge is
 //! refused while there is unused credit.

@@ -1,4 +1,4 @@
-//! The whole controller: what it costs where nothing happens, and how long it takes where something does.
+//! The whole controller: its cost where nothing happens, and its time where it has to act.
 
 mod kills;
 mod pair;

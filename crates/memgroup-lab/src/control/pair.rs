@@ -1,6 +1,6 @@
-//! What the controller costs a thread that charges where there is room: the pair with only `max`, and with every other setting beside it.
+//! The controller's cost for a thread that charges where there is room: the pair with only `max`, and with every other setting beside it.
 //!
-//! - I1. A variant is what its name says: at the end all settings are in force, the waiter for events still waits, and nothing has
+//! - I1. A variant is true to its name: at the end all settings are in force, the waiter for events still waits, and nothing has
 //!   happened that any of them is about.
 
 use std::sync::Arc;

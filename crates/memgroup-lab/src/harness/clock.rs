@@ -63,7 +63,7 @@ pub(crate) fn now() -> u64 {
     os::ticks().unwrap_or_else(monotonic_ns)
 }
 
-/// Now, in ticks, ordered against what stands before and after: for timing one call.
+/// Now, in ticks, ordered against the instructions before and after: for timing one call.
 #[inline]
 pub(crate) fn now_ordered() -> u64 {
     os::ticks_ordered().unwrap_or_else(monotonic_ns)

@@ -1,4 +1,4 @@
-//! What a flush takes for each group and slot that changed: with few and many groups, few and many slots, few and all of them changed.
+//! The time of a flush for each group and slot that changed: with few and many groups, few and many slots, few and all of them changed.
 //!
 //! Another thread, on another CPU, changes the statistics, so that each line comes from there. Then the root is flushed, and the time
 //! is divided by the number of changed groups and slots.
@@ -67,7 +67,7 @@ impl Flushed {
     }
 }
 
-/// One row: what is there, and the nanoseconds of a flush.
+/// One row: the numbers of slots, groups and statistics, and the nanoseconds of a flush.
 struct Row {
     slots: usize,
     groups: usize,

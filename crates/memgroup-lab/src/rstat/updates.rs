@@ -1,4 +1,4 @@
-//! What an update costs with one tree and with separate trees, the cover letter's last experiment; and what reading costs where nothing changed.
+//! The cost of an update with one tree and with separate trees, the cover letter's last experiment; and of reading where nothing changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

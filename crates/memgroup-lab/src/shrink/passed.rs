@@ -1,7 +1,7 @@
 //! The cost of a visit that ends in no callback: of a cache that, by its last answer, would be asked for nothing yet.
 //!
 //! - I1. Each reclaim passes each of the caches by at the eleven priorities from the first to the one at which another, small and cheap to have
-//!   again, gives what is wanted. That is checked: no callback is called after the first reclaim, and the cheap cache gives each time.
+//!   again, gives the wanted bytes. That is checked: no callback is called after the first reclaim, and the cheap cache gives each time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -4,7 +4,7 @@
 //! limit, is the cost of making room. A reclaim from the same caches by hand, after each run, tells the walks' part of it. The
 //! remainder is drains and waiting; a drain of all stocks by hand tells its size if each refusal made one.
 //!
-//! - I1. After each run the caches' pages are the parent's usage, and that is within its limit; what was not refused was charged.
+//! - I1. After each run the caches' pages are the parent's usage, and that is within its limit; each page was charged unless a charge was refused.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
