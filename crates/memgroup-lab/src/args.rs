@@ -167,7 +167,8 @@ impl Args {
     pub fn check(&self) -> Result<()> {
         // An option of another experiment would be ignored.
         let name = word(self.experiment);
-        for (flag, _, owners) in self.given().iter().filter(|(.., owners)| !owners.contains(&name)) {
+        let of_another = |(.., owners): &(_, _, &str)| !owners.contains(&name);
+        if let Some((flag, _, owners)) = self.given().into_iter().find(of_another) {
             return Err(Error::Argument(format!("use {flag} with {name}: it is an option of {owners}")));
         }
         for (flag, noun, value, most) in [

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgroup_percpu::{PerCpu, SlotSource};
 
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// A count per slot, changed at every charge and uncharge like the kernel's mod_state; or nothing.
 pub(super) struct Statistics {

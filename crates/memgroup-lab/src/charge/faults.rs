@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use memgroup::{Charge, Group};
 
 use super::{Accounting, PAGE_BYTES, REFUSED};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const REGION_BYTES: usize = 1 << 20;
 

@@ -12,7 +12,7 @@ use memgroup::{Config, Group};
 use memgroup_percpu::SlotSource;
 
 use crate::Args;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const SEED: Seed = Seed {
     name: "004",

@@ -10,7 +10,7 @@ use memgroup_percpu::SlotSource;
 
 use super::accounts::{FlatAtomic, MutexTree, Statistics};
 use super::{PAGE_BYTES, REFUSED, config};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const OBJECT_BYTES: u64 = 64;
 const GROUPS_IN_TURN: [usize; 4] = [1, 8, 64, 1024];

@@ -9,7 +9,7 @@ use memgroup::{Charge, Config, Group};
 use memgroup_percpu::SlotSource;
 
 use super::{PAGE_BYTES, REFUSED};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const FULL_BYTES: u64 = 1 << 20;
 const MANY_LEAVES: usize = 1_000;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use memgroup::Group;
 
 use super::{Accounting, PAGE_BYTES, REFUSED, SEED};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const WRITE: &str = "mmap + write + munmap";
 const IDLE: &str = "usleep(10)";

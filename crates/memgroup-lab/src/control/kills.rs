@@ -19,7 +19,7 @@ use memgroup::{Charge, ChargeError, Config, Group, Hierarchy, KillAnswer, KillOu
 use memgroup_sqlite::{TenantConnection, TenantError};
 
 use super::KILL_MS_MOST;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Bytes that the victim holds before it is chosen.
 const HELD: u64 = 64 << 20;

@@ -9,7 +9,7 @@ mod waits;
 use std::io::Write;
 
 use crate::Args;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// A pair with all of the controller set, over one with only `max`.
 const PAIR_MOST: f64 = 1.03;

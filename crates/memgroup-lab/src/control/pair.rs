@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::harness::*;
+use crate::harness::prelude::*;
 use memgroup::{
     Config, EventSubscription, Events, Group, KillAnswer, KillRegistration, KillRequest, PeakReader,
     PressureLine, PressureWatch,

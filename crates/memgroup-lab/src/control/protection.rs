@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use memgroup::{Charge, Config, Group, Hierarchy, Protection};
 
 use super::PASS_MS_MOST;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Groups that change between two passes.
 const CHANGED: usize = 100;

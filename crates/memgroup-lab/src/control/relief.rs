@@ -12,7 +12,7 @@
 use memgroup::{Charge, Group};
 
 use super::RELIEF_MS_MOST;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Rows of the idle database, a page each: 64 MiB.
 const ROWS: i64 = 16 << 10;
@@ -26,7 +26,6 @@ const SIZES: [(&str, u64); 3] = [("4 KiB", 4 << 10), ("64 KiB", 64 << 10), ("1 M
 /// The idle database and the group beside it.
 struct IdleCache {
     idle: Tenant,
-    idle_group: Group,
     busy: Group,
     parent: Group,
     _directory: Directory,
@@ -37,14 +36,14 @@ impl IdleCache {
     fn build(lab: &Lab<'_>) -> Result<IdleCache> {
         let (sqlite, directory) = (Sqlite::take(lab.slots)?, Directory::make()?);
         let parent = child(&sqlite.hierarchy.root(), &unique("relief"))?;
-        let (idle_group, busy) = (child(&parent, "idle")?, child(&parent, "busy")?);
+        let (idle, busy) = (child(&parent, "idle")?, child(&parent, "busy")?);
         let rows = if lab.args.tiny { ROWS_TINY } else { ROWS };
-        let mut idle = Tenant::open(&idle_group, &directory.file(0), rows, None)?;
+        let mut idle = Tenant::open(&idle, &directory.file(0), rows, None)?;
         idle.check_all()?;
         parent.drain();
-        let held = idle_group.usage_exact();
+        let held = idle.connection.group().usage_exact();
         ensure(held >= rows as u64 * 4096, || format!("the cache of {rows} pages holds {held} bytes"))?;
-        Ok(IdleCache { idle, idle_group, busy, parent, _directory: directory, _sqlite: sqlite })
+        Ok(IdleCache { idle, busy, parent, _directory: directory, _sqlite: sqlite })
     }
 
     /// Fills the cache again and sets the limit to its usage, which it returns.
@@ -52,7 +51,7 @@ impl IdleCache {
         limit(&self.parent, memgroup::UNLIMITED)?;
         self.idle.check_all()?;
         self.parent.drain();
-        let (usage, held) = (self.parent.usage(), self.idle_group.usage_exact());
+        let (usage, held) = (self.parent.usage(), self.idle.connection.group().usage_exact());
         expect_bytes(&self.parent, "usage with the cache full", usage, held)?;
         limit(&self.parent, usage)?;
         Ok(held)
@@ -61,7 +60,6 @@ impl IdleCache {
     fn end(mut self) -> Result<()> {
         self.idle.check_all()?;
         self.idle.close()?;
-        drop((self.idle_group, self.busy));
         remove_empty(&self.parent)
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::harness::*;
+use crate::harness::prelude::*;
 use memgroup::Config;
 
 const PAGE: u64 = 4096;

@@ -9,7 +9,7 @@ use memgroup::{Charge, Config, Group};
 use memgroup_percpu::{PerCpu, SlotSource};
 
 use super::{REFUSED, SEED};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Charges of a round: together they fit the stock of one group and slot, 256 KiB.
 const OBJECTS: (u64, usize) = (64, 1024);
@@ -87,7 +87,7 @@ fn updates(slots: SlotSource, watch: Stopwatch, rounds: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Clock;
+    use crate::harness::prelude::Clock;
 
     #[test]
     fn serves_whole_rounds_from_a_grown_stock() {

@@ -9,7 +9,7 @@ mod whole;
 use std::io::Write;
 
 use crate::Args;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const SEED: Seed = Seed {
     name: "000",

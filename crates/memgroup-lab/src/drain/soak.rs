@@ -10,7 +10,7 @@ use memgroup::{Group, StockStats};
 
 use super::SOAK_CALLS;
 use super::victim::{Beside, Seen, Window, Worker, check_drained};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Slices of the soak.
 const SLICES: u32 = 10;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use memgroup::{Config, Group, StockStats};
 
 use super::{PAGE_BYTES, REFUSED, soak};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const PAIRS_A_BATCH: u64 = 64;
 const PERIODS_US: [u64; 3] = [5, 20, 100];

@@ -16,7 +16,7 @@ use std::time::Duration;
 use memgroup_percpu::PerCpu;
 
 use super::{BySlots, SEED};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// More owners than this are not started: a thread for each.
 const OWNERS_MAX: usize = 128;

@@ -13,7 +13,7 @@ use memgroup::{Config, Group};
 use memgroup_percpu::{PerCpu, pin_virtual};
 
 use super::{BySlots, PAGE_BYTES, REFUSED, seed_drain_cells};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Whole drains in nanoseconds, by state and slots.
 type Results = BTreeMap<(State, usize), Option<Summary>>;

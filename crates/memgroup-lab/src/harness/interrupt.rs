@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::os::system;
-use crate::error::Result;
+use super::prelude::*;
 
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 const NONE: i32 = 0;
@@ -29,7 +29,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// Begins to watch; waits for another watch to end (I1).
     pub(crate) fn begin() -> Result<Watch> {
-        let alone = ONE_WATCH.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let alone = lock(&ONE_WATCH);
         // ORDERING: Relaxed; the signals are not watched yet, and only the number itself is handed over.
         CAUGHT.store(NONE, Ordering::Relaxed);
         let mut watch = Watch { before: Vec::new(), _alone: alone };

@@ -7,10 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memgroup_percpu::SlotSource;
 use serde::Serialize;
 
-use super::clock::{self, Clock};
-use super::stats::median_of;
-use super::workers::{Workers, spin_until};
-use crate::error::{OrFail, Result};
+use super::prelude::*;
 
 /// Virtual slots, as many as the experiment wants.
 pub(crate) fn virtual_slots(slots: usize) -> Result<SlotSource> {

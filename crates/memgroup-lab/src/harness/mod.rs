@@ -5,6 +5,7 @@ pub(crate) mod fixture;
 pub(crate) mod interrupt;
 pub(crate) mod machine;
 pub(crate) mod os;
+pub(crate) mod prelude;
 pub(crate) mod random;
 pub(crate) mod report;
 pub(crate) mod sleeper;
@@ -20,26 +21,12 @@ use std::time::Duration;
 
 use memgroup_percpu::{SlotReport, SlotSource};
 use serde_json::Value;
-pub(crate) use serde_json::json;
 
-pub(crate) use self::clock::{Clock, Stopwatch};
-pub(crate) use self::fixture::*;
-pub(crate) use self::interrupt::{Watch, send_to_self};
 use self::machine::Machine;
-pub(crate) use self::machine::{largest_cache_bytes, virtual_slots};
-pub(crate) use self::os::{Mapping, ThreadUsage, page_bytes, prefetch_to_write, sleep_short, thread_cpu_ns};
-pub(crate) use self::random::Random;
+use self::prelude::*;
 use self::report::{Check, Report};
-pub(crate) use self::report::{Record, Seed, SeedFigure};
-pub(crate) use self::sleeper::Sleeper;
-pub(crate) use self::sqlite::*;
-pub(crate) use self::stats::*;
-pub(crate) use self::table::*;
-pub(crate) use self::trace::{Traced, first_call};
-pub(crate) use self::window::{Measured, Plan, Variant, Work, each, note_windows};
-pub(crate) use self::workers::{Workers, lock, spawn, spin_until};
+use self::table::{WIDTH, wrapped};
 use crate::args::{Args, word};
-pub(crate) use crate::error::{Error, OrFail, Result, ensure, expect};
 
 /// Two runs with the same arguments take their windows in the same order.
 const ORDER_SEED: u64 = 0x6d65_6d67;

@@ -7,8 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::machine::Machine;
-use super::stats::*;
-use super::table::*;
+use super::prelude::*;
 use crate::Error;
 use crate::error::Result;
 

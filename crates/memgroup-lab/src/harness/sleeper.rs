@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use super::workers::{spawn, spin_until};
-use super::{Result, os};
+use super::prelude::*;
 
 /// The thread; it ends on drop.
 pub(crate) struct Sleeper {

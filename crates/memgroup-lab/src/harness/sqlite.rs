@@ -5,15 +5,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use memgroup::{Config, Group, Hierarchy, SlotSource};
 use memgroup_sqlite::{TenantConnection, TenantError};
 use rusqlite::{Connection, Params};
 
-use super::fixture::{self, child};
-use crate::Error;
-use crate::error::{OrFail, Result, expect};
+use super::prelude::*;
 
 /// A row's value is taken modulo this.
 const VALUES: i64 = 100_003;
@@ -30,7 +28,7 @@ impl Sqlite {
     /// The hierarchy that SQLite is installed in, for the life of the process (I2).
     pub(crate) fn take(slots: SlotSource) -> Result<Sqlite> {
         static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&TURN);
         if let Some(installed) = memgroup_sqlite::installed() {
             return Ok(Sqlite { hierarchy: installed.hierarchy().clone(), _turn });
         }

@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn takes_the_middle_of_two_for_an_even_number() {
-        assert_eq!(Summary::of(&[4.0, 1.0, 3.0, 2.0]).unwrap().median, 2.5);
-        assert_eq!(Summary::of(&[5.0, 1.0, 3.0]).unwrap().median, 3.0);
+        assert_eq!(Summary::of([4.0, 1.0, 3.0, 2.0]).unwrap().median, 2.5);
+        assert_eq!(Summary::of([5.0, 1.0, 3.0]).unwrap().median, 3.0);
     }
 
     #[test]
@@ -190,13 +190,13 @@ mod tests {
         assert_eq!(Summary::of(&ten).unwrap().p90, 9.0);
         let eleven: Vec<f64> = (1..=11).map(f64::from).collect();
         assert_eq!(Summary::of(&eleven).unwrap().p90, 10.0);
-        assert_eq!(Summary::of(&[7.0]).unwrap(), Summary { median: 7.0, min: 7.0, p90: 7.0, count: 1 });
+        assert_eq!(Summary::of([7.0]).unwrap(), Summary { median: 7.0, min: 7.0, p90: 7.0, count: 1 });
     }
 
     #[test]
     fn has_no_summary_of_no_sample() {
         assert_eq!(Summary::of([0.0; 0]), None);
-        assert_eq!(Summary::of(&[f64::NAN, f64::INFINITY]), None);
+        assert_eq!(Summary::of([f64::NAN, f64::INFINITY]), None);
     }
 
     #[test]

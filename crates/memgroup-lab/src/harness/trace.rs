@@ -36,9 +36,8 @@ mod here {
     use std::sync::atomic::{AtomicI64, AtomicU8, Ordering, compiler_fence};
 
     use super::Traced;
-    use crate::error::Result;
     use crate::harness::interrupt::exchange;
-    use crate::harness::os::system;
+    use crate::harness::prelude::*;
 
     const ALLOW: u8 = 0;
     const BLOCK: u8 = 1;
@@ -54,7 +53,7 @@ mod here {
 
     /// Runs `code` and says whether it made a system call. The first call it makes fails with ENOSYS.
     pub(crate) fn first_call(code: impl FnOnce()) -> Result<Traced> {
-        let _tracer = TRACER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _tracer = lock(&TRACER);
         // SAFETY: a sigaction is integers and an optional function, for which all-zero bytes are a value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = on_sigsys as *const () as usize;

@@ -9,13 +9,8 @@
 //!   overlap by more than 95 %.
 //! - I2. A variant is measured until it has its number of counted windows, or three times as many have been tried.
 
-use super::clock::{self, Clock};
-use super::os::ThreadUsage;
-use super::random::Random;
-use super::stats::Summary;
-use super::table::Table;
-use super::workers::{Start, Workers};
-use crate::error::Result;
+use super::prelude::*;
+use super::workers::Start;
 
 const OVERLAP_LEAST: f64 = 0.95;
 const TRIES_PER_ROUND: usize = 3;

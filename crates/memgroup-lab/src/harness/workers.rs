@@ -16,10 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use super::clock;
-use super::os;
-use crate::Error;
-use crate::error::Result;
+use super::prelude::*;
 
 type Job<'j> = Box<dyn FnOnce() + Send + 'j>;
 

@@ -7,7 +7,7 @@
 
 use super::groups::{Groups, Member, Mode, Plan};
 use super::script::{Footprint, Script, create, remove_all};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 pub(super) const BURSTS: usize = 8;
 /// Goal for the memory over the records.

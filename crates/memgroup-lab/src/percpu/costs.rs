@@ -14,7 +14,7 @@ use super::Calls;
 use super::groups::{Groups, Member, Mode, Plan};
 use super::kernel::Kernel;
 use super::script::Script;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Calls of making and removing that are timed, for each of the effort's calls.
 const PAIRS_A_CALL: usize = 10;

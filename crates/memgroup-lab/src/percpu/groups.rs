@@ -16,7 +16,7 @@ use memgroup::{
 use memgroup_percpu::{SlotSource, pin_virtual};
 
 use crate::Page;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Statistics that are registered: with the stock word and the engine's own 2,704 bytes on each slot. The seed's groups took 2,700.
 const SEED_STATISTICS: usize = 319;

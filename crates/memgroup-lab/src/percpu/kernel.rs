@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::script::Script;
 use super::{Calls, meminfo_kb};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const PREFIX: &str = "memgroup-lab-";
 /// A cgroup may be busy for a moment after the last one below it went.

@@ -17,7 +17,7 @@ use memgroup_percpu::SlotSource;
 use self::groups::{Mode, Plan};
 use self::kernel::Kernel;
 use self::script::{Played, Script, play};
-use crate::harness::*;
+use crate::harness::prelude::*;
 use crate::{Args, Page};
 
 /// Each machine ran the script without the patches and with them, and read the size of all per-CPU memory three times: at the start,
@@ -205,12 +205,11 @@ fn refuse_what_does_not_fit(plan: Plan, others: &[Plan], script: Script, many: S
     if bytes <= allowed {
         return Ok(());
     }
-    let (fits, slots) = ((script.outer as u64 * allowed / bytes).max(1), plan.slots.slots());
+    let fits = (script.outer as u64 * allowed / bytes).max(1);
+    let (slots, bytes, available) =
+        (counted(plan.slots.slots() as u64, "slot"), bytes >> 20, available >> 20);
     Err(Error::Argument(format!(
-        "use {groups} groups on {}: their records and statistics, and the places of all that were played, take up to {} MiB, three quarters of the available {} MiB may be used; --outer {fits} would do, or fewer slots",
-        counted(slots as u64, "slot"),
-        bytes >> 20,
-        available >> 20
+        "use {groups} groups on {slots}: their records and statistics, and the places of all that were played, take up to {bytes} MiB, three quarters of the available {available} MiB may be used; --outer {fits} would do, or fewer slots"
     )))
 }
 

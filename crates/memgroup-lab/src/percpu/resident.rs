@@ -5,7 +5,7 @@
 //!   `/proc/self/pagemap`.
 //! - I2. Pages that were moved to swap count.
 
-use crate::harness::*;
+use crate::harness::prelude::*;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;

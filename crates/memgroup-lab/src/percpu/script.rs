@@ -14,7 +14,7 @@ use std::time::Instant;
 use super::Calls;
 use super::groups::{Groups, Member, Mode, Plan, Upkeep};
 use super::resident::resident_bytes;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// The groups of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::groups::Mode;
 use super::kernel::Kernel;
 use super::script::{Played, Script, Stage};
 use super::{Letter, SEED_SCRIPT, letters, seed_kept_percent};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// The variant with removals that leave all maintenance for later.
 const LATER: &str = "relocation, later";

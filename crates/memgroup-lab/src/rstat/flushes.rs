@@ -9,7 +9,7 @@ use memgroup::{Config, Freshness, Reach, Statistics};
 use memgroup_percpu::pin_virtual;
 
 use super::gauges;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const SLOT_COUNTS: [usize; 3] = [2, 8, 128];
 const GROUP_COUNTS: [usize; 3] = [10, 1_000, 10_000];

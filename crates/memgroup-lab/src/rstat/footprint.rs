@@ -5,7 +5,7 @@ use memgroup_percpu::pin_virtual;
 
 use super::{CHILDREN, CPUS, gauges};
 use crate::Trees;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Groups and slots: the cover letter's machine with one parent's children, and many groups.
 const SHAPES: [(usize, usize); 2] = [(CHILDREN, CPUS), (4_000, 8)];

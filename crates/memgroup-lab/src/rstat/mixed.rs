@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use super::tenants::{CHILDREN, Slice};
 use super::{READS, SEED, Slices};
 use crate::args::{Trees, word};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// The cover letter's gain for its reader beside two kernel builds.
 const SEED_GAIN: f64 = 2.65;

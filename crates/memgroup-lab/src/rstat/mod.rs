@@ -14,7 +14,7 @@ use std::thread::Builder;
 use memgroup::{Stat, Statistics, Subsystem};
 
 use crate::Args;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const SEED: Seed = Seed {
     name: "002",

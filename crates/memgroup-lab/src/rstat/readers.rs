@@ -13,7 +13,7 @@ use memgroup_percpu::pin_virtual;
 
 use super::{READS, SEED, Slices, Turn, read_beside, timed_reads};
 use crate::Trees;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// The interval of a scheduler's ticks, by default of most distributions.
 const TICK: Duration = Duration::from_millis(4);

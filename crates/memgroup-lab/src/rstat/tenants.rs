@@ -20,7 +20,7 @@ use memgroup_sqlite::TenantConnection;
 
 use super::{Turn, read_beside, timed_reads};
 use crate::Trees;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 pub(super) const CHILDREN: usize = 2;
 const ROWS: u32 = 20_000;

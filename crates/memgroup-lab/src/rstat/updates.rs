@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memgroup::{Config, Freshness, Reach, SlotSource, StatKey, Statistics, Subsystem};
 
 use crate::Trees;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Statistics of the measured subsystem, as the goals have it.
 const STATS: usize = 48;

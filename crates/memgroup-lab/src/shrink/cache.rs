@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
-use crate::harness::*;
+use crate::harness::prelude::*;
 use memgroup::{Ask, Charge, ChargeError, Count, Group, GroupShrinker, Scan, Shrinker, ShrinkerConfig};
 
 pub(super) const PAGE: u64 = 4096;

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use memgroup::{Config, GroupShrinker, ShrinkerConfig, SlotSource};
 
 use super::cache::idle;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const GROUPS: usize = 10_000;
 /// Shrinkers registered, one after the other: up to a power of two and a few more.

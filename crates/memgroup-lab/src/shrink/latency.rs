@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use memgroup::{Ask, Charge, Config, Count, GroupShrinker, Scan, Shrinker, ShrinkerConfig, SlotSource};
 
 use super::srcu_wait_ms;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Groups below the parent, each with a shrinker that cannot tell its size.
 const GROUPS: usize = 1_000;

@@ -17,7 +17,7 @@ use memgroup::{Config, ShrinkerConfig};
 
 use self::cache::{PAGE, Pages};
 use crate::Args;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 const SEED: Seed = Seed {
     name: "003",

@@ -11,7 +11,7 @@ use memgroup::{
 };
 
 use super::cache::{PAGE, counting};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Priorities before the last two, at which everything is counted.
 const PASSED: u64 = 11;

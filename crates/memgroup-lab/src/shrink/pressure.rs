@@ -25,7 +25,7 @@
 use std::collections::BTreeMap;
 
 use super::tenants::{Bounds, Figures, Needs, Part, Size, Tenants, Turns};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// The windows of one case.
 #[derive(Default)]

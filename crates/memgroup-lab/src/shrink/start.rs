@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use memgroup::{Config, Group, GroupShrinker, Hierarchy, ShrinkerConfig};
 
 use super::cache::{BATCH, PAGE, Pages};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Tenants that start.
 const TENANTS: usize = 500;

@@ -14,7 +14,7 @@ use memgroup::{Config, Group, Hierarchy, SlotSource, UNLIMITED};
 
 use super::cache::{self, Locked, PAGE, Spent, Tenant, Timed};
 use super::{FILE_BYTES, GROUPS_LATER, LIMIT_BYTES, WRITERS};
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// The way to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

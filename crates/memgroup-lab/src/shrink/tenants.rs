@@ -16,7 +16,7 @@ use memgroup::{
 };
 
 use super::cache::Silent;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 /// Bytes of a tenant's share that are left beside its pages: the connection's own blocks grow a little while it works.
 const BESIDE_PAGES: u64 = 64 << 10;

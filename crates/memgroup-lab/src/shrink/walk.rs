@@ -24,7 +24,7 @@ use memgroup_sync::hazard::{Domain, Place};
 use super::cache::{counting, idle};
 use super::{GROUPS, GROUPS_LATER};
 use crate::args::THREADS_MAX;
-use crate::harness::*;
+use crate::harness::prelude::*;
 
 memgroup_sync::global! {
     static WALKS: Domain = Domain::new();
@@ -64,9 +64,7 @@ impl Shape {
 
 /// Groups of the engine with shrinkers that cannot tell. Slots go before their shrinkers, and those before the groups.
 struct Engine {
-    _slots: Vec<ShrinkerSlot>,
-    _shrinkers: Vec<GroupShrinker>,
-    _shared: Option<Registration>,
+    _shrinkers: (Vec<ShrinkerSlot>, Vec<GroupShrinker>, Option<Registration>),
     fixture: Fixture,
     /// Visits of one reclaim.
     visits: u64,
@@ -97,7 +95,7 @@ impl Engine {
         }
         slots.iter().for_each(ShrinkerSlot::mark);
         shrinkers.iter().for_each(GroupShrinker::mark);
-        Ok(Engine { _slots: slots, _shrinkers: shrinkers, _shared: shared, fixture, visits: 0 })
+        Ok(Engine { _shrinkers: (slots, shrinkers, shared), fixture, visits: 0 })
     }
 
     /// One reclaim; shrinkers that cannot tell are asked for nothing.

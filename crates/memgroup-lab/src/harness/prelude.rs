@@ -1,0 +1,20 @@
+//! The names of the harness that experiments use.
+
+pub(crate) use serde_json::json;
+
+pub(crate) use super::clock::{self, Clock, Stopwatch};
+pub(crate) use super::fixture::*;
+pub(crate) use super::interrupt::{Watch, send_to_self};
+pub(crate) use super::machine::{largest_cache_bytes, virtual_slots};
+pub(crate) use super::os::{self, *};
+pub(crate) use super::random::Random;
+pub(crate) use super::report::{Record, Seed, SeedFigure};
+pub(crate) use super::sleeper::Sleeper;
+pub(crate) use super::sqlite::*;
+pub(crate) use super::stats::*;
+pub(crate) use super::table::*;
+pub(crate) use super::trace::{Traced, first_call};
+pub(crate) use super::window::{Measured, Plan, Variant, Work, each, note_windows};
+pub(crate) use super::workers::{Workers, lock, spawn, spin_until};
+pub(crate) use super::{Lab, fixture};
+pub(crate) use crate::error::{Error, OrFail, Result, ensure, expect};
