@@ -109,10 +109,9 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let Plan { rounds, window_us } = lab.effort.windows;
     let measured = lab.interleave_by(Plan { rounds: rounds * 2, window_us: window_us * 3 }, &variants)?;
 
-    let mut table = Table::new(
-        format!("the seed's loop over 1 MiB, a charge of 4 KiB for each page touched, depth {depth}"),
-        ["a fault", "threads", "accounting", "ns: median (min..p90)", "faults/s, all threads"],
-    );
+    let title = format!("the seed's loop over 1 MiB, a charge of 4 KiB for each page touched, depth {depth}");
+    let columns = ["a fault", "threads", "accounting", "ns: median (min..p90)", "faults/s, all threads"];
+    let mut table = Table::new(title, columns);
     for ((accounting, faults), measured) in built.iter().zip(&measured) {
         faults.end_all()?;
         accounting.check()?;
@@ -146,7 +145,7 @@ fn note_share(lab: &mut Lab<'_>, table: &mut Table, end: End, threads: usize, ti
     let costs = format!("accounting costs {without:.0} ns a fault without stock, {with:.0} with");
     let percents =
         |share: Share| format!("{:.0} %, standard error {:.0} %", share.removed * 100.0, share.error * 100.0);
-    let found = match share_removed(none, no_stock, stock) {
+    let found = match share_removed(times) {
         Removal::NoCost => "the cost of accounting is lost in the noise of the faults".to_owned(),
         Removal::NoShare(share) => {
             format!("{costs}; the share that the stock removes ({}) is lost in the noise", percents(share))

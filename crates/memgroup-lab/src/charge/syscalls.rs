@@ -42,10 +42,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let measured = lab.interleave_by(Plan { rounds, window_us: window_us * 3 }, &variants)?;
 
     let title = "seed 000, table 2.4: system calls of one pinned thread, accounting on and off, depth";
-    let mut table = Table::new(
-        format!("{title} {depth}"),
-        ["ns a call: median (min..p90)", "accounting", "ns", "TSC cycles", "before", "after"],
-    );
+    let columns = ["ns a call: median (min..p90)", "accounting", "ns", "TSC cycles", "before", "after"];
+    let mut table = Table::new(format!("{title} {depth}"), columns);
     for ((kind, accounting), measured) in built.iter().zip(&measured) {
         accounting.check()?;
         // System calls of one turn, as the seed divides.

@@ -140,10 +140,9 @@ fn of_flag(lab: &Lab<'_>, waiters: usize, calls: usize) -> Result<Option<Quantil
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let mut table = Table::new(
-        "hand-over: from an uncharge to the return of a charge that waited for it: us",
-        ["waiters", "hand-overs", "p50", "p99", "max", "condition variable (control), p50", "p99"],
-    );
+    let title = "hand-over: from an uncharge to the return of a charge that waited for it: us";
+    let columns = ["waiters", "hand-overs", "p50", "p99", "max", "condition variable (control), p50", "p99"];
+    let mut table = Table::new(title, columns);
     for waiters in WAITERS {
         // Between two hand-overs all other waiters have to be back in line.
         let calls = (lab.pick(lab.effort.calls, 4_000, 40_000) / waiters.isqrt()).max(3);

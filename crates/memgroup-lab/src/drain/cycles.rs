@@ -33,10 +33,9 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let updates = lab.workers.run_one(|| updates(slots, watch, rounds));
     measured.push((("statistics update", "mod_objcg_state"), updates));
 
-    let mut table = Table::new(
-        "consume and refill of a stock hit, by themselves (the seed's table 2.2)",
-        ["TSC cycles a call", "median (min..p90)", "ns", "seed: before", "after", "rounds"],
-    );
+    let title = "consume and refill of a stock hit, by themselves (the seed's table 2.2)";
+    let columns = ["TSC cycles a call", "median (min..p90)", "ns", "seed: before", "after", "rounds"];
+    let mut table = Table::new(title, columns);
     for ((name, seed), ns) in measured {
         let ns = Summary::of(&ns);
         lab.record(name, json!({"slots": slots.slots()})).time("call", ns);

@@ -190,10 +190,13 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     kinds.extend(PERIODS_US.map(Beside::Drains));
     kinds.extend(PERIODS_US.map(Beside::Wakes));
     let (windows, us) = (lab.effort.windows.rounds, lab.effort.windows.window_us);
-    let seen = measure(lab, group, &worker, &kinds, windows, us * 2)?;
+    let ticks_per_us = lab.clock.ticks_per_us();
+    let window =
+        Window { chargers: 1, ticks_per_us, length_us: us * 2, group, worker: &worker, timed: false };
+    let seen = measure(lab, &window, &kinds, windows)?;
     show_loss(lab, depth, &kinds, &seen)?;
     let kinds = [Beside::Nothing, Beside::Drains(20), Beside::Wakes(20)];
-    let seen = measure(lab, group, &worker, &kinds, windows.div_ceil(8), us * 100)?;
+    let seen = measure(lab, &Window { length_us: us * 100, ..window }, &kinds, windows.div_ceil(8))?;
     show_switches(lab, &kinds, &seen)?;
     soak::run(lab, depth, group, &worker)?;
     drop(worker);
@@ -203,21 +206,16 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 /// Windows of every kind, in random order, by kind.
 fn measure(
     lab: &mut Lab<'_>,
-    group: &Group,
-    worker: &Worker,
+    window: &Window<'_>,
     kinds: &[Beside],
     rounds: usize,
-    length_us: u64,
 ) -> Result<Vec<Vec<Seen>>> {
-    let mut seen = vec![Vec::new(); kinds.len()];
-    let before = group.stock();
-    let ticks_per_us = lab.clock.ticks_per_us();
-    let window = Window { chargers: 1, ticks_per_us, length_us, group, worker, timed: false };
+    let (mut seen, before) = (vec![Vec::new(); kinds.len()], window.group.stock());
     lab.in_turns(rounds, kinds.len(), |lab, kind| {
         seen[kind].push(window.run(&lab.workers, kinds[kind])?);
         Ok(())
     })?;
-    check_drained(group, before, kinds, &seen)?;
+    check_drained(window.group, before, kinds, &seen)?;
     Ok(seen)
 }
 

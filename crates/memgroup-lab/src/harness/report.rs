@@ -11,6 +11,9 @@ use super::prelude::*;
 use crate::Error;
 use crate::error::Result;
 
+/// A name in the JSON or a table.
+type Name = &'static str;
+
 /// The results of one run of one experiment.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -27,21 +30,21 @@ pub(crate) struct Report {
 /// The patch series with the mechanism that an experiment shows, and the figures of its author.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Seed {
-    pub(crate) name: &'static str,
-    pub(crate) title: &'static str,
-    pub(crate) machine: &'static str,
+    pub(crate) name: Name,
+    pub(crate) title: Name,
+    pub(crate) machine: Name,
     /// The origin of the figures, as in "its cover letter's".
-    pub(crate) source: &'static str,
+    pub(crate) source: Name,
     /// Where it can be read, if an address is known.
-    pub(crate) address: Option<&'static str>,
+    pub(crate) address: Option<Name>,
     pub(crate) figures: &'static [SeedFigure],
 }
 
 /// One figure of a seed; `before` and `after` its patches, where both were given.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct SeedFigure {
-    pub(crate) what: &'static str,
-    pub(crate) unit: &'static str,
+    pub(crate) what: Name,
+    pub(crate) unit: Name,
     pub(crate) before: Option<f64>,
     pub(crate) after: Option<f64>,
 }
@@ -52,8 +55,8 @@ pub(crate) struct Row {
     pub(crate) variant: String,
     /// The settings that distinguish the row from others of its variant.
     pub(crate) params: Value,
-    pub(crate) metric: &'static str,
-    pub(crate) unit: &'static str,
+    pub(crate) metric: Name,
+    pub(crate) unit: Name,
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) p90: f64,
@@ -99,7 +102,7 @@ pub(crate) struct Record<'r> {
 
 impl Record<'_> {
     /// A time in nanoseconds, recorded in cycles too: median, smallest, ninetieth percentile.
-    pub(crate) fn time(&mut self, metric: &'static str, ns: Option<Summary>) -> String {
+    pub(crate) fn time(&mut self, metric: Name, ns: Option<Summary>) -> String {
         if let (Some(ns), Some(cycles_per_ns)) = (ns, self.cycles_per_ns) {
             self.add(metric, "cycles", ns.scaled(cycles_per_ns));
         }
@@ -107,12 +110,7 @@ impl Record<'_> {
     }
 
     /// A figure of many samples.
-    pub(crate) fn summary(
-        &mut self,
-        metric: &'static str,
-        unit: &'static str,
-        of: Option<Summary>,
-    ) -> String {
+    pub(crate) fn summary(&mut self, metric: Name, unit: Name, of: Option<Summary>) -> String {
         if let Some(of) = of {
             self.add(metric, unit, of);
         }
@@ -120,7 +118,7 @@ impl Record<'_> {
     }
 
     /// A single figure.
-    pub(crate) fn value(&mut self, metric: &'static str, unit: &'static str, value: Option<f64>) -> String {
+    pub(crate) fn value(&mut self, metric: Name, unit: Name, value: Option<f64>) -> String {
         if let Some(value) = value {
             self.add(metric, unit, Summary { median: value, min: value, p90: value, count: 1 });
         }
@@ -131,7 +129,7 @@ impl Record<'_> {
     pub(crate) fn medians<const N: usize>(
         &mut self,
         of: &Samples,
-        metrics: [(&'static str, &'static str); N],
+        metrics: [(Name, Name); N],
     ) -> [String; N] {
         metrics.map(|(metric, unit)| {
             self.summary(metric, unit, of.summary(metric));
@@ -147,13 +145,13 @@ impl Record<'_> {
     }
 
     /// A whole number.
-    pub(crate) fn count(&mut self, metric: &'static str, unit: &'static str, value: u64) -> String {
+    pub(crate) fn count(&mut self, metric: Name, unit: Name, value: u64) -> String {
         self.value(metric, unit, Some(value as f64));
         count(value)
     }
 
     /// Nanoseconds, shown as microseconds.
-    pub(crate) fn us(&mut self, metric: &'static str, ns: Option<f64>) -> String {
+    pub(crate) fn us(&mut self, metric: Name, ns: Option<f64>) -> String {
         self.value(metric, "ns", ns);
         us_or_dash(ns)
     }
@@ -169,7 +167,7 @@ impl Record<'_> {
         )
     }
 
-    fn add(&mut self, metric: &'static str, unit: &'static str, of: Summary) {
+    fn add(&mut self, metric: Name, unit: Name, of: Summary) {
         let (variant, mut params) = (self.variant.clone(), self.params.clone());
         // The number of samples behind the figure.
         params["windows"] = of.count.into();
@@ -220,17 +218,12 @@ fn figure_of(value: Option<f64>, is_count: bool) -> String {
 }
 
 impl SeedFigure {
-    pub(crate) const fn new(what: &'static str, unit: &'static str, before: f64, after: f64) -> SeedFigure {
+    pub(crate) const fn new(what: Name, unit: Name, before: f64, after: f64) -> SeedFigure {
         SeedFigure::part(what, unit, Some(before), Some(after))
     }
 
     /// A figure that is given with the patches only, or without them only.
-    pub(crate) const fn part(
-        what: &'static str,
-        unit: &'static str,
-        before: Option<f64>,
-        after: Option<f64>,
-    ) -> SeedFigure {
+    pub(crate) const fn part(what: Name, unit: Name, before: Option<f64>, after: Option<f64>) -> SeedFigure {
         SeedFigure { what, unit, before, after }
     }
 }

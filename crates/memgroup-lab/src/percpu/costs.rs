@@ -68,50 +68,41 @@ pub(super) fn groups(lab: &mut Lab<'_>, script: Script, plan: Plan, kernel: Opti
 /// The calls that are timed, in their order.
 const CALLS: [&str; 4] = ["create", "remove", "create and remove", "the same, of all others"];
 
-/// Times creations, removals, both, and both where the removed group is another than the new one.
+/// Microseconds of creations, removals, both, and both where the removed group is another than the new one.
 fn time_groups(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<Vec<(&'static str, Calls)>> {
     let mut groups = Groups::new(plan)?;
     let mut others =
         script.names().map(|(name, _)| groups.create_used(&name)).collect::<Result<Vec<Member>>>()?;
     let (calls, mut random) = (lab.effort.calls * PAIRS_A_CALL, Random::new(lab.random.next()));
     let watch = lab.clock.stopwatch();
-    let us = lab.workers.run_one(|| time_calls(&mut groups, &mut others, &mut random, watch, calls))?;
+    let mut us = CALLS.map(|_| Vec::with_capacity(calls));
+    lab.workers.run_one(|| {
+        for call in 0..calls {
+            let name = format!("new_{call}");
+            let (create, member) = watch.time(|| groups.create(&name));
+            let member = member?;
+            let (remove, removed) = watch.time(|| member.remove());
+            removed?;
+            for (us, ns) in us.iter_mut().zip([create, remove, create + remove]) {
+                us.push(ns / 1e3);
+            }
+        }
+        for call in 0..calls {
+            let name = format!("another_{call}");
+            let drawn = (random.next() % others.len() as u64) as usize;
+            let (ns, done) = watch.time(|| {
+                let new = groups.create(&name)?;
+                std::mem::replace(&mut others[drawn], new).remove()
+            });
+            done?;
+            us[3].push(ns / 1e3);
+        }
+        Ok::<(), Error>(())
+    })?;
     others.into_iter().try_for_each(Member::remove)?;
     groups.maintain();
     groups.check_gone()?;
     CALLS.into_iter().zip(&us).map(|(call, us)| Ok((call, Calls::of(us)?))).collect()
-}
-
-/// Microseconds of each call, by [`CALLS`].
-fn time_calls(
-    groups: &mut Groups,
-    others: &mut [Member],
-    random: &mut Random,
-    watch: Stopwatch,
-    calls: usize,
-) -> Result<[Vec<f64>; CALLS.len()]> {
-    let mut us = CALLS.map(|_| Vec::with_capacity(calls));
-    for call in 0..calls {
-        let name = format!("new_{call}");
-        let (create, member) = watch.time(|| groups.create(&name));
-        let member = member?;
-        let (remove, removed) = watch.time(|| member.remove());
-        removed?;
-        for (us, ns) in us.iter_mut().zip([create, remove, create + remove]) {
-            us.push(ns / 1e3);
-        }
-    }
-    for call in 0..calls {
-        let name = format!("another_{call}");
-        let drawn = (random.next() % others.len() as u64) as usize;
-        let (ns, done) = watch.time(|| {
-            let new = groups.create(&name)?;
-            std::mem::replace(&mut others[drawn], new).remove()
-        });
-        done?;
-        us[3].push(ns / 1e3);
-    }
-    Ok(us)
 }
 
 /// Times the least work of a group that is used: as many bytes as its records have on all slots are cleared, in one piece.
@@ -132,10 +123,8 @@ pub(super) fn accesses(lab: &mut Lab<'_>, plan: Plan) -> Result<()> {
     let slotted = each(|| Ok(words.get(slots.current()).fetch_add(1, Ordering::Relaxed)));
     let bare = each(|| Ok(word.fetch_add(1, Ordering::Relaxed)));
     let [name_kept, name_relocated] = COMPARED.map(Mode::name);
-    let mut table = Table::new(
-        "using a group's record through its handle",
-        ["ns: median (min..p90)", "1 thread", "2 threads, same group", ""],
-    );
+    let columns = ["ns: median (min..p90)", "1 thread", "2 threads, same group", ""];
+    let mut table = Table::new("using a group's record through its handle", columns);
     let measured = {
         let rows: [(&str, &Work<'_>); 6] = [
             (&format!("add to a statistic, {name_kept}"), &|_, _, count| kept.add(count)),

@@ -126,7 +126,15 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let mut lab = Lab::open(args, Some(SEED), None, out)?;
     tables::words(&mut lab)?;
     let kernel = against_kernel(&mut lab, script)?;
-    script_in_full(&mut lab, script, plan, others, kernel.as_ref())?;
+    let (played, running) = (play_all(&mut lab, script, plan)?, kernel.as_ref());
+    tables::systems(&mut lab, &played, running)?;
+    tables::chart(&mut lab, &played, running)?;
+    tables::books(&mut lab, &played)?;
+    let deferred = play(script, Plan { mode: Mode::Relocated, on_removal: false, ..plan })?;
+    tables::upkeep(&mut lab, &played, &deferred)?;
+    let bare = play_all(&mut lab, script, Plan { statistics: 0, ..plan })?;
+    tables::bare_records(&mut lab, &bare)?;
+    by_page(&mut lab, played, others)?;
     if script.inner != INNER_MANY {
         let played = play_all(&mut lab, many, Plan { groups: many.groups(), ..plan })?;
         by_page(&mut lab, played, others)?;
@@ -139,25 +147,6 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     costs::groups(&mut lab, script, plan, kernel.as_ref())?;
     costs::accesses(&mut lab, plan)?;
     lab.close()
-}
-
-/// The seed's script with all its tables, then in short for the other page sizes.
-fn script_in_full(
-    lab: &mut Lab<'_>,
-    script: Script,
-    plan: Plan,
-    others: &[Plan],
-    kernel: Option<&Kernel>,
-) -> Result<()> {
-    let played = play_all(lab, script, plan)?;
-    tables::systems(lab, &played, kernel)?;
-    tables::chart(lab, &played, kernel)?;
-    tables::books(lab, &played)?;
-    let deferred = play(script, Plan { mode: Mode::Relocated, on_removal: false, ..plan })?;
-    tables::upkeep(lab, &played, &deferred)?;
-    let bare = play_all(lab, script, Plan { statistics: 0, ..plan })?;
-    tables::bare_records(lab, &bare)?;
-    by_page(lab, played, others)
 }
 
 /// Plays the other page sizes too, holds all to the goals and shows them in one table.

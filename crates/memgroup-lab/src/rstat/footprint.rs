@@ -31,10 +31,8 @@ struct Taken {
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let mut table = Table::new(
-        "memory for each group and slot, bytes: memory, cpu, io, and 48 more",
-        ["groups x slots", "", "what changed", "statistics", "backed"],
-    );
+    let title = "memory for each group and slot, bytes: memory, cpu, io, and 48 more";
+    let mut table = Table::new(title, ["groups x slots", "", "what changed", "statistics", "backed"]);
     let (linux, mut beside) = (linux_link_bytes(2), 0);
     for (groups, slots) in SHAPES {
         let shape = format!("{} x {slots}", count(groups as u64));

@@ -73,10 +73,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         ("read of 48 values, fresh, none changed", &each(|| read.read(Freshness::Fresh))),
         ("read of 48 values as they were flushed", &each(|| read.read(Freshness::Flushed))),
     ];
-    let mut table = Table::new(
-        "an update, and a read where nothing changed",
-        ["ns: median (min..p90)", "1 thread", "2 threads, same group", ""],
-    );
+    let columns = ["ns: median (min..p90)", "1 thread", "2 threads, same group", ""];
+    let mut table = Table::new("an update, and a read where nothing changed", columns);
     let plan = lab.effort.windows;
     let measured = lab.compare(&mut table, "call", json!({}), 2, plan, &rows)?;
     unified.check(measured[0].iter().map(|one| one.ops).sum())?;

@@ -75,10 +75,9 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     // On a worker's CPU, which the other workers leave alone meanwhile.
     let measure = |_| lab.workers.run_one(|| measure(watch, slots, groups, shrinkers));
     let rounds = (0..rounds).map(measure).collect::<Result<Vec<_>>>()?;
-    let mut table = Table::new(
-        format!("registering, {alive} groups alive, by how many shrinkers there are: us"),
-        ["shrinkers", "median", "slowest", "every group grows (control): median", "slowest"],
-    );
+    let title = format!("registering, {alive} groups alive, by how many shrinkers there are: us");
+    let columns = ["shrinkers", "median", "slowest", "every group grows (control): median", "slowest"];
+    let mut table = Table::new(title, columns);
     let mut worst: Option<f64> = None;
     for power in 5..shrinkers.ilog2() {
         let (from, mut cells) = (span(power).start, Vec::new());

@@ -320,10 +320,9 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 }
 
 fn show(lab: &mut Lab<'_>, cases: &[Case]) -> Result<()> {
-    let mut table = Table::new(
-        format!("registering and removing a shrinker beside {GROUPS} others: us"),
-        ["meanwhile", "add p50", "p99", "max", "remove p50", "p99", "max", "wait p50", "p99"],
-    );
+    let title = format!("registering and removing a shrinker beside {GROUPS} others: us");
+    let columns = ["meanwhile", "add p50", "p99", "max", "remove p50", "p99", "max", "wait p50", "p99"];
+    let mut table = Table::new(title, columns);
     for Case { variant, beside, times } in cases {
         let mut cells = Vec::new();
         for (call, times) in ["register", "remove", "wait"].into_iter().zip(times) {

@@ -66,8 +66,7 @@ type ByCase = BTreeMap<(Turns, Bounds), Found>;
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let (size, sqlite) = (Size::of(lab), Sqlite::take(lab.slots)?);
     let needs = Needs::measure(&sqlite.hierarchy, size.rows)?;
-    let max_bytes = needs.all_bytes * size.tenants as u64 / 2;
-    let build = |(bounds, _)| Tenants::build(&sqlite.hierarchy, bounds, needs, size, max_bytes);
+    let build = |(bounds, _)| Tenants::build(&sqlite.hierarchy, bounds, needs, size);
     let all: Vec<Tenants> = Bounds::ALL.into_iter().map(build).collect::<Result<_>>()?;
     let turns = size.turns(lab.args.threads());
     let mut found = ByCase::new();
@@ -86,7 +85,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         })?;
     }
     all.into_iter().try_for_each(Tenants::end)?;
-    show(lab, size, max_bytes, &found)?;
+    show(lab, size, size.max_bytes(needs), &found)?;
     for turns in turns.into_iter().filter(|turns| turns.statements == size.long) {
         let speed = |bounds| found.get(&(turns, bounds)).and_then(|one| one.samples.median("statements"));
         let name = "SQLite statements a second, common limit over shares, threads: ";
@@ -116,10 +115,8 @@ fn show(lab: &mut Lab<'_>, size: Size, max_bytes: u64, found: &ByCase) -> Result
     );
     let columns = [case, "KiB a statement", "GiB/CPU-s", "in calls"];
     let mut rooms = Table::new("the same: the reclaimed bytes, and their price", columns);
-    let mut stalls = Table::new(
-        "the same: how long it takes where room has to be made, us",
-        [case, "statements: p50", "p99", "p99.9", "charges: p50", "p99", "p99.9"],
-    );
+    let columns = [case, "statements: p50", "p99", "p99.9", "charges: p50", "p99", "p99.9"];
+    let mut stalls = Table::new("the same: how long it takes where room has to be made, us", columns);
     for (&(turns, bounds), one) in found {
         let (samples, quantiles) = (&one.samples, &one.statements);
         let params = json!({"threads": turns.threads, "turn": turns.statements});

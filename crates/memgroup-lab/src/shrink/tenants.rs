@@ -57,6 +57,11 @@ impl Size {
         lab.pick(tiny, Size { windows: 3, ..full }, full)
     }
 
+    /// The limit of all: half of the bytes that they would cache.
+    pub(super) fn max_bytes(self, needs: Needs) -> u64 {
+        needs.all_bytes * self.tenants as u64 / 2
+    }
+
     /// Each case's turns; windows of short turns have several rounds. A thread more than tenants would have none.
     pub(super) fn turns(self, threads: usize) -> Vec<Turns> {
         let rounds = (self.long / self.short / 4).max(1);
@@ -104,7 +109,7 @@ impl Bounds {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Needs {
     bare_bytes: u64,
-    pub(super) all_bytes: u64,
+    all_bytes: u64,
     pages: u64,
 }
 
@@ -165,15 +170,9 @@ pub(super) struct Part {
 pub(super) type Figures = BTreeMap<&'static str, u64>;
 
 impl Tenants {
-    /// Tenants that may have `max_bytes` together, each with a database of so many rows.
-    pub(super) fn build(
-        hierarchy: &Hierarchy,
-        bounds: Bounds,
-        needs: Needs,
-        size: Size,
-        max_bytes: u64,
-    ) -> Result<Tenants> {
-        let directory = Directory::make()?;
+    /// Tenants that may have half of the bytes that they would cache.
+    pub(super) fn build(hierarchy: &Hierarchy, bounds: Bounds, needs: Needs, size: Size) -> Result<Tenants> {
+        let (directory, max_bytes) = (Directory::make()?, size.max_bytes(needs));
         let parent = child(&hierarchy.root(), &unique("pressure"))?;
         limit(&parent, max_bytes)?;
         let share_bytes = max_bytes / size.tenants as u64;

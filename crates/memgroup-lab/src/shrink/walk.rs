@@ -323,10 +323,8 @@ fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
     let reclaim_us = PRIORITIES * shape.shrinkers() * VISIT_NS / 1000;
     let Plan { rounds, window_us } = lab.effort.windows;
     let plan = Plan { rounds: rounds.div_ceil(3), window_us: window_us.max(reclaim_us * 2) };
-    let mut table = Table::new(
-        format!("{}: ns of a thread for a shrinker visited, median (min..p90)", shape.name()),
-        ["how it is kept", "1 thread", &format!("{threads} threads"), ""],
-    );
+    let title = format!("{}: ns of a thread for a shrinker visited, median (min..p90)", shape.name());
+    let mut table = Table::new(title, ["how it is kept", "1 thread", &format!("{threads} threads"), ""]);
     let params = json!({"groups": shape.groups, "each": shape.each, "one shrinker": shape.is_one_shrinker});
     let measured = lab.compare(&mut table, "visit", params, threads, plan, &rows)?;
     let ns: BTreeMap<&str, [Option<f64>; 2]> =
