@@ -62,19 +62,14 @@ impl Protected {
         let pass = root.protections().into_iter().map(|(id, protection)| (id.as_u64(), protection));
         let pass: BTreeMap<u64, Protection> = pass.collect();
         expect("groups of a pass", pass.len(), self.groups.len())?;
-        let mut sums: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        let of = |group: &Group| pass.get(&group.id().as_u64()).copied().unwrap_or_default();
         for group in &self.groups {
-            let (found, right) = (pass.get(&group.id().as_u64()), group.protection());
-            expect(format_args!("the pass's protection of {}", group.path()), found, Some(&right))?;
-            if let Some(parent) = group.parent().filter(|parent| parent.id() != root.id()) {
-                let sum = sums.entry(parent.id().as_u64()).or_default();
-                (sum.0, sum.1) = (sum.0 + right.min, sum.1 + right.low);
-            }
-        }
-        for (id, sum) in sums {
-            let own = pass.get(&id).copied().unwrap_or_default();
+            let (own, right, path) = (of(group), group.protection(), group.path());
+            expect(format_args!("the pass's protection of {path}"), own, right)?;
+            let add = |(min, low), child| (min + of(child).min, low + of(child).low);
+            let sum = group.children().iter().fold((0, 0), add);
             ensure(sum.0 <= own.min && sum.1 <= own.low, || {
-                format!("the children of group {id} are protected with {sum:?} in all, it with {own:?}")
+                format!("the children of {path} are protected with {sum:?} in all, it with {own:?}")
             })?;
         }
         Ok(())

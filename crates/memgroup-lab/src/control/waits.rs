@@ -104,9 +104,7 @@ fn hand_overs<H>(
 
 /// Hand-overs of a charge, in a group with room for one.
 fn of_charges(lab: &Lab<'_>, waiters: usize, calls: usize) -> Result<Option<Quantiles>> {
-    let hierarchy = hierarchy(Config::with_slots(lab.slots))?;
-    let parent = child(&hierarchy.root(), "parent")?;
-    limit(&parent, PAGE)?;
+    let (hierarchy, parent) = limited_parent(Config::with_slots(lab.slots), PAGE)?;
     let tenant = child(&parent, "tenant")?;
     let charge = || tenant.charge_until(PAGE, Instant::now() + PATIENCE);
     let take = || charge().or_wrong("the charge is handed round, and yet");

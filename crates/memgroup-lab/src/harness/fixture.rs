@@ -105,6 +105,14 @@ pub(crate) fn expect_bytes(group: &Group, what: &str, found: u64, right: u64) ->
     ensure(found == right, || format!("{what} of {} is {found} bytes, {right} are charged", group.path()))
 }
 
+/// A hierarchy, and a child of its root that may have so many bytes.
+pub(crate) fn limited_parent(config: Config, max_bytes: u64) -> Result<(Hierarchy, Group)> {
+    let hierarchy = hierarchy(config)?;
+    let parent = child(&hierarchy.root(), "parent")?;
+    limit(&parent, max_bytes)?;
+    Ok((hierarchy, parent))
+}
+
 pub(crate) fn hierarchy(config: Config) -> Result<Hierarchy> {
     Hierarchy::new(config).set_up("the hierarchy")
 }

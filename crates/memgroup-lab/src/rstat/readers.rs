@@ -28,29 +28,23 @@ const OWN: Subsystem = Subsystem {
 };
 const HITS: StatKey = OWN.key("hits");
 
-/// The work of the children's threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Churn {
-    /// Memory, io and a user's statistics change; else the threads compute.
-    storm: bool,
-    /// Each thread has its time counted at a scheduler's ticks; else at every step.
-    ticks: bool,
-}
-
 /// One row of the table, for both kinds of trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Case {
-    churn: Churn,
+    /// The children's threads change memory, io and a user's statistics; else they compute.
+    storm: bool,
+    /// Each thread has its time counted at a scheduler's ticks; else at every step.
+    ticks: bool,
     /// The reader reads memory, cpu, io and a user's own statistics in turn; else cpu.
     reads_all: bool,
 }
 
 const CASES: [Case; 5] = [
-    Case { churn: Churn { storm: false, ticks: true }, reads_all: false },
-    Case { churn: Churn { storm: true, ticks: true }, reads_all: false },
-    Case { churn: Churn { storm: false, ticks: false }, reads_all: false },
-    Case { churn: Churn { storm: true, ticks: false }, reads_all: false },
-    Case { churn: Churn { storm: true, ticks: true }, reads_all: true },
+    Case { storm: false, ticks: true, reads_all: false },
+    Case { storm: true, ticks: true, reads_all: false },
+    Case { storm: false, ticks: false, reads_all: false },
+    Case { storm: true, ticks: false, reads_all: false },
+    Case { storm: true, ticks: true, reads_all: true },
 ];
 /// The places of the rows among them.
 const IDLE_TICKS: usize = 0;
@@ -106,7 +100,7 @@ impl Family {
     }
 
     /// A child's thread: storms or computes, yields the CPU, and has its time counted now and then.
-    fn churn(&self, index: usize, churn: Churn, turn: &Turn) -> Result<Counted> {
+    fn churn(&self, index: usize, case: Case, turn: &Turn) -> Result<Counted> {
         let (group, children) = (&self.fixture.leaves[index], self.fixture.leaves.len() as u32);
         // A slot of its own, as the cover letter's processes had CPUs of their own.
         let _pin = (self.source.name() == "virtual").then(|| pin_virtual(index % self.source.slots()));
@@ -116,20 +110,20 @@ impl Family {
         turn.begin(1);
         while turn.lasts() {
             for _ in 0..STEPS {
-                if churn.storm {
+                if case.storm {
                     self.storm(group)?;
                     counted.charges += 1;
                 } else {
                     compute(self.step_ticks);
                 }
-                if !churn.ticks {
+                if !case.ticks {
                     drop(scope::enter(group));
                     counted.scopes += 1;
                 }
             }
             // ORDERING: Relaxed; a number by itself.
             self.steps.fetch_add(STEPS, Ordering::Relaxed);
-            if churn.ticks && Instant::now() >= next_tick {
+            if case.ticks && Instant::now() >= next_tick {
                 drop(scope::enter(group));
                 counted.scopes += 1;
                 next_tick = Instant::now() + TICK;
@@ -215,7 +209,7 @@ pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource, children: usize) -> Res
         let ((slice, steps), counted) = read_beside(
             &lab.workers,
             children,
-            |child, turn| family.churn(child, case.churn, turn),
+            |child, turn| family.churn(child, case, turn),
             || family.read(case.reads_all, reads),
         )?;
         families[index % 2].check(&counted)?;
@@ -240,8 +234,8 @@ fn show(lab: &mut Lab<'_>, found: &[[Slices; 2]], children: usize) -> Result<()>
         ["read; cpu changes; memory, io", one, "flushes", separate, "flushes", ""],
     );
     for (case, both) in CASES.iter().zip(found) {
-        let Churn { storm, ticks } = case.churn;
-        let reads = if case.reads_all { "all four" } else { "cpu" };
+        let Case { storm, ticks, reads_all } = *case;
+        let reads = if reads_all { "all four" } else { "cpu" };
         let params = json!({"storm": storm, "ticks": ticks, "reads": reads});
         let mut cells = Vec::new();
         for (trees, found) in Trees::BOTH.into_iter().zip(both) {

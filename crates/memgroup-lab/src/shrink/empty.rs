@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use memgroup::{Config, Group, Hierarchy, SlotSource};
+use memgroup::{Config, Group, Hierarchy, SlotSource, UNLIMITED};
 
 use super::cache::{BATCH, PAGE, Pages, Tenant};
 use crate::harness::prelude::*;
@@ -70,8 +70,7 @@ impl Tenants {
             Case::Large(tiny) => (1, LARGE_BYTES, tiny, 0),
         };
         let config = Config::with_slots(slots).groups_max((givers + others + bare) as u32 + 3);
-        let hierarchy = hierarchy(config)?;
-        let parent = child(&hierarchy.root(), "parent")?;
+        let (_hierarchy, parent) = limited_parent(config, UNLIMITED)?;
         let tenants = |kind: &str, number| {
             let tenant = |at| Tenant::new(&parent, &format!("{kind}{at}"), |pages| pages);
             (0..number).map(tenant).collect::<Result<Vec<Tenant>>>()
@@ -81,7 +80,7 @@ impl Tenants {
         let caches = givers.iter().chain(&others).map(|tenant| Some(Arc::clone(&tenant.pages)));
         let caches = caches.chain(bare.iter().map(|_| None));
         let marked = caches.map(|pages| (pages, Cell::new(true))).collect();
-        let (turn, _bare, _hierarchy) = (Cell::new(0), bare, hierarchy);
+        let (turn, _bare) = (Cell::new(0), bare);
         let tenants = Tenants { givers, giver_bytes, others, marked, turn, parent, _bare, _hierarchy };
         tenants.settle(case)?;
         Ok(tenants)

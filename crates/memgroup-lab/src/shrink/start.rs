@@ -49,10 +49,9 @@ struct Part {
 impl Storm {
     fn build(lab: &Lab<'_>, by_engine: bool, tenants: usize) -> Result<Storm> {
         let config = Config::with_slots(lab.slots).groups_max(tenants as u32 + 3);
-        let hierarchy = hierarchy(config.reclaim(by_engine))?;
-        let parent = child(&hierarchy.root(), "parent")?;
         // Room for one tenant in ten.
-        limit(&parent, (tenants as u64 / 10).max(1) * CACHES as u64 * PAGES * PAGE)?;
+        let max_bytes = (tenants as u64 / 10).max(1) * CACHES as u64 * PAGES * PAGE;
+        let (hierarchy, parent) = limited_parent(config.reclaim(by_engine), max_bytes)?;
         let lists = RwLock::new((0..tenants).map(|_| Vec::new()).collect());
         Ok(Storm { by_engine, lists, next: AtomicUsize::new(0), tenants, parent, hierarchy })
     }

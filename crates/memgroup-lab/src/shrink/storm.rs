@@ -75,9 +75,8 @@ struct Writers {
 impl Writers {
     fn build(mode: Mode, slots: SlotSource, size: Size) -> Result<Writers> {
         let config = Config::with_slots(slots).groups_max(size.groups as u32 + 3);
-        let hierarchy = hierarchy(config.reclaim(mode != Mode::NoReclaim))?;
-        let parent = child(&hierarchy.root(), "parent")?;
-        limit(&parent, if mode == Mode::Unlimited { UNLIMITED } else { size.limit_bytes })?;
+        let max_bytes = if mode == Mode::Unlimited { UNLIMITED } else { size.limit_bytes };
+        let (hierarchy, parent) = limited_parent(config.reclaim(mode != Mode::NoReclaim), max_bytes)?;
         let lock = Arc::new(RwLock::new(()));
         let tenant = |at| {
             let name = format!("g{at}");
