@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memgroup::{Charge, Config, Group};
 use memgroup_percpu::SlotSource;
 
+use super::pairs::group_pairs;
 use super::{PAGE_BYTES, REFUSED};
 use crate::harness::prelude::*;
 
@@ -27,7 +28,7 @@ struct Storm {
     full: Group,
     filling: Charge,
     refusing: Group,
-    bystander: Group,
+    bystander: [Group; 1],
     refused: AtomicU64,
 }
 
@@ -39,7 +40,7 @@ impl Storm {
         let refusing = if at_parent { fixture.parent.clone() } else { full.clone() };
         limit(&refusing, FULL_BYTES)?;
         let filling = full.try_charge(FULL_BYTES).or_wrong(REFUSED)?;
-        let (bystander, refused) = (child(&fixture.hierarchy.root(), "bystander")?, AtomicU64::new(0));
+        let (bystander, refused) = ([child(&fixture.hierarchy.root(), "bystander")?], AtomicU64::new(0));
         Ok(Storm { fixture, slots: slots.slots(), at_parent, full, filling, refusing, bystander, refused })
     }
 
@@ -86,9 +87,8 @@ fn rows(storm: &Storm, threads: usize) -> Vec<Row<'_>> {
     rows.extend((threads > 1).then(|| refused(threads)));
     if storm.at_parent && storm.fixture.leaves.len() == 1 {
         let bystander = |name, threads| {
-            let pair = each(|| storm.bystander.try_charge(PAGE_BYTES).or_wrong(REFUSED));
-            let work = Box::new(move |thread, cursor: &mut usize, count| match thread {
-                0 => pair(thread, cursor, count),
+            let work = Box::new(|thread, cursor: &mut usize, count| match thread {
+                0 => group_pairs(&storm.bystander, PAGE_BYTES, cursor, count, || ()),
                 _ => storm.refuse(1),
             });
             Row { name, operation: "pair", storm, work, threads, counted: 1 }
