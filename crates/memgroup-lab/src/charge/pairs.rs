@@ -191,8 +191,9 @@ impl Spec {
     }
 }
 
-/// Pairs in each of some groups in turn, with `note` after each half. Nothing moves a charge between them: a copy onto the stack
-/// would take a quarter of the time.
+/// Pairs in each of some groups in turn, with `note` after each half.
+///
+/// The charge stays in this loop. Returned by a closure, it made a pair of the stock take 6.7 ns instead of 5.2.
 #[inline(always)]
 pub(super) fn group_pairs(
     groups: &[Group],

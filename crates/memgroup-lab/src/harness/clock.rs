@@ -91,14 +91,6 @@ impl Stopwatch {
         let ticks = now_ordered() - begin;
         (self.clock.ns(ticks.saturating_sub(self.reading_ticks) as f64), result)
     }
-
-    /// The same, with the nanoseconds added to some.
-    #[inline(always)]
-    pub(crate) fn push<T>(&self, times: &mut Vec<f64>, call: impl FnOnce() -> T) -> T {
-        let (ns, result) = self.time(call);
-        times.push(ns);
-        result
-    }
 }
 
 /// Ticks that two ordered readings cost themselves: the smallest of many.

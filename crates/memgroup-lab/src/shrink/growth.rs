@@ -46,9 +46,10 @@ fn measure(watch: Stopwatch, slots: SlotSource, groups: usize, shrinkers: usize)
     let mut registered: Vec<GroupShrinker> = Vec::with_capacity(shrinkers);
     for number in 0..shrinkers {
         let (group, config) = (&fixture.leaves[number % groups], ShrinkerConfig::new(String::new()));
-        let shrinker = watch.push(&mut times[0], || group.add_shrinker(config, idle()));
+        let (ns, shrinker) = watch.time(|| group.add_shrinker(config, idle()));
+        times[0].push(ns);
         registered.push(shrinker.set_up("a shrinker")?);
-        watch.push(&mut times[1], || growing.register(number));
+        times[1].push(watch.time(|| growing.register(number)).0);
     }
     Ok(times)
 }

@@ -277,16 +277,22 @@ impl Case {
 
 /// Registers and removes so many, one after the other, in one group after the other; and waits now and then, unless a callback is on for ever.
 fn block<R: Registry>(registry: &R, watch: Stopwatch, calls: usize, waits: bool) -> Result<[Vec<f64>; 3]> {
-    let [mut register, mut remove, mut wait] = [Vec::new(), Vec::new(), Vec::new()];
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
     for call in 0..calls {
-        let registered = watch.push(&mut register, || registry.register(call % GROUPS, Answer(None)))?;
+        let (ns, registered) = watch.time(|| registry.register(call % GROUPS, Answer(None)));
+        times[0].push(ns);
+        let registered = registered?;
         registry.mark(&registered);
-        watch.push(&mut remove, || registry.remove(registered))?;
+        let (ns, removed) = watch.time(|| registry.remove(registered));
+        times[1].push(ns);
+        removed?;
         if waits && call.is_multiple_of(CALLS_A_WAIT) {
-            watch.push(&mut wait, || registry.wait_for_calls())?;
+            let (ns, waited) = watch.time(|| registry.wait_for_calls());
+            times[2].push(ns);
+            waited?;
         }
     }
-    Ok([register, remove, wait])
+    Ok(times)
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {

@@ -65,7 +65,9 @@ impl Storm {
             let group = child(&self.parent, &format!("t{tenant}"))?;
             for _ in 0..CACHES {
                 let pages = Arc::<Pages>::default();
-                let shrinker = watch.push(&mut part.register_ns, || self.register(tenant, &group, &pages))?;
+                let (ns, shrinker) = watch.time(|| self.register(tenant, &group, &pages));
+                part.register_ns.push(ns);
+                let shrinker = shrinker?;
                 for _ in 0..PAGES {
                     let is_first = self.charge(&group, &pages, &mut part)?;
                     shrinker.iter().filter(|_| is_first).for_each(GroupShrinker::mark);
