@@ -4,6 +4,7 @@ use memgroup_sync::grace;
 
 use crate::base::deadline::Deadline;
 use crate::base::error::GroupError;
+use crate::base::limit;
 use crate::base::limit::LimitError;
 use crate::charge::charge::Charge;
 use crate::control::{aftermath, dry_run, over_limit};
@@ -90,26 +91,36 @@ impl Group {
         self.usage().saturating_sub(prepaid)
     }
 
-    /// The limit, in bytes, whether it is in force or a [dry run](Group::set_enforced); [`UNLIMITED`](crate::UNLIMITED) if there is none.
-    pub fn max(&self) -> u64 {
-        self.node().counter.read().max
+    /// The limit, in bytes, whether it is in force or a [dry run](Group::set_enforced); `None` if there is none.
+    pub fn max(&self) -> Option<u64> {
+        limit::given(self.node().counter.read().max)
     }
 
     /// `(usage, max)` as they were together at one instant.
-    pub fn usage_and_max(&self) -> (u64, u64) {
+    pub fn usage_and_max(&self) -> (u64, Option<u64>) {
         let seen = self.node().counter.read();
-        (seen.usage, seen.max)
+        (seen.usage, limit::given(seen.max))
     }
 
     /// Puts a limit in force, at once and under load: no charge that would rise above it succeeds from the instant at
-    /// which `max` returns it. If usage is above it, the subtree's stocks are drained before this returns, and stay empty
+    /// which `max` returns it. `None` takes the limit away. If usage is above it, the subtree's stocks are drained before this returns, and stay empty
     /// until usage is within the limit; live charges stay charged, and new charges are refused. Limits of one
     /// hierarchy change one after the other.
     ///
     /// # Errors
-    /// The limit is more than a counter holds (256 TiB) and not [`UNLIMITED`](crate::UNLIMITED).
-    pub fn set_max(&self, bytes: u64) -> Result<(), LimitError> {
-        let max = LimitError::check(bytes)?;
+    /// The limit is more than a counter holds (256 TiB).
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenant = hierarchy.create("/tenant").unwrap();
+    /// tenant.set_max(64 << 20).unwrap();
+    /// assert_eq!(tenant.max(), Some(64 << 20));
+    /// tenant.set_max(None).unwrap();
+    /// assert_eq!(tenant.max(), None);
+    /// ```
+    pub fn set_max(&self, max: impl Into<Option<u64>>) -> Result<(), LimitError> {
+        let max = limit::stored(max.into())?;
         let tree = self.node().shared.tree.lock();
         self.node().counter.set_max(max);
         over_limit::update(&tree, self.node());

@@ -5,7 +5,7 @@
 use core::fmt;
 
 use crate::base::id::GroupId;
-use crate::base::limit::UNLIMITED;
+use crate::base::limit;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
@@ -141,10 +141,12 @@ impl Eq for Group {}
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seen = self.node.counter.read();
-        let (usage, max) = (seen.usage, seen.max);
         let mut group = f.debug_struct("Group");
-        group.field("path", &self.path()).field("usage", &usage);
-        if max == UNLIMITED { group.field("max", &format_args!("max")) } else { group.field("max", &max) }
-            .finish()
+        group.field("path", &self.path()).field("usage", &seen.usage);
+        match limit::given(seen.max) {
+            None => group.field("max", &format_args!("max")),
+            Some(max) => group.field("max", &max),
+        }
+        .finish()
     }
 }
