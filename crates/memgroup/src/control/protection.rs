@@ -23,29 +23,8 @@ pub(crate) fn clear(tree: &Tree, node: &'static Node) {
     used::close(node);
 }
 
+/// Protection.
 impl Group {
-    /// Protects the first `bytes` of the group: a charge that a group above refuses does not take them, and is refused instead.
-    /// `memory.min` of cgroup v2. The default is 0: no byte is protected. `None` is the file's `max`: all bytes are.
-    ///
-    /// The setting counts in full right below the group that needs memory. Deeper it counts as far as the groups above are protected
-    /// themselves ([`protection_within`](Group::protection_within)). It is in force at once; a reclaim that runs heeds it from its next batch.
-    ///
-    /// ```
-    /// # use memgroup::{Config, Hierarchy};
-    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    /// let lookups = hierarchy.create("/lookups").unwrap();
-    /// lookups.set_min(64 << 20).unwrap();
-    /// assert_eq!((lookups.min(), lookups.low()), (Some(64 << 20), Some(0)));
-    /// assert_eq!(lookups.protection().min, 64 << 20);
-    /// lookups.set_min(None).unwrap(); // all that it holds
-    /// ```
-    ///
-    /// # Errors
-    /// More than a counter holds (256 TiB), or the group was removed.
-    pub fn set_min(&self, bytes: impl Into<Option<u64>>) -> Result<(), ProtectionError> {
-        self.set_protection("min", bytes.into(), |min, settings| Protection { min, ..settings })
-    }
-
     /// Protects the first `bytes` of the group as [`set_min`](Group::set_min) does, while other groups have something to give. If they have
     /// not, bytes are taken from here, down to `min`, and counted ([`Events::low`](crate::Events::low)). `memory.low` of cgroup v2.
     ///
@@ -63,7 +42,7 @@ impl Group {
         self.set_protection("low", bytes.into(), |low, settings| Protection { low, ..settings })
     }
 
-    fn set_protection(
+    pub(crate) fn set_protection(
         &self,
         setting: &'static str,
         bytes: Option<u64>,

@@ -33,6 +33,7 @@ pub struct Hierarchy {
     shared: &'static Shared,
 }
 
+/// The root.
 impl Hierarchy {
     /// A handle that is counted already.
     pub(crate) fn adopted(shared: &'static Shared) -> Hierarchy {
@@ -73,6 +74,7 @@ pub struct Group {
     node: &'static Node,
 }
 
+/// Name and place in the tree.
 impl Group {
     /// A handle that counts on `node`, which is held by the tree lock or by another handle.
     pub(crate) fn pinned(node: &'static Node) -> Group {

@@ -332,6 +332,7 @@ fn reclaim_bytes(group: &Group, asked_bytes: u64) -> Result<(), FileProblem> {
     if freed_bytes < asked_bytes { Err(FileProblem::Short { asked_bytes, freed_bytes }) } else { Ok(()) }
 }
 
+/// Files of cgroup v2.
 impl Group {
     /// Applies `text` as writing it to the cgroup v2 file of this name does.
     ///

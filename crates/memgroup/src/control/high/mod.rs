@@ -114,6 +114,7 @@ fn bring_down(node: &'static Node) {
     }
 }
 
+/// The soft limit.
 impl Group {
     /// The soft limit, in bytes; `None` if there is none: `memory.high`.
     pub fn high(&self) -> Option<u64> {

@@ -70,6 +70,7 @@ fn wait(node: &'static Node, reach: Reach, seen: &Events, deadline: Deadline) ->
     }
 }
 
+/// Waiting for events.
 impl Group {
     /// Waits until a count of [`events`](Group::events) differs from `seen`, and returns the counts. Returns at once if one differs already.
     ///
