@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use memgroup::{Config, Hierarchy, SlotSource, UNLIMITED, scope};
+use memgroup::{Config, Hierarchy, SlotSource, scope};
 use memgroup_percpu::pin_virtual;
 
 fn hierarchy(slots: usize) -> Hierarchy {
@@ -197,10 +197,10 @@ fn lowering_the_limit_drains_and_keeps_what_is_charged() {
     let charge = a.try_charge(10_000).unwrap();
     assert!(a.usage() > 10_000);
     a.set_max(5000).unwrap();
-    assert_eq!((a.usage(), a.max(), a.usage_and_max()), (10_000, 5000, (10_000, 5000)));
+    assert_eq!((a.usage(), a.max(), a.usage_and_max()), (10_000, Some(5000), (10_000, Some(5000))));
     assert!(a.try_charge(1).is_err());
     drop(charge);
-    a.set_max(UNLIMITED).unwrap();
+    a.set_max(None).unwrap();
     drop(a.try_charge(20_000).unwrap());
 }
 
@@ -329,7 +329,7 @@ fn above_its_limit_a_group_has_no_stock_until_it_is_within() {
     let over = child.charge_forced(10).unwrap();
     drop(charges.pop());
     drop(over);
-    parent.set_max(UNLIMITED).unwrap();
+    parent.set_max(None).unwrap();
     drop(child.try_charge(1000).unwrap());
     assert!(child.stock().prepaid_bytes > 0, "within the limit the stock is back: {:?}", child.stock());
 }

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use memgroup::{
     Charge, Config, Freshness, Group, Hierarchy, Maintained, Maintenance, Reach, SlotSource, Statistics,
-    UNLIMITED,
 };
 use memgroup_percpu::pin_virtual;
 use random::Random;
@@ -127,7 +126,7 @@ impl Worker<'_> {
             }
             48..68 => self.accounts[leaf].add(&self.fixture.gauges, group, &mut self.random),
             68..70 => {
-                let max = [UNLIMITED, 1 << 20, 1 << 14][self.random.below(3) as usize];
+                let max = [None, Some(1 << 20), Some(1 << 14)][self.random.below(3) as usize];
                 group.set_max(max).unwrap();
             }
             70..72 => {

@@ -20,7 +20,6 @@ use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use memgroup::UNLIMITED;
 
 use crate::run::backend::Regime;
 use crate::run::base::error::{OrFail, RunError};
@@ -43,7 +42,7 @@ pub(crate) fn compare(
     progress: &Progress,
     stop: &Stop,
 ) -> Result<(Option<Report>, bool), RunError> {
-    if spec.max_bytes == UNLIMITED {
+    if spec.max_bytes.is_none() {
         return Err(RunError::Usage(
             "--baseline needs a number to compare with: give the SPEC a top-level key `max`, such as max = \"128M\""
                 .to_owned(),

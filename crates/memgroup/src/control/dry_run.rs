@@ -83,6 +83,7 @@ pub(crate) fn headroom(node: &'static Node) -> u64 {
     })
 }
 
+/// Limits that only count.
 impl Group {
     /// Sets whether this group's `max` is in force, as it is unless set otherwise, or is a dry run.
     ///

@@ -135,6 +135,7 @@ impl fmt::Display for InjectionError {
 
 impl std::error::Error for InjectionError {}
 
+/// Failures for tests.
 impl Group {
     /// Has charges of this group, not of those below it, fail with this probability until the returned value is dropped, although there is room.
     ///

@@ -1,7 +1,7 @@
 //! Protection of a group, as users set and read it.
 
 use crate::base::id::GroupId;
-use crate::base::limit::LimitError;
+use crate::base::limit;
 use crate::control::waiters;
 use crate::counter::chain;
 use crate::counter::protect::effective::Protection;
@@ -23,29 +23,8 @@ pub(crate) fn clear(tree: &Tree, node: &'static Node) {
     used::close(node);
 }
 
+/// Protection.
 impl Group {
-    /// Protects the first `bytes` of the group: a charge that a group above refuses does not take them, and is refused instead. 0, the
-    /// default: none; [`UNLIMITED`](crate::UNLIMITED): all. `memory.min` of cgroup v2.
-    ///
-    /// The setting counts in full right below the group that needs memory. Deeper it counts as far as the groups above are protected
-    /// themselves ([`protection_within`](Group::protection_within)). It is in force at once; a reclaim that runs heeds it from its next batch.
-    ///
-    /// ```
-    /// # use memgroup::{Config, Hierarchy, UNLIMITED};
-    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    /// let lookups = hierarchy.create("/lookups").unwrap();
-    /// lookups.set_min(64 << 20).unwrap();
-    /// assert_eq!((lookups.min(), lookups.low()), (64 << 20, 0));
-    /// assert_eq!(lookups.protection().min, 64 << 20);
-    /// lookups.set_min(UNLIMITED).unwrap();
-    /// ```
-    ///
-    /// # Errors
-    /// More than a counter holds (256 TiB) and not `UNLIMITED`; or the group was removed.
-    pub fn set_min(&self, bytes: u64) -> Result<(), ProtectionError> {
-        self.set_protection("min", bytes, |min, settings| Protection { min, ..settings })
-    }
-
     /// Protects the first `bytes` of the group as [`set_min`](Group::set_min) does, while other groups have something to give. If they have
     /// not, bytes are taken from here, down to `min`, and counted ([`Events::low`](crate::Events::low)). `memory.low` of cgroup v2.
     ///
@@ -54,23 +33,23 @@ impl Group {
     /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
     /// let dashboards = hierarchy.create("/dashboards").unwrap();
     /// dashboards.set_low(16 << 20).unwrap();
-    /// assert_eq!(dashboards.low(), 16 << 20);
+    /// assert_eq!(dashboards.low(), Some(16 << 20));
     /// ```
     ///
     /// # Errors
     /// As there.
-    pub fn set_low(&self, bytes: u64) -> Result<(), ProtectionError> {
-        self.set_protection("low", bytes, |low, settings| Protection { low, ..settings })
+    pub fn set_low(&self, bytes: impl Into<Option<u64>>) -> Result<(), ProtectionError> {
+        self.set_protection("low", bytes.into(), |low, settings| Protection { low, ..settings })
     }
 
-    fn set_protection(
+    pub(crate) fn set_protection(
         &self,
         setting: &'static str,
-        bytes: u64,
+        bytes: Option<u64>,
         with: impl FnOnce(u64, Protection) -> Protection,
     ) -> Result<(), ProtectionError> {
         let node = self.node();
-        let bytes = LimitError::check(bytes).map_err(|error| ProtectionError::OutOfRange {
+        let bytes = limit::stored(bytes).map_err(|error| ProtectionError::OutOfRange {
             setting,
             path: self.path(),
             error,
@@ -85,14 +64,14 @@ impl Group {
         Ok(())
     }
 
-    /// The setting of [`set_min`](Group::set_min), in bytes; 0 once the group is removed.
-    pub fn min(&self) -> u64 {
-        self.node().used().min()
+    /// The setting of [`set_min`](Group::set_min), in bytes; `None` if it protects all. 0 once the group is removed.
+    pub fn min(&self) -> Option<u64> {
+        limit::given(self.node().used().min())
     }
 
-    /// The setting of [`set_low`](Group::set_low), in bytes; 0 once the group is removed.
-    pub fn low(&self) -> u64 {
-        self.node().used().low()
+    /// The setting of [`set_low`](Group::set_low), in bytes; `None` if it protects all. 0 once the group is removed.
+    pub fn low(&self) -> Option<u64> {
+        limit::given(self.node().used().low())
     }
 
     /// The bytes of the group that are protected now, where the root needs memory. They follow from its settings and from those above and

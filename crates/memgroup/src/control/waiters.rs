@@ -232,6 +232,7 @@ impl fmt::Display for WeightError {
 
 impl std::error::Error for WeightError {}
 
+/// Weight among waiting charges.
 impl Group {
     /// Sets the weight, 1 to 10,000; 100 unless set, as `cpu.weight` has it.
     ///

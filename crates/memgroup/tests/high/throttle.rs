@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use memgroup::{
-    Charge, Freshness, Group, Hierarchy, Reach, StatKey, ThrottleEnd, UNLIMITED, WaitKind, stats,
-};
+use memgroup::{Charge, Freshness, Group, Hierarchy, Reach, StatKey, ThrottleEnd, WaitKind, stats};
 
 use super::cache::{PAGE, Tenant};
 use super::{MIB, above, group, until};
@@ -111,7 +109,7 @@ fn forgives_the_debt_when_no_level_is_above() {
         if lets_go {
             pinned.clear();
         } else {
-            etl.set_high(UNLIMITED).unwrap();
+            etl.set_high(None).unwrap();
         }
         assert!(etl.take_throttle().is_none());
         let throttled = etl.throttle(None);
@@ -163,7 +161,7 @@ fn wakes_when_memory_is_freed() {
 #[test]
 fn wakes_when_the_limit_is_raised() {
     let end = while_throttled(|etl, pinned| {
-        etl.set_high(UNLIMITED).unwrap();
+        etl.set_high(None).unwrap();
         wait_for_nobody(etl);
         drop(pinned);
     });
@@ -231,5 +229,5 @@ fn delays_no_removed_group() {
     assert_eq!(etl.throttle(None).end, ThrottleEnd::Removed);
     assert!(etl.take_throttle().is_none());
     etl.set_high(0).unwrap();
-    assert_eq!(etl.high(), 0, "a limit may be set, and asks no shrinker");
+    assert_eq!(etl.high(), Some(0), "a limit may be set, and asks no shrinker");
 }

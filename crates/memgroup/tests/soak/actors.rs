@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memgroup::{Charge, ChargeError, UNLIMITED, scope};
+use memgroup::{Charge, ChargeError, scope};
 use memgroup_percpu::pin_virtual;
 
 use crate::house::House;
@@ -111,14 +111,15 @@ impl<'h> Actor<'h> {
     }
 
     fn set(member: &Member, setting: Setting, value: u64) {
-        let (group, bytes) = (&member.group, if value == u64::MAX { UNLIMITED } else { value });
+        // The plan has the largest value for no limit.
+        let (group, limit) = (&member.group, (value < u64::MAX).then_some(value));
         // The root's own limits would have everybody refused.
         let is_root = group.parent().is_none();
         match setting {
-            Setting::Max if is_root => group.set_max(bytes.max(8 << 20)).unwrap(),
-            Setting::Max => group.set_max(bytes).unwrap(),
-            Setting::High if is_root => group.set_high(bytes.max(8 << 20)).unwrap(),
-            Setting::High => group.set_high(bytes).unwrap(),
+            Setting::Max if is_root => group.set_max(limit.map(|bytes| bytes.max(8 << 20))).unwrap(),
+            Setting::Max => group.set_max(limit).unwrap(),
+            Setting::High if is_root => group.set_high(limit.map(|bytes| bytes.max(8 << 20))).unwrap(),
+            Setting::High => group.set_high(limit).unwrap(),
             // A removed group has no protection, and says so.
             Setting::Min => _ = group.set_min(value),
             Setting::Low => _ = group.set_low(value),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memgroup::{Freshness, Group, Maintenance, Protection, Reach, UNLIMITED};
+use memgroup::{Freshness, Group, Maintenance, Protection, Reach};
 use memgroup_percpu::pin_virtual;
 
 use crate::house::House;
@@ -127,6 +127,14 @@ fn share(group: &Group, setting: u64, above: u64, used_by_all: u64, parent: &Gro
     used + part(above - used_by_all, group.usage() - used, unprotected)
 }
 
+fn min_of(group: &Group) -> u64 {
+    group.min().expect("the soak protects no group without a limit")
+}
+
+fn low_of(group: &Group) -> u64 {
+    group.low().expect("the soak protects no group without a limit")
+}
+
 /// What is protected of every group is what the settings and usages of its siblings and of those above come to.
 fn protection(house: &House) {
     let root = house.hierarchy.root();
@@ -137,14 +145,14 @@ fn protection(house: &House) {
         let used = |setting: fn(&Group) -> u64| -> u64 {
             children.iter().map(|child| child.usage().min(setting(child))).sum()
         };
-        let (min, low) = (used(Group::min), used(Group::low));
+        let (min, low) = (used(min_of), used(low_of));
         for child in &children {
             let own = if parent == root {
-                Protection { min: child.min(), low: child.low() }
+                Protection { min: min_of(child), low: low_of(child) }
             } else {
                 Protection {
-                    min: share(child, child.min(), above.min, min, &parent),
-                    low: share(child, child.low(), above.low, low, &parent),
+                    min: share(child, min_of(child), above.min, min, &parent),
+                    low: share(child, low_of(child), above.low, low, &parent),
                 }
             };
             expected.insert(child.id(), own);
@@ -168,8 +176,9 @@ fn may_have_stock(house: &House, member: &Member) -> bool {
     let room = 512 * house.slots as u64;
     let has_room = |level: &Member| {
         let group = &level.group;
-        let below = |limit: u64, kept: u64| limit == UNLIMITED || group.usage() + kept + room < limit;
-        below(group.max(), group.max() / 8) && below(group.high(), 0)
+        let below =
+            |limit: Option<u64>, kept: u64| limit.is_none_or(|limit| group.usage() + kept + room < limit);
+        below(group.max(), group.max().map_or(0, |max| max / 8)) && below(group.high(), 0)
     };
     house.settings.cap_bytes > 0 && member.group.is_online() && member.levels().all(has_room)
 }

@@ -75,7 +75,7 @@ pub(crate) struct Groups {
 
 /// One heap for all tenants.
 pub(crate) struct HeapLimit {
-    limit_bytes: u64,
+    limit_bytes: Option<u64>,
     /// Applies the settings of the process, and keeps SQLite initialised between the other connections.
     settings: Mutex<Connection>,
 }
@@ -174,7 +174,7 @@ impl Groups {
     }
 
     fn create(hierarchy: &Hierarchy, unattributed: Group, spec: &Spec) -> Result<Groups, RunError> {
-        let create = |parent: &Group, name: &str, max: u64| {
+        let create = |parent: &Group, name: &str, max: Option<u64>| {
             let group = parent.create(name).or_fail("create a group")?;
             group.set_max(max).or_fail("limit a group")?;
             Ok::<Group, RunError>(group)
@@ -231,7 +231,7 @@ impl HeapLimit {
     /// Applies the limit, and restarts SQLite's high-water mark.
     fn apply(&self) -> Result<(), RunError> {
         let action = "limit SQLite's heap";
-        let wanted = i64::try_from(self.limit_bytes).unwrap_or(i64::MAX);
+        let wanted = self.limit_bytes.map_or(i64::MAX, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let now: i64 = settings
             .query_row(&format!("PRAGMA hard_heap_limit = {wanted}"), [], |row| row.get(0))
@@ -250,7 +250,7 @@ impl HeapLimit {
         // SAFETY: the call has no precondition; 0 keeps the mark.
         let peak = unsafe { ffi::sqlite3_memory_highwater(0) };
         let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
-        Held { usage: bytes(usage), peak: bytes(peak), max: Some(self.limit_bytes), hit_rate: None }
+        Held { usage: bytes(usage), peak: bytes(peak), max: self.limit_bytes, hit_rate: None }
     }
 }
 

@@ -6,7 +6,7 @@ pub(crate) mod latencies;
 pub(crate) mod shrinkers;
 pub(crate) mod statistics;
 
-use memgroup::{Group, Hierarchy, UNLIMITED};
+use memgroup::{Group, Hierarchy};
 use serde::{Deserialize, Serialize};
 
 /// Memory of a group, or of all tenants together.
@@ -27,7 +27,7 @@ impl Held {
         Held {
             usage: group.usage(),
             peak: group.peak(),
-            max: Some(group.max()).filter(|&max| max != UNLIMITED),
+            max: group.max(),
             hit_rate: group.stock().hit_rate(),
         }
     }

@@ -11,7 +11,6 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fmt, fs};
 
-use memgroup::UNLIMITED;
 use serde::{Deserialize, Serialize};
 
 use crate::run::base::error::RunError;
@@ -103,12 +102,12 @@ pub(crate) enum Temp {
 /// Settings of a tenant's group besides `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// Bytes that are never reclaimed for other tenants; `UNLIMITED` for all.
-    pub(crate) min_bytes: u64,
-    /// Bytes that are reclaimed for other tenants only when nothing else is left.
-    pub(crate) low_bytes: u64,
-    /// Usage above which the tenant is slowed down; `UNLIMITED` for none.
-    pub(crate) high_bytes: u64,
+    /// Bytes that are never reclaimed for other tenants. None: all.
+    pub(crate) min_bytes: Option<u64>,
+    /// Bytes that are reclaimed for other tenants only when nothing else is left. None: all.
+    pub(crate) low_bytes: Option<u64>,
+    /// Usage above which the tenant is slowed down. None: it never is.
+    pub(crate) high_bytes: Option<u64>,
     /// When nothing is left to reclaim, the tenant with the highest score is stopped first.
     pub(crate) oom_score: i32,
     /// Stopping one statement stops all statements of the tenant.
@@ -123,9 +122,9 @@ impl Default for Settings {
     /// The settings of a new group.
     fn default() -> Settings {
         Settings {
-            min_bytes: 0,
-            low_bytes: 0,
-            high_bytes: UNLIMITED,
+            min_bytes: Some(0),
+            low_bytes: Some(0),
+            high_bytes: None,
             oom_score: 0,
             oom_group: false,
             weight: 100,
@@ -143,8 +142,8 @@ pub(crate) struct TenantSpec {
     /// Each has its own connection.
     pub(crate) threads: u32,
     pub(crate) scale: Scale,
-    /// `UNLIMITED` for none.
-    pub(crate) max_bytes: u64,
+    /// None: no limit.
+    pub(crate) max_bytes: Option<u64>,
     pub(crate) settings: Settings,
     /// Page cache of each connection.
     pub(crate) cache_bytes: u64,
@@ -162,7 +161,7 @@ pub(crate) struct TenantSpec {
 impl TenantSpec {
     /// Whether `min` or `low` protect some of its memory.
     pub(crate) fn is_protected(&self) -> bool {
-        self.settings.min_bytes > 0 || self.settings.low_bytes > 0
+        self.settings.min_bytes != Some(0) || self.settings.low_bytes != Some(0)
     }
 }
 
@@ -173,8 +172,8 @@ pub(crate) struct Spec {
     pub(crate) seconds: f64,
     /// Seed of all keys.
     pub(crate) seed: u64,
-    /// Limit of `/tenants`, the parent of all tenants; `UNLIMITED` for none.
-    pub(crate) max_bytes: u64,
+    /// Limit of `/tenants`, the parent of all tenants. None: no limit.
+    pub(crate) max_bytes: Option<u64>,
     /// Caches are reclaimed before a tenant is refused.
     pub(crate) reclaim: bool,
     /// A statement of one tenant is stopped when another finds no memory; never without `reclaim`.
@@ -195,7 +194,7 @@ impl Spec {
 
     /// The same work without any limit.
     pub(crate) fn without_limits(&self) -> Spec {
-        let (max_bytes, settings) = (UNLIMITED, Settings::default());
+        let (max_bytes, settings) = (None, Settings::default());
         let tenants = self.tenants.iter().map(|tenant| TenantSpec { max_bytes, settings, ..tenant.clone() });
         Spec { max_bytes, oom: false, tenants: tenants.collect(), ..self.clone() }
     }
@@ -273,12 +272,13 @@ fn once<'a, T: PartialEq>(
     }
 }
 
-/// Checks a limit; without one the result is `UNLIMITED`.
-fn limit(found: Option<Found<'_, u64>>) -> Result<u64, SpecError> {
+/// Checks a limit.
+fn limit(found: Option<Found<'_, Option<u64>>>) -> Result<Option<u64>, SpecError> {
     match found {
-        None => Ok(UNLIMITED),
-        Some(max) if max.value >= MAX_BYTES_MIN => Ok(max.value),
-        Some(max) => Err(max.wrong(&format!("allowed: {MAX_ALLOWED}"))),
+        Some(max) if max.value.is_some_and(|bytes| bytes < MAX_BYTES_MIN) => {
+            Err(max.wrong(&format!("allowed: {MAX_ALLOWED}")))
+        }
+        found => Ok(found.and_then(|max| max.value)),
     }
 }
 

@@ -162,12 +162,12 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// Number of bytes under `key`: an integer, or a text such as "64M" or "max".
+    /// Number of bytes under `key`: an integer, or a text such as "64M". None for "max".
     pub(super) fn bytes(
         &mut self,
         key: &'static str,
         allowed: &str,
-    ) -> Result<Option<Found<'a, u64>>, SpecError> {
+    ) -> Result<Option<Found<'a, Option<u64>>>, SpecError> {
         self.take(key, allowed, |value| {
             let text = match value {
                 DeValue::String(text) => text.to_string(),

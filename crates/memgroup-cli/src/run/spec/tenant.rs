@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use memgroup::UNLIMITED;
-
 use super::source::Table;
 use super::{Kind, MAX_ALLOWED, Scale, Settings, SpecError, Temp, TenantSpec, limit};
 
 /// The upper end is the most that a group can count.
 const PROTECTION_ALLOWED: &str = "0 to less than 256T, or \"max\" for all that it holds; bytes are an integer, or a text of \
                                   digits with K, M, G or T, such as \"16M\"";
-const PROTECTION_BYTES_END: u64 = 1 << 48;
 const CACHE_ALLOWED: &str =
     "64K to 1T; bytes are an integer, or a text of digits with K, M, G or T, such as \"1M\"";
 const CACHE_BYTES_MIN: u64 = 64 << 10;
@@ -38,8 +35,10 @@ pub(super) fn read(
     let settings = settings(&mut table)?;
     let cache_bytes = match table.bytes("cache", CACHE_ALLOWED)? {
         None => 1 << 20,
-        Some(cache) if (CACHE_BYTES_MIN..=CACHE_BYTES_MAX).contains(&cache.value) => cache.value,
-        Some(cache) => return Err(cache.wrong(&format!("allowed: {CACHE_ALLOWED}"))),
+        Some(cache) => {
+            let allowed = cache.value.filter(|bytes| (CACHE_BYTES_MIN..=CACHE_BYTES_MAX).contains(bytes));
+            allowed.ok_or_else(|| cache.wrong(&format!("allowed: {CACHE_ALLOWED}")))?
+        }
     };
     let temp = match table.text("temp")? {
         None => Temp::File,
@@ -86,10 +85,9 @@ pub(super) fn read(
 /// Reads the settings of the tenant's group besides `max`.
 fn settings(table: &mut Table<'_>) -> Result<Settings, SpecError> {
     let unset = Settings::default();
-    let mut protection = |key| match table.bytes(key, PROTECTION_ALLOWED)? {
-        None => Ok(0),
-        Some(bytes) if bytes.value == UNLIMITED || bytes.value < PROTECTION_BYTES_END => Ok(bytes.value),
-        Some(bytes) => Err(bytes.wrong(&format!("allowed: {PROTECTION_ALLOWED}"))),
+    let mut protection = |key| {
+        let found = table.bytes(key, PROTECTION_ALLOWED)?;
+        Ok::<_, SpecError>(found.map_or(Some(0), |bytes| bytes.value))
     };
     let (min_bytes, low_bytes) = (protection("min")?, protection("low")?);
     Ok(Settings {

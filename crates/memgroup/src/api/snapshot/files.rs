@@ -8,7 +8,7 @@ use core::str::FromStr;
 use std::io;
 
 use crate::api::snapshot::GroupSnapshot;
-use crate::base::limit::{UNLIMITED, parse_bytes};
+use crate::base::limit::parse_bytes;
 use crate::counter::events::Events;
 use crate::tree::handle::Group;
 
@@ -43,12 +43,11 @@ pub struct Limits {
 
 impl Limits {
     pub(crate) fn of(group: &Group) -> Limits {
-        let limit = |bytes: u64| Some(bytes).filter(|&bytes| bytes != UNLIMITED);
         Limits {
-            max_bytes: limit(group.max()),
-            high_bytes: limit(group.high()),
-            low_bytes: limit(group.low()),
-            min_bytes: limit(group.min()),
+            max_bytes: group.max(),
+            high_bytes: group.high(),
+            low_bytes: group.low(),
+            min_bytes: group.min(),
             oom_group: group.oom_group(),
             oom_score: group.oom_score(),
             weight: group.weight(),
@@ -275,7 +274,7 @@ impl From<FileError> for io::Error {
     }
 }
 
-fn bytes(text: &str) -> Result<u64, FileProblem> {
+fn bytes(text: &str) -> Result<Option<u64>, FileProblem> {
     set(parse_bytes(text))
 }
 
@@ -303,11 +302,11 @@ fn reclaim(group: &Group, text: &str) -> Result<(), FileProblem> {
         format!(
             "{text:?} says {more:?} after the number of bytes: nothing is swapped here, so write the number alone"
         )
-    } else if asked_bytes == UNLIMITED {
+    } else if let Some(asked_bytes) = asked_bytes {
+        return reclaim_bytes(group, asked_bytes);
+    } else {
         "\"max\" is no number of bytes that could be freed; write digits with an optional K, M, G or T (powers of two)"
             .to_owned()
-    } else {
-        return reclaim_bytes(group, asked_bytes);
     };
     Err(FileProblem::Text(wrong))
 }
@@ -333,6 +332,7 @@ fn reclaim_bytes(group: &Group, asked_bytes: u64) -> Result<(), FileProblem> {
     if freed_bytes < asked_bytes { Err(FileProblem::Short { asked_bytes, freed_bytes }) } else { Ok(()) }
 }
 
+/// Files of cgroup v2.
 impl Group {
     /// Applies `text` as writing it to the cgroup v2 file of this name does.
     ///
@@ -349,7 +349,7 @@ impl Group {
     /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
     /// let group = hierarchy.create("/tenant").unwrap();
     /// group.write_file("memory.max", "512M\n").unwrap();
-    /// assert_eq!(group.max(), 512 << 20);
+    /// assert_eq!(group.max(), Some(512 << 20));
     /// let error = group.write_file("memory.max", "lots").unwrap_err();
     /// assert!(error.to_string().starts_with("write memory.max of group /tenant: \"lots\" is not a number"));
     /// ```

@@ -106,7 +106,7 @@ mod tests {
                 let delay = at(LARGEST, limit, debt);
                 assert!(delay <= MOST, "{limit} and {debt}: {delay:?}");
                 assert_eq!(at(limit, limit, debt), Duration::ZERO);
-                assert_eq!(at(LARGEST, crate::UNLIMITED, debt), Duration::ZERO);
+                assert_eq!(at(LARGEST, crate::base::limit::UNLIMITED, debt), Duration::ZERO);
             }
         }
         assert_eq!(at(LARGEST, 0, u64::MAX), MOST);

@@ -13,6 +13,7 @@ use memgroup_sync::grace;
 pub(crate) use notice::{after_charge, after_forced_charge};
 pub use throttle::{Throttle, ThrottleEnd, Throttled};
 
+use crate::base::limit;
 use crate::base::limit::{LimitError, UNLIMITED};
 use crate::control::aftermath;
 use crate::reclaim::{self, Purpose, credit};
@@ -113,13 +114,15 @@ fn bring_down(node: &'static Node) {
     }
 }
 
+/// The soft limit.
 impl Group {
-    /// The soft limit, in bytes; [`UNLIMITED`](crate::UNLIMITED) if there is none: `memory.high`.
-    pub fn high(&self) -> u64 {
-        self.node().counter.high()
+    /// The soft limit, in bytes; `None` if there is none: `memory.high`.
+    pub fn high(&self) -> Option<u64> {
+        limit::given(self.node().counter.high())
     }
 
-    /// Sets the soft limit, and has shrinkers of the group and of those below free the bytes above it, as a write to `memory.high` does.
+    /// Sets the soft limit, and has shrinkers of the group and of those below free the bytes above it, as a write to `memory.high` does. `None`
+    /// takes the limit away.
     ///
     /// No charge fails because of it. From now on a charge that takes the group above `high` has shrinkers free memory on its own thread. The bytes
     /// that stay above are a [debt](Group::owed) of the group that charged.
@@ -129,20 +132,20 @@ impl Group {
     /// or if others charge as fast as bytes are freed. A charge under way at that moment may go unnoticed; the next one does not.
     ///
     /// # Errors
-    /// The limit is more than a counter holds (256 TiB) and not [`UNLIMITED`](crate::UNLIMITED).
+    /// The limit is more than a counter holds (256 TiB).
     ///
     /// ```
-    /// # use memgroup::{Config, Hierarchy, UNLIMITED};
+    /// # use memgroup::{Config, Hierarchy};
     /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
     /// let etl = hierarchy.create("/etl").unwrap();
-    /// assert_eq!(etl.high(), UNLIMITED);
+    /// assert_eq!(etl.high(), None);
     /// etl.set_high(1 << 20).unwrap();
     /// let pinned = etl.try_charge(2 << 20).unwrap();
     /// assert_eq!((etl.events().high, etl.owed()), (1, 1 << 20));
     /// # drop(pinned);
     /// ```
-    pub fn set_high(&self, bytes: u64) -> Result<(), LimitError> {
-        let (high, node) = (LimitError::check(bytes)?, self.node());
+    pub fn set_high(&self, high: impl Into<Option<u64>>) -> Result<(), LimitError> {
+        let (high, node) = (limit::stored(high.into())?, self.node());
         node.counter.set_high(high);
         if high == UNLIMITED {
             return Ok(());

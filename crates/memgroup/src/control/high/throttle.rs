@@ -243,6 +243,7 @@ impl fmt::Debug for Throttle {
     }
 }
 
+/// Throttling.
 impl Group {
     /// Delays the calling thread for the group's [debt](Group::owed). Call it while the thread holds nothing that others wait for: between two
     /// statements, outside of transactions.

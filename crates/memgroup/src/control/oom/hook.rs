@@ -189,6 +189,7 @@ impl Drop for KillRegistration {
     }
 }
 
+/// The kill hook.
 impl Group {
     /// Sets the hook that stops this group, and all groups below that have no hook of their own, when memory runs out. A group has one hook.
     ///

@@ -119,6 +119,7 @@ impl Records {
     }
 }
 
+/// Kills.
 impl Hierarchy {
     /// The last 64 calls of kill hooks, the oldest first: the victim, the requester, and the outcome of each.
     ///

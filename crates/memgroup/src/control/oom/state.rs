@@ -119,6 +119,7 @@ impl fmt::Display for OomScoreError {
 
 impl std::error::Error for OomScoreError {}
 
+/// Choice and end of victims.
 impl Group {
     /// Sets how readily the group is killed when memory runs out in it or above it: -1000 (never) to 1000, 0 unless set.
     ///

@@ -8,7 +8,7 @@ use crate::base::limit::LimitError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtectionError {
-    /// More than a group can account, and not [`UNLIMITED`](crate::UNLIMITED).
+    /// More than a group can account.
     OutOfRange {
         /// `min` or `low`.
         setting: &'static str,

@@ -296,7 +296,7 @@ mod tests {
         let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
         let parent = hierarchy.create("/parent").unwrap();
         let groups: Vec<_> = (0..8).map(|i| parent.create(&i.to_string()).unwrap()).collect();
-        groups.iter().for_each(|group| group.set_min(crate::UNLIMITED).unwrap());
+        groups.iter().for_each(|group| group.set_min(None).unwrap());
         let _charge = groups[0].try_charge(77).unwrap();
         assert_eq!(recorded(&groups[0]), [77, 0, LARGEST_RESERVE]);
         assert_eq!(sums(&parent), [77, 0, 8 * LARGEST_RESERVE]);

@@ -54,7 +54,7 @@ fn puts_itself_right_before_it_complains_of_too_large_an_uncharge() {
     assert!(complaint.is_err());
     assert_eq!(counter.usage(), 0);
     assert!(!counter.is_offline());
-    assert_eq!(counter.read().max, crate::UNLIMITED);
+    assert_eq!(counter.read().max, crate::base::limit::UNLIMITED);
 }
 
 #[test]
