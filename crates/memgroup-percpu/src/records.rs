@@ -238,7 +238,7 @@ impl Records {
         if index >= self.words() || !self.enabled.contains(slot) {
             return None;
         }
-        // SAFETY: the slot is admitted, the index within the block, and the block is not free: a `Fresh` or an `Unlinked` holds
+        // SAFETY: the slot is admitted, and the index is within the block. The block is not free: a `Fresh` or an `Unlinked` holds
         // it, and only `discard` and `reclaim` free those.
         Some(unsafe { block.word(self.arena.stride_bytes(), slot, index) })
     }

@@ -146,7 +146,7 @@ fn charges_an_entry_while_a_reader_holds_it() {
     assert_eq!(group.usage_exact(), 0);
 }
 
-/// A value whose drop panics if the test says so.
+/// A value that panics when it is dropped, if the test says so.
 struct Fuse(bool);
 
 impl Drop for Fuse {

@@ -169,7 +169,7 @@ impl Drop for Scope<'_> {
 
 /// Leaves no group current, because a guard was dropped out of order and the right group is unknown.
 ///
-/// The upper bits of the depth tell older guards that the group which they would restore may be one whose guard was dropped.
+/// The upper bits of the depth warn older guards: the guard of the group that they would restore may have been dropped.
 #[cold]
 fn leave_out_of_order() {
     let current = CURRENT.get();

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// The largest reserve that can be configured: so much of each child's unfilled protection is counted, and the sum over all groups there can be
-/// fits a word.
+/// The largest reserve that can be configured. At most so much of each child's unfilled protection is counted, so that the sum over the largest
+/// number of groups fits a word.
 pub(crate) const LARGEST_RESERVE: u64 = 1 << 39;
 
 /// The most one group can account, 256 TiB less a byte.
@@ -52,8 +52,8 @@ impl fmt::Display for ParseBytesError {
 
 impl std::error::Error for ParseBytesError {}
 
-/// Reads a number of bytes: digits, an optional suffix `K`, `M`, `G` or `T` (powers of two, either case), or the
-/// exact word `max` for [`UNLIMITED`]. Surrounding blanks are allowed, as `echo` leaves a newline.
+/// Reads a number of bytes: digits and an optional suffix `K`, `M`, `G` or `T` (powers of two, either case). The exact
+/// word `max` stands for [`UNLIMITED`]. Surrounding blanks are allowed, as `echo` leaves a newline.
 ///
 /// The spelling is cgroup v2's, where `page_counter_memparse` reads `memory.max`; unlike there, nothing is
 /// rounded to pages and nothing saturates in silence.
@@ -108,7 +108,7 @@ mod tests {
     use crate::base::limit::{LARGEST, UNLIMITED, parse_bytes};
 
     #[test]
-    fn reads_what_operators_write() {
+    fn reads_the_forms_that_operators_write() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_number_of_bytes_and_says_why() {
+    fn refuses_text_that_is_no_number_of_bytes_and_says_why() {
         for (text, why) in [
             ("", "no digits"),
             ("-5", "negative"),

@@ -315,7 +315,7 @@ mod tests {
     use crate::{Config, Hierarchy};
 
     #[test]
-    fn a_drain_serves_who_waits_with_what_an_uncharge_under_way_has_put_into_a_closed_stock() {
+    fn a_drain_serves_a_waiter_from_bytes_put_into_a_closed_stock() {
         const PAGE: u64 = 4096;
         let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap());
         let hierarchy = Hierarchy::new(config).unwrap();

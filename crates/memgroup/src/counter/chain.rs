@@ -7,7 +7,7 @@
 //! This is arithmetic. A charge and an uncharge report facts, and `control::aftermath` acts on it.
 //!
 //! - I1. Outside these functions, the usage of a group is never less than the sum of its children's.
-//! - B1. A charge that a high level refuses is seen at the levels below it for a moment; a smaller charge may miss
+//! - B1. A charge that a high level refuses is seen at the levels below it for a moment. A smaller charge may miss
 //!   there because of it. The slow path looks again before it refuses.
 
 use memgroup_sync::interleave;

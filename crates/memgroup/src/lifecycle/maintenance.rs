@@ -234,7 +234,7 @@ fn end_pass(shared: &'static Shared, returned_before: u64, has_unreturned: bool,
 
 /// The pass of the last handle: all groups are removed, and those without charged bytes give their memory back.
 ///
-/// It does nothing if that is not worth a grace period, or in a read section of this thread, which it would wait for without end.
+/// It does nothing if that is not worth a grace period. It does nothing in a read section of this thread, because it would wait for itself.
 /// The next hierarchy of the same configuration has the memory then.
 #[cold]
 pub(crate) fn at_the_end(shared: &'static Shared) {

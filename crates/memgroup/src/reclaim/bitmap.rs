@@ -365,8 +365,8 @@ impl<T> SummaryBitmap<T> {
         }
     }
 
-    /// The marks in the chunks whose bits are set in `top`, with items from `start` on: a word, the number of its first item, and the items
-    /// from there on.
+    /// The marks in the chunks that `top` has bits for, with items from `start` on. Each is a word, the number of its first item, and the
+    /// items from there on.
     fn words_in_chunks(
         &'static self,
         class: usize,

@@ -1,8 +1,8 @@
 //! Soak: random trees, limits, charges of every form, hostile shrinkers and hooks, and readers of all reports, all at once.
 //!
 //! A seed decides the steps (`plan`). Actors are threads that carry out the steps in one hierarchy (`actors`, `beside`, `house`, `hostile`).
-//! Each step is entered in a ledger (`ledger`). While all actors are at rest, `check` compares the engine with the ledger: after each step of
-//! a single actor, and every 1,500 steps of an actor among several. `watchdog` ends a run without progress, and lists every waiter with its limit.
+//! Each step is entered in a ledger (`ledger`). While all actors are at rest, `check` compares the engine with the ledger. It does so after
+//! each step of a single actor, and every 1,500 steps of an actor among several. `watchdog` ends a run without progress, and lists every waiter.
 //!
 //! | variable | is |
 //! |---|---|

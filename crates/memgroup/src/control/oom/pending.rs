@@ -1,7 +1,7 @@
 //! Pending kill: a kill from the choice of the victim to its end. The picture of its stages is in `victims`.
 //!
-//! - I1. A pending kill ends when half of the victim's bytes are freed, when its user reports the end, or after ten patiences; never during a call
-//!   of its hook.
+//! - I1. A pending kill ends when half of the victim's bytes are freed, when its user reports the end, or after ten patiences. It never ends during
+//!   a call of its hook.
 
 use crate::control::oom::report::{KillOutcome, Records};
 use crate::control::oom::state;

@@ -11,8 +11,8 @@
 //!
 //! - I1. At rest `stalled` is the sum of the `own` of the group and all below it.
 //! - I2. A stall ends once: by its own end or by the release of its group, whichever comes first under the group's lock.
-//! - I3. While a stall that is watched lasts, and no change of scope is under way, a meter with a stall has a witness exactly if a thread is at work
-//!   there, and that thread is at work.
+//! - I3. Consider a meter with a stall, while a watched stall lasts and no change of scope is under way. It has a witness exactly if a thread is at
+//!   work in its group. The witness is at work there.
 //! - E1. `find_witness` ↔ a change of scope: each writes, fences, and reads the other's word (`witness`, the record). So either the look sees the
 //!   record's change, or the change sees the witness. Loom: `e1_...`.
 
