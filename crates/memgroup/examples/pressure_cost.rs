@@ -47,7 +47,7 @@ fn beside(threads: usize, act: impl Fn(usize) + Sync, measure: impl FnOnce() -> 
         for number in 0..threads {
             let (over, act, begun) = (&over, &act, begun.clone());
             scope.spawn(move || {
-                begun.send(()).expect("who measures waits");
+                begun.send(()).expect("the measuring thread waits");
                 while !over.load(Ordering::Relaxed) {
                     act(number);
                 }
@@ -80,7 +80,7 @@ fn main() {
                 let other = &other;
                 threads.spawn(move || {
                     let _stall = other.stall();
-                    stalled.send(()).expect("who measures waits");
+                    stalled.send(()).expect("the measuring thread waits");
                     let _ = hold.recv();
                 });
                 is_stalled.recv().expect("a stall");

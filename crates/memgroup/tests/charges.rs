@@ -217,7 +217,7 @@ fn hits_and_misses_add_up_to_the_charges() {
     }
     let stats = a.stock();
     assert_eq!(stats.hits + stats.misses, charges);
-    assert!(stats.misses >= 2000, "what is larger than half a cap is never stocked: {stats:?}");
+    assert!(stats.misses >= 2000, "a charge above half a cap is never stocked: {stats:?}");
     assert!(stats.hit_rate().unwrap() > 0.7, "{stats:?}");
 }
 

@@ -41,6 +41,9 @@ impl Group {
     /// Bytes that are still charged stay counted here and in the ancestors until their charges end; until then
     /// [`Hierarchy::dying`](crate::Hierarchy::dying) lists the group. Its name may be used again at once.
     ///
+    /// Some removals also give per-CPU memory of removed groups back, which takes tens of milliseconds
+    /// ([`Config::maintain_on_removal`](crate::Config::maintain_on_removal)).
+    ///
     /// # Errors
     /// It is the root, has online children, or was removed already.
     pub fn remove(&self) -> Result<(), GroupError> {
@@ -129,8 +132,9 @@ impl Group {
         Overdraft { charges, bytes }
     }
 
-    /// Returns the stocks of this group and all its descendants to the counters, from this thread and for every slot;
-    /// complete when it returns. No system call, no thread woken or interrupted. The bytes returned.
+    /// Returns the stocks of this group and all its descendants to the counters, from this thread and for every slot. It is
+    /// complete when it returns, and interrupts no thread. It waits for the tree lock, and serves charges that wait for the
+    /// bytes. Returns the number of bytes.
     pub fn drain(&self) -> u64 {
         let tree = self.node().shared.tree.lock();
         aftermath::drain_subtree(&tree, self.node())

@@ -1,8 +1,9 @@
 //! Scope: the current group of a thread.
 //!
 //! An adapter that hooks foreign allocations gets no argument that could name the group. It charges the current group of the thread.
-//! Entering and leaving a scope are a few plain stores. They allocate nothing, and the thread-local has no destructor, so scopes work
-//! inside an allocator and while a thread ends.
+//! Entering and leaving a scope take a few plain stores. With `Config::scope_time`, the default, each also reads the clock and may add to
+//! one statistic. While a stall lasts, each also checks the groups that it changes (`observe::pressure`). Neither allocates, and the
+//! thread-local of the current group has no destructor. So scopes work inside an allocator and while a thread ends.
 //!
 //! - I1. The thread keeps a place of the node table together with its generation. A guard that was forgotten can keep its group
 //!   current for longer than the handle lives, but never makes another group current.

@@ -7,7 +7,7 @@
 //!
 //! 1. free places give up the records that they kept for their next group, and idle groups theirs (`residence`);
 //! 2. records move out of sparse chunks into holes of full ones;
-//! 3. the pass waits for a grace period, with no lock held, and frees the memory left behind;
+//! 3. the pass waits for a grace period, with no lock that a charge takes, and frees the memory left behind;
 //! 4. pages without live records go back.
 //!
 //! - P1. A removal makes a pass when the kept records are at least half of the live ones, and more than may float. So each pass

@@ -13,7 +13,7 @@ use crate::tree::node::Node;
 /// - Any thread that needs memory may call it, several threads at once for different groups. One group is scanned by one thread at a time;
 ///   `count` may run at the same time.
 /// - A charge may call it on its own thread, which may hold any lock. **Do not charge under a lock that your callbacks take, and have them
-///   try that lock.** Else a charge waits for itself, or is refused beside its own full cache.
+///   try that lock.** Else a charge waits for itself, or is refused although its own cache is full.
 /// - The engine holds no lock meanwhile, so callbacks may charge, register, and remove other shrinkers. A shrinker is not called from
 ///   within its own call.
 /// - A panic is caught, and the shrinker is [quarantined](Quarantine).
