@@ -21,7 +21,7 @@
 //!   still be refused higher up. A charge under way while the limit changes may be counted by the limit before or after.
 //! - B2. OVER goes when usage is a sixty-fourth below the limit. So the stocks of a tenant at its limit do not close and open by turns. Until then
 //!   its charges are exact: some fifty nanoseconds a level, and a line that all its threads write.
-//! - B3. Bytes that a charge has had freed, and takes over (`reclaim::keep`), are not counted at the levels where they were charged all along.
+//! - B3. Bytes that a charge has had freed, and takes over (`reclaim::credit`), are not counted at the levels where they were charged all along.
 
 use memgroup_sync::MutexGuard;
 

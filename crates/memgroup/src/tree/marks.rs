@@ -40,7 +40,7 @@ impl Marks {
     /// Whether a kill waits for the group's usage to fall.
     #[inline(always)]
     pub(crate) fn is_watched(&self) -> bool {
-        // ORDERING: Relaxed; a hint (`oom::settings` E1).
+        // ORDERING: Relaxed; a hint (`oom::state` E1).
         self.0.load(Ordering::Relaxed) & WATCHED != 0
     }
 
@@ -54,7 +54,7 @@ impl Marks {
     /// Whether charges of the group are made to fail at random.
     #[inline(always)]
     pub(crate) fn has_injection(&self) -> bool {
-        // ORDERING: Relaxed; a denial says nothing of charges that are under way.
+        // ORDERING: Relaxed; an injection promises nothing for charges under way.
         self.0.load(Ordering::Relaxed) & INJECTED != 0
     }
 
