@@ -83,7 +83,7 @@ struct Line([AtomicU64; LINE]);
 /// cache set. With few numbers, a marker and a collector touch the first line of a row only.
 #[repr(C, align(64))]
 struct Leaves {
-    /// Of the row: the classes of chunks with a mark, and how many markers are under way. Only the first chunk's heads are used.
+    /// The row's head: the classes of chunks with a mark, and the number of markers under way. Only the first chunk's heads are used.
     head: AtomicU64,
     summary: AtomicU64,
     words: [AtomicU64; WORDS],

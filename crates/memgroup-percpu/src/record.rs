@@ -59,7 +59,7 @@ pub struct Record {
     slots: u32,
     stride: u32,
     words: u32,
-    /// Where in the arena its block begins, or [`NO_BLOCK`]; the owner's.
+    /// The position of its block in the arena, or [`NO_BLOCK`]. Only the owner uses it.
     at: AtomicU64,
     records: &'static Records,
     /// A thread links or unlinks it now.
@@ -287,7 +287,7 @@ fn address(flags: &[AtomicBool]) -> usize {
     flags.as_ptr().expose_provenance()
 }
 
-/// Where in the arena a block begins, as one word.
+/// The position of a block in the arena, as one word.
 fn place(block: Block) -> u64 {
     u64::from(block.chunk) << 32 | u64::from(block.start)
 }

@@ -32,7 +32,7 @@ pub struct Records {
     enabled: SlotSet,
     /// The same as a flag for each slot, for accesses to records with a block.
     pub(crate) slot_enabled: Box<[AtomicBool]>,
-    /// As many flags that are never set, for records without a block.
+    /// The same number of flags, which are never set, for records without a block.
     pub(crate) none_enabled: Box<[AtomicBool]>,
     words: u32,
     limbo: Mutex<Limbo<(Block, u64)>>,

@@ -54,7 +54,7 @@ struct Batch {
     region: Arc<Region>,
     /// Slot and pages, in the order in which they go.
     ranges: Vec<(usize, Range<usize>)>,
-    /// Where the chunk's depopulation stands when all of them are gone, and the stretches finished on the way.
+    /// The position of the chunk's depopulation after these ranges, and the stretches finished on the way.
     after: Option<Cursor>,
     finished: Vec<Cursor>,
     pages: usize,

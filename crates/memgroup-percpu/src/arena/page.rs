@@ -74,7 +74,7 @@ impl PageSize {
     }
 }
 
-/// Where the units of a chunk lie, and the pages in them.
+/// The positions of a chunk's units, and of the pages in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) page_bytes: usize,

@@ -28,7 +28,7 @@ struct Taken {
     restore: u64,
     /// A marker was under way when the head was cleared.
     marked_at_head: bool,
-    /// Of the chunk that is being collected: the summary taken, and the bits to restore there.
+    /// The summary taken from the chunk that is being collected; `left`: the bits to restore there.
     summary: u64,
     left: u64,
 }

@@ -45,7 +45,7 @@ use crate::slot::{cpus, number, rseq};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SlotSource {
-    /// Where the slot stands in the rseq area, for the kinds that read it there. Apart from `kind`, so that `current`
+    /// The slot's field in the rseq area, for the kinds that read it there. It is apart from `kind`, so that `current`
     /// tests and loads two plain fields.
     field: Option<rseq::Field>,
     slots: u32,

@@ -62,7 +62,7 @@ impl Node {
         self.uncharge_slowly(bytes, slot, put);
     }
 
-    /// As `charge_slowly`. With a word, the bytes lie in it.
+    /// The part of an uncharge that is not a hit, in one function as `charge_slowly`. With a word, the bytes lie in it.
     #[cold]
     #[inline(never)]
     fn uncharge_slowly(&'static self, bytes: u64, slot: usize, put: Option<FastAccess>) {

@@ -189,7 +189,7 @@ impl SlowCharge {
         outcome
     }
 
-    /// Where nothing but a limit that refuses no charge is in the way: passes it.
+    /// Passes a dry-run limit, if the charge was refused by such limits only.
     fn past_dry_runs(&mut self) -> bool {
         if !self.last.seen.is_only_dry_run(self.ask.bytes) {
             return false;

@@ -70,9 +70,9 @@ pub(crate) enum Left {
 pub(crate) enum Waited {
     /// The charge was made for it.
     Handed,
-    /// It is tried again.
+    /// The charge is tried again.
     Again,
-    /// It is refused.
+    /// The charge is refused.
     Over,
 }
 

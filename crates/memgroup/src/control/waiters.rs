@@ -62,7 +62,7 @@ pub(crate) enum Want {
 #[derive(Clone, Copy)]
 pub(crate) enum State {
     Waiting,
-    /// It makes room itself, and is not to be served.
+    /// The waiter makes room itself, and is not to be served.
     Away,
     /// Its charge was made; if it waits for room alone, there was room.
     Handed,

@@ -101,7 +101,7 @@ impl Shared {
         self.create_held(&mut tree, parent.id, name)
     }
 
-    /// As `create`, by path.
+    /// Creates a group as `create` does, by path.
     pub(crate) fn create_path(&'static self, path: &str) -> Result<&'static Node, GroupError> {
         if path == "/" {
             return Err(GroupError::IsRoot);

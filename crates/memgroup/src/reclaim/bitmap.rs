@@ -80,7 +80,7 @@ pub(crate) enum Unmarked {
     OthersCame,
 }
 
-/// Where the item of a number is.
+/// The position of the item with a number.
 #[derive(Clone, Copy)]
 struct Position {
     chunk: usize,

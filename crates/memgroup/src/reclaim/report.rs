@@ -68,7 +68,7 @@ pub enum AskError {
         /// The number.
         id: ShrinkerId,
     },
-    /// It is not attached to the group.
+    /// The shrinker is not attached to the group.
     NotAttached {
         /// The number.
         id: ShrinkerId,

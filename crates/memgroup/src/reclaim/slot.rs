@@ -68,7 +68,7 @@ pub(crate) enum Awaited {
     Seized,
     /// Another thread has it, and will hand it over.
     Noted,
-    /// It was given up, or a call of it lasts too long, or may wait for locks.
+    /// The slot was given up, or a call of its shrinker lasts too long or may wait for locks.
     Refused,
 }
 

@@ -30,7 +30,7 @@ const LISTED: u64 = 1 << 18;
 const PENDING: u64 = 1 << 19;
 const CLOSED: u64 = 1 << 20;
 const CAP_SHIFT: u32 = 21;
-/// As wide as the processor looks at a shift's count, so that the exponent needs no mask of its own.
+/// Six bits, as many as the processor reads of a shift's count, so that the exponent needs no mask of its own.
 const CAP: u64 = 0x3f << CAP_SHIFT;
 const BYTES_SHIFT: u32 = 27;
 

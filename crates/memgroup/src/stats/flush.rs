@@ -38,11 +38,11 @@ use crate::tree::topology::Tree;
 /// How old the values may be that a read returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// They contain all additions before the call, by this thread, and by others if this thread knows of them.
+    /// The values contain all additions before the call: of this thread, and of threads that it has synchronised with.
     Fresh,
-    /// They were fresh at most that long ago. The read flushes only if no flush began within that time.
+    /// The values were fresh at most that long ago. The read flushes only if no flush began within that time.
     AtMost(Duration),
-    /// They are those of the last flush, which may be any time ago. The read only copies.
+    /// The values of the last flush, which may be any time ago. The read only copies.
     Flushed,
 }
 

@@ -73,7 +73,7 @@ impl Entry {
 pub(crate) struct Tree {
     entries: Vec<Entry>,
     free: Vec<NodeId>,
-    /// So many places at the bottom of `free` have given their records up.
+    /// The number of places at the bottom of `free` that have given their records up.
     bare: usize,
     in_use: u32,
     dying: u32,

@@ -40,7 +40,7 @@ pub(crate) enum Stage {
     Asked,
     /// Its work was told to stop.
     Told,
-    /// It took longer than the patience, and is skipped until it ends.
+    /// The kill has taken longer than the patience, and its group is skipped until it ends.
     Overdue { in_call: bool },
 }
 

@@ -29,9 +29,9 @@ pub(crate) struct Sparing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takeable {
     pub(crate) bytes: u64,
-    /// There would be more if `low` did not count.
+    /// More could be taken if `low` did not count.
     pub(crate) spares_low: bool,
-    /// There would be more if no other thread was asking here.
+    /// More could be taken if no other thread was asking here.
     pub(crate) is_shared: bool,
 }
 

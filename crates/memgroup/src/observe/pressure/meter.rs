@@ -35,7 +35,7 @@ const LOOKS_MOST: u32 = 8;
 /// The meter of one group; see the top of this file.
 pub(crate) struct Meter {
     state: Mutex<State>,
-    /// As in the state, for a look without the lock.
+    /// A copy of the state's `stalled`, for a look without the lock.
     stalled: AtomicU32,
     witness: AtomicRef<Record>,
     /// The number of triggers.
@@ -48,7 +48,7 @@ struct State {
     tally: Tally,
     /// Threads stalled in the group and below.
     stalled: u32,
-    /// Of them, those stalled in the group itself.
+    /// Threads stalled in the group itself.
     own: u32,
 }
 
