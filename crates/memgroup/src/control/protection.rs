@@ -24,8 +24,8 @@ pub(crate) fn clear(tree: &Tree, node: &'static Node) {
 }
 
 impl Group {
-    /// Protects the first `bytes` of the group: a charge that a group above refuses does not take them, and is refused instead. The
-    /// default is 0; [`UNLIMITED`](crate::UNLIMITED) protects all. It is `memory.min` of cgroup v2.
+    /// Protects the first `bytes` of the group: a charge that a group above refuses does not take them, and is refused instead. 0, the
+    /// default: none; [`UNLIMITED`](crate::UNLIMITED): all. `memory.min` of cgroup v2.
     ///
     /// The setting counts in full right below the group that needs memory. Deeper it counts as far as the groups above are protected
     /// themselves ([`protection_within`](Group::protection_within)). It is in force at once; a reclaim that runs heeds it from its next batch.

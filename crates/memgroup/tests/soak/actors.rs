@@ -112,14 +112,14 @@ impl<'h> Actor<'h> {
 
     fn set(member: &Member, setting: Setting, value: u64) {
         let (group, bytes) = (&member.group, if value == u64::MAX { UNLIMITED } else { value });
-        // The root's limits stay large, because they refuse charges of every group.
+        // The root's own limits would have everybody refused.
         let is_root = group.parent().is_none();
         match setting {
             Setting::Max if is_root => group.set_max(bytes.max(8 << 20)).unwrap(),
             Setting::Max => group.set_max(bytes).unwrap(),
             Setting::High if is_root => group.set_high(bytes.max(8 << 20)).unwrap(),
             Setting::High => group.set_high(bytes).unwrap(),
-            // A removed group has no protection: the call fails.
+            // A removed group has no protection, and says so.
             Setting::Min => _ = group.set_min(value),
             Setting::Low => _ = group.set_low(value),
             Setting::Weight => group.set_weight(value.clamp(1, 10_000) as u32).unwrap(),
