@@ -1,4 +1,4 @@
-//! Groups: creating, finding, listing and removing them, and what bad input is told.
+//! Groups: creating, finding, listing and removing them, and the errors for bad input.
 #![cfg(not(memgroup_loom))]
 
 use memgroup::{ChargeErrorKind, Config, GroupError, GroupId, Hierarchy, SlotSource};
@@ -29,7 +29,7 @@ fn groups_are_found_and_listed_parents_first() {
 }
 
 #[test]
-fn bad_names_and_paths_are_told_what_would_be_right() {
+fn errors_for_bad_names_and_paths_say_how_to_correct_them() {
     let h = hierarchy();
     h.create("/a").unwrap();
     for (path, said) in [
@@ -254,8 +254,8 @@ fn the_root_can_be_left_unaccounted() {
 fn a_hierarchy_that_is_used_again_has_one_user() {
     use std::sync::Barrier;
 
-    // The last handle and the last charge of a hierarchy end at the same time, in two threads; whoever of them retires it
-    // second must not touch the hierarchy that is made of it.
+    // Two threads drop the last handle and the last charge of a hierarchy at the same time. Both may retire it. The second
+    // one must not touch the hierarchy that has been made of it meanwhile.
     const ROUNDS: usize = 5_000;
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(77);
     let (barrier, given) = (Barrier::new(2), std::sync::Mutex::new(None));

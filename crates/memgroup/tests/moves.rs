@@ -1,8 +1,9 @@
-//! Stress of records that move, go and come back: threads over virtual slots charge, hold, count, set limits, create and remove
-//! groups, while another does pass after pass of maintenance.
+//! Stress of records that move, go and come back. Threads over virtual slots charge, hold, count, set limits, create and remove
+//! groups, while another one makes pass after pass of maintenance.
 //!
-//! The oracle is conservation, group by group, each time the workers are at rest: usage is the held bytes, sums are the bytes
-//! added, in the group and in all that is and was below it, and each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the short windows.
+//! The oracle is conservation, group by group, each time the workers are at rest. Usage is the held bytes. Sums are the bytes added in
+//! the group and in all groups that are or were below it. Each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the
+//! short windows.
 #![cfg(not(memgroup_loom))]
 
 mod gauges;

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// The largest reserve that can be configured: so much of each child's unfilled protection is counted, and the sum over all groups there can be
-/// fits a word.
+/// The largest reserve that can be configured. At most so much of each child's unfilled protection is counted, so that the sum over the largest
+/// number of groups fits a word.
 pub(crate) const LARGEST_RESERVE: u64 = 1 << 39;
 
 /// The most one group can account, 256 TiB less a byte.
@@ -116,7 +116,7 @@ mod tests {
     use crate::base::limit::{LARGEST, parse_bytes};
 
     #[test]
-    fn reads_what_operators_write() {
+    fn reads_the_forms_that_operators_write() {
         for (text, bytes) in [
             ("0", Some(0)),
             ("4096", Some(4096)),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_number_of_bytes_and_says_why() {
+    fn refuses_text_that_is_no_number_of_bytes_and_says_why() {
         for (text, why) in [
             ("", "no digits"),
             ("-5", "negative"),

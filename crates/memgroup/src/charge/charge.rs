@@ -120,8 +120,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Moves the bytes to another group of the same hierarchy. They are counted at every moment: the levels that both
-    /// groups have above them are not touched, the target's own levels are charged before the source's are uncharged.
+    /// Moves the bytes to another group of the same hierarchy. They are counted at every moment: the target's own levels are
+    /// charged before the source's are uncharged. The levels above both groups are not touched.
     ///
     /// # Errors
     /// A level of the target refuses, or it was removed; this charge stays as it was.

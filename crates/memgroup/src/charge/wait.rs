@@ -70,9 +70,9 @@ pub(crate) enum Left {
 pub(crate) enum Waited {
     /// The charge was made for it.
     Handed,
-    /// It is tried again.
+    /// The charge is tried again.
     Again,
-    /// It is refused.
+    /// The charge is refused.
     Over,
 }
 
@@ -283,7 +283,7 @@ mod tests {
     use crate::{Config, Hierarchy};
 
     #[test]
-    fn a_drain_serves_who_waits_with_what_an_uncharge_under_way_has_put_into_a_closed_stock() {
+    fn a_drain_serves_a_waiter_from_bytes_put_into_a_closed_stock() {
         const PAGE: u64 = 4096;
         let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap());
         let hierarchy = Hierarchy::new(config).unwrap();

@@ -12,10 +12,10 @@ use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::tree::node::Node;
 
-/// Rounds without success after which a charge is refused.
+/// Further rounds without progress after which a charge is refused.
 const FRUITLESS_MOST: u32 = 16;
 
-/// Rounds for one group after which a charge is refused, even if each of them freed bytes: shrinkers that free a byte at a time come to an end too.
+/// Rounds for one group after which a charge is refused, even if each of them freed bytes. So a reclaim ends although shrinkers free a byte at a time.
 const ROUNDS_MOST: u32 = 1024;
 
 /// How often room is made for one charge, each time in the group that refuses it then.

@@ -20,7 +20,7 @@
 //!   tree lock is taken before the queue's lock or not at all.
 //! - E1. enqueue → serve, uncharge → serve: no wake-up is lost. The group is marked before a waiter enters the queue, and the waiter looks for room
 //!   once more in the queue. An uncharge that this look did not see comes later in the counter's one order. So does a charge that is taken back
-//!   because a level above refused. Each finds the mark, takes the lock after the look, and finds the waiter. Loom: `an_uncharge_finds_who_waits`.
+//!   because a level above refused. Each finds the mark, takes the lock after the look, and finds the waiter. Loom: `an_uncharge_serves_the_waiter`.
 
 use core::fmt;
 
@@ -62,7 +62,7 @@ pub(crate) enum Want {
 #[derive(Clone, Copy)]
 pub(crate) enum State {
     Waiting,
-    /// It makes room itself, and is not to be served.
+    /// The waiter makes room itself, and is not to be served.
     Away,
     /// Its charge was made; if it waits for room alone, there was room.
     Handed,

@@ -20,7 +20,7 @@ pub enum ChargeErrorKind {
     TooLarge,
     /// Tests inject failures into the group ([`Group::inject_failures`](crate::Group::inject_failures)), and this is one.
     Injected,
-    /// There was no room in the group named by the error until the deadline of a charge that waits.
+    /// The charge waited until its deadline, and the group named by the error had no room for it.
     Deadline,
     /// All waits of the group were ended while the charge waited.
     Woken,
@@ -28,8 +28,8 @@ pub enum ChargeErrorKind {
 
 /// A charge that was not made. Nothing was charged anywhere.
 ///
-/// Printed, it completes the phrase "failed to ...". Names the group that refused, which is often an ancestor of the one charged. `Copy`, and made without allocating; its
-/// `Display` looks the group's path up at that moment.
+/// Printed, it completes the phrase "failed to ...". It names the group that refused, which is often an ancestor of the one charged. It is
+/// `Copy`, and made without allocating. `Display` looks the group's path up when it prints.
 ///
 /// ```
 /// # use memgroup::{Config, Hierarchy};

@@ -40,7 +40,7 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn catches_a_panic_whose_payload_panics() {
+fn catches_a_panic_with_a_payload_that_panics() {
     let (_hierarchy, parent) = full(2, 100, LONG);
     let bad = Tenant::new(&parent, "bad", 100);
     let memory = Arc::clone(&bad.memory);

@@ -96,7 +96,7 @@ fn does_not_ask_again_a_shrinker_that_gave_too_much() {
     let (_held, refused) = pin(&a, 7 * MIB);
     assert!(refused.is_none());
     assert_eq!((asked.load(Ordering::Relaxed), group.usage()), (1, 0));
-    // What is below its min is left alone, whatever it says.
+    // Reclaim leaves a cache below its min alone, whatever it claims to hold.
     let (_more, refused) = pin(&a, 2 * MIB);
     assert!(refused.is_some());
     assert_eq!(asked.load(Ordering::Relaxed), 1);

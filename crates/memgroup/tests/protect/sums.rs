@@ -10,7 +10,7 @@ use crate::random::Random;
 
 const KIB: u64 = 1 << 10;
 
-/// What one thread does, drawn from its seed: charges and uncharges in groups, settings, removals.
+/// The steps of one thread, drawn from its seed: charges and uncharges in groups, settings, removals.
 fn act(parents: &[Group], shared: &Mutex<Vec<Group>>, seed: u64, steps: u64) -> Vec<Charge> {
     let mut random = Random(seed | 1);
     let mut held: Vec<Charge> = Vec::new();

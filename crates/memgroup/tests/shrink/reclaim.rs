@@ -128,7 +128,7 @@ fn asks_a_cache_in_the_root() {
     assert!(cache.len() <= 40);
 }
 
-/// A cache in whose callback another group tries to take what it frees.
+/// A cache that frees pages while another group, in the same callback, tries to charge their bytes.
 struct Robbed {
     pages: Mutex<Vec<Charge>>,
     robber: Group,
@@ -220,7 +220,7 @@ fn reclaims_from_all_groups_by_hand_in_an_unaccounted_root() {
         assert_eq!(tenant.group.usage_exact(), 1000 * PAGE - BATCH);
         assert_eq!(root.reclaim(u64::MAX, None).bytes, 1001 * PAGE - BATCH);
         assert_eq!((tenant.group.usage_exact(), root.usage_exact()), (0, 0));
-        // A charge asks only caches whose memory counts in the group that refuses.
+        // A charge asks only caches with memory that counts in the refusing group.
         tenant.fill(10);
         root.set_max(10 * PAGE).unwrap();
         let _held = root.charge_forced(10 * PAGE).unwrap();

@@ -183,7 +183,7 @@ fn reclaims_in_rounds_while_they_free_memory() {
     drop(registered);
 }
 
-/// A cache whose group is removed while it gives back.
+/// A cache that gives back while its group is removed.
 struct Leaving {
     cache: Halting,
     group: Group,

@@ -341,8 +341,8 @@ impl Group {
     /// leaves a newline. A text that is refused changes nothing.
     ///
     /// # Errors
-    /// There is no such file, or it can only be read; the text is invalid; the group was removed; or fewer bytes were reclaimed than
-    /// requested, where the kernel answers `EAGAIN`.
+    /// There is no such file, or it can only be read; the text is invalid; or the group was removed. `memory.reclaim` also fails if fewer bytes
+    /// were reclaimed than requested, where the kernel answers `EAGAIN`.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};

@@ -93,8 +93,8 @@ fn must_not_wait() -> bool {
     credit::is_reclaiming() || grace::inside()
 }
 
-/// Has shrinkers of the subtree free the bytes above `high`, and waits for them where they allow it. It ends when usage is within the limit, when
-/// shrinkers give nothing more, when the group is removed, or when others charge as fast as bytes are freed.
+/// Has shrinkers of the subtree free the bytes above `high`, and waits for them where they allow it. It ends when usage is within the limit, or
+/// shrinkers give nothing more. It also ends when the group is removed, or other threads charge as fast as bytes are freed.
 fn bring_down(node: &'static Node) {
     let (mut least, mut fruitless) = (u64::MAX, 0);
     while fruitless < FRUITLESS_MOST && !node.counter.is_offline() {
@@ -160,7 +160,7 @@ impl Group {
         Ok(())
     }
 
-    /// Bytes that charges of this group took while one of its levels was above its `high`, or above its `max` by force, and that are not paid for.
+    /// The debt of this group. These are unpaid bytes that its charges took while one of its levels was above its `high`, or its `max` by force.
     /// [`throttle`](Group::throttle) and [`take_throttle`](Group::take_throttle) pay for them. Groups below have debts of their own.
     pub fn owed(&self) -> u64 {
         self.node().high().debt.bytes()

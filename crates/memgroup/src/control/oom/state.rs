@@ -81,7 +81,7 @@ impl OomState {
     }
 }
 
-/// Ends the pending kill of a group whose usage fell far enough. The node may have been reused by then: that costs a check.
+/// Ends the pending kill of a group if its usage has fallen far enough. The node may have been reused by then: that costs a check.
 #[inline]
 pub(crate) fn after_uncharge(node: &'static Node) {
     if node.marks.is_watched() {

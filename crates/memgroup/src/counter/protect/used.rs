@@ -11,7 +11,7 @@
 //!
 //! - I1. At rest: recorded = min(usage, setting) in each group, and each sum of a parent is the sum over its children.
 //! - I2. Settings change under the tree lock. A group that is not online has none, and nothing is recorded for it.
-//! - I3. No thread records in a place whose group is released. A recording thread counts in `recorders`, where it finds `ONLINE`. A removal
+//! - I3. No thread records in the place of a released group. A recording thread counts in `recorders`, where it finds `ONLINE`. A removal
 //!   takes `ONLINE` away and waits for the recording threads, which are in the middle of a few instructions.
 //! - B1. A sum may be off by the values that are being recorded, for that moment; a negative sum counts as zero.
 //! - E1. The chain of RMWs on the word of the usage orders it all. Let X make the last swap; after it comes X's read of the usage, an RMW. X

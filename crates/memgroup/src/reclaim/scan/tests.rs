@@ -36,7 +36,7 @@ fn defers_less_than_a_batch_until_it_is_enough() {
     assert_eq!((fixture.asked().len(), fixture.state().deferred()), (0, 2 * 10 * BATCH / 16));
     fixture.ask(10 * BATCH, 0);
     let asked: u64 = fixture.asked().iter().sum();
-    assert_eq!(asked, 20 * BATCH, "no more than twice what there is");
+    assert_eq!(asked, 20 * BATCH, "no more than twice the cache's bytes");
     assert_eq!(fixture.state().deferred(), 2 * 10 * BATCH / 16, "the bytes that were not asked for");
 }
 

@@ -1,10 +1,10 @@
-//! What a counter refuses, holds and records.
+//! Tests of one counter: refusals, the largest usage, the records of forced charges.
 
 use crate::base::limit::LARGEST;
 use crate::state::counter::{Counter, Verdict};
 
 #[test]
-fn refuses_above_the_limit_and_says_what_it_saw() {
+fn refuses_above_the_limit_and_reports_usage_and_limit() {
     let counter = Counter::new();
     counter.set_max(100);
     assert_eq!(counter.try_charge(60, 0, Verdict::Hint), Ok(60));
@@ -47,7 +47,7 @@ fn records_only_the_part_of_a_forced_charge_that_went_over() {
 }
 
 #[test]
-fn puts_itself_right_before_it_complains_of_too_large_an_uncharge() {
+fn too_large_an_uncharge_panics_after_the_counter_is_repaired() {
     let counter = Counter::new();
     counter.try_charge(10, 0, Verdict::Hint).unwrap();
     let complaint = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| counter.uncharge(11)));

@@ -71,7 +71,7 @@ impl Fixture {
         self.slot().state
     }
 
-    /// Makes a call at a priority, whose series ends when `deadline` has passed. Returns its results.
+    /// Makes a series of calls at a priority, until `deadline` has passed. Returns its results.
     pub(crate) fn call(
         &self,
         priority: u32,
