@@ -31,7 +31,7 @@ pub use api::tree_stats::{GroupStats, TreeStats};
 pub use base::deadline::Deadline;
 pub use base::error::GroupError;
 pub use base::id::{GroupId, IdError};
-pub use base::limit::{LimitError, ParseBytesError, parse_bytes};
+pub use base::limit::{BYTES_MAX, LimitError, ParseBytesError, parse_bytes};
 pub use charge::charge::Charge;
 pub use control::fault_injection::{FailureInjection, InjectionError};
 pub use control::high::{Throttle, ThrottleEnd, Throttled};

@@ -67,7 +67,7 @@ impl Group {
     }
 
     /// Protects the first `bytes` of the group: a charge that a group above refuses does not take them, and is refused instead.
-    /// `memory.min` of cgroup v2. The default is 0: no byte is protected. `None` is the file's `max`: all bytes are.
+    /// `memory.min` of cgroup v2. The default is 0: no byte is protected. With [`BYTES_MAX`](crate::BYTES_MAX), the file's `max`, all are.
     ///
     /// The setting counts in full right below the group that needs memory. Deeper it counts as far as the groups above are protected
     /// themselves ([`protection_within`](Group::protection_within)). It is in force at once; a reclaim that runs heeds it from its next batch.
@@ -77,15 +77,14 @@ impl Group {
     /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
     /// let lookups = hierarchy.create("/lookups").unwrap();
     /// lookups.set_min(64 << 20).unwrap();
-    /// assert_eq!((lookups.min(), lookups.low()), (Some(64 << 20), Some(0)));
+    /// assert_eq!((lookups.min(), lookups.low()), (64 << 20, 0));
     /// assert_eq!(lookups.protection().min, 64 << 20);
-    /// lookups.set_min(None).unwrap(); // all that it holds
     /// ```
     ///
     /// # Errors
     /// More than a counter holds (256 TiB), or the group was removed.
-    pub fn set_min(&self, bytes: impl Into<Option<u64>>) -> Result<(), ProtectionError> {
-        self.set_protection("min", bytes.into(), |min, settings| Protection { min, ..settings })
+    pub fn set_min(&self, bytes: u64) -> Result<(), ProtectionError> {
+        self.set_protection("min", bytes, |min, settings| Protection { min, ..settings })
     }
 
     /// Charges `bytes` to the group and all its ancestors.

@@ -6,8 +6,8 @@ use core::fmt;
 /// number of groups fits a word.
 pub(crate) const LARGEST_RESERVE: u64 = 1 << 39;
 
-/// The most one group can account, 256 TiB less a byte.
-pub(crate) const LARGEST: u64 = (1 << 48) - 1;
+/// The most bytes that one group can account, 256 TiB less one. As a `min` or a `low` it protects all.
+pub const BYTES_MAX: u64 = (1 << 48) - 1;
 
 /// No limit, in the words of counters. The API has `None` for it, and files have `max`.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
@@ -16,7 +16,7 @@ pub(crate) const UNLIMITED: u64 = u64::MAX;
 pub(crate) fn stored(limit: Option<u64>) -> Result<u64, LimitError> {
     match limit {
         None => Ok(UNLIMITED),
-        Some(bytes) if bytes <= LARGEST => Ok(bytes),
+        Some(bytes) if bytes <= BYTES_MAX => Ok(bytes),
         Some(asked) => Err(LimitError { asked }),
     }
 }
@@ -35,7 +35,7 @@ pub struct LimitError {
 
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a limit of {} bytes is out of range; 0 to {LARGEST}, or None for no limit", self.asked)
+        write!(f, "a limit of {} bytes is out of range; 0 to {BYTES_MAX}, or None for no limit", self.asked)
     }
 }
 
@@ -106,14 +106,14 @@ pub fn parse_bytes(text: &str) -> Result<Option<u64>, ParseBytesError> {
     let too_large = "it is more than 256 TiB less a byte";
     let number: u64 = digits.parse().map_err(|_| wrong(too_large))?;
     match number.checked_mul(1 << shift) {
-        Some(bytes) if bytes <= LARGEST => Ok(Some(bytes)),
+        Some(bytes) if bytes <= BYTES_MAX => Ok(Some(bytes)),
         _ => Err(wrong(too_large)),
     }
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use crate::base::limit::{LARGEST, parse_bytes};
+    use crate::base::limit::{BYTES_MAX, parse_bytes};
 
     #[test]
     fn reads_the_forms_that_operators_write() {
@@ -127,7 +127,7 @@ mod tests {
         ] {
             assert_eq!(parse_bytes(text).unwrap(), bytes, "{text}");
         }
-        assert_eq!(parse_bytes(&LARGEST.to_string()).unwrap(), Some(LARGEST));
+        assert_eq!(parse_bytes(&BYTES_MAX.to_string()).unwrap(), Some(BYTES_MAX));
     }
 
     #[test]

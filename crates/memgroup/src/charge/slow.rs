@@ -41,7 +41,7 @@ use std::time::Instant;
 
 use memgroup_sync::grace;
 
-use crate::base::limit::LARGEST;
+use crate::base::limit::BYTES_MAX;
 use crate::charge::batch;
 use crate::charge::wait::{WaitSession, Waited, held_level};
 use crate::control::freeze::FrozenSubtree;
@@ -291,7 +291,7 @@ impl SlowCharge {
     fn count_oom(&self) {
         let Refused { node, seen } = self.last;
         let is_counted = self.oom_counted.is_some_and(|counted| std::ptr::eq(counted, node));
-        let is_held_up = !seen.offline && self.ask.bytes <= LARGEST - seen.usage;
+        let is_held_up = !seen.offline && self.ask.bytes <= BYTES_MAX - seen.usage;
         if is_held_up && !is_counted && !credit::is_reclaiming() {
             event::count(node, Event::Oom);
         }
@@ -301,7 +301,7 @@ impl SlowCharge {
     fn wait(&mut self) -> Waited {
         let Some(deadline) = self.ask.deadline else { return Waited::Over };
         let seen = self.last.seen;
-        let never_fits = self.ask.bytes > LARGEST || self.ask.bytes > seen.max && !seen.is_dry_run;
+        let never_fits = self.ask.bytes > BYTES_MAX || self.ask.bytes > seen.max && !seen.is_dry_run;
         if seen.offline || never_fits {
             return Waited::Over;
         }
@@ -342,7 +342,7 @@ impl SlowCharge {
 
 /// A charge is held up by a limit: not by a removal, nor by the size of a counter.
 fn count_max(refused: Refused, bytes: u64) {
-    if !refused.seen.offline && bytes <= LARGEST - refused.seen.usage {
+    if !refused.seen.offline && bytes <= BYTES_MAX - refused.seen.usage {
         event::count(refused.node, Event::Max);
     }
 }

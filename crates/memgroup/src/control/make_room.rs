@@ -1,6 +1,6 @@
 //! Make room: has shrinkers free the bytes that a refused charge lacks.
 
-use crate::base::limit::LARGEST;
+use crate::base::limit::BYTES_MAX;
 use crate::control::{aftermath, dry_run, high, over_limit};
 use crate::counter::chain::{Climb, Until};
 use crate::counter::events::Event;
@@ -128,7 +128,7 @@ pub(crate) fn try_with_kept(
             aftermath::use_kept(kept, until);
             Some(Step::Charged)
         }
-        Err(refused) if refused.seen.offline || bytes > LARGEST - refused.seen.usage => Some(Step::Full),
+        Err(refused) if refused.seen.offline || bytes > BYTES_MAX - refused.seen.usage => Some(Step::Full),
         Err(refused) if !std::ptr::eq(refused.node, full) => Some(Step::FullAt(refused.node)),
         Err(_) => None,
     }

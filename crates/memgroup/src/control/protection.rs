@@ -1,7 +1,7 @@
 //! Protection of a group, as users set and read it.
 
 use crate::base::id::GroupId;
-use crate::base::limit;
+use crate::base::limit::BYTES_MAX;
 use crate::control::waiters;
 use crate::counter::chain;
 use crate::counter::protect::effective::Protection;
@@ -33,27 +33,25 @@ impl Group {
     /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
     /// let dashboards = hierarchy.create("/dashboards").unwrap();
     /// dashboards.set_low(16 << 20).unwrap();
-    /// assert_eq!(dashboards.low(), Some(16 << 20));
+    /// assert_eq!(dashboards.low(), 16 << 20);
     /// ```
     ///
     /// # Errors
     /// As there.
-    pub fn set_low(&self, bytes: impl Into<Option<u64>>) -> Result<(), ProtectionError> {
-        self.set_protection("low", bytes.into(), |low, settings| Protection { low, ..settings })
+    pub fn set_low(&self, bytes: u64) -> Result<(), ProtectionError> {
+        self.set_protection("low", bytes, |low, settings| Protection { low, ..settings })
     }
 
     pub(crate) fn set_protection(
         &self,
         setting: &'static str,
-        bytes: Option<u64>,
+        bytes: u64,
         with: impl FnOnce(u64, Protection) -> Protection,
     ) -> Result<(), ProtectionError> {
         let node = self.node();
-        let bytes = limit::stored(bytes).map_err(|error| ProtectionError::OutOfRange {
-            setting,
-            path: self.path(),
-            error,
-        })?;
+        if bytes > BYTES_MAX {
+            return Err(ProtectionError::OutOfRange { setting, path: self.path(), asked: bytes });
+        }
         let tree = node.shared.tree.lock();
         if tree.state(node.id) != State::Online {
             return Err(ProtectionError::Offline { setting, path: tree.path(node.id) });
@@ -64,14 +62,14 @@ impl Group {
         Ok(())
     }
 
-    /// The setting of [`set_min`](Group::set_min), in bytes; `None` if it protects all. 0 once the group is removed.
-    pub fn min(&self) -> Option<u64> {
-        limit::given(self.node().used().min())
+    /// The setting of [`set_min`](Group::set_min), in bytes; 0 once the group is removed.
+    pub fn min(&self) -> u64 {
+        self.node().used().min()
     }
 
-    /// The setting of [`set_low`](Group::set_low), in bytes; `None` if it protects all. 0 once the group is removed.
-    pub fn low(&self) -> Option<u64> {
-        limit::given(self.node().used().low())
+    /// The setting of [`set_low`](Group::set_low), in bytes; 0 once the group is removed.
+    pub fn low(&self) -> u64 {
+        self.node().used().low()
     }
 
     /// The bytes of the group that are protected now, where the root needs memory. They follow from its settings and from those above and

@@ -28,7 +28,7 @@ use memgroup_sync::Mutex;
 use memgroup_sync::atomic::Ordering;
 
 use crate::base::id::NodeId;
-use crate::base::limit::LARGEST;
+use crate::base::limit::BYTES_MAX;
 use crate::base::mutation::{self, Mutation};
 use crate::control::aftermath;
 use crate::counter::chain::{self, Climb, Refused, Until};
@@ -92,7 +92,7 @@ impl Waiter {
     fn try_charge(&self, seen: &mut Reading) -> State {
         let &Waiter { at, node, bytes, want, .. } = self;
         // A dry run takes the tree lock. So the waiter itself passes its limit.
-        if seen.offline || bytes > seen.max.min(LARGEST) || seen.is_dry_run {
+        if seen.offline || bytes > seen.max.min(BYTES_MAX) || seen.is_dry_run {
             return State::Again(Refused { node: at, seen: *seen });
         }
         if bytes > seen.headroom() {

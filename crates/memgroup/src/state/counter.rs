@@ -26,12 +26,12 @@
 use memgroup_sync::CachePadded;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::base::limit::{LARGEST, UNLIMITED};
+use crate::base::limit::{BYTES_MAX, UNLIMITED};
 use crate::base::mutation;
 use crate::base::mutation::Mutation;
 use crate::state::peak::Peak;
 
-const BYTES: u64 = LARGEST;
+const BYTES: u64 = BYTES_MAX;
 const OFFLINE: u64 = 1 << 48;
 const OVER: u64 = 1 << 49;
 const EPOCH: u64 = 1 << 50;
@@ -57,12 +57,12 @@ impl Reading {
 
     /// The most that usage may come to by the charge that saw it.
     pub(crate) fn most(self) -> u64 {
-        self.max.min(LARGEST).saturating_sub(self.reserved)
+        self.max.min(BYTES_MAX).saturating_sub(self.reserved)
     }
 
     /// Whether nothing but a dry run is in the way of a charge.
     pub(crate) fn is_only_dry_run(self, bytes: u64) -> bool {
-        self.is_dry_run && !self.offline && bytes <= LARGEST - self.usage
+        self.is_dry_run && !self.offline && bytes <= BYTES_MAX - self.usage
     }
 
     /// Whether such a charge passes, for no stock is left that it could be served from.
@@ -224,7 +224,7 @@ impl Counter {
     fn fits(&self, word: u64, bytes: u64, reserved: u64) -> bool {
         // The mark makes it more than any counter holds.
         let used = word & (BYTES | OFFLINE);
-        let most = self.max_of(word).min(LARGEST).saturating_sub(reserved);
+        let most = self.max_of(word).min(BYTES_MAX).saturating_sub(reserved);
         used <= most && bytes <= most - used
     }
 
@@ -268,7 +268,7 @@ impl Counter {
         loop {
             let is_dry_run = self.is_dry_run_of(word);
             let seen = Reading { is_dry_run, ..Reading::of(word, self.max_of(word)) };
-            let most = if is_dry_run { LARGEST } else { seen.max.saturating_add(beyond).min(LARGEST) };
+            let most = if is_dry_run { BYTES_MAX } else { seen.max.saturating_add(beyond).min(BYTES_MAX) };
             if bytes > most.saturating_sub(seen.usage) || (seen.offline && !offline_too) {
                 return Err(seen);
             }

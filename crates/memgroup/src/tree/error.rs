@@ -56,7 +56,7 @@ impl ChargeError {
     pub(crate) fn of(node: &'static Node, seen: Reading, asked: u64) -> ChargeError {
         let kind = if seen.offline {
             ChargeErrorKind::Offline
-        } else if asked > limit::LARGEST - seen.usage {
+        } else if asked > limit::BYTES_MAX - seen.usage {
             ChargeErrorKind::TooLarge
         } else {
             ChargeErrorKind::Refused

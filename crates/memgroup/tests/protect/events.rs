@@ -38,7 +38,7 @@ fn counts_low_only_where_it_protects() {
 
         fn scan(&self, ask: &Ask<'_>) -> Scan {
             let mut held = self.0.lock().unwrap();
-            let bytes = if Some(self.1.usage()) < self.1.low() { ask.bytes().min(held.bytes()) } else { 0 };
+            let bytes = if self.1.usage() < self.1.low() { ask.bytes().min(held.bytes()) } else { 0 };
             held.shrink(bytes);
             Scan::Freed { bytes }
         }

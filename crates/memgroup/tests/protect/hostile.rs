@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use memgroup::{Ask, Charge, Count, Group, Scan, Shrinker, ShrinkerConfig};
+use memgroup::{Ask, BYTES_MAX, Charge, Count, Group, Scan, Shrinker, ShrinkerConfig};
 
 use crate::cache::{BATCH, MIB, PAGE, Tenant, exact, pin};
 
@@ -268,7 +268,7 @@ fn loses_nothing_when_settings_change_under_load() {
             let mut random = crate::random::Random(42);
             while !done.load(Ordering::Relaxed) {
                 let tenant = &tenants[random.below(4) as usize];
-                let bytes = [Some(0), Some(MIB), Some(3 * MIB), None][random.below(4) as usize];
+                let bytes = [0, MIB, 3 * MIB, BYTES_MAX][random.below(4) as usize];
                 let _ = if random.below(2) == 0 {
                     tenant.group.set_min(bytes)
                 } else {

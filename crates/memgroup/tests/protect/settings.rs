@@ -1,6 +1,6 @@
 //! Settings: their range, their errors, and the figures that follow from them.
 
-use memgroup::{Config, Hierarchy, Protection, ProtectionError};
+use memgroup::{BYTES_MAX, Config, Hierarchy, Protection, ProtectionError};
 
 use crate::cache::{MIB, exact};
 
@@ -8,13 +8,13 @@ use crate::cache::{MIB, exact};
 fn returns_the_settings_that_were_set() {
     let hierarchy = exact();
     let group = hierarchy.create("/group").unwrap();
-    assert_eq!((group.min(), group.low()), (Some(0), Some(0)));
+    assert_eq!((group.min(), group.low()), (0, 0));
     group.set_min(5).unwrap();
-    group.set_low(None).unwrap();
-    assert_eq!((group.min(), group.low()), (Some(5), None));
+    group.set_low(BYTES_MAX).unwrap();
+    assert_eq!((group.min(), group.low()), (5, BYTES_MAX));
     group.set_min(0).unwrap();
-    assert_eq!((group.min(), group.low()), (Some(0), None));
-    assert_eq!(group.protection(), Protection { min: 0, low: (1 << 48) - 1 }, "all that a group can account");
+    assert_eq!((group.min(), group.low()), (0, BYTES_MAX));
+    assert_eq!(group.protection(), Protection { min: 0, low: BYTES_MAX }, "all that a group can account");
 }
 
 #[test]
@@ -25,15 +25,16 @@ fn names_group_and_range_in_errors() {
     for error in [group.set_min(1 << 48).unwrap_err(), group.set_low(u64::MAX).unwrap_err()] {
         assert!(matches!(error, ProtectionError::OutOfRange { .. }));
         assert!(
-            error.to_string().contains("/group") && error.to_string().contains("or None for no limit"),
+            error.to_string().contains("/group")
+                && error.to_string().contains("0 to 281474976710655, which protects all"),
             "{error}"
         );
     }
-    assert_eq!((group.min(), group.low()), (Some(7), Some(0)), "the settings before are in force");
+    assert_eq!((group.min(), group.low()), (7, 0), "the settings before are in force");
     group.remove().unwrap();
     let error = group.set_low(1).unwrap_err();
     assert_eq!(error.to_string(), "set low of group /group: it was removed; protect a group that is online");
-    assert_eq!((group.min(), group.low()), (Some(0), Some(0)));
+    assert_eq!((group.min(), group.low()), (0, 0));
 }
 
 #[test]

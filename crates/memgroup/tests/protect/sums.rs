@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::thread;
 
-use memgroup::{Charge, Config, Group, Hierarchy, SlotSource};
+use memgroup::{BYTES_MAX, Charge, Config, Group, Hierarchy, SlotSource};
 use proptest::prelude::*;
 
 use crate::random::Random;
@@ -25,7 +25,7 @@ fn act(parents: &[Group], shared: &Mutex<Vec<Group>>, seed: u64, steps: u64) -> 
                 let at = random.below(held.len() as u64) as usize;
                 drop(held.swap_remove(at));
             }
-            12 => drop(pick.set_min((random.below(8) > 0).then(|| random.bytes(20) - 1))),
+            12 => drop(pick.set_min(if random.below(8) == 0 { BYTES_MAX } else { random.bytes(20) - 1 })),
             13 => drop(pick.set_low(if random.below(2) == 0 { 0 } else { random.bytes(20) })),
             14 => {
                 let mut groups = shared.lock().unwrap();
@@ -42,21 +42,11 @@ fn act(parents: &[Group], shared: &Mutex<Vec<Group>>, seed: u64, steps: u64) -> 
     held
 }
 
-/// The bytes that `min` protects; more than any group has where it has no limit.
-fn min_of(group: &Group) -> u64 {
-    group.min().unwrap_or(u64::MAX)
-}
-
-/// The bytes that `low` protects; more than any group has where it has no limit.
-fn low_of(group: &Group) -> u64 {
-    group.low().unwrap_or(u64::MAX)
-}
-
 /// What is protected of the children of `parent`, and kept free there, computed from their settings and usages alone.
 fn assert_right(parent: &Group, reserve: u64) {
     let children = parent.children();
     let used = |of: fn(&Group) -> u64| children.iter().map(|child| child.usage().min(of(child))).sum::<u64>();
-    let (min, low) = (used(min_of), used(low_of));
+    let (min, low) = (used(Group::min), used(Group::low));
     let grandparent = parent.parent().unwrap();
     // Protected with exactly its usage: each child's share tells the sum.
     let usage = parent.usage();
@@ -73,12 +63,12 @@ fn assert_right(parent: &Group, reserve: u64) {
                 own
             }
         };
-        assert_eq!(seen.min, share(min_of(child), min, min_of(parent)), "min of {}", child.path());
-        assert_eq!(seen.low, share(low_of(child), low, low_of(parent)), "low of {}", child.path());
+        assert_eq!(seen.min, share(child.min(), min, parent.min()), "min of {}", child.path());
+        assert_eq!(seen.low, share(child.low(), low, parent.low()), "low of {}", child.path());
     }
     let unfilled: u128 = children
         .iter()
-        .map(|child| u128::from(min_of(child).max(low_of(child)).saturating_sub(child.usage())))
+        .map(|child| u128::from(child.min().max(child.low()).saturating_sub(child.usage())))
         .sum();
     let max = parent.max().unwrap();
     let kept = u128::from(reserve.min(max / 8)).min(unfilled) as u64;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use memgroup::{Ask, Count, FILES, FileProblem, Group, Scan, Shrinker, ShrinkerConfig};
+use memgroup::{Ask, BYTES_MAX, Count, FILES, FileProblem, Group, Scan, Shrinker, ShrinkerConfig};
 
 use super::{Cache, cache, hierarchy};
 
@@ -48,7 +48,7 @@ fn writes_every_setting_as_it_is_shown() {
         }
     }
     assert_eq!((group.max(), group.high()), (Some(8 << 20), Some(6 << 20)));
-    assert_eq!((group.low(), group.min()), (Some(4 << 20), None));
+    assert_eq!((group.low(), group.min()), (4 << 20, BYTES_MAX));
     assert_eq!((group.oom_group(), group.oom_score(), group.weight()), (true, -1000, 10_000));
     assert!(!group.is_enforced());
 }

@@ -128,14 +128,6 @@ fn share(group: &Group, setting: u64, above: u64, used_by_all: u64, parent: &Gro
     used + part(above - used_by_all, group.usage() - used, unprotected)
 }
 
-fn min_of(group: &Group) -> u64 {
-    group.min().expect("the soak protects no group without a limit")
-}
-
-fn low_of(group: &Group) -> u64 {
-    group.low().expect("the soak protects no group without a limit")
-}
-
 /// What is protected of every group is what the settings and usages of its siblings and of those above come to.
 fn protection(house: &House) {
     let root = house.hierarchy.root();
@@ -146,14 +138,14 @@ fn protection(house: &House) {
         let used = |setting: fn(&Group) -> u64| -> u64 {
             children.iter().map(|child| child.usage().min(setting(child))).sum()
         };
-        let (min, low) = (used(min_of), used(low_of));
+        let (min, low) = (used(Group::min), used(Group::low));
         for child in &children {
             let own = if parent == root {
-                Protection { min: min_of(child), low: low_of(child) }
+                Protection { min: child.min(), low: child.low() }
             } else {
                 Protection {
-                    min: share(child, min_of(child), above.min, min, &parent),
-                    low: share(child, low_of(child), above.low, low, &parent),
+                    min: share(child, child.min(), above.min, min, &parent),
+                    low: share(child, child.low(), above.low, low, &parent),
                 }
             };
             expected.insert(child.id(), own);

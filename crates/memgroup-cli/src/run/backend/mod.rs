@@ -11,7 +11,7 @@ pub(crate) mod session;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use memgroup::{Config, Group, Hierarchy};
+use memgroup::{BYTES_MAX, Config, Group, Hierarchy};
 use memgroup_sqlite::TenantConnection;
 use rusqlite::{Connection, OpenFlags, ffi};
 
@@ -217,8 +217,8 @@ impl Groups {
 fn apply(group: &Group, settings: &Settings) -> Result<(), RunError> {
     let action = "set up a group";
     let &Settings { min_bytes, low_bytes, high_bytes, oom_score, oom_group, weight, enforced } = settings;
-    group.set_min(min_bytes).or_fail(action)?;
-    group.set_low(low_bytes).or_fail(action)?;
+    group.set_min(min_bytes.unwrap_or(BYTES_MAX)).or_fail(action)?;
+    group.set_low(low_bytes.unwrap_or(BYTES_MAX)).or_fail(action)?;
     group.set_high(high_bytes).or_fail(action)?;
     group.set_oom_score(oom_score).or_fail(action)?;
     group.set_weight(weight).or_fail(action)?;

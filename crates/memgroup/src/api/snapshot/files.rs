@@ -8,7 +8,7 @@ use core::str::FromStr;
 use std::io;
 
 use crate::api::snapshot::GroupSnapshot;
-use crate::base::limit::parse_bytes;
+use crate::base::limit::{BYTES_MAX, parse_bytes};
 use crate::counter::events::Events;
 use crate::tree::handle::Group;
 
@@ -46,8 +46,8 @@ impl Limits {
         Limits {
             max_bytes: group.max(),
             high_bytes: group.high(),
-            low_bytes: group.low(),
-            min_bytes: group.min(),
+            low_bytes: Some(group.low()).filter(|&low| low < BYTES_MAX),
+            min_bytes: Some(group.min()).filter(|&min| min < BYTES_MAX),
             oom_group: group.oom_group(),
             oom_score: group.oom_score(),
             weight: group.weight(),
@@ -83,8 +83,16 @@ const fn read_only(name: &'static str, read: Read) -> File {
 const TABLE: &[File] = &[
     setting("memory.max", |g| limit(g.limits.max_bytes), |g, text| set(g.set_max(bytes(text)?))),
     setting("memory.high", |g| limit(g.limits.high_bytes), |g, text| set(g.set_high(bytes(text)?))),
-    setting("memory.low", |g| limit(g.limits.low_bytes), |g, text| set(g.set_low(bytes(text)?))),
-    setting("memory.min", |g| limit(g.limits.min_bytes), |g, text| set(g.set_min(bytes(text)?))),
+    setting(
+        "memory.low",
+        |g| limit(g.limits.low_bytes),
+        |g, text| set(g.set_low(bytes(text)?.unwrap_or(BYTES_MAX))),
+    ),
+    setting(
+        "memory.min",
+        |g| limit(g.limits.min_bytes),
+        |g, text| set(g.set_min(bytes(text)?.unwrap_or(BYTES_MAX))),
+    ),
     setting(
         "memory.oom.group",
         |g| flag(g.limits.oom_group),

@@ -11,7 +11,6 @@
 //! - I2. If usage of a group is within its effective protection, so is usage of each group below it: the rest covers all of it.
 //! - B1. Usages and sums are read one after the other. The error is bounded by how much they moved meanwhile, and by I1.
 
-use crate::base::limit::LARGEST;
 use crate::counter::protect::used::{LOW, MIN};
 use crate::tree::node::Node;
 
@@ -36,7 +35,7 @@ impl Protection {
 
 /// The protection of a group, if `above` is that of its parent. Right below `top` the settings count as they are.
 pub(crate) fn below(top: &Node, parent: &Node, above: Protection, node: &Node) -> Protection {
-    let settings = Protection { min: node.used().min().min(LARGEST), low: node.used().low().min(LARGEST) };
+    let settings = Protection { min: node.used().min(), low: node.used().low() };
     if std::ptr::eq(parent, top) {
         return settings;
     }

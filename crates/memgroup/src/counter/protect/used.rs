@@ -253,6 +253,7 @@ impl Shared {
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
+    use crate::base::limit::BYTES_MAX;
     use crate::counter::protect::used::*;
     use crate::state::config::Config;
     use crate::tree::handle::Hierarchy;
@@ -296,7 +297,7 @@ mod tests {
         let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
         let parent = hierarchy.create("/parent").unwrap();
         let groups: Vec<_> = (0..8).map(|i| parent.create(&i.to_string()).unwrap()).collect();
-        groups.iter().for_each(|group| group.set_min(None).unwrap());
+        groups.iter().for_each(|group| group.set_min(BYTES_MAX).unwrap());
         let _charge = groups[0].try_charge(77).unwrap();
         assert_eq!(recorded(&groups[0]), [77, 0, LARGEST_RESERVE]);
         assert_eq!(sums(&parent), [77, 0, 8 * LARGEST_RESERVE]);

@@ -1,6 +1,6 @@
 //! Tests of one counter: refusals, the largest usage, the records of forced charges.
 
-use crate::base::limit::LARGEST;
+use crate::base::limit::BYTES_MAX;
 use crate::state::counter::{Counter, Verdict};
 
 #[test]
@@ -28,11 +28,11 @@ fn keeps_usage_when_the_limit_is_changed_many_times() {
 #[test]
 fn holds_no_more_than_its_bits() {
     let counter = Counter::new();
-    assert_eq!(counter.try_charge(LARGEST, 0, Verdict::Hint), Ok(LARGEST));
+    assert_eq!(counter.try_charge(BYTES_MAX, 0, Verdict::Hint), Ok(BYTES_MAX));
     assert!(counter.try_charge(1, 0, Verdict::Final).is_err());
     assert!(counter.charge_forced(1, u64::MAX, true).is_err());
     assert!(!counter.is_offline());
-    assert_eq!(counter.uncharge(LARGEST).usage, 0);
+    assert_eq!(counter.uncharge(BYTES_MAX).usage, 0);
 }
 
 #[test]
