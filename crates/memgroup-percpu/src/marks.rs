@@ -220,8 +220,8 @@ impl Marks {
         Mark { rows: self.leaves(number), marks: self, number }
     }
 
-    /// Whether no mark is set and no collection is under way. A thread that has added and then set the mark, or found it set, learns
-    /// from `true` that a collection has taken the addition and is over.
+    /// Whether no mark is set and no collection is under way. Consider a thread that has added, and then set the mark or found it set. It
+    /// learns from `true` that a collection has taken the addition and is over.
     #[must_use]
     #[inline]
     pub fn is_clean(&self) -> bool {

@@ -239,7 +239,7 @@ mod loom_models {
     }
 
     #[test]
-    fn loom_adds_on_slots_of_their_own_and_on_a_shared_slot_are_conserved() {
+    fn loom_adds_on_own_and_on_shared_slots_are_conserved() {
         memgroup_sync::model(|| assert_eq!(sum_after(2, add_by_rmw), 4));
         memgroup_sync::model(|| assert_eq!(sum_after(1, add_by_rmw), 4));
     }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn small_objects_of_one_slot_share_a_line_and_two_slots_never_do() {
+    fn small_objects_share_lines_only_within_a_slot() {
         // No other test has objects of 47 slots, so these fill chunks of their own.
         let objects: Vec<_> = (0..1000).map(|_| PerCpu::<AtomicU64>::new(47)).collect();
         let lines = |slot: usize| -> std::collections::BTreeSet<usize> {

@@ -41,10 +41,10 @@ impl Group {
         self.node().shared.create(self.node(), name).map(Group::adopted)
     }
 
-    /// Puts a limit in force, at once and under load: no charge that would rise above it succeeds from the instant at
-    /// which `max` returns it. `None` takes the limit away. If usage is above it, the subtree's stocks are drained before this returns, and stay empty
-    /// until usage is within the limit; live charges stay charged, and new charges are refused. Limits of one
-    /// hierarchy change one after the other.
+    /// Puts a limit in force, at once and under load; `None` takes it away. From the instant at which `max` returns it, no charge
+    /// that would rise above it succeeds. If usage is above it, the subtree's stocks are drained before this returns, and stay empty
+    /// until usage is within the limit. Live charges stay charged, and new charges are refused. Limits of one hierarchy change one
+    /// after the other.
     ///
     /// # Errors
     /// The limit is more than a counter holds (256 TiB).
@@ -92,15 +92,16 @@ impl Group {
     /// | path | when | cost |
     /// |---|---|---|
     /// | hit | the stock of this thread's slot has the bytes | one atomic addition; no lock, no allocation, no system call |
-    /// | miss | it has not, and the limits leave room | a batch, or exactly `bytes`, by one compare-and-swap a level; no lock |
+    /// | miss | it has not, and the limits leave room | a batch, or exactly `bytes`, by one compare-and-swap a level; no lock, except at the first use of a slot and where a group comes above its `high` |
     /// | slow path | a limit leaves no room | drains under the tree lock, then runs shrinkers and kill hooks on this thread; may allocate, and may wait for a cache that another charge scans |
     ///
-    /// It never waits for memory to come free; [`charge_until`](Group::charge_until) does. `usage` never rises above `max` by it.
+    /// The first charge of a thread also registers the thread, by a system call. A charge never waits for memory to come free;
+    /// [`charge_until`](Group::charge_until) does. `usage` never rises above `max` by it.
     ///
     /// # Errors
-    /// A limit on the way to the root leaves no room, or the group was removed. When a limit refuses there was an instant within the call at
-    /// which live charges, charges in flight and `bytes` exceeded it, less the bytes kept for groups within their [`min`](Group::set_min) or
-    /// `low` ([`ChargeError::reserved`]). This is guarantee G1: prepaid bytes are never the reason.
+    /// A limit on the way to the root leaves no room, or the group was removed. When a limit refuses, live charges, charges in flight and
+    /// `bytes` exceeded it at an instant within the call. Bytes kept for groups within their [`min`](Group::set_min) or `low`
+    /// ([`ChargeError::reserved`]) lower the limit for this. This is guarantee G1: prepaid bytes are never the reason.
     #[inline(always)]
     pub fn try_charge(&self, bytes: u64) -> Result<Charge, ChargeError> {
         self.node().charge(bytes).map(|()| Charge::owning(self.node(), bytes))
@@ -166,6 +167,9 @@ impl Group {
     /// Bytes that are still charged stay counted here and in the ancestors until their charges end; until then
     /// [`Hierarchy::dying`](crate::Hierarchy::dying) lists the group. Its name may be used again at once.
     ///
+    /// Some removals also give per-CPU memory of removed groups back, which takes tens of milliseconds
+    /// ([`Config::maintain_on_removal`](crate::Config::maintain_on_removal)).
+    ///
     /// # Errors
     /// It is the root, has online children, or was removed already.
     pub fn remove(&self) -> Result<(), GroupError> {
@@ -228,19 +232,19 @@ impl Group {
 
 /// Reclaim by hand.
 impl Group {
-    /// Has shrinkers of this group and of those below it give back about `bytes`, as a charge does that does not fit; here they may
-    /// wait. It ends when enough is uncharged, when there is nothing more to be had, or after the callback in which `deadline` passes.
+    /// Has shrinkers of this group and of those below it give back about `bytes`, as a charge that does not fit does. Here they may
+    /// wait. It ends when enough is uncharged, when no shrinker has more to give, or after the callback in which `deadline` passes.
     ///
-    /// A charge that needs what is being given back here does not wait for it, because the callback may be waiting for what the charge's thread
-    /// holds; it may be refused meanwhile.
+    /// A charge does not wait for a callback that runs here, because that callback may be waiting for a lock that the charging thread holds. So
+    /// the charge may be refused meanwhile.
     ///
     /// From within a shrinker's call it does nothing.
     pub fn reclaim(&self, bytes: u64, deadline: impl Into<Deadline>) -> Reclaimed {
         reclaim::reclaim(self.node(), Purpose::ByHand, bytes, deadline.into().instant())
     }
 
-    /// Has one shrinker give back about `bytes` of what it holds of this group, by hand: whatever its size, and also where it is
-    /// [set aside](crate::Quarantine).
+    /// Has one shrinker give back about `bytes` of its memory of this group, by hand. It is asked whatever its size, and also if it is
+    /// [quarantined](crate::Quarantine).
     ///
     /// # Errors
     /// There is no such shrinker now, it is not attached to this group, or the thread is in a shrinker's call.
@@ -251,8 +255,9 @@ impl Group {
 
 /// Prepaid bytes.
 impl Group {
-    /// Returns the stocks of this group and all its descendants to the counters, from this thread and for every slot;
-    /// complete when it returns. No system call, no thread woken or interrupted. The bytes returned.
+    /// Returns the stocks of this group and all its descendants to the counters, from this thread and for every slot. It is
+    /// complete when it returns, and interrupts no thread. It waits for the tree lock, and serves charges that wait for the
+    /// bytes. Returns the number of bytes.
     pub fn drain(&self) -> u64 {
         let tree = self.node().shared.tree.lock();
         aftermath::drain_subtree(&tree, self.node())

@@ -167,8 +167,8 @@ impl Hierarchy {
         self.group(id).map(|group| Charge::empty(&group)).ok_or(IdError { id, bytes })
     }
 
-    /// As [`charge_from_parts`](Hierarchy::charge_from_parts), for a block whose header has room for the [node](GroupId::node) of its owner
-    /// only. The bytes of the block keep the group, so the node is still the group's.
+    /// As [`charge_from_parts`](Hierarchy::charge_from_parts), for a block with a header that holds no more than the
+    /// [node](GroupId::node) of its owner. The bytes of the block keep the group, so the node is still the group's.
     ///
     /// # Panics
     /// When this hierarchy never had the node, or when `bytes` is 0.
@@ -308,8 +308,8 @@ impl Hierarchy {
     /// Returns per-CPU memory that groups no longer need to the system; see [`Maintenance`].
     ///
     /// A thread with spare time calls it now and then. Removals do a part of it themselves. One pass runs at a time: a second caller
-    /// waits for the first. A charge can wait for a pass only while that holds the tree lock, for at most 64 pages' worth of records
-    /// at a time; the pass waits for grace periods without that lock. No count and no charge is lost when records move.
+    /// waits for the first. A charge waits for a pass only while the pass holds the tree lock: for 64 pages' worth of records at a time, at
+    /// most. The pass waits for grace periods without that lock. No count and no charge is lost when records move.
     ///
     /// # Panics
     /// In a read section (`memgroup_sync::grace`) of the calling thread, which the pass would wait for without end. Nothing is done

@@ -60,8 +60,8 @@ impl fmt::Display for ParseBytesError {
 
 impl std::error::Error for ParseBytesError {}
 
-/// Reads a number of bytes: digits, an optional suffix `K`, `M`, `G` or `T` (powers of two, either case), or the
-/// exact word `max` for no limit (`None`). Surrounding blanks are allowed, as `echo` leaves a newline.
+/// Reads a number of bytes: digits and an optional suffix `K`, `M`, `G` or `T` (powers of two, either case). The exact
+/// word `max` stands for no limit (`None`). Surrounding blanks are allowed, as `echo` leaves a newline.
 ///
 /// The spelling is cgroup v2's, where `page_counter_memparse` reads `memory.max`; unlike there, nothing is
 /// rounded to pages and nothing saturates in silence.

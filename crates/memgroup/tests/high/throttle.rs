@@ -148,7 +148,7 @@ fn while_throttled(act: impl FnOnce(&Group, Vec<Charge>)) -> ThrottleEnd {
 }
 
 /// So that the next step is not the end of the wait.
-fn wait_for_nobody(etl: &Group) {
+fn wait_for_no_thread(etl: &Group) {
     until("no thread sleeps", || etl.waiters().now == 0);
 }
 
@@ -162,7 +162,7 @@ fn wakes_when_memory_is_freed() {
 fn wakes_when_the_limit_is_raised() {
     let end = while_throttled(|etl, pinned| {
         etl.set_high(None).unwrap();
-        wait_for_nobody(etl);
+        wait_for_no_thread(etl);
         drop(pinned);
     });
     assert_eq!(end, ThrottleEnd::Within);
@@ -172,7 +172,7 @@ fn wakes_when_the_limit_is_raised() {
 fn wakes_when_the_group_is_removed() {
     let end = while_throttled(|etl, pinned| {
         etl.remove().unwrap();
-        wait_for_nobody(etl);
+        wait_for_no_thread(etl);
         drop(pinned);
     });
     assert_eq!(end, ThrottleEnd::Removed);
@@ -182,7 +182,7 @@ fn wakes_when_the_group_is_removed() {
 fn wakes_with_all_waiters_and_owes_no_more() {
     let end = while_throttled(|etl, pinned| {
         assert_eq!(etl.wake_waiters(), 1);
-        wait_for_nobody(etl);
+        wait_for_no_thread(etl);
         drop(pinned);
         assert_eq!(etl.owed(), 0);
     });

@@ -42,7 +42,7 @@ fn act(parents: &[Group], shared: &Mutex<Vec<Group>>, seed: u64, steps: u64) -> 
     held
 }
 
-/// What is protected of the children of `parent`, and kept free there, computed from their settings and usages alone.
+/// Checks the protected bytes of the children of `parent`, and the reserve there, against sums of their settings and usages.
 fn assert_right(parent: &Group, reserve: u64) {
     let children = parent.children();
     let used = |of: fn(&Group) -> u64| children.iter().map(|child| child.usage().min(of(child))).sum::<u64>();

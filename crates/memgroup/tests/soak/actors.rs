@@ -113,14 +113,14 @@ impl<'h> Actor<'h> {
     fn set(member: &Member, setting: Setting, value: u64) {
         // The plan has the largest value for no limit.
         let (group, limit) = (&member.group, (value < u64::MAX).then_some(value));
-        // The root's own limits would have everybody refused.
+        // The root's limits stay large, because they refuse charges of every group.
         let is_root = group.parent().is_none();
         match setting {
             Setting::Max if is_root => group.set_max(limit.map(|bytes| bytes.max(8 << 20))).unwrap(),
             Setting::Max => group.set_max(limit).unwrap(),
             Setting::High if is_root => group.set_high(limit.map(|bytes| bytes.max(8 << 20))).unwrap(),
             Setting::High => group.set_high(limit).unwrap(),
-            // A removed group has no protection, and says so.
+            // A removed group has no protection: the call fails.
             Setting::Min => _ = group.set_min(value),
             Setting::Low => _ = group.set_low(value),
             Setting::Weight => group.set_weight(value.clamp(1, 10_000) as u32).unwrap(),

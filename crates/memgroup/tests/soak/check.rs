@@ -128,7 +128,7 @@ fn share(group: &Group, setting: u64, above: u64, used_by_all: u64, parent: &Gro
     used + part(above - used_by_all, group.usage() - used, unprotected)
 }
 
-/// What is protected of every group is what the settings and usages of its siblings and of those above come to.
+/// Compares each group's protection with the one computed from settings and usages of its siblings and ancestors.
 fn protection(house: &House) {
     let root = house.hierarchy.root();
     let mut expected: BTreeMap<_, _> = BTreeMap::from([(root.id(), Protection::default())]);
