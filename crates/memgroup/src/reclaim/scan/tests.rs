@@ -3,7 +3,7 @@
 //! A test makes a call or a visit by hand, at any priority.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use memgroup_percpu::SlotSource;
 
@@ -295,8 +295,7 @@ fn moves_deferred_bytes_above_when_given_up_in_a_call() {
 
 #[test]
 fn releases_the_slot_when_the_shrinker_is_out_after_the_wait() {
-    let config = ShrinkerConfig::new("waited for").patience(std::time::Duration::from_secs(3600));
-    let fixture = Fixture::of(config, &[holds(10 * BATCH)], STOPS);
+    let fixture = Fixture::new(&[holds(10 * BATCH)], STOPS);
     let (node, slot) = (fixture.group.node(), fixture.state());
     assert!(slot.seize(node.shared.nanos(), false));
     std::thread::scope(|scope| {
