@@ -58,7 +58,7 @@ pub(crate) struct Options {
     print_spec: bool,
 
     /// Run time of the statements in seconds [default: from the SPEC, 20]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = spec::parse_seconds)]
     seconds: Option<f64>,
 
     /// Seed of the keys that statements ask for [default: from the SPEC, 1]
@@ -95,9 +95,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
-    /// Run one turn of a comparison and print its result as JSON
-    #[arg(long, value_name = "REGIME", hide = true, conflicts_with_all = ["baseline", "json", "watch", "details"])]
-    turn: Option<Regime>,
+    /// Run one turn of a comparison, with regime and SPEC from standard input, and print its result as JSON
+    #[arg(long, hide = true, conflicts_with_all = ["baseline", "json", "watch", "details"])]
+    turn: bool,
 }
 
 /// Runs the tenants, reports, and returns the exit code.
@@ -105,14 +105,12 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     if options.print_spec {
         return output::print(spec::BUILT_IN).map(|()| 0);
     }
-    let mut spec = match options.turn {
-        Some(_) => compare::spec_of_parent()?,
-        None => Spec::read(options.spec.as_deref())?,
+    let (regime, mut spec) = if options.turn {
+        compare::order_of_parent()?
+    } else {
+        (Regime::Groups, Spec::read(options.spec.as_deref())?)
     };
-    if let Some(seconds) = options.seconds {
-        spec.seconds = spec::check_seconds(seconds)
-            .map_err(|allowed| RunError::Usage(format!("--seconds {seconds} is out of range; {allowed}")))?;
-    }
+    spec.seconds = options.seconds.unwrap_or(spec.seconds);
     spec.seed = options.seed.unwrap_or(spec.seed);
     spec.reclaim &= !options.no_reclaim;
     let destination = Destination::of(options.json.as_deref())?;
@@ -129,11 +127,11 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     let stop = Stop::default();
     stop.on_ctrl_c(live::restore).or_fail("listen for Ctrl-C")?;
     let progress = Progress::on_stderr();
-    let one = |regime, watch| one(regime, &spec, &directory, watch, &progress, &stop);
+    let one = || one(regime, &spec, &directory, options.watch, &progress, &stop);
     let code = || if stop.requested() { EXIT_INTERRUPTED } else { 0 };
-    if let Some(regime) = options.turn {
+    if options.turn {
         stop.on_end_of_input();
-        if let Some(turn) = one(regime, None)? {
+        if let Some(turn) = one()? {
             output::print(&output::json(&turn)?)?;
         }
         return Ok(code());
@@ -143,11 +141,11 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     let (report, has_failed) = if options.baseline {
         compare::compare(&spec, &directory, &progress, &stop)?
     } else {
-        (one(Regime::Groups, options.watch)?.map(|turn| Report::of(turn.report)), false)
+        (one()?.map(|turn| Report::of(turn.report)), false)
     };
     if let Some(report) = report {
         let stdout_taken = options.watch == Some(Form::Json);
-        output::publish(&report, stop.by(), &destination, stdout_taken, options.details)?;
+        output::publish(&report, stop.cause(), &destination, stdout_taken, options.details)?;
     } else if !has_failed {
         progress.line("ended by Ctrl-C before the first statement; there is nothing to report");
     }

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use memgroup::{Config, Group, Hierarchy};
 use memgroup_sqlite::TenantConnection;
 use rusqlite::{Connection, OpenFlags, ffi};
+use serde::{Deserialize, Serialize};
 
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::measure::Held;
@@ -27,7 +28,7 @@ const PARENT: &str = "tenants";
 const LOADER: &str = "loader";
 
 /// Kind of limits in a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Regime {
     /// A group for each tenant.
     Groups,
@@ -134,11 +135,10 @@ impl Backend {
         Ok(session)
     }
 
-    /// Memory of all tenants together.
-    pub(crate) fn held_by_all(&self) -> Held {
+    /// Memory of SQLite's heap under its limit; unknown with groups.
+    pub(crate) fn held_by_heap(&self) -> Held {
         match self {
-            // The parent is charged through its children, so it has no hits of its own.
-            Backend::Groups(groups) => Held { hit_rate: None, ..Held::of(&groups.parent) },
+            Backend::Groups(_) => Held::default(),
             Backend::HeapLimit(heap) => heap.held(),
         }
     }
@@ -249,7 +249,7 @@ impl HeapLimit {
         let usage = unsafe { ffi::sqlite3_memory_used() };
         // SAFETY: the call has no precondition; 0 keeps the mark.
         let peak = unsafe { ffi::sqlite3_memory_highwater(0) };
-        let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
+        let bytes = |number: i64| u64::try_from(number).ok();
         Held { usage: bytes(usage), peak: bytes(peak), max: Some(self.limit_bytes), hit_rate: None }
     }
 }

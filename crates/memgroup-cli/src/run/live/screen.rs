@@ -25,7 +25,7 @@ use signal_hook::iterator::Signals;
 
 use super::frame::Frame;
 use crate::run::base::progress::has_colours;
-use crate::run::base::stop::By;
+use crate::run::base::stop::{CTRL_C, KEY_Q};
 use crate::run::base::units;
 
 /// Lines besides the groups: heading, titles and keys.
@@ -72,8 +72,8 @@ pub(super) enum Input {
     None,
     /// Another part of the list or another size is to be shown.
     Redraw,
-    /// The run is to end.
-    End(By),
+    /// The run is to end, because of that key.
+    End(&'static str),
 }
 
 /// An open screen. Dropping it restores the terminal.
@@ -99,13 +99,8 @@ impl Screen {
         OPEN.store(true, Ordering::Release);
         let opened = execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)
             .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
-        match opened {
-            Ok(terminal) => Ok(Screen { terminal, view: View::default() }),
-            Err(error) => {
-                restore();
-                Err(error)
-            }
-        }
+        let opened = opened.inspect_err(|_| restore());
+        Ok(Screen { terminal: opened?, view: View::default() })
     }
 
     /// Input since the last call.
@@ -148,9 +143,9 @@ impl View {
         let page = self.page.max(1);
         self.from = match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                return Input::End(By::CtrlC);
+                return Input::End(CTRL_C);
             }
-            KeyCode::Char('q' | 'Q') => return Input::End(By::Q),
+            KeyCode::Char('q' | 'Q') => return Input::End(KEY_Q),
             KeyCode::Up | KeyCode::Char('k') => self.from.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.from.saturating_add(1),
             KeyCode::PageUp => self.from.saturating_sub(page),
@@ -185,16 +180,16 @@ fn paint(canvas: &mut Canvas<'_>, frame: &Frame<'_>, view: &mut View) {
 }
 
 fn footer(frame: &Frame<'_>, view: &View) -> Line<'static> {
-    let below = frame.groups().saturating_sub(view.from + view.page);
-    let more = match (view.from, below) {
-        (0, 0) => String::new(),
-        (0, below) => format!("... {} more   ", units::count(below as u64)),
+    let below = units::count(frame.groups().saturating_sub(view.from + view.page) as u64);
+    let text = match (view.from, &*below) {
+        (0, "0") => "q ends the run".to_owned(),
+        (0, below) => format!("... {below} more   q ends the run   up and down scroll"),
         (above, below) => {
-            format!("... {} above, {} more   ", units::count(above as u64), units::count(below as u64))
+            let above = units::count(above as u64);
+            format!("... {above} above, {below} more   q ends the run   up and down scroll")
         }
     };
-    let scrolls = if more.is_empty() { "" } else { "   up and down scroll" };
-    Line::styled(format!("{more}q ends the run{scrolls}"), Modifier::DIM)
+    Line::styled(text, Modifier::DIM)
 }
 
 #[cfg(test)]

@@ -72,8 +72,8 @@ impl<'a> Watch<'a> {
             Output::Text | Output::Json => (Input::None, PRINT_EVERY),
             Output::Closed => return,
         };
-        if let Input::End(by) = input {
-            self.stop.request_by(by);
+        if let Input::End(key) = input {
+            self.stop.request(key);
         }
         if input == Input::None && self.shown.is_some_and(|shown| shown.elapsed() < every) {
             return;

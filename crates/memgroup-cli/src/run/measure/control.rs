@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memgroup::{Group, PressureLine};
+use memgroup::{GroupSnapshot, PressureLine};
 use serde::{Deserialize, Serialize};
 
 /// Event counts of a group and the groups below it, with the keys of cgroup v2's `memory.events`.
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Events(BTreeMap<String, u64>);
 
 impl Events {
-    pub(crate) fn of(group: &Group) -> Events {
-        Events(group.events().pairs().map(|(key, count)| (key.to_owned(), count)).into())
+    pub(crate) fn of(group: &GroupSnapshot) -> Events {
+        Events(group.events.pairs().map(|(key, count)| (key.to_owned(), count)).into())
     }
 
     /// The count of `key`.
@@ -54,9 +54,12 @@ pub(crate) struct Stalled {
 
 impl Pressure {
     /// The pressure of `group` after a run of that many `seconds`.
-    pub(crate) fn of(group: &Group, seconds: f64) -> Pressure {
-        let pressure = group.pressure();
-        Pressure { some: Stalled::of(pressure.some, seconds), full: Stalled::of(pressure.full, seconds) }
+    pub(crate) fn of(group: &GroupSnapshot, seconds: f64) -> Pressure {
+        let [some, full] = [group.pressure.some, group.pressure.full].map(|line| {
+            let PressureLine { avg10, avg60, avg300, total: total_us } = line;
+            Stalled { avg10, avg60, avg300, total_us, share: share(total_us, seconds) }
+        });
+        Pressure { some, full }
     }
 
     /// Adds the pressure of a `later` run; both together took that many `seconds`.
@@ -66,11 +69,6 @@ impl Pressure {
 }
 
 impl Stalled {
-    fn of(line: PressureLine, seconds: f64) -> Stalled {
-        let PressureLine { avg10, avg60, avg300, total } = line;
-        Stalled { avg10, avg60, avg300, total_us: total, share: share(total, seconds) }
-    }
-
     fn add(self, later: Stalled, seconds: f64) -> Stalled {
         let total_us = self.total_us + later.total_us;
         Stalled { total_us, share: share(total_us, seconds), ..later }
@@ -106,8 +104,9 @@ mod tests {
         let stall = child.stall();
         std::thread::sleep(std::time::Duration::from_millis(2));
         drop(stall);
-        assert_eq!(Events::of(&parent).get("max"), 1);
-        let some = Pressure::of(&parent, 10.0).some;
+        let parent = &parent.snapshot().groups[0];
+        assert_eq!(Events::of(parent).get("max"), 1);
+        let some = Pressure::of(parent, 10.0).some;
         assert!(some.total_us >= 2_000, "{some:?}");
         assert!((some.share - some.total_us as f64 / 1e7).abs() < 1e-9, "{some:?}");
     }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Kills {
     /// Name of the tenant to be stopped; a path if it is no tenant.
     pub(crate) victim: String,
-    /// Tenant whose charge needed the memory.
+    /// Tenant that needed the memory for a charge.
     pub(crate) requester: String,
     /// Path of the full group.
     pub(crate) full: String,

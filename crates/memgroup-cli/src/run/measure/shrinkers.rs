@@ -3,14 +3,14 @@
 //! Each page cache of SQLite is a shrinker of its tenant's group while its connection is open. A cache that a statement creates
 //! for itself ends with it; only the group's statistics count its bytes.
 
-use memgroup::{Count, Hierarchy, ShrinkerReport};
+use memgroup::{Count, Hierarchy};
 use serde::{Deserialize, Serialize};
 
 /// One shrinker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shrinker {
     pub(crate) name: String,
-    /// Path of the group whose memory it holds.
+    /// Path of the group that is charged for its memory.
     pub(crate) group: String,
     /// Bytes that it could free now; none if it does not know.
     pub(crate) holds: Option<u64>,
@@ -38,36 +38,43 @@ pub(crate) struct Shrinker {
 impl Shrinker {
     /// All shrinkers of `hierarchy`.
     pub(crate) fn all(hierarchy: &Hierarchy) -> Vec<Shrinker> {
-        let mut all = Vec::new();
-        for report in hierarchy.shrinkers() {
+        let of_report = |report: memgroup::ShrinkerReport| {
             // A shrinker that was removed meanwhile has no groups.
-            for (group, count) in hierarchy.shrinker_counts(report.id).unwrap_or_default() {
-                all.push(Shrinker::of(&report, group.path(), count));
-            }
-        }
-        all
+            let counts = hierarchy.shrinker_counts(report.id).unwrap_or_default();
+            counts.into_iter().map(move |(group, count)| Shrinker {
+                name: report.name.clone(),
+                group: group.path(),
+                holds: match count {
+                    Count::Holds { bytes, .. } => Some(bytes),
+                    Count::Empty => Some(0),
+                    _ => None,
+                },
+                scans: report.scans,
+                asked: report.asked_bytes,
+                claimed: report.claimed_bytes,
+                freed: report.freed_bytes,
+                last_freed: report.last_freed_bytes,
+                time_ns: report.time.as_nanos() as u64,
+                stopped: report.stopped,
+                panics: report.panics,
+                overruns: report.overruns,
+                quarantine: report.quarantine.map(|why| why.to_string()),
+            })
+        };
+        hierarchy.shrinkers().into_iter().flat_map(of_report).collect()
     }
 
-    fn of(report: &ShrinkerReport, group: String, count: Count) -> Shrinker {
-        Shrinker {
-            name: report.name.clone(),
-            group,
-            holds: match count {
-                Count::Holds { bytes, .. } => Some(bytes),
-                Count::Empty => Some(0),
-                _ => None,
-            },
-            scans: report.scans,
-            asked: report.asked_bytes,
-            claimed: report.claimed_bytes,
-            freed: report.freed_bytes,
-            last_freed: report.last_freed_bytes,
-            time_ns: u64::try_from(report.time.as_nanos()).unwrap_or(u64::MAX),
-            stopped: report.stopped,
-            panics: report.panics,
-            overruns: report.overruns,
-            quarantine: report.quarantine.map(|why| why.to_string()),
-        }
+    /// Adds the scans of the same cache in a run `before`. Each run opens a tenant's connections, and so its caches, in one order.
+    pub(crate) fn add(&mut self, before: Shrinker) {
+        self.scans += before.scans;
+        self.asked += before.asked;
+        self.claimed += before.claimed;
+        self.freed += before.freed;
+        self.time_ns += before.time_ns;
+        self.stopped += before.stopped;
+        self.panics += before.panics;
+        self.overruns += before.overruns;
+        self.quarantine = self.quarantine.take().or(before.quarantine);
     }
 }
 

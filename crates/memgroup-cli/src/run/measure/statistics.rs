@@ -1,7 +1,7 @@
 //! Statistics of a group and the groups below it: memory by kind, files, time.
 
 use memgroup::stats::{cpu, io, memory};
-use memgroup::{Freshness, Group, Hierarchy, Reach, StatKey};
+use memgroup::{GroupSnapshot, Reach, StatKey};
 use serde::{Deserialize, Serialize};
 
 /// Statistics from the subsystems `memory`, `io` and `cpu`.
@@ -54,42 +54,51 @@ pub(crate) struct Io {
 }
 
 impl Statistics {
-    /// Reads the statistics of `group`.
-    pub(crate) fn of(hierarchy: &Hierarchy, group: &Group) -> Statistics {
-        let read = |statistics: memgroup::Statistics| {
-            let mut values = vec![0; statistics.stats().len()];
-            statistics.read(group, Reach::Subtree, Freshness::Fresh, &mut values);
-            // SQLite's gauges are estimates, so a sum may be below zero for a moment.
-            move |key: StatKey| u64::try_from(values[key.index()]).unwrap_or(0)
-        };
-        let of_memory = read(hierarchy.memory());
-        let of_io = read(hierarchy.io());
-        let of_cpu = read(hierarchy.cpu());
-        let [file, schema, statements] = [memory::FILE, memory::SCHEMA, memory::STATEMENTS].map(&of_memory);
-        let (usage, exact) = (group.usage(), group.usage_exact());
+    pub(crate) fn of(group: &GroupSnapshot) -> Statistics {
+        // SQLite's gauges are estimates, so a sum may be below zero for a moment.
+        let read = |key: StatKey| group.statistic(key, Reach::Subtree).map_or(0, |value| value.max(0) as u64);
+        let [file, schema, statements] = [memory::FILE, memory::SCHEMA, memory::STATEMENTS].map(read);
         Statistics {
             memory: Memory {
                 file,
                 schema,
                 statements,
-                other: exact.saturating_sub(file + schema + statements),
-                prepaid: usage.saturating_sub(exact),
-                charges: of_memory(memory::CHARGES),
-                stock_misses: of_memory(memory::STOCK_MISSES),
-                reclaims: of_memory(memory::RECLAIMS),
-                reclaimed: of_memory(memory::RECLAIMED),
-                gained: of_memory(memory::GAINED),
-                throttles: of_memory(memory::THROTTLES),
-                throttled_us: of_memory(memory::THROTTLED_USEC),
+                other: group.usage_exact_bytes.saturating_sub(file + schema + statements),
+                prepaid: group.usage_bytes.saturating_sub(group.usage_exact_bytes),
+                charges: read(memory::CHARGES),
+                stock_misses: read(memory::STOCK_MISSES),
+                reclaims: read(memory::RECLAIMS),
+                reclaimed: read(memory::RECLAIMED),
+                gained: read(memory::GAINED),
+                throttles: read(memory::THROTTLES),
+                throttled_us: read(memory::THROTTLED_USEC),
             },
             io: Io {
-                rbytes: of_io(io::RBYTES),
-                wbytes: of_io(io::WBYTES),
-                rios: of_io(io::RIOS),
-                wios: of_io(io::WIOS),
+                rbytes: read(io::RBYTES),
+                wbytes: read(io::WBYTES),
+                rios: read(io::RIOS),
+                wios: read(io::WIOS),
             },
-            scope_us: of_cpu(cpu::SCOPE_USEC),
+            scope_us: read(cpu::SCOPE_USEC),
         }
+    }
+
+    /// Adds a `later` run. The kinds of memory are those at its end.
+    pub(crate) fn add(self, mut later: Statistics) -> Statistics {
+        let (memory, io) = (&mut later.memory, &mut later.io);
+        memory.charges += self.memory.charges;
+        memory.stock_misses += self.memory.stock_misses;
+        memory.reclaims += self.memory.reclaims;
+        memory.reclaimed += self.memory.reclaimed;
+        memory.gained += self.memory.gained;
+        memory.throttles += self.memory.throttles;
+        memory.throttled_us += self.memory.throttled_us;
+        io.rbytes += self.io.rbytes;
+        io.wbytes += self.io.wbytes;
+        io.rios += self.io.rios;
+        io.wios += self.io.wios;
+        later.scope_us += self.scope_us;
+        later
     }
 }
 
@@ -124,12 +133,13 @@ mod tests {
             io: Io { rbytes: 20, ..Io::default() },
             scope_us: 0,
         };
-        let found = Statistics::of(&hierarchy, &parent);
+        let of = |group: &memgroup::Group| Statistics::of(&group.snapshot().groups[0]);
+        let found = of(&parent);
         let prepaid = parent.usage() - parent.usage_exact();
         assert!(prepaid > 0);
         assert_eq!(found, Statistics { memory: Memory { prepaid, ..expected.memory }, ..expected });
         drop(charges);
-        let after = Statistics::of(&hierarchy, &children[0]);
+        let after = of(&children[0]);
         assert_eq!((after.memory.file, after.memory.other), (700, 0), "a late gauge leaves `other` at 0");
     }
 }

@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::fresh;
 use crate::run::base::progress::{has_colours, is_dumb_terminal};
-use crate::run::base::stop::By;
 use crate::run::report::Report;
 use table::Emphasis;
 
@@ -84,17 +83,22 @@ fn write_file(file: &Path, text: &str) -> io::Result<()> {
     replaced
 }
 
-/// Writes the JSON to `destination`, then the tables to standard output, or to standard error if `stdout_taken`. `by` is the cause of
-/// an early end.
+/// Writes the JSON to `destination`, then the tables to standard output, or to standard error if `stdout_taken`. `ended_by` is the cause
+/// of an early end.
 pub(crate) fn publish(
     report: &Report,
-    by: Option<By>,
+    ended_by: Option<&str>,
     destination: &Destination,
     stdout_taken: bool,
     details: bool,
 ) -> Result<(), RunError> {
     let text = |is_terminal: bool| {
-        summary::of_report(report, by, details, Emphasis(is_terminal && has_colours() && !is_dumb_terminal()))
+        summary::of_report(
+            report,
+            ended_by,
+            details,
+            Emphasis(is_terminal && has_colours() && !is_dumb_terminal()),
+        )
     };
     let written = json(report).and_then(|text| destination.write(&text));
     if stdout_taken || *destination == Destination::Stdout {

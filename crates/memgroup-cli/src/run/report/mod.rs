@@ -4,18 +4,18 @@
 
 mod merge;
 
+use memgroup::Group;
 use serde::{Deserialize, Serialize};
 
-use crate::run::backend::{Backend, Regime};
+use crate::run::backend::{Backend, Groups, Regime};
 use crate::run::data::files::Database;
-use crate::run::measure::control::{Events, Pressure};
 use crate::run::measure::kills::Kills;
 use crate::run::measure::latencies::Latencies;
 use crate::run::measure::shrinkers::Shrinker;
-use crate::run::measure::statistics::Statistics;
-use crate::run::measure::{Held, PerCpu};
-use crate::run::spec::{Kind, Spec};
-use crate::run::work::{Idle, Ran};
+use crate::run::measure::statistics::{Memory, Statistics};
+use crate::run::measure::{Figures, Held, Idle, PerCpu};
+use crate::run::spec::{Kind, Spec, TenantSpec};
+use crate::run::work::Ran;
 
 /// The report of `memgroup run`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,13 +69,11 @@ pub(crate) struct RegimeReport {
     pub(crate) kills: Option<Vec<Kills>>,
     /// Memory of all tenants together: of their parent group, or of SQLite's heap.
     pub(crate) all: Held,
-    /// Events of all tenants and of their parent's limit; none without groups.
-    pub(crate) events: Option<Events>,
-    pub(crate) pressure: Option<Pressure>,
+    /// Of all tenants and their parent's limit.
+    #[serde(flatten)]
+    pub(crate) figures: Figures,
     /// Memory that SQLite took for no tenant; none without groups.
     pub(crate) unattributed: Option<Held>,
-    /// Statistics of all tenants; none without groups.
-    pub(crate) statistics: Option<Statistics>,
     /// Per-CPU memory of the hierarchy; none without groups.
     pub(crate) percpu: Option<PerCpu>,
 }
@@ -84,7 +82,8 @@ pub(crate) struct RegimeReport {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct TenantReport {
     pub(crate) name: String,
-    pub(crate) workload: String,
+    /// None for the sum of all tenants.
+    pub(crate) workload: Option<Kind>,
     pub(crate) threads: u32,
     /// Statements that returned their last row.
     pub(crate) done: u64,
@@ -98,54 +97,26 @@ pub(crate) struct TenantReport {
     pub(crate) interrupted: u64,
     pub(crate) p50_us: Option<f64>,
     pub(crate) p99_us: Option<f64>,
-    pub(crate) usage: Option<u64>,
-    pub(crate) peak: Option<u64>,
-    pub(crate) max: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) held: Held,
     /// Whether the SPEC sets `min` or `low`, in every regime.
     pub(crate) protected: bool,
-    /// None without groups.
-    pub(crate) events: Option<Events>,
-    pub(crate) pressure: Option<Pressure>,
+    #[serde(flatten)]
+    pub(crate) figures: Figures,
     /// Delays of its threads because of `high` or of forced charges.
     pub(crate) throttled_us: Option<u64>,
     /// Charges that a limit which is not enforced would have refused; none without groups.
     pub(crate) would_refuse: Option<u64>,
-    /// Share of the charges that the stock served.
-    pub(crate) hit_rate: Option<f64>,
     /// Size of the tenant's database.
     pub(crate) database: u64,
     /// Text of the first refusal.
     pub(crate) first_refusal: Option<String>,
-    /// None without groups.
-    pub(crate) statistics: Option<Statistics>,
     /// Bytes of the page caches of its connections at the end.
     pub(crate) page_cache: u64,
-    /// State when its work was over; none if it worked to the end.
-    pub(crate) idle: Option<IdleReport>,
+    /// None if it worked to the end.
+    pub(crate) idle: Option<Idle>,
     /// Its caches; none without groups.
     pub(crate) shrinkers: Option<Vec<Shrinker>>,
-}
-
-/// State of a tenant whose work was over before the run.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct IdleReport {
-    /// Seconds since the run began.
-    pub(crate) since_seconds: f64,
-    /// Bytes of the page caches then.
-    pub(crate) page_cache: u64,
-    /// Bytes reclaimed from it since then; none without groups.
-    pub(crate) reclaimed: Option<u64>,
-}
-
-impl IdleReport {
-    fn of(idle: Idle, statistics: Option<Statistics>) -> IdleReport {
-        let reclaimed = statistics.map(|statistics| statistics.memory.reclaimed);
-        IdleReport {
-            since_seconds: idle.since.as_secs_f64(),
-            page_cache: idle.page_cache_bytes,
-            reclaimed: reclaimed.zip(idle.reclaimed_bytes).map(|(all, before)| all.saturating_sub(before)),
-        }
-    }
 }
 
 impl TenantReport {
@@ -154,14 +125,19 @@ impl TenantReport {
         self.refused + self.killed
     }
 
-    /// Whether its statements ask for more memory than any limit allows.
-    pub(crate) fn is_runaway(&self) -> bool {
-        self.workload == Kind::Runaway.name()
+    /// Its statistics; zeros without groups.
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.figures.statistics.unwrap_or_default()
     }
 
-    /// Whether this is a tenant whose statements should not fail. The sum of all tenants has no workload.
+    /// Whether its statements ask for more memory than any limit allows.
+    pub(crate) fn is_runaway(&self) -> bool {
+        self.workload == Some(Kind::Runaway)
+    }
+
+    /// Whether this is a tenant, and its statements should not fail.
     pub(crate) fn is_well_behaved(&self) -> bool {
-        !self.workload.is_empty() && !self.is_runaway()
+        self.workload.is_some_and(|kind| kind != Kind::Runaway)
     }
 }
 
@@ -181,15 +157,9 @@ impl RegimeReport {
             refused: sum(|tenant| tenant.refused),
             killed: sum(|tenant| tenant.killed),
             retried: sum(|tenant| tenant.retried),
-            usage: Some(self.all.usage),
-            peak: Some(self.all.peak),
-            max: self.all.max,
-            hit_rate: self.all.hit_rate,
+            held: self.all,
             database: sum(|tenant| tenant.database),
-            events: self.events.clone(),
-            pressure: self.pressure,
-            throttled_us: self.statistics.map(|all| all.memory.throttled_us),
-            statistics: self.statistics,
+            figures: self.figures.clone(),
             shrinkers: Some(self.tenants.iter().filter_map(caches).flatten().collect()),
             ..TenantReport::default()
         }
@@ -207,20 +177,20 @@ impl Turn {
     ) -> Turn {
         let seconds = ran.elapsed.as_secs_f64();
         let groups = backend.groups();
+        // One snapshot, so that all figures are of one moment.
+        let snapshot = groups.map(|groups| groups.hierarchy.snapshot());
+        let find = |group: &Group| snapshot.as_ref()?.groups.iter().find(|found| found.id == group.id());
         let shrinkers = groups.map(|groups| Shrinker::all(&groups.hierarchy));
-        let mut tenants = Vec::new();
-        for (index, (tenant, (counters, tally))) in spec.tenants.iter().zip(&ran.tenants).enumerate() {
-            let group = groups.map(|groups| &groups.tenants[index]);
-            let held = group.map(Held::of);
-            let statistics = groups.map(|groups| Statistics::of(&groups.hierarchy, &groups.tenants[index]));
+        let tenant = |(index, tenant): (usize, &TenantSpec)| {
+            let (counters, tally) = &ran.tenants[index];
+            let group = groups.and_then(|groups| find(&groups.tenants[index]));
+            let figures = group.map(|group| Figures::of(group, seconds)).unwrap_or_default();
+            let memory = figures.statistics.map(|statistics| statistics.memory);
             let [done, refused, killed, retried, interrupted] = counters.read();
-            let own_shrinkers = shrinkers.as_ref().zip(group).map(|(all, group)| {
-                let path = group.path();
-                all.iter().filter(|shrinker| shrinker.group == path).cloned().collect()
-            });
-            tenants.push(TenantReport {
+            let is_own = |shrinker: &&Shrinker| group.is_some_and(|group| group.path == shrinker.group);
+            TenantReport {
                 name: tenant.name.clone(),
-                workload: tenant.workload.name().to_owned(),
+                workload: Some(tenant.workload),
                 threads: tenant.threads,
                 done,
                 refused,
@@ -229,36 +199,33 @@ impl Turn {
                 interrupted,
                 p50_us: tally.latencies.quantile_us(0.50),
                 p99_us: tally.latencies.quantile_us(0.99),
-                usage: held.map(|held| held.usage),
-                peak: held.map(|held| held.peak),
-                max: held.and_then(|held| held.max),
+                held: group.map(Held::of).unwrap_or_default(),
                 protected: tenant.is_protected(),
-                events: group.map(Events::of),
-                pressure: group.map(|group| Pressure::of(group, seconds)),
-                throttled_us: statistics.map(|statistics| statistics.memory.throttled_us),
-                would_refuse: group.map(|group| group.would_refuse()),
-                hit_rate: held.and_then(|held| held.hit_rate),
+                throttled_us: memory.map(|memory| memory.throttled_us),
+                would_refuse: group.map(|group| group.events_local.would_refuse),
+                figures,
                 database: databases[index].bytes,
                 first_refusal: tally.first_refusal.clone(),
-                statistics,
-                page_cache: tally.page_cache_bytes,
-                idle: tally.idle.map(|idle| IdleReport::of(idle, statistics)),
-                shrinkers: own_shrinkers,
-            });
-        }
+                page_cache: tally.page_cache,
+                idle: tally.idle.map(|idle| {
+                    let since = |(all, before): (Memory, u64)| all.reclaimed.saturating_sub(before);
+                    Idle { reclaimed: memory.zip(idle.reclaimed).map(since), ..idle }
+                }),
+                shrinkers: shrinkers.as_ref().map(|all| all.iter().filter(is_own).cloned().collect()),
+            }
+        };
+        let parent = groups.and_then(|groups| find(&groups.parent));
         let report = RegimeReport {
             seconds,
             seed: spec.seed,
             interrupted: ended_early,
             reclaim: groups.map(|groups| groups.reclaim),
             guard: groups.and_then(|groups| groups.guard_bytes),
-            tenants,
-            kills: groups.map(|groups| groups.kills()),
-            all: backend.held_by_all(),
-            events: groups.map(|groups| Events::of(&groups.parent)),
-            pressure: groups.map(|groups| Pressure::of(&groups.parent, seconds)),
-            unattributed: groups.map(|groups| Held::of(&groups.unattributed)),
-            statistics: groups.map(|groups| Statistics::of(&groups.hierarchy, &groups.parent)),
+            tenants: spec.tenants.iter().enumerate().map(tenant).collect(),
+            kills: groups.map(Groups::kills),
+            all: parent.map_or_else(|| backend.held_by_heap(), Held::of),
+            figures: parent.map(|parent| Figures::of(parent, seconds)).unwrap_or_default(),
+            unattributed: groups.and_then(|groups| find(&groups.unattributed)).map(Held::of),
             percpu: groups.map(|groups| PerCpu::of(&groups.hierarchy)),
         };
         let latencies = ran.tenants.iter().map(|(_, tally)| tally.latencies.clone()).collect();
@@ -268,12 +235,13 @@ impl Turn {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{IdleReport, RegimeReport, Report, TenantReport};
+    use super::{RegimeReport, Report, TenantReport};
     use crate::run::measure::control::{Events, Pressure, Stalled};
     use crate::run::measure::kills::Kills;
     use crate::run::measure::shrinkers::Shrinker;
     use crate::run::measure::statistics::{Io, Memory, Statistics};
-    use crate::run::measure::{Held, PerCpu};
+    use crate::run::measure::{Figures, Held, Idle, PerCpu};
+    use crate::run::spec::Kind;
 
     /// Fixed statistics.
     fn statistics() -> Statistics {
@@ -298,10 +266,10 @@ pub(crate) mod tests {
     }
 
     /// A tenant with fixed figures.
-    pub(crate) fn tenant(name: &str, workload: &str, done: u64, refused: u64) -> TenantReport {
+    pub(crate) fn tenant(name: &str, workload: Kind, done: u64, refused: u64) -> TenantReport {
         TenantReport {
             name: name.to_owned(),
-            workload: workload.to_owned(),
+            workload: Some(workload),
             threads: 1,
             done,
             refused,
@@ -310,21 +278,29 @@ pub(crate) mod tests {
             interrupted: 1,
             p50_us: (done > 0).then_some(12.5),
             p99_us: (done > 0).then_some(2_500.0),
-            usage: Some(15 << 20),
-            peak: Some(16 << 20),
-            max: Some(16 << 20),
-            protected: workload == "lookups",
-            events: Some(Events::with(refused, refused / 2)),
-            pressure: Some(Pressure { some: stalled(40_000), full: stalled(10_000) }),
+            held: held(15 << 20, 16 << 20, Some(16 << 20), Some(0.9971)),
+            protected: workload == Kind::Lookups,
+            figures: figures(refused, refused / 2, stalled(40_000), stalled(10_000)),
             throttled_us: Some(1_500_000),
             would_refuse: Some(0),
-            hit_rate: Some(0.9971),
             database: 45 << 20,
             first_refusal: (refused > 0).then(|| format!("/tenants/{name} is full")),
-            statistics: Some(statistics()),
             page_cache: 14 << 20,
             idle: None,
             shrinkers: Some(vec![shrinker(name)]),
+        }
+    }
+
+    fn held(usage: u64, peak: u64, max: Option<u64>, hit_rate: Option<f64>) -> Held {
+        Held { usage: Some(usage), peak: Some(peak), max, hit_rate }
+    }
+
+    /// Fixed statistics, with these counts of `max` and `oom` and these stalls.
+    fn figures(max: u64, oom: u64, some: Stalled, full: Stalled) -> Figures {
+        Figures {
+            events: Some(Events::with(max, oom)),
+            pressure: Some(Pressure { some, full }),
+            statistics: Some(statistics()),
         }
     }
 
@@ -366,7 +342,7 @@ pub(crate) mod tests {
 
     /// `tenant`, idle since second 5 with `page_cache` bytes, of which `reclaimed` were reclaimed.
     pub(crate) fn idle(tenant: TenantReport, page_cache: u64, reclaimed: u64) -> TenantReport {
-        let idle = IdleReport { since_seconds: 5.02, page_cache, reclaimed: Some(reclaimed) };
+        let idle = Idle { since_seconds: 5.02, page_cache, reclaimed: Some(reclaimed) };
         TenantReport { idle: Some(idle), page_cache: page_cache - reclaimed, ..tenant }
     }
 
@@ -379,15 +355,13 @@ pub(crate) mod tests {
             reclaim: Some(true),
             guard: None,
             tenants: vec![
-                tenant("lookups", "lookups", 1_234_567, lookups_refused),
-                tenant("runaway", "runaway", 0, 120),
+                tenant("lookups", Kind::Lookups, 1_234_567, lookups_refused),
+                tenant("runaway", Kind::Runaway, 0, 120),
             ],
             kills: Some(Vec::new()),
-            all: Held { usage: 30 << 20, peak: 32 << 20, max: Some(128 << 20), hit_rate: None },
-            events: Some(Events::with(130, 65)),
-            pressure: Some(Pressure { some: stalled(60_000), full: stalled(5_000) }),
-            unattributed: Some(Held { usage: 2_048, peak: 4_096, max: None, hit_rate: None }),
-            statistics: Some(statistics()),
+            all: held(30 << 20, 32 << 20, Some(128 << 20), None),
+            figures: figures(130, 65, stalled(60_000), stalled(5_000)),
+            unattributed: Some(held(2_048, 4_096, None, None)),
             percpu: Some(PerCpu { populated: 8_192, live: 128, slots: 2 }),
         }
     }
@@ -395,13 +369,13 @@ pub(crate) mod tests {
     #[test]
     fn has_the_documented_json_keys() {
         let mut whole = Report::of(report(0));
-        whole.memgroup.tenants[1].max = None;
+        whole.memgroup.tenants[1].held.max = None;
         whole.memgroup.kills = Some(vec![kills("runaway", "lookups", vec![8_000])]);
-        whole.memgroup.tenants.push(idle(tenant("archive", "dashboards", 9, 0), 30 << 20, 9 << 20));
+        whole.memgroup.tenants.push(idle(tenant("archive", Kind::Dashboards, 9, 0), 30 << 20, 9 << 20));
         let json = serde_json::to_value(&whole).expect("JSON");
         assert_eq!(json["memgroup"]["seconds"], 20.0);
         let tenant = &json["memgroup"]["tenants"][0];
-        assert_eq!(tenant["name"], "lookups");
+        assert_eq!((&tenant["name"], &tenant["workload"]), (&"lookups".into(), &"lookups".into()));
         assert_eq!((&tenant["done"], &tenant["refused"]), (&1_234_567.into(), &0.into()));
         assert_eq!((&tenant["p50_us"], &tenant["p99_us"]), (&12.5.into(), &2_500.0.into()));
         assert_eq!(tenant["usage"], 15 << 20);

@@ -7,31 +7,34 @@ mod notes;
 mod source;
 mod tenant;
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use std::{fmt, fs};
 
 use memgroup::UNLIMITED;
 use serde::{Deserialize, Serialize};
+use toml::de::DeValue;
 
 use crate::run::base::error::RunError;
-use source::{Found, Source, SpecError, Table};
+use source::{Source, Table, bytes, integer, number};
 
 /// The built-in scenario, a SPEC like any other.
 pub(crate) const BUILT_IN: &str = include_str!("../../../specs/tenants.toml");
 
 /// The smallest limit: opening one connection takes about 200 KiB.
-const MAX_BYTES_MIN: u64 = 1 << 20;
+const LIMIT_BYTES_MIN: u64 = 1 << 20;
 /// The upper end is the most that a group can count.
-const MAX_ALLOWED: &str = "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with \
-                           K, M, G or T, such as \"64M\"";
+const LIMIT_ALLOWED: &str = "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with \
+                             K, M, G or T, such as \"64M\"";
+const TRUTH_ALLOWED: &str = "true or false";
 const TENANTS_MAX: usize = 64;
-/// Bounds of the run time of the statements.
+/// Smallest run time of the statements.
 pub(crate) const SECONDS_MIN: f64 = 0.1;
-const SECONDS_MAX: f64 = 86_400.0;
+const SECONDS_ALLOWED: &str = "a number from 0.1 to 86400, in seconds";
 
 /// Kind of the statements that a tenant runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     /// Single rows by primary key.
     Lookups,
@@ -43,25 +46,6 @@ pub(crate) enum Kind {
     Runaway,
 }
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 4] = [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway];
-
-    /// The kind with that name in a SPEC.
-    pub(crate) fn of_name(name: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Its name in a SPEC.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Kind::Lookups => "lookups",
-            Kind::Dashboards => "dashboards",
-            Kind::Etl => "etl",
-            Kind::Runaway => "runaway",
-        }
-    }
-}
-
 /// TPC-H scale factor in thousandths. 1,000 is about a gigabyte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Scale {
@@ -69,11 +53,13 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    const MILLI_MAX: u32 = 10_000;
+    const ALLOWED: &str = "a TPC-H scale factor of 0.001 to 10, in steps of 0.001";
 
-    /// A scale of 0.001 to 10, given in thousandths.
-    pub(crate) fn from_milli(milli: u32) -> Option<Scale> {
-        (1..=Scale::MILLI_MAX).contains(&milli).then_some(Scale { milli })
+    /// The scale with that factor, if it is allowed.
+    pub(crate) fn of_factor(factor: f64) -> Option<Scale> {
+        let milli = (factor * 1_000.0).round();
+        let is_step = (factor * 1_000.0 - milli).abs() < 1e-6;
+        (is_step && (1.0..=10_000.0).contains(&milli)).then_some(Scale { milli: milli as u32 })
     }
 
     pub(crate) fn milli(self) -> u32 {
@@ -85,14 +71,15 @@ impl Scale {
     }
 }
 
-impl fmt::Display for Scale {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl std::fmt::Display for Scale {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.factor())
     }
 }
 
 /// Place where SQLite keeps the intermediate results of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Temp {
     /// In memory up to the size of the cache, then in temporary files.
     File,
@@ -185,11 +172,11 @@ pub(crate) struct Spec {
 
 impl Spec {
     /// Reads `file` once, because it may be a pipe or change during a run; without one the built-in scenario.
-    pub(crate) fn read(file: Option<&Path>) -> Result<Spec, SpecError> {
+    pub(crate) fn read(file: Option<&Path>) -> Result<Spec, RunError> {
         let Some(file) = file else { return Spec::parse("the built-in scenario", BUILT_IN) };
         let name = file.display().to_string();
         let text = fs::read_to_string(file);
-        let text = text.map_err(|error| SpecError::whole_file(&name, format!("cannot be read: {error}")))?;
+        let text = text.map_err(|error| RunError::Usage(format!("{name}: cannot be read: {error}")))?;
         Spec::parse(&name, &text)
     }
 
@@ -201,84 +188,70 @@ impl Spec {
     }
 
     /// Reads the SPEC `text`; errors call it `file`.
-    pub(crate) fn parse(file: &str, text: &str) -> Result<Spec, SpecError> {
-        let source = Source { file, text };
-        let mut top = source.parse()?;
+    pub(crate) fn parse(file: &str, text: &str) -> Result<Spec, RunError> {
+        let mut top = Source { file, text }.parse()?;
         let mut run = top.table("run")?;
-        let seconds = match once(&mut top, &mut run, |table| table.number("seconds"))? {
-            None => 20.0,
-            Some(seconds) => check_seconds(seconds.value).map_err(|allowed| seconds.wrong(&allowed))?,
-        };
-        let seed = match once(&mut top, &mut run, |table| table.integer("seed"))? {
-            None => 1,
-            Some(seed) => {
-                u64::try_from(seed.value).map_err(|_| seed.wrong("allowed: an integer from 0 up"))?
-            }
-        };
-        let max_bytes = limit(once(&mut top, &mut run, |table| table.bytes("max", MAX_ALLOWED))?)?;
-        let reclaim = once(&mut top, &mut run, |table| table.truth("reclaim"))?;
-        let oom = once(&mut top, &mut run, |table| table.truth("oom"))?;
-        if let Some(run) = run {
-            run.finish()?;
-        }
+        let seconds = once(&mut top, &mut run, "seconds", 20.0, SECONDS_ALLOWED, |value| {
+            number(value).filter(is_run_time)
+        })?;
+        let seed = once(&mut top, &mut run, "seed", 1, "an integer from 0 up", |value| {
+            integer(value)?.try_into().ok()
+        })?;
+        let max_bytes = once(&mut top, &mut run, "max", UNLIMITED, LIMIT_ALLOWED, limit)?;
+        let reclaim = once(&mut top, &mut run, "reclaim", true, TRUTH_ALLOWED, DeValue::as_bool)?;
+        let oom = once(&mut top, &mut run, "oom", true, TRUTH_ALLOWED, DeValue::as_bool)?;
+        run.map_or(Ok(()), Table::finish)?;
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let tables = top.tables("tenant")?;
+        top.finish()?;
         if let Some(first_too_many) = tables.get(TENANTS_MAX) {
-            let text = format!("key `tenant` stands {} times; allowed: 1 to {TENANTS_MAX}", tables.len());
-            return Err(first_too_many.wrong(text));
+            let count = tables.len();
+            return Err(first_too_many
+                .wrong(format_args!("key `tenant` stands {count} times; allowed: 1 to {TENANTS_MAX}")));
         }
         for table in tables {
-            let tenant = tenant::read(table, &tenants, seconds)?;
-            tenants.push(tenant);
+            tenants.push(tenant::read(table, &tenants, seconds)?);
         }
-        top.finish()?;
         if tenants.is_empty() {
             let text = "key `tenant` is missing; allowed: at least one [[tenant]]";
-            return Err(SpecError::whole_file(file, text.to_owned()));
+            return Err(RunError::Usage(format!("{file}: {text}")));
         }
-        let [reclaim, oom] = [reclaim, oom].map(|found| found.is_none_or(|found| found.value));
         Ok(Spec { seconds, seed, max_bytes, reclaim, oom, tenants })
     }
 }
 
-impl From<SpecError> for RunError {
-    fn from(error: SpecError) -> RunError {
-        RunError::Usage(error.to_string())
-    }
+/// Reads the run time from the command line; the error says which are allowed.
+pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(is_run_time).ok_or_else(|| format!("allowed: {SECONDS_ALLOWED}"))
 }
 
-/// Checks the run time; the error says what is allowed.
-pub(crate) fn check_seconds(seconds: f64) -> Result<f64, String> {
-    // NaN is outside of every range.
-    if (SECONDS_MIN..=SECONDS_MAX).contains(&seconds) {
-        Ok(seconds)
-    } else {
-        Err(format!("allowed: {SECONDS_MIN} to {SECONDS_MAX} seconds"))
-    }
+/// Whether statements may run for `seconds`. NaN is outside of every range.
+fn is_run_time(seconds: &f64) -> bool {
+    (SECONDS_MIN..=86_400.0).contains(seconds)
+}
+
+/// A limit in bytes.
+fn limit(value: &DeValue<'_>) -> Option<u64> {
+    bytes(value).filter(|&bytes| bytes >= LIMIT_BYTES_MIN)
 }
 
 /// Reads a key of the document or of its table `[run]`. It may stand in both with the same value.
 fn once<'a, T: PartialEq>(
     top: &mut Table<'a>,
     run: &mut Option<Table<'a>>,
-    read: impl Fn(&mut Table<'a>) -> Result<Option<Found<'a, T>>, SpecError>,
-) -> Result<Option<Found<'a, T>>, SpecError> {
-    let outside = read(top)?;
-    let Some(run) = run else { return Ok(outside) };
-    match (outside, read(run)?) {
+    key: &'static str,
+    unset: T,
+    allowed: &str,
+    read: impl Fn(&DeValue<'a>) -> Option<T>,
+) -> Result<T, RunError> {
+    let outside = top.find(key, allowed, &read)?;
+    let inside = run.as_mut().map_or(Ok(None), |run| run.find(key, allowed, &read))?;
+    match (outside, inside) {
         (Some(outside), Some(inside)) if outside.value != inside.value => {
-            Err(inside.wrong(&format!("{outside} outside of [run]; allowed: to say it in one place")))
+            let outside = outside.place();
+            Err(inside.wrong(format_args!("{outside} outside of [run]; allowed: to say it in one place")))
         }
-        (outside, inside) => Ok(inside.or(outside)),
-    }
-}
-
-/// Checks a limit; without one the result is `UNLIMITED`.
-fn limit(found: Option<Found<'_, u64>>) -> Result<u64, SpecError> {
-    match found {
-        None => Ok(UNLIMITED),
-        Some(max) if max.value >= MAX_BYTES_MIN => Ok(max.value),
-        Some(max) => Err(max.wrong(&format!("allowed: {MAX_ALLOWED}"))),
+        (outside, inside) => Ok(inside.or(outside).map_or(unset, |found| found.value)),
     }
 }
 

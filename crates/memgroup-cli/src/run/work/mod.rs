@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use rusqlite::InterruptHandle;
 
-use crate::run::backend::Backend;
 use crate::run::backend::session::{Failure, Session};
+use crate::run::backend::{Backend, Groups};
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::stop::Stop;
 use crate::run::data::files::Database;
 use crate::run::data::workload::{Work, Workload};
 use crate::run::live::{Counts, Live};
+use crate::run::measure::Idle;
 use crate::run::measure::latencies::Latencies;
 use crate::run::measure::statistics::Statistics;
 use crate::run::spec::{Spec, TenantSpec};
@@ -64,39 +65,20 @@ pub(crate) struct Tally {
     /// Text of the first refusal.
     pub(crate) first_refusal: Option<String>,
     /// Bytes of the page caches at the end.
-    pub(crate) page_cache_bytes: u64,
+    pub(crate) page_cache: u64,
     /// None while a thread works to the end.
     pub(crate) idle: Option<Idle>,
 }
 
-/// State of a tenant when its work was over.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Idle {
-    /// Time since the run began.
-    pub(crate) since: Duration,
-    /// Bytes of the page caches.
-    pub(crate) page_cache_bytes: u64,
-    /// Bytes reclaimed from the tenant until then; none without groups.
-    pub(crate) reclaimed_bytes: Option<u64>,
-}
-
-impl Idle {
-    /// Combines two threads: a tenant is idle when its last thread is.
-    fn add(self, other: Idle) -> Idle {
-        let last = if self.since < other.since { other } else { self };
-        Idle { page_cache_bytes: self.page_cache_bytes + other.page_cache_bytes, ..last }
-    }
-}
-
 impl Tally {
     fn new() -> Result<Tally, RunError> {
-        Ok(Tally { latencies: Latencies::new()?, first_refusal: None, page_cache_bytes: 0, idle: None })
+        Ok(Tally { latencies: Latencies::new()?, first_refusal: None, page_cache: 0, idle: None })
     }
 
     fn add(&mut self, other: Tally) -> Result<(), RunError> {
         self.first_refusal = self.first_refusal.take().or(other.first_refusal);
-        self.page_cache_bytes += other.page_cache_bytes;
-        self.idle = self.idle.zip(other.idle).map(|(one, another)| one.add(another));
+        self.page_cache += other.page_cache;
+        self.idle = self.idle.zip(other.idle).map(|(one, another)| one.and(another));
         self.latencies.add(&other.latencies)
     }
 }
@@ -273,18 +255,18 @@ impl Worker<'_> {
             }
             run.pause(self.tenant.pause);
         }
-        tally.page_cache_bytes = self.session.page_cache_bytes();
+        tally.page_cache = self.session.page_cache_bytes();
         Ok((tally, self.session))
     }
 
     fn idle(&self, run: Run<'_>) -> Idle {
-        let reclaimed = |groups: &crate::run::backend::Groups| {
-            Statistics::of(&groups.hierarchy, &groups.tenants[self.index]).memory.reclaimed
+        let reclaimed = |groups: &Groups| {
+            Statistics::of(&groups.tenants[self.index].snapshot().groups[0]).memory.reclaimed
         };
         Idle {
-            page_cache_bytes: self.session.page_cache_bytes(),
-            reclaimed_bytes: run.backend.groups().map(reclaimed),
-            since: run.started.elapsed(),
+            page_cache: self.session.page_cache_bytes(),
+            reclaimed: run.backend.groups().map(reclaimed),
+            since_seconds: run.started.elapsed().as_secs_f64(),
         }
     }
 
@@ -326,8 +308,6 @@ impl Worker<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::{Idle, Tally};
 
     #[test]
@@ -350,22 +330,15 @@ mod tests {
 
     #[test]
     fn becomes_idle_with_the_last_thread() {
-        let tally = |idle: Option<(u64, u64, u64)>| Tally {
-            idle: idle.map(|(seconds, page_cache_bytes, reclaimed)| Idle {
-                since: Duration::from_secs(seconds),
-                page_cache_bytes,
-                reclaimed_bytes: Some(reclaimed),
-            }),
+        let tally = |idle: Option<f64>| Tally {
+            idle: idle.map(|since_seconds| Idle { since_seconds, page_cache: 10, reclaimed: Some(1) }),
             ..Tally::new().expect("a histogram")
         };
-        for (one, another) in [((3, 10, 1), (5, 20, 2)), ((5, 20, 2), (3, 10, 1))] {
-            let mut sum = tally(Some(one));
-            sum.add(tally(Some(another))).expect("same digits");
-            let expected =
-                Idle { since: Duration::from_secs(5), page_cache_bytes: 30, reclaimed_bytes: Some(2) };
-            assert_eq!(sum.idle, Some(expected));
-            sum.add(tally(None)).expect("same digits");
-            assert_eq!(sum.idle, None, "a thread worked to the end");
-        }
+        let mut sum = tally(Some(3.0));
+        sum.add(tally(Some(5.0))).expect("same digits");
+        let expected = Idle { since_seconds: 5.0, page_cache: 20, reclaimed: Some(1) };
+        assert_eq!(sum.idle, Some(expected));
+        sum.add(tally(None)).expect("same digits");
+        assert_eq!(sum.idle, None, "a thread worked to the end");
     }
 }

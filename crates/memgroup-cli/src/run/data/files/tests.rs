@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use super::{BUILDING, Database, build, build_all, fill, find, path_of, prepare, read_through};
 use crate::run::base::error::RunError;
 use crate::run::base::progress::Progress;
-use crate::run::base::stop::Stop;
+use crate::run::base::stop::{CTRL_C, Stop};
 use crate::run::spec::{Kind, Spec};
 
 fn spec() -> Spec {
@@ -99,7 +99,7 @@ fn keeps_a_foreign_file() {
 fn removes_the_unfinished_file_after_a_stop() {
     let directory = tempfile::tempdir().expect("a directory");
     let (spec, progress, stop) = (spec(), Progress::on_stderr(), Stop::default());
-    stop.request();
+    stop.request(CTRL_C);
     assert_eq!(prepare(directory.path(), &spec, &progress, &stop, None).expect("no error"), None);
     build_all(directory.path(), spec.tenants.iter().collect(), &progress, &stop, None).expect("no error");
     // A builder that is running sees the stop at its next tick.
