@@ -20,7 +20,7 @@ use super::tpch;
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::progress::Progress;
 use crate::run::base::stop::Stop;
-use crate::run::base::{fresh, units};
+use crate::run::base::{fresh, joined, units};
 use crate::run::spec::{Scale, Spec, TenantSpec};
 
 /// "MgTH": SQLite's `application_id` in the header of each file.
@@ -121,10 +121,7 @@ fn build_all(
     };
     thread::scope(|threads| {
         let handles: Vec<_> = (0..builders).map(|_| threads.spawn(build_queue)).collect();
-        let join = |handle: thread::ScopedJoinHandle<'_, _>| {
-            handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        handles.into_iter().map(join).fold(Ok(()), Result::and)
+        handles.into_iter().map(joined).fold(Ok(()), Result::and)
     })
 }
 
@@ -163,13 +160,7 @@ fn find(directory: &Path, tenant: &TenantSpec) -> Result<Option<Database>, RunEr
         opened => opened.or_fail_at("open", &path)?,
     };
     let header = Header::ours(&mut file).or_fail_at("read", &path)?;
-    let header = header.ok_or_else(|| {
-        RunError::Failure(format!(
-            "failed to load into {}: that file was not made by this program; move it away, or choose another directory by \
-             --data DIR",
-            path.display()
-        ))
-    })?;
+    let header = header.ok_or_else(|| foreign("load into", &path, ""))?;
     let length = file.metadata().or_fail_at("inspect", &path)?.len();
     let is_complete = header.bytes == length && header.user_version == stamp(tenant.scale);
     Ok(is_complete.then_some(Database { path, bytes: length }))
@@ -183,18 +174,19 @@ fn check_alone(database: &Path) -> Result<(), RunError> {
         path.push(suffix);
         let path = PathBuf::from(path);
         match fs::symlink_metadata(&path) {
-            Ok(_) => {
-                return Err(RunError::Failure(format!(
-                    "failed to use the database beside {}: that file was not made by this program, and SQLite would delete \
-                     it; move it away, or choose another directory by --data DIR",
-                    path.display()
-                )));
-            }
+            Ok(_) => return Err(foreign("use the database beside", &path, ", and SQLite would delete it")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).or_fail_at("inspect", &path),
         }
     }
     Ok(())
+}
+
+fn foreign(action: &str, path: &Path, effect: &str) -> RunError {
+    RunError::Failure(format!(
+        "failed to {action} {}: that file was not made by this program{effect}; move it away, or choose another directory by          --data DIR",
+        path.display()
+    ))
 }
 
 /// Removes the unfinished files of killed runs. The caller holds the lock, so no process is writing them.
@@ -257,28 +249,25 @@ fn build(directory: &Path, tenant: &TenantSpec, progress: &Progress, stop: &Stop
     let (building, _) = fresh::beside(&path, BUILDING).or_fail_at("make a file beside", &path)?;
     check_alone(&building)?;
     let mut rows = 0;
-    let filled = fill(&building, scale, &mut |more| {
+    let mut tick = |more| {
         rows += more;
         let line = || format!("loading {name}: {} %", (rows * 100 / rows_about).min(100));
         bar.update(rows, || name.clone(), line);
         !stop.requested()
+    };
+    let built = fill(&building, scale, &mut tick).or_fail(format_args!("load the data of tenant `{name}`"));
+    let published = built.and_then(|is_whole| {
+        // The user may have put a file there meanwhile.
+        find(directory, tenant)?;
+        let publish = || File::open(&building)?.sync_all().and_then(|()| fs::rename(&building, &path));
+        if is_whole { publish().or_fail_at("rename a file to", &path).map(|()| true) } else { Ok(false) }
     });
-    if !matches!(filled, Ok(true)) {
+    if !matches!(published, Ok(true)) {
         // The next run that builds removes a file that stays.
         let _ = fs::remove_file(&building);
-        return filled.map(drop).or_fail(format_args!("load the data of tenant `{name}`"));
+        return published.map(drop);
     }
-    // The user may have put a file there meanwhile.
-    if let Err(error) = find(directory, tenant) {
-        let _ = fs::remove_file(&building);
-        return Err(error);
-    }
-    let published = File::open(&building).and_then(|file| {
-        file.sync_all()?;
-        fs::rename(&building, &path)?;
-        Ok(file.metadata()?.len())
-    });
-    let bytes = published.or_fail_at("rename a file to", &path)?;
+    let bytes = fs::metadata(&path).or_fail_at("inspect", &path)?.len();
     drop(bar);
     progress.line(&format!(
         "loaded {name}: TPC-H at scale {scale}, {} in {:.1} s",

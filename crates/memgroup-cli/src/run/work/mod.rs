@@ -2,7 +2,7 @@
 //!
 //! - I1. Each statement that begins is counted once: done, refused, killed or interrupted.
 //! - I2. Only the latency of a statement that was done is recorded.
-//! - I3. A tenant whose work is over keeps its connections. Each of its threads has begun a statement, however late it started.
+//! - I3. An idle tenant keeps its connections. Each of its threads has begun a statement, however late it started.
 //! - E1. Worker → watcher: counts are approximate during the run. The watcher reads them again after it joined the worker.
 //! - E2. Watcher → workers: only the flag `ending` is handed over. A worker that sees it late runs one more statement.
 //! - E3. Worker of a tenant that became idle → workers of tenants after it: only the count `busy` is handed over.
@@ -16,6 +16,7 @@ use rusqlite::InterruptHandle;
 use crate::run::backend::session::{Failure, Session};
 use crate::run::backend::{Backend, Groups};
 use crate::run::base::error::{OrFail, RunError};
+use crate::run::base::joined;
 use crate::run::base::stop::Stop;
 use crate::run::data::files::Database;
 use crate::run::data::workload::{Work, Workload};
@@ -40,7 +41,7 @@ pub(crate) struct Counters {
     killed: AtomicU64,
     retried: AtomicU64,
     interrupted: AtomicU64,
-    /// Threads whose work is not over.
+    /// Threads that have work left.
     busy: AtomicU32,
 }
 
@@ -108,36 +109,33 @@ pub(crate) fn run_all<'a>(
             workers.push(Worker { index, tenant, session, workload });
         }
     }
-    let interrupters: Vec<InterruptHandle> =
-        workers.iter().map(|worker| worker.session.interrupter()).collect();
+    let interrupters: Vec<_> = workers.iter().map(|worker| worker.session.interrupter()).collect();
     let busy = |tenant: &TenantSpec| Counters { busy: tenant.threads.into(), ..Counters::default() };
     let counters: Vec<Counters> = spec.tenants.iter().map(busy).collect();
     let ending = AtomicBool::new(false);
     let run = Run { backend, spec, counters: &counters, ending: &ending, started: Instant::now() };
     let (elapsed, results) = thread::scope(|threads| {
-        let handles: Vec<_> = workers
-            .into_iter()
-            .map(|worker| (worker.index, threads.spawn(move || worker.run(run))))
-            .collect();
+        let handles: Vec<_> =
+            workers.into_iter().map(|worker| threads.spawn(move || worker.run(run))).collect();
         run.watch(&handles, live(), stop);
         let elapsed = run.started.elapsed();
         run.end(&handles, &interrupters);
-        let join =
-            |handle: Handle<'_>| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (elapsed, handles.into_iter().map(|(index, handle)| (index, join(handle))).collect::<Vec<_>>())
+        (elapsed, handles.into_iter().map(joined).collect::<Result<Vec<_>, _>>())
     });
-    let mut tallies: Vec<Option<Tally>> = spec.tenants.iter().map(|_| None).collect();
-    let mut sessions = Vec::new();
-    for (index, result) in results {
-        let (tally, session) = result?;
-        match &mut tallies[index] {
-            Some(sum) => sum.add(tally)?,
-            none => *none = Some(tally),
-        }
+    let mut results = results?.into_iter();
+    let (mut tenants, mut sessions) = (Vec::new(), Vec::new());
+    for (tenant, counters) in spec.tenants.iter().zip(counters) {
+        let mut own = results.by_ref().take(tenant.threads as usize);
+        // Each tenant has at least one thread.
+        let Some((mut sum, session)) = own.next() else { continue };
         sessions.push(session);
+        for (tally, session) in own {
+            sum.add(tally)?;
+            sessions.push(session);
+        }
+        tenants.push((counters, sum));
     }
-    // Each tenant has at least one thread, and so a tally.
-    Ok(Ran { elapsed, tenants: counters.into_iter().zip(tallies.into_iter().flatten()).collect(), sessions })
+    Ok(Ran { elapsed, tenants, sessions })
 }
 
 /// State shared by all threads of a run.
@@ -167,7 +165,7 @@ impl Run<'_> {
     }
 
     /// Updates the live view until the time is over, a stop is requested, or a worker failed.
-    fn watch(&self, handles: &[(usize, Handle<'_>)], mut live: Live<'_>, stop: &Stop) {
+    fn watch(&self, handles: &[Handle<'_>], mut live: Live<'_>, stop: &Stop) {
         let whole = Duration::from_secs_f64(self.spec.seconds);
         loop {
             let elapsed = self.started.elapsed();
@@ -183,17 +181,17 @@ impl Run<'_> {
                 groups.poll_kills();
             }
             thread::sleep(WATCH_EVERY.min(whole - elapsed));
-            if handles.iter().all(|(_, handle)| handle.is_finished()) {
+            if handles.iter().all(Handle::is_finished) {
                 return;
             }
         }
     }
 
     /// Interrupts all statements and pauses until every worker has ended.
-    fn end(&self, handles: &[(usize, Handle<'_>)], interrupters: &[InterruptHandle]) {
+    fn end(&self, handles: &[Handle<'_>], interrupters: &[InterruptHandle]) {
         self.set_ending();
-        while handles.iter().any(|(_, handle)| !handle.is_finished()) {
-            for ((_, handle), interrupter) in handles.iter().zip(interrupters) {
+        while !handles.iter().all(Handle::is_finished) {
+            for (handle, interrupter) in handles.iter().zip(interrupters) {
                 if !handle.is_finished() {
                     interrupter.interrupt();
                     handle.thread().unpark();
