@@ -79,16 +79,12 @@ struct Turns {
 impl Turns {
     /// Adds the result of a turn. A failure keeps the earlier result of the regime (I2).
     fn add(&mut self, regime: Regime, result: Result<Option<Turn>, RunError>) -> Result<(), RunError> {
-        let sum = &mut self.sums[regime as usize];
-        let added = result.and_then(|turn| match (sum, turn) {
+        self.has_failed[regime as usize] |= result.is_err();
+        match (&mut self.sums[regime as usize], result?) {
             (Some(sum), Some(later)) => sum.add(later),
-            (sum, turn) => {
-                *sum = sum.take().or(turn);
-                Ok(())
-            }
-        });
-        self.has_failed[regime as usize] |= added.is_err();
-        added
+            (sum, turn) => *sum = sum.take().or(turn),
+        }
+        Ok(())
     }
 
     fn compared(self) -> (Option<Report>, bool) {
@@ -149,7 +145,7 @@ mod tests {
     use crate::run::spec::Spec;
 
     fn turn(refused: u64) -> Turn {
-        let latencies = vec![Latencies::new().expect("a histogram"); 2];
+        let latencies = vec![Latencies::default(); 2];
         Turn { report: report(refused), latencies }
     }
 

@@ -1,15 +1,17 @@
 //! Measurements of groups and statements. The report's JSON consists of these types. Without groups most figures are unknown.
 
-pub(crate) mod control;
+pub(crate) mod counts;
 pub(crate) mod kills;
 pub(crate) mod latencies;
+pub(crate) mod pressure;
 pub(crate) mod shrinkers;
 pub(crate) mod statistics;
 
 use memgroup::{GroupSnapshot, Hierarchy};
 use serde::{Deserialize, Serialize};
 
-use control::{Events, Pressure};
+use counts::Counts;
+use pressure::Pressure;
 use statistics::Statistics;
 
 /// Memory of a group, or of all tenants together.
@@ -44,7 +46,7 @@ impl Held {
 /// Effects of limits on a group and the groups below it, and their statistics.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Figures {
-    pub(crate) events: Option<Events>,
+    pub(crate) events: Option<Counts>,
     pub(crate) pressure: Option<Pressure>,
     pub(crate) statistics: Option<Statistics>,
 }
@@ -53,7 +55,7 @@ impl Figures {
     /// The figures of `group` after a run of that many `seconds`.
     pub(crate) fn of(group: &GroupSnapshot, seconds: f64) -> Figures {
         Figures {
-            events: Some(Events::of(group)),
+            events: Some(Counts::of_events(&group.events)),
             pressure: Some(Pressure::of(group, seconds)),
             statistics: Some(Statistics::of(group)),
         }
@@ -64,10 +66,20 @@ impl Figures {
         self.events.as_ref().map_or(0, |events| events.get(key))
     }
 
+    /// Statistic `key` of the memory; 0 without groups.
+    pub(crate) fn memory(&self, key: &str) -> u64 {
+        self.statistics.as_ref().map_or(0, |statistics| statistics.memory.get(key))
+    }
+
+    /// Statistic `key` of files; 0 without groups.
+    pub(crate) fn io(&self, key: &str) -> u64 {
+        self.statistics.as_ref().map_or(0, |statistics| statistics.io.get(key))
+    }
+
     /// Adds a `later` run; both together took that many `seconds`.
     pub(crate) fn add(self, later: Figures, seconds: f64) -> Figures {
         Figures {
-            events: both(self.events, later.events, Events::add),
+            events: both(self.events, later.events, |before, later| before.add(later, &[])),
             pressure: both(self.pressure, later.pressure, |before, later| before.add(later, seconds)),
             statistics: both(self.statistics, later.statistics, Statistics::add),
         }

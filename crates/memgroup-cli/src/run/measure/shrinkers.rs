@@ -6,6 +6,8 @@
 use memgroup::{Count, Hierarchy};
 use serde::{Deserialize, Serialize};
 
+use super::counts::Counts;
+
 /// One shrinker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shrinker {
@@ -14,23 +16,11 @@ pub(crate) struct Shrinker {
     pub(crate) group: String,
     /// Bytes that it could free now; none if it does not know.
     pub(crate) holds: Option<u64>,
-    /// Scans of the cache.
-    pub(crate) scans: u64,
-    /// Bytes that the scans asked for.
-    pub(crate) asked: u64,
-    /// Bytes that the cache reported as freed.
-    pub(crate) claimed: u64,
-    /// Bytes that were uncharged during the scans.
-    pub(crate) freed: u64,
-    /// Bytes that were uncharged during the last scan.
-    pub(crate) last_freed: u64,
-    /// Time in the scans.
-    pub(crate) time_ns: u64,
-    /// Scans in which it could not continue.
-    pub(crate) stopped: u64,
-    pub(crate) panics: u64,
-    /// Scans that took longer than allowed.
-    pub(crate) overruns: u64,
+    /// Scans of the cache: how many, bytes that they asked for (`asked`), bytes that the cache reported as freed (`claimed`), bytes that
+    /// were uncharged (`freed`), and during the last of them (`last_freed`), time (`time_ns`), and scans in which it could not continue
+    /// (`stopped`), panicked (`panics`) or took longer than allowed (`overruns`).
+    #[serde(flatten)]
+    pub(crate) counts: Counts,
     /// Reason why it is not scanned any more.
     pub(crate) quarantine: Option<String>,
 }
@@ -49,32 +39,27 @@ impl Shrinker {
                     Count::Empty => Some(0),
                     _ => None,
                 },
-                scans: report.scans,
-                asked: report.asked_bytes,
-                claimed: report.claimed_bytes,
-                freed: report.freed_bytes,
-                last_freed: report.last_freed_bytes,
-                time_ns: report.time.as_nanos() as u64,
-                stopped: report.stopped,
-                panics: report.panics,
-                overruns: report.overruns,
+                counts: Counts::of([
+                    ("scans", report.scans),
+                    ("asked", report.asked_bytes),
+                    ("claimed", report.claimed_bytes),
+                    ("freed", report.freed_bytes),
+                    ("last_freed", report.last_freed_bytes),
+                    ("time_ns", report.time.as_nanos() as u64),
+                    ("stopped", report.stopped),
+                    ("panics", report.panics),
+                    ("overruns", report.overruns),
+                ]),
                 quarantine: report.quarantine.map(|why| why.to_string()),
             })
         };
         hierarchy.shrinkers().into_iter().flat_map(of_report).collect()
     }
 
-    /// Adds the scans of the same cache in a run `before`. Each run opens a tenant's connections, and so its caches, in one order.
-    pub(crate) fn add(&mut self, before: Shrinker) {
-        self.scans += before.scans;
-        self.asked += before.asked;
-        self.claimed += before.claimed;
-        self.freed += before.freed;
-        self.time_ns += before.time_ns;
-        self.stopped += before.stopped;
-        self.panics += before.panics;
-        self.overruns += before.overruns;
-        self.quarantine = self.quarantine.take().or(before.quarantine);
+    /// Adds the same cache in a `later` run. Each run opens a tenant's connections, and so its caches, in one order.
+    pub(crate) fn add(self, later: Shrinker) -> Shrinker {
+        let quarantine = later.quarantine.or(self.quarantine);
+        Shrinker { counts: self.counts.add(later.counts, &["last_freed"]), quarantine, ..later }
     }
 }
 
@@ -118,9 +103,12 @@ mod tests {
 
         let [first, second] = &Shrinker::all(&hierarchy)[..] else { panic!("two") };
         assert_eq!((first.name.as_str(), first.group.as_str()), ("a cache", "/full"));
-        assert_eq!((first.scans, first.claimed, first.freed), (1, 1 << 20, 1 << 20));
-        assert!(first.asked >= 100 && first.last_freed == 1 << 20, "{first:?}");
-        assert_eq!((second.name.as_str(), second.group.as_str(), second.scans), ("another", "/empty", 0));
+        assert_eq!(["scans", "claimed", "freed"].map(|key| first.counts.get(key)), [1, 1 << 20, 1 << 20]);
+        assert!(first.counts.get("asked") >= 100 && first.counts.get("last_freed") == 1 << 20, "{first:?}");
+        assert_eq!(
+            (second.name.as_str(), second.group.as_str(), second.counts.get("scans")),
+            ("another", "/empty", 0)
+        );
         drop((charge, registered, bystander));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::table::{Cell, Column, Emphasis, bytes, cell, count, known, of_tenants};
 use crate::run::base::units;
-use crate::run::measure::control::Pressure;
+use crate::run::measure::pressure::Pressure;
 use crate::run::measure::shrinkers::Shrinker;
 use crate::run::report::{RegimeReport, TenantReport};
 
@@ -11,24 +11,26 @@ const STALLED_SHARE_MAX: f64 = 0.01;
 
 const MEMORY: &[Column] = &[
     ("usage", |tenant| known(tenant.held.usage, units::bytes)),
-    ("page cache", |tenant| bytes(tenant.statistics().memory.file)),
-    ("schema", |tenant| bytes(tenant.statistics().memory.schema)),
-    ("statements", |tenant| bytes(tenant.statistics().memory.statements)),
-    ("other", |tenant| bytes(tenant.statistics().memory.other)),
-    ("prepaid", |tenant| bytes(tenant.statistics().memory.prepaid)),
+    ("page cache", |tenant| bytes(tenant.figures.memory("file"))),
+    ("schema", |tenant| bytes(tenant.figures.memory("schema"))),
+    ("statements", |tenant| bytes(tenant.figures.memory("statements"))),
+    ("other", |tenant| bytes(tenant.figures.memory("other"))),
+    ("prepaid", |tenant| bytes(tenant.figures.memory("prepaid"))),
     ("hit rate", |tenant| known(tenant.held.hit_rate, units::percent)),
     ("database", |tenant| bytes(tenant.database)),
 ];
 
 const RECLAIM: &[Column] = &[
-    ("taken", |tenant| bytes(tenant.statistics().memory.reclaimed)),
-    ("gained", |tenant| bytes(tenant.statistics().memory.gained)),
-    ("scans", |tenant| count(tenant.statistics().memory.reclaims)),
+    ("taken", |tenant| bytes(tenant.figures.memory("reclaimed"))),
+    ("gained", |tenant| bytes(tenant.figures.memory("gained"))),
+    ("scans", |tenant| count(tenant.figures.memory("reclaims"))),
     ("caches", |tenant| count(sum(tenant, |_| 1))),
     ("holding", |tenant| bytes(sum(tenant, |cache| cache.holds.unwrap_or(0)))),
-    ("asked", |tenant| bytes(sum(tenant, |cache| cache.asked))),
-    ("time", |tenant| cell(units::duration_us(sum(tenant, |cache| cache.time_ns) as f64 / 1e3))),
-    ("last", |tenant| bytes(sum(tenant, |cache| cache.last_freed))),
+    ("asked", |tenant| bytes(sum(tenant, |cache| cache.counts.get("asked")))),
+    ("time", |tenant| {
+        cell(units::duration_us(sum(tenant, |cache| cache.counts.get("time_ns")) as f64 / 1e3))
+    }),
+    ("last", |tenant| bytes(sum(tenant, |cache| cache.counts.get("last_freed")))),
     ("set aside", |tenant| {
         let set_aside = sum(tenant, |cache| cache.quarantine.is_some().into());
         count(set_aside).alarm_if(set_aside > 0)
@@ -36,16 +38,16 @@ const RECLAIM: &[Column] = &[
 ];
 
 const TIME: &[Column] = &[
-    ("time", |tenant| time(tenant.statistics().scope_us)),
-    ("throttled", |tenant| time(tenant.statistics().memory.throttled_us)),
+    ("time", |tenant| time(tenant.figures.statistics.as_ref().map_or(0, |all| all.scope_us))),
+    ("throttled", |tenant| time(tenant.figures.memory("throttled_us"))),
     ("stalled", |tenant| time(pressure(tenant).some.total_us)),
     ("some %", |tenant| {
         let share = pressure(tenant).some.share;
         percent(share).alarm_if(tenant.protected && share > STALLED_SHARE_MAX)
     }),
     ("full %", |tenant| percent(pressure(tenant).full.share)),
-    ("read", |tenant| bytes(tenant.statistics().io.rbytes)),
-    ("written", |tenant| bytes(tenant.statistics().io.wbytes)),
+    ("read", |tenant| bytes(tenant.figures.io("rbytes"))),
+    ("written", |tenant| bytes(tenant.figures.io("wbytes"))),
 ];
 
 const LIMITS: &[Column] = &[

@@ -127,7 +127,7 @@ fn stopped(report: &RegimeReport) -> Vec<String> {
             1 => format!("; half of its memory was free after {most}"),
             _ => format!("; half of its memory was free after {median} (median), {most} at most"),
         };
-        let overdue = match kills.iter().map(|kills| kills.overdue).sum() {
+        let overdue = match kills.iter().map(|kills| kills.counts.get("overdue")).sum() {
             0 => String::new(),
             count => format!("; {} it was too slow", times(count)),
         };
@@ -168,7 +168,7 @@ fn idle(regime: Option<Regime>, report: &RegimeReport) -> Vec<String> {
 
 /// The tenants for which caches were reclaimed, the largest sum first.
 fn reclaimed(report: &RegimeReport) -> Option<String> {
-    let gained = |tenant: &TenantReport| tenant.statistics().memory.gained;
+    let gained = |tenant: &TenantReport| tenant.figures.memory("gained");
     let mut gainers: Vec<_> = report.tenants.iter().filter(|tenant| gained(tenant) > 0).collect();
     gainers.sort_by_key(|tenant| Reverse(gained(tenant)));
     let each = list(gainers, |tenant| format!("`{}` ({})", tenant.name, units::bytes(gained(tenant))));
@@ -253,11 +253,16 @@ mod tests {
     fn sorts_the_tenants_that_gained_memory() {
         let mut report = with_archive(0);
         for (tenant, gained) in report.tenants.iter_mut().zip([1 << 20, 7 << 20, 0]) {
-            tenant.figures.statistics.as_mut().expect("statistics").memory.gained = gained;
+            tenant.figures.statistics.as_mut().expect("statistics").memory.set("gained", gained);
         }
         let expected =
             "Caches, their own included, were reclaimed for `runaway` (7.0M) and `lookups` (1.0M).";
         assert_eq!(reclaimed(&report).as_deref(), Some(expected));
+    }
+
+    fn with(counts: &[(&str, u64)], mut kills: Kills) -> Kills {
+        counts.iter().for_each(|&(key, count)| kills.counts.set(key, count));
+        kills
     }
 
     #[test]
@@ -267,7 +272,7 @@ mod tests {
             kills("runaway", "dashboards", vec![8_000, 1_000]),
             Kills { full: "/".to_owned(), ..kills("runaway", "etl", vec![31_000]) },
             kills("runaway", "etl", vec![9_000, 2_000, 8_500]),
-            Kills { died: 0, refused: 70, ..kills("runaway", "runaway", vec![]) },
+            with(&[("died", 0), ("refused", 70)], kills("runaway", "runaway", vec![])),
         ]);
         assert_eq!(
             stopped(&report),
@@ -277,8 +282,8 @@ mod tests {
             ]
         );
         report.kills = Some(vec![
-            Kills { died: 0, overdue: 1, ..kills("hog", "etl", vec![1_200_000]) },
-            Kills { idle: 4, ..kills("archive", "etl", vec![]) },
+            with(&[("died", 0), ("overdue", 1)], kills("hog", "etl", vec![1_200_000])),
+            with(&[("idle", 4)], kills("archive", "etl", vec![])),
         ]);
         assert_eq!(
             stopped(&report),

@@ -5,20 +5,18 @@
 //! - I3. The state at the end of a run (usage, memory by kind, page caches, idle tenants) is that of the last run.
 
 use super::{RegimeReport, TenantReport, Turn};
-use crate::run::base::error::RunError;
 use crate::run::measure::{Held, both, kills};
 
 impl Turn {
     /// Adds a `later` turn of the same SPEC in the same regime.
-    pub(crate) fn add(&mut self, later: Turn) -> Result<(), RunError> {
+    pub(crate) fn add(&mut self, later: Turn) {
         self.report.add(later.report);
         let tenants = self.report.tenants.iter_mut().zip(&mut self.latencies);
         for ((tenant, latencies), more) in tenants.zip(&later.latencies) {
-            latencies.add(more)?;
+            latencies.add(more);
             tenant.p50_us = latencies.quantile_us(0.50);
             tenant.p99_us = latencies.quantile_us(0.99);
         }
-        Ok(())
     }
 }
 
@@ -44,7 +42,7 @@ impl RegimeReport {
 impl TenantReport {
     /// Adds the run `before`; both together took that many `seconds`. The caller sets the quantiles.
     fn add(&mut self, before: TenantReport, seconds: f64) {
-        let rate = |tenant: &TenantReport| (tenant.held.hit_rate, tenant.statistics().memory.charges);
+        let rate = |tenant: &TenantReport| (tenant.held.hit_rate, tenant.figures.memory("charges"));
         let hit_rate = mean([rate(&before), rate(self)]);
         self.held = Held { hit_rate, ..before.held.add(self.held) };
         self.done += before.done;
@@ -56,8 +54,9 @@ impl TenantReport {
         self.would_refuse = both(before.would_refuse, self.would_refuse, u64::saturating_add);
         self.first_refusal = before.first_refusal.or(self.first_refusal.take());
         self.figures = before.figures.add(std::mem::take(&mut self.figures), seconds);
-        let caches = self.shrinkers.iter_mut().flatten().zip(before.shrinkers.into_iter().flatten());
-        caches.for_each(|(cache, before)| cache.add(before));
+        self.shrinkers = both(before.shrinkers, self.shrinkers.take(), |before, later| {
+            before.into_iter().zip(later).map(|(before, later)| before.add(later)).collect()
+        });
     }
 }
 
@@ -81,7 +80,7 @@ mod tests {
     /// A turn in which every statement of the two tenants took `ns`.
     fn turn(refused: u64, ns: u64) -> Turn {
         let latencies = || {
-            let mut latencies = Latencies::new().expect("a histogram");
+            let mut latencies = Latencies::default();
             (0..100).for_each(|_| latencies.record(ns));
             latencies
         };
@@ -101,10 +100,10 @@ mod tests {
         let archive = || idle(tenant("archive", Kind::Dashboards, 1, 0), 30 << 20, 10 << 20);
         for (run, since) in [(&mut sum, 1.0), (&mut later, 2.0)] {
             run.report.tenants.push(archive());
-            run.latencies.push(Latencies::new().expect("a histogram"));
+            run.latencies.push(Latencies::default());
             run.report.tenants[2].idle.as_mut().expect("an idle tenant").since_seconds = since;
         }
-        sum.add(later).expect("the same tenants");
+        sum.add(later);
         let report = sum.report;
         assert_eq!((report.seconds, report.interrupted, report.guard), (40.0, true, Some(90)));
         let [lookups, runaway, archive] = &report.tenants[..] else { panic!("three: {report:?}") };
@@ -117,11 +116,12 @@ mod tests {
         assert!((999.0..1_001.0).contains(&p50) && (2_998.0..3_002.0).contains(&p99), "{p50} {p99}");
         assert_eq!(runaway.first_refusal.as_deref(), Some("/tenants/runaway is full"));
         assert_eq!((archive.idle.expect("an idle tenant").since_seconds, archive.p50_us), (2.0, None));
-        let statistics = lookups.figures.statistics.expect("there are some");
-        assert_eq!((statistics.memory.file, statistics.memory.reclaimed), (14 << 20, 4 << 20));
-        assert_eq!((statistics.io.rios, statistics.scope_us), (2 * 786_432, 39_000_000));
+        let memory = ["file", "reclaimed"].map(|key| lookups.figures.memory(key));
+        assert_eq!(memory, [14 << 20, 4 << 20]);
+        assert_eq!((lookups.figures.io("rios"), lookups.figures.memory("throttles")), (2 * 786_432, 6));
         let [cache] = &lookups.shrinkers.as_ref().expect("known")[..] else { panic!("one: {lookups:?}") };
-        assert_eq!((cache.scans, cache.asked, cache.holds), (10, 6 << 20, Some(13 << 20)));
+        assert_eq!(["scans", "asked", "last_freed"].map(|key| cache.counts.get(key)), [10, 6 << 20, 4_096]);
+        assert_eq!(cache.holds, Some(13 << 20));
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
             report.tenants[1].retried = retried;
             report.tenants[1].would_refuse = Some(10 * retried);
         }
-        sum.add(later).expect("the same tenants");
+        sum.add(later);
         let expected = vec![kills("runaway", "etl", vec![5, 6, 1]), kills("runaway", "lookups", vec![7])];
         assert_eq!(sum.report.kills, Some(expected));
         let runaway = &sum.report.tenants[1];
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!((runaway.retried, runaway.would_refuse), (7, Some(70)));
         let some = runaway.figures.pressure.expect("known").some;
         assert_eq!((some.total_us, some.share), (80_000, 0.002));
-        assert_eq!(runaway.figures.events.as_ref().expect("known").get("max"), 240);
+        assert_eq!(runaway.figures.event("max"), 240);
     }
 
     #[test]

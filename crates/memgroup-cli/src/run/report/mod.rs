@@ -12,7 +12,6 @@ use crate::run::data::files::Database;
 use crate::run::measure::kills::Kills;
 use crate::run::measure::latencies::Latencies;
 use crate::run::measure::shrinkers::Shrinker;
-use crate::run::measure::statistics::{Memory, Statistics};
 use crate::run::measure::{Figures, Held, Idle, PerCpu};
 use crate::run::spec::{Kind, Spec, TenantSpec};
 use crate::run::work::Ran;
@@ -60,7 +59,7 @@ pub(crate) struct RegimeReport {
     pub(crate) interrupted: bool,
     /// Whether caches were reclaimed; none without groups.
     pub(crate) reclaim: Option<bool>,
-    /// Limit of the root in a run without limits.
+    /// Limit of the root in a run without limits; none otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) guard: Option<u64>,
     /// In the order of the SPEC.
@@ -125,11 +124,6 @@ impl TenantReport {
         self.refused + self.killed
     }
 
-    /// Its statistics; zeros without groups.
-    pub(crate) fn statistics(&self) -> Statistics {
-        self.figures.statistics.unwrap_or_default()
-    }
-
     /// Whether its statements ask for more memory than any limit allows.
     pub(crate) fn is_runaway(&self) -> bool {
         self.workload == Some(Kind::Runaway)
@@ -185,7 +179,6 @@ impl Turn {
             let (counters, tally) = &ran.tenants[index];
             let group = groups.and_then(|groups| find(&groups.tenants[index]));
             let figures = group.map(|group| Figures::of(group, seconds)).unwrap_or_default();
-            let memory = figures.statistics.map(|statistics| statistics.memory);
             let [done, refused, killed, retried, interrupted] = counters.read();
             let is_own = |shrinker: &&Shrinker| group.is_some_and(|group| group.path == shrinker.group);
             TenantReport {
@@ -201,16 +194,16 @@ impl Turn {
                 p99_us: tally.latencies.quantile_us(0.99),
                 held: group.map(Held::of).unwrap_or_default(),
                 protected: tenant.is_protected(),
-                throttled_us: memory.map(|memory| memory.throttled_us),
+                throttled_us: group.map(|_| figures.memory("throttled_us")),
                 would_refuse: group.map(|group| group.events_local.would_refuse),
+                idle: tally.idle.map(|idle| {
+                    let since = |before| figures.memory("reclaimed").saturating_sub(before);
+                    Idle { reclaimed: idle.reclaimed.map(since), ..idle }
+                }),
                 figures,
                 database: databases[index].bytes,
                 first_refusal: tally.first_refusal.clone(),
                 page_cache: tally.page_cache,
-                idle: tally.idle.map(|idle| {
-                    let since = |(all, before): (Memory, u64)| all.reclaimed.saturating_sub(before);
-                    Idle { reclaimed: memory.zip(idle.reclaimed).map(since), ..idle }
-                }),
                 shrinkers: shrinkers.as_ref().map(|all| all.iter().filter(is_own).cloned().collect()),
             }
         };
@@ -219,8 +212,8 @@ impl Turn {
             seconds,
             seed: spec.seed,
             interrupted: ended_early,
-            reclaim: groups.map(|groups| groups.reclaim),
-            guard: groups.and_then(|groups| groups.guard_bytes),
+            reclaim: groups.map(|_| spec.reclaim),
+            guard: snapshot.as_ref().and_then(|snapshot| snapshot.groups[0].limits.max_bytes),
             tenants: spec.tenants.iter().enumerate().map(tenant).collect(),
             kills: groups.map(Groups::kills),
             all: parent.map_or_else(|| backend.held_by_heap(), Held::of),
@@ -236,31 +229,32 @@ impl Turn {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{RegimeReport, Report, TenantReport};
-    use crate::run::measure::control::{Events, Pressure, Stalled};
+    use crate::run::measure::counts::Counts;
     use crate::run::measure::kills::Kills;
+    use crate::run::measure::pressure::{Pressure, Stalled};
     use crate::run::measure::shrinkers::Shrinker;
-    use crate::run::measure::statistics::{Io, Memory, Statistics};
+    use crate::run::measure::statistics::Statistics;
     use crate::run::measure::{Figures, Held, Idle, PerCpu};
     use crate::run::spec::Kind;
 
     /// Fixed statistics.
     fn statistics() -> Statistics {
         Statistics {
-            memory: Memory {
-                file: 14 << 20,
-                schema: 60 << 10,
-                statements: 4 << 10,
-                other: 960 << 10,
-                prepaid: 128 << 10,
-                charges: 1_000,
-                stock_misses: 3,
-                reclaims: 5,
-                reclaimed: 2 << 20,
-                gained: 1 << 20,
-                throttled_us: 1_500_000,
-                throttles: 3,
-            },
-            io: Io { rbytes: 3 << 30, wbytes: 0, rios: 786_432, wios: 0 },
+            memory: Counts::of([
+                ("file", 14 << 20),
+                ("schema", 60 << 10),
+                ("statements", 4 << 10),
+                ("other", 960 << 10),
+                ("prepaid", 128 << 10),
+                ("charges", 1_000),
+                ("stock_misses", 3),
+                ("reclaims", 5),
+                ("reclaimed", 2 << 20),
+                ("gained", 1 << 20),
+                ("throttled_us", 1_500_000),
+                ("throttles", 3),
+            ]),
+            io: Counts::of([("rbytes", 3 << 30), ("wbytes", 0), ("rios", 786_432), ("wios", 0)]),
             scope_us: 19_500_000,
         }
     }
@@ -297,8 +291,9 @@ pub(crate) mod tests {
 
     /// Fixed statistics, with these counts of `max` and `oom` and these stalls.
     fn figures(max: u64, oom: u64, some: Stalled, full: Stalled) -> Figures {
+        let (low, high, kill, group_kill) = (("low", 0), ("high", 0), ("oom_kill", 0), ("oom_group_kill", 0));
         Figures {
-            events: Some(Events::with(max, oom)),
+            events: Some(Counts::of([low, high, ("max", max), ("oom", oom), kill, group_kill])),
             pressure: Some(Pressure { some, full }),
             statistics: Some(statistics()),
         }
@@ -315,9 +310,8 @@ pub(crate) mod tests {
             victim: victim.to_owned(),
             requester: requester.to_owned(),
             full: "/tenants".to_owned(),
-            died: took_us.len() as u64,
+            counts: Counts::of([("died", took_us.len() as u64)]),
             took_us,
-            ..Kills::default()
         }
     }
 
@@ -327,15 +321,17 @@ pub(crate) mod tests {
             name: "sqlite page cache".to_owned(),
             group: format!("/tenants/{tenant}"),
             holds: Some(13 << 20),
-            scans: 5,
-            asked: 3 << 20,
-            claimed: 2 << 20,
-            freed: 2 << 20,
-            last_freed: 4_096,
-            time_ns: 1_250_000,
-            stopped: 1,
-            panics: 0,
-            overruns: 0,
+            counts: Counts::of([
+                ("scans", 5),
+                ("asked", 3 << 20),
+                ("claimed", 2 << 20),
+                ("freed", 2 << 20),
+                ("last_freed", 4_096),
+                ("time_ns", 1_250_000),
+                ("stopped", 1),
+                ("panics", 0),
+                ("overruns", 0),
+            ]),
             quarantine: None,
         }
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use memgroup::Reach;
 use rusqlite::InterruptHandle;
 
 use crate::run::backend::session::{Failure, Session};
@@ -23,7 +24,6 @@ use crate::run::data::workload::{Work, Workload};
 use crate::run::live::{Counts, Live};
 use crate::run::measure::Idle;
 use crate::run::measure::latencies::Latencies;
-use crate::run::measure::statistics::Statistics;
 use crate::run::spec::{Spec, TenantSpec};
 
 /// Time between two polls of the watcher.
@@ -60,6 +60,7 @@ impl Counters {
 }
 
 /// Results of one tenant's threads.
+#[derive(Default)]
 pub(crate) struct Tally {
     /// Latencies of the statements done.
     pub(crate) latencies: Latencies,
@@ -72,15 +73,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    fn new() -> Result<Tally, RunError> {
-        Ok(Tally { latencies: Latencies::new()?, first_refusal: None, page_cache: 0, idle: None })
-    }
-
-    fn add(&mut self, other: Tally) -> Result<(), RunError> {
+    fn add(&mut self, other: Tally) {
         self.first_refusal = self.first_refusal.take().or(other.first_refusal);
         self.page_cache += other.page_cache;
         self.idle = self.idle.zip(other.idle).map(|(one, another)| one.and(another));
-        self.latencies.add(&other.latencies)
+        self.latencies.add(&other.latencies);
     }
 }
 
@@ -130,7 +127,7 @@ pub(crate) fn run_all<'a>(
         let Some((mut sum, session)) = own.next() else { continue };
         sessions.push(session);
         for (tally, session) in own {
-            sum.add(tally)?;
+            sum.add(tally);
             sessions.push(session);
         }
         tenants.push((counters, sum));
@@ -178,7 +175,7 @@ impl Run<'_> {
             });
             live.update(elapsed, &counts.collect::<Vec<_>>());
             if let Some(groups) = self.backend.groups() {
-                groups.poll_kills();
+                groups.kills();
             }
             thread::sleep(WATCH_EVERY.min(whole - elapsed));
             if handles.iter().all(Handle::is_finished) {
@@ -228,7 +225,7 @@ impl Worker<'_> {
     /// Runs statements until the tenant's work is over, then waits for the end of the run. Any failure besides lack of memory ends
     /// the run.
     fn run(mut self, run: Run<'_>) -> Result<(Tally, Session), RunError> {
-        let mut tally = Tally::new()?;
+        let mut tally = Tally::default();
         while let Some(earlier) = self.tenant.after
             && !run.is_ending()
             && !run.counters[earlier].is_idle()
@@ -258,12 +255,12 @@ impl Worker<'_> {
     }
 
     fn idle(&self, run: Run<'_>) -> Idle {
-        let reclaimed = |groups: &Groups| {
-            Statistics::of(&groups.tenants[self.index].snapshot().groups[0]).memory.reclaimed
-        };
+        let key = memgroup::stats::memory::RECLAIMED;
+        let reclaimed =
+            |groups: &Groups| groups.tenants[self.index].snapshot().groups[0].statistic(key, Reach::Subtree);
         Idle {
             page_cache: self.session.page_cache_bytes(),
-            reclaimed: run.backend.groups().map(reclaimed),
+            reclaimed: run.backend.groups().and_then(reclaimed).map(|bytes| bytes as u64),
             since_seconds: run.started.elapsed().as_secs_f64(),
         }
     }
@@ -311,14 +308,14 @@ mod tests {
     #[test]
     fn adds_tallies_and_keeps_the_first_refusal() {
         let tally = |latency_ns: u64, text: Option<&str>| {
-            let mut tally = Tally::new().expect("a histogram");
+            let mut tally = Tally::default();
             tally.latencies.record(latency_ns);
             tally.first_refusal = text.map(str::to_owned);
             tally
         };
         let mut sum = tally(1_000, None);
-        sum.add(tally(3_000_000, Some("first"))).expect("same digits");
-        sum.add(tally(2_000, Some("second"))).expect("same digits");
+        sum.add(tally(3_000_000, Some("first")));
+        sum.add(tally(2_000, Some("second")));
         assert_eq!(sum.first_refusal.as_deref(), Some("first"));
         let (half, most) =
             (sum.latencies.quantile_us(0.5).expect("some"), sum.latencies.quantile_us(0.99).expect("some"));
@@ -330,13 +327,13 @@ mod tests {
     fn becomes_idle_with_the_last_thread() {
         let tally = |idle: Option<f64>| Tally {
             idle: idle.map(|since_seconds| Idle { since_seconds, page_cache: 10, reclaimed: Some(1) }),
-            ..Tally::new().expect("a histogram")
+            ..Tally::default()
         };
         let mut sum = tally(Some(3.0));
-        sum.add(tally(Some(5.0))).expect("same digits");
+        sum.add(tally(Some(5.0)));
         let expected = Idle { since_seconds: 5.0, page_cache: 20, reclaimed: Some(1) };
         assert_eq!(sum.idle, Some(expected));
-        sum.add(tally(None)).expect("same digits");
+        sum.add(tally(None));
         assert_eq!(sum.idle, None, "a thread worked to the end");
     }
 }

@@ -19,7 +19,7 @@ fn built_in() -> RegimeReport {
     for tenant in &mut report.tenants {
         tenant.killed = if tenant.is_runaway() { 54_321 } else { 0 };
         (tenant.retried, tenant.held.peak) = (98_765, Some(1023 << 20));
-        tenant.figures.statistics.as_mut().expect("statistics").memory.gained = 1023 << 20;
+        tenant.figures.statistics.as_mut().expect("statistics").memory.set("gained", 1023 << 20);
     }
     report.tenants[3].would_refuse = Some(1_234_567);
     report.tenants[4].would_refuse = Some(1_234_567);
