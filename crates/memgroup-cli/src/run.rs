@@ -28,15 +28,14 @@ mod report;
 mod spec;
 mod work;
 
-use std::path::{self, Path, PathBuf};
+use std::path::{self, PathBuf};
 
 use backend::{Backend, Regime};
 use base::error::{OrFail, RunError};
 use base::progress::Progress;
 use base::stop::{EXIT_INTERRUPTED, Stop};
-use data::files;
-use live::Live;
-use live::watch::Form;
+use data::{Job, files};
+use live::Form;
 use output::Destination;
 use report::{Report, Turn};
 use spec::Spec;
@@ -127,7 +126,8 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     let stop = Stop::default();
     stop.on_ctrl_c(live::restore).or_fail("listen for Ctrl-C")?;
     let progress = Progress::on_stderr();
-    let one = || one(regime, &spec, &directory, options.watch, &progress, &stop);
+    let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
+    let one = || one(&job, regime, options.watch);
     let code = || if stop.requested() { EXIT_INTERRUPTED } else { 0 };
     if options.turn {
         stop.on_end_of_input();
@@ -139,7 +139,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     spec.notes().iter().for_each(|note| progress.line(note));
     progress.line(&format!("data: {}", directory.display()));
     let (report, has_failed) = if options.baseline {
-        compare::compare(&spec, &directory, &progress, &stop)?
+        compare::compare(&job)?
     } else {
         (one()?.map(|turn| Report::of(turn.report)), false)
     };
@@ -153,24 +153,15 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
 }
 
 /// Runs one regime in this process. The result is none if a stop was requested before the first statement.
-fn one(
-    regime: Regime,
-    spec: &Spec,
-    directory: &Path,
-    watch: Option<Form>,
-    progress: &Progress,
-    stop: &Stop,
-) -> Result<Option<Turn>, RunError> {
-    let backend = Backend::build(regime, spec)?;
+fn one(job: &Job<'_>, regime: Regime, watch: Option<Form>) -> Result<Option<Turn>, RunError> {
+    let backend = Backend::build(regime, job.spec)?;
     let loader = backend.create_loader()?;
-    let databases = files::prepare(directory, spec, progress, stop, loader.as_ref())?;
-    let Some(databases) = databases else { return Ok(None) };
+    let Some(databases) = files::prepare(job, loader.as_ref())? else { return Ok(None) };
     files::read_through(&databases)?;
     backend.end_loading(loader)?;
-    let live = || Live::start(watch, spec.seconds, &backend, progress, stop);
-    let ran = work::run_all(&backend, spec, &databases, live, stop)?;
-    let turn = Turn::of(&backend, spec, &databases, &ran, stop.requested());
+    let ran = work::run_all(&backend, job, &databases, watch)?;
+    let turn = Turn::of(&backend, job, &databases, &ran);
     drop(ran.sessions);
-    backend.check_empty(spec)?;
+    backend.check_empty(job.spec)?;
     Ok(Some(turn))
 }

@@ -14,7 +14,6 @@
 
 use std::error::Error;
 use std::io::{self, BufRead, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -23,9 +22,8 @@ use memgroup::UNLIMITED;
 
 use crate::run::backend::Regime;
 use crate::run::base::error::{OrFail, RunError};
-use crate::run::base::progress::Progress;
-use crate::run::base::stop::{CTRL_C, EXIT_INTERRUPTED, Stop};
-use crate::run::data::files;
+use crate::run::base::stop::{CTRL_C, EXIT_INTERRUPTED};
+use crate::run::data::{Job, files};
 use crate::run::report::{Report, Turn};
 use crate::run::spec::{SECONDS_MIN, Spec};
 
@@ -36,19 +34,14 @@ const ROUNDS: usize = 2;
 const REGIMES: usize = Regime::ALL.len();
 
 /// Runs the turns of all regimes. Returns the report, if memgroup's own turn had a result, and whether a turn failed.
-pub(crate) fn compare(
-    spec: &Spec,
-    directory: &Path,
-    progress: &Progress,
-    stop: &Stop,
-) -> Result<(Option<Report>, bool), RunError> {
-    if spec.max_bytes == UNLIMITED {
+pub(crate) fn compare(job: &Job<'_>) -> Result<(Option<Report>, bool), RunError> {
+    if job.spec.max_bytes == UNLIMITED {
         return Err(RunError::Usage(
             "--baseline needs a number to compare with: give the SPEC a top-level key `max`, such as max = \"128M\""
                 .to_owned(),
         ));
     }
-    if files::prepare(directory, spec, progress, stop, None)?.is_none() {
+    if files::prepare(job, None)?.is_none() {
         return Ok((None, false));
     }
     let mut turns = Turns::default();
@@ -56,13 +49,13 @@ pub(crate) fn compare(
         if turns.has_failed[regime as usize] {
             continue;
         }
-        progress.line(&format!("{number} of {}: {}", ROUNDS * REGIMES, regime.title()));
-        let result = turn(regime, spec, directory, stop);
+        job.progress.line(&format!("{number} of {}: {}", ROUNDS * REGIMES, regime.title()));
+        let result = turn(regime, job);
         let result = result.or_fail(format_args!("run the work {}", regime.title()));
         if let Err(error) = turns.add(regime, result) {
-            progress.line(&format!("memgroup: {error}"));
+            job.progress.line(&format!("memgroup: {error}"));
         }
-        if stop.requested() || turns.sums[0].is_none() {
+        if job.stop.requested() || turns.sums[0].is_none() {
             break;
         }
     }
@@ -95,11 +88,11 @@ impl Turns {
 }
 
 /// Runs one turn in a process of its own. The result is none if the turn was stopped before it had one.
-fn turn(regime: Regime, spec: &Spec, directory: &Path, stop: &Stop) -> Result<Option<Turn>, Box<dyn Error>> {
-    let seconds = (spec.seconds / ROUNDS as f64).max(SECONDS_MIN);
-    let line = serde_json::to_string(&(regime, Spec { seconds, ..spec.clone() }))? + "\n";
+fn turn(regime: Regime, job: &Job<'_>) -> Result<Option<Turn>, Box<dyn Error>> {
+    let seconds = (job.spec.seconds / ROUNDS as f64).max(SECONDS_MIN);
+    let line = serde_json::to_string(&(regime, Spec { seconds, ..job.spec.clone() }))? + "\n";
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["run", "--turn", "--data"]).arg(directory);
+    command.args(["run", "--turn", "--data"]).arg(job.directory);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let reader = child.stdout.take().map(|output| thread::spawn(move || io::read_to_string(output)));
     // A child that ended early has printed its error.
@@ -108,7 +101,7 @@ fn turn(regime: Regime, spec: &Spec, directory: &Path, stop: &Stop) -> Result<Op
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if stop.requested() {
+        if job.stop.requested() {
             // The end of its input ends the child (I3).
             input = None;
         }
@@ -117,7 +110,7 @@ fn turn(regime: Regime, spec: &Spec, directory: &Path, stop: &Stop) -> Result<Op
     drop(input);
     let output = reader.and_then(|reader| reader.join().ok()).unwrap_or_else(|| Ok(String::new()))?;
     if status.code() == Some(EXIT_INTERRUPTED.into()) {
-        stop.request(CTRL_C);
+        job.stop.request(CTRL_C);
         if output.is_empty() {
             return Ok(None);
         }

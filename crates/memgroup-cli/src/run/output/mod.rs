@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::fresh;
-use crate::run::base::progress::{has_colours, is_dumb_terminal};
 use crate::run::report::Report;
 use table::Emphasis;
 
@@ -92,14 +91,7 @@ pub(crate) fn publish(
     stdout_taken: bool,
     details: bool,
 ) -> Result<(), RunError> {
-    let text = |is_terminal: bool| {
-        summary::of_report(
-            report,
-            ended_by,
-            details,
-            Emphasis(is_terminal && has_colours() && !is_dumb_terminal()),
-        )
-    };
+    let text = |is_terminal| summary::of_report(report, ended_by, details, Emphasis::on(is_terminal));
     let written = json(report).and_then(|text| destination.write(&text));
     if stdout_taken || *destination == Destination::Stdout {
         // Standard error may be closed; the JSON matters more.

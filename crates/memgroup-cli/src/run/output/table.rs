@@ -1,5 +1,6 @@
 //! Table: cells in aligned columns, with emphasis on a terminal.
 
+use crate::run::base::progress::{has_colours, is_dumb_terminal};
 use crate::run::base::units;
 use crate::run::report::{RegimeReport, TenantReport};
 
@@ -8,6 +9,11 @@ use crate::run::report::{RegimeReport, TenantReport};
 pub(super) struct Emphasis(pub(super) bool);
 
 impl Emphasis {
+    /// On a terminal with colours.
+    pub(super) fn on(is_terminal: bool) -> Emphasis {
+        Emphasis(is_terminal && has_colours() && !is_dumb_terminal())
+    }
+
     fn wrap(self, code: &str, text: &str) -> String {
         if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }

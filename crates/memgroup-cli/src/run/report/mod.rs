@@ -8,12 +8,13 @@ use memgroup::Group;
 use serde::{Deserialize, Serialize};
 
 use crate::run::backend::{Backend, Groups, Regime};
+use crate::run::data::Job;
 use crate::run::data::files::Database;
 use crate::run::measure::kills::Kills;
 use crate::run::measure::latencies::Latencies;
 use crate::run::measure::shrinkers::Shrinker;
 use crate::run::measure::{Figures, Held, Idle, PerCpu};
-use crate::run::spec::{Kind, Spec, TenantSpec};
+use crate::run::spec::{Kind, TenantSpec};
 use crate::run::work::Ran;
 
 /// The report of `memgroup run`.
@@ -162,13 +163,8 @@ impl RegimeReport {
 
 impl Turn {
     /// Measures `backend` after `ran`, while the connections are still open.
-    pub(crate) fn of(
-        backend: &Backend,
-        spec: &Spec,
-        databases: &[Database],
-        ran: &Ran,
-        ended_early: bool,
-    ) -> Turn {
+    pub(crate) fn of(backend: &Backend, job: &Job<'_>, databases: &[Database], ran: &Ran) -> Turn {
+        let spec = job.spec;
         let seconds = ran.elapsed.as_secs_f64();
         let groups = backend.groups();
         // One snapshot, so that all figures are of one moment.
@@ -211,7 +207,7 @@ impl Turn {
         let report = RegimeReport {
             seconds,
             seed: spec.seed,
-            interrupted: ended_early,
+            interrupted: job.stop.requested(),
             reclaim: groups.map(|_| spec.reclaim),
             guard: snapshot.as_ref().and_then(|snapshot| snapshot.groups[0].limits.max_bytes),
             tenants: spec.tenants.iter().enumerate().map(tenant).collect(),

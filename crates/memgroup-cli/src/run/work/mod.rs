@@ -18,13 +18,13 @@ use crate::run::backend::session::{Failure, Session};
 use crate::run::backend::{Backend, Groups};
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::joined;
-use crate::run::base::stop::Stop;
+use crate::run::data::Job;
 use crate::run::data::files::Database;
 use crate::run::data::workload::{Work, Workload};
-use crate::run::live::{Counts, Live};
+use crate::run::live::{Counts, Form, Live};
 use crate::run::measure::Idle;
 use crate::run::measure::latencies::Latencies;
-use crate::run::spec::{Spec, TenantSpec};
+use crate::run::spec::TenantSpec;
 
 /// Time between two polls of the watcher.
 const WATCH_EVERY: Duration = Duration::from_millis(50);
@@ -90,14 +90,14 @@ pub(crate) struct Ran {
     pub(crate) sessions: Vec<Session>,
 }
 
-/// Runs the statements of `spec` until its seconds are over or a stop is requested. `live` starts the live view.
-pub(crate) fn run_all<'a>(
+/// Runs the statements of `job` until its seconds are over or a stop is requested, and shows them in the form `watch`.
+pub(crate) fn run_all(
     backend: &Backend,
-    spec: &Spec,
+    job: &Job<'_>,
     databases: &[Database],
-    live: impl FnOnce() -> Live<'a>,
-    stop: &Stop,
+    watch: Option<Form>,
 ) -> Result<Ran, RunError> {
+    let spec = job.spec;
     let mut workers = Vec::new();
     for (index, (tenant, database)) in spec.tenants.iter().zip(databases).enumerate() {
         for number in 0..tenant.threads {
@@ -110,11 +110,11 @@ pub(crate) fn run_all<'a>(
     let busy = |tenant: &TenantSpec| Counters { busy: tenant.threads.into(), ..Counters::default() };
     let counters: Vec<Counters> = spec.tenants.iter().map(busy).collect();
     let ending = AtomicBool::new(false);
-    let run = Run { backend, spec, counters: &counters, ending: &ending, started: Instant::now() };
+    let run = Run { backend, job, counters: &counters, ending: &ending, started: Instant::now() };
     let (elapsed, results) = thread::scope(|threads| {
         let handles: Vec<_> =
             workers.into_iter().map(|worker| threads.spawn(move || worker.run(run))).collect();
-        run.watch(&handles, live(), stop);
+        run.watch(&handles, Live::start(watch, backend, job));
         let elapsed = run.started.elapsed();
         run.end(&handles, &interrupters);
         (elapsed, handles.into_iter().map(joined).collect::<Result<Vec<_>, _>>())
@@ -139,7 +139,7 @@ pub(crate) fn run_all<'a>(
 #[derive(Clone, Copy)]
 struct Run<'a> {
     backend: &'a Backend,
-    spec: &'a Spec,
+    job: &'a Job<'a>,
     /// In the order of the SPEC.
     counters: &'a [Counters],
     /// The run is to end.
@@ -162,14 +162,14 @@ impl Run<'_> {
     }
 
     /// Updates the live view until the time is over, a stop is requested, or a worker failed.
-    fn watch(&self, handles: &[Handle<'_>], mut live: Live<'_>, stop: &Stop) {
-        let whole = Duration::from_secs_f64(self.spec.seconds);
+    fn watch(&self, handles: &[Handle<'_>], mut live: Live<'_>) {
+        let whole = Duration::from_secs_f64(self.job.spec.seconds);
         loop {
             let elapsed = self.started.elapsed();
-            if elapsed >= whole || stop.requested() || self.is_ending() {
+            if elapsed >= whole || self.job.stop.requested() || self.is_ending() {
                 return;
             }
-            let counts = self.spec.tenants.iter().zip(self.counters).map(|(tenant, counters)| {
+            let counts = self.job.spec.tenants.iter().zip(self.counters).map(|(tenant, counters)| {
                 let [done, refused, stopped, ..] = counters.read();
                 Counts { name: &tenant.name, done, refused, stopped, is_idle: counters.is_idle() }
             });
