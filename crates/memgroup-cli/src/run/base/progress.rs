@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 /// Time to the first line about one thing, without a terminal. It doubles with each line, up to `LINE_EVERY`.
 const FIRST_LINE_AFTER: Duration = Duration::from_millis(500);
@@ -38,7 +38,8 @@ impl Progress {
         let bar = self.bars.as_ref().map(|bars| {
             let style =
                 ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-            bars.add(ProgressBar::new(length)).with_style(style.progress_chars("=> "))
+            let bar = ProgressBar::new(length).with_finish(ProgressFinish::AndClear);
+            bars.add(bar).with_style(style.progress_chars("=> "))
         });
         if bar.is_none() {
             self.line(first);
@@ -78,14 +79,6 @@ impl Bar<'_> {
         if last.elapsed() >= wait {
             *lines = (Instant::now(), LINE_EVERY.min(wait * 2));
             self.progress.line(&line());
-        }
-    }
-}
-
-impl Drop for Bar<'_> {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::run::spec::{Kind, Scale};
 /// One statement with its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Work {
-    sql: &'static str,
+    pub(crate) sql: &'static str,
     parameters: Vec<Value>,
 }
 
@@ -30,11 +30,6 @@ impl Work {
             count += 1;
         }
         Ok(count)
-    }
-
-    /// Text of the statement.
-    pub(crate) fn sql(&self) -> &'static str {
-        self.sql
     }
 }
 

@@ -13,24 +13,25 @@ use std::time::Duration;
 
 use memgroup::UNLIMITED;
 use serde::{Deserialize, Serialize};
-use toml::de::DeValue;
 
 use crate::run::base::error::RunError;
-use source::{Source, Table, bytes, integer, number};
+use source::{Source, Table, Values, bytes, integer, number};
 
 /// The built-in scenario, a SPEC like any other.
 pub(crate) const BUILT_IN: &str = include_str!("../../../specs/tenants.toml");
 
-/// The smallest limit: opening one connection takes about 200 KiB.
-const LIMIT_BYTES_MIN: u64 = 1 << 20;
-/// The upper end is the most that a group can count.
-const LIMIT_ALLOWED: &str = "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with \
-                             K, M, G or T, such as \"64M\"";
-const TRUTH_ALLOWED: &str = "true or false";
-const TENANTS_MAX: usize = 64;
+/// At least 1M, because opening one connection takes about 200 KiB. The upper end is the most that a group can count.
+const LIMIT: Values<'_, u64> = Values(
+    "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with K, M, G or T, such as \"64M\"",
+    &|value| bytes(value).filter(|&bytes| bytes >= 1 << 20),
+);
+const TRUTH: Values<'_, bool> = Values("true or false", &|value| value.as_bool());
+const SEED: Values<'_, u64> = Values("an integer from 0 up", &|value| integer(value)?.try_into().ok());
+const SECONDS: Values<'_, f64> =
+    Values("a number from 0.1 to 86400, in seconds", &|value| number(value).filter(is_run_time));
 /// Smallest run time of the statements.
 pub(crate) const SECONDS_MIN: f64 = 0.1;
-const SECONDS_ALLOWED: &str = "a number from 0.1 to 86400, in seconds";
+const TENANTS_MAX: usize = 64;
 
 /// Kind of the statements that a tenant runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,8 +54,6 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    const ALLOWED: &str = "a TPC-H scale factor of 0.001 to 10, in steps of 0.001";
-
     /// The scale with that factor, if it is allowed.
     pub(crate) fn of_factor(factor: f64) -> Option<Scale> {
         let milli = (factor * 1_000.0).round();
@@ -191,23 +190,19 @@ impl Spec {
     pub(crate) fn parse(file: &str, text: &str) -> Result<Spec, RunError> {
         let mut top = Source { file, text }.parse()?;
         let mut run = top.table("run")?;
-        let seconds = once(&mut top, &mut run, "seconds", 20.0, SECONDS_ALLOWED, |value| {
-            number(value).filter(is_run_time)
-        })?;
-        let seed = once(&mut top, &mut run, "seed", 1, "an integer from 0 up", |value| {
-            integer(value)?.try_into().ok()
-        })?;
-        let max_bytes = once(&mut top, &mut run, "max", UNLIMITED, LIMIT_ALLOWED, limit)?;
-        let reclaim = once(&mut top, &mut run, "reclaim", true, TRUTH_ALLOWED, DeValue::as_bool)?;
-        let oom = once(&mut top, &mut run, "oom", true, TRUTH_ALLOWED, DeValue::as_bool)?;
+        let seconds = once(&mut top, &mut run, "seconds", 20.0, &SECONDS)?;
+        let seed = once(&mut top, &mut run, "seed", 1, &SEED)?;
+        let max_bytes = once(&mut top, &mut run, "max", UNLIMITED, &LIMIT)?;
+        let reclaim = once(&mut top, &mut run, "reclaim", true, &TRUTH)?;
+        let oom = once(&mut top, &mut run, "oom", true, &TRUTH)?;
         run.map_or(Ok(()), Table::finish)?;
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let tables = top.tables("tenant")?;
         top.finish()?;
         if let Some(first_too_many) = tables.get(TENANTS_MAX) {
             let count = tables.len();
-            return Err(first_too_many
-                .wrong(format_args!("key `tenant` stands {count} times; allowed: 1 to {TENANTS_MAX}")));
+            let text = format!("key `tenant` stands {count} times; allowed: 1 to {TENANTS_MAX}");
+            return Err(first_too_many.wrong(text));
         }
         for table in tables {
             tenants.push(tenant::read(table, &tenants, seconds)?);
@@ -222,7 +217,7 @@ impl Spec {
 
 /// Reads the run time from the command line; the error says which are allowed.
 pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(is_run_time).ok_or_else(|| format!("allowed: {SECONDS_ALLOWED}"))
+    text.parse().ok().filter(is_run_time).ok_or_else(|| format!("allowed: {}", SECONDS.0))
 }
 
 /// Whether statements may run for `seconds`. NaN is outside of every range.
@@ -230,22 +225,16 @@ fn is_run_time(seconds: &f64) -> bool {
     (SECONDS_MIN..=86_400.0).contains(seconds)
 }
 
-/// A limit in bytes.
-fn limit(value: &DeValue<'_>) -> Option<u64> {
-    bytes(value).filter(|&bytes| bytes >= LIMIT_BYTES_MIN)
-}
-
 /// Reads a key of the document or of its table `[run]`. It may stand in both with the same value.
-fn once<'a, T: PartialEq>(
-    top: &mut Table<'a>,
-    run: &mut Option<Table<'a>>,
+fn once<T: PartialEq>(
+    top: &mut Table<'_>,
+    run: &mut Option<Table<'_>>,
     key: &'static str,
     unset: T,
-    allowed: &str,
-    read: impl Fn(&DeValue<'a>) -> Option<T>,
+    values: &Values<'_, T>,
 ) -> Result<T, RunError> {
-    let outside = top.find(key, allowed, &read)?;
-    let inside = run.as_mut().map_or(Ok(None), |run| run.find(key, allowed, &read))?;
+    let outside = top.find(key, values)?;
+    let inside = run.as_mut().map_or(Ok(None), |run| run.find(key, values))?;
     match (outside, inside) {
         (Some(outside), Some(inside)) if outside.value != inside.value => {
             let outside = outside.place();

@@ -36,6 +36,9 @@ impl<'a> Source<'a> {
     }
 }
 
+/// The values that a key may have: as errors describe them, and their reader.
+pub(super) struct Values<'v, T>(pub(super) &'v str, pub(super) &'v dyn Fn(&DeValue<'_>) -> Option<T>);
+
 /// A value and its place.
 pub(super) struct Found<'a, T> {
     pub(super) value: T,
@@ -81,18 +84,17 @@ impl<'a> Table<'a> {
         self.owner = format!(" of tenant `{name}`");
     }
 
-    /// The value under `key`, as `read` understands it; none without the key. If `read` does not, the error says what is `allowed`.
+    /// The value under `key`; none without the key.
     pub(super) fn find<T>(
         &mut self,
         key: &'static str,
-        allowed: &str,
-        read: impl FnOnce(&DeValue<'a>) -> Option<T>,
+        values: &Values<'_, T>,
     ) -> Result<Option<Found<'a, T>>, RunError> {
         let Some(raw) = self.take(key) else { return Ok(None) };
         let (subject, shown) = (format!("key `{key}`{}", self.owner), shown(raw.get_ref()));
         let (source, at) = (self.source, raw.span().start);
-        let wrong = || source.error(at, format_args!("{subject} is {shown}; allowed: {allowed}"));
-        let value = read(raw.get_ref()).ok_or_else(wrong)?;
+        let wrong = || source.error(at, format_args!("{subject} is {shown}; allowed: {}", values.0));
+        let value = values.1(raw.get_ref()).ok_or_else(wrong)?;
         Ok(Some(Found { value, source, at, subject, shown }))
     }
 
@@ -101,23 +103,19 @@ impl<'a> Table<'a> {
         &mut self,
         key: &'static str,
         unset: T,
-        allowed: &str,
-        read: impl FnOnce(&DeValue<'a>) -> Option<T>,
+        values: &Values<'_, T>,
     ) -> Result<T, RunError> {
-        Ok(self.find(key, allowed, read)?.map_or(unset, |found| found.value))
+        Ok(self.find(key, values)?.map_or(unset, |found| found.value))
     }
 
     /// The value under `key`, which must be there.
     pub(super) fn need<T>(
         &mut self,
         key: &'static str,
-        allowed: &str,
-        read: impl FnOnce(&DeValue<'a>) -> Option<T>,
+        values: &Values<'_, T>,
     ) -> Result<Found<'a, T>, RunError> {
-        let found = self.find(key, allowed, read)?;
-        found.ok_or_else(|| {
-            self.wrong(format_args!("key `{key}`{} is missing; allowed: {allowed}", self.owner))
-        })
+        let missing = format!("key `{key}`{} is missing; allowed: {}", self.owner, values.0);
+        self.find(key, values)?.ok_or_else(|| self.wrong(missing))
     }
 
     /// The table `[key]`, if it exists.

@@ -274,7 +274,7 @@ impl Worker<'_> {
             work.run(connection)
         });
         let counters = &run.counters[self.index];
-        let sql = || work.sql().split_whitespace().collect::<Vec<_>>().join(" ");
+        let sql = || work.sql.split_whitespace().collect::<Vec<_>>().join(" ");
         let counter = match result {
             Ok(0) => return Err(format!("a row that exists was not found: {}", sql())),
             Ok(_) => {
