@@ -28,7 +28,7 @@ mod report;
 mod spec;
 mod work;
 
-use std::path::{self, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 use backend::{Backend, Regime};
 use base::error::{OrFail, RunError};
@@ -36,7 +36,6 @@ use base::progress::Progress;
 use base::stop::{EXIT_INTERRUPTED, Stop};
 use data::{Job, files};
 use live::Form;
-use output::Destination;
 use report::{Report, Turn};
 use spec::Spec;
 
@@ -112,12 +111,14 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     spec.seconds = options.seconds.unwrap_or(spec.seconds);
     spec.seed = options.seed.unwrap_or(spec.seed);
     spec.reclaim &= !options.no_reclaim;
-    let destination = Destination::of(options.json.as_deref())?;
-    if options.watch.is_some() && destination == Destination::Stdout {
+    let json = options.json.as_deref();
+    let json_on_stdout = json == Some(Path::new(output::STDOUT));
+    if options.watch.is_some() && json_on_stdout {
         return Err(RunError::Usage(
             "--watch and --json - both need standard output; give --json the name of a file".to_owned(),
         ));
     }
+    json.map_or(Ok(()), output::check)?;
     // Absolute, because SQLite takes a name that begins with "file:" for a URI.
     let directory = options.data.clone().unwrap_or_else(files::default_directory);
     let directory = path::absolute(&directory).map_err(|error| {
@@ -144,8 +145,8 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
         (one()?.map(|turn| Report::of(turn.report)), false)
     };
     if let Some(report) = report {
-        let stdout_taken = options.watch == Some(Form::Json);
-        output::publish(&report, stop.cause(), &destination, stdout_taken, options.details)?;
+        let stdout_taken = options.watch == Some(Form::Json) || json_on_stdout;
+        output::publish(&report, stop.cause(), json, stdout_taken, options.details)?;
     } else if !has_failed {
         progress.line("ended by Ctrl-C before the first statement; there is nothing to report");
     }

@@ -224,7 +224,7 @@ fn build(job: &Job<'_>, tenant: &TenantSpec) -> Result<(), RunError> {
     let (name, scale, started) = (&tenant.name, tenant.scale, Instant::now());
     let rows_about = tpch::row_count_about(scale.factor());
     let template = "  loading {msg:<14} {bar:30} {percent:>3} %  {human_pos} rows";
-    let bar = job.progress.bar(rows_about, template, &format!("loading {name}"));
+    let mut bar = job.progress.bar(rows_about, template, &format!("loading {name}"));
     let (building, _) = fresh::beside(&path, BUILDING).or_fail_at("make a file beside", &path)?;
     check_alone(&building)?;
     let mut rows = 0;

@@ -87,10 +87,9 @@ fn none() -> String {
 
 /// Counts above 0 of `memory.events`, for the group and the groups below it, within `EVENTS_WIDTH`.
 fn events(group: &GroupSnapshot) -> String {
-    let severity =
-        |key| SEVEREST_FIRST.iter().position(|&severe| severe == key).unwrap_or(SEVEREST_FIRST.len());
-    let mut happened: Vec<_> = group.events.pairs().into_iter().filter(|&(_, count)| count > 0).collect();
-    happened.sort_by_key(|&(key, _)| severity(key));
+    let pairs = group.events.pairs();
+    let of_key = |key: &&str| pairs.into_iter().find(|(found, count)| found == key && *count > 0);
+    let happened: Vec<_> = SEVEREST_FIRST.iter().filter_map(of_key).collect();
     let mut text = String::new();
     for (at, &(key, count)) in happened.iter().enumerate() {
         let comma = if at > 0 { ", " } else { "" };

@@ -4,7 +4,7 @@
 //!   restores the terminal.
 //! - I2. The terminal is restored when the screen is dropped, at a panic on any thread, at a second Ctrl-C, and at SIGTERM and SIGHUP.
 
-use std::io::{self, Stdout};
+use std::io;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,14 +12,11 @@ use std::time::Duration;
 
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-};
-use ratatui::crossterm::{cursor, execute};
+use ratatui::crossterm::{cursor, execute, terminal};
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::Line;
-use ratatui::{Frame as Canvas, Terminal};
+use ratatui::{DefaultTerminal, Frame as Canvas, Terminal};
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -40,8 +37,8 @@ pub(crate) fn restore() {
     // before the terminal was changed.
     if OPEN.swap(false, Ordering::AcqRel) {
         // A closed terminal needs no restoring.
-        let _ = execute!(io::stdout(), LeaveAlternateScreen, cursor::Show);
-        let _ = disable_raw_mode();
+        let _ = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
+        let _ = terminal::disable_raw_mode();
     }
 }
 
@@ -78,7 +75,7 @@ pub(super) enum Input {
 
 /// An open screen. Dropping it restores the terminal.
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<Stdout>>,
+    terminal: DefaultTerminal,
     view: View,
 }
 
@@ -94,10 +91,10 @@ struct View {
 impl Screen {
     pub(super) fn open() -> io::Result<Screen> {
         restore_on_every_end();
-        enable_raw_mode()?;
+        terminal::enable_raw_mode()?;
         // ORDERING: Release; pairs with the swap in `restore`. Weaker, a restore could precede the change of the terminal.
         OPEN.store(true, Ordering::Release);
-        let opened = execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)
+        let opened = execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)
             .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
         let opened = opened.inspect_err(|_| restore());
         Ok(Screen { terminal: opened?, view: View::default() })
