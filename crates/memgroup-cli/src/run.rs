@@ -60,7 +60,7 @@ pub(crate) struct Options {
     seconds: Option<f64>,
 
     /// Seed of the keys that statements ask for [default: from the SPEC, 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = spec::parse_seed)]
     seed: Option<u64>,
 
     /// Refuse charges that do not fit at once, without reclaiming caches [default: from the SPEC]

@@ -542,7 +542,7 @@ fn names_files_that_cannot_be_used() {
 }
 
 #[test]
-fn names_the_tenant_whose_limit_is_too_small() {
+fn names_the_tenant_with_a_limit_that_is_too_small() {
     let place = Place::new();
     let spec =
         place.write("small.toml", &TINY.replace("threads = 2", "threads = 64").replace("\"3M\"", "\"1M\""));

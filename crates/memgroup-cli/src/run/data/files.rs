@@ -148,7 +148,9 @@ fn find(directory: &Path, tenant: &TenantSpec) -> Result<Option<Database>, RunEr
         opened => opened.or_fail_at("open", &path)?,
     };
     let header = header(&mut file).or_fail_at("read", &path)?;
-    let header = header.ok_or_else(|| foreign("load into", &path, ""))?;
+    let header = header
+        .ok_or("that file was not made by this program; move it away")
+        .or_fail_at("load into", &path)?;
     let length = file.metadata().or_fail_at("inspect", &path)?.len();
     Ok((header == (length, stamp(tenant.scale))).then_some(Database { path, bytes: length }))
 }
@@ -161,19 +163,16 @@ fn check_alone(database: &Path) -> Result<(), RunError> {
         path.push(suffix);
         let path = PathBuf::from(path);
         match fs::symlink_metadata(&path) {
-            Ok(_) => return Err(foreign("use the database beside", &path, ", and SQLite would delete it")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).or_fail_at("inspect", &path),
+            Ok(_) => {
+                let foreign =
+                    "that file was not made by this program, and SQLite would delete it; move it away";
+                return Err(foreign).or_fail_at("use the database beside", &path);
+            }
         }
     }
     Ok(())
-}
-
-fn foreign(action: &str, path: &Path, effect: &str) -> RunError {
-    RunError::Failure(format!(
-        "failed to {action} {}: that file was not made by this program{effect}; move it away, or choose another directory by          --data DIR",
-        path.display()
-    ))
 }
 
 /// Removes the unfinished files of killed runs. The caller holds the lock, so no process is writing them.

@@ -66,13 +66,12 @@ impl KillLog {
             let Some(outcome) = report.outcome else { continue };
             let key = (report.at, report.victim.clone());
             let seen = before.get(&key).copied();
-            let freed = if let KillOutcome::Idle { freed } = outcome { freed } else { 0 };
-            let kind = match outcome {
-                KillOutcome::Died => "died",
-                KillOutcome::Overdue => "overdue",
-                KillOutcome::Idle { .. } => "idle",
-                KillOutcome::Panicked => "panicked",
-                _ => "refused",
+            let (kind, freed) = match outcome {
+                KillOutcome::Died => ("died", 0),
+                KillOutcome::Overdue => ("overdue", 0),
+                KillOutcome::Idle { freed } => ("idle", freed),
+                KillOutcome::Panicked => ("panicked", 0),
+                _ => ("refused", 0),
             };
             let mut counts = Counts::of(KINDS.map(|kind| (kind, 0)));
             if seen.is_none() {

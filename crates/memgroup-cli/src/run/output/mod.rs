@@ -37,7 +37,9 @@ pub(crate) fn check(file: &Path) -> Result<(), RunError> {
         }
         Err(error) => Err(error),
     };
-    checked.or_fail(format_args!("write the report to {}", file.display()))
+    let allowed =
+        |error| format!("{error}; --json takes a file that can be written, or - for standard output");
+    checked.map_err(allowed).or_fail(format_args!("write the report to {}", file.display()))
 }
 
 /// Replaces `file` by a new file with `text` (I1). A device, a pipe, and a file in a directory that takes no new file are written in

@@ -177,8 +177,7 @@ fn reclaimed(report: &RegimeReport) -> Option<String> {
 
 /// The p99 of protected tenants, compared with the run without limits.
 fn slower(regimes: &[(Regime, &RegimeReport)]) -> Option<String> {
-    let find = |wanted| regimes.iter().find(|(regime, _)| *regime == wanted).map(|(_, report)| *report);
-    let (own, free) = (find(Regime::Groups)?, find(Regime::Unlimited)?);
+    let [(Regime::Groups, own), (Regime::Unlimited, free), ..] = regimes else { return None };
     let ratio = |(limited, free): (&TenantReport, &TenantReport)| {
         let (with, without) = (limited.p99_us?, free.p99_us.filter(|&us| us > 0.0)?);
         limited.protected.then(|| format!("{:.2} times (`{}`)", with / without, limited.name))
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn names_an_idle_tenant_whose_cache_was_reclaimed() {
+    fn names_an_idle_tenant_with_a_reclaimed_cache() {
         let expected = "From `archive`, idle since second 5.0, 10.0M were reclaimed for other tenants (page cache: 30.0M \
                         then, 20.0M at the end).";
         assert_eq!(idle(None, &with_archive(10 << 20)), [expected]);

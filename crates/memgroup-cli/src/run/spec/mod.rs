@@ -174,8 +174,10 @@ impl Spec {
     pub(crate) fn read(file: Option<&Path>) -> Result<Spec, RunError> {
         let Some(file) = file else { return Spec::parse("the built-in scenario", BUILT_IN) };
         let name = file.display().to_string();
-        let text = fs::read_to_string(file);
-        let text = text.map_err(|error| RunError::Usage(format!("{name}: cannot be read: {error}")))?;
+        let text = fs::read_to_string(file).map_err(|error| {
+            let allowed = "allowed: a TOML file, such as `memgroup run --print-spec` prints";
+            RunError::Usage(format!("{name}: cannot be read: {error}; {allowed}"))
+        })?;
         Spec::parse(&name, &text)
     }
 
@@ -215,9 +217,14 @@ impl Spec {
     }
 }
 
-/// Reads the run time from the command line; the error says which are allowed.
+/// Reads `--seconds`; the error says what is allowed.
 pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(is_run_time).ok_or_else(|| format!("allowed: {}", SECONDS.0))
+}
+
+/// Reads `--seed`; the error says what is allowed.
+pub(crate) fn parse_seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("allowed: {}", SEED.0))
 }
 
 /// Whether statements may run for `seconds`. NaN is outside of every range.

@@ -22,7 +22,8 @@ impl<'a> Source<'a> {
     pub(super) fn parse(self) -> Result<Table<'a>, RunError> {
         let document = DeTable::parse(self.text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            self.error(at, format_args!("not TOML: {}", error.message()))
+            let line = self.text.lines().nth(self.line(at) - 1).unwrap_or_default();
+            self.error(at, format_args!("not TOML: {}, in `{}`", error.message(), line.trim()))
         })?;
         Ok(Table::new(self, String::new(), 0, document.into_inner()))
     }
