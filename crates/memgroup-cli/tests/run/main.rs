@@ -510,7 +510,7 @@ fn refuses_a_wrong_command_line() {
             "invalid value '0' for '--seconds <N>': allowed: a number from 0.1 to 86400, in seconds",
         ),
         (&["--seconds", "NaN"], "invalid value 'NaN' for '--seconds <N>'"),
-        (&["--seed", "-1"], "invalid value '-1' for '--seed <N>'"),
+        (&["--seed", "-1"], "invalid value '-1' for '--seed <N>': allowed: an integer from 0 up"),
         (&["--seconds", "-3"], "invalid value '-3' for '--seconds <N>'"),
         (&["--sekonds", "1"], "--sekonds"),
     ] {

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
 
-const KINDS: [&str; 6] = ["died", "overdue", "idle", "idle_freed", "refused", "panicked"];
+/// Keys of the counts.
+const KEYS: [&str; 6] = ["died", "overdue", "idle", "idle_freed", "refused", "panicked"];
 
 /// All calls with the same victim, requester and full group.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -73,7 +74,7 @@ impl KillLog {
                 KillOutcome::Panicked => ("panicked", 0),
                 _ => ("refused", 0),
             };
-            let mut counts = Counts::of(KINDS.map(|kind| (kind, 0)));
+            let mut counts = Counts::of(KEYS.map(|key| (key, 0)));
             if seen.is_none() {
                 counts.set(kind, 1);
                 counts.set("idle_freed", freed);

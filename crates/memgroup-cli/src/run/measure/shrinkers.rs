@@ -56,10 +56,10 @@ impl Shrinker {
         hierarchy.shrinkers().into_iter().flat_map(of_report).collect()
     }
 
-    /// Adds the same cache in a `later` run. Each run opens a tenant's connections, and so its caches, in one order.
-    pub(crate) fn add(self, later: Shrinker) -> Shrinker {
-        let quarantine = later.quarantine.or(self.quarantine);
-        Shrinker { counts: self.counts.add(later.counts, &["last_freed"]), quarantine, ..later }
+    /// Adds the same cache in a run `before`. Each run opens a tenant's connections, and so its caches, in one order.
+    pub(crate) fn add(&mut self, before: Shrinker) {
+        self.counts = before.counts.add(std::mem::take(&mut self.counts), &["last_freed"]);
+        self.quarantine = self.quarantine.take().or(before.quarantine);
     }
 }
 

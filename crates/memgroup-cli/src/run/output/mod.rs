@@ -62,8 +62,8 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     replaced
 }
 
-/// Writes the JSON to its file, if it has one, then the tables to standard output, or to standard error if `stdout_taken`. `ended_by` is the cause
-/// of an early end.
+/// Writes the JSON to its file, if it has one, then the tables to standard output, or to standard error if `stdout_taken`. `ended_by`
+/// is the cause of an early end.
 pub(crate) fn publish(
     report: &Report,
     ended_by: Option<&str>,

@@ -54,9 +54,8 @@ impl TenantReport {
         self.would_refuse = both(before.would_refuse, self.would_refuse, u64::saturating_add);
         self.first_refusal = before.first_refusal.or(self.first_refusal.take());
         self.figures = before.figures.add(std::mem::take(&mut self.figures), seconds);
-        self.shrinkers = both(before.shrinkers, self.shrinkers.take(), |before, later| {
-            before.into_iter().zip(later).map(|(before, later)| before.add(later)).collect()
-        });
+        let caches = self.shrinkers.iter_mut().flatten().zip(before.shrinkers.into_iter().flatten());
+        caches.for_each(|(cache, before)| cache.add(before));
     }
 }
 

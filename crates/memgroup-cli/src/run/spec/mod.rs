@@ -217,12 +217,12 @@ impl Spec {
     }
 }
 
-/// Reads `--seconds`; the error says what is allowed.
+/// Reads `--seconds`; the error names the allowed values.
 pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(is_run_time).ok_or_else(|| format!("allowed: {}", SECONDS.0))
 }
 
-/// Reads `--seed`; the error says what is allowed.
+/// Reads `--seed`; the error names the allowed values.
 pub(crate) fn parse_seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("allowed: {}", SEED.0))
 }

@@ -39,11 +39,11 @@ impl Spec {
             }
         }
         // A tenant counts no more than its own `max`; one that is above the common `max` alone has its own note.
-        let sum_of: [(_, fn(&Settings) -> u64, _); 2] = [
-            ("min", |settings| settings.min_bytes, "no cache can be reclaimed"),
+        let min = |settings: &Settings| settings.min_bytes;
+        for (key, of, effect) in [
+            ("min", min as fn(&Settings) -> u64, "no cache can be reclaimed"),
             ("low", |settings| settings.low_bytes, "caches are reclaimed in spite of it"),
-        ];
-        for (key, of, effect) in sum_of {
+        ] {
             let each = || self.tenants.iter().map(|tenant| of(&tenant.settings).min(own_max(tenant)));
             let sum = each().filter(|&bytes| bytes != UNLIMITED).fold(0, u64::saturating_add);
             if is_above(sum, self.max_bytes) && !each().any(|bytes| is_above(bytes, self.max_bytes)) {

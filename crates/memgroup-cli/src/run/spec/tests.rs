@@ -342,7 +342,7 @@ fn names_file_line_key_and_allowed_values_in_errors() {
             "a.toml:29: key `patience_ms` of tenant `hog` is -1; allowed: an integer from 0 to 3600000, in milliseconds",
         ),
         ("seed = 7", "seed = = 7", "a.toml:3: not TOML: "),
-        ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key"),
+        ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key, in `seed = 8`"),
     ];
     for (from, to, expected) in cases {
         let error = error_of(from, to);
@@ -395,6 +395,7 @@ fn accepts_the_largest_limit_that_a_group_can_count() {
 fn names_a_file_that_does_not_exist() {
     let error = Spec::read(Some(std::path::Path::new("no/such.toml"))).expect_err("no such file").to_string();
     assert!(error.starts_with("no/such.toml: cannot be read: "), "{error}");
+    assert!(error.ends_with("; allowed: a TOML file, such as `memgroup run --print-spec` prints"), "{error}");
 }
 
 #[test]
