@@ -553,6 +553,7 @@ fn names_the_tenant_with_a_limit_that_is_too_small() {
         "{}",
         stderr(&output)
     );
+    assert!(stderr(&output).contains("takes about 200 KiB of its `max` (64 threads)"), "{}", stderr(&output));
 }
 
 #[test]

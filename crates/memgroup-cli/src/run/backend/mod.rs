@@ -20,7 +20,7 @@ use crate::run::base::error::{OrFail, RunError};
 use crate::run::measure::Held;
 use crate::run::measure::kills::{KillLog, Kills};
 use crate::run::spec::{Settings, Spec, TenantSpec};
-use session::{Session, settings};
+use session::{Failure, Session, settings};
 
 /// Name of the parent of all tenants' groups.
 const PARENT: &str = "tenants";
@@ -127,17 +127,27 @@ impl Backend {
 
     /// Opens a connection of the tenant with that `index`.
     pub(crate) fn open(&self, index: usize, tenant: &TenantSpec, path: &Path) -> Result<Session, RunError> {
-        let action = format!("open a connection of tenant `{}`", tenant.name);
-        let session = match self {
-            Backend::Groups(groups) => {
-                Session::Group(TenantConnection::open(&groups.tenants[index], path).or_fail(&action)?)
+        let opened = self.connect(index, tenant, path).map_err(|failure| match failure {
+            Failure::Refused(error) => {
+                format!(
+                    "{error}; each of its threads takes about 200 KiB of its `max` ({} threads)",
+                    tenant.threads
+                )
             }
+            other => other.to_string(),
+        });
+        opened.or_fail(format_args!("open a connection of tenant `{}`", tenant.name))
+    }
+
+    fn connect(&self, index: usize, tenant: &TenantSpec, path: &Path) -> Result<Session, Failure> {
+        let session = match self {
+            Backend::Groups(groups) => Session::Group(TenantConnection::open(&groups.tenants[index], path)?),
             Backend::HeapLimit { .. } => {
                 let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_FULL_MUTEX;
-                Session::Plain(Connection::open_with_flags(path, flags).or_fail(&action)?)
+                Session::Plain(Connection::open_with_flags(path, flags)?)
             }
         };
-        session.run(|connection| connection.execute_batch(&settings(tenant))).or_fail(action)?;
+        session.run(|connection| connection.execute_batch(&settings(tenant)))?;
         Ok(session)
     }
 
