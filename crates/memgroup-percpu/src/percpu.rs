@@ -2,7 +2,7 @@
 //!
 //! - I1. A handle owns one block of `arena`, from its birth to its drop. For each slot of the arena `base + slot * stride` is
 //!   an aligned `T` within the chunk's mapping, and no other handle refers to it.
-//! - I2. A chunk is mapped while a block in it is taken: the arena unmaps only empty chunks, and an arena with objects lives
+//! - I2. A chunk is mapped while a block in it is taken. The arena unmaps only empty chunks, and an arena with objects lives
 //!   for ever (`&'static`).
 //! - I3. No code forms a `&mut T`; a `T` changes through its atomics.
 //! - I4. A `&T` of a slot is handed out only after the slot was admitted, so the arena clears the bytes written through it.
@@ -125,8 +125,8 @@ impl<T: PerCpuValue> PerCpu<T> {
         }
         // SAFETY: the slot was admitted, so it is one of the arena's, and the address within the mapping (I1).
         let copy = unsafe { self.base.byte_add(slot * self.arena.stride_bytes()) };
-        // SAFETY: a `T` is there, aligned, valid from birth because zero bytes are (`PerCpuValue`), and it stays for as
-        // long as `self` is borrowed (I1, I2); no `&mut` to it exists (I3).
+        // SAFETY: a `T` is there, aligned, and valid from birth because zero bytes are (`PerCpuValue`). It stays for as
+        // long as `self` is borrowed (I1, I2). No `&mut` to it exists (I3).
         unsafe { copy.as_ref() }
     }
 
@@ -239,7 +239,7 @@ mod loom_models {
     }
 
     #[test]
-    fn loom_adds_on_slots_of_their_own_and_on_a_shared_slot_are_conserved() {
+    fn loom_adds_on_own_and_on_shared_slots_are_conserved() {
         memgroup_sync::model(|| assert_eq!(sum_after(2, add_by_rmw), 4));
         memgroup_sync::model(|| assert_eq!(sum_after(1, add_by_rmw), 4));
     }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn small_objects_of_one_slot_share_a_line_and_two_slots_never_do() {
+    fn small_objects_share_lines_only_within_a_slot() {
         // No other test has objects of 47 slots, so these fill chunks of their own.
         let objects: Vec<_> = (0..1000).map(|_| PerCpu::<AtomicU64>::new(47)).collect();
         let lines = |slot: usize| -> std::collections::BTreeSet<usize> {

@@ -1,5 +1,5 @@
-//! Threads that add and mark while others collect: nothing is lost, nothing is counted twice, and a thread that adds and then collects
-//! itself finds all that it ever added. The seed is printed.
+//! Threads add and mark while others collect. Nothing is lost, and nothing is counted twice. A thread that adds and then collects finds
+//! all that it ever added. The seed is printed.
 //!
 //! Windows of a few instructions are opened by
 //!

@@ -18,8 +18,6 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use memgroup::UNLIMITED;
-
 use crate::run::backend::Regime;
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::stop::{CTRL_C, EXIT_INTERRUPTED};
@@ -35,7 +33,7 @@ const REGIMES: usize = Regime::ALL.len();
 
 /// Runs the turns of all regimes. Returns the report, if memgroup's own turn had a result, and whether a turn failed.
 pub(crate) fn compare(job: &Job<'_>) -> Result<(Option<Report>, bool), RunError> {
-    if job.spec.max_bytes == UNLIMITED {
+    if job.spec.max_bytes.is_none() {
         return Err(RunError::Usage(
             "--baseline needs a number to compare with: give the SPEC a top-level key `max`, such as max = \"128M\""
                 .to_owned(),

@@ -118,8 +118,8 @@ pub(crate) fn children(parent: &Group, prefix: &str, count: usize) -> Result<Vec
     (0..count).map(|number| child(parent, &format!("{prefix}{number}"))).collect()
 }
 
-pub(crate) fn limit(group: &Group, bytes: u64) -> Result<()> {
-    group.set_max(bytes).set_up(format_args!("the limit of {}", group.path()))
+pub(crate) fn limit(group: &Group, max: impl Into<Option<u64>>) -> Result<()> {
+    group.set_max(max).set_up(format_args!("the limit of {}", group.path()))
 }
 
 /// Removes a group with all groups below it.

@@ -95,7 +95,8 @@ impl Block {
     /// # Safety
     ///
     /// `slot` is one of the arena's and admitted, and `index` is below `bytes() / 8`. The chunk stays mapped while the word is
-    /// used: the block is not free, or it was not free when a section began that still lasts, or the arena never unmaps.
+    /// used. That holds if the arena never unmaps, if the block is not free, or if a section still lasts that began before the
+    /// block was freed.
     #[inline(always)]
     pub(crate) unsafe fn word(self, stride: usize, slot: usize, index: usize) -> &'static AtomicU64 {
         debug_assert!(index < self.count as usize, "word {index} of a block of {} words", self.count);

@@ -42,9 +42,9 @@ impl Page {
 pub(crate) enum State {
     /// Allocations take from it. `sidelined`: some of its pages were given back.
     Open { sidelined: bool },
-    /// It is being depopulated, and invisible to allocation. While `in_flight`, `madvise` runs on it without the lock.
+    /// The chunk is being depopulated, and invisible to allocation. While `in_flight`, `madvise` runs on it without the lock.
     Isolated { in_flight: bool },
-    /// It is being emptied of its movable blocks, and invisible to allocation.
+    /// The chunk is being emptied of its movable blocks, and invisible to allocation.
     Evacuating,
 }
 

@@ -1,7 +1,7 @@
 //! All chunks of an arena: the order in which an allocation tries them, and the sums over them. The arena's lock protects them.
 //!
-//! An allocation tries open chunks, tightest first; side-lined ones, tightest first; an empty one; parked ones; and at last
-//! those held for depopulation or evacuation, which are reopened. Only then another chunk is mapped.
+//! An allocation tries open chunks, then side-lined ones, both tightest first. Then it tries an empty one, parked ones, and at last
+//! chunks held for depopulation or evacuation, which are reopened. Only then another chunk is mapped.
 //!
 //! - I1. An open chunk is in one list of `fit`: empty, parked, or by its longest free run. A held chunk is in none, so
 //!   that allocation does not see it.
@@ -371,8 +371,8 @@ impl Chunks {
         surplus
     }
 
-    /// How many more bytes are backed for the live blocks than must be, beyond the part that no move is worth: the rest of
-    /// their pages, and the page that each chunk costs a shifted unit.
+    /// The wasted bytes, less the part that no move is worth. Wasted are the bytes without live blocks in pages with live blocks, and
+    /// a page of a shifted unit for each chunk more than needed.
     pub(crate) fn waste_bytes(&self) -> u64 {
         let page = self.config.page.bytes() as u64;
         let live = self.sums.live * GRANULE_BYTES as u64;

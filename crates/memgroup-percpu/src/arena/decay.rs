@@ -4,8 +4,8 @@
 //!                    weight     16/16  15/16        1/16
 //!
 //! - I1. The sum of the ring is at most the float as of the last call.
-//! - B1. An interval is a sixteenth of the decay; bytes count as new until the first call after they became empty, so they
-//!   may stay longer than the decay by the time between two calls.
+//! - B1. An interval is a sixteenth of the decay. Bytes count as new until the first call after they became empty. So they may
+//!   stay longer than the decay, by the time between two calls.
 //!
 //! The caller passes the time in, so that tests can make it up.
 

@@ -29,7 +29,7 @@ pub(crate) const COLOUR_BYTES: usize = 128;
 
 /// The unit in which memory is backed and given back, at least the system's own page.
 ///
-/// With a size above the system's this machine behaves like one with such pages: memory is backed and given back by whole
+/// With a size above the system's, this machine behaves like one with such pages. Memory is backed and given back by whole
 /// pages of this size only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PageSize {
@@ -74,7 +74,7 @@ impl PageSize {
     }
 }
 
-/// Where the units of a chunk lie, and the pages in them.
+/// The positions of a chunk's units, and of the pages in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) page_bytes: usize,

@@ -11,7 +11,7 @@ pub(crate) mod session;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use memgroup::{Config, Group, Hierarchy};
+use memgroup::{BYTES_MAX, Config, Group, Hierarchy};
 use memgroup_sqlite::TenantConnection;
 use rusqlite::{Connection, OpenFlags, ffi};
 use serde::{Deserialize, Serialize};
@@ -57,7 +57,7 @@ pub(crate) enum Backend {
     Groups(Groups),
     /// One heap for all tenants.
     HeapLimit {
-        limit_bytes: u64,
+        limit_bytes: Option<u64>,
         /// Applies the settings of the process, and keeps SQLite initialised between the other connections.
         settings: Mutex<Connection>,
     },
@@ -113,7 +113,7 @@ impl Backend {
         loader.map_or(Ok(()), |group| group.remove()).or_fail("remove /loader")?;
         let Backend::HeapLimit { limit_bytes, settings } = self else { return Ok(()) };
         let action = "limit SQLite's heap";
-        let wanted = i64::try_from(*limit_bytes).unwrap_or(i64::MAX);
+        let wanted = limit_bytes.map_or(i64::MAX, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let settings = settings.lock().unwrap_or_else(PoisonError::into_inner);
         let set = format!("PRAGMA hard_heap_limit = {wanted}");
         let now: i64 = settings.query_row(&set, [], |row| row.get(0)).or_fail(action)?;
@@ -159,7 +159,7 @@ impl Backend {
         // SAFETY: the call has no precondition; 0 keeps the mark.
         let peak = unsafe { ffi::sqlite3_memory_highwater(0) };
         let [usage, peak] = [usage, peak].map(|bytes| u64::try_from(bytes).ok());
-        Held { usage, peak, max: Some(*limit_bytes), hit_rate: None }
+        Held { usage, peak, max: *limit_bytes, hit_rate: None }
     }
 
     /// Fails if a tenant of `spec` still has charged bytes, except prepaid ones. The caller has closed all connections.
@@ -204,12 +204,17 @@ impl Groups {
 }
 
 /// Creates a group with its settings.
-fn create(parent: &Group, name: &str, max_bytes: u64, settings: &Settings) -> Result<Group, RunError> {
+fn create(
+    parent: &Group,
+    name: &str,
+    max_bytes: Option<u64>,
+    settings: &Settings,
+) -> Result<Group, RunError> {
     let group = parent.create(name).or_fail("create a group")?;
     let action = format_args!("set up group `{name}`");
     group.set_max(max_bytes).or_fail(action)?;
-    group.set_min(settings.min_bytes).or_fail(action)?;
-    group.set_low(settings.low_bytes).or_fail(action)?;
+    group.set_min(settings.min_bytes.unwrap_or(BYTES_MAX)).or_fail(action)?;
+    group.set_low(settings.low_bytes.unwrap_or(BYTES_MAX)).or_fail(action)?;
     group.set_high(settings.high_bytes).or_fail(action)?;
     group.set_oom_score(settings.oom_score).or_fail(action)?;
     group.set_weight(settings.weight).or_fail(action)?;

@@ -11,7 +11,6 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use memgroup::UNLIMITED;
 use serde::{Deserialize, Serialize};
 
 use crate::run::base::error::RunError;
@@ -21,9 +20,9 @@ use source::{Source, Table, Values, bytes, integer, number};
 pub(crate) const BUILT_IN: &str = include_str!("../../../specs/tenants.toml");
 
 /// At least 1M, because opening one connection takes about 200 KiB. The upper end is the most that a group can count.
-const LIMIT: Values<'_, u64> = Values(
+const LIMIT: Values<'_, Option<u64>> = Values(
     "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with K, M, G or T, such as \"64M\"",
-    &|value| bytes(value).filter(|&bytes| bytes >= 1 << 20),
+    &|value| bytes(value).filter(|limit| limit.is_none_or(|bytes| bytes >= 1 << 20)),
 );
 const TRUTH: Values<'_, bool> = Values("true or false", &|value| value.as_bool());
 const SEED: Values<'_, u64> = Values("an integer from 0 up", &|value| integer(value)?.try_into().ok());
@@ -89,12 +88,12 @@ pub(crate) enum Temp {
 /// Settings of a tenant's group besides `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// Bytes that are never reclaimed for other tenants; `UNLIMITED` for all.
-    pub(crate) min_bytes: u64,
-    /// Bytes that are reclaimed for other tenants only when nothing else is left.
-    pub(crate) low_bytes: u64,
-    /// Usage above which the tenant is slowed down; `UNLIMITED` for none.
-    pub(crate) high_bytes: u64,
+    /// Bytes that are never reclaimed for other tenants. None: all.
+    pub(crate) min_bytes: Option<u64>,
+    /// Bytes that are reclaimed for other tenants only when nothing else is left. None: all.
+    pub(crate) low_bytes: Option<u64>,
+    /// Usage above which the tenant is slowed down. None: it never is.
+    pub(crate) high_bytes: Option<u64>,
     /// When nothing is left to reclaim, the tenant with the highest score is stopped first.
     pub(crate) oom_score: i32,
     /// Stopping one statement stops all statements of the tenant.
@@ -109,9 +108,9 @@ impl Default for Settings {
     /// The settings of a new group.
     fn default() -> Settings {
         Settings {
-            min_bytes: 0,
-            low_bytes: 0,
-            high_bytes: UNLIMITED,
+            min_bytes: Some(0),
+            low_bytes: Some(0),
+            high_bytes: None,
             oom_score: 0,
             oom_group: false,
             weight: 100,
@@ -129,8 +128,8 @@ pub(crate) struct TenantSpec {
     /// Each has its own connection.
     pub(crate) threads: u32,
     pub(crate) scale: Scale,
-    /// `UNLIMITED` for none.
-    pub(crate) max_bytes: u64,
+    /// None: no limit.
+    pub(crate) max_bytes: Option<u64>,
     pub(crate) settings: Settings,
     /// Page cache of each connection.
     pub(crate) cache_bytes: u64,
@@ -148,7 +147,7 @@ pub(crate) struct TenantSpec {
 impl TenantSpec {
     /// Whether `min` or `low` protect some of its memory.
     pub(crate) fn is_protected(&self) -> bool {
-        self.settings.min_bytes > 0 || self.settings.low_bytes > 0
+        self.settings.min_bytes != Some(0) || self.settings.low_bytes != Some(0)
     }
 }
 
@@ -159,8 +158,8 @@ pub(crate) struct Spec {
     pub(crate) seconds: f64,
     /// Seed of all keys.
     pub(crate) seed: u64,
-    /// Limit of `/tenants`, the parent of all tenants; `UNLIMITED` for none.
-    pub(crate) max_bytes: u64,
+    /// Limit of `/tenants`, the parent of all tenants. None: no limit.
+    pub(crate) max_bytes: Option<u64>,
     /// Caches are reclaimed before a tenant is refused.
     pub(crate) reclaim: bool,
     /// A statement of one tenant is stopped when another finds no memory; never without `reclaim`.
@@ -183,7 +182,7 @@ impl Spec {
 
     /// The same work without any limit.
     pub(crate) fn without_limits(&self) -> Spec {
-        let (max_bytes, settings) = (UNLIMITED, Settings::default());
+        let (max_bytes, settings) = (None, Settings::default());
         let tenants = self.tenants.iter().map(|tenant| TenantSpec { max_bytes, settings, ..tenant.clone() });
         Spec { max_bytes, oom: false, tenants: tenants.collect(), ..self.clone() }
     }
@@ -194,7 +193,7 @@ impl Spec {
         let mut run = top.table("run")?;
         let seconds = once(&mut top, &mut run, "seconds", 20.0, &SECONDS)?;
         let seed = once(&mut top, &mut run, "seed", 1, &SEED)?;
-        let max_bytes = once(&mut top, &mut run, "max", UNLIMITED, &LIMIT)?;
+        let max_bytes = once(&mut top, &mut run, "max", None, &LIMIT)?;
         let reclaim = once(&mut top, &mut run, "reclaim", true, &TRUTH)?;
         let oom = once(&mut top, &mut run, "oom", true, &TRUTH)?;
         run.map_or(Ok(()), Table::finish)?;

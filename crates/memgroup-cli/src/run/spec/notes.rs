@@ -5,8 +5,6 @@
 //! - I1. `"max"` contradicts nothing: it asks for everything on purpose.
 //! - I2. A `max` that is not enforced bounds nothing.
 
-use memgroup::UNLIMITED;
-
 use super::{Settings, Spec, TenantSpec};
 use crate::run::base::units;
 
@@ -14,16 +12,16 @@ impl Spec {
     /// One line for each contradiction, in the order of the tenants.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let all_max = format!("the `max` of all tenants together ({})", bytes(self.max_bytes));
+        let all_max = format!("the `max` of all tenants together ({})", units::limit(self.max_bytes));
         for tenant in &self.tenants {
             let (max, settings) = (own_max(tenant), &tenant.settings);
             let (min, low, high) = (settings.min_bytes, settings.low_bytes, settings.high_bytes);
             let mut note = |key, value, place: &str, limit: &str, effect| {
-                let (name, value) = (&tenant.name, bytes(value));
+                let (name, value) = (&tenant.name, units::limit(value));
                 notes
                     .push(format!("note: `{key}` of tenant `{name}` ({value}) is {place} {limit}: {effect}"));
             };
-            let own_max = format!("its `max` ({})", bytes(max));
+            let own_max = format!("its `max` ({})", units::limit(max));
             for (key, value) in [("min", min), ("low", low)] {
                 if is_above(value, max) {
                     note(key, value, "above", &own_max, "it protects no more than that");
@@ -34,20 +32,22 @@ impl Spec {
             if is_above(high, max) {
                 note("high", high, "above", &own_max, "it never slows the tenant down");
             }
-            if low > 0 && low < min {
-                note("low", low, "below", &format!("its `min` ({})", bytes(min)), "it adds nothing to that");
+            if low.is_some_and(|low| low > 0 && min.is_none_or(|min| low < min)) {
+                let own_min = format!("its `min` ({})", units::limit(min));
+                note("low", low, "below", &own_min, "it adds nothing to that");
             }
         }
         // A tenant counts no more than its own `max`; one that is above the common `max` alone has its own note.
         let min = |settings: &Settings| settings.min_bytes;
         for (key, of, effect) in [
-            ("min", min as fn(&Settings) -> u64, "no cache can be reclaimed"),
+            ("min", min as fn(&Settings) -> Option<u64>, "no cache can be reclaimed"),
             ("low", |settings| settings.low_bytes, "caches are reclaimed in spite of it"),
         ] {
-            let each = || self.tenants.iter().map(|tenant| of(&tenant.settings).min(own_max(tenant)));
-            let sum = each().filter(|&bytes| bytes != UNLIMITED).fold(0, u64::saturating_add);
+            let bound = |tenant: &TenantSpec| of(&tenant.settings).into_iter().chain(own_max(tenant)).min();
+            let each = || self.tenants.iter().map(bound);
+            let sum = Some(each().flatten().fold(0, u64::saturating_add));
             if is_above(sum, self.max_bytes) && !each().any(|bytes| is_above(bytes, self.max_bytes)) {
-                let sum = bytes(sum);
+                let sum = units::limit(sum);
                 notes.push(format!(
                     "note: `{key}` of all tenants ({sum} in sum) is above {all_max}: when all of it is in use, {effect}"
                 ));
@@ -58,17 +58,13 @@ impl Spec {
 }
 
 /// Bound of the tenant's own group.
-fn own_max(tenant: &TenantSpec) -> u64 {
-    if tenant.settings.enforced { tenant.max_bytes } else { UNLIMITED }
+fn own_max(tenant: &TenantSpec) -> Option<u64> {
+    tenant.max_bytes.filter(|_| tenant.settings.enforced)
 }
 
 /// Whether `bytes` is more than `max`, and not "max" (I1).
-fn is_above(bytes: u64, max: u64) -> bool {
-    bytes != UNLIMITED && bytes > max
-}
-
-fn bytes(bytes: u64) -> String {
-    units::limit(Some(bytes).filter(|&bytes| bytes != UNLIMITED))
+fn is_above(bytes: Option<u64>, max: Option<u64>) -> bool {
+    bytes.zip(max).is_some_and(|(bytes, max)| bytes > max)
 }
 
 #[cfg(test)]

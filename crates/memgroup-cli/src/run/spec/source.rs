@@ -177,8 +177,8 @@ pub(super) fn number(value: &DeValue<'_>) -> Option<f64> {
     integer(value).map(|integer| integer as f64).or_else(float)
 }
 
-/// A number of bytes: an integer, or a text such as "64M" or "max".
-pub(super) fn bytes(value: &DeValue<'_>) -> Option<u64> {
+/// A number of bytes: an integer, or a text such as "64M"; an inner none for "max".
+pub(super) fn bytes(value: &DeValue<'_>) -> Option<Option<u64>> {
     let integer = integer(value).map(|integer| integer.to_string());
     memgroup::parse_bytes(value.as_str().or(integer.as_deref())?).ok()
 }

@@ -3,7 +3,6 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use memgroup::UNLIMITED;
 use serde::de::value::{Error, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use toml::de::DeValue;
@@ -24,7 +23,7 @@ const SCALE: Values<'_, Scale> = Values("a TPC-H scale factor of 0.001 to 10, in
     Scale::of_factor(number(value)?)
 });
 /// The upper end is the most that a group can count.
-const PROTECTION: Values<'_, u64> = Values(
+const PROTECTION: Values<'_, Option<u64>> = Values(
     "0 to less than 256T, or \"max\" for all that it holds; bytes are an integer, or a text of digits with K, M, G or T, such as \
      \"16M\"",
     &|value| bytes(value),
@@ -32,7 +31,7 @@ const PROTECTION: Values<'_, u64> = Values(
 /// The upper end is SQLite's own bound in KiB, rounded down.
 const CACHE: Values<'_, u64> = Values(
     "64K to 1T; bytes are an integer, or a text of digits with K, M, G or T, such as \"1M\"",
-    &|value| bytes(value).filter(|bytes| (64 << 10..=1 << 40).contains(bytes)),
+    &|value| bytes(value)?.filter(|bytes| (64 << 10..=1 << 40).contains(bytes)),
 );
 const TEMP: Values<'_, Temp> = Values("\"file\" or \"memory\"", &|value| variant(value));
 
@@ -64,7 +63,7 @@ pub(super) fn read(
         workload: table.need("workload", &WORKLOAD)?.value,
         threads: within(&mut table, "threads", 1, 1..=64, "")?,
         scale: table.need("scale", &SCALE)?.value,
-        max_bytes: table.get("max", UNLIMITED, &LIMIT)?,
+        max_bytes: table.get("max", None, &LIMIT)?,
         settings: settings(&mut table)?,
         cache_bytes: table.get("cache", 1 << 20, &CACHE)?,
         temp: table.get("temp", Temp::File, &TEMP)?,

@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use memgroup::UNLIMITED;
-
 use super::{Kind, Scale, Settings, Spec, Temp, TenantSpec};
 
 const VALID: &str = r#"
@@ -38,20 +36,20 @@ patience_ms = 1500
 #[test]
 fn reads_every_key() {
     let spec = Spec::parse("a.toml", VALID).expect("a valid SPEC");
-    assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (1.5, 7, 48 << 20));
+    assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (1.5, 7, Some(48 << 20)));
     let [shop, hog] = &spec.tenants[..] else { panic!("two tenants: {spec:?}") };
     assert_eq!((shop.name.as_str(), shop.workload, shop.threads), ("shop", Kind::Lookups, 3));
     assert_eq!(shop.scale, Scale::of_factor(0.002).expect("a scale"));
-    assert_eq!((shop.max_bytes, shop.cache_bytes, shop.temp), (16 << 20, 256 << 10, Temp::File));
+    assert_eq!((shop.max_bytes, shop.cache_bytes, shop.temp), (Some(16 << 20), 256 << 10, Temp::File));
     assert_eq!(shop.pause, Duration::from_micros(250));
     assert_eq!((shop.after, shop.work), (None, Some(Duration::from_millis(500))));
     assert_eq!((hog.after, hog.work), (Some(0), None));
-    assert_eq!((hog.threads, hog.max_bytes, hog.temp), (1, UNLIMITED, Temp::Memory));
-    assert_eq!(shop.settings, Settings { min_bytes: UNLIMITED, ..Settings::default() });
+    assert_eq!((hog.threads, hog.max_bytes, hog.temp), (1, None, Temp::Memory));
+    assert_eq!(shop.settings, Settings { min_bytes: None, ..Settings::default() });
     let settings = Settings {
-        min_bytes: 0,
-        low_bytes: 2 << 20,
-        high_bytes: 24 << 20,
+        min_bytes: Some(0),
+        low_bytes: Some(2 << 20),
+        high_bytes: Some(24 << 20),
         oom_score: 500,
         oom_group: true,
         weight: 7,
@@ -66,9 +64,9 @@ fn reads_every_key() {
 fn removes_every_limit_and_keeps_the_work() {
     let spec = Spec::parse("a.toml", &format!("oom = true{VALID}")).expect("a valid SPEC");
     let free = spec.without_limits();
-    assert_eq!((free.max_bytes, free.oom), (UNLIMITED, false));
+    assert_eq!((free.max_bytes, free.oom), (None, false));
     for (before, after) in spec.tenants.iter().zip(&free.tenants) {
-        assert_eq!((after.max_bytes, after.settings), (UNLIMITED, Settings::default()));
+        assert_eq!((after.max_bytes, after.settings), (None, Settings::default()));
         assert!(!after.is_protected());
         let (max_bytes, settings) = (before.max_bytes, before.settings);
         assert_eq!(&TenantSpec { max_bytes, settings, ..after.clone() }, before);
@@ -79,26 +77,31 @@ fn removes_every_limit_and_keeps_the_work() {
 fn has_defaults_for_all_keys_but_name_workload_and_scale() {
     let spec =
         Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1").expect("a valid SPEC");
-    assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, UNLIMITED));
+    assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, None));
     assert!(spec.reclaim && spec.oom && !spec.tenants[0].is_protected());
     assert_eq!(spec.tenants[0].settings, Settings::default());
     assert_eq!((spec.tenants[0].threads, spec.tenants[0].cache_bytes), (1, 1 << 20));
     assert_eq!((spec.tenants[0].after, spec.tenants[0].work), (None, None));
 }
 
+fn limited(bytes: Option<u64>) -> u64 {
+    bytes.expect("the built-in scenario limits everything")
+}
+
 #[test]
 fn overcommits_the_built_in_scenario_by_the_runaway_only() {
     let spec = Spec::read(None).expect("a valid SPEC");
-    let sum = |of: &dyn Fn(&&TenantSpec) -> bool, bytes: fn(&TenantSpec) -> u64| -> u64 {
-        spec.tenants.iter().filter(of).map(bytes).sum()
+    let sum = |of: &dyn Fn(&&TenantSpec) -> bool, bytes: fn(&TenantSpec) -> Option<u64>| -> u64 {
+        spec.tenants.iter().filter(of).map(bytes).map(limited).sum()
     };
     let behaves = |tenant: &&TenantSpec| tenant.work.is_none() && tenant.workload != Kind::Runaway;
+    let all = limited(spec.max_bytes);
     // Bytes that the connection of an idle tenant keeps.
     let kept = 1 << 20;
-    assert!(spec.reclaim && spec.oom && sum(&behaves, |tenant| tenant.max_bytes) + kept <= spec.max_bytes);
-    assert!(sum(&|_| true, |tenant| tenant.max_bytes) > spec.max_bytes);
+    assert!(spec.reclaim && spec.oom && sum(&behaves, |tenant| tenant.max_bytes) + kept <= all);
+    assert!(sum(&|_| true, |tenant| tenant.max_bytes) > all);
     assert!(
-        sum(&|_| true, |tenant| tenant.settings.min_bytes) < spec.max_bytes / 4,
+        sum(&|_| true, |tenant| tenant.settings.min_bytes) < all / 4,
         "the common limit covers the protected memory"
     );
     for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway] {
@@ -109,14 +112,15 @@ fn overcommits_the_built_in_scenario_by_the_runaway_only() {
     let [lookups, dashboards, etl, runaway] = ["lookups", "dashboards", "etl", "runaway"].map(named);
     assert_eq!((etl.scale.milli(), lookups.settings.min_bytes), (100, lookups.max_bytes));
     assert_eq!(dashboards.settings.low_bytes, dashboards.max_bytes);
-    assert!(etl.settings.high_bytes < etl.max_bytes);
+    assert!(limited(etl.settings.high_bytes) < limited(etl.max_bytes));
     assert!(
         spec.tenants
             .iter()
             .all(|tenant| tenant.name == "runaway" || tenant.settings.oom_score < runaway.settings.oom_score)
     );
     assert!(
-        runaway.max_bytes + lookups.max_bytes + dashboards.max_bytes + kept > spec.max_bytes,
+        [runaway, lookups, dashboards].map(|tenant| limited(tenant.max_bytes)).iter().sum::<u64>() + kept
+            > all,
         "it can take memory from the other tenants"
     );
 }
@@ -387,7 +391,7 @@ fn names_the_line_of_the_65th_tenant() {
 fn accepts_the_largest_limit_that_a_group_can_count() {
     let most = (1_u64 << 48) - 1;
     let spec = Spec::parse("a.toml", &VALID.replacen("\"48M\"", &most.to_string(), 1)).expect("a valid SPEC");
-    assert_eq!(spec.max_bytes, most);
+    assert_eq!(spec.max_bytes, Some(most));
     assert!(error_of("\"48M\"", "\"256T\"").contains("less than 256T"));
 }
 
@@ -406,7 +410,7 @@ fn gives_the_runaway_more_work_than_ten_times_its_limit() {
         // Each customer with each order; a name, a key and two comments take more than 50 bytes.
         let wanted = (150 * milli) * (1_500 * milli) * 50;
         assert!(
-            wanted > 10 * tenant.max_bytes && tenant.temp == Temp::Memory,
+            wanted > 10 * limited(tenant.max_bytes) && tenant.temp == Temp::Memory,
             "{}: {wanted} bytes",
             tenant.name
         );

@@ -102,7 +102,7 @@ fn pages_that_are_refused_on_any_slot_leave_nothing_behind() {
 }
 
 #[test]
-fn pages_that_are_refused_to_a_new_slot_are_backed_when_they_are_touched() {
+fn pages_refused_to_a_new_slot_are_backed_at_the_first_touch() {
     let arena = arena(2, larger_than_system());
     arena.admit(0);
     let block = Marked::unmovable(&arena, SHAPE, 5);

@@ -178,7 +178,7 @@ fn makes_each_database_larger_than_the_memory_of_its_tenant() {
         // An idle tenant holds only its page caches; a runaway holds its result.
         let held = match (tenant.work, tenant.workload) {
             (Some(_), _) | (_, Kind::Runaway) => tenant.cache_bytes * u64::from(tenant.threads),
-            (None, _) => tenant.max_bytes,
+            (None, _) => tenant.max_bytes.expect("a limit"),
         };
         assert!(bytes > held, "{}: {bytes} bytes, of which it may hold {held}", tenant.name);
     }
