@@ -39,7 +39,7 @@ fn reads_every_key() {
     assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (1.5, 7, Some(48 << 20)));
     let [shop, hog] = &spec.tenants[..] else { panic!("two tenants: {spec:?}") };
     assert_eq!((shop.name.as_str(), shop.workload, shop.threads), ("shop", Kind::Lookups, 3));
-    assert_eq!(shop.scale, Scale::from_milli(2).expect("a scale"));
+    assert_eq!(shop.scale, Scale::of_factor(0.002).expect("a scale"));
     assert_eq!((shop.max_bytes, shop.cache_bytes, shop.temp), (Some(16 << 20), 256 << 10, Temp::File));
     assert_eq!(shop.pause, Duration::from_micros(250));
     assert_eq!((shop.after, shop.work), (None, Some(Duration::from_millis(500))));
@@ -143,7 +143,10 @@ fn reads_the_keys_of_the_run_from_a_table_too() {
             "a.toml:3: key `reclaim` of [run] is false; line 1 says true outside of [run]; allowed: to say it in one place",
         ),
         ("[run]\nreclaim = 'no'\n", "a.toml:2: key `reclaim` of [run] is \"no\"; allowed: true or false"),
-        ("[run]\nseconds = 0\n", "a.toml:2: key `seconds` of [run] is 0; allowed: 0.1 to 86400 seconds"),
+        (
+            "[run]\nseconds = 0\n",
+            "a.toml:2: key `seconds` of [run] is 0; allowed: a number from 0.1 to 86400, in seconds",
+        ),
         (
             "[run]\nsecond = 1\n",
             "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: max, oom, reclaim, seconds, seed",
@@ -165,8 +168,16 @@ fn error_of(from: &str, to: &str) -> String {
 #[test]
 fn names_file_line_key_and_allowed_values_in_errors() {
     let cases = [
-        ("seconds = 1.5", "seconds = 0", "a.toml:2: key `seconds` is 0; allowed: 0.1 to 86400 seconds"),
-        ("seconds = 1.5", "seconds = nan", "a.toml:2: key `seconds` is nan; allowed: 0.1 to 86400 seconds"),
+        (
+            "seconds = 1.5",
+            "seconds = 0",
+            "a.toml:2: key `seconds` is 0; allowed: a number from 0.1 to 86400, in seconds",
+        ),
+        (
+            "seconds = 1.5",
+            "seconds = nan",
+            "a.toml:2: key `seconds` is nan; allowed: a number from 0.1 to 86400, in seconds",
+        ),
         ("seconds = 1.5", "seconds = '9'", "a.toml:2: key `seconds` is \"9\"; allowed: a number"),
         ("seed = 7", "seed = -7", "a.toml:3: key `seed` is -7; allowed: an integer from 0 up"),
         (
@@ -195,14 +206,14 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "name = \"shop\"",
             "",
-            "a.toml:6: key `name` of tenant 1 is missing; allowed: a name, such as \"etl\"",
+            "a.toml:6: key `name` of tenant 1 is missing; allowed: a name of 1 to 32 letters, digits, `-` and `_`, such as \"etl\"",
         ),
         (
             "\"shop\"",
             "\"a/b\"",
-            "a.toml:7: key `name` of tenant 1 is \"a/b\"; allowed: 1 to 32 letters, digits",
+            "a.toml:7: key `name` of tenant 1 is \"a/b\"; allowed: a name of 1 to 32 letters, digits",
         ),
-        ("\"shop\"", "\"\"", "a.toml:7: key `name` of tenant 1 is \"\"; allowed: 1 to 32 letters"),
+        ("\"shop\"", "\"\"", "a.toml:7: key `name` of tenant 1 is \"\"; allowed: a name of 1 to 32 letters"),
         ("\"shop\"", "\"unattributed\"", "that name means memory without a tenant"),
         (
             "\"hog\"",
@@ -214,14 +225,26 @@ fn names_file_line_key_and_allowed_values_in_errors() {
             "\"look\"",
             "a.toml:8: key `workload` of tenant `shop` is \"look\"; allowed: \"lookups\", \"dashboards\", \"etl\" or \"runaway\"",
         ),
-        ("threads = 3", "threads = 0", "a.toml:9: key `threads` of tenant `shop` is 0; allowed: 1 to 64"),
+        (
+            "threads = 3",
+            "threads = 0",
+            "a.toml:9: key `threads` of tenant `shop` is 0; allowed: an integer from 1 to 64",
+        ),
         (
             "threads = 3",
             "threads = 1.5",
             "a.toml:9: key `threads` of tenant `shop` is 1.5; allowed: an integer",
         ),
-        ("0.002", "0.0005", "a.toml:10: key `scale` of tenant `shop` is 0.0005; allowed: 0.001 to 10"),
-        ("0.002", "-1", "a.toml:10: key `scale` of tenant `shop` is -1; allowed: 0.001 to 10"),
+        (
+            "0.002",
+            "0.0005",
+            "a.toml:10: key `scale` of tenant `shop` is 0.0005; allowed: a TPC-H scale factor of 0.001 to 10",
+        ),
+        (
+            "0.002",
+            "-1",
+            "a.toml:10: key `scale` of tenant `shop` is -1; allowed: a TPC-H scale factor of 0.001 to 10",
+        ),
         (
             "scale = 0.002",
             "",
@@ -233,27 +256,27 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "250",
             "-1",
-            "a.toml:13: key `pause_us` of tenant `shop` is -1; allowed: 0 to 60000000 microseconds",
+            "a.toml:13: key `pause_us` of tenant `shop` is -1; allowed: an integer from 0 to 60000000, in microseconds",
         ),
         (
             "work_seconds = 0.5",
             "work_seconds = 0",
-            "a.toml:14: key `work_seconds` of tenant `shop` is 0; allowed: more than 0 to 1.5 seconds, the whole run",
+            "a.toml:14: key `work_seconds` of tenant `shop` is 0; allowed: a number above 0 and up to 1.5, the seconds of the whole run",
         ),
         (
             "work_seconds = 0.5",
             "work_seconds = -1",
-            "a.toml:14: key `work_seconds` of tenant `shop` is -1; allowed: more than 0 to 1.5 seconds",
+            "a.toml:14: key `work_seconds` of tenant `shop` is -1; allowed: a number above 0 and up to 1.5, the seconds",
         ),
         (
             "work_seconds = 0.5",
             "work_seconds = 1.6",
-            "a.toml:14: key `work_seconds` of tenant `shop` is 1.6; allowed: more than 0 to 1.5 seconds",
+            "a.toml:14: key `work_seconds` of tenant `shop` is 1.6; allowed: a number above 0 and up to 1.5, the seconds",
         ),
         (
             "work_seconds = 0.5",
             "work_seconds = nan",
-            "a.toml:14: key `work_seconds` of tenant `shop` is nan; allowed: more than 0 to 1.5 seconds",
+            "a.toml:14: key `work_seconds` of tenant `shop` is nan; allowed: a number above 0 and up to 1.5, the seconds",
         ),
         (
             "after = \"shop\"",
@@ -296,14 +319,22 @@ fn names_file_line_key_and_allowed_values_in_errors() {
             "0",
             "a.toml:24: key `high` of tenant `hog` is 0; allowed: 1M to less than 256T, or \"max\" for no limit",
         ),
-        ("500", "1001", "a.toml:25: key `oom_score` of tenant `hog` is 1001; allowed: -1000 to 1000"),
+        (
+            "500",
+            "1001",
+            "a.toml:25: key `oom_score` of tenant `hog` is 1001; allowed: an integer from -1000 to 1000",
+        ),
         ("500", "'high'", "a.toml:25: key `oom_score` of tenant `hog` is \"high\"; allowed: an integer"),
         (
             "oom_group = true",
             "oom_group = 1",
             "a.toml:26: key `oom_group` of tenant `hog` is 1; allowed: true or false",
         ),
-        ("weight = 7", "weight = 0", "a.toml:27: key `weight` of tenant `hog` is 0; allowed: 1 to 10000"),
+        (
+            "weight = 7",
+            "weight = 0",
+            "a.toml:27: key `weight` of tenant `hog` is 0; allowed: an integer from 1 to 10000",
+        ),
         (
             "enforced = false",
             "enforced = 'no'",
@@ -312,15 +343,26 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "1500",
             "-1",
-            "a.toml:29: key `patience_ms` of tenant `hog` is -1; allowed: 0 to 3600000 milliseconds",
+            "a.toml:29: key `patience_ms` of tenant `hog` is -1; allowed: an integer from 0 to 3600000, in milliseconds",
         ),
         ("seed = 7", "seed = = 7", "a.toml:3: not TOML: "),
-        ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key"),
+        ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key, in `seed = 8`"),
     ];
     for (from, to, expected) in cases {
         let error = error_of(from, to);
         assert!(error.contains(expected), "{to}: got {error:?}, expected {expected:?}");
     }
+}
+
+#[test]
+fn finds_each_kind_by_its_name() {
+    let kind = |name: &str| {
+        let text = VALID.replacen("\"lookups\"", &format!("{name:?}"), 1);
+        Spec::parse("a.toml", &text).map(|spec| spec.tenants[0].workload).ok()
+    };
+    let kinds = [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway].map(Some);
+    assert_eq!(["lookups", "dashboards", "etl", "runaway"].map(kind), kinds);
+    assert_eq!(kind("Etl"), None);
 }
 
 #[test]
@@ -357,6 +399,7 @@ fn accepts_the_largest_limit_that_a_group_can_count() {
 fn names_a_file_that_does_not_exist() {
     let error = Spec::read(Some(std::path::Path::new("no/such.toml"))).expect_err("no such file").to_string();
     assert!(error.starts_with("no/such.toml: cannot be read: "), "{error}");
+    assert!(error.ends_with("; allowed: a TOML file, such as `memgroup run --print-spec` prints"), "{error}");
 }
 
 #[test]
