@@ -33,14 +33,12 @@ pub type MutexGuard<'a, T> = imp::MutexGuard<'a, T>;
 impl<T> Mutex<T> {
     /// An unlocked mutex around `value`.
     #[cfg(not(memgroup_loom))]
-    #[must_use]
     pub const fn new(value: T) -> Self {
         Self { inner: imp::Mutex::new(value) }
     }
 
     /// An unlocked mutex around `value`.
     #[cfg(memgroup_loom)]
-    #[must_use]
     pub fn new(value: T) -> Self {
         Self { inner: imp::Mutex::new(value) }
     }

@@ -7,14 +7,13 @@
 //!   of [`stallers`] during it.
 
 use core::fmt;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::epoch::{self, ACTIVE, Epoch};
 use super::reader::Reader;
 use super::registry;
-use crate::Mutex;
 use crate::atomic::Ordering;
+use crate::{Mutex, ticks};
 
 crate::global! {
     static NOTES: Mutex<()> = Mutex::new(());
@@ -30,26 +29,22 @@ pub struct Staller {
 
 impl Staller {
     /// The system's number of the thread that began the section; it may have ended since, if the section was forgotten.
-    #[must_use]
     pub fn thread_id(&self) -> u32 {
         self.thread_id
     }
 
     /// A lower bound of the time that it has been in the section.
-    #[must_use]
     pub fn held(&self) -> Duration {
         self.held
     }
 
     /// Whether the writer waits for the thread although it sees no section there: the barrier is lost, and the thread may be in
     /// one until it enters a section again or ends.
-    #[must_use]
     pub fn is_unproven(&self) -> bool {
         self.unproven
     }
 
     /// The name of the thread, read now; `None` if it has ended, or the system does not report it.
-    #[must_use]
     pub fn thread_name(&self) -> Option<String> {
         thread_name(self.thread_id)
     }
@@ -96,14 +91,12 @@ impl Stalled {
     }
 
     /// The time that the caller waited.
-    #[must_use]
     pub fn waited(&self) -> Duration {
         self.waited
     }
 
     /// The threads in sections when the wait was given up. Empty if the last one left just then, or if the time
     /// went to the barrier of another caller.
-    #[must_use]
     pub fn stallers(&self) -> &[Staller] {
         &self.stallers
     }
@@ -121,7 +114,6 @@ impl std::error::Error for Stalled {}
 /// The threads known to have been in one section for longer than `longer_than`, the longest first.
 ///
 /// A section is known from the first call during it, or from when a writer had to wait for it.
-#[must_use]
 pub fn stallers(longer_than: Duration) -> Vec<Staller> {
     // The clock moves, so that sections begun after this call are told from those before it.
     let mut found = stallers_before(epoch::tag());
@@ -149,8 +141,7 @@ fn staller(reader: &Reader, target: Epoch, lost: Option<Epoch>) -> Option<Stalle
 
 /// Notes that a writer waits for the section with this word; returns the time since the first note.
 pub(super) fn note(reader: &Reader, word: u64) -> Duration {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let now = START.get_or_init(Instant::now).elapsed();
+    let now = ticks::monotonic();
     // No section's word is ACTIVE alone; it stands for the wait for a proof.
     let word = word.max(ACTIVE);
     let _noting = NOTES.lock();
@@ -158,10 +149,9 @@ pub(super) fn note(reader: &Reader, word: u64) -> Duration {
     if reader.noted_word.load(Ordering::Relaxed) != word {
         // ORDERING: Relaxed, as above.
         reader.noted_word.store(word, Ordering::Relaxed);
-        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         // ORDERING: Relaxed, as above.
-        reader.noted_at.store(nanos, Ordering::Relaxed);
+        reader.noted_at.store(now, Ordering::Relaxed);
     }
     // ORDERING: Relaxed, as above.
-    now.saturating_sub(Duration::from_nanos(reader.noted_at.load(Ordering::Relaxed)))
+    Duration::from_nanos(now.saturating_sub(reader.noted_at.load(Ordering::Relaxed)))
 }

@@ -25,9 +25,6 @@ use crate::{Mutex, interleave, spin};
 
 crate::global! {
     static QUIET_TURN: Mutex<()> = Mutex::new(());
-}
-
-crate::global! {
     static EXPEDITED_TURN: Mutex<()> = Mutex::new(());
 }
 
