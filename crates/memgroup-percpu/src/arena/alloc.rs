@@ -83,20 +83,17 @@ impl Arena {
 
     /// The number of slots.
     #[inline]
-    #[must_use]
     pub fn slots(&self) -> usize {
         self.config.slots
     }
 
     /// The unit in which memory is backed and given back.
-    #[must_use]
     pub fn page(&self) -> PageSize {
         self.config.page
     }
 
     /// The distance from one slot's copy of an object to the next slot's.
     #[inline]
-    #[must_use]
     pub fn stride_bytes(&self) -> usize {
         self.geometry.stride
     }
@@ -119,7 +116,6 @@ impl Arena {
 
     /// Whether `slot` was admitted.
     #[inline(always)]
-    #[must_use]
     pub fn is_admitted(&self, slot: usize) -> bool {
         self.slots.contains(slot)
     }
@@ -184,7 +180,7 @@ impl Arena {
         if must_clear {
             for slot in self.slots.iter() {
                 // SAFETY: the block was handed out just now, to no other thread yet, and lies in this slot's unit.
-                unsafe { block.place().clear(slot * self.stride_bytes(), block.bytes()) };
+                unsafe { block.place.clear(slot * self.stride_bytes(), block.bytes()) };
             }
         }
         block

@@ -111,7 +111,7 @@ impl Chunk {
 
     /// A bound for the longest free run.
     pub(crate) fn longest(&self) -> u32 {
-        self.hints.longest()
+        self.hints.longest
     }
 
     /// Whether no block is in it.

@@ -74,7 +74,7 @@ impl Evacuation {
             };
             victim.below = start;
             self.victim = Some(victim);
-            return Some((owner, Block::new(place, victim.chunk, start, count), placed));
+            return Some((owner, Block { place, chunk: victim.chunk, start, count }, placed));
         }
     }
 

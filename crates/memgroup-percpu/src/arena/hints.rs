@@ -40,7 +40,8 @@ struct Memo {
 /// Bounds on the free runs of a whole unit.
 #[derive(Debug)]
 pub(crate) struct Hints {
-    longest: u32,
+    /// No free run is longer.
+    pub(crate) longest: u32,
     place: Option<u32>,
     rest: u32,
     memos: [Memo; CLASSES],
@@ -51,11 +52,6 @@ impl Hints {
     pub(crate) fn new(granules: u32) -> Self {
         let memos = [Memo { length: u32::MAX, block: 0 }; CLASSES];
         Self { longest: granules, place: Some(0), rest: 0, memos }
-    }
-
-    /// No free run is longer.
-    pub(crate) fn longest(&self) -> u32 {
-        self.longest
     }
 
     /// `start..end` is no longer free.

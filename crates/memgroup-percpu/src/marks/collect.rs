@@ -41,7 +41,6 @@ struct Hit {
 
 impl Scratch {
     /// Memory for collections of [`Marks`] of at most `rows` rows.
-    #[must_use]
     pub fn new(rows: usize) -> Scratch {
         Scratch { rows, taken: Vec::with_capacity(rows), hits: Vec::with_capacity(rows) }
     }

@@ -59,7 +59,7 @@ impl Marked {
         let marked = Self { block, shape, mark };
         assert_eq!(block.bytes(), shape.bytes());
         for slot in arena.admitted() {
-            let address = block.address().addr().get() + slot * arena.stride_bytes();
+            let address = block.place.address().addr().get() + slot * arena.stride_bytes();
             assert!(address.is_multiple_of(shape.align as usize * 8), "aligned on slot {slot}");
         }
         marked.each_word(arena, |slot, word, value| {
