@@ -51,7 +51,10 @@ pub fn synchronize(form: Form) {
 pub fn synchronize_until(form: Form, deadline: Instant) -> Result<(), Stalled> {
     let begun = Instant::now();
     let deadline = if section::inside() { begun } else { deadline };
-    wait(form, &mut Pause::new(Some(deadline))).map_err(|Overdue(target)| Stalled::since(begun, target))
+    wait(form, &mut Pause::new(Some(deadline))).map_err(|Overdue(target)| Stalled {
+        waited: begun.elapsed(),
+        stallers: stall::stallers_before(target),
+    })
 }
 
 /// The deadline came before the end of this epoch's grace period.
