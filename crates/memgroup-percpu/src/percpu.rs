@@ -11,7 +11,6 @@
 
 #![allow(unsafe_code)]
 
-use core::fmt;
 #[cfg(not(memgroup_loom))]
 use core::{marker::PhantomData, ptr::NonNull};
 
@@ -178,13 +177,6 @@ impl<T: PerCpuValue> PerCpu<T> {
 impl<T: PerCpuValue> Drop for PerCpu<T> {
     fn drop(&mut self) {
         self.arena.free_at(self.base.addr().get(), Self::SHAPE);
-    }
-}
-
-impl<T: PerCpuValue + fmt::Debug> fmt::Debug for PerCpu<T> {
-    /// The copies of the admitted slots, by slot. It admits none.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.admitted()).finish()
     }
 }
 

@@ -10,8 +10,6 @@
 //! The lock is held for work on metadata only. Mapping, giving pages back, clearing blocks and unmapping happen without it.
 //! Only pages larger than the system's are backed under it.
 
-use core::fmt;
-
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -349,12 +347,5 @@ impl Arena {
         // ORDERING: Relaxed; statistics.
         stats.refusals_total = self.refusals.load(Ordering::Relaxed);
         stats
-    }
-}
-
-impl fmt::Debug for Arena {
-    /// Never locks, so that a holder of the lock may be debugged.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena").field("config", &self.config).finish_non_exhaustive()
     }
 }

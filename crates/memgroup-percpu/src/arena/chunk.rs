@@ -12,13 +12,13 @@
 use core::ops::Range;
 use std::sync::Arc;
 
-use crate::arena::bits;
 use crate::arena::block::{LEAVING, NO_OWNER, Shape};
 use crate::arena::cursor::Cursor;
 use crate::arena::hints::{BLOCK, Hints, Summary};
 use crate::arena::os::{self, Refused, Region};
 use crate::arena::owners::Owners;
 use crate::arena::page::Geometry;
+use crate::bits;
 
 const WORDS: usize = BLOCK as usize / 64;
 

@@ -13,11 +13,11 @@
 //!
 //! Each block moves to a fuller chunk or lower in its own, so that evacuation ends.
 
-use crate::arena::bits;
 use crate::arena::block::{Block, LEAVING, NO_OWNER, Shape, Wait};
 use crate::arena::chunk::{Chunk, State};
 use crate::arena::chunks::{Chunks, DENSITIES, Placed, Request};
 use crate::arena::page::GRANULE_BYTES;
+use crate::bits;
 
 /// A block that should be elsewhere. The move ends with `free(from)` once the owner uses `to`, or with `free(to)` if the
 /// owner has freed `from` meanwhile.

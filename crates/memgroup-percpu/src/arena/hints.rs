@@ -7,7 +7,7 @@
 //! Every allocation and release keeps both, at a cost that does not depend on the unit's size. A walk that fails has seen
 //! every run, so it also corrects `longest`.
 
-use crate::arena::bits;
+use crate::bits;
 
 /// Granules that one summary stands for: 4 KiB, whatever the page.
 pub(crate) const BLOCK: u32 = 512;
