@@ -252,11 +252,6 @@ impl Marks {
 }
 
 impl Mark {
-    /// The number of this place.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
     /// The word with the number's mark in `row`, for [`is_set_in`](Self::is_set_in); `None` if there is no such row. A fast path
     /// calls this before its addition, so that only a load remains to be done after it.
     #[inline(always)]

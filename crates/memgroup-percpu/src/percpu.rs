@@ -122,7 +122,7 @@ impl<T: PerCpuValue> PerCpu<T> {
     #[inline]
     pub fn get(&self, slot: usize) -> &T {
         // A slot that does not exist is not admitted, so one test answers both.
-        if !self.arena.is_admitted(slot) {
+        if !self.arena.slots.contains(slot) {
             self.admit(slot);
         }
         // SAFETY: the slot was admitted, so it is one of the arena's, and the address within the mapping (I1).
@@ -157,13 +157,8 @@ impl<T: PerCpuValue> PerCpu<T> {
     /// The copies of the slots that were admitted so far, with their slots. All others are zero.
     pub fn admitted(&self) -> impl Iterator<Item = (usize, &T)> {
         (0..self.slots())
-            .filter(|&slot| cfg!(memgroup_loom) || self.arena.is_admitted(slot))
+            .filter(|&slot| cfg!(memgroup_loom) || self.arena.slots.contains(slot))
             .map(|slot| (slot, self.get(slot)))
-    }
-
-    /// The arena that it lies in.
-    pub fn arena(&self) -> &'static Arena {
-        self.arena
     }
 
     /// How many copies there are.

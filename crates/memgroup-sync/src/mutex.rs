@@ -23,6 +23,7 @@ use std::sync::{PoisonError, TryLockError};
 /// assert_eq!(NAMES.lock().len(), 1);
 /// # }
 /// ```
+#[derive(Default)]
 pub struct Mutex<T> {
     inner: imp::Mutex<T>,
 }
@@ -63,12 +64,6 @@ impl<T> Mutex<T> {
     /// The value, once no other thread can lock it.
     pub fn into_inner(self) -> T {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<T: Default> Default for Mutex<T> {
-    fn default() -> Self {
-        Self::new(T::default())
     }
 }
 

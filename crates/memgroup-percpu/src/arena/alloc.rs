@@ -112,17 +112,6 @@ impl Arena {
         }
     }
 
-    /// Whether `slot` was admitted.
-    #[inline(always)]
-    pub fn is_admitted(&self, slot: usize) -> bool {
-        self.slots.contains(slot)
-    }
-
-    /// The slots that were admitted, in order.
-    pub fn admitted(&self) -> impl Iterator<Item = usize> {
-        self.slots.iter()
-    }
-
     fn out_of(&self, lack: Lack, bytes: usize) -> OutOfMemory {
         OutOfMemory { lack, bytes, slots: self.slots() }
     }

@@ -53,7 +53,7 @@ const _: () = {
 };
 
 /// How full a chunk is, in 64ths, rounded up.
-fn density(chunk: &Chunk) -> usize {
+pub(crate) fn density(chunk: &Chunk) -> usize {
     (u64::from(chunk.live) * 64).div_ceil(u64::from(chunk.geometry.granules())) as usize
 }
 
@@ -403,10 +403,6 @@ impl Chunks {
             chunk.compacted = true;
             chunk.reopen();
         });
-    }
-
-    pub(crate) fn density_of(&self, id: u32) -> usize {
-        density(self.chunk(id))
     }
 
     /// The first chunk with this many 64ths live; `next_of_density` continues, compacted chunks last.

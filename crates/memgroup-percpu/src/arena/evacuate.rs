@@ -15,7 +15,7 @@
 
 use crate::arena::block::{Block, LEAVING, NO_OWNER, Shape, Wait};
 use crate::arena::chunk::{Chunk, State};
-use crate::arena::chunks::{Chunks, DENSITIES, Placed, Request};
+use crate::arena::chunks::{Chunks, DENSITIES, Placed, Request, density};
 use crate::arena::page::GRANULE_BYTES;
 use crate::bits;
 
@@ -110,7 +110,7 @@ impl Evacuation {
         {
             return Some(placed);
         }
-        for density in (chunks.density_of(victim)..DENSITIES).rev() {
+        for density in (density(chunks.chunk(victim))..DENSITIES).rev() {
             let mut candidate = chunks.first_of_density(density);
             while let Some(id) = candidate {
                 candidate = chunks.next_of_density(id);

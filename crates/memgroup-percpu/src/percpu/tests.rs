@@ -15,7 +15,7 @@ fn address<T>(copy: &T) -> usize {
 fn copies_are_a_stride_apart_that_is_no_power_of_two() {
     let object = PerCpu::<AtomicU64>::new(128);
     for slot in 1..128 {
-        assert_eq!(address(object.get(slot)) - address(object.get(slot - 1)), object.arena().stride_bytes());
+        assert_eq!(address(object.get(slot)) - address(object.get(slot - 1)), object.arena.stride_bytes());
     }
     let sets: std::collections::BTreeSet<_> =
         object.iter().map(|copy| address(copy) / LINE_BYTES % 64).collect();

@@ -53,7 +53,10 @@ fn choose() -> GraceReport {
         None => None,
         Some("swap") => Some(Plan::Swap),
         Some("quiet") => keep(quiet_plan(&mut rejected), &mut rejected),
-        Some("expedited") => keep(expedited_plan(), &mut rejected),
+        Some("expedited") => {
+            let both = |private| Plan::Store { quiet: private, expedited: private };
+            keep(membarrier::offered(Command::Private).map(both), &mut rejected)
+        }
         Some(other) => {
             rejected.push(GraceError(format!("use {VARIABLE}={other}: it must be quiet, swap or expedited")));
             None
@@ -74,10 +77,4 @@ fn quiet_plan(rejected: &mut Vec<GraceError>) -> Result<Plan, GraceError> {
     let quiet = membarrier::offered(Command::Global)?;
     let expedited = keep(membarrier::offered(Command::Private), rejected).unwrap_or(quiet);
     Ok(Plan::Store { quiet, expedited })
-}
-
-/// Both forms by the private command.
-fn expedited_plan() -> Result<Plan, GraceError> {
-    let private = membarrier::offered(Command::Private)?;
-    Ok(Plan::Store { quiet: private, expedited: private })
 }

@@ -88,7 +88,8 @@ fn lead(form: Form, pause: &mut Pause) -> Result<(), Overdue> {
     }
     let evidence = barrier(form);
     interleave::point();
-    pause.rest();
+    // Short pauses again, for another condition.
+    *pause = Pause::new(pause.deadline);
     registry::readers().try_for_each(|reader| outlast(reader, target, evidence, pause))?;
     epoch::complete(target);
     Ok(())
@@ -131,11 +132,6 @@ impl Pause {
 
     fn new(deadline: Option<Instant>) -> Self {
         Self { spin: spin::Wait::new(), yields: 0, sleep: Self::SLEEP_MIN, deadline }
-    }
-
-    /// Starts with short pauses again, for another condition.
-    fn rest(&mut self) {
-        *self = Self::new(self.deadline);
     }
 
     /// Whether the next pause is a sleep.

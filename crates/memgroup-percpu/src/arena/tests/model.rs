@@ -42,7 +42,7 @@ struct Model {
 
 impl Model {
     fn admitted(&self) -> Vec<usize> {
-        self.arena.admitted().collect()
+        self.arena.slots.iter().collect()
     }
 
     fn run(&mut self, step: Step) {
