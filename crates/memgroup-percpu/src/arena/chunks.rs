@@ -180,8 +180,8 @@ impl Chunks {
         let list = match chunk {
             _ if chunk.is_vacant() => EMPTY,
             _ if chunk.failures >= PARK_AFTER => PARKED,
-            _ if sidelined => SIDELINED + bucket(chunk.longest()),
-            _ => bucket(chunk.longest()),
+            _ if sidelined => SIDELINED + bucket(chunk.hints.longest),
+            _ => bucket(chunk.hints.longest),
         };
         match self.fit.list_of(id) {
             Some(before) if before == list => {}
@@ -269,7 +269,7 @@ impl Chunks {
         self.ids().find_map(|id| {
             let chunk = self.get(id)?;
             let held = matches!(chunk.state, State::Isolated { in_flight: false } | State::Evacuating);
-            let fits = held && chunk.longest() >= request.shape.count;
+            let fits = held && chunk.hints.longest >= request.shape.count;
             if fits { self.place_in(id, request, u32::MAX) } else { None }
         })
     }

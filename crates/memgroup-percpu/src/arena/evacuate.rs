@@ -172,8 +172,9 @@ fn choose_victim(chunks: &mut Chunks) -> Option<Victim> {
 /// Places a block in an open chunk that holds live blocks.
 fn place_beside_others(chunks: &mut Chunks, id: u32, request: &Request) -> Option<Placed> {
     let chunk = chunks.get(id)?;
-    let fits =
-        chunk.longest() >= request.shape.count && chunk.live > 0 && matches!(chunk.state, State::Open { .. });
+    let fits = chunk.hints.longest >= request.shape.count
+        && chunk.live > 0
+        && matches!(chunk.state, State::Open { .. });
     if fits { chunks.place_in(id, request, u32::MAX) } else { None }
 }
 
