@@ -71,7 +71,6 @@ pub fn take(word: &AtomicU64) -> i64 {
 }
 
 /// The value now; zero for a dead word.
-#[must_use]
 pub fn read(word: &AtomicU64) -> i64 {
     // ORDERING: Acquire; pairs with the Release in `add`.
     live(word.load(Ordering::Acquire))

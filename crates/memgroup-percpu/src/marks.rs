@@ -132,7 +132,6 @@ impl Marks {
     ///
     /// # Panics
     /// If `rows` is not in 1..=4097, or `numbers_max` not in 1..=2<sup>24</sup>.
-    #[must_use]
     pub fn new(rows: usize, numbers_max: u32) -> Marks {
         assert!((1..=ROWS_MAX).contains(&rows), "marks have 1 to {ROWS_MAX} rows, not {rows}");
         assert!(
@@ -173,13 +172,11 @@ impl Marks {
     }
 
     /// How many rows there are.
-    #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
     /// Bytes that it takes now, for the numbers that are provided.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let provided = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
         provided * self.rows() * size_of::<Leaves>() + size_of_val(&*self.front) + size_of_val(&*self.chunks)
@@ -215,14 +212,12 @@ impl Marks {
     ///
     /// # Panics
     /// If it was not [provided](Self::provide).
-    #[must_use]
     pub fn of(&'static self, number: u32) -> Mark {
         Mark { rows: self.leaves(number), marks: self, number }
     }
 
     /// Whether no mark is set and no collection is under way. Consider a thread that has added, and then set the mark or found it set. It
     /// learns from `true` that a collection has taken the addition and is over.
-    #[must_use]
     #[inline]
     pub fn is_clean(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release in `take_rows`: a thread that finds the zeros finds the collection (E3).
@@ -257,23 +252,15 @@ impl Marks {
 }
 
 impl Mark {
-    /// The number of this place.
-    #[must_use]
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
     /// The word with the number's mark in `row`, for [`is_set_in`](Self::is_set_in); `None` if there is no such row. A fast path
     /// calls this before its addition, so that only a load remains to be done after it.
     #[inline(always)]
-    #[must_use]
     pub fn word(&self, row: usize) -> Option<&'static AtomicU64> {
         self.rows.get(row).map(|leaves| leaves.word(self.number))
     }
 
     /// Whether the number is marked, according to its word of a row.
     #[inline(always)]
-    #[must_use]
     pub fn is_set_in(&self, word: &AtomicU64) -> bool {
         // ORDERING: Acquire; pairs with the Release of the leaf bit in `set`: a thread that relies on another thread's mark finds the
         // upper bits (E2). Against a collector the addition before it orders it (E1).
@@ -283,7 +270,6 @@ impl Mark {
     /// Whether the number is marked in `row`. An updater calls this after its addition, an AcqRel RMW of the word that a collector takes
     /// from. It [sets](Self::set) the mark if it is not set.
     #[inline(always)]
-    #[must_use]
     pub fn is_set(&self, row: usize) -> bool {
         self.word(row).is_some_and(|word| self.is_set_in(word))
     }
@@ -339,7 +325,6 @@ impl Mark {
     }
 
     /// Whether the number is marked in no row and no collection is under way; as [`Marks::is_clean`], for this number alone.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.marks.unless_collecting(|| !self.marks.dirty_rows().any(|row| self.is_set(row)))
     }

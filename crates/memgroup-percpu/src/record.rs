@@ -327,27 +327,13 @@ impl SlotPreparation<'_> {
 }
 
 /// A word of a record and the read section that keeps it.
-pub struct Access {
+pub struct Access<S = Section> {
     word: NonNull<AtomicU64>,
-    #[expect(dead_code, reason = "ends when dropped")]
-    section: Section,
-}
-
-impl Deref for Access {
-    type Target = AtomicU64;
-
-    #[inline(always)]
-    fn deref(&self) -> &AtomicU64 {
-        // SAFETY: `find` returned it for the section that is held beside it.
-        unsafe { self.word.as_ref() }
-    }
+    section: S,
 }
 
 /// A word of a record and the brief read section that keeps it.
-pub struct FastAccess {
-    word: NonNull<AtomicU64>,
-    section: BriefSection,
-}
+pub type FastAccess = Access<BriefSection>;
 
 impl FastAccess {
     /// The same word, with a section that may last longer.
@@ -356,7 +342,7 @@ impl FastAccess {
     }
 }
 
-impl Deref for FastAccess {
+impl<S> Deref for Access<S> {
     type Target = AtomicU64;
 
     #[inline(always)]

@@ -250,14 +250,9 @@ impl Records {
     }
 
     /// A word of a block that was unlinked; `None` beyond its end and on a slot that was not admitted.
-    pub fn unlinked_word<'b>(
-        &self,
-        unlinked: &'b Unlinked,
-        slot: usize,
-        index: usize,
-    ) -> Option<&'b AtomicU64> {
-        self.check(unlinked.records);
-        self.word_of(&unlinked.block, slot, index)
+    pub fn unlinked_word<'b>(&self, old: &'b Unlinked, slot: usize, index: usize) -> Option<&'b AtomicU64> {
+        self.check(old.records);
+        self.word_of(&old.block, slot, index)
     }
 }
 

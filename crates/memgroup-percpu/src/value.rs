@@ -17,7 +17,6 @@ use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 /// - It has no drop glue.
 pub unsafe trait PerCpuValue: Send + Sync + Sized + 'static {
     /// The value at birth, made one by one where the memory is not bytes (under loom).
-    #[must_use]
     fn zero() -> Self;
 }
 

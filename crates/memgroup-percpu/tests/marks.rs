@@ -120,8 +120,8 @@ impl Stats {
             added[index] += 1;
             match random.below(48) {
                 0 => self.collect(|_| true),
-                1 => self.collect_one(mark.number()),
-                2 => self.collect(|number| number == mark.number()),
+                1 => self.collect_one(NUMBERS[index]),
+                2 => self.collect(|number| number == NUMBERS[index]),
                 _ => {
                     self.check_settled(adder, random.below(NUMBERS.len()), &added, &mut seen);
                     continue;

@@ -68,22 +68,21 @@ impl Decay {
             self.ring[0] += empty_bytes - known;
             return;
         }
-        let mut gone = known - empty_bytes;
-        for bytes in &mut self.ring {
-            let part = gone.min(*bytes);
-            *bytes -= part;
-            gone -= part;
-        }
+        take(self.ring.iter_mut(), known - empty_bytes);
     }
 
     /// `bytes` were given back: the oldest go first.
     pub(crate) fn given_back(&mut self, bytes: u64) {
-        let mut gone = bytes;
-        for old in self.ring.iter_mut().rev() {
-            let part = gone.min(*old);
-            *old -= part;
-            gone -= part;
-        }
+        take(self.ring.iter_mut().rev(), bytes);
+    }
+}
+
+/// Takes `gone` bytes out of intervals, from the first ones as many as they have.
+fn take<'r>(intervals: impl Iterator<Item = &'r mut u64>, mut gone: u64) {
+    for bytes in intervals {
+        let part = gone.min(*bytes);
+        *bytes -= part;
+        gone -= part;
     }
 }
 

@@ -66,24 +66,20 @@ impl Arena {
     ///
     /// Several threads may call it at once. It never waits for another thread's system call.
     pub fn depopulate(&self, now: Instant, pages_max: usize) -> Depopulated {
-        self.depopulate_beyond(pages_max, |locked, empty| Some(locked.decay.allowed(now, empty)))
+        self.depopulate_at(Some(now), pages_max)
     }
 
     /// Gives back all empty pages, whatever the float and its age; at most `pages_max` and at most 64 in one call.
     pub fn depopulate_now(&self, pages_max: usize) -> Depopulated {
-        self.depopulate_beyond(pages_max, |_, _| None)
+        self.depopulate_at(None, pages_max)
     }
 
-    /// `allowed` returns how many empty bytes may stay; `None` if every page that can go shall go.
-    fn depopulate_beyond(
-        &self,
-        pages_max: usize,
-        allowed: impl FnOnce(&mut Locked, u64) -> Option<u64>,
-    ) -> Depopulated {
+    /// Without a time no empty page may stay.
+    fn depopulate_at(&self, now: Option<Instant>, pages_max: usize) -> Depopulated {
         let pages_max = pages_max.min(PAGES_MAX);
         let mut state = self.state.lock();
         let empty = self.empty_bytes(&state);
-        let allowed = allowed(&mut state, empty);
+        let allowed = now.map(|now| state.decay.allowed(now, empty));
         let excess = allowed.map_or(u64::MAX, |allowed| empty.saturating_sub(allowed));
         if excess == 0 || pages_max == 0 {
             let more = excess > 0 && state.chunks.pending.first(0).is_some();

@@ -13,11 +13,11 @@
 //!
 //! Each block moves to a fuller chunk or lower in its own, so that evacuation ends.
 
-use crate::arena::bits;
 use crate::arena::block::{Block, LEAVING, NO_OWNER, Shape, Wait};
 use crate::arena::chunk::{Chunk, State};
-use crate::arena::chunks::{Chunks, DENSITIES, Placed, Request};
+use crate::arena::chunks::{Chunks, DENSITIES, Placed, Request, density};
 use crate::arena::page::GRANULE_BYTES;
+use crate::bits;
 
 /// A block that should be elsewhere. The move ends with `free(from)` once the owner uses `to`, or with `free(to)` if the
 /// owner has freed `from` meanwhile.
@@ -74,7 +74,7 @@ impl Evacuation {
             };
             victim.below = start;
             self.victim = Some(victim);
-            return Some((owner, Block::new(place, victim.chunk, start, count), placed));
+            return Some((owner, Block { place, chunk: victim.chunk, start, count }, placed));
         }
     }
 
@@ -110,7 +110,7 @@ impl Evacuation {
         {
             return Some(placed);
         }
-        for density in (chunks.density_of(victim)..DENSITIES).rev() {
+        for density in (density(chunks.chunk(victim))..DENSITIES).rev() {
             let mut candidate = chunks.first_of_density(density);
             while let Some(id) = candidate {
                 candidate = chunks.next_of_density(id);
@@ -172,8 +172,9 @@ fn choose_victim(chunks: &mut Chunks) -> Option<Victim> {
 /// Places a block in an open chunk that holds live blocks.
 fn place_beside_others(chunks: &mut Chunks, id: u32, request: &Request) -> Option<Placed> {
     let chunk = chunks.get(id)?;
-    let fits =
-        chunk.longest() >= request.shape.count && chunk.live > 0 && matches!(chunk.state, State::Open { .. });
+    let fits = chunk.hints.longest >= request.shape.count
+        && chunk.live > 0
+        && matches!(chunk.state, State::Open { .. });
     if fits { chunks.place_in(id, request, u32::MAX) } else { None }
 }
 

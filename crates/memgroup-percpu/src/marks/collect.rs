@@ -5,12 +5,11 @@
 //!
 //! - I1. A bit that was cleared is in the scratch until it is restored or delivered, so that a callback may panic at any time.
 
-use core::iter::from_fn;
-
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
 use super::{BITS, CHUNK, CLASSES_MASK, Leaves, Marks, bit, class, markers};
+use crate::bits::places;
 use crate::mutation::{Mutation, active};
 
 /// The memory of a collection, made once, so that collecting allocates nothing.
@@ -41,7 +40,6 @@ struct Hit {
 
 impl Scratch {
     /// Memory for collections of [`Marks`] of at most `rows` rows.
-    #[must_use]
     pub fn new(rows: usize) -> Scratch {
         Scratch { rows, taken: Vec::with_capacity(rows), hits: Vec::with_capacity(rows) }
     }
@@ -61,17 +59,6 @@ impl Iterator for Rows<'_> {
         let bit = self.bit;
         self.hits.find(|hit| hit.bits & bit != 0).map(|hit| hit.row)
     }
-}
-
-/// The places of the bits of `bits`, in ascending order.
-fn places(mut bits: u64) -> impl Iterator<Item = usize> {
-    from_fn(move || {
-        let place = bits.trailing_zeros() as usize;
-        (bits != 0).then(|| {
-            bits &= bits - 1;
-            place
-        })
-    })
 }
 
 impl Marks {

@@ -52,7 +52,6 @@ impl SlotSource {
     /// 0.3 ms, up to 30 ms where every CPU is busy. It gives up after a fixed number of readings.
     ///
     /// Under loom, it is two virtual slots, without a test.
-    #[must_use]
     pub fn detect() -> Self {
         Self::report().chosen
     }
@@ -80,9 +79,8 @@ impl SlotSource {
 
 fn choose() -> SlotReport {
     let mut rejected = Vec::new();
-    if cfg!(memgroup_loom)
-        && let Ok(chosen) = SlotSource::virtual_slots(2)
-    {
+    #[cfg(memgroup_loom)]
+    if let Ok(chosen) = SlotSource::virtual_slots(2) {
         return SlotReport { chosen, by_variable: false, rejected };
     }
     match SlotSource::from_env() {

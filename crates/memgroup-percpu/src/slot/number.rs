@@ -17,9 +17,6 @@ memgroup_sync::global! {
 
 memgroup_sync::thread_local! {
     static NUMBER: Cell<Option<u32>> = const { Cell::new(None) };
-}
-
-memgroup_sync::thread_local! {
     static PINNED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 

@@ -100,6 +100,7 @@ impl Reading {
 }
 
 /// The words by which the asker and the helper meet, once a round.
+#[derive(Default)]
 struct Meeting {
     asked: AtomicU32,
     answered: AtomicU32,
@@ -113,8 +114,7 @@ const MOVED: u64 = u64::MAX;
 
 /// Two threads that run at the same time on different CPUs read different ids.
 fn differs_between_running_threads(source: SlotSource, cpu: SlotSource) -> Result<(), SlotError> {
-    let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));
-    let meeting = &Meeting { asked, answered, answer: AtomicU64::new(0) };
+    let meeting = &Meeting::default();
     std::thread::scope(|scope| {
         let helper = std::thread::Builder::new().name("memgroup-slots".to_owned());
         let here = cpu.raw();

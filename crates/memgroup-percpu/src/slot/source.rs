@@ -143,7 +143,6 @@ impl SlotSource {
     /// allocates, makes no system call except where `sched_getcpu` does, and orders nothing. It takes a reference, because a copy
     /// of the source would cost as much as the answer.
     #[inline]
-    #[must_use]
     pub fn current(&self) -> usize {
         let raw = self.raw();
         if raw < self.slots { raw as usize } else { self.wrap(raw) }
@@ -152,7 +151,6 @@ impl SlotSource {
     /// The number in the rseq area, if that is the source: without a function call, and *not* brought into range. A fast path
     /// compares it with its own bound, and calls [`current`](Self::current) where this returns `None`.
     #[inline(always)]
-    #[must_use]
     pub fn rseq_value(&self) -> Option<usize> {
         self.field.map(|field| field.read() as usize)
     }
@@ -174,13 +172,11 @@ impl SlotSource {
 
     /// How many slots there are: one more than the largest that [`current`](Self::current) can give.
     #[inline]
-    #[must_use]
     pub fn slots(self) -> usize {
         self.slots as usize
     }
 
     /// `mm_cid`, `cpu_id`, `getcpu`, `hash` or `virtual`.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.kind.name()
     }

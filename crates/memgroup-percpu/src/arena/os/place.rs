@@ -55,10 +55,4 @@ impl Place {
             word.store(0, Ordering::Relaxed);
         }
     }
-
-    /// Nothing; under loom no thread may use the bytes from now on.
-    pub(crate) fn forbid(self, _offset: usize, _bytes: usize) {}
-
-    /// Nothing; under loom the bytes may be used again.
-    pub(crate) fn permit(self, _offset: usize, _bytes: usize) {}
 }

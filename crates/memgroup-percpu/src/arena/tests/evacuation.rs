@@ -15,7 +15,7 @@ fn evacuate(page: PageSize, slots: usize, one_in: u32, name: &str, mut size: imp
     for slot in 0..2 {
         arena.admit(slot * (slots - 1));
     }
-    let admitted: Vec<usize> = arena.admitted().collect();
+    let admitted: Vec<usize> = arena.slots.iter().collect();
     let mut blocks: BTreeMap<u32, Marked> = (0..OBJECTS)
         .map(|owner| (owner, Marked::new(&arena, Shape::new(size(owner), 8), owner, owner + 1)))
         .collect();

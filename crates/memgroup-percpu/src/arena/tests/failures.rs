@@ -17,7 +17,7 @@ fn larger_than_system() -> PageSize {
 
 /// The arena works: blocks can be had, and their memory comes back.
 fn works(arena: &Arena) {
-    let admitted: Vec<usize> = arena.admitted().collect();
+    let admitted: Vec<usize> = arena.slots.iter().collect();
     let blocks: Vec<Marked> = (0..100).map(|mark| Marked::new(arena, SHAPE, mark, mark + 1)).collect();
     arena.check();
     for block in blocks {
