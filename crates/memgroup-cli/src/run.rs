@@ -34,10 +34,8 @@ use backend::{Backend, Regime};
 use base::error::{OrFail, RunError};
 use base::progress::Progress;
 use base::stop::{EXIT_INTERRUPTED, Stop};
-use data::files;
-use live::Live;
-use live::watch::Form;
-use output::Destination;
+use data::{Job, files};
+use live::Form;
 use report::{Report, Turn};
 use spec::Spec;
 
@@ -58,11 +56,11 @@ pub(crate) struct Options {
     print_spec: bool,
 
     /// Run time of the statements in seconds [default: from the SPEC, 20]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = spec::parse_seconds)]
     seconds: Option<f64>,
 
     /// Seed of the keys that statements ask for [default: from the SPEC, 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = spec::parse_seed)]
     seed: Option<u64>,
 
     /// Refuse charges that do not fit at once, without reclaiming caches [default: from the SPEC]
@@ -95,9 +93,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
-    /// Run one turn of a comparison and print its result as JSON
-    #[arg(long, value_name = "REGIME", hide = true, conflicts_with_all = ["baseline", "json", "watch", "details"])]
-    turn: Option<Regime>,
+    /// Run one turn of a comparison, with regime and SPEC from standard input, and print its result as JSON
+    #[arg(long, hide = true, conflicts_with_all = ["baseline", "json", "watch", "details"])]
+    turn: bool,
 }
 
 /// Runs the tenants, reports, and returns the exit code.
@@ -105,22 +103,22 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     if options.print_spec {
         return output::print(spec::BUILT_IN).map(|()| 0);
     }
-    let mut spec = match options.turn {
-        Some(_) => compare::spec_of_parent()?,
-        None => Spec::read(options.spec.as_deref())?,
+    let (regime, mut spec) = if options.turn {
+        compare::order_of_parent()?
+    } else {
+        (Regime::Groups, Spec::read(options.spec.as_deref())?)
     };
-    if let Some(seconds) = options.seconds {
-        spec.seconds = spec::check_seconds(seconds)
-            .map_err(|allowed| RunError::Usage(format!("--seconds {seconds} is out of range; {allowed}")))?;
-    }
+    spec.seconds = options.seconds.unwrap_or(spec.seconds);
     spec.seed = options.seed.unwrap_or(spec.seed);
     spec.reclaim &= !options.no_reclaim;
-    let destination = Destination::of(options.json.as_deref())?;
-    if options.watch.is_some() && destination == Destination::Stdout {
+    let json = options.json.as_deref();
+    let json_on_stdout = json == Some(Path::new(output::STDOUT));
+    if options.watch.is_some() && json_on_stdout {
         return Err(RunError::Usage(
             "--watch and --json - both need standard output; give --json the name of a file".to_owned(),
         ));
     }
+    json.map_or(Ok(()), output::check)?;
     // Absolute, because SQLite takes a name that begins with "file:" for a URI.
     let directory = options.data.clone().unwrap_or_else(files::default_directory);
     let directory = path::absolute(&directory).map_err(|error| {
@@ -129,11 +127,12 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     let stop = Stop::default();
     stop.on_ctrl_c(live::restore).or_fail("listen for Ctrl-C")?;
     let progress = Progress::on_stderr();
-    let one = |regime, watch| one(regime, &spec, &directory, watch, &progress, &stop);
+    let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
+    let one = || one(&job, regime, options.watch);
     let code = || if stop.requested() { EXIT_INTERRUPTED } else { 0 };
-    if let Some(regime) = options.turn {
+    if options.turn {
         stop.on_end_of_input();
-        if let Some(turn) = one(regime, None)? {
+        if let Some(turn) = one()? {
             output::print(&output::json(&turn)?)?;
         }
         return Ok(code());
@@ -141,13 +140,13 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     spec.notes().iter().for_each(|note| progress.line(note));
     progress.line(&format!("data: {}", directory.display()));
     let (report, has_failed) = if options.baseline {
-        compare::compare(&spec, &directory, &progress, &stop)?
+        compare::compare(&job)?
     } else {
-        (one(Regime::Groups, options.watch)?.map(|turn| Report::of(turn.report)), false)
+        (one()?.map(|turn| Report::of(turn.report)), false)
     };
     if let Some(report) = report {
-        let stdout_taken = options.watch == Some(Form::Json);
-        output::publish(&report, stop.by(), &destination, stdout_taken, options.details)?;
+        let stdout_taken = options.watch == Some(Form::Json) || json_on_stdout;
+        output::publish(&report, stop.cause(), json, stdout_taken, options.details)?;
     } else if !has_failed {
         progress.line("ended by Ctrl-C before the first statement; there is nothing to report");
     }
@@ -155,24 +154,15 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
 }
 
 /// Runs one regime in this process. The result is none if a stop was requested before the first statement.
-fn one(
-    regime: Regime,
-    spec: &Spec,
-    directory: &Path,
-    watch: Option<Form>,
-    progress: &Progress,
-    stop: &Stop,
-) -> Result<Option<Turn>, RunError> {
-    let backend = Backend::build(regime, spec)?;
+fn one(job: &Job<'_>, regime: Regime, watch: Option<Form>) -> Result<Option<Turn>, RunError> {
+    let backend = Backend::build(regime, job.spec)?;
     let loader = backend.create_loader()?;
-    let databases = files::prepare(directory, spec, progress, stop, loader.as_ref())?;
-    let Some(databases) = databases else { return Ok(None) };
+    let Some(databases) = files::prepare(job, loader.as_ref())? else { return Ok(None) };
     files::read_through(&databases)?;
     backend.end_loading(loader)?;
-    let live = || Live::start(watch, spec.seconds, &backend, progress, stop);
-    let ran = work::run_all(&backend, spec, &databases, live, stop)?;
-    let turn = Turn::of(&backend, spec, &databases, &ran, stop.requested());
+    let ran = work::run_all(&backend, job, &databases, watch)?;
+    let turn = Turn::of(&backend, job, &databases, &ran);
     drop(ran.sessions);
-    backend.check_empty(spec)?;
+    backend.check_empty(job.spec)?;
     Ok(Some(turn))
 }

@@ -1,5 +1,5 @@
-//! The costs of per-slot memory: an object made and dropped among 11,000 others, an addition to a slot's copy and to a record's
-//! word, pages given back, and marks set and collected.
+//! The costs of per-slot memory: of an object made and dropped among 11,000 others, and of an addition to a slot's copy and to a
+//! record's word. It also measures pages given back, and marks set and collected.
 //!
 //! ```text
 //! cargo run --release -p memgroup-percpu --example percpu_cost
@@ -66,7 +66,7 @@ mod measured {
         start.elapsed().as_nanos() as f64 / TURNS as f64
     }
 
-    /// Prints the cost of an addition, each way beside a bare one. The ways take turns, so that all see the same machine.
+    /// Prints the cost of an addition, each way together with a bare one. The ways take turns, so that all see the same machine.
     fn additions() {
         const RECORDS: usize = 64;
         const ROUNDS: usize = 401;

@@ -7,8 +7,8 @@
 //!   one of each read section that was under way, and small: together less than 2^61.
 //! - E1. add → take_final: RMWs on one word. Each addition is in the value that `take_final` returns, or finds the tombstone. Loom:
 //!   `loom_an_addition_is_moved_or_made_again`.
-//! - E2. take → add: `take` is an RMW whatever it finds. An addition that it misses is later in the order of the word, and its
-//!   thread finds the writes that the taker made before: that it cleared a mark, for one. Loom:
+//! - E2. take → add: `take` is an RMW whatever it finds. An addition that it misses is later in the order of the word. Its thread
+//!   finds the writes that the taker made before, for example a cleared mark. Loom:
 //!   `loom_an_addition_is_taken_or_finds_the_takers_writes`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +71,6 @@ pub fn take(word: &AtomicU64) -> i64 {
 }
 
 /// The value now; zero for a dead word.
-#[must_use]
 pub fn read(word: &AtomicU64) -> i64 {
     // ORDERING: Acquire; pairs with the Release in `add`.
     live(word.load(Ordering::Acquire))

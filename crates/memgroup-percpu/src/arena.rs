@@ -3,7 +3,7 @@
 //! Each file imports only files above it:
 //!
 //! ```text
-//!   page, bits, slot_set          sizes, ranges of bits, admitted slots
+//!   page, slot_set                sizes, admitted slots
 //!   os                            requests to the system
 //!   config, out_of_memory, decay  settings, errors, the float
 //!   block, owners, cursor         a block, the owner that may move it, the progress of a depopulation
@@ -14,7 +14,6 @@
 //! ```
 
 pub(crate) mod alloc;
-mod bits;
 pub(crate) mod block;
 #[cfg(test)]
 #[path = "arena/tests/check.rs"]

@@ -5,6 +5,7 @@
 //! Each module imports only modules above it.
 //!
 //! ```text
+//!   bits        bits of words
 //!   slot        the slot that a thread is on
 //!   prefetch    hints to the processor
 //!   arena       memory with a unit for each slot
@@ -18,6 +19,7 @@
 
 pub mod additive;
 mod arena;
+mod bits;
 mod marks;
 #[cfg(all(test, memgroup_loom))]
 mod models;

@@ -10,14 +10,14 @@
 //!
 //! - I1. A leaf bit that is seen outside a collection has its three upper bits set. An upper bit may be set without a leaf bit.
 //! - I2. A marker is counted in its row's head before it reads or sets any other bit, and until its leaf bit is set.
-//! - I3. A collector restores the bits that it cleared above the leaves (a) of a row in which a marker was under way when the head
-//!   was cleared, or after the summary was; (b) where it left leaf bits; (c) if a callback panicked. It does so before `collecting`
-//!   is even.
+//! - I3. A collector restores the bits that it cleared above the leaves in three cases: (a) in a row with a marker under way when the
+//!   head was cleared, or after the summary was; (b) where it left leaf bits; (c) if a callback panicked. It does so before
+//!   `collecting` is even.
 //! - E1. addition → mark → collection. The updater adds and then reads the mark; the collector clears the mark and then takes. Both
-//!   the addition and the taking are RMWs of one word, which orders the two: an addition that is not taken finds its mark
+//!   the addition and the taking are RMWs of one word, which orders the two. An addition that is not taken finds its mark
 //!   cleared, and sets it. Loom: `loom_an_addition_is_collected_or_marked`.
-//! - E2. mark → read: a thread that finds a leaf bit set by another thread finds its upper bits (Release → Acquire on the word),
-//!   whether or not that thread is done. Loom: `loom_a_mark_that_is_found_can_be_collected_at_once`.
+//! - E2. mark → read: a thread that finds a leaf bit set by another thread finds its upper bits (Release → Acquire on the word).
+//!   The other thread need not be done. Loom: `loom_a_mark_that_is_found_can_be_collected_at_once`.
 //! - E3. collection → read from outside: a thread that finds a bit cleared finds `collecting` odd or newer (Release → Acquire on
 //!   that bit's word). A thread that finds `collecting` even finds the writes of the callbacks. Loom:
 //!   `loom_a_collection_that_looks_over_is_published`.
@@ -83,7 +83,7 @@ struct Line([AtomicU64; LINE]);
 /// cache set. With few numbers, a marker and a collector touch the first line of a row only.
 #[repr(C, align(64))]
 struct Leaves {
-    /// Of the row: the classes of chunks with a mark, and how many markers are under way. Only the first chunk's heads are used.
+    /// The row's head: the classes of chunks with a mark, and the number of markers under way. Only the first chunk's heads are used.
     head: AtomicU64,
     summary: AtomicU64,
     words: [AtomicU64; WORDS],
@@ -132,7 +132,6 @@ impl Marks {
     ///
     /// # Panics
     /// If `rows` is not in 1..=4097, or `numbers_max` not in 1..=2<sup>24</sup>.
-    #[must_use]
     pub fn new(rows: usize, numbers_max: u32) -> Marks {
         assert!((1..=ROWS_MAX).contains(&rows), "marks have 1 to {ROWS_MAX} rows, not {rows}");
         assert!(
@@ -173,13 +172,11 @@ impl Marks {
     }
 
     /// How many rows there are.
-    #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
     /// Bytes that it takes now, for the numbers that are provided.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let provided = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
         provided * self.rows() * size_of::<Leaves>() + size_of_val(&*self.front) + size_of_val(&*self.chunks)
@@ -215,14 +212,12 @@ impl Marks {
     ///
     /// # Panics
     /// If it was not [provided](Self::provide).
-    #[must_use]
     pub fn of(&'static self, number: u32) -> Mark {
         Mark { rows: self.leaves(number), marks: self, number }
     }
 
-    /// Whether no mark is set and no collection is under way. A thread that has added and then set the mark, or found it set, learns
-    /// from `true` that a collection has taken the addition and is over.
-    #[must_use]
+    /// Whether no mark is set and no collection is under way. Consider a thread that has added, and then set the mark or found it set. It
+    /// learns from `true` that a collection has taken the addition and is over.
     #[inline]
     pub fn is_clean(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release in `take_rows`: a thread that finds the zeros finds the collection (E3).
@@ -257,33 +252,24 @@ impl Marks {
 }
 
 impl Mark {
-    /// The number of this place.
-    #[must_use]
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
     /// The word with the number's mark in `row`, for [`is_set_in`](Self::is_set_in); `None` if there is no such row. A fast path
     /// calls this before its addition, so that only a load remains to be done after it.
     #[inline(always)]
-    #[must_use]
     pub fn word(&self, row: usize) -> Option<&'static AtomicU64> {
         self.rows.get(row).map(|leaves| leaves.word(self.number))
     }
 
     /// Whether the number is marked, according to its word of a row.
     #[inline(always)]
-    #[must_use]
     pub fn is_set_in(&self, word: &AtomicU64) -> bool {
         // ORDERING: Acquire; pairs with the Release of the leaf bit in `set`: a thread that relies on another thread's mark finds the
         // upper bits (E2). Against a collector the addition before it orders it (E1).
         word.load(Ordering::Acquire) & bit(self.number) != 0
     }
 
-    /// Whether the number is marked in `row`. An updater calls this after its addition, which is an AcqRel RMW of the word that a
-    /// collector takes from, and [sets](Self::set) the mark if it is not set.
+    /// Whether the number is marked in `row`. An updater calls this after its addition, an AcqRel RMW of the word that a collector takes
+    /// from. It [sets](Self::set) the mark if it is not set.
     #[inline(always)]
-    #[must_use]
     pub fn is_set(&self, row: usize) -> bool {
         self.word(row).is_some_and(|word| self.is_set_in(word))
     }
@@ -315,8 +301,8 @@ impl Mark {
         interleave::point();
         marks.set_dirty(row);
         interleave::point();
-        // ORDERING: Relaxed; after the Acquire of the head, which a collector changes by an RMW after it has cleared the summary: if a
-        // collector takes a bit that is seen here, it finds this marker (I1).
+        // ORDERING: Relaxed; after the Acquire of the head. A collector changes the head by an RMW after it has cleared the summary. So if
+        // a collector takes a bit that is seen here, it finds this marker (I1).
         if leaves.summary.load(Ordering::Relaxed) & word_bit == 0 {
             // ORDERING: Relaxed, as above; published by the leaf bit (E2).
             leaves.summary.fetch_or(word_bit, Ordering::Relaxed);
@@ -325,7 +311,7 @@ impl Mark {
         // ORDERING: Release; pairs with the Acquire in `is_set_in` and in the taking of the bit (E1, E2).
         leaves.word(self.number).fetch_or(bit(self.number), Ordering::Release);
         interleave::point();
-        // ORDERING: Release; pairs with the Acquire of the collector's RMWs of the head: a collector that does not find this marker
+        // ORDERING: Release; pairs with the Acquire of the collector's RMWs of the head. A collector that does not find this marker
         // any more finds its leaf bit (I1).
         head.fetch_sub(MARKER, Ordering::Release);
     }
@@ -339,7 +325,6 @@ impl Mark {
     }
 
     /// Whether the number is marked in no row and no collection is under way; as [`Marks::is_clean`], for this number alone.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.marks.unless_collecting(|| !self.marks.dirty_rows().any(|row| self.is_set(row)))
     }

@@ -16,8 +16,8 @@
 //!   `base` is the last block's.
 //! - I2. A block that was linked once goes back to the arena in `reclaim` alone, after a grace period that began after it was
 //!   unlinked.
-//! - I3. The memory of such an arena consists of `AtomicU64` for as long as a section that began before its end can reach it:
-//!   only the arena's `free` unmaps chunks, and `reclaim` calls it for these blocks (I2).
+//! - I3. The memory of such an arena consists of `AtomicU64`, for as long as a section that began before its end can reach it.
+//!   Only the arena's `free` unmaps chunks, and `reclaim` calls it for these blocks (I2).
 //! - E1. link → access: Release → Acquire on `base`: an access that finds the block finds the words written into it before.
 //! - E2. access → unlink → reuse: the grace period. Loom: `loom_an_access_never_reaches_memory_that_is_used_again`.
 
@@ -59,7 +59,7 @@ pub struct Record {
     slots: u32,
     stride: u32,
     words: u32,
-    /// Where in the arena its block begins, or [`NO_BLOCK`]; the owner's.
+    /// The position of its block in the arena, or [`NO_BLOCK`]. Only the owner uses it.
     at: AtomicU64,
     records: &'static Records,
     /// A thread links or unlinks it now.
@@ -122,7 +122,7 @@ impl Record {
         if slot >= self.slots as usize {
             return false;
         }
-        // SAFETY: `flags` is the address of one of the two rows of flags of a `Records` that lives for ever, each with one flag
+        // SAFETY: `flags` is the address of one of the two rows of flags of a `Records` that lives for ever. Each row has a flag
         // for each slot.
         let enabled = unsafe { &*flags.wrapping_add(slot) };
         // ORDERING: Acquire; pairs with the Release in `Records::admit`.
@@ -133,9 +133,9 @@ impl Record {
     ///
     /// # Safety
     ///
-    /// `index` is below `words`. The caller is in a section, which lasts for as long as the word is used. In that section either
-    /// `is_enabled` returned true for the slot; or an Acquire load of `slot_enabled` found the flags of a record with memory,
-    /// and the arena has admitted the slot.
+    /// `index` is below `words`. The caller is in a section, which lasts for as long as the word is used. In that section `is_enabled`
+    /// returned true for the slot. Or the arena has admitted the slot, and an Acquire load of `slot_enabled` found the flags of a
+    /// record with memory.
     #[inline(always)]
     unsafe fn find<'s>(&self, slot: usize, index: usize) -> &'s AtomicU64 {
         // ORDERING: Acquire; pairs with the Release in `link` (E1). Weaker, an access could miss the zeroes or the values that
@@ -287,7 +287,7 @@ fn address(flags: &[AtomicBool]) -> usize {
     flags.as_ptr().expose_provenance()
 }
 
-/// Where in the arena a block begins, as one word.
+/// The position of a block in the arena, as one word.
 fn place(block: Block) -> u64 {
     u64::from(block.chunk) << 32 | u64::from(block.start)
 }
@@ -327,27 +327,13 @@ impl SlotPreparation<'_> {
 }
 
 /// A word of a record and the read section that keeps it.
-pub struct Access {
+pub struct Access<S = Section> {
     word: NonNull<AtomicU64>,
-    #[expect(dead_code, reason = "ends when dropped")]
-    section: Section,
-}
-
-impl Deref for Access {
-    type Target = AtomicU64;
-
-    #[inline(always)]
-    fn deref(&self) -> &AtomicU64 {
-        // SAFETY: `find` returned it for the section that is held beside it.
-        unsafe { self.word.as_ref() }
-    }
+    section: S,
 }
 
 /// A word of a record and the brief read section that keeps it.
-pub struct FastAccess {
-    word: NonNull<AtomicU64>,
-    section: BriefSection,
-}
+pub type FastAccess = Access<BriefSection>;
 
 impl FastAccess {
     /// The same word, with a section that may last longer.
@@ -356,7 +342,7 @@ impl FastAccess {
     }
 }
 
-impl Deref for FastAccess {
+impl<S> Deref for Access<S> {
     type Target = AtomicU64;
 
     #[inline(always)]

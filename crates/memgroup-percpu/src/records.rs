@@ -32,7 +32,7 @@ pub struct Records {
     enabled: SlotSet,
     /// The same as a flag for each slot, for accesses to records with a block.
     pub(crate) slot_enabled: Box<[AtomicBool]>,
-    /// As many flags that are never set, for records without a block.
+    /// The same number of flags, which are never set, for records without a block.
     pub(crate) none_enabled: Box<[AtomicBool]>,
     words: u32,
     limbo: Mutex<Limbo<(Block, u64)>>,
@@ -238,7 +238,7 @@ impl Records {
         if index >= self.words() || !self.enabled.contains(slot) {
             return None;
         }
-        // SAFETY: the slot is admitted, the index within the block, and the block is not free: a `Fresh` or an `Unlinked` holds
+        // SAFETY: the slot is admitted, and the index is within the block. The block is not free: a `Fresh` or an `Unlinked` holds
         // it, and only `discard` and `reclaim` free those.
         Some(unsafe { block.word(self.arena.stride_bytes(), slot, index) })
     }
@@ -250,14 +250,9 @@ impl Records {
     }
 
     /// A word of a block that was unlinked; `None` beyond its end and on a slot that was not admitted.
-    pub fn unlinked_word<'b>(
-        &self,
-        unlinked: &'b Unlinked,
-        slot: usize,
-        index: usize,
-    ) -> Option<&'b AtomicU64> {
-        self.check(unlinked.records);
-        self.word_of(&unlinked.block, slot, index)
+    pub fn unlinked_word<'b>(&self, old: &'b Unlinked, slot: usize, index: usize) -> Option<&'b AtomicU64> {
+        self.check(old.records);
+        self.word_of(&old.block, slot, index)
     }
 }
 

@@ -4,8 +4,8 @@
 
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
-/// A type with copies that can live in per-slot memory: its value at birth is all zero bytes, it is changed through `&T`
-/// from any thread, and it is never dropped.
+/// A type with copies that can live in per-slot memory. Its value at birth is all zero bytes, it is changed through `&T` from
+/// any thread, and it is never dropped.
 ///
 /// Implemented for the atomic words and for arrays of them. A record of several fields is an array of words with
 /// named indices.
@@ -17,15 +17,14 @@ use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 /// - It has no drop glue.
 pub unsafe trait PerCpuValue: Send + Sync + Sized + 'static {
     /// The value at birth, made one by one where the memory is not bytes (under loom).
-    #[must_use]
     fn zero() -> Self;
 }
 
 macro_rules! words {
     ($($word:ident: $zero:expr),* $(,)?) => {$(
-        // SAFETY: in a normal build the word has the representation of its integer (for bool, 0 is false), so zero
-        // bytes are the value `$zero`, no byte is padding, and there is nothing to drop. Under loom no byte is read
-        // or written through this promise: copies are made by `zero` and dropped.
+        // SAFETY: in a normal build the word has the representation of its integer (for bool, 0 is false). So zero bytes
+        // are the value `$zero`, no byte is padding, and there is nothing to drop. Under loom no byte is read or written
+        // through this promise: copies are made by `zero` and dropped.
         unsafe impl PerCpuValue for $word {
             fn zero() -> Self {
                 $word::new($zero)

@@ -1,5 +1,5 @@
-//! Threads that add and mark while others collect: nothing is lost, nothing is counted twice, and a thread that adds and then collects
-//! itself finds all that it ever added. The seed is printed.
+//! Threads add and mark while others collect. Nothing is lost, and nothing is counted twice. A thread that adds and then collects finds
+//! all that it ever added. The seed is printed.
 //!
 //! Windows of a few instructions are opened by
 //!
@@ -120,8 +120,8 @@ impl Stats {
             added[index] += 1;
             match random.below(48) {
                 0 => self.collect(|_| true),
-                1 => self.collect_one(mark.number()),
-                2 => self.collect(|number| number == mark.number()),
+                1 => self.collect_one(NUMBERS[index]),
+                2 => self.collect(|number| number == NUMBERS[index]),
                 _ => {
                     self.check_settled(adder, random.below(NUMBERS.len()), &added, &mut seen);
                     continue;

@@ -38,7 +38,7 @@ fn detects_the_source_of_the_variable() {
 }
 
 #[test]
-fn an_empty_or_absent_variable_leaves_the_choice_to_the_self_test() {
+fn without_a_variable_the_self_test_chooses() {
     for variables in [&[][..], &[(VARIABLE, "")][..]] {
         let report = reported(variables);
         assert!(report.contains(", by self-test"), "{report}");
@@ -63,7 +63,7 @@ fn reports_a_bad_value_and_chooses_by_the_self_test() {
 
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn without_rseq_the_library_s_getcpu_is_chosen_and_the_report_says_why() {
+fn without_rseq_getcpu_is_chosen_and_the_report_says_why() {
     let report = reported(&[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]);
     assert!(report.starts_with("getcpu, "), "{report}");
     assert!(report.contains("failed to use slot source mm_cid: "), "{report}");

@@ -65,7 +65,7 @@ pub(crate) fn allocate(asked: c_int) -> Option<NonNull<c_void>> {
     };
     let (owner, _) = charge.into_parts();
     // SAFETY: the block is fresh from `allocate(size)` and only this thread has it.
-    unsafe { block::write_header(block, Header::new(owner.node(), size)) };
+    unsafe { block::write_header(block, Header { owner: owner.node(), size }) };
     Some(block)
 }
 
@@ -79,7 +79,7 @@ pub(crate) unsafe fn release(block: NonNull<c_void>) {
     let Some(account) = ACCOUNT.get() else { return };
     // SAFETY: a live block has its header written (block.rs, I1), and the caller gives the block up.
     let header = unsafe { block::header(block) };
-    drop(account.hierarchy.charge_of_node(header.owner(), header.charged_bytes()));
+    drop(account.hierarchy.charge_of_node(header.owner, header.charged_bytes()));
     freed::add(header);
     // SAFETY: as above.
     unsafe { block::release(block) };
@@ -92,7 +92,7 @@ pub(crate) unsafe fn release(block: NonNull<c_void>) {
 /// `block` is live and came from [`allocate`].
 pub(crate) unsafe fn is_owned_by_current(block: NonNull<c_void>) -> bool {
     // SAFETY: a live block has its header written (block.rs, I1), and its owner never changes (I2).
-    let owner = unsafe { block::header(block) }.owner();
+    let owner = unsafe { block::header(block) }.owner;
     let current = scope::current_id().or_else(|| ACCOUNT.get().map(|account| account.unattributed.id()));
     current.is_some_and(|current| current.node() == owner)
 }
@@ -122,8 +122,8 @@ unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void 
     // SAFETY: SQLite passes a live block of this allocator, with its header written (block.rs, I1).
     let header = unsafe { block::header(block) };
     // The charge of the block, taken up while its size changes; `into_parts` puts it back.
-    let mut charge = account.hierarchy.charge_of_node(header.owner(), header.charged_bytes());
-    let grown_bytes = u64::from(size.saturating_sub(header.size()));
+    let mut charge = account.hierarchy.charge_of_node(header.owner, header.charged_bytes());
+    let grown_bytes = u64::from(size.saturating_sub(header.size));
     // A removed group refuses even zero bytes, but its blocks may shrink.
     let grown = if grown_bytes > 0 { charge.try_grow(grown_bytes) } else { Ok(()) };
     let resized = grown.map_err(AllocationError::Refused).and_then(|()| {
@@ -135,10 +135,10 @@ unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void 
     });
     match resized {
         Ok(moved) => {
-            charge.shrink(u64::from(header.size().saturating_sub(size)));
+            charge.shrink(u64::from(header.size.saturating_sub(size)));
             let (owner, _) = charge.into_parts();
             // SAFETY: `moved` came from `resize(.., size)`, and SQLite does not have it yet.
-            unsafe { block::write_header(moved, Header::new(owner.node(), size)) };
+            unsafe { block::write_header(moved, Header { owner: owner.node(), size }) };
             moved.as_ptr()
         }
         Err(error) => {
@@ -151,7 +151,7 @@ unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void 
 /// The bytes that SQLite may use in `block`.
 unsafe extern "C" fn x_size(block: *mut c_void) -> c_int {
     // SAFETY: SQLite passes a live block of this allocator, with its header written (block.rs, I1). The size fits an int (I2 there).
-    NonNull::new(block).map_or(0, |block| unsafe { block::header(block) }.size() as c_int)
+    NonNull::new(block).map_or(0, |block| unsafe { block::header(block) }.size as c_int)
 }
 
 /// The size of the block that SQLite would get for `asked` bytes.

@@ -31,25 +31,12 @@ pub(crate) const SIZE_MAX: i32 = i32::MAX - 15;
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct Header {
-    owner: u32,
-    size: u32,
+    /// The node number of the group. A group with charged bytes keeps its node, so the number is not reused while the block lives.
+    pub(crate) owner: u32,
+    pub(crate) size: u32,
 }
 
 impl Header {
-    /// A header for `size` bytes of the group with the node number `owner`. A group with charged bytes keeps its node, so the number is not
-    /// reused while the block lives.
-    pub(crate) fn new(owner: u32, size: u32) -> Self {
-        Header { owner, size }
-    }
-
-    pub(crate) fn owner(self) -> u32 {
-        self.owner
-    }
-
-    pub(crate) fn size(self) -> u32 {
-        self.size
-    }
-
     /// Bytes charged to the owner for the block (I2).
     pub(crate) fn charged_bytes(self) -> u64 {
         charged_bytes(self.size)
@@ -151,9 +138,9 @@ mod tests {
         assert_eq!(small.as_ptr() as usize % 8, 0);
         // SAFETY: `small` is fresh, 16 bytes long, and ours alone.
         let grown = unsafe {
-            write_header(small, Header::new(7, 16));
+            write_header(small, Header { owner: 7, size: 16 });
             small.cast::<[u8; 16]>().write([0xA5; 16]);
-            assert_eq!(header(small).owner(), 7);
+            assert_eq!(header(small).owner, 7);
             assert_eq!(header(small).charged_bytes(), 24);
             resize(small, 1 << 20).expect("a mebibyte")
         };
@@ -161,7 +148,7 @@ mod tests {
         // SAFETY: `grown` replaced `small` and is ours alone; its header was carried over by realloc.
         unsafe {
             assert_eq!(grown.cast::<[u8; 16]>().read(), [0xA5; 16]);
-            assert_eq!(header(grown).owner(), 7);
+            assert_eq!(header(grown).owner, 7);
             release(grown);
         }
     }

@@ -99,7 +99,7 @@ pub struct Killed {
     pub(crate) full: String,
     pub(crate) asked: u64,
     pub(crate) usage: u64,
-    pub(crate) max: u64,
+    pub(crate) max: Option<u64>,
     pub(crate) rolled_back: bool,
 }
 
@@ -129,8 +129,8 @@ impl Killed {
         self.usage
     }
 
-    /// The limit of the full group at that moment, in bytes.
-    pub fn max(&self) -> u64 {
+    /// The limit of the full group at that moment, in bytes; `None` if it had none any more.
+    pub fn max(&self) -> Option<u64> {
         self.max
     }
 
@@ -200,10 +200,11 @@ fn write_rolled_back(f: &mut fmt::Formatter<'_>, rolled_back: bool) -> fmt::Resu
 impl fmt::Display for Killed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Killed { group, requester, full, asked, usage, max, rolled_back } = self;
+        let limit = max.map_or(", no max".to_owned(), |max| format!(" of max {max}"));
         write!(
             f,
             "failed to run SQL in group {group}: stopped to free memory for group {requester}, which needed {asked} bytes in \
-             {full} (usage {usage} of max {max})"
+             {full} (usage {usage}{limit})"
         )?;
         write_rolled_back(f, *rolled_back)
     }

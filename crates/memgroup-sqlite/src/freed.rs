@@ -20,7 +20,7 @@ thread_local! {
 #[inline]
 pub(crate) fn add(header: Header) {
     if let Some((owner, bytes)) = COUNT.get()
-        && owner.node() == header.owner()
+        && owner.node() == header.owner
     {
         COUNT.set(Some((owner, bytes + header.charged_bytes())));
     }
@@ -40,7 +40,7 @@ mod tests {
     /// Frees a block that cost its owner so many bytes.
     fn free(owner: u32, charged_bytes: u32) {
         let size = charged_bytes - crate::block::HEADER_BYTES as u32;
-        add(Header::new(owner, size));
+        add(Header { owner, size });
     }
 
     #[test]

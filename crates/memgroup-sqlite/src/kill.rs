@@ -48,7 +48,7 @@ pub(crate) struct KillReason {
     pub(crate) full: Group,
     pub(crate) asked: u64,
     pub(crate) usage: u64,
-    pub(crate) max: u64,
+    pub(crate) max: Option<u64>,
 }
 
 type Targets = KillTargets<Database, KillReason>;

@@ -178,11 +178,12 @@ impl RetryWaits {
         let Some(AllocationError::Refused(refusal)) = details.cause() else { return false };
         let began = Instant::now();
         let limit = lowest_max(group);
-        if refusal.asked() > limit || began >= deadline {
+        if limit.is_some_and(|limit| refusal.asked() > limit) || began >= deadline {
             return false;
         }
         let lost = details.usage.saturating_sub(group.usage_exact());
-        let wanted = lost.saturating_add(refusal.asked()).max(self.wanted_least).min(limit);
+        let wanted = lost.saturating_add(refusal.asked()).max(self.wanted_least);
+        let wanted = limit.map_or(wanted, |limit| wanted.min(limit));
         match group.wait_for_room(wanted, deadline.min(began + self.patience)) {
             Ok(()) => {
                 let was_free_at_once = began.elapsed() < PATIENCE / 10;
@@ -200,8 +201,8 @@ impl RetryWaits {
 }
 
 /// The lowest limit of the group and its ancestors.
-fn lowest_max(group: &Group) -> u64 {
-    std::iter::successors(Some(group.clone()), Group::parent).map(|level| level.max()).min().unwrap_or(0)
+fn lowest_max(group: &Group) -> Option<u64> {
+    std::iter::successors(Some(group.clone()), Group::parent).filter_map(|level| level.max()).min()
 }
 
 #[cfg(all(test, not(memgroup_loom)))]

@@ -39,7 +39,7 @@ fn frees_the_asked_bytes_of_idle_caches_but_not_the_min() {
     tenants.set_max(8 << 20).expect("a limit");
     let (reader, etl) = (tenants.create("reader").expect("a group"), tenants.create("etl").expect("a group"));
     let conn = idle(&reader, &dir.path().join("a.db"));
-    let free = || tenants.max() - tenants.usage_exact();
+    let free = || tenants.max().expect("a limit") - tenants.usage_exact();
     let freed_for = |asked: u64| {
         let before = reader.usage_exact();
         let charge = etl.try_charge(asked);

@@ -1,6 +1,6 @@
 //! A limit on the unattributed group: SQLite may not get the memory to initialise.
 
-use memgroup::{Config, Hierarchy, UNLIMITED};
+use memgroup::{Config, Hierarchy};
 use memgroup_sqlite::{InstallError, install_with};
 use rusqlite::{Connection, ffi};
 
@@ -13,7 +13,7 @@ fn initialises_sqlite_after_the_limit_was_lifted() {
     assert!(matches!(refused, InstallError::Initialize { code: ffi::SQLITE_NOMEM }), "{refused}");
     assert!(shared.refusals() > 0);
 
-    shared.set_max(UNLIMITED).expect("no limit");
+    shared.set_max(None).expect("no limit");
     let sqlite = install_with(&hierarchy, &shared).expect("enough memory now");
     assert_eq!(sqlite.unattributed(), &shared);
     let initial_bytes = shared.usage_exact();

@@ -42,7 +42,7 @@ fn reclaims_pages_of_an_idle_tenant_for_a_busy_one() {
 
     assert_eq!((tenants.refusals(), idle_group.refusals(), busy_group.refusals()), (0, 0, 0));
     assert!(busy_group.usage_exact() > 20 * MIB, "{} bytes for the busy one", busy_group.usage_exact());
-    assert!(tenants.usage() <= tenants.max());
+    assert!(tenants.usage() <= tenants.max().expect("a limit"));
     let taken = figure(&hierarchy, &idle_group, stats::memory::RECLAIMED);
     let gained = figure(&hierarchy, &busy_group, stats::memory::GAINED);
     assert!(taken > 10 * MIB, "{taken} bytes were taken");

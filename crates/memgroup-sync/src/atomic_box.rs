@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use core::ptr::{NonNull, null_mut};
 
 use crate::atomic::{AtomicPtr, Ordering};
-use crate::grace::section::model_failed;
+use crate::keep::model_failed;
 
 /// An `Option<Box<T>>` that threads share.
 pub(crate) struct AtomicBox<T> {

@@ -4,7 +4,6 @@
 
 #![allow(unsafe_code)]
 
-use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::{from_ref, null_mut};
 
@@ -40,14 +39,12 @@ pub struct AtomicRef<T: 'static> {
 impl<T> AtomicRef<T> {
     /// A reference to nothing.
     #[cfg(not(memgroup_loom))]
-    #[must_use]
     pub const fn none() -> AtomicRef<T> {
         AtomicRef { pointer: AtomicPtr::new(null_mut()), of: PhantomData }
     }
 
     /// A reference to nothing.
     #[cfg(memgroup_loom)]
-    #[must_use]
     pub fn none() -> AtomicRef<T> {
         AtomicRef { pointer: AtomicPtr::new(null_mut()), of: PhantomData }
     }
@@ -73,11 +70,5 @@ impl<T> AtomicRef<T> {
         let pointer = to.map_or(null_mut(), |to| from_ref(to).cast_mut());
         // ORDERING: the caller's, which explains it.
         self.pointer.store(pointer, order);
-    }
-}
-
-impl<T> fmt::Debug for AtomicRef<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AtomicRef").field(&self.pointer).finish()
     }
 }

@@ -19,13 +19,11 @@ pub fn point() {
     use std::cell::Cell;
 
     std::thread_local! {
-        static STATE: Cell<u64> = const { Cell::new(0) };
+        // Seeded by an address on the stack, which differs from thread to thread.
+        static STATE: Cell<u64> = Cell::new(std::ptr::from_ref(&Cell::new(0_u8)) as u64 | 1);
     }
-    // Seeded by the address of the thread-local, which differs from thread to thread; xorshift.
+    // Xorshift.
     let mut state = STATE.get();
-    if state == 0 {
-        state = STATE.with(|cell| std::ptr::from_ref(cell) as u64) | 1;
-    }
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;

@@ -45,6 +45,12 @@ pub(crate) fn is_over() -> bool {
     IS_OVER.get()
 }
 
+/// Whether this is the unwinding of a model that failed: its atomics are not there any more.
+#[inline(always)]
+pub(crate) fn model_failed() -> bool {
+    cfg!(memgroup_loom) && std::thread::panicking()
+}
+
 /// A reference to `value` that is good for the rest of the execution of this model; see [`explore`].
 #[cfg(memgroup_loom)]
 pub fn keep<T: 'static>(value: Box<T>) -> &'static T {

@@ -25,8 +25,8 @@
 //!
 //! # Order of the modules
 //!
-//! [`atomic`], [`thread`], locks, [`spin`], [`ticks`], [`interleave`], [`keep`]; then [`grace`]; then [`hazard`], which uses the
-//! barriers of [`grace`]. Each imports only modules before it.
+//! [`atomic`], [`thread`], locks, [`spin`], [`ticks`], [`interleave`], [`keep`], owned and plain atomic pointers; then [`grace`]; then
+//! [`hazard`], which uses the barriers of [`grace`]. Each imports only modules before it: `xtask/layers.txt` has the order.
 //!
 //! # Two differences for a caller
 //!

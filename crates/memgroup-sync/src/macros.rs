@@ -1,8 +1,8 @@
 //! Statics and thread-locals that read the same in a normal build and under loom.
 
-/// Declares a static, private to its module, with a constant initialiser.
+/// Declares statics, private to their module, with constant initialisers.
 ///
-/// In a normal build it *is* that static. Under `cfg(memgroup_loom)` it is made on first use in each execution of a
+/// In a normal build each *is* that static. Under `cfg(memgroup_loom)` it is made on first use in each execution of a
 /// model, and dropped at its end, so that executions share nothing.
 ///
 /// ```
@@ -19,25 +19,25 @@
 #[cfg(not(memgroup_loom))]
 #[macro_export]
 macro_rules! global {
-    ($(#[$attr:meta])* static $name:ident: $ty:ty = $init:expr;) => {
+    ($($(#[$attr:meta])* static $name:ident: $ty:ty = $init:expr;)+) => {$(
         $(#[$attr])*
         static $name: $ty = $init;
-    };
+    )+};
 }
 
-/// Declares a static with a constant initialiser; under loom, one value an execution.
+/// Declares statics with constant initialisers; under loom, one value an execution.
 #[cfg(memgroup_loom)]
 #[macro_export]
 macro_rules! global {
-    ($(#[$attr:meta])* static $name:ident: $ty:ty = $init:expr;) => {
-        $crate::loom::lazy_static! {
+    ($($(#[$attr:meta])* static $name:ident: $ty:ty = $init:expr;)+) => {
+        $crate::loom::lazy_static! {$(
             $(#[$attr])*
             static ref $name: $ty = $init;
-        }
+        )+}
     };
 }
 
-/// Declares a thread-local with a constant initialiser, used through `NAME.with(|value| ..)`.
+/// Declares thread-locals with constant initialisers, used through `NAME.with(|value| ..)`.
 ///
 /// In a normal build the access is one load relative to the thread pointer, and it never allocates if the type needs
 /// no drop. Under `cfg(memgroup_loom)` it belongs to the model's thread: a `std` thread-local would be shared by all
@@ -57,23 +57,23 @@ macro_rules! global {
 #[cfg(not(memgroup_loom))]
 #[macro_export]
 macro_rules! thread_local {
-    ($(#[$attr:meta])* $vis:vis static $name:ident: $ty:ty = const $init:block;) => {
-        ::std::thread_local! {
+    ($($(#[$attr:meta])* $vis:vis static $name:ident: $ty:ty = const $init:block;)+) => {
+        ::std::thread_local! {$(
             $(#[$attr])*
             $vis static $name: $ty = const $init;
-        }
+        )+}
     };
 }
 
-/// Declares a thread-local with a constant initialiser; under loom, of the model's thread.
+/// Declares thread-locals with constant initialisers; under loom, of the model's thread.
 #[cfg(memgroup_loom)]
 #[macro_export]
 macro_rules! thread_local {
-    ($(#[$attr:meta])* $vis:vis static $name:ident: $ty:ty = const $init:block;) => {
-        $crate::loom::thread_local! {
+    ($($(#[$attr:meta])* $vis:vis static $name:ident: $ty:ty = const $init:block;)+) => {
+        $crate::loom::thread_local! {$(
             $(#[$attr])*
             $vis static $name: $ty = $init;
-        }
+        )+}
     };
 }
 

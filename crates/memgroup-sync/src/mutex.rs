@@ -23,6 +23,7 @@ use std::sync::{PoisonError, TryLockError};
 /// assert_eq!(NAMES.lock().len(), 1);
 /// # }
 /// ```
+#[derive(Default)]
 pub struct Mutex<T> {
     inner: imp::Mutex<T>,
 }
@@ -33,14 +34,12 @@ pub type MutexGuard<'a, T> = imp::MutexGuard<'a, T>;
 impl<T> Mutex<T> {
     /// An unlocked mutex around `value`.
     #[cfg(not(memgroup_loom))]
-    #[must_use]
     pub const fn new(value: T) -> Self {
         Self { inner: imp::Mutex::new(value) }
     }
 
     /// An unlocked mutex around `value`.
     #[cfg(memgroup_loom)]
-    #[must_use]
     pub fn new(value: T) -> Self {
         Self { inner: imp::Mutex::new(value) }
     }
@@ -65,12 +64,6 @@ impl<T> Mutex<T> {
     /// The value, once no other thread can lock it.
     pub fn into_inner(self) -> T {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<T: Default> Default for Mutex<T> {
-    fn default() -> Self {
-        Self::new(T::default())
     }
 }
 

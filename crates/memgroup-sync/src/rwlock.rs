@@ -37,14 +37,12 @@ pub type RwLockWriteGuard<'a, T> = imp::RwLockWriteGuard<'a, T>;
 impl<T> RwLock<T> {
     /// An unlocked lock around `value`.
     #[cfg(not(memgroup_loom))]
-    #[must_use]
     pub const fn new(value: T) -> Self {
         Self { inner: imp::RwLock::new(value) }
     }
 
     /// An unlocked lock around `value`.
     #[cfg(memgroup_loom)]
-    #[must_use]
     pub fn new(value: T) -> Self {
         Self { inner: imp::RwLock::new(value) }
     }

@@ -36,7 +36,6 @@ pub struct Wait {
 
 impl Wait {
     /// A wait that has not waited yet.
-    #[must_use]
     pub const fn new() -> Self {
         Self { rounds: 0 }
     }
@@ -54,7 +53,6 @@ impl Wait {
     }
 
     /// Whether the next round yields the CPU, so that the caller may do other work instead.
-    #[must_use]
     pub fn yields_next(&self) -> bool {
         cfg!(memgroup_loom) || self.rounds >= SPIN_ROUNDS
     }

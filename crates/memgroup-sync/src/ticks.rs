@@ -40,19 +40,19 @@ pub fn prepare() {
 #[inline]
 pub fn now() -> Moment {
     // ORDERING: Relaxed; see `prepare`.
-    if RATE.load(Ordering::Relaxed) != 0 { Moment(counter().unwrap_or_default()) } else { monotonic() }
+    Moment(if RATE.load(Ordering::Relaxed) != 0 { counter().unwrap_or_default() } else { monotonic() })
 }
 
+/// The monotonic clock: nanoseconds since the first call.
 #[cold]
-fn monotonic() -> Moment {
+pub(crate) fn monotonic() -> u64 {
     static BEGINNING: OnceLock<Instant> = OnceLock::new();
-    Moment(BEGINNING.get_or_init(Instant::now).elapsed().as_nanos() as u64)
+    BEGINNING.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
 impl Moment {
     /// Nanoseconds from `earlier` to this moment; 0 if it was not earlier.
     #[inline]
-    #[must_use]
     pub fn nanos_since(self, earlier: Moment) -> u64 {
         let ticks = self.0.saturating_sub(earlier.0);
         // ORDERING: Relaxed; see `prepare`.
@@ -65,6 +65,7 @@ impl Moment {
 
 /// The rate of the counter, if there is a reliable one.
 fn measure() -> Option<u64> {
+    #[cfg(all(target_arch = "x86_64", not(miri), not(memgroup_loom)))]
     if !is_steady() {
         return None;
     }
@@ -114,11 +115,6 @@ fn is_steady() -> bool {
         unsafe { __cpuid(leaf) }
     };
     ask(EXTENDED).eax >= POWER && ask(POWER).edx & INVARIANT_TSC != 0
-}
-
-#[cfg(not(all(target_arch = "x86_64", not(miri), not(memgroup_loom))))]
-fn is_steady() -> bool {
-    false
 }
 
 #[cfg(all(test, not(memgroup_loom)))]

@@ -132,7 +132,7 @@ fn a_brief_section_is_waited_for_and_there_is_one_at_a_time() {
     let brief = grace::enter_briefly().expect("the thread is in no section");
     assert!(grace::enter_briefly().is_none(), "there is one already");
     let stalled = grace::synchronize_until(Form::Expedited, soon()).unwrap_err();
-    assert_eq!(stalled.stallers().len(), 1, "this thread's own: {stalled}");
+    assert_eq!(stalled.stallers.len(), 1, "this thread's own: {stalled}");
     let section = brief.extend();
     let again = grace::enter_briefly().expect("the first one is an ordinary section now");
     drop(again);
@@ -182,16 +182,16 @@ fn a_section_that_lasts_is_named_and_a_grace_period_ends_after_it() {
     let held = Held::by_a_thread_named("holds-a-section");
     assert!(grace::stallers(Duration::ZERO).len() == 1);
     let stalled = grace::synchronize_until(Form::Expedited, soon()).unwrap_err();
-    assert!(stalled.waited() >= Duration::from_millis(40), "{stalled}");
-    let [staller] = stalled.stallers() else { panic!("one thread is waited for: {stalled}") };
-    assert!(staller.held() >= Duration::from_millis(40), "{stalled}");
-    assert!(!staller.is_unproven());
+    assert!(stalled.waited >= Duration::from_millis(40), "{stalled}");
+    let [staller] = &stalled.stallers[..] else { panic!("one thread is waited for: {stalled}") };
+    assert!(staller.held >= Duration::from_millis(40), "{stalled}");
+    assert!(!staller.is_unproven);
     if cfg!(all(target_os = "linux", not(miri))) {
         assert_eq!(staller.thread_name().as_deref(), Some("holds-a-section"));
         let text = stalled.to_string();
         assert!(text.starts_with("end a grace period within "), "{text}");
         assert!(
-            text.contains(&format!("thread {} (holds-a-section) in a section for", staller.thread_id())),
+            text.contains(&format!("thread {} (holds-a-section) in a section for", staller.thread_id)),
             "{text}"
         );
     }
@@ -209,7 +209,7 @@ fn a_caller_behind_a_stalled_one_gives_up_at_its_own_deadline() {
     let first = std::thread::spawn(|| grace::synchronize(Form::Expedited));
     std::thread::sleep(Duration::from_millis(20));
     let stalled = grace::synchronize_until(Form::Expedited, soon()).unwrap_err();
-    assert_eq!(stalled.stallers().len(), 1, "{stalled}");
+    assert_eq!(stalled.stallers.len(), 1, "{stalled}");
     assert!(!first.is_finished());
     held.leave();
     first.join().unwrap();
@@ -265,7 +265,7 @@ fn in_a_section_a_wait_without_end_is_refused() {
     let section = grace::enter();
     let begun = Instant::now();
     let stalled = grace::synchronize_until(Form::Expedited, begun + Duration::from_secs(600)).unwrap_err();
-    assert_eq!(stalled.stallers().len(), 1, "this thread: {stalled}");
+    assert_eq!(stalled.stallers.len(), 1, "this thread: {stalled}");
     assert!(begun.elapsed() < Duration::from_secs(60));
     assert!(std::panic::catch_unwind(|| grace::synchronize(Form::Expedited)).is_err());
     drop(section);
@@ -290,7 +290,7 @@ fn more_threads_than_a_block_has_records_are_all_waited_for() {
     barrier.wait();
     assert_eq!(grace::stallers(Duration::ZERO).len(), THREADS);
     let stalled = grace::synchronize_until(Form::Expedited, soon()).unwrap_err();
-    assert_eq!(stalled.stallers().len(), THREADS);
+    assert_eq!(stalled.stallers.len(), THREADS);
     barrier.wait();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     grace::synchronize(Form::Expedited);

@@ -51,8 +51,8 @@ fn a_barrier_that_is_forbidden_later_is_replaced_by_proofs() {
     forbid_membarrier();
     limbo.retire((), 1).unwrap();
     let stalled = grace::synchronize_until(Form::Quiet, soon()).unwrap_err();
-    let [staller] = stalled.stallers() else { panic!("the idle reader is waited for: {stalled}") };
-    assert!(staller.is_unproven());
+    let [staller] = &stalled.stallers[..] else { panic!("the idle reader is waited for: {stalled}") };
+    assert!(staller.is_unproven);
     assert!(
         stalled.to_string().ends_with("(idle-reader) has not entered a section since the barrier was lost")
     );

@@ -1,5 +1,5 @@
-//! Why the stock word moves: a charge pair as it is, against one on words that never move, and the memory that each keeps
-//! after ten of eleven groups were removed.
+//! The reason why the stock word moves. It measures charge pairs on words that move and on words that never move. Then it removes ten of
+//! eleven groups, and measures the memory that each kind keeps.
 //!
 //! ```text
 //! cargo run --release -p memgroup --example immovable_stock
@@ -28,7 +28,7 @@ impl ImmovableWords {
         ImmovableWords { source, words, stride: groups }
     }
 
-    /// The two additions of a charge and an uncharge, and the looks at what they found.
+    /// The two additions of a charge and an uncharge, and the checks of the values that they found.
     #[inline(always)]
     fn pair(&self, index: usize, bytes: u64) {
         let word = &self.words[self.source.current() * self.stride + index];

@@ -109,8 +109,8 @@ fn tree(picture: &mut Picture) {
     picture.text("name", 30, 462, "alice's stock: prepaid bytes, one word for each CPU slot");
 
     let lines = [
-        ("max", "refuses what would exceed it"),
-        ("high", "slows down what exceeds it, refuses nothing"),
+        ("max", "refuses charges that would exceed it"),
+        ("high", "slows down a group above it, refuses nothing"),
         ("min, low", "keep a group's caches from being reclaimed for others"),
         ("shrinker", "a cache that frees memory for a group that is full"),
         ("kill hook", "tells a group's work to stop and free its memory"),
@@ -128,7 +128,7 @@ fn charge(picture: &mut Picture) {
         ("box", "stock", "one atomic addition, nearly always enough"),
         ("box", "counters", "buy a batch, or exactly 4096, at every level"),
         ("part", "drain", "stocks of all slots below go back to the counter"),
-        ("part", "reclaim", "caches below free what is missing"),
+        ("part", "reclaim", "caches below free the missing bytes"),
         ("part", "kill", "one group below is told to stop"),
         ("part", "freeze", "one try with all stocks below kept empty"),
         ("part", "wait", "with a deadline: until other threads free memory"),

@@ -1,10 +1,10 @@
-//! What pressure costs: a stall at depth 3, and a scope with and without it.
+//! The cost of pressure: a stall at depth 3, and a scope with and without it.
 //!
 //! ```text
 //! cargo run --release -p memgroup --example pressure_cost
 //! ```
 //!
-//! Each figure is the median of rounds in which all are measured one after the other. A figure says something beside its control of the same run.
+//! Each figure is the median of rounds in which all are measured one after the other. Compare a figure only with its control of the same run.
 #![cfg(not(memgroup_loom))]
 
 use std::hint::black_box;
@@ -39,7 +39,7 @@ fn deep(hierarchy: &Hierarchy, name: &str) -> Group {
     top.create("b").and_then(|below| below.create("c")).expect("a new group")
 }
 
-/// What `measure` finds while other threads do `act` all the time.
+/// The result of `measure` while other threads repeat `act`.
 fn beside(threads: usize, act: impl Fn(usize) + Sync, measure: impl FnOnce() -> f64) -> f64 {
     let over = AtomicBool::new(false);
     let (begun, begins) = mpsc::channel();
@@ -47,7 +47,7 @@ fn beside(threads: usize, act: impl Fn(usize) + Sync, measure: impl FnOnce() -> 
         for number in 0..threads {
             let (over, act, begun) = (&over, &act, begun.clone());
             scope.spawn(move || {
-                begun.send(()).expect("who measures waits");
+                begun.send(()).expect("the measuring thread waits");
                 while !over.load(Ordering::Relaxed) {
                     act(number);
                 }
@@ -80,7 +80,7 @@ fn main() {
                 let other = &other;
                 threads.spawn(move || {
                     let _stall = other.stall();
-                    stalled.send(()).expect("who measures waits");
+                    stalled.send(()).expect("the measuring thread waits");
                     let _ = hold.recv();
                 });
                 is_stalled.recv().expect("a stall");

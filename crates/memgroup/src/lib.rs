@@ -31,7 +31,7 @@ pub use api::tree_stats::{GroupStats, TreeStats};
 pub use base::deadline::Deadline;
 pub use base::error::GroupError;
 pub use base::id::{GroupId, IdError};
-pub use base::limit::{LimitError, ParseBytesError, UNLIMITED, parse_bytes};
+pub use base::limit::{BYTES_MAX, LimitError, ParseBytesError, parse_bytes};
 pub use charge::charge::Charge;
 pub use control::fault_injection::{FailureInjection, InjectionError};
 pub use control::high::{Throttle, ThrottleEnd, Throttled};
@@ -56,9 +56,8 @@ pub use reclaim::{
     Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport, ShrinkerSlot,
 };
 pub use state::config::{Config, ConfigError};
-pub use state::stats::Reach;
-pub use state::stats::SUBSYSTEMS_MAX;
 pub use state::stats::stat::{RegisterError, Stat, StatKey, StatKind, Subsystem};
+pub use state::stats::{Reach, SUBSYSTEMS_MAX};
 pub use stats::flush::Freshness;
 pub use stats::stock_stats::StockStats;
 pub use tree::error::{ChargeError, ChargeErrorKind};

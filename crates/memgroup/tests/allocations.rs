@@ -1,5 +1,5 @@
-//! What may be called inside an allocator allocates nothing itself: charges, uncharges and additions to statistics, also of groups whose
-//! memory comes back or goes with them.
+//! Calls that an adapter makes inside an allocator allocate nothing: charges, uncharges and additions to statistics. So do those that
+//! bring a group's memory back, or release a group.
 #![cfg(not(memgroup_loom))]
 #![allow(unsafe_code)]
 
@@ -47,7 +47,7 @@ fn allocations(act: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn a_charge_that_brings_a_group_back_and_the_last_uncharge_of_a_cold_one_allocate_nothing() {
+fn groups_that_become_cold_return_or_end_allocate_nothing() {
     let slots = SlotSource::virtual_slots(2).unwrap();
     let hierarchy = Hierarchy::new(Config::with_slots(slots).demote_after(Some(Duration::ZERO))).unwrap();
     let levels = gauges::register(&hierarchy, 3);
@@ -145,7 +145,7 @@ fn a_charge_that_has_others_killed_allocates_nothing() {
 }
 
 #[test]
-fn an_uncharge_that_makes_the_charge_of_who_waits_allocates_nothing() {
+fn an_uncharge_that_serves_a_waiter_allocates_nothing() {
     let slots = SlotSource::virtual_slots(2).unwrap();
     let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
     let group = hierarchy.create("/group").unwrap();
@@ -163,7 +163,7 @@ fn an_uncharge_that_makes_the_charge_of_who_waits_allocates_nothing() {
 }
 
 #[test]
-fn scopes_and_stalls_and_a_trigger_that_fires_allocate_nothing_not_even_the_first_of_a_thread() {
+fn scopes_stalls_and_triggers_allocate_nothing() {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
     let group = hierarchy.create("/a").and_then(|above| above.create("b")).unwrap();
     let trigger = group.add_pressure_trigger("some 1 500000".parse().unwrap());

@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use memgroup::{Config, Hierarchy, SlotSource, UNLIMITED, scope};
+use memgroup::{Config, Hierarchy, SlotSource, scope};
 use memgroup_percpu::pin_virtual;
 
 fn hierarchy(slots: usize) -> Hierarchy {
@@ -156,7 +156,7 @@ fn forced_charges_go_over_and_are_recorded() {
 }
 
 #[test]
-fn stock_of_every_slot_is_drained_before_anybody_is_refused() {
+fn stock_of_every_slot_is_drained_before_a_refusal() {
     for slots in [2, 8, 128, 512] {
         let h = hierarchy(slots);
         let a = h.create("/a").unwrap();
@@ -191,16 +191,16 @@ fn draining_a_subtree_leaves_the_neighbours_stock_alone() {
 }
 
 #[test]
-fn lowering_the_limit_drains_and_keeps_what_is_charged() {
+fn lowering_the_limit_drains_and_keeps_live_charges() {
     let h = hierarchy(4);
     let a = h.create("/a").unwrap();
     let charge = a.try_charge(10_000).unwrap();
     assert!(a.usage() > 10_000);
     a.set_max(5000).unwrap();
-    assert_eq!((a.usage(), a.max(), a.usage_and_max()), (10_000, 5000, (10_000, 5000)));
+    assert_eq!((a.usage(), a.max(), a.usage_and_max()), (10_000, Some(5000), (10_000, Some(5000))));
     assert!(a.try_charge(1).is_err());
     drop(charge);
-    a.set_max(UNLIMITED).unwrap();
+    a.set_max(None).unwrap();
     drop(a.try_charge(20_000).unwrap());
 }
 
@@ -217,7 +217,7 @@ fn hits_and_misses_add_up_to_the_charges() {
     }
     let stats = a.stock();
     assert_eq!(stats.hits + stats.misses, charges);
-    assert!(stats.misses >= 2000, "what is larger than half a cap is never stocked: {stats:?}");
+    assert!(stats.misses >= 2000, "a charge above half a cap is never stocked: {stats:?}");
     assert!(stats.hit_rate().unwrap() > 0.7, "{stats:?}");
 }
 
@@ -253,7 +253,7 @@ fn frees_that_come_in_another_slot_are_batched_too() {
 }
 
 #[test]
-fn prepaid_bytes_stay_within_the_slots_budget_whatever_the_number_of_groups() {
+fn prepaid_bytes_stay_within_the_budget_for_many_groups() {
     let budget = 64 << 10;
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).stock_budget_bytes(budget);
     let h = Hierarchy::new(config).unwrap();
@@ -329,7 +329,7 @@ fn above_its_limit_a_group_has_no_stock_until_it_is_within() {
     let over = child.charge_forced(10).unwrap();
     drop(charges.pop());
     drop(over);
-    parent.set_max(UNLIMITED).unwrap();
+    parent.set_max(None).unwrap();
     drop(child.try_charge(1000).unwrap());
     assert!(child.stock().prepaid_bytes > 0, "within the limit the stock is back: {:?}", child.stock());
 }
@@ -396,7 +396,7 @@ fn a_million_misses_without_a_budget_leave_the_word_as_it_was() {
 }
 
 #[test]
-fn a_group_created_below_one_that_is_above_its_limit_has_no_stock() {
+fn a_group_created_below_an_over_limit_one_has_no_stock() {
     let h = hierarchy(1);
     let parent = h.create("/p").unwrap();
     let child = parent.create("c").unwrap();
@@ -485,7 +485,7 @@ fn a_charge_that_a_higher_level_refuses_moves_no_peak() {
 }
 
 #[test]
-fn near_a_limit_stocks_hold_at_most_half_of_what_was_free() {
+fn near_a_limit_stocks_hold_at_most_half_of_the_free_bytes() {
     for slots in [1, 2, 8, 64] {
         let h = hierarchy(slots);
         let a = h.create("/a").unwrap();

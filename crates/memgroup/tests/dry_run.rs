@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use memgroup::{Charge, Config, Group, Hierarchy, SlotSource, UNLIMITED};
+use memgroup::{Charge, Config, Group, Hierarchy, SlotSource};
 use memgroup_percpu::pin_virtual;
 
 mod random;
@@ -89,7 +89,7 @@ fn counts_each_charge_that_an_enforced_twin_refuses() {
 #[derive(Clone, Copy)]
 struct Level {
     live: u64,
-    max: u64,
+    max: Option<u64>,
     enforced: bool,
     would_refuse: u64,
     over_most: u64,
@@ -103,8 +103,7 @@ fn counts_at_each_level_as_if_its_limit_were_alone() {
         let a = hierarchy.create("/a").unwrap();
         let b = a.create("b").unwrap();
         let groups = [hierarchy.root(), a.clone(), b.clone(), b.create("c").unwrap()];
-        let mut levels =
-            [Level { live: 0, max: UNLIMITED, enforced: true, would_refuse: 0, over_most: 0 }; 4];
+        let mut levels = [Level { live: 0, max: None, enforced: true, would_refuse: 0, over_most: 0 }; 4];
         let mut random = Random(seed);
         let mut held: Vec<(usize, Charge)> = Vec::new();
         for step in 0..3000 {
@@ -112,7 +111,7 @@ fn counts_at_each_level_as_if_its_limit_were_alone() {
             let (at, bytes) = (random.below(4) as usize, random.bytes(18));
             match random.below(12) {
                 0..5 => {
-                    let fits = |level: &Level| level.live + bytes <= level.max;
+                    let fits = |level: &Level| level.max.is_none_or(|max| level.live + bytes <= max);
                     let may = levels[..=at].iter().all(|level| fits(level) || !level.enforced);
                     let charge = groups[at].try_charge(bytes);
                     assert_eq!(charge.is_ok(), may, "seed {seed}, step {step}: {charge:?}");
@@ -121,7 +120,8 @@ fn counts_at_each_level_as_if_its_limit_were_alone() {
                         for level in &mut levels[..=at] {
                             level.would_refuse += u64::from(!fits(level));
                             level.live += bytes;
-                            let over = if level.enforced { 0 } else { level.live.saturating_sub(level.max) };
+                            let limit = level.max.filter(|_| !level.enforced);
+                            let over = limit.map_or(0, |max| level.live.saturating_sub(max));
                             level.over_most = level.over_most.max(over);
                         }
                     }
@@ -131,7 +131,7 @@ fn counts_at_each_level_as_if_its_limit_were_alone() {
                     levels[..=at].iter_mut().for_each(|level| level.live -= charge.bytes());
                 }
                 10 => {
-                    levels[at].max = if random.below(8) == 0 { UNLIMITED } else { random.below(500_000) };
+                    levels[at].max = (random.below(8) > 0).then(|| random.below(500_000));
                     groups[at].set_max(levels[at].max).unwrap();
                 }
                 _ => {

@@ -1,7 +1,7 @@
-//! Groups: creating, finding, listing and removing them, and what bad input is told.
+//! Groups: creating, finding, listing and removing them, and the errors for bad input.
 #![cfg(not(memgroup_loom))]
 
-use memgroup::{ChargeErrorKind, Config, GroupError, GroupId, Hierarchy, SlotSource, UNLIMITED};
+use memgroup::{ChargeErrorKind, Config, GroupError, GroupId, Hierarchy, SlotSource};
 
 fn hierarchy() -> Hierarchy {
     Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(4).unwrap())).unwrap()
@@ -29,7 +29,7 @@ fn groups_are_found_and_listed_parents_first() {
 }
 
 #[test]
-fn bad_names_and_paths_are_told_what_would_be_right() {
+fn errors_for_bad_names_and_paths_say_how_to_correct_them() {
     let h = hierarchy();
     h.create("/a").unwrap();
     for (path, said) in [
@@ -121,7 +121,7 @@ fn a_removed_group_holds_its_bytes_until_the_last_is_released() {
     assert_eq!(listed, [("/a/b".to_owned(), 10_001), ("/a".to_owned(), 10_001)]);
     // The name is free at once, and the new group has nothing to do with the old one.
     let again = h.create("/a").unwrap();
-    assert_eq!((again.usage(), again.max()), (0, UNLIMITED));
+    assert_eq!((again.usage(), again.max()), (0, None));
     drop(charge);
     assert_eq!(h.dying().len(), 2);
     drop(rest);
@@ -153,7 +153,10 @@ fn an_error_names_the_group_that_refused_even_when_it_is_gone() {
     let kept = child.try_charge(600).unwrap();
     let error = child.try_charge(401).unwrap_err();
     let copy = error;
-    assert_eq!((error.group(), error.asked(), error.usage(), error.max()), (parent.id(), 401, 600, 1000));
+    assert_eq!(
+        (error.group(), error.asked(), error.usage(), error.max()),
+        (parent.id(), 401, 600, Some(1000))
+    );
     assert_eq!(error.to_string(), "charge 401 bytes: refused by group /parent, usage 600 of max 1000");
     assert_eq!((parent.refusals(), child.refusals()), (1, 0));
     drop(kept);
@@ -174,10 +177,12 @@ fn absurd_charges_and_limits_are_refused_and_change_nothing() {
         assert_eq!(a.try_charge(bytes).unwrap_err().kind(), ChargeErrorKind::TooLarge);
         assert_eq!(a.charge_forced(bytes).unwrap_err().kind(), ChargeErrorKind::TooLarge);
     }
-    assert!(a.set_max(1 << 48).unwrap_err().to_string().contains("out of range"));
+    for bytes in [u64::MAX, 1 << 48] {
+        assert!(a.set_max(bytes).unwrap_err().to_string().contains("out of range"));
+    }
     a.set_max(0).unwrap();
     assert_eq!(a.try_charge(1).unwrap_err().kind(), ChargeErrorKind::Refused);
-    a.set_max(UNLIMITED).unwrap();
+    a.set_max(None).unwrap();
     let all = a.try_charge((1 << 48) - 1).unwrap();
     assert_eq!(a.try_charge(1).unwrap_err().kind(), ChargeErrorKind::TooLarge);
     drop(all);
@@ -225,10 +230,7 @@ fn hierarchies_that_come_and_go_do_not_pile_up_or_mix() {
     let config = Config::with_slots(SlotSource::virtual_slots(3).unwrap()).groups_max(7);
     for round in 0..1000 {
         let h = Hierarchy::new(config).unwrap();
-        assert_eq!(
-            (h.root().usage(), h.root().peak(), h.root().max(), h.groups().len()),
-            (0, 0, UNLIMITED, 1)
-        );
+        assert_eq!((h.root().usage(), h.root().peak(), h.root().max(), h.groups().len()), (0, 0, None, 1));
         assert_eq!(h.stock_reserved_bytes(), [0, 0, 0]);
         let group = h.create("/g").unwrap();
         h.root().set_max(1 << 30).unwrap();
@@ -252,8 +254,8 @@ fn the_root_can_be_left_unaccounted() {
 fn a_hierarchy_that_is_used_again_has_one_user() {
     use std::sync::Barrier;
 
-    // The last handle and the last charge of a hierarchy end at the same time, in two threads; whoever of them retires it
-    // second must not touch the hierarchy that is made of it.
+    // Two threads drop the last handle and the last charge of a hierarchy at the same time. Both may retire it. The second
+    // one must not touch the hierarchy that has been made of it meanwhile.
     const ROUNDS: usize = 5_000;
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(77);
     let (barrier, given) = (Barrier::new(2), std::sync::Mutex::new(None));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use memgroup::{Charge, Config, Group, Hierarchy, SlotSource, UNLIMITED};
+use memgroup::{Charge, Config, Group, Hierarchy, SlotSource};
 use memgroup_percpu::pin_virtual;
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 #[derive(Default)]
 struct Ledger {
     /// Parent, limit and live bytes of the group itself.
-    groups: BTreeMap<usize, (Option<usize>, u64, u64)>,
+    groups: BTreeMap<usize, (Option<usize>, Option<u64>, u64)>,
 }
 
 impl Ledger {
@@ -27,7 +27,8 @@ impl Ledger {
     }
 
     fn fits(&self, id: usize, above: Option<usize>, bytes: u64) -> bool {
-        self.path(id, above).iter().all(|at| self.usage(*at) + bytes <= self.groups[at].1)
+        let mut levels = self.path(id, above).into_iter();
+        levels.all(|at| self.groups[&at].1.is_none_or(|max| self.usage(at) + bytes <= max))
     }
 
     fn common(&self, a: usize, b: usize) -> usize {
@@ -48,7 +49,7 @@ enum Step {
     Split { charge: usize, part: u64 },
     Merge { charge: usize, other: usize },
     Move { charge: usize, group: usize },
-    SetMax { group: usize, max: u64 },
+    SetMax { group: usize, max: Option<u64> },
     Drain { group: usize },
 }
 
@@ -70,7 +71,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (any.clone(), bytes()).prop_map(|(charge, part)| Step::Split { charge, part }),
         1 => (any.clone(), any.clone()).prop_map(|(charge, other)| Step::Merge { charge, other }),
         2 => (any.clone(), any.clone()).prop_map(|(charge, group)| Step::Move { charge, group }),
-        2 => (any.clone(), prop_oneof![bytes(), Just(UNLIMITED)]).prop_map(|(group, max)| Step::SetMax { group, max }),
+        2 => (any.clone(), prop_oneof![bytes().prop_map(Some), Just(None)]).prop_map(|(group, max)| Step::SetMax { group, max }),
         1 => any.prop_map(|group| Step::Drain { group }),
     ]
 }
@@ -87,7 +88,7 @@ struct Both {
 impl Both {
     fn new(config: Config) -> Both {
         let hierarchy = Hierarchy::new(config).unwrap();
-        let ledger = Ledger { groups: BTreeMap::from([(0, (None, UNLIMITED, 0))]) };
+        let ledger = Ledger { groups: BTreeMap::from([(0, (None, None, 0))]) };
         Both { groups: vec![hierarchy.root()], hierarchy, ledger, charges: Vec::new() }
     }
 
@@ -107,7 +108,7 @@ impl Both {
                 let number = self.groups.len();
                 if let Ok(group) = self.groups[parent].create(&format!("g{number}")) {
                     self.groups.push(group);
-                    self.ledger.groups.insert(number, (Some(parent), UNLIMITED, 0));
+                    self.ledger.groups.insert(number, (Some(parent), None, 0));
                 }
             }
             Step::Remove { group } => {

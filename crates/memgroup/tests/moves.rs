@@ -1,8 +1,9 @@
-//! Stress of records that move, go and come back: threads over virtual slots charge, hold, count, set limits, create and remove
-//! groups, while another does pass after pass of maintenance.
+//! Stress of records that move, go and come back. Threads over virtual slots charge, hold, count, set limits, create and remove
+//! groups, while another one makes pass after pass of maintenance.
 //!
-//! The oracle is conservation, group by group, each time the workers are at rest: usage is the held bytes, sums are the bytes
-//! added, in the group and in all that is and was below it, and each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the short windows.
+//! The oracle is conservation, group by group, each time the workers are at rest. Usage is the held bytes. Sums are the bytes added in
+//! the group and in all groups that are or were below it. Each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the
+//! short windows.
 #![cfg(not(memgroup_loom))]
 
 mod gauges;
@@ -14,7 +15,6 @@ use std::time::Duration;
 
 use memgroup::{
     Charge, Config, Freshness, Group, Hierarchy, Maintained, Maintenance, Reach, SlotSource, Statistics,
-    UNLIMITED,
 };
 use memgroup_percpu::pin_virtual;
 use random::Random;
@@ -127,7 +127,7 @@ impl Worker<'_> {
             }
             48..68 => self.accounts[leaf].add(&self.fixture.gauges, group, &mut self.random),
             68..70 => {
-                let max = [UNLIMITED, 1 << 20, 1 << 14][self.random.below(3) as usize];
+                let max = [None, Some(1 << 20), Some(1 << 14)][self.random.below(3) as usize];
                 group.set_max(max).unwrap();
             }
             70..72 => {

@@ -9,24 +9,19 @@
 //!
 //! - I1. The turns run one after the other, on the same files, with the same seconds and seed.
 //! - I2. A failed turn costs only its own regime. Without memgroup's own result there is no comparison.
-//! - I3. A child ends when its standard input ends, so it does not outlive this process. The first line of its input is its SPEC as
-//!   JSON.
+//! - I3. A child ends when its standard input ends, so it does not outlive this process. The first line of its input is its regime
+//!   and SPEC as JSON.
 
 use std::error::Error;
 use std::io::{self, BufRead, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use clap::ValueEnum;
-use memgroup::UNLIMITED;
-
 use crate::run::backend::Regime;
 use crate::run::base::error::{OrFail, RunError};
-use crate::run::base::progress::Progress;
-use crate::run::base::stop::{EXIT_INTERRUPTED, Stop};
-use crate::run::data::files;
+use crate::run::base::stop::{CTRL_C, EXIT_INTERRUPTED};
+use crate::run::data::{Job, files};
 use crate::run::report::{Report, Turn};
 use crate::run::spec::{SECONDS_MIN, Spec};
 
@@ -37,35 +32,28 @@ const ROUNDS: usize = 2;
 const REGIMES: usize = Regime::ALL.len();
 
 /// Runs the turns of all regimes. Returns the report, if memgroup's own turn had a result, and whether a turn failed.
-pub(crate) fn compare(
-    spec: &Spec,
-    directory: &Path,
-    progress: &Progress,
-    stop: &Stop,
-) -> Result<(Option<Report>, bool), RunError> {
-    if spec.max_bytes == UNLIMITED {
+pub(crate) fn compare(job: &Job<'_>) -> Result<(Option<Report>, bool), RunError> {
+    if job.spec.max_bytes.is_none() {
         return Err(RunError::Usage(
             "--baseline needs a number to compare with: give the SPEC a top-level key `max`, such as max = \"128M\""
                 .to_owned(),
         ));
     }
-    if files::prepare(directory, spec, progress, stop, None)?.is_none() {
+    if files::prepare(job, None)?.is_none() {
         return Ok((None, false));
     }
     let mut turns = Turns::default();
-    for number in 0..ROUNDS * REGIMES {
-        let place = number % REGIMES;
-        if turns.has_failed[place] {
+    for (number, regime) in (1..).zip([Regime::ALL; ROUNDS].concat()) {
+        if turns.has_failed[regime as usize] {
             continue;
         }
-        let regime = Regime::ALL[place];
-        progress.line(&format!("{} of {}: {}", number + 1, ROUNDS * REGIMES, regime.title()));
-        let result = turn(regime, spec, directory, stop);
+        job.progress.line(&format!("{number} of {}: {}", ROUNDS * REGIMES, regime.title()));
+        let result = turn(regime, job);
         let result = result.or_fail(format_args!("run the work {}", regime.title()));
-        if let Err(error) = turns.add(place, result) {
-            progress.line(&format!("memgroup: {error}"));
+        if let Err(error) = turns.add(regime, result) {
+            job.progress.line(&format!("memgroup: {error}"));
         }
-        if stop.requested() || turns.sums[0].is_none() {
+        if job.stop.requested() || turns.sums[0].is_none() {
             break;
         }
     }
@@ -81,17 +69,13 @@ struct Turns {
 
 impl Turns {
     /// Adds the result of a turn. A failure keeps the earlier result of the regime (I2).
-    fn add(&mut self, place: usize, result: Result<Option<Turn>, RunError>) -> Result<(), RunError> {
-        let added = result.and_then(|turn| match (&mut self.sums[place], turn) {
-            (_, None) => Ok(()),
+    fn add(&mut self, regime: Regime, result: Result<Option<Turn>, RunError>) -> Result<(), RunError> {
+        self.has_failed[regime as usize] |= result.is_err();
+        match (&mut self.sums[regime as usize], result?) {
             (Some(sum), Some(later)) => sum.add(later),
-            (none, first) => {
-                *none = first;
-                Ok(())
-            }
-        });
-        self.has_failed[place] |= added.is_err();
-        added
+            (sum, turn) => *sum = sum.take().or(turn),
+        }
+        Ok(())
     }
 
     fn compared(self) -> (Option<Report>, bool) {
@@ -102,55 +86,49 @@ impl Turns {
 }
 
 /// Runs one turn in a process of its own. The result is none if the turn was stopped before it had one.
-fn turn(regime: Regime, spec: &Spec, directory: &Path, stop: &Stop) -> Result<Option<Turn>, Box<dyn Error>> {
-    let seconds = (spec.seconds / ROUNDS as f64).max(SECONDS_MIN);
-    let line = serde_json::to_string(&Spec { seconds, ..spec.clone() })? + "\n";
+fn turn(regime: Regime, job: &Job<'_>) -> Result<Option<Turn>, Box<dyn Error>> {
+    let seconds = (job.spec.seconds / ROUNDS as f64).max(SECONDS_MIN);
+    let line = serde_json::to_string(&(regime, Spec { seconds, ..job.spec.clone() }))? + "\n";
     let mut command = Command::new(std::env::current_exe()?);
-    let name = regime.to_possible_value().ok_or("it has no name")?;
-    command.args(["run", "--turn", name.get_name()]).arg("--data").arg(directory);
+    command.args(["run", "--turn", "--data"]).arg(job.directory);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let reader = child.stdout.take().map(|output| thread::spawn(move || io::read_to_string(output)));
     // A child that ended early has printed its error.
-    let input = child.stdin.take().filter(|mut input| input.write_all(line.as_bytes()).is_ok());
-    let code = wait(&mut child, input, stop)?;
-    let output = reader.and_then(|reader| reader.join().ok()).unwrap_or_else(|| Ok(String::new()))?;
-    match code {
-        Some(0) => {}
-        Some(code) if code == i32::from(EXIT_INTERRUPTED) => {
-            stop.request();
-            if output.is_empty() {
-                return Ok(None);
-            }
+    let mut input = child.stdin.take().filter(|mut input| input.write_all(line.as_bytes()).is_ok());
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
         }
-        Some(code) => return Err(format!("it ended with exit code {code}").into()),
-        None => return Err("it was killed".into()),
+        if job.stop.requested() {
+            // The end of its input ends the child (I3).
+            input = None;
+        }
+        thread::sleep(POLL_EVERY);
+    };
+    drop(input);
+    let output = reader.and_then(|reader| reader.join().ok()).unwrap_or_else(|| Ok(String::new()))?;
+    if status.code() == Some(EXIT_INTERRUPTED.into()) {
+        job.stop.request(CTRL_C);
+        if output.is_empty() {
+            return Ok(None);
+        }
+    } else if !status.success() {
+        return Err(format!("it ended with {status}").into());
     }
     Ok(Some(serde_json::from_str(&output)?))
 }
 
-/// Reads the SPEC from the parent process (I3).
-pub(crate) fn spec_of_parent() -> Result<Spec, RunError> {
+/// Reads the regime and the SPEC of a turn from the parent process (I3).
+pub(crate) fn order_of_parent() -> Result<(Regime, Spec), RunError> {
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line).map_err(serde_json::Error::io);
     read.and_then(|_| serde_json::from_str(&line)).or_fail("read the SPEC of a turn from standard input")
 }
 
-/// Waits for the end of the child, and closes its input when a stop is requested. Returns its exit code, if it has one.
-fn wait(child: &mut Child, mut input: Option<ChildStdin>, stop: &Stop) -> io::Result<Option<i32>> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status.code());
-        }
-        if stop.requested() {
-            drop(input.take());
-        }
-        thread::sleep(POLL_EVERY);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::Turns;
+    use crate::run::backend::Regime;
     use crate::run::base::error::RunError;
     use crate::run::measure::latencies::Latencies;
     use crate::run::report::tests::report;
@@ -158,7 +136,7 @@ mod tests {
     use crate::run::spec::Spec;
 
     fn turn(refused: u64) -> Turn {
-        let latencies = vec![Latencies::new().expect("a histogram"); 2];
+        let latencies = vec![Latencies::default(); 2];
         Turn { report: report(refused), latencies }
     }
 
@@ -180,11 +158,11 @@ mod tests {
     #[test]
     fn keeps_earlier_results_after_a_failure() {
         let mut turns = Turns::default();
-        turns.add(0, Ok(Some(turn(1)))).expect("a result");
-        turns.add(1, failed()).expect_err("a failure");
-        turns.add(2, Ok(Some(turn(3)))).expect("a result");
-        turns.add(0, Ok(Some(turn(1)))).expect("the same tenants");
-        turns.add(2, failed()).expect_err("a failure");
+        turns.add(Regime::Groups, Ok(Some(turn(1)))).expect("a result");
+        turns.add(Regime::Unlimited, failed()).expect_err("a failure");
+        turns.add(Regime::HeapLimit, Ok(Some(turn(3)))).expect("a result");
+        turns.add(Regime::Groups, Ok(Some(turn(1)))).expect("the same tenants");
+        turns.add(Regime::HeapLimit, failed()).expect_err("a failure");
         assert_eq!(turns.has_failed, [false, true, true]);
         let (report, has_failed) = turns.compared();
         let report = report.expect("a report");
@@ -197,10 +175,10 @@ mod tests {
     #[test]
     fn has_no_report_without_memgroups_own_result() {
         let mut turns = Turns::default();
-        turns.add(0, failed()).expect_err("a failure");
+        turns.add(Regime::Groups, failed()).expect_err("a failure");
         assert_eq!(turns.compared(), (None, true));
         let mut turns = Turns::default();
-        turns.add(0, Ok(None)).expect("a stop");
+        turns.add(Regime::Groups, Ok(None)).expect("a stop");
         assert_eq!(turns.compared(), (None, false));
     }
 }

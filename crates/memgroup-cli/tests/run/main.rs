@@ -466,7 +466,11 @@ fn accepts_a_data_directory_named_like_a_uri() {
 fn refuses_a_wrong_spec_before_it_builds_data() {
     let place = Place::with_own_data();
     for (from, to, expected) in [
-        ("threads = 2", "threads = 0", "wrong.toml:8: key `threads` of tenant `shop` is 0; allowed: 1 to 64"),
+        (
+            "threads = 2",
+            "threads = 0",
+            "wrong.toml:8: key `threads` of tenant `shop` is 0; allowed: an integer from 1 to 64",
+        ),
         ("\"4M\"", "\"4X\"", "wrong.toml:17: key `max` of tenant `board` is \"4X\""),
         (
             "\"etl\"",
@@ -501,10 +505,13 @@ fn refuses_a_wrong_command_line() {
     let place = Place::new();
     let spec = place.write("tiny.toml", TINY);
     for (more, expected) in [
-        (&["--seconds", "0"][..], "--seconds 0 is out of range; allowed: 0.1 to 86400 seconds"),
-        (&["--seconds", "NaN"], "--seconds NaN is out of range"),
-        (&["--seed", "-1"], "invalid value '-1' for '--seed <N>'"),
-        (&["--seconds", "-3"], "--seconds -3 is out of range"),
+        (
+            &["--seconds", "0"][..],
+            "invalid value '0' for '--seconds <N>': allowed: a number from 0.1 to 86400, in seconds",
+        ),
+        (&["--seconds", "NaN"], "invalid value 'NaN' for '--seconds <N>'"),
+        (&["--seed", "-1"], "invalid value '-1' for '--seed <N>': allowed: an integer from 0 up"),
+        (&["--seconds", "-3"], "invalid value '-3' for '--seconds <N>'"),
         (&["--sekonds", "1"], "--sekonds"),
     ] {
         let output = place.output(&spec, more);
@@ -535,7 +542,7 @@ fn names_files_that_cannot_be_used() {
 }
 
 #[test]
-fn names_the_tenant_whose_limit_is_too_small() {
+fn names_the_tenant_with_a_limit_that_is_too_small() {
     let place = Place::new();
     let spec =
         place.write("small.toml", &TINY.replace("threads = 2", "threads = 64").replace("\"3M\"", "\"1M\""));
@@ -546,6 +553,7 @@ fn names_the_tenant_whose_limit_is_too_small() {
         "{}",
         stderr(&output)
     );
+    assert!(stderr(&output).contains("takes about 200 KiB of its `max` (64 threads)"), "{}", stderr(&output));
 }
 
 #[test]

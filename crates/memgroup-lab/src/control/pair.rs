@@ -52,7 +52,7 @@ impl Settings {
     fn check(&self) -> Result<()> {
         let (group, path) = (&self.group, self.group.path());
         let set = (group.high(), group.low(), group.min(), group.weight());
-        let right = (HIGH_BYTES, LOW_BYTES, MIN_BYTES, WEIGHT);
+        let right = (Some(HIGH_BYTES), LOW_BYTES, MIN_BYTES, WEIGHT);
         expect(format_args!("high, low, min and weight of {path}"), set, right)?;
         let (events, pressure) = (group.events(), group.pressure().some);
         let quiet = (Events::default(), PressureLine::default());

@@ -48,7 +48,7 @@ impl IdleCache {
 
     /// Fills the cache again and sets the limit to its usage, which it returns.
     fn fill(&mut self) -> Result<u64> {
-        limit(&self.parent, memgroup::UNLIMITED)?;
+        limit(&self.parent, None)?;
         self.idle.check_all()?;
         self.parent.drain();
         let (usage, held) = (self.parent.usage(), self.idle.connection.group().usage_exact());
@@ -79,6 +79,7 @@ fn charge(
         let before = std::mem::replace(&mut held_up, parent.events_local().max);
         held_up_ns.extend((held_up > before).then_some(ns));
         let (usage, max) = parent.usage_and_max();
+        let max = max.unwrap_or(u64::MAX);
         ensure(usage <= max, || format!("{} has {usage} bytes and may have {max}", parent.path()))?;
     }
     Ok((held_up_ns, charges))
@@ -103,7 +104,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         let (mut times, mut fitted) = (Vec::new(), 0);
         let calls = lab.pick(lab.effort.calls, 300, 2_000);
         let watch = lab.clock.stopwatch();
-        limit(&cache.parent, memgroup::UNLIMITED)?;
+        limit(&cache.parent, None)?;
         let busy = &cache.busy;
         let room = lab.workers.run_one(|| charge_with_room(busy, watch, bytes, calls))?;
         while times.len() < calls {

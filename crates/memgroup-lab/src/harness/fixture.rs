@@ -106,10 +106,10 @@ pub(crate) fn expect_bytes(group: &Group, what: &str, found: u64, right: u64) ->
 }
 
 /// A hierarchy, and a child of its root that may have so many bytes.
-pub(crate) fn limited_parent(config: Config, max_bytes: u64) -> Result<(Hierarchy, Group)> {
+pub(crate) fn limited_parent(config: Config, max: impl Into<Option<u64>>) -> Result<(Hierarchy, Group)> {
     let hierarchy = hierarchy(config)?;
     let parent = child(&hierarchy.root(), "parent")?;
-    limit(&parent, max_bytes)?;
+    limit(&parent, max)?;
     Ok((hierarchy, parent))
 }
 
@@ -126,8 +126,8 @@ pub(crate) fn children(parent: &Group, prefix: &str, count: usize) -> Result<Vec
     (0..count).map(|number| child(parent, &format!("{prefix}{number}"))).collect()
 }
 
-pub(crate) fn limit(group: &Group, bytes: u64) -> Result<()> {
-    group.set_max(bytes).set_up(format_args!("the limit of {}", group.path()))
+pub(crate) fn limit(group: &Group, max: impl Into<Option<u64>>) -> Result<()> {
+    group.set_max(max).set_up(format_args!("the limit of {}", group.path()))
 }
 
 /// Removes a group in which everything was closed, with all groups below it: no byte may be left.

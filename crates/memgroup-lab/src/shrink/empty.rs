@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use memgroup::{Config, Group, Hierarchy, SlotSource, UNLIMITED};
+use memgroup::{Config, Group, Hierarchy, SlotSource};
 
 use super::cache::{BATCH, PAGE, Pages, Tenant};
 use crate::harness::prelude::*;
@@ -70,7 +70,7 @@ impl Tenants {
             Case::Large(tiny) => (1, LARGE_BYTES, tiny, 0),
         };
         let config = Config::with_slots(slots).groups_max((givers + others + bare) as u32 + 3);
-        let (_hierarchy, parent) = limited_parent(config, UNLIMITED)?;
+        let (_hierarchy, parent) = limited_parent(config, None)?;
         let tenants = |kind: &str, number| {
             let tenant = |at| Tenant::new(&parent, &format!("{kind}{at}"), |pages| pages);
             (0..number).map(tenant).collect::<Result<Vec<Tenant>>>()

@@ -121,7 +121,7 @@ impl Storm {
     /// Everything is accounted for (I1).
     fn check(&self, parts: &[Part]) -> Result<()> {
         let cached: u64 = parts.iter().flat_map(|part| &part.caches).map(|pages| pages.bytes()).sum();
-        let (usage, max) = (self.parent.usage_exact(), self.parent.max());
+        let (usage, max) = (self.parent.usage_exact(), self.parent.max().unwrap_or(u64::MAX));
         let registered: usize = parts.iter().map(|part| part.register_ns.len()).sum();
         ensure(usage == cached && usage <= max && registered == self.tenants * CACHES, || {
             let name = VARIANTS[usize::from(!self.by_engine)];

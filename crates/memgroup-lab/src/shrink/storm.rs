@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
-use memgroup::{Config, Group, Hierarchy, SlotSource, UNLIMITED};
+use memgroup::{Config, Group, Hierarchy, SlotSource};
 
 use super::cache::{self, Locked, PAGE, Spent, Tenant, Timed};
 use super::{FILE_BYTES, GROUPS_LATER, LIMIT_BYTES, WRITERS};
@@ -75,8 +75,8 @@ struct Writers {
 impl Writers {
     fn build(mode: Mode, slots: SlotSource, size: Size) -> Result<Writers> {
         let config = Config::with_slots(slots).groups_max(size.groups as u32 + 3);
-        let max_bytes = if mode == Mode::Unlimited { UNLIMITED } else { size.limit_bytes };
-        let (hierarchy, parent) = limited_parent(config.reclaim(mode != Mode::NoReclaim), max_bytes)?;
+        let max = (mode != Mode::Unlimited).then_some(size.limit_bytes);
+        let (hierarchy, parent) = limited_parent(config.reclaim(mode != Mode::NoReclaim), max)?;
         let lock = Arc::new(RwLock::new(()));
         let tenant = |at| {
             let name = format!("g{at}");
@@ -129,7 +129,7 @@ impl Writers {
     /// Everything is accounted for (I1).
     fn check(&self, mode: Mode, charges: u64, refusals: u64) -> Result<()> {
         let (name, cached) = (mode.name(), self.tenants.iter().map(|one| one.pages.bytes()).sum::<u64>());
-        let (usage, max) = (self.parent.usage_exact(), self.parent.max());
+        let (usage, max) = (self.parent.usage_exact(), self.parent.max().unwrap_or(u64::MAX));
         ensure(usage == cached && usage <= max, || {
             format!("{name}: the parent's usage is {usage} bytes of {max}, its caches hold {cached}")
         })?;

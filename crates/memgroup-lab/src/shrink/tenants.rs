@@ -218,7 +218,8 @@ impl Tenants {
             format!("{reclaimed} bytes were reclaimed where caches keep to their shares")
         })?;
         self.check_bounds()?;
-        let (max, most) = (self.parent.max(), parts.iter().map(|part| part.usage_max).max().unwrap_or(0));
+        let max = self.parent.max().unwrap_or(u64::MAX);
+        let most = parts.iter().map(|part| part.usage_max).max().unwrap_or(0);
         ensure(most <= max, || format!("{name}: {most} bytes were charged in all, {max} may be"))?;
         Ok((parts, figures))
     }
@@ -288,6 +289,7 @@ impl Tenants {
     fn check_bounds(&self) -> Result<()> {
         for group in std::iter::once(self.parent.clone()).chain(self.parent.children()) {
             let (peak, (usage, max)) = (group.peak(), group.usage_and_max());
+            let max = max.unwrap_or(u64::MAX);
             ensure(usage.max(peak) <= max, || {
                 let (name, path) = (self.bounds.name(), group.path());
                 format!("{name}: {path} has {usage} bytes, had {peak}, and may have {max}")

@@ -10,8 +10,6 @@
 //! The lock is held for work on metadata only. Mapping, giving pages back, clearing blocks and unmapping happen without it.
 //! Only pages larger than the system's are backed under it.
 
-use core::fmt;
-
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -83,20 +81,17 @@ impl Arena {
 
     /// The number of slots.
     #[inline]
-    #[must_use]
     pub fn slots(&self) -> usize {
         self.config.slots
     }
 
     /// The unit in which memory is backed and given back.
-    #[must_use]
     pub fn page(&self) -> PageSize {
         self.config.page
     }
 
     /// The distance from one slot's copy of an object to the next slot's.
     #[inline]
-    #[must_use]
     pub fn stride_bytes(&self) -> usize {
         self.geometry.stride
     }
@@ -115,18 +110,6 @@ impl Arena {
                 None => self.late.store(true, Ordering::Relaxed),
             }
         }
-    }
-
-    /// Whether `slot` was admitted.
-    #[inline(always)]
-    #[must_use]
-    pub fn is_admitted(&self, slot: usize) -> bool {
-        self.slots.contains(slot)
-    }
-
-    /// The slots that were admitted, in order.
-    pub fn admitted(&self) -> impl Iterator<Item = usize> {
-        self.slots.iter()
     }
 
     fn out_of(&self, lack: Lack, bytes: usize) -> OutOfMemory {
@@ -184,7 +167,7 @@ impl Arena {
         if must_clear {
             for slot in self.slots.iter() {
                 // SAFETY: the block was handed out just now, to no other thread yet, and lies in this slot's unit.
-                unsafe { block.place().clear(slot * self.stride_bytes(), block.bytes()) };
+                unsafe { block.place.clear(slot * self.stride_bytes(), block.bytes()) };
             }
         }
         block
@@ -353,12 +336,5 @@ impl Arena {
         // ORDERING: Relaxed; statistics.
         stats.refusals_total = self.refusals.load(Ordering::Relaxed);
         stats
-    }
-}
-
-impl fmt::Debug for Arena {
-    /// Never locks, so that a holder of the lock may be debugged.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena").field("config", &self.config).finish_non_exhaustive()
     }
 }

@@ -22,18 +22,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The shape of a `T`. A `T` that fits no unit does not compile.
-    #[cfg(not(memgroup_loom))]
-    pub(crate) const fn of<T>() -> Self {
-        const {
-            assert!(size_of::<T>() > 0, "a per-slot object has at least one byte");
-            assert!(size_of::<T>() <= BLOCK_BYTES_MAX, "a per-slot object has at most 64 KiB");
-            assert!(align_of::<T>() <= COLOUR_BYTES, "a per-slot object is aligned to at most 128 bytes");
-        }
-        Self::new(size_of::<T>(), align_of::<T>())
-    }
-
-    /// `bytes` from 1 to 65,536, aligned to `align_bytes`, a power of two up to 128.
+    /// `bytes` from 1 to 65,536, aligned to `align_bytes`, a power of two up to 128. Others panic, or as a constant do not compile.
     pub(crate) const fn new(bytes: usize, align_bytes: usize) -> Self {
         assert!(bytes > 0 && bytes <= BLOCK_BYTES_MAX, "a block has from 1 to 65,536 bytes");
         assert!(
@@ -63,28 +52,14 @@ pub enum Wait {
 /// passes it to `Arena::free`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    place: Place,
+    /// Slot 0's copy, in the form that both builds have.
+    pub(crate) place: Place,
     pub(crate) chunk: u32,
     pub(crate) start: u32,
     pub(crate) count: u32,
 }
 
 impl Block {
-    pub(crate) fn new(place: Place, chunk: u32, start: u32, count: u32) -> Self {
-        Self { place, chunk, start, count }
-    }
-
-    /// The first byte of slot 0's copy.
-    #[cfg(not(memgroup_loom))]
-    pub(crate) fn address(self) -> core::ptr::NonNull<u8> {
-        self.place.address()
-    }
-
-    /// Slot 0's copy, in the form that both builds have.
-    pub(crate) fn place(self) -> Place {
-        self.place
-    }
-
     /// The bytes of one copy.
     pub(crate) fn bytes(self) -> usize {
         self.count as usize * GRANULE_BYTES
@@ -95,7 +70,8 @@ impl Block {
     /// # Safety
     ///
     /// `slot` is one of the arena's and admitted, and `index` is below `bytes() / 8`. The chunk stays mapped while the word is
-    /// used: the block is not free, or it was not free when a section began that still lasts, or the arena never unmaps.
+    /// used. That holds if the arena never unmaps, if the block is not free, or if a section still lasts that began before the
+    /// block was freed.
     #[inline(always)]
     pub(crate) unsafe fn word(self, stride: usize, slot: usize, index: usize) -> &'static AtomicU64 {
         debug_assert!(index < self.count as usize, "word {index} of a block of {} words", self.count);

@@ -12,13 +12,13 @@
 use core::ops::Range;
 use std::sync::Arc;
 
-use crate::arena::bits;
 use crate::arena::block::{LEAVING, NO_OWNER, Shape};
 use crate::arena::cursor::Cursor;
 use crate::arena::hints::{BLOCK, Hints, Summary};
 use crate::arena::os::{self, Refused, Region};
 use crate::arena::owners::Owners;
 use crate::arena::page::Geometry;
+use crate::bits;
 
 const WORDS: usize = BLOCK as usize / 64;
 
@@ -42,9 +42,9 @@ impl Page {
 pub(crate) enum State {
     /// Allocations take from it. `sidelined`: some of its pages were given back.
     Open { sidelined: bool },
-    /// It is being depopulated, and invisible to allocation. While `in_flight`, `madvise` runs on it without the lock.
+    /// The chunk is being depopulated, and invisible to allocation. While `in_flight`, `madvise` runs on it without the lock.
     Isolated { in_flight: bool },
-    /// It is being emptied of its movable blocks, and invisible to allocation.
+    /// The chunk is being emptied of its movable blocks, and invisible to allocation.
     Evacuating,
 }
 
@@ -109,11 +109,6 @@ impl Chunk {
         })
     }
 
-    /// A bound for the longest free run.
-    pub(crate) fn longest(&self) -> u32 {
-        self.hints.longest()
-    }
-
     /// Whether no block is in it.
     pub(crate) fn is_vacant(&self) -> bool {
         self.free == self.geometry.granules()
@@ -121,7 +116,7 @@ impl Chunk {
 
     /// Takes the lowest place for `shape` that ends at or before `ceiling`; also returns whether it has to be cleared.
     pub(crate) fn take(&mut self, shape: Shape, ceiling: u32) -> Option<(u32, bool)> {
-        if self.longest() < shape.count {
+        if self.hints.longest < shape.count {
             return None;
         }
         let start = self.find(shape, ceiling)?;

@@ -1,7 +1,7 @@
 //! All chunks of an arena: the order in which an allocation tries them, and the sums over them. The arena's lock protects them.
 //!
-//! An allocation tries open chunks, tightest first; side-lined ones, tightest first; an empty one; parked ones; and at last
-//! those held for depopulation or evacuation, which are reopened. Only then another chunk is mapped.
+//! An allocation tries open chunks, then side-lined ones, both tightest first. Then it tries an empty one, parked ones, and at last
+//! chunks held for depopulation or evacuation, which are reopened. Only then another chunk is mapped.
 //!
 //! - I1. An open chunk is in one list of `fit`: empty, parked, or by its longest free run. A held chunk is in none, so
 //!   that allocation does not see it.
@@ -17,6 +17,7 @@ use crate::arena::block::{Block, NO_OWNER, Shape, Wait};
 use crate::arena::chunk::{Chunk, State};
 use crate::arena::config::ArenaConfig;
 use crate::arena::lists::Lists;
+#[cfg(memgroup_loom)]
 use crate::arena::os::Place;
 use crate::arena::page::{GRANULE_BYTES, PageSize};
 use crate::mutation::{Mutation, active};
@@ -52,7 +53,7 @@ const _: () = {
 };
 
 /// How full a chunk is, in 64ths, rounded up.
-fn density(chunk: &Chunk) -> usize {
+pub(crate) fn density(chunk: &Chunk) -> usize {
     (u64::from(chunk.live) * 64).div_ceil(u64::from(chunk.geometry.granules())) as usize
 }
 
@@ -179,8 +180,8 @@ impl Chunks {
         let list = match chunk {
             _ if chunk.is_vacant() => EMPTY,
             _ if chunk.failures >= PARK_AFTER => PARKED,
-            _ if sidelined => SIDELINED + bucket(chunk.longest()),
-            _ => bucket(chunk.longest()),
+            _ if sidelined => SIDELINED + bucket(chunk.hints.longest),
+            _ => bucket(chunk.hints.longest),
         };
         match self.fit.list_of(id) {
             Some(before) if before == list => {}
@@ -227,7 +228,7 @@ impl Chunks {
         };
         let start = (address - base) / GRANULE_BYTES;
         let place = self.chunk(id).region.at(start * GRANULE_BYTES);
-        Block::new(place, id, start as u32, count)
+        Block { place, chunk: id, start: start as u32, count }
     }
 
     /// How many blocks of `count` granules can be placed, each with an owner, without mapping or allocating; exact where all
@@ -265,16 +266,12 @@ impl Chunks {
 
     /// Places a block in a chunk that is held for depopulation or evacuation; never while `madvise` runs on it (I4).
     fn place_in_held(&mut self, request: &Request) -> Option<Placed> {
-        for id in self.ids() {
-            let held = self.get(id).is_some_and(|chunk| {
-                matches!(chunk.state, State::Isolated { in_flight: false } | State::Evacuating)
-                    && chunk.longest() >= request.shape.count
-            });
-            if held && let Some(placed) = self.place_in(id, request, u32::MAX) {
-                return Some(placed);
-            }
-        }
-        None
+        self.ids().find_map(|id| {
+            let chunk = self.get(id)?;
+            let held = matches!(chunk.state, State::Isolated { in_flight: false } | State::Evacuating);
+            let fits = held && chunk.hints.longest >= request.shape.count;
+            if fits { self.place_in(id, request, u32::MAX) } else { None }
+        })
     }
 
     /// Places a block below `ceiling` in one chunk. Without a ceiling the chunk is open from then on; with one it is being
@@ -294,20 +291,18 @@ impl Chunks {
                 (chunk.state, chunk.cursor) = (State::Open { sidelined: false }, None);
             }
             let place = chunk.region.at(start as usize * GRANULE_BYTES);
-            Some(Placed { block: Block::new(place, id, start, shape.count), must_clear })
+            Some(Placed { block: Block { place, chunk: id, start, count: shape.count }, must_clear })
         })?;
-        if cfg!(memgroup_loom) {
-            self.each_copy(placed.block, Place::permit);
-        }
+        #[cfg(memgroup_loom)]
+        self.each_copy(placed.block, Place::permit);
         Some(placed)
     }
 
     /// Frees a block. Returns a chunk that the caller must unmap.
     pub(crate) fn release(&mut self, block: Block) -> Option<Box<Chunk>> {
         let id = block.chunk;
-        if cfg!(memgroup_loom) {
-            self.each_copy(block, Place::forbid);
-        }
+        #[cfg(memgroup_loom)]
+        self.each_copy(block, Place::forbid);
         let gives = self.change(id, |chunk| {
             let (start, end) = chunk.release(block.start, block.count);
             let all = chunk.geometry.granules();
@@ -321,9 +316,10 @@ impl Chunks {
     }
 
     /// Tells loom about the copies of a block: each call gets the offset and size of one.
+    #[cfg(memgroup_loom)]
     fn each_copy(&self, block: Block, tell: fn(Place, usize, usize)) {
         let stride = self.chunk(block.chunk).geometry.stride;
-        (0..self.config.slots).for_each(|slot| tell(block.place(), slot * stride, block.bytes()));
+        (0..self.config.slots).for_each(|slot| tell(block.place, slot * stride, block.bytes()));
     }
 
     /// Takes back a block that was placed and not used. It does not count as freed, because nothing is gained by it.
@@ -371,8 +367,8 @@ impl Chunks {
         surplus
     }
 
-    /// How many more bytes are backed for the live blocks than must be, beyond the part that no move is worth: the rest of
-    /// their pages, and the page that each chunk costs a shifted unit.
+    /// The wasted bytes, less the part that no move is worth. Wasted are the bytes without live blocks in pages with live blocks, and
+    /// a page of a shifted unit for each chunk more than needed.
     pub(crate) fn waste_bytes(&self) -> u64 {
         let page = self.config.page.bytes() as u64;
         let live = self.sums.live * GRANULE_BYTES as u64;
@@ -407,10 +403,6 @@ impl Chunks {
             chunk.compacted = true;
             chunk.reopen();
         });
-    }
-
-    pub(crate) fn density_of(&self, id: u32) -> usize {
-        density(self.chunk(id))
     }
 
     /// The first chunk with this many 64ths live; `next_of_density` continues, compacted chunks last.

@@ -26,7 +26,6 @@ pub struct ArenaConfig {
 impl ArenaConfig {
     /// The defaults for this many slots: the system's page, 1 MiB of float that decays over ten seconds, empty chunks
     /// unmapped.
-    #[must_use]
     pub fn new(slots: usize) -> Self {
         Self {
             slots,

@@ -4,8 +4,8 @@
 //!                    weight     16/16  15/16        1/16
 //!
 //! - I1. The sum of the ring is at most the float as of the last call.
-//! - B1. An interval is a sixteenth of the decay; bytes count as new until the first call after they became empty, so they
-//!   may stay longer than the decay by the time between two calls.
+//! - B1. An interval is a sixteenth of the decay. Bytes count as new until the first call after they became empty. So they may
+//!   stay longer than the decay, by the time between two calls.
 //!
 //! The caller passes the time in, so that tests can make it up.
 
@@ -68,22 +68,21 @@ impl Decay {
             self.ring[0] += empty_bytes - known;
             return;
         }
-        let mut gone = known - empty_bytes;
-        for bytes in &mut self.ring {
-            let part = gone.min(*bytes);
-            *bytes -= part;
-            gone -= part;
-        }
+        take(self.ring.iter_mut(), known - empty_bytes);
     }
 
     /// `bytes` were given back: the oldest go first.
     pub(crate) fn given_back(&mut self, bytes: u64) {
-        let mut gone = bytes;
-        for old in self.ring.iter_mut().rev() {
-            let part = gone.min(*old);
-            *old -= part;
-            gone -= part;
-        }
+        take(self.ring.iter_mut().rev(), bytes);
+    }
+}
+
+/// Takes `gone` bytes out of intervals, from the first ones as many as they have.
+fn take<'r>(intervals: impl Iterator<Item = &'r mut u64>, mut gone: u64) {
+    for bytes in intervals {
+        let part = gone.min(*bytes);
+        *bytes -= part;
+        gone -= part;
     }
 }
 

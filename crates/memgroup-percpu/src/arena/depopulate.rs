@@ -1,21 +1,21 @@
 //! Giving pages back: the choice of pages, and the order in which they go.
 //!
-//! A chunk that may have pages to give back is *isolated*: allocation does not see it, so that no thread backs a page that
-//! is about to go. Its dirty stretches are given back from the high end down, each on every admitted slot, neighbouring pages
-//! in one call. When nothing dirty is left, the chunk is reopened as *side-lined*, and allocation prefers others to it.
+//! A chunk that may have pages to give back is *isolated*. Allocation does not see it, so no thread backs a page that is about
+//! to go. Its dirty stretches are given back from the high end down, each on every admitted slot, neighbouring pages in one
+//! call. When nothing dirty is left, the chunk is reopened as *side-lined*, and allocation prefers others to it.
 //!
 //! - I1. A stretch is given back on all admitted slots before its granules stop being dirty. An interruption, a refusal of
 //!   the system or an allocation that needs the chunk leaves them dirty.
 //! - I2. Pages that are given back lie in one free run, and the run stays free while `madvise` runs: the chunk is in flight.
-//! - B1. Two pages are asked for twice, at 0.45 us a call: one that straddles the end of a stretch which was cut short, and
-//!   one of a stretch that was interrupted between two slots.
+//! - B1. Two kinds of pages are given back twice, at 0.45 us a call. One lies across the end of a stretch that was cut short. The
+//!   other belongs to a stretch that was interrupted between two slots.
 //!
 //! # The lock
 //!
 //! The lock is *not* held during `madvise`. A call takes 0.2 us a page, and another thread that frees or allocates would wait
-//! that long. I2 makes this safe: pages that vanish belong to no block, the chunk cannot be unmapped (`chunks.rs`, I4), a
-//! block that is freed meanwhile lies outside the run, and a slot that is admitted meanwhile has touched nothing in it. One
-//! lock hold visits at most 64 pages.
+//! that long. I2 makes this safe. Pages that vanish belong to no block, and the chunk cannot be unmapped (`chunks.rs`, I4). A
+//! block that is freed meanwhile lies outside the run. A slot that is admitted meanwhile has touched nothing in it. One lock
+//! hold visits at most 64 pages.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,7 +54,7 @@ struct Batch {
     region: Arc<Region>,
     /// Slot and pages, in the order in which they go.
     ranges: Vec<(usize, Range<usize>)>,
-    /// Where the chunk's depopulation stands when all of them are gone, and the stretches finished on the way.
+    /// The position of the chunk's depopulation after these ranges, and the stretches finished on the way.
     after: Option<Cursor>,
     finished: Vec<Cursor>,
     pages: usize,
@@ -66,24 +66,20 @@ impl Arena {
     ///
     /// Several threads may call it at once. It never waits for another thread's system call.
     pub fn depopulate(&self, now: Instant, pages_max: usize) -> Depopulated {
-        self.depopulate_beyond(pages_max, |locked, empty| Some(locked.decay.allowed(now, empty)))
+        self.depopulate_at(Some(now), pages_max)
     }
 
     /// Gives back all empty pages, whatever the float and its age; at most `pages_max` and at most 64 in one call.
     pub fn depopulate_now(&self, pages_max: usize) -> Depopulated {
-        self.depopulate_beyond(pages_max, |_, _| None)
+        self.depopulate_at(None, pages_max)
     }
 
-    /// `allowed` returns how many empty bytes may stay; `None` if every page that can go shall go.
-    fn depopulate_beyond(
-        &self,
-        pages_max: usize,
-        allowed: impl FnOnce(&mut Locked, u64) -> Option<u64>,
-    ) -> Depopulated {
+    /// Without a time no empty page may stay.
+    fn depopulate_at(&self, now: Option<Instant>, pages_max: usize) -> Depopulated {
         let pages_max = pages_max.min(PAGES_MAX);
         let mut state = self.state.lock();
         let empty = self.empty_bytes(&state);
-        let allowed = allowed(&mut state, empty);
+        let allowed = now.map(|now| state.decay.allowed(now, empty));
         let excess = allowed.map_or(u64::MAX, |allowed| empty.saturating_sub(allowed));
         if excess == 0 || pages_max == 0 {
             let more = excess > 0 && state.chunks.pending.first(0).is_some();
@@ -288,7 +284,7 @@ mod loom_models {
     }
 
     #[test]
-    fn loom_e2_allocation_never_gets_what_is_being_given_back() {
+    fn loom_e2_allocation_never_gets_pages_that_are_given_back() {
         allocation_against_isolation(Wait::May);
         allocation_against_isolation(Wait::Never);
     }
@@ -334,7 +330,7 @@ mod loom_models {
     }
 
     #[test]
-    fn loom_e1_what_one_thread_freed_is_zero_for_the_next() {
+    fn loom_e1_a_word_freed_by_one_thread_is_zero_for_the_next() {
         memgroup_sync::model(|| {
             let arena = used_arena();
             let turn = |arena: &Arena| {

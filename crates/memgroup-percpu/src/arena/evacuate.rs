@@ -1,23 +1,23 @@
 //! Moving blocks together, so that pages between survivors become empty.
 //!
 //! The arena offers a block and a place for it. The block's owner moves it, and frees the old block when no thread can reach
-//! it any more. The emptiest chunk is the *victim*: it is invisible to allocation, and its blocks go, highest first, to the
-//! first fit in the fullest other chunk with room. When none has room, they go lower within the victim.
+//! it any more. The emptiest chunk is the *victim*, which is invisible to allocation. Its blocks go, highest first, to the first
+//! fit in the fullest other chunk with room. When none has room, they go lower within the victim.
 //!
 //! - I1. A block that is leaving is used, is not live, and has the owner `LEAVING`: it is not offered again.
 //! - I2. A victim is left alone once its blocks would back as many pages as it has. It is then *compacted* until a block in it
 //!   is freed, or a page's worth anywhere once no other victim is left.
-//! - I3. Nothing is offered while the waste is small: the pages with live bytes, and one for each chunk beyond those that
-//!   are needed, exceed the live bytes by half a page or a twentieth of them.
+//! - I3. Nothing is offered while the waste is at most half a page, or a twentieth of the live bytes. The waste is the size of the pages
+//!   with live bytes, and of a page for each chunk more than needed, less the live bytes.
 //! - B1. A victim that turns out not to be worth it was moved in part: at most as many bytes as its pages have.
 //!
 //! Each block moves to a fuller chunk or lower in its own, so that evacuation ends.
 
-use crate::arena::bits;
 use crate::arena::block::{Block, LEAVING, NO_OWNER, Shape, Wait};
 use crate::arena::chunk::{Chunk, State};
-use crate::arena::chunks::{Chunks, DENSITIES, Placed, Request};
+use crate::arena::chunks::{Chunks, DENSITIES, Placed, Request, density};
 use crate::arena::page::GRANULE_BYTES;
+use crate::bits;
 
 /// A block that should be elsewhere. The move ends with `free(from)` once the owner uses `to`, or with `free(to)` if the
 /// owner has freed `from` meanwhile.
@@ -74,7 +74,7 @@ impl Evacuation {
             };
             victim.below = start;
             self.victim = Some(victim);
-            return Some((owner, Block::new(place, victim.chunk, start, count), placed));
+            return Some((owner, Block { place, chunk: victim.chunk, start, count }, placed));
         }
     }
 
@@ -110,7 +110,7 @@ impl Evacuation {
         {
             return Some(placed);
         }
-        for density in (chunks.density_of(victim)..DENSITIES).rev() {
+        for density in (density(chunks.chunk(victim))..DENSITIES).rev() {
             let mut candidate = chunks.first_of_density(density);
             while let Some(id) = candidate {
                 candidate = chunks.next_of_density(id);
@@ -172,8 +172,9 @@ fn choose_victim(chunks: &mut Chunks) -> Option<Victim> {
 /// Places a block in an open chunk that holds live blocks.
 fn place_beside_others(chunks: &mut Chunks, id: u32, request: &Request) -> Option<Placed> {
     let chunk = chunks.get(id)?;
-    let fits =
-        chunk.longest() >= request.shape.count && chunk.live > 0 && matches!(chunk.state, State::Open { .. });
+    let fits = chunk.hints.longest >= request.shape.count
+        && chunk.live > 0
+        && matches!(chunk.state, State::Open { .. });
     if fits { chunks.place_in(id, request, u32::MAX) } else { None }
 }
 

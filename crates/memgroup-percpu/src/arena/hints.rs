@@ -7,7 +7,7 @@
 //! Every allocation and release keeps both, at a cost that does not depend on the unit's size. A walk that fails has seen
 //! every run, so it also corrects `longest`.
 
-use crate::arena::bits;
+use crate::bits;
 
 /// Granules that one summary stands for: 4 KiB, whatever the page.
 pub(crate) const BLOCK: u32 = 512;
@@ -40,7 +40,8 @@ struct Memo {
 /// Bounds on the free runs of a whole unit.
 #[derive(Debug)]
 pub(crate) struct Hints {
-    longest: u32,
+    /// No free run is longer.
+    pub(crate) longest: u32,
     place: Option<u32>,
     rest: u32,
     memos: [Memo; CLASSES],
@@ -51,11 +52,6 @@ impl Hints {
     pub(crate) fn new(granules: u32) -> Self {
         let memos = [Memo { length: u32::MAX, block: 0 }; CLASSES];
         Self { longest: granules, place: Some(0), rest: 0, memos }
-    }
-
-    /// No free run is longer.
-    pub(crate) fn longest(&self) -> u32 {
-        self.longest
     }
 
     /// `start..end` is no longer free.

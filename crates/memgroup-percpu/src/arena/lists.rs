@@ -1,6 +1,6 @@
 //! Doubly linked lists of chunks by number. A chunk is in at most one list of a set; a bitmap tells which lists are not empty.
 
-use crate::arena::bits;
+use crate::bits;
 
 const NONE: u32 = u32::MAX;
 

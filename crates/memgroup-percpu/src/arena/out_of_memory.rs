@@ -81,8 +81,7 @@ impl fmt::Display for ArenaError {
             }
             Self::Object { bytes } => write!(
                 f,
-                "make an arena for records of {bytes} bytes on each slot: expected from 8 to {}",
-                BLOCK_BYTES_MAX
+                "make an arena for records of {bytes} bytes on each slot: expected from 8 to {BLOCK_BYTES_MAX}"
             ),
             Self::Page { page, system_bytes } => write!(
                 f,

@@ -29,7 +29,7 @@ pub(crate) const COLOUR_BYTES: usize = 128;
 
 /// The unit in which memory is backed and given back, at least the system's own page.
 ///
-/// With a size above the system's this machine behaves like one with such pages: memory is backed and given back by whole
+/// With a size above the system's, this machine behaves like one with such pages. Memory is backed and given back by whole
 /// pages of this size only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PageSize {
@@ -48,7 +48,6 @@ impl PageSize {
     pub const ALL: [Self; 4] = [Self::Kib4, Self::Kib16, Self::Kib64, Self::Mib2];
 
     /// The size in bytes.
-    #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
             Self::Kib4 => 4 << 10,
@@ -59,7 +58,6 @@ impl PageSize {
     }
 
     /// The system's page, or the next larger size here where it has another one.
-    #[must_use]
     pub fn of_system() -> Self {
         let system = os::page_bytes();
         Self::ALL.into_iter().find(|page| page.bytes() >= system).unwrap_or(Self::Mib2)
@@ -74,7 +72,7 @@ impl PageSize {
     }
 }
 
-/// Where the units of a chunk lie, and the pages in them.
+/// The positions of a chunk's units, and of the pages in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) page_bytes: usize,
@@ -115,26 +113,17 @@ impl Geometry {
     /// The pages of `slot` that lie wholly in the run of granules `start..end`, as a range of the chunk's bytes. A run at
     /// an edge of the unit reaches to the edge of the page there, where nothing else lies (I2).
     pub(crate) fn pages_within(&self, slot: usize, start: u32, end: u32) -> core::ops::Range<usize> {
-        let unit = slot * self.stride;
-        let (first, last) = (unit + start as usize * GRANULE_BYTES, unit + end as usize * GRANULE_BYTES);
-        let begin = if start == 0 {
-            first / self.page_bytes * self.page_bytes
-        } else {
-            first.next_multiple_of(self.page_bytes)
-        };
-        let finish = if end == self.granules() {
-            last.next_multiple_of(self.page_bytes)
-        } else {
-            last / self.page_bytes * self.page_bytes
-        };
+        let (around, page) = (self.pages_around(slot, start, end), self.page_bytes);
+        let at = |granule: u32| slot * self.stride + granule as usize * GRANULE_BYTES;
+        let begin = if start == 0 { around.start } else { at(start).next_multiple_of(page) };
+        let finish = if end == self.granules() { around.end } else { at(end) / page * page };
         begin..finish.max(begin)
     }
 
     /// The pages of `slot` that hold a byte of `start..end`, as a range of the chunk's bytes.
     pub(crate) fn pages_around(&self, slot: usize, start: u32, end: u32) -> core::ops::Range<usize> {
-        let unit = slot * self.stride;
-        let (first, last) = (unit + start as usize * GRANULE_BYTES, unit + end as usize * GRANULE_BYTES);
-        first / self.page_bytes * self.page_bytes..last.next_multiple_of(self.page_bytes)
+        let at = |granule: u32| slot * self.stride + granule as usize * GRANULE_BYTES;
+        at(start) / self.page_bytes * self.page_bytes..at(end).next_multiple_of(self.page_bytes)
     }
 }
 

@@ -7,6 +7,8 @@
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
+use crate::bits::places;
+
 pub(crate) use crate::slot::error::SLOTS_MAX;
 
 /// A set of slots that only grows.
@@ -55,12 +57,7 @@ impl SlotSet {
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + Clone {
         self.words[..self.slots.div_ceil(64)].iter().enumerate().flat_map(|(index, word)| {
             // ORDERING: Relaxed, as in `contains`.
-            let mut bits = word.load(Ordering::Relaxed);
-            core::iter::from_fn(move || {
-                let bit = bits.trailing_zeros() as usize;
-                bits &= bits.wrapping_sub(1);
-                (bit < 64).then_some(index * 64 + bit)
-            })
+            places(word.load(Ordering::Relaxed)).map(move |place| index * 64 + place)
         })
     }
 

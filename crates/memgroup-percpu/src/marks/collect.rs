@@ -1,16 +1,15 @@
 //! Collecting marks: the collector's half of the protocol that `marks` describes.
 //!
-//! It goes through one chunk at a time, and in it through one word at a time over all rows, so that each number is delivered once
-//! with all its rows.
+//! It goes through one chunk at a time, and in it through one word at a time over all rows. So each number is delivered once, with all
+//! its rows.
 //!
 //! - I1. A bit that was cleared is in the scratch until it is restored or delivered, so that a callback may panic at any time.
-
-use core::iter::from_fn;
 
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
 use super::{BITS, CHUNK, CLASSES_MASK, Leaves, Marks, bit, class, markers};
+use crate::bits::places;
 use crate::mutation::{Mutation, active};
 
 /// The memory of a collection, made once, so that collecting allocates nothing.
@@ -28,7 +27,7 @@ struct Taken {
     restore: u64,
     /// A marker was under way when the head was cleared.
     marked_at_head: bool,
-    /// Of the chunk that is being collected: the summary taken, and the bits to restore there.
+    /// The summary taken from the chunk that is being collected; `left`: the bits to restore there.
     summary: u64,
     left: u64,
 }
@@ -41,7 +40,6 @@ struct Hit {
 
 impl Scratch {
     /// Memory for collections of [`Marks`] of at most `rows` rows.
-    #[must_use]
     pub fn new(rows: usize) -> Scratch {
         Scratch { rows, taken: Vec::with_capacity(rows), hits: Vec::with_capacity(rows) }
     }
@@ -63,19 +61,8 @@ impl Iterator for Rows<'_> {
     }
 }
 
-/// The places of the bits of `bits`, in ascending order.
-fn places(mut bits: u64) -> impl Iterator<Item = usize> {
-    from_fn(move || {
-        let place = bits.trailing_zeros() as usize;
-        (bits != 0).then(|| {
-            bits &= bits - 1;
-            place
-        })
-    })
-}
-
 impl Marks {
-    /// Delivers marks: for each number that is marked in any row and that `wanted` accepts, it clears the marks, *then* calls
+    /// Delivers the marks of each number that is marked in any row and that `wanted` accepts. It clears the marks, and *then* calls
     /// `each` with the number and its rows. Other numbers stay marked. Numbers come in ascending order, each once.
     ///
     /// `finish` is the last part: until it returns, nothing appears [clean](Self::is_clean) or
@@ -132,8 +119,8 @@ impl Marks {
     /// The rows that are dirty.
     pub(super) fn dirty_rows(&self) -> impl Iterator<Item = usize> {
         self.dirty().enumerate().flat_map(|(index, word)| {
-            // ORDERING: Acquire; as in `is_clean`. For a collector Relaxed would do: a mark that it must see has its row's bit in the
-            // order of this word (I1 of `marks`), and only collectors clear it.
+            // ORDERING: Acquire; as in `is_clean`. For a collector Relaxed would do. A mark that it must see has its row's bit in the
+            // order of this word (I1 of `marks`), and only collectors clear that bit.
             places(word.load(Ordering::Acquire)).map(move |place| index * 64 + place)
         })
     }
@@ -270,8 +257,8 @@ impl<'a> Collection<'a> {
         self.scratch.hits.clear();
         let mut marked = 0;
         for taken in self.scratch.taken.iter().filter(|taken| taken.summary >> word & 1 != 0) {
-            // ORDERING: Relaxed; after the Acquire of the head: a bit that is not seen belongs to a marker that was found under way, or
-            // that leaves its upper bits set.
+            // ORDERING: Relaxed; after the Acquire of the head. If a bit is not seen, its marker was found under way, or leaves its upper
+            // bits set.
             marked |= at.leaves[taken.row].words[word].load(Ordering::Relaxed);
         }
         let mask = places(marked)
@@ -353,7 +340,7 @@ impl Drop for Collection<'_> {
             }
         }
         interleave::point();
-        // ORDERING: Release; pairs with the Acquire in `unless_collecting` and in the next `begin`: they find the bits that were
+        // ORDERING: Release; pairs with the Acquire in `unless_collecting` and in the next `begin`. They find the bits that were
         // restored and the writes of the callbacks (E3).
         self.marks.collecting().fetch_add(1, Ordering::Release);
     }

@@ -164,13 +164,13 @@ fn loom_markers_that_are_not_counted_are_caught() {
 
 #[test]
 #[should_panic(expected = "17 are collected")]
-fn loom_markers_that_are_read_before_the_summary_is_cleared_are_caught() {
+fn loom_markers_read_before_the_summary_is_cleared_are_caught() {
     mutation::with(Mutation::MarkersAreReadEarly, || explore(3, || a_mark_beside(OF_THE_WORD, 0)));
 }
 
 #[test]
 #[should_panic(expected = "17 are collected")]
-fn loom_markers_that_are_read_only_after_the_summary_is_cleared_are_caught() {
+fn loom_markers_read_only_after_the_summary_is_clear_are_caught() {
     mutation::with(Mutation::MarkersAreReadLate, || explore(3, || a_mark_beside(OF_THE_CLASS, 0)));
 }
 
@@ -218,7 +218,7 @@ fn loom_a_leaf_bit_before_its_upper_bits_is_caught() {
 
 #[test]
 #[should_panic(expected = "a thread collects its own additions")]
-fn loom_a_leaf_bit_before_its_upper_bits_is_caught_for_one_number() {
+fn loom_a_number_with_a_leaf_bit_before_upper_bits_is_caught() {
     mutation::with(Mutation::LeafBeforeUpperBits, || explore(3, || an_adder_collects(one)));
 }
 
@@ -243,7 +243,7 @@ fn loom_a_mark_that_is_found_can_be_collected_beside_another() {
 
 #[test]
 #[should_panic(expected = "are collected")]
-fn loom_markers_that_are_not_counted_are_caught_beside_another_collector() {
+fn loom_markers_not_counted_are_caught_with_two_collectors() {
     mutation::with(Mutation::MarkersAreNotCounted, || explore(3, an_adder_collects_after_another_collector));
 }
 

@@ -165,8 +165,8 @@ fn loses_nothing_when_a_callback_panics() {
             );
         });
         assert!(text.contains("a callback's own"), "{text}");
-        assert_eq!(handed, all[..at], "what was handed out");
-        assert_eq!(collected(marks, &mut scratch, |_| true), all[at..], "what was not");
+        assert_eq!(handed, all[..at], "marks handed out before the panic");
+        assert_eq!(collected(marks, &mut scratch, |_| true), all[at..], "marks left for the next collection");
         assert!(marks.is_clean());
 
         EDGES.iter().for_each(|&number| rows.iter().for_each(|&row| marks.of(number).set(row)));

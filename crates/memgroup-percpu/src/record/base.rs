@@ -10,12 +10,13 @@ use crate::arena::block::Block;
 use crate::arena::os::Place;
 
 pub(crate) fn of(block: Block) -> usize {
-    block.address().as_ptr().expose_provenance()
+    block.place.address().as_ptr().expose_provenance()
 }
 
 pub(crate) fn block(base: usize, chunk: u32, start: u32, words: u32) -> Block {
     let address = NonNull::new(ptr::with_exposed_provenance_mut(base));
-    Block::new(Place::new(address.expect("a linked block has an address")), chunk, start, words)
+    let place = Place::new(address.expect("a linked block has an address"));
+    Block { place, chunk, start, count: words }
 }
 
 /// # Safety

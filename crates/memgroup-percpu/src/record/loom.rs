@@ -1,7 +1,7 @@
 //! Models of records: every interleaving of a few calls, with up to three preemptions.
 //!
-//! The oracle is that of the arena's memory (`os/model.rs`): a word of a block that is free panics when it is asked for, and the
-//! writes with which the arena takes a block back and clears it must be ordered against every access.
+//! The oracle is that of the arena's memory (`os/model.rs`). A word of a block that is free panics when it is asked for. The arena
+//! writes to a block when it takes it back and clears it, and these writes must be ordered against every access.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ fn loom_an_access_never_reaches_memory_that_is_used_again() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_memory_that_is_used_again_without_a_grace_period_is_caught() {
+fn loom_memory_reused_without_a_grace_period_is_caught() {
     mutation::with(Mutation::RetiredIsFreeAtOnce, || explore(3, || memory_is_used_again(true)));
 }
 
@@ -83,7 +83,7 @@ fn loom_an_unlinking_that_leaves_slots_enabled_is_caught() {
 /// The caller's fault: the grace period began before the unlinking.
 #[test]
 #[should_panic(expected = "used after its block was freed")]
-fn loom_a_grace_period_that_began_before_the_unlinking_is_caught() {
+fn loom_a_grace_period_begun_before_the_unlinking_is_caught() {
     explore(3, || {
         with_record(|records, record| {
             records.admit(0, |_| ());

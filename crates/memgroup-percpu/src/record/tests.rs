@@ -167,7 +167,7 @@ fn frees_a_discarded_block_at_once_and_zeroes_it() {
 }
 
 #[test]
-fn frees_a_retired_block_after_a_grace_period_and_hands_it_out_once() {
+fn a_retired_block_is_freed_once_after_a_grace_period() {
     let records = records();
     let record = records.record();
     record.link(fresh(records, 1));
@@ -250,7 +250,7 @@ fn sparse(records: &'static Records) -> Vec<Option<Record>> {
 }
 
 #[test]
-fn a_move_names_the_owner_and_is_its_records_until_that_is_unlinked() {
+fn a_move_belongs_to_its_owners_record_until_it_is_unlinked() {
     let records = records();
     let all = sparse(records);
     let relocation = records.next_move().expect("most is free");

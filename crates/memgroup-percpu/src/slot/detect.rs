@@ -19,8 +19,8 @@ pub struct SlotReport {
     pub chosen: SlotSource,
     /// Whether the environment variable chose it; else the self-test did.
     pub by_variable: bool,
-    /// The rejected sources with the reason, in the order of trial: first a value of the environment variable that cannot be
-    /// used, then the sources that failed the self-test.
+    /// The rejected sources with the reason, in the order of trial. A value of the environment variable that cannot be used comes
+    /// first, then the sources that failed the self-test.
     pub rejected: Vec<SlotError>,
 }
 
@@ -36,23 +36,22 @@ impl fmt::Display for SlotReport {
 impl SlotSource {
     /// The best source that works here, chosen once in a process and the same ever after.
     ///
-    /// If `MEMGROUP_SLOTS` names a source that can be used, it is that one. Else each of `mm_cid`, `cpu_id`, `getcpu`
-    /// is put to a self-test and the first to pass is taken; if none passes, the thread hash over the possible CPUs.
-    /// A value of the variable that cannot be used does not stop the process: it stands in [`report`](Self::report),
-    /// and [`from_env`](Self::from_env) returns it as an error, for a program that would rather stop.
+    /// If `MEMGROUP_SLOTS` names a source that can be used, it is that one. Else `mm_cid`, `cpu_id` and `getcpu` are put to
+    /// a self-test, and the first to pass is taken. If none passes, it is the thread hash over the possible CPUs. A value of
+    /// the variable that cannot be used does not stop the process. [`report`](Self::report) has it. For a program that would
+    /// rather stop, [`from_env`](Self::from_env) returns it as an error.
     ///
     /// # The self-test
     ///
     /// A candidate must be there at all (see its constructor) and always read a number below that of the possible CPUs.
     /// `cpu_id` and `getcpu` must agree, in 256 readings, with the `getcpu` system call wherever the thread was not
     /// moved meanwhile. For `mm_cid`, a helper thread is started for the time of the test, on another CPU than the
-    /// caller's: the two threads must read different ids in seven of eight readings at which they ran on different
-    /// CPUs. Where that cannot be seen (one CPU allowed, or a machine so busy that the two hardly run together)
-    /// `mm_cid` is not taken, and `cpu_id` serves as well. The affinity of no other thread is changed. The test takes
-    /// some 0.3 ms, up to 30 ms where every CPU is busy; it gives up after a fixed number of readings.
+    /// caller's. The two threads must read different ids in seven of eight readings at which they ran on different CPUs.
+    /// That cannot be seen if one CPU is allowed, or if the machine is so busy that the two hardly run together. Then
+    /// `mm_cid` is not taken, and `cpu_id` serves as well. The affinity of no other thread is changed. The test takes some
+    /// 0.3 ms, up to 30 ms where every CPU is busy. It gives up after a fixed number of readings.
     ///
     /// Under loom, it is two virtual slots, without a test.
-    #[must_use]
     pub fn detect() -> Self {
         Self::report().chosen
     }
@@ -80,9 +79,8 @@ impl SlotSource {
 
 fn choose() -> SlotReport {
     let mut rejected = Vec::new();
-    if cfg!(memgroup_loom)
-        && let Ok(chosen) = SlotSource::virtual_slots(2)
-    {
+    #[cfg(memgroup_loom)]
+    if let Ok(chosen) = SlotSource::virtual_slots(2) {
         return SlotReport { chosen, by_variable: false, rejected };
     }
     match SlotSource::from_env() {

@@ -1,8 +1,8 @@
 //! A thread's own number, and the virtual slot that it is pinned to.
 //!
 //! - I1. Two threads of a process never have the same number, until 2^32 threads have drawn one.
-//! - I2. Neither thread-local needs a destructor, so both can be read at any time in a thread's life, also while its
-//!   other thread-locals are dropped, and reading allocates nothing.
+//! - I2. Neither thread-local needs a destructor. So both can be read at any time in a thread's life, also while its other
+//!   thread-locals are dropped. Reading allocates nothing.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -17,9 +17,6 @@ memgroup_sync::global! {
 
 memgroup_sync::thread_local! {
     static NUMBER: Cell<Option<u32>> = const { Cell::new(None) };
-}
-
-memgroup_sync::thread_local! {
     static PINNED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 

@@ -8,8 +8,8 @@
 //!
 //! Fields are only read, and no restartable section is ever begun.
 //!
-//! - I1. A [`Field`] exists only if both symbols were found, the library has registered the area, and the
-//!   field lies within the bytes that library and kernel both cover. Every thread with a thread control block of that library
+//! - I1. A [`Field`] exists only if both symbols were found and the library has registered the area. The field
+//!   lies within the bytes that library and kernel both cover. Every thread with a thread control block of that library
 //!   then has those bytes at that offset for its whole life, registered or not.
 
 #![allow(unsafe_code)]
@@ -64,7 +64,7 @@ mod imp {
         // SAFETY: glibc's ABI declares the symbol as a `const ptrdiff_t`, set before any code of the program runs.
         let offset = unsafe { offset.read() };
         // SAFETY: as above, an `unsigned int`. Zero says "not registered". 20 says that the first version's fields
-        // are in use, in an area that is 32 bytes long in every version; a larger value counts the fields itself.
+        // are in use, in an area that is 32 bytes long in every version. A larger value counts the fields itself.
         let size = unsafe { size.read() };
         if size < SIZE_FIRST {
             let reason =

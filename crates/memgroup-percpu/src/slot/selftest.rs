@@ -1,13 +1,13 @@
 //! The self-test of slot sources.
 //!
-//! A wrong slot costs speed, never correctness. So the tests search for a source that is *systematically* wrong: an
-//! emulator that leaves the rseq area as it was, a kernel that stopped updating a field. They tolerate the delays of a busy
-//! machine.
+//! A wrong slot costs speed, never correctness. So the tests search for a source that is *systematically* wrong. Examples
+//! are an emulator that leaves the rseq area as it was, and a kernel that stopped updating a field. They tolerate the
+//! delays of a busy machine.
 //!
 //! - B1. Readings during which a thread was moved are not counted, and one in eight of the others may disagree.
 //! - B2. Every test ends after a number of readings that is fixed beforehand, passed or not.
-//! - E1. One round of `Meeting`: the asker's first reading happens before the helper's reading, and that before the asker's
-//!   second reading, by Release stores to `asked` and `answer` and Acquire loads on the other side.
+//! - E1. One round of `Meeting`: the asker's first reading happens before the helper's reading. That one happens before the
+//!   asker's second reading. Both hold by Release stores to `asked` and `answer`, and Acquire loads on the other side.
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -100,6 +100,7 @@ impl Reading {
 }
 
 /// The words by which the asker and the helper meet, once a round.
+#[derive(Default)]
 struct Meeting {
     asked: AtomicU32,
     answered: AtomicU32,
@@ -113,8 +114,7 @@ const MOVED: u64 = u64::MAX;
 
 /// Two threads that run at the same time on different CPUs read different ids.
 fn differs_between_running_threads(source: SlotSource, cpu: SlotSource) -> Result<(), SlotError> {
-    let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));
-    let meeting = &Meeting { asked, answered, answer: AtomicU64::new(0) };
+    let meeting = &Meeting::default();
     std::thread::scope(|scope| {
         let helper = std::thread::Builder::new().name("memgroup-slots".to_owned());
         let here = cpu.raw();

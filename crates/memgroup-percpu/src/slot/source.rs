@@ -6,8 +6,8 @@
 //!
 //! - I1. `current() < slots()`, whatever the raw source says.
 //! - I2. `slots` is at least 1.
-//! - B1. The answer may be stale when it is used: the thread may have moved to another CPU since, and two threads may
-//!   use one slot at the same time.
+//! - B1. The answer may be stale when it is used: the thread may have moved to another CPU since. Two threads may use one
+//!   slot at the same time.
 
 use core::fmt;
 
@@ -45,7 +45,7 @@ use crate::slot::{cpus, number, rseq};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SlotSource {
-    /// Where the slot stands in the rseq area, for the kinds that read it there. Apart from `kind`, so that `current`
+    /// The slot's field in the rseq area, for the kinds that read it there. It is apart from `kind`, so that `current`
     /// tests and loads two plain fields.
     field: Option<rseq::Field>,
     slots: u32,
@@ -65,8 +65,8 @@ const _: () =
     assert!(size_of::<SlotSource>() <= 16, "a slot source is copied into every hierarchy and hot structure");
 
 impl SlotSource {
-    /// The kernel's concurrency id of this thread (`mm_cid` of its rseq area): ids are dense, and threads that run at
-    /// the same time have different ones. It has as many slots as there are possible CPUs.
+    /// The kernel's concurrency id of this thread (`mm_cid` of its rseq area). Ids are dense, and threads that run at the
+    /// same time have different ones. It has as many slots as there are possible CPUs.
     ///
     /// Checks that the area is there and registered; [`detect`](Self::detect) tests more.
     ///
@@ -112,8 +112,8 @@ impl SlotSource {
         Self::counted(Kind::Hash, slots)
     }
 
-    /// `slots` slots that have nothing to do with the machine, for tests and experiments: a thread uses the slot that
-    /// it pinned with [`pin_virtual`](crate::pin_virtual), else its number modulo `slots`.
+    /// `slots` slots that have nothing to do with the machine, for tests and experiments. A thread uses the slot that it
+    /// pinned with [`pin_virtual`](crate::pin_virtual), else its number modulo `slots`.
     ///
     /// # Errors
     ///
@@ -143,7 +143,6 @@ impl SlotSource {
     /// allocates, makes no system call except where `sched_getcpu` does, and orders nothing. It takes a reference, because a copy
     /// of the source would cost as much as the answer.
     #[inline]
-    #[must_use]
     pub fn current(&self) -> usize {
         let raw = self.raw();
         if raw < self.slots { raw as usize } else { self.wrap(raw) }
@@ -152,7 +151,6 @@ impl SlotSource {
     /// The number in the rseq area, if that is the source: without a function call, and *not* brought into range. A fast path
     /// compares it with its own bound, and calls [`current`](Self::current) where this returns `None`.
     #[inline(always)]
-    #[must_use]
     pub fn rseq_value(&self) -> Option<usize> {
         self.field.map(|field| field.read() as usize)
     }
@@ -174,13 +172,11 @@ impl SlotSource {
 
     /// How many slots there are: one more than the largest that [`current`](Self::current) can give.
     #[inline]
-    #[must_use]
     pub fn slots(self) -> usize {
         self.slots as usize
     }
 
     /// `mm_cid`, `cpu_id`, `getcpu`, `hash` or `virtual`.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.kind.name()
     }
@@ -202,8 +198,8 @@ fn outside_rseq(kind: Kind, slots: u32) -> u32 {
     }
 }
 
-/// Fibonacci hashing: numbers given out in turn fall on slots that are far apart, and so do every second or every
-/// eighth of them, which a plain remainder would put on a fraction of the slots.
+/// Fibonacci hashing: numbers given out in turn fall on slots that are far apart. So do every second or every eighth of
+/// them. A plain remainder would put those on a fraction of the slots.
 #[inline]
 fn spread(number: u32, slots: u32) -> u32 {
     let mixed = number.wrapping_mul(0x9E37_79B9);
@@ -317,7 +313,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn thread_numbers_spread_over_the_slots_also_when_only_every_eighth_counts() {
+    fn every_eighth_thread_number_spreads_over_the_slots_too() {
         for slots in [2, 8, 64, 128, 512] {
             for step in [1, 2, 8] {
                 let used: BTreeSet<_> = (0..2 * slots).map(|turn| spread(turn * step, slots)).collect();

@@ -63,9 +63,9 @@ pub(super) struct LockedPages<'c> {
 impl Drop for LockedPages<'_> {
     #[inline]
     fn drop(&mut self) {
-        let skips_recent = !self.cache.is_purgeable || self.pages.table.pages() > self.pages.advised;
+        let skips_recent = !self.cache.is_purgeable || self.pages.table.pages > self.pages.advised;
         // ORDERING: Relaxed; a stale count causes no more than an attempt in vain.
-        self.cache.listed.store(self.pages.list.len(), Ordering::Relaxed);
+        self.cache.listed.store(self.pages.list.len, Ordering::Relaxed);
         // ORDERING: Relaxed; only the connection reads it, and only its own calls make it true.
         self.cache.skips_recent.store(skips_recent, Ordering::Relaxed);
     }
@@ -153,10 +153,10 @@ impl PageCache {
             let batch = locked.pages.take_oldest(wanted_pages - freed_pages, &self.recent);
             drop(locked);
             interleave::point();
-            if batch.len() == 0 {
+            if batch.len == 0 {
                 break;
             }
-            freed_pages += batch.len() as u64;
+            freed_pages += batch.len as u64;
         }
         Some(freed_pages * page_bytes)
     }

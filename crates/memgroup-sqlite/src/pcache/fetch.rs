@@ -52,11 +52,11 @@ impl PageCache {
     fn trim(&self, pages: u32) {
         loop {
             let mut locked = self.lock();
-            let excess = locked.pages.table.pages().saturating_sub(pages);
+            let excess = locked.pages.table.pages.saturating_sub(pages);
             let count = if self.is_purgeable { excess.into() } else { 0 };
             let batch = locked.pages.take_oldest(count, &self.recent);
             drop(locked);
-            if batch.len() < BATCH {
+            if batch.len < BATCH {
                 return;
             }
         }
@@ -87,14 +87,14 @@ impl PageCache {
     fn create_page(&self, mut locked: LockedPages<'_>, key: u32, only_if_easy: bool) -> Option<PagePtr> {
         let (pages, mut of_other_group) = (&mut *locked.pages, None);
         if self.is_purgeable {
-            let pinned = pages.table.pages() - pages.list.len();
+            let pinned = pages.table.pages - pages.list.len;
             if only_if_easy && u64::from(pinned) >= u64::from(pages.advised) * 9 / 10 {
                 return None;
             }
             let recycle_only = pages.recycle_only > 0;
             pages.recycle_only = pages.recycle_only.saturating_sub(1);
-            if recycle_only || pages.table.pages() + 1 >= pages.advised {
-                match pages.list.oldest() {
+            if recycle_only || pages.table.pages + 1 >= pages.advised {
+                match pages.list.oldest {
                     // SAFETY: it is in the list, so it is not pinned; the lock is held.
                     Some(page) if recycle_only || unsafe { page.is_owned_by_current() } => {
                         // SAFETY: it is in the list.
@@ -108,7 +108,7 @@ impl PageCache {
                 }
             }
         }
-        let (is_full, buckets) = (pages.table.pages() >= pages.table.buckets(), pages.table.buckets());
+        let (is_full, buckets) = (pages.table.pages >= pages.table.buckets(), pages.table.buckets());
         drop(locked);
         interleave::point();
         // These allocations may reclaim memory from this cache, so the lock is free (`pcache` I2). Without more buckets the chains grow.
@@ -122,7 +122,7 @@ impl PageCache {
         match allocated.or(of_other_group) {
             Some(page) => Some(locked.pages.insert(page, key)),
             None => {
-                let page = locked.pages.list.oldest()?;
+                let page = locked.pages.list.oldest?;
                 // SAFETY: it is in the list.
                 Some(unsafe { locked.pages.recycle(page, key) })
             }
@@ -161,7 +161,7 @@ impl PageCache {
     /// As for [`PageCache::unpin`].
     unsafe fn unpin_slow(&self, page: PagePtr, discard: bool) {
         let mut locked = self.lock();
-        if discard || (self.is_purgeable && locked.pages.table.pages() > locked.pages.advised) {
+        if discard || (self.is_purgeable && locked.pages.table.pages > locked.pages.advised) {
             // SAFETY: the caller's promise; SQLite gives the page up.
             let page = unsafe { locked.pages.take(page) };
             drop(locked);
@@ -181,8 +181,9 @@ impl PageCache {
         let mut locked = self.lock();
         // SAFETY: it is in the table and, with the lock held by the connection, not recent.
         let displaced = locked.pages.table.find(new).map(|other| unsafe { locked.pages.take(other) });
-        // SAFETY: the caller's promise.
-        unsafe { locked.pages.rekey(page, new) };
+        // SAFETY: the caller's promise; SQLite does not use the page meanwhile.
+        let page = unsafe { locked.pages.take(page) };
+        locked.pages.insert(page, new);
         drop(locked);
         drop(displaced);
     }
@@ -193,7 +194,7 @@ impl PageCache {
         loop {
             // The lock is released at the end of the statement, the pages are freed after it.
             let batch = self.lock().pages.take_from(limit, &mut progress);
-            if batch.len() < BATCH {
+            if batch.len < BATCH {
                 return;
             }
         }

@@ -112,12 +112,11 @@ impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         // ORDERING: Release; pairs with the Acquire swap in `Lock::take` (E1). Weaker, the next holder could see half of this one's change.
         let ordering = mutation::weakened(Mutation::UnlockRelaxed, Ordering::Release);
-        if cfg!(memgroup_loom) {
-            // In loom a thread that swaps in a loop could hide a store for ever.
-            self.lock.held.swap(false, ordering);
-        } else {
-            self.lock.held.store(false, ordering);
-        }
+        #[cfg(not(memgroup_loom))]
+        self.lock.held.store(false, ordering);
+        // ORDERING: that of the store. In loom a thread that swaps in a loop could hide a store for ever.
+        #[cfg(memgroup_loom)]
+        self.lock.held.swap(false, ordering);
     }
 }
 

@@ -15,22 +15,12 @@ use super::page::PagePtr;
 #[derive(Default)]
 pub(super) struct LruList {
     newest: Option<PagePtr>,
-    oldest: Option<PagePtr>,
-    len: u32,
+    /// The least recently used page.
+    pub(super) oldest: Option<PagePtr>,
+    pub(super) len: u32,
 }
 
 impl LruList {
-    #[inline]
-    pub(super) fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// The least recently used page.
-    #[inline]
-    pub(super) fn oldest(&self) -> Option<PagePtr> {
-        self.oldest
-    }
-
     /// Adds a page as the most recently used one.
     ///
     /// # Safety

@@ -63,7 +63,7 @@ pub(super) unsafe extern "C" fn x_cachesize(handle: *mut RawCache, pages: c_int)
 
 pub(super) unsafe extern "C" fn x_pagecount(handle: *mut RawCache) -> c_int {
     // SAFETY: I2.
-    c_int::try_from(unsafe { cache(handle) }.lock().pages.table.pages()).unwrap_or(c_int::MAX)
+    c_int::try_from(unsafe { cache(handle) }.lock().pages.table.pages).unwrap_or(c_int::MAX)
 }
 
 pub(super) unsafe extern "C" fn x_fetch(handle: *mut RawCache, key: c_uint, create: c_int) -> *mut RawPage {

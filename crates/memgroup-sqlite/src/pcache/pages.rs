@@ -19,14 +19,10 @@ pub(super) const BATCH: usize = 32;
 #[derive(Default)]
 pub(super) struct Batch {
     pages: [Option<Page>; BATCH],
-    len: usize,
+    pub(super) len: usize,
 }
 
 impl Batch {
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     fn push(&mut self, page: Page) {
         self.pages[self.len] = Some(page);
         self.len += 1;
@@ -96,23 +92,12 @@ impl Pages {
         page
     }
 
-    /// Gives a pinned page the key `new`, which no page has.
-    ///
-    /// # Safety
-    ///
-    /// The page is in the table, and is not used meanwhile.
-    pub(super) unsafe fn rekey(&mut self, page: PagePtr, new: u32) {
-        // SAFETY: the caller's promise.
-        let page = unsafe { self.take(page) };
-        self.insert(page, new);
-    }
-
     /// Up to `count` evictable pages, and at most a batch: least recently used first, recent ones last.
     pub(super) fn take_oldest(&mut self, count: u64, recent: &RecentPages) -> Batch {
         let mut batch = Batch::default();
         while batch.len < BATCH
             && (batch.len as u64) < count
-            && let Some(page) = self.list.oldest().or_else(|| recent.take())
+            && let Some(page) = self.list.oldest.or_else(|| recent.take())
         {
             // SAFETY: it is in the list, or was just taken from the recent ones: it is in the table, and SQLite has unpinned it.
             batch.push(unsafe { self.take(page) });

@@ -78,13 +78,12 @@ impl RecentPages {
         // ORDERING: Release; pairs with the Acquire swap in `take` (E1). Weaker, another thread could free a page before SQLite's writes
         // to it are done.
         let ordering = mutation::weakened(Mutation::OfferRelaxed, Ordering::Release);
-        if cfg!(memgroup_loom) {
-            // The slot is empty, so a swap of `take` that found it empty precedes the store. Loom also orders that swap after a plain
-            // store, and the page would be lost.
-            self.pages[len].swap(page.as_ptr(), ordering);
-        } else {
-            self.pages[len].store(page.as_ptr(), ordering);
-        }
+        #[cfg(not(memgroup_loom))]
+        self.pages[len].store(page.as_ptr(), ordering);
+        // ORDERING: that of the store. The slot is empty, so a swap of `take` that found it empty precedes the store. Loom also orders
+        // that swap after a plain store, and the page would be lost.
+        #[cfg(memgroup_loom)]
+        self.pages[len].swap(page.as_ptr(), ordering);
         interleave::point();
         // ORDERING: Relaxed; as in `claim`.
         self.len.store(len as u32 + 1, Ordering::Relaxed);

@@ -21,18 +21,13 @@ use super::page::PagePtr;
 /// The pages of a cache by key.
 pub(super) struct Table {
     buckets: Buckets,
-    pages: u32,
+    pub(super) pages: u32,
 }
 
 impl Table {
     /// A table without buckets.
     pub(super) const fn new() -> Table {
         Table { buckets: Buckets::EMPTY, pages: 0 }
-    }
-
-    #[inline]
-    pub(super) fn pages(&self) -> u32 {
-        self.pages
     }
 
     pub(super) fn buckets(&self) -> u32 {

@@ -212,7 +212,7 @@ fn recycles_at_the_limit_and_seldom_asks_the_group() {
     );
     assert!(group.usage_exact() <= max);
     assert_eq!(reads_of(&conn, 2_900..=3_000), 0, "the last rows are cached");
-    group.set_max(memgroup::UNLIMITED).expect("no limit");
+    group.set_max(None).expect("no limit");
     reads_of(&conn, 1..=3_000);
     assert!(largest(&group).evictable().pages > 2_900, "the cache grows when memory is free again");
 }

@@ -84,7 +84,7 @@ fn reports_the_requester_and_keeps_the_connection_usable() {
             (details.group(), details.requester(), details.full()),
             ("/report/runaway", "/report/etl", "/report")
         );
-        assert_eq!((details.asked(), details.max()), (5 << 20, 8 << 20));
+        assert_eq!((details.asked(), details.max()), (5 << 20, Some(8 << 20)));
         assert!(details.usage() > 4 << 20 && details.usage() <= 8 << 20 && !details.rolled_back());
         let text = failed.to_string();
         let begin = "failed to run SQL in group /report/runaway: stopped to free memory for group /report/etl, which needed 5242880 bytes in /report (usage ";

@@ -163,7 +163,7 @@ fn rolls_back_when_the_group_has_no_memory_for_it() {
         stopped
     });
     is_killed(killed, true);
-    conn.group().set_max(memgroup::UNLIMITED).expect("enough memory");
+    conn.group().set_max(None).expect("enough memory");
     is_clean(&conn, &path);
 }
 
@@ -384,7 +384,7 @@ fn reports_no_rollback_of_a_killed_vacuum() {
     loop {
         conn.group().set_max(conn.group().usage_exact() + spare_bytes).expect("a limit");
         let outcome = conn.execute_batch("VACUUM");
-        conn.group().set_max(memgroup::UNLIMITED).expect("no limit");
+        conn.group().set_max(None).expect("no limit");
         match outcome {
             Err(TenantError::OutOfMemory(details)) => {
                 assert!(!details.rolled_back(), "with {spare_bytes}");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{hierarchy, sort, tenant, tenant_with_max};
 use memgroup::stats::memory;
-use memgroup::{Freshness, Group, Reach, UNLIMITED, WaitKind};
+use memgroup::{Freshness, Group, Reach, WaitKind};
 use memgroup_sqlite::{TenantConnection, TenantError, Throttling};
 
 fn connect(group: &Group) -> TenantConnection {
@@ -46,7 +46,7 @@ fn until_it_sleeps(group: &Group, work: impl FnOnce() + Send) {
             assert!(began.elapsed() < Duration::from_secs(60), "it does not sleep");
             thread::yield_now();
         }
-        group.set_high(UNLIMITED).expect("no limit");
+        group.set_high(None).expect("no limit");
         working.join().expect("the thread's own assertions");
     });
 }

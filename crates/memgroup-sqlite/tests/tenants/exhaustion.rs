@@ -2,7 +2,7 @@
 //! connection to enough for all of it. Every failure is reported as out of memory, and no byte is lost.
 
 use crate::support::{hierarchy, tenant};
-use memgroup::{Group, UNLIMITED};
+use memgroup::Group;
 use memgroup_sqlite::{TenantConnection, TenantError};
 
 /// Statements of many kinds. They are small, so that the steps of the limit reach every allocation.
@@ -43,7 +43,7 @@ fn work(conn: &TenantConnection) -> Result<(), TenantError> {
 fn attempt(group: &Group, path: &std::path::Path, settings: &str) -> Result<(), TenantError> {
     let conn = TenantConnection::open(group, path)?;
     let outcome = conn.execute_batch(settings).and_then(|()| work(&conn));
-    group.set_max(UNLIMITED).expect("no limit");
+    group.set_max(None).expect("no limit");
     let check: String = conn
         .query_row("PRAGMA integrity_check", [], |row| row.get(0))
         .unwrap_or_else(|error| panic!("the connection was not usable after {outcome:?}: {error}"));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::support::{generated, hierarchy, sort, tenant, without_lookaside};
-use memgroup::{Group, UNLIMITED};
+use memgroup::Group;
 use memgroup_sqlite::{TenantConnection, TenantError};
 
 const ROWS: &str = "SELECT count(*) FROM t";
@@ -169,7 +169,7 @@ fn commit_with(spare_bytes: u64, journal: &str, dir: &Path) -> Result<(), Tenant
 
     group.set_max(group.usage_exact() + spare_bytes).expect("a limit");
     let committed = conn.execute_batch("COMMIT");
-    group.set_max(UNLIMITED).expect("no limit");
+    group.set_max(None).expect("no limit");
 
     let rows = "SELECT (SELECT count(*) FROM t) + (SELECT count(*) FROM other.u)";
     let count =
@@ -333,7 +333,7 @@ fn reports_a_commit_refused_while_fts5_writes() {
         conn.release_memory().expect("no error");
         group.set_max(group.usage_exact() + spare_bytes).expect("a limit");
         let committed = conn.execute_batch("COMMIT");
-        group.set_max(UNLIMITED).expect("no limit");
+        group.set_max(None).expect("no limit");
         let Err(failed) = committed else { break };
         assert_eq!(failed.rolled_back(), !in_transaction(&conn), "with {spare_bytes} bytes: {failed}");
         rolled_back += u32::from(failed.rolled_back());

@@ -53,36 +53,28 @@ fn choose() -> GraceReport {
         None => None,
         Some("swap") => Some(Plan::Swap),
         Some("quiet") => keep(quiet_plan(&mut rejected), &mut rejected),
-        Some("expedited") => keep(expedited_plan(), &mut rejected),
+        Some("expedited") => {
+            let both = |private| Plan::Store { quiet: private, expedited: private };
+            keep(membarrier::offered(Command::Private).map(both), &mut rejected)
+        }
         Some(other) => {
             rejected.push(GraceError(format!("use {VARIABLE}={other}: it must be quiet, swap or expedited")));
             None
         }
     };
-    if let Some(plan) = plan {
-        return GraceReport { plan, by_variable: true, rejected };
-    }
-    let plan = keep(quiet_plan(&mut rejected), &mut rejected).unwrap_or(Plan::Swap);
+    let by_variable = plan.is_some();
+    let plan = plan.or_else(|| keep(quiet_plan(&mut rejected), &mut rejected)).unwrap_or(Plan::Swap);
     rejected.dedup();
-    GraceReport { plan, by_variable: false, rejected }
+    GraceReport { plan, by_variable, rejected }
 }
 
-fn keep(plan: Result<Plan, GraceError>, rejected: &mut Vec<GraceError>) -> Option<Plan> {
-    plan.map_err(|error| rejected.push(error)).ok()
+fn keep<T>(offered: Result<T, GraceError>, rejected: &mut Vec<GraceError>) -> Option<T> {
+    offered.map_err(|error| rejected.push(error)).ok()
 }
 
 /// The quiet form by the global command, the expedited one by the private command where the kernel offers that.
 fn quiet_plan(rejected: &mut Vec<GraceError>) -> Result<Plan, GraceError> {
     let quiet = membarrier::offered(Command::Global)?;
-    let expedited = membarrier::offered(Command::Private).unwrap_or_else(|error| {
-        rejected.push(error);
-        quiet
-    });
+    let expedited = keep(membarrier::offered(Command::Private), rejected).unwrap_or(quiet);
     Ok(Plan::Store { quiet, expedited })
-}
-
-/// Both forms by the private command.
-fn expedited_plan() -> Result<Plan, GraceError> {
-    let private = membarrier::offered(Command::Private)?;
-    Ok(Plan::Store { quiet: private, expedited: private })
 }

@@ -29,13 +29,7 @@ const STEP: u64 = 4;
 
 crate::global! {
     static CLOCK: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(STEP | SWAP | ACTIVE));
-}
-
-crate::global! {
     static COMPLETED: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(0));
-}
-
-crate::global! {
     /// The epoch from which every section is entered by a swap because the barrier was lost; 0: it was not.
     static LOST: AtomicU64 = AtomicU64::new(0);
 }
@@ -49,7 +43,6 @@ pub struct Epoch(pub(crate) u64);
 impl Epoch {
     /// Whether every section that was begun before this epoch is over. It never waits; it becomes true when a thread calls
     /// [`synchronize`](super::synchronize) after the epoch was taken.
-    #[must_use]
     pub fn is_over(self) -> bool {
         completed() >= self
     }

@@ -4,7 +4,6 @@
 //!   the first ones.
 //! - I2. `bytes` is the sum over the items, and at most `bytes_max`.
 
-use core::fmt;
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 
@@ -37,12 +36,11 @@ struct Item<T> {
 pub struct Limbo<T> {
     items: VecDeque<Item<T>>,
     bytes: usize,
-    bytes_max: usize,
+    pub(super) bytes_max: usize,
 }
 
 impl<T> Limbo<T> {
     /// Makes an empty one that takes up to `bytes_max`.
-    #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         // A caller that retires will wait for grace periods: from here on sections have their best form.
         barrier::report();
@@ -77,37 +75,17 @@ impl<T> Limbo<T> {
     }
 
     /// The bytes in it.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The bytes it takes at most.
-    #[must_use]
-    pub fn bytes_max(&self) -> usize {
-        self.bytes_max
-    }
-
     /// The number of items in it.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
     /// Whether it is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
-    }
-}
-
-impl<T> fmt::Debug for Limbo<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { items, bytes, bytes_max } = self;
-        f.debug_struct("Limbo")
-            .field("items", &items.len())
-            .field("bytes", bytes)
-            .field("bytes_max", bytes_max)
-            .finish()
     }
 }

@@ -20,15 +20,14 @@
 
 #![allow(unsafe_code)]
 
-use core::fmt;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-use super::section::model_failed;
 use super::{Limbo, Section};
 use crate::atomic::Ordering;
 use crate::atomic_box::AtomicBox;
 use crate::interleave;
+use crate::keep::model_failed;
 use crate::mutation::{Mutation, active};
 
 /// A place for a boxed value that readers reach in a read section, and that can be taken away while they do.
@@ -62,14 +61,12 @@ pub struct Published<T> {
 impl<T> Published<T> {
     /// A place without a value.
     #[cfg(not(memgroup_loom))]
-    #[must_use]
     pub const fn empty() -> Self {
         Self { value: AtomicBox::empty() }
     }
 
     /// A place without a value.
     #[cfg(memgroup_loom)]
-    #[must_use]
     pub fn empty() -> Self {
         Self { value: AtomicBox::empty() }
     }
@@ -128,12 +125,6 @@ impl<T> Published<T> {
     }
 }
 
-impl<T> fmt::Debug for Published<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Published").finish_non_exhaustive()
-    }
-}
-
 /// A value that was published and then withdrawn; readers that began before may still see it.
 ///
 /// Give it to a [`DeferredFree`]. Dropping it never frees the value, which leaks then.
@@ -147,30 +138,12 @@ unsafe impl<T: Send + Sync> Send for Withdrawn<T> {}
 // SAFETY: through `&Withdrawn<T>` there is `&T` and nothing else.
 unsafe impl<T: Sync> Sync for Withdrawn<T> {}
 
-impl<T> Withdrawn<T> {
-    /// Drops the value and frees its memory.
-    ///
-    /// # Safety
-    ///
-    /// Every section that was begun before the value was withdrawn is over.
-    unsafe fn free(self) {
-        // SAFETY: out of a box, and of this `Withdrawn` alone (I1); by the contract no section refers to it.
-        drop(unsafe { Box::from_raw(self.value.as_ptr()) });
-    }
-}
-
 impl<T> Deref for Withdrawn<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         // SAFETY: out of a box, which is not freed before this `Withdrawn` is consumed (I1, I3).
         unsafe { self.value.as_ref() }
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for Withdrawn<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Withdrawn").field(&**self).finish()
     }
 }
 
@@ -186,7 +159,7 @@ pub struct DeferredFree<T> {
 
 impl<T> DeferredFree<T> {
     /// Makes an empty one.
-    #[must_use]
+    #[expect(clippy::new_without_default, reason = "no caller makes one by default")]
     pub fn new() -> Self {
         Self { limbo: Limbo::new(usize::MAX) }
     }
@@ -200,7 +173,7 @@ impl<T> DeferredFree<T> {
             return unsafe { withdrawn.value.drop_in_place() };
         }
         // The sum stays below the bound, so the value is never handed back.
-        let bytes = bytes.min(self.limbo.bytes_max() - self.limbo.bytes());
+        let bytes = bytes.min(self.limbo.bytes_max - self.limbo.bytes());
         let refused = self.limbo.retire(withdrawn, bytes).is_err();
         debug_assert!(!refused, "the bytes were made to fit");
     }
@@ -208,38 +181,24 @@ impl<T> DeferredFree<T> {
     /// Drops every value with a grace period that is over; returns how many. It waits for nothing: a grace period ends when a thread
     /// calls [`synchronize`](super::synchronize) after [`retire`](Self::retire).
     pub fn reclaim(&mut self) -> usize {
-        // SAFETY: the epoch was drawn after the value was withdrawn, and is over (I3).
-        self.limbo.reclaim(|withdrawn| unsafe { withdrawn.free() })
+        // SAFETY: out of a box, and of this `Withdrawn` alone (I1). The epoch was drawn after the value was withdrawn, and is over:
+        // no section refers to it (I3).
+        self.limbo.reclaim(|withdrawn| drop(unsafe { Box::from_raw(withdrawn.value.as_ptr()) }))
     }
 
     /// The number of values in it.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.limbo.len()
     }
 
     /// Whether it is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.limbo.is_empty()
     }
 
     /// The bytes in it, as given to [`retire`](Self::retire).
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.limbo.bytes()
-    }
-}
-
-impl<T> Default for DeferredFree<T> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<T> fmt::Debug for DeferredFree<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeferredFree").field("values", &self.len()).field("bytes", &self.bytes()).finish()
     }
 }
 

@@ -46,10 +46,11 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// A free record, with this word of a brief section.
     #[cfg(not(memgroup_loom))]
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(brief: u64) -> Self {
         Self {
-            brief: AtomicU64::new(0),
+            brief: AtomicU64::new(brief),
             word: AtomicU64::new(0),
             nested: AtomicU64::new(0),
             swapped: AtomicU64::new(0),
@@ -57,12 +58,6 @@ impl Reader {
             noted_word: AtomicU64::new(0),
             noted_at: AtomicU64::new(0),
         }
-    }
-
-    /// A record that is always in a brief section.
-    #[cfg(not(memgroup_loom))]
-    pub(super) const fn in_brief(word: u64) -> Self {
-        Self { brief: AtomicU64::new(word), ..Self::new() }
     }
 
     /// Takes a free record for the thread `owner`, which is not 0.
@@ -193,14 +188,10 @@ impl Reader {
         interleave::point();
         // ORDERING: Relaxed; the owner's own word (I1).
         if self.nested.load(Ordering::Relaxed) == 0 || active(Mutation::NestedLeaveIsLast) {
-            self.end_outermost();
+            leave(&self.word);
         } else {
             self.end_nested();
         }
-    }
-
-    fn end_outermost(&self) {
-        leave(&self.word);
     }
 
     #[cold]
@@ -209,7 +200,7 @@ impl Reader {
         // ORDERING: Relaxed; the owner's own word (I1).
         let nested = self.nested.load(Ordering::Relaxed);
         if nested == ON_LOAN {
-            self.end_outermost();
+            leave(&self.word);
             self.give_back();
         } else {
             // ORDERING: Relaxed, as above.
@@ -261,21 +252,22 @@ fn leave(word: &AtomicU64) {
     // ORDERING: Release; pairs with the scan's Acquire (E1). Weaker, memory could be reused before the section's last
     // access to it.
     let order = if active(Mutation::LeaveRelaxed) { Ordering::Relaxed } else { Ordering::Release };
-    if cfg!(memgroup_loom) && !leaves_as_shipped() {
+    #[cfg(memgroup_loom)]
+    if !leaves_as_shipped() {
         // ORDERING: that of the store below.
         word.swap(0, order);
-    } else {
-        word.store(0, order);
+        return;
     }
+    word.store(0, order);
 }
 
 /// Whether a model's sections leave by a store, as they do outside models. To loom a store and another thread's exchange
 /// that the storing thread did not see have no order, so a wait for the store need not end: a model that waits has its
 /// sections leave by an exchange.
-#[inline(always)]
+#[cfg(memgroup_loom)]
 fn leaves_as_shipped() -> bool {
-    #[cfg(all(test, memgroup_loom))]
+    #[cfg(test)]
     return super::loom::LEAVES_AS_SHIPPED.get();
-    #[cfg(not(all(test, memgroup_loom)))]
+    #[cfg(not(test))]
     false
 }

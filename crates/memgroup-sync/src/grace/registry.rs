@@ -31,7 +31,7 @@ crate::global! {
 impl Block {
     const fn new() -> Self {
         Self {
-            readers: [const { Reader::new() }; RECORDS],
+            readers: [const { Reader::new(0) }; RECORDS],
             next: core::sync::atomic::AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -42,12 +42,9 @@ impl Block {
         use core::ptr::null_mut;
         // ORDERING: AcqRel, Acquire; pairs with the exchange in `append` (E1). By a load the scan could miss a block
         // with a first section that misses the unlink. Acquire also shows the block's words.
-        let next =
-            match self.next.compare_exchange(null_mut(), null_mut(), Ordering::AcqRel, Ordering::Acquire) {
-                Ok(next) | Err(next) => next,
-            };
+        let next = self.next.compare_exchange(null_mut(), null_mut(), Ordering::AcqRel, Ordering::Acquire);
         // SAFETY: null, or a block that `append` published, which is never freed (I1).
-        unsafe { next.as_ref() }
+        unsafe { next.unwrap_or_else(|next| next).as_ref() }
     }
 
     /// Makes a block after this one, unless another thread was faster.

@@ -31,14 +31,12 @@ pub struct GraceReport {
 impl GraceReport {
     /// Whether sections are entered by a store, at about a nanosecond; else by a swap. It becomes `false` when the barrier is
     /// lost, see [`barrier_lost`](Self::barrier_lost).
-    #[must_use]
     pub fn enters_by_store(&self) -> bool {
         self.plan != Plan::Swap && !self.barrier_lost()
     }
 
     /// Whether the barrier has failed since it was chosen. Sections are then entered by a swap, and the next grace period
     /// also waits until each thread that has a record enters a section or ends.
-    #[must_use]
     pub fn barrier_lost(&self) -> bool {
         epoch::barrier_lost().is_some()
     }

@@ -14,6 +14,7 @@ use core::marker::PhantomData;
 use super::epoch::ACTIVE;
 use super::reader::Reader;
 use super::registry;
+use crate::keep::model_failed;
 
 /// A read section: while it lives, no memory that was reachable when it began is used again.
 ///
@@ -71,15 +72,9 @@ impl Drop for Section {
     }
 }
 
-/// Whether this is the unwinding of a model that failed: its atomics are not there any more.
-#[inline(always)]
-pub(crate) fn model_failed() -> bool {
-    cfg!(memgroup_loom) && std::thread::panicking()
-}
-
 /// Stands for the record of a thread that has none. It is always in a brief section, so that no thread begins one here.
 #[cfg(not(memgroup_loom))]
-static NO_RECORD: Reader = Reader::in_brief(ACTIVE);
+static NO_RECORD: Reader = Reader::new(ACTIVE);
 
 #[cfg(not(memgroup_loom))]
 crate::thread_local! {
@@ -92,22 +87,17 @@ crate::thread_local! {
     // Without a destructor, so that it is one load relative to the thread pointer and can be read for as long as the
     // thread runs.
     static OWN: Cell<Option<&'static Reader>> = const { Cell::new(None) };
-}
-
-crate::thread_local! {
-    static END_OF_THREAD: EndOfThread = const { EndOfThread { reader: Cell::new(None) } };
+    static END_OF_THREAD: EndOfThread = const { EndOfThread(Cell::new(None)) };
 }
 
 /// Gives the thread's record back when the thread ends.
-struct EndOfThread {
-    reader: Cell<Option<&'static Reader>>,
-}
+struct EndOfThread(Cell<Option<&'static Reader>>);
 
 #[cfg(any(not(memgroup_loom), test))]
 impl EndOfThread {
     fn end_of_thread(&self) {
-        if let Some(reader) = self.reader.take() {
-            disown();
+        if let Some(reader) = self.0.take() {
+            set_own(None);
             reader.give_back_after_last_section();
         }
     }
@@ -166,18 +156,11 @@ fn begin_briefly(reader: &'static Reader) -> Option<BriefSection> {
     if reader.begin_brief() { Some(BriefSection { reader, on_this_thread: PhantomData }) } else { None }
 }
 
-/// The thread has this record from now on.
-fn own_is(reader: &'static Reader) {
-    OWN.with(|own| own.set(Some(reader)));
+/// The thread has this record, or none, from now on.
+fn set_own(reader: Option<&'static Reader>) {
+    OWN.with(|own| own.set(reader));
     #[cfg(not(memgroup_loom))]
-    BRIEF.with(|brief| brief.set(reader));
-}
-
-/// The thread has no record from now on.
-fn disown() {
-    OWN.with(|own| own.set(None));
-    #[cfg(not(memgroup_loom))]
-    BRIEF.with(|brief| brief.set(&NO_RECORD));
+    BRIEF.with(|brief| brief.set(reader.unwrap_or(&NO_RECORD)));
 }
 
 #[inline(always)]
@@ -186,7 +169,6 @@ fn own() -> Option<&'static Reader> {
 }
 
 /// Whether this thread is in a section, where [`synchronize`](super::synchronize) would panic.
-#[must_use]
 pub fn inside() -> bool {
     own().is_some_and(|reader| reader.is_active() || reader.is_in_brief())
 }
@@ -196,12 +178,12 @@ pub fn inside() -> bool {
 fn enter_first() -> Section {
     let reader = registry::claim();
     // Set first: where registering the destructor allocates, the allocator may enter a section of its own.
-    own_is(reader);
-    if END_OF_THREAD.try_with(|end| end.reader.set(Some(reader))).is_ok() {
+    set_own(Some(reader));
+    if END_OF_THREAD.try_with(|end| end.0.set(Some(reader))).is_ok() {
         return begin(reader);
     }
     // The thread is ending and its record has gone back: this one is for the section alone.
-    disown();
+    set_own(None);
     let section = begin(reader);
     reader.give_back_after_last_section();
     section

@@ -7,14 +7,13 @@
 //!   of [`stallers`] during it.
 
 use core::fmt;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::epoch::{self, ACTIVE, Epoch};
 use super::reader::Reader;
 use super::registry;
-use crate::Mutex;
 use crate::atomic::Ordering;
+use crate::{Mutex, ticks};
 
 crate::global! {
     static NOTES: Mutex<()> = Mutex::new(());
@@ -22,34 +21,19 @@ crate::global! {
 
 /// A thread in a section that a writer waits for, or may wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Staller {
-    thread_id: u32,
-    held: Duration,
-    unproven: bool,
+    /// The system's number of the thread that began the section; it may have ended since, if the section was forgotten.
+    pub thread_id: u32,
+    /// A lower bound of the time that it has been in the section.
+    pub held: Duration,
+    /// Whether the writer waits for the thread although it sees no section there: the barrier is lost, and the thread may be in
+    /// one until it enters a section again or ends.
+    pub is_unproven: bool,
 }
 
 impl Staller {
-    /// The system's number of the thread that began the section; it may have ended since, if the section was forgotten.
-    #[must_use]
-    pub fn thread_id(&self) -> u32 {
-        self.thread_id
-    }
-
-    /// A lower bound of the time that it has been in the section.
-    #[must_use]
-    pub fn held(&self) -> Duration {
-        self.held
-    }
-
-    /// Whether the writer waits for the thread although it sees no section there: the barrier is lost, and the thread may be in
-    /// one until it enters a section again or ends.
-    #[must_use]
-    pub fn is_unproven(&self) -> bool {
-        self.unproven
-    }
-
     /// The name of the thread, read now; `None` if it has ended, or the system does not report it.
-    #[must_use]
     pub fn thread_name(&self) -> Option<String> {
         thread_name(self.thread_id)
     }
@@ -76,7 +60,7 @@ pub(crate) fn write_list(f: &mut fmt::Formatter<'_>, items: &[impl fmt::Display]
 impl fmt::Display for Staller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_thread(f, self.thread_id)?;
-        if self.unproven {
+        if self.is_unproven {
             return f.write_str(" has not entered a section since the barrier was lost");
         }
         write!(f, " in a section for {:?} or more", self.held)
@@ -85,28 +69,13 @@ impl fmt::Display for Staller {
 
 /// A grace period did not end in time. Printed, it names the threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stalled {
-    waited: Duration,
-    stallers: Vec<Staller>,
-}
-
-impl Stalled {
-    pub(super) fn since(begun: Instant, target: Epoch) -> Self {
-        Self { waited: begun.elapsed(), stallers: stallers_before(target) }
-    }
-
     /// The time that the caller waited.
-    #[must_use]
-    pub fn waited(&self) -> Duration {
-        self.waited
-    }
-
+    pub waited: Duration,
     /// The threads in sections when the wait was given up. Empty if the last one left just then, or if the time
     /// went to the barrier of another caller.
-    #[must_use]
-    pub fn stallers(&self) -> &[Staller] {
-        &self.stallers
-    }
+    pub stallers: Vec<Staller>,
 }
 
 impl fmt::Display for Stalled {
@@ -121,15 +90,14 @@ impl std::error::Error for Stalled {}
 /// The threads known to have been in one section for longer than `longer_than`, the longest first.
 ///
 /// A section is known from the first call during it, or from when a writer had to wait for it.
-#[must_use]
 pub fn stallers(longer_than: Duration) -> Vec<Staller> {
     // The clock moves, so that sections begun after this call are told from those before it.
     let mut found = stallers_before(epoch::tag());
-    found.retain(|staller| !staller.unproven && staller.held >= longer_than);
+    found.retain(|staller| !staller.is_unproven && staller.held >= longer_than);
     found
 }
 
-fn stallers_before(target: Epoch) -> Vec<Staller> {
+pub(super) fn stallers_before(target: Epoch) -> Vec<Staller> {
     let lost = epoch::barrier_lost();
     let mut found: Vec<_> = registry::readers().filter_map(|reader| staller(reader, target, lost)).collect();
     found.sort_by_key(|staller| core::cmp::Reverse(staller.held));
@@ -142,15 +110,14 @@ fn staller(reader: &Reader, target: Epoch, lost: Option<Epoch>) -> Option<Stalle
     let thread_id = reader.owner.load(Ordering::Relaxed);
     // ORDERING: Relaxed; as above, the scan decides.
     let proven = |since: Epoch| reader.swapped.load(Ordering::Relaxed) >= since.0;
-    let unproven = word == 0 && thread_id != 0 && lost.is_some_and(|since| !proven(since));
+    let is_unproven = word == 0 && thread_id != 0 && lost.is_some_and(|since| !proven(since));
     let in_section = word != 0 && word < target.0;
-    (unproven || in_section).then(|| Staller { thread_id, held: note(reader, word), unproven })
+    (is_unproven || in_section).then(|| Staller { thread_id, held: note(reader, word), is_unproven })
 }
 
 /// Notes that a writer waits for the section with this word; returns the time since the first note.
 pub(super) fn note(reader: &Reader, word: u64) -> Duration {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let now = START.get_or_init(Instant::now).elapsed();
+    let now = ticks::monotonic();
     // No section's word is ACTIVE alone; it stands for the wait for a proof.
     let word = word.max(ACTIVE);
     let _noting = NOTES.lock();
@@ -158,10 +125,9 @@ pub(super) fn note(reader: &Reader, word: u64) -> Duration {
     if reader.noted_word.load(Ordering::Relaxed) != word {
         // ORDERING: Relaxed, as above.
         reader.noted_word.store(word, Ordering::Relaxed);
-        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         // ORDERING: Relaxed, as above.
-        reader.noted_at.store(nanos, Ordering::Relaxed);
+        reader.noted_at.store(now, Ordering::Relaxed);
     }
     // ORDERING: Relaxed, as above.
-    now.saturating_sub(Duration::from_nanos(reader.noted_at.load(Ordering::Relaxed)))
+    Duration::from_nanos(now.saturating_sub(reader.noted_at.load(Ordering::Relaxed)))
 }

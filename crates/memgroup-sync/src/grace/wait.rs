@@ -25,9 +25,6 @@ use crate::{Mutex, interleave, spin};
 
 crate::global! {
     static QUIET_TURN: Mutex<()> = Mutex::new(());
-}
-
-crate::global! {
     static EXPEDITED_TURN: Mutex<()> = Mutex::new(());
 }
 
@@ -54,7 +51,10 @@ pub fn synchronize(form: Form) {
 pub fn synchronize_until(form: Form, deadline: Instant) -> Result<(), Stalled> {
     let begun = Instant::now();
     let deadline = if section::inside() { begun } else { deadline };
-    wait(form, &mut Pause::new(Some(deadline))).map_err(|Overdue(target)| Stalled::since(begun, target))
+    wait(form, &mut Pause::new(Some(deadline))).map_err(|Overdue(target)| Stalled {
+        waited: begun.elapsed(),
+        stallers: stall::stallers_before(target),
+    })
 }
 
 /// The deadline came before the end of this epoch's grace period.
@@ -88,7 +88,8 @@ fn lead(form: Form, pause: &mut Pause) -> Result<(), Overdue> {
     }
     let evidence = barrier(form);
     interleave::point();
-    pause.rest();
+    // Short pauses again, for another condition.
+    *pause = Pause::new(pause.deadline);
     registry::readers().try_for_each(|reader| outlast(reader, target, evidence, pause))?;
     epoch::complete(target);
     Ok(())
@@ -131,11 +132,6 @@ impl Pause {
 
     fn new(deadline: Option<Instant>) -> Self {
         Self { spin: spin::Wait::new(), yields: 0, sleep: Self::SLEEP_MIN, deadline }
-    }
-
-    /// Starts with short pauses again, for another condition.
-    fn rest(&mut self) {
-        *self = Self::new(self.deadline);
     }
 
     /// Whether the next pause is a sleep.

@@ -16,7 +16,6 @@
 use core::cell::Cell;
 use core::ptr::{from_ref, null_mut};
 
-use super::lease::Lease;
 use super::occupant::Occupant;
 use super::place::Anchor;
 use super::record::{Found, PinBy, Record, thread_id};
@@ -71,18 +70,7 @@ impl Chunk {
     }
 }
 
-/// The leases in force, as a withdrawal sees them after it has emptied a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Leases {
-    /// None.
-    None,
-    /// All of them are in a [long use](super::Pinned::long_use) of their pinned value.
-    InLongUse,
-    /// Some may pin places now.
-    MayPin,
-}
-
-/// The hazard records of a set of places; a walk over them takes a [`Lease`] here.
+/// The hazard records of a set of places; a walk over them takes a [`Lease`](super::Lease) here.
 ///
 /// A domain is used for as long as the process runs. It costs 2 KiB, and as much again for every 16 leases at one time.
 ///
@@ -113,7 +101,6 @@ pub struct Domain {
 impl Domain {
     /// Makes a domain without leases.
     #[cfg(not(memgroup_loom))]
-    #[must_use]
     #[expect(clippy::new_without_default, reason = "a domain is a static, not a part of another value")]
     pub const fn new() -> Self {
         Self { first: Chunk::new(), deferred_count: AtomicUsize::new(0), deferred: Mutex::new(Vec::new()) }
@@ -121,23 +108,13 @@ impl Domain {
 
     /// Makes a domain without leases.
     #[cfg(memgroup_loom)]
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a lease for a walk on this thread: it can pin one place of this domain at a time. A walk within a walk takes another
-    /// one.
-    ///
-    /// It claims a free record, with one compare-and-swap and a fence, and never waits. Where all records are taken, it allocates
-    /// memory for more, which is kept for ever.
-    #[inline(always)]
-    pub fn lease(&'static self) -> Lease {
-        Lease::new(self, self.claim())
-    }
-
+    /// Claims a record for a lease.
     #[inline(never)]
-    fn claim(&'static self) -> (&'static Record, PinBy) {
+    pub(super) fn claim(&'static self) -> (&'static Record, PinBy) {
         let owner = thread_id();
         let begin = HINT.with(Cell::get) % RECORDS;
         let mut chunk = &self.first;
@@ -147,13 +124,10 @@ impl Domain {
                 HINT.with(|hint| hint.set(at));
                 return (&chunk.records[at], by);
             }
-            chunk = match chunk.next() {
-                Some(next) => next,
-                None => {
-                    chunk.append(crate::keep(Box::new(Chunk::new())));
-                    chunk.next().unwrap_or(chunk)
-                }
-            };
+            if chunk.next().is_none() {
+                chunk.append(crate::keep(Box::new(Chunk::new())));
+            }
+            chunk = chunk.next().unwrap_or(chunk);
         }
     }
 
@@ -170,30 +144,27 @@ impl Domain {
     /// The threads that use a place, with none left out that used one before this call. Unlike [`busy`](Self::busy) it makes the
     /// barrier, if a pin could hide. Threads that have left since may be in the list. Once `busy` does not show one of them any more,
     /// that thread has left, and its use of the place comes before.
-    #[must_use]
     pub fn users(&'static self) -> Vec<Occupant> {
         // ORDERING: SeqCst; pairs with the fence in `Record::claim`: a lease that is not seen claimed here reads places after this call
         // began.
         fence(Ordering::SeqCst);
-        let evidence = match self.leases() {
-            Leases::None => return Vec::new(),
-            Leases::InLongUse => Evidence::Loads,
-            Leases::MayPin => barrier::barrier(Form::Expedited),
-        };
+        let Some(evidence) = self.evidence(|| barrier::barrier(Form::Expedited)) else { return Vec::new() };
         let me = thread_id();
         self.records().filter_map(|record| Occupant::of_any(record, record.scan(evidence, me))).collect()
     }
 
-    /// The leases under which a place may have been found full that was empty before the caller's fence.
-    pub(super) fn leases(&'static self) -> Leases {
-        let mut leases = Leases::None;
+    /// The evidence for scans of places that were empty before the caller's fence; `None` if no lease is in force. `make_barrier` runs
+    /// only if a lease may pin places now. Of leases that are all in a [long use](super::Pinned::long_use) the pins are seen, and
+    /// later reads find those places empty (`record` E6).
+    pub(super) fn evidence(&'static self, make_barrier: impl FnOnce() -> Evidence) -> Option<Evidence> {
+        let mut evidence = None;
         for record in self.records().filter(|record| record.is_claimed()) {
             if record.may_pin() {
-                return Leases::MayPin;
+                return Some(make_barrier());
             }
-            leases = Leases::InLongUse;
+            evidence = Some(Evidence::Loads);
         }
-        leases
+        evidence
     }
 
     /// Whether the place with this key may be in use. The scan ends at the first record with the place, which was read as

@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code)]
 
-use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -14,7 +13,7 @@ use core::ptr::NonNull;
 use super::domain::Domain;
 use super::place::{Anchor, Place};
 use super::record::{PinBy, Record};
-use crate::grace::section::model_failed;
+use crate::keep::model_failed;
 
 /// The right of a walk on this thread to pin places of a [`Domain`], one at a time.
 ///
@@ -47,12 +46,20 @@ pub struct Lease {
     on_this_thread: PhantomData<*const ()>,
 }
 
-impl Lease {
+impl Domain {
+    /// Takes a lease for a walk on this thread: it can pin one place of this domain at a time. A walk within a walk takes another
+    /// one.
+    ///
+    /// It claims a free record, with one compare-and-swap and a fence, and never waits. Where all records are taken, it allocates
+    /// memory for more, which is kept for ever.
     #[inline(always)]
-    pub(super) fn new(domain: &'static Domain, (record, by): (&'static Record, PinBy)) -> Self {
-        Self { domain, record, by, on_this_thread: PhantomData }
+    pub fn lease(&'static self) -> Lease {
+        let (record, by) = self.claim();
+        Lease { domain: self, record, by, on_this_thread: PhantomData }
     }
+}
 
+impl Lease {
     /// Pins the value in the place: a withdrawal does not give it back before the `Pinned` is dropped. `None` if the place is empty.
     ///
     /// Where a withdrawn value was detached, and this is the last thread to leave the place, its closure runs here.
@@ -62,7 +69,7 @@ impl Lease {
     /// If the place is of another domain: its withdrawals scan for pins there.
     #[inline(always)]
     pub fn pin<'l, T>(&'l mut self, place: &'static Place<T>) -> Option<Pinned<'l, T>> {
-        if !core::ptr::eq(place.anchor().domain(), self.domain) {
+        if !core::ptr::eq(place.anchor.domain, self.domain) {
             of_another_domain(place.key());
         }
         if self.record.is_used() {
@@ -74,7 +81,7 @@ impl Lease {
         match place.value() {
             Some(value) => Some(Pinned { lease: self, place, value }),
             None => {
-                leave(self.record, self.by, place.anchor());
+                leave(self.record, self.by, &place.anchor);
                 None
             }
         }
@@ -193,17 +200,11 @@ impl<T> Deref for Pinned<'_, T> {
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Pinned<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Pinned").field(&**self).finish()
-    }
-}
-
 impl<T> Drop for Pinned<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if !model_failed() {
-            leave(self.lease.record, self.lease.by, self.place.anchor());
+            leave(self.lease.record, self.lease.by, &self.place.anchor);
         }
     }
 }

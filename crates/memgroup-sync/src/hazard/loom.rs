@@ -10,9 +10,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::domain::Leases;
 use super::{Domain, Lease, Place, Withdrawn};
-use crate::grace::epoch;
+use crate::grace::{Evidence, epoch};
 use crate::loom::cell::UnsafeCell;
 use crate::loom::model::Builder;
 use crate::mutation::{self, Mutation};
@@ -377,7 +376,7 @@ fn records_change_hands() {
     // SAFETY: both threads are joined.
     let uses: u64 = scratch.iter().map(|uses| uses.with(|uses| unsafe { *uses })).sum();
     assert_eq!(uses, 2);
-    assert_eq!(field.domain.leases(), Leases::None, "each record was given back");
+    assert_eq!(field.domain.evidence(|| Evidence::Loads), None, "each record was given back");
 }
 
 #[test]

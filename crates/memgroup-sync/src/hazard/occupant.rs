@@ -23,8 +23,10 @@ impl Occupant {
     /// The thread with a pin on this record.
     pub(super) fn of(record: &Record) -> Option<Self> {
         let place = record.pinned();
-        let held = Duration::from_nanos(if place == 0 { 0 } else { record.known_for() });
-        (place != 0).then(|| Self { place, thread_id: record.owner(), held, unproven: false })
+        (place != 0).then(|| {
+            let held = Duration::from_nanos(record.known_for());
+            Self { place, thread_id: record.owner(), held, unproven: false }
+        })
     }
 
     /// The thread that may use this place, or another one, invisibly.
@@ -34,13 +36,11 @@ impl Occupant {
 
     /// The thread that has any place pinned on this record, or may have, according to a scan.
     pub(super) fn of_any(record: &Record, (place, is_proven): (usize, bool)) -> Option<Self> {
-        match is_proven {
-            true => Self::of(record).filter(|_| place != 0),
-            false => {
-                let seen = Self::of(record).unwrap_or_else(|| Self::unproven(record, place));
-                Some(Self { unproven: true, ..seen })
-            }
+        let seen = Self::of(record);
+        if is_proven {
+            return seen.filter(|_| place != 0);
         }
+        Some(Self { unproven: true, ..seen.unwrap_or_else(|| Self::unproven(record, place)) })
     }
 
     /// The thread that uses the place with this key, or may use it, according to a scan.
@@ -53,32 +53,27 @@ impl Occupant {
     }
 
     /// The [key](super::Place::key) of the place.
-    #[must_use]
     pub fn place(&self) -> usize {
         self.place
     }
 
     /// The system's number of the thread.
-    #[must_use]
     pub fn thread_id(&self) -> u32 {
         self.thread_id
     }
 
     /// The name of the thread, read now; `None` if it has ended, or the system does not report it.
-    #[must_use]
     pub fn thread_name(&self) -> Option<String> {
         stall::thread_name(self.thread_id)
     }
 
     /// A lower bound of the time that it has used the place.
-    #[must_use]
     pub fn held(&self) -> Duration {
         self.held
     }
 
     /// Whether a withdrawal waits for the thread although it does not see it in the place. The barrier is lost, and the thread may
     /// use the place until the lease that it took before is over.
-    #[must_use]
     pub fn is_unproven(&self) -> bool {
         self.unproven
     }

@@ -17,12 +17,11 @@
 
 #![allow(unsafe_code)]
 
-use core::fmt;
 use core::ptr::{NonNull, from_ref, with_exposed_provenance};
 
-use super::domain::{Domain, Leases};
+use super::domain::Domain;
 use super::occupant::Occupant;
-use super::withdrawn::{Departure, Taken, Withdrawn};
+use super::withdrawn::{Departure, Withdrawn};
 use crate::Mutex;
 use crate::atomic::{AtomicU32, Ordering, fence};
 use crate::atomic_box::AtomicBox;
@@ -40,17 +39,12 @@ const LEAVING: u32 = 2;
 /// The part of a place that records refer to, which is the same for values of all types. Its address is the place's key.
 #[derive(Debug)]
 pub(super) struct Anchor {
-    domain: &'static Domain,
+    pub(super) domain: &'static Domain,
     state: AtomicU32,
     departure: Mutex<Option<Departure>>,
 }
 
 impl Anchor {
-    #[inline(always)]
-    pub(super) fn domain(&self) -> &'static Domain {
-        self.domain
-    }
-
     #[inline(always)]
     pub(super) fn key(&self) -> usize {
         from_ref(self).expose_provenance()
@@ -89,19 +83,14 @@ impl Anchor {
     pub(super) fn take_if_over(&'static self) -> Option<Departure> {
         interleave::point();
         let mut departure = self.departure.lock();
-        let evidence = departure.as_ref()?.evidence();
+        let evidence = departure.as_ref()?.evidence;
         let in_use = self.domain.uses(self.key(), evidence) && !active(Mutation::DepartureIgnoresOthers);
         if in_use { None } else { departure.take() }
     }
 
-    /// From now on the last thread to leave the place ends this departure. The place may be unused by then already.
-    pub(super) fn depart(&'static self, departure: Departure) {
-        *self.departure.lock() = Some(departure);
-    }
-
-    /// Removes the departure, if there is one.
-    pub(super) fn cancel(&self) {
-        *self.departure.lock() = None;
+    /// From now on the last thread to leave the place ends this departure, or none. The place may be unused by then already.
+    pub(super) fn depart(&self, departure: Option<Departure>) {
+        *self.departure.lock() = departure;
     }
 
     pub(super) fn has_departure(&self) -> bool {
@@ -138,13 +127,12 @@ impl Anchor {
 /// ```
 pub struct Place<T> {
     value: AtomicBox<T>,
-    anchor: Anchor,
+    pub(super) anchor: Anchor,
 }
 
 impl<T> Place<T> {
     /// Makes an empty place, for leases of `domain`.
     #[cfg(not(memgroup_loom))]
-    #[must_use]
     pub const fn empty(domain: &'static Domain) -> Self {
         let anchor = Anchor { domain, state: AtomicU32::new(VACANT), departure: Mutex::new(None) };
         Self { value: AtomicBox::empty(), anchor }
@@ -152,7 +140,6 @@ impl<T> Place<T> {
 
     /// Makes an empty place, for leases of `domain`.
     #[cfg(memgroup_loom)]
-    #[must_use]
     pub fn empty(domain: &'static Domain) -> Self {
         let anchor = Anchor { domain, state: AtomicU32::new(VACANT), departure: Mutex::new(None) };
         Self { value: AtomicBox::empty(), anchor }
@@ -160,21 +147,14 @@ impl<T> Place<T> {
 
     /// A number that no other place has, which [`Occupant::place`] returns.
     #[inline(always)]
-    #[must_use]
     pub fn key(&self) -> usize {
         self.anchor.key()
     }
 
     /// Whether [`put`](Self::put) would panic now: a value is in the place, or the last one is not given back yet.
-    #[must_use]
     pub fn is_taken(&self) -> bool {
         // ORDERING: Acquire; as in `put`, for a caller that decides by it.
         self.anchor.state.load(Ordering::Acquire) != VACANT
-    }
-
-    #[inline(always)]
-    pub(super) fn anchor(&self) -> &Anchor {
-        &self.anchor
     }
 
     #[inline(always)]
@@ -232,26 +212,14 @@ impl<T: Send + Sync + 'static> Place<T> {
             // finds the place empty. Without it, too, the value could be given back before it was written (E2).
             fence(Ordering::SeqCst);
         }
-        let evidence = match self.anchor.domain.leases() {
-            Leases::None => None,
-            // Their pins are seen, and their later reads find the place empty (`record` E6).
-            Leases::InLongUse => Some(Evidence::Loads),
-            Leases::MayPin => Some(barrier()),
-        };
+        let evidence = self.anchor.domain.evidence(barrier);
         interleave::point();
-        Some(Withdrawn::new(Taken::new(self, value), evidence))
-    }
-}
-
-impl<T> fmt::Debug for Place<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place").finish_non_exhaustive()
+        Some(Withdrawn::new(self, value, evidence))
     }
 }
 
 impl Occupant {
     /// Whether the thread uses this place.
-    #[must_use]
     pub fn is_in<T>(&self, place: &Place<T>) -> bool {
         self.place() == place.key()
     }

@@ -24,8 +24,6 @@
 
 use core::cell::Cell;
 use core::sync::atomic::compiler_fence;
-use std::sync::OnceLock;
-use std::time::Instant;
 
 use crate::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::grace::Evidence;
@@ -33,6 +31,7 @@ use crate::grace::epoch::{self, Epoch, SWAP};
 use crate::grace::registry;
 use crate::interleave;
 use crate::mutation::{Mutation, active};
+use crate::ticks;
 
 /// In `since`: a thread is about to note the time.
 const NOTING: u64 = 1;
@@ -207,7 +206,12 @@ impl Record {
             self.unpin_by_swap(order);
         } else {
             // ORDERING: Release; pairs with the scan's Acquire (E1). Weaker, the value could be given back before its last use.
-            clear(&self.place, order);
+            #[cfg(not(memgroup_loom))]
+            self.place.store(0, order);
+            // ORDERING: that of the store. To loom a store and another thread's exchange that the storing thread did not see have no
+            // order, so the exchange could outlast the store: a model exchanges.
+            #[cfg(memgroup_loom)]
+            self.place.swap(0, order);
             // As in `pin`; here for the check that follows.
             compiler_fence(Ordering::SeqCst);
         }
@@ -316,22 +320,7 @@ impl Record {
     }
 }
 
-/// Nanoseconds since the first call, plus 2: above the values of `since` that are no time.
+/// The monotonic clock, plus 2: above the values of `since` that are no time.
 fn now() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let nanos = START.get_or_init(Instant::now).elapsed().as_nanos();
-    u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add(2)
-}
-
-/// Stores 0. To loom a store and another thread's exchange that the storing thread did not see have no order, so the exchange could
-/// outlast the store: a model exchanges.
-#[inline(always)]
-fn clear(word: &AtomicUsize, order: Ordering) {
-    if cfg!(memgroup_loom) {
-        // ORDERING: that of the store below.
-        word.swap(0, order);
-    } else {
-        // ORDERING: the caller's, which explains it.
-        word.store(0, order);
-    }
+    ticks::monotonic() + 2
 }

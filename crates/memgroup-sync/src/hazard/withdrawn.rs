@@ -15,19 +15,18 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::{NonNull, read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use super::occupant::Occupant;
 use super::place::Place;
-use crate::grace::section::model_failed;
 use crate::grace::{Evidence, stall};
 use crate::interleave;
+use crate::keep::model_failed;
 use crate::mutation::{Mutation, active};
 use crate::spin;
 
 /// A value that left its place, and is not given back yet.
-pub(super) struct Taken<T: 'static> {
+struct Taken<T: 'static> {
     place: &'static Place<T>,
     value: NonNull<T>,
 }
@@ -38,18 +37,13 @@ unsafe impl<T: Send + Sync> Send for Taken<T> {}
 unsafe impl<T: Sync> Sync for Taken<T> {}
 
 impl<T: 'static> Taken<T> {
-    /// The value that the caller alone has taken out of the place.
-    pub(super) fn new(place: &'static Place<T>, value: NonNull<T>) -> Self {
-        Self { place, value }
-    }
-
     /// Makes the place vacant, and the value the caller's.
     ///
     /// # Safety
     ///
     /// No thread uses the value (I2).
     unsafe fn end(self) -> Box<T> {
-        self.place.anchor().vacate();
+        self.place.anchor.vacate();
         // SAFETY: out of a box (`place` I1), of this `Taken` alone (I1), and used by no thread.
         unsafe { Box::from_raw(self.value.as_ptr()) }
     }
@@ -57,38 +51,20 @@ impl<T: 'static> Taken<T> {
 
 /// The work to be done when no thread uses a place any more.
 pub(super) struct Departure {
-    evidence: Evidence,
-    then: Then,
-}
-
-enum Then {
-    /// A thread waits, and will scan again.
-    #[cfg_attr(memgroup_loom, allow(dead_code))]
-    Wake(Thread),
-    /// The value is detached.
-    Run(Box<dyn FnOnce() + Send>),
+    /// The evidence that a scan for this departure uses.
+    pub(super) evidence: Evidence,
+    /// Wakes a thread, which will scan again; or runs the closure of a value that is detached.
+    then: Box<dyn FnOnce() + Send>,
 }
 
 impl Departure {
-    /// The evidence that a scan for this departure uses.
-    pub(super) fn evidence(&self) -> Evidence {
-        self.evidence
-    }
-
-    /// Ends the departure, on the thread that proved it over.
-    fn end(self) {
-        match self.then {
-            Then::Wake(thread) => thread.unpark(),
-            Then::Run(run) => run(),
-        }
-    }
-
-    /// As `end`, and a panic of the closure ends here: the calling thread has only left the place, maybe in a panic of its own.
+    /// Ends the departure, on the thread that proved it over. A panic of the closure ends here: the calling thread has only left the
+    /// place, maybe in a panic of its own.
     pub(super) fn end_containing_panics(self) {
         // A model's failure is a panic too.
         if cfg!(memgroup_loom) {
-            self.end();
-        } else if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.end())) {
+            (self.then)();
+        } else if let Err(payload) = catch_unwind(AssertUnwindSafe(self.then)) {
             // Its drop could panic once more.
             core::mem::forget(payload);
         }
@@ -131,8 +107,9 @@ pub struct Withdrawn<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync> Withdrawn<T> {
-    pub(super) fn new(taken: Taken<T>, evidence: Option<Evidence>) -> Self {
-        Self { taken, evidence }
+    /// The value that the caller alone has taken out of the place.
+    pub(super) fn new(place: &'static Place<T>, value: NonNull<T>, evidence: Option<Evidence>) -> Self {
+        Self { taken: Taken { place, value }, evidence }
     }
 
     /// Waits until no thread uses the value any more. It waits for no use of another place.
@@ -182,10 +159,11 @@ impl<T: Send + Sync> Withdrawn<T> {
         const UNPROVEN: Duration = Duration::from_millis(1);
 
         let Some(evidence) = self.evidence else { return };
-        let anchor = self.taken.place.anchor();
+        let anchor = &self.taken.place.anchor;
         // For `blockers` and the printed error: from now on it is known how long they use it.
         self.occupants().for_each(drop);
-        anchor.depart(Departure { evidence, then: Then::Wake(std::thread::current()) });
+        let sleeper = std::thread::current();
+        anchor.depart(Some(Departure { evidence, then: Box::new(move || sleeper.unpark()) }));
         interleave::point();
         if self.taken.place.is_used(self.evidence) {
             let most = match evidence {
@@ -197,26 +175,24 @@ impl<T: Send + Sync> Withdrawn<T> {
                 None => std::thread::park(),
             }
         }
-        anchor.cancel();
+        anchor.depart(None);
     }
 
     /// The threads that use the value now. The first call that meets a use notes the time, for [`Occupant::held`]; so does a wait.
-    #[must_use]
     pub fn blockers(&self) -> Vec<Occupant> {
         self.occupants().collect()
     }
 
     fn occupants(&self) -> impl Iterator<Item = Occupant> {
         let place = self.taken.place;
-        let occupants = |evidence| place.anchor().domain().occupants(place.key(), evidence);
+        let occupants = |evidence| place.anchor.domain.occupants(place.key(), evidence);
         self.evidence.into_iter().flat_map(occupants)
     }
 
     /// Whether the calling thread itself uses the value, so that waiting would not end.
-    #[must_use]
     pub fn is_used_here(&self) -> bool {
         let place = self.taken.place;
-        self.evidence.is_some() && place.anchor().domain().uses_here(place.key())
+        self.evidence.is_some() && place.anchor.domain.uses_here(place.key())
     }
 
     /// Runs `then` with the value after its last use: on the thread that leaves last, or here and now if there is none. It runs once,
@@ -225,22 +201,22 @@ impl<T: Send + Sync> Withdrawn<T> {
     /// A panic of `then` on another thread ends there, after the panic hook has reported it.
     pub fn detach(self, then: impl FnOnce(Box<T>) + Send + 'static) {
         let (taken, evidence) = self.into_parts();
-        let anchor = taken.place.anchor();
+        let anchor = &taken.place.anchor;
         // SAFETY: run below where there was no lease, and as a departure after the scan that finds no user (I2, I3).
         let end = move || then(unsafe { taken.end() });
         let Some(evidence) = evidence.filter(|_| !active(Mutation::DetachRunsAtOnce)) else { return end() };
-        let departure = Departure { evidence, then: Then::Run(Box::new(end)) };
+        let departure = Departure { evidence, then: Box::new(end) };
         let scanned_first = active(Mutation::DetachScansFirst);
-        if scanned_first && !anchor.domain().uses(anchor.key(), evidence) {
-            return departure.end();
+        if scanned_first && !anchor.domain.uses(anchor.key(), evidence) {
+            return (departure.then)();
         }
-        anchor.depart(departure);
+        anchor.depart(Some(departure));
         if matches!(evidence, Evidence::Proofs { .. }) {
             // A leaving thread may not see that a departure waits.
-            anchor.domain().defer(anchor);
+            anchor.domain.defer(anchor);
         }
         if !scanned_first && let Some(departure) = anchor.take_if_over() {
-            departure.end();
+            (departure.then)();
         }
     }
 
@@ -257,12 +233,6 @@ impl<T: Send + Sync> Deref for Withdrawn<T> {
     fn deref(&self) -> &T {
         // SAFETY: out of a box, which is given back by consuming the `Taken` only (I1).
         unsafe { self.taken.value.as_ref() }
-    }
-}
-
-impl<T: Send + Sync + fmt::Debug> fmt::Debug for Withdrawn<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Withdrawn").field(&**self).finish()
     }
 }
 
@@ -295,10 +265,7 @@ impl<T: Send + Sync> WaitError<T> {
 
 impl<T: Send + Sync> fmt::Debug for WaitError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Deadline(_) => f.write_str("Deadline(..)"),
-            Self::UsedHere(_) => f.write_str("UsedHere(..)"),
-        }
+        fmt::Display::fmt(self, f)
     }
 }
 

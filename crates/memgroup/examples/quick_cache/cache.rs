@@ -5,17 +5,17 @@
 //!   scan ──▶ the heaviest part ── wedge in ──▶ evicted by the cache's own policy, dropped outside its lock, uncharged ── wedge out
 //! ```
 //!
-//! `quick_cache` has no call that evicts so many bytes. Two come near. `set_capacity` to less and back waits for locks, and rounds the number of
-//! evicted keys that the cache remembers down each time, until it remembers none. Removing keys one by one ignores the cache's policy. But
-//! an insertion evicts the entries whose bytes it needs. So a **wedge**, an entry that is nothing but weight, is inserted and removed again. In
+//! `quick_cache` has no call that evicts so many bytes. Two come near. `set_capacity` to less and back waits for locks. Each time it also rounds
+//! down the number of evicted keys that the cache remembers, until it remembers none. Removing keys one by one ignores the cache's policy. But
+//! an insertion evicts entries until it has the bytes. So a **wedge**, an entry that is nothing but weight, is inserted and removed again. In
 //! a cache of `capacity` bytes that holds `held`, a wedge of `capacity - held + wanted` evicts `wanted` bytes. It is pinned, because the cache
 //! takes in nothing else above the hot part's target. It is never looked up, because an entry that is used twice becomes hot. Each part has
 //! one shard, so that the bytes of that shard are known.
 //!
 //! - I1. An entry holds the charge of its bytes, and is dropped outside the cache's locks. So uncharged bytes are freed, also when the value's drop
 //!   panics, and an entry stays charged while a reader has it.
-//! - I2. No charge is made while a lock of the cache is held, and no code of the user's runs there except a key's `Hash` and `Eq`. So a charge that
-//!   reclaims may come to the very cache that it fills, and no thread waits in a cycle.
+//! - I2. No charge is made while a lock of the cache is held. Of the user's code only a key's `Hash` and `Eq` run there. So a charge that reclaims may
+//!   come to the very cache that it fills, and no thread waits in a cycle.
 //! - I3. One thread at a time scans a group's cache (the engine's promise), so there is one wedge.
 //! - B1. While a wedge is in, other insertions evict for themselves: for some instructions.
 //! - B2. `held` runs ahead of an insertion that is under way, so a wedge may be too small by that.
@@ -32,7 +32,7 @@ use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter};
 
 /// Shards, each under a lock of its own.
 const PARTS: usize = 4;
-/// Bytes of an entry beside its value: its place in the cache's tables, and its own two counts, bytes and charge.
+/// Bytes of an entry without its value: its place in the cache's tables, and its own two counts, bytes and charge.
 pub(crate) const ENTRY_BYTES: u64 = 128;
 /// From here on a part that doubles is marked as grown.
 const GROWN_BYTES: u64 = 16 << 10;
@@ -224,7 +224,7 @@ where
     }
 }
 
-/// A cache whose every entry is charged to one group, and which gives memory back when others need it below a common limit.
+/// A cache that charges every entry to one group, and gives memory back when others need it below a common limit.
 pub(crate) struct TenantCache<K, V> {
     // Before the parts: when it is dropped, no call begins.
     registered: GroupShrinker,

@@ -52,13 +52,13 @@ fn evicts_an_idle_tenants_entries_for_a_busy_tenant() {
     assert_charged(&busy_group, &busy);
     assert!(busy.bytes() > 2 * MIB, "{} bytes for the busy one", busy.bytes());
     assert!(idle.bytes() < 2 * MIB, "{} bytes for the idle one", idle.bytes());
-    assert!(parent.peak() <= parent.max());
+    assert!(parent.peak() <= parent.max().unwrap());
     assert_eq!(parent.refusals(), 0);
     let given: u64 = hierarchy.shrinkers().iter().map(|report| report.freed_bytes).sum();
     assert_eq!(
         given,
         6500 * BYTES - idle.bytes() - busy.bytes(),
-        "what is not there any more was given back"
+        "all bytes that were evicted were given back"
     );
     drop((idle, busy));
     assert_eq!(parent.usage_exact(), 0);
@@ -146,7 +146,7 @@ fn charges_an_entry_while_a_reader_holds_it() {
     assert_eq!(group.usage_exact(), 0);
 }
 
-/// A value whose drop panics if the test says so.
+/// A value that panics when it is dropped, if the test says so.
 struct Fuse(bool);
 
 impl Drop for Fuse {
@@ -219,11 +219,11 @@ fn loses_nothing_while_four_threads_insert_and_read() {
         workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
     caches.iter().for_each(|(group, cache)| assert_charged(group, cache));
-    assert!(parent.peak() <= parent.max());
+    assert!(parent.peak() <= parent.max().unwrap());
     let reports = hierarchy.shrinkers();
     assert!(reports.iter().all(|report| report.panics == 0 && report.quarantine.is_none()), "{reports:?}");
     assert!(reports.iter().map(|report| report.freed_bytes).sum::<u64>() > MIB, "there was pressure");
-    assert!(made.load(Ordering::Relaxed) > 2 * KEYS, "what went was made again");
+    assert!(made.load(Ordering::Relaxed) > 2 * KEYS, "evicted values were made again");
     drop(caches);
     assert_eq!(parent.usage_exact(), 0);
 }

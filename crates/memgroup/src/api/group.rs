@@ -4,9 +4,12 @@ use memgroup_sync::grace;
 
 use crate::base::deadline::Deadline;
 use crate::base::error::GroupError;
+use crate::base::limit;
 use crate::base::limit::LimitError;
 use crate::charge::charge::Charge;
+use crate::charge::wait;
 use crate::control::{aftermath, dry_run, over_limit};
+use crate::counter::protect::{Protection, ProtectionError};
 use crate::reclaim::{
     self, AskError, GroupShrinker, Purpose, Reclaimed, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId,
     report,
@@ -28,6 +31,7 @@ pub struct Overdraft {
     pub bytes: u64,
 }
 
+/// The methods that most programs need.
 impl Group {
     /// Creates a child.
     ///
@@ -37,14 +41,50 @@ impl Group {
         self.node().shared.create(self.node(), name).map(Group::adopted)
     }
 
-    /// Removes the group. Its stocks go back to the counters and new charges are refused from now on, through any handle.
-    /// Bytes that are still charged stay counted here and in the ancestors until their charges end; until then
-    /// [`Hierarchy::dying`](crate::Hierarchy::dying) lists the group. Its name may be used again at once.
+    /// Puts a limit in force, at once and under load; `None` takes it away. From the instant at which `max` returns it, no charge
+    /// that would rise above it succeeds. If usage is above it, the subtree's stocks are drained before this returns, and stay empty
+    /// until usage is within the limit. Live charges stay charged, and new charges are refused. Limits of one hierarchy change one
+    /// after the other.
     ///
     /// # Errors
-    /// It is the root, has online children, or was removed already.
-    pub fn remove(&self) -> Result<(), GroupError> {
-        self.node().shared.remove(self.node())
+    /// The limit is more than a counter holds (256 TiB).
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenant = hierarchy.create("/tenant").unwrap();
+    /// tenant.set_max(64 << 20).unwrap();
+    /// assert_eq!(tenant.max(), Some(64 << 20));
+    /// tenant.set_max(None).unwrap();
+    /// assert_eq!(tenant.max(), None);
+    /// ```
+    pub fn set_max(&self, max: impl Into<Option<u64>>) -> Result<(), LimitError> {
+        let max = limit::stored(max.into())?;
+        let tree = self.node().shared.tree.lock();
+        self.node().counter.set_max(max);
+        over_limit::update(&tree, self.node());
+        Ok(())
+    }
+
+    /// Protects the first `bytes` of the group: a charge that a group above refuses does not take them, and is refused instead.
+    /// `memory.min` of cgroup v2. The default is 0: no byte is protected. With [`BYTES_MAX`](crate::BYTES_MAX), the file's `max`, all are.
+    ///
+    /// The setting counts in full right below the group that needs memory. Deeper it counts as far as the groups above are protected
+    /// themselves ([`protection_within`](Group::protection_within)). It is in force at once; a reclaim that runs heeds it from its next batch.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let lookups = hierarchy.create("/lookups").unwrap();
+    /// lookups.set_min(64 << 20).unwrap();
+    /// assert_eq!((lookups.min(), lookups.low()), (64 << 20, 0));
+    /// assert_eq!(lookups.protection().min, 64 << 20);
+    /// ```
+    ///
+    /// # Errors
+    /// More than a counter holds (256 TiB), or the group was removed.
+    pub fn set_min(&self, bytes: u64) -> Result<(), ProtectionError> {
+        self.set_protection("min", bytes, |min, settings| Protection { min, ..settings })
     }
 
     /// Charges `bytes` to the group and all its ancestors.
@@ -52,87 +92,53 @@ impl Group {
     /// | path | when | cost |
     /// |---|---|---|
     /// | hit | the stock of this thread's slot has the bytes | one atomic addition; no lock, no allocation, no system call |
-    /// | miss | it has not, and the limits leave room | a batch, or exactly `bytes`, by one compare-and-swap a level; no lock |
+    /// | miss | it has not, and the limits leave room | a batch, or exactly `bytes`, by one compare-and-swap a level; no lock, except at the first use of a slot and where a group comes above its `high` |
     /// | slow path | a limit leaves no room | drains under the tree lock, then runs shrinkers and kill hooks on this thread; may allocate, and may wait for a cache that another charge scans |
     ///
-    /// It never waits for memory to come free; [`charge_until`](Group::charge_until) does. `usage` never rises above `max` by it.
+    /// The first charge of a thread also registers the thread, by a system call. A charge never waits for memory to come free;
+    /// [`charge_until`](Group::charge_until) does. `usage` never rises above `max` by it.
     ///
     /// # Errors
-    /// A limit on the way to the root leaves no room, or the group was removed. When a limit refuses there was an instant within the call at
-    /// which live charges, charges in flight and `bytes` exceeded it, less the bytes kept for groups within their [`min`](Group::set_min) or
-    /// `low` ([`ChargeError::reserved`]). This is guarantee G1: prepaid bytes are never the reason.
+    /// A limit on the way to the root leaves no room, or the group was removed. When a limit refuses, live charges, charges in flight and
+    /// `bytes` exceeded it at an instant within the call. Bytes kept for groups within their [`min`](Group::set_min) or `low`
+    /// ([`ChargeError::reserved`]) lower the limit for this. This is guarantee G1: prepaid bytes are never the reason.
     #[inline(always)]
     pub fn try_charge(&self, bytes: u64) -> Result<Charge, ChargeError> {
         self.node().charge(bytes).map(|()| Charge::owning(self.node(), bytes))
     }
 
-    /// Charges `bytes` at any limit, for growth that cannot be refused; bytes above a limit are recorded there
-    /// as [`overdraft`](Group::overdraft). A removed group takes forced charges too, so that nothing goes uncounted.
+    /// Charges `bytes` as [`try_charge`](Group::try_charge) does. Where that is refused, it waits until `deadline` for room at the group that
+    /// refused.
+    ///
+    /// The thread that uncharges there makes the waiting charges: in the order of their groups' [weights](Group::set_weight), then of arrival. A
+    /// charge that does not fit is passed by at most 16 others. A charge without a deadline may take free bytes at any time; one with a deadline
+    /// queues behind those that wait. The wait is [listed](crate::Hierarchy::waits), and ended by [`wake_waiters`](Group::wake_waiters) and by
+    /// the removal of the group.
+    ///
+    /// It may allocate, and it blocks. So it is not for code that holds a lock that other threads need to set memory free, nor for the inside of
+    /// an allocator. It does not wait within a shrinker's call or a read section, nor when the deadline has passed.
+    ///
+    /// ```
+    /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};
+    /// # use std::time::{Duration, Instant};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenant = hierarchy.create("/tenant").unwrap();
+    /// tenant.set_max(1000).unwrap();
+    /// let held = tenant.try_charge(600).unwrap();
+    /// let soon = Instant::now() + Duration::from_millis(20);
+    /// let error = tenant.charge_until(600, soon).unwrap_err();
+    /// assert_eq!((error.kind(), error.usage()), (ChargeErrorKind::Deadline, 600));
+    /// assert!(Instant::now() >= soon && error.waited() > Duration::ZERO);
+    /// drop(held);
+    /// ```
     ///
     /// # Errors
-    /// Only when a counter could not hold it: 256 TiB.
-    pub fn charge_forced(&self, bytes: u64) -> Result<Charge, ChargeError> {
-        Charge::forced(self.node(), bytes).map(|()| Charge::owning(self.node(), bytes))
-    }
-
-    /// Bytes charged to this group and its descendants, with the bytes prepaid in their stocks: one load. It exceeds
-    /// [`usage_exact`](Group::usage_exact) by at most the slots' budgets, and never falls short of live charges.
-    pub fn usage(&self) -> u64 {
-        self.node().counter.usage()
-    }
-
-    /// Bytes charged to this group and its descendants, without prepaid bytes; walks the subtree under the tree lock.
-    /// Exact while no thread charges, else a sum over moving numbers.
-    pub fn usage_exact(&self) -> u64 {
-        let shared = self.node().shared;
-        let tree = shared.tree.lock();
-        let prepaid: u64 = shared.counted_in(&tree, self.node()).map(drain::prepaid).sum();
-        self.usage().saturating_sub(prepaid)
-    }
-
-    /// The limit, in bytes, whether it is in force or a [dry run](Group::set_enforced); [`UNLIMITED`](crate::UNLIMITED) if there is none.
-    pub fn max(&self) -> u64 {
-        self.node().counter.read().max
-    }
-
-    /// `(usage, max)` as they were together at one instant.
-    pub fn usage_and_max(&self) -> (u64, u64) {
-        let seen = self.node().counter.read();
-        (seen.usage, seen.max)
-    }
-
-    /// Puts a limit in force, at once and under load: no charge that would rise above it succeeds from the instant at
-    /// which `max` returns it. If usage is above it, the subtree's stocks are drained before this returns, and stay empty
-    /// until usage is within the limit; live charges stay charged, and new charges are refused. Limits of one
-    /// hierarchy change one after the other.
-    ///
-    /// # Errors
-    /// The limit is more than a counter holds (256 TiB) and not [`UNLIMITED`](crate::UNLIMITED).
-    pub fn set_max(&self, bytes: u64) -> Result<(), LimitError> {
-        let max = LimitError::check(bytes)?;
-        let tree = self.node().shared.tree.lock();
-        self.node().counter.set_max(max);
-        over_limit::update(&tree, self.node());
-        Ok(())
-    }
-
-    /// Charges of at least one byte that this group itself refused, whichever descendant asked: by its own limit, or because it was
-    /// removed.
-    pub fn refusals(&self) -> u64 {
-        self.node().counter.refusals()
-    }
-
-    /// The bytes that forced charges took beyond this group's limit.
-    pub fn overdraft(&self) -> Overdraft {
-        let (charges, bytes) = self.node().counter.overdraft();
-        Overdraft { charges, bytes }
-    }
-
-    /// Returns the stocks of this group and all its descendants to the counters, from this thread and for every slot;
-    /// complete when it returns. No system call, no thread woken or interrupted. The bytes returned.
-    pub fn drain(&self) -> u64 {
-        let tree = self.node().shared.tree.lock();
-        aftermath::drain_subtree(&tree, self.node())
+    /// - [`Deadline`](crate::ChargeErrorKind::Deadline): there was no room in time; the numbers are those of the group at which it waited last.
+    /// - [`Woken`](crate::ChargeErrorKind::Woken): all waits of the group were ended.
+    /// - At once, as by `try_charge`: the group was removed, also while it waited; or `bytes` are more than a limit allows in all.
+    pub fn charge_until(&self, bytes: u64, deadline: impl Into<Deadline>) -> Result<Charge, ChargeError> {
+        let deadline = deadline.into().instant_or_far();
+        wait::charge_until(self.node(), bytes, deadline).map(|()| Charge::owning(self.node(), bytes))
     }
 
     /// Registers a shrinker that has memory of this group alone, and attaches it here. The group does not know
@@ -151,24 +157,110 @@ impl Group {
         GroupShrinker::new(self, config, Box::new(shrinker))
     }
 
-    /// Has shrinkers of this group and of those below it give back about `bytes`, as a charge does that does not fit; here they may
-    /// wait. It ends when enough is uncharged, when there is nothing more to be had, or after the callback in which `deadline` passes.
+    /// Bytes charged to this group and its descendants, with the bytes prepaid in their stocks: one load. It exceeds
+    /// [`usage_exact`](Group::usage_exact) by at most the slots' budgets, and never falls short of live charges.
+    pub fn usage(&self) -> u64 {
+        self.node().counter.usage()
+    }
+
+    /// Removes the group. Its stocks go back to the counters and new charges are refused from now on, through any handle.
+    /// Bytes that are still charged stay counted here and in the ancestors until their charges end; until then
+    /// [`Hierarchy::dying`](crate::Hierarchy::dying) lists the group. Its name may be used again at once.
     ///
-    /// A charge that needs what is being given back here does not wait for it, because the callback may be waiting for what the charge's thread
-    /// holds; it may be refused meanwhile.
+    /// Some removals also give per-CPU memory of removed groups back, which takes tens of milliseconds
+    /// ([`Config::maintain_on_removal`](crate::Config::maintain_on_removal)).
+    ///
+    /// # Errors
+    /// It is the root, has online children, or was removed already.
+    pub fn remove(&self) -> Result<(), GroupError> {
+        self.node().shared.remove(self.node())
+    }
+}
+
+/// Usage and limit, read.
+impl Group {
+    /// Bytes charged to this group and its descendants, without prepaid bytes; walks the subtree under the tree lock.
+    /// Exact while no thread charges, else a sum over moving numbers.
+    pub fn usage_exact(&self) -> u64 {
+        let shared = self.node().shared;
+        let tree = shared.tree.lock();
+        let prepaid: u64 = shared.counted_in(&tree, self.node()).map(drain::prepaid).sum();
+        self.usage().saturating_sub(prepaid)
+    }
+
+    /// The limit, in bytes, whether it is in force or a [dry run](Group::set_enforced); `None` if there is none.
+    pub fn max(&self) -> Option<u64> {
+        limit::given(self.node().counter.read().max)
+    }
+
+    /// `(usage, max)` as they were together at one instant.
+    pub fn usage_and_max(&self) -> (u64, Option<u64>) {
+        let seen = self.node().counter.read();
+        (seen.usage, limit::given(seen.max))
+    }
+
+    /// Bytes that could be charged now, over all levels, less the bytes kept for others; a hint, old as soon as it is read. Limits that
+    /// [refuse nothing](Group::set_enforced) do not count.
+    pub fn headroom(&self) -> u64 {
+        dry_run::headroom(self.node())
+    }
+
+    /// Charges of at least one byte that this group itself refused, whichever descendant asked: by its own limit, or because it was
+    /// removed.
+    pub fn refusals(&self) -> u64 {
+        self.node().counter.refusals()
+    }
+}
+
+/// Charges at any limit.
+impl Group {
+    /// Charges `bytes` at any limit, for growth that cannot be refused; bytes above a limit are recorded there
+    /// as [`overdraft`](Group::overdraft). A removed group takes forced charges too, so that nothing goes uncounted.
+    ///
+    /// # Errors
+    /// Only when a counter could not hold it: 256 TiB.
+    pub fn charge_forced(&self, bytes: u64) -> Result<Charge, ChargeError> {
+        Charge::forced(self.node(), bytes).map(|()| Charge::owning(self.node(), bytes))
+    }
+
+    /// The bytes that forced charges took beyond this group's limit.
+    pub fn overdraft(&self) -> Overdraft {
+        let (charges, bytes) = self.node().counter.overdraft();
+        Overdraft { charges, bytes }
+    }
+}
+
+/// Reclaim by hand.
+impl Group {
+    /// Has shrinkers of this group and of those below it give back about `bytes`, as a charge that does not fit does. Here they may
+    /// wait. It ends when enough is uncharged, when no shrinker has more to give, or after the callback in which `deadline` passes.
+    ///
+    /// A charge does not wait for a callback that runs here, because that callback may be waiting for a lock that the charging thread holds. So
+    /// the charge may be refused meanwhile.
     ///
     /// From within a shrinker's call it does nothing.
     pub fn reclaim(&self, bytes: u64, deadline: impl Into<Deadline>) -> Reclaimed {
         reclaim::reclaim(self.node(), Purpose::ByHand, bytes, deadline.into().instant())
     }
 
-    /// Has one shrinker give back about `bytes` of what it holds of this group, by hand: whatever its size, and also where it is
-    /// [set aside](crate::Quarantine).
+    /// Has one shrinker give back about `bytes` of its memory of this group, by hand. It is asked whatever its size, and also if it is
+    /// [quarantined](crate::Quarantine).
     ///
     /// # Errors
     /// There is no such shrinker now, it is not attached to this group, or the thread is in a shrinker's call.
     pub fn ask_shrinker(&self, id: ShrinkerId, bytes: u64) -> Result<Reclaimed, AskError> {
         report::ask(self.node(), id, bytes)
+    }
+}
+
+/// Prepaid bytes.
+impl Group {
+    /// Returns the stocks of this group and all its descendants to the counters, from this thread and for every slot. It is
+    /// complete when it returns, and interrupts no thread. It waits for the tree lock, and serves charges that wait for the
+    /// bytes. Returns the number of bytes.
+    pub fn drain(&self) -> u64 {
+        let tree = self.node().shared.tree.lock();
+        aftermath::drain_subtree(&tree, self.node())
     }
 
     /// The work of this group's own stocks so far, and their bytes now.
@@ -178,11 +270,5 @@ impl Group {
         flush::refresh(store, self.node());
         self.node().entry(store).flushed(&grace::enter()).copy(Reach::Local, &mut values);
         StockStats::of(&values, drain::prepaid(self.node()))
-    }
-
-    /// Bytes that could be charged now, over all levels, less the bytes kept for others; a hint, old as soon as it is read. Limits that
-    /// [refuse nothing](Group::set_enforced) do not count.
-    pub fn headroom(&self) -> u64 {
-        dry_run::headroom(self.node())
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use memgroup_sync::grace;
 
 use crate::api::scope;
+use crate::api::snapshot::Snapshot;
 use crate::api::statistics::Statistics;
 use crate::base::deadline::Deadline;
 use crate::base::error::GroupError;
@@ -44,6 +45,7 @@ pub struct Dying {
     pub labels: Vec<(String, u64)>,
 }
 
+/// The methods that most programs need.
 impl Hierarchy {
     /// Makes a hierarchy with only an online, unlimited root.
     ///
@@ -51,11 +53,6 @@ impl Hierarchy {
     /// A setting of `config` is out of its range.
     pub fn new(config: Config) -> Result<Hierarchy, ConfigError> {
         Ok(Hierarchy::adopted(Shared::obtain(config.checked()?)?))
-    }
-
-    /// The configuration that the hierarchy was made with.
-    pub fn config(&self) -> Config {
-        self.shared().config
     }
 
     /// Creates the group at an absolute path, `/parent/child`. The parent must exist.
@@ -75,10 +72,33 @@ impl Hierarchy {
         tree.lookup(path).map(|id| self.pinned(id))
     }
 
+    /// The whole tree as it is now, dying groups included.
+    ///
+    /// It allocates, takes the tree lock for short steps, and flushes each subsystem's statistics once. It calls no shrinker. Its
+    /// [page](crate::guide::snapshot) says how consistent it is. Statistics of one subsystem are of one moment. The figures of one group are read
+    /// within some hundred nanoseconds, those of two groups up to [`Snapshot::took`] apart.
+    pub fn snapshot(&self) -> Snapshot {
+        self.root().snapshot()
+    }
+}
+
+/// Groups and configuration.
+impl Hierarchy {
+    /// The configuration that the hierarchy was made with.
+    pub fn config(&self) -> Config {
+        self.shared().config
+    }
+
     /// All online groups, parents before children, the root first.
     pub fn groups(&self) -> Vec<Group> {
         let tree = self.shared().tree.lock();
         tree.subtree(ROOT).map(|id| self.pinned(id)).collect()
+    }
+
+    /// The group with this id, if it is online or dying.
+    pub fn group(&self, id: GroupId) -> Option<Group> {
+        let tree = self.shared().tree.lock();
+        self.shared().find(&tree, id).map(Group::pinned)
     }
 
     /// Removed groups that still hold bytes, in the order of their removal.
@@ -101,41 +121,79 @@ impl Hierarchy {
         tree.dying().into_iter().map(of).filter(|dying| dying.usage_bytes > 0).collect()
     }
 
-    /// Bytes of each slot's budget that stocks have reserved now. The prepaid bytes of a slot never exceed them.
-    pub fn stock_reserved_bytes(&self) -> Vec<u64> {
-        self.shared().budget.reserved().collect()
+    fn pinned(&self, id: NodeId) -> Group {
+        Group::pinned(self.shared().made(id))
+    }
+}
+
+/// Charges of memory blocks and of threads.
+impl Hierarchy {
+    /// Charges `bytes` to the current group of this thread ([`scope`]), as [`Group::try_charge`] does. `None` if there is none, or it
+    /// is of another hierarchy.
+    ///
+    /// It goes with [`uncharge`](Hierarchy::uncharge), because each hierarchy has its own ids.
+    #[inline]
+    pub fn try_charge_current(&self, bytes: u64) -> Option<Result<Charge, ChargeError>> {
+        let node = scope::node().filter(|node| std::ptr::eq(node.shared, self.shared()))?;
+        Some(node.charge(bytes).map(|()| Charge::owning(node, bytes)))
     }
 
-    /// Returns per-CPU memory that groups no longer need to the system; see [`Maintenance`].
+    /// Uncharges `bytes` from the group with this id, for a memory block that stores its owner's id instead of a
+    /// [`Charge`]. It pairs with [`Charge::into_parts`], and costs as much as dropping a charge.
     ///
-    /// A thread with spare time calls it now and then. Removals do a part of it themselves. One pass runs at a time: a second caller
-    /// waits for the first. A charge can wait for a pass only while that holds the tree lock, for at most 64 pages' worth of records
-    /// at a time; the pass waits for grace periods without that lock. No count and no charge is lost when records move.
+    /// # Errors
+    /// No group has this id now. Nothing was uncharged.
     ///
     /// # Panics
-    /// In a read section (`memgroup_sync::grace`) of the calling thread, which the pass would wait for without end. Nothing is done
-    /// then.
-    pub fn maintain(&self, options: Maintenance) -> Maintained {
-        assert!(!grace::inside(), "failed to maintain a hierarchy: this thread is in a read section");
-        let _pass = self.shared().upkeep().not_before.lock();
-        maintenance::pass(self.shared(), options)
+    /// When more is uncharged than the group holds. The counters are put right before the panic, but charges of others may be
+    /// uncounted by then.
+    #[inline]
+    pub fn uncharge(&self, id: GroupId, bytes: u64) -> Result<(), IdError> {
+        let node = self.node(id).ok_or(IdError { id, bytes })?;
+        if bytes > 0 {
+            node.uncharge(bytes);
+        }
+        Ok(())
     }
 
-    /// Sum of all passes of maintenance so far, those of removals included.
-    pub fn maintained(&self) -> Maintained {
-        *self.shared().upkeep().done.lock()
+    /// Makes a charge that owns `bytes` already charged to the group with this id: the inverse of [`Charge::into_parts`].
+    ///
+    /// # Errors
+    /// No group has this id now.
+    pub fn charge_from_parts(&self, id: GroupId, bytes: u64) -> Result<Charge, IdError> {
+        if bytes > 0 {
+            return self.node(id).map(|node| Charge::owning(node, bytes)).ok_or(IdError { id, bytes });
+        }
+        self.group(id).map(|group| Charge::empty(&group)).ok_or(IdError { id, bytes })
     }
 
-    /// Amount of the groups' per-CPU memory. It asks the system, in about a nanosecond a page.
-    pub fn percpu(&self) -> PerCpuStats {
-        memory::stats(self.shared())
+    /// As [`charge_from_parts`](Hierarchy::charge_from_parts), for a block with a header that holds no more than the
+    /// [node](GroupId::node) of its owner. The bytes of the block keep the group, so the node is still the group's.
+    ///
+    /// # Panics
+    /// When this hierarchy never had the node, or when `bytes` is 0.
+    #[inline]
+    pub fn charge_of_node(&self, node: u32, bytes: u64) -> Charge {
+        assert!(
+            bytes > 0,
+            "take up the charge of node {node}: a charge of no bytes needs the id of its group"
+        );
+        let found = self.shared().node(NodeId(node)).filter(|_| node < self.shared().places());
+        let found = found
+            .unwrap_or_else(|| panic!("take up {bytes} bytes of node {node}: the hierarchy never had it"));
+        Charge::owning(found, bytes)
     }
 
-    /// Address ranges of the per-CPU memory, as in the system's own reports (`/proc/self/smaps`).
-    pub fn percpu_ranges(&self) -> Vec<Range<usize>> {
-        memory::ranges(self.shared())
+    #[inline]
+    fn node(&self, id: GroupId) -> Option<&'static Node> {
+        let is_given = id.generation() % 2 == 1;
+        let node = self.shared().node(NodeId(id.node())).filter(|_| is_given);
+        node.filter(|node| node.generation() == id.generation())
     }
+}
 
+/// Shrinkers.
+impl Hierarchy {
     /// Registers a shrinker that may hold memory of several groups. It is called for those in which it has a
     /// [slot](Registration::attach). For the memory of one group, [`Group::add_shrinker`] is simpler.
     ///
@@ -194,6 +252,24 @@ impl Hierarchy {
     pub fn wait_for_shrinkers(&self, deadline: impl Into<Deadline>) -> Result<(), CallsError> {
         quiesce::wait(self.shared(), deadline.into().instant())
     }
+}
+
+/// Statistics.
+impl Hierarchy {
+    /// The statistics of the subsystem `memory`: [`stats::memory`](crate::stats::memory).
+    pub fn memory(&self) -> Statistics {
+        self.builtin(MEMORY)
+    }
+
+    /// The statistics of the subsystem `cpu`: [`stats::cpu`](crate::stats::cpu).
+    pub fn cpu(&self) -> Statistics {
+        self.builtin(CPU)
+    }
+
+    /// The statistics of the subsystem `io`: [`stats::io`](crate::stats::io).
+    pub fn io(&self) -> Statistics {
+        self.builtin(IO)
+    }
 
     /// Registers a subsystem for the rest of the hierarchy's life: from now on all groups have its statistics.
     ///
@@ -220,93 +296,43 @@ impl Hierarchy {
     fn builtin(&self, number: usize) -> Statistics {
         Statistics::of(self, self.shared().statistics.store(number))
     }
+}
 
-    /// The statistics of the subsystem `memory`: [`stats::memory`](crate::stats::memory).
-    pub fn memory(&self) -> Statistics {
-        self.builtin(MEMORY)
+/// Prepaid bytes and per-CPU memory.
+impl Hierarchy {
+    /// Bytes of each slot's budget that stocks have reserved now. The prepaid bytes of a slot never exceed them.
+    pub fn stock_reserved_bytes(&self) -> Vec<u64> {
+        self.shared().budget.reserved().collect()
     }
 
-    /// The statistics of the subsystem `cpu`: [`stats::cpu`](crate::stats::cpu).
-    pub fn cpu(&self) -> Statistics {
-        self.builtin(CPU)
-    }
-
-    /// The statistics of the subsystem `io`: [`stats::io`](crate::stats::io).
-    pub fn io(&self) -> Statistics {
-        self.builtin(IO)
-    }
-
-    /// The group with this id, if it is online or dying.
-    pub fn group(&self, id: GroupId) -> Option<Group> {
-        let tree = self.shared().tree.lock();
-        self.shared().find(&tree, id).map(Group::pinned)
-    }
-
-    /// Uncharges `bytes` from the group with this id, for a memory block that stores its owner's id instead of a
-    /// [`Charge`]. It pairs with [`Charge::into_parts`], and costs as much as dropping a charge.
+    /// Returns per-CPU memory that groups no longer need to the system; see [`Maintenance`].
     ///
-    /// # Errors
-    /// No group has this id now. Nothing was uncharged.
+    /// A thread with spare time calls it now and then. Removals do a part of it themselves. One pass runs at a time: a second caller
+    /// waits for the first. A charge waits for a pass only while the pass holds the tree lock: for 64 pages' worth of records at a time, at
+    /// most. The pass waits for grace periods without that lock. No count and no charge is lost when records move.
     ///
     /// # Panics
-    /// When more is uncharged than the group holds. The counters are put right before the panic, but charges of others may be
-    /// uncounted by then.
-    #[inline]
-    pub fn uncharge(&self, id: GroupId, bytes: u64) -> Result<(), IdError> {
-        let node = self.node(id).ok_or(IdError { id, bytes })?;
-        if bytes > 0 {
-            node.uncharge(bytes);
-        }
-        Ok(())
+    /// In a read section (`memgroup_sync::grace`) of the calling thread, which the pass would wait for without end. Nothing is done
+    /// then.
+    pub fn maintain(&self, options: Maintenance) -> Maintained {
+        assert!(!grace::inside(), "failed to maintain a hierarchy: this thread is in a read section");
+        let _pass = self.shared().upkeep().not_before.lock();
+        maintenance::pass(self.shared(), options)
     }
 
-    /// As [`charge_from_parts`](Hierarchy::charge_from_parts), for a block whose header has room for the [node](GroupId::node) of its owner
-    /// only. The bytes of the block keep the group, so the node is still the group's.
-    ///
-    /// # Panics
-    /// When this hierarchy never had the node, or when `bytes` is 0.
-    #[inline]
-    pub fn charge_of_node(&self, node: u32, bytes: u64) -> Charge {
-        assert!(
-            bytes > 0,
-            "take up the charge of node {node}: a charge of no bytes needs the id of its group"
-        );
-        let found = self.shared().node(NodeId(node)).filter(|_| node < self.shared().places());
-        let found = found
-            .unwrap_or_else(|| panic!("take up {bytes} bytes of node {node}: the hierarchy never had it"));
-        Charge::owning(found, bytes)
+    /// Sum of all passes of maintenance so far, those of removals included.
+    pub fn maintained(&self) -> Maintained {
+        *self.shared().upkeep().done.lock()
     }
 
-    /// Charges `bytes` to the current group of this thread ([`scope`]), as [`Group::try_charge`] does. `None` if there is none, or it
-    /// is of another hierarchy.
-    ///
-    /// It goes with [`uncharge`](Hierarchy::uncharge), because each hierarchy has its own ids.
-    #[inline]
-    pub fn try_charge_current(&self, bytes: u64) -> Option<Result<Charge, ChargeError>> {
-        let node = scope::node().filter(|node| std::ptr::eq(node.shared, self.shared()))?;
-        Some(node.charge(bytes).map(|()| Charge::owning(node, bytes)))
+    /// Amount of the groups' per-CPU memory. It asks the system, in about a nanosecond a page.
+    pub fn percpu(&self) -> PerCpuStats {
+        memory::stats(self.shared())
     }
 
-    /// Makes a charge that owns `bytes` already charged to the group with this id: the inverse of [`Charge::into_parts`].
-    ///
-    /// # Errors
-    /// No group has this id now.
-    pub fn charge_from_parts(&self, id: GroupId, bytes: u64) -> Result<Charge, IdError> {
-        if bytes > 0 {
-            return self.node(id).map(|node| Charge::owning(node, bytes)).ok_or(IdError { id, bytes });
-        }
-        self.group(id).map(|group| Charge::empty(&group)).ok_or(IdError { id, bytes })
-    }
-
-    fn pinned(&self, id: NodeId) -> Group {
-        Group::pinned(self.shared().made(id))
-    }
-
-    #[inline]
-    fn node(&self, id: GroupId) -> Option<&'static Node> {
-        let is_given = id.generation() % 2 == 1;
-        let node = self.shared().node(NodeId(id.node())).filter(|_| is_given);
-        node.filter(|node| node.generation() == id.generation())
+    /// Address ranges of the per-CPU memory, as in the system's own reports (`/proc/self/smaps`).
+    pub fn percpu_ranges(&self) -> Vec<Range<usize>> {
+        memory::ranges(self.shared())
     }
 }
 

@@ -210,6 +210,7 @@ impl fmt::Debug for LabelledCharge {
     }
 }
 
+/// Labels.
 impl Group {
     /// The group's label of this name, made if there is none. It lasts as long as the group, also after the group was removed.
     ///

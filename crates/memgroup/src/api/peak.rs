@@ -58,6 +58,7 @@ impl core::fmt::Debug for PeakReader {
     }
 }
 
+/// Peaks.
 impl Group {
     /// The highest `usage` so far, in bytes. Only charges that succeeded at every level count.
     pub fn peak(&self) -> u64 {

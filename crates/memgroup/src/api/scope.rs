@@ -1,8 +1,9 @@
 //! Scope: the current group of a thread.
 //!
 //! An adapter that hooks foreign allocations gets no argument that could name the group. It charges the current group of the thread.
-//! Entering and leaving a scope are a few plain stores. They allocate nothing, and the thread-local has no destructor, so scopes work
-//! inside an allocator and while a thread ends.
+//! Entering and leaving a scope take a few plain stores. With `Config::scope_time`, the default, each also reads the clock and may add to
+//! one statistic. While a stall lasts, each also checks the groups that it changes (`observe::pressure`). Neither allocates, and the
+//! thread-local of the current group has no destructor. So scopes work inside an allocator and while a thread ends.
 //!
 //! - I1. The thread keeps a place of the node table together with its generation. A guard that was forgotten can keep its group
 //!   current for longer than the handle lives, but never makes another group current.
@@ -169,7 +170,7 @@ impl Drop for Scope<'_> {
 
 /// Leaves no group current, because a guard was dropped out of order and the right group is unknown.
 ///
-/// The upper bits of the depth tell older guards that the group which they would restore may be one whose guard was dropped.
+/// The upper bits of the depth warn older guards: the guard of the group that they would restore may have been dropped.
 #[cold]
 fn leave_out_of_order() {
     let current = CURRENT.get();

@@ -104,16 +104,16 @@ impl Statistics {
     /// Adds `delta` to a statistic of `group`, and so to those of all groups above it.
     ///
     /// One atomic addition on this thread's slot. The first addition of a slot after a flush also marks the group. An addition never
-    /// waits, never allocates and makes no system call, so an allocator may call it. (The kernel backs a page of per-CPU memory at
-    /// the first write to it.) A [`Time`](StatKind::Time) is added in nanoseconds; [`add_time`](Self::add_time) takes a duration. A
-    /// removed group counts as long as it has a handle.
+    /// waits and never calls the global allocator, so an allocator may call it. It makes no system call, except that a thread's first
+    /// one registers the thread. (The kernel backs a page of per-CPU memory at the first write to it.) A [`Time`](StatKind::Time) is
+    /// added in nanoseconds; [`add_time`](Self::add_time) takes a duration. A removed group counts as long as it has a handle.
     ///
     /// A [`Fresh`](Freshness::Fresh) read contains all additions that this thread made before, and those of other threads that it
     /// knows of.
     ///
     /// # Panics
-    /// When the key belongs to another subsystem, when `delta` is negative and the statistic only grows, when it is more than 2^48
-    /// up or down, and when the group is of another hierarchy. Nothing is added then.
+    /// When the key belongs to another subsystem, when the group is of another hierarchy, when `delta` is more than 2^48 up or down, and
+    /// when `delta` is negative although the statistic only grows. Nothing is added then.
     ///
     /// When one slot's changes since the last flush fall below -2^61 or rise to 2^63: those are lost, and the next addition panics.
     /// Sums of flushes are not checked; they wrap beyond ±2^63.
@@ -236,8 +236,8 @@ impl Statistics {
     /// Reads the values of `group` and of all online groups below it, as they were together at one moment.
     ///
     /// There each group's subtree is the sum of its own values, those of its children, and those of removed groups. (Each time is
-    /// rounded down by itself, so a sum may lack a microsecond for each group.) `into` keeps its memory from one read to the next,
-    /// and the read allocates nothing where that suffices.
+    /// rounded down by itself, so a sum may lack a microsecond for each group.) `into` keeps its memory from one read to the next. Where
+    /// that is enough, the read allocates nothing.
     ///
     /// # Panics
     /// When the group is of another hierarchy.
@@ -246,8 +246,8 @@ impl Statistics {
         into.fill(self.subsystem, self.store, node, freshness);
     }
 
-    /// The values of the subtree of `group` as text in the form of cgroup v2's files: a line `key value` for each statistic, or one
-    /// line of `key=value` for `io`.
+    /// The values of the subtree of `group` as text, in the form of cgroup v2's files. Each statistic is a line `key value`; `io` is one
+    /// line of `key=value`.
     ///
     /// ```
     /// # use memgroup::{Config, Freshness, Hierarchy, stats};

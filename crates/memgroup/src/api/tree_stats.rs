@@ -49,7 +49,7 @@ impl TreeStats {
         TreeStats::default()
     }
 
-    /// Number of groups whose values it has.
+    /// Number of groups in it.
     pub fn len(&self) -> usize {
         self.groups.len()
     }

@@ -1,16 +1,30 @@
-//! Limits as people write them: `512M`, `4096`, `max`.
+//! Limits, in three forms: an `Option<u64>` in the API, a word in the counters, and text as people write it (`512M`, `4096`, `max`).
 
 use core::fmt;
 
-/// The largest reserve that can be configured: so much of each child's unfilled protection is counted, and the sum over all groups there can be
-/// fits a word.
+/// The largest reserve that can be configured. At most so much of each child's unfilled protection is counted, so that the sum over the largest
+/// number of groups fits a word.
 pub(crate) const LARGEST_RESERVE: u64 = 1 << 39;
 
-/// The most one group can account, 256 TiB less a byte.
-pub(crate) const LARGEST: u64 = (1 << 48) - 1;
+/// The most bytes that one group can account, 256 TiB less one. As a `min` or a `low` it protects all.
+pub const BYTES_MAX: u64 = (1 << 48) - 1;
 
-/// No limit: `max` in the spelling of cgroup v2.
-pub const UNLIMITED: u64 = u64::MAX;
+/// No limit, in the words of counters. The API has `None` for it, and files have `max`.
+pub(crate) const UNLIMITED: u64 = u64::MAX;
+
+/// The word in which counters store a limit.
+pub(crate) fn stored(limit: Option<u64>) -> Result<u64, LimitError> {
+    match limit {
+        None => Ok(UNLIMITED),
+        Some(bytes) if bytes <= BYTES_MAX => Ok(bytes),
+        Some(asked) => Err(LimitError { asked }),
+    }
+}
+
+/// The limit that such a word stands for.
+pub(crate) fn given(stored: u64) -> Option<u64> {
+    (stored != UNLIMITED).then_some(stored)
+}
 
 /// A limit that no counter can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,15 +33,9 @@ pub struct LimitError {
     pub asked: u64,
 }
 
-impl LimitError {
-    pub(crate) fn check(asked: u64) -> Result<u64, LimitError> {
-        if asked <= LARGEST || asked == UNLIMITED { Ok(asked) } else { Err(LimitError { asked }) }
-    }
-}
-
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a limit of {} bytes is out of range; 0 to {LARGEST}, or UNLIMITED", self.asked)
+        write!(f, "a limit of {} bytes is out of range; 0 to {BYTES_MAX}, or None for no limit", self.asked)
     }
 }
 
@@ -52,8 +60,8 @@ impl fmt::Display for ParseBytesError {
 
 impl std::error::Error for ParseBytesError {}
 
-/// Reads a number of bytes: digits, an optional suffix `K`, `M`, `G` or `T` (powers of two, either case), or the
-/// exact word `max` for [`UNLIMITED`]. Surrounding blanks are allowed, as `echo` leaves a newline.
+/// Reads a number of bytes: digits and an optional suffix `K`, `M`, `G` or `T` (powers of two, either case). The exact
+/// word `max` stands for no limit (`None`). Surrounding blanks are allowed, as `echo` leaves a newline.
 ///
 /// The spelling is cgroup v2's, where `page_counter_memparse` reads `memory.max`; unlike there, nothing is
 /// rounded to pages and nothing saturates in silence.
@@ -63,15 +71,15 @@ impl std::error::Error for ParseBytesError {}
 /// a counter holds (256 TiB).
 ///
 /// ```
-/// assert_eq!(memgroup::parse_bytes("512M").unwrap(), 512 << 20);
-/// assert_eq!(memgroup::parse_bytes("max").unwrap(), memgroup::UNLIMITED);
+/// assert_eq!(memgroup::parse_bytes("512M"), Ok(Some(512 << 20)));
+/// assert_eq!(memgroup::parse_bytes("max"), Ok(None));
 /// assert!(memgroup::parse_bytes("-1").unwrap_err().to_string().contains("negative"));
 /// ```
-pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
+pub fn parse_bytes(text: &str) -> Result<Option<u64>, ParseBytesError> {
     let wrong = |reason| ParseBytesError { text: text.to_owned(), reason };
     let trimmed = text.trim();
     if trimmed == "max" {
-        return Ok(UNLIMITED);
+        return Ok(None);
     }
     if trimmed.starts_with('-') {
         return Err(wrong("it is negative"));
@@ -98,32 +106,32 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     let too_large = "it is more than 256 TiB less a byte";
     let number: u64 = digits.parse().map_err(|_| wrong(too_large))?;
     match number.checked_mul(1 << shift) {
-        Some(bytes) if bytes <= LARGEST => Ok(bytes),
+        Some(bytes) if bytes <= BYTES_MAX => Ok(Some(bytes)),
         _ => Err(wrong(too_large)),
     }
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use crate::base::limit::{LARGEST, UNLIMITED, parse_bytes};
+    use crate::base::limit::{BYTES_MAX, parse_bytes};
 
     #[test]
-    fn reads_what_operators_write() {
+    fn reads_the_forms_that_operators_write() {
         for (text, bytes) in [
-            ("0", 0),
-            ("4096", 4096),
-            ("4k", 4096),
-            (" 2G\n", 2 << 30),
-            ("255T", 255 << 40),
-            ("max", UNLIMITED),
+            ("0", Some(0)),
+            ("4096", Some(4096)),
+            ("4k", Some(4096)),
+            (" 2G\n", Some(2 << 30)),
+            ("255T", Some(255 << 40)),
+            ("max", None),
         ] {
             assert_eq!(parse_bytes(text).unwrap(), bytes, "{text}");
         }
-        assert_eq!(parse_bytes(&LARGEST.to_string()).unwrap(), LARGEST);
+        assert_eq!(parse_bytes(&BYTES_MAX.to_string()).unwrap(), Some(BYTES_MAX));
     }
 
     #[test]
-    fn refuses_what_is_no_number_of_bytes_and_says_why() {
+    fn refuses_text_that_is_no_number_of_bytes_and_says_why() {
         for (text, why) in [
             ("", "no digits"),
             ("-5", "negative"),

@@ -74,7 +74,7 @@ memgroup_sync::mutations! {
     /// A thread that hands a shrinker slot on does not say that more threads wait.
     HandOnForgetsTheRest,
     /// A thread at the end of its patience leaves without a look whether the shrinker slot was handed to it.
-    WaiterGoesWithTheSeat,
+    WaiterLeavesWithTheSlot,
     /// A shrinker slot that is given up passes deferred work on while a call lasts that may defer more.
     LeaverHandsOnFirst,
     /// Deferred work is read and left where it is.

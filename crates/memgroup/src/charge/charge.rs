@@ -37,61 +37,8 @@ pub struct Charge {
     bytes: u64,
 }
 
+/// The methods that most programs need.
 impl Charge {
-    /// Owns bytes that are charged already; for zero bytes, a count on the node taken already.
-    #[inline(always)]
-    pub(crate) fn owning(node: &'static Node, bytes: u64) -> Charge {
-        Charge { node, bytes }
-    }
-
-    /// Zero bytes of a group, held as a handle is.
-    pub(crate) fn empty(group: &Group) -> Charge {
-        group.node().pin();
-        Charge { node: group.node(), bytes: 0 }
-    }
-
-    /// Charges `bytes` at any limit: prepaid bytes first, else as a debt of the levels that it takes above their limits.
-    pub(crate) fn forced(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
-        if bytes == 0 {
-            node.pin();
-            return Ok(());
-        }
-        let stock = node.stocks(bytes).then(|| Stock::enter(node, node.source.current())).flatten();
-        if stock.is_some_and(|stock| stock.spend(bytes)) {
-            count(node, memory::CHARGES, 1);
-            return Ok(());
-        }
-        let refused = match aftermath::charge_forced(node, bytes, u64::MAX, false) {
-            Ok(()) => {
-                count(node, memory::FORCED, 1);
-                over_limit::close_if_over(node);
-                high::after_forced_charge(node, bytes);
-                return Ok(());
-            }
-            Err(refused) => refused,
-        };
-        if !refused.seen.offline {
-            return Err(ChargeError::of(refused.node, refused.seen, bytes));
-        }
-        // In a removed group usage rises only under the tree lock (`node` I3).
-        let tree = node.shared.tree.lock();
-        aftermath::charge_forced(node, bytes, u64::MAX, true)
-            .map_err(|refused| ChargeError::of(refused.node, refused.seen_online(), bytes))?;
-        count(node, memory::FORCED, 1);
-        over_limit::close_if_over_held(&tree, node);
-        Ok(())
-    }
-
-    /// Bytes it accounts for.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The group they are charged to.
-    pub fn group(&self) -> Group {
-        Group::pinned(self.node)
-    }
-
     /// Charges `bytes` more, as [`Group::try_charge`] does.
     ///
     /// # Errors
@@ -105,42 +52,6 @@ impl Charge {
         Ok(())
     }
 
-    /// Charges `bytes` more at any limit, as [`Group::charge_forced`] does.
-    ///
-    /// # Errors
-    /// As there; this charge stays as it was.
-    pub fn grow_forced(&mut self, bytes: u64) -> Result<(), ChargeError> {
-        if bytes > 0 {
-            Charge::forced(self.node, bytes)?;
-            self.add(bytes);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn node(&self) -> &'static Node {
-        self.node
-    }
-
-    /// Takes over bytes charged to its group; with them it needs no count on the node any more.
-    #[inline]
-    pub(crate) fn add(&mut self, bytes: u64) {
-        let was_empty = self.bytes == 0;
-        self.bytes += bytes;
-        if was_empty {
-            drop(Group::adopted(self.node));
-        }
-    }
-
-    /// Gives up `bytes`, which remain charged; without any left it counts on the node instead.
-    #[inline]
-    fn part_with(&mut self, bytes: u64, verb: &str) {
-        assert!(bytes <= self.bytes, "cannot {verb} {bytes} bytes off a charge of {}", self.bytes);
-        if bytes > 0 && bytes == self.bytes {
-            self.node.pin();
-        }
-        self.bytes -= bytes;
-    }
-
     /// Uncharges `bytes` of it.
     ///
     /// # Panics
@@ -151,6 +62,34 @@ impl Charge {
         if bytes > 0 {
             self.node.uncharge(bytes);
         }
+    }
+}
+
+/// Bytes and group, read.
+impl Charge {
+    /// Bytes it accounts for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The group they are charged to.
+    pub fn group(&self) -> Group {
+        Group::pinned(self.node)
+    }
+}
+
+/// Growth at any limit, parts and moves.
+impl Charge {
+    /// Charges `bytes` more at any limit, as [`Group::charge_forced`] does.
+    ///
+    /// # Errors
+    /// As there; this charge stays as it was.
+    pub fn grow_forced(&mut self, bytes: u64) -> Result<(), ChargeError> {
+        if bytes > 0 {
+            Charge::forced(self.node, bytes)?;
+            self.add(bytes);
+        }
+        Ok(())
     }
 
     /// Splits `bytes` off into a charge of their own; nothing is counted anew.
@@ -181,8 +120,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Moves the bytes to another group of the same hierarchy. They are counted at every moment: the levels that both
-    /// groups have above them are not touched, the target's own levels are charged before the source's are uncharged.
+    /// Moves the bytes to another group of the same hierarchy. They are counted at every moment: the target's own levels are
+    /// charged before the source's are uncharged. The levels above both groups are not touched.
     ///
     /// # Errors
     /// A level of the target refuses, or it was removed; this charge stays as it was.
@@ -228,6 +167,77 @@ impl Charge {
         }
         std::mem::forget(self);
         parts
+    }
+}
+
+/// For the crate's own use.
+impl Charge {
+    /// Owns bytes that are charged already; for zero bytes, a count on the node taken already.
+    #[inline(always)]
+    pub(crate) fn owning(node: &'static Node, bytes: u64) -> Charge {
+        Charge { node, bytes }
+    }
+
+    /// Zero bytes of a group, held as a handle is.
+    pub(crate) fn empty(group: &Group) -> Charge {
+        group.node().pin();
+        Charge { node: group.node(), bytes: 0 }
+    }
+
+    /// Charges `bytes` at any limit: prepaid bytes first, else as a debt of the levels that it takes above their limits.
+    pub(crate) fn forced(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
+        if bytes == 0 {
+            node.pin();
+            return Ok(());
+        }
+        let stock = node.stocks(bytes).then(|| Stock::enter(node, node.source.current())).flatten();
+        if stock.is_some_and(|stock| stock.spend(bytes)) {
+            count(node, memory::CHARGES, 1);
+            return Ok(());
+        }
+        let refused = match aftermath::charge_forced(node, bytes, u64::MAX, false) {
+            Ok(()) => {
+                count(node, memory::FORCED, 1);
+                over_limit::close_if_over(node);
+                high::after_forced_charge(node, bytes);
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        if !refused.seen.offline {
+            return Err(ChargeError::of(refused.node, refused.seen, bytes));
+        }
+        // In a removed group usage rises only under the tree lock (`node` I3).
+        let tree = node.shared.tree.lock();
+        aftermath::charge_forced(node, bytes, u64::MAX, true)
+            .map_err(|refused| ChargeError::of(refused.node, refused.seen_online(), bytes))?;
+        count(node, memory::FORCED, 1);
+        over_limit::close_if_over_held(&tree, node);
+        Ok(())
+    }
+
+    pub(crate) fn node(&self) -> &'static Node {
+        self.node
+    }
+
+    /// Takes over bytes charged to its group; with them it needs no count on the node any more.
+    #[inline]
+    pub(crate) fn add(&mut self, bytes: u64) {
+        let was_empty = self.bytes == 0;
+        self.bytes += bytes;
+        if was_empty {
+            drop(Group::adopted(self.node));
+        }
+    }
+
+    /// Gives up `bytes`, which remain charged; without any left it counts on the node instead.
+    #[inline]
+    fn part_with(&mut self, bytes: u64, verb: &str) {
+        assert!(bytes <= self.bytes, "cannot {verb} {bytes} bytes off a charge of {}", self.bytes);
+        if bytes > 0 && bytes == self.bytes {
+            self.node.pin();
+        }
+        self.bytes -= bytes;
     }
 }
 

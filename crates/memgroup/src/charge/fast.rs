@@ -1,7 +1,7 @@
 //! Fast: a charge or an uncharge that the stock of this thread's slot serves.
 //!
-//! Nothing is called on the way to the atomic addition: a value that lives across a call is pushed onto the stack at the function's
-//! beginning, and an atomic addition waits for every store before it. Nor is anything loaded after it: a load waits for the
+//! Nothing is called on the way to the atomic addition. A value that lives across a call is pushed onto the stack when the function
+//! begins. An atomic addition waits for every store before it. Nor is anything loaded after it: a load waits for the
 //! addition in its turn. That is why the read section is a brief one, which ends without a look.
 
 use memgroup_percpu::FastAccess;
@@ -62,7 +62,7 @@ impl Node {
         self.uncharge_slowly(bytes, slot, put);
     }
 
-    /// As `charge_slowly`. With a word, the bytes lie in it.
+    /// The part of an uncharge that is not a hit, in one function as `charge_slowly`. With a word, the bytes lie in it.
     #[cold]
     #[inline(never)]
     fn uncharge_slowly(&'static self, bytes: u64, slot: usize, put: Option<FastAccess>) {

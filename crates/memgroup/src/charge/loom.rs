@@ -1,7 +1,7 @@
 //! Models of the stock: every interleaving of a few calls, with up to three preemptions.
 //!
-//! The contrapositive of G1 makes a model of it: where all that is live, in flight and asked fits below the limit at
-//! every moment, no call may be refused. Each fault of `mutation` must make its model fail.
+//! The models check the contrapositive of G1. If live bytes, bytes in flight and asked bytes fit below the limit at every
+//! moment, no call may be refused. Each fault of `mutation` must make its model fail.
 
 use memgroup_percpu::{Records, SlotSource, Wait};
 use memgroup_sync::grace;
@@ -274,7 +274,7 @@ fn closing_only_the_stocks_that_hold_something_is_caught() {
 }
 
 #[test]
-fn a_refill_between_sweep_and_refusal_refuses_nobody() {
+fn a_refill_between_sweep_and_refusal_refuses_no_charge() {
     explore(|| {
         // Two units are prepaid in slot 1 or live there, one is asked for: three of three, at every moment.
         let group = lone_group(2, 3 * UNIT);
@@ -338,7 +338,7 @@ fn a_closure_grows_to_the_level_that_refuses_next() {
 }
 
 #[test]
-fn an_overflow_or_an_eviction_under_way_refuses_nobody() {
+fn an_overflow_or_an_eviction_under_way_refuses_no_charge() {
     explore(|| {
         let shared = obtain(config(1, 2).stock_budget_bytes(2 * UNIT));
         let group = shared.create(shared.root(), "group").unwrap();
@@ -363,7 +363,7 @@ fn an_overflow_or_an_eviction_under_way_refuses_nobody() {
 }
 
 #[test]
-fn several_chargers_that_fail_at_once_are_refused_by_live_charges_only() {
+fn chargers_that_fail_at_once_are_refused_by_live_bytes_only() {
     explore(|| {
         let group = lone_group(2, 2 * UNIT);
         group.charge_at(1, UNIT).unwrap();
@@ -383,7 +383,7 @@ fn a_batch_and_a_charge_that_spends_it() {
     let group = lone_group(1, 64 * UNIT);
     let buyer = thread::spawn(move || group.charge_at(0, UNIT).unwrap());
     group.charge_at(0, UNIT).unwrap();
-    assert!(group.counter.usage() >= UNIT, "what is spent was charged before");
+    assert!(group.counter.usage() >= UNIT, "bytes are charged before they are spent");
     buyer.join().unwrap();
     group.uncharge_at(0, 2 * UNIT);
     assert_conserved(group);

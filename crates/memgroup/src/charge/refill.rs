@@ -1,9 +1,9 @@
 //! Refill: an uncharge for which the stock had no room returns a batch.
 //!
 //! An uncharge that finds no stock starts one, so a thread that only frees batches too. Overflow returns one batch and
-//! keeps one (hysteresis): the kernel empties the stock on overflow, and a free and an allocation at the edge
-//! then walk the tree each time. Bytes between the word and the counters are marked PENDING, as in `batch`, or are the
-//! caller's own, which is uncharging them.
+//! keeps one (hysteresis). The kernel empties the stock on overflow; a free and an allocation at the edge then walk the
+//! tree each time. Bytes between the word and the counters are marked PENDING, as in `batch`, or are the caller's own,
+//! which is uncharging them.
 
 use memgroup_sync::interleave;
 
@@ -50,8 +50,8 @@ pub(crate) fn repay(node: &'static Node, bytes: u64) {
     }
 }
 
-/// After `bytes` were added to the word: takes them out again if it is closed, else brings it back within its cap, by a larger
-/// cap or by returning a batch. Returns the bytes that the caller returns to the counters itself.
+/// After `bytes` were added to the word: takes them out again if the word is closed. Else it brings the word back within its cap, by a
+/// larger cap or by returning a batch. Returns the bytes that the caller returns to the counters itself.
 #[must_use = "the bytes are to be returned to the counters"]
 pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
     let (node, slot) = (stock.node, stock.slot);

@@ -6,8 +6,8 @@
 //! makes the charge, or leaves behind which level refused it last.
 //!
 //! # G1, the refusal guarantee
-//! *When a charge is refused, there was an instant within the call at which live charges, charges in flight and the asked bytes
-//! together exceeded the limit of the group that the error names, less the bytes kept there for groups within their protection.*
+//! *When a charge is refused, live charges, charges in flight and the asked bytes together exceeded a bound at an instant within the
+//! call. The bound is the limit of the group that the error names, less the bytes kept there for groups within their protection.*
 //!
 //! The error tells how much is kept ([`ChargeError::reserved`]): mostly nothing, and at most the amount that `protect::reserve` allows. It is
 //! looked up within the call, from sums that may lag by bytes being charged at that moment.
@@ -18,8 +18,8 @@
 //! - *A live charge*, or one that is being uncharged: it is live until that call returns. An uncharge adds its own bytes to a closed word
 //!   and takes them out again, and no more.
 //! - *A charge in flight*: an exact charge added it to R and has not returned, perhaps because a higher level is about to refuse it. Or a
-//!   charge had it set free and keeps it (`reclaim::keep`), at most as much as it asked for. Or an attempt to consume, not served and not yet
-//!   undone, hides it from the freeze: at most as many bytes as that charge asked for (`stock::withdraw_closed` has the sum).
+//!   charge had it set free and keeps it (`reclaim::credit`), at most as much as it asked for. Or an attempt to consume, not served and not
+//!   yet undone, hides it from the freeze. It hides at most as many bytes as that charge asked for (`stock::withdraw_closed` has the sum).
 //! - *Prepaid*, showing in a word. There is none: every word of the subtree was CLOSED and drained before t. Bytes that are added
 //!   to a CLOSED word are of the two kinds above. Groups are created under the tree lock, which this thread holds.
 //! - *On the way between a word and the counters*: the surplus of a batch, an overflow, or an evicted stock. Such bytes are on the way
@@ -28,20 +28,20 @@
 //!   PENDING ends. Drains hold the tree lock. There are none at t.
 //!
 //! So usage at t is at most live charges and charges in flight, and usage + asked + kept > limit. Refusing threads take turns under the
-//! tree lock. A third thread that takes the drained bytes takes them as an exact charge, because its words are CLOSED: that is a live
-//! charge or one in flight. ∎
+//! tree lock. A third thread may take the drained bytes, but only by an exact charge, because its words are CLOSED. That is a live charge
+//! or one in flight. ∎
 //!
 //! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is refused at once.
 //!
-//! Loom: `a_refusal_is_never_caused_by_stock`, `a_refill_between_sweep_and_refusal_refuses_nobody`,
-//! `several_chargers_that_fail_at_once_are_refused_by_live_charges_only` and the twins with a fault each. With real threads:
+//! Loom: `a_refusal_is_never_caused_by_stock`, `a_refill_between_sweep_and_refusal_refuses_no_charge`,
+//! `chargers_that_fail_at_once_are_refused_by_live_bytes_only` and the twins with a fault each. With real threads:
 //! `tests/stress.rs`.
 
 use std::time::Instant;
 
 use memgroup_sync::grace;
 
-use crate::base::limit::LARGEST;
+use crate::base::limit::BYTES_MAX;
 use crate::charge::batch;
 use crate::charge::wait::{WaitSession, Waited, held_level};
 use crate::control::freeze::FrozenSubtree;
@@ -189,7 +189,7 @@ impl SlowCharge {
         outcome
     }
 
-    /// Where nothing but a limit that refuses no charge is in the way: passes it.
+    /// Passes a dry-run limit, if the charge was refused by such limits only.
     fn past_dry_runs(&mut self) -> bool {
         if !self.last.seen.is_only_dry_run(self.ask.bytes) {
             return false;
@@ -291,7 +291,7 @@ impl SlowCharge {
     fn count_oom(&self) {
         let Refused { node, seen } = self.last;
         let is_counted = self.oom_counted.is_some_and(|counted| std::ptr::eq(counted, node));
-        let is_held_up = !seen.offline && self.ask.bytes <= LARGEST - seen.usage;
+        let is_held_up = !seen.offline && self.ask.bytes <= BYTES_MAX - seen.usage;
         if is_held_up && !is_counted && !credit::is_reclaiming() {
             event::count(node, Event::Oom);
         }
@@ -301,7 +301,7 @@ impl SlowCharge {
     fn wait(&mut self) -> Waited {
         let Some(deadline) = self.ask.deadline else { return Waited::Over };
         let seen = self.last.seen;
-        let never_fits = self.ask.bytes > LARGEST || self.ask.bytes > seen.max && !seen.is_dry_run;
+        let never_fits = self.ask.bytes > BYTES_MAX || self.ask.bytes > seen.max && !seen.is_dry_run;
         if seen.offline || never_fits {
             return Waited::Over;
         }
@@ -342,7 +342,7 @@ impl SlowCharge {
 
 /// A charge is held up by a limit: not by a removal, nor by the size of a counter.
 fn count_max(refused: Refused, bytes: u64) {
-    if !refused.seen.offline && bytes <= LARGEST - refused.seen.usage {
+    if !refused.seen.offline && bytes <= BYTES_MAX - refused.seen.usage {
         event::count(refused.node, Event::Max);
     }
 }
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_of_many_stocks_is_for_refusals_of_the_group_that_was_drained() {
+    fn a_drain_of_many_stocks_counts_for_its_own_group_only() {
         const PAGE: u64 = 4096;
         let config = Config::with_slots(SlotSource::virtual_slots(128).unwrap());
         let hierarchy = Hierarchy::new(config).unwrap();
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(busy.try_charge(999 * PAGE).unwrap_err().group(), above.id());
         let drains_now = |group: &crate::Group| group.node().shrinkers().unwrap().drains_now();
         assert!(!drains_now(&below), "its 384 stocks were looked at");
-        assert!(drains_now(&above), "nobody has looked at its stocks");
+        assert!(drains_now(&above), "no drain has visited its stocks");
         shrinker.remove().unwrap();
     }
 }

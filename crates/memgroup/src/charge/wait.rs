@@ -40,7 +40,7 @@ use crate::tree::node::Node;
 const REVIEW: Duration = Duration::from_millis(100);
 
 /// Charges `bytes`, and waits for room until `deadline`.
-fn charge_until(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
+pub(crate) fn charge_until(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
     batch::charge_in_slot(node, node.source.current(), bytes, Some(deadline))
 }
 
@@ -70,9 +70,9 @@ pub(crate) enum Left {
 pub(crate) enum Waited {
     /// The charge was made for it.
     Handed,
-    /// It is tried again.
+    /// The charge is tried again.
     Again,
-    /// It is refused.
+    /// The charge is refused.
     Over,
 }
 
@@ -227,6 +227,7 @@ impl Drop for FreezeGuard {
     }
 }
 
+/// Waiting for room.
 impl Group {
     /// Waits until `deadline` for room for `bytes`, as [`charge_until`](Group::charge_until) does, and charges nothing.
     ///
@@ -255,42 +256,9 @@ impl Group {
     pub fn wait_for_room(&self, bytes: u64, deadline: impl Into<Deadline>) -> Result<(), ChargeError> {
         wait_for_room(self.node(), bytes, deadline.into().instant_or_far())
     }
-
-    /// Charges `bytes` as [`try_charge`](Group::try_charge) does. Where that is refused, it waits until `deadline` for room at the group that
-    /// refused.
-    ///
-    /// The thread that uncharges there makes the waiting charges: in the order of their groups' [weights](Group::set_weight), then of arrival. A
-    /// charge that does not fit is passed by at most 16 others. A charge without a deadline may take free bytes at any time; one with a deadline
-    /// queues behind those that wait. The wait is [listed](crate::Hierarchy::waits), and ended by [`wake_waiters`](Group::wake_waiters) and by
-    /// the removal of the group.
-    ///
-    /// It may allocate, and it blocks. So it is not for code that holds a lock that other threads need to set memory free, nor for the inside of
-    /// an allocator. It does not wait within a shrinker's call or a read section, nor when the deadline has passed.
-    ///
-    /// ```
-    /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};
-    /// # use std::time::{Duration, Instant};
-    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    /// let tenant = hierarchy.create("/tenant").unwrap();
-    /// tenant.set_max(1000).unwrap();
-    /// let held = tenant.try_charge(600).unwrap();
-    /// let soon = Instant::now() + Duration::from_millis(20);
-    /// let error = tenant.charge_until(600, soon).unwrap_err();
-    /// assert_eq!((error.kind(), error.usage()), (ChargeErrorKind::Deadline, 600));
-    /// assert!(Instant::now() >= soon && error.waited() > Duration::ZERO);
-    /// drop(held);
-    /// ```
-    ///
-    /// # Errors
-    /// - [`Deadline`](ChargeErrorKind::Deadline): there was no room in time; the numbers are those of the group at which it waited last.
-    /// - [`Woken`](ChargeErrorKind::Woken): all waits of the group were ended.
-    /// - At once, as by `try_charge`: the group was removed, also while it waited; or `bytes` are more than a limit allows in all.
-    pub fn charge_until(&self, bytes: u64, deadline: impl Into<Deadline>) -> Result<Charge, ChargeError> {
-        let deadline = deadline.into().instant_or_far();
-        charge_until(self.node(), bytes, deadline).map(|()| Charge::owning(self.node(), bytes))
-    }
 }
 
+/// Growth that waits for room.
 impl Charge {
     /// Charges `bytes` more, and waits for room until `deadline`, as [`Group::charge_until`] does. The charge keeps its bytes meanwhile, so
     /// several charges that grow may wait for each other until their deadlines.
@@ -315,7 +283,7 @@ mod tests {
     use crate::{Config, Hierarchy};
 
     #[test]
-    fn a_drain_serves_who_waits_with_what_an_uncharge_under_way_has_put_into_a_closed_stock() {
+    fn a_drain_serves_a_waiter_from_bytes_put_into_a_closed_stock() {
         const PAGE: u64 = 4096;
         let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap());
         let hierarchy = Hierarchy::new(config).unwrap();

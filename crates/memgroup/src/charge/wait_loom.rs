@@ -1,5 +1,5 @@
-//! Models of the queue: every interleaving of a few calls, with up to three preemptions. Each fault of `mutation` must make its model fail; a waiter that no thread
-//! serves is one that loom finds.
+//! Models of the queue: every interleaving of a few calls, with up to three preemptions. Each fault of `mutation` must make its model fail.
+//! Loom reports a waiter that no thread serves as a deadlock.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ fn wait_for_a_unit(node: &'static Node, at: &'static Node) {
     aftermath::uncharge_counters(node, UNIT);
 }
 
-/// One waits for bytes that another uncharges from the stock's slow path.
+/// A thread waits for bytes that another one uncharges on the stock's slow path.
 fn one_waits_and_another_uncharges() {
     let group = lone_group(1, UNIT);
     charge_counters(group, UNIT, Verdict::Hint).ok().unwrap();
@@ -37,7 +37,7 @@ fn one_waits_and_another_uncharges() {
     assert_conserved(group);
 }
 
-/// One waits for room that another makes, and a third waits for the rest.
+/// A thread waits for room alone. Another one makes the room, and then waits for a charge of the same bytes.
 fn one_waits_for_room() {
     let group = lone_group(1, UNIT);
     charge_counters(group, UNIT, Verdict::Hint).ok().unwrap();
@@ -52,7 +52,7 @@ fn one_waits_for_room() {
     assert_conserved(group);
 }
 
-/// Two wait for the same bytes, one after the other.
+/// Two threads wait for the same bytes. The first one uncharges them for the second.
 fn two_wait() {
     let group = lone_group(1, UNIT);
     charge_counters(group, UNIT, Verdict::Hint).ok().unwrap();
@@ -63,7 +63,7 @@ fn two_wait() {
     assert_conserved(group);
 }
 
-/// A charge is handed over, or the deadline is there.
+/// An uncharge hands a charge over while the waiter's deadline has passed.
 fn one_whose_deadline_has_passed() {
     let group = lone_group(1, UNIT);
     charge_counters(group, UNIT, Verdict::Hint).ok().unwrap();
@@ -74,11 +74,11 @@ fn one_whose_deadline_has_passed() {
         Ok(Left::Again(_)) | Err(_) => unreachable!("the group is online, and has a level of its own alone"),
     }
     user.join().unwrap();
-    assert_eq!(group.counter.usage(), 0, "what was handed over is somebody's");
+    assert_eq!(group.counter.usage(), 0, "a charge that was handed over is not lost");
     assert_conserved(group);
 }
 
-/// A charge takes room for a moment that a level above does not have.
+/// A charge takes room of its own level for a moment, and a level above refuses it.
 fn one_is_refused_higher_up(charge: fn(&'static Node) -> Result<(), Refused>) {
     let shared = obtain(config(1, 4));
     let above = shared.create(shared.root(), "above").unwrap();
@@ -97,35 +97,35 @@ fn two_units(group: &'static Node) -> Result<(), Refused> {
     charge_counters(group, 2 * UNIT, Verdict::Hint)
 }
 
-/// Within the limits, as those of a reserve are.
+/// A forced charge within the limits, like a charge from a reserve.
 fn two_units_forced(group: &'static Node) -> Result<(), Refused> {
     aftermath::charge_forced(group, 2 * UNIT, 0, false)
 }
 
 #[test]
-fn an_uncharge_finds_who_waits() {
+fn an_uncharge_serves_the_waiter() {
     explore(one_waits_and_another_uncharges);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn who_looks_for_room_only_before_it_is_in_the_line_is_never_served() {
+fn a_waiter_that_looks_only_before_it_queues_is_caught() {
     mutation::with(Mutation::WaiterDoesNotLookAgain, || explore(one_waits_and_another_uncharges));
 }
 
 #[test]
-fn an_uncharge_finds_who_waits_for_room_and_what_it_set_free_is_had_by_another() {
+fn a_waiter_for_room_leaves_the_room_to_the_next_waiter() {
     explore(one_waits_for_room);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn who_looks_for_room_alone_before_it_is_in_the_line_is_never_told() {
+fn a_waiter_for_room_that_looks_only_before_it_queues_is_caught() {
     mutation::with(Mutation::WaiterDoesNotLookAgain, || explore(one_waits_for_room));
 }
 
 #[test]
-fn everybody_who_waits_is_served() {
+fn two_waiters_for_the_same_bytes_are_both_served() {
     explore(two_wait);
 }
 
@@ -135,30 +135,30 @@ fn a_charge_that_is_handed_over_at_the_deadline_is_not_lost() {
 }
 
 #[test]
-#[should_panic(expected = "what was handed over is somebody's")]
-fn a_charge_is_lost_where_who_has_waited_goes_without_a_look() {
+#[should_panic(expected = "a charge that was handed over is not lost")]
+fn a_waiter_that_leaves_without_its_charge_is_caught() {
     mutation::with(Mutation::WaiterGoesWithoutTheCharge, || explore(one_whose_deadline_has_passed));
 }
 
 #[test]
-fn what_a_charge_takes_that_is_refused_higher_up_is_room_again_for_who_waits() {
+fn a_charge_refused_higher_up_leaves_its_room_to_the_waiter() {
     explore(|| one_is_refused_higher_up(two_units));
 }
 
 #[test]
-fn what_a_forced_charge_takes_that_is_refused_higher_up_is_room_again_too() {
+fn a_forced_charge_refused_higher_up_leaves_its_room_too() {
     explore(|| one_is_refused_higher_up(two_units_forced));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn who_waits_is_never_served_where_a_charge_that_is_taken_back_does_not_look() {
+fn a_refused_charge_that_does_not_serve_waiters_is_caught() {
     mutation::with(Mutation::TakenBackWithoutALook, || explore(|| one_is_refused_higher_up(two_units)));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn nor_where_a_forced_charge_does_not() {
+fn a_refused_forced_charge_that_does_not_serve_is_caught() {
     mutation::with(Mutation::TakenBackWithoutALook, || {
         explore(|| one_is_refused_higher_up(two_units_forced));
     });

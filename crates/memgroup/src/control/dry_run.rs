@@ -1,10 +1,10 @@
 //! Dry run: limits that refuse no charge, and count the charges that they would have refused.
 //!
-//! An operator sets a limit, has it refuse nothing ([`Group::set_enforced`]), and reads how many charges it would have refused, and how far usage was
-//! above it. The charge is made, and nothing is reclaimed for it. It counts as an event of its own kind, which threads can wait for.
+//! An operator sets a limit and has it refuse nothing ([`Group::set_enforced`]). Reports show how many charges it would have refused, and how far
+//! usage was above it. The charge is made, and nothing is reclaimed for it. It counts as an event of its own kind, which threads can wait for.
 //!
-//! The counter keeps such a limit in the same cell as one in force, with a mark beside it, and refuses at it in the same way. So batches end below
-//! it, and a charge that fits costs no instruction more. Only a charge that does not fit checks the mark:
+//! The counter keeps such a limit in the same cell as one in force, with a mark, and refuses at it in the same way. So batches end below it, and a
+//! charge that fits costs no instruction more. Only a charge that does not fit checks the mark:
 //!
 //! ```text
 //!   refused, mark set ─▶ OVER? ── yes: passes, counted
@@ -12,7 +12,7 @@
 //!                                        └── refused again: freeze the subtree, set OVER, try again
 //! ```
 //!
-//! - I1. A charge passes such a limit only while OVER is set, and then every stock of the subtree is closed: usage consists of charges that are made
+//! - I1. A charge passes such a limit only while OVER is set. Then every stock of the subtree is closed, and usage consists of charges that are made
 //!   or under way. So each charge that is counted would have been refused. While usage is above the limit, no stock serves a charge uncounted.
 //! - I2. Only charges that were made are counted, at each level by itself, as if that level's limit alone were in force.
 //! - I3. Whether a limit refuses belongs to the same epoch as the limit. From the instant at which `set_enforced(true)` puts it in force, usage does
@@ -21,7 +21,7 @@
 //!   still be refused higher up. A charge under way while the limit changes may be counted by the limit before or after.
 //! - B2. OVER goes when usage is a sixty-fourth below the limit. So the stocks of a tenant at its limit do not close and open by turns. Until then
 //!   its charges are exact: some fifty nanoseconds a level, and a line that all its threads write.
-//! - B3. Bytes that a charge has had freed, and takes over (`reclaim::keep`), are not counted at the levels where they were charged all along.
+//! - B3. Bytes that a charge has had freed, and takes over (`reclaim::credit`), are not counted at the levels where they were charged all along.
 
 use memgroup_sync::MutexGuard;
 
@@ -83,6 +83,7 @@ pub(crate) fn headroom(node: &'static Node) -> u64 {
     })
 }
 
+/// Limits that only count.
 impl Group {
     /// Sets whether this group's `max` is in force, as it is unless set otherwise, or is a dry run.
     ///
@@ -159,7 +160,7 @@ mod loom {
     use crate::state::stats::Reach;
     use crate::tree::node::Node;
 
-    /// A group whose limit is a dry run.
+    /// A group with a dry-run limit.
     fn dry_run_group(slots: usize, max: u64) -> &'static Node {
         let group = lone_group(slots, max);
         group.counter.set_limit(max, true);

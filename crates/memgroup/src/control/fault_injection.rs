@@ -22,7 +22,7 @@ const ALWAYS: u64 = 1 << 63;
 pub(crate) struct FaultState(Mutex<Option<Faults>>);
 
 struct Faults {
-    /// Of [`ALWAYS`].
+    /// The odds of a failure, out of [`ALWAYS`].
     odds: u64,
     seed: u64,
     drawn: u64,
@@ -110,7 +110,7 @@ impl fmt::Debug for FailureInjection {
 pub enum InjectionError {
     /// The probability is not from 0 to 1.
     Probability {
-        /// As it was given.
+        /// The probability as given.
         probability: f64,
     },
     /// Charges of the group fail at random already.
@@ -135,6 +135,7 @@ impl fmt::Display for InjectionError {
 
 impl std::error::Error for InjectionError {}
 
+/// Failures for tests.
 impl Group {
     /// Has charges of this group, not of those below it, fail with this probability until the returned value is dropped, although there is room.
     ///

@@ -12,7 +12,7 @@ use crate::stock::{drain, open};
 use crate::tree::node::Node;
 use crate::tree::topology::Tree;
 
-/// Closes the stocks of every group whose charges count in `top`, and waits for batches under way.
+/// Closes the stocks of every group that counts in `top`, and waits for batches under way.
 pub(crate) fn freeze(tree: &Tree, top: &'static Node) {
     top.shared.counted_in(tree, top).for_each(|node| _ = aftermath::close(node));
     top.shared.counted_in(tree, top).for_each(drain::wait_settled);

@@ -1,6 +1,6 @@
 //! Make room: has shrinkers free the bytes that a refused charge lacks.
 
-use crate::base::limit::LARGEST;
+use crate::base::limit::BYTES_MAX;
 use crate::control::{aftermath, dry_run, high, over_limit};
 use crate::counter::chain::{Climb, Until};
 use crate::counter::events::Event;
@@ -12,10 +12,10 @@ use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::tree::node::Node;
 
-/// Rounds without success after which a charge is refused.
+/// Further rounds without progress after which a charge is refused.
 const FRUITLESS_MOST: u32 = 16;
 
-/// Rounds for one group after which a charge is refused, even if each of them freed bytes: shrinkers that free a byte at a time come to an end too.
+/// Rounds for one group after which a charge is refused, even if each of them freed bytes. So a reclaim ends although shrinkers free a byte at a time.
 const ROUNDS_MOST: u32 = 1024;
 
 /// How often room is made for one charge, each time in the group that refuses it then.
@@ -128,7 +128,7 @@ pub(crate) fn try_with_kept(
             aftermath::use_kept(kept, until);
             Some(Step::Charged)
         }
-        Err(refused) if refused.seen.offline || bytes > LARGEST - refused.seen.usage => Some(Step::Full),
+        Err(refused) if refused.seen.offline || bytes > BYTES_MAX - refused.seen.usage => Some(Step::Full),
         Err(refused) if !std::ptr::eq(refused.node, full) => Some(Step::FullAt(refused.node)),
         Err(_) => None,
     }

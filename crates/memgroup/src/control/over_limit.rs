@@ -1,4 +1,4 @@
-//! Over the limit: a group whose usage is above its limit, or at which a charge waits, has no stock anywhere below it.
+//! Over the limit: a group with usage above its limit has no stock in its subtree. Nor has a group at which a charge waits.
 //!
 //! A limit that is lowered under load, or passed by a forced charge, leaves usage above it. If frees then refilled the stock and charges spent from
 //! it, a busy tenant could stay above its new limit for ever, without one miss. The kernel drains once when `memory.max` is written, and has that
@@ -18,7 +18,8 @@ use crate::stock::open::open;
 use crate::tree::node::Node;
 use crate::tree::topology::Tree;
 
-/// After a limit changed, or a charge waits no more: closes the subtree if usage is above the limit even without the stocks, else opens it.
+/// After a limit changed, or a charge waits no more. It closes the subtree if usage without the stocks is above the limit, or a charge waits. Else
+/// it opens the subtree.
 pub(crate) fn update(tree: &Tree, node: &'static Node) {
     let is_over = || {
         let seen = node.counter.read();

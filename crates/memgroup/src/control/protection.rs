@@ -1,7 +1,7 @@
 //! Protection of a group, as users set and read it.
 
 use crate::base::id::GroupId;
-use crate::base::limit::LimitError;
+use crate::base::limit::BYTES_MAX;
 use crate::control::waiters;
 use crate::counter::chain;
 use crate::counter::protect::effective::Protection;
@@ -23,29 +23,8 @@ pub(crate) fn clear(tree: &Tree, node: &'static Node) {
     used::close(node);
 }
 
+/// Protection.
 impl Group {
-    /// Protects the first `bytes` of the group: a charge that a group above refuses does not take them, and is refused instead. 0, the
-    /// default: none; [`UNLIMITED`](crate::UNLIMITED): all. `memory.min` of cgroup v2.
-    ///
-    /// The setting counts in full right below the group that needs memory. Deeper it counts as far as the groups above are protected
-    /// themselves ([`protection_within`](Group::protection_within)). It is in force at once; a reclaim that runs heeds it from its next batch.
-    ///
-    /// ```
-    /// # use memgroup::{Config, Hierarchy, UNLIMITED};
-    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    /// let lookups = hierarchy.create("/lookups").unwrap();
-    /// lookups.set_min(64 << 20).unwrap();
-    /// assert_eq!((lookups.min(), lookups.low()), (64 << 20, 0));
-    /// assert_eq!(lookups.protection().min, 64 << 20);
-    /// lookups.set_min(UNLIMITED).unwrap();
-    /// ```
-    ///
-    /// # Errors
-    /// More than a counter holds (256 TiB) and not `UNLIMITED`; or the group was removed.
-    pub fn set_min(&self, bytes: u64) -> Result<(), ProtectionError> {
-        self.set_protection("min", bytes, |min, settings| Protection { min, ..settings })
-    }
-
     /// Protects the first `bytes` of the group as [`set_min`](Group::set_min) does, while other groups have something to give. If they have
     /// not, bytes are taken from here, down to `min`, and counted ([`Events::low`](crate::Events::low)). `memory.low` of cgroup v2.
     ///
@@ -63,18 +42,16 @@ impl Group {
         self.set_protection("low", bytes, |low, settings| Protection { low, ..settings })
     }
 
-    fn set_protection(
+    pub(crate) fn set_protection(
         &self,
         setting: &'static str,
         bytes: u64,
         with: impl FnOnce(u64, Protection) -> Protection,
     ) -> Result<(), ProtectionError> {
         let node = self.node();
-        let bytes = LimitError::check(bytes).map_err(|error| ProtectionError::OutOfRange {
-            setting,
-            path: self.path(),
-            error,
-        })?;
+        if bytes > BYTES_MAX {
+            return Err(ProtectionError::OutOfRange { setting, path: self.path(), asked: bytes });
+        }
         let tree = node.shared.tree.lock();
         if tree.state(node.id) != State::Online {
             return Err(ProtectionError::Offline { setting, path: tree.path(node.id) });

@@ -24,8 +24,8 @@ impl Shared {
         let mut next = Some(id);
         while let Some(id) = next {
             let node = self.made(id);
-            // In this order: outside the tree lock, the usage of a removed group only falls, and a handle comes only from another
-            // handle or from a charge with bytes (`node` I3). So a zero seen here stays zero.
+            // In this order. Outside the tree lock, the usage of a removed group only falls. A handle comes only from another handle
+            // or from a charge with bytes (`node` I3). So a zero seen here stays zero.
             let done = matches!(tree.state(id), State::Dying { .. })
                 && node.counter.usage() == 0
                 && !node.is_pinned();

@@ -20,7 +20,7 @@
 //!   tree lock is taken before the queue's lock or not at all.
 //! - E1. enqueue → serve, uncharge → serve: no wake-up is lost. The group is marked before a waiter enters the queue, and the waiter looks for room
 //!   once more in the queue. An uncharge that this look did not see comes later in the counter's one order. So does a charge that is taken back
-//!   because a level above refused. Each finds the mark, takes the lock after the look, and finds the waiter. Loom: `an_uncharge_finds_who_waits`.
+//!   because a level above refused. Each finds the mark, takes the lock after the look, and finds the waiter. Loom: `an_uncharge_serves_the_waiter`.
 
 use core::fmt;
 
@@ -28,7 +28,7 @@ use memgroup_sync::Mutex;
 use memgroup_sync::atomic::Ordering;
 
 use crate::base::id::NodeId;
-use crate::base::limit::LARGEST;
+use crate::base::limit::BYTES_MAX;
 use crate::base::mutation::{self, Mutation};
 use crate::control::aftermath;
 use crate::counter::chain::{self, Climb, Refused, Until};
@@ -62,7 +62,7 @@ pub(crate) enum Want {
 #[derive(Clone, Copy)]
 pub(crate) enum State {
     Waiting,
-    /// It makes room itself, and is not to be served.
+    /// The waiter makes room itself, and is not to be served.
     Away,
     /// Its charge was made; if it waits for room alone, there was room.
     Handed,
@@ -92,7 +92,7 @@ impl Waiter {
     fn try_charge(&self, seen: &mut Reading) -> State {
         let &Waiter { at, node, bytes, want, .. } = self;
         // A dry run takes the tree lock. So the waiter itself passes its limit.
-        if seen.offline || bytes > seen.max.min(LARGEST) || seen.is_dry_run {
+        if seen.offline || bytes > seen.max.min(BYTES_MAX) || seen.is_dry_run {
             return State::Again(Refused { node: at, seen: *seen });
         }
         if bytes > seen.headroom() {
@@ -232,6 +232,7 @@ impl fmt::Display for WeightError {
 
 impl std::error::Error for WeightError {}
 
+/// Weight among waiting charges.
 impl Group {
     /// Sets the weight, 1 to 10,000; 100 unless set, as `cpu.weight` has it.
     ///

@@ -7,7 +7,7 @@
 //! This is arithmetic. A charge and an uncharge report facts, and `control::aftermath` acts on it.
 //!
 //! - I1. Outside these functions, the usage of a group is never less than the sum of its children's.
-//! - B1. A charge that a high level refuses is seen at the levels below it for a moment; a smaller charge may miss
+//! - B1. A charge that a high level refuses is seen at the levels below it for a moment. A smaller charge may miss
 //!   there because of it. The slow path looks again before it refuses.
 
 use memgroup_sync::interleave;
@@ -27,7 +27,7 @@ pub(crate) struct Refused {
 /// The level below, which a charge came through, and its usage with the charge; `None` at the first level.
 pub(crate) type Via = Option<(&'static Node, u64)>;
 
-/// Where a charge stops climbing: above the root, or below the level that is charged already.
+/// The end of a climb: above the root, or below the level that is charged already.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
     Top,
@@ -98,7 +98,7 @@ fn look(node: &'static Node, via: Via) -> Reading {
 pub(crate) struct Climb {
     pub(crate) until: Until,
     pub(crate) verdict: Verdict,
-    /// This level, and all above it, have so many of the bytes already.
+    /// A level, and the number of the charge's bytes that it and all levels above have already.
     pub(crate) credit: Option<(&'static Node, u64)>,
 }
 

@@ -151,6 +151,7 @@ pub(crate) fn levels(node: &'static Node) -> impl Iterator<Item = &'static Node>
     std::iter::successors(Some(node), |level| level.parent())
 }
 
+/// Events.
 impl Group {
     /// The events of this group and of those below it since it was created: `memory.events`.
     pub fn events(&self) -> Events {

@@ -21,8 +21,8 @@
 //!
 //! The layers below have pages of their own: `memgroup_percpu` on per-CPU memory, `memgroup_sync` on grace periods and hazard records.
 
-// Each page is preceded by `links.md`. Of two definitions of a link the first counts: links of a page lead to items and pages here, and
-// to files of the repository where the page is read by itself. A test that fails in a page is reported under the name of `links.md`.
+// Each page is preceded by `links.md`. Of two definitions of a link the first counts. So links of a page lead to items and pages here. Where
+// the page is read by itself, they lead to files of the repository. A test that fails in a page is reported under the name of `links.md`.
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/guarantees.md")]

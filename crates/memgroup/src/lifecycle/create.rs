@@ -16,8 +16,8 @@ use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::{ROOT, State, Tree};
 
-/// A hierarchy of the pool that has all its stores of subsystems is reused only when this many wait: the subsystems that
-/// their next user registers may not fit them.
+/// A hierarchy of the pool may have no free store for subsystems. Such a one is reused only when this many wait, because the
+/// subsystems of its next user may not fit its stores.
 const FULL_ONES_KEPT: usize = 4;
 
 /// The hierarchy of the pool to use again: one that has room for any subsystem, else one of the full ones if they pile up.
@@ -101,7 +101,7 @@ impl Shared {
         self.create_held(&mut tree, parent.id, name)
     }
 
-    /// As `create`, by path.
+    /// Creates a group as `create` does, by path.
     pub(crate) fn create_path(&'static self, path: &str) -> Result<&'static Node, GroupError> {
         if path == "/" {
             return Err(GroupError::IsRoot);

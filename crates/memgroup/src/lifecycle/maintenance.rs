@@ -7,7 +7,7 @@
 //!
 //! 1. free places give up the records that they kept for their next group, and idle groups theirs (`residence`);
 //! 2. records move out of sparse chunks into holes of full ones;
-//! 3. the pass waits for a grace period, with no lock held, and frees the memory left behind;
+//! 3. the pass waits for a grace period, with no lock that a charge takes, and frees the memory left behind;
 //! 4. pages without live records go back.
 //!
 //! - P1. A removal makes a pass when the kept records are at least half of the live ones, and more than may float. So each pass
@@ -234,7 +234,7 @@ fn end_pass(shared: &'static Shared, returned_before: u64, has_unreturned: bool,
 
 /// The pass of the last handle: all groups are removed, and those without charged bytes give their memory back.
 ///
-/// It does nothing if that is not worth a grace period, or in a read section of this thread, which it would wait for without end.
+/// It does nothing if that is not worth a grace period. It does nothing in a read section of this thread, because it would wait for itself.
 /// The next hierarchy of the same configuration has the memory then.
 #[cold]
 pub(crate) fn at_the_end(shared: &'static Shared) {

@@ -177,7 +177,7 @@ fn relocate_in(
             return None;
         }
         let relocation = records.next_move()?;
-        let node = shared.node(NodeId(relocation.owner()))?;
+        let node = shared.made(NodeId(relocation.owner()));
         let is_current = relocation.is_current(record(node));
         if is_current && tree.state(node.id) != State::Free {
             move_to(node, relocation.into_target(), layout);

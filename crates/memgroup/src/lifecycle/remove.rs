@@ -38,8 +38,8 @@ impl Shared {
     #[cold]
     fn retire(&'static self) -> bool {
         let mut tree = self.tree.lock();
-        // A charge with bytes may have given out a new handle meanwhile, and its end comes here again; or another retirement
-        // was faster, and the hierarchy waits in the pool or has a new user.
+        // A charge with bytes may have given out a new handle meanwhile: the end of that handle comes here again. Or another
+        // retirement was faster: the hierarchy waits in the pool, or has a new user.
         if !self.is_without_handles() || tree.retired || tree.in_use() == 0 {
             return false;
         }

@@ -14,8 +14,8 @@
 //! a grace period. The page below has the steps, the costs and the tests. `stats::moves` moves the records of statistics.
 //!
 //! - I1. Records are linked and unlinked under the tree lock, which excludes drains, refusals and removal: they see one copy.
-//! - I2. The stock word of a linked record is CLOSED where `open::may_open` requires it: at creation, after a move, when the record
-//!   comes back, and when a slot is admitted.
+//! - I2. The stock word of a linked record is CLOSED where `open::may_open` requires it. That holds at creation, after a move, when the
+//!   record comes back, and when a slot is admitted.
 //! - E1. close, wait_settled → unlink: bytes between a word and the counters have arrived before the word is left behind. Loom:
 //!   `moves_a_record_without_losing_a_charge`.
 #![doc = include_str!("../../docs/residence.md")]

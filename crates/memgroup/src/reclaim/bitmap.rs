@@ -80,7 +80,7 @@ pub(crate) enum Unmarked {
     OthersCame,
 }
 
-/// Where the item of a number is.
+/// The position of the item with a number.
 #[derive(Clone, Copy)]
 struct Position {
     chunk: usize,
@@ -365,8 +365,8 @@ impl<T> SummaryBitmap<T> {
         }
     }
 
-    /// The marks in the chunks whose bits are set in `top`, with items from `start` on: a word, the number of its first item, and the items
-    /// from there on.
+    /// The marks in the chunks that `top` has bits for, with items from `start` on. Each is a word, the number of its first item, and the
+    /// items from there on.
     fn words_in_chunks(
         &'static self,
         class: usize,

@@ -21,8 +21,8 @@
 //! - E1. Kept bytes never leave the counter of `over`, so no other thread's charge can have them. Loom: `keeps_freed_bytes_for_the_waiter`.
 //! - B1. All uncharged bytes count as freed, also those that a callback had charged a moment before. To subtract its charges, each miss of a
 //!   stock would have to read this state.
-//! - B2. Bytes that another thread uncharges go to the counters and to the next charge. So do those that this thread uncharges in a group
-//!   whose cache was not asked.
+//! - B2. Bytes that another thread uncharges go to the counters and to the next charge. So do bytes that this thread uncharges in a group,
+//!   if the cache of that group was not asked.
 
 use std::cell::Cell;
 use std::marker::PhantomData;

@@ -33,7 +33,7 @@ pub(crate) struct Due {
     /// Bytes that were due before, and were not asked for.
     deferred: u64,
     batch_bytes: u64,
-    /// Bytes due at priority 0; `None`: half of what it holds, at any priority.
+    /// Bytes due at priority 0; `None`: half of the bytes that it holds, at any priority.
     whole: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl Due {
         self.bytes.saturating_mul(2)
     }
 
-    /// The bytes due at a priority because of what it holds.
+    /// The bytes due at a priority because of its size, without deferred ones.
     pub(crate) fn fresh(self, priority: u32) -> u64 {
         self.whole.map_or(self.bytes / 2, |whole| whole >> priority).min(self.most())
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_in_proportion_to_size_and_cost_and_at_most_for_twice_all() {
+    fn asks_in_proportion_to_size_and_cost_up_to_twice_the_size() {
         for (bytes, priority, cost, share) in [
             (1 << 20, 12, 2, 512),
             (1 << 20, 12, 4, 256),

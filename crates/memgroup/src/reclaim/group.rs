@@ -8,7 +8,7 @@
 //! A walk from any group downwards visits marked slots and nothing else: ten thousand groups without a mark are a few words. A group
 //! has no `GroupShrinkers` if no shrinker was ever attached to it or below it.
 //!
-//! - I1. `bitmap` I1 through all levels: when the call that marks a slot has returned, and no thread is unmarking, a walk from any
+//! - I1. `bitmap` I1 through all levels. When the call that marks a slot has returned, and no thread is unmarking, a walk from any
 //!   group above finds the slot.
 //! - I2. A number among the children belongs to a group from the first shrinker in it or below it until the group is released.
 //! - I3. A slot holds a handle on its group. So the group and those above it are not released. A walk that marks or unmarks may be late,
@@ -100,7 +100,7 @@ impl GroupShrinkers {
         self.slots.is_any(class) || self.children.is_any(class)
     }
 
-    /// Where the next round begins: far from the one before, or two rounds at a time would come to the same cache wherever few groups
+    /// Where the next round begins: far from the one before. Else two rounds at a time would come to the same cache wherever few groups
     /// have one. Steps of the golden section fall everywhere equally often.
     pub(crate) fn next_rotation(&self) -> Rotation {
         // ORDERING: Relaxed; a number by itself.

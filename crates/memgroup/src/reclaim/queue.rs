@@ -7,14 +7,13 @@
 //! ```
 //!
 //! Only one cache may have the memory that several charges need. Without a queue a charge would give up after some attempts,
-//! and would be refused beside a full cache. So charging threads queue. The owner hands a slot over to the thread that has waited
-//! longest. The slot is never free in between, so a walk that comes by does not overtake.
+//! and would be refused although a cache is full. So charging threads queue. The owner hands a slot over to the thread that has
+//! waited longest. The slot is never free in between, so no walk overtakes.
 //!
 //! - I1. A thread waits only for calls that do not wait for locks: those that charges make. So a queue is part of no cycle, if
 //!   callbacks obey [`Ask::may_wait`](crate::Ask::may_wait). Where a callback does not, the wait ends with its patience.
-//! - I2. A wait ends in one of four ways: with the slot; without it when the slot is given up; when one call has lasted longer than its
-//!   patience; when all waits of the group are ended ([`Group::wake_waiters`](crate::Group::wake_waiters)). The list of waits has it
-//!   meanwhile.
+//! - I2. A wait ends when it gets the slot, when the slot is given up, or when one call has lasted longer than its patience. It also ends
+//!   with all waits of the group ([`Group::wake_waiters`](crate::Group::wake_waiters)). The list of waits has it meanwhile.
 //! - I3. A thread that was handed a slot has it, also when its wait ended at that moment.
 //! - E1. release ↔ wait: `WAITED` is set in the slot's word under the queue's lock. A release without it is one exchange and takes no
 //!   lock; all else is under the lock. Loom: `hands_the_slot_to_every_waiter`.
@@ -43,7 +42,7 @@ fn key(slot: &'static SlotState) -> usize {
     std::ptr::from_ref(slot).addr()
 }
 
-/// Seizes a slot, after those who came before; `false` if it cannot be had, or one call lasts longer than `patience`.
+/// Seizes a slot, after the threads that came earlier; `false` if it cannot be had, or one call lasts longer than `patience`.
 pub(crate) fn seize(
     shared: &'static Shared,
     slot: &'static SlotState,
@@ -67,7 +66,7 @@ pub(crate) fn seize(
         // Another call may have begun at the deadline: then the patience begins anew.
         if listed.park(until) != Wake::Deadline || Duration::from_nanos(lasted) >= patience {
             let was_handed = queue().remove(listed.ticket()) == Some(true);
-            return was_handed && !mutation::active(Mutation::WaiterGoesWithTheSeat);
+            return was_handed && !mutation::active(Mutation::WaiterLeavesWithTheSlot);
         }
     }
 }

@@ -35,7 +35,7 @@ use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 use crate::tree::shared::Shared;
 
-/// The class of a slot whose shrinker has not been counted: the largest, so that it is asked soon.
+/// The class of a slot before its shrinker was counted: the largest, so that it is asked soon.
 pub(crate) const UNKNOWN_CLASS: usize = CLASSES - 1;
 
 /// All shrinkers of a hierarchy.
@@ -244,8 +244,8 @@ impl Removal {
     /// As [`wait`](Removal::wait), until `deadline`.
     ///
     /// # Errors
-    /// The calling thread is in a call of it; or a call still runs, and the error names its thread and how long it has lasted. The removal is
-    /// returned beside the error, to wait again or to drop it.
+    /// The calling thread is in a call of it; or a call still runs. The error then names the thread and the time that the call has lasted. The
+    /// removal is returned with the error, to wait again or to drop it.
     pub fn wait_until(mut self, deadline: impl Into<Deadline>) -> Result<(), (CallsError, Removal)> {
         let Some(withdrawn) = self.withdrawn.take() else { return Ok(()) };
         withdrawn.wait_until(deadline.into().instant_or_far()).map(drop).map_err(|error| {

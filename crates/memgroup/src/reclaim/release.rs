@@ -1,4 +1,4 @@
-//! Release: how a shrinker gives up its slot in a group, how the owner of a scan releases one, and how a stale mark is taken.
+//! Release: a shrinker gives up its slot in a group, the owner of a scan releases one, a walk takes a stale mark.
 //!
 //! - I1. A slot that was given up is returned to its group, and the handle on the group dropped, once: `slot` I2.
 //! - E1. A mark in a class that is not the slot's: unmark → check whether it is by now; set the class → mark. Loom:

@@ -55,7 +55,7 @@ pub struct ShrinkerReport {
     pub panics: u64,
     /// Times that a call took longer than its [patience](crate::ShrinkerConfig::patience), since it was last reinstated.
     pub overruns: u64,
-    /// Threads that are in a call of it now: the number of each in the system, its name, and how long the call has lasted at least.
+    /// Threads that are in a call of it now: the thread's number in the system, its name, and the least time that the call has lasted.
     pub callers: Vec<(u32, Option<String>, Duration)>,
 }
 
@@ -68,7 +68,7 @@ pub enum AskError {
         /// The number.
         id: ShrinkerId,
     },
-    /// It is not attached to the group.
+    /// The shrinker is not attached to the group.
     NotAttached {
         /// The number.
         id: ShrinkerId,

@@ -2,7 +2,7 @@
 //!
 //! A round goes through the priorities from 12 to 0. At each it visits the largest caches first, and asks each in proportion to its
 //! size, until enough is uncharged. A charge that was refused does that on its own thread, keeps the freed bytes (`credit`), and tries again.
-//! A round that freed nothing while no other thread scanned anything is the last one. So is the sixteenth in a row after which the charge
+//! A round that freed nothing while no other thread scanned anything is the last one. So is the seventeenth in a row after which the charge
 //! lacks as much as before. If another level refuses then, room is made in that one. The first rounds spare bytes that `low` protects; all
 //! rounds spare those that `min` protects.
 //!
@@ -53,7 +53,7 @@ pub(crate) struct ScanControl<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ScanStats {
     pub(crate) scanned: u64,
-    /// Slots that another thread scans, for no longer than a call may take, or whose shrinker could not go on.
+    /// Slots that another thread scans, for no longer than a call may take, and slots with a shrinker that could not go on.
     pub(crate) busy: u64,
     /// All waits of the group were ended while its thread waited for a slot.
     pub(crate) is_called_off: bool,

@@ -130,7 +130,7 @@ impl Call<'_> {
         }
     }
 
-    /// As `demand`, for a slot that is seized, which it releases.
+    /// The same as `demand` for a slot that the caller has seized. It releases the slot.
     pub(crate) fn demand_seized(&self, began: u64, control: &mut ScanControl<'_>) {
         let missing = control.bytes.saturating_sub(control.credit.freed());
         if self.slot.is_still(self.place) {

@@ -13,7 +13,7 @@ use crate::tree::node::Node;
 /// - Any thread that needs memory may call it, several threads at once for different groups. One group is scanned by one thread at a time;
 ///   `count` may run at the same time.
 /// - A charge may call it on its own thread, which may hold any lock. **Do not charge under a lock that your callbacks take, and have them
-///   try that lock.** Else a charge waits for itself, or is refused beside its own full cache.
+///   try that lock.** Else a charge waits for itself, or is refused although its own cache is full.
 /// - The engine holds no lock meanwhile, so callbacks may charge, register, and remove other shrinkers. A shrinker is not called from
 ///   within its own call.
 /// - A panic is caught, and the shrinker is [quarantined](Quarantine).
@@ -90,9 +90,9 @@ impl<S: Shrinker + ?Sized> Shrinker for std::sync::Arc<S> {
 /// An estimate of the bytes that a shrinker could give back in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// It cannot tell now, and is asked again another time.
+    /// The shrinker cannot tell now. A later walk asks again.
     Unknown,
-    /// Nothing. It is not asked again before its slot is [marked](crate::ShrinkerSlot::mark).
+    /// Nothing. The shrinker is not asked again before its slot is [marked](crate::ShrinkerSlot::mark).
     Empty,
     /// About so many bytes.
     Holds {
@@ -104,7 +104,7 @@ pub enum Count {
 }
 
 impl Count {
-    /// So many bytes in so many objects; [`Count::Empty`] if there are none.
+    /// A count of `bytes` bytes in `objects` objects; [`Count::Empty`] if both are 0.
     #[must_use]
     pub fn of(bytes: u64, objects: u64) -> Count {
         if bytes == 0 && objects == 0 { Count::Empty } else { Count::Holds { bytes, objects } }
@@ -114,14 +114,14 @@ impl Count {
 /// The result of a [`Shrinker::scan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// So many bytes were given back, and it could go on.
+    /// The shrinker gave bytes back, and could go on.
     Freed {
-        /// Its own figure. The engine goes by the bytes that were uncharged meanwhile.
+        /// The bytes that it gave back. The engine goes by the bytes that were uncharged meanwhile.
         bytes: u64,
     },
-    /// So many bytes were given back, and it cannot go on now: a lock is taken, or the rest is in use. It is asked for the rest later.
+    /// The shrinker gave bytes back, and cannot go on now: a lock is taken, or the rest is in use. It is asked for the rest later.
     Stopped {
-        /// As for `Freed`.
+        /// The bytes that it gave back, as for `Freed`.
         bytes: u64,
     },
 }
@@ -232,7 +232,7 @@ impl ShrinkerConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Quarantine {
-    /// It panicked.
+    /// A call of the shrinker panicked.
     Panicked,
     /// A call that has not returned, or three that have, took longer than the [patience](ShrinkerConfig::patience).
     Overdue,

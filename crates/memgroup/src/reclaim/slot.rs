@@ -7,12 +7,12 @@
 //!
 //! - I1. `class` tells where the slot is marked. A mark in another class is stale: the walk that finds it takes it, and checks again
 //!   whether that is the slot's class by now. Loom: `marks_the_slot_in_its_class`.
-//! - I2. A slot that was given up is returned once: by the thread that gave it up, or by the owner of a scan that runs then. The handle
-//!   on the group goes with it. So a group is held as long as a slot of it is seized.
+//! - I2. A slot that was given up is returned once. The thread that gave it up returns it, or the owner of a scan that runs then. The
+//!   handle on the group goes with it. So a group is held as long as a slot of it is seized.
 //! - I3. A seized slot belongs to one thread until that releases it: two threads never scan one cache of a group at the same time.
 //! - I4. `WAITED` is set under the lock of the queue (`queue`), and a slot with it is released under that lock.
-//! - I5. Deferred bytes are in one place: in the slot, with the owner that asks for them now, or, once the slot is returned, in the
-//!   shrinker's next slot above. So they are neither lost nor asked for twice. Loom: `asks_for_deferred_bytes_once`.
+//! - I5. Deferred bytes are in one place: in the slot, or with the owner that asks for them now. Once the slot is returned they are in
+//!   the shrinker's next slot above. So they are neither lost nor asked for twice. Loom: `asks_for_deferred_bytes_once`.
 //! - B1. Bytes that a visit defers while the slot is given up are lost, or count for the shrinker that takes the slot next.
 //! - E1. give up ↔ release: RMWs of one word, `owner`. The later one sees the earlier one, and returns the slot. Loom:
 //!   `returns_a_slot_once_when_it_is_given_up`.
@@ -68,7 +68,7 @@ pub(crate) enum Awaited {
     Seized,
     /// Another thread has it, and will hand it over.
     Noted,
-    /// It was given up, or a call of it lasts too long, or may wait for locks.
+    /// The slot was given up, or a call of its shrinker lasts too long or may wait for locks.
     Refused,
 }
 
@@ -86,8 +86,8 @@ pub(crate) struct SlotState {
     last_bytes: AtomicU64,
     /// Bytes that were due and were not asked for.
     deferred_bytes: AtomicU64,
-    /// When the call began that runs now, on the hierarchy's clock, and marks; 0: no thread has the slot. It is one word, so that the
-    /// beginning of an earlier call is not taken for that of a later one, and the end of a call finds whether it was noted.
+    /// The begin of the running call on the hierarchy's clock, with marks; 0: no thread has the slot. Both are one word. So an earlier
+    /// call is not taken for a later one, and the end of a call finds whether it was noted.
     owner: AtomicU64,
     /// How often in a row it gave too little.
     poor: AtomicU32,
@@ -225,8 +225,8 @@ impl SlotState {
         if self.deferred() == 0 || mutation::active(Mutation::DeferredIsOnlyRead) {
             return self.deferred();
         }
-        // ORDERING: Relaxed; a number by itself, which the exchange gives to one thread. The chain of RMWs on `owner` shows what earlier
-        // owners deferred.
+        // ORDERING: Relaxed; a number by itself, which the exchange gives to one thread. The chain of RMWs on `owner` shows the bytes that
+        // earlier owners deferred.
         self.deferred_bytes.swap(0, Ordering::Relaxed)
     }
 
@@ -293,8 +293,8 @@ impl SlotState {
         Some(Ended::of(late.unwrap_or(owner)))
     }
 
-    /// Releases a slot that threads wait for: to the next one, whose call begins at `next`; or to none, if there is none or the slot was
-    /// given up. Under the lock of its queue (I4).
+    /// Releases a slot that threads wait for. It goes to the next thread, with `next` as the begin of that call. It goes to none if no
+    /// thread waits or the slot was given up. Under the lock of its queue (I4).
     pub(crate) fn hand_over(&self, next: Option<u64>, more_wait: bool) -> Ended {
         let handed = |owner| match next {
             Some(since) if owner & LEFT == 0 => Some(since.max(1) | if more_wait { WAITED } else { 0 }),

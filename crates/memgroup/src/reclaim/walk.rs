@@ -80,8 +80,8 @@ impl<'c> Walk<'c> {
         shrinkers.slots.each_marked(class, 0..u32::MAX, visit)
     }
 
-    /// Visits the children of a group so many levels below the top, from the one whose turn it is around to it. The depth of the recursion is
-    /// bounded by `Config::depth_max`.
+    /// Visits the children of a group that is `levels` below the top. It begins with another child in each round, and goes around. The depth of
+    /// the recursion is bounded by `Config::depth_max`.
     fn children(
         &mut self,
         above: &'static Node,
@@ -178,7 +178,7 @@ pub(crate) fn forget(slot: &SlotRef, class: usize) {
     slot.take_stale_mark(class);
 }
 
-/// Skips a slot that another thread scans, or whose shrinker is not to be called. It counts as busy unless the walk waits for it, or the call
+/// Skips a slot if another thread scans it, or its shrinker is not to be called. It counts as busy unless the walk waits for it, or the call
 /// lasts too long.
 #[cold]
 #[inline(never)]

@@ -1,10 +1,10 @@
 //! Budget: how much all groups together may prepay in one slot.
 //!
-//! A stock reserves its cap here before it holds a byte, and keeps it until it is evicted or its group removed, so the
-//! prepaid total of a slot never exceeds the budget. (A drain takes the bytes and leaves the cap: giving that back would
-//! touch a second remote line for every slot.) The reserve moves on misses only. When nothing is left, a clock hand visits a
-//! few of the slot's stocks: one that served charges since the last visit is spared (its attempts are harvested), one
-//! that served none is returned to the counters and its reserve passed on.
+//! A stock reserves its cap here before it holds a byte, and keeps it until it is evicted or its group removed. So the
+//! prepaid total of a slot never exceeds the budget. A drain takes the bytes and leaves the cap: giving that back would
+//! touch a second remote line for every slot. The reserve moves on misses only. When nothing is left, a clock hand visits a
+//! few of the slot's stocks. It spares a stock that served charges since its last visit, and harvests the attempts. It
+//! returns the bytes of any other stock to the counters, and passes the reserve on.
 //!
 //! - I1. Σ bytes of a slot's words ≤ Σ caps of its words ≤ `reserved` of the slot ≤ budget.
 //! - P1. A miss visits two stocks at the most and takes no lock. More would lap the hand within one round of many busy groups, and

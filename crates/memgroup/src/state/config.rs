@@ -73,8 +73,8 @@ impl Config {
         self.groups_max.next_multiple_of(CHUNK)
     }
 
-    /// The defaults: the slot source that the start-up self-test chose, 65,536 groups, 16 levels, at most 256 KiB
-    /// prepaid for each group and slot and 8 MiB for each slot, the root accounted.
+    /// The defaults: the slot source that the start-up self-test chose, 65,536 groups, 16 levels, the root accounted. At
+    /// most 256 KiB are prepaid for each group and slot, and 8 MiB for each slot.
     pub fn new() -> Config {
         Config::with_slots(SlotSource::detect())
     }
@@ -127,7 +127,7 @@ impl Config {
         Config { depth_max, ..self }
     }
 
-    /// The most one group prepays in one slot, in bytes; rounded down to a power of two, at most 8 MiB. 0 turns the
+    /// The most one group prepays in one slot, in bytes. It is rounded down to a power of two, at most 8 MiB. 0 turns the
     /// stock off: every charge then goes to the counters of every level.
     #[must_use]
     pub fn stock_cap_bytes(self, stock_cap_bytes: u64) -> Config {
@@ -169,8 +169,8 @@ impl Config {
         Config { reclaim, ..self }
     }
 
-    /// How far above a limit charges may go that a shrinker makes while it gives back, in bytes: its working memory. 256 KiB unless
-    /// told; such a charge counts as an [`overdraft`](crate::Group::overdraft).
+    /// Working memory of a shrinker: the bytes by which its own charges may exceed a limit while it gives back. 256 KiB unless told.
+    /// Such a charge counts as an [`overdraft`](crate::Group::overdraft).
     #[must_use]
     pub fn reclaim_reserve_bytes(self, bytes: u64) -> Config {
         Config { reclaim_reserve_bytes: bytes, ..self }
@@ -182,8 +182,8 @@ impl Config {
         Config { page_size, ..self }
     }
 
-    /// Per-CPU memory without a live byte that may stay for groups to come, in bytes over all slots; of it, memory that was not
-    /// needed for `decay` goes back too.
+    /// Per-CPU memory without a live byte that may stay for later groups, in bytes over all slots. A part that was not needed for
+    /// `decay` goes back too.
     #[must_use]
     pub fn float(self, bytes: u64, decay: Duration) -> Config {
         Config { float_bytes: bytes, decay, ..self }
@@ -202,8 +202,8 @@ impl Config {
     }
 
     /// Whether a removal does a pass of [`maintain`](crate::Hierarchy::maintain) when as much as half of the live records lies idle.
-    /// Such a removal waits for a grace period, some 10 to 20 ms, and so does the end of the last handle of the hierarchy; without, only
-    /// `maintain` gives back.
+    /// Such a removal waits for running flushes and for a grace period, mostly 10 to 20 ms. So does the end of the last handle of the
+    /// hierarchy. With `false` only `maintain` gives memory back.
     #[must_use]
     pub fn maintain_on_removal(self, on_removal: bool) -> Config {
         Config { maintain_on_removal: on_removal, ..self }
@@ -216,9 +216,9 @@ impl Config {
         Config { demote_after: idle, ..self }
     }
 
-    /// The most that is kept free below a group's `max` for groups right below it that are within their [`min`](crate::Group::set_min) or
-    /// [`low`](crate::Group::set_low), in bytes, at most 512 GiB; 1 MiB unless told, and never more than an eighth of `max` or than those groups have not used
-    /// of their protection. With 0 a group that was idle finds no room when it comes back and nothing can be reclaimed.
+    /// The most bytes that are kept free below a group's `max`, for children within their [`min`](crate::Group::set_min) or
+    /// [`low`](crate::Group::set_low). 1 MiB unless told, 512 GiB at most. The reserve is never more than an eighth of `max`, nor more than those
+    /// children have not used of their protection. With 0 a child that was idle finds no room if nothing can be reclaimed.
     #[must_use]
     pub fn protected_reserve_bytes(self, bytes: u64) -> Config {
         Config { protected_reserve_bytes: bytes, ..self }
@@ -230,8 +230,8 @@ impl Config {
         Config { oom: kills, ..self }
     }
 
-    /// For how long others wait for the end of a group that was told to stop, before the next one is killed: their charges are refused until then. It is passed over when it has
-    /// not ended then. 1 s unless told; 1 ms to 1 h.
+    /// The time that a group has to end after it was told to stop. Until then no other group is killed for the same limit. Charges that find
+    /// no room there are refused, or wait if they have a deadline. Then the next group is chosen. 1 s unless told; 1 ms to 1 h.
     #[must_use]
     pub fn kill_patience(self, patience: Duration) -> Config {
         Config { kill_patience: patience, ..self }

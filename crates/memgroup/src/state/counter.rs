@@ -6,10 +6,10 @@
 //!   max[0], max[1]          the limit in force is max[epoch & 1]
 //! ```
 //!
-//! Usage, the choice of the limit and the offline mark share one word, so a charge that succeeds by
-//! compare-and-swap has, in the same instant, checked the limit in force and that the group was online.
-//! The kernel's `page_counter` adds first and compares after, and needs charger and setter to notice each
-//! other; here the setter writes the limit that no thread reads yet, and then turns the epoch.
+//! Usage, the choice of the limit and the offline mark share one word. So a charge that succeeds by
+//! compare-and-swap has checked, in the same instant, the limit in force and that the group was online.
+//! The kernel's `page_counter` adds first and compares after. There charger and setter must notice each
+//! other. Here the setter writes the limit that no thread reads yet, and then turns the epoch.
 //!
 //! - I1. usage never *rises* above the limit in force, not for a moment, except by `charge_forced`.
 //! - I2. once OFFLINE is set, `try_charge` never succeeds again; only `mark_online` clears it.
@@ -18,20 +18,20 @@
 //!   stocks are closed while it is set. It changes under the tree lock. An uncharging thread serves waiters and looks whether it can go.
 //! - I5. A limit that is a dry run (`control::dry_run`) refuses like any other, but for charges that come while OVER is set: those pass.
 //! - B1. usage exceeds live charges by the bytes prepaid in the subtree's stocks and by charges in flight.
-//! - B2. a charger that sleeps between two of its instructions for exactly 16,384 changes of the limit
-//!   could apply a limit that is no longer in force, once.
+//! - B2. a charger that sleeps between two instructions while the limit changes exactly 16,384 times
+//!   could once apply a limit that is out of force.
 //! - E1. `set_max` (Release on the word) → `try_charge` (Acquire on the word): the charger that sees the epoch
 //!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
 
 use memgroup_sync::CachePadded;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::base::limit::{LARGEST, UNLIMITED};
+use crate::base::limit::{BYTES_MAX, UNLIMITED};
 use crate::base::mutation;
 use crate::base::mutation::Mutation;
 use crate::state::peak::Peak;
 
-const BYTES: u64 = LARGEST;
+const BYTES: u64 = BYTES_MAX;
 const OFFLINE: u64 = 1 << 48;
 const OVER: u64 = 1 << 49;
 const EPOCH: u64 = 1 << 50;
@@ -57,12 +57,12 @@ impl Reading {
 
     /// The most that usage may come to by the charge that saw it.
     pub(crate) fn most(self) -> u64 {
-        self.max.min(LARGEST).saturating_sub(self.reserved)
+        self.max.min(BYTES_MAX).saturating_sub(self.reserved)
     }
 
     /// Whether nothing but a dry run is in the way of a charge.
     pub(crate) fn is_only_dry_run(self, bytes: u64) -> bool {
-        self.is_dry_run && !self.offline && bytes <= LARGEST - self.usage
+        self.is_dry_run && !self.offline && bytes <= BYTES_MAX - self.usage
     }
 
     /// Whether such a charge passes, for no stock is left that it could be served from.
@@ -224,7 +224,7 @@ impl Counter {
     fn fits(&self, word: u64, bytes: u64, reserved: u64) -> bool {
         // The mark makes it more than any counter holds.
         let used = word & (BYTES | OFFLINE);
-        let most = self.max_of(word).min(LARGEST).saturating_sub(reserved);
+        let most = self.max_of(word).min(BYTES_MAX).saturating_sub(reserved);
         used <= most && bytes <= most - used
     }
 
@@ -254,9 +254,9 @@ impl Counter {
         self.fits(word, bytes, reserved).then(|| (word & BYTES) + bytes)
     }
 
-    /// Adds `bytes` if usage stays within `beyond` bytes of the limit: with `u64::MAX`, at any limit. Else refused only when the counter
-    /// cannot hold it (`Err`), or when the group is offline and the caller does not hold the tree lock (`offline_too`). Returns the
-    /// counter with it.
+    /// Adds `bytes` if usage stays within `beyond` bytes of the limit: with `u64::MAX`, at any limit. `Err` also if the counter cannot hold
+    /// the sum, or if the group is offline and `offline_too` is not set. The caller sets that under the tree lock. Returns the counter with
+    /// the bytes.
     pub(crate) fn charge_forced(
         &self,
         bytes: u64,
@@ -268,7 +268,7 @@ impl Counter {
         loop {
             let is_dry_run = self.is_dry_run_of(word);
             let seen = Reading { is_dry_run, ..Reading::of(word, self.max_of(word)) };
-            let most = if is_dry_run { LARGEST } else { seen.max.saturating_add(beyond).min(LARGEST) };
+            let most = if is_dry_run { BYTES_MAX } else { seen.max.saturating_add(beyond).min(BYTES_MAX) };
             if bytes > most.saturating_sub(seen.usage) || (seen.offline && !offline_too) {
                 return Err(seen);
             }
@@ -299,8 +299,8 @@ impl Counter {
     /// Takes `bytes` back. Returns the usage left and whether the group is offline.
     ///
     /// # Panics
-    /// When more is taken back than is charged, which only `Hierarchy::uncharge` and `charge_from_parts` with
-    /// wrong numbers can bring about; the counter is put right first.
+    /// When more is taken back than is charged. Only wrong numbers of a caller of `Hierarchy::uncharge` or
+    /// `charge_from_parts` lead to that. The usage is set to 0 first.
     pub(crate) fn uncharge(&self, bytes: u64) -> Reading {
         // ORDERING: AcqRel. Acquire: after the charge it undoes; Release: a reader of zero (`release`) sees
         // everything its last holder did.
@@ -324,7 +324,7 @@ impl Counter {
         // ORDERING: Relaxed; only setters turn the epoch, and they exclude each other.
         let word = self.word.load(Ordering::Relaxed);
         let next = usize::from(word & EPOCH == 0);
-        // ORDERING: Relaxed, all; published by the Release below (E1). Chargers of the present epoch do not read these cells; a charge that is
+        // ORDERING: Relaxed, all; published by the Release below (E1). Chargers of the present epoch do not read these cells. A charge that is
         // under way may find the shadow a moment too early, and be counted by it.
         self.limits.max[next].store(max, Ordering::Relaxed);
         // ORDERING: as above.

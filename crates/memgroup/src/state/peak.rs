@@ -7,18 +7,18 @@
 //!             reset to the last reset of another
 //! ```
 //!
-//! A charge that the counters saw compares its usage with `recent` alone: without any reset, that is the peak. A reset, under the lock of
-//! the group's readers, begins a new `recent` and raises the stored peak of every other reader to the old one. The kernel's `memory.peak`
+//! A charge that the counters saw compares its usage with `recent` alone: without any reset, that is the peak. A reset takes the lock of the
+//! group's readers and begins a new `recent`. It raises the stored peak of every other reader to the old one. The kernel's `memory.peak`
 //! raises it to the usage of that moment instead, so a reader loses the peak between its own reset and another's.
 //!
 //! - I1. `recent` ≤ `peak`: a charge raises `peak` first, and a reset goes no higher. Else a charge could find `recent` high enough, and leave
 //!   `peak` below its usage.
 //! - I2. A reader's answer is at least the highest usage that a charge brought about which began after its reset, and that usage at the reset.
-//! - B1. Usage includes the bytes prepaid in the stocks of the subtree, so a peak exceeds that of live charges by as much as
-//!   [`Group::usage`] does: at most half of the room that the limits leave, and the slots' budgets. After [`Group::drain`] a reset begins
-//!   with live charges. A hierarchy without stock ([`Config::stock_cap_bytes`](crate::Config::stock_cap_bytes)) has no such excess.
-//! - B2. A charge that is under way during a reset may be counted to either side of it: the new peak may be a usage that was over just before.
-//! - E1. reset → charge: the reset empties `recent` and then looks at the usage by an RMW; a charge changes the usage by an RMW and then looks at
+//! - B1. Usage includes the bytes prepaid in the stocks of the subtree. So a peak exceeds that of live charges by as much as [`Group::usage`]
+//!   does. That is at most half of the room that the limits leave, and the slots' budgets. After [`Group::drain`] a reset begins with live charges. A
+//!   hierarchy without stock ([`Config::stock_cap_bytes`](crate::Config::stock_cap_bytes)) has no such excess.
+//! - B2. A charge that is under way during a reset may count on either side of it. The new peak may be a usage that ended just before.
+//! - E1. reset → charge: the reset empties `recent` and then looks at the usage by an RMW. A charge changes the usage by an RMW and then looks at
 //!   `recent`. Of two RMWs on one word the later sees the earlier: the reset sees the usage, or the charge an empty `recent`.
 //!   No fence is needed where a charge pays. Loom: `a_reset_loses_no_charge`.
 

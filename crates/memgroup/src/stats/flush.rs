@@ -38,11 +38,11 @@ use crate::tree::topology::Tree;
 /// How old the values may be that a read returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// They contain all additions before the call, by this thread, and by others if this thread knows of them.
+    /// The values contain all additions before the call: of this thread, and of threads that it has synchronised with.
     Fresh,
-    /// They were fresh at most that long ago. The read flushes only if no flush began within that time.
+    /// The values were fresh at most that long ago. The read flushes only if no flush began within that time.
     AtMost(Duration),
-    /// They are those of the last flush, which may be any time ago. The read only copies.
+    /// The values of the last flush, which may be any time ago. The read only copies.
     Flushed,
 }
 
@@ -144,7 +144,7 @@ fn entries(node: &'static Node, members: &[&'static StatStore]) -> impl Iterator
     members.iter().filter_map(|member| node.stats[member.number].get())
 }
 
-/// Number of rows of a group whose lines are prefetched together: as many as a processor fetches at a time.
+/// Number of rows of a group that are prefetched together: as many lines as a processor fetches at a time.
 fn rows_ahead(entry: &StatEntry) -> usize {
     const LINES: usize = 16;
     (LINES / entry.store.words().div_ceil(8)).max(1)
@@ -180,7 +180,7 @@ fn take(
     let (parent, section) = (node.parent(), grace::enter());
     let mut changed = false;
     for entry in entries(node, members) {
-        // A scope whose guard was forgotten may have marked the place while its group was released (I2).
+        // A scope with a forgotten guard may have marked the place while its group was released (I2).
         let Some(flushed) = entry.find_flushed(&section) else { continue };
         let deltas = &mut deltas[..entry.store.words()];
         take_rows(entry, flushed, node, rows, deltas, &section);

@@ -1,8 +1,8 @@
 //! Moves: a group's record moves or is given up while threads add to it.
 //!
 //! The mover buries each word, and adds its value in the new place (`memgroup_percpu::additive`). A thread that comes late finds the
-//! word dead and adds to the base word. A thread that added in time may have found the mark of a flush that saw only the new place,
-//! so the mover marks each value that it brought.
+//! word dead and adds to the base word. A thread that added in time may have relied on a mark, and the flush that took it saw only the
+//! new place. So the mover marks each value that it brought.
 //!
 //! - I1. The mover holds the tree lock, and the layout of the statistics alone: no flush sees a value between two places.
 //! - E1. add → bury → add → look: the mover is one more updater, in the new place (`update`). Loom:

@@ -1,11 +1,11 @@
 //! Drain: empties the stocks of every slot of a group from the calling thread.
 //!
-//! No flag, no worker, no system call, no slot left out: one compare-and-swap for each word that holds bytes, and when the call returns
-//! the bytes are back in the counters. The kernel queues work on every CPU that holds stock and does not wait for it. Seed
-//! `000` moved that to the draining CPU under a lock; here there is none.
+//! No flag, no worker, no system call of its own, no slot left out. It makes one compare-and-swap for each word that holds bytes. When it returns,
+//! the bytes are back in the counters. The kernel queues work on every CPU that holds stock and does not wait for it. Seed `000` moved
+//! that to the draining CPU, under a lock of each stock. Here a stock has no lock.
 //!
-//! Drains of one hierarchy take turns with removals and refusals under the tree lock, so that a refusal never overlooks bytes between a
-//! word and the counters.
+//! Drains of one hierarchy take turns with removals and refusals under the tree lock. So a refusal never overlooks bytes between a word
+//! and the counters.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::grace::{self, Section};
@@ -18,8 +18,8 @@ use crate::state::stock_word::{self, Word};
 use crate::stock::{WORD, update};
 use crate::tree::node::{Node, mix};
 
-/// How many slots ahead a word is prefetched. Words that other CPUs wrote last come one after the other otherwise: 128 of them took
-/// 5 us on a Cascade Lake, and 1.35 us so, as long as that many bare swaps take there. With fewer slots nothing is
+/// How many slots ahead a word is prefetched. Otherwise words that other CPUs wrote last arrive one after the other. On a Cascade Lake
+/// 128 of them took 5 us without prefetching, and 1.35 us with it, as long as that many bare swaps. With fewer slots nothing is
 /// prefetched, and the line of an empty word stays with its owner.
 const AHEAD: usize = 12;
 

@@ -1,6 +1,6 @@
 //! Listed: how a flush of the statistics learns of the charges that stocks served.
 //!
-//! A hit counts its attempt in the addition that it makes anyway, and does nothing else; so it cannot mark its group for the next flush.
+//! A hit counts its attempt in the addition that it makes anyway, and does nothing else. So it cannot mark its group for the next flush.
 //! The first attempt on a word that is not LISTED takes the slow path instead, marks the group, and sets LISTED. A flush that takes the
 //! attempts clears LISTED again.
 //!
@@ -10,8 +10,8 @@
 //!   look at the mark. A flush in between took the attempts, so the word is another. Loom: `flushes_or_marks_each_hit`.
 //! - B1. If other threads then make the same attempts with the same outcome, the word looks the same. Each of them found it not LISTED, and
 //!   marks. So nothing is lost, but a flush in that instant may come too early for one of them.
-//! - B2. Only a flush takes attempts while their group lives, with three exceptions: a word that is full of them, one that the budget's clock
-//!   spares, and words that are left behind (`residence`). The taking thread then counts them, and a flush in between comes
+//! - B2. Only a flush takes attempts while their group lives. There are three exceptions: a word that is full of them, a word that the
+//!   budget's clock spares, and words that are left behind (`residence`). The taking thread then counts them, and a flush in between comes
 //!   too early for them.
 
 use memgroup_sync::grace::Section;

@@ -44,8 +44,8 @@ impl<W: Deref<Target = AtomicU64>> Stock<W> {
     /// Subtracts `bytes`. The word that was found tells whether they were there.
     #[inline(always)]
     pub(crate) fn attempt(&self, bytes: u64) -> Word {
-        // ORDERING: AcqRel; pairs with the Release of the thread that put the bytes here: their charge to the counters precedes
-        // our later uncharge, so no counter passes below zero. Release: as an RMW of the word it is ordered with the marks.
+        // ORDERING: AcqRel; pairs with the Release of the thread that put the bytes here. Their charge to the counters precedes our
+        // later uncharge, so no counter passes below zero. Release: as an RMW of the word it is ordered with the marks.
         Word(self.word.fetch_add(stock_word::consume_delta(bytes), Ordering::AcqRel))
     }
 
@@ -138,8 +138,8 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// Clears PENDING, with a deposit or with its return. The Release of the update pairs with the Acquire in `drain::wait_settled`: a
-/// thread that sees PENDING gone sees the changes of this one to the counters.
+/// Clears PENDING, with a deposit or with its return. The Release of the update pairs with the Acquire in `drain::wait_settled`. A thread
+/// that sees PENDING gone sees the changes of this one to the counters.
 fn end_pending(stock: &Stock, deposit: u64) {
     if stock.update(|word| word.settled(deposit)).is_none() {
         chain::uncharge_held(stock.node, deposit);
@@ -151,10 +151,10 @@ fn end_pending(stock: &Stock, deposit: u64) {
 /// to the counters when it has left the stock.
 ///
 /// Why that leaves nothing behind: let H be the bytes that were charged and not spent in a closed word. The word shows H less the
-/// bytes that consumes under way have subtracted. The closing thread takes all that is above zero, so H is at most the sum of the bytes
-/// that calls under way added or subtracted. Each call, when it is done, takes out its own part or all that shows, which keeps it
-/// so. With the last call H is zero. Until then calls under way cover the bytes that show and the hidden ones (G1). In a record that was
-/// unlinked the last call ends before the grace period does.
+/// bytes that consumes under way have subtracted. The closing thread takes all bytes above zero. So H is at most the sum of the bytes
+/// that calls under way added or subtracted. Each call, when it is done, takes out its own part or all that shows. So the bound
+/// stays true, and with the last call H is zero. Until then calls under way cover the bytes that show and the hidden ones (G1). In a
+/// record that was unlinked the last call ends before the grace period does.
 #[must_use = "the bytes are to be returned to the counters"]
 pub(crate) fn withdraw_closed(stock: &Stock, bytes: u64) -> u64 {
     let part = |word: Word| if word.is_closed() { bytes.min(word.prepaid()) } else { 0 };

@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::base::id::GroupId;
-use crate::base::limit::UNLIMITED;
+use crate::base::limit;
 use crate::state::counter::Reading;
 use crate::tree::node::Node;
 
@@ -20,7 +20,7 @@ pub enum ChargeErrorKind {
     TooLarge,
     /// Tests inject failures into the group ([`Group::inject_failures`](crate::Group::inject_failures)), and this is one.
     Injected,
-    /// There was no room in the group named by the error until the deadline of a charge that waits.
+    /// The charge waited until its deadline, and the group named by the error had no room for it.
     Deadline,
     /// All waits of the group were ended while the charge waited.
     Woken,
@@ -28,8 +28,8 @@ pub enum ChargeErrorKind {
 
 /// A charge that was not made. Nothing was charged anywhere.
 ///
-/// Printed, it completes the phrase "failed to ...". Names the group that refused, which is often an ancestor of the one charged. `Copy`, and made without allocating; its
-/// `Display` looks the group's path up at that moment.
+/// Printed, it completes the phrase "failed to ...". It names the group that refused, which is often an ancestor of the one charged. It is
+/// `Copy`, and made without allocating. `Display` looks the group's path up when it prints.
 ///
 /// ```
 /// # use memgroup::{Config, Hierarchy};
@@ -37,7 +37,7 @@ pub enum ChargeErrorKind {
 /// let tenant = hierarchy.create("/tenant").unwrap();
 /// tenant.set_max(4096).unwrap();
 /// let error = tenant.try_charge(10_000).unwrap_err();
-/// assert_eq!((error.asked(), error.usage(), error.max()), (10_000, 0, 4096));
+/// assert_eq!((error.asked(), error.usage(), error.max()), (10_000, 0, Some(4096)));
 /// assert!(error.to_string().contains("/tenant"));
 /// ```
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ impl ChargeError {
     pub(crate) fn of(node: &'static Node, seen: Reading, asked: u64) -> ChargeError {
         let kind = if seen.offline {
             ChargeErrorKind::Offline
-        } else if asked > crate::base::limit::LARGEST - seen.usage {
+        } else if asked > limit::BYTES_MAX - seen.usage {
             ChargeErrorKind::TooLarge
         } else {
             ChargeErrorKind::Refused
@@ -109,9 +109,9 @@ impl ChargeError {
         self.usage
     }
 
-    /// Its limit in force at that instant; [`UNLIMITED`] if it had none.
-    pub fn max(&self) -> u64 {
-        self.max
+    /// Its limit in force at that instant; `None` if it had none.
+    pub fn max(&self) -> Option<u64> {
+        limit::given(self.max)
     }
 
     /// Bytes below that limit that this charge was to leave free, for groups within their [`min`](crate::Group::set_min) or `low`; 0 where none are
@@ -128,7 +128,10 @@ impl ChargeError {
 
 impl ChargeError {
     fn write_usage(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, ", usage {} of max {}", self.usage, self.max)?;
+        match self.max() {
+            Some(max) => write!(f, ", usage {} of max {max}", self.usage)?,
+            None => write!(f, ", usage {}, no max", self.usage)?,
+        }
         if self.reserved > 0 {
             write!(f, ", {} of it kept for groups within min or low", self.reserved)?;
         }
@@ -154,7 +157,7 @@ impl fmt::Debug for ChargeError {
             .field("group", &self.path().unwrap_or_else(|| "(released)".to_owned()))
             .field("asked", &self.asked)
             .field("usage", &self.usage)
-            .field("max", &self.max)
+            .field("max", &self.max())
             .field("reserved", &self.reserved)
             .field("waited", &self.waited())
             .finish()
@@ -196,7 +199,7 @@ impl fmt::Display for ChargeError {
                     "charge {} bytes: more than group {group} can account, 256 TiB in all",
                     self.asked
                 )?;
-                if self.max == UNLIMITED { write!(f, "; usage {}, no max", self.usage) } else { Ok(()) }
+                if self.max().is_none() { write!(f, "; usage {}, no max", self.usage) } else { Ok(()) }
             }
             ChargeErrorKind::Injected => {
                 write!(f, "charge {} bytes: a failure is injected into group {group}", self.asked)

@@ -5,15 +5,15 @@
 use core::fmt;
 
 use crate::base::id::GroupId;
-use crate::base::limit::UNLIMITED;
+use crate::base::limit;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
 /// A tree of groups, with its root.
 ///
-/// A handle: clones are the same tree. The tree lives as long as any `Hierarchy` or [`Group`] of it; when the last
-/// is dropped all groups are removed, and bytes still charged are accounted until their [`Charge`](crate::Charge)s are dropped. Per-CPU memory
-/// goes back then, if it is more than 256 KiB: that waits for a grace period, some 10 to 20 ms. The memory of
+/// A handle: clones are the same tree. The tree lives as long as any `Hierarchy` or [`Group`] of it. When the last one is
+/// dropped, all groups are removed. Bytes still charged are accounted until their [`Charge`](crate::Charge)s are dropped. Per-CPU memory
+/// goes back then, if it is more than 256 KiB: that waits for a grace period, mostly 10 to 20 ms. The memory of
 /// the tree itself, some tens of KiB, is kept for the next hierarchy of the same [`Config`](crate::Config).
 ///
 /// ```
@@ -33,6 +33,7 @@ pub struct Hierarchy {
     shared: &'static Shared,
 }
 
+/// The root.
 impl Hierarchy {
     /// A handle that is counted already.
     pub(crate) fn adopted(shared: &'static Shared) -> Hierarchy {
@@ -73,6 +74,7 @@ pub struct Group {
     node: &'static Node,
 }
 
+/// Name and place in the tree.
 impl Group {
     /// A handle that counts on `node`, which is held by the tree lock or by another handle.
     pub(crate) fn pinned(node: &'static Node) -> Group {
@@ -141,10 +143,12 @@ impl Eq for Group {}
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seen = self.node.counter.read();
-        let (usage, max) = (seen.usage, seen.max);
         let mut group = f.debug_struct("Group");
-        group.field("path", &self.path()).field("usage", &usage);
-        if max == UNLIMITED { group.field("max", &format_args!("max")) } else { group.field("max", &max) }
-            .finish()
+        group.field("path", &self.path()).field("usage", &seen.usage);
+        match limit::given(seen.max) {
+            None => group.field("max", &format_args!("max")),
+            Some(max) => group.field("max", &max),
+        }
+        .finish()
     }
 }

@@ -1,10 +1,10 @@
 //! Marks: whether a charge or an uncharge has anything to do at a group besides its counter.
 //!
-//! One word in a line of the node that a charge reads anyway. For most groups it is 0: no setting of `min` or `low` here or right below, no
-//! kill that waits for the group's usage to fall, and no injected failures.
+//! One word in a line of the node that a charge reads anyway. For most groups it is 0. Then no `min` or `low` is set here or right below, no kill
+//! waits for the group's usage to fall, and no failure is injected.
 //!
-//! - I1. Marks of settings change under the tree lock, the mark of a kill under the lock of `oom::victims`, and the mark of a denial by the one
-//!   denial that is on.
+//! - I1. Marks of settings change under the tree lock, the mark of a kill under the lock of `oom::victims`. The one injection that is in force
+//!   changes the mark of injected failures.
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 
@@ -40,7 +40,7 @@ impl Marks {
     /// Whether a kill waits for the group's usage to fall.
     #[inline(always)]
     pub(crate) fn is_watched(&self) -> bool {
-        // ORDERING: Relaxed; a hint (`oom::settings` E1).
+        // ORDERING: Relaxed; a hint (`oom::state` E1).
         self.0.load(Ordering::Relaxed) & WATCHED != 0
     }
 
@@ -54,7 +54,7 @@ impl Marks {
     /// Whether charges of the group are made to fail at random.
     #[inline(always)]
     pub(crate) fn has_injection(&self) -> bool {
-        // ORDERING: Relaxed; a denial says nothing of charges that are under way.
+        // ORDERING: Relaxed; an injection promises nothing for charges under way.
         self.0.load(Ordering::Relaxed) & INJECTED != 0
     }
 

@@ -1,7 +1,7 @@
-//! Tree: which groups there are, how they hang together, and when their places are given to others.
+//! Tree: the groups, their parents and names, and the reuse of their places.
 //!
-//! Everything here is under the hierarchy's tree lock. Paths are walked and lists made here; the charge path never comes
-//! here but to be refused or to release the last byte of a removed group.
+//! Everything here is under the hierarchy's tree lock. Paths are walked and lists made here. Of the charge path, only a refusal and the
+//! last byte of a removed group come here.
 //!
 //! ```text
 //!   Free ── create ──▶ Online ── remove ──▶ Dying ── release ──▶ Free
@@ -73,7 +73,7 @@ impl Entry {
 pub(crate) struct Tree {
     entries: Vec<Entry>,
     free: Vec<NodeId>,
-    /// So many places at the bottom of `free` have given their records up.
+    /// The number of places at the bottom of `free` that have given their records up.
     bare: usize,
     in_use: u32,
     dying: u32,
@@ -405,7 +405,7 @@ mod tests {
     use crate::tree::topology::{ROOT, Tree};
 
     #[test]
-    fn a_place_is_in_the_list_of_the_unsettled_once_whoever_has_it() {
+    fn a_place_is_in_the_list_of_the_unsettled_only_once() {
         let mut tree = Tree::new(10, 2);
         for _ in 0..3 {
             let id = tree.create(ROOT, "group").unwrap();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_departed_groups_is_as_long_as_there_are_dying_ones() {
+    fn the_list_of_departed_groups_grows_with_dying_ones_only() {
         let mut tree = Tree::new(5000, 2);
         let make = |tree: &mut Tree| tree.create(ROOT, "group").unwrap();
         for _ in 0..1000 {

@@ -1,4 +1,4 @@
-//! Subsystems of as many levels as a test wants, and what a group shows of them.
+//! Subsystems of as many gauges as a test wants, and reads of one group.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! Debts: the group that owes, the bytes, and the end of a debt.
 
-use memgroup::{Config, Hierarchy, SlotSource, ThrottleEnd, UNLIMITED};
+use memgroup::{Config, Hierarchy, SlotSource, ThrottleEnd};
 
 use super::cache::PAGE;
 use super::{MIB, above, group};
@@ -40,7 +40,7 @@ fn without_a_high_nothing_is_owed_and_no_event_is_counted() {
     assert_eq!((etl.owed(), hierarchy.root().events().high), (0, 0));
     etl.set_high(5 * MIB).unwrap();
     assert_eq!(etl.owed(), 0, "earlier charges were within the limit then");
-    etl.set_high(UNLIMITED).unwrap();
+    etl.set_high(None).unwrap();
     let more = hierarchy.root().try_charge(MIB).unwrap();
     assert_eq!((hierarchy.root().owed(), hierarchy.root().events().high), (0, 0));
     drop((charge, more));
@@ -147,5 +147,5 @@ fn begins_without_limit_and_debt_in_a_reused_node() {
     drop(etl);
     let next = hierarchy.create("/next").unwrap();
     assert_eq!(next.id().node(), node, "it has the place of the one that was removed");
-    assert_eq!((next.high(), next.owed(), next.events().high), (UNLIMITED, 0, 0));
+    assert_eq!((next.high(), next.owed(), next.events().high), (None, 0, 0));
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use memgroup::{ThrottleEnd, UNLIMITED};
+use memgroup::ThrottleEnd;
 
 use super::cache::{PAGE, Tenant};
 use super::{MIB, above, group, until};
@@ -73,7 +73,7 @@ fn limits_change_under_load_and_nothing_is_refused_or_lost() {
                 let mut random = Random(99);
                 while !ended.load(Ordering::Relaxed) {
                     etl.set_high(random.bytes(24)).unwrap();
-                    tenants[0].group.set_high(if random.below(2) == 0 { UNLIMITED } else { MIB }).unwrap();
+                    tenants[0].group.set_high(if random.below(2) == 0 { None } else { Some(MIB) }).unwrap();
                 }
             });
             workers.into_iter().for_each(|worker| worker.join().unwrap());

@@ -1,6 +1,6 @@
 //! The assertions of the kernel's own tests of `memory.high`, on pinned charges and caches.
 
-use memgroup::{ChargeErrorKind, Config, Hierarchy, SlotSource, UNLIMITED};
+use memgroup::{ChargeErrorKind, Config, Hierarchy, SlotSource};
 
 use super::cache::{PAGE, Tenant};
 use super::{MIB, group};
@@ -14,9 +14,9 @@ fn is_close(a: u64, b: u64, per_cent: u64) -> bool {
 fn holds_caches_to_high_but_not_pinned_bytes() {
     for slots in [2, 128] {
         let (_hierarchy, etl) = group(slots);
-        assert_eq!(etl.high(), UNLIMITED);
+        assert_eq!(etl.high(), None);
         etl.set_high(30 * MIB).unwrap();
-        assert_eq!(etl.high(), 30 * MIB);
+        assert_eq!(etl.high(), Some(30 * MIB));
 
         let pinned: Vec<_> = (0..31 * MIB / PAGE).map(|_| etl.try_charge(PAGE).unwrap()).collect();
         assert!(etl.usage_exact() == 31 * MIB && etl.events().high > 0, "{:?}", etl.events());
@@ -49,7 +49,7 @@ fn counts_a_charge_far_above_high_as_high_and_not_as_max() {
 
     // A charge that `max` refuses is its own event, and took nothing above `high`.
     let error = etl.try_charge(200 * MIB).unwrap_err();
-    assert_eq!((error.kind(), error.max()), (ChargeErrorKind::Refused, 140 * MIB));
+    assert_eq!((error.kind(), error.max()), (ChargeErrorKind::Refused, Some(140 * MIB)));
     assert_eq!((etl.events().high, etl.events().max), (1, 1));
     assert_eq!(etl.owed(), 70 * MIB, "a refused charge owes nothing");
 }

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use memgroup::{
-    Charge, Freshness, Group, Hierarchy, Reach, StatKey, ThrottleEnd, UNLIMITED, WaitKind, stats,
-};
+use memgroup::{Charge, Freshness, Group, Hierarchy, Reach, StatKey, ThrottleEnd, WaitKind, stats};
 
 use super::cache::{PAGE, Tenant};
 use super::{MIB, above, group, until};
@@ -111,7 +109,7 @@ fn forgives_the_debt_when_no_level_is_above() {
         if lets_go {
             pinned.clear();
         } else {
-            etl.set_high(UNLIMITED).unwrap();
+            etl.set_high(None).unwrap();
         }
         assert!(etl.take_throttle().is_none());
         let throttled = etl.throttle(None);
@@ -150,7 +148,7 @@ fn while_throttled(act: impl FnOnce(&Group, Vec<Charge>)) -> ThrottleEnd {
 }
 
 /// So that the next step is not the end of the wait.
-fn wait_for_nobody(etl: &Group) {
+fn wait_for_no_thread(etl: &Group) {
     until("no thread sleeps", || etl.waiters().now == 0);
 }
 
@@ -163,8 +161,8 @@ fn wakes_when_memory_is_freed() {
 #[test]
 fn wakes_when_the_limit_is_raised() {
     let end = while_throttled(|etl, pinned| {
-        etl.set_high(UNLIMITED).unwrap();
-        wait_for_nobody(etl);
+        etl.set_high(None).unwrap();
+        wait_for_no_thread(etl);
         drop(pinned);
     });
     assert_eq!(end, ThrottleEnd::Within);
@@ -174,7 +172,7 @@ fn wakes_when_the_limit_is_raised() {
 fn wakes_when_the_group_is_removed() {
     let end = while_throttled(|etl, pinned| {
         etl.remove().unwrap();
-        wait_for_nobody(etl);
+        wait_for_no_thread(etl);
         drop(pinned);
     });
     assert_eq!(end, ThrottleEnd::Removed);
@@ -184,7 +182,7 @@ fn wakes_when_the_group_is_removed() {
 fn wakes_with_all_waiters_and_owes_no_more() {
     let end = while_throttled(|etl, pinned| {
         assert_eq!(etl.wake_waiters(), 1);
-        wait_for_nobody(etl);
+        wait_for_no_thread(etl);
         drop(pinned);
         assert_eq!(etl.owed(), 0);
     });
@@ -231,5 +229,5 @@ fn delays_no_removed_group() {
     assert_eq!(etl.throttle(None).end, ThrottleEnd::Removed);
     assert!(etl.take_throttle().is_none());
     etl.set_high(0).unwrap();
-    assert_eq!(etl.high(), 0, "a limit may be set, and asks no shrinker");
+    assert_eq!(etl.high(), Some(0), "a limit may be set, and asks no shrinker");
 }

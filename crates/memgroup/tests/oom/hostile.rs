@@ -40,7 +40,7 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn catches_a_panic_whose_payload_panics() {
+fn catches_a_panic_with_a_payload_that_panics() {
     let (_hierarchy, parent) = full(2, 100, LONG);
     let bad = Tenant::new(&parent, "bad", 100);
     let memory = Arc::clone(&bad.memory);
@@ -60,7 +60,7 @@ fn does_not_believe_a_hook_that_lies_about_freed_bytes() {
     let _liar = liar.answers(KillAnswer::Idle { freed: u64::MAX });
     let _other = other.answers(KillAnswer::Refused);
     let error = parent.try_charge(PAGE).unwrap_err();
-    assert_eq!((error.usage(), error.max()), (100 * PAGE, 100 * PAGE));
+    assert_eq!((error.usage(), error.max()), (100 * PAGE, Some(100 * PAGE)));
     assert_eq!((liar.calls(), other.calls()), (1, 1), "each is asked once for a charge");
     let idle = KillOutcome::Idle { freed: u64::MAX };
     assert_eq!(outcomes(&hierarchy)[0], ("liar".to_owned(), Some(idle)));

@@ -173,7 +173,7 @@ fn kills_the_requester_when_it_is_the_giant() {
 }
 
 #[test]
-fn kills_no_other_for_a_waiter_whose_own_hook_refused() {
+fn a_waiter_with_a_refusing_hook_has_no_other_group_killed() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (hog, small) = (Tenant::new(&parent, "hog", 90), Tenant::new(&parent, "small", 10));
     let _hooks = (hog.answers(KillAnswer::Refused), small.dies());

@@ -178,7 +178,7 @@ fn keeps_bytes_freed_on_the_charging_thread_for_its_charge() {
         let freed = memory.lock().unwrap().pop();
         drop(freed);
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| assert!(greedy.try_charge(PAGE).is_err(), "it is not for everybody"));
+            let other = scope.spawn(|| assert!(greedy.try_charge(PAGE).is_err(), "kept for the requester"));
             other.join().unwrap();
         });
         KillAnswer::Idle { freed: PAGE }

@@ -1,6 +1,6 @@
 //! Oracles: assertions of the kernel's selftests of the memory controller, made about this engine.
 //!
-//! The assertions are rewritten, not copied: a process is a tenant, anonymous memory is a charge that is held, the page cache is a cache with a
+//! The assertions are rewritten, not copied. A process is a tenant, and anonymous memory is a charge that is held. The page cache is a cache with a
 //! shrinker, and the hook of the victim reports a kill. Where the kernel's figure has a tolerance and ours is exact, ours must be exact.
 //!
 //! | kernel | here |

@@ -1,6 +1,6 @@
 //! `max`: memory that is held is refused beyond it, a cache is held at it.
 
-use memgroup::{Charge, ChargeErrorKind, UNLIMITED};
+use memgroup::{Charge, ChargeErrorKind};
 use memgroup_percpu::pin_virtual;
 
 use super::cache::{PAGE, Tenant};
@@ -10,7 +10,7 @@ use super::{MIB, group};
 fn refuses_charges_beyond_max_and_not_before() {
     for slots in [2, 128] {
         let (_hierarchy, tenant) = group(slots);
-        assert_eq!(tenant.max(), UNLIMITED);
+        assert_eq!(tenant.max(), None);
         tenant.set_max(30 * MIB).unwrap();
         let mut held: Vec<Charge> = Vec::new();
         let error = loop {
@@ -20,7 +20,7 @@ fn refuses_charges_beyond_max_and_not_before() {
                 Err(error) => break error,
             }
         };
-        assert_eq!((error.kind(), error.max()), (ChargeErrorKind::Refused, 30 * MIB));
+        assert_eq!((error.kind(), error.max()), (ChargeErrorKind::Refused, Some(30 * MIB)));
         assert_eq!((held.len() as u64 * PAGE, tenant.usage()), (30 * MIB, 30 * MIB), "to the byte");
         assert_eq!(
             (tenant.events().max, tenant.events().oom),

@@ -1,5 +1,5 @@
-//! The system refuses, at every place: the error names the bytes and the group, charges stay exact, nothing is lost, and when the
-//! system has memory again everything works.
+//! The system refuses memory, at every place that asks for it. The error names the bytes and the group, charges stay exact, and nothing is
+//! lost. When the system has memory again, everything works.
 
 use core::time::Duration;
 

@@ -72,7 +72,7 @@ fn demotes_a_flushed_group_but_no_counting_one() {
 }
 
 #[test]
-fn keeps_a_group_whose_charges_are_all_freed() {
+fn keeps_a_group_after_all_its_charges_are_freed() {
     let _alone = alone();
     let after = Duration::from_secs(60);
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(after)), SLOTS);

@@ -23,8 +23,8 @@ use memgroup_percpu::pin_virtual;
 
 /// Levels that the tests add to in their groups.
 const GAUGES: usize = 48;
-/// Bytes of a group's records on one slot: of the stock word, which every group has, of the built-in statistics of memory, which come with
-/// the first charge, and of the levels.
+/// Bytes of a group's records on one slot: the stock word, the built-in statistics of memory, and the levels. Every group has the first; the
+/// second come with the first charge.
 const STOCK_BYTES: u64 = 8;
 const MEMORY_BYTES: u64 = 8 * 18;
 const GAUGES_BYTES: u64 = 8 * GAUGES as u64;
@@ -47,7 +47,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `test` in a process of its own, so that no other hierarchy's memory lies beside the one it is about.
+/// Runs `test` in a process of its own, so that the process has no memory of other hierarchies.
 fn in_its_own_process(path: &str, test: impl FnOnce()) {
     const MARK: &str = "MEMGROUP_TEST_ALONE";
     if std::env::var_os(MARK).is_some_and(|value| value == path) {

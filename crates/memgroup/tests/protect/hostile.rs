@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use memgroup::{Ask, Charge, Count, Group, Scan, Shrinker, ShrinkerConfig, UNLIMITED};
+use memgroup::{Ask, BYTES_MAX, Charge, Count, Group, Scan, Shrinker, ShrinkerConfig};
 
 use crate::cache::{BATCH, MIB, PAGE, Tenant, exact, pin};
 
@@ -96,7 +96,7 @@ fn does_not_ask_again_a_shrinker_that_gave_too_much() {
     let (_held, refused) = pin(&a, 7 * MIB);
     assert!(refused.is_none());
     assert_eq!((asked.load(Ordering::Relaxed), group.usage()), (1, 0));
-    // What is below its min is left alone, whatever it says.
+    // Reclaim leaves a cache below its min alone, whatever it claims to hold.
     let (_more, refused) = pin(&a, 2 * MIB);
     assert!(refused.is_some());
     assert_eq!(asked.load(Ordering::Relaxed), 1);
@@ -268,7 +268,7 @@ fn loses_nothing_when_settings_change_under_load() {
             let mut random = crate::random::Random(42);
             while !done.load(Ordering::Relaxed) {
                 let tenant = &tenants[random.below(4) as usize];
-                let bytes = [0, MIB, 3 * MIB, UNLIMITED][random.below(4) as usize];
+                let bytes = [0, MIB, 3 * MIB, BYTES_MAX][random.below(4) as usize];
                 let _ = if random.below(2) == 0 {
                     tenant.group.set_min(bytes)
                 } else {

@@ -1,6 +1,6 @@
 //! The reserve: a protected group that comes back is served at once, and the errors of others name the reserve.
 
-use memgroup::{Config, Group, Hierarchy, SlotSource, UNLIMITED};
+use memgroup::{BYTES_MAX, Config, Group, Hierarchy, SlotSource};
 
 use crate::cache::{MIB, PAGE, Tenant, exact, pin};
 
@@ -20,7 +20,7 @@ fn serves_an_idle_protected_group_from_the_reserve() {
     idle.set_low(8 * MIB).unwrap();
     let (_held, refused) = pin(&busy, 64 * MIB);
     let refused = refused.unwrap();
-    assert_eq!((refused.usage(), refused.max(), refused.reserved()), (63 * MIB, 64 * MIB, MIB));
+    assert_eq!((refused.usage(), refused.max(), refused.reserved()), (63 * MIB, Some(64 * MIB), MIB));
     let told = refused.to_string();
     assert!(told.ends_with("1048576 of it kept for groups within min or low"), "{told}");
     assert_eq!((idle.headroom(), busy.headroom()), (MIB, 0));
@@ -33,13 +33,13 @@ fn serves_an_idle_protected_group_from_the_reserve() {
 #[test]
 fn bounds_the_reserve_by_limit_setting_and_unused_bytes() {
     for (max, setting, reserve, kept) in [
-        (64 * MIB, 8 * MIB, MIB, MIB),
-        (4 * MIB, 8 * MIB, MIB, 512 * KIB),
-        (64 * MIB, 48 * KIB, MIB, 48 * KIB),
-        (64 * MIB, UNLIMITED, 3 * MIB, 3 * MIB),
-        (64 * MIB, 8 * MIB, 0, 0),
-        (UNLIMITED, 8 * MIB, MIB, 0),
-        (0, 8 * MIB, MIB, 0),
+        (Some(64 * MIB), 8 * MIB, MIB, MIB),
+        (Some(4 * MIB), 8 * MIB, MIB, 512 * KIB),
+        (Some(64 * MIB), 48 * KIB, MIB, 48 * KIB),
+        (Some(64 * MIB), BYTES_MAX, 3 * MIB, 3 * MIB),
+        (Some(64 * MIB), 8 * MIB, 0, 0),
+        (None, 8 * MIB, MIB, 0),
+        (Some(0), 8 * MIB, MIB, 0),
     ] {
         let config = Config::new().stock_cap_bytes(0).protected_reserve_bytes(reserve);
         let hierarchy = Hierarchy::new(config).unwrap();
@@ -47,8 +47,8 @@ fn bounds_the_reserve_by_limit_setting_and_unused_bytes() {
         let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
         parent.set_max(max).unwrap();
         idle.set_min(setting).unwrap();
-        let headroom = max.min((1 << 48) - 1) - kept;
-        assert_eq!(busy.headroom(), headroom, "max {max}, min {setting}, reserve {reserve}");
+        let headroom = max.unwrap_or(BYTES_MAX) - kept;
+        assert_eq!(busy.headroom(), headroom, "max {max:?}, min {setting:?}, reserve {reserve}");
         assert_eq!(parent.headroom(), headroom, "for a charge of its own");
         let error = busy.try_charge(headroom + 1).unwrap_err();
         assert_eq!(error.reserved(), kept);

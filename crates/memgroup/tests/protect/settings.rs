@@ -1,6 +1,6 @@
 //! Settings: their range, their errors, and the figures that follow from them.
 
-use memgroup::{Config, Hierarchy, Protection, ProtectionError, UNLIMITED};
+use memgroup::{BYTES_MAX, Config, Hierarchy, Protection, ProtectionError};
 
 use crate::cache::{MIB, exact};
 
@@ -10,10 +10,11 @@ fn returns_the_settings_that_were_set() {
     let group = hierarchy.create("/group").unwrap();
     assert_eq!((group.min(), group.low()), (0, 0));
     group.set_min(5).unwrap();
-    group.set_low(UNLIMITED).unwrap();
-    assert_eq!((group.min(), group.low()), (5, UNLIMITED));
+    group.set_low(BYTES_MAX).unwrap();
+    assert_eq!((group.min(), group.low()), (5, BYTES_MAX));
     group.set_min(0).unwrap();
-    assert_eq!((group.min(), group.low()), (0, UNLIMITED));
+    assert_eq!((group.min(), group.low()), (0, BYTES_MAX));
+    assert_eq!(group.protection(), Protection { min: 0, low: BYTES_MAX }, "all that a group can account");
 }
 
 #[test]
@@ -21,9 +22,13 @@ fn names_group_and_range_in_errors() {
     let hierarchy = exact();
     let group = hierarchy.create("/group").unwrap();
     group.set_min(7).unwrap();
-    for error in [group.set_min(1 << 48).unwrap_err(), group.set_low(UNLIMITED - 1).unwrap_err()] {
+    for error in [group.set_min(1 << 48).unwrap_err(), group.set_low(u64::MAX).unwrap_err()] {
         assert!(matches!(error, ProtectionError::OutOfRange { .. }));
-        assert!(error.to_string().contains("/group") && error.to_string().contains("UNLIMITED"), "{error}");
+        assert!(
+            error.to_string().contains("/group")
+                && error.to_string().contains("0 to 281474976710655, which protects all"),
+            "{error}"
+        );
     }
     assert_eq!((group.min(), group.low()), (7, 0), "the settings before are in force");
     group.remove().unwrap();

@@ -3,14 +3,14 @@
 use std::sync::Mutex;
 use std::thread;
 
-use memgroup::{Charge, Config, Group, Hierarchy, SlotSource, UNLIMITED};
+use memgroup::{BYTES_MAX, Charge, Config, Group, Hierarchy, SlotSource};
 use proptest::prelude::*;
 
 use crate::random::Random;
 
 const KIB: u64 = 1 << 10;
 
-/// What one thread does, drawn from its seed: charges and uncharges in groups, settings, removals.
+/// The steps of one thread, drawn from its seed: charges and uncharges in groups, settings, removals.
 fn act(parents: &[Group], shared: &Mutex<Vec<Group>>, seed: u64, steps: u64) -> Vec<Charge> {
     let mut random = Random(seed | 1);
     let mut held: Vec<Charge> = Vec::new();
@@ -25,7 +25,7 @@ fn act(parents: &[Group], shared: &Mutex<Vec<Group>>, seed: u64, steps: u64) -> 
                 let at = random.below(held.len() as u64) as usize;
                 drop(held.swap_remove(at));
             }
-            12 => drop(pick.set_min(if random.below(8) == 0 { UNLIMITED } else { random.bytes(20) - 1 })),
+            12 => drop(pick.set_min(if random.below(8) == 0 { BYTES_MAX } else { random.bytes(20) - 1 })),
             13 => drop(pick.set_low(if random.below(2) == 0 { 0 } else { random.bytes(20) })),
             14 => {
                 let mut groups = shared.lock().unwrap();
@@ -42,7 +42,7 @@ fn act(parents: &[Group], shared: &Mutex<Vec<Group>>, seed: u64, steps: u64) -> 
     held
 }
 
-/// What is protected of the children of `parent`, and kept free there, computed from their settings and usages alone.
+/// Checks the protected bytes of the children of `parent`, and the reserve there, against sums of their settings and usages.
 fn assert_right(parent: &Group, reserve: u64) {
     let children = parent.children();
     let used = |of: fn(&Group) -> u64| children.iter().map(|child| child.usage().min(of(child))).sum::<u64>();
@@ -70,8 +70,9 @@ fn assert_right(parent: &Group, reserve: u64) {
         .iter()
         .map(|child| u128::from(child.min().max(child.low()).saturating_sub(child.usage())))
         .sum();
-    let kept = u128::from(reserve.min(parent.max() / 8)).min(unfilled) as u64;
-    assert_eq!(parent.headroom(), parent.max() - usage - kept, "{unfilled} are not filled");
+    let max = parent.max().unwrap();
+    let kept = u128::from(reserve.min(max / 8)).min(unfilled) as u64;
+    assert_eq!(parent.headroom(), max - usage - kept, "{unfilled} are not filled");
 }
 
 fn many_threads(seed: u64, slots: usize, cap: u64, steps: u64) {

@@ -1,5 +1,5 @@
-//! The tree that shows it all: siblings that ask for more than their parent is protected with, one that is not protected, one that has nothing,
-//! and a neighbour that needs memory.
+//! One tree with every case of protection. Siblings ask for more than their parent is protected with; one is unprotected, one is empty. A
+//! neighbour needs memory.
 //!
 //! ```text
 //!   a  max 200M

@@ -61,7 +61,7 @@ fn counts_refusals_forced_charges_and_drains_at_each_level() {
     assert_eq!(subtree(&memory, &hierarchy.root(), REFUSALS), 1);
     drop(leaf.charge_forced(20_000).unwrap());
     assert_eq!((local(&memory, &leaf, FORCED), subtree(&memory, &hierarchy.root(), FORCED)), (1, 1));
-    parent.set_max(memgroup::UNLIMITED).unwrap();
+    parent.set_max(None).unwrap();
     let charge = leaf.try_charge(100).unwrap();
     let drained = leaf.drain();
     assert!(drained > 0);

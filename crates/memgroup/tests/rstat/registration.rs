@@ -224,7 +224,7 @@ fn frees_values_of_released_groups_in_maintenance() {
 
 #[test]
 
-fn a_hierarchy_that_is_used_again_takes_any_subsystems_it_would_take_when_new() {
+fn a_reused_hierarchy_takes_the_same_subsystems_as_a_new_one() {
     const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
     let config = || Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(79);
     let first = Hierarchy::new(config()).unwrap();
@@ -236,7 +236,7 @@ fn a_hierarchy_that_is_used_again_takes_any_subsystems_it_would_take_when_new() 
 
 #[test]
 
-fn what_a_subsystem_takes_does_not_depend_on_who_used_the_hierarchy_before() {
+fn a_subsystems_memory_does_not_depend_on_earlier_users() {
     let config = || Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(81);
     let stats: &'static [Stat] =
         (0..4000).map(|n| Stat::count(format!("s{n}").leak())).collect::<Vec<_>>().leak();
@@ -249,7 +249,7 @@ fn what_a_subsystem_takes_does_not_depend_on_who_used_the_hierarchy_before() {
 
 #[test]
 
-fn a_group_that_gives_its_record_up_keeps_what_its_slots_held_together() {
+fn a_group_without_a_record_keeps_the_sum_of_its_slots() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).demote_after(Some(Duration::ZERO));
     let hierarchy = Hierarchy::new(config).unwrap();
     let cache = hierarchy.register(CACHE).unwrap();

@@ -50,12 +50,12 @@ fn counts_no_time_where_it_is_turned_off() {
     {
         let _a = scope::enter(&a);
         busy(Duration::from_millis(1));
-        before = began.elapsed();
         {
             let _b = scope::enter(&b);
+            before = began.elapsed();
             busy(Duration::from_millis(20));
+            after = Instant::now();
         }
-        after = Instant::now();
         busy(Duration::from_millis(1));
     }
     let most = before + after.elapsed();

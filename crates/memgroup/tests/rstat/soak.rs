@@ -1,7 +1,7 @@
 //! Soak: threads on virtual slots add, read, flush, create and remove at random while records move and go.
 //!
-//! The oracles: a thread's next read contains its additions; a count never runs backwards, for any reader; and when all threads
-//! are at rest every value is the sum of the additions to the group and to all groups below it, released ones too, in both subsystems.
+//! The oracles: a thread's next read contains its additions. A count never runs backwards, for any reader. When all threads are at rest,
+//! every value is the sum of the additions to the group and to all groups below it. That includes released ones, in both subsystems.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
@@ -202,8 +202,8 @@ impl Fixture {
     }
 }
 
-/// Groups come and go while `beside` runs again and again with a wide subsystem, and so takes its time; when both are at rest all
-/// places are free, without another flush. A group without bytes whose release is not finished is in no list, and keeps its place.
+/// Groups come and go while another thread repeats `beside` with a wide subsystem, which takes its time. When both are at rest all places are
+/// free, without another flush. A group without bytes keeps its place until its release is finished, and is in no list.
 fn come_and_go(beside: impl Fn(&Hierarchy, &Statistics) + Sync) {
     const ROUNDS: u32 = if cfg!(memgroup_yields) { 1_000 } else { 20_000 };
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap())

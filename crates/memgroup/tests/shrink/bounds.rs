@@ -8,8 +8,7 @@ use memgroup::{Ask, Charge, Count, Group, Hierarchy, Registration, Scan, Shrinke
 
 use super::cache::{BATCH, Made, PAGE, Tenant, add, parent, plenty};
 
-/// A cache of so many pages, all of them together less than a batch, which gives one at every call of so many and cannot go on then; and how often
-/// it was called.
+/// A cache of `pages` pages, less than a batch in all, and the number of its calls. Every call stops; one in `every` calls gives a page.
 fn drop_by_drop(tenants: &Group, pages: u64, every: u64) -> (Arc<AtomicU64>, memgroup::GroupShrinker) {
     let group = tenants.create("idle").unwrap();
     let pages: Vec<Charge> = (0..pages).map(|_| group.try_charge(PAGE).unwrap()).collect();
@@ -47,7 +46,7 @@ fn stops_after_sixteen_rounds_without_progress() {
     assert!(busy.try_charge(PAGE).is_err());
     assert_eq!(calls.load(Ordering::Relaxed), 2 * 17);
     shrinker.remove().unwrap();
-    // Fruitless ones begin anew with each that is not: ten of twenty calls, for each page.
+    // A round with progress begins the count anew: twenty calls, in ten rounds, for each page.
     let (_hierarchy, tenants) = parent(2, 3000);
     let (calls, _shrinker) = drop_by_drop(&tenants, 3000, 20);
     let _charge = tenants.create("busy").unwrap().try_charge(10 * PAGE).unwrap();
@@ -58,7 +57,7 @@ fn stops_after_sixteen_rounds_without_progress() {
 fn asks_the_largest_cache_of_a_priority_first() {
     let (_hierarchy, tenants) = parent(2, 700 * 16);
     let order: Arc<Mutex<Vec<&str>>> = Arc::default();
-    // Both come to a batch at priority 5: 600 batches of which an eighth of a 32nd is asked for, and 64 of which half a 32nd is.
+    // Both come to a batch at priority 5. One has 600 batches, and a sixteenth of a 32nd is asked for. The other has 64, and half a 32nd is.
     let make = |name: &'static str, batches, cost| {
         let group = tenants.create(name).unwrap();
         let pages = Mutex::new(vec![group.try_charge(batches * BATCH).unwrap()]);
@@ -84,7 +83,7 @@ fn counts_no_more_caches_when_enough_is_freed() {
     let (_hierarchy, tenants) = parent(2, 1000);
     let all: Vec<Tenant> = (0..2).map(|at| Tenant::new(&tenants, &format!("t{at}"))).collect();
     all.iter().for_each(|tenant| tenant.fill(400));
-    // What they hold is known from then on.
+    // From then on the sizes of both are known.
     tenants.reclaim(PAGE, None);
     for tenant in &all {
         tenant.cache.counted();
@@ -107,11 +106,11 @@ fn visits_a_cache_that_gives_a_quarter_every_time() {
     };
     let _shrinker = add(&group, "a quarter", || Count::of(256 * BATCH, 1), scan);
     tenants.reclaim(u64::MAX, None);
-    // What has no more than 255 batches is asked from priority 8 on; the first time it had 256.
+    // A cache of at most 255 batches is asked from priority 8 on. At the first call it had 256.
     assert_eq!(hierarchy.shrinkers()[0].scans, 10, "series of calls, at priorities 9 to 0");
 }
 
-/// A shrinker whose first call drops its registration or its slot, and the number of its calls.
+/// A shrinker that drops its registration or its slot in its first call, and the number of its calls.
 struct Dropping {
     _hierarchy: Hierarchy,
     tenants: Group,

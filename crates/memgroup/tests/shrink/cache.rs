@@ -85,7 +85,7 @@ impl Tenant {
     }
 }
 
-/// A parent whose limit is so many pages, on `slots` virtual slots.
+/// A parent with a limit of `pages` pages, on `slots` virtual slots.
 pub(crate) fn parent(slots: usize, pages: u64) -> (Hierarchy, Group) {
     let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(slots).unwrap())).unwrap();
     let tenants = hierarchy.create("/tenants").unwrap();

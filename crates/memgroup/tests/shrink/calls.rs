@@ -51,7 +51,7 @@ fn lets_a_callback_replace_its_own_shrinker() {
     assert_eq!(own.lock().unwrap().as_ref().unwrap().registration().name(), "second");
 }
 
-/// One cache for many groups, whose owner acts in `count` once.
+/// One cache for many groups. Its owner acts once, in a call of `count`.
 #[derive(Default)]
 struct Moving {
     pages: [Mutex<Vec<Charge>>; 2],

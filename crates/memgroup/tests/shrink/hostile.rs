@@ -102,7 +102,7 @@ fn lets_callbacks_call_every_function() {
     assert_eq!(tenants.usage_exact(), 100 * PAGE);
 }
 
-/// What is thrown, and throws when it is dropped.
+/// The payload of a panic, which panics when it is dropped.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -112,7 +112,7 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn catches_a_panic_whose_payload_panics() {
+fn catches_a_panic_with_a_payload_that_panics() {
     let (_hierarchy, tenants) = parent(2, 10);
     let _held = tenants.try_charge(10 * PAGE).unwrap();
     let bad = add(&tenants, "bad", plenty, |_| std::panic::panic_any(Bomb));
@@ -132,7 +132,7 @@ fn believes_the_counters_and_not_the_callback() {
     };
     let liar = add(&tenants, "liar", plenty, lies);
     let error = tenants.try_charge(PAGE).unwrap_err();
-    assert_eq!((error.usage(), error.max()), (10 * PAGE, 10 * PAGE));
+    assert_eq!((error.usage(), error.max()), (10 * PAGE, Some(10 * PAGE)));
     assert!(calls.load(Ordering::Relaxed) > 0);
     assert_eq!(tenants.reclaim(PAGE, None).bytes, 0);
     drop((liar, held));
@@ -169,7 +169,7 @@ fn lets_a_callback_charge_up_to_the_reserve() {
     });
     let _charge = tenants.create("busy").unwrap().try_charge(10 * PAGE).unwrap();
     assert_eq!(seen.lock().unwrap()[0], (true, false));
-    assert!(tenants.usage() <= tenants.max());
+    assert!(tenants.usage() <= tenants.max().unwrap());
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn lets_a_callback_register_remove_and_reclaim() {
     assert_eq!(scans, 0);
 }
 
-/// A shrinker whose call ends when the test says so.
+/// A shrinker with a call that ends when the test says so.
 fn blocked(group: &Group, patience: Duration) -> (GroupShrinker, Receiver<()>, Sender<()>) {
     blocked_until(group, patience, Scan::Freed { bytes: 0 })
 }

@@ -42,7 +42,7 @@ impl Holder {
     }
 }
 
-/// What one thread does to the caches it owns, below one parent and the other.
+/// The steps of one thread with its own caches, below one parent and the other.
 fn churn(parents: &[Group; 2], thread: u64, state: &mut u64) -> Vec<Holder> {
     let mut made = 0;
     let mut make = |state: &mut u64| {

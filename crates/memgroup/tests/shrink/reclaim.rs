@@ -24,7 +24,7 @@ fn reclaims_from_an_idle_tenant_before_it_refuses() {
         left >= 1024 - 500 - 2 * BATCH / PAGE - 128,
         "{left} pages are left: more was taken than was needed"
     );
-    assert!(tenants.usage() <= tenants.max());
+    assert!(tenants.usage() <= tenants.max().unwrap());
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn asks_a_cache_in_the_root() {
     assert!(cache.len() <= 40);
 }
 
-/// A cache in whose callback another group tries to take what it frees.
+/// A cache that frees pages while another group, in the same callback, tries to charge their bytes.
 struct Robbed {
     pages: Mutex<Vec<Charge>>,
     robber: Group,
@@ -220,7 +220,7 @@ fn reclaims_from_all_groups_by_hand_in_an_unaccounted_root() {
         assert_eq!(tenant.group.usage_exact(), 1000 * PAGE - BATCH);
         assert_eq!(root.reclaim(u64::MAX, None).bytes, 1001 * PAGE - BATCH);
         assert_eq!((tenant.group.usage_exact(), root.usage_exact()), (0, 0));
-        // A charge asks only caches whose memory counts in the group that refuses.
+        // A charge asks only caches with memory that counts in the refusing group.
         tenant.fill(10);
         root.set_max(10 * PAGE).unwrap();
         let _held = root.charge_forced(10 * PAGE).unwrap();
@@ -254,7 +254,7 @@ fn reclaims_without_stock() {
     idle.fill(100);
     let _charge = tenants.create("busy").unwrap().try_charge(60 * PAGE).unwrap();
     assert!(idle.cache.len() <= 40);
-    assert!(tenants.usage() <= tenants.max());
+    assert!(tenants.usage() <= tenants.max().unwrap());
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn reclaims_at_every_full_level() {
     let busy = inner.create("busy").unwrap();
     let charges: Vec<Charge> = (0..60).map(|_| busy.try_charge(PAGE).unwrap()).collect();
     assert!(near.cache.len() <= 40);
-    assert!(inner.usage() <= inner.max() && outer.usage() <= outer.max());
+    assert!(inner.usage() <= inner.max().unwrap() && outer.usage() <= outer.max().unwrap());
     drop(charges);
 }
 
@@ -366,9 +366,9 @@ fn drains_idle_stocks_after_caches_were_asked() {
     let prepaid = neighbour.stock().prepaid_bytes;
     assert!(prepaid > 0, "the bytes that it has bought stay with it");
     let drains = neighbour.stock().drains;
-    let second = busy.try_charge(tenants.max() - tenants.usage() + PAGE).unwrap();
+    let second = busy.try_charge(tenants.max().unwrap() - tenants.usage() + PAGE).unwrap();
     assert_eq!(neighbour.stock().drains, drains, "a cache was asked, and no stock drained");
-    let last = busy.try_charge(tenants.max() - first.bytes() - second.bytes()).unwrap();
+    let last = busy.try_charge(tenants.max().unwrap() - first.bytes() - second.bytes()).unwrap();
     assert_eq!((idle.cache.len(), neighbour.stock().prepaid_bytes), (0, 0));
     assert_eq!(tenants.usage_exact(), first.bytes() + second.bytes() + last.bytes());
 }

@@ -94,7 +94,8 @@ impl Fixture {
                     }
                 }
                 let (usage, max) = self.parent.usage_and_max();
-                self.over_limit.fetch_add(u64::from(usage > max), Ordering::Relaxed);
+                let is_over = max.is_some_and(|max| usage > max);
+                self.over_limit.fetch_add(u64::from(is_over), Ordering::Relaxed);
             }
             let own = held.iter().map(Charge::bytes).sum::<u64>();
             assert!(group.usage() >= own, "the pages of the cache are charged");

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use memgroup::{Ask, Count, FILES, FileProblem, Group, Scan, Shrinker, ShrinkerConfig, UNLIMITED};
+use memgroup::{Ask, BYTES_MAX, Count, FILES, FileProblem, Group, Scan, Shrinker, ShrinkerConfig};
 
 use super::{Cache, cache, hierarchy};
 
@@ -11,14 +11,18 @@ use super::{Cache, cache, hierarchy};
 fn writes_a_limit_as_it_is_read() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
-    for (text, bytes) in
-        [("512M\n", 512 << 20), ("4096", 4096), (" 1G ", 1 << 30), ("0", 0), ("max\n", UNLIMITED)]
-    {
+    for (text, max) in [
+        ("512M\n", Some(512 << 20)),
+        ("4096", Some(4096)),
+        (" 1G ", Some(1 << 30)),
+        ("0", Some(0)),
+        ("max\n", None),
+    ] {
         group.write_file("memory.max", text).unwrap();
-        assert_eq!(group.max(), bytes, "{text:?}");
+        assert_eq!(group.max(), max, "{text:?}");
         let shown = group.snapshot().groups[0].file("memory.max").unwrap();
         group.write_file("memory.max", &shown).unwrap();
-        assert_eq!(group.max(), bytes, "a shown text can be written: {shown:?}");
+        assert_eq!(group.max(), max, "a shown text can be written: {shown:?}");
     }
 }
 
@@ -43,7 +47,8 @@ fn writes_every_setting_as_it_is_shown() {
             assert_eq!(file_now(), shown, "{file}");
         }
     }
-    assert_eq!((group.max(), group.high(), group.low(), group.min()), (8 << 20, 6 << 20, 4 << 20, UNLIMITED));
+    assert_eq!((group.max(), group.high()), (Some(8 << 20), Some(6 << 20)));
+    assert_eq!((group.low(), group.min()), (4 << 20, BYTES_MAX));
     assert_eq!((group.oom_group(), group.oom_score(), group.weight()), (true, -1000, 10_000));
     assert!(!group.is_enforced());
 }
@@ -86,7 +91,7 @@ fn refuses_invalid_text_and_says_which_is_valid() {
         assert!(printed.len() < 400, "{printed}");
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
     }
-    assert_eq!(group.max(), 4096);
+    assert_eq!(group.max(), Some(4096));
 }
 
 #[test]
@@ -178,7 +183,7 @@ fn reclaims_in_rounds_while_they_free_memory() {
     drop(registered);
 }
 
-/// A cache whose group is removed while it gives back.
+/// A cache that gives back while its group is removed.
 struct Leaving {
     cache: Halting,
     group: Group,

@@ -1,19 +1,19 @@
-//! Actors: threads that carry out their plans in a house.
+//! Actors: threads that carry out their plans in one hierarchy.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memgroup::{Charge, ChargeError, UNLIMITED, scope};
+use memgroup::{Charge, ChargeError, scope};
 use memgroup_percpu::pin_virtual;
 
 use crate::house::House;
 use crate::ledger::{Held, Member, Orphan, Paper, lock};
 use crate::plan::{Form, Setting, Step};
 
-/// What an actor holds at most.
+/// The most charges that an actor holds.
 const HELD_MOST: usize = 96;
-/// What a call may come back late by: the time that the system takes to run a thread, at worst.
+/// The longest time after its deadline at which a call may return. It covers the time until a busy system runs the thread.
 pub(crate) const SLACK: Duration = Duration::from_secs(60);
 
 pub(crate) struct Actor<'h> {
@@ -31,7 +31,7 @@ impl<'h> Actor<'h> {
         Actor { house, charges: Vec::new(), slot: 0 }
     }
 
-    /// Makes a call with a deadline in so many microseconds.
+    /// Makes a call with a deadline in `after` microseconds, and checks that it returns in time.
     pub(crate) fn until<T>(&self, after: u64, call: impl FnOnce(Instant) -> T) -> T {
         let deadline = Instant::now() + micros(after);
         let outcome = call(deadline);
@@ -98,7 +98,7 @@ impl<'h> Actor<'h> {
         held.note();
     }
 
-    /// What is done with a charge that has no label.
+    /// Runs `act` on a charge without a label, if the charge at `at` is one.
     fn with_plain(&mut self, at: usize, act: impl FnOnce(&mut Actor<'h>, Arc<Member>, Charge)) {
         let Some(mut held) = self.pick(at) else { return };
         match held.strike() {
@@ -111,15 +111,16 @@ impl<'h> Actor<'h> {
     }
 
     fn set(member: &Member, setting: Setting, value: u64) {
-        let (group, bytes) = (&member.group, if value == u64::MAX { UNLIMITED } else { value });
-        // The root's own limits would have everybody refused.
+        // The plan has the largest value for no limit.
+        let (group, limit) = (&member.group, (value < u64::MAX).then_some(value));
+        // The root's limits stay large, because they refuse charges of every group.
         let is_root = group.parent().is_none();
         match setting {
-            Setting::Max if is_root => group.set_max(bytes.max(8 << 20)).unwrap(),
-            Setting::Max => group.set_max(bytes).unwrap(),
-            Setting::High if is_root => group.set_high(bytes.max(8 << 20)).unwrap(),
-            Setting::High => group.set_high(bytes).unwrap(),
-            // A removed group has no protection, and says so.
+            Setting::Max if is_root => group.set_max(limit.map(|bytes| bytes.max(8 << 20))).unwrap(),
+            Setting::Max => group.set_max(limit).unwrap(),
+            Setting::High if is_root => group.set_high(limit.map(|bytes| bytes.max(8 << 20))).unwrap(),
+            Setting::High => group.set_high(limit).unwrap(),
+            // A removed group has no protection: the call fails.
             Setting::Min => _ = group.set_min(value),
             Setting::Low => _ = group.set_low(value),
             Setting::Weight => group.set_weight(value.clamp(1, 10_000) as u32).unwrap(),
@@ -217,7 +218,7 @@ impl<'h> Actor<'h> {
             }
             Step::Count { group, stat, delta } => {
                 let (member, stat) = (house.member(group), stat % house.stats.len());
-                // Counts of bytes only grow; the last is a level.
+                // The first two statistics count bytes, and only grow. The third is a level.
                 let delta = if stat == 2 { delta } else { delta.abs() };
                 member.account.count(stat, delta);
                 let (statistics, key) = &house.stats[stat];

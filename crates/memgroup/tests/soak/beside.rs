@@ -1,4 +1,4 @@
-//! Beside: what actors do with caches and tenants, and as those who look on.
+//! Steps of an actor besides charges: with caches and tenants, waits for events, and reads of reports.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -88,7 +88,7 @@ impl Actor<'_> {
         let snapshot = member.group.snapshot();
         for (number, group) in snapshot.groups.iter().enumerate() {
             assert!(group.parent.is_none_or(|parent| parent < number));
-            // Usage may be above the peak for as long as a charge is under way.
+            // Usage may be above the peak while a charge is under way, so the two are not compared.
             assert!(group.usage_exact_bytes <= group.usage_bytes);
         }
         let top = &snapshot.groups[0];
@@ -109,7 +109,7 @@ impl Actor<'_> {
         hierarchy.event_subscriptions();
     }
 
-    /// Steps with caches, tenants, and those who look on.
+    /// Steps with caches and tenants, waits for events, and reads of reports.
     pub(crate) fn step_beside(&mut self, step: Step) {
         let house = self.house;
         match step {
@@ -124,7 +124,7 @@ impl Actor<'_> {
             Step::AskCache { cache, bytes } => {
                 if let Some(cache) = one_of(&house.caches, cache) {
                     let id = cache.with_registration(|own| own.registration().id());
-                    // It may have gone since.
+                    // The shrinker may have been removed since.
                     id.map(|id| cache.member.group.ask_shrinker(id, bytes).map_or(0, |done| done.bytes));
                 }
             }
@@ -185,7 +185,7 @@ impl Actor<'_> {
                 house.hierarchy.maintain(if all { what.all() } else { what });
             }
             Step::Pin { slot } => self.slot = slot % house.slots,
-            // As many caches or tenants as there may be.
+            // There are as many caches or tenants as allowed.
             _ => {}
         }
     }

@@ -1,17 +1,17 @@
-//! Check: engine and ledger side by side, while no actor is in a step.
+//! Check: compares the engine with the ledger while no actor is in a step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memgroup::{Freshness, Group, Maintenance, Protection, Reach, UNLIMITED};
+use memgroup::{Freshness, Group, Maintenance, Protection, Reach};
 use memgroup_percpu::pin_virtual;
 
 use crate::house::House;
 use crate::ledger::{Account, Member, STATS, Tally, lock, numbers};
 
-/// What is charged to a group and to all below, and what they counted.
+/// For each account: the bytes charged in its subtree, and the subtree's events and statistics.
 type Sums = BTreeMap<*const Account, (u64, Tally)>;
 
 fn accounts(house: &House) -> Vec<Arc<Account>> {
@@ -33,7 +33,7 @@ fn sums(accounts: &[Arc<Account>]) -> Sums {
     sums
 }
 
-/// What is cheap enough for each step of a single actor.
+/// The comparisons that are cheap enough for each step of a single actor.
 pub(crate) fn charges(house: &House) {
     let accounts = accounts(house);
     let sums = sums(&accounts);
@@ -50,10 +50,10 @@ pub(crate) fn charges(house: &House) {
         assert_eq!(labelled, account.labelled(), "labelled bytes of {}", account.path);
     }
     let waits = house.hierarchy.waits();
-    assert!(waits.is_empty(), "nobody is in a call, and yet: {waits:?}");
+    assert!(waits.is_empty(), "no thread is in a call, but these waits are listed: {waits:?}");
 }
 
-/// Everything.
+/// All comparisons.
 pub(crate) fn all(house: &House) {
     charges(house);
     let accounts = accounts(house);
@@ -66,7 +66,7 @@ pub(crate) fn all(house: &House) {
         }
     }
     let deaths = house.deaths.load(Ordering::Relaxed);
-    assert_eq!(house.hierarchy.root().events().oom_kill, deaths, "kills, of hooks that said so");
+    assert_eq!(house.hierarchy.root().events().oom_kill, deaths, "kills, against hooks that answered Dying");
     lists(house, &accounts, &sums);
     protection(house);
     marks(house);
@@ -90,7 +90,7 @@ fn figures(house: &House, member: &Member, tally: &Tally) {
     assert!(now[0] >= before[0] && now[1] >= before[1], "{}: {before:?}, then {now:?}", account.path);
 }
 
-/// Which groups there are, which of them are dying, and with how much.
+/// Compares the lists of groups and of dying groups, with their bytes.
 fn lists(house: &House, accounts: &[Arc<Account>], sums: &Sums) {
     let is_online = |account: &Account| account.member().is_some_and(|member| member.group.is_online());
     let live = |account: &Arc<Account>| sums[&Arc::as_ptr(account)].0;
@@ -104,7 +104,7 @@ fn lists(house: &House, accounts: &[Arc<Account>], sums: &Sums) {
         .collect();
     expected.sort();
     there.sort();
-    assert_eq!(there, expected, "groups that there are, and those that there should be");
+    assert_eq!(there, expected, "groups of the engine, against those of the ledger");
 
     expected.retain(|(_, is_online, live)| !is_online && *live > 0);
     let dying = house.hierarchy.dying();
@@ -113,11 +113,12 @@ fn lists(house: &House, accounts: &[Arc<Account>], sums: &Sums) {
     assert_eq!(dying, expected, "dying groups");
 }
 
-/// One group's part of what its parent's protection comes to; what can be off is a byte for each division.
+/// `of * by / all`, rounded down: the error is less than one byte.
 fn part(of: u64, by: u64, all: u64) -> u64 {
     if all == 0 { 0 } else { u64::try_from(u128::from(of) * u128::from(by) / u128::from(all)).unwrap() }
 }
 
+/// The part of the parent's protection that one child has.
 fn share(group: &Group, setting: u64, above: u64, used_by_all: u64, parent: &Group) -> u64 {
     let used = group.usage().min(setting);
     if used_by_all > above {
@@ -127,7 +128,7 @@ fn share(group: &Group, setting: u64, above: u64, used_by_all: u64, parent: &Gro
     used + part(above - used_by_all, group.usage() - used, unprotected)
 }
 
-/// What is protected of every group is what the settings and usages of its siblings and of those above come to.
+/// Compares each group's protection with the one computed from settings and usages of its siblings and ancestors.
 fn protection(house: &House) {
     let root = house.hierarchy.root();
     let mut expected: BTreeMap<_, _> = BTreeMap::from([(root.id(), Protection::default())]);
@@ -163,27 +164,28 @@ fn protection(house: &House) {
     }
 }
 
-/// Whether nothing speaks against a batch for the group: at every level so much room that a slot's share of it is some hundred bytes.
+/// Whether the engine must allow the group a batch: at every level a slot's share of the room is at least 512 bytes.
 fn may_have_stock(house: &House, member: &Member) -> bool {
     let room = 512 * house.slots as u64;
     let has_room = |level: &Member| {
         let group = &level.group;
-        let below = |limit: u64, kept: u64| limit == UNLIMITED || group.usage() + kept + room < limit;
-        below(group.max(), group.max() / 8) && below(group.high(), 0)
+        let below =
+            |limit: Option<u64>, kept: u64| limit.is_none_or(|limit| group.usage() + kept + room < limit);
+        below(group.max(), group.max().map_or(0, |max| max / 8)) && below(group.high(), 0)
     };
     house.settings.cap_bytes > 0 && member.group.is_online() && member.levels().all(has_room)
 }
 
-/// No mark is left that closes stocks without a reason: a group within its limits, as all above it are, has a stock.
+/// Checks that no stock stays closed without a reason. A group has a stock if it and all its ancestors are within their limits.
 fn marks(house: &House) {
     let _pin = pin_virtual(0);
     let members = house.members().clone();
-    // A victim that is overdue has no stock until it has freed what it was told to, or has no hook any more.
+    // An overdue victim has no stock until it has freed enough memory, or has no hook any more.
     let victims: Vec<_> = lock(&house.tenants).iter().map(|tenant| Arc::clone(&tenant.member)).collect();
     let is_victim = |member: &Arc<Member>| victims.iter().any(|victim| Arc::ptr_eq(victim, member));
     for member in members.iter().filter(|member| !is_victim(member) && may_have_stock(house, member)) {
         house.figures.count(|figures| &figures.checked, 1);
-        // What was drained is noticed by the next uncharge.
+        // A closed stock opens at an uncharge, so a few come first.
         for _ in 0..4 {
             drop(member.group.try_charge(64).expect("there is room"));
         }
@@ -199,7 +201,7 @@ fn marks(house: &House) {
     }
 }
 
-/// Nothing is left of what was: all is removed, freed and given back.
+/// Checks that all groups are removed, all bytes uncharged, and all per-CPU memory given back.
 pub(crate) fn nothing_is_left(house: &House) {
     house.hierarchy.root().drain();
     let what = Maintenance::new().expedited().all().at(Instant::now() + Duration::from_secs(3600));
@@ -207,7 +209,7 @@ pub(crate) fn nothing_is_left(house: &House) {
     all(house);
     assert_eq!(house.hierarchy.groups().len(), 1);
     assert!(house.hierarchy.dying().is_empty() && house.hierarchy.shrinkers().is_empty());
-    assert_eq!(house.hierarchy.snapshot().groups.len(), 1, "no group has a handle that nobody has");
+    assert_eq!(house.hierarchy.snapshot().groups.len(), 1, "a group is kept although no thread has a handle");
     house.hierarchy.root().drain();
     assert_eq!((house.hierarchy.root().usage(), house.hierarchy.root().usage_exact()), (0, 0));
     let percpu = house.hierarchy.percpu();

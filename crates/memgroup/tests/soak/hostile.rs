@@ -1,6 +1,7 @@
-//! Hostile: shrinkers and kill hooks that do what they should, and now and then what they should not.
+//! Hostile: shrinkers and kill hooks that misbehave in one call of four.
 //!
-//! Callbacks try locks and never wait for one that is held while anybody charges; a hang has an end. Beyond that they keep to nothing.
+//! A callback keeps two rules. It only tries locks that a charging thread may hold, and a callback that hangs goes on after at most 1.5 ms.
+//! It keeps no other rule of the interface.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use crate::ledger::{Held, Member, lock};
 use crate::plan::Manner;
 use crate::random::Random;
 
-/// How often one that misbehaves does: once in so many calls.
+/// A callback that misbehaves does so once in this many calls, on average.
 const MISCHIEF: u64 = 4;
 
 fn hang(random: &Mutex<Random>) {
@@ -24,12 +25,12 @@ fn hang(random: &Mutex<Random>) {
     std::thread::sleep(Duration::from_micros(micros));
 }
 
-/// Not by `panic!`, which would print each.
+/// Panics without `panic!`, because that would print a message each time.
 fn panic_quietly() -> ! {
     resume_unwind(Box::new("by chance"))
 }
 
-/// What misbehaves this time.
+/// The behaviour of this call: `manner` once in [`MISCHIEF`] calls, else honest.
 fn mischief(random: &Mutex<Random>, manner: Manner) -> Manner {
     if lock(random).below(MISCHIEF) == 0 { manner } else { Manner::Honest }
 }
@@ -41,16 +42,16 @@ pub(crate) struct Cache {
     manner: Manner,
     random: Mutex<Random>,
     own: Mutex<Option<GroupShrinker>>,
-    /// Where its pages go that are freed late.
+    /// Takes the pages that another thread frees later.
     late: Arc<Late>,
 }
 
-/// What another thread is to free.
+/// Charges that another thread is to free.
 #[derive(Default)]
 pub(crate) struct Late(Mutex<Vec<(Vec<Held>, Arc<Member>)>>);
 
 impl Late {
-    /// Frees the oldest, and says that it is done.
+    /// Frees the oldest charges, and reports the end of the kill if `says` is set.
     pub(crate) fn free(&self, says: bool) {
         let mut waiting = lock(&self.0);
         if waiting.is_empty() {
@@ -74,7 +75,7 @@ impl Late {
 }
 
 impl Cache {
-    /// Registers one; `None` where the group is gone or there are too many.
+    /// Registers a cache; `None` if the group is removed or has too many shrinkers.
     pub(crate) fn new(
         member: &Arc<Member>,
         manner: Manner,
@@ -99,7 +100,7 @@ impl Cache {
         Some(cache)
     }
 
-    /// Charges so many pages, as far as there is room. Room may be made in this cache itself, so no lock is held.
+    /// Charges up to `pages` pages, until one is refused. The charge may reclaim from this cache itself, so the thread holds no lock.
     pub(crate) fn fill(&self, pages: u64, bytes: u64) -> u64 {
         for page in 0..pages {
             let Ok(charge) = self.member.group.try_charge(bytes) else { return page };
@@ -115,12 +116,12 @@ impl Cache {
         lock(&self.own).take()
     }
 
-    /// What is done with its registration, if it has one.
+    /// Runs `act` on the cache's registration, if it has one.
     pub(crate) fn with_registration<T>(&self, act: impl FnOnce(&GroupShrinker) -> T) -> Option<T> {
         lock(&self.own).as_ref().map(act)
     }
 
-    /// Drops all that it has.
+    /// Drops all pages.
     pub(crate) fn clear(&self) {
         let pages = std::mem::take(&mut *lock(&self.pages));
         drop(pages);
@@ -141,7 +142,7 @@ impl Cache {
         Scan::Freed { bytes: freed }
     }
 
-    /// Another one, that has nothing and does nothing.
+    /// Registers another shrinker, which has nothing to give, and withdraws it.
     fn register_another(&self, group: &Group) {
         struct Nothing;
         impl Shrinker for Nothing {
@@ -207,7 +208,7 @@ impl Shrinker for Cache {
     }
 }
 
-/// What runs in a group and can be told to stop.
+/// Work in a group that a kill hook can stop.
 pub(crate) struct Tenant {
     pub(crate) member: Arc<Member>,
     memory: Mutex<Vec<Held>>,
@@ -215,12 +216,12 @@ pub(crate) struct Tenant {
     random: Mutex<Random>,
     hook: Mutex<Option<KillRegistration>>,
     late: Arc<Late>,
-    /// Hooks that answered that they die, in all tenants.
+    /// How many hooks answered [`KillAnswer::Dying`], over all tenants.
     deaths: Arc<AtomicU64>,
 }
 
 impl Tenant {
-    /// Sets its hook; `None` where the group has one or is gone.
+    /// Sets the group's kill hook; `None` if the group has one or is removed.
     pub(crate) fn new(
         member: &Arc<Member>,
         manner: Manner,
@@ -237,7 +238,7 @@ impl Tenant {
             late: Arc::clone(late),
             deaths: Arc::clone(deaths),
         });
-        // The hook goes on with what it has if the tenant is gone meanwhile.
+        // The hook holds no reference that keeps the tenant. It answers `Refused` if the tenant was dropped meanwhile.
         let told: Weak<Tenant> = Arc::downgrade(&tenant);
         let kept = Arc::clone(member);
         let hook = member.group.set_kill_hook(move |killing: &KillRequest<'_>| {

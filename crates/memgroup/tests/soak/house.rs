@@ -1,4 +1,4 @@
-//! House: the hierarchy that all actors share, with what they have made in it.
+//! House: the hierarchy that all actors share, with its groups, caches, tenants and charges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -11,17 +11,17 @@ use crate::hostile::{Cache, Late, Tenant};
 use crate::ledger::{Account, Member, Orphan, STATS, lock};
 use crate::random::Random;
 
-/// What is counted by whom, for a soak in which everything happens.
+/// Counts over all actors. They show that each kind of event happened.
 #[derive(Default)]
 pub(crate) struct Figures {
     pub(crate) groups: AtomicU64,
     pub(crate) charges: AtomicU64,
     pub(crate) refusals: AtomicU64,
     pub(crate) waits: AtomicU64,
-    /// The latest that a call came back after its deadline, in nanoseconds.
+    /// The longest time from a deadline to the return of its call, in nanoseconds.
     pub(crate) latest: AtomicU64,
     pub(crate) reclaimed: AtomicU64,
-    /// Groups of which it was looked at whether they have a stock.
+    /// Groups that were checked for a stock.
     pub(crate) checked: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ impl Figures {
 pub(crate) struct House {
     pub(crate) hierarchy: Hierarchy,
     pub(crate) slots: usize,
-    /// The root first; groups that a hook has removed are among them until somebody looks.
+    /// The root comes first. Groups that a hook has removed stay in the list until an actor prunes it.
     pub(crate) members: RwLock<Vec<Arc<Member>>>,
     pub(crate) accounts: Mutex<Vec<Weak<Account>>>,
     pub(crate) caches: Mutex<Vec<Arc<Cache>>>,
@@ -43,7 +43,7 @@ pub(crate) struct House {
     pub(crate) subscriptions: Mutex<Vec<(EventSubscription, Arc<Member>)>>,
     pub(crate) late: Arc<Late>,
     pub(crate) deaths: Arc<AtomicU64>,
-    /// What is counted of each group, and which.
+    /// The statistics that actors add to, each with its subsystem.
     pub(crate) stats: [(Statistics, StatKey); STATS],
     pub(crate) figures: Figures,
     /// Per-CPU memory of a root that is used on all slots, in bytes.
@@ -51,7 +51,7 @@ pub(crate) struct House {
     pub(crate) settings: Settings,
 }
 
-/// What of the configuration is looked at.
+/// The settings of the configuration that the checks need.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) cap_bytes: u64,
@@ -89,7 +89,7 @@ fn counted(hierarchy: &Hierarchy) -> [(Statistics, StatKey); STATS] {
     ]
 }
 
-/// Has everything used that a group can have for each slot.
+/// Uses every per-slot part of the root on each slot, so that all its memory is there.
 fn use_all(hierarchy: &Hierarchy, slots: usize) {
     for slot in 0..slots {
         let _pin = pin_virtual(slot);
@@ -131,7 +131,7 @@ impl House {
         self.members.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The group of this number, modulo how many there are.
+    /// The group with the number `at`, modulo the number of groups.
     pub(crate) fn member(&self, at: usize) -> Arc<Member> {
         let members = self.members();
         Arc::clone(&members[at % members.len()])
@@ -167,7 +167,7 @@ impl House {
         });
     }
 
-    /// Has all end that was made here; the actors have dropped what is theirs.
+    /// Removes caches, tenants, subscriptions and groups. The actors have dropped their charges before.
     pub(crate) fn clear(&self) {
         while !self.late.is_empty() {
             self.late.free(true);

@@ -1,8 +1,7 @@
-//! Ledger: what the engine should say, kept beside it.
+//! Ledger: the figures that the engine should report, kept apart from it.
 //!
-//! - I1. An account is there exactly as long as its group has to be: while it is online, while somebody has a handle, while a byte is charged to it, and
-//!   while a group below is there.
-//! - I2. What a group counted goes to its parent's account when its own ends.
+//! - I1. An account exists exactly as long as the engine must keep its group. It must while the group is online, has a handle, a charged byte or a child.
+//! - I2. When an account ends, its events and statistics go to its parent's account.
 //! - B1. Accounts are exact when no actor is in a step.
 
 use std::mem;
@@ -11,11 +10,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use memgroup::{Charge, Events, Group, GroupId, LabelledCharge};
 
-/// Statistics that are counted.
+/// The number of statistics that actors add to.
 pub(crate) const STATS: usize = 3;
 pub(crate) const EVENTS: usize = 7;
 
-/// What is added up from below.
+/// Events and statistics, added up over a subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) events: [u64; EVENTS],
@@ -46,9 +45,9 @@ pub(crate) struct Account {
     live: AtomicU64,
     labelled: AtomicU64,
     stats: [AtomicI64; STATS],
-    /// Of the group alone, once nobody can count there any more.
+    /// Events of the group alone, written when its last handle is dropped.
     last: Mutex<[u64; EVENTS]>,
-    /// Of groups below that are gone.
+    /// Events and statistics of former groups below.
     gone: Mutex<Tally>,
     member: OnceLock<Weak<Member>>,
 }
@@ -67,7 +66,7 @@ impl Account {
         self.labelled.load(Ordering::Relaxed)
     }
 
-    /// What was added to the group itself.
+    /// Statistics of the group itself.
     pub(crate) fn stats(&self) -> [i64; STATS] {
         std::array::from_fn(|stat| self.stats[stat].load(Ordering::Relaxed))
     }
@@ -76,7 +75,7 @@ impl Account {
         self.stats[stat].fetch_add(delta, Ordering::Relaxed);
     }
 
-    /// What counts in the group and in every one above.
+    /// Events and statistics that count in the group and in each of its ancestors.
     pub(crate) fn own(&self) -> Tally {
         let events = match self.member() {
             Some(member) => numbers(&member.group.events_local()),
@@ -90,7 +89,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        // Where a test has failed, charges end in any order.
+        // After a failed test charges are dropped in any order.
         assert!(
             self.live() == 0 || std::thread::panicking(),
             "{} is gone, and has {}",
@@ -103,7 +102,7 @@ impl Drop for Account {
     }
 }
 
-/// A handle on a group, which all who use it share.
+/// A handle on a group, shared by all actors that use it.
 pub(crate) struct Member {
     pub(crate) group: Group,
     pub(crate) account: Arc<Account>,
@@ -111,7 +110,7 @@ pub(crate) struct Member {
     pub(crate) pressure: Mutex<[u64; 2]>,
     /// Events as they were last seen.
     pub(crate) seen: Mutex<[u64; EVENTS]>,
-    /// Whoever can count here can count there.
+    /// Keeps the parent's handle: a thread that can count events in this group counts them in the parent, too.
     parent: Option<Arc<Member>>,
 }
 
@@ -145,7 +144,7 @@ impl Drop for Member {
     }
 }
 
-/// What proves that bytes are charged.
+/// The value that stands for charged bytes.
 pub(crate) enum Paper {
     Plain(Charge),
     LabelledCharge(LabelledCharge),
@@ -178,7 +177,7 @@ impl Held {
         }
     }
 
-    /// Enters what has changed.
+    /// Enters the change of its bytes since the last entry.
     pub(crate) fn note(&mut self) {
         let (now, account) = (self.bytes(), &self.member.account);
         let change = now.wrapping_sub(self.noted);
@@ -189,7 +188,7 @@ impl Held {
         self.noted = now;
     }
 
-    /// Takes it out of the ledger; whose it was goes with it.
+    /// Takes its bytes out of the ledger, and returns the charge.
     pub(crate) fn strike(&mut self) -> Paper {
         let (account, paper) = (&self.member.account, mem::replace(&mut self.paper, Paper::Gone));
         account.live.fetch_sub(self.noted, Ordering::Relaxed);
@@ -200,7 +199,7 @@ impl Held {
         paper
     }
 
-    /// It is another group's now.
+    /// Enters its bytes for another group, after a move.
     pub(crate) fn moved_to(&mut self, member: &Arc<Member>) {
         let paper = self.strike();
         self.member = Arc::clone(member);
@@ -215,7 +214,7 @@ impl Drop for Held {
     }
 }
 
-/// Bytes of which only the group's id is known.
+/// Charged bytes without a `Charge`: only the group's id and the number of bytes are known.
 pub(crate) struct Orphan {
     pub(crate) id: GroupId,
     pub(crate) bytes: u64,
@@ -223,7 +222,7 @@ pub(crate) struct Orphan {
 }
 
 impl Orphan {
-    /// `None` for a charge without bytes, which has nothing that could be left.
+    /// `None` for a charge without bytes, which has nothing to uncharge.
     pub(crate) fn of(mut held: Held) -> Option<Orphan> {
         let bytes = held.bytes();
         let charge = match held.strike() {
@@ -237,7 +236,7 @@ impl Orphan {
         (bytes > 0).then_some(Orphan { id, bytes, account })
     }
 
-    /// Uncharges it by `uncharge`, after which nothing tells of the group any more.
+    /// Has `uncharge` uncharge the bytes. After that they do not keep the group any more.
     pub(crate) fn bury(self, uncharge: impl FnOnce(GroupId, u64)) {
         self.account.live.fetch_sub(self.bytes, Ordering::Relaxed);
         uncharge(self.id, self.bytes);

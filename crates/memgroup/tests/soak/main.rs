@@ -1,14 +1,14 @@
-//! Soak: random trees, limits, charges of every form, hostile shrinkers and hooks, and everybody who looks on, all at once.
+//! Soak: random trees, limits, charges of every form, hostile shrinkers and hooks, and readers of all reports, all at once.
 //!
-//! What may happen is drawn from a seed (`plan`), carried out by threads that share a house (`actors`, `beside`, `house`, `hostile`), entered in a
-//! ledger (`ledger`), and compared with it while all are at rest (`check`): after each step of a single actor, and every some thousand steps of several.
-//! `watchdog` ends a run in which nobody gets on, and says who waits for what.
+//! A seed decides the steps (`plan`). Actors are threads that carry out the steps in one hierarchy (`actors`, `beside`, `house`, `hostile`).
+//! Each step is entered in a ledger (`ledger`). While all actors are at rest, `check` compares the engine with the ledger. It does so after
+//! each step of a single actor, and every 1,500 steps of an actor among several. `watchdog` ends a run without progress, and lists every waiter.
 //!
 //! | variable | is |
 //! |---|---|
 //! | `MEMGROUP_SOAK_SEED` | the seed; of the clock unless told, and printed |
 //! | `MEMGROUP_SOAK_STEPS` | steps over all actors, 100,000 unless told |
-//! | `MEMGROUP_SOAK_SECONDS` | how long `the_house_stands_without_end` goes on, a minute unless told; 0: without end |
+//! | `MEMGROUP_SOAK_SECONDS` | how long `agrees_with_the_ledger_until_time_is_over` runs, a minute unless told; 0: without end |
 #![cfg(not(memgroup_loom))]
 
 mod actors;
@@ -35,7 +35,7 @@ use plan::Plan;
 use rest::Rest;
 use watchdog::{Doings, Watchdog};
 
-/// Steps of one actor between two looks at everything.
+/// Steps of one actor between two full checks.
 const STEPS_BETWEEN: u64 = if cfg!(memgroup_yields) { 300 } else { 1500 };
 
 fn variable(name: &str) -> Option<u64> {
@@ -53,12 +53,12 @@ fn steps() -> u64 {
     variable("MEMGROUP_SOAK_STEPS").unwrap_or(100_000)
 }
 
-/// Says what is being done, also where it fails or hangs: past what captures a test's output.
+/// Prints a line on standard error at once, so that it is seen also if the test fails or hangs. The test harness does not capture it.
 fn say(line: std::fmt::Arguments<'_>) {
     _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Several actors, so many steps in all; the house as it is then.
+/// Runs `actors` actors with `steps` steps in all, and returns the hierarchy and its figures for further checks.
 fn run(slots: usize, actors: usize, steps: u64, seed: u64) -> House {
     say(format_args!("soak: seed {seed}, {actors} actors on {slots} slots, {steps} steps"));
     let house = House::new(slots, seed);
@@ -110,7 +110,7 @@ fn run(slots: usize, actors: usize, steps: u64, seed: u64) -> House {
     house
 }
 
-/// Everything that can happen has, in one of the houses.
+/// Checks that each kind of event happened in at least one of the runs.
 fn assert_lively(houses: &[House]) {
     let sum = |figure: fn(&House) -> &AtomicU64| -> u64 {
         // ORDERING: Relaxed; the actors are joined.
@@ -137,7 +137,7 @@ fn a_single_actor_agrees_with_the_ledger_after_every_step() {
 }
 
 #[test]
-fn the_house_stands_on_2_8_and_128_slots() {
+fn several_actors_agree_with_the_ledger_on_2_8_and_128_slots() {
     let (seed, steps) = (seed(), steps() * 3 / 10);
     assert_lively(&[(2, 4), (8, 6), (128, 4)].map(|(slots, actors)| run(slots, actors, steps, seed)));
 }
@@ -152,7 +152,7 @@ fn a_plan_is_the_same_for_the_same_seed() {
 }
 
 #[test]
-fn what_the_watchdog_prints_names_every_waiter_and_what_it_waits_for() {
+fn the_watchdog_names_every_waiter_and_its_group() {
     let house = House::new(2, 1);
     let full = house.hierarchy.create("/full").unwrap();
     full.set_max(4096).unwrap();
@@ -173,17 +173,17 @@ fn what_the_watchdog_prints_names_every_waiter_and_what_it_waits_for() {
     });
 }
 
-/// New houses until the time is over, each with a seed of its own; a line of figures every ten seconds.
+/// Repeats the run until the time is over, each time with another seed. It prints a line of figures every ten seconds.
 #[test]
 #[ignore = "goes on for as long as MEMGROUP_SOAK_SECONDS says"]
-fn the_house_stands_without_end() {
+fn agrees_with_the_ledger_until_time_is_over() {
     let seconds = variable("MEMGROUP_SOAK_SECONDS").unwrap_or(60);
     let (began, mut said) = (Instant::now(), Instant::now());
     let (mut done, mut figures) = (0, [0; 4]);
     for seed in seed().. {
-        // Of the seed, so that a seed says all.
+        // The seed decides them, so that the seed alone repeats a run.
         let (slots, actors) = ([8, 128, 2][(seed % 3) as usize], [1, 3, 4, 6][(seed % 4) as usize]);
-        // A look after each step takes its time.
+        // The check after each step of a single actor takes time.
         let steps = if actors == 1 { 4_000 } else { 20_000 };
         let house = run(slots, actors, steps, seed);
         done += steps;

@@ -1,24 +1,24 @@
-//! Plan: what an actor does, step by step, drawn from the seed alone.
+//! Plan: the steps of an actor, drawn from the seed alone.
 //!
-//! A step names groups, charges, caches and tenants by numbers that are taken modulo what there is, so a plan does not depend on what became of it:
-//! the same seed gives the same plan on every machine, and only the interleaving is the machine's.
+//! A step names groups, charges, caches and tenants by numbers. The actor takes each number modulo the count there is. So a plan does not depend on
+//! the outcome of its steps, and the same seed gives the same plan on every machine. Only the interleaving differs.
 
 use crate::random::Random;
 
-/// How a charge, or more of one, is asked for.
+/// The call that makes a charge or grows one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
     Try,
     Forced,
-    /// With a deadline in so many microseconds.
+    /// With a deadline in this many microseconds.
     Until(u64),
     LabelledCharge,
     LabelledForced,
-    /// Of the group in force on the thread.
+    /// To the group in force on the thread.
     Scope,
 }
 
-/// What is set of a group.
+/// A setting of a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Setting {
     Max,
@@ -31,21 +31,21 @@ pub(crate) enum Setting {
     Enforced,
 }
 
-/// What a shrinker or a hook does that it should not, now and then; else it does what it should.
+/// The way in which a shrinker or a kill hook misbehaves in some of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     Honest,
     Hangs,
     Panics,
     FreesNothing,
-    /// Says that it has or freed what it has not.
+    /// Reports bytes that it does not have or did not free.
     Lies,
     /// Registers others and removes them.
     Registers,
     Charges,
-    /// Takes itself away, or its group.
+    /// Removes itself, or its group.
     Goes,
-    /// Has another thread free.
+    /// Leaves its memory for another thread to free.
     FreesLate,
 }
 
@@ -109,11 +109,11 @@ pub(crate) enum Step {
         charge: usize,
         group: usize,
     },
-    /// Its label is forgotten, or it is taken apart and put together.
+    /// Drops the charge's label, or takes the charge apart and puts it together again.
     Convert {
         charge: usize,
     },
-    /// Only the id and the bytes are kept, for whoever uncharges.
+    /// Keeps only the group's id and the number of bytes, for any actor to uncharge.
     Orphan {
         charge: usize,
     },
@@ -125,7 +125,7 @@ pub(crate) enum Step {
         setting: Setting,
         value: u64,
     },
-    /// Its limit is now below what it has, by so many eighths.
+    /// Sets the group's limit below its usage, by this many eighths of it.
     Squeeze {
         group: usize,
         eighths: u64,
@@ -266,7 +266,7 @@ impl Plan {
     fn setting(&mut self) -> Step {
         let group = self.at();
         let (setting, value) = match self.random.below(20) {
-            // Every second limit is none.
+            // Half of the limits are `UNLIMITED`.
             0..8 => (Setting::Max, if self.random.below(2) == 0 { u64::MAX } else { self.random.bytes(23) }),
             8..11 => {
                 (Setting::High, if self.random.below(2) == 0 { u64::MAX } else { self.random.bytes(22) })
@@ -312,7 +312,7 @@ impl Plan {
         }
     }
 
-    /// Who looks, waits for others, and tidies up.
+    /// Steps that wait for events, read reports, or give memory back.
     fn beside(&mut self) -> Step {
         let group = self.at();
         match self.random.below(100) {
@@ -354,7 +354,7 @@ impl Iterator for Plan {
             695..735 => self.setting(),
             735..740 => Step::Drain { group: at },
             740..750 => {
-                // Every fourth has time enough, also where each step waits for others.
+                // One in four has time enough to end, even on a busy machine.
                 let micros = if self.random.below(4) == 0 { 20_000 } else { self.random.below(500) };
                 Step::Reclaim { group: at, bytes: self.random.bytes(20), micros }
             }

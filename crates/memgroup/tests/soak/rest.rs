@@ -1,4 +1,4 @@
-//! Rest: actors meet, one of them looks at everything while nobody moves, and all go on; or, when one has failed, none does.
+//! Rest: all actors meet, the last to arrive runs the check while the others wait, and all go on. If one has failed, none goes on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex};
@@ -23,7 +23,7 @@ impl Rest {
         Rest { actors, meeting: Mutex::default(), moved: Condvar::new() }
     }
 
-    /// Waits for all; the last to come does `look` first. Whether to go on.
+    /// Waits for all actors; the last to arrive runs `look` first. Returns whether to go on.
     pub(crate) fn all(&self, look: impl FnOnce()) -> bool {
         let mut meeting = lock(&self.meeting);
         let number = meeting.number;
@@ -44,7 +44,7 @@ impl Rest {
         !meeting.is_given_up
     }
 
-    /// One has failed: nobody waits for it.
+    /// Ends the meeting for all actors, because one has failed and will not arrive.
     pub(crate) fn give_up(&self) {
         lock(&self.meeting).is_given_up = true;
         self.moved.notify_all();

@@ -1,4 +1,4 @@
-//! Watchdog: when no actor has made a step for a minute, it says who waits for what, and ends the process.
+//! Watchdog: when no actor has made a step for a minute, it prints every waiter with its reason, and ends the process.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,10 +10,10 @@ use memgroup::Hierarchy;
 
 use crate::ledger::lock;
 
-/// Without a step for so long, something hangs.
+/// A run without a step for this long counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the actors do.
+/// The current step of each actor.
 pub(crate) struct Doings {
     steps: AtomicU64,
     now: Vec<Mutex<(Instant, String)>>,
@@ -35,7 +35,7 @@ impl Doings {
     }
 }
 
-/// All there is to know of who does not get on.
+/// Text with the current step of each actor, every wait, every kill, and every shrinker in a call.
 pub(crate) fn report(hierarchy: &Hierarchy, doings: &Doings, seed: u64) -> String {
     let mut text = format!("no step for long after {} steps, seed {seed}\n", doings.steps());
     for (actor, doing) in doings.now.iter().enumerate() {
@@ -56,7 +56,7 @@ pub(crate) fn report(hierarchy: &Hierarchy, doings: &Doings, seed: u64) -> Strin
     text
 }
 
-/// Looks on until it is dropped.
+/// A thread that watches the actors until this is dropped.
 pub(crate) struct Watchdog {
     is_over: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -74,7 +74,7 @@ impl Watchdog {
                 if steps != last.0 {
                     last = (steps, Instant::now());
                 } else if last.1.elapsed() > PATIENCE {
-                    // Past what captures a test's output.
+                    // Written directly, because the test harness captures `eprintln!`.
                     _ = std::io::stderr().write_all(report(&hierarchy, &doings, seed).as_bytes());
                     std::process::abort();
                 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use memgroup::{Ask, Charge, ChargeErrorKind, Count, Scan, Shrinker, ShrinkerConfig, UNLIMITED, WaitKind};
+use memgroup::{Ask, Charge, ChargeErrorKind, Count, Scan, Shrinker, ShrinkerConfig, WaitKind};
 
 use super::{PAGE, far, in_ms, parent, until_in_line, until_waiting};
 
@@ -116,11 +116,11 @@ fn serves_waiters_when_a_limit_is_raised_or_refuses_them() {
         until_waiting(&tenants, 1);
         tenants.set_max(5 * PAGE - 1).unwrap();
         let error = waiter.join().unwrap().unwrap_err();
-        assert_eq!((error.kind(), error.max()), (ChargeErrorKind::Refused, 5 * PAGE - 1));
+        assert_eq!((error.kind(), error.max()), (ChargeErrorKind::Refused, Some(5 * PAGE - 1)));
         tenants.set_max(4 * PAGE).unwrap();
         let waiter = scope.spawn(|| tenants.charge_until(PAGE, far()));
         until_waiting(&tenants, 1);
-        tenants.set_max(UNLIMITED).unwrap();
+        tenants.set_max(None).unwrap();
         drop(waiter.join().unwrap().unwrap());
     });
     assert_eq!(tenants.usage_exact(), 4 * PAGE);
@@ -159,7 +159,10 @@ fn does_not_wait_for_the_impossible_or_after_the_deadline() {
     );
     let _held = group.try_charge(4 * PAGE).unwrap();
     let error = group.charge_until(PAGE, Instant::now()).unwrap_err();
-    assert_eq!((error.kind(), error.usage(), error.max()), (ChargeErrorKind::Deadline, 4 * PAGE, 4 * PAGE));
+    assert_eq!(
+        (error.kind(), error.usage(), error.max()),
+        (ChargeErrorKind::Deadline, 4 * PAGE, Some(4 * PAGE))
+    );
     let refusals = tenants.refusals();
     let error = group.charge_until(PAGE, in_ms(10)).unwrap_err();
     assert!(error.waited() >= Duration::from_millis(10), "{error}");

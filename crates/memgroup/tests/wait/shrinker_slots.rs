@@ -1,15 +1,19 @@
 //! Waits for a cache that another charge is having give back: seen and ended as all others.
 
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use memgroup::{Ask, Charge, ChargeErrorKind, Count, Scan, Shrinker, ShrinkerConfig, WaitKind};
 
 use super::{PAGE, parent, until_waiting};
 
-/// Gives a page back each time that it is told to.
-struct Told(Mutex<Receiver<()>>, Mutex<Vec<Charge>>);
+/// Gives a page back each time that it is told to, and says when it is asked.
+struct Told {
+    asked: Sender<()>,
+    told: Mutex<Receiver<()>>,
+    pages: Mutex<Vec<Charge>>,
+}
 
 impl Shrinker for Told {
     fn count(&self, _token: u64) -> Count {
@@ -17,8 +21,9 @@ impl Shrinker for Told {
     }
 
     fn scan(&self, _ask: &Ask<'_>) -> Scan {
-        let _ = self.0.lock().unwrap().recv();
-        let page = self.1.lock().unwrap().pop();
+        self.asked.send(()).unwrap();
+        let _ = self.told.lock().unwrap().recv();
+        let page = self.pages.lock().unwrap().pop();
         Scan::Freed { bytes: page.map_or(0, |page| page.bytes()) }
     }
 }
@@ -29,15 +34,14 @@ fn lists_a_wait_for_a_shrinker_and_refuses_when_it_is_ended() {
     let (idle, alice, bob) =
         (tenants.create("idle").unwrap(), tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
     let pages = (0..20).map(|_| idle.try_charge(PAGE).unwrap()).collect();
-    let (tell, told) = channel();
+    let ((tell, told), (asked, is_asked)) = (channel(), channel());
     let config = ShrinkerConfig::new("told").patience(Duration::from_secs(60));
-    let shrinker = idle.add_shrinker(config, Told(Mutex::new(told), Mutex::new(pages))).unwrap();
+    let cache = Told { asked, told: Mutex::new(told), pages: Mutex::new(pages) };
+    let shrinker = idle.add_shrinker(config, cache).unwrap();
     shrinker.mark();
     std::thread::scope(|scope| {
         let caller = scope.spawn(|| alice.try_charge(PAGE));
-        while hierarchy.shrinkers()[0].callers.is_empty() {
-            std::thread::yield_now();
-        }
+        is_asked.recv().unwrap();
         let waiter = scope.spawn(|| bob.try_charge(PAGE));
         until_waiting(&bob, 1);
         let waits = hierarchy.waits();

@@ -1,4 +1,4 @@
-//! Waits beside the other parts: shrinkers that hang, moves, victims that do not die, limits that only measure, denials, events.
+//! Waits together with the other parts: shrinkers that hang, moves, victims that do not die, dry-run limits, injected failures, events.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -9,17 +9,18 @@ mod guard;
 pub(crate) mod session;
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use memgroup::{Config, Group, Hierarchy};
+use memgroup::{BYTES_MAX, Config, Group, Hierarchy};
 use memgroup_sqlite::TenantConnection;
 use rusqlite::{Connection, OpenFlags, ffi};
+use serde::{Deserialize, Serialize};
 
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::measure::Held;
 use crate::run::measure::kills::{KillLog, Kills};
 use crate::run::spec::{Settings, Spec, TenantSpec};
-use session::{Session, settings};
+use session::{Failure, Session, settings};
 
 /// Name of the parent of all tenants' groups.
 const PARENT: &str = "tenants";
@@ -27,7 +28,7 @@ const PARENT: &str = "tenants";
 const LOADER: &str = "loader";
 
 /// Kind of limits in a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Regime {
     /// A group for each tenant.
     Groups,
@@ -54,7 +55,12 @@ impl Regime {
 /// The limits of a run, with a place for each tenant of a SPEC.
 pub(crate) enum Backend {
     Groups(Groups),
-    HeapLimit(HeapLimit),
+    /// One heap for all tenants.
+    HeapLimit {
+        limit_bytes: Option<u64>,
+        /// Applies the settings of the process, and keeps SQLite initialised between the other connections.
+        settings: Mutex<Connection>,
+    },
 }
 
 /// A group for each tenant.
@@ -66,31 +72,23 @@ pub(crate) struct Groups {
     pub(crate) parent: Group,
     /// In the order of the SPEC.
     pub(crate) tenants: Vec<Group>,
-    /// Whether caches are reclaimed.
-    pub(crate) reclaim: bool,
-    /// Limit of the root in a run without limits.
-    pub(crate) guard_bytes: Option<u64>,
     kills: Mutex<KillLog>,
-}
-
-/// One heap for all tenants.
-pub(crate) struct HeapLimit {
-    limit_bytes: u64,
-    /// Applies the settings of the process, and keeps SQLite initialised between the other connections.
-    settings: Mutex<Connection>,
 }
 
 impl Backend {
     /// Builds the backend of `regime` for the tenants of `spec`.
     pub(crate) fn build(regime: Regime, spec: &Spec) -> Result<Backend, RunError> {
         match regime {
-            Regime::Groups => Groups::install(spec, None).map(Backend::Groups),
+            Regime::Groups => Groups::install(spec).map(Backend::Groups),
             Regime::Unlimited => {
-                Groups::install(&spec.without_limits(), Some(guard::bytes()?)).map(Backend::Groups)
+                let guard_bytes = guard::bytes()?;
+                let groups = Groups::install(&spec.without_limits())?;
+                groups.hierarchy.root().set_max(guard_bytes).or_fail("set the guard over all groups")?;
+                Ok(Backend::Groups(groups))
             }
             Regime::HeapLimit => {
                 let settings = Connection::open_in_memory().or_fail("open SQLite in memory")?;
-                Ok(Backend::HeapLimit(HeapLimit { limit_bytes: spec.max_bytes, settings: settings.into() }))
+                Ok(Backend::HeapLimit { limit_bytes: spec.max_bytes, settings: settings.into() })
             }
         }
     }
@@ -99,7 +97,7 @@ impl Backend {
     pub(crate) fn groups(&self) -> Option<&Groups> {
         match self {
             Backend::Groups(groups) => Some(groups),
-            Backend::HeapLimit(_) => None,
+            Backend::HeapLimit { .. } => None,
         }
     }
 
@@ -109,133 +107,16 @@ impl Backend {
         self.groups().map(create).transpose().or_fail("create /loader")
     }
 
-    /// Ends loading: removes the loader's group, which frees it with its last handle, and applies the heap limit.
+    /// Ends loading: removes the loader's group, which frees it with its last handle. Applies the heap limit, and restarts SQLite's
+    /// high-water mark.
     pub(crate) fn end_loading(&self, loader: Option<Group>) -> Result<(), RunError> {
         loader.map_or(Ok(()), |group| group.remove()).or_fail("remove /loader")?;
-        match self {
-            Backend::Groups(_) => Ok(()),
-            Backend::HeapLimit(heap) => heap.apply(),
-        }
-    }
-
-    /// Opens a connection of the tenant with that `index`.
-    pub(crate) fn open(&self, index: usize, tenant: &TenantSpec, path: &Path) -> Result<Session, RunError> {
-        let action = format!("open a connection of tenant `{}`", tenant.name);
-        let session = match self {
-            Backend::Groups(groups) => {
-                Session::Group(TenantConnection::open(&groups.tenants[index], path).or_fail(&action)?)
-            }
-            Backend::HeapLimit(_) => {
-                let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_FULL_MUTEX;
-                Session::Plain(Connection::open_with_flags(path, flags).or_fail(&action)?)
-            }
-        };
-        session.run(|connection| connection.execute_batch(&settings(tenant))).or_fail(action)?;
-        Ok(session)
-    }
-
-    /// Memory of all tenants together.
-    pub(crate) fn held_by_all(&self) -> Held {
-        match self {
-            // The parent is charged through its children, so it has no hits of its own.
-            Backend::Groups(groups) => Held { hit_rate: None, ..Held::of(&groups.parent) },
-            Backend::HeapLimit(heap) => heap.held(),
-        }
-    }
-
-    /// Fails if a tenant of `spec` still has charged bytes, except prepaid ones. The caller has closed all connections.
-    pub(crate) fn check_empty(&self, spec: &Spec) -> Result<(), RunError> {
-        let groups = self.groups().into_iter().flat_map(|groups| &groups.tenants);
-        for (tenant, group) in spec.tenants.iter().zip(groups) {
-            let bytes = group.usage_exact();
-            if bytes > 0 {
-                return Err(RunError::Failure(format!(
-                    "failed to account for all memory: {bytes} bytes are charged to tenant `{}` after all its connections \
-                     were closed",
-                    tenant.name
-                )));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Groups {
-    /// Puts memgroup under SQLite and creates the groups of `spec`, with `guard_bytes` as the limit of the root.
-    fn install(spec: &Spec, guard_bytes: Option<u64>) -> Result<Groups, RunError> {
-        let config = Config::new().reclaim(spec.reclaim).oom(spec.reclaim && spec.oom);
-        let hierarchy = Hierarchy::new(config).or_fail("set up the hierarchy")?;
-        let installed = memgroup_sqlite::install(&hierarchy).or_fail("put memgroup under SQLite")?;
-        let groups = Groups::create(&hierarchy, installed.unattributed().clone(), spec)?;
-        if let Some(bytes) = guard_bytes {
-            hierarchy.root().set_max(bytes).or_fail("set the guard over all groups")?;
-        }
-        Ok(Groups { guard_bytes, ..groups })
-    }
-
-    fn create(hierarchy: &Hierarchy, unattributed: Group, spec: &Spec) -> Result<Groups, RunError> {
-        let create = |parent: &Group, name: &str, max: u64| {
-            let group = parent.create(name).or_fail("create a group")?;
-            group.set_max(max).or_fail("limit a group")?;
-            Ok::<Group, RunError>(group)
-        };
-        let parent = create(&hierarchy.root(), PARENT, spec.max_bytes)?;
-        let mut tenants = Vec::new();
-        for tenant in &spec.tenants {
-            let group = create(&parent, &tenant.name, tenant.max_bytes)?;
-            apply(&group, &tenant.settings)?;
-            tenants.push(group);
-        }
-        Ok(Groups {
-            hierarchy: hierarchy.clone(),
-            unattributed,
-            parent,
-            tenants,
-            reclaim: spec.reclaim,
-            guard_bytes: None,
-            kills: Mutex::default(),
-        })
-    }
-
-    /// Counts the kills since the last poll.
-    pub(crate) fn poll_kills(&self) {
-        self.kill_log().poll(&self.hierarchy, &format!("/{PARENT}/"));
-    }
-
-    /// All kills so far.
-    pub(crate) fn kills(&self) -> Vec<Kills> {
-        self.poll_kills();
-        self.kill_log().sums()
-    }
-
-    fn kill_log(&self) -> MutexGuard<'_, KillLog> {
-        self.kills.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Applies the settings besides `max`.
-fn apply(group: &Group, settings: &Settings) -> Result<(), RunError> {
-    let action = "set up a group";
-    let &Settings { min_bytes, low_bytes, high_bytes, oom_score, oom_group, weight, enforced } = settings;
-    group.set_min(min_bytes).or_fail(action)?;
-    group.set_low(low_bytes).or_fail(action)?;
-    group.set_high(high_bytes).or_fail(action)?;
-    group.set_oom_score(oom_score).or_fail(action)?;
-    group.set_weight(weight).or_fail(action)?;
-    group.set_oom_group(oom_group);
-    group.set_enforced(enforced);
-    Ok(())
-}
-
-impl HeapLimit {
-    /// Applies the limit, and restarts SQLite's high-water mark.
-    fn apply(&self) -> Result<(), RunError> {
+        let Backend::HeapLimit { limit_bytes, settings } = self else { return Ok(()) };
         let action = "limit SQLite's heap";
-        let wanted = i64::try_from(self.limit_bytes).unwrap_or(i64::MAX);
-        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        let now: i64 = settings
-            .query_row(&format!("PRAGMA hard_heap_limit = {wanted}"), [], |row| row.get(0))
-            .or_fail(action)?;
+        let wanted = limit_bytes.map_or(i64::MAX, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        let settings = settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = format!("PRAGMA hard_heap_limit = {wanted}");
+        let now: i64 = settings.query_row(&set, [], |row| row.get(0)).or_fail(action)?;
         if now != wanted {
             return Err(format!("requested {wanted} bytes, got {now}")).or_fail(action);
         }
@@ -244,14 +125,102 @@ impl HeapLimit {
         Ok(())
     }
 
-    fn held(&self) -> Held {
+    /// Opens a connection of the tenant with that `index`.
+    pub(crate) fn open(&self, index: usize, tenant: &TenantSpec, path: &Path) -> Result<Session, RunError> {
+        let opened = self.connect(index, tenant, path).map_err(|failure| match failure {
+            Failure::Refused(error) => {
+                format!(
+                    "{error}; each of its threads takes about 200 KiB of its `max` ({} threads)",
+                    tenant.threads
+                )
+            }
+            other => other.to_string(),
+        });
+        opened.or_fail(format_args!("open a connection of tenant `{}`", tenant.name))
+    }
+
+    fn connect(&self, index: usize, tenant: &TenantSpec, path: &Path) -> Result<Session, Failure> {
+        let session = match self {
+            Backend::Groups(groups) => Session::Group(TenantConnection::open(&groups.tenants[index], path)?),
+            Backend::HeapLimit { .. } => {
+                let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_FULL_MUTEX;
+                Session::Plain(Connection::open_with_flags(path, flags)?)
+            }
+        };
+        session.run(|connection| connection.execute_batch(&settings(tenant)))?;
+        Ok(session)
+    }
+
+    /// Memory of SQLite's heap under its limit; unknown with groups.
+    pub(crate) fn held_by_heap(&self) -> Held {
+        let Backend::HeapLimit { limit_bytes, .. } = self else { return Held::default() };
         // SAFETY: the call has no precondition.
         let usage = unsafe { ffi::sqlite3_memory_used() };
         // SAFETY: the call has no precondition; 0 keeps the mark.
         let peak = unsafe { ffi::sqlite3_memory_highwater(0) };
-        let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
-        Held { usage: bytes(usage), peak: bytes(peak), max: Some(self.limit_bytes), hit_rate: None }
+        let [usage, peak] = [usage, peak].map(|bytes| u64::try_from(bytes).ok());
+        Held { usage, peak, max: *limit_bytes, hit_rate: None }
     }
+
+    /// Fails if a tenant of `spec` still has charged bytes, except prepaid ones. The caller has closed all connections.
+    pub(crate) fn check_empty(&self, spec: &Spec) -> Result<(), RunError> {
+        let groups = self.groups().into_iter().flat_map(|groups| &groups.tenants);
+        for (tenant, bytes) in spec.tenants.iter().zip(groups.map(Group::usage_exact)) {
+            if bytes > 0 {
+                let name = &tenant.name;
+                return Err(format!(
+                    "{bytes} bytes are charged to tenant `{name}` after all its connections were closed"
+                ))
+                .or_fail("account for all memory");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Groups {
+    /// Puts memgroup under SQLite and creates the groups of `spec`.
+    fn install(spec: &Spec) -> Result<Groups, RunError> {
+        let config = Config::new().reclaim(spec.reclaim).oom(spec.reclaim && spec.oom);
+        let hierarchy = Hierarchy::new(config).or_fail("set up the hierarchy")?;
+        let installed = memgroup_sqlite::install(&hierarchy).or_fail("put memgroup under SQLite")?;
+        Groups::create(hierarchy, installed.unattributed().clone(), spec)
+    }
+
+    fn create(hierarchy: Hierarchy, unattributed: Group, spec: &Spec) -> Result<Groups, RunError> {
+        let unset = Settings::default();
+        let parent = create(&hierarchy.root(), PARENT, spec.max_bytes, &unset)?;
+        let tenant = |tenant: &TenantSpec| create(&parent, &tenant.name, tenant.max_bytes, &tenant.settings);
+        let tenants = spec.tenants.iter().map(tenant).collect::<Result<_, _>>()?;
+        Ok(Groups { hierarchy, unattributed, parent, tenants, kills: Mutex::default() })
+    }
+
+    /// All kills so far. It must be called now and then, because the engine keeps the last ones only.
+    pub(crate) fn kills(&self) -> Vec<Kills> {
+        let mut kills = self.kills.lock().unwrap_or_else(PoisonError::into_inner);
+        kills.poll(&self.hierarchy, &format!("/{PARENT}/"));
+        kills.sums.clone()
+    }
+}
+
+/// Creates a group with its settings.
+fn create(
+    parent: &Group,
+    name: &str,
+    max_bytes: Option<u64>,
+    settings: &Settings,
+) -> Result<Group, RunError> {
+    let group = parent.create(name).or_fail("create a group")?;
+    let action = format_args!("set up group `{name}`");
+    group.set_max(max_bytes).or_fail(action)?;
+    group.set_min(settings.min_bytes.unwrap_or(BYTES_MAX)).or_fail(action)?;
+    group.set_low(settings.low_bytes.unwrap_or(BYTES_MAX)).or_fail(action)?;
+    group.set_high(settings.high_bytes).or_fail(action)?;
+    group.set_oom_score(settings.oom_score).or_fail(action)?;
+    group.set_weight(settings.weight).or_fail(action)?;
+    group.set_oom_group(settings.oom_group);
+    group.set_enforced(settings.enforced);
+    Ok(group)
 }
 
 #[cfg(test)]
@@ -267,7 +236,7 @@ mod tests {
     fn fails_when_a_byte_stays_charged_to_a_tenant() {
         let spec = Spec::read(None).expect("a valid SPEC");
         let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
-        let groups = Groups::create(&hierarchy, hierarchy.root(), &spec).expect("groups");
+        let groups = Groups::create(hierarchy.clone(), hierarchy.root(), &spec).expect("groups");
         let last = groups.tenants.len() - 1;
         let charge = groups.tenants[last].try_charge(1).expect("room");
         let backend = Backend::Groups(groups);
@@ -281,7 +250,7 @@ mod tests {
     fn removes_the_group_of_the_loader() {
         let spec = Spec::read(None).expect("a valid SPEC");
         let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
-        let groups = Groups::create(&hierarchy, hierarchy.root(), &spec).expect("groups");
+        let groups = Groups::create(hierarchy.clone(), hierarchy.root(), &spec).expect("groups");
         let backend = Backend::Groups(groups);
         let loader = backend.create_loader().expect("a group");
         thread::scope(|threads| {

@@ -61,13 +61,11 @@ impl std::fmt::Display for Failure {
 
 impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Failure {
-        let code = error.sqlite_error().map(|error| (error.code, error.extended_code));
-        match code {
-            Some((ErrorCode::OutOfMemory, _) | (_, ffi::SQLITE_IOERR_NOMEM)) => {
-                Failure::Refused(error.to_string())
-            }
+        let text = error.to_string();
+        match error.sqlite_error().map(|error| (error.code, error.extended_code)) {
+            Some((ErrorCode::OutOfMemory, _) | (_, ffi::SQLITE_IOERR_NOMEM)) => Failure::Refused(text),
             Some((ErrorCode::OperationInterrupted, _)) => Failure::Interrupted,
-            _ => Failure::Other(error.to_string()),
+            _ => Failure::Other(text),
         }
     }
 }
@@ -88,10 +86,8 @@ impl Session {
     pub(crate) fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Failure> {
         match self {
             Session::Group(connection) => connection.run(work).map_err(Failure::from),
-            Session::Plain(connection) => match catch_unwind(AssertUnwindSafe(|| work(connection))) {
-                Ok(answer) => answer.map_err(Failure::from),
-                Err(panic) => refusal_or_resume(panic),
-            },
+            Session::Plain(connection) => catch_unwind(AssertUnwindSafe(|| work(connection)))
+                .map_or_else(refusal_or_resume, |answer| answer.map_err(Failure::from)),
         }
     }
 

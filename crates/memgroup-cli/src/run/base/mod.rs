@@ -5,3 +5,8 @@ pub(crate) mod fresh;
 pub(crate) mod progress;
 pub(crate) mod stop;
 pub(crate) mod units;
+
+/// Waits for a thread. If it panicked, the panic continues here.
+pub(crate) fn joined<T>(handle: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

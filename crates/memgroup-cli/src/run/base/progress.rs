@@ -1,10 +1,9 @@
 //! Progress on standard error: bars on a terminal, otherwise a line now and then.
 
 use std::io::{IsTerminal, Write};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 /// Time to the first line about one thing, without a terminal. It doubles with each line, up to `LINE_EVERY`.
 const FIRST_LINE_AFTER: Duration = Duration::from_millis(500);
@@ -38,12 +37,13 @@ impl Progress {
         let bar = self.bars.as_ref().map(|bars| {
             let style =
                 ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-            bars.add(ProgressBar::new(length)).with_style(style.progress_chars("=> "))
+            let bar = ProgressBar::new(length).with_finish(ProgressFinish::AndClear);
+            bars.add(bar).with_style(style.progress_chars("=> "))
         });
         if bar.is_none() {
             self.line(first);
         }
-        Bar { progress: self, bar, lines: Mutex::new((Instant::now(), FIRST_LINE_AFTER)) }
+        Bar { progress: self, bar, lines: (Instant::now(), FIRST_LINE_AFTER) }
     }
 }
 
@@ -62,30 +62,21 @@ pub(crate) struct Bar<'a> {
     progress: &'a Progress,
     bar: Option<ProgressBar>,
     /// Time of the last line, and time to the next.
-    lines: Mutex<(Instant, Duration)>,
+    lines: (Instant, Duration),
 }
 
 impl Bar<'_> {
     /// Moves the bar to `position`. Without a terminal it prints `line` if the last one is old enough.
-    pub(crate) fn update(&self, position: u64, message: impl Fn() -> String, line: impl Fn() -> String) {
+    pub(crate) fn update(&mut self, position: u64, message: impl Fn() -> String, line: impl Fn() -> String) {
         if let Some(bar) = &self.bar {
             bar.set_position(position);
             bar.set_message(message());
             return;
         }
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, wait) = *lines;
+        let (last, wait) = self.lines;
         if last.elapsed() >= wait {
-            *lines = (Instant::now(), LINE_EVERY.min(wait * 2));
+            self.lines = (Instant::now(), LINE_EVERY.min(wait * 2));
             self.progress.line(&line());
-        }
-    }
-}
-
-impl Drop for Bar<'_> {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
         }
     }
 }

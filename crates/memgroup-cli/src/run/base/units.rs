@@ -2,15 +2,7 @@
 
 /// Returns `1,234,567` for 1234567.
 pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    indicatif::HumanCount(number).to_string()
 }
 
 /// Bytes in powers of two with one decimal: `15.9M`.
@@ -37,9 +29,10 @@ pub(crate) fn limit(limit: Option<u64>) -> String {
     bytes(limit)
 }
 
-/// A duration with a unit that keeps about three digits: `8.4 us`, `12.0 ms`, `1.25 s`.
+/// A duration with a unit that keeps about three digits: `8.4 us`, `12.0 ms`, `1.25 s`; `0` for none.
 pub(crate) fn duration_us(us: f64) -> String {
     match us {
+        0.0 => "0".to_owned(),
         us if us < 99.95 => format!("{us:.1} us"),
         us if us < 999.5 => format!("{us:.0} us"),
         us if us < 99_950.0 => format!("{:.1} ms", us / 1e3),
@@ -78,8 +71,8 @@ mod tests {
 
     #[test]
     fn keeps_three_digits_of_a_duration() {
-        let texts = [8.44, 99.96, 999.4, 999.6, 12_000.0, 123_456.0, 999_600.0].map(duration_us);
-        assert_eq!(texts, ["8.4 us", "100 us", "999 us", "1.0 ms", "12.0 ms", "123 ms", "1.00 s"]);
+        let texts = [0.0, 8.44, 99.96, 999.4, 999.6, 12_000.0, 123_456.0, 999_600.0].map(duration_us);
+        assert_eq!(texts, ["0", "8.4 us", "100 us", "999 us", "1.0 ms", "12.0 ms", "123 ms", "1.00 s"]);
     }
 
     #[test]

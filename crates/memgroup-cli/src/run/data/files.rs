@@ -16,12 +16,10 @@ use std::time::{Duration, Instant};
 use memgroup::{Group, scope};
 use rusqlite::Connection;
 
-use super::tpch;
+use super::{Job, tpch};
 use crate::run::base::error::{OrFail, RunError};
-use crate::run::base::progress::Progress;
-use crate::run::base::stop::Stop;
-use crate::run::base::{fresh, units};
-use crate::run::spec::{Scale, Spec, TenantSpec};
+use crate::run::base::{fresh, joined, units};
+use crate::run::spec::{Scale, TenantSpec};
 
 /// "MgTH": SQLite's `application_id` in the header of each file.
 const APPLICATION_ID: u32 = 0x4d67_5448;
@@ -51,30 +49,25 @@ pub(crate) struct Database {
     pub(crate) bytes: u64,
 }
 
-/// Builds the missing databases of `spec` in `directory`, and returns all in the order of the tenants; none if a stop was
-/// requested. Building is charged to `loader`.
-pub(crate) fn prepare(
-    directory: &Path,
-    spec: &Spec,
-    progress: &Progress,
-    stop: &Stop,
-    loader: Option<&Group>,
-) -> Result<Option<Vec<Database>>, RunError> {
+/// Builds the missing databases of `job`, and returns all in the order of the tenants; none if a stop was requested. Building is
+/// charged to `loader`.
+pub(crate) fn prepare(job: &Job<'_>, loader: Option<&Group>) -> Result<Option<Vec<Database>>, RunError> {
+    let directory = job.directory;
     fs::create_dir_all(directory).or_fail_at("create the directory", directory)?;
-    if !missing(directory, spec)?.is_empty() {
-        let Some(_lock) = lock(directory, progress, stop)? else { return Ok(None) };
+    if !missing(job)?.is_empty() {
+        let Some(_lock) = lock(job)? else { return Ok(None) };
         remove_unfinished(directory)?;
         // Another process may have built them before it released the lock.
-        build_all(directory, missing(directory, spec)?, progress, stop, loader)?;
+        build_all(job, missing(job)?, loader)?;
     }
-    if stop.requested() {
+    if job.stop.requested() {
         return Ok(None);
     }
     let found = |tenant| {
         let absent = io::Error::from(io::ErrorKind::NotFound);
         find(directory, tenant)?.ok_or(absent).or_fail_at("find the new file", &path_of(directory, tenant))
     };
-    spec.tenants.iter().map(found).collect::<Result<_, _>>().map(Some)
+    job.spec.tenants.iter().map(found).collect::<Result<_, _>>().map(Some)
 }
 
 /// Reads every file once. Statements then find the same pages in the system's cache at every run.
@@ -87,10 +80,10 @@ pub(crate) fn read_through(databases: &[Database]) -> Result<(), RunError> {
 }
 
 /// The tenants without a database, the largest last.
-fn missing<'a>(directory: &Path, spec: &'a Spec) -> Result<Vec<&'a TenantSpec>, RunError> {
+fn missing<'a>(job: &Job<'a>) -> Result<Vec<&'a TenantSpec>, RunError> {
     let mut missing: Vec<&TenantSpec> = Vec::new();
-    for tenant in &spec.tenants {
-        if find(directory, tenant)?.is_none() {
+    for tenant in &job.spec.tenants {
+        if find(job.directory, tenant)?.is_none() {
             missing.push(tenant);
         }
     }
@@ -98,13 +91,7 @@ fn missing<'a>(directory: &Path, spec: &'a Spec) -> Result<Vec<&'a TenantSpec>, 
     Ok(missing)
 }
 
-fn build_all(
-    directory: &Path,
-    missing: Vec<&TenantSpec>,
-    progress: &Progress,
-    stop: &Stop,
-    loader: Option<&Group>,
-) -> Result<(), RunError> {
+fn build_all(job: &Job<'_>, missing: Vec<&TenantSpec>, loader: Option<&Group>) -> Result<(), RunError> {
     let builders =
         thread::available_parallelism().map_or(1, usize::from).min(BUILDERS_MAX).min(missing.len());
     let queue = Mutex::new(missing);
@@ -112,19 +99,16 @@ fn build_all(
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let build_queue = || {
         let _scope = loader.map(scope::enter);
-        while !stop.requested()
+        while !job.stop.requested()
             && let Some(tenant) = next()
         {
-            build(directory, tenant, progress, stop)?;
+            build(job, tenant)?;
         }
         Ok(())
     };
     thread::scope(|threads| {
         let handles: Vec<_> = (0..builders).map(|_| threads.spawn(build_queue)).collect();
-        let join = |handle: thread::ScopedJoinHandle<'_, _>| {
-            handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        handles.into_iter().map(join).fold(Ok(()), Result::and)
+        handles.into_iter().map(joined).fold(Ok(()), Result::and)
     })
 }
 
@@ -133,18 +117,19 @@ fn path_of(directory: &Path, tenant: &TenantSpec) -> PathBuf {
     directory.join(format!("{}-{}.sqlite", tenant.name, tenant.scale))
 }
 
-/// Takes the lock of `directory`, and waits for another process that has it; none if a stop was requested.
-fn lock(directory: &Path, progress: &Progress, stop: &Stop) -> Result<Option<File>, RunError> {
-    let path = directory.join(".lock");
+/// Takes the lock of the directory, and waits for another process that has it; none if a stop was requested.
+fn lock(job: &Job<'_>) -> Result<Option<File>, RunError> {
+    let path = job.directory.join(".lock");
     let file = File::options().create(true).append(true).open(&path).or_fail_at("lock", &path)?;
     let mut told = false;
-    while !stop.requested() {
+    while !job.stop.requested() {
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
             Err(TryLockError::Error(error)) => return Err(error).or_fail_at("lock", &path),
             Err(TryLockError::WouldBlock) => {
                 if !told {
-                    progress.line(&format!("waiting for another run that loads {}", directory.display()));
+                    let directory = job.directory.display();
+                    job.progress.line(&format!("waiting for another run that loads {directory}"));
                     told = true;
                 }
                 thread::sleep(Duration::from_millis(50));
@@ -162,17 +147,12 @@ fn find(directory: &Path, tenant: &TenantSpec) -> Result<Option<Database>, RunEr
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened.or_fail_at("open", &path)?,
     };
-    let header = Header::ours(&mut file).or_fail_at("read", &path)?;
-    let header = header.ok_or_else(|| {
-        RunError::Failure(format!(
-            "failed to load into {}: that file was not made by this program; move it away, or choose another directory by \
-             --data DIR",
-            path.display()
-        ))
-    })?;
+    let header = header(&mut file).or_fail_at("read", &path)?;
+    let header = header
+        .ok_or("that file was not made by this program; move it away")
+        .or_fail_at("load into", &path)?;
     let length = file.metadata().or_fail_at("inspect", &path)?.len();
-    let is_complete = header.bytes == length && header.user_version == stamp(tenant.scale);
-    Ok(is_complete.then_some(Database { path, bytes: length }))
+    Ok((header == (length, stamp(tenant.scale))).then_some(Database { path, bytes: length }))
 }
 
 /// Refuses a database beside a file that SQLite would play back into it and delete. This program leaves no such file,
@@ -183,15 +163,13 @@ fn check_alone(database: &Path) -> Result<(), RunError> {
         path.push(suffix);
         let path = PathBuf::from(path);
         match fs::symlink_metadata(&path) {
-            Ok(_) => {
-                return Err(RunError::Failure(format!(
-                    "failed to use the database beside {}: that file was not made by this program, and SQLite would delete \
-                     it; move it away, or choose another directory by --data DIR",
-                    path.display()
-                )));
-            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).or_fail_at("inspect", &path),
+            Ok(_) => {
+                let foreign =
+                    "that file was not made by this program, and SQLite would delete it; move it away";
+                return Err(foreign).or_fail_at("use the database beside", &path);
+            }
         }
     }
     Ok(())
@@ -207,8 +185,8 @@ fn remove_unfinished(directory: &Path) -> Result<(), RunError> {
             continue;
         }
         // A file that cannot be read stays, because its origin is unknown (I3).
-        let header = File::open(&path).and_then(|mut file| Header::ours(&mut file));
-        if matches!(header, Ok(Some(_))) {
+        let found = File::open(&path).and_then(|mut file| header(&mut file));
+        if matches!(found, Ok(Some(_))) {
             fs::remove_file(&path).or_fail_at("remove", &path)?;
         }
     }
@@ -220,67 +198,56 @@ fn stamp(scale: Scale) -> u32 {
     FORMAT << 16 | scale.milli()
 }
 
-/// Header of an SQLite file.
-struct Header {
-    bytes: u64,
-    user_version: u32,
-}
-
-impl Header {
-    /// The header of `file`; none if this program did not make the file.
-    fn ours(file: &mut File) -> io::Result<Option<Header>> {
-        let mut bytes = [0; 100];
-        match file.read_exact(&mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            read => read?,
-        }
-        let at = |offset: usize| {
-            u32::from_be_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]])
-        };
-        // In the two bytes of the page size, 1 stands for 65,536.
-        let page_bytes = match u64::from(at(16) >> 16) {
-            1 => 65_536,
-            size => size,
-        };
-        let is_ours = bytes.starts_with(b"SQLite format 3\0") && at(68) == APPLICATION_ID;
-        Ok(is_ours.then(|| Header { bytes: page_bytes * u64::from(at(28)), user_version: at(60) }))
+/// Size and `user_version` in the header of an SQLite file; none if this program did not make the file.
+fn header(file: &mut File) -> io::Result<Option<(u64, u32)>> {
+    let mut bytes = [0; 100];
+    match file.read_exact(&mut bytes) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
     }
+    let at = |offset: usize| {
+        u32::from_be_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]])
+    };
+    // In the two bytes of the page size, 1 stands for 65,536.
+    let page_bytes = match u64::from(at(16) >> 16) {
+        1 => 65_536,
+        size => size,
+    };
+    let is_ours = bytes.starts_with(b"SQLite format 3\0") && at(68) == APPLICATION_ID;
+    Ok(is_ours.then(|| (page_bytes * u64::from(at(28)), at(60))))
 }
 
 /// Builds the tenant's database. A stop removes the unfinished file.
-fn build(directory: &Path, tenant: &TenantSpec, progress: &Progress, stop: &Stop) -> Result<(), RunError> {
-    let path = path_of(directory, tenant);
+fn build(job: &Job<'_>, tenant: &TenantSpec) -> Result<(), RunError> {
+    let path = path_of(job.directory, tenant);
     let (name, scale, started) = (&tenant.name, tenant.scale, Instant::now());
     let rows_about = tpch::row_count_about(scale.factor());
     let template = "  loading {msg:<14} {bar:30} {percent:>3} %  {human_pos} rows";
-    let bar = progress.bar(rows_about, template, &format!("loading {name}"));
+    let mut bar = job.progress.bar(rows_about, template, &format!("loading {name}"));
     let (building, _) = fresh::beside(&path, BUILDING).or_fail_at("make a file beside", &path)?;
     check_alone(&building)?;
     let mut rows = 0;
-    let filled = fill(&building, scale, &mut |more| {
+    let mut tick = |more| {
         rows += more;
         let line = || format!("loading {name}: {} %", (rows * 100 / rows_about).min(100));
         bar.update(rows, || name.clone(), line);
-        !stop.requested()
+        !job.stop.requested()
+    };
+    let built = fill(&building, scale, &mut tick).or_fail(format_args!("load the data of tenant `{name}`"));
+    let published = built.and_then(|is_whole| {
+        // The user may have put a file there meanwhile.
+        find(job.directory, tenant)?;
+        let publish = || File::open(&building)?.sync_all().and_then(|()| fs::rename(&building, &path));
+        if is_whole { publish().or_fail_at("rename a file to", &path).map(|()| true) } else { Ok(false) }
     });
-    if !matches!(filled, Ok(true)) {
+    if !matches!(published, Ok(true)) {
         // The next run that builds removes a file that stays.
         let _ = fs::remove_file(&building);
-        return filled.map(drop).or_fail(format_args!("load the data of tenant `{name}`"));
+        return published.map(drop);
     }
-    // The user may have put a file there meanwhile.
-    if let Err(error) = find(directory, tenant) {
-        let _ = fs::remove_file(&building);
-        return Err(error);
-    }
-    let published = File::open(&building).and_then(|file| {
-        file.sync_all()?;
-        fs::rename(&building, &path)?;
-        Ok(file.metadata()?.len())
-    });
-    let bytes = published.or_fail_at("rename a file to", &path)?;
+    let bytes = fs::metadata(&path).or_fail_at("inspect", &path)?.len();
     drop(bar);
-    progress.line(&format!(
+    job.progress.line(&format!(
         "loaded {name}: TPC-H at scale {scale}, {} in {:.1} s",
         units::bytes(bytes),
         started.elapsed().as_secs_f64()

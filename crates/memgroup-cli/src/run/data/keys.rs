@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn draws_keys_within_the_tables() {
-        let counts = RowCounts::at(Scale::from_milli(1).expect("0.001 is a scale"));
+        let counts = RowCounts::at(Scale::of_factor(0.001).expect("0.001 is a scale"));
         let mut keys = Keys::new(3, "a", 0);
         for _ in 0..1_000 {
             assert!((1..=150).contains(&counts.customer_key(&mut keys)));

@@ -11,8 +11,8 @@ use tpchgen::generators::{
     RegionGenerator, SupplierGenerator,
 };
 
-/// The tables, with their columns in the order of the generator. `lineitem` is stored by its key, without a row number. `partsupp` has no key, because at scales below about
-/// 0.025 TPC-H names a supplier of a part twice.
+/// The tables, with their columns in the order of the generator. `lineitem` is stored by its key, without a row number. `partsupp`
+/// has no key, because at scales below about 0.025 TPC-H names a supplier of a part twice.
 pub(crate) const TABLES: &str = "
 CREATE TABLE region (r_regionkey INTEGER PRIMARY KEY, r_name TEXT, r_comment TEXT);
 CREATE TABLE nation (n_nationkey INTEGER PRIMARY KEY, n_name TEXT, n_regionkey INTEGER, n_comment TEXT);

@@ -12,7 +12,7 @@ use crate::run::spec::{Kind, Scale};
 /// One statement with its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Work {
-    sql: &'static str,
+    pub(crate) sql: &'static str,
     parameters: Vec<Value>,
 }
 
@@ -30,11 +30,6 @@ impl Work {
             count += 1;
         }
         Ok(count)
-    }
-
-    /// Text of the statement.
-    pub(crate) fn sql(&self) -> &'static str {
-        self.sql
     }
 }
 
@@ -158,7 +153,7 @@ mod tests {
         let connection = Connection::open_in_memory().expect("a connection");
         connection.execute_batch(tpch::TABLES).expect("valid tables");
         tpch::fill(&connection, 0.001, &mut |_| true).expect("rows fit their tables");
-        (connection, Scale::from_milli(1).expect("a scale"))
+        (connection, Scale::of_factor(0.001).expect("a scale"))
     }
 
     #[test]
@@ -201,8 +196,8 @@ mod tests {
 
     #[test]
     fn repeats_the_statements_of_a_seed() {
-        let scale = Scale::from_milli(1).expect("a scale");
-        for kind in Kind::ALL {
+        let scale = Scale::of_factor(0.001).expect("a scale");
+        for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway] {
             let list = |seed| {
                 let mut workload = Workload::new(kind, scale, seed, "a", 1);
                 (0..50).map(|_| workload.next()).collect::<Vec<_>>()
@@ -211,13 +206,5 @@ mod tests {
         }
         let first = |seed| Workload::new(Kind::Lookups, scale, seed, "a", 1).next();
         assert!((0..8).any(|seed| first(seed) != first(9)));
-    }
-
-    #[test]
-    fn finds_each_kind_by_its_name() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::of_name(kind.name()), Some(kind));
-        }
-        assert_eq!(Kind::of_name("Etl"), None);
     }
 }

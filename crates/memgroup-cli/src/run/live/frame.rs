@@ -87,10 +87,9 @@ fn none() -> String {
 
 /// Counts above 0 of `memory.events`, for the group and the groups below it, within `EVENTS_WIDTH`.
 fn events(group: &GroupSnapshot) -> String {
-    let severity =
-        |key| SEVEREST_FIRST.iter().position(|&severe| severe == key).unwrap_or(SEVEREST_FIRST.len());
-    let mut happened: Vec<_> = group.events.pairs().into_iter().filter(|&(_, count)| count > 0).collect();
-    happened.sort_by_key(|&(key, _)| severity(key));
+    let pairs = group.events.pairs();
+    let of_key = |key: &&str| pairs.into_iter().find(|(found, count)| found == key && *count > 0);
+    let happened: Vec<_> = SEVEREST_FIRST.iter().filter_map(of_key).collect();
     let mut text = String::new();
     for (at, &(key, count)) in happened.iter().enumerate() {
         let comma = if at > 0 { ", " } else { "" };
@@ -117,7 +116,7 @@ struct Widths {
 
 impl Widths {
     fn of(frame: &Frame<'_>, width: usize) -> Widths {
-        let label_width = |group| Span::raw(label(group, INDENT, usize::MAX)).width();
+        let label_width = |group| columns(&label(group, INDENT, usize::MAX));
         let longest = frame.snapshot.groups.iter().map(label_width).max().unwrap_or(0);
         let mut columns: Vec<_> = COLUMNS.iter().filter(|column| column.from <= width).collect();
         let left = |columns: &[&Column]| {
@@ -155,13 +154,11 @@ impl Frame<'_> {
     pub(super) fn heading(&self, width: usize) -> Line<'static> {
         let time = self.elapsed.as_secs_f64().min(self.seconds);
         let mut text = format!("{time:.1} of {} s", self.seconds);
-        if let Some(top) = self.snapshot.groups.first() {
-            let (usage, peak) = (units::bytes(top.usage_bytes), units::bytes(top.peak_bytes));
-            text +=
-                &format!(", {} groups, usage {usage}, peak {peak}", units::count(top.descendants as u64 + 1));
-            if top.dying_descendants > 0 {
-                text += &format!(", {} removed and still held", units::count(top.dying_descendants as u64));
-            }
+        let top = &self.snapshot.groups[0];
+        let (usage, peak) = (units::bytes(top.usage_bytes), units::bytes(top.peak_bytes));
+        text += &format!(", {} groups, usage {usage}, peak {peak}", units::count(top.descendants as u64 + 1));
+        if top.dying_descendants > 0 {
+            text += &format!(", {} removed and still held", units::count(top.dying_descendants as u64));
         }
         Line::styled(fit(&text, width), Modifier::BOLD)
     }
@@ -268,28 +265,23 @@ fn gap(width: usize) -> String {
 /// `text` padded or cut to `width` columns of the terminal.
 fn cell(text: &str, width: usize, is_text: bool) -> String {
     let text = fit(text, width);
-    let padding = " ".repeat(width - Span::raw(text.as_str()).width());
+    let padding = " ".repeat(width - columns(&text));
     if is_text { text + &padding } else { padding + &text }
 }
 
 /// `text` cut to `width` columns of the terminal, with an ellipsis if it was cut.
 fn fit(text: &str, width: usize) -> String {
-    if Span::raw(text).width() <= width {
-        return text.to_owned();
-    }
-    let mut cut = String::new();
-    let mut used = 0;
-    for letter in text.chars() {
-        used += Span::raw(letter.to_string()).width();
-        if used + 1 > width {
-            break;
-        }
-        cut.push(letter);
-    }
-    if width > 0 {
-        cut.push('…');
+    let mut cut = text.to_owned();
+    if columns(text) > width {
+        while columns(&cut) + 1 > width && cut.pop().is_some() {}
+        cut += if width > 0 { "…" } else { "" };
     }
     cut
+}
+
+/// Columns of the terminal that `text` takes.
+fn columns(text: &str) -> usize {
+    Span::raw(text).width()
 }
 
 #[cfg(test)]

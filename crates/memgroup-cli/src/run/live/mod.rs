@@ -1,17 +1,43 @@
 //! Live view of a run: progress on standard error, or the watched groups on standard output.
+//!
+//!   snapshot ─▶ frame (lines) ─▶ screen (terminal) │ text (pipe)        or JSON, one line each
+//!
+//! - I1. Every figure of a group comes from one snapshot of the engine.
+//! - I2. A closed output or a failed terminal ends the watching, not the run.
 
 mod frame;
 mod screen;
-pub(crate) mod watch;
 
-use std::time::Duration;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
 
 use crate::run::backend::Backend;
-use crate::run::base::progress::{Bar, Progress};
+use crate::run::base::progress::{Bar, is_dumb_terminal};
 use crate::run::base::stop::Stop;
 use crate::run::base::units;
+use crate::run::data::Job;
+use frame::Frame;
 pub(crate) use screen::restore;
-use watch::{Form, Watch};
+use screen::{Input, Screen};
+
+/// Time between two frames on a terminal.
+const DRAW_EVERY: Duration = Duration::from_millis(300);
+/// Time between two printed frames.
+const PRINT_EVERY: Duration = Duration::from_secs(1);
+/// Size of a printed frame, in columns and groups.
+const PLAIN_COLUMNS: usize = 100;
+const PLAIN_GROUPS: usize = 40;
+
+/// Form in which groups are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Form {
+    /// Drawn on the terminal; printed as text if standard output is no terminal
+    Auto,
+    /// Printed as text, a frame a second
+    Text,
+    /// Printed as JSON, a snapshot a second, one a line
+    Json,
+}
 
 /// Counts of a tenant while the run lasts.
 #[derive(Debug, Clone, Copy)]
@@ -28,56 +54,92 @@ pub(crate) struct Counts<'a> {
 }
 
 /// View of the running statements. Dropping it restores the terminal.
-pub(crate) enum Live<'a> {
-    Watch(Watch<'a>),
-    Progress { bar: Bar<'a>, seconds: f64 },
+pub(crate) struct Live<'a> {
+    backend: &'a Backend,
+    stop: &'a Stop,
+    seconds: f64,
+    output: Output<'a>,
+    /// Time of the last frame.
+    shown: Option<Instant>,
+}
+
+enum Output<'a> {
+    Progress(Bar<'a>),
+    Screen(Screen),
+    Text,
+    Json,
+    /// The output failed.
+    Closed,
 }
 
 impl<'a> Live<'a> {
-    /// Starts the view of a run of that many `seconds`: the groups of `backend` in `form`, otherwise progress. A key can request
-    /// the `stop`.
-    pub(crate) fn start(
-        form: Option<Form>,
-        seconds: f64,
-        backend: &'a Backend,
-        progress: &'a Progress,
-        stop: &'a Stop,
-    ) -> Live<'a> {
-        if let Some(form) = form {
-            return Live::Watch(Watch::start(form, backend, stop, seconds));
-        }
-        let length_ms = (seconds * 1_000.0) as u64;
-        let bar = progress.bar(length_ms, "{bar:8} {wide_msg}", &format!("running for {seconds} s"));
-        Live::Progress { bar, seconds }
+    /// Starts the view of a run: the groups of `backend` in `form`, otherwise progress. A key can request the stop.
+    pub(crate) fn start(form: Option<Form>, backend: &'a Backend, job: &Job<'a>) -> Live<'a> {
+        let seconds = job.spec.seconds;
+        let has_screen =
+            io::stdout().is_terminal() && std::env::var_os("TERM").is_some() && !is_dumb_terminal();
+        let output = match form {
+            None => {
+                let first = format!("running for {seconds} s");
+                Output::Progress(job.progress.bar((seconds * 1_000.0) as u64, "{bar:8} {wide_msg}", &first))
+            }
+            Some(Form::Json) => Output::Json,
+            Some(Form::Auto) if has_screen => Screen::open().map_or(Output::Text, Output::Screen),
+            Some(Form::Auto | Form::Text) => Output::Text,
+        };
+        Live { backend, stop: job.stop, seconds, output, shown: None }
     }
 
-    /// Shows the tenants after `elapsed`.
+    /// Handles the keys, and shows the tenants after `elapsed` if it is time.
     pub(crate) fn update(&mut self, elapsed: Duration, tenants: &[Counts<'_>]) {
-        match self {
-            Live::Watch(watch) => watch.update(elapsed, tenants),
-            Live::Progress { bar, seconds } => {
-                let time = elapsed.as_secs_f64().min(*seconds);
-                let message = || format!("{time:.0} of {seconds} s  {}", line(tenants));
-                let text = || format!("running {time:.0} of {seconds} s: {}", line(tenants));
-                bar.update(elapsed.as_millis() as u64, message, text);
+        let (input, every) = match &mut self.output {
+            Output::Progress(bar) => {
+                let time = elapsed.as_secs_f64().min(self.seconds);
+                let time = format!("{time:.0} of {} s", self.seconds);
+                let message = || format!("{time}  {}", line(tenants));
+                return bar.update(elapsed.as_millis() as u64, message, || {
+                    format!("running {time}: {}", line(tenants))
+                });
             }
+            Output::Screen(screen) => (screen.input(), DRAW_EVERY),
+            Output::Text | Output::Json => (Input::None, PRINT_EVERY),
+            Output::Closed => return,
+        };
+        if let Input::End(key) = input {
+            self.stop.request(key);
+        }
+        if input == Input::None && self.shown.is_some_and(|shown| shown.elapsed() < every) {
+            return;
+        }
+        let Some(groups) = self.backend.groups() else { return };
+        let snapshot = groups.hierarchy.snapshot();
+        self.shown = Some(Instant::now());
+        let frame = Frame { snapshot: &snapshot, elapsed, seconds: self.seconds, tenants };
+        let result = match &mut self.output {
+            Output::Screen(screen) => screen.draw(&frame),
+            Output::Json => serde_json::to_string(&snapshot).map_err(io::Error::from).and_then(print),
+            _ => print(frame.text(PLAIN_COLUMNS, PLAIN_GROUPS)),
+        };
+        if result.is_err() {
+            self.output = Output::Closed;
         }
     }
+}
+
+fn print(text: String) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all((text + "\n").as_bytes())?;
+    output.flush()
 }
 
 /// All tenants on one line; counts of 0 are left out.
 fn line(tenants: &[Counts<'_>]) -> String {
     let each = tenants.iter().map(|&Counts { name, done, refused, stopped, is_idle }| {
         let counts = [(done, ""), (refused, " refused"), (stopped, " stopped")];
-        let mut parts: Vec<String> = counts
-            .into_iter()
-            .filter(|&(count, _)| count > 0)
-            .map(|(count, suffix)| format!("{}{suffix}", units::count(count)))
-            .collect();
-        if parts.is_empty() {
-            parts.push("0".to_owned());
-        }
-        format!("{name} {}{}", parts.join(" + "), if is_idle { ", idle" } else { "" })
+        let counts = counts.into_iter().filter(|&(count, _)| count > 0);
+        let parts: Vec<_> = counts.map(|(count, kind)| units::count(count) + kind).collect();
+        let text = if parts.is_empty() { "0".to_owned() } else { parts.join(" + ") };
+        format!("{name} {text}{}", if is_idle { ", idle" } else { "" })
     });
     each.collect::<Vec<_>>().join("  ")
 }

@@ -4,7 +4,7 @@
 //!   restores the terminal.
 //! - I2. The terminal is restored when the screen is dropped, at a panic on any thread, at a second Ctrl-C, and at SIGTERM and SIGHUP.
 
-use std::io::{self, Stdout};
+use std::io;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,20 +12,17 @@ use std::time::Duration;
 
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-};
-use ratatui::crossterm::{cursor, execute};
+use ratatui::crossterm::{cursor, execute, terminal};
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::Line;
-use ratatui::{Frame as Canvas, Terminal};
+use ratatui::{DefaultTerminal, Frame as Canvas, Terminal};
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::frame::Frame;
 use crate::run::base::progress::has_colours;
-use crate::run::base::stop::By;
+use crate::run::base::stop::{CTRL_C, KEY_Q};
 use crate::run::base::units;
 
 /// Lines besides the groups: heading, titles and keys.
@@ -40,8 +37,8 @@ pub(crate) fn restore() {
     // before the terminal was changed.
     if OPEN.swap(false, Ordering::AcqRel) {
         // A closed terminal needs no restoring.
-        let _ = execute!(io::stdout(), LeaveAlternateScreen, cursor::Show);
-        let _ = disable_raw_mode();
+        let _ = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
+        let _ = terminal::disable_raw_mode();
     }
 }
 
@@ -72,13 +69,13 @@ pub(super) enum Input {
     None,
     /// Another part of the list or another size is to be shown.
     Redraw,
-    /// The run is to end.
-    End(By),
+    /// The run is to end, because of that key.
+    End(&'static str),
 }
 
 /// An open screen. Dropping it restores the terminal.
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<Stdout>>,
+    terminal: DefaultTerminal,
     view: View,
 }
 
@@ -94,18 +91,13 @@ struct View {
 impl Screen {
     pub(super) fn open() -> io::Result<Screen> {
         restore_on_every_end();
-        enable_raw_mode()?;
+        terminal::enable_raw_mode()?;
         // ORDERING: Release; pairs with the swap in `restore`. Weaker, a restore could precede the change of the terminal.
         OPEN.store(true, Ordering::Release);
-        let opened = execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)
+        let opened = execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)
             .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
-        match opened {
-            Ok(terminal) => Ok(Screen { terminal, view: View::default() }),
-            Err(error) => {
-                restore();
-                Err(error)
-            }
-        }
+        let opened = opened.inspect_err(|_| restore());
+        Ok(Screen { terminal: opened?, view: View::default() })
     }
 
     /// Input since the last call.
@@ -148,9 +140,9 @@ impl View {
         let page = self.page.max(1);
         self.from = match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                return Input::End(By::CtrlC);
+                return Input::End(CTRL_C);
             }
-            KeyCode::Char('q' | 'Q') => return Input::End(By::Q),
+            KeyCode::Char('q' | 'Q') => return Input::End(KEY_Q),
             KeyCode::Up | KeyCode::Char('k') => self.from.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.from.saturating_add(1),
             KeyCode::PageUp => self.from.saturating_sub(page),
@@ -185,16 +177,16 @@ fn paint(canvas: &mut Canvas<'_>, frame: &Frame<'_>, view: &mut View) {
 }
 
 fn footer(frame: &Frame<'_>, view: &View) -> Line<'static> {
-    let below = frame.groups().saturating_sub(view.from + view.page);
-    let more = match (view.from, below) {
-        (0, 0) => String::new(),
-        (0, below) => format!("... {} more   ", units::count(below as u64)),
+    let below = units::count(frame.groups().saturating_sub(view.from + view.page) as u64);
+    let text = match (view.from, &*below) {
+        (0, "0") => "q ends the run".to_owned(),
+        (0, below) => format!("... {below} more   q ends the run   up and down scroll"),
         (above, below) => {
-            format!("... {} above, {} more   ", units::count(above as u64), units::count(below as u64))
+            let above = units::count(above as u64);
+            format!("... {above} above, {below} more   q ends the run   up and down scroll")
         }
     };
-    let scrolls = if more.is_empty() { "" } else { "   up and down scroll" };
-    Line::styled(format!("{more}q ends the run{scrolls}"), Modifier::DIM)
+    Line::styled(text, Modifier::DIM)
 }
 
 #[cfg(test)]

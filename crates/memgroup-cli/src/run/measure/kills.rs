@@ -11,27 +11,24 @@ use std::time::Instant;
 use memgroup::{Hierarchy, KillOutcome};
 use serde::{Deserialize, Serialize};
 
+use super::counts::Counts;
+
+/// Keys of the counts.
+const KEYS: [&str; 6] = ["died", "overdue", "idle", "idle_freed", "refused", "panicked"];
+
 /// All calls with the same victim, requester and full group.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Kills {
     /// Name of the tenant to be stopped; a path if it is no tenant.
     pub(crate) victim: String,
-    /// Tenant whose charge needed the memory.
+    /// Tenant that needed the memory for a charge.
     pub(crate) requester: String,
     /// Path of the full group.
     pub(crate) full: String,
-    /// The victim was stopped, and half of its bytes were free in time.
-    pub(crate) died: u64,
-    /// The victim was stopped, and half of its bytes were not free in time.
-    pub(crate) overdue: u64,
-    /// No statement ran in the victim.
-    pub(crate) idle: u64,
-    /// Bytes that an idle victim freed.
-    pub(crate) idle_freed: u64,
-    /// The hook refused to stop the victim.
-    pub(crate) refused: u64,
-    /// The hook panicked.
-    pub(crate) panicked: u64,
+    /// Calls by outcome. The victim was stopped, and half of its bytes were free in time (`died`), or were not (`overdue`). No statement
+    /// ran in it (`idle`), and it freed `idle_freed` bytes. The hook refused to stop it (`refused`), or panicked (`panicked`).
+    #[serde(flatten)]
+    pub(crate) counts: Counts,
     /// Time until half of the bytes were free, in microseconds, in any order; also of overdue calls that ended.
     pub(crate) took_us: Vec<u64>,
 }
@@ -39,7 +36,7 @@ pub(crate) struct Kills {
 impl Kills {
     /// Times that the victim was stopped.
     pub(crate) fn stopped(&self) -> u64 {
-        self.died + self.overdue
+        self.counts.get("died") + self.counts.get("overdue")
     }
 }
 
@@ -49,19 +46,14 @@ pub(crate) fn add(sums: &mut Vec<Kills>, more: Kills) {
         (&sum.victim, &sum.requester, &sum.full) == (&more.victim, &more.requester, &more.full)
     };
     let Some(sum) = sums.iter_mut().find(same) else { return sums.push(more) };
-    sum.died += more.died;
-    sum.overdue += more.overdue;
-    sum.idle += more.idle;
-    sum.idle_freed += more.idle_freed;
-    sum.refused += more.refused;
-    sum.panicked += more.panicked;
+    sum.counts = std::mem::take(&mut sum.counts).add(more.counts, &[]);
     sum.took_us.extend(more.took_us);
 }
 
 /// Kills counted so far.
 #[derive(Debug, Default)]
 pub(crate) struct KillLog {
-    sums: Vec<Kills>,
+    pub(crate) sums: Vec<Kills>,
     /// Counted calls that the engine may still list, and whether their times are counted.
     counted: HashMap<(Instant, String), bool>,
 }
@@ -73,34 +65,33 @@ impl KillLog {
         let before = std::mem::take(&mut self.counted);
         for report in hierarchy.kills() {
             let Some(outcome) = report.outcome else { continue };
-            let mut more = Kills {
+            let key = (report.at, report.victim.clone());
+            let seen = before.get(&key).copied();
+            let (kind, freed) = match outcome {
+                KillOutcome::Died => ("died", 0),
+                KillOutcome::Overdue => ("overdue", 0),
+                KillOutcome::Idle { freed } => ("idle", freed),
+                KillOutcome::Panicked => ("panicked", 0),
+                _ => ("refused", 0),
+            };
+            let mut counts = Counts::of(KEYS.map(|key| (key, 0)));
+            if seen.is_none() {
+                counts.set(kind, 1);
+                counts.set("idle_freed", freed);
+            }
+            let is_stopped = matches!(outcome, KillOutcome::Died | KillOutcome::Overdue);
+            let is_timed = seen == Some(true);
+            let took = report.took.filter(|_| is_stopped && !is_timed);
+            self.counted.insert(key, is_timed || took.is_some());
+            let more = Kills {
                 victim: name(&report.victim),
                 requester: name(&report.requester),
                 full: report.full,
-                ..Kills::default()
+                counts,
+                took_us: took.map(|time| time.as_micros() as u64).into_iter().collect(),
             };
-            let key = (report.at, report.victim);
-            let seen = before.get(&key);
-            if seen.is_none() {
-                match outcome {
-                    KillOutcome::Died => more.died = 1,
-                    KillOutcome::Overdue => more.overdue = 1,
-                    KillOutcome::Idle { freed } => (more.idle, more.idle_freed) = (1, freed),
-                    KillOutcome::Panicked => more.panicked = 1,
-                    _ => more.refused = 1,
-                }
-            }
-            let is_stopped = matches!(outcome, KillOutcome::Died | KillOutcome::Overdue);
-            let is_timed = seen == Some(&true);
-            let took = report.took.filter(|_| is_stopped && !is_timed);
-            more.took_us.extend(took.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)));
-            self.counted.insert(key, is_timed || took.is_some());
             add(&mut self.sums, more);
         }
-    }
-
-    pub(crate) fn sums(&self) -> Vec<Kills> {
-        self.sums.clone()
     }
 }
 
@@ -138,7 +129,7 @@ mod tests {
         for _ in 0..3 {
             log.poll(hierarchy, "/tenants/");
         }
-        let [kills] = &log.sums()[..] else { panic!("one victim and one requester: {log:?}") };
+        let [kills] = &log.sums[..] else { panic!("one victim and one requester: {log:?}") };
         assert_eq!((kills.victim.as_str(), kills.requester.as_str()), ("big", "small"));
         assert_eq!(kills.full, "/tenants");
         kills.clone()
@@ -151,10 +142,13 @@ mod tests {
         ask(&hierarchy);
         std::thread::sleep(PATIENCE);
         let kills = polled(&mut log, &hierarchy);
-        assert_eq!((kills.died, kills.overdue, &kills.took_us[..]), (0, 1, &[][..]));
+        assert_eq!(
+            (kills.counts.get("died"), kills.counts.get("overdue"), &kills.took_us[..]),
+            (0, 1, &[][..])
+        );
         drop(held);
         let kills = polled(&mut log, &hierarchy);
-        assert_eq!((kills.died, kills.overdue, kills.took_us.len()), (0, 1, 1));
+        assert_eq!((kills.counts.get("died"), kills.counts.get("overdue"), kills.took_us.len()), (0, 1, 1));
         assert!(u128::from(kills.took_us[0]) >= PATIENCE.as_micros(), "{kills:?}");
     }
 
@@ -176,10 +170,13 @@ mod tests {
         let mut log = KillLog::default();
         ask(&hierarchy);
         let kills = polled(&mut log, &hierarchy);
-        assert_eq!((kills.idle, kills.idle_freed, kills.stopped()), (1, 7, 0));
+        assert_eq!((kills.counts.get("idle"), kills.counts.get("idle_freed"), kills.stopped()), (1, 7, 0));
         ask(&hierarchy);
         let kills = polled(&mut log, &hierarchy);
-        assert_eq!((kills.idle, kills.idle_freed, kills.took_us.len()), (2, 14, 0));
+        assert_eq!(
+            (kills.counts.get("idle"), kills.counts.get("idle_freed"), kills.took_us.len()),
+            (2, 14, 0)
+        );
     }
 
     #[test]
@@ -188,6 +185,6 @@ mod tests {
         let mut log = KillLog::default();
         ask(&hierarchy);
         let kills = polled(&mut log, &hierarchy);
-        assert_eq!((kills.refused, kills.stopped(), kills.idle), (1, 0, 0));
+        assert_eq!((kills.counts.get("refused"), kills.stopped(), kills.counts.get("idle")), (1, 0, 0));
     }
 }

@@ -6,8 +6,6 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::run::base::error::{OrFail, RunError};
-
 /// Significant decimal digits.
 const DIGITS: u8 = 3;
 /// One hour; longer statements count as one hour.
@@ -15,25 +13,25 @@ const NS_MAX: u64 = 3_600_000_000_000;
 
 /// The latencies of statements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(into = "Vec<(u64, u64)>", try_from = "Vec<(u64, u64)>")]
+#[serde(into = "Vec<(u64, u64)>", from = "Vec<(u64, u64)>")]
 pub(crate) struct Latencies {
     /// In nanoseconds.
     ns: Histogram<u64>,
 }
 
-impl Latencies {
-    /// An empty histogram.
-    pub(crate) fn new() -> Result<Latencies, RunError> {
-        let ns = Histogram::new_with_bounds(1, NS_MAX, DIGITS).or_fail("create a histogram of latencies")?;
-        Ok(Latencies { ns })
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies { ns: Histogram::new_with_bounds(1, NS_MAX, DIGITS).expect("the bounds are valid") }
     }
+}
 
+impl Latencies {
     pub(crate) fn record(&mut self, ns: u64) {
         self.ns.saturating_record(ns);
     }
 
-    pub(crate) fn add(&mut self, other: &Latencies) -> Result<(), RunError> {
-        self.ns.add(&other.ns).or_fail("add latencies")
+    pub(crate) fn add(&mut self, other: &Latencies) {
+        self.ns.add(&other.ns).expect("all histograms have the same bounds");
     }
 
     /// The latency in microseconds that `share` of the statements did not exceed; none without statements.
@@ -49,15 +47,11 @@ impl From<Latencies> for Vec<(u64, u64)> {
     }
 }
 
-impl TryFrom<Vec<(u64, u64)>> for Latencies {
-    type Error = RunError;
-
-    fn try_from(counts: Vec<(u64, u64)>) -> Result<Latencies, RunError> {
-        let mut latencies = Latencies::new()?;
-        for (ns, count) in counts {
-            latencies.ns.saturating_record_n(ns, count);
-        }
-        Ok(latencies)
+impl From<Vec<(u64, u64)>> for Latencies {
+    fn from(counts: Vec<(u64, u64)>) -> Latencies {
+        let mut latencies = Latencies::default();
+        counts.into_iter().for_each(|(ns, count)| latencies.ns.saturating_record_n(ns, count));
+        latencies
     }
 }
 
@@ -66,7 +60,7 @@ mod tests {
     use super::{Latencies, NS_MAX};
 
     fn of(values: impl IntoIterator<Item = u64>) -> Latencies {
-        let mut latencies = Latencies::new().expect("a histogram");
+        let mut latencies = Latencies::default();
         values.into_iter().for_each(|ns| latencies.record(ns));
         latencies
     }
@@ -87,7 +81,7 @@ mod tests {
         let (first, second) = (of(values(7_919)), of(values(104_729).chain([u64::MAX])));
         let mut sum = through_json(&first);
         assert_eq!(sum.quantile_us(0.99), first.quantile_us(0.99));
-        sum.add(&through_json(&second)).expect("same digits");
+        sum.add(&through_json(&second));
         let whole = of(values(7_919).chain(values(104_729)).chain([u64::MAX]));
         for share in [0.0, 0.001, 0.25, 0.5, 0.9, 0.99, 0.9999, 1.0] {
             assert_eq!(sum.quantile_us(share), whole.quantile_us(share), "{share}");

@@ -1,35 +1,112 @@
-//! Measurements of groups and statements. The report's JSON consists of these types.
+//! Measurements of groups and statements. The report's JSON consists of these types. Without groups most figures are unknown.
 
-pub(crate) mod control;
+pub(crate) mod counts;
 pub(crate) mod kills;
 pub(crate) mod latencies;
+pub(crate) mod pressure;
 pub(crate) mod shrinkers;
 pub(crate) mod statistics;
 
-use memgroup::{Group, Hierarchy, UNLIMITED};
+use memgroup::{GroupSnapshot, Hierarchy};
 use serde::{Deserialize, Serialize};
+
+use counts::Counts;
+use pressure::Pressure;
+use statistics::Statistics;
 
 /// Memory of a group, or of all tenants together.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Held {
     /// Bytes charged now, prepaid bytes included.
-    pub(crate) usage: u64,
+    pub(crate) usage: Option<u64>,
     /// Highest usage so far.
-    pub(crate) peak: u64,
-    /// None: no limit.
+    pub(crate) peak: Option<u64>,
+    /// None also without a limit.
     pub(crate) max: Option<u64>,
-    /// Share of the charges that the stock served.
+    /// Share of the charges that the stock served; none also without charges.
     pub(crate) hit_rate: Option<f64>,
 }
 
 impl Held {
-    pub(crate) fn of(group: &Group) -> Held {
+    pub(crate) fn of(group: &GroupSnapshot) -> Held {
         Held {
-            usage: group.usage(),
-            peak: group.peak(),
-            max: Some(group.max()).filter(|&max| max != UNLIMITED),
-            hit_rate: group.stock().hit_rate(),
+            usage: Some(group.usage_bytes),
+            peak: Some(group.peak_bytes),
+            max: group.limits.max_bytes,
+            hit_rate: group.stock.hit_rate(),
         }
+    }
+
+    /// Adds a `later` run: the highest peak of both, and the state at the end of the later one.
+    pub(crate) fn add(self, later: Held) -> Held {
+        Held { peak: self.peak.max(later.peak), hit_rate: later.hit_rate.or(self.hit_rate), ..later }
+    }
+}
+
+/// Effects of limits on a group and the groups below it, and their statistics.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    pub(crate) events: Option<Counts>,
+    pub(crate) pressure: Option<Pressure>,
+    pub(crate) statistics: Option<Statistics>,
+}
+
+impl Figures {
+    /// The figures of `group` after a run of that many `seconds`.
+    pub(crate) fn of(group: &GroupSnapshot, seconds: f64) -> Figures {
+        Figures {
+            events: Some(Counts::of_events(&group.events)),
+            pressure: Some(Pressure::of(group, seconds)),
+            statistics: Some(Statistics::of(group)),
+        }
+    }
+
+    /// Count of the event `key`; 0 without groups.
+    pub(crate) fn event(&self, key: &str) -> u64 {
+        self.events.as_ref().map_or(0, |events| events.get(key))
+    }
+
+    /// Statistic `key` of the memory; 0 without groups.
+    pub(crate) fn memory(&self, key: &str) -> u64 {
+        self.statistics.as_ref().map_or(0, |statistics| statistics.memory.get(key))
+    }
+
+    /// Statistic `key` of files; 0 without groups.
+    pub(crate) fn io(&self, key: &str) -> u64 {
+        self.statistics.as_ref().map_or(0, |statistics| statistics.io.get(key))
+    }
+
+    /// Adds a `later` run; both together took that many `seconds`.
+    pub(crate) fn add(self, later: Figures, seconds: f64) -> Figures {
+        Figures {
+            events: both(self.events, later.events, |before, later| before.add(later, &[])),
+            pressure: both(self.pressure, later.pressure, |before, later| before.add(later, seconds)),
+            statistics: both(self.statistics, later.statistics, Statistics::add),
+        }
+    }
+}
+
+/// Adds two values. Runs of one regime either both have a value or both have none.
+pub(crate) fn both<T>(before: Option<T>, later: Option<T>, add: impl FnOnce(T, T) -> T) -> Option<T> {
+    before.zip(later).map(|(before, later)| add(before, later))
+}
+
+/// State of a tenant when its work was over, before the end of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Idle {
+    /// Seconds since the run began.
+    pub(crate) since_seconds: f64,
+    /// Bytes of the page caches then.
+    pub(crate) page_cache: u64,
+    /// Bytes reclaimed from it: until then while the run lasts, since then in the report. None without groups.
+    pub(crate) reclaimed: Option<u64>,
+}
+
+impl Idle {
+    /// Combines two threads of a tenant: it is idle when its last thread is.
+    pub(crate) fn and(self, other: Idle) -> Idle {
+        let last = if self.since_seconds < other.since_seconds { other } else { self };
+        Idle { page_cache: self.page_cache + other.page_cache, ..last }
     }
 }
 
@@ -55,18 +132,28 @@ impl PerCpu {
 mod tests {
     use memgroup::{Config, Hierarchy};
 
-    use super::Held;
+    use super::{Held, Idle};
+
+    #[test]
+    fn becomes_idle_with_the_last_thread() {
+        let of = |since_seconds, page_cache, reclaimed| Idle { since_seconds, page_cache, reclaimed };
+        let (first, last) = (of(3.0, 10, Some(1)), of(5.0, 20, Some(2)));
+        for (one, other) in [(first, last), (last, first)] {
+            assert_eq!(one.and(other), of(5.0, 30, Some(2)));
+        }
+    }
 
     #[test]
     fn takes_the_hit_rate_from_the_stock() {
         let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
         let group = hierarchy.root().create("a").expect("a group");
-        assert_eq!(Held::of(&group).hit_rate, None);
+        let hit_rate = || Held::of(&group.snapshot().groups[0]).hit_rate;
+        assert_eq!(hit_rate(), None);
         let charges: Vec<_> = (0..100).map(|_| group.try_charge(100).expect("no limit")).collect();
         let stock = group.stock();
         let expected = stock.hits as f64 / (stock.hits + stock.misses) as f64;
         assert!(0.0 < expected && expected < 1.0, "{stock:?}");
-        assert_eq!(Held::of(&group).hit_rate, Some(expected));
+        assert_eq!(hit_rate(), Some(expected));
         drop(charges);
     }
 }

@@ -3,34 +3,24 @@
 //! Each page cache of SQLite is a shrinker of its tenant's group while its connection is open. A cache that a statement creates
 //! for itself ends with it; only the group's statistics count its bytes.
 
-use memgroup::{Count, Hierarchy, ShrinkerReport};
+use memgroup::{Count, Hierarchy};
 use serde::{Deserialize, Serialize};
+
+use super::counts::Counts;
 
 /// One shrinker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shrinker {
     pub(crate) name: String,
-    /// Path of the group whose memory it holds.
+    /// Path of the group that is charged for its memory.
     pub(crate) group: String,
     /// Bytes that it could free now; none if it does not know.
     pub(crate) holds: Option<u64>,
-    /// Scans of the cache.
-    pub(crate) scans: u64,
-    /// Bytes that the scans asked for.
-    pub(crate) asked: u64,
-    /// Bytes that the cache reported as freed.
-    pub(crate) claimed: u64,
-    /// Bytes that were uncharged during the scans.
-    pub(crate) freed: u64,
-    /// Bytes that were uncharged during the last scan.
-    pub(crate) last_freed: u64,
-    /// Time in the scans.
-    pub(crate) time_ns: u64,
-    /// Scans in which it could not continue.
-    pub(crate) stopped: u64,
-    pub(crate) panics: u64,
-    /// Scans that took longer than allowed.
-    pub(crate) overruns: u64,
+    /// Scans of the cache: how many, bytes that they asked for (`asked`), bytes that the cache reported as freed (`claimed`), bytes that
+    /// were uncharged (`freed`), and during the last of them (`last_freed`), time (`time_ns`), and scans in which it could not continue
+    /// (`stopped`), panicked (`panics`) or took longer than allowed (`overruns`).
+    #[serde(flatten)]
+    pub(crate) counts: Counts,
     /// Reason why it is not scanned any more.
     pub(crate) quarantine: Option<String>,
 }
@@ -38,36 +28,38 @@ pub(crate) struct Shrinker {
 impl Shrinker {
     /// All shrinkers of `hierarchy`.
     pub(crate) fn all(hierarchy: &Hierarchy) -> Vec<Shrinker> {
-        let mut all = Vec::new();
-        for report in hierarchy.shrinkers() {
+        let of_report = |report: memgroup::ShrinkerReport| {
             // A shrinker that was removed meanwhile has no groups.
-            for (group, count) in hierarchy.shrinker_counts(report.id).unwrap_or_default() {
-                all.push(Shrinker::of(&report, group.path(), count));
-            }
-        }
-        all
+            let counts = hierarchy.shrinker_counts(report.id).unwrap_or_default();
+            counts.into_iter().map(move |(group, count)| Shrinker {
+                name: report.name.clone(),
+                group: group.path(),
+                holds: match count {
+                    Count::Holds { bytes, .. } => Some(bytes),
+                    Count::Empty => Some(0),
+                    _ => None,
+                },
+                counts: Counts::of([
+                    ("scans", report.scans),
+                    ("asked", report.asked_bytes),
+                    ("claimed", report.claimed_bytes),
+                    ("freed", report.freed_bytes),
+                    ("last_freed", report.last_freed_bytes),
+                    ("time_ns", report.time.as_nanos() as u64),
+                    ("stopped", report.stopped),
+                    ("panics", report.panics),
+                    ("overruns", report.overruns),
+                ]),
+                quarantine: report.quarantine.map(|why| why.to_string()),
+            })
+        };
+        hierarchy.shrinkers().into_iter().flat_map(of_report).collect()
     }
 
-    fn of(report: &ShrinkerReport, group: String, count: Count) -> Shrinker {
-        Shrinker {
-            name: report.name.clone(),
-            group,
-            holds: match count {
-                Count::Holds { bytes, .. } => Some(bytes),
-                Count::Empty => Some(0),
-                _ => None,
-            },
-            scans: report.scans,
-            asked: report.asked_bytes,
-            claimed: report.claimed_bytes,
-            freed: report.freed_bytes,
-            last_freed: report.last_freed_bytes,
-            time_ns: u64::try_from(report.time.as_nanos()).unwrap_or(u64::MAX),
-            stopped: report.stopped,
-            panics: report.panics,
-            overruns: report.overruns,
-            quarantine: report.quarantine.map(|why| why.to_string()),
-        }
+    /// Adds the same cache in a run `before`. Each run opens a tenant's connections, and so its caches, in one order.
+    pub(crate) fn add(&mut self, before: Shrinker) {
+        self.counts = before.counts.add(std::mem::take(&mut self.counts), &["last_freed"]);
+        self.quarantine = self.quarantine.take().or(before.quarantine);
     }
 }
 
@@ -111,9 +103,12 @@ mod tests {
 
         let [first, second] = &Shrinker::all(&hierarchy)[..] else { panic!("two") };
         assert_eq!((first.name.as_str(), first.group.as_str()), ("a cache", "/full"));
-        assert_eq!((first.scans, first.claimed, first.freed), (1, 1 << 20, 1 << 20));
-        assert!(first.asked >= 100 && first.last_freed == 1 << 20, "{first:?}");
-        assert_eq!((second.name.as_str(), second.group.as_str(), second.scans), ("another", "/empty", 0));
+        assert_eq!(["scans", "claimed", "freed"].map(|key| first.counts.get(key)), [1, 1 << 20, 1 << 20]);
+        assert!(first.counts.get("asked") >= 100 && first.counts.get("last_freed") == 1 << 20, "{first:?}");
+        assert_eq!(
+            (second.name.as_str(), second.group.as_str(), second.counts.get("scans")),
+            ("another", "/empty", 0)
+        );
         drop((charge, registered, bystander));
     }
 }

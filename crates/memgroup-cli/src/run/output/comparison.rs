@@ -1,6 +1,6 @@
 //! Comparison: the same work in several regimes.
 
-use super::table::{Cell, Emphasis, cell, columns, count, known};
+use super::table::{Cell, Emphasis, aligned, cell, count, known};
 use crate::run::backend::Regime;
 use crate::run::base::units;
 use crate::run::report::{RegimeReport, TenantReport};
@@ -15,23 +15,19 @@ pub(super) fn table(regimes: &[(Regime, &RegimeReport)], emphasis: Emphasis) -> 
     };
     row("most memory held".to_owned(), &|report| {
         let of = report.all.max.map(|max| format!(" of {}", units::limit(Some(max))));
-        cell(units::bytes(report.all.peak) + &of.unwrap_or_default())
+        known(report.all.peak, |peak| units::bytes(peak) + &of.unwrap_or_default())
     });
     let kinds = [
         ("well-behaved", TenantReport::is_well_behaved as fn(&TenantReport) -> bool),
         ("runaway", TenantReport::is_runaway),
     ];
-    for (kind, select) in kinds {
-        if own.tenants.iter().any(select) {
-            let is_alarming = kind == "well-behaved";
-            row(format!("{kind}: done"), &|report| count(report.sum(select, |tenant| tenant.done), false));
-            row(format!("{kind}: failed"), &|report| {
-                count(report.sum(select, TenantReport::failed), is_alarming)
-            });
-            row(format!("{kind}: retried"), &|report| {
-                count(report.sum(select, |tenant| tenant.retried), false)
-            });
-        }
+    for (kind, select) in kinds.into_iter().filter(|(_, select)| own.tenants.iter().any(select)) {
+        row(format!("{kind}: done"), &|report| count(report.sum(select, |tenant| tenant.done)));
+        row(format!("{kind}: failed"), &|report| {
+            let failed = report.sum(select, TenantReport::failed);
+            count(failed).alarm_if(failed > 0 && kind == "well-behaved")
+        });
+        row(format!("{kind}: retried"), &|report| count(report.sum(select, |tenant| tenant.retried)));
     }
     for (index, tenant) in own.tenants.iter().enumerate().filter(|(_, tenant)| tenant.protected) {
         let name = &tenant.name;
@@ -40,5 +36,5 @@ pub(super) fn table(regimes: &[(Regime, &RegimeReport)], emphasis: Emphasis) -> 
     }
     let titles: Vec<&str> =
         [""].into_iter().chain(regimes.iter().map(|(regime, _)| regime.title())).collect();
-    columns(&titles, &rows, rows.len(), emphasis)
+    aligned(&titles, &rows, rows.len(), emphasis)
 }

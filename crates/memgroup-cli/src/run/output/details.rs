@@ -1,101 +1,99 @@
 //! Details: memory by kind, reclaim, time and limits of each tenant, and of all together.
 
-use super::table::{Cell, Emphasis, alarm_if, cell, columns, count, known};
+use super::table::{Cell, Column, Emphasis, bytes, cell, count, known, of_tenants};
 use crate::run::base::units;
-use crate::run::measure::control::Events;
+use crate::run::measure::pressure::Pressure;
 use crate::run::measure::shrinkers::Shrinker;
 use crate::run::report::{RegimeReport, TenantReport};
 
-/// Events of the table of limits.
-const EVENTS: [&str; 5] = ["low", "high", "max", "oom", "oom_kill"];
 /// Share of the time for which a protected tenant may be stalled without emphasis.
 const STALLED_SHARE_MAX: f64 = 0.01;
 
-/// All tables of `report` that have rows.
+const MEMORY: &[Column] = &[
+    ("usage", |tenant| known(tenant.held.usage, units::bytes)),
+    ("page cache", |tenant| bytes(tenant.figures.memory("file"))),
+    ("schema", |tenant| bytes(tenant.figures.memory("schema"))),
+    ("statements", |tenant| bytes(tenant.figures.memory("statements"))),
+    ("other", |tenant| bytes(tenant.figures.memory("other"))),
+    ("prepaid", |tenant| bytes(tenant.figures.memory("prepaid"))),
+    ("hit rate", |tenant| known(tenant.held.hit_rate, units::percent)),
+    ("database", |tenant| bytes(tenant.database)),
+];
+
+const RECLAIM: &[Column] = &[
+    ("taken", |tenant| bytes(tenant.figures.memory("reclaimed"))),
+    ("gained", |tenant| bytes(tenant.figures.memory("gained"))),
+    ("scans", |tenant| count(tenant.figures.memory("reclaims"))),
+    ("caches", |tenant| count(sum(tenant, |_| 1))),
+    ("holding", |tenant| bytes(sum(tenant, |cache| cache.holds.unwrap_or(0)))),
+    ("asked", |tenant| bytes(sum(tenant, |cache| cache.counts.get("asked")))),
+    ("time", |tenant| {
+        cell(units::duration_us(sum(tenant, |cache| cache.counts.get("time_ns")) as f64 / 1e3))
+    }),
+    ("last", |tenant| bytes(sum(tenant, |cache| cache.counts.get("last_freed")))),
+    ("set aside", |tenant| {
+        let set_aside = sum(tenant, |cache| cache.quarantine.is_some().into());
+        count(set_aside).alarm_if(set_aside > 0)
+    }),
+];
+
+const TIME: &[Column] = &[
+    ("time", |tenant| time(tenant.figures.statistics.as_ref().map_or(0, |all| all.scope_us))),
+    ("throttled", |tenant| time(tenant.figures.memory("throttled_us"))),
+    ("stalled", |tenant| time(pressure(tenant).some.total_us)),
+    ("some %", |tenant| {
+        let share = pressure(tenant).some.share;
+        percent(share).alarm_if(tenant.protected && share > STALLED_SHARE_MAX)
+    }),
+    ("full %", |tenant| percent(pressure(tenant).full.share)),
+    ("read", |tenant| bytes(tenant.figures.io("rbytes"))),
+    ("written", |tenant| bytes(tenant.figures.io("wbytes"))),
+];
+
+const LIMITS: &[Column] = &[
+    ("protected", |tenant| cell(if tenant.protected { "yes" } else { "-" })),
+    ("low", |tenant| count(tenant.figures.event("low"))),
+    ("high", |tenant| count(tenant.figures.event("high"))),
+    ("max", |tenant| count(tenant.figures.event("max"))),
+    ("oom", |tenant| count(tenant.figures.event("oom"))),
+    ("oom_kill", |tenant| count(tenant.figures.event("oom_kill"))),
+];
+
+/// The tables of `report`; empty without groups.
 pub(super) fn tables(report: &RegimeReport, emphasis: Emphasis) -> String {
-    let total = report.total();
-    let table = |titles: &[&str], row: fn(&TenantReport) -> Option<Vec<Cell>>| {
-        let mut rows: Vec<_> = report.tenants.iter().filter_map(row).collect();
-        let tenants = rows.len();
-        rows.extend(row(&total));
-        if rows.is_empty() {
-            String::new()
-        } else {
-            format!("\n{}", columns(titles, &rows, tenants, emphasis))
-        }
-    };
-    let kinds = ["page cache", "schema", "statements", "other", "prepaid"];
-    let mut text = table(&[&["tenant", "usage"], &kinds[..], &["hit rate", "database"]].concat(), memory);
-    if report.reclaim == Some(true) {
-        let sums = ["tenant", "taken", "gained", "scans"];
-        let caches = ["caches", "holding", "asked", "time", "last", "set aside"];
-        text += &table(&[&sums[..], &caches].concat(), reclaim);
-    }
-    text += &table(&["tenant", "time", "throttled", "stalled", "some %", "full %", "read", "written"], time);
-    text += &table(&[&["tenant", "protected"][..], &EVENTS].concat(), limits);
-    let max = |events: &Option<Events>| events.as_ref().map_or(0, |events| events.get("max"));
-    if max(&report.events) > report.tenants.iter().map(|tenant| max(&tenant.events)).sum() {
-        text += &emphasis.aside("max and oom of all tenants include those of their common limit");
-        text += "\n";
+    let reclaim: &[_] = if report.reclaim == Some(true) { &[RECLAIM] } else { &[] };
+    let tables =
+        if report.reclaim.is_some() { [&[MEMORY], reclaim, &[TIME, LIMITS]].concat() } else { Vec::new() };
+    let mut text: String =
+        tables.iter().map(|columns| format!("\n{}", of_tenants(report, columns, emphasis))).collect();
+    if report.figures.event("max") > report.tenants.iter().map(|tenant| tenant.figures.event("max")).sum() {
+        text += &(emphasis.aside("max and oom of all tenants include those of their common limit") + "\n");
     }
     text
 }
 
-fn memory(tenant: &TenantReport) -> Option<Vec<Cell>> {
-    let memory = tenant.statistics?.memory;
-    let kinds = [memory.file, memory.schema, memory.statements, memory.other, memory.prepaid];
-    let mut row = vec![cell(&tenant.name), known(tenant.usage, units::bytes)];
-    row.extend(kinds.map(|bytes| cell(units::bytes(bytes))));
-    row.extend([known(tenant.hit_rate, units::percent), cell(units::bytes(tenant.database))]);
-    Some(row)
+/// Sum of `of` over the caches of a tenant.
+fn sum(tenant: &TenantReport, of: fn(&Shrinker) -> u64) -> u64 {
+    tenant.shrinkers.iter().flatten().map(of).sum()
 }
 
-fn reclaim(tenant: &TenantReport) -> Option<Vec<Cell>> {
-    let memory = tenant.statistics?.memory;
-    let caches = tenant.shrinkers.as_deref().unwrap_or_default();
-    let sum = |of: fn(&Shrinker) -> u64| caches.iter().map(of).sum::<u64>();
-    Some(vec![
-        cell(&tenant.name),
-        cell(units::bytes(memory.reclaimed)),
-        cell(units::bytes(memory.gained)),
-        count(memory.reclaims, false),
-        count(caches.len() as u64, false),
-        cell(units::bytes(sum(|cache| cache.holds.unwrap_or(0)))),
-        cell(units::bytes(sum(|cache| cache.asked))),
-        cell(units::duration_us(sum(|cache| cache.time_ns) as f64 / 1e3)),
-        cell(units::bytes(sum(|cache| cache.last_freed))),
-        count(sum(|cache| cache.quarantine.is_some().into()), true),
-    ])
+fn pressure(tenant: &TenantReport) -> Pressure {
+    tenant.figures.pressure.unwrap_or_default()
 }
 
-fn time(tenant: &TenantReport) -> Option<Vec<Cell>> {
-    let (statistics, pressure) = (tenant.statistics?, tenant.pressure?);
-    let time = |us: u64| cell(units::duration_us(us as f64));
-    let percent = |share: f64| format!("{:.2}", share * 100.0);
-    let is_stalled_long = tenant.protected && pressure.some.share > STALLED_SHARE_MAX;
-    Some(vec![
-        cell(&tenant.name),
-        time(statistics.scope_us),
-        time(statistics.memory.throttled_us),
-        time(pressure.some.total_us),
-        alarm_if(is_stalled_long, percent(pressure.some.share)),
-        cell(percent(pressure.full.share)),
-        cell(units::bytes(statistics.io.rbytes)),
-        cell(units::bytes(statistics.io.wbytes)),
-    ])
+fn time(us: u64) -> Cell {
+    cell(units::duration_us(us as f64))
 }
 
-fn limits(tenant: &TenantReport) -> Option<Vec<Cell>> {
-    let events = tenant.events.as_ref()?;
-    let mut row = vec![cell(&tenant.name), cell(if tenant.protected { "yes" } else { "-" })];
-    row.extend(EVENTS.map(|key| count(events.get(key), false)));
-    Some(row)
+fn percent(share: f64) -> Cell {
+    cell(format!("{:.2}", share * 100.0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::table::Emphasis;
     use super::tables;
+    use crate::run::measure::Figures;
     use crate::run::report::RegimeReport;
     use crate::run::report::tests::report;
 
@@ -142,9 +140,9 @@ max and oom of all tenants include those of their common limit
 
     #[test]
     fn has_no_tables_without_groups() {
-        let mut report = RegimeReport { events: None, statistics: None, reclaim: None, ..report(0) };
+        let mut report = RegimeReport { figures: Figures::default(), reclaim: None, ..report(0) };
         for tenant in &mut report.tenants {
-            (tenant.events, tenant.statistics) = (None, None);
+            tenant.figures = Figures::default();
         }
         assert_eq!(tables(&report, Emphasis(false)), "");
     }
@@ -153,7 +151,7 @@ max and oom of all tenants include those of their common limit
     fn emphasises_protected_tenants_that_are_stalled_long() {
         let alarms = |tenant: usize| {
             let mut report = report(0);
-            report.tenants[tenant].pressure.as_mut().expect("known").some.share = 0.011;
+            report.tenants[tenant].figures.pressure.as_mut().expect("known").some.share = 0.011;
             tables(&report, Emphasis(true)).matches("\x1b[31m").count()
         };
         assert_eq!([alarms(0), alarms(1)], [1, 0]);

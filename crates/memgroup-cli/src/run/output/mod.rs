@@ -13,60 +13,38 @@ mod table;
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::fresh;
-use crate::run::base::progress::{has_colours, is_dumb_terminal};
-use crate::run::base::stop::By;
 use crate::run::report::Report;
 use table::Emphasis;
 
-/// Destination of the JSON.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Destination {
-    Nowhere,
-    Stdout,
-    File(PathBuf),
-}
+/// Name of standard output as a destination of the JSON.
+pub(crate) const STDOUT: &str = "-";
 
-impl Destination {
-    /// Checks before the run that the JSON can be written. The file keeps its content.
-    pub(crate) fn of(file: Option<&Path>) -> Result<Destination, RunError> {
-        let Some(file) = file else { return Ok(Destination::Nowhere) };
-        if file.as_os_str() == "-" {
-            return Ok(Destination::Stdout);
+/// Checks before the run that the JSON can be written. The file keeps its content.
+pub(crate) fn check(file: &Path) -> Result<(), RunError> {
+    let checked = match fs::metadata(file) {
+        _ if file == Path::new(STDOUT) => Ok(()),
+        Ok(metadata) if metadata.is_file() || metadata.is_dir() => {
+            File::options().append(true).open(file).map(drop)
         }
-        let checked = match fs::metadata(file) {
-            Ok(metadata) if metadata.is_file() || metadata.is_dir() => {
-                File::options().append(true).open(file).map(drop)
-            }
-            // Opening a pipe here would wait for its reader, and closing it would end the reader's input.
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fresh::beside(file, ".new").and_then(|(name, _)| fs::remove_file(name))
-            }
-            Err(error) => Err(error),
-        };
-        checked.map(|()| Destination::File(file.to_owned())).or_fail(action(file))
-    }
-
-    fn write(&self, text: &str) -> Result<(), RunError> {
-        match self {
-            Destination::Nowhere => Ok(()),
-            Destination::Stdout => print(text),
-            Destination::File(file) => write_file(file, text).or_fail(action(file)),
+        // Opening a pipe here would wait for its reader, and closing it would end the reader's input.
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fresh::beside(file, ".new").and_then(|(name, _)| fs::remove_file(name))
         }
-    }
-}
-
-fn action(file: &Path) -> String {
-    format!("write the report to {}", file.display())
+        Err(error) => Err(error),
+    };
+    let allowed =
+        |error| format!("{error}; --json takes a file that can be written, or - for standard output");
+    checked.map_err(allowed).or_fail(format_args!("write the report to {}", file.display()))
 }
 
 /// Replaces `file` by a new file with `text` (I1). A device, a pipe, and a file in a directory that takes no new file are written in
 /// place.
-fn write_file(file: &Path, text: &str) -> io::Result<()> {
+fn replace(file: &Path, text: &str) -> io::Result<()> {
     // The canonical path keeps a link a link.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let old = fs::metadata(&target).ok();
@@ -84,20 +62,24 @@ fn write_file(file: &Path, text: &str) -> io::Result<()> {
     replaced
 }
 
-/// Writes the JSON to `destination`, then the tables to standard output, or to standard error if `stdout_taken`. `by` is the cause of
-/// an early end.
+/// Writes the JSON to its file, if it has one, then the tables to standard output, or to standard error if `stdout_taken`. `ended_by`
+/// is the cause of an early end.
 pub(crate) fn publish(
     report: &Report,
-    by: Option<By>,
-    destination: &Destination,
+    ended_by: Option<&str>,
+    file: Option<&Path>,
     stdout_taken: bool,
     details: bool,
 ) -> Result<(), RunError> {
-    let text = |is_terminal: bool| {
-        summary::of_report(report, by, details, Emphasis(is_terminal && has_colours() && !is_dumb_terminal()))
-    };
-    let written = json(report).and_then(|text| destination.write(&text));
-    if stdout_taken || *destination == Destination::Stdout {
+    let text = |is_terminal| summary::of_report(report, ended_by, details, Emphasis::on(is_terminal));
+    let written = file.map_or(Ok(()), |file| {
+        let text = json(report)?;
+        if file == Path::new(STDOUT) {
+            return print(&text);
+        }
+        replace(file, &text).or_fail(format_args!("write the report to {}", file.display()))
+    });
+    if stdout_taken {
         // Standard error may be closed; the JSON matters more.
         let _ = io::stderr().lock().write_all(text(io::stderr().is_terminal()).as_bytes());
         return written;
@@ -126,19 +108,19 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::Destination;
+    use super::{check, replace};
 
     #[test]
     fn keeps_the_old_file_until_the_new_one_is_complete() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("a.json");
         let count = || fs::read_dir(directory.path()).expect("a directory").count();
-        let destination = Destination::of(Some(&file)).expect("writable");
+        check(&file).expect("writable");
         assert_eq!(count(), 0, "the check leaves no file");
-        destination.write("first").expect("it is written");
-        let destination = Destination::of(Some(&file)).expect("writable");
+        replace(&file, "first").expect("it is written");
+        check(&file).expect("writable");
         assert_eq!(fs::read_to_string(&file).expect("a file"), "first");
-        destination.write("second").expect("it is written");
+        replace(&file, "second").expect("it is written");
         assert_eq!((fs::read_to_string(&file).expect("a file").as_str(), count()), ("second", 1));
     }
 
@@ -149,18 +131,20 @@ mod tests {
         let (file, link) = (directory.path().join("a.json"), directory.path().join("link"));
         fs::write(&file, "old").expect("a file");
         std::os::unix::fs::symlink(&file, &link).expect("a link");
-        Destination::of(Some(&link)).expect("writable").write("new").expect("it is written");
+        check(&link).expect("writable");
+        replace(&link, "new").expect("it is written");
         assert!(fs::symlink_metadata(&link).expect("a link").is_symlink());
         assert_eq!(fs::read_to_string(&file).expect("a file"), "new");
         let null = Path::new("/dev/null");
-        Destination::of(Some(null)).expect("writable").write("new").expect("it is written");
+        check(null).expect("writable");
+        replace(null, "new").expect("it is written");
         assert!(!fs::metadata(null).expect("a device").is_file());
     }
 
     #[test]
     fn refuses_a_directory_before_the_run() {
         let directory = tempfile::tempdir().expect("a directory");
-        let error = Destination::of(Some(directory.path())).expect_err("a directory").to_string();
+        let error = check(directory.path()).expect_err("a directory").to_string();
         assert!(error.contains(&directory.path().display().to_string()), "{error}");
     }
 }

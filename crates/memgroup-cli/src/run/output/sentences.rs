@@ -1,8 +1,12 @@
 //! Sentences: the result of a run in words, the most important first.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use crate::run::backend::Regime;
 use crate::run::base::units;
 use crate::run::measure::kills::Kills;
+use crate::run::measure::{Held, Idle, PerCpu};
 use crate::run::report::{RegimeReport, TenantReport};
 
 /// Columns of a sentence.
@@ -44,13 +48,8 @@ pub(super) fn outcome(regime: Option<Regime>, report: &RegimeReport) -> String {
 
 /// Sentences about memgroup's own run, besides the outcome.
 pub(super) fn of_run(report: &RegimeReport) -> Vec<String> {
-    let mut sentences = Vec::new();
-    sentences.extend(never_began(None, report));
-    sentences.extend(stopped(report));
-    sentences.extend(not_enforced(report));
-    sentences.extend(idle(None, report));
-    sentences.extend(reclaimed(report));
-    sentences
+    let sentences = never_began(None, report).into_iter().chain(stopped(report)).chain(not_enforced(report));
+    sentences.chain(idle(None, report)).chain(reclaimed(report)).collect()
 }
 
 /// Sentences that compare regimes.
@@ -75,25 +74,24 @@ pub(super) fn of_comparison(regimes: &[(Regime, &RegimeReport)]) -> Vec<String> 
 pub(super) fn details(regimes: &[(Regime, &RegimeReport)]) -> Vec<String> {
     let mut sentences = Vec::new();
     for (regime, report) in regimes {
+        let place = if regimes.len() > 1 { format!(" {}", regime.title()) } else { String::new() };
         for tenant in &report.tenants {
             let refusal = tenant.first_refusal.as_deref().filter(|&text| text != PLAIN_REFUSAL);
-            let place = if regimes.len() > 1 { format!(" {}", regime.title()) } else { String::new() };
-            let sentence = |refusal| format!("First refusal of `{}`{place}: {refusal}", tenant.name);
-            sentences.extend(refusal.map(sentence));
+            sentences.extend(
+                refusal.map(|refusal| format!("First refusal of `{}`{place}: {refusal}", tenant.name)),
+            );
         }
     }
     let own = regimes[0].1;
-    let unattributed = |held: crate::run::measure::Held| {
-        format!("Memory that belongs to no tenant: {} bytes, at most {}.", held.usage, held.peak)
-    };
-    sentences.extend(own.unattributed.map(unattributed));
-    let percpu = |percpu: crate::run::measure::PerCpu| {
-        let (slots, live, populated) = (percpu.slots, percpu.live, units::bytes(percpu.populated));
-        format!(
+    if let Some(Held { usage: Some(usage), peak: Some(peak), .. }) = own.unattributed {
+        sentences.push(format!("Memory that belongs to no tenant: {usage} bytes, at most {peak}."));
+    }
+    if let Some(PerCpu { populated, live, slots }) = own.percpu {
+        let populated = units::bytes(populated);
+        sentences.push(format!(
             "Per-CPU memory of the groups: {live} bytes in use on {slots} CPU slots, {populated} backed by the system."
-        )
-    };
-    sentences.extend(own.percpu.map(percpu));
+        ));
+    }
     sentences
 }
 
@@ -108,42 +106,34 @@ fn never_began(regime: Option<Regime>, report: &RegimeReport) -> Option<String> 
 
 /// One sentence for each stopped tenant: for which others, and the time until its memory was free.
 fn stopped(report: &RegimeReport) -> Vec<String> {
-    let kills: Vec<&Kills> = report.kills.iter().flatten().filter(|kills| kills.stopped() > 0).collect();
-    let mut victims: Vec<&str> = kills.iter().map(|kills| kills.victim.as_str()).collect();
-    victims.sort_unstable();
-    victims.dedup();
-    let of = |victim| kills.iter().copied().filter(|kills| kills.victim == victim).collect::<Vec<_>>();
-    victims.into_iter().map(|victim| stopped_for(victim, &of(victim))).collect()
-}
-
-fn stopped_for(victim: &str, kills: &[&Kills]) -> String {
-    let times = |count| if count == 1 { "once".to_owned() } else { format!("{} times", units::count(count)) };
-    let mut requesters: Vec<(&str, u64)> = Vec::new();
-    for kills in kills {
-        match requesters.iter_mut().find(|(name, _)| *name == kills.requester) {
-            Some((_, count)) => *count += kills.stopped(),
-            None => requesters.push((&kills.requester, kills.stopped())),
-        }
+    let mut victims: BTreeMap<&str, Vec<&Kills>> = BTreeMap::new();
+    for kills in report.kills.iter().flatten().filter(|kills| kills.stopped() > 0) {
+        victims.entry(&kills.victim).or_default().push(kills);
     }
-    requesters.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
-    let all = times(requesters.iter().map(|(_, count)| count).sum());
-    let requesters = list(requesters, |(name, count)| format!("`{name}` ({})", units::count(count)));
-    let mut took: Vec<u64> = kills.iter().flat_map(|kills| kills.took_us.iter().copied()).collect();
-    took.sort_unstable();
-    let free = match took[..] {
-        [] => String::new(),
-        [one] => format!("; half of its memory was free after {}", units::duration_us(one as f64)),
-        [.., last] => format!(
-            "; half of its memory was free after {} (median), {} at most",
-            units::duration_us(took[took.len() / 2] as f64),
-            units::duration_us(last as f64)
-        ),
+    let times = |count| if count == 1 { "once".to_owned() } else { format!("{} times", units::count(count)) };
+    let sentence = |(victim, kills): (&str, Vec<&Kills>)| {
+        let mut requesters: BTreeMap<&str, u64> = BTreeMap::new();
+        kills.iter().for_each(|kills| *requesters.entry(&kills.requester).or_default() += kills.stopped());
+        let all = times(requesters.values().sum());
+        let mut requesters: Vec<(&str, u64)> = requesters.into_iter().collect();
+        requesters.sort_by_key(|&(_, count)| Reverse(count));
+        let requesters = list(requesters, |(name, count)| format!("`{name}` ({})", units::count(count)));
+        let mut took: Vec<u64> = kills.iter().flat_map(|kills| &kills.took_us).copied().collect();
+        took.sort_unstable();
+        let [median, most] = [took.get(took.len() / 2), took.last()]
+            .map(|us| us.map_or_else(String::new, |&us| units::duration_us(us as f64)));
+        let free = match took.len() {
+            0 => String::new(),
+            1 => format!("; half of its memory was free after {most}"),
+            _ => format!("; half of its memory was free after {median} (median), {most} at most"),
+        };
+        let overdue = match kills.iter().map(|kills| kills.counts.get("overdue")).sum() {
+            0 => String::new(),
+            count => format!("; {} it was too slow", times(count)),
+        };
+        format!("`{victim}` was stopped {all} to free memory for {requesters}{free}{overdue}.")
     };
-    let overdue = match kills.iter().map(|kills| kills.overdue).sum() {
-        0 => String::new(),
-        count => format!("; {} it was too slow", times(count)),
-    };
-    format!("`{victim}` was stopped {all} to free memory for {requesters}{free}{overdue}.")
+    victims.into_iter().map(sentence).collect()
 }
 
 /// One sentence for each limit that is not enforced, with the charges that it would have refused.
@@ -160,7 +150,7 @@ fn not_enforced(report: &RegimeReport) -> Vec<String> {
 /// One sentence for each idle tenant: the part of its page cache that was reclaimed, or was kept where no cache is reclaimed.
 fn idle(regime: Option<Regime>, report: &RegimeReport) -> Vec<String> {
     let idle = report.tenants.iter().filter_map(|tenant| Some((tenant, tenant.idle?)));
-    let sentence = |(tenant, idle): (&TenantReport, crate::run::report::IdleReport)| {
+    let sentence = |(tenant, idle): (&TenantReport, Idle)| {
         let since = format!("`{}`, idle since second {:.1}", tenant.name, idle.since_seconds);
         let (then, now) = (units::bytes(idle.page_cache), units::bytes(tenant.page_cache));
         let text = match (idle.reclaimed, report.reclaim) {
@@ -178,17 +168,16 @@ fn idle(regime: Option<Regime>, report: &RegimeReport) -> Vec<String> {
 
 /// The tenants for which caches were reclaimed, the largest sum first.
 fn reclaimed(report: &RegimeReport) -> Option<String> {
-    let gained = |tenant: &TenantReport| tenant.statistics.map_or(0, |statistics| statistics.memory.gained);
+    let gained = |tenant: &TenantReport| tenant.figures.memory("gained");
     let mut gainers: Vec<_> = report.tenants.iter().filter(|tenant| gained(tenant) > 0).collect();
-    gainers.sort_by_key(|tenant| std::cmp::Reverse(gained(tenant)));
+    gainers.sort_by_key(|tenant| Reverse(gained(tenant)));
     let each = list(gainers, |tenant| format!("`{}` ({})", tenant.name, units::bytes(gained(tenant))));
     (!each.is_empty()).then(|| format!("Caches, their own included, were reclaimed for {each}."))
 }
 
 /// The p99 of protected tenants, compared with the run without limits.
 fn slower(regimes: &[(Regime, &RegimeReport)]) -> Option<String> {
-    let find = |wanted| regimes.iter().find(|(regime, _)| *regime == wanted).map(|(_, report)| *report);
-    let (own, free) = (find(Regime::Groups)?, find(Regime::Unlimited)?);
+    let [(Regime::Groups, own), (Regime::Unlimited, free), ..] = regimes else { return None };
     let ratio = |(limited, free): (&TenantReport, &TenantReport)| {
         let (with, without) = (limited.p99_us?, free.p99_us.filter(|&us| us > 0.0)?);
         limited.protected.then(|| format!("{:.2} times (`{}`)", with / without, limited.name))
@@ -222,16 +211,17 @@ mod tests {
     use crate::run::measure::kills::Kills;
     use crate::run::report::RegimeReport;
     use crate::run::report::tests::{self, kills, report, tenant};
+    use crate::run::spec::Kind;
 
     /// A report in which `archive` was idle and lost `reclaimed` of its 30M.
     fn with_archive(reclaimed: u64) -> RegimeReport {
         let mut report = report(0);
-        report.tenants.push(tests::idle(tenant("archive", "dashboards", 10, 0), 30 << 20, reclaimed));
+        report.tenants.push(tests::idle(tenant("archive", Kind::Dashboards, 10, 0), 30 << 20, reclaimed));
         report
     }
 
     #[test]
-    fn names_an_idle_tenant_whose_cache_was_reclaimed() {
+    fn names_an_idle_tenant_with_a_reclaimed_cache() {
         let expected = "From `archive`, idle since second 5.0, 10.0M were reclaimed for other tenants (page cache: 30.0M \
                         then, 20.0M at the end).";
         assert_eq!(idle(None, &with_archive(10 << 20)), [expected]);
@@ -243,7 +233,7 @@ mod tests {
         let mut report = report(0);
         assert_eq!(idle(None, &report), [""; 0], "no tenant was idle");
         for tenant in &mut report.tenants {
-            tenant.statistics = None;
+            tenant.figures.statistics = None;
         }
         assert_eq!(reclaimed(&report), None);
     }
@@ -262,11 +252,16 @@ mod tests {
     fn sorts_the_tenants_that_gained_memory() {
         let mut report = with_archive(0);
         for (tenant, gained) in report.tenants.iter_mut().zip([1 << 20, 7 << 20, 0]) {
-            tenant.statistics.as_mut().expect("statistics").memory.gained = gained;
+            tenant.figures.statistics.as_mut().expect("statistics").memory.set("gained", gained);
         }
         let expected =
             "Caches, their own included, were reclaimed for `runaway` (7.0M) and `lookups` (1.0M).";
         assert_eq!(reclaimed(&report).as_deref(), Some(expected));
+    }
+
+    fn with(counts: &[(&str, u64)], mut kills: Kills) -> Kills {
+        counts.iter().for_each(|&(key, count)| kills.counts.set(key, count));
+        kills
     }
 
     #[test]
@@ -276,7 +271,7 @@ mod tests {
             kills("runaway", "dashboards", vec![8_000, 1_000]),
             Kills { full: "/".to_owned(), ..kills("runaway", "etl", vec![31_000]) },
             kills("runaway", "etl", vec![9_000, 2_000, 8_500]),
-            Kills { died: 0, refused: 70, ..kills("runaway", "runaway", vec![]) },
+            with(&[("died", 0), ("refused", 70)], kills("runaway", "runaway", vec![])),
         ]);
         assert_eq!(
             stopped(&report),
@@ -286,8 +281,8 @@ mod tests {
             ]
         );
         report.kills = Some(vec![
-            Kills { died: 0, overdue: 1, ..kills("hog", "etl", vec![1_200_000]) },
-            Kills { idle: 4, ..kills("archive", "etl", vec![]) },
+            with(&[("died", 0), ("overdue", 1)], kills("hog", "etl", vec![1_200_000])),
+            with(&[("idle", 4)], kills("archive", "etl", vec![])),
         ]);
         assert_eq!(
             stopped(&report),

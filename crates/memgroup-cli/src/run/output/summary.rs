@@ -3,15 +3,32 @@
 //! - I1. No line is wider than 100 columns with names of up to 14 letters.
 
 use super::sentences::{self, SENTENCES_MAX, WIDTH};
-use super::table::{Cell, Emphasis, cell, columns, count, known};
+use super::table::{Column, Emphasis, cell, count, known, of_tenants};
 use super::{comparison, details};
 use crate::run::backend::Regime;
-use crate::run::base::stop::By;
+use crate::run::base::stop::CTRL_C;
 use crate::run::base::units;
-use crate::run::report::{RegimeReport, Report, TenantReport};
+use crate::run::report::Report;
 
-/// The whole report as text. `by` is the cause of an early end.
-pub(super) fn of_report(report: &Report, by: Option<By>, details: bool, emphasis: Emphasis) -> String {
+/// Results of the statements of each tenant, their latencies, and its memory.
+const TENANTS: &[Column] = &[
+    ("done", |tenant| count(tenant.done)),
+    ("refused", |tenant| count(tenant.refused).alarm_if(tenant.refused > 0 && tenant.is_well_behaved())),
+    ("stopped", |tenant| count(tenant.killed).alarm_if(tenant.killed > 0 && tenant.is_well_behaved())),
+    ("retried", |tenant| count(tenant.retried)),
+    ("p50", |tenant| known(tenant.p50_us, units::duration_us)),
+    ("p99", |tenant| known(tenant.p99_us, units::duration_us)),
+    ("peak", |tenant| known(tenant.held.peak, units::bytes)),
+    ("max", |tenant| cell(units::limit(tenant.held.max))),
+];
+
+/// The whole report as text. `ended_by` is the cause of an early end.
+pub(super) fn of_report(
+    report: &Report,
+    ended_by: Option<&str>,
+    details: bool,
+    emphasis: Emphasis,
+) -> String {
     let regimes = report.regimes();
     let own = &report.memgroup;
     let tenants = match own.tenants.len() {
@@ -23,7 +40,7 @@ pub(super) fn of_report(report: &Report, by: Option<By>, details: bool, emphasis
         head += ", without reclaim";
     }
     if regimes.iter().any(|(_, report)| report.interrupted) {
-        head += &format!(", ended by {}", by.unwrap_or(By::CtrlC));
+        head += &format!(", ended by {}", ended_by.unwrap_or(CTRL_C));
     }
     let mut text = emphasis.heading(&head) + "\n\n";
     let is_comparison = regimes.len() > 1;
@@ -34,7 +51,7 @@ pub(super) fn of_report(report: &Report, by: Option<By>, details: bool, emphasis
         if is_comparison {
             text += &format!("\n{}\n", emphasis.heading(regime.title()));
         }
-        text += &table(report, emphasis);
+        text += &of_tenants(report, TENANTS, emphasis);
         if details && regime == Regime::Groups {
             text += &details::tables(report, emphasis);
         }
@@ -61,26 +78,6 @@ pub(super) fn of_report(report: &Report, by: Option<By>, details: bool, emphasis
         text += &(emphasis.aside(&hint) + "\n");
     }
     text
-}
-
-/// One row a tenant: results of its statements, their latencies, and its memory.
-fn table(report: &RegimeReport, emphasis: Emphasis) -> String {
-    let titles = ["tenant", "done", "refused", "stopped", "retried", "p50", "p99", "peak", "max"];
-    let row = |tenant: &TenantReport| -> Vec<Cell> {
-        vec![
-            cell(&tenant.name),
-            count(tenant.done, false),
-            count(tenant.refused, tenant.is_well_behaved()),
-            count(tenant.killed, tenant.is_well_behaved()),
-            count(tenant.retried, false),
-            known(tenant.p50_us, units::duration_us),
-            known(tenant.p99_us, units::duration_us),
-            known(tenant.peak, units::bytes),
-            cell(units::limit(tenant.max)),
-        ]
-    };
-    let rows: Vec<_> = report.tenants.iter().chain([&report.total()]).map(row).collect();
-    columns(&titles, &rows, report.tenants.len(), emphasis)
 }
 
 /// Breaks `text` into lines of at most `WIDTH` columns. Later lines are indented.

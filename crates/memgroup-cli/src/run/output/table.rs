@@ -1,12 +1,19 @@
 //! Table: cells in aligned columns, with emphasis on a terminal.
 
+use crate::run::base::progress::{has_colours, is_dumb_terminal};
 use crate::run::base::units;
+use crate::run::report::{RegimeReport, TenantReport};
 
 /// Whether text is emphasised with terminal codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Emphasis(pub(super) bool);
 
 impl Emphasis {
+    /// On a terminal with colours.
+    pub(super) fn on(is_terminal: bool) -> Emphasis {
+        Emphasis(is_terminal && has_colours() && !is_dumb_terminal())
+    }
+
     fn wrap(self, code: &str, text: &str) -> String {
         if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
@@ -31,19 +38,29 @@ pub(super) struct Cell {
     is_alarming: bool,
 }
 
+impl Cell {
+    /// The cell, emphasised if it `is_alarming`.
+    pub(super) fn alarm_if(self, is_alarming: bool) -> Cell {
+        Cell { is_alarming, ..self }
+    }
+}
+
+/// Title of a column, and its cell in the row of a tenant.
+pub(super) type Column = (&'static str, fn(&TenantReport) -> Cell);
+
 /// A cell with `text`.
 pub(super) fn cell(text: impl Into<String>) -> Cell {
     Cell { text: text.into(), is_alarming: false }
 }
 
-/// A cell with a count, emphasised if it `is_alarming` and not 0.
-pub(super) fn count(count: u64, is_alarming: bool) -> Cell {
-    Cell { is_alarming: is_alarming && count > 0, ..cell(units::count(count)) }
+/// A cell with a count.
+pub(super) fn count(count: u64) -> Cell {
+    cell(units::count(count))
 }
 
-/// A cell with `text`, emphasised if it `is_alarming`.
-pub(super) fn alarm_if(is_alarming: bool, text: String) -> Cell {
-    Cell { text, is_alarming }
+/// A cell with bytes.
+pub(super) fn bytes(bytes: u64) -> Cell {
+    cell(units::bytes(bytes))
 }
 
 /// A cell with a known value, or `-`.
@@ -51,9 +68,20 @@ pub(super) fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> Cell
     cell(value.map_or_else(|| "-".to_owned(), show))
 }
 
+/// One row a tenant, and one for all tenants together.
+pub(super) fn of_tenants(report: &RegimeReport, columns: &[Column], emphasis: Emphasis) -> String {
+    let titles: Vec<&str> = ["tenant"].into_iter().chain(columns.iter().map(|(title, _)| *title)).collect();
+    let row = |tenant: &TenantReport| {
+        let cells = columns.iter().map(|(_, cell_of)| cell_of(tenant));
+        [cell(&tenant.name)].into_iter().chain(cells).collect()
+    };
+    let rows: Vec<_> = report.tenants.iter().chain([&report.total()]).map(row).collect();
+    aligned(&titles, &rows, report.tenants.len(), emphasis)
+}
+
 /// Aligns the columns: the first to the left, the others to the right. A rule stands below the titles, and above the rows from
 /// `ruled` on.
-pub(super) fn columns(titles: &[&str], rows: &[Vec<Cell>], ruled: usize, emphasis: Emphasis) -> String {
+pub(super) fn aligned(titles: &[&str], rows: &[Vec<Cell>], ruled: usize, emphasis: Emphasis) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].text.chars().count());
         cells.chain([titles[column].chars().count()]).max().unwrap_or(0)

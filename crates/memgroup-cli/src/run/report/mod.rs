@@ -4,18 +4,18 @@
 
 mod merge;
 
+use memgroup::Group;
 use serde::{Deserialize, Serialize};
 
-use crate::run::backend::{Backend, Regime};
+use crate::run::backend::{Backend, Groups, Regime};
+use crate::run::data::Job;
 use crate::run::data::files::Database;
-use crate::run::measure::control::{Events, Pressure};
 use crate::run::measure::kills::Kills;
 use crate::run::measure::latencies::Latencies;
 use crate::run::measure::shrinkers::Shrinker;
-use crate::run::measure::statistics::Statistics;
-use crate::run::measure::{Held, PerCpu};
-use crate::run::spec::{Kind, Spec};
-use crate::run::work::{Idle, Ran};
+use crate::run::measure::{Figures, Held, Idle, PerCpu};
+use crate::run::spec::{Kind, TenantSpec};
+use crate::run::work::Ran;
 
 /// The report of `memgroup run`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub(crate) struct RegimeReport {
     pub(crate) interrupted: bool,
     /// Whether caches were reclaimed; none without groups.
     pub(crate) reclaim: Option<bool>,
-    /// Limit of the root in a run without limits.
+    /// Limit of the root in a run without limits; none otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) guard: Option<u64>,
     /// In the order of the SPEC.
@@ -69,13 +69,11 @@ pub(crate) struct RegimeReport {
     pub(crate) kills: Option<Vec<Kills>>,
     /// Memory of all tenants together: of their parent group, or of SQLite's heap.
     pub(crate) all: Held,
-    /// Events of all tenants and of their parent's limit; none without groups.
-    pub(crate) events: Option<Events>,
-    pub(crate) pressure: Option<Pressure>,
+    /// Of all tenants and their parent's limit.
+    #[serde(flatten)]
+    pub(crate) figures: Figures,
     /// Memory that SQLite took for no tenant; none without groups.
     pub(crate) unattributed: Option<Held>,
-    /// Statistics of all tenants; none without groups.
-    pub(crate) statistics: Option<Statistics>,
     /// Per-CPU memory of the hierarchy; none without groups.
     pub(crate) percpu: Option<PerCpu>,
 }
@@ -84,7 +82,8 @@ pub(crate) struct RegimeReport {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct TenantReport {
     pub(crate) name: String,
-    pub(crate) workload: String,
+    /// None for the sum of all tenants.
+    pub(crate) workload: Option<Kind>,
     pub(crate) threads: u32,
     /// Statements that returned their last row.
     pub(crate) done: u64,
@@ -98,54 +97,26 @@ pub(crate) struct TenantReport {
     pub(crate) interrupted: u64,
     pub(crate) p50_us: Option<f64>,
     pub(crate) p99_us: Option<f64>,
-    pub(crate) usage: Option<u64>,
-    pub(crate) peak: Option<u64>,
-    pub(crate) max: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) held: Held,
     /// Whether the SPEC sets `min` or `low`, in every regime.
     pub(crate) protected: bool,
-    /// None without groups.
-    pub(crate) events: Option<Events>,
-    pub(crate) pressure: Option<Pressure>,
+    #[serde(flatten)]
+    pub(crate) figures: Figures,
     /// Delays of its threads because of `high` or of forced charges.
     pub(crate) throttled_us: Option<u64>,
     /// Charges that a limit which is not enforced would have refused; none without groups.
     pub(crate) would_refuse: Option<u64>,
-    /// Share of the charges that the stock served.
-    pub(crate) hit_rate: Option<f64>,
     /// Size of the tenant's database.
     pub(crate) database: u64,
     /// Text of the first refusal.
     pub(crate) first_refusal: Option<String>,
-    /// None without groups.
-    pub(crate) statistics: Option<Statistics>,
     /// Bytes of the page caches of its connections at the end.
     pub(crate) page_cache: u64,
-    /// State when its work was over; none if it worked to the end.
-    pub(crate) idle: Option<IdleReport>,
+    /// None if it worked to the end.
+    pub(crate) idle: Option<Idle>,
     /// Its caches; none without groups.
     pub(crate) shrinkers: Option<Vec<Shrinker>>,
-}
-
-/// State of a tenant whose work was over before the run.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct IdleReport {
-    /// Seconds since the run began.
-    pub(crate) since_seconds: f64,
-    /// Bytes of the page caches then.
-    pub(crate) page_cache: u64,
-    /// Bytes reclaimed from it since then; none without groups.
-    pub(crate) reclaimed: Option<u64>,
-}
-
-impl IdleReport {
-    fn of(idle: Idle, statistics: Option<Statistics>) -> IdleReport {
-        let reclaimed = statistics.map(|statistics| statistics.memory.reclaimed);
-        IdleReport {
-            since_seconds: idle.since.as_secs_f64(),
-            page_cache: idle.page_cache_bytes,
-            reclaimed: reclaimed.zip(idle.reclaimed_bytes).map(|(all, before)| all.saturating_sub(before)),
-        }
-    }
 }
 
 impl TenantReport {
@@ -156,12 +127,12 @@ impl TenantReport {
 
     /// Whether its statements ask for more memory than any limit allows.
     pub(crate) fn is_runaway(&self) -> bool {
-        self.workload == Kind::Runaway.name()
+        self.workload == Some(Kind::Runaway)
     }
 
-    /// Whether this is a tenant whose statements should not fail. The sum of all tenants has no workload.
+    /// Whether this is a tenant, and its statements should not fail.
     pub(crate) fn is_well_behaved(&self) -> bool {
-        !self.workload.is_empty() && !self.is_runaway()
+        self.workload.is_some_and(|kind| kind != Kind::Runaway)
     }
 }
 
@@ -181,15 +152,9 @@ impl RegimeReport {
             refused: sum(|tenant| tenant.refused),
             killed: sum(|tenant| tenant.killed),
             retried: sum(|tenant| tenant.retried),
-            usage: Some(self.all.usage),
-            peak: Some(self.all.peak),
-            max: self.all.max,
-            hit_rate: self.all.hit_rate,
+            held: self.all,
             database: sum(|tenant| tenant.database),
-            events: self.events.clone(),
-            pressure: self.pressure,
-            throttled_us: self.statistics.map(|all| all.memory.throttled_us),
-            statistics: self.statistics,
+            figures: self.figures.clone(),
             shrinkers: Some(self.tenants.iter().filter_map(caches).flatten().collect()),
             ..TenantReport::default()
         }
@@ -198,29 +163,23 @@ impl RegimeReport {
 
 impl Turn {
     /// Measures `backend` after `ran`, while the connections are still open.
-    pub(crate) fn of(
-        backend: &Backend,
-        spec: &Spec,
-        databases: &[Database],
-        ran: &Ran,
-        ended_early: bool,
-    ) -> Turn {
+    pub(crate) fn of(backend: &Backend, job: &Job<'_>, databases: &[Database], ran: &Ran) -> Turn {
+        let spec = job.spec;
         let seconds = ran.elapsed.as_secs_f64();
         let groups = backend.groups();
+        // One snapshot, so that all figures are of one moment.
+        let snapshot = groups.map(|groups| groups.hierarchy.snapshot());
+        let find = |group: &Group| snapshot.as_ref()?.groups.iter().find(|found| found.id == group.id());
         let shrinkers = groups.map(|groups| Shrinker::all(&groups.hierarchy));
-        let mut tenants = Vec::new();
-        for (index, (tenant, (counters, tally))) in spec.tenants.iter().zip(&ran.tenants).enumerate() {
-            let group = groups.map(|groups| &groups.tenants[index]);
-            let held = group.map(Held::of);
-            let statistics = groups.map(|groups| Statistics::of(&groups.hierarchy, &groups.tenants[index]));
+        let tenant = |(index, tenant): (usize, &TenantSpec)| {
+            let (counters, tally) = &ran.tenants[index];
+            let group = groups.and_then(|groups| find(&groups.tenants[index]));
+            let figures = group.map(|group| Figures::of(group, seconds)).unwrap_or_default();
             let [done, refused, killed, retried, interrupted] = counters.read();
-            let own_shrinkers = shrinkers.as_ref().zip(group).map(|(all, group)| {
-                let path = group.path();
-                all.iter().filter(|shrinker| shrinker.group == path).cloned().collect()
-            });
-            tenants.push(TenantReport {
+            let is_own = |shrinker: &&Shrinker| group.is_some_and(|group| group.path == shrinker.group);
+            TenantReport {
                 name: tenant.name.clone(),
-                workload: tenant.workload.name().to_owned(),
+                workload: Some(tenant.workload),
                 threads: tenant.threads,
                 done,
                 refused,
@@ -229,36 +188,33 @@ impl Turn {
                 interrupted,
                 p50_us: tally.latencies.quantile_us(0.50),
                 p99_us: tally.latencies.quantile_us(0.99),
-                usage: held.map(|held| held.usage),
-                peak: held.map(|held| held.peak),
-                max: held.and_then(|held| held.max),
+                held: group.map(Held::of).unwrap_or_default(),
                 protected: tenant.is_protected(),
-                events: group.map(Events::of),
-                pressure: group.map(|group| Pressure::of(group, seconds)),
-                throttled_us: statistics.map(|statistics| statistics.memory.throttled_us),
-                would_refuse: group.map(|group| group.would_refuse()),
-                hit_rate: held.and_then(|held| held.hit_rate),
+                throttled_us: group.map(|_| figures.memory("throttled_us")),
+                would_refuse: group.map(|group| group.events_local.would_refuse),
+                idle: tally.idle.map(|idle| {
+                    let since = |before| figures.memory("reclaimed").saturating_sub(before);
+                    Idle { reclaimed: idle.reclaimed.map(since), ..idle }
+                }),
+                figures,
                 database: databases[index].bytes,
                 first_refusal: tally.first_refusal.clone(),
-                statistics,
-                page_cache: tally.page_cache_bytes,
-                idle: tally.idle.map(|idle| IdleReport::of(idle, statistics)),
-                shrinkers: own_shrinkers,
-            });
-        }
+                page_cache: tally.page_cache,
+                shrinkers: shrinkers.as_ref().map(|all| all.iter().filter(is_own).cloned().collect()),
+            }
+        };
+        let parent = groups.and_then(|groups| find(&groups.parent));
         let report = RegimeReport {
             seconds,
             seed: spec.seed,
-            interrupted: ended_early,
-            reclaim: groups.map(|groups| groups.reclaim),
-            guard: groups.and_then(|groups| groups.guard_bytes),
-            tenants,
-            kills: groups.map(|groups| groups.kills()),
-            all: backend.held_by_all(),
-            events: groups.map(|groups| Events::of(&groups.parent)),
-            pressure: groups.map(|groups| Pressure::of(&groups.parent, seconds)),
-            unattributed: groups.map(|groups| Held::of(&groups.unattributed)),
-            statistics: groups.map(|groups| Statistics::of(&groups.hierarchy, &groups.parent)),
+            interrupted: job.stop.requested(),
+            reclaim: groups.map(|_| spec.reclaim),
+            guard: snapshot.as_ref().and_then(|snapshot| snapshot.groups[0].limits.max_bytes),
+            tenants: spec.tenants.iter().enumerate().map(tenant).collect(),
+            kills: groups.map(Groups::kills),
+            all: parent.map_or_else(|| backend.held_by_heap(), Held::of),
+            figures: parent.map(|parent| Figures::of(parent, seconds)).unwrap_or_default(),
+            unattributed: groups.and_then(|groups| find(&groups.unattributed)).map(Held::of),
             percpu: groups.map(|groups| PerCpu::of(&groups.hierarchy)),
         };
         let latencies = ran.tenants.iter().map(|(_, tally)| tally.latencies.clone()).collect();
@@ -268,40 +224,42 @@ impl Turn {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{IdleReport, RegimeReport, Report, TenantReport};
-    use crate::run::measure::control::{Events, Pressure, Stalled};
+    use super::{RegimeReport, Report, TenantReport};
+    use crate::run::measure::counts::Counts;
     use crate::run::measure::kills::Kills;
+    use crate::run::measure::pressure::{Pressure, Stalled};
     use crate::run::measure::shrinkers::Shrinker;
-    use crate::run::measure::statistics::{Io, Memory, Statistics};
-    use crate::run::measure::{Held, PerCpu};
+    use crate::run::measure::statistics::Statistics;
+    use crate::run::measure::{Figures, Held, Idle, PerCpu};
+    use crate::run::spec::Kind;
 
     /// Fixed statistics.
     fn statistics() -> Statistics {
         Statistics {
-            memory: Memory {
-                file: 14 << 20,
-                schema: 60 << 10,
-                statements: 4 << 10,
-                other: 960 << 10,
-                prepaid: 128 << 10,
-                charges: 1_000,
-                stock_misses: 3,
-                reclaims: 5,
-                reclaimed: 2 << 20,
-                gained: 1 << 20,
-                throttled_us: 1_500_000,
-                throttles: 3,
-            },
-            io: Io { rbytes: 3 << 30, wbytes: 0, rios: 786_432, wios: 0 },
+            memory: Counts::of([
+                ("file", 14 << 20),
+                ("schema", 60 << 10),
+                ("statements", 4 << 10),
+                ("other", 960 << 10),
+                ("prepaid", 128 << 10),
+                ("charges", 1_000),
+                ("stock_misses", 3),
+                ("reclaims", 5),
+                ("reclaimed", 2 << 20),
+                ("gained", 1 << 20),
+                ("throttled_us", 1_500_000),
+                ("throttles", 3),
+            ]),
+            io: Counts::of([("rbytes", 3 << 30), ("wbytes", 0), ("rios", 786_432), ("wios", 0)]),
             scope_us: 19_500_000,
         }
     }
 
     /// A tenant with fixed figures.
-    pub(crate) fn tenant(name: &str, workload: &str, done: u64, refused: u64) -> TenantReport {
+    pub(crate) fn tenant(name: &str, workload: Kind, done: u64, refused: u64) -> TenantReport {
         TenantReport {
             name: name.to_owned(),
-            workload: workload.to_owned(),
+            workload: Some(workload),
             threads: 1,
             done,
             refused,
@@ -310,21 +268,30 @@ pub(crate) mod tests {
             interrupted: 1,
             p50_us: (done > 0).then_some(12.5),
             p99_us: (done > 0).then_some(2_500.0),
-            usage: Some(15 << 20),
-            peak: Some(16 << 20),
-            max: Some(16 << 20),
-            protected: workload == "lookups",
-            events: Some(Events::with(refused, refused / 2)),
-            pressure: Some(Pressure { some: stalled(40_000), full: stalled(10_000) }),
+            held: held(15 << 20, 16 << 20, Some(16 << 20), Some(0.9971)),
+            protected: workload == Kind::Lookups,
+            figures: figures(refused, refused / 2, stalled(40_000), stalled(10_000)),
             throttled_us: Some(1_500_000),
             would_refuse: Some(0),
-            hit_rate: Some(0.9971),
             database: 45 << 20,
             first_refusal: (refused > 0).then(|| format!("/tenants/{name} is full")),
-            statistics: Some(statistics()),
             page_cache: 14 << 20,
             idle: None,
             shrinkers: Some(vec![shrinker(name)]),
+        }
+    }
+
+    fn held(usage: u64, peak: u64, max: Option<u64>, hit_rate: Option<f64>) -> Held {
+        Held { usage: Some(usage), peak: Some(peak), max, hit_rate }
+    }
+
+    /// Fixed statistics, with these counts of `max` and `oom` and these stalls.
+    fn figures(max: u64, oom: u64, some: Stalled, full: Stalled) -> Figures {
+        let (low, high, kill, group_kill) = (("low", 0), ("high", 0), ("oom_kill", 0), ("oom_group_kill", 0));
+        Figures {
+            events: Some(Counts::of([low, high, ("max", max), ("oom", oom), kill, group_kill])),
+            pressure: Some(Pressure { some, full }),
+            statistics: Some(statistics()),
         }
     }
 
@@ -339,9 +306,8 @@ pub(crate) mod tests {
             victim: victim.to_owned(),
             requester: requester.to_owned(),
             full: "/tenants".to_owned(),
-            died: took_us.len() as u64,
+            counts: Counts::of([("died", took_us.len() as u64)]),
             took_us,
-            ..Kills::default()
         }
     }
 
@@ -351,22 +317,24 @@ pub(crate) mod tests {
             name: "sqlite page cache".to_owned(),
             group: format!("/tenants/{tenant}"),
             holds: Some(13 << 20),
-            scans: 5,
-            asked: 3 << 20,
-            claimed: 2 << 20,
-            freed: 2 << 20,
-            last_freed: 4_096,
-            time_ns: 1_250_000,
-            stopped: 1,
-            panics: 0,
-            overruns: 0,
+            counts: Counts::of([
+                ("scans", 5),
+                ("asked", 3 << 20),
+                ("claimed", 2 << 20),
+                ("freed", 2 << 20),
+                ("last_freed", 4_096),
+                ("time_ns", 1_250_000),
+                ("stopped", 1),
+                ("panics", 0),
+                ("overruns", 0),
+            ]),
             quarantine: None,
         }
     }
 
     /// `tenant`, idle since second 5 with `page_cache` bytes, of which `reclaimed` were reclaimed.
     pub(crate) fn idle(tenant: TenantReport, page_cache: u64, reclaimed: u64) -> TenantReport {
-        let idle = IdleReport { since_seconds: 5.02, page_cache, reclaimed: Some(reclaimed) };
+        let idle = Idle { since_seconds: 5.02, page_cache, reclaimed: Some(reclaimed) };
         TenantReport { idle: Some(idle), page_cache: page_cache - reclaimed, ..tenant }
     }
 
@@ -379,15 +347,13 @@ pub(crate) mod tests {
             reclaim: Some(true),
             guard: None,
             tenants: vec![
-                tenant("lookups", "lookups", 1_234_567, lookups_refused),
-                tenant("runaway", "runaway", 0, 120),
+                tenant("lookups", Kind::Lookups, 1_234_567, lookups_refused),
+                tenant("runaway", Kind::Runaway, 0, 120),
             ],
             kills: Some(Vec::new()),
-            all: Held { usage: 30 << 20, peak: 32 << 20, max: Some(128 << 20), hit_rate: None },
-            events: Some(Events::with(130, 65)),
-            pressure: Some(Pressure { some: stalled(60_000), full: stalled(5_000) }),
-            unattributed: Some(Held { usage: 2_048, peak: 4_096, max: None, hit_rate: None }),
-            statistics: Some(statistics()),
+            all: held(30 << 20, 32 << 20, Some(128 << 20), None),
+            figures: figures(130, 65, stalled(60_000), stalled(5_000)),
+            unattributed: Some(held(2_048, 4_096, None, None)),
             percpu: Some(PerCpu { populated: 8_192, live: 128, slots: 2 }),
         }
     }
@@ -395,13 +361,13 @@ pub(crate) mod tests {
     #[test]
     fn has_the_documented_json_keys() {
         let mut whole = Report::of(report(0));
-        whole.memgroup.tenants[1].max = None;
+        whole.memgroup.tenants[1].held.max = None;
         whole.memgroup.kills = Some(vec![kills("runaway", "lookups", vec![8_000])]);
-        whole.memgroup.tenants.push(idle(tenant("archive", "dashboards", 9, 0), 30 << 20, 9 << 20));
+        whole.memgroup.tenants.push(idle(tenant("archive", Kind::Dashboards, 9, 0), 30 << 20, 9 << 20));
         let json = serde_json::to_value(&whole).expect("JSON");
         assert_eq!(json["memgroup"]["seconds"], 20.0);
         let tenant = &json["memgroup"]["tenants"][0];
-        assert_eq!(tenant["name"], "lookups");
+        assert_eq!((&tenant["name"], &tenant["workload"]), (&"lookups".into(), &"lookups".into()));
         assert_eq!((&tenant["done"], &tenant["refused"]), (&1_234_567.into(), &0.into()));
         assert_eq!((&tenant["p50_us"], &tenant["p99_us"]), (&12.5.into(), &2_500.0.into()));
         assert_eq!(tenant["usage"], 15 << 20);

@@ -7,31 +7,34 @@ mod notes;
 mod source;
 mod tenant;
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use std::{fmt, fs};
 
-use memgroup::UNLIMITED;
 use serde::{Deserialize, Serialize};
 
 use crate::run::base::error::RunError;
-use source::{Found, Source, SpecError, Table};
+use source::{Source, Table, Values, bytes, integer, number};
 
 /// The built-in scenario, a SPEC like any other.
 pub(crate) const BUILT_IN: &str = include_str!("../../../specs/tenants.toml");
 
-/// The smallest limit: opening one connection takes about 200 KiB.
-const MAX_BYTES_MIN: u64 = 1 << 20;
-/// The upper end is the most that a group can count.
-const MAX_ALLOWED: &str = "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with \
-                           K, M, G or T, such as \"64M\"";
-const TENANTS_MAX: usize = 64;
-/// Bounds of the run time of the statements.
+/// At least 1M, because opening one connection takes about 200 KiB. The upper end is the most that a group can count.
+const LIMIT: Values<'_, Option<u64>> = Values(
+    "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with K, M, G or T, such as \"64M\"",
+    &|value| bytes(value).filter(|limit| limit.is_none_or(|bytes| bytes >= 1 << 20)),
+);
+const TRUTH: Values<'_, bool> = Values("true or false", &|value| value.as_bool());
+const SEED: Values<'_, u64> = Values("an integer from 0 up", &|value| integer(value)?.try_into().ok());
+const SECONDS: Values<'_, f64> =
+    Values("a number from 0.1 to 86400, in seconds", &|value| number(value).filter(is_run_time));
+/// Smallest run time of the statements.
 pub(crate) const SECONDS_MIN: f64 = 0.1;
-const SECONDS_MAX: f64 = 86_400.0;
+const TENANTS_MAX: usize = 64;
 
 /// Kind of the statements that a tenant runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     /// Single rows by primary key.
     Lookups,
@@ -43,25 +46,6 @@ pub(crate) enum Kind {
     Runaway,
 }
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 4] = [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway];
-
-    /// The kind with that name in a SPEC.
-    pub(crate) fn of_name(name: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Its name in a SPEC.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Kind::Lookups => "lookups",
-            Kind::Dashboards => "dashboards",
-            Kind::Etl => "etl",
-            Kind::Runaway => "runaway",
-        }
-    }
-}
-
 /// TPC-H scale factor in thousandths. 1,000 is about a gigabyte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Scale {
@@ -69,11 +53,11 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    const MILLI_MAX: u32 = 10_000;
-
-    /// A scale of 0.001 to 10, given in thousandths.
-    pub(crate) fn from_milli(milli: u32) -> Option<Scale> {
-        (1..=Scale::MILLI_MAX).contains(&milli).then_some(Scale { milli })
+    /// The scale with that factor, if it is allowed.
+    pub(crate) fn of_factor(factor: f64) -> Option<Scale> {
+        let milli = (factor * 1_000.0).round();
+        let is_step = (factor * 1_000.0 - milli).abs() < 1e-6;
+        (is_step && (1.0..=10_000.0).contains(&milli)).then_some(Scale { milli: milli as u32 })
     }
 
     pub(crate) fn milli(self) -> u32 {
@@ -85,14 +69,15 @@ impl Scale {
     }
 }
 
-impl fmt::Display for Scale {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl std::fmt::Display for Scale {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.factor())
     }
 }
 
 /// Place where SQLite keeps the intermediate results of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Temp {
     /// In memory up to the size of the cache, then in temporary files.
     File,
@@ -103,12 +88,12 @@ pub(crate) enum Temp {
 /// Settings of a tenant's group besides `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// Bytes that are never reclaimed for other tenants; `UNLIMITED` for all.
-    pub(crate) min_bytes: u64,
-    /// Bytes that are reclaimed for other tenants only when nothing else is left.
-    pub(crate) low_bytes: u64,
-    /// Usage above which the tenant is slowed down; `UNLIMITED` for none.
-    pub(crate) high_bytes: u64,
+    /// Bytes that are never reclaimed for other tenants. None: all.
+    pub(crate) min_bytes: Option<u64>,
+    /// Bytes that are reclaimed for other tenants only when nothing else is left. None: all.
+    pub(crate) low_bytes: Option<u64>,
+    /// Usage above which the tenant is slowed down. None: it never is.
+    pub(crate) high_bytes: Option<u64>,
     /// When nothing is left to reclaim, the tenant with the highest score is stopped first.
     pub(crate) oom_score: i32,
     /// Stopping one statement stops all statements of the tenant.
@@ -123,9 +108,9 @@ impl Default for Settings {
     /// The settings of a new group.
     fn default() -> Settings {
         Settings {
-            min_bytes: 0,
-            low_bytes: 0,
-            high_bytes: UNLIMITED,
+            min_bytes: Some(0),
+            low_bytes: Some(0),
+            high_bytes: None,
             oom_score: 0,
             oom_group: false,
             weight: 100,
@@ -143,8 +128,8 @@ pub(crate) struct TenantSpec {
     /// Each has its own connection.
     pub(crate) threads: u32,
     pub(crate) scale: Scale,
-    /// `UNLIMITED` for none.
-    pub(crate) max_bytes: u64,
+    /// None: no limit.
+    pub(crate) max_bytes: Option<u64>,
     pub(crate) settings: Settings,
     /// Page cache of each connection.
     pub(crate) cache_bytes: u64,
@@ -162,7 +147,7 @@ pub(crate) struct TenantSpec {
 impl TenantSpec {
     /// Whether `min` or `low` protect some of its memory.
     pub(crate) fn is_protected(&self) -> bool {
-        self.settings.min_bytes > 0 || self.settings.low_bytes > 0
+        self.settings.min_bytes != Some(0) || self.settings.low_bytes != Some(0)
     }
 }
 
@@ -173,8 +158,8 @@ pub(crate) struct Spec {
     pub(crate) seconds: f64,
     /// Seed of all keys.
     pub(crate) seed: u64,
-    /// Limit of `/tenants`, the parent of all tenants; `UNLIMITED` for none.
-    pub(crate) max_bytes: u64,
+    /// Limit of `/tenants`, the parent of all tenants. None: no limit.
+    pub(crate) max_bytes: Option<u64>,
     /// Caches are reclaimed before a tenant is refused.
     pub(crate) reclaim: bool,
     /// A statement of one tenant is stopped when another finds no memory; never without `reclaim`.
@@ -185,100 +170,83 @@ pub(crate) struct Spec {
 
 impl Spec {
     /// Reads `file` once, because it may be a pipe or change during a run; without one the built-in scenario.
-    pub(crate) fn read(file: Option<&Path>) -> Result<Spec, SpecError> {
+    pub(crate) fn read(file: Option<&Path>) -> Result<Spec, RunError> {
         let Some(file) = file else { return Spec::parse("the built-in scenario", BUILT_IN) };
         let name = file.display().to_string();
-        let text = fs::read_to_string(file);
-        let text = text.map_err(|error| SpecError::whole_file(&name, format!("cannot be read: {error}")))?;
+        let text = fs::read_to_string(file).map_err(|error| {
+            let allowed = "allowed: a TOML file, such as `memgroup run --print-spec` prints";
+            RunError::Usage(format!("{name}: cannot be read: {error}; {allowed}"))
+        })?;
         Spec::parse(&name, &text)
     }
 
     /// The same work without any limit.
     pub(crate) fn without_limits(&self) -> Spec {
-        let (max_bytes, settings) = (UNLIMITED, Settings::default());
+        let (max_bytes, settings) = (None, Settings::default());
         let tenants = self.tenants.iter().map(|tenant| TenantSpec { max_bytes, settings, ..tenant.clone() });
         Spec { max_bytes, oom: false, tenants: tenants.collect(), ..self.clone() }
     }
 
     /// Reads the SPEC `text`; errors call it `file`.
-    pub(crate) fn parse(file: &str, text: &str) -> Result<Spec, SpecError> {
-        let source = Source { file, text };
-        let mut top = source.parse()?;
+    pub(crate) fn parse(file: &str, text: &str) -> Result<Spec, RunError> {
+        let mut top = Source { file, text }.parse()?;
         let mut run = top.table("run")?;
-        let seconds = match once(&mut top, &mut run, |table| table.number("seconds"))? {
-            None => 20.0,
-            Some(seconds) => check_seconds(seconds.value).map_err(|allowed| seconds.wrong(&allowed))?,
-        };
-        let seed = match once(&mut top, &mut run, |table| table.integer("seed"))? {
-            None => 1,
-            Some(seed) => {
-                u64::try_from(seed.value).map_err(|_| seed.wrong("allowed: an integer from 0 up"))?
-            }
-        };
-        let max_bytes = limit(once(&mut top, &mut run, |table| table.bytes("max", MAX_ALLOWED))?)?;
-        let reclaim = once(&mut top, &mut run, |table| table.truth("reclaim"))?;
-        let oom = once(&mut top, &mut run, |table| table.truth("oom"))?;
-        if let Some(run) = run {
-            run.finish()?;
-        }
+        let seconds = once(&mut top, &mut run, "seconds", 20.0, &SECONDS)?;
+        let seed = once(&mut top, &mut run, "seed", 1, &SEED)?;
+        let max_bytes = once(&mut top, &mut run, "max", None, &LIMIT)?;
+        let reclaim = once(&mut top, &mut run, "reclaim", true, &TRUTH)?;
+        let oom = once(&mut top, &mut run, "oom", true, &TRUTH)?;
+        run.map_or(Ok(()), Table::finish)?;
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let tables = top.tables("tenant")?;
+        top.finish()?;
         if let Some(first_too_many) = tables.get(TENANTS_MAX) {
-            let text = format!("key `tenant` stands {} times; allowed: 1 to {TENANTS_MAX}", tables.len());
+            let count = tables.len();
+            let text = format!("key `tenant` stands {count} times; allowed: 1 to {TENANTS_MAX}");
             return Err(first_too_many.wrong(text));
         }
         for table in tables {
-            let tenant = tenant::read(table, &tenants, seconds)?;
-            tenants.push(tenant);
+            tenants.push(tenant::read(table, &tenants, seconds)?);
         }
-        top.finish()?;
         if tenants.is_empty() {
             let text = "key `tenant` is missing; allowed: at least one [[tenant]]";
-            return Err(SpecError::whole_file(file, text.to_owned()));
+            return Err(RunError::Usage(format!("{file}: {text}")));
         }
-        let [reclaim, oom] = [reclaim, oom].map(|found| found.is_none_or(|found| found.value));
         Ok(Spec { seconds, seed, max_bytes, reclaim, oom, tenants })
     }
 }
 
-impl From<SpecError> for RunError {
-    fn from(error: SpecError) -> RunError {
-        RunError::Usage(error.to_string())
-    }
+/// Reads `--seconds`; the error names the allowed values.
+pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(is_run_time).ok_or_else(|| format!("allowed: {}", SECONDS.0))
 }
 
-/// Checks the run time; the error says what is allowed.
-pub(crate) fn check_seconds(seconds: f64) -> Result<f64, String> {
-    // NaN is outside of every range.
-    if (SECONDS_MIN..=SECONDS_MAX).contains(&seconds) {
-        Ok(seconds)
-    } else {
-        Err(format!("allowed: {SECONDS_MIN} to {SECONDS_MAX} seconds"))
-    }
+/// Reads `--seed`; the error names the allowed values.
+pub(crate) fn parse_seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("allowed: {}", SEED.0))
+}
+
+/// Whether statements may run for `seconds`. NaN is outside of every range.
+fn is_run_time(seconds: &f64) -> bool {
+    (SECONDS_MIN..=86_400.0).contains(seconds)
 }
 
 /// Reads a key of the document or of its table `[run]`. It may stand in both with the same value.
-fn once<'a, T: PartialEq>(
-    top: &mut Table<'a>,
-    run: &mut Option<Table<'a>>,
-    read: impl Fn(&mut Table<'a>) -> Result<Option<Found<'a, T>>, SpecError>,
-) -> Result<Option<Found<'a, T>>, SpecError> {
-    let outside = read(top)?;
-    let Some(run) = run else { return Ok(outside) };
-    match (outside, read(run)?) {
+fn once<T: PartialEq>(
+    top: &mut Table<'_>,
+    run: &mut Option<Table<'_>>,
+    key: &'static str,
+    unset: T,
+    values: &Values<'_, T>,
+) -> Result<T, RunError> {
+    let outside = top.find(key, values)?;
+    let inside = run.as_mut().map_or(Ok(None), |run| run.find(key, values))?;
+    match (outside, inside) {
         (Some(outside), Some(inside)) if outside.value != inside.value => {
-            Err(inside.wrong(&format!("{outside} outside of [run]; allowed: to say it in one place")))
+            let outside = outside.place();
+            Err(inside.wrong(format_args!("{outside} outside of [run]; allowed: to say it in one place")))
         }
-        (outside, inside) => Ok(inside.or(outside)),
-    }
-}
-
-/// Checks a limit; without one the result is `UNLIMITED`.
-fn limit(found: Option<Found<'_, u64>>) -> Result<u64, SpecError> {
-    match found {
-        None => Ok(UNLIMITED),
-        Some(max) if max.value >= MAX_BYTES_MIN => Ok(max.value),
-        Some(max) => Err(max.wrong(&format!("allowed: {MAX_ALLOWED}"))),
+        (outside, inside) => Ok(inside.or(outside).map_or(unset, |found| found.value)),
     }
 }
 

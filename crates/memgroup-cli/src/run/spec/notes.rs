@@ -5,78 +5,66 @@
 //! - I1. `"max"` contradicts nothing: it asks for everything on purpose.
 //! - I2. A `max` that is not enforced bounds nothing.
 
-use memgroup::UNLIMITED;
-
-use super::{Spec, TenantSpec};
+use super::{Settings, Spec, TenantSpec};
 use crate::run::base::units;
 
 impl Spec {
     /// One line for each contradiction, in the order of the tenants.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
+        let all_max = format!("the `max` of all tenants together ({})", units::limit(self.max_bytes));
         for tenant in &self.tenants {
-            let name = &tenant.name;
-            let (max, settings) = (tenant.max_bytes, &tenant.settings);
+            let (max, settings) = (own_max(tenant), &tenant.settings);
             let (min, low, high) = (settings.min_bytes, settings.low_bytes, settings.high_bytes);
-            let mut note = |key, value, limit: String, effect| {
-                let value = bytes(value);
-                notes.push(format!("note: `{key}` of tenant `{name}` ({value}) is {limit}: {effect}"));
+            let mut note = |key, value, place: &str, limit: &str, effect| {
+                let (name, value) = (&tenant.name, units::limit(value));
+                notes
+                    .push(format!("note: `{key}` of tenant `{name}` ({value}) is {place} {limit}: {effect}"));
             };
+            let own_max = format!("its `max` ({})", units::limit(max));
             for (key, value) in [("min", min), ("low", low)] {
-                let effect = "it protects no more than that";
-                if is_above(value, own_max(tenant)) {
-                    note(key, value, format!("above its `max` ({})", bytes(max)), effect);
+                if is_above(value, max) {
+                    note(key, value, "above", &own_max, "it protects no more than that");
                 } else if is_above(value, self.max_bytes) {
-                    let all = bytes(self.max_bytes);
-                    note(key, value, format!("above the `max` of all tenants together ({all})"), effect);
+                    note(key, value, "above", &all_max, "it protects no more than that");
                 }
             }
-            if is_above(high, own_max(tenant)) {
-                note(
-                    "high",
-                    high,
-                    format!("above its `max` ({})", bytes(max)),
-                    "it never slows the tenant down",
-                );
+            if is_above(high, max) {
+                note("high", high, "above", &own_max, "it never slows the tenant down");
             }
-            if low > 0 && low < min {
-                note("low", low, format!("below its `min` ({})", bytes(min)), "it adds nothing to that");
+            if low.is_some_and(|low| low > 0 && min.is_none_or(|min| low < min)) {
+                let own_min = format!("its `min` ({})", units::limit(min));
+                note("low", low, "below", &own_min, "it adds nothing to that");
             }
         }
-        let effect = "when all of it is in use, no cache can be reclaimed";
-        notes.extend(self.sum_above_max("min", |tenant| tenant.settings.min_bytes, effect));
-        let effect = "when all of it is in use, caches are reclaimed in spite of it";
-        notes.extend(self.sum_above_max("low", |tenant| tenant.settings.low_bytes, effect));
+        // A tenant counts no more than its own `max`; one that is above the common `max` alone has its own note.
+        let min = |settings: &Settings| settings.min_bytes;
+        for (key, of, effect) in [
+            ("min", min as fn(&Settings) -> Option<u64>, "no cache can be reclaimed"),
+            ("low", |settings| settings.low_bytes, "caches are reclaimed in spite of it"),
+        ] {
+            let bound = |tenant: &TenantSpec| of(&tenant.settings).into_iter().chain(own_max(tenant)).min();
+            let each = || self.tenants.iter().map(bound);
+            let sum = Some(each().flatten().fold(0, u64::saturating_add));
+            if is_above(sum, self.max_bytes) && !each().any(|bytes| is_above(bytes, self.max_bytes)) {
+                let sum = units::limit(sum);
+                notes.push(format!(
+                    "note: `{key}` of all tenants ({sum} in sum) is above {all_max}: when all of it is in use, {effect}"
+                ));
+            }
+        }
         notes
-    }
-
-    /// Compares the protection of all tenants with their common `max`. A tenant counts no more than its own `max`; one that is above the
-    /// common `max` alone has its own note.
-    fn sum_above_max(&self, key: &str, of: impl Fn(&TenantSpec) -> u64, effect: &str) -> Option<String> {
-        let each = || self.tenants.iter().map(|tenant| of(tenant).min(own_max(tenant)));
-        let sum = each().filter(|&bytes| bytes != UNLIMITED).fold(0, u64::saturating_add);
-        let one_is_above = each().any(|bytes| is_above(bytes, self.max_bytes));
-        (!one_is_above && is_above(sum, self.max_bytes)).then(|| {
-            let (sum, max) = (bytes(sum), bytes(self.max_bytes));
-            format!(
-                "note: `{key}` of all tenants ({sum} in sum) is above the `max` of all tenants together ({max}): {effect}"
-            )
-        })
     }
 }
 
 /// Bound of the tenant's own group.
-fn own_max(tenant: &TenantSpec) -> u64 {
-    if tenant.settings.enforced { tenant.max_bytes } else { UNLIMITED }
+fn own_max(tenant: &TenantSpec) -> Option<u64> {
+    tenant.max_bytes.filter(|_| tenant.settings.enforced)
 }
 
 /// Whether `bytes` is more than `max`, and not "max" (I1).
-fn is_above(bytes: u64, max: u64) -> bool {
-    bytes != UNLIMITED && bytes > max
-}
-
-fn bytes(bytes: u64) -> String {
-    units::limit(Some(bytes).filter(|&bytes| bytes != UNLIMITED))
+fn is_above(bytes: Option<u64>, max: Option<u64>) -> bool {
+    bytes.zip(max).is_some_and(|(bytes, max)| bytes > max)
 }
 
 #[cfg(test)]

@@ -1,41 +1,17 @@
-//! Source: a TOML text whose values know their lines, so that errors can name them.
+//! Source: a TOML text as tables that are read key by key, with errors that name file, line and key.
 //!
 //! - I1. A key is read at most once. A key that `finish` finds unread is unknown, and an error.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::ops::RangeInclusive;
+use std::collections::BTreeSet;
+use std::fmt::Display;
 
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Error in a SPEC.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SpecError {
-    file: String,
-    /// Counted from 1; none if the error concerns the whole file.
-    line: Option<usize>,
-    text: String,
-}
-
-impl SpecError {
-    /// An error that concerns the whole file.
-    pub(crate) fn whole_file(file: &str, text: String) -> SpecError {
-        SpecError { file: file.to_owned(), line: None, text }
-    }
-}
-
-impl fmt::Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "{}:{line}: {}", self.file, self.text),
-            None => write!(f, "{}: {}", self.file, self.text),
-        }
-    }
-}
-
-impl std::error::Error for SpecError {}
+use crate::run::base::error::RunError;
 
 /// A text and the name of its file.
+#[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) file: &'a str,
     pub(super) text: &'a str,
@@ -43,71 +19,64 @@ pub(super) struct Source<'a> {
 
 impl<'a> Source<'a> {
     /// Parses the whole document into a table.
-    pub(super) fn parse(&'a self) -> Result<Table<'a>, SpecError> {
-        match DeTable::parse(self.text) {
-            Ok(document) => Ok(Table::new(self, String::new(), 0, document.into_inner())),
-            Err(error) => {
-                let at = error.span().map_or(0, |span| span.start);
-                Err(self.error(at, format!("not TOML: {}", error.message())))
-            }
-        }
+    pub(super) fn parse(self) -> Result<Table<'a>, RunError> {
+        let document = DeTable::parse(self.text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = self.text.lines().nth(self.line(at) - 1).unwrap_or_default();
+            self.error(at, format_args!("not TOML: {}, in `{}`", error.message(), line.trim()))
+        })?;
+        Ok(Table::new(self, String::new(), 0, document.into_inner()))
     }
 
-    fn error(&self, at: usize, text: String) -> SpecError {
-        SpecError { file: self.file.to_owned(), line: Some(self.line(at)), text }
+    fn error(self, at: usize, text: impl Display) -> RunError {
+        RunError::Usage(format!("{}:{}: {text}", self.file, self.line(at)))
     }
 
-    fn line(&self, at: usize) -> usize {
-        let before = self.text.as_bytes().iter().take(at);
-        1 + before.filter(|&&byte| byte == b'\n').count()
+    fn line(self, at: usize) -> usize {
+        1 + self.text.bytes().take(at).filter(|&byte| byte == b'\n').count()
     }
 }
+
+/// The values that a key may have: as errors describe them, and their reader.
+pub(super) struct Values<'v, T>(pub(super) &'v str, pub(super) &'v dyn Fn(&DeValue<'_>) -> Option<T>);
 
 /// A value and its place.
 pub(super) struct Found<'a, T> {
     pub(super) value: T,
-    source: &'a Source<'a>,
+    source: Source<'a>,
     at: usize,
     /// "key `max` of tenant `etl`".
     subject: String,
-    /// The value as written.
+    /// The value as an error repeats it.
     shown: String,
 }
 
 impl<T> Found<'_, T> {
-    /// Error: the value is not allowed. `allowed` says what is.
-    pub(super) fn wrong(&self, allowed: &str) -> SpecError {
-        self.source.error(self.at, format!("{} is {}; {allowed}", self.subject, self.shown))
+    /// Error: the value is not allowed. `reason` says why, and which values are.
+    pub(super) fn wrong(&self, reason: impl Display) -> RunError {
+        self.source.error(self.at, format_args!("{} is {}; {reason}", self.subject, self.shown))
     }
-}
 
-/// Names line and value, for an error about two places.
-impl<T> fmt::Display for Found<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {} says {}", self.source.line(self.at), self.shown)
+    /// Line and value, for an error about two places.
+    pub(super) fn place(&self) -> String {
+        format!("line {} says {}", self.source.line(self.at), self.shown)
     }
 }
 
 /// A TOML table that is read key by key.
 pub(super) struct Table<'a> {
-    source: &'a Source<'a>,
+    source: Source<'a>,
     /// " of tenant `etl`"; empty for the document.
     owner: String,
     /// Place of its header.
     at: usize,
     /// Keys that were asked for, for the error about an unknown one.
     known: BTreeSet<&'static str>,
-    /// Unread keys: place of the key, place of the value, value.
-    unread: BTreeMap<String, (usize, usize, DeValue<'a>)>,
+    unread: DeTable<'a>,
 }
 
 impl<'a> Table<'a> {
-    fn new(source: &'a Source<'a>, owner: String, at: usize, entries: DeTable<'a>) -> Table<'a> {
-        let entry = |(key, value): (toml::Spanned<std::borrow::Cow<'_, str>>, toml::Spanned<DeValue<'a>>)| {
-            let (key_at, value_at) = (key.span().start, value.span().start);
-            (key.into_inner().into_owned(), (key_at, value_at, value.into_inner()))
-        };
-        let unread = entries.into_iter().map(entry).collect();
+    fn new(source: Source<'a>, owner: String, at: usize, unread: DeTable<'a>) -> Table<'a> {
         Table { source, owner, at, known: BTreeSet::new(), unread }
     }
 
@@ -116,145 +85,105 @@ impl<'a> Table<'a> {
         self.owner = format!(" of tenant `{name}`");
     }
 
-    /// Text under `key`.
-    pub(super) fn text(&mut self, key: &'static str) -> Result<Option<Found<'a, String>>, SpecError> {
-        self.take(key, "a text in quotes", |value| match value {
-            DeValue::String(text) => Some(text.to_string()),
-            _ => None,
-        })
-    }
-
-    /// Whole number under `key`.
-    pub(super) fn integer(&mut self, key: &'static str) -> Result<Option<Found<'a, i128>>, SpecError> {
-        self.take(key, "an integer", whole)
-    }
-
-    /// Whole number under `key` within `allowed` `unit`s; `unset` without the key.
-    pub(super) fn within(
+    /// The value under `key`; none without the key.
+    pub(super) fn find<T>(
         &mut self,
         key: &'static str,
-        unset: i128,
-        allowed: RangeInclusive<i128>,
-        unit: &str,
-    ) -> Result<i128, SpecError> {
-        match self.integer(key)? {
-            None => Ok(unset),
-            Some(found) if allowed.contains(&found.value) => Ok(found.value),
-            Some(found) => {
-                Err(found.wrong(&format!("allowed: {} to {}{unit}", allowed.start(), allowed.end())))
-            }
-        }
+        values: &Values<'_, T>,
+    ) -> Result<Option<Found<'a, T>>, RunError> {
+        let Some(raw) = self.take(key) else { return Ok(None) };
+        let (subject, shown) = (format!("key `{key}`{}", self.owner), shown(raw.get_ref()));
+        let (source, at) = (self.source, raw.span().start);
+        let wrong = || source.error(at, format_args!("{subject} is {shown}; allowed: {}", values.0));
+        let value = values.1(raw.get_ref()).ok_or_else(wrong)?;
+        Ok(Some(Found { value, source, at, subject, shown }))
     }
 
-    /// Number under `key`, with or without a fraction.
-    pub(super) fn number(&mut self, key: &'static str) -> Result<Option<Found<'a, f64>>, SpecError> {
-        self.take(key, "a number", |value| match value {
-            DeValue::Float(float) => float.as_str().parse().ok(),
-            other => whole(other).map(|integer| integer as f64),
-        })
-    }
-
-    /// `true` or `false` under `key`.
-    pub(super) fn truth(&mut self, key: &'static str) -> Result<Option<Found<'a, bool>>, SpecError> {
-        self.take(key, "true or false", |value| match value {
-            DeValue::Boolean(truth) => Some(*truth),
-            _ => None,
-        })
-    }
-
-    /// Number of bytes under `key`: an integer, or a text such as "64M" or "max".
-    pub(super) fn bytes(
+    /// The value under `key`; `unset` without the key.
+    pub(super) fn get<T>(
         &mut self,
         key: &'static str,
-        allowed: &str,
-    ) -> Result<Option<Found<'a, u64>>, SpecError> {
-        self.take(key, allowed, |value| {
-            let text = match value {
-                DeValue::String(text) => text.to_string(),
-                other => whole(other)?.to_string(),
-            };
-            memgroup::parse_bytes(&text).ok()
-        })
+        unset: T,
+        values: &Values<'_, T>,
+    ) -> Result<T, RunError> {
+        Ok(self.find(key, values)?.map_or(unset, |found| found.value))
     }
 
-    /// Error: `key` is missing. `allowed` says what should stand there.
-    pub(super) fn lacks(&self, key: &str, allowed: &str) -> SpecError {
-        self.wrong(format!("key `{key}`{} is missing; allowed: {allowed}", self.owner))
+    /// The value under `key`, which must be there.
+    pub(super) fn need<T>(
+        &mut self,
+        key: &'static str,
+        values: &Values<'_, T>,
+    ) -> Result<Found<'a, T>, RunError> {
+        let missing = format!("key `{key}`{} is missing; allowed: {}", self.owner, values.0);
+        self.find(key, values)?.ok_or_else(|| self.wrong(missing))
     }
 
     /// The table `[key]`, if it exists.
-    pub(super) fn table(&mut self, key: &'static str) -> Result<Option<Table<'a>>, SpecError> {
-        self.known.insert(key);
-        match self.unread.remove(key) {
-            None => Ok(None),
-            Some((_, at, DeValue::Table(entries))) => {
-                Ok(Some(Table::new(self.source, format!(" of [{key}]"), at, entries)))
-            }
-            Some((at, ..)) => {
-                Err(self.source.error(at, format!("key `{key}` is not a table; allowed: [{key}]")))
-            }
-        }
+    pub(super) fn table(&mut self, key: &'static str) -> Result<Option<Table<'a>>, RunError> {
+        let wrong = format!("key `{key}` is not a table; allowed: [{key}]");
+        self.take(key).map(|value| self.inner(value, format!(" of [{key}]"), &wrong)).transpose()
     }
 
     /// The tables `[[key]]`; none without such a key.
-    pub(super) fn tables(&mut self, key: &'static str) -> Result<Vec<Table<'a>>, SpecError> {
-        self.known.insert(key);
-        let Some((at, _, value)) = self.unread.remove(key) else { return Ok(Vec::new()) };
-        let wrong =
-            || self.source.error(at, format!("key `{key}` is not a list of tables; allowed: [[{key}]]"));
-        let DeValue::Array(items) = value else { return Err(wrong()) };
-        let table = |(number, item): (usize, toml::Spanned<DeValue<'a>>)| {
-            let place = item.span().start;
-            match item.into_inner() {
-                DeValue::Table(entries) => {
-                    Ok(Table::new(self.source, format!(" of {key} {number}"), place, entries))
-                }
-                _ => Err(wrong()),
-            }
-        };
-        (1..).zip(items).map(table).collect()
+    pub(super) fn tables(&mut self, key: &'static str) -> Result<Vec<Table<'a>>, RunError> {
+        let wrong = format!("key `{key}` is not a list of tables; allowed: [[{key}]]");
+        let Some(value) = self.take(key) else { return Ok(Vec::new()) };
+        let at = value.span().start;
+        let DeValue::Array(items) = value.into_inner() else { return Err(self.source.error(at, wrong)) };
+        let items = (1..).zip(items);
+        items.map(|(number, item)| self.inner(item, format!(" of {key} {number}"), &wrong)).collect()
     }
 
     /// Ends reading: a key that is left is unknown.
-    pub(super) fn finish(&self) -> Result<(), SpecError> {
-        let first = self.unread.iter().min_by_key(|(_, (at, ..))| *at);
-        let Some((key, (at, ..))) = first else { return Ok(()) };
+    pub(super) fn finish(self) -> Result<(), RunError> {
+        let Some(key) = self.unread.keys().min_by_key(|key| key.span().start) else { return Ok(()) };
         let stem = |key: &str| key.trim_end_matches('s').to_ascii_lowercase();
-        let meant = self.known.iter().find(|known| stem(known) == stem(key));
+        let meant = self.known.iter().find(|known| stem(known) == stem(key.get_ref()));
         let hint = meant.map(|meant| format!(" (is `{meant}` meant?)")).unwrap_or_default();
-        let known = self.known.iter().copied().collect::<Vec<_>>().join(", ");
-        Err(self.source.error(*at, format!("key `{key}`{} is unknown{hint}; allowed: {known}", self.owner)))
+        let known = Vec::from_iter(self.known.iter().copied()).join(", ");
+        let text = format!("key `{}`{} is unknown{hint}; allowed: {known}", key.get_ref(), self.owner);
+        Err(self.source.error(key.span().start, text))
     }
 
-    /// Error: the table should not be there. `text` says why.
-    pub(super) fn wrong(&self, text: String) -> SpecError {
+    /// Error: the table is wrong as a whole. `text` says why.
+    pub(super) fn wrong(&self, text: impl Display) -> RunError {
         self.source.error(self.at, text)
     }
 
-    fn take<T>(
-        &mut self,
-        key: &'static str,
-        allowed: &str,
-        read: impl Fn(&DeValue<'_>) -> Option<T>,
-    ) -> Result<Option<Found<'a, T>>, SpecError> {
+    fn take(&mut self, key: &'static str) -> Option<Spanned<DeValue<'a>>> {
         self.known.insert(key);
-        let Some((_, at, value)) = self.unread.remove(key) else { return Ok(None) };
-        let (subject, shown) = (format!("key `{key}`{}", self.owner), shown(&value));
-        match read(&value) {
-            Some(value) => Ok(Some(Found { value, source: self.source, at, subject, shown })),
-            None => Err(self.source.error(at, format!("{subject} is {shown}; allowed: {allowed}"))),
+        self.unread.remove(key)
+    }
+
+    fn inner(&self, value: Spanned<DeValue<'a>>, owner: String, wrong: &str) -> Result<Table<'a>, RunError> {
+        let at = value.span().start;
+        match value.into_inner() {
+            DeValue::Table(entries) => Ok(Table::new(self.source, owner, at, entries)),
+            _ => Err(self.source.error(at, wrong)),
         }
     }
 }
 
-fn whole(value: &DeValue<'_>) -> Option<i128> {
-    match value {
-        DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix()).ok(),
-        _ => None,
-    }
+/// A whole number.
+pub(super) fn integer(value: &DeValue<'_>) -> Option<i128> {
+    let integer = value.as_integer()?;
+    i128::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
-/// The value as an error repeats it.
+/// A number with or without a fraction.
+pub(super) fn number(value: &DeValue<'_>) -> Option<f64> {
+    let float = || value.as_float()?.as_str().parse().ok();
+    integer(value).map(|integer| integer as f64).or_else(float)
+}
+
+/// A number of bytes: an integer, or a text such as "64M"; an inner none for "max".
+pub(super) fn bytes(value: &DeValue<'_>) -> Option<Option<u64>> {
+    let integer = integer(value).map(|integer| integer.to_string());
+    memgroup::parse_bytes(value.as_str().or(integer.as_deref())?).ok()
+}
+
+/// The value as it is written; a long one by its kind.
 fn shown(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("{text:?}"),

@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use memgroup::UNLIMITED;
-
 use super::{Kind, Scale, Settings, Spec, Temp, TenantSpec};
 
 const VALID: &str = r#"
@@ -38,20 +36,20 @@ patience_ms = 1500
 #[test]
 fn reads_every_key() {
     let spec = Spec::parse("a.toml", VALID).expect("a valid SPEC");
-    assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (1.5, 7, 48 << 20));
+    assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (1.5, 7, Some(48 << 20)));
     let [shop, hog] = &spec.tenants[..] else { panic!("two tenants: {spec:?}") };
     assert_eq!((shop.name.as_str(), shop.workload, shop.threads), ("shop", Kind::Lookups, 3));
-    assert_eq!(shop.scale, Scale::from_milli(2).expect("a scale"));
-    assert_eq!((shop.max_bytes, shop.cache_bytes, shop.temp), (16 << 20, 256 << 10, Temp::File));
+    assert_eq!(shop.scale, Scale::of_factor(0.002).expect("a scale"));
+    assert_eq!((shop.max_bytes, shop.cache_bytes, shop.temp), (Some(16 << 20), 256 << 10, Temp::File));
     assert_eq!(shop.pause, Duration::from_micros(250));
     assert_eq!((shop.after, shop.work), (None, Some(Duration::from_millis(500))));
     assert_eq!((hog.after, hog.work), (Some(0), None));
-    assert_eq!((hog.threads, hog.max_bytes, hog.temp), (1, UNLIMITED, Temp::Memory));
-    assert_eq!(shop.settings, Settings { min_bytes: UNLIMITED, ..Settings::default() });
+    assert_eq!((hog.threads, hog.max_bytes, hog.temp), (1, None, Temp::Memory));
+    assert_eq!(shop.settings, Settings { min_bytes: None, ..Settings::default() });
     let settings = Settings {
-        min_bytes: 0,
-        low_bytes: 2 << 20,
-        high_bytes: 24 << 20,
+        min_bytes: Some(0),
+        low_bytes: Some(2 << 20),
+        high_bytes: Some(24 << 20),
         oom_score: 500,
         oom_group: true,
         weight: 7,
@@ -66,9 +64,9 @@ fn reads_every_key() {
 fn removes_every_limit_and_keeps_the_work() {
     let spec = Spec::parse("a.toml", &format!("oom = true{VALID}")).expect("a valid SPEC");
     let free = spec.without_limits();
-    assert_eq!((free.max_bytes, free.oom), (UNLIMITED, false));
+    assert_eq!((free.max_bytes, free.oom), (None, false));
     for (before, after) in spec.tenants.iter().zip(&free.tenants) {
-        assert_eq!((after.max_bytes, after.settings), (UNLIMITED, Settings::default()));
+        assert_eq!((after.max_bytes, after.settings), (None, Settings::default()));
         assert!(!after.is_protected());
         let (max_bytes, settings) = (before.max_bytes, before.settings);
         assert_eq!(&TenantSpec { max_bytes, settings, ..after.clone() }, before);
@@ -79,26 +77,31 @@ fn removes_every_limit_and_keeps_the_work() {
 fn has_defaults_for_all_keys_but_name_workload_and_scale() {
     let spec =
         Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1").expect("a valid SPEC");
-    assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, UNLIMITED));
+    assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, None));
     assert!(spec.reclaim && spec.oom && !spec.tenants[0].is_protected());
     assert_eq!(spec.tenants[0].settings, Settings::default());
     assert_eq!((spec.tenants[0].threads, spec.tenants[0].cache_bytes), (1, 1 << 20));
     assert_eq!((spec.tenants[0].after, spec.tenants[0].work), (None, None));
 }
 
+fn limited(bytes: Option<u64>) -> u64 {
+    bytes.expect("the built-in scenario limits everything")
+}
+
 #[test]
 fn overcommits_the_built_in_scenario_by_the_runaway_only() {
     let spec = Spec::read(None).expect("a valid SPEC");
-    let sum = |of: &dyn Fn(&&TenantSpec) -> bool, bytes: fn(&TenantSpec) -> u64| -> u64 {
-        spec.tenants.iter().filter(of).map(bytes).sum()
+    let sum = |of: &dyn Fn(&&TenantSpec) -> bool, bytes: fn(&TenantSpec) -> Option<u64>| -> u64 {
+        spec.tenants.iter().filter(of).map(bytes).map(limited).sum()
     };
     let behaves = |tenant: &&TenantSpec| tenant.work.is_none() && tenant.workload != Kind::Runaway;
+    let all = limited(spec.max_bytes);
     // Bytes that the connection of an idle tenant keeps.
     let kept = 1 << 20;
-    assert!(spec.reclaim && spec.oom && sum(&behaves, |tenant| tenant.max_bytes) + kept <= spec.max_bytes);
-    assert!(sum(&|_| true, |tenant| tenant.max_bytes) > spec.max_bytes);
+    assert!(spec.reclaim && spec.oom && sum(&behaves, |tenant| tenant.max_bytes) + kept <= all);
+    assert!(sum(&|_| true, |tenant| tenant.max_bytes) > all);
     assert!(
-        sum(&|_| true, |tenant| tenant.settings.min_bytes) < spec.max_bytes / 4,
+        sum(&|_| true, |tenant| tenant.settings.min_bytes) < all / 4,
         "the common limit covers the protected memory"
     );
     for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway] {
@@ -109,14 +112,15 @@ fn overcommits_the_built_in_scenario_by_the_runaway_only() {
     let [lookups, dashboards, etl, runaway] = ["lookups", "dashboards", "etl", "runaway"].map(named);
     assert_eq!((etl.scale.milli(), lookups.settings.min_bytes), (100, lookups.max_bytes));
     assert_eq!(dashboards.settings.low_bytes, dashboards.max_bytes);
-    assert!(etl.settings.high_bytes < etl.max_bytes);
+    assert!(limited(etl.settings.high_bytes) < limited(etl.max_bytes));
     assert!(
         spec.tenants
             .iter()
             .all(|tenant| tenant.name == "runaway" || tenant.settings.oom_score < runaway.settings.oom_score)
     );
     assert!(
-        runaway.max_bytes + lookups.max_bytes + dashboards.max_bytes + kept > spec.max_bytes,
+        [runaway, lookups, dashboards].map(|tenant| limited(tenant.max_bytes)).iter().sum::<u64>() + kept
+            > all,
         "it can take memory from the other tenants"
     );
 }
@@ -139,7 +143,10 @@ fn reads_the_keys_of_the_run_from_a_table_too() {
             "a.toml:3: key `reclaim` of [run] is false; line 1 says true outside of [run]; allowed: to say it in one place",
         ),
         ("[run]\nreclaim = 'no'\n", "a.toml:2: key `reclaim` of [run] is \"no\"; allowed: true or false"),
-        ("[run]\nseconds = 0\n", "a.toml:2: key `seconds` of [run] is 0; allowed: 0.1 to 86400 seconds"),
+        (
+            "[run]\nseconds = 0\n",
+            "a.toml:2: key `seconds` of [run] is 0; allowed: a number from 0.1 to 86400, in seconds",
+        ),
         (
             "[run]\nsecond = 1\n",
             "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: max, oom, reclaim, seconds, seed",
@@ -161,8 +168,16 @@ fn error_of(from: &str, to: &str) -> String {
 #[test]
 fn names_file_line_key_and_allowed_values_in_errors() {
     let cases = [
-        ("seconds = 1.5", "seconds = 0", "a.toml:2: key `seconds` is 0; allowed: 0.1 to 86400 seconds"),
-        ("seconds = 1.5", "seconds = nan", "a.toml:2: key `seconds` is nan; allowed: 0.1 to 86400 seconds"),
+        (
+            "seconds = 1.5",
+            "seconds = 0",
+            "a.toml:2: key `seconds` is 0; allowed: a number from 0.1 to 86400, in seconds",
+        ),
+        (
+            "seconds = 1.5",
+            "seconds = nan",
+            "a.toml:2: key `seconds` is nan; allowed: a number from 0.1 to 86400, in seconds",
+        ),
         ("seconds = 1.5", "seconds = '9'", "a.toml:2: key `seconds` is \"9\"; allowed: a number"),
         ("seed = 7", "seed = -7", "a.toml:3: key `seed` is -7; allowed: an integer from 0 up"),
         (
@@ -191,14 +206,14 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "name = \"shop\"",
             "",
-            "a.toml:6: key `name` of tenant 1 is missing; allowed: a name, such as \"etl\"",
+            "a.toml:6: key `name` of tenant 1 is missing; allowed: a name of 1 to 32 letters, digits, `-` and `_`, such as \"etl\"",
         ),
         (
             "\"shop\"",
             "\"a/b\"",
-            "a.toml:7: key `name` of tenant 1 is \"a/b\"; allowed: 1 to 32 letters, digits",
+            "a.toml:7: key `name` of tenant 1 is \"a/b\"; allowed: a name of 1 to 32 letters, digits",
         ),
-        ("\"shop\"", "\"\"", "a.toml:7: key `name` of tenant 1 is \"\"; allowed: 1 to 32 letters"),
+        ("\"shop\"", "\"\"", "a.toml:7: key `name` of tenant 1 is \"\"; allowed: a name of 1 to 32 letters"),
         ("\"shop\"", "\"unattributed\"", "that name means memory without a tenant"),
         (
             "\"hog\"",
@@ -210,14 +225,26 @@ fn names_file_line_key_and_allowed_values_in_errors() {
             "\"look\"",
             "a.toml:8: key `workload` of tenant `shop` is \"look\"; allowed: \"lookups\", \"dashboards\", \"etl\" or \"runaway\"",
         ),
-        ("threads = 3", "threads = 0", "a.toml:9: key `threads` of tenant `shop` is 0; allowed: 1 to 64"),
+        (
+            "threads = 3",
+            "threads = 0",
+            "a.toml:9: key `threads` of tenant `shop` is 0; allowed: an integer from 1 to 64",
+        ),
         (
             "threads = 3",
             "threads = 1.5",
             "a.toml:9: key `threads` of tenant `shop` is 1.5; allowed: an integer",
         ),
-        ("0.002", "0.0005", "a.toml:10: key `scale` of tenant `shop` is 0.0005; allowed: 0.001 to 10"),
-        ("0.002", "-1", "a.toml:10: key `scale` of tenant `shop` is -1; allowed: 0.001 to 10"),
+        (
+            "0.002",
+            "0.0005",
+            "a.toml:10: key `scale` of tenant `shop` is 0.0005; allowed: a TPC-H scale factor of 0.001 to 10",
+        ),
+        (
+            "0.002",
+            "-1",
+            "a.toml:10: key `scale` of tenant `shop` is -1; allowed: a TPC-H scale factor of 0.001 to 10",
+        ),
         (
             "scale = 0.002",
             "",
@@ -229,27 +256,27 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "250",
             "-1",
-            "a.toml:13: key `pause_us` of tenant `shop` is -1; allowed: 0 to 60000000 microseconds",
+            "a.toml:13: key `pause_us` of tenant `shop` is -1; allowed: an integer from 0 to 60000000, in microseconds",
         ),
         (
             "work_seconds = 0.5",
             "work_seconds = 0",
-            "a.toml:14: key `work_seconds` of tenant `shop` is 0; allowed: more than 0 to 1.5 seconds, the whole run",
+            "a.toml:14: key `work_seconds` of tenant `shop` is 0; allowed: a number above 0 and up to 1.5, the seconds of the whole run",
         ),
         (
             "work_seconds = 0.5",
             "work_seconds = -1",
-            "a.toml:14: key `work_seconds` of tenant `shop` is -1; allowed: more than 0 to 1.5 seconds",
+            "a.toml:14: key `work_seconds` of tenant `shop` is -1; allowed: a number above 0 and up to 1.5, the seconds",
         ),
         (
             "work_seconds = 0.5",
             "work_seconds = 1.6",
-            "a.toml:14: key `work_seconds` of tenant `shop` is 1.6; allowed: more than 0 to 1.5 seconds",
+            "a.toml:14: key `work_seconds` of tenant `shop` is 1.6; allowed: a number above 0 and up to 1.5, the seconds",
         ),
         (
             "work_seconds = 0.5",
             "work_seconds = nan",
-            "a.toml:14: key `work_seconds` of tenant `shop` is nan; allowed: more than 0 to 1.5 seconds",
+            "a.toml:14: key `work_seconds` of tenant `shop` is nan; allowed: a number above 0 and up to 1.5, the seconds",
         ),
         (
             "after = \"shop\"",
@@ -292,14 +319,22 @@ fn names_file_line_key_and_allowed_values_in_errors() {
             "0",
             "a.toml:24: key `high` of tenant `hog` is 0; allowed: 1M to less than 256T, or \"max\" for no limit",
         ),
-        ("500", "1001", "a.toml:25: key `oom_score` of tenant `hog` is 1001; allowed: -1000 to 1000"),
+        (
+            "500",
+            "1001",
+            "a.toml:25: key `oom_score` of tenant `hog` is 1001; allowed: an integer from -1000 to 1000",
+        ),
         ("500", "'high'", "a.toml:25: key `oom_score` of tenant `hog` is \"high\"; allowed: an integer"),
         (
             "oom_group = true",
             "oom_group = 1",
             "a.toml:26: key `oom_group` of tenant `hog` is 1; allowed: true or false",
         ),
-        ("weight = 7", "weight = 0", "a.toml:27: key `weight` of tenant `hog` is 0; allowed: 1 to 10000"),
+        (
+            "weight = 7",
+            "weight = 0",
+            "a.toml:27: key `weight` of tenant `hog` is 0; allowed: an integer from 1 to 10000",
+        ),
         (
             "enforced = false",
             "enforced = 'no'",
@@ -308,15 +343,26 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "1500",
             "-1",
-            "a.toml:29: key `patience_ms` of tenant `hog` is -1; allowed: 0 to 3600000 milliseconds",
+            "a.toml:29: key `patience_ms` of tenant `hog` is -1; allowed: an integer from 0 to 3600000, in milliseconds",
         ),
         ("seed = 7", "seed = = 7", "a.toml:3: not TOML: "),
-        ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key"),
+        ("seed = 7", "seed = 7\nseed = 8", "a.toml:4: not TOML: duplicate key, in `seed = 8`"),
     ];
     for (from, to, expected) in cases {
         let error = error_of(from, to);
         assert!(error.contains(expected), "{to}: got {error:?}, expected {expected:?}");
     }
+}
+
+#[test]
+fn finds_each_kind_by_its_name() {
+    let kind = |name: &str| {
+        let text = VALID.replacen("\"lookups\"", &format!("{name:?}"), 1);
+        Spec::parse("a.toml", &text).map(|spec| spec.tenants[0].workload).ok()
+    };
+    let kinds = [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway].map(Some);
+    assert_eq!(["lookups", "dashboards", "etl", "runaway"].map(kind), kinds);
+    assert_eq!(kind("Etl"), None);
 }
 
 #[test]
@@ -345,7 +391,7 @@ fn names_the_line_of_the_65th_tenant() {
 fn accepts_the_largest_limit_that_a_group_can_count() {
     let most = (1_u64 << 48) - 1;
     let spec = Spec::parse("a.toml", &VALID.replacen("\"48M\"", &most.to_string(), 1)).expect("a valid SPEC");
-    assert_eq!(spec.max_bytes, most);
+    assert_eq!(spec.max_bytes, Some(most));
     assert!(error_of("\"48M\"", "\"256T\"").contains("less than 256T"));
 }
 
@@ -353,6 +399,7 @@ fn accepts_the_largest_limit_that_a_group_can_count() {
 fn names_a_file_that_does_not_exist() {
     let error = Spec::read(Some(std::path::Path::new("no/such.toml"))).expect_err("no such file").to_string();
     assert!(error.starts_with("no/such.toml: cannot be read: "), "{error}");
+    assert!(error.ends_with("; allowed: a TOML file, such as `memgroup run --print-spec` prints"), "{error}");
 }
 
 #[test]
@@ -363,7 +410,7 @@ fn gives_the_runaway_more_work_than_ten_times_its_limit() {
         // Each customer with each order; a name, a key and two comments take more than 50 bytes.
         let wanted = (150 * milli) * (1_500 * milli) * 50;
         assert!(
-            wanted > 10 * tenant.max_bytes && tenant.temp == Temp::Memory,
+            wanted > 10 * limited(tenant.max_bytes) && tenant.temp == Temp::Memory,
             "{}: {wanted} bytes",
             tenant.name
         );

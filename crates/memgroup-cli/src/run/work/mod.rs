@@ -2,7 +2,7 @@
 //!
 //! - I1. Each statement that begins is counted once: done, refused, killed or interrupted.
 //! - I2. Only the latency of a statement that was done is recorded.
-//! - I3. A tenant whose work is over keeps its connections. Each of its threads has begun a statement, however late it started.
+//! - I3. An idle tenant keeps its connections. Each of its threads has begun a statement, however late it started.
 //! - E1. Worker → watcher: counts are approximate during the run. The watcher reads them again after it joined the worker.
 //! - E2. Watcher → workers: only the flag `ending` is handed over. A worker that sees it late runs one more statement.
 //! - E3. Worker of a tenant that became idle → workers of tenants after it: only the count `busy` is handed over.
@@ -11,18 +11,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use memgroup::Reach;
 use rusqlite::InterruptHandle;
 
-use crate::run::backend::Backend;
 use crate::run::backend::session::{Failure, Session};
+use crate::run::backend::{Backend, Groups};
 use crate::run::base::error::{OrFail, RunError};
-use crate::run::base::stop::Stop;
+use crate::run::base::joined;
+use crate::run::data::Job;
 use crate::run::data::files::Database;
 use crate::run::data::workload::{Work, Workload};
-use crate::run::live::{Counts, Live};
+use crate::run::live::{Counts, Form, Live};
+use crate::run::measure::Idle;
 use crate::run::measure::latencies::Latencies;
-use crate::run::measure::statistics::Statistics;
-use crate::run::spec::{Spec, TenantSpec};
+use crate::run::spec::TenantSpec;
 
 /// Time between two polls of the watcher.
 const WATCH_EVERY: Duration = Duration::from_millis(50);
@@ -39,7 +41,7 @@ pub(crate) struct Counters {
     killed: AtomicU64,
     retried: AtomicU64,
     interrupted: AtomicU64,
-    /// Threads whose work is not over.
+    /// Threads that have work left.
     busy: AtomicU32,
 }
 
@@ -58,46 +60,24 @@ impl Counters {
 }
 
 /// Results of one tenant's threads.
+#[derive(Default)]
 pub(crate) struct Tally {
     /// Latencies of the statements done.
     pub(crate) latencies: Latencies,
     /// Text of the first refusal.
     pub(crate) first_refusal: Option<String>,
     /// Bytes of the page caches at the end.
-    pub(crate) page_cache_bytes: u64,
+    pub(crate) page_cache: u64,
     /// None while a thread works to the end.
     pub(crate) idle: Option<Idle>,
 }
 
-/// State of a tenant when its work was over.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Idle {
-    /// Time since the run began.
-    pub(crate) since: Duration,
-    /// Bytes of the page caches.
-    pub(crate) page_cache_bytes: u64,
-    /// Bytes reclaimed from the tenant until then; none without groups.
-    pub(crate) reclaimed_bytes: Option<u64>,
-}
-
-impl Idle {
-    /// Combines two threads: a tenant is idle when its last thread is.
-    fn add(self, other: Idle) -> Idle {
-        let last = if self.since < other.since { other } else { self };
-        Idle { page_cache_bytes: self.page_cache_bytes + other.page_cache_bytes, ..last }
-    }
-}
-
 impl Tally {
-    fn new() -> Result<Tally, RunError> {
-        Ok(Tally { latencies: Latencies::new()?, first_refusal: None, page_cache_bytes: 0, idle: None })
-    }
-
-    fn add(&mut self, other: Tally) -> Result<(), RunError> {
+    fn add(&mut self, other: Tally) {
         self.first_refusal = self.first_refusal.take().or(other.first_refusal);
-        self.page_cache_bytes += other.page_cache_bytes;
-        self.idle = self.idle.zip(other.idle).map(|(one, another)| one.add(another));
-        self.latencies.add(&other.latencies)
+        self.page_cache += other.page_cache;
+        self.idle = self.idle.zip(other.idle).map(|(one, another)| one.and(another));
+        self.latencies.add(&other.latencies);
     }
 }
 
@@ -110,14 +90,14 @@ pub(crate) struct Ran {
     pub(crate) sessions: Vec<Session>,
 }
 
-/// Runs the statements of `spec` until its seconds are over or a stop is requested. `live` starts the live view.
-pub(crate) fn run_all<'a>(
+/// Runs the statements of `job` until its seconds are over or a stop is requested, and shows them in the form `watch`.
+pub(crate) fn run_all(
     backend: &Backend,
-    spec: &Spec,
+    job: &Job<'_>,
     databases: &[Database],
-    live: impl FnOnce() -> Live<'a>,
-    stop: &Stop,
+    watch: Option<Form>,
 ) -> Result<Ran, RunError> {
+    let spec = job.spec;
     let mut workers = Vec::new();
     for (index, (tenant, database)) in spec.tenants.iter().zip(databases).enumerate() {
         for number in 0..tenant.threads {
@@ -126,43 +106,40 @@ pub(crate) fn run_all<'a>(
             workers.push(Worker { index, tenant, session, workload });
         }
     }
-    let interrupters: Vec<InterruptHandle> =
-        workers.iter().map(|worker| worker.session.interrupter()).collect();
+    let interrupters: Vec<_> = workers.iter().map(|worker| worker.session.interrupter()).collect();
     let busy = |tenant: &TenantSpec| Counters { busy: tenant.threads.into(), ..Counters::default() };
     let counters: Vec<Counters> = spec.tenants.iter().map(busy).collect();
     let ending = AtomicBool::new(false);
-    let run = Run { backend, spec, counters: &counters, ending: &ending, started: Instant::now() };
+    let run = Run { backend, job, counters: &counters, ending: &ending, started: Instant::now() };
     let (elapsed, results) = thread::scope(|threads| {
-        let handles: Vec<_> = workers
-            .into_iter()
-            .map(|worker| (worker.index, threads.spawn(move || worker.run(run))))
-            .collect();
-        run.watch(&handles, live(), stop);
+        let handles: Vec<_> =
+            workers.into_iter().map(|worker| threads.spawn(move || worker.run(run))).collect();
+        run.watch(&handles, Live::start(watch, backend, job));
         let elapsed = run.started.elapsed();
         run.end(&handles, &interrupters);
-        let join =
-            |handle: Handle<'_>| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (elapsed, handles.into_iter().map(|(index, handle)| (index, join(handle))).collect::<Vec<_>>())
+        (elapsed, handles.into_iter().map(joined).collect::<Result<Vec<_>, _>>())
     });
-    let mut tallies: Vec<Option<Tally>> = spec.tenants.iter().map(|_| None).collect();
-    let mut sessions = Vec::new();
-    for (index, result) in results {
-        let (tally, session) = result?;
-        match &mut tallies[index] {
-            Some(sum) => sum.add(tally)?,
-            none => *none = Some(tally),
-        }
+    let mut results = results?.into_iter();
+    let (mut tenants, mut sessions) = (Vec::new(), Vec::new());
+    for (tenant, counters) in spec.tenants.iter().zip(counters) {
+        let mut own = results.by_ref().take(tenant.threads as usize);
+        // Each tenant has at least one thread.
+        let Some((mut sum, session)) = own.next() else { continue };
         sessions.push(session);
+        for (tally, session) in own {
+            sum.add(tally);
+            sessions.push(session);
+        }
+        tenants.push((counters, sum));
     }
-    // Each tenant has at least one thread, and so a tally.
-    Ok(Ran { elapsed, tenants: counters.into_iter().zip(tallies.into_iter().flatten()).collect(), sessions })
+    Ok(Ran { elapsed, tenants, sessions })
 }
 
 /// State shared by all threads of a run.
 #[derive(Clone, Copy)]
 struct Run<'a> {
     backend: &'a Backend,
-    spec: &'a Spec,
+    job: &'a Job<'a>,
     /// In the order of the SPEC.
     counters: &'a [Counters],
     /// The run is to end.
@@ -185,33 +162,33 @@ impl Run<'_> {
     }
 
     /// Updates the live view until the time is over, a stop is requested, or a worker failed.
-    fn watch(&self, handles: &[(usize, Handle<'_>)], mut live: Live<'_>, stop: &Stop) {
-        let whole = Duration::from_secs_f64(self.spec.seconds);
+    fn watch(&self, handles: &[Handle<'_>], mut live: Live<'_>) {
+        let whole = Duration::from_secs_f64(self.job.spec.seconds);
         loop {
             let elapsed = self.started.elapsed();
-            if elapsed >= whole || stop.requested() || self.is_ending() {
+            if elapsed >= whole || self.job.stop.requested() || self.is_ending() {
                 return;
             }
-            let counts = self.spec.tenants.iter().zip(self.counters).map(|(tenant, counters)| {
+            let counts = self.job.spec.tenants.iter().zip(self.counters).map(|(tenant, counters)| {
                 let [done, refused, stopped, ..] = counters.read();
                 Counts { name: &tenant.name, done, refused, stopped, is_idle: counters.is_idle() }
             });
             live.update(elapsed, &counts.collect::<Vec<_>>());
             if let Some(groups) = self.backend.groups() {
-                groups.poll_kills();
+                groups.kills();
             }
             thread::sleep(WATCH_EVERY.min(whole - elapsed));
-            if handles.iter().all(|(_, handle)| handle.is_finished()) {
+            if handles.iter().all(Handle::is_finished) {
                 return;
             }
         }
     }
 
     /// Interrupts all statements and pauses until every worker has ended.
-    fn end(&self, handles: &[(usize, Handle<'_>)], interrupters: &[InterruptHandle]) {
+    fn end(&self, handles: &[Handle<'_>], interrupters: &[InterruptHandle]) {
         self.set_ending();
-        while handles.iter().any(|(_, handle)| !handle.is_finished()) {
-            for ((_, handle), interrupter) in handles.iter().zip(interrupters) {
+        while !handles.iter().all(Handle::is_finished) {
+            for (handle, interrupter) in handles.iter().zip(interrupters) {
                 if !handle.is_finished() {
                     interrupter.interrupt();
                     handle.thread().unpark();
@@ -248,7 +225,7 @@ impl Worker<'_> {
     /// Runs statements until the tenant's work is over, then waits for the end of the run. Any failure besides lack of memory ends
     /// the run.
     fn run(mut self, run: Run<'_>) -> Result<(Tally, Session), RunError> {
-        let mut tally = Tally::new()?;
+        let mut tally = Tally::default();
         while let Some(earlier) = self.tenant.after
             && !run.is_ending()
             && !run.counters[earlier].is_idle()
@@ -273,18 +250,18 @@ impl Worker<'_> {
             }
             run.pause(self.tenant.pause);
         }
-        tally.page_cache_bytes = self.session.page_cache_bytes();
+        tally.page_cache = self.session.page_cache_bytes();
         Ok((tally, self.session))
     }
 
     fn idle(&self, run: Run<'_>) -> Idle {
-        let reclaimed = |groups: &crate::run::backend::Groups| {
-            Statistics::of(&groups.hierarchy, &groups.tenants[self.index]).memory.reclaimed
-        };
+        let key = memgroup::stats::memory::RECLAIMED;
+        let reclaimed =
+            |groups: &Groups| groups.tenants[self.index].snapshot().groups[0].statistic(key, Reach::Subtree);
         Idle {
-            page_cache_bytes: self.session.page_cache_bytes(),
-            reclaimed_bytes: run.backend.groups().map(reclaimed),
-            since: run.started.elapsed(),
+            page_cache: self.session.page_cache_bytes(),
+            reclaimed: run.backend.groups().and_then(reclaimed).map(|bytes| bytes.max(0) as u64),
+            since_seconds: run.started.elapsed().as_secs_f64(),
         }
     }
 
@@ -297,11 +274,11 @@ impl Worker<'_> {
             work.run(connection)
         });
         let counters = &run.counters[self.index];
-        let sql = || work.sql().split_whitespace().collect::<Vec<_>>().join(" ");
+        let sql = || work.sql.split_whitespace().collect::<Vec<_>>().join(" ");
         let counter = match result {
             Ok(0) => return Err(format!("a row that exists was not found: {}", sql())),
             Ok(_) => {
-                tally.latencies.record(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+                tally.latencies.record(started.elapsed().as_nanos() as u64);
                 &counters.done
             }
             // The end of the run ended the wait for memory.
@@ -326,21 +303,19 @@ impl Worker<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::{Idle, Tally};
 
     #[test]
     fn adds_tallies_and_keeps_the_first_refusal() {
         let tally = |latency_ns: u64, text: Option<&str>| {
-            let mut tally = Tally::new().expect("a histogram");
+            let mut tally = Tally::default();
             tally.latencies.record(latency_ns);
             tally.first_refusal = text.map(str::to_owned);
             tally
         };
         let mut sum = tally(1_000, None);
-        sum.add(tally(3_000_000, Some("first"))).expect("same digits");
-        sum.add(tally(2_000, Some("second"))).expect("same digits");
+        sum.add(tally(3_000_000, Some("first")));
+        sum.add(tally(2_000, Some("second")));
         assert_eq!(sum.first_refusal.as_deref(), Some("first"));
         let (half, most) =
             (sum.latencies.quantile_us(0.5).expect("some"), sum.latencies.quantile_us(0.99).expect("some"));
@@ -350,22 +325,15 @@ mod tests {
 
     #[test]
     fn becomes_idle_with_the_last_thread() {
-        let tally = |idle: Option<(u64, u64, u64)>| Tally {
-            idle: idle.map(|(seconds, page_cache_bytes, reclaimed)| Idle {
-                since: Duration::from_secs(seconds),
-                page_cache_bytes,
-                reclaimed_bytes: Some(reclaimed),
-            }),
-            ..Tally::new().expect("a histogram")
+        let tally = |idle: Option<f64>| Tally {
+            idle: idle.map(|since_seconds| Idle { since_seconds, page_cache: 10, reclaimed: Some(1) }),
+            ..Tally::default()
         };
-        for (one, another) in [((3, 10, 1), (5, 20, 2)), ((5, 20, 2), (3, 10, 1))] {
-            let mut sum = tally(Some(one));
-            sum.add(tally(Some(another))).expect("same digits");
-            let expected =
-                Idle { since: Duration::from_secs(5), page_cache_bytes: 30, reclaimed_bytes: Some(2) };
-            assert_eq!(sum.idle, Some(expected));
-            sum.add(tally(None)).expect("same digits");
-            assert_eq!(sum.idle, None, "a thread worked to the end");
-        }
+        let mut sum = tally(Some(3.0));
+        sum.add(tally(Some(5.0)));
+        let expected = Idle { since_seconds: 5.0, page_cache: 20, reclaimed: Some(1) };
+        assert_eq!(sum.idle, Some(expected));
+        sum.add(tally(None));
+        assert_eq!(sum.idle, None, "a thread worked to the end");
     }
 }

@@ -1,8 +1,8 @@
-//! Regions under loom, whose atomics are not bytes. A word is made at its first use, a word of a small block when the block is
+//! Regions under loom. Loom's atomics are not bytes. So a word is made at its first use, and a word of a small block when the block is
 //! handed out. To loom that is a write, so a word that two threads may use first belongs to a small block.
 //!
-//! Clearing and discarding are plain writes here (`with_mut`), so a model fails wherever a user's access is not ordered
-//! against them; asking for a word of a block that is free panics.
+//! Clearing and discarding are plain writes here (`with_mut`). So a model fails wherever a user's access is not ordered against them.
+//! Asking for a word of a block that is free panics.
 
 use core::ops::Range;
 use std::collections::BTreeMap;

@@ -37,7 +37,7 @@ impl Place {
     pub(crate) unsafe fn word(self, offset: usize) -> &'static AtomicU64 {
         // SAFETY: within the region, by the caller's promise.
         let address = unsafe { self.0.byte_add(offset) };
-        // SAFETY: mapped and aligned by the caller's promise; all accesses to a region are atomic (I3 of the parent), and
+        // SAFETY: mapped and aligned by the caller's promise. All accesses to a region are atomic (I3 of the parent), and
         // every bit pattern is a word.
         unsafe { address.cast::<AtomicU64>().as_ref() }
     }
@@ -55,10 +55,4 @@ impl Place {
             word.store(0, Ordering::Relaxed);
         }
     }
-
-    /// Nothing; under loom no thread may use the bytes from now on.
-    pub(crate) fn forbid(self, _offset: usize, _bytes: usize) {}
-
-    /// Nothing; under loom the bytes may be used again.
-    pub(crate) fn permit(self, _offset: usize, _bytes: usize) {}
 }

@@ -1,11 +1,11 @@
 //! The metadata of an arena, counted anew from its bitmaps, for tests.
 
 use crate::arena::alloc::Arena;
-use crate::arena::bits;
 use crate::arena::block::LEAVING;
 use crate::arena::chunk::{Chunk, Page};
 use crate::arena::chunks::Sums;
 use crate::arena::hints::{BLOCK, Summary};
+use crate::bits;
 
 impl Arena {
     /// Panics where a count, hint or list disagrees with the bitmaps.

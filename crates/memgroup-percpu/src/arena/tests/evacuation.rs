@@ -15,7 +15,7 @@ fn evacuate(page: PageSize, slots: usize, one_in: u32, name: &str, mut size: imp
     for slot in 0..2 {
         arena.admit(slot * (slots - 1));
     }
-    let admitted: Vec<usize> = arena.admitted().collect();
+    let admitted: Vec<usize> = arena.slots.iter().collect();
     let mut blocks: BTreeMap<u32, Marked> = (0..OBJECTS)
         .map(|owner| (owner, Marked::new(&arena, Shape::new(size(owner), 8), owner, owner + 1)))
         .collect();
@@ -65,7 +65,7 @@ fn evacuate(page: PageSize, slots: usize, one_in: u32, name: &str, mut size: imp
 }
 
 #[test]
-fn records_of_a_group_come_down_to_their_live_bytes_at_every_page_size() {
+fn records_shrink_to_their_live_bytes_at_every_page_size() {
     for page in PageSize::ALL {
         for one_in in [11, 51] {
             evacuate(page, 2, one_in, "2704", |_| 2704);
@@ -74,7 +74,7 @@ fn records_of_a_group_come_down_to_their_live_bytes_at_every_page_size() {
 }
 
 #[test]
-fn objects_of_other_sizes_come_down_to_their_live_bytes_at_every_page_size() {
+fn other_sizes_shrink_to_their_live_bytes_at_every_page_size() {
     for page in PageSize::ALL {
         for one_in in [11, 51] {
             for (name, size) in [("8", 8), ("64", 64), ("384", 384)] {
@@ -85,7 +85,7 @@ fn objects_of_other_sizes_come_down_to_their_live_bytes_at_every_page_size() {
 }
 
 #[test]
-fn objects_of_mixed_sizes_come_down_to_their_live_bytes_at_every_page_size() {
+fn mixed_sizes_shrink_to_their_live_bytes_at_every_page_size() {
     println!("seed 7");
     for page in PageSize::ALL {
         for one_in in [11, 51] {
@@ -96,7 +96,7 @@ fn objects_of_mixed_sizes_come_down_to_their_live_bytes_at_every_page_size() {
 }
 
 #[test]
-fn shifted_units_come_down_as_well() {
+fn shifted_units_shrink_to_their_live_bytes() {
     for page in [PageSize::Kib4, PageSize::Kib64] {
         evacuate(page, 100, 11, "2704", |_| 2704);
     }

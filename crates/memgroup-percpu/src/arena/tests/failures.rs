@@ -17,7 +17,7 @@ fn larger_than_system() -> PageSize {
 
 /// The arena works: blocks can be had, and their memory comes back.
 fn works(arena: &Arena) {
-    let admitted: Vec<usize> = arena.admitted().collect();
+    let admitted: Vec<usize> = arena.slots.iter().collect();
     let blocks: Vec<Marked> = (0..100).map(|mark| Marked::new(arena, SHAPE, mark, mark + 1)).collect();
     arena.check();
     for block in blocks {
@@ -102,7 +102,7 @@ fn pages_that_are_refused_on_any_slot_leave_nothing_behind() {
 }
 
 #[test]
-fn pages_that_are_refused_to_a_new_slot_are_backed_when_they_are_touched() {
+fn pages_refused_to_a_new_slot_are_backed_at_the_first_touch() {
     let arena = arena(2, larger_than_system());
     arena.admit(0);
     let block = Marked::unmovable(&arena, SHAPE, 5);

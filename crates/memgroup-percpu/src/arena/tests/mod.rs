@@ -58,8 +58,8 @@ impl Marked {
     pub(crate) fn mark(arena: &Arena, block: Block, shape: Shape, mark: u32) -> Self {
         let marked = Self { block, shape, mark };
         assert_eq!(block.bytes(), shape.bytes());
-        for slot in arena.admitted() {
-            let address = block.address().addr().get() + slot * arena.stride_bytes();
+        for slot in arena.slots.iter() {
+            let address = block.place.address().addr().get() + slot * arena.stride_bytes();
             assert!(address.is_multiple_of(shape.align as usize * 8), "aligned on slot {slot}");
         }
         marked.each_word(arena, |slot, word, value| {
@@ -89,7 +89,7 @@ impl Marked {
         arena: &Arena,
         mut each: impl FnMut(usize, usize, &memgroup_sync::atomic::AtomicU64),
     ) {
-        for slot in arena.admitted() {
+        for slot in arena.slots.iter() {
             for word in 0..self.block.bytes() / 8 {
                 // SAFETY: the slot is admitted, the word within the block, and the block not free.
                 each(slot, word, unsafe { self.block.word(arena.stride_bytes(), slot, word) });

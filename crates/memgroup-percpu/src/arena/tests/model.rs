@@ -42,7 +42,7 @@ struct Model {
 
 impl Model {
     fn admitted(&self) -> Vec<usize> {
-        self.arena.admitted().collect()
+        self.arena.slots.iter().collect()
     }
 
     fn run(&mut self, step: Step) {
@@ -91,7 +91,7 @@ impl Model {
         let mut ranges = Vec::new();
         for (marked, admitted) in self.live.values() {
             marked.check(&self.arena, admitted);
-            let start = marked.block.address().addr().get();
+            let start = marked.block.place.address().addr().get();
             ranges.push((start, start + marked.block.bytes()));
         }
         ranges.sort_unstable();

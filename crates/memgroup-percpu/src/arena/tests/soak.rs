@@ -20,7 +20,7 @@ fn work(arena: &Arena, table: &Table, thread: usize, seed: u64) {
     let mut random = Random(seed + thread as u64);
     let mut fixed: Vec<Marked> = Vec::new();
     for _ in 0..ROUNDS {
-        let admitted: Vec<usize> = arena.admitted().collect();
+        let admitted: Vec<usize> = arena.slots.iter().collect();
         let bytes = if random.below(20) == 0 { 1 + random.below(32 << 10) } else { 1 + random.below(3000) };
         if random.below(3) == 0 {
             let shape = Shape::new(bytes, [1, 8, 64, 128][random.below(60).min(3)]);
@@ -47,7 +47,7 @@ fn work(arena: &Arena, table: &Table, thread: usize, seed: u64) {
         }
     }
     for block in fixed {
-        block.check(arena, &arena.admitted().collect::<Vec<_>>());
+        block.check(arena, &arena.slots.iter().collect::<Vec<_>>());
         block.free(arena);
     }
 }

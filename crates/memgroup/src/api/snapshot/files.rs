@@ -8,7 +8,7 @@ use core::str::FromStr;
 use std::io;
 
 use crate::api::snapshot::GroupSnapshot;
-use crate::base::limit::{UNLIMITED, parse_bytes};
+use crate::base::limit::{BYTES_MAX, parse_bytes};
 use crate::counter::events::Events;
 use crate::tree::handle::Group;
 
@@ -43,12 +43,11 @@ pub struct Limits {
 
 impl Limits {
     pub(crate) fn of(group: &Group) -> Limits {
-        let limit = |bytes: u64| Some(bytes).filter(|&bytes| bytes != UNLIMITED);
         Limits {
-            max_bytes: limit(group.max()),
-            high_bytes: limit(group.high()),
-            low_bytes: limit(group.low()),
-            min_bytes: limit(group.min()),
+            max_bytes: group.max(),
+            high_bytes: group.high(),
+            low_bytes: Some(group.low()).filter(|&low| low < BYTES_MAX),
+            min_bytes: Some(group.min()).filter(|&min| min < BYTES_MAX),
             oom_group: group.oom_group(),
             oom_score: group.oom_score(),
             weight: group.weight(),
@@ -84,8 +83,16 @@ const fn read_only(name: &'static str, read: Read) -> File {
 const TABLE: &[File] = &[
     setting("memory.max", |g| limit(g.limits.max_bytes), |g, text| set(g.set_max(bytes(text)?))),
     setting("memory.high", |g| limit(g.limits.high_bytes), |g, text| set(g.set_high(bytes(text)?))),
-    setting("memory.low", |g| limit(g.limits.low_bytes), |g, text| set(g.set_low(bytes(text)?))),
-    setting("memory.min", |g| limit(g.limits.min_bytes), |g, text| set(g.set_min(bytes(text)?))),
+    setting(
+        "memory.low",
+        |g| limit(g.limits.low_bytes),
+        |g, text| set(g.set_low(bytes(text)?.unwrap_or(BYTES_MAX))),
+    ),
+    setting(
+        "memory.min",
+        |g| limit(g.limits.min_bytes),
+        |g, text| set(g.set_min(bytes(text)?.unwrap_or(BYTES_MAX))),
+    ),
     setting(
         "memory.oom.group",
         |g| flag(g.limits.oom_group),
@@ -275,7 +282,7 @@ impl From<FileError> for io::Error {
     }
 }
 
-fn bytes(text: &str) -> Result<u64, FileProblem> {
+fn bytes(text: &str) -> Result<Option<u64>, FileProblem> {
     set(parse_bytes(text))
 }
 
@@ -303,11 +310,11 @@ fn reclaim(group: &Group, text: &str) -> Result<(), FileProblem> {
         format!(
             "{text:?} says {more:?} after the number of bytes: nothing is swapped here, so write the number alone"
         )
-    } else if asked_bytes == UNLIMITED {
+    } else if let Some(asked_bytes) = asked_bytes {
+        return reclaim_bytes(group, asked_bytes);
+    } else {
         "\"max\" is no number of bytes that could be freed; write digits with an optional K, M, G or T (powers of two)"
             .to_owned()
-    } else {
-        return reclaim_bytes(group, asked_bytes);
     };
     Err(FileProblem::Text(wrong))
 }
@@ -333,6 +340,7 @@ fn reclaim_bytes(group: &Group, asked_bytes: u64) -> Result<(), FileProblem> {
     if freed_bytes < asked_bytes { Err(FileProblem::Short { asked_bytes, freed_bytes }) } else { Ok(()) }
 }
 
+/// Files of cgroup v2.
 impl Group {
     /// Applies `text` as writing it to the cgroup v2 file of this name does.
     ///
@@ -341,15 +349,15 @@ impl Group {
     /// leaves a newline. A text that is refused changes nothing.
     ///
     /// # Errors
-    /// There is no such file, or it can only be read; the text is invalid; the group was removed; or fewer bytes were reclaimed than
-    /// requested, where the kernel answers `EAGAIN`.
+    /// There is no such file, or it can only be read; the text is invalid; or the group was removed. `memory.reclaim` also fails if fewer bytes
+    /// were reclaimed than requested, where the kernel answers `EAGAIN`.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
     /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
     /// let group = hierarchy.create("/tenant").unwrap();
     /// group.write_file("memory.max", "512M\n").unwrap();
-    /// assert_eq!(group.max(), 512 << 20);
+    /// assert_eq!(group.max(), Some(512 << 20));
     /// let error = group.write_file("memory.max", "lots").unwrap_err();
     /// assert!(error.to_string().starts_with("write memory.max of group /tenant: \"lots\" is not a number"));
     /// ```

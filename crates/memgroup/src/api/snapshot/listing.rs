@@ -20,7 +20,7 @@ use crate::tree::name::NAME_MAX;
 use crate::tree::node::Node;
 use crate::tree::topology::State;
 
-/// Groups that are found, or whose children are searched, with the lock held once.
+/// The most groups that are found, or searched for children, with the lock held once.
 const GROUPS_A_STEP: usize = 128;
 
 /// Places that are searched for dying groups with the lock held once.
@@ -73,7 +73,7 @@ impl Listing {
 
     fn find_online(&mut self) {
         let shared = self.groups[0].group.node().shared;
-        // The group whose children are searched, and the last of them that was found.
+        // The group that is searched for children, and the last child that was found.
         let (mut at, mut last) = (0, None);
         while at < self.groups.len() {
             self.make_room(GROUPS_A_STEP);

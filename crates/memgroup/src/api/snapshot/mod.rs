@@ -28,11 +28,11 @@ use crate::state::stats::update_tree::UpdateTree;
 use crate::stats::flush;
 use crate::stats::stock_stats::StockStats;
 use crate::stock::drain;
-use crate::tree::handle::{Group, Hierarchy};
+use crate::tree::handle::Group;
 use crate::tree::node::Node;
 use crate::tree::topology::ROOT;
 
-/// A tree of groups, or a part of one, as it is now. [`Hierarchy::snapshot`] and [`Group::snapshot`] make it.
+/// A tree of groups, or a part of one, as it is now. [`Hierarchy::snapshot`](crate::Hierarchy::snapshot) and [`Group::snapshot`] make it.
 ///
 /// With the feature `serde` it can be serialised; the module's page has the names.
 ///
@@ -368,19 +368,9 @@ impl GroupSnapshot {
     }
 }
 
-impl Hierarchy {
-    /// The whole tree as it is now, dying groups included.
-    ///
-    /// It allocates, takes the tree lock for short steps, and flushes each subsystem's statistics once. It calls no shrinker. The
-    /// module's page says how consistent it is. Statistics of one subsystem are of one moment. The figures of one group are read
-    /// within some hundred nanoseconds, those of two groups up to [`Snapshot::took`] apart.
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(&self.root())
-    }
-}
-
+/// Snapshots.
 impl Group {
-    /// The group and all groups below it as they are now; see [`Hierarchy::snapshot`].
+    /// The group and all groups below it as they are now; see [`Hierarchy::snapshot`](crate::Hierarchy::snapshot).
     ///
     /// It costs a visit of each group in that part of the tree. If any group is dying, also a look at each place of the hierarchy.
     pub fn snapshot(&self) -> Snapshot {

@@ -50,7 +50,7 @@ fn a_removal_while_an_attempt_hides_the_stock() {
 }
 
 #[test]
-fn what_an_attempt_hides_is_returned_by_it() {
+fn an_attempt_returns_the_bytes_that_it_hides() {
     explore(a_removal_while_an_attempt_hides_the_stock);
 }
 
@@ -71,7 +71,7 @@ fn an_overflow_under_way_is_waited_for_by_removal() {
             group.charge_at(0, UNIT).unwrap();
         }
         group.uncharge_at(0, UNIT);
-        // All that is live goes at once, most of it past the stock. It may be the last of the group, and does not look.
+        // All live bytes are uncharged at once, most of them past the stock. This uncharge may be the last of the group, and does not look.
         let freeing = thread::spawn(move || group.uncharge_at(0, 2 * UNIT));
         shared.remove(group).unwrap();
         drop(Group::adopted(group));
@@ -96,7 +96,7 @@ fn the_last_byte_of_a_removed_group_releases_it_once() {
     });
 }
 
-fn a_limit_lowered_below_what_is_live() {
+fn a_limit_lowered_below_the_live_bytes() {
     let group = lone_group(1, 64 * UNIT);
     group.charge_at(0, 2 * UNIT).unwrap();
     let freeing = thread::spawn(move || group.uncharge_at(0, UNIT));
@@ -117,11 +117,11 @@ fn a_limit_lowered_below_what_is_live() {
 
 #[test]
 fn above_its_limit_a_group_is_not_served_from_stock() {
-    explore(a_limit_lowered_below_what_is_live);
+    explore(a_limit_lowered_below_the_live_bytes);
 }
 
 #[test]
 #[should_panic]
-fn an_overrun_that_leaves_stocks_open_is_caught() {
-    mutation::with(Mutation::OverLimitLeavesStocksOpen, || explore(a_limit_lowered_below_what_is_live));
+fn a_group_above_its_limit_with_open_stocks_is_caught() {
+    mutation::with(Mutation::OverLimitLeavesStocksOpen, || explore(a_limit_lowered_below_the_live_bytes));
 }

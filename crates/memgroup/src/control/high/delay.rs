@@ -53,7 +53,7 @@ pub(crate) fn unpaid(ratio: f64, debt_bytes: u64, left: Duration) -> u64 {
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use crate::base::limit::LARGEST;
+    use crate::base::limit::BYTES_MAX;
     use crate::control::high::delay::*;
 
     const BATCH: u64 = 64 * PAGE;
@@ -101,15 +101,15 @@ mod tests {
 
     #[test]
     fn is_zero_or_the_longest_for_absurd_numbers() {
-        for limit in [0, 1, PAGE, LARGEST - 1] {
-            for debt in [0, 1, PAGE, LARGEST, u64::MAX] {
-                let delay = at(LARGEST, limit, debt);
+        for limit in [0, 1, PAGE, BYTES_MAX - 1] {
+            for debt in [0, 1, PAGE, BYTES_MAX, u64::MAX] {
+                let delay = at(BYTES_MAX, limit, debt);
                 assert!(delay <= MOST, "{limit} and {debt}: {delay:?}");
                 assert_eq!(at(limit, limit, debt), Duration::ZERO);
-                assert_eq!(at(LARGEST, crate::UNLIMITED, debt), Duration::ZERO);
+                assert_eq!(at(BYTES_MAX, crate::base::limit::UNLIMITED, debt), Duration::ZERO);
             }
         }
-        assert_eq!(at(LARGEST, 0, u64::MAX), MOST);
+        assert_eq!(at(BYTES_MAX, 0, u64::MAX), MOST);
         assert_eq!(at(PAGE, 0, PAGE), Duration::from_secs(1), "one page above no limit at all");
     }
 

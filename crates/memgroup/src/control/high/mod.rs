@@ -13,6 +13,7 @@ use memgroup_sync::grace;
 pub(crate) use notice::{after_charge, after_forced_charge};
 pub use throttle::{Throttle, ThrottleEnd, Throttled};
 
+use crate::base::limit;
 use crate::base::limit::{LimitError, UNLIMITED};
 use crate::control::aftermath;
 use crate::reclaim::{self, Purpose, credit};
@@ -92,8 +93,8 @@ fn must_not_wait() -> bool {
     credit::is_reclaiming() || grace::inside()
 }
 
-/// Has shrinkers of the subtree free the bytes above `high`, and waits for them where they allow it. It ends when usage is within the limit, when
-/// shrinkers give nothing more, when the group is removed, or when others charge as fast as bytes are freed.
+/// Has shrinkers of the subtree free the bytes above `high`, and waits for them where they allow it. It ends when usage is within the limit, or
+/// shrinkers give nothing more. It also ends when the group is removed, or other threads charge as fast as bytes are freed.
 fn bring_down(node: &'static Node) {
     let (mut least, mut fruitless) = (u64::MAX, 0);
     while fruitless < FRUITLESS_MOST && !node.counter.is_offline() {
@@ -113,13 +114,15 @@ fn bring_down(node: &'static Node) {
     }
 }
 
+/// The soft limit.
 impl Group {
-    /// The soft limit, in bytes; [`UNLIMITED`](crate::UNLIMITED) if there is none: `memory.high`.
-    pub fn high(&self) -> u64 {
-        self.node().counter.high()
+    /// The soft limit, in bytes; `None` if there is none: `memory.high`.
+    pub fn high(&self) -> Option<u64> {
+        limit::given(self.node().counter.high())
     }
 
-    /// Sets the soft limit, and has shrinkers of the group and of those below free the bytes above it, as a write to `memory.high` does.
+    /// Sets the soft limit, and has shrinkers of the group and of those below free the bytes above it, as a write to `memory.high` does. `None`
+    /// takes the limit away.
     ///
     /// No charge fails because of it. From now on a charge that takes the group above `high` has shrinkers free memory on its own thread. The bytes
     /// that stay above are a [debt](Group::owed) of the group that charged.
@@ -129,20 +132,20 @@ impl Group {
     /// or if others charge as fast as bytes are freed. A charge under way at that moment may go unnoticed; the next one does not.
     ///
     /// # Errors
-    /// The limit is more than a counter holds (256 TiB) and not [`UNLIMITED`](crate::UNLIMITED).
+    /// The limit is more than a counter holds (256 TiB).
     ///
     /// ```
-    /// # use memgroup::{Config, Hierarchy, UNLIMITED};
+    /// # use memgroup::{Config, Hierarchy};
     /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
     /// let etl = hierarchy.create("/etl").unwrap();
-    /// assert_eq!(etl.high(), UNLIMITED);
+    /// assert_eq!(etl.high(), None);
     /// etl.set_high(1 << 20).unwrap();
     /// let pinned = etl.try_charge(2 << 20).unwrap();
     /// assert_eq!((etl.events().high, etl.owed()), (1, 1 << 20));
     /// # drop(pinned);
     /// ```
-    pub fn set_high(&self, bytes: u64) -> Result<(), LimitError> {
-        let (high, node) = (LimitError::check(bytes)?, self.node());
+    pub fn set_high(&self, high: impl Into<Option<u64>>) -> Result<(), LimitError> {
+        let (high, node) = (limit::stored(high.into())?, self.node());
         node.counter.set_high(high);
         if high == UNLIMITED {
             return Ok(());
@@ -157,7 +160,7 @@ impl Group {
         Ok(())
     }
 
-    /// Bytes that charges of this group took while one of its levels was above its `high`, or above its `max` by force, and that are not paid for.
+    /// The debt of this group. These are unpaid bytes that its charges took while one of its levels was above its `high`, or its `max` by force.
     /// [`throttle`](Group::throttle) and [`take_throttle`](Group::take_throttle) pay for them. Groups below have debts of their own.
     pub fn owed(&self) -> u64 {
         self.node().high().debt.bytes()

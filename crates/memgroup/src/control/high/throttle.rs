@@ -243,9 +243,10 @@ impl fmt::Debug for Throttle {
     }
 }
 
+/// Throttling.
 impl Group {
-    /// Delays the calling thread for the group's [debt](Group::owed). Call it while the thread holds nothing that others wait for: between two
-    /// statements, outside of transactions.
+    /// Delays the calling thread for the group's [debt](Group::owed). Call it while the thread holds no lock that other threads wait for: between
+    /// two statements, outside of transactions.
     ///
     /// First shrinkers of the levels that are above their limit free bytes, and here they may wait. If that is not enough, the thread sleeps for
     /// r² x debt / 4096 seconds, up to 2 s. Here r says by how much of its limit (the lower of `high` and `max`) the worst level exceeds it. A debt

@@ -10,7 +10,7 @@
 //! - I2. A charge asks each hook once, and at most [`ASKED_MOST`] sets of them. So it ends, whatever hooks answer.
 //! - I3. If the requester itself is chosen, and its hook answers that it cannot be stopped, no other group is asked. The others are smaller, and the
 //!   requester takes the refusal.
-//! - I4. Bytes that a hook frees on the charging thread are kept for that charge (`reclaim::keep`).
+//! - I4. Bytes that a hook frees on the charging thread are kept for that charge (`reclaim::credit`).
 
 use crate::control::aftermath;
 use crate::control::make_room::{self, Step, at_refusing_levels};

@@ -23,9 +23,9 @@ pub(crate) fn domain() -> &'static Domain {
 
 /// Code that stops the work of a group, so that its memory is freed: it interrupts a query, ends a session, or empties a cache.
 ///
-/// The thread whose charge found no room calls the hook. That thread may be inside an allocator, and may hold any lock. So the hook *tells* the
-/// work to stop, and returns. It waits for nothing, and takes no lock that another thread holds while it charges. It frees only memory that it can
-/// free at once. The engine holds no lock during the call, and makes one call of a hook at a time.
+/// A charging thread that finds no room calls the hook. That thread may be inside an allocator, and may hold any lock. So the hook *tells* the work
+/// to stop, and returns. It must not wait, nor take a lock that another thread holds while it charges. It frees only memory that it can free at
+/// once. The engine holds no lock during the call, and makes one call of a hook at a time.
 ///
 /// Charges that the hook makes may exceed the limits by [`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes), and are refused
 /// beyond that. Within the hook, [`Group::reclaim`] does nothing, and no group is killed. Memory that the hook frees on this thread is kept for the
@@ -94,7 +94,7 @@ pub enum KillAnswer {
 pub struct KillRequest<'a> {
     /// The group to kill, which has this hook. The groups below it that have no hook of their own are part of it.
     pub group: &'a Group,
-    /// The group whose charge needs the memory.
+    /// The group that needs the memory for a charge.
     pub requester: &'a Group,
     /// The group that is full: the requester, or one above it.
     pub full: &'a Group,
@@ -189,6 +189,7 @@ impl Drop for KillRegistration {
     }
 }
 
+/// The kill hook.
 impl Group {
     /// Sets the hook that stops this group, and all groups below that have no hook of their own, when memory runs out. A group has one hook.
     ///

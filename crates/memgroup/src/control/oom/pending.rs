@@ -1,7 +1,7 @@
 //! Pending kill: a kill from the choice of the victim to its end. The picture of its stages is in `victims`.
 //!
-//! - I1. A pending kill ends when half of the victim's bytes are freed, when its user reports the end, or after ten patiences; never during a call
-//!   of its hook.
+//! - I1. A pending kill ends when half of the victim's bytes are freed, when its user reports the end, or after ten patiences. It never ends during
+//!   a call of its hook.
 
 use crate::control::oom::report::{KillOutcome, Records};
 use crate::control::oom::state;
@@ -40,7 +40,7 @@ pub(crate) enum Stage {
     Asked,
     /// Its work was told to stop.
     Told,
-    /// It took longer than the patience, and is skipped until it ends.
+    /// The kill has taken longer than the patience, and its group is skipped until it ends.
     Overdue { in_call: bool },
 }
 

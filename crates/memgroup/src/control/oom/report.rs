@@ -39,7 +39,7 @@ pub enum KillOutcome {
 pub struct KillReport {
     /// The path of the group to be killed.
     pub victim: String,
-    /// The path of the group whose charge needed the memory.
+    /// The path of the group that needed the memory for a charge.
     pub requester: String,
     /// The path of the group that was full.
     pub full: String,
@@ -119,6 +119,7 @@ impl Records {
     }
 }
 
+/// Kills.
 impl Hierarchy {
     /// The last 64 calls of kill hooks, the oldest first: the victim, the requester, and the outcome of each.
     ///

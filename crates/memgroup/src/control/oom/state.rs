@@ -81,7 +81,7 @@ impl OomState {
     }
 }
 
-/// Ends the pending kill of a group whose usage fell far enough. The node may have been reused by then: that costs a check.
+/// Ends the pending kill of a group if its usage has fallen far enough. The node may have been reused by then: that costs a check.
 #[inline]
 pub(crate) fn after_uncharge(node: &'static Node) {
     if node.marks.is_watched() {
@@ -119,6 +119,7 @@ impl fmt::Display for OomScoreError {
 
 impl std::error::Error for OomScoreError {}
 
+/// Choice and end of victims.
 impl Group {
     /// Sets how readily the group is killed when memory runs out in it or above it: -1000 (never) to 1000, 0 unless set.
     ///

@@ -21,14 +21,15 @@
 //! code and waits for nothing. A registration takes it, a charge that is about to be refused, and once in a kill a thread that uncharges.
 //!
 //! - I1. A group with a hook is held by it, and so are all groups above. So the nodes listed here are those groups' nodes.
-//! - I2. No other group is chosen for a full group while a kill is pending that counts in it, is not overdue, and has not freed half.
+//! - I2. A pending kill blocks every full group in which its victim counts. No other group is chosen there until the kill is overdue, or has freed
+//!   half.
 //! - I3. Each call of a hook ends in one outcome.
 //! - I4. A choice allocates nothing: the list of pending kills has room for every hook.
 //! - I5. A group is chosen only if all candidates together have the missing bytes.
 //! - I6. Among candidates of one score it is the one that exceeds its protection by most. So a small group does not die for a giant beside it.
 //! - I7. A group within its `min` is not chosen. It may die as a part of a group that is killed as a whole.
-//! - B1. A thread that uncharges notes when half is freed. If it misses the watched usage, or if a slot's stock serves it at that moment, the
-//!   next update of the pending kills notes it: at a refusal or a report.
+//! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a slot's stock may serve it at that moment. Then the
+//!   next update of the pending kills notes it, at a refusal or a report.
 //! - B2. Usages are read one after the other while they change. A charge under way may be missed, or seen below a hook and not at it.
 
 use std::cmp::Reverse;
@@ -56,7 +57,7 @@ pub(crate) struct Victims {
 /// The state behind the lock.
 struct List {
     candidates: Vec<Candidate>,
-    /// The groups whose candidate has a pending kill.
+    /// The groups of candidates with a pending kill.
     pending: Vec<&'static Node>,
     records: Records,
     /// The last number of a hook, of a charge that looks for victims, or of a set of them.
@@ -318,7 +319,7 @@ impl List {
         candidate.filter(|candidate| std::ptr::eq(candidate.node, node))
     }
 
-    /// Whether a group whose bytes count in `top` is dying.
+    /// Whether a group that counts in `top` is dying.
     fn is_dying_in(&mut self, top: &'static Node) -> bool {
         let List { candidates, pending, .. } = self;
         let kill_of = |node: &Node| candidates.get(node.oom().index()?)?.kill.as_ref();

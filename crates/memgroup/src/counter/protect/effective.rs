@@ -15,6 +15,8 @@ use crate::counter::protect::used::{LOW, MIN};
 use crate::tree::node::Node;
 
 /// Bytes of a group that are protected, as seen from a group above it.
+///
+/// A number may be more than the group uses. Where a setting protects all bytes, it is the most that a group can account: 256 TiB less a byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Protection {
     /// Never taken.

@@ -2,20 +2,20 @@
 
 use core::fmt;
 
-use crate::base::limit::LimitError;
+use crate::base::limit::BYTES_MAX;
 
 /// Why a `min` or `low` was not set. The setting before stays in force. Printed, it completes the phrase "failed to ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtectionError {
-    /// More than a group can account, and not [`UNLIMITED`](crate::UNLIMITED).
+    /// More than a group can account.
     OutOfRange {
         /// `min` or `low`.
         setting: &'static str,
         /// The group's path.
         path: String,
-        /// The range.
-        error: LimitError,
+        /// The setting as given, in bytes.
+        asked: u64,
     },
     /// The group was removed, and is not protected any more.
     Offline {
@@ -29,8 +29,11 @@ pub enum ProtectionError {
 impl fmt::Display for ProtectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ProtectionError::OutOfRange { setting, path, error } => {
-                write!(f, "set {setting} of group {path}: {error}")
+            ProtectionError::OutOfRange { setting, path, asked } => {
+                write!(
+                    f,
+                    "set {setting} of group {path}: {asked} bytes are out of range; 0 to {BYTES_MAX}, which protects all"
+                )
             }
             ProtectionError::Offline { setting, path } => {
                 write!(f, "set {setting} of group {path}: it was removed; protect a group that is online")

@@ -3,8 +3,8 @@
 //! A walk computes on its way down how much of each group is protected. It skips a group, with all below it, of which nothing may be taken.
 //! Before each batch it computes anew how much a cache may be asked for: a callback may take long, and usage moves meanwhile.
 //!
-//! - I1. At each level below the top, the bytes asked for at one time are at most the usage beyond the protection. So shrinkers that give
-//!   back as many bytes as they are asked for never take a group below its `min`, however many of them are called at once.
+//! - I1. At each level below the top, the bytes asked for at one time are at most the usage beyond the protection. Shrinkers that give back
+//!   as many bytes as they are asked for leave a group its `min`, however many are called at once.
 //! - B1. A shrinker gives whole objects. The last one may take the group below, by as much as it is larger than the bytes asked for.
 //! - E1. claim → claim: RMWs on `asked`. The later of two leaves the earlier one its bytes. Release after the callback → Acquire of the
 //!   next claim, which finds the usage as the callback left it.
@@ -29,9 +29,9 @@ pub(crate) struct Sparing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takeable {
     pub(crate) bytes: u64,
-    /// There would be more if `low` did not count.
+    /// More could be taken if `low` did not count.
     pub(crate) spares_low: bool,
-    /// There would be more if no other thread was asking here.
+    /// More could be taken if no other thread was asking here.
     pub(crate) is_shared: bool,
 }
 

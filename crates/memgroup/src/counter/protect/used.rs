@@ -11,7 +11,7 @@
 //!
 //! - I1. At rest: recorded = min(usage, setting) in each group, and each sum of a parent is the sum over its children.
 //! - I2. Settings change under the tree lock. A group that is not online has none, and nothing is recorded for it.
-//! - I3. No thread records in a place whose group is released. A recording thread counts in `recorders`, where it finds `ONLINE`. A removal
+//! - I3. No thread records in the place of a released group. A recording thread counts in `recorders`, where it finds `ONLINE`. A removal
 //!   takes `ONLINE` away and waits for the recording threads, which are in the middle of a few instructions.
 //! - B1. A sum may be off by the values that are being recorded, for that moment; a negative sum counts as zero.
 //! - E1. The chain of RMWs on the word of the usage orders it all. Let X make the last swap; after it comes X's read of the usage, an RMW. X
@@ -253,6 +253,7 @@ impl Shared {
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
+    use crate::base::limit::BYTES_MAX;
     use crate::counter::protect::used::*;
     use crate::state::config::Config;
     use crate::tree::handle::Hierarchy;
@@ -296,7 +297,7 @@ mod tests {
         let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
         let parent = hierarchy.create("/parent").unwrap();
         let groups: Vec<_> = (0..8).map(|i| parent.create(&i.to_string()).unwrap()).collect();
-        groups.iter().for_each(|group| group.set_min(crate::UNLIMITED).unwrap());
+        groups.iter().for_each(|group| group.set_min(BYTES_MAX).unwrap());
         let _charge = groups[0].try_charge(77).unwrap();
         assert_eq!(recorded(&groups[0]), [77, 0, LARGEST_RESERVE]);
         assert_eq!(sums(&parent), [77, 0, 8 * LARGEST_RESERVE]);

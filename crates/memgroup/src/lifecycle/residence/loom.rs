@@ -262,8 +262,8 @@ fn keeps_no_credit_after_a_move_and_a_removal() {
     });
 }
 
-/// A charge comes late to a record that was left behind; its group goes, and another gets the place, while the record gets
-/// its last look.
+/// A charge comes late to a record that was left behind. While the record gets its last look, its group goes and another one gets
+/// the place.
 fn a_late_charge_and_the_next_group_of_the_place() {
     let group = counted_group(1, 64 * UNIT);
     let shared = group.shared;

@@ -172,6 +172,7 @@ pub(crate) fn deliver(shared: &'static Shared, deadline: Instant) -> usize {
     }
 }
 
+/// Callbacks for events.
 impl Group {
     /// Has threads in [`Hierarchy::deliver_events`] call `callback` whenever [`events`](Group::events) has changed since it was told last, with the
     /// group and its counts. No charge calls it.
@@ -243,6 +244,7 @@ impl Drop for EventSubscription {
     }
 }
 
+/// Callbacks for events.
 impl Hierarchy {
     /// Calls the callbacks of [`Group::on_events`] that are due, each once, on this thread. If none is due, it waits until one is, or until the
     /// deadline. Returns how many it called.

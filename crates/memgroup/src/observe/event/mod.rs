@@ -14,14 +14,13 @@ use memgroup_sync::atomic::Ordering;
 use crate::base::deadline::Deadline;
 use crate::base::mutation::{self, Mutation};
 use crate::counter::events::{self, Event, Events};
+pub(crate) use crate::observe::event::deliver::SUBSCRIBERS;
+pub use crate::observe::event::deliver::{EventSubscription, SubscriptionReport};
 use crate::observe::wait::Wake;
 use crate::observe::wait::list::{Target, begin_for_events};
 use crate::state::stats::Reach;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
-
-pub(crate) use crate::observe::event::deliver::SUBSCRIBERS;
-pub use crate::observe::event::deliver::{EventSubscription, SubscriptionReport};
 
 /// Counts an event of `node`, here and above, and wakes the threads that wait for it. The caller holds the node.
 pub(crate) fn count(node: &'static Node, event: Event) {
@@ -71,6 +70,7 @@ fn wait(node: &'static Node, reach: Reach, seen: &Events, deadline: Deadline) ->
     }
 }
 
+/// Waiting for events.
 impl Group {
     /// Waits until a count of [`events`](Group::events) differs from `seen`, and returns the counts. Returns at once if one differs already.
     ///

@@ -11,8 +11,8 @@
 //!
 //! - I1. At rest `stalled` is the sum of the `own` of the group and all below it.
 //! - I2. A stall ends once: by its own end or by the release of its group, whichever comes first under the group's lock.
-//! - I3. While a stall that is watched lasts, and no change of scope is under way, a meter with a stall has a witness exactly if a thread is at work
-//!   there, and that thread is at work.
+//! - I3. Consider a meter with a stall, while a watched stall lasts and no change of scope is under way. It has a witness exactly if a thread is at
+//!   work in its group. The witness is at work there.
 //! - E1. `find_witness` ↔ a change of scope: each writes, fences, and reads the other's word (`witness`, the record). So either the look sees the
 //!   record's change, or the change sees the witness. Loom: `e1_...`.
 
@@ -35,7 +35,7 @@ const LOOKS_MOST: u32 = 8;
 /// The meter of one group; see the top of this file.
 pub(crate) struct Meter {
     state: Mutex<State>,
-    /// As in the state, for a look without the lock.
+    /// A copy of the state's `stalled`, for a look without the lock.
     stalled: AtomicU32,
     witness: AtomicRef<Record>,
     /// The number of triggers.
@@ -48,7 +48,7 @@ struct State {
     tally: Tally,
     /// Threads stalled in the group and below.
     stalled: u32,
-    /// Of them, those stalled in the group itself.
+    /// Threads stalled in the group itself.
     own: u32,
 }
 

@@ -21,6 +21,7 @@ pub use trigger::{PressureKind, PressureTrigger, PressureWatch, TriggerError};
 
 use crate::tree::handle::Group;
 
+/// Pressure.
 impl Group {
     /// The share of time in which threads were stalled for memory, here and below: `memory.pressure`. A stall that is on counts up to now.
     ///

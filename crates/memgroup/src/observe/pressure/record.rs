@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A thread takes a record with its first scope, and gives it back when it ends. Entering and leaving a scope costs two plain stores there and a load
-//! of `WATCHED`, which says whether a stall is on to which scopes of other threads matter (`stall`). A thread that was never in a scope has no
+//! of `WATCHED`. That word says whether scopes of other threads matter to a stall that lasts (`stall`). A thread that was never in a scope has no
 //! record: it is at work in no group.
 //!
 //! - I1. The thread that has the record writes `node`, `generation` and `stalled`. They are empty while no thread has it.

@@ -6,7 +6,7 @@
 //! A stall **lasts** if its guard says so: a wait, a throttle, a reclaim with a round in vain. While one lasts, changes of scope on all threads are
 //! looked at, which costs them some hundred nanoseconds where they matter. During other stalls they are not.
 //!
-//! - I1. `WATCHED` counts the threads whose stall lasts.
+//! - I1. `WATCHED` counts the threads with a stall that lasts.
 //! - B1. During a stall that does not last, the threads at work are those found when the last stall of the chain began or ended. So `full` is off by
 //!   at most that long.
 
@@ -149,7 +149,7 @@ fn end() {
     }
 }
 
-/// Ends a stall whose guard was forgotten, when its thread ends.
+/// Ends a stall with a forgotten guard, when its thread ends.
 pub(crate) fn end_with_thread(record: &'static Record) {
     let current = CURRENT.replace(Current::NONE);
     if let Some(node) = current.node {
@@ -234,7 +234,7 @@ pub(crate) fn after_scope_change(
     }
 }
 
-/// Ends stalls whose guards were forgotten, here and above, when the group is released. The caller holds the tree lock.
+/// Ends stalls with forgotten guards, here and above, when the group is released. The caller holds the tree lock.
 pub(crate) fn release(node: &'static Node) {
     let now = node.shared.nanos();
     let abandoned = node.pressure().abandon(now);

@@ -34,7 +34,7 @@ struct Line {
     pending_nanos: u64,
     /// Stalled in all, until the last change.
     total_nanos: u64,
-    /// Of 1.
+    /// The share of stalled time, from 0 to 1.
     averages: [f64; 3],
 }
 

@@ -145,19 +145,19 @@ pub enum TriggerError {
     },
     /// The window is not 500 ms to 10 s.
     Window {
-        /// As it was given.
+        /// The window as given.
         window: Duration,
     },
     /// The stall is not 1 us to the window.
     Stall {
-        /// As it was given.
+        /// The stall as given.
         stall: Duration,
-        /// As it was given.
+        /// The window as given.
         window: Duration,
     },
 }
 
-/// As much of a text as an error repeats.
+/// The most bytes of a text that an error repeats.
 const REPEATED_MOST: usize = 80;
 
 impl fmt::Display for TriggerError {
@@ -194,7 +194,7 @@ struct State {
     window: Window,
     /// The moment at which it fired last, and the total then.
     fired: Option<(u64, u64)>,
-    /// It has fired, and no wait has returned for it.
+    /// The trigger has fired, and no wait has returned for it.
     is_due: bool,
     /// A thread waits without a timeout of its own.
     dozes: bool,

@@ -4,7 +4,7 @@
 //! grew steadily or not at all, and its value at a tenth in between is known.
 //!
 //! - I1. `value(t)` is exact for every t since `began` at which the line did not change in the tenth of the window around t.
-//! - B1. Where it did, the growth is off by less than a tenth of the window: the tenth in which the window begins counts as steady growth.
+//! - B1. Where it did, the growth is off by less than a tenth of the window. The tenth in which the window begins counts as steady growth.
 
 /// Tenths kept: those of the window, the one in which it begins, and the present one.
 const KEPT: usize = 12;

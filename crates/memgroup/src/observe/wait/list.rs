@@ -14,9 +14,10 @@
 //!
 //! - I1. A wait is in the list from `begin` to the drop of its `Listed`, and has a deadline.
 //! - I2. `Wake::All` stays: each further `park` returns it at once. A notice is for one `park`.
-//! - I3. The first 1,024 waits of a hierarchy at a time allocate nothing. The list grows for further ones.
-//! - I4. The lock of the list is the last in the order of locks. Nothing is called, locked, allocated or freed under it, except that threads are
-//!   unparked. So an event may be counted, and a waiter notified, inside an allocator and under the tree lock.
+//! - I3. The list has room for 1,024 waits of a hierarchy at a time. It grows for further ones, without its lock.
+//! - I4. The lock of the list is the last in the order of locks. A thread that holds it unparks threads, and calls, locks, allocates and frees
+//!   nothing else. So an event may be counted, and a waiter notified, inside an allocator and under the tree lock. The one exception is
+//!   `Hierarchy::waits`, which allocates its reports under both locks.
 //! - E1. `notify`, `wake_within` → `park`: the notice is under the lock, and the thread is unparked after it is there. Loom: the models of
 //!   `waiters`.
 //! - E2. A removal marks the group offline, then goes through the list. A wait enters the list, then checks the mark. Both are under the lock, so no
@@ -188,7 +189,7 @@ impl Waits {
     pub(crate) fn is_armed(&self) -> bool {
         if !mutation::active(Mutation::EventLooksWithoutFence) {
             // ORDERING: SeqCst fence; pairs with the one in `Listed::arm` (E3). Weaker, this load could come before the caller's counts can
-            // be seen: the waiter would see no count, the event no waiter, and the waiter would sleep on.
+            // be seen. The waiter would then see no count and the event no waiter, and the waiter would sleep on.
             fence(Ordering::SeqCst);
         }
         // ORDERING: Relaxed; after the fence.

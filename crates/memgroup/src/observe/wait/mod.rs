@@ -56,8 +56,8 @@ impl Waiting {
 
     /// Whether a charge waits at the group. Then its counter has the OVER mark, and its subtree no stock.
     pub(crate) fn is_held(&self) -> bool {
-        // ORDERING: Relaxed; a thread that looks after an RMW of the counter which found the mark, or followed it, has acquired the count with the
-        // mark (`counter::mark_over`).
+        // ORDERING: Relaxed. The caller has made an RMW of the counter. If that found the mark, or followed it, the caller has acquired the count
+        // with the mark (`counter::mark_over`).
         self.held.load(Ordering::Relaxed) > 0
     }
 

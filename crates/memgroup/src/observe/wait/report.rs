@@ -87,6 +87,7 @@ pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
     }
 }
 
+/// Waits.
 impl Hierarchy {
     /// Every wait of every group, the longest first. It shows why threads make no progress.
     ///
@@ -112,6 +113,7 @@ impl Hierarchy {
     }
 }
 
+/// Waiting charges.
 impl Group {
     /// The waits of this group and of those below it now, except those for events.
     ///

@@ -13,7 +13,7 @@ use crate::reclaim::group;
 use crate::reclaim::slot::SlotState;
 use crate::tree::node::Node;
 
-/// A group below the root, with slots, of which each is a cache: one that is marked in the top word of its bitmap, and two in a chunk.
+/// A group below the root, with three slots of caches: one is marked in the top word of its bitmap, two in a chunk.
 struct Fixture {
     leaf: &'static Node,
     caches: [AtomicU64; SLOTS as usize],

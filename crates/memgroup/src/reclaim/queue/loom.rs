@@ -45,7 +45,7 @@ impl Fixture {
     }
 }
 
-/// What only the owner of the slot may do.
+/// A scan: only the owner of the slot makes one.
 fn scan(scans: &AtomicU64) {
     // ORDERING: Relaxed, both; the slot makes this one thread's at a time, and shows it the scans before.
     let before = scans.load(Ordering::Relaxed);
@@ -145,5 +145,5 @@ fn catches_a_hand_over_that_forgets_further_waiters() {
 #[test]
 #[should_panic(expected = "the slot is free")]
 fn catches_a_waiter_that_leaves_with_the_slot() {
-    mutation::with(Mutation::WaiterGoesWithTheSeat, || explore(one_loses_patience));
+    mutation::with(Mutation::WaiterLeavesWithTheSlot, || explore(one_loses_patience));
 }

@@ -3,7 +3,7 @@
 //! A test makes a call or a visit by hand, at any priority.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use memgroup_percpu::SlotSource;
 
@@ -36,7 +36,7 @@ fn defers_less_than_a_batch_until_it_is_enough() {
     assert_eq!((fixture.asked().len(), fixture.state().deferred()), (0, 2 * 10 * BATCH / 16));
     fixture.ask(10 * BATCH, 0);
     let asked: u64 = fixture.asked().iter().sum();
-    assert_eq!(asked, 20 * BATCH, "no more than twice what there is");
+    assert_eq!(asked, 20 * BATCH, "no more than twice the cache's bytes");
     assert_eq!(fixture.state().deferred(), 2 * 10 * BATCH / 16, "the bytes that were not asked for");
 }
 
@@ -295,8 +295,7 @@ fn moves_deferred_bytes_above_when_given_up_in_a_call() {
 
 #[test]
 fn releases_the_slot_when_the_shrinker_is_out_after_the_wait() {
-    let config = ShrinkerConfig::new("waited for").patience(std::time::Duration::from_secs(3600));
-    let fixture = Fixture::of(config, &[holds(10 * BATCH)], STOPS);
+    let fixture = Fixture::new(&[holds(10 * BATCH)], STOPS);
     let (node, slot) = (fixture.group.node(), fixture.state());
     assert!(slot.seize(node.shared.nanos(), false));
     std::thread::scope(|scope| {

@@ -1,10 +1,10 @@
-//! What a counter refuses, holds and records.
+//! Tests of one counter: refusals, the largest usage, the records of forced charges.
 
-use crate::base::limit::LARGEST;
+use crate::base::limit::BYTES_MAX;
 use crate::state::counter::{Counter, Verdict};
 
 #[test]
-fn refuses_above_the_limit_and_says_what_it_saw() {
+fn refuses_above_the_limit_and_reports_usage_and_limit() {
     let counter = Counter::new();
     counter.set_max(100);
     assert_eq!(counter.try_charge(60, 0, Verdict::Hint), Ok(60));
@@ -28,11 +28,11 @@ fn keeps_usage_when_the_limit_is_changed_many_times() {
 #[test]
 fn holds_no_more_than_its_bits() {
     let counter = Counter::new();
-    assert_eq!(counter.try_charge(LARGEST, 0, Verdict::Hint), Ok(LARGEST));
+    assert_eq!(counter.try_charge(BYTES_MAX, 0, Verdict::Hint), Ok(BYTES_MAX));
     assert!(counter.try_charge(1, 0, Verdict::Final).is_err());
     assert!(counter.charge_forced(1, u64::MAX, true).is_err());
     assert!(!counter.is_offline());
-    assert_eq!(counter.uncharge(LARGEST).usage, 0);
+    assert_eq!(counter.uncharge(BYTES_MAX).usage, 0);
 }
 
 #[test]
@@ -47,14 +47,14 @@ fn records_only_the_part_of_a_forced_charge_that_went_over() {
 }
 
 #[test]
-fn puts_itself_right_before_it_complains_of_too_large_an_uncharge() {
+fn too_large_an_uncharge_panics_after_the_counter_is_repaired() {
     let counter = Counter::new();
     counter.try_charge(10, 0, Verdict::Hint).unwrap();
     let complaint = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| counter.uncharge(11)));
     assert!(complaint.is_err());
     assert_eq!(counter.usage(), 0);
     assert!(!counter.is_offline());
-    assert_eq!(counter.read().max, crate::UNLIMITED);
+    assert_eq!(counter.read().max, crate::base::limit::UNLIMITED);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The built-in subsystems, which every hierarchy has, and the keys of their statistics.
 //!
-//! `file`, `rbytes`, `wbytes`, `rios` and `wios` mean what they mean in cgroup v2's `memory.stat` and `io.stat`. All other names are
+//! `file`, `rbytes`, `wbytes`, `rios` and `wios` have the meaning of cgroup v2's `memory.stat` and `io.stat`. All other names are
 //! this library's own.
 
 /// Positions of the built-in subsystems.

@@ -21,7 +21,7 @@ use crate::state::stats::update_tree::UpdateTree;
 pub(crate) struct Registry {
     stores: [OnceLock<&'static StatStore>; SUBSYSTEMS_MAX],
     registering: Mutex<()>,
-    /// The one tree of a hierarchy whose subsystems share it.
+    /// The update tree, if all subsystems of the hierarchy share one.
     shared_tree: Option<&'static UpdateTree>,
     config: Config,
 }

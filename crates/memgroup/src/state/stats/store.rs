@@ -105,7 +105,7 @@ impl StatStore {
         self.records.limbo_records() > 0 || !self.unlinked.lock().is_empty()
     }
 
-    /// Frees the memory whose grace period has passed.
+    /// Frees retired memory after its grace period.
     pub(crate) fn reclaim(&'static self) {
         self.records.reclaim(|_, _| ());
         self.unlinked.lock().reclaim();

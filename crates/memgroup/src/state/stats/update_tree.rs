@@ -42,8 +42,8 @@ pub(crate) struct FlushState {
 
 /// The last flush that ended.
 ///
-/// It stays valid when the place of `top` is given to another group: a reader that it could serve holds a group in or below `top`,
-/// and so keeps `top`. A flush of an earlier user of the hierarchy began before any present reader arrived.
+/// It stays valid when the place of `top` is given to another group. A reader that it could serve holds a group in or below `top`, and so
+/// keeps `top`. A flush of an earlier user of the hierarchy began before any present reader arrived.
 struct Last {
     epoch: u64,
     top: NodeId,

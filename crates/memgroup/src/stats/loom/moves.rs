@@ -116,7 +116,7 @@ fn catches_a_flush_that_skips_a_returning_record() {
     });
 }
 
-/// One finds a record's doors open and its words moved on, while another brings the record back.
+/// One thread finds a record's slots enabled and its words moved on, while another brings the record back.
 #[test]
 #[should_panic(expected = "a read contains")]
 fn catches_a_flush_that_skips_a_record_on_its_way() {

@@ -6,7 +6,8 @@ use rusqlite::Connection;
 use super::{BUILDING, Database, build, build_all, fill, find, path_of, prepare, read_through};
 use crate::run::base::error::RunError;
 use crate::run::base::progress::Progress;
-use crate::run::base::stop::Stop;
+use crate::run::base::stop::{CTRL_C, Stop};
+use crate::run::data::Job;
 use crate::run::spec::{Kind, Spec};
 
 fn spec() -> Spec {
@@ -15,7 +16,8 @@ fn spec() -> Spec {
 }
 
 fn prepared(directory: &Path) -> Result<Option<Vec<Database>>, RunError> {
-    prepare(directory, &spec(), &Progress::on_stderr(), &Stop::default(), None)
+    let (spec, progress, stop) = (spec(), Progress::on_stderr(), Stop::default());
+    prepare(&Job { spec: &spec, directory, progress: &progress, stop: &stop }, None)
 }
 
 fn files(directory: &Path) -> Vec<PathBuf> {
@@ -99,11 +101,12 @@ fn keeps_a_foreign_file() {
 fn removes_the_unfinished_file_after_a_stop() {
     let directory = tempfile::tempdir().expect("a directory");
     let (spec, progress, stop) = (spec(), Progress::on_stderr(), Stop::default());
-    stop.request();
-    assert_eq!(prepare(directory.path(), &spec, &progress, &stop, None).expect("no error"), None);
-    build_all(directory.path(), spec.tenants.iter().collect(), &progress, &stop, None).expect("no error");
+    stop.request(CTRL_C);
+    let job = Job { spec: &spec, directory: directory.path(), progress: &progress, stop: &stop };
+    assert_eq!(prepare(&job, None).expect("no error"), None);
+    build_all(&job, spec.tenants.iter().collect(), None).expect("no error");
     // A builder that is running sees the stop at its next tick.
-    build(directory.path(), &spec.tenants[0], &progress, &stop).expect("no error");
+    build(&job, &spec.tenants[0]).expect("no error");
     assert_eq!(files(directory.path()), [directory.path().join(".lock")]);
 }
 
@@ -175,7 +178,7 @@ fn makes_each_database_larger_than_the_memory_of_its_tenant() {
         // An idle tenant holds only its page caches; a runaway holds its result.
         let held = match (tenant.work, tenant.workload) {
             (Some(_), _) | (_, Kind::Runaway) => tenant.cache_bytes * u64::from(tenant.threads),
-            (None, _) => tenant.max_bytes,
+            (None, _) => tenant.max_bytes.expect("a limit"),
         };
         assert!(bytes > held, "{}: {bytes} bytes, of which it may hold {held}", tenant.name);
     }

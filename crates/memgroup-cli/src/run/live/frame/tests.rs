@@ -12,24 +12,24 @@ fn tree() -> (Hierarchy, Vec<Charge>) {
     let tenants = hierarchy.create("/tenants").expect("a group");
     tenants.set_max(100 << 20).expect("a limit");
     let mut charges = Vec::new();
-    let mut make = |name: &str, max: u64, peak: u64, usage: u64| {
+    let mut make = |name: &str, max: Option<u64>, peak: u64, usage: u64| {
         let group = tenants.create(name).expect("a group");
         group.set_max(max).expect("a limit");
         drop(group.try_charge(peak).expect("room"));
         charges.push(group.try_charge(usage).expect("room"));
         group
     };
-    let lookups = make("lookups", 12 << 20, 9 << 20, 8 << 20);
+    let lookups = make("lookups", Some(12 << 20), 9 << 20, 8 << 20);
     lookups.set_min(6 << 20).expect("a protection");
-    let dashboards = make("dashboards", 16 << 20, 16 << 20, 13 << 20);
+    let dashboards = make("dashboards", Some(16 << 20), 16 << 20, 13 << 20);
     dashboards.set_low(4 << 20).expect("a protection");
     dashboards.set_high(15 << 20).expect("a soft limit");
-    let runaway = make("runaway", 24 << 20, 24 << 20, 24 << 20);
+    let runaway = make("runaway", Some(24 << 20), 24 << 20, 24 << 20);
     for _ in 0..1234 {
         runaway.try_charge(1).expect_err("no room");
     }
-    make("unlimited-with-a-name-that-is-far-too-long", memgroup::UNLIMITED, 1, 1);
-    let gone = make("gone", 1 << 20, 1 << 10, 1 << 10);
+    make("unlimited-with-a-name-that-is-far-too-long", None, 1, 1);
+    let gone = make("gone", Some(1 << 20), 1 << 10, 1 << 10);
     gone.remove().expect("no children");
     (hierarchy, charges)
 }

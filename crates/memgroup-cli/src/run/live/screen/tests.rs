@@ -7,7 +7,6 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::{Input, OPEN, View, draw, restore_on_every_end};
-use crate::run::base::stop::By;
 use crate::run::live::frame::Frame;
 
 fn groups(count: usize) -> Snapshot {
@@ -73,9 +72,9 @@ fn scrolls_within_a_thousand_groups() {
 fn ends_the_run_by_q_and_control_c_only() {
     let mut view = View::default();
     let mut press = |code, modifiers| view.key(KeyEvent::new(code, modifiers));
-    assert_eq!(press(KeyCode::Char('q'), KeyModifiers::NONE), Input::End(By::Q));
-    assert_eq!(press(KeyCode::Char('Q'), KeyModifiers::SHIFT), Input::End(By::Q));
-    assert_eq!(press(KeyCode::Char('c'), KeyModifiers::CONTROL), Input::End(By::CtrlC));
+    assert_eq!(press(KeyCode::Char('q'), KeyModifiers::NONE), Input::End("q"));
+    assert_eq!(press(KeyCode::Char('Q'), KeyModifiers::SHIFT), Input::End("q"));
+    assert_eq!(press(KeyCode::Char('c'), KeyModifiers::CONTROL), Input::End("Ctrl-C"));
     assert_eq!(press(KeyCode::Char('c'), KeyModifiers::NONE), Input::None);
 }
 

@@ -1,6 +1,7 @@
-use super::{By, Emphasis, of_report, wrapped};
+use super::{Emphasis, of_report, wrapped};
 use crate::run::report::tests::{idle, kills, report, tenant};
 use crate::run::report::{RegimeReport, Report};
+use crate::run::spec::Kind;
 
 fn shown(memgroup: RegimeReport) -> String {
     of_report(&Report::of(memgroup), None, false, Emphasis(false))
@@ -10,15 +11,15 @@ fn shown(memgroup: RegimeReport) -> String {
 fn built_in() -> RegimeReport {
     let mut report = report(12_345);
     report.seconds = 86_400.0;
-    report.tenants.insert(1, tenant("dashboards", "dashboards", 1_234_567, 12_345));
-    report.tenants.insert(2, idle(tenant("archive", "dashboards", 45, 0), 1023 << 20, 1023 << 20));
-    report.tenants.insert(3, tenant("etl", "etl", 12, 4_567));
+    report.tenants.insert(1, tenant("dashboards", Kind::Dashboards, 1_234_567, 12_345));
+    report.tenants.insert(2, idle(tenant("archive", Kind::Dashboards, 45, 0), 1023 << 20, 1023 << 20));
+    report.tenants.insert(3, tenant("etl", Kind::Etl, 12, 4_567));
     let requesters = ["dashboards", "etl", "lookups"];
     report.kills = Some(requesters.map(|requester| kills("runaway", requester, vec![20_400; 1_000])).into());
     for tenant in &mut report.tenants {
         tenant.killed = if tenant.is_runaway() { 54_321 } else { 0 };
-        (tenant.retried, tenant.peak) = (98_765, Some(1023 << 20));
-        tenant.statistics.as_mut().expect("statistics").memory.gained = 1023 << 20;
+        (tenant.retried, tenant.held.peak) = (98_765, Some(1023 << 20));
+        tenant.figures.statistics.as_mut().expect("statistics").memory.set("gained", 1023 << 20);
     }
     report.tenants[3].would_refuse = Some(1_234_567);
     report.tenants[4].would_refuse = Some(1_234_567);
@@ -123,12 +124,12 @@ fn says_that_the_guard_was_reached() {
 }
 
 #[test]
-fn says_who_ended_an_interrupted_run() {
+fn says_which_key_ended_an_interrupted_run() {
     let mut early = Report::of(report(0));
     let shown = |report: &Report, by| of_report(report, by, false, Emphasis(false));
-    assert!(shown(&early, Some(By::Q)).starts_with("2 tenants, 20.0 s of statements, seed 1\n"), "too late");
+    assert!(shown(&early, Some("q")).starts_with("2 tenants, 20.0 s of statements, seed 1\n"), "too late");
     early.memgroup.interrupted = true;
-    for (by, name) in [(Some(By::Q), "q"), (Some(By::CtrlC), "Ctrl-C"), (None, "Ctrl-C")] {
+    for (by, name) in [(Some("q"), "q"), (Some("Ctrl-C"), "Ctrl-C"), (None, "Ctrl-C")] {
         let head = format!("2 tenants, 20.0 s of statements, seed 1, ended by {name}\n");
         assert!(shown(&early, by).starts_with(&head), "{name}");
     }

@@ -50,6 +50,8 @@ impl Fixture {
             counted: Mutex::new(0),
             asked: Mutex::default(),
         });
+        // Tests seize slots at the time 1, which is long ago where the hierarchy comes from the pool: its clock goes on.
+        let config = config.patience(Duration::from_secs(3600));
         let registration = hierarchy.add_shrinker(config, Arc::clone(&script)).unwrap();
         let attached = Some(registration.attach(&group, 0).unwrap());
         Fixture { hierarchy, group, script, registration, attached, _held: held }
@@ -71,7 +73,7 @@ impl Fixture {
         self.slot().state
     }
 
-    /// Makes a call at a priority, whose series ends when `deadline` has passed. Returns its results.
+    /// Makes a series of calls at a priority, until `deadline` has passed. Returns its results.
     pub(crate) fn call(
         &self,
         priority: u32,

@@ -1,33 +1,7 @@
-//! Effects of limits on a group: events and pressure.
+//! Pressure: time in which threads were stalled for memory.
 
-use std::collections::BTreeMap;
-
-use memgroup::{Group, PressureLine};
+use memgroup::{GroupSnapshot, PressureLine};
 use serde::{Deserialize, Serialize};
-
-/// Event counts of a group and the groups below it, with the keys of cgroup v2's `memory.events`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct Events(BTreeMap<String, u64>);
-
-impl Events {
-    pub(crate) fn of(group: &Group) -> Events {
-        Events(group.events().pairs().map(|(key, count)| (key.to_owned(), count)).into())
-    }
-
-    /// The count of `key`.
-    pub(crate) fn get(&self, key: &str) -> u64 {
-        self.0.get(key).copied().unwrap_or(0)
-    }
-
-    /// Adds the events of a `later` run.
-    pub(crate) fn add(mut self, later: Events) -> Events {
-        for (key, count) in later.0 {
-            *self.0.entry(key).or_default() += count;
-        }
-        self
-    }
-}
 
 /// Time in which threads were stalled for memory, named as in cgroup v2's `memory.pressure`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -54,9 +28,12 @@ pub(crate) struct Stalled {
 
 impl Pressure {
     /// The pressure of `group` after a run of that many `seconds`.
-    pub(crate) fn of(group: &Group, seconds: f64) -> Pressure {
-        let pressure = group.pressure();
-        Pressure { some: Stalled::of(pressure.some, seconds), full: Stalled::of(pressure.full, seconds) }
+    pub(crate) fn of(group: &GroupSnapshot, seconds: f64) -> Pressure {
+        let [some, full] = [group.pressure.some, group.pressure.full].map(|line| {
+            let PressureLine { avg10, avg60, avg300, total: total_us } = line;
+            Stalled { avg10, avg60, avg300, total_us, share: share(total_us, seconds) }
+        });
+        Pressure { some, full }
     }
 
     /// Adds the pressure of a `later` run; both together took that many `seconds`.
@@ -66,11 +43,6 @@ impl Pressure {
 }
 
 impl Stalled {
-    fn of(line: PressureLine, seconds: f64) -> Stalled {
-        let PressureLine { avg10, avg60, avg300, total } = line;
-        Stalled { avg10, avg60, avg300, total_us: total, share: share(total, seconds) }
-    }
-
     fn add(self, later: Stalled, seconds: f64) -> Stalled {
         let total_us = self.total_us + later.total_us;
         Stalled { total_us, share: share(total_us, seconds), ..later }
@@ -85,42 +57,28 @@ fn share(us: u64, seconds: f64) -> f64 {
 mod tests {
     use memgroup::{Config, Hierarchy};
 
-    use super::{Events, Pressure, Stalled};
-
-    impl Events {
-        /// Events with these counts of `max` and `oom`.
-        pub(crate) fn with(max: u64, oom: u64) -> Events {
-            let counts =
-                [("low", 0), ("high", 0), ("max", max), ("oom", oom), ("oom_kill", 0), ("oom_group_kill", 0)];
-            Events(counts.map(|(key, count)| (key.to_owned(), count)).into())
-        }
-    }
+    use super::{Pressure, Stalled};
 
     #[test]
-    fn includes_events_and_stalls_of_the_groups_below() {
+    fn includes_stalls_of_the_groups_below() {
         let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
         let parent = hierarchy.create("/parent").expect("a group");
         let child = parent.create("child").expect("a group");
-        child.set_max(4_096).expect("nothing is charged");
-        child.try_charge(5_000).expect_err("no room");
         let stall = child.stall();
         std::thread::sleep(std::time::Duration::from_millis(2));
         drop(stall);
-        assert_eq!(Events::of(&parent).get("max"), 1);
-        let some = Pressure::of(&parent, 10.0).some;
+        let some = Pressure::of(&parent.snapshot().groups[0], 10.0).some;
         assert!(some.total_us >= 2_000, "{some:?}");
         assert!((some.share - some.total_us as f64 / 1e7).abs() < 1e-9, "{some:?}");
     }
 
     #[test]
     fn adds_runs_and_takes_shares_of_their_total_time() {
-        let run = |max, total_us, share| {
+        let run = |total_us, share| {
             let stalled = Stalled { avg10: share, total_us, share, ..Stalled::default() };
-            (Events::with(max, 0), Pressure { some: stalled, full: stalled })
+            Pressure { some: stalled, full: stalled }
         };
-        let ((before, stalled), (later, stalled_later)) = (run(2, 1_000_000, 0.1), run(3, 3_000_000, 0.3));
-        assert_eq!(before.add(later), Events::with(5, 0));
-        let both = stalled.add(stalled_later, 20.0);
+        let both = run(1_000_000, 0.1).add(run(3_000_000, 0.3), 20.0);
         let expected = Stalled { avg10: 0.3, total_us: 4_000_000, share: 0.2, ..Stalled::default() };
         assert_eq!((both.some, both.full), (expected, expected));
     }

@@ -1,4 +1,14 @@
-//! Ranges of bits in an array of words.
+//! Bits of a word, and ranges of bits in an array of words.
+
+/// The places of the set bits of `word`, in ascending order.
+#[inline]
+pub(crate) fn places(mut word: u64) -> impl Iterator<Item = usize> + Clone {
+    core::iter::from_fn(move || {
+        let place = word.trailing_zeros() as usize;
+        word &= word.wrapping_sub(1);
+        (place < 64).then_some(place)
+    })
+}
 
 /// Calls `each` with the index of every word that `start..end` touches, and the mask of its bits within.
 #[inline]
