@@ -63,7 +63,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = spec::parse_seed)]
     seed: Option<u64>,
 
-    /// Refuse charges that do not fit at once, without reclaiming caches [default: from the SPEC]
+    /// Refuse at once charges that do not fit, without reclaiming caches [default: from the SPEC]
     #[arg(long)]
     no_reclaim: bool,
 

@@ -22,7 +22,7 @@ use crate::slot::{cpus, number, rseq};
 /// | [`cpu_id`](Self::cpu_id) | rseq's CPU number | 0.4-0.5 |
 /// | [`getcpu`](Self::getcpu) | the CPU number by `sched_getcpu` | 2.4-4 |
 /// | [`thread_hash`](Self::thread_hash) | a number of the thread's own, spread over n slots | 3 |
-/// | [`virtual_slots`](Self::virtual_slots) | the one given to [`pin_virtual`](crate::pin_virtual), else the thread's number modulo n | 3 |
+/// | [`virtual_slots`](Self::virtual_slots) | the one given to [`pin_virtual`](../memgroup_percpu/fn.pin_virtual.html), else the thread's number modulo n | 3 |
 ///
 /// # Effects of a wrong slot
 ///
@@ -113,7 +113,7 @@ impl SlotSource {
     }
 
     /// `slots` slots that have nothing to do with the machine, for tests and experiments. A thread uses the slot that it
-    /// pinned with [`pin_virtual`](crate::pin_virtual), else its number modulo `slots`.
+    /// pinned with [`pin_virtual`](../memgroup_percpu/fn.pin_virtual.html), else its number modulo `slots`.
     ///
     /// # Errors
     ///

@@ -66,7 +66,7 @@ impl Group {
         Ok(())
     }
 
-    /// Protects the first `bytes` of the group: a charge that a group above refuses does not take them, and is refused instead.
+    /// Protects the first `bytes` of the group. A reclaim for a group above does not take them: a charge that finds no other bytes is refused.
     /// `memory.min` of cgroup v2. The default is 0: no byte is protected. With [`BYTES_MAX`](crate::BYTES_MAX), the file's `max`, all are.
     ///
     /// The setting counts in full right below the group that needs memory. Deeper it counts as far as the groups above are protected
@@ -116,7 +116,7 @@ impl Group {
     /// the removal of the group.
     ///
     /// It may allocate, and it blocks. So it is not for code that holds a lock that other threads need to set memory free, nor for the inside of
-    /// an allocator. It does not wait within a shrinker's call or a read section, nor when the deadline has passed.
+    /// an allocator. It does not wait within a shrinker's call, in a read section (`memgroup_sync::grace`), or after the deadline.
     ///
     /// ```
     /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};

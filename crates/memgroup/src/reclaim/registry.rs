@@ -110,7 +110,8 @@ pub struct ShrinkerSlot {
     _registered: Arc<Registered>,
 }
 
-/// The [`Registration`] and the only [`ShrinkerSlot`] of a shrinker that has the memory of one group alone.
+/// The [`Registration`] and the only [`ShrinkerSlot`] of a shrinker that has the memory of one group alone. Its callbacks are told token 0.
+/// Dropping it removes the shrinker, as dropping the registration does.
 #[must_use = "a shrinker is removed when this is dropped"]
 pub struct GroupShrinker {
     registration: Registration,

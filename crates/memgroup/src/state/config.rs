@@ -142,7 +142,7 @@ impl Config {
     }
 
     /// Whether charges to groups count in the root's usage and against its limit. Without, the root counts only
-    /// its own direct charges, and every miss saves one level (seed `004`'s first remark).
+    /// its own direct charges, and every miss saves one level.
     #[must_use]
     pub fn account_root(self, account_root: bool) -> Config {
         Config { account_root, ..self }

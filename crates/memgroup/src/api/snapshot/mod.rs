@@ -58,8 +58,8 @@ pub struct Snapshot {
     /// Time that it took.
     #[cfg_attr(feature = "serde", serde(rename = "took_us", serialize_with = "json::us"))]
     pub took: Duration,
-    /// The groups, each followed by all groups below it. Siblings are in the order of their names. Dying ones come last, in the order
-    /// of their removal.
+    /// The groups, each followed by all groups below it. Siblings are in the order of their names. Dying siblings come last, in the
+    /// order of their removal.
     pub groups: Vec<GroupSnapshot>,
     /// All shrinkers of the hierarchy, also in a snapshot of a part of the tree.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::shrinkers"))]

@@ -130,7 +130,7 @@ impl Hook {
     }
 }
 
-/// The registration of a group's [`KillHook`] hook.
+/// The registration of a group's [`KillHook`].
 ///
 /// Dropping it removes the hook without waiting. A call that has begun goes on, and drops the hook when it ends. A group that was dying by this
 /// hook counts as dead.
