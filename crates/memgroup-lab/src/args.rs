@@ -32,8 +32,8 @@ pub struct Args {
     /// charge, drain, shrink, control: threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// charge, percpu, rstat, shrink, control: run on N virtual slots; drain: measure N only [default: the machine's, percpu at most 16, rstat 52 and 2, 8
-    /// and 128; 1, 2, 8, 128 and 512]
+    /// charge, percpu, rstat, shrink, control: run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs;
+    /// percpu at most 16; rstat 52, 2, 8 and 128; drain 1, 2, 8, 128 and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
     /// Counters from a group to the root, the root included [default: charge 1, 3 and 8; drain 3]

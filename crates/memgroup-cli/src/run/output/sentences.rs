@@ -172,7 +172,7 @@ fn reclaimed(report: &RegimeReport) -> Option<String> {
     let mut gainers: Vec<_> = report.tenants.iter().filter(|tenant| gained(tenant) > 0).collect();
     gainers.sort_by_key(|tenant| Reverse(gained(tenant)));
     let each = list(gainers, |tenant| format!("`{}` ({})", tenant.name, units::bytes(gained(tenant))));
-    (!each.is_empty()).then(|| format!("Caches, their own included, were reclaimed for {each}."))
+    (!each.is_empty()).then(|| format!("Cache reclaimed for each tenant in all, its own included: {each}."))
 }
 
 /// The p99 of protected tenants, compared with the run without limits.
@@ -254,8 +254,7 @@ mod tests {
         for (tenant, gained) in report.tenants.iter_mut().zip([1 << 20, 7 << 20, 0]) {
             tenant.figures.statistics.as_mut().expect("statistics").memory.set("gained", gained);
         }
-        let expected =
-            "Caches, their own included, were reclaimed for `runaway` (7.0M) and `lookups` (1.0M).";
+        let expected = "Cache reclaimed for each tenant in all, its own included: `runaway` (7.0M) and `lookups` (1.0M).";
         assert_eq!(reclaimed(&report).as_deref(), Some(expected));
     }
 

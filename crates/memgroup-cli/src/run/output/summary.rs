@@ -64,7 +64,7 @@ pub(super) fn of_report(
     if !is_comparison || details {
         sentences.extend(sentences::of_run(own));
     }
-    let mut hint = "--details: tables of memory, reclaim, time and limits".to_owned();
+    let mut hint = "With --details: tables of memory, reclaim, time and limits".to_owned();
     if details {
         sentences.extend(sentences::details(&regimes));
         hint.clear();

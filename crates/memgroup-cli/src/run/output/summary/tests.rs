@@ -47,8 +47,8 @@ runaway              0      120        0        0        -       -  16.0M   16M
 all tenants  1,234,567      120        0        0        -       -  32.0M  128M
 
 Only statements of `runaway` (120 refused) failed for lack of memory.
-Caches, their own included, were reclaimed for `lookups` (1.0M) and `runaway` (1.0M).
---details: tables of memory, reclaim, time and limits
+Cache reclaimed for each tenant in all, its own included: `lookups` (1.0M) and `runaway` (1.0M).
+With --details: tables of memory, reclaim, time and limits
 ";
     assert_eq!(shown(report(0)), expected);
 }
