@@ -4,8 +4,7 @@ use memgroup_sync::grace;
 
 use crate::base::deadline::Deadline;
 use crate::base::error::GroupError;
-use crate::base::limit;
-use crate::base::limit::LimitError;
+use crate::base::limit::{self, LimitError};
 use crate::charge::charge::Charge;
 use crate::charge::wait;
 use crate::control::{aftermath, dry_run, over_limit};

@@ -14,8 +14,7 @@ use crate::base::error::GroupError;
 use crate::base::id::{GroupId, IdError, NodeId};
 use crate::charge::charge::Charge;
 use crate::lifecycle::maintenance::{self, Maintained, Maintenance};
-use crate::lifecycle::memory;
-use crate::lifecycle::memory::PerCpuStats;
+use crate::lifecycle::memory::{self, PerCpuStats};
 use crate::reclaim;
 use crate::reclaim::{
     AskError, CallsError, Count, Registration, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId,

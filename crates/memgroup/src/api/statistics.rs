@@ -1,7 +1,6 @@
 //! Statistics: the public handle on one subsystem of one hierarchy.
 
-use core::fmt;
-use core::fmt::Write;
+use core::fmt::{self, Write};
 use core::time::Duration;
 
 use memgroup_sync::grace;

@@ -3,8 +3,7 @@
 use crate::base::id::{GroupId, NodeId};
 use crate::state::stats::stat::Subsystem;
 use crate::state::stats::store::StatStore;
-use crate::stats::flush;
-use crate::stats::flush::{FlushGuard, Freshness};
+use crate::stats::flush::{self, FlushGuard, Freshness};
 use crate::tree::node::Node;
 
 /// Values of one subsystem in all groups of a subtree, as they were together at one moment.

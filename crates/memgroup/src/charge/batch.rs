@@ -8,13 +8,11 @@ use std::time::Instant;
 
 use memgroup_sync::interleave;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::slow::{Ask, charge_slow_path};
 use crate::charge::{evict, refill};
 use crate::control::{aftermath, fault_injection, high};
-use crate::counter::chain;
-use crate::counter::chain::Until;
+use crate::counter::chain::{self, Until};
 use crate::lifecycle::residence;
 use crate::state::stats::builtin::memory;
 use crate::state::stock_word::Word;

@@ -8,8 +8,7 @@ use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::base::id::NodeId;
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::{batch, evict, refill};
 use crate::control::{aftermath, over_limit};
 use crate::counter::chain::{Climb, Refused, Until};

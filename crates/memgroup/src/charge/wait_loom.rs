@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{UNIT, assert_conserved, charge_counters, config, explore, lone_group, obtain};
 use crate::charge::wait::{Left, WaitSession};
 use crate::control::aftermath;

@@ -25,8 +25,7 @@ use memgroup_sync::atomic::Ordering;
 use memgroup_sync::{grace, interleave};
 
 use crate::base::id::NodeId;
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::control::aftermath;
 use crate::state::stats::builtin::memory::CHARGES;
 use crate::state::stats::store::StatEntry;

@@ -24,8 +24,7 @@ use std::sync::OnceLock;
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use memgroup_sync::{Mutex, interleave};
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 
 /// The number of classes of marks.
 #[cfg(not(memgroup_loom))]

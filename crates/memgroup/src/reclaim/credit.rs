@@ -27,8 +27,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::counter::{chain, protect};
 use crate::tree::node::Node;
 use crate::tree::topology::ROOT;

@@ -23,8 +23,7 @@ use memgroup_sync::hazard::Place;
 use memgroup_sync::interleave;
 
 use crate::base::id::NodeId;
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::reclaim::bitmap::{CLASSES, SummaryBitmap, Unmarked};
 use crate::reclaim::entry::ShrinkerEntry;
 use crate::reclaim::slot::SlotState;

@@ -25,12 +25,10 @@ use std::time::Duration;
 
 use memgroup_sync::{Mutex, interleave};
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
-use crate::observe::wait;
-use crate::observe::wait::Wake;
+use crate::base::mutation::{self, Mutation};
 use crate::observe::wait::list::Listed;
 use crate::observe::wait::queue::WaitQueue;
+use crate::observe::wait::{self, Wake};
 use crate::reclaim::slot::{Awaited, Ended, SlotState};
 use crate::tree::shared::Shared;
 

@@ -8,8 +8,7 @@ use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::hazard::Place;
 use memgroup_sync::interleave;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::reclaim::entry::{ShrinkerEntry, domain};
 use crate::reclaim::slot::SlotState;
 use crate::reclaim::{group, queue};

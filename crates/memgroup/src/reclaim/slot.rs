@@ -21,8 +21,7 @@ use memgroup_sync::AtomicRef;
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::hazard::Place;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::reclaim::entry::ShrinkerEntry;
 
 /// In `last_bytes`: the shrinker has not been counted yet.

@@ -23,8 +23,7 @@ use memgroup_sync::hazard::{Lease, Place};
 use memgroup_sync::interleave;
 
 use crate::counter::protect::Protection;
-use crate::observe::wait;
-use crate::observe::wait::WaitKind;
+use crate::observe::wait::{self, WaitKind};
 use crate::reclaim::due::SERIOUS;
 use crate::reclaim::entry::{ShrinkerEntry, domain};
 use crate::reclaim::group::{GroupShrinkers, child_at};

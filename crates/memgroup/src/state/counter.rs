@@ -27,8 +27,7 @@ use memgroup_sync::CachePadded;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::state::peak::Peak;
 
 const BYTES: u64 = BYTES_MAX;

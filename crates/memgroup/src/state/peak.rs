@@ -25,8 +25,7 @@
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::interleave;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::state::counter::Counter;
 
 /// The peaks of one counter.

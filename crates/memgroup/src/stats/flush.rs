@@ -23,8 +23,7 @@ use memgroup_sync::grace::{self, Section};
 use memgroup_sync::{MutexGuard, RwLockReadGuard, interleave};
 
 use crate::base::id::NodeId;
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::flushed::{END, FlushedStats};
 use crate::state::stats::store::{StatEntry, StatStore};

@@ -11,8 +11,7 @@
 use memgroup_percpu::{Fresh, Unlinked, additive};
 use memgroup_sync::{RwLockWriteGuard, grace, interleave};
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::state::stats::Reach;
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::store::StatEntry;

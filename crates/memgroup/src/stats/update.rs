@@ -12,8 +12,7 @@ use memgroup_percpu::additive;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::{grace, interleave};
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::stat::StatKey;
 use crate::state::stats::store::StatEntry;

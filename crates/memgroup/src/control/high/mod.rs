@@ -13,8 +13,7 @@ use memgroup_sync::grace;
 pub(crate) use notice::{after_charge, after_forced_charge};
 pub use throttle::{Throttle, ThrottleEnd, Throttled};
 
-use crate::base::limit;
-use crate::base::limit::{LimitError, UNLIMITED};
+use crate::base::limit::{self, LimitError, UNLIMITED};
 use crate::control::aftermath;
 use crate::reclaim::{self, Purpose, credit};
 use crate::tree::handle::Group;

@@ -2,8 +2,7 @@
 
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{charge_counters, config, explore_up_to, obtain};
 use crate::control::{aftermath, protection};
 use crate::counter::chain::Until;

@@ -11,8 +11,7 @@
 
 use memgroup_sync::atomic::Ordering;
 
-use crate::counter::protect::effective;
-use crate::counter::protect::effective::Protection;
+use crate::counter::protect::effective::{self, Protection};
 use crate::tree::node::Node;
 
 /// How one round of a reclaim treats protected groups.

@@ -25,8 +25,7 @@ use memgroup_sync::spin::Wait;
 use memgroup_sync::{CachePadded, interleave};
 
 use crate::base::limit::LARGEST_RESERVE;
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 use crate::tree::shared::Shared;

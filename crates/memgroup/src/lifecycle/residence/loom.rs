@@ -7,8 +7,7 @@ use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::{self, Form};
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::batch;
 use crate::charge::loom::{
     UNIT, assert_conserved, charges_counted, config, counted_group, explore, explore_up_to, lone_group,

@@ -2,8 +2,7 @@
 
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{UNIT, charge_counters, config, explore, obtain};
 use crate::control::aftermath;
 use crate::counter::chain::{Climb, Until};

@@ -6,8 +6,7 @@ use memgroup_sync::atomic::{AtomicU64, Ordering, fence};
 use memgroup_sync::interleave;
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{config, explore, obtain};
 use crate::reclaim::group;
 use crate::reclaim::slot::SlotState;

@@ -6,8 +6,7 @@ use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::hazard::Place;
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{config, explore, explore_up_to, obtain};
 use crate::reclaim::credit::{Purpose, ReclaimCredit};
 use crate::reclaim::entry::{ShrinkerEntry, domain, empty_place};

@@ -8,11 +8,9 @@ use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::keep;
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{config, explore, obtain};
-use crate::observe::wait;
-use crate::observe::wait::WaitKind;
+use crate::observe::wait::{self, WaitKind};
 use crate::reclaim::entry::empty_place;
 use crate::reclaim::queue;
 use crate::reclaim::slot::{Ended, SlotState};

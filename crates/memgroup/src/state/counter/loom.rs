@@ -2,8 +2,7 @@
 
 use memgroup_sync::loom::{self, thread};
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::state::counter::{Counter, Verdict};
 
 fn a_charger_and_a_setter() {

@@ -19,8 +19,7 @@
 use memgroup_sync::atomic::{AtomicU64, Ordering, fence};
 use memgroup_sync::spin::Wait;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::state::stats::Reach;
 
 /// Value of the word `next` in a group that is in no list.

@@ -10,8 +10,7 @@ use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use memgroup_sync::{Mutex, MutexGuard};
 
 use crate::base::id::NodeId;
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::state::stats::flushed::END;
 use crate::state::stats::store::StatStore;
 

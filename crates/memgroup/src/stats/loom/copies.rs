@@ -3,8 +3,7 @@
 use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::explore;
 use crate::stats::loom::{NUMBER, Reach, child, entry, hierarchy, refresh};
 use crate::stats::update;

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::explore;
 use crate::stats::loom::{Reach, add, child, entry, flush, hierarchy, store, total};
 

@@ -3,8 +3,7 @@
 use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::batch::charge_miss;
 use crate::charge::loom::{UNIT, charges_counted, counted_group, drain_all, explore, explore_up_to};
 use crate::control::aftermath;

@@ -3,8 +3,7 @@
 use memgroup_percpu::Wait;
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{explore, explore_up_to};
 use crate::stats::loom::{add, child, entry, hierarchy, refresh, store, total};
 use crate::stats::moves;

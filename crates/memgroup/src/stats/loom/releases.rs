@@ -3,8 +3,7 @@
 use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{UNIT, explore, explore_up_to};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::stats::loom::{Reach, add, child, flush, fresh, hierarchy, total};

@@ -3,8 +3,7 @@
 use memgroup_percpu::faults;
 use memgroup_sync::loom::thread;
 
-use crate::base::mutation;
-use crate::base::mutation::Mutation;
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{explore, explore_up_to};
 use crate::stats::loom::{add, child, hierarchy, refresh, total};
 use crate::tree::node::Node;
