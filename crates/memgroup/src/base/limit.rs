@@ -87,9 +87,10 @@ pub fn parse_bytes(text: &str) -> Result<Option<u64>, ParseBytesError> {
     let digits_end = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
     let (digits, suffix) = trimmed.split_at(digits_end);
     if digits.is_empty() {
-        let any_case_of_max = trimmed.eq_ignore_ascii_case("max");
-        return Err(wrong(if any_case_of_max {
+        return Err(wrong(if trimmed.eq_ignore_ascii_case("max") {
             "the word is max, in small letters"
+        } else if trimmed.contains(|c: char| c.is_ascii_digit()) {
+            "it does not begin with a digit"
         } else {
             "it has no digits"
         }));
@@ -135,6 +136,8 @@ mod tests {
         for (text, why) in [
             ("", "no digits"),
             ("-5", "negative"),
+            ("+5", "begin with a digit"),
+            (".5G", "begin with a digit"),
             ("1.5G", "fraction"),
             ("5 M", "suffix"),
             ("5MB", "suffix"),

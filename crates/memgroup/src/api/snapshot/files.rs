@@ -101,12 +101,12 @@ const TABLE: &[File] = &[
     setting(
         "memgroup.oom_score",
         |g| line(g.limits.oom_score),
-        |g, text| set(g.set_oom_score(number(text, "; write digits, with a minus where it is negative")?)),
+        |g, text| set(g.set_oom_score(number(text, "from -1000 to 1000")?)),
     ),
     setting(
         "memgroup.weight",
         |g| line(g.limits.weight),
-        |g, text| set(g.set_weight(number(text, " from 0 up; write digits")?)),
+        |g, text| set(g.set_weight(number(text, "from 1 to 10000")?)),
     ),
     setting(
         "memgroup.enforced",
@@ -294,8 +294,8 @@ fn yes_or_no(text: &str) -> Result<bool, FileProblem> {
     }
 }
 
-fn number<T: FromStr>(text: &str, right: &str) -> Result<T, FileProblem> {
-    text.trim().parse().map_err(|_| FileProblem::Text(format!("{text:?} is no whole number{right}")))
+fn number<T: FromStr>(text: &str, range: &str) -> Result<T, FileProblem> {
+    text.trim().parse().map_err(|_| FileProblem::Text(format!("{text:?} is no whole number {range}")))
 }
 
 fn set<T, E: fmt::Display>(result: Result<T, E>) -> Result<T, FileProblem> {
