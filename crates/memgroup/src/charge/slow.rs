@@ -134,7 +134,7 @@ struct SlowCharge {
     full: &'static Node,
     /// Whether room can be made at all: the charge is smaller than the limit that refused it, and the group is online.
     can_fit: bool,
-    /// The counters are charged. Not so where `exactly` found room for a wait that charges nothing.
+    /// The counters are charged. Not so where a look found room for a wait that charges nothing.
     is_charged: bool,
     /// The level at which running out of memory was counted.
     oom_counted: Option<&'static Node>,
@@ -160,10 +160,14 @@ impl SlowCharge {
         }
     }
 
-    /// A charge that can wait queues behind those that wait already. Looked at once.
+    /// A charge that can wait, and can fit one day, queues behind those that wait already. Looked at once.
     fn goes_behind_waiters(&mut self) -> bool {
         let Some(deadline) = self.ask.deadline.filter(|_| self.session.is_none()) else { return false };
-        let held = held_level(self.node).filter(|_| self.began.is_some_and(|began| began < deadline));
+        let can_wait = || {
+            self.began.is_some_and(|began| began < deadline)
+                && never_fits(self.node, self.ask.bytes).is_none()
+        };
+        let held = held_level(self.node).filter(|_| can_wait());
         if let Some(at) = held {
             self.last = Refused { node: at, seen: at.counter.read() };
         }
@@ -180,9 +184,7 @@ impl SlowCharge {
         let Ask { bytes, until, .. } = self.ask;
         let outcome = match self.ask.want {
             Want::Charge => self.note(aftermath::try_charge(self.node, until, bytes)),
-            Want::Room => {
-                chain::look_for_room(self.node, until, bytes).map_err(|refused| self.last = refused).is_ok()
-            }
+            Want::Room => self.note(chain::look_past_dry_runs(self.node, until, bytes)),
         };
         (self.full, self.can_fit) =
             (self.last.node, !self.last.seen.offline && bytes <= self.last.seen.most());
@@ -275,15 +277,19 @@ impl SlowCharge {
     }
 
     fn attempt(&self, verdict: Verdict, tree: Option<&crate::tree::topology::Tree>) -> Result<(), Refused> {
-        let Ask { bytes, until, .. } = self.ask;
+        let Ask { bytes, until, want, .. } = self.ask;
+        if want == Want::Room {
+            return chain::look_past_dry_runs(self.node, until, bytes);
+        }
         let attempt = || aftermath::charge(self.node, bytes, Climb::to(until, verdict));
         dry_run::past_dry_runs(tree, bytes, self.node, attempt)
     }
 
-    /// Remembers the outcome of an attempt to charge the counters; whether they are charged.
+    /// Remembers the outcome of an attempt to charge the counters, or of a look for room; whether it is made, or there is room.
     fn note(&mut self, outcome: Result<(), Refused>) -> bool {
-        self.is_charged = outcome.map_err(|refused| self.last = refused).is_ok();
-        self.is_charged
+        let is_made = outcome.map_err(|refused| self.last = refused).is_ok();
+        self.is_charged = is_made && self.ask.want == Want::Charge;
+        is_made
     }
 
     /// Nothing could be reclaimed for the charge. That is counted once for each level; not within a callback, for which nothing is
@@ -300,9 +306,12 @@ impl SlowCharge {
     /// Waits in the queue of the level that refused, if the charge has a deadline.
     fn wait(&mut self) -> Waited {
         let Some(deadline) = self.ask.deadline else { return Waited::Over };
-        let seen = self.last.seen;
-        let never_fits = self.ask.bytes > BYTES_MAX || self.ask.bytes > seen.max && !seen.is_dry_run;
-        if seen.offline || never_fits {
+        if self.last.seen.offline {
+            return Waited::Over;
+        }
+        // Also at levels that have not refused it yet: in the queue of another level it would only be in the way.
+        if let Some(never) = never_fits(self.node, self.ask.bytes) {
+            self.last = never;
             return Waited::Over;
         }
         if Instant::now() >= deadline {
@@ -338,6 +347,12 @@ impl SlowCharge {
             _ => error,
         }
     }
+}
+
+/// The lowest level at which a charge of so many bytes can never fit.
+fn never_fits(node: &'static Node, bytes: u64) -> Option<Refused> {
+    let mut levels = chain::levels(node).map(|node| Refused { node, seen: node.counter.read() });
+    levels.find(|Refused { seen, .. }| bytes > BYTES_MAX || bytes > seen.max && !seen.is_dry_run)
 }
 
 /// A charge is held up by a limit: not by a removal, nor by the size of a counter.

@@ -80,6 +80,19 @@ pub(crate) fn look_for_room(from: &'static Node, until: Until, bytes: u64) -> Re
     Ok(())
 }
 
+/// As [`look_for_room`], for a wait that charges nothing: limits that only count are no obstacle, and count nothing.
+pub(crate) fn look_past_dry_runs(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
+    let (mut level, mut via) = (Some(from), None);
+    while let Some(node) = level {
+        let seen = look(node, via);
+        if bytes > seen.headroom() && !seen.is_only_dry_run(bytes) {
+            return Err(Refused { node, seen });
+        }
+        (level, via) = (until.next(node), Some((node, seen.usage.saturating_add(bytes))));
+    }
+    Ok(())
+}
+
 /// For a charge that seems not to fit: whether it does, or passes. The usage with it.
 #[cold]
 fn look_again(node: &'static Node, via: Via, bytes: u64) -> Result<u64, Refused> {

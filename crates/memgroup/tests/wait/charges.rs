@@ -272,3 +272,35 @@ fn asks_a_cache_that_fills_while_a_charge_waits() {
     cache.0.lock().unwrap().clear();
     assert_eq!(tenants.usage_exact(), 0);
 }
+
+#[test]
+fn refuses_at_once_what_a_limit_never_lets_through_although_others_wait_above() {
+    let (hierarchy, tenants) = parent(2, 10);
+    let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
+    alice.set_max(2 * PAGE).unwrap();
+    let below = alice.create("below").unwrap();
+    below.set_max(PAGE).unwrap();
+    let held = bob.try_charge(9 * PAGE).unwrap();
+    let own = below.try_charge(PAGE).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| bob.charge_until(2 * PAGE, far()));
+        until_in_line(&hierarchy, 1);
+        let refused_at = |group: &memgroup::Group, bytes| {
+            let error = group.charge_until(bytes, in_ms(2000)).unwrap_err();
+            assert_eq!(error.kind(), ChargeErrorKind::Refused, "{error}");
+            let room = group.wait_for_room(bytes, in_ms(2000)).unwrap_err();
+            assert_eq!((room.kind(), room.group()), (ChargeErrorKind::Refused, error.group()));
+            error.group()
+        };
+        assert_eq!(refused_at(&alice, 3 * PAGE), alice.id());
+        assert_eq!(refused_at(&below, 2 * PAGE), below.id());
+        // What is full now lets it through one day; the level above never does.
+        below.set_max(None).unwrap();
+        assert_eq!(refused_at(&below, 3 * PAGE), alice.id());
+        assert_eq!(tenants.waiters().now, 1);
+        drop(held);
+        drop(waiter.join().unwrap().unwrap());
+    });
+    drop(own);
+    assert_eq!(tenants.usage_exact(), 0);
+}

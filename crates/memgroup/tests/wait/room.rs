@@ -149,3 +149,18 @@ fn ends_a_wait_for_room_as_that_of_a_charge() {
     let error = idle.wait_for_room(11 * PAGE, far()).expect_err("more than the limit");
     assert_eq!((error.kind(), error.group()), (ChargeErrorKind::Refused, tenants.id()));
 }
+
+#[test]
+fn counts_nothing_at_a_limit_that_only_counts() {
+    let (_hierarchy, tenants) = parent(2, 10);
+    let group = tenants.create("group").unwrap();
+    group.set_max(PAGE).unwrap();
+    group.set_enforced(false);
+    let _held = group.try_charge(PAGE).unwrap();
+    let peak = tenants.peak();
+    group.wait_for_room(2 * PAGE, far()).expect("the limit that is in force has room");
+    assert_eq!((group.would_refuse(), group.over_bytes_max(), tenants.peak()), (0, 0, peak));
+    let error = group.wait_for_room(10 * PAGE, in_ms(5)).unwrap_err();
+    assert_eq!((error.kind(), error.group()), (ChargeErrorKind::Deadline, tenants.id()));
+    assert_eq!((group.would_refuse(), group.over_bytes_max(), tenants.peak()), (0, 0, peak));
+}
