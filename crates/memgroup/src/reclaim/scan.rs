@@ -132,7 +132,9 @@ impl Call<'_> {
 
     /// The same as `demand` for a slot that the caller has seized. It releases the slot.
     pub(crate) fn demand_seized(&self, began: u64, control: &mut ScanControl<'_>) {
-        let missing = control.bytes.saturating_sub(control.credit.freed());
+        // A cache cannot hold more than its group is charged with. One that frees nothing and does not stop would be asked without end.
+        let most = self.slot.node.counter.usage().max(self.entry.config.batch_bytes);
+        let missing = control.bytes.saturating_sub(control.credit.freed()).min(most);
         if self.slot.is_still(self.place) {
             self.scan(began, missing, self.due(missing, 0), control);
         }

@@ -10,7 +10,7 @@ use memgroup::{
     Quarantine, Registration, Scan, ShrinkerConfig, SlotSource, TreeStats,
 };
 
-use super::cache::{Made, PAGE, Tenant, add, parent, plenty};
+use super::cache::{BATCH, Made, PAGE, Tenant, add, parent, plenty};
 
 #[test]
 fn quarantines_a_panicking_shrinker_and_asks_others() {
@@ -377,4 +377,28 @@ fn does_not_call_a_removed_shrinker() {
     let before = calls.load(Ordering::Relaxed);
     assert!(before > 0 && tenants.try_charge(PAGE).is_err());
     assert_eq!(calls.load(Ordering::Relaxed), before);
+}
+
+#[test]
+fn asks_a_cache_by_hand_for_no_more_than_its_group_has() {
+    let (_hierarchy, tenants) = parent(2, 100);
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    // It is empty, and does not stop.
+    let empty = add(&tenants, "empty", plenty, move |_| {
+        // ORDERING: Relaxed; a count.
+        assert!(counted.fetch_add(1, Ordering::Relaxed) < 1000, "it is asked without end");
+        Scan::Freed { bytes: 0 }
+    });
+    let id = empty.registration().id();
+    for (held, most) in [(0, 1), (100 * PAGE, 100 * PAGE / BATCH + 1)] {
+        let _held = tenants.try_charge(held).unwrap();
+        // ORDERING: Relaxed; one thread.
+        let before = calls.load(Ordering::Relaxed);
+        assert_eq!(tenants.ask_shrinker(id, u64::MAX).unwrap().bytes, 0);
+        // ORDERING: Relaxed; one thread.
+        let asked = calls.load(Ordering::Relaxed) - before;
+        assert!((1..=most).contains(&asked), "{asked} calls");
+    }
+    assert_eq!(empty.registration().quarantine(), None);
 }
