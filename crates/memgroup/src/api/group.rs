@@ -58,7 +58,7 @@ impl Group {
     /// assert_eq!(tenant.max(), None);
     /// ```
     pub fn set_max(&self, max: impl Into<Option<u64>>) -> Result<(), LimitError> {
-        let max = limit::stored(max.into())?;
+        let max = limit::stored(max.into(), "max", || self.path())?;
         let tree = self.node().shared.tree.lock();
         self.node().counter.set_max(max);
         over_limit::update(&tree, self.node());

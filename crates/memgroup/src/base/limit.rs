@@ -12,12 +12,16 @@ pub const BYTES_MAX: u64 = (1 << 48) - 1;
 /// No limit, in the words of counters. The API has `None` for it, and files have `max`.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
-/// The word in which counters store a limit.
-pub(crate) fn stored(limit: Option<u64>) -> Result<u64, LimitError> {
+/// The word in which counters store the limit `setting` of a group with this path.
+pub(crate) fn stored(
+    limit: Option<u64>,
+    setting: &'static str,
+    path: impl FnOnce() -> String,
+) -> Result<u64, LimitError> {
     match limit {
         None => Ok(UNLIMITED),
         Some(bytes) if bytes <= BYTES_MAX => Ok(bytes),
-        Some(asked) => Err(LimitError { asked }),
+        Some(asked) => Err(LimitError { setting, group: path(), asked }),
     }
 }
 
@@ -26,16 +30,25 @@ pub(crate) fn given(stored: u64) -> Option<u64> {
     (stored != UNLIMITED).then_some(stored)
 }
 
-/// A limit that no counter can hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A limit that no counter can hold. The limit before stays in force. Printed, it completes the phrase "failed to ...".
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LimitError {
+    /// `max` or `high`.
+    pub setting: &'static str,
+    /// The group's path.
+    pub group: String,
     /// The limit as given, in bytes.
     pub asked: u64,
 }
 
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a limit of {} bytes is out of range; 0 to {BYTES_MAX}, or None for no limit", self.asked)
+        let LimitError { setting, group, asked } = self;
+        write!(
+            f,
+            "set {setting} of group {group}: {asked} bytes are out of range; 0 to {BYTES_MAX}, or None for no limit"
+        )
     }
 }
 

@@ -59,6 +59,7 @@ use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::node::Node;
+use crate::tree::topology::Tree;
 
 /// A charge that the slow path is to make.
 #[derive(Clone, Copy)]
@@ -276,7 +277,7 @@ impl SlowCharge {
         }
     }
 
-    fn attempt(&self, verdict: Verdict, tree: Option<&crate::tree::topology::Tree>) -> Result<(), Refused> {
+    fn attempt(&self, verdict: Verdict, tree: Option<&Tree>) -> Result<(), Refused> {
         let Ask { bytes, until, want, .. } = self.ask;
         if want == Want::Room {
             return chain::look_past_dry_runs(self.node, until, bytes);

@@ -159,6 +159,7 @@ impl Upkeep {
 }
 
 impl Part for Upkeep {
+    /// The pause and the pages that wait stay: they are of the memory, which the next user of the hierarchy gets too.
     fn reset(&self) {
         *self.done.lock() = Maintained::default();
     }

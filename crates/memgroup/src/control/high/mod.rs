@@ -144,7 +144,8 @@ impl Group {
     /// # drop(pinned);
     /// ```
     pub fn set_high(&self, high: impl Into<Option<u64>>) -> Result<(), LimitError> {
-        let (high, node) = (limit::stored(high.into())?, self.node());
+        let high = limit::stored(high.into(), "high", || self.path())?;
+        let node = self.node();
         node.counter.set_high(high);
         if high == UNLIMITED {
             return Ok(());

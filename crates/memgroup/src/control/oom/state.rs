@@ -104,16 +104,23 @@ pub(crate) fn watch(node: &Node, threshold: Option<u64>) {
     node.marks.watch(threshold.is_some());
 }
 
-/// A score outside the range of scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A score outside the range of scores. The score before stays in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OomScoreError {
+    /// The group's path.
+    pub group: String,
     /// The score that was asked for.
     pub asked: i32,
 }
 
 impl fmt::Display for OomScoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "set an oom score of {}: it is out of range; -1000 (never) to 1000 (first)", self.asked)
+        let OomScoreError { group, asked } = self;
+        write!(
+            f,
+            "set the oom score of group {group}: {asked} is out of range; -1000 (never) to 1000 (first)"
+        )
     }
 }
 
@@ -130,7 +137,7 @@ impl Group {
     /// The score is out of range, and nothing was changed.
     pub fn set_oom_score(&self, score: i32) -> Result<(), OomScoreError> {
         if !(NEVER..=FIRST).contains(&score) {
-            return Err(OomScoreError { asked: score });
+            return Err(OomScoreError { group: self.path(), asked: score });
         }
         // ORDERING: Relaxed; a setting by itself.
         self.node().oom().score.store(score.cast_unsigned(), Ordering::Relaxed);
