@@ -97,6 +97,8 @@ memgroup_sync::mutations! {
     RecorderDoesNotLookAgain,
     /// A thread records used protection in a group that goes offline, and the removal does not wait.
     RecorderIgnoresOffline,
+    /// A charge that a higher level refused records no protected bytes when it is taken back.
+    TakenBackUnrecorded,
     /// No fence stands between the count of an event and the look for waiting threads.
     EventLooksWithoutFence,
     /// A thread that waits for events looks at the counts before it announces itself.

@@ -12,6 +12,7 @@
 
 use memgroup_sync::interleave;
 
+use crate::base::mutation::{self, Mutation};
 use crate::counter::events::{self, Event};
 use crate::counter::protect;
 use crate::state::counter::{Reading, Verdict};
@@ -156,7 +157,9 @@ fn charge_from(node: &'static Node, via: Via, bytes: u64, climb: Climb) -> Resul
             Err(refused) => {
                 // The caller's handle or bytes keep every level of this chain from being released.
                 node.counter.uncharge(bytes);
-                protect::usage_changed(node);
+                if !mutation::active(Mutation::TakenBackUnrecorded) {
+                    protect::usage_changed(node);
+                }
                 return Err(refused);
             }
         }

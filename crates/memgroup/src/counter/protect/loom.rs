@@ -32,7 +32,7 @@ fn uncharge(node: &'static Node, bytes: u64) {
     aftermath::uncharge(node, Until::Top, bytes);
 }
 
-/// At rest the recorded values of the children are right, and the root's sums are theirs.
+/// At rest the recorded values of the children are right, and their parent's sums are theirs.
 fn assert_right(children: &[&'static Node]) {
     let mut sums = [0; 3];
     for used in children.iter().map(|node| (node.used(), node.counter.usage())) {
@@ -44,9 +44,9 @@ fn assert_right(children: &[&'static Node]) {
             sums[kind] += right[kind];
         }
     }
-    let root = children[0].shared.root();
+    let parent = children[0].parent().unwrap();
     for kind in [MIN, LOW, UNFILLED] {
-        assert_eq!(root.used().sum(kind), sums[kind], "the sum of kind {kind}");
+        assert_eq!(parent.used().sum(kind), sums[kind], "the sum of kind {kind}");
     }
 }
 
@@ -72,6 +72,30 @@ fn records_right_values_at_rest() {
 #[should_panic]
 fn catches_a_recorder_that_does_not_check_again() {
     mutation::with(Mutation::RecorderDoesNotLookAgain, || explore_up_to(2, two_charge_one_group));
+}
+
+/// A charge that the group above refuses takes bytes of the group for a moment, which the other charge may record.
+fn one_charges_and_one_is_refused_above() {
+    let shared = hierarchy();
+    let above = create(shared, "above");
+    let group = shared.create(above, "group").unwrap();
+    set(group, 2, 0);
+    above.counter.set_max(1);
+    let other = thread::spawn(move || assert!(charge_counters(group, 2, Verdict::Final).is_err()));
+    charge(group, 1);
+    other.join().unwrap();
+    assert_right(&[group]);
+}
+
+#[test]
+fn records_right_values_after_a_refusal_above() {
+    explore_up_to(2, one_charges_and_one_is_refused_above);
+}
+
+#[test]
+#[should_panic]
+fn catches_a_refused_charge_that_is_not_recorded() {
+    mutation::with(Mutation::TakenBackUnrecorded, || explore_up_to(2, one_charges_and_one_is_refused_above));
 }
 
 fn one_charges_and_one_sets() {
