@@ -278,9 +278,60 @@ mod tests {
     use crate::observe::wait::{WaitKind, list};
     use crate::{Config, Hierarchy};
 
+    const PAGE: u64 = 4096;
+
+    /// Whether a charge of `group` that waits at its parent is served by `act`. A thread that waits looks again by itself; here none does.
+    fn is_served_by(group: &Group, bytes: u64, act: impl FnOnce()) -> bool {
+        let parent = group.parent().unwrap();
+        let (at, node) = (parent.node(), group.node());
+        let listed = list::begin(node, WaitKind::Charge, bytes, Instant::now() + Duration::from_secs(3600));
+        let (queue, ticket) = (|| at.shared.wait_queue().lock(), listed.ticket());
+        // ORDERING: Relaxed, as below; one thread.
+        at.waiting().held.fetch_add(1, Ordering::Relaxed);
+        queue().enqueue(Waiter::new(at, node, bytes, Want::Charge), ticket);
+        assert!(queue().waits(ticket));
+        act();
+        let is_handed = matches!(queue().leave(ticket), State::Handed);
+        // ORDERING: as above.
+        at.waiting().held.fetch_sub(1, Ordering::Relaxed);
+        if is_handed {
+            aftermath::uncharge_counters(node, bytes);
+        }
+        is_handed
+    }
+
+    #[test]
+    fn serves_a_waiter_when_a_protection_goes() {
+        for is_removed in [false, true] {
+            let hierarchy = Hierarchy::new(Config::new()).unwrap();
+            let tenants = hierarchy.create("/tenants").unwrap();
+            tenants.set_max(1000 * PAGE).unwrap();
+            let (guarded, busy) = (tenants.create("guarded").unwrap(), tenants.create("busy").unwrap());
+            guarded.set_min(500 * PAGE).unwrap();
+            let _held = tenants.charge_forced(995 * PAGE).unwrap();
+            assert!(is_served_by(&busy, 5 * PAGE, || {
+                if is_removed { guarded.remove().unwrap() } else { guarded.set_min(0).unwrap() }
+            }));
+        }
+    }
+
+    #[test]
+    fn serves_a_waiter_when_a_move_makes_room() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let tenants = hierarchy.create("/tenants").unwrap();
+        tenants.set_max(8000).unwrap();
+        let [x, y, z] = ["x", "y", "z"].map(|name| tenants.create(name).unwrap());
+        z.set_min(5000).unwrap();
+        x.set_min(1000).unwrap();
+        let mut held = x.try_charge(1500).unwrap();
+        let _others = y.try_charge(5500).unwrap();
+        let mut moved = held.split(1000);
+        let served = is_served_by(&x, 200, || moved.try_move_to(&y).unwrap());
+        assert!(served, "x is within its min now, and may use the bytes kept free");
+    }
+
     #[test]
     fn serves_a_waiter_after_its_review_with_bytes_freed_meanwhile() {
-        const PAGE: u64 = 4096;
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
         let group = hierarchy.create("/group").unwrap();
         group.set_max(PAGE).unwrap();

