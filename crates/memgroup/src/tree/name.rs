@@ -16,11 +16,18 @@ pub(crate) fn check(name: &str) -> Result<&str, GroupError> {
         wrong("it contains a slash")
     } else if name.chars().any(char::is_control) {
         wrong("it contains a control character")
+    } else if name.chars().any(turns_text) {
+        wrong("it contains a character that changes the direction of text")
     } else if name.len() > NAME_MAX {
         wrong("it is longer than 255 bytes")
     } else {
         Ok(name)
     }
+}
+
+/// Whether the character could show a path to an operator in another order.
+fn turns_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The names along an absolute path; `/` has none. No name is checked here but for being there.
@@ -47,6 +54,7 @@ mod tests {
             ("a\nb", "control"),
             ("a\u{7f}", "control"),
             ("\u{85}", "control"),
+            ("a\u{202e}b", "direction"),
             (&"x".repeat(256), "255"),
         ] {
             let error = check(name).unwrap_err().to_string();
