@@ -45,7 +45,7 @@ impl fmt::Display for LabelError {
         match self {
             LabelError::InvalidName { name, reason } => write!(
                 f,
-                "make the label {name:?}: {reason}; a name has 1 to 255 bytes, no slash, no control character, and is \
+                "make the label {name:?}: {reason}; a name has 1 to 255 bytes, no slash, no control or direction character, and is \
                  not . or .."
             ),
             LabelError::TooMany { path, name } => write!(

@@ -73,7 +73,7 @@ impl fmt::Display for GroupError {
         match self {
             GroupError::InvalidName { name, reason } => write!(
                 f,
-                "{name:?} cannot name a group: {reason}; a name has 1 to 255 bytes, no slash, no control character, \
+                "{name:?} cannot name a group: {reason}; a name has 1 to 255 bytes, no slash, no control or direction character, \
                  and is not . or .."
             ),
             GroupError::InvalidPath { path, reason } => {
