@@ -294,7 +294,7 @@ fn refuses_at_once_what_a_limit_never_lets_through_although_others_wait_above() 
         };
         assert_eq!(refused_at(&alice, 3 * PAGE), alice.id());
         assert_eq!(refused_at(&below, 2 * PAGE), below.id());
-        // What is full now lets it through one day; the level above never does.
+        // The full level has room for it one day; the level above never has.
         below.set_max(None).unwrap();
         assert_eq!(refused_at(&below, 3 * PAGE), alice.id());
         assert_eq!(tenants.waiters().now, 1);
