@@ -3,7 +3,7 @@
 //! ```text
 //!   at /tenants:  [alice 4 KiB, weight 500] [bob 1 GiB] [carol 4 KiB] [dave 4 KiB]        by weight, then by arrival
 //!   uncharge ─▶ the group's OVER mark ─▶ serve: alice fits ─▶ charged for her, handed over; bob does not;
-//!                                        carol does: she passes bob, whose count of passes goes up by one
+//!                                        carol does: she passes bob, and bob's count of passes goes up by one
 //! ```
 //!
 //! The uncharging thread makes the waiter's charge itself, leaf to root, and hands it over. So no other charge takes the freed bytes between the

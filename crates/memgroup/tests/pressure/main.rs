@@ -3,6 +3,8 @@
 
 mod full;
 mod hostile;
+#[path = "../random/mod.rs"]
+mod random;
 mod reclaim;
 mod storm;
 mod triggers;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use memgroup::{Group, scope};
 
+use crate::random::Random;
 use crate::{hierarchy, some_us, us};
 
 /// A stall: from when to when it was under way at least, and at most.
@@ -26,17 +27,6 @@ fn union(mut intervals: Vec<(Instant, Instant)>) -> Duration {
         covered = Some(covered.map_or(end, |covered| covered.max(end)));
     }
     sum
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
 }
 
 /// One thread's stalls, at random.

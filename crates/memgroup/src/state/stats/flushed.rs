@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   sequence, flushed_at, next, zero_at    one word each
-//!   changed    a bit for each statistic whose pending value is not zero
+//!   changed    a bit for each statistic with a pending value that is not zero
 //!   local[n]   flushed values of the group alone
 //!   total[n]   flushed values of the group and of all groups below it, released ones included
 //!   pending[n] values on their way up, while a flush or a release runs
