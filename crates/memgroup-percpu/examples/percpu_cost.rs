@@ -84,7 +84,7 @@ mod measured {
                 record
             })
             .collect();
-        let add = |at: usize| match records[at].fast_access(&source, 1) {
+        let add = |at: usize| match records[at].fast_access(&source.fast(), 1) {
             Some((_, word)) => assert!(additive::add(&word, 1)),
             None => {
                 let word = records[at].access(source.current(), 1).expect("it is linked");

@@ -42,7 +42,7 @@ pub use arena::depopulate::Depopulated;
 pub use arena::os::{Call, inject};
 pub use arena::out_of_memory::{ArenaError, OutOfMemory};
 pub use arena::page::PageSize;
-pub use marks::{Mark, Marks, Rows, Scratch};
+pub use marks::{Mark, MarkCell, Marks, Rows, Scratch};
 #[cfg(memgroup_loom)]
 pub use mutation::faults;
 pub use percpu::PerCpu;
@@ -52,5 +52,5 @@ pub use records::{Fresh, Reclaimed, Records, Relocation, SlotPreparation, Unlink
 pub use slot::detect::{SlotReport, VARIABLE};
 pub use slot::error::SlotError;
 pub use slot::number::{VirtualGuard, pin_virtual};
-pub use slot::source::SlotSource;
+pub use slot::source::{FastSlot, SlotSource};
 pub use value::PerCpuValue;

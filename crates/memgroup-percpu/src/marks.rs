@@ -34,7 +34,7 @@
 use std::sync::OnceLock;
 
 use memgroup_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use memgroup_sync::interleave;
+use memgroup_sync::{FixedRef, erasable, interleave};
 
 use crate::mutation::{Mutation, active};
 
@@ -65,7 +65,7 @@ pub struct Marks {
     /// lie together, because a thread that reads one reads the other.
     front: Box<[Line]>,
     rows: usize,
-    chunks: Box<[OnceLock<Box<[Leaves]>>]>,
+    chunks: Box<[OnceLock<MarkChunk>]>,
     /// Chunks from here on are not provided.
     chunks_end: AtomicUsize,
     numbers_max: u32,
@@ -102,6 +102,11 @@ impl Leaves {
     fn word(&self, number: u32) -> &AtomicU64 {
         &self.words[number as usize / BITS % WORDS]
     }
+}
+
+/// The marks of one chunk of numbers in all rows.
+struct MarkChunk {
+    rows: Box<[Leaves]>,
 }
 
 /// The bit of a number in its word.
@@ -168,7 +173,7 @@ impl Marks {
 
     /// The head of a row.
     fn head(&self, row: usize) -> &AtomicU64 {
-        &self.leaves(0)[row].head
+        &self.chunk(0).rows[row].head
     }
 
     /// How many rows there are.
@@ -193,7 +198,7 @@ impl Marks {
             // ORDERING: Relaxed; before the chunk is set, which publishes it to each marker of the chunk. A collector
             // that finds the marker's bits finds it through them.
             self.chunks_end.fetch_max(chunk + 1, Ordering::Relaxed);
-            (0..self.rows()).map(|_| Leaves::new()).collect()
+            MarkChunk { rows: (0..self.rows()).map(|_| Leaves::new()).collect() }
         });
     }
 
@@ -202,10 +207,10 @@ impl Marks {
         assert!(number < max, "marks are of numbers below {max}, not of {number}");
     }
 
-    fn leaves(&self, number: u32) -> &[Leaves] {
+    fn chunk(&self, number: u32) -> &MarkChunk {
         self.check(number);
-        let leaves = self.chunks[number as usize / CHUNK].get();
-        leaves.unwrap_or_else(|| panic!("number {number} was not provided: call `provide` before"))
+        let chunk = self.chunks[number as usize / CHUNK].get();
+        chunk.unwrap_or_else(|| panic!("number {number} was not provided: call `provide` before"))
     }
 
     /// The place of `number`.
@@ -213,7 +218,7 @@ impl Marks {
     /// # Panics
     /// If it was not [provided](Self::provide).
     pub fn of(&'static self, number: u32) -> Mark {
-        Mark { rows: self.leaves(number), marks: self, number }
+        Mark { rows: &self.chunk(number).rows, marks: self, number }
     }
 
     /// Whether no mark is set and no collection is under way. Consider a thread that has added, and then set the mark or found it set. It
@@ -248,6 +253,32 @@ impl Marks {
             // ORDERING: Relaxed; published by the leaf bit (E2). An RMW, which keeps the order that `take_rows` began (E3).
             word.fetch_or(bit, Ordering::Relaxed);
         }
+    }
+}
+
+erasable! {
+    /// The marks that a number has, for a cell that may be [erased](memgroup_sync::Erasable): 16 bytes, which make a [`Mark`] without a
+    /// look into [`Marks`].
+    pub struct MarkCell {
+        chunk: FixedRef<MarkChunk>,
+        marks: FixedRef<Marks>,
+    }
+}
+
+impl MarkCell {
+    /// Takes over the place of `number` in `marks`.
+    ///
+    /// # Panics
+    /// If it was not [provided](Marks::provide).
+    pub fn set(&self, marks: &'static Marks, number: u32) {
+        self.chunk.set(marks.chunk(number));
+        self.marks.set(marks);
+    }
+
+    /// The place of `number`, which is the one that [`set`](Self::set) got, or another of the same chunk of 4,096. `None` until then.
+    #[inline(always)]
+    pub fn of(&self, number: u32) -> Option<Mark> {
+        Some(Mark { rows: &self.chunk.get()?.rows, marks: self.marks.get()?, number })
     }
 }
 

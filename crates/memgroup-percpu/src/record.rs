@@ -12,8 +12,7 @@
 //! the values from the old block to the new one.
 //!
 //! - I1. While the record has a block, `slot_enabled` is the row of flags of its [`Records`]. `base` is then the address of slot
-//!   0's copy of the block, which has `words` words. Without a block, `slot_enabled` is a row of flags that are never set, and
-//!   `base` is the last block's.
+//!   0's copy of the block, which has `words` words. Without a block `slot_enabled` is 0, and `base` is the last block's.
 //! - I2. A block that was linked once goes back to the arena in `reclaim` alone, after a grace period that began after it was
 //!   unlinked.
 //! - I3. The memory of such an arena consists of `AtomicU64`, for as long as a section that began before its end can reach it.
@@ -28,12 +27,14 @@ use core::ptr::NonNull;
 
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use memgroup_sync::grace::{self, BriefSection, Section};
+use memgroup_sync::{Erasable, FixedRef, FixedU64, erasable};
 
-use crate::arena::block::Block;
+use crate::arena::block::{BLOCK_BYTES_MAX, Block};
+use crate::arena::slot_set::SLOTS_MAX;
 use crate::mutation::{Mutation, active};
 use crate::prefetch::prefetch_write;
 use crate::records::{Fresh, Records, Relocation, SlotPreparation, Unlinked};
-use crate::slot::source::SlotSource;
+use crate::slot::source::FastSlot;
 
 #[cfg(not(memgroup_loom))]
 mod base;
@@ -45,40 +46,92 @@ mod loom;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
 
-/// Stands for the place of a block where there is none.
-const NO_BLOCK: u64 = u64::MAX;
+/// In `at`: there is no block.
+const NO_BLOCK: u64 = 0;
+/// In `at`: a thread links or unlinks the record now.
+const BUSY: u64 = u64::MAX;
 
-/// The handle of one record: the address of its words, if it has any.
-///
-/// Threads that access the words share it; one owner at a time links and unlinks it. An access reads its first 24 bytes.
-#[repr(C)]
-pub struct Record {
-    /// The address of a row of flags, one a slot: those of all records while it has a block, else flags that are never set.
-    slot_enabled: AtomicUsize,
-    base: AtomicUsize,
-    slots: u32,
-    stride: u32,
-    words: u32,
-    /// The position of its block in the arena, or [`NO_BLOCK`]. Only the owner uses it.
-    at: AtomicU64,
-    records: &'static Records,
-    /// A thread links or unlinks it now.
-    busy: AtomicBool,
+erasable! {
+    /// The handle of one record: the address of its words, if it has any.
+    ///
+    /// Threads that access the words share it; one owner at a time links and unlinks it. An access reads its first 24 bytes. A
+    /// record that is [erased](memgroup_sync::Erasable) has no memory and belongs to no records.
+    #[repr(C)]
+    pub struct Record {
+        /// The address of the row of flags of `records`, one a slot, while it has a block; else 0.
+        slot_enabled: AtomicUsize,
+        base: AtomicUsize,
+        shape: FixedShape,
+        /// The position of its block in the arena plus one, [`NO_BLOCK`] or [`BUSY`]. Only the owner uses it.
+        at: AtomicU64,
+        records: FixedRef<Records>,
+    }
+}
+
+erasable! {
+    /// The number of slots and of words, and the stride between the slots' copies, in one word; all zero before they are set.
+    struct FixedShape {
+        word: FixedU64,
+    }
+}
+
+/// What `FixedShape` holds.
+#[derive(Clone, Copy)]
+struct Shape {
+    slots: usize,
+    words: usize,
+    stride: usize,
+}
+
+// 16 bits for the slots, 16 for the words.
+const _: () = assert!(SLOTS_MAX < 1 << 16 && BLOCK_BYTES_MAX / size_of::<AtomicU64>() < 1 << 16);
+
+impl FixedShape {
+    #[inline(always)]
+    fn get(&self) -> Shape {
+        let word = self.word.get();
+        Shape { slots: (word >> 48) as usize, words: (word >> 32) as u16 as usize, stride: word as u32 as usize }
+    }
+
+    fn set(&self, shape: Shape) {
+        self.word.set((shape.slots as u64) << 48 | (shape.words as u64) << 32 | shape.stride as u64);
+    }
 }
 
 impl Records {
     /// Makes a record without memory.
     pub fn record(&'static self) -> Record {
-        Record {
-            slot_enabled: AtomicUsize::new(address(&self.none_enabled)),
-            base: AtomicUsize::new(0),
-            slots: self.arena().slots() as u32,
-            stride: self.arena().stride_bytes() as u32,
-            words: self.words() as u32,
-            at: AtomicU64::new(NO_BLOCK),
-            records: self,
-            busy: AtomicBool::new(false),
+        let record = Record::zero();
+        record.belong_to(self);
+        record
+    }
+}
+
+impl Record {
+    /// Makes it a record of `records`, without memory. Records that are [erased](memgroup_sync::Erasable) begin so.
+    ///
+    /// # Panics
+    /// If it belongs to other records.
+    pub fn belong_to(&self, records: &'static Records) {
+        // Accesses read the shape and the address in one section, and cells are not given out again while one lasts. So no access
+        // takes the one from these records and the other from those that the cell belonged to before.
+        let _section = grace::enter();
+        if let Some(other) = self.records.set_first(records) {
+            assert!(core::ptr::eq(other, records), "the record belongs to other records");
+            return;
         }
+        let arena = records.arena();
+        // ORDERING: Relaxed, both; no access finds flags before `link` publishes them.
+        self.slot_enabled.store(0, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.base.store(0, Ordering::Relaxed);
+        self.shape.set(Shape { slots: arena.slots(), words: records.words(), stride: arena.stride_bytes() });
+        // ORDERING: Relaxed; the owner's.
+        self.at.store(NO_BLOCK, Ordering::Relaxed);
+    }
+
+    fn records(&self) -> &'static Records {
+        self.records.get().expect("a record belongs to records before it gets memory")
     }
 }
 
@@ -87,11 +140,12 @@ impl Record {
     /// not admitted, and beyond the end.
     #[inline(always)]
     pub fn word<'s>(&self, _section: &'s Section, slot: usize, index: usize) -> Option<&'s AtomicU64> {
-        if index >= self.words as usize || !self.is_enabled(slot) {
+        let shape = self.shape.get();
+        if index >= shape.words || !self.is_enabled(shape, slot) {
             return None;
         }
         // SAFETY: enabled, below `words`, and within the section that the word is lent for.
-        Some(unsafe { self.find(slot, index) })
+        unsafe { self.find(shape, slot, index) }
     }
 
     /// All words of the copy of `slot`, in their order; as [`word`](Self::word) for each.
@@ -101,35 +155,39 @@ impl Record {
         _section: &'s Section,
         slot: usize,
     ) -> Option<impl DoubleEndedIterator<Item = &'s AtomicU64> + ExactSizeIterator + use<'s>> {
-        if !self.is_enabled(slot) {
+        let shape = self.shape.get();
+        if !self.is_enabled(shape, slot) {
             return None;
         }
         // ORDERING: Acquire, as in `find`.
-        let (base_address, stride) = (self.base.load(Ordering::Acquire), self.stride as usize);
+        let base_address = self.base.load(Ordering::Acquire);
+        if base_address == 0 {
+            return None;
+        }
         // SAFETY: as in `find`: enabled, below `words`, and within the section that the words are lent for.
         Some(
-            (0..self.words as usize)
-                .map(move |index| unsafe { base::word(base_address, stride, slot, index) }),
+            (0..shape.words)
+                .map(move |index| unsafe { base::word(base_address, shape.stride, slot, index) }),
         )
     }
 
     /// Whether there is a copy of `slot` to access. The caller is in the section of the access.
     #[inline(always)]
-    fn is_enabled(&self, slot: usize) -> bool {
+    fn is_enabled(&self, shape: Shape, slot: usize) -> bool {
         // ORDERING: Acquire; pairs with the Release in `link`: an access that reads the row of flags finds the block (E1).
-        let flags =
-            core::ptr::with_exposed_provenance::<AtomicBool>(self.slot_enabled.load(Ordering::Acquire));
-        if slot >= self.slots as usize {
+        let flags = self.slot_enabled.load(Ordering::Acquire);
+        if flags == 0 || slot >= shape.slots {
             return false;
         }
-        // SAFETY: `flags` is the address of one of the two rows of flags of a `Records` that lives for ever. Each row has a flag
-        // for each slot.
+        let flags = core::ptr::with_exposed_provenance::<AtomicBool>(flags);
+        // SAFETY: `flags` is the address of the row of flags of a `Records` that lives for ever, and has a flag for each slot. The
+        // shape is of the same records, because both were read in one section (`belong_to`).
         let enabled = unsafe { &*flags.wrapping_add(slot) };
         // ORDERING: Acquire; pairs with the Release in `Records::admit`.
         enabled.load(Ordering::Acquire)
     }
 
-    /// The word `index` of the copy of `slot`.
+    /// The word `index` of the copy of `slot`; `None` if the record was erased since `is_enabled` looked.
     ///
     /// # Safety
     ///
@@ -137,21 +195,24 @@ impl Record {
     /// returned true for the slot. Or the arena has admitted the slot, and an Acquire load of `slot_enabled` found the flags of a
     /// record with memory.
     #[inline(always)]
-    unsafe fn find<'s>(&self, slot: usize, index: usize) -> &'s AtomicU64 {
+    unsafe fn find<'s>(&self, shape: Shape, slot: usize, index: usize) -> Option<&'s AtomicU64> {
         // ORDERING: Acquire; pairs with the Release in `link` (E1). Weaker, an access could miss the zeroes or the values that
         // were written before the block was linked.
         let base = self.base.load(Ordering::Acquire);
+        if base == 0 {
+            return None;
+        }
         // SAFETY: the flags were published after a `base`, so it stands for a block of `words` words (I1). The arena admitted the
         // slot, so it has a unit, and the index is below `words`: the word is within the chunk's mapping. It stays there while
         // the section lasts. If the block was unlinked before the section began, the access found no flag set, or another
         // `base`. If later, the block is not freed, nor its chunk unmapped, before a grace period that began after that (I2, I3).
-        unsafe { base::word(base, self.stride as usize, slot, index) }
+        Some(unsafe { base::word(base, shape.stride, slot, index) })
     }
 
     /// A word together with a section of its own.
     #[inline(always)]
     pub fn access(&self, slot: usize, index: usize) -> Option<Access> {
-        if index < self.words as usize { self.access_within(slot, index) } else { None }
+        if index < self.shape.get().words { self.access_within(slot, index) } else { None }
     }
 
     /// [`access`](Self::access) to the first word, which every record has.
@@ -163,36 +224,38 @@ impl Record {
     #[inline(always)]
     fn access_within(&self, slot: usize, index: usize) -> Option<Access> {
         let section = grace::enter();
-        if !self.is_enabled(slot) {
+        let shape = self.shape.get();
+        if !self.is_enabled(shape, slot) {
             return None;
         }
         // SAFETY: enabled, below `words` as the callers checked, and the section goes along with the word.
-        let word = NonNull::from(unsafe { self.find(slot, index) });
+        let word = NonNull::from(unsafe { self.find(shape, slot, index) }?);
         Some(Access { word, section })
     }
 
-    /// [`access`](Self::access) to the word `index` on the current slot of `source`, without a function call; also returns the
+    /// [`access`](Self::access) to the word `index` on the current slot of a source, without a function call; also returns the
     /// slot. Where that is not possible it returns `None`, and the caller takes the other way.
     #[inline(always)]
-    pub fn fast_access(&self, source: &SlotSource, index: usize) -> Option<(usize, FastAccess)> {
-        if index < self.words as usize { self.fast_access_within(source, index) } else { None }
+    pub fn fast_access(&self, source: &FastSlot, index: usize) -> Option<(usize, FastAccess)> {
+        if index < self.shape.get().words { self.fast_access_within(source, index) } else { None }
     }
 
     /// [`fast_access`](Self::fast_access) at the first word, which every record has.
     #[inline(always)]
-    pub fn fast_access_first(&self, source: &SlotSource) -> Option<(usize, FastAccess)> {
+    pub fn fast_access_first(&self, source: &FastSlot) -> Option<(usize, FastAccess)> {
         self.fast_access_within(source, 0)
     }
 
     #[inline(always)]
-    fn fast_access_within(&self, source: &SlotSource, index: usize) -> Option<(usize, FastAccess)> {
-        let slot = source.rseq_value()?;
+    fn fast_access_within(&self, source: &FastSlot, index: usize) -> Option<(usize, FastAccess)> {
+        let slot = source.value()?;
         let section = grace::enter_briefly()?;
-        if !self.is_enabled(slot) {
+        let shape = self.shape.get();
+        if !self.is_enabled(shape, slot) {
             return None;
         }
         // SAFETY: as in `access_within`.
-        let word = NonNull::from(unsafe { self.find(slot, index) });
+        let word = NonNull::from(unsafe { self.find(shape, slot, index) }?);
         Some((slot, FastAccess { word, section }))
     }
 
@@ -207,7 +270,7 @@ impl Record {
     /// Asks the processor for the lines of all words of a slot's copy; a hint.
     #[inline]
     pub fn prefetch_words(&self, section: &Section, slot: usize) {
-        let words = self.words as usize;
+        let words = self.shape.get().words;
         for index in (0..words).step_by(8).chain(words.checked_sub(1)) {
             if let Some(word) = self.word(section, slot, index) {
                 prefetch_write(core::ptr::from_ref(word).cast());
@@ -218,24 +281,29 @@ impl Record {
     /// Whether it has memory now.
     pub fn is_linked(&self) -> bool {
         // ORDERING: Relaxed; the owner knows, for others it is a hint.
-        self.slot_enabled.load(Ordering::Relaxed) == address(&self.records.slot_enabled)
+        self.slot_enabled.load(Ordering::Relaxed) != 0
     }
 
-    /// Runs `change` and panics if another thread does so too: a block that two threads had unlinked would be freed twice.
-    fn exclusively<T>(&self, change: impl FnOnce() -> T) -> T {
+    /// Runs `change` with the position of the block, which it replaces. Panics if another thread does so too: a block that two threads
+    /// had unlinked would be freed twice.
+    fn exclusively<T>(&self, change: impl FnOnce(u64) -> (u64, T)) -> T {
         // ORDERING: Acquire; pairs with the Release below: the owner finds the block that the last one linked.
-        let busy = self.busy.swap(true, Ordering::Acquire);
-        assert!(!busy, "a record is linked and unlinked by one owner at a time: two threads did at once");
-        let done = change();
+        let before = self.at.swap(BUSY, Ordering::Acquire);
+        assert!(before != BUSY, "a record is linked and unlinked by one owner at a time: two threads did at once");
+        // For the erasure of the cell, as in `belong_to`.
+        let _section = grace::enter();
+        let (at, done) = change(before);
         // ORDERING: Release; as above.
-        self.busy.store(false, Ordering::Release);
+        self.at.store(at, Ordering::Release);
         done
     }
 
-    /// The block with this `base`, which begins at `at`; `None` if `at` stands for no block.
+    /// The block with this `base` and this position; `None` if the position stands for no block.
     fn block(&self, base: usize, at: u64) -> Option<Unlinked> {
-        let block = || base::block(base, (at >> 32) as u32, at as u32, self.words);
-        (at != NO_BLOCK).then(|| Unlinked { block: block(), records: self.records })
+        let at = at.checked_sub(1)?;
+        let records = self.records();
+        let block = base::block(base, (at >> 32) as u32, at as u32, records.words() as u32);
+        Some(Unlinked { block, records })
     }
 
     /// Gives it a block, and returns the one it had.
@@ -243,12 +311,9 @@ impl Record {
     /// # Panics
     /// If another thread links or unlinks it at the same time, or the block is of other records.
     pub fn link(&self, fresh: Fresh) -> Option<Unlinked> {
-        self.records.check(fresh.records);
-        self.exclusively(|| {
-            // ORDERING: Relaxed; the owner's, and owners take turns by `exclusively`.
-            let at = self.at.load(Ordering::Relaxed);
-            // ORDERING: Relaxed, as above.
-            self.at.store(place(fresh.block), Ordering::Relaxed);
+        let records = self.records();
+        records.check(fresh.records);
+        self.exclusively(|at| {
             let relaxed = active(Mutation::LinkPublishesNothing);
             // ORDERING: AcqRel; Release pairs with the Acquire in `find` (E1). As an RMW it precedes the RMW that tags the
             // old block when it is retired (`grace`).
@@ -258,9 +323,9 @@ impl Record {
             let before = self.block(base, at);
             if before.is_none() {
                 // ORDERING: Release; pairs with the Acquire in `is_enabled`: an access that finds the flags finds the block.
-                self.slot_enabled.store(address(&self.records.slot_enabled), Ordering::Release);
+                self.slot_enabled.store(address(&records.slot_enabled), Ordering::Release);
             }
-            before
+            (place(fresh.block) + 1, before)
         })
     }
 
@@ -269,16 +334,14 @@ impl Record {
     /// # Panics
     /// As [`link`](Self::link).
     pub fn unlink(&self) -> Option<Unlinked> {
-        self.exclusively(|| {
-            // ORDERING: Relaxed, twice, as in `link`.
-            let (base, at) = (self.base.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
-            // ORDERING: Relaxed, as above.
-            self.at.store(NO_BLOCK, Ordering::Relaxed);
+        self.exclusively(|at| {
+            // ORDERING: Relaxed; the owner's, and owners take turns by `exclusively`.
+            let base = self.base.load(Ordering::Relaxed);
             if !active(Mutation::UnlinkLeavesSlotsEnabled) {
                 // ORDERING: AcqRel; as an RMW it precedes the RMW that tags the block when it is retired.
-                self.slot_enabled.swap(address(&self.records.none_enabled), Ordering::AcqRel);
+                self.slot_enabled.swap(0, Ordering::AcqRel);
             }
-            self.block(base, at)
+            (NO_BLOCK, self.block(base, at))
         })
     }
 }
@@ -297,7 +360,7 @@ impl Relocation {
     /// arena: the caller [discards](Records::discard) the target.
     pub fn is_current(&self, record: &Record) -> bool {
         // ORDERING: Relaxed; the owner's, which takes turns with others by a lock of its own.
-        record.at.load(Ordering::Relaxed) == place(self.inner.from)
+        record.at.load(Ordering::Relaxed) == place(self.inner.from) + 1
     }
 }
 
@@ -309,7 +372,7 @@ impl SlotPreparation<'_> {
     /// If the record is one of other records.
     pub fn word<'s>(&self, _section: &'s Section, record: &Record, index: usize) -> Option<&'s AtomicU64> {
         assert!(
-            core::ptr::eq(self.records, record.records),
+            record.records.get().is_some_and(|records| core::ptr::eq(self.records, records)),
             "the record is one of other records: their slot {} is not admitted here",
             self.slot
         );
@@ -317,12 +380,13 @@ impl SlotPreparation<'_> {
         // ORDERING: Acquire, as in `is_enabled`: it finds the flags with their block, also where another thread has just linked
         // it. Weaker, `base` could still be that of no block.
         let flags = record.slot_enabled.load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire });
-        if index >= record.words as usize || flags != address(&self.records.slot_enabled) {
+        let shape = record.shape.get();
+        if index >= shape.words || flags == 0 {
             return None;
         }
         // SAFETY: linked, below `words`, within the section. The arena of the record's blocks admitted the slot before `admit`
         // made this. If the block is unlinked meanwhile, it stays while the section lasts, as in `find`.
-        Some(unsafe { record.find(self.slot, index) })
+        unsafe { record.find(shape, self.slot, index) }
     }
 }
 

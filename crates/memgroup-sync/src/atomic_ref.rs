@@ -7,6 +7,7 @@
 use core::marker::PhantomData;
 use core::ptr::{from_ref, null_mut};
 
+use crate::Erasable;
 use crate::atomic::{AtomicPtr, Ordering};
 
 /// An `Option<&'static T>` that threads share.
@@ -70,5 +71,17 @@ impl<T> AtomicRef<T> {
         let pointer = to.map_or(null_mut(), |to| from_ref(to).cast_mut());
         // ORDERING: the caller's, which explains it.
         self.pointer.store(pointer, order);
+    }
+}
+
+// SAFETY: one atomic pointer, for which null is a value (I1).
+unsafe impl<T: Sync> Erasable for AtomicRef<T> {
+    fn zero() -> Self {
+        AtomicRef::none()
+    }
+
+    fn erase(&self) {
+        // ORDERING: Relaxed; the owner of the cells orders their next use.
+        self.store(None, Ordering::Relaxed);
     }
 }

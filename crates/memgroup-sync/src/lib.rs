@@ -16,6 +16,7 @@
 //! | [`CachePadded`] | `crossbeam_utils`' | the same |
 //! | [`interleave::point`] | nothing, or a yield with `--cfg memgroup_yields` | nothing |
 //! | [`keep`] | leaks | keeps for an execution |
+//! | [`Chunk`], [`ChunkPool`] | cells whose addresses stay good, and whose pages go back | cells for an execution |
 //! | [`grace`] | read sections entered by a store or a swap | by a swap |
 //! | [`hazard`] | places pinned by a store or a swap | by a swap |
 //! | `model`, `loom` | absent | `loom::model`, the crate `loom` |
@@ -25,8 +26,8 @@
 //!
 //! # Order of the modules
 //!
-//! [`atomic`], [`thread`], locks, [`spin`], [`ticks`], [`interleave`], [`keep`], owned and plain atomic pointers; then [`grace`]; then
-//! [`hazard`], which uses the barriers of [`grace`]. Each imports only modules before it: `xtask/layers.txt` has the order.
+//! [`atomic`], [`thread`], locks, [`spin`], [`ticks`], [`interleave`], [`keep`], [`Erasable`], fixed values, owned and plain atomic pointers; then
+//! [`grace`]; then [`hazard`] and [`Chunk`], which use it. Each imports only modules before it: `xtask/layers.txt` has the order.
 //!
 //! # Two differences for a caller
 //!
@@ -52,6 +53,13 @@
 pub mod atomic;
 mod atomic_box;
 mod atomic_ref;
+#[cfg(not(memgroup_loom))]
+mod chunk;
+#[cfg(memgroup_loom)]
+#[path = "chunk/model.rs"]
+mod chunk;
+mod erasable;
+mod fixed;
 pub mod grace;
 pub mod hazard;
 pub mod interleave;
@@ -65,7 +73,10 @@ pub mod thread;
 pub mod ticks;
 
 pub use atomic_ref::AtomicRef;
+pub use chunk::{Chunk, ChunkPool};
 pub use crossbeam_utils::CachePadded;
+pub use erasable::Erasable;
+pub use fixed::{FixedRef, FixedU32, FixedU64};
 #[cfg(memgroup_loom)]
 pub use keep::explore;
 pub use keep::keep;

@@ -3,6 +3,7 @@
 use std::sync::mpsc;
 use std::time::Instant;
 
+use memgroup_sync::Erasable;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::{self, Form};
 
@@ -65,11 +66,11 @@ fn finds_the_same_word_with_and_without_a_call() {
         Box::leak(Box::new(Records::new(ArenaConfig::new(source.slots()), 2).expect("it fits a block")));
     (0..source.slots()).for_each(|slot| records.admit(slot, |_| ()));
     let record = records.record();
-    assert!(record.fast_access(&source, 1).is_none(), "without memory");
+    assert!(record.fast_access(&source.fast(), 1).is_none(), "without memory");
     record.link(fresh(records, 1));
-    assert!(record.fast_access(&source, 2).is_none(), "beyond the end");
+    assert!(record.fast_access(&source.fast(), 2).is_none(), "beyond the end");
     drop(record.access(0, 0));
-    if let Some((slot, word)) = record.fast_access(&source, 1) {
+    if let Some((slot, word)) = record.fast_access(&source.fast(), 1) {
         let same = record.access(slot, 1).expect("the slot is enabled");
         assert!(core::ptr::eq(&raw const *word, &raw const *same));
     }
@@ -145,7 +146,7 @@ mod a_block_of_other_records {
 fn panics_when_two_threads_link_at_once() {
     let records = records();
     let record = records.record();
-    record.exclusively(|| record.link(fresh(records, 1)));
+    record.exclusively(|at| (at, record.link(fresh(records, 1))));
 }
 
 #[test]
@@ -313,4 +314,24 @@ fn discards_the_target_of_a_record_that_is_gone() {
         let stats = records.arena().stats();
         assert_eq!((stats.live_bytes, stats.leaving_bytes), (left * 337 * 8, 0));
     }
+}
+
+#[test]
+fn a_record_that_is_erased_has_no_memory_and_can_belong_to_other_records() {
+    let (few, many) = (records(), records());
+    let record = few.record();
+    assert!(record.link(fresh(few, 1)).is_none());
+    record.erase();
+    assert!(!record.is_linked() && record.access(0, 0).is_none());
+    record.belong_to(many);
+    assert!(record.unlink().is_none(), "the block is still the first records', and lost");
+    assert!(record.link(fresh(many, 1)).is_none());
+    set(&record, 5);
+    assert_eq!(value(&record), Some(5));
+}
+
+#[test]
+#[should_panic(expected = "the record belongs to other records")]
+fn a_record_stays_with_its_records() {
+    records().record().belong_to(records());
 }

@@ -22,6 +22,19 @@ pub(crate) struct Field {
     offset: i32,
 }
 
+impl Field {
+    /// The field as a number that is not 0: the thread pointer itself points to no rseq area.
+    pub(crate) fn number(self) -> u32 {
+        self.offset.cast_unsigned()
+    }
+
+    /// The field with this number, which came from `number`; `None` for 0.
+    #[inline(always)]
+    pub(crate) fn of_number(number: u32) -> Option<Field> {
+        (number != 0).then_some(Field { offset: number.cast_signed() })
+    }
+}
+
 pub(crate) const MM_CID: &str = "mm_cid";
 pub(crate) const CPU_ID: &str = "cpu_id";
 

@@ -11,6 +11,8 @@
 
 use core::fmt;
 
+use memgroup_sync::{FixedU32, erasable};
+
 use crate::slot::error::{COUNT_MAX, SLOTS_MAX, SlotError};
 use crate::slot::{cpus, number, rseq};
 
@@ -148,11 +150,9 @@ impl SlotSource {
         if raw < self.slots { raw as usize } else { self.wrap(raw) }
     }
 
-    /// The number in the rseq area, if that is the source: without a function call, and *not* brought into range. A fast path
-    /// compares it with its own bound, and calls [`current`](Self::current) where this returns `None`.
-    #[inline(always)]
-    pub fn rseq_value(&self) -> Option<usize> {
-        self.field.map(|field| field.read() as usize)
+    /// Its place in the rseq area, for cells that may be erased.
+    pub fn fast(&self) -> FastSlot {
+        FastSlot { offset: FixedU32::new(self.field.map_or(0, rseq::Field::number)) }
     }
 
     /// The raw value, before it is brought into range.
@@ -179,6 +179,29 @@ impl SlotSource {
     /// `mm_cid`, `cpu_id`, `getcpu`, `hash` or `virtual`.
     pub fn name(self) -> &'static str {
         self.kind.name()
+    }
+}
+
+erasable! {
+    /// The place of a slot source in the rseq area, if it has one: half of [`SlotSource::current`], in four bytes of a cell that may be
+    /// [erased](memgroup_sync::Erasable).
+    pub struct FastSlot {
+        /// The field's number; 0 for none.
+        offset: FixedU32,
+    }
+}
+
+impl FastSlot {
+    /// Takes over the place of `source`.
+    pub fn set(&self, source: &SlotSource) {
+        self.offset.set(source.fast().offset.get());
+    }
+
+    /// The number in the rseq area, if that is the source: without a function call, and *not* brought into range. A fast path compares
+    /// it with its own bound, and calls [`SlotSource::current`] where this returns `None`.
+    #[inline(always)]
+    pub(crate) fn value(&self) -> Option<usize> {
+        rseq::Field::of_number(self.offset.get()).map(|field| field.read() as usize)
     }
 }
 

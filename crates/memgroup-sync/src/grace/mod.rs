@@ -27,7 +27,7 @@ pub use barrier::report;
 pub use epoch::{Epoch, tag};
 pub use limbo::Limbo;
 pub use membarrier::GraceError;
-pub use published::{DeferredFree, Published, Withdrawn};
+pub use published::{DeferredFree, Lent, Published, Withdrawn};
 pub use report::{GraceReport, VARIABLE};
 pub use section::{BriefSection, Section, enter, enter_briefly, inside};
 pub use stall::{Stalled, Staller, stallers};

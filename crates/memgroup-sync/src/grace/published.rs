@@ -20,10 +20,12 @@
 
 #![allow(unsafe_code)]
 
+use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
 use super::{Limbo, Section};
+use crate::Erasable;
 use crate::atomic::Ordering;
 use crate::atomic_box::AtomicBox;
 use crate::interleave;
@@ -94,6 +96,14 @@ impl<T> Published<T> {
         Some(unsafe { value.as_ref() })
     }
 
+    /// As [`get`](Self::get), with a section of its own.
+    #[inline]
+    pub fn lend(&self) -> Option<Lent<'_, T>> {
+        let section = super::enter();
+        let value = NonNull::from(self.get(&section)?);
+        Some(Lent { value, section, of: PhantomData })
+    }
+
     /// Replaces the value; returns the old one.
     #[must_use = "the old value leaks unless a `DeferredFree` takes it"]
     pub fn publish(&self, value: Box<T>) -> Option<Withdrawn<T>> {
@@ -122,6 +132,55 @@ impl<T> Published<T> {
         let loaded = active(Mutation::TakeByStore).then(|| self.value.load(Ordering::Acquire));
         let swapped = self.value.swap(new, order);
         loaded.unwrap_or(swapped).map(|value| Withdrawn { value })
+    }
+}
+
+/// A published value, or a part of it, with the read section that keeps it.
+///
+/// ```
+/// # #[cfg(not(memgroup_loom))] {
+/// use memgroup_sync::grace::Published;
+///
+/// let place: Published<(u32, String)> = Published::empty();
+/// assert!(place.publish(Box::new((7, "seven".to_owned()))).is_none());
+/// let name = place.lend().expect("a value").map(|(_, name)| name.as_str());
+/// assert_eq!(&*name, "seven");
+/// # }
+/// ```
+pub struct Lent<'p, T: ?Sized> {
+    value: NonNull<T>,
+    section: Section,
+    /// The place, which frees the value in it when it is dropped.
+    of: PhantomData<&'p T>,
+}
+
+impl<'p, T: ?Sized> Lent<'p, T> {
+    /// A part of the value, kept by the same section.
+    pub fn map<U: ?Sized>(self, part: impl FnOnce(&T) -> &U) -> Lent<'p, U> {
+        let value = NonNull::from(part(&self));
+        Lent { value, section: self.section, of: PhantomData }
+    }
+}
+
+impl<T: ?Sized> Deref for Lent<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: `get` returned it, or the value it is part of, for the section that is held beside it.
+        unsafe { self.value.as_ref() }
+    }
+}
+
+// SAFETY: one atomic pointer, for which null is a value. A value that is erased leaks, and is never freed under a reader. (Loom's has a
+// second pointer, and a model erases nothing.)
+unsafe impl<T: Send + Sync + 'static> Erasable for Published<T> {
+    fn zero() -> Self {
+        Published::empty()
+    }
+
+    fn erase(&self) {
+        let _leaks = self.withdraw();
     }
 }
 
