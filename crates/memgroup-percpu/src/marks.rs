@@ -34,7 +34,7 @@
 use std::sync::OnceLock;
 
 use memgroup_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use memgroup_sync::{FixedRef, erasable, interleave};
+use memgroup_sync::{FixedRef, FixedU32, erasable, interleave};
 
 use crate::mutation::{Mutation, active};
 
@@ -107,6 +107,8 @@ impl Leaves {
 /// The marks of one chunk of numbers in all rows.
 struct MarkChunk {
     rows: Box<[Leaves]>,
+    /// The marks that it is part of, once a number has a [`Mark`] here.
+    marks: FixedRef<Marks>,
 }
 
 /// The bit of a number in its word.
@@ -127,8 +129,7 @@ fn markers(head: u64) -> u64 {
 /// The place of one number in [`Marks`], for an updater to keep.
 #[derive(Clone, Copy)]
 pub struct Mark {
-    rows: &'static [Leaves],
-    marks: &'static Marks,
+    chunk: &'static MarkChunk,
     number: u32,
 }
 
@@ -198,7 +199,7 @@ impl Marks {
             // ORDERING: Relaxed; before the chunk is set, which publishes it to each marker of the chunk. A collector
             // that finds the marker's bits finds it through them.
             self.chunks_end.fetch_max(chunk + 1, Ordering::Relaxed);
-            MarkChunk { rows: (0..self.rows()).map(|_| Leaves::new()).collect() }
+            MarkChunk { rows: (0..self.rows()).map(|_| Leaves::new()).collect(), marks: FixedRef::none() }
         });
     }
 
@@ -218,7 +219,9 @@ impl Marks {
     /// # Panics
     /// If it was not [provided](Self::provide).
     pub fn of(&'static self, number: u32) -> Mark {
-        Mark { rows: &self.chunk(number).rows, marks: self, number }
+        let chunk = self.chunk(number);
+        chunk.marks.set(self);
+        Mark { chunk, number }
     }
 
     /// Whether no mark is set and no collection is under way. Consider a thread that has added, and then set the mark or found it set. It
@@ -257,37 +260,37 @@ impl Marks {
 }
 
 erasable! {
-    /// The marks that a number has, for a cell that may be [erased](memgroup_sync::Erasable): 16 bytes, which make a [`Mark`] without a
-    /// look into [`Marks`].
+    /// A [`Mark`] in a cell that may be [erased](memgroup_sync::Erasable).
     pub struct MarkCell {
         chunk: FixedRef<MarkChunk>,
-        marks: FixedRef<Marks>,
+        number: FixedU32,
     }
 }
 
 impl MarkCell {
-    /// Takes over the place of `number` in `marks`.
-    ///
-    /// # Panics
-    /// If it was not [provided](Marks::provide).
-    pub fn set(&self, marks: &'static Marks, number: u32) {
-        self.chunk.set(marks.chunk(number));
-        self.marks.set(marks);
+    /// Puts a mark in.
+    pub fn set(&self, mark: Mark) {
+        self.number.set(mark.number);
+        self.chunk.set(mark.chunk);
     }
 
-    /// The place of `number`, which is the one that [`set`](Self::set) got, or another of the same chunk of 4,096. `None` until then.
+    /// The mark; `None` until there is one.
     #[inline(always)]
-    pub fn of(&self, number: u32) -> Option<Mark> {
-        Some(Mark { rows: &self.chunk.get()?.rows, marks: self.marks.get()?, number })
+    pub fn get(&self) -> Option<Mark> {
+        Some(Mark { chunk: self.chunk.get()?, number: self.number.get() })
     }
 }
 
 impl Mark {
+    fn marks(self) -> &'static Marks {
+        self.chunk.marks.get().expect("set with the first mark of the chunk")
+    }
+
     /// The word with the number's mark in `row`, for [`is_set_in`](Self::is_set_in); `None` if there is no such row. A fast path
     /// calls this before its addition, so that only a load remains to be done after it.
     #[inline(always)]
     pub fn word(&self, row: usize) -> Option<&'static AtomicU64> {
-        self.rows.get(row).map(|leaves| leaves.word(self.number))
+        self.chunk.rows.get(row).map(|leaves| leaves.word(self.number))
     }
 
     /// Whether the number is marked, according to its word of a row.
@@ -312,9 +315,9 @@ impl Mark {
     #[cold]
     #[inline(never)]
     pub fn set(&self, row: usize) {
-        let marks = self.marks;
+        let marks = self.marks();
         assert!(row < marks.rows(), "marks have {} rows, no row {row}", marks.rows());
-        let (head, leaves) = (marks.head(row), &self.rows[row]);
+        let (head, leaves) = (marks.head(row), &self.chunk.rows[row]);
         let class = class(self.number as usize / CHUNK);
         let word_bit = 1 << (self.number as usize / BITS % WORDS);
         if active(Mutation::LeafBeforeUpperBits) {
@@ -357,6 +360,6 @@ impl Mark {
 
     /// Whether the number is marked in no row and no collection is under way; as [`Marks::is_clean`], for this number alone.
     pub fn is_clean(&self) -> bool {
-        self.marks.unless_collecting(|| !self.marks.dirty_rows().any(|row| self.is_set(row)))
+        self.marks().unless_collecting(|| !self.marks().dirty_rows().any(|row| self.is_set(row)))
     }
 }

@@ -90,7 +90,11 @@ impl FixedShape {
     #[inline(always)]
     fn get(&self) -> Shape {
         let word = self.word.get();
-        Shape { slots: (word >> 48) as usize, words: (word >> 32) as u16 as usize, stride: word as u32 as usize }
+        Shape {
+            slots: (word >> 48) as usize,
+            words: (word >> 32) as u16 as usize,
+            stride: word as u32 as usize,
+        }
     }
 
     fn set(&self, shape: Shape) {
@@ -166,8 +170,7 @@ impl Record {
         }
         // SAFETY: as in `find`: enabled, below `words`, and within the section that the words are lent for.
         Some(
-            (0..shape.words)
-                .map(move |index| unsafe { base::word(base_address, shape.stride, slot, index) }),
+            (0..shape.words).map(move |index| unsafe { base::word(base_address, shape.stride, slot, index) }),
         )
     }
 
@@ -289,7 +292,10 @@ impl Record {
     fn exclusively<T>(&self, change: impl FnOnce(u64) -> (u64, T)) -> T {
         // ORDERING: Acquire; pairs with the Release below: the owner finds the block that the last one linked.
         let before = self.at.swap(BUSY, Ordering::Acquire);
-        assert!(before != BUSY, "a record is linked and unlinked by one owner at a time: two threads did at once");
+        assert!(
+            before != BUSY,
+            "a record is linked and unlinked by one owner at a time: two threads did at once"
+        );
         // For the erasure of the cell, as in `belong_to`.
         let _section = grace::enter();
         let (at, done) = change(before);

@@ -163,7 +163,9 @@ mod tests {
     }
 
     fn write(cells: &[Cell; 64], value: u64) {
-        cells.iter().for_each(|cell| cell.b.iter().chain([&cell.a]).for_each(|word| word.store(value, Ordering::Relaxed)));
+        cells.iter().for_each(|cell| {
+            cell.b.iter().chain([&cell.a]).for_each(|word| word.store(value, Ordering::Relaxed))
+        });
     }
 
     fn is_zero(cells: &[Cell; 64]) -> bool {
@@ -197,7 +199,10 @@ mod tests {
         }
         grace::synchronize(Form::Quiet);
         let taken: Vec<_> = (0..2).map(|_| POOL.take().unwrap()).collect();
-        assert!(taken.iter().any(|chunk| core::ptr::eq(chunk.cells(), cells)), "the address space is used again");
+        assert!(
+            taken.iter().any(|chunk| core::ptr::eq(chunk.cells(), cells)),
+            "the address space is used again"
+        );
     }
 
     #[test]

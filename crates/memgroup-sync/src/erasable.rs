@@ -113,7 +113,6 @@ macro_rules! erasable {
         }
 
         // SAFETY: every field is erasable, and there is no other.
-        #[allow(unsafe_code)]
         unsafe impl $crate::Erasable for $name
         where
             $($type: $crate::Erasable),*

@@ -160,6 +160,12 @@ impl<'p, T: ?Sized> Lent<'p, T> {
         let value = NonNull::from(part(&self));
         Lent { value, section: self.section, of: PhantomData }
     }
+
+    /// As [`map`](Self::map), for a part that may not be there.
+    pub fn find<U: ?Sized>(self, part: impl FnOnce(&T) -> Option<&U>) -> Option<Lent<'p, U>> {
+        let value = NonNull::from(part(&self)?);
+        Some(Lent { value, section: self.section, of: PhantomData })
+    }
 }
 
 impl<T: ?Sized> Deref for Lent<'_, T> {

@@ -37,7 +37,7 @@ impl Group {
     /// # Errors
     /// The name is wrong or taken, this group was removed, or a bound of [`Config`](crate::Config) is reached.
     pub fn create(&self, name: &str) -> Result<Group, GroupError> {
-        self.node().shared.create(self.node(), name).map(Group::adopted)
+        self.node().shared().create(self.node(), name).map(Group::adopted)
     }
 
     /// Puts a limit in force, at once and under load; `None` takes it away. From the instant at which `max` returns it, no charge
@@ -59,7 +59,7 @@ impl Group {
     /// ```
     pub fn set_max(&self, max: impl Into<Option<u64>>) -> Result<(), LimitError> {
         let max = limit::stored(max.into(), "max", || self.path())?;
-        let tree = self.node().shared.tree.lock();
+        let tree = self.node().shared().tree.lock();
         self.node().counter.set_max(max);
         over_limit::update(&tree, self.node());
         Ok(())
@@ -172,7 +172,7 @@ impl Group {
     /// # Errors
     /// It is the root, has online children, or was removed already.
     pub fn remove(&self) -> Result<(), GroupError> {
-        self.node().shared.remove(self.node())
+        self.node().shared().remove(self.node())
     }
 }
 
@@ -181,7 +181,7 @@ impl Group {
     /// Bytes charged to this group and its descendants, without prepaid bytes; walks the subtree under the tree lock.
     /// Exact while no thread charges, else a sum over moving numbers.
     pub fn usage_exact(&self) -> u64 {
-        let shared = self.node().shared;
+        let shared = self.node().shared();
         let tree = shared.tree.lock();
         let prepaid: u64 = shared.counted_in(&tree, self.node()).map(drain::prepaid).sum();
         self.usage().saturating_sub(prepaid)
@@ -258,14 +258,14 @@ impl Group {
     /// complete when it returns, and interrupts no thread. It waits for the tree lock, and serves charges that wait for the
     /// bytes. Returns the number of bytes.
     pub fn drain(&self) -> u64 {
-        let tree = self.node().shared.tree.lock();
+        let tree = self.node().shared().tree.lock();
         aftermath::drain_subtree(&tree, self.node())
     }
 
     /// The work of this group's own stocks so far, and their bytes now.
     pub fn stock(&self) -> StockStats {
         let mut values = [0; memory::STOCK_DRAINED.index() + 1];
-        let store = self.node().shared.statistics.store(MEMORY);
+        let store = self.node().shared().statistics.store(MEMORY);
         flush::refresh(store, self.node());
         self.node().entry(store).flushed(&grace::enter()).copy(Reach::Local, &mut values);
         StockStats::of(&values, drain::prepaid(self.node()))

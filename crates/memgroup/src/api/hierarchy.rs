@@ -111,8 +111,7 @@ impl Hierarchy {
             labels: self
                 .shared()
                 .made(id)
-                .labels()
-                .list()
+                .list_labels()
                 .into_iter()
                 .filter(|(_, bytes)| *bytes > 0)
                 .collect(),
@@ -133,7 +132,7 @@ impl Hierarchy {
     /// It goes with [`uncharge`](Hierarchy::uncharge), because each hierarchy has its own ids.
     #[inline]
     pub fn try_charge_current(&self, bytes: u64) -> Option<Result<Charge, ChargeError>> {
-        let node = scope::node().filter(|node| std::ptr::eq(node.shared, self.shared()))?;
+        let node = scope::node().filter(|node| std::ptr::eq(node.shared(), self.shared()))?;
         Some(node.charge(bytes).map(|()| Charge::owning(node, bytes)))
     }
 

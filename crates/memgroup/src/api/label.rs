@@ -12,6 +12,7 @@ use core::fmt;
 use core::ops::Deref;
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
+use memgroup_sync::grace::Lent;
 
 use crate::base::error::GroupError;
 use crate::charge::charge::Charge;
@@ -103,13 +104,13 @@ impl Label {
 
     /// Its name.
     pub fn name(&self) -> String {
-        self.group.node().labels().make().names.lock()[self.number].clone()
+        self.group.node().labels().names.lock()[self.number].clone()
     }
 
     /// The bytes that are charged under it now.
     pub fn bytes(&self) -> u64 {
         // ORDERING: Relaxed; a report.
-        self.group.node().labels().make().bytes[self.number].load(Ordering::Relaxed)
+        self.group.node().labels().bytes[self.number].load(Ordering::Relaxed)
     }
 
     /// Its group.
@@ -139,8 +140,8 @@ pub struct LabelledCharge {
 }
 
 impl LabelledCharge {
-    fn word(&self) -> &'static AtomicU64 {
-        &self.charge.node().labels().make().bytes[self.number]
+    fn word(&self) -> Lent<'static, AtomicU64> {
+        self.charge.node().labels().map(|labels| &*labels.bytes[self.number])
     }
 
     fn count(&self, bytes: u64) {
@@ -220,7 +221,8 @@ impl Group {
         if let Err(GroupError::InvalidName { name, reason }) = name::check(name) {
             return Err(LabelError::InvalidName { name, reason });
         }
-        let mut names = self.node().labels().make().names.lock();
+        let labels = self.node().labels();
+        let mut names = labels.names.lock();
         let number = names.iter().position(|other| other == name).unwrap_or(names.len());
         if number == LABELS_MAX {
             drop(names);
@@ -235,6 +237,6 @@ impl Group {
 
     /// The group's own labels, in the order in which they were made, with the bytes that are charged under each now.
     pub fn labels(&self) -> Vec<(String, u64)> {
-        self.node().labels().list()
+        self.node().list_labels()
     }
 }

@@ -48,13 +48,13 @@ impl Current {
     /// The group, if pressure is measured in its hierarchy.
     #[inline]
     fn shown(&self) -> Option<&'static Node> {
-        self.node().filter(|node| node.shared.config.pressure)
+        self.node().filter(|node| node.shared().config.pressure)
     }
 
     /// The group, if the time in its scopes is counted.
     #[inline]
     fn timed(&self) -> Option<&'static Node> {
-        self.node().filter(|node| node.shared.config.scope_time)
+        self.node().filter(|node| node.shared().config.scope_time)
     }
 }
 
@@ -114,7 +114,7 @@ pub fn enter(group: &Group) -> Scope<'_> {
     let before = CURRENT.get();
     let node = group.node();
     let until_now = before.timed();
-    if node.shared.config.scope_time || until_now.is_some() {
+    if node.shared().config.scope_time || until_now.is_some() {
         count_time(until_now, ticks::now());
     }
     let (node, generation) = (Some(node), node.generation());

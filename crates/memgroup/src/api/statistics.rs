@@ -94,8 +94,8 @@ impl Statistics {
     #[inline(always)]
     fn entry(&self, group: &Group) -> (&'static Node, &'static StatEntry) {
         let node = group.node();
-        match node.stats[self.number].get() {
-            Some(entry) if std::ptr::eq(entry.store, self.store) => (node, entry),
+        match node.find_entry(self.number) {
+            Some(entry) if std::ptr::eq(entry.store(), self.store) => (node, entry),
             _ => foreign(self, group),
         }
     }
@@ -130,7 +130,7 @@ impl Statistics {
     #[inline]
     pub fn add_current(&self, key: StatKey, delta: i64) -> bool {
         let shared = self.hierarchy.shared();
-        let Some(node) = scope::node().filter(|node| std::ptr::eq(node.shared, shared)) else {
+        let Some(node) = scope::node().filter(|node| std::ptr::eq(node.shared(), shared)) else {
             return false;
         };
         self.check(key, delta);

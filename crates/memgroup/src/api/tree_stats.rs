@@ -80,7 +80,7 @@ impl TreeStats {
                 flush::flush(store, top)
             } else {
                 flush::refresh_as(store, top, freshness);
-                flush::lock(store, top.shared)
+                flush::lock(store, top.shared())
             };
             let Err(groups) = self.copy(&guard, store, top) else { break };
             drop(guard);
@@ -102,15 +102,15 @@ impl TreeStats {
     ) -> Result<(), usize> {
         self.groups.clear();
         let room = self.groups.capacity().min(self.values.capacity() / (2 * self.stats));
-        let tree = top.shared.tree.lock();
-        let groups = tree.subtree(top.id).take(room + 1).count();
+        let tree = top.shared().tree.lock();
+        let groups = tree.subtree(top.id()).take(room + 1).count();
         if groups > room {
-            return Err(tree.subtree(top.id).count());
+            return Err(tree.subtree(top.id()).count());
         }
-        self.groups.extend(top.shared.subtree(&tree, top).map(Node::group_id));
+        self.groups.extend(top.shared().subtree(&tree, top).map(Node::group_id));
         drop(tree);
         self.values.resize(groups * 2 * self.stats, 0);
-        let nodes = self.groups.iter().filter_map(|id| top.shared.node(NodeId(id.node())));
+        let nodes = self.groups.iter().filter_map(|id| top.shared().node(NodeId(id.node())));
         for (node, row) in nodes.zip(self.values.chunks_exact_mut(2 * self.stats)) {
             node.entry(store).copy_both(row);
         }

@@ -48,7 +48,7 @@ pub(crate) fn charge_in_slot(
         }
     }
     fault_injection::draw(node, bytes)?;
-    if !node.shared.has_stock() {
+    if !node.shared().has_stock() {
         return charge_slow_path(node, Ask { deadline, ..Ask::exact(bytes, Until::Top) });
     }
     count(node, memory::CHARGES, 1);
@@ -121,11 +121,11 @@ fn put_back(stock: &Stock, bytes: u64) -> u64 {
 
 /// The part of the chain's headroom that one slot may prepay: all slots together at most half of it.
 fn share_of_headroom(node: &'static Node, bytes: u64) -> u64 {
-    chain::headroom_to_prepay(node).saturating_sub(bytes) / (2 * node.source.slots() as u64)
+    chain::headroom_to_prepay(node).saturating_sub(bytes) / (2 * node.shared().source.slots() as u64)
 }
 
 fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
-    let shared = node.shared;
+    let shared = node.shared();
     if !node.stocks(bytes) {
         return Purchase::Declined;
     }

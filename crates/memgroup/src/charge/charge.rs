@@ -129,7 +129,10 @@ impl Charge {
     /// When the group is of another hierarchy.
     pub fn try_move_to(&mut self, target: &Group) -> Result<(), ChargeError> {
         let (from, to) = (self.node, target.node());
-        assert!(std::ptr::eq(from.shared, to.shared), "cannot move a charge to a group of another hierarchy");
+        assert!(
+            std::ptr::eq(from.shared(), to.shared()),
+            "cannot move a charge to a group of another hierarchy"
+        );
         if std::ptr::eq(from, to) {
             return Ok(());
         }
@@ -189,7 +192,7 @@ impl Charge {
             node.pin();
             return Ok(());
         }
-        let stock = node.stocks(bytes).then(|| Stock::enter(node, node.source.current())).flatten();
+        let stock = node.stocks(bytes).then(|| Stock::enter(node, node.shared().source.current())).flatten();
         if stock.is_some_and(|stock| stock.spend(bytes)) {
             count(node, memory::CHARGES, 1);
             return Ok(());
@@ -207,7 +210,7 @@ impl Charge {
             return Err(ChargeError::of(refused.node, refused.seen, bytes));
         }
         // In a removed group usage rises only under the tree lock (`node` I3).
-        let tree = node.shared.tree.lock();
+        let tree = node.shared().tree.lock();
         aftermath::charge_forced(node, bytes, u64::MAX, true)
             .map_err(|refused| ChargeError::of(refused.node, refused.seen_online(), bytes))?;
         count(node, memory::FORCED, 1);

@@ -16,14 +16,14 @@ const VISITS: u32 = 2;
 
 /// Takes `bytes` out of the budget of `slot` for `node`, if need be from stocks of others that lie idle there.
 pub(crate) fn reserve(node: &'static Node, slot: usize, bytes: u64) -> bool {
-    let budget = &node.shared.budget;
+    let budget = &node.shared().budget;
     budget.reserve(slot, bytes) || (evict_idle(node, slot, bytes) && budget.reserve(slot, bytes))
 }
 
 /// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up.
 #[cold]
 fn evict_idle(asking: &'static Node, slot: usize, wanted: u64) -> bool {
-    let shared = asking.shared;
+    let shared = asking.shared();
     let groups = u64::from(shared.places());
     let mut freed = 0;
     for _ in 0..u64::from(VISITS).min(groups) {
@@ -52,6 +52,7 @@ pub(crate) fn visit(node: &'static Node, slot: usize) -> u64 {
     if !stock.change(word, next.with_pending()) {
         return 0;
     }
+    let shared = node.shared();
     // The node cannot be released under us: PENDING holds off removal's last look.
     let pending = Pending::begun(&stock);
     count(node, memory::CHARGES, word.attempts());
@@ -63,6 +64,6 @@ pub(crate) fn visit(node: &'static Node, slot: usize) -> u64 {
     chain::uncharge_held(node, word.prepaid());
     aftermath::fallen(node);
     drop(pending);
-    node.shared.budget.give_back(slot, word.cap());
+    shared.budget.give_back(slot, word.cap());
     word.cap()
 }

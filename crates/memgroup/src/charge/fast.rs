@@ -43,7 +43,7 @@ impl Node {
     ) -> Result<(), ChargeError> {
         match tried {
             Some(word) => batch::charge_miss(Stock { node: self, slot, word }.extend(), bytes, found, None),
-            None => batch::charge_in_slot(self, self.source.current(), bytes, None),
+            None => batch::charge_in_slot(self, self.shared().source.current(), bytes, None),
         }
     }
 
@@ -68,7 +68,7 @@ impl Node {
     fn uncharge_slowly(&'static self, bytes: u64, slot: usize, put: Option<FastAccess>) {
         match put {
             Some(word) => refill::uncharge_miss(Stock { node: self, slot, word }.extend(), bytes),
-            None => refill::uncharge_in_slot(self, self.source.current(), bytes),
+            None => refill::uncharge_in_slot(self, self.shared().source.current(), bytes),
         }
     }
 }

@@ -109,7 +109,7 @@ fn lone_group_of(config: Config, max: u64) -> &'static Node {
 
 /// Charges that the group's figures know of.
 pub(crate) fn charges_counted(node: &'static Node) -> u64 {
-    let store = node.shared.statistics.store(MEMORY);
+    let store = node.shared().statistics.store(MEMORY);
     flush::refresh(store, node);
     node.entry(store).flushed(&grace::enter()).peek(Reach::Local, stats::CHARGES.index()) as u64
 }
@@ -119,7 +119,7 @@ fn prepaid(node: &'static Node) -> u64 {
 }
 
 pub(crate) fn drain_all(node: &'static Node) -> u64 {
-    let _tree = node.shared.tree.lock();
+    let _tree = node.shared().tree.lock();
     aftermath::drain(node)
 }
 
@@ -139,11 +139,11 @@ fn assert_reserves_are_caps(shared: &'static Shared) {
 
 /// At rest, with nothing charged: usage is the prepaid bytes, and a drain brings it to zero.
 pub(crate) fn assert_conserved(node: &'static Node) {
-    assert_reserves_are_caps(node.shared);
+    assert_reserves_are_caps(node.shared());
     assert_eq!(node.counter.usage(), prepaid(node));
     drain_all(node);
     assert_eq!((node.counter.usage(), prepaid(node)), (0, 0));
-    for slot in 0..node.source.slots() {
+    for slot in 0..node.shared().source.slots() {
         assert!(word_at_rest(node, slot).is_none_or(|word| !word.is_pending() && word.bytes() == 0));
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn repay(node: &'static Node, bytes: u64) {
 #[must_use = "the bytes are to be returned to the counters"]
 pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
     let (node, slot) = (stock.node, stock.slot);
-    let shared = node.shared;
+    let shared = node.shared();
     loop {
         interleave::point();
         let word = stock.look();

@@ -207,7 +207,7 @@ impl SlowCharge {
     /// Prepaid bytes of the full group's subtree go back to the counters. Beside shrinkers, which are cheaper than a look at the stocks of
     /// thousands of groups, only at some of the refusals.
     fn after_drain(&mut self) -> bool {
-        let shared = self.node.shared;
+        let shared = self.node.shared();
         let drains = self.can_fit
             && shared.has_stock()
             && (!shared.shrinkers().is_any() || self.full.shrinkers().is_none_or(GroupShrinkers::drains_now));
@@ -232,7 +232,7 @@ impl SlowCharge {
     fn after_reclaim(&mut self) -> bool {
         let Ask { bytes, until, .. } = self.ask;
         self.is_charged = self.can_fit
-            && self.node.shared.shrinkers().is_any()
+            && self.node.shared().shrinkers().is_any()
             && make_room(self.node, until, bytes, &mut self.full);
         self.is_charged
     }
@@ -240,7 +240,7 @@ impl SlowCharge {
     /// A group of the full group's subtree is told to stop.
     fn after_kill(&mut self) -> bool {
         let Ask { bytes, until, want, .. } = self.ask;
-        if self.can_fit && want == Want::Charge && self.node.shared.victims().is_any() {
+        if self.can_fit && want == Want::Charge && self.node.shared().victims().is_any() {
             let mut attempt = OomAttempt::new(self.node);
             self.is_charged = attempt.make_charge(until, bytes, &mut self.full);
             self.oom_counted = attempt.counted;
@@ -254,7 +254,7 @@ impl SlowCharge {
         if !self.can_fit {
             return false;
         }
-        let shared = self.node.shared;
+        let shared = self.node.shared();
         let tree = shared.has_stock().then(|| shared.tree.lock());
         let mut frozen = tree.as_deref().map(FrozenSubtree::new);
         loop {

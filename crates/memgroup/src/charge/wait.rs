@@ -41,7 +41,7 @@ const REVIEW: Duration = Duration::from_millis(100);
 
 /// Charges `bytes`, and waits for room until `deadline`.
 pub(crate) fn charge_until(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
-    batch::charge_in_slot(node, node.source.current(), bytes, Some(deadline))
+    batch::charge_in_slot(node, node.shared().source.current(), bytes, Some(deadline))
 }
 
 /// Waits until there is room for `bytes`, and charges nothing.
@@ -56,7 +56,7 @@ fn wait_for_room(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(
 
 /// The highest level of the chain at which a charge waits.
 pub(crate) fn held_level(node: &'static Node) -> Option<&'static Node> {
-    chain::levels(node).filter(|level| level.waiting().is_held() && !level.counter.read().is_dry_run).last()
+    chain::levels(node).filter(|level| level.waiting.is_held() && !level.counter.read().is_dry_run).last()
 }
 
 /// How a wait in one queue ended.
@@ -138,12 +138,12 @@ impl WaitSession {
     }
 
     fn queue(&self) -> MutexGuard<'_, ChargeQueue> {
-        self.node.shared.wait_queue().lock()
+        self.node.shared().wait_queue().lock()
     }
 
     /// When it looks again whether caches can give, or another group must be stopped.
     fn until(&self) -> Instant {
-        let shared = self.node.shared;
+        let shared = self.node.shared();
         let gives = shared.config.reclaim && shared.shrinkers().is_any();
         // A charge, too, may lower the bytes kept free for others, and serves no waiter.
         let reviews = gives || self.may_kill() || shared.protected().is_any();
@@ -151,7 +151,7 @@ impl WaitSession {
     }
 
     fn may_kill(&self) -> bool {
-        self.want == Want::Charge && self.node.shared.victims().is_any()
+        self.want == Want::Charge && self.node.shared().victims().is_any()
     }
 
     /// The first in the queue has shrinkers asked once more, and the next victim if the one before takes too long. Whether the charge is made.
@@ -160,7 +160,7 @@ impl WaitSession {
             return false;
         }
         let (&WaitSession { node, bytes, .. }, mut over) = (self, at);
-        let gives = node.shared.config.reclaim && node.shared.shrinkers().is_any();
+        let gives = node.shared().config.reclaim && node.shared().shrinkers().is_any();
         let is_made =
             gives && make_room(node, Until::Top, bytes, &mut over) || self.may_kill() && self.kill(&mut over);
         if is_made && self.want == Want::Room {
@@ -198,13 +198,13 @@ struct FreezeGuard {
 impl FreezeGuard {
     /// For a charge of `node` that waits at `at`. `Err`: the group was removed.
     fn begin(node: &'static Node, at: &'static Node) -> Result<FreezeGuard, Refused> {
-        let tree = node.shared.tree.lock();
+        let tree = node.shared().tree.lock();
         let seen = node.counter.read();
         if seen.offline {
             return Err(Refused { node, seen });
         }
         // ORDERING: Relaxed; changed under the tree lock, and published by the mark that `hold` sets (see `is_held`).
-        if at.waiting().held.fetch_add(1, Ordering::Relaxed) == 0 {
+        if at.waiting.held.fetch_add(1, Ordering::Relaxed) == 0 {
             over_limit::close_for_waiter(&tree, at);
         }
         Ok(FreezeGuard { at })
@@ -216,9 +216,9 @@ impl Drop for FreezeGuard {
         if crate::observe::wait::is_model_failing() {
             return;
         }
-        let tree = self.at.shared.tree.lock();
+        let tree = self.at.shared().tree.lock();
         // ORDERING: Relaxed; as in `begin`.
-        if self.at.waiting().held.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.at.waiting.held.fetch_sub(1, Ordering::Relaxed) == 1 {
             over_limit::update(&tree, self.at);
         } else {
             // The others may have let this one go first.
@@ -296,15 +296,15 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(60);
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| group.charge_until(PAGE, deadline));
-            while group.waiters().now == 0 || !node.waiting().is_held() {
+            while group.waiters().now == 0 || !node.waiting.is_held() {
                 std::thread::yield_now();
             }
             // The waiter has closed the stocks when this lock is free again.
-            drop(node.shared.tree.lock());
-            let stock = Stock::enter(node, node.source.current()).unwrap();
+            drop(node.shared().tree.lock());
+            let stock = Stock::enter(node, node.shared().source.current()).unwrap();
             assert!(!stock.put(PAGE).takes(PAGE), "it is closed: the uncharge would take it out again");
             drop(stock);
-            let tree = node.shared.tree.lock();
+            let tree = node.shared().tree.lock();
             let drained = aftermath::drain(node);
             drop(tree);
             assert_eq!(drained, PAGE);

@@ -32,7 +32,7 @@ fn one_waits_and_another_uncharges() {
     let user = thread::spawn(move || group.uncharge_at(0, UNIT));
     wait_for_a_unit(group, group);
     user.join().unwrap();
-    assert!(!group.waiting().is_held() && !group.counter.read().over);
+    assert!(!group.waiting.is_held() && !group.counter.read().over);
     assert_conserved(group);
 }
 
@@ -47,7 +47,7 @@ fn one_waits_for_room() {
     aftermath::uncharge_counters(group, UNIT);
     wait_for_a_unit(group, group);
     other.join().unwrap();
-    assert!(group.counter.usage() == 0 && !group.waiting().is_held(), "nothing is charged for room");
+    assert!(group.counter.usage() == 0 && !group.waiting.is_held(), "nothing is charged for room");
     assert_conserved(group);
 }
 

@@ -12,7 +12,8 @@ use crate::reclaim::credit::{self, ReclaimCredit};
 use crate::state::counter::Verdict;
 use crate::stats::update::count_drain;
 use crate::stock::drain;
-use crate::tree::node::Node;
+use crate::tree::node::{MemorySection, Node};
+use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
 /// Charges exactly `bytes`. First looks at every level, which costs no shared line its owner.
@@ -63,31 +64,40 @@ pub(crate) fn tell_events(node: &'static Node, charged: Charged) {
 
 /// Takes `bytes` back from every level, and acts on the facts.
 pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
-    let mut levels = chain::uncharge(from, until, bytes);
-    while let Some(level) = levels.next() {
-        if level.has_consequences() {
-            act(level, &mut levels);
-        }
+    let (shared, mut levels) = (from.shared(), chain::uncharge(from, until, bytes));
+    act_on(shared, &mut levels);
+}
+
+/// Uncharges the levels that are left, and acts on each.
+#[inline(always)]
+fn act_on(shared: &'static Shared, levels: &mut impl Iterator<Item = Uncharged>) {
+    loop {
+        // Without the bytes the group may be released, and its node erased; but not within a section.
+        let section = MemorySection::enter();
+        let Some(level) = levels.find(Uncharged::has_consequences) else { return };
+        // From here on the node is held: `Shared::reclaim_nodes` looks for that after all sections.
+        level.node.pin_inner();
+        drop(section);
+        act(shared, level, levels);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn act(level: Uncharged, above: &mut dyn Iterator<Item = Uncharged>) {
+fn act(shared: &'static Shared, level: Uncharged, mut above: &mut dyn Iterator<Item = Uncharged>) {
     let Uncharged { node, is_watched, is_done, is_over } = level;
+    let id = node.id();
     if is_watched {
         oom::after_uncharge(node);
     }
-    if is_done {
-        node.shared.release_if_done(node);
-    } else if is_over {
+    if is_over && !is_done {
         // The levels above first: a charge that is served here is charged there too.
-        while let Some(level) = above.next() {
-            if level.has_consequences() {
-                act(level, above);
-            }
-        }
+        act_on(shared, &mut above);
         over_limit::after_uncharge(node);
+    }
+    // As in the drop of a handle. Meanwhile the pin may have held off the release that another thread tried.
+    if node.unpin_inner() && node.counter.is_offline_now() {
+        shared.release_if_done(id);
     }
 }
 
@@ -152,7 +162,7 @@ pub(crate) fn close(node: &'static Node) -> u64 {
 
 /// Drains every group of the subtree of `top`. Returns the bytes that went back.
 pub(crate) fn drain_subtree(tree: &Tree, top: &'static Node) -> u64 {
-    top.shared.subtree(tree, top).map(drain).sum()
+    top.shared().subtree(tree, top).map(drain).sum()
 }
 
 /// The result of a drain of many groups.
@@ -166,8 +176,8 @@ pub(crate) struct Drained {
 
 /// Drains every group that counts in `top`.
 pub(crate) fn drain_counted_in(tree: &Tree, top: &'static Node) -> Drained {
-    let slots = top.source.slots() as u64;
-    top.shared.counted_in(tree, top).fold(Drained::default(), |drained, node| Drained {
+    let slots = top.shared().source.slots() as u64;
+    top.shared().counted_in(tree, top).fold(Drained::default(), |drained, node| Drained {
         bytes: drained.bytes + drain(node),
         stocks: drained.stocks + slots,
     })

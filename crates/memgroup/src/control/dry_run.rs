@@ -51,7 +51,7 @@ pub(crate) fn past_dry_runs(
             Err(refused) if refused.seen.is_only_dry_run(bytes) => refused.node,
             outcome => return outcome,
         };
-        let lock: Option<MutexGuard<'_, Tree>> = tree.is_none().then(|| node.shared.tree.lock());
+        let lock: Option<MutexGuard<'_, Tree>> = tree.is_none().then(|| node.shared().tree.lock());
         let Some(tree) = tree.or(lock.as_deref()) else { unreachable!("given, or locked") };
         if drained.is_some_and(|drained| std::ptr::eq(drained, level)) || drains == DRAINS_MOST {
             let_charges_pass(tree, level);
@@ -107,7 +107,7 @@ impl Group {
     /// ```
     pub fn set_enforced(&self, enforced: bool) {
         let node = self.node();
-        let tree = node.shared.tree.lock();
+        let tree = node.shared().tree.lock();
         node.counter.set_limit(node.counter.read().max, !enforced);
         over_limit::update(&tree, node);
     }

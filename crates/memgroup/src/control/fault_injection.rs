@@ -9,6 +9,7 @@
 use core::fmt;
 
 use memgroup_sync::Mutex;
+use memgroup_sync::grace::Lent;
 
 use crate::tree::error::ChargeError;
 use crate::tree::handle::Group;
@@ -51,7 +52,8 @@ pub(crate) fn draw(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
 
 #[cold]
 fn draw_at(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
-    let mut state = node.faults().0.lock();
+    let faults = node.faults();
+    let mut state = faults.0.lock();
     let Some(faults) = state.as_mut().filter(|faults| faults.odds > 0) else { return Ok(()) };
     let number = faults.drawn.wrapping_add(faults.seed);
     faults.drawn += 1;
@@ -89,7 +91,8 @@ impl FailureInjection {
 
 impl Drop for FailureInjection {
     fn drop(&mut self) {
-        let mut state = self.group.node().faults().0.lock();
+        let faults = self.group.node().faults();
+        let mut state = faults.0.lock();
         self.group.node().marks.set_injection(false);
         *state = None;
     }
@@ -161,7 +164,8 @@ impl Group {
         if !(0.0..=1.0).contains(&probability) {
             return Err(InjectionError::Probability { probability });
         }
-        let mut state = self.node().faults().0.lock();
+        let faults = self.node().faults();
+        let mut state = faults.0.lock();
         if state.is_some() {
             return Err(InjectionError::Active { path: self.path() });
         }
@@ -175,12 +179,12 @@ impl Group {
 
 impl Part for FaultState {}
 
-pub(crate) static FAULTS: Key<FaultState> = Key::new(2, FaultState::new);
+static FAULTS: Key<FaultState> = Key::new(2, FaultState::new);
 
 impl Node {
     /// The fault injection of the group.
-    pub(crate) fn faults(&self) -> &FaultState {
-        self.parts.get(&FAULTS)
+    pub(crate) fn faults(&self) -> Lent<'_, FaultState> {
+        self.part(&FAULTS)
     }
 }
 

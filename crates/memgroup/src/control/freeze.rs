@@ -14,8 +14,8 @@ use crate::tree::topology::Tree;
 
 /// Closes the stocks of every group that counts in `top`, and waits for batches under way.
 pub(crate) fn freeze(tree: &Tree, top: &'static Node) {
-    top.shared.counted_in(tree, top).for_each(|node| _ = aftermath::close(node));
-    top.shared.counted_in(tree, top).for_each(drain::wait_settled);
+    top.shared().counted_in(tree, top).for_each(|node| _ = aftermath::close(node));
+    top.shared().counted_in(tree, top).for_each(drain::wait_settled);
 }
 
 /// A subtree without stocks.
@@ -38,14 +38,14 @@ impl<'t> FrozenSubtree<'t> {
 
     /// Whether the subtree of `node` is frozen. `node` is on the path of the same charge.
     pub(crate) fn covers(&self, node: &Node) -> bool {
-        self.top.is_some_and(|top| self.tree.depth(node.id) >= self.tree.depth(top.id))
+        self.top.is_some_and(|top| self.tree.depth(node.id()) >= self.tree.depth(top.id()))
     }
 }
 
 impl Drop for FrozenSubtree<'_> {
     fn drop(&mut self) {
         if let Some(top) = self.top {
-            top.shared.counted_in(self.tree, top).for_each(open::open);
+            top.shared().counted_in(self.tree, top).for_each(open::open);
         }
     }
 }

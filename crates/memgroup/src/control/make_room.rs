@@ -29,7 +29,7 @@ pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &mu
     }
     let mut stalled = None;
     at_refusing_levels(over, |over| {
-        if !over.shared.config.reclaim || !reclaim::is_any(over) {
+        if !over.shared().config.reclaim || !reclaim::is_any(over) {
             return Step::Full;
         }
         make_room_in(node, until, bytes, over, stalled.get_or_insert_with(|| pressure::stall(node)))
@@ -81,7 +81,7 @@ fn make_room_in(
         // Mostly the kept bytes are enough. A drain visits every group below.
         let attempt = || try_with_kept(node, until, bytes, over, &kept);
         let step = attempt().filter(|step| matches!(step, Step::Charged)).or_else(|| {
-            aftermath::drain_counted_in(&over.shared.tree.lock(), over);
+            aftermath::drain_counted_in(&over.shared().tree.lock(), over);
             attempt()
         });
         match step {
@@ -136,7 +136,7 @@ pub(crate) fn try_with_kept(
 
 /// Makes the charge of a callback: beyond the limits, as far as the reserve goes.
 pub(crate) fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
-    let reserve = node.shared.config.reclaim_reserve_bytes;
+    let reserve = node.shared().config.reclaim_reserve_bytes;
     let Until::Top = until else { return false };
     if aftermath::charge_forced(node, bytes, reserve, false).is_err() {
         return false;

@@ -23,7 +23,7 @@ use crate::tree::topology::Tree;
 pub(crate) fn update(tree: &Tree, node: &'static Node) {
     let is_over = || {
         let seen = node.counter.read();
-        seen.usage > seen.max || node.waiting().is_held()
+        seen.usage > seen.max || node.waiting.is_held()
     };
     if is_over() {
         aftermath::drain_counted_in(tree, node);
@@ -33,11 +33,11 @@ pub(crate) fn update(tree: &Tree, node: &'static Node) {
         (true, false) if seen.is_dry_run => dry_run::let_charges_pass(tree, node),
         (true, false) if !mutation::active(Mutation::OverLimitLeavesStocksOpen) => {
             node.counter.mark_over(true);
-            node.shared.counted_in(tree, node).for_each(|node| _ = aftermath::close(node));
+            node.shared().counted_in(tree, node).for_each(|node| _ = aftermath::close(node));
         }
         (false, true) => {
             node.counter.mark_over(false);
-            node.shared.counted_in(tree, node).for_each(open);
+            node.shared().counted_in(tree, node).for_each(open);
         }
         _ => {}
     }
@@ -56,7 +56,7 @@ pub(crate) fn close_for_waiter(tree: &Tree, node: &'static Node) {
 /// After a forced charge: closes the subtree of every level that is above its limit now.
 pub(crate) fn close_if_over(node: &'static Node) {
     if newly_over(node).next().is_some() {
-        close_if_over_held(&node.shared.tree.lock(), node);
+        close_if_over_held(&node.shared().tree.lock(), node);
     }
 }
 
@@ -81,6 +81,6 @@ pub(crate) fn after_uncharge(node: &'static Node) {
     }
     let seen = node.counter.read();
     if seen.over && seen.usage <= dry_run::reopens_at(seen) {
-        update(&node.shared.tree.lock(), node);
+        update(&node.shared().tree.lock(), node);
     }
 }

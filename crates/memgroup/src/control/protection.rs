@@ -52,30 +52,29 @@ impl Group {
         if bytes > BYTES_MAX {
             return Err(ProtectionError::OutOfRange { setting, path: self.path(), asked: bytes });
         }
-        let tree = node.shared.tree.lock();
-        if tree.state(node.id) != State::Online {
-            return Err(ProtectionError::Offline { setting, path: tree.path(node.id) });
+        let tree = node.shared().tree.lock();
+        if tree.state(node.id()) != State::Online {
+            return Err(ProtectionError::Offline { setting, path: tree.path(node.id()) });
         }
-        let used = &node.used();
-        let Protection { min, low } = with(bytes, Protection { min: used.min(), low: used.low() });
+        let Protection { min, low } = with(bytes, node.protection());
         set(&tree, node, min, low);
         Ok(())
     }
 
     /// The setting of [`set_min`](Group::set_min), in bytes; 0 once the group is removed.
     pub fn min(&self) -> u64 {
-        self.node().used().min()
+        self.node().protection().min
     }
 
     /// The setting of [`set_low`](Group::set_low), in bytes; 0 once the group is removed.
     pub fn low(&self) -> u64 {
-        self.node().used().low()
+        self.node().protection().low
     }
 
     /// The bytes of the group that are protected now, where the root needs memory. They follow from its settings and from those above and
     /// beside it. They may have changed when the call returns.
     pub fn protection(&self) -> Protection {
-        effective::effective(self.node(), self.node().shared.root())
+        effective::effective(self.node(), self.node().shared().root())
     }
 
     /// As [`protection`](Group::protection), where the group `top` needs memory; nothing if `top` is not above this one.
@@ -92,7 +91,7 @@ impl Group {
     /// ```
     pub fn protection_within(&self, top: &Group) -> Protection {
         let (node, top) = (self.node(), top.node());
-        if std::ptr::eq(node.shared, top.shared) && node.is_within(top) {
+        if std::ptr::eq(node.shared(), top.shared()) && node.is_within(top) {
             effective::effective(node, top)
         } else {
             Protection::default()
@@ -103,7 +102,7 @@ impl Group {
     /// It takes the tree lock and allocates, so it is for reports.
     pub fn protections(&self) -> Vec<(GroupId, Protection)> {
         let top = self.node();
-        let shared = top.shared;
+        let shared = top.shared();
         let tree = shared.tree.lock();
         let mut all = Vec::with_capacity(tree.online() as usize);
         // Of the groups that are above the next one, by their depth below the top.

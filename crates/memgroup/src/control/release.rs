@@ -6,7 +6,6 @@ use crate::base::id::NodeId;
 use crate::observe::pressure;
 use crate::reclaim::group;
 use crate::stats::release;
-use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::{State, Tree};
 
@@ -15,15 +14,15 @@ pub(crate) static POOL: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
 
 impl Shared {
     /// Releases a removed group that holds nothing and has no handle. Does nothing otherwise.
-    pub(crate) fn release_if_done(&'static self, node: &'static Node) {
-        self.release_held(&mut self.tree.lock(), node.id);
+    pub(crate) fn release_if_done(&'static self, id: NodeId) {
+        self.release_held(&mut self.tree.lock(), id);
     }
 
     /// Releases a group as `release_if_done` does, and then the ancestors that it kept.
     pub(crate) fn release_held(&'static self, tree: &mut Tree, id: NodeId) {
         let mut next = Some(id);
         while let Some(id) = next {
-            let node = self.made(id);
+            let Some(node) = self.node(id) else { break };
             // In this order. Outside the tree lock, the usage of a removed group only falls. A handle comes only from another handle
             // or from a charge with bytes (`node` I3). So a zero seen here stays zero.
             let done = matches!(tree.state(id), State::Dying { .. })

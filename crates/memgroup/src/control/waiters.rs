@@ -121,7 +121,7 @@ impl ChargeQueue {
     pub(crate) fn enqueue(&mut self, waiter: Waiter, ticket: Ticket) {
         let at = waiter.at;
         // The weight is read under the lock, as `set_weight` stores it.
-        self.insert(at.id, waiter.node.waiting().weight(), ticket, waiter);
+        self.insert(at.id(), waiter.node.waiting.weight(), ticket, waiter);
         if !mutation::active(Mutation::WaiterDoesNotLookAgain) {
             self.serve(at);
         }
@@ -139,7 +139,7 @@ impl ChargeQueue {
 
     /// Lets the first waiter make room itself. It keeps its place. Returns `false` if it is not the first, or waits no more.
     pub(crate) fn begin_review(&mut self, ticket: Ticket) -> bool {
-        let at = self.get(ticket).at.id;
+        let at = self.get(ticket).at.id();
         let first = &mut self.of(at)[0];
         let begins = first.ticket == ticket && matches!(first.item.state, State::Waiting);
         if begins {
@@ -163,7 +163,7 @@ impl ChargeQueue {
     pub(crate) fn serve(&mut self, at: &'static Node) {
         let (mut first, mut served, mut unserved) = (None::<&mut Waiter>, 0, 0);
         let mut seen = at.counter.read();
-        for Queued { item: waiter, ticket, .. } in self.of(at.id) {
+        for Queued { item: waiter, ticket, .. } in self.of(at.id()) {
             match waiter.state {
                 State::Handed | State::Again(_) => continue,
                 // It makes room itself, which may take as long as a shrinker's call. The others need not wait for that, but pass it.
@@ -179,7 +179,7 @@ impl ChargeQueue {
                     first.get_or_insert(waiter);
                 }
                 State::Handed | State::Again(_) => {
-                    ticket.notify(at.shared);
+                    ticket.notify(at.shared());
                     if let State::Handed = waiter.state {
                         served += 1;
                         first.iter_mut().for_each(|first| first.passed += 1);
@@ -197,16 +197,16 @@ impl ChargeQueue {
 
 /// Serves the charges that wait at `at`, after bytes were freed there. Returns whether a charge waits there.
 pub(crate) fn serve(at: &'static Node) -> bool {
-    let is_waited = at.waiting().is_held();
+    let is_waited = at.waiting.is_held();
     if is_waited {
-        at.shared.wait_queue().lock().serve(at);
+        at.shared().wait_queue().lock().serve(at);
     }
     is_waited
 }
 
 impl Part for Mutex<ChargeQueue> {}
 
-pub(crate) static QUEUE: Key<Mutex<ChargeQueue>> = Key::new(3, || Mutex::new(ChargeQueue::new()));
+static QUEUE: Key<Mutex<ChargeQueue>> = Key::new(3, || Mutex::new(ChargeQueue::new()));
 
 impl Shared {
     /// The queue of charges that wait for room.
@@ -257,16 +257,16 @@ impl Group {
         }
         let node = self.node();
         // Stored under the lock: a charge that enters the queue reads it there, or is in the queue already.
-        let mut queue = node.shared.wait_queue().lock();
+        let mut queue = node.shared().wait_queue().lock();
         // ORDERING: Relaxed; under the lock of the queue, or a number for reports.
-        node.waiting().weight.store(weight, Ordering::Relaxed);
+        node.waiting.weight.store(weight, Ordering::Relaxed);
         queue.reweigh(weight, |waiter| std::ptr::eq(waiter.node, node));
         Ok(())
     }
 
     /// The group's [weight](Group::set_weight).
     pub fn weight(&self) -> u32 {
-        self.node().waiting().weight()
+        self.node().waiting.weight()
     }
 }
 
@@ -285,15 +285,15 @@ mod tests {
         let parent = group.parent().unwrap();
         let (at, node) = (parent.node(), group.node());
         let listed = list::begin(node, WaitKind::Charge, bytes, Instant::now() + Duration::from_secs(3600));
-        let (queue, ticket) = (|| at.shared.wait_queue().lock(), listed.ticket());
+        let (queue, ticket) = (|| at.shared().wait_queue().lock(), listed.ticket());
         // ORDERING: Relaxed, as below; one thread.
-        at.waiting().held.fetch_add(1, Ordering::Relaxed);
+        at.waiting.held.fetch_add(1, Ordering::Relaxed);
         queue().enqueue(Waiter::new(at, node, bytes, Want::Charge), ticket);
         assert!(queue().waits(ticket));
         act();
         let is_handed = matches!(queue().leave(ticket), State::Handed);
         // ORDERING: as above.
-        at.waiting().held.fetch_sub(1, Ordering::Relaxed);
+        at.waiting.held.fetch_sub(1, Ordering::Relaxed);
         if is_handed {
             aftermath::uncharge_counters(node, bytes);
         }
@@ -337,7 +337,7 @@ mod tests {
         group.set_max(PAGE).unwrap();
         let (node, held) = (group.node(), group.try_charge(PAGE).unwrap());
         let listed = list::begin(node, WaitKind::Charge, PAGE, Instant::now() + Duration::from_secs(3600));
-        let queue = || node.shared.wait_queue().lock();
+        let queue = || node.shared().wait_queue().lock();
         let ticket = listed.ticket();
         queue().enqueue(Waiter::new(node, node, PAGE, Want::Charge), ticket);
         assert!(queue().begin_review(ticket));

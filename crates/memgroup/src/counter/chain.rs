@@ -58,7 +58,7 @@ pub(crate) fn least_room(from: &'static Node, of: impl Fn(&'static Node) -> u64)
 
 /// Bytes that may be prepaid: up to each limit, and up to `high` too, if any group has one.
 pub(crate) fn headroom_to_prepay(from: &'static Node) -> u64 {
-    if from.shared.highs.get().is_none() {
+    if from.shared().highs.get().is_none() {
         return least_room(from, |node| node.counter.read().headroom());
     }
     least_room(from, |node| {

@@ -3,6 +3,7 @@
 //! - I1. Counts only grow while a group lives. Ancestors count the events of groups below at once, so a removal takes nothing away.
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::grace::Lent;
 
 use crate::state::stats::Reach;
 use crate::tree::handle::Group;
@@ -127,12 +128,12 @@ impl Part for Counts {
     }
 }
 
-pub(crate) static COUNTS: Key<Counts> = Key::new(0, Counts::new);
+static COUNTS: Key<Counts> = Key::new(0, Counts::new);
 
 impl Node {
     /// The group's event counts.
-    pub(crate) fn events(&self) -> &Counts {
-        self.parts.get(&COUNTS)
+    pub(crate) fn events(&self) -> Lent<'_, Counts> {
+        self.part(&COUNTS)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Peaks: the highest usage of a group since each of its readers was last reset.
 
 use memgroup_sync::Mutex;
+use memgroup_sync::grace::Lent;
 
 use crate::state::counter::Counter;
 use crate::tree::node::Node;
@@ -54,12 +55,12 @@ impl Readers {
 
 impl Part for Readers {}
 
-pub(crate) static READERS: Key<Readers> = Key::new(6, Readers::new);
+static READERS: Key<Readers> = Key::new(6, Readers::new);
 
 impl Node {
     /// The readers of the group's peak.
-    pub(crate) fn peak_readers(&self) -> &Readers {
-        self.parts.get(&READERS)
+    pub(crate) fn peak_readers(&self) -> Lent<'_, Readers> {
+        self.part(&READERS)
     }
 }
 

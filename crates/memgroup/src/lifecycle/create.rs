@@ -5,11 +5,7 @@ use std::sync::PoisonError;
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::control::release::POOL;
-use crate::control::{fault_injection, high, labels, oom, waiters};
-use crate::counter::{events, peaks, protect};
-use crate::lifecycle::{maintenance, residence};
-use crate::observe::{event, pressure, wait};
-use crate::reclaim;
+use crate::lifecycle::residence;
 use crate::state::config::{Config, ConfigError};
 use crate::stock::{drain, open};
 use crate::tree::node::Node;
@@ -29,28 +25,11 @@ fn choose(pool: &[&'static Shared], config: &Config) -> Option<usize> {
 }
 
 fn make_hierarchy(config: Config) -> Result<&'static Shared, ConfigError> {
-    let shared = memgroup_sync::keep(Box::new(Shared::new(config)?));
-    shared.parts.make(&event::SUBSCRIBERS);
-    shared.parts.make(&reclaim::SHRINKERS);
-    shared.parts.make(&wait::WAITS);
-    shared.parts.make(&waiters::QUEUE);
-    shared.parts.make(&protect::PROTECTED);
-    shared.parts.make(&oom::VICTIMS);
-    shared.parts.make(&maintenance::UPKEEP);
+    let shared: &'static Shared = memgroup_sync::keep(Box::new(Shared::new(config)?));
+    // The parts that a charge may need, and may not allocate.
+    let _ = (shared.subscribers(), shared.shrinkers(), shared.waits(), shared.wait_queue());
+    let _ = (shared.protected(), shared.victims(), shared.upkeep());
     Ok(shared)
-}
-
-fn make_parts(node: &Node) {
-    node.parts.make(&events::COUNTS);
-    node.parts.make(&protect::USED);
-    node.parts.make(&fault_injection::FAULTS);
-    node.parts.make(&high::STATE);
-    node.parts.make(&wait::WAITING);
-    node.parts.make(&oom::STATE);
-    node.parts.make(&peaks::READERS);
-    node.parts.make(&labels::LABELS);
-    node.parts.make(&pressure::METER);
-    node.parts.make(&reclaim::GROUP_SHRINKERS);
 }
 
 impl Shared {
@@ -76,7 +55,11 @@ impl Shared {
         if tree.state(ROOT) != State::Online {
             tree.revive_root();
         }
-        shared.make_place(&tree, ROOT, make_parts);
+        if !shared.make_place(&tree, ROOT) {
+            shared.let_go_one();
+            POOL.lock().unwrap_or_else(PoisonError::into_inner).push(shared);
+            return Err(ConfigError::no_nodes());
+        }
         if let Err(refused) = residence::alloc_record(shared.root()) {
             tree.retire(ROOT);
             // The root never had a handle: its release puts the hierarchy into the pool.
@@ -98,7 +81,7 @@ impl Shared {
         name: &str,
     ) -> Result<&'static Node, GroupError> {
         let mut tree = self.tree.lock();
-        self.create_held(&mut tree, parent.id, name)
+        self.create_held(&mut tree, parent.id(), name)
     }
 
     /// Creates a group as `create` does, by path.
@@ -123,14 +106,14 @@ impl Shared {
         name: &str,
     ) -> Result<&'static Node, GroupError> {
         let id = tree.create(parent, name)?;
-        self.make_place(tree, id, make_parts);
-        let node = self.made(id);
-        if residence::alloc_record(node).is_err() {
-            let path = tree.path(id);
+        let has_node = self.make_place(tree, id);
+        if !has_node || residence::alloc_record(self.made(id)).is_err() {
+            let (path, bytes) = (tree.path(id), self.memory.stock_bytes() + size_of::<Node>() as u64);
             tree.retire(id);
             tree.release(id);
-            return Err(GroupError::OutOfMemory { path, bytes: self.memory.stock_bytes() });
+            return Err(GroupError::OutOfMemory { path, bytes });
         }
+        let node = self.made(id);
         let up = if parent == ROOT && !self.config.account_root { TOP } else { parent };
         begin(node, up, parent, tree.depth(id));
         self.made(parent).gain_child();
@@ -139,10 +122,17 @@ impl Shared {
     }
 }
 
+/// The parts that a charge may need, and may not allocate.
+fn make_parts(node: &Node) {
+    node.events();
+    node.pressure();
+}
+
 /// The node becomes a new group. The caller holds the tree lock and the node is free.
 fn begin(node: &'static Node, up: NodeId, parent: NodeId, depth: u32) {
     drain::forget_attempts(node);
+    make_parts(node);
     node.adopt(up, parent, depth);
     open::open_or_close(node);
-    node.entries().for_each(|entry| entry.store.prepare(entry));
+    node.entries().for_each(|entry| entry.store().prepare(entry));
 }

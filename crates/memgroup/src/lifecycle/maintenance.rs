@@ -25,6 +25,7 @@ use memgroup_sync::grace::{self, Form};
 
 use crate::lifecycle::{memory, records, residence};
 use crate::state::stats::store::StatStore;
+use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
@@ -146,7 +147,7 @@ pub(crate) struct Upkeep {
     pub(crate) done: Mutex<Maintained>,
 }
 
-pub(crate) static UPKEEP: Key<Upkeep> = Key::new(6, Upkeep::new);
+static UPKEEP: Key<Upkeep> = Key::new(6, Upkeep::new);
 
 impl Upkeep {
     fn new() -> Upkeep {
@@ -178,7 +179,8 @@ fn reclaimable(tree: &Tree) -> u64 {
 
 /// Bytes of those groups. Removed groups that are not free keep their flushed values.
 fn reclaimable_bytes(shared: &'static Shared, tree: &Tree) -> u64 {
-    reclaimable(tree) * memory::group_bytes(shared) + tree.kept() as u64 * memory::flushed_bytes(shared)
+    let kept = memory::flushed_bytes(shared) + size_of::<Node>() as u64;
+    reclaimable(tree) * memory::group_bytes(shared) + tree.kept() as u64 * kept
 }
 
 /// Whether a removal should make a pass.
@@ -239,10 +241,7 @@ fn end_pass(shared: &'static Shared, returned_before: u64, has_unreturned: bool,
 /// The next hierarchy of the same configuration has the memory then.
 #[cold]
 pub(crate) fn at_the_end(shared: &'static Shared) {
-    if !shared.config.maintain_on_removal
-        || grace::inside()
-        || memory::stats(shared).populated_bytes + memory::all_flushed_bytes(shared) <= FREED_LEAST
-    {
+    if !shared.config.maintain_on_removal || grace::inside() || memory::all_bytes(shared) <= FREED_LEAST {
         return;
     }
     // A thread that holds the lock has a handle: the hierarchy is in use again.
@@ -300,7 +299,10 @@ fn free_limbo_soon(shared: &'static Shared, done: &mut Maintained) -> bool {
 /// Frees the memory that waits for a grace period, after `wait`, which tells whether the grace period has passed.
 fn free_limbo(shared: &'static Shared, done: &mut Maintained, wait: impl Fn() -> bool) -> bool {
     let stocks = &shared.memory.stocks;
-    if stocks.limbo_records() == 0 && !shared.statistics.stores().any(StatStore::has_limbo) {
+    let has_limbo = stocks.limbo_records() > 0
+        || shared.has_limbo()
+        || shared.statistics.stores().any(StatStore::has_limbo);
+    if !has_limbo {
         return true;
     }
     let began = Instant::now();
@@ -308,6 +310,9 @@ fn free_limbo(shared: &'static Shared, done: &mut Maintained, wait: impl Fn() ->
     done.grace += began.elapsed();
     stocks.reclaim(|old, tag| residence::last_look(shared, old, tag));
     shared.statistics.stores().for_each(StatStore::reclaim);
+    if shared.has_limbo() {
+        shared.reclaim_nodes(&shared.layout.write());
+    }
     in_time
 }
 

@@ -5,6 +5,7 @@ use core::ops::Range;
 use memgroup_percpu::{ArenaStats, Records};
 
 use crate::state::memory::on_slots;
+use crate::state::stats::store::StatStore;
 use crate::tree::shared::Shared;
 
 /// All records of a hierarchy: those of the stock words, then those of each subsystem.
@@ -22,9 +23,11 @@ pub(crate) fn flushed_bytes(shared: &'static Shared) -> u64 {
     shared.statistics.stores().map(|store| store.group_bytes() as u64).sum()
 }
 
-/// Bytes of the flushed values of all groups and free places.
-pub(crate) fn all_flushed_bytes(shared: &'static Shared) -> u64 {
-    shared.statistics.stores().map(|store| (store.flushed_count() * store.group_bytes()) as u64).sum()
+/// Bytes of all groups and free places: nodes, per-CPU memory and flushed values.
+pub(crate) fn all_bytes(shared: &'static Shared) -> u64 {
+    let flushed = |store: &'static StatStore| (store.flushed_count() * store.group_bytes()) as u64;
+    let flushed = shared.statistics.stores().map(flushed).sum::<u64>();
+    stats(shared).populated_bytes + shared.nodes_bytes() as u64 + flushed
 }
 
 /// Bytes that went back to the system so far.

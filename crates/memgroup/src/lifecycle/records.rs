@@ -57,7 +57,11 @@ pub(crate) fn free_kept(shared: &'static Shared, bytes_max: u64, done: &mut Main
         let mut tree = shared.tree.lock();
         more = steps(shared, each, done, |_| {
             left = left.checked_sub(1)?;
-            tree.strip().and_then(|id| shared.node(id)).map(residence::free_records)?;
+            let id = tree.strip()?;
+            residence::free_records(shared.made(id));
+            if let Some(chunk) = tree.bare_chunk(id) {
+                shared.free_chunk(&tree, chunk);
+            }
             Some(each)
         });
     }
@@ -79,11 +83,12 @@ pub(crate) fn demote_removed(shared: &'static Shared, bytes_max: u64, done: &mut
     while with_layout(shared, |layout, tree| steps(shared, each, done, |done| step(layout, tree, done))) {}
 }
 
-/// Frees the records of the root's place if it is free. No other group ever gets that place.
+/// Frees the records of the root's place and all nodes, if no group is left.
 pub(crate) fn free_root(shared: &'static Shared) {
-    let tree = shared.tree.lock();
+    let mut tree = shared.tree.lock();
     if tree.state(ROOT) == State::Free {
-        residence::free_records(shared.root());
+        shared.node(ROOT).into_iter().for_each(residence::free_records);
+        shared.free_all_chunks(&mut tree);
     }
 }
 
@@ -96,12 +101,12 @@ pub(crate) fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Main
     let mut step = |at: u32, layout: &LayoutGuard<'_>, tree: &mut Tree, done: &mut Maintained| {
         let Some(node) = shared.node(NodeId(at)) else { return 0 };
         // Only a look at all words of a group tells whether it is idle, so the look is work on its records too.
-        let has_work = tree.state(node.id) != State::Free && residence::has_record(node);
+        let has_work = tree.state(node.id()) != State::Free && residence::has_record(node);
         if has_work && is_idle(tree, node, now, after) {
             residence::demote_held(node, layout);
             done.demoted_groups += 1;
         }
-        cold += u64::from(tree.state(node.id) == State::Online && !node.record.is_linked());
+        cold += u64::from(tree.state(node.id()) == State::Online && !node.record.is_linked());
         if has_work { each } else { 0 }
     };
     while with_layout(shared, |layout, tree| {
@@ -122,12 +127,12 @@ fn activity(node: &'static Node) -> u64 {
 }
 
 fn is_idle(tree: &mut Tree, node: &'static Node, now: Instant, after: Duration) -> bool {
-    match tree.state(node.id) {
+    match tree.state(node.id()) {
         State::Free => false,
         State::Dying { .. } => true,
         State::Online => {
             let activity = activity(node);
-            let noted = tree.noted(node.id);
+            let noted = tree.noted(node.id());
             match *noted {
                 Some(before) if before.activity == activity => {
                     now.saturating_duration_since(before.since) >= after
@@ -179,7 +184,7 @@ fn relocate_in(
         let relocation = records.next_move()?;
         let node = shared.made(NodeId(relocation.owner()));
         let is_current = relocation.is_current(record(node));
-        if is_current && tree.state(node.id) != State::Free {
+        if is_current && tree.state(node.id()) != State::Free {
             move_to(node, relocation.into_target(), layout);
             done.moved_bytes += bytes;
             done.moved_records += u64::from(bytes > 0);

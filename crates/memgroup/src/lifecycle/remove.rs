@@ -16,9 +16,9 @@ impl Shared {
     /// Removes a group: at once if nothing is charged to it, else it is dying until the last byte is released.
     pub(crate) fn remove(&'static self, node: &'static Node) -> Result<(), GroupError> {
         let mut tree = self.tree.lock();
-        tree.check_removal(node.id)?;
+        tree.check_removal(node.id())?;
         take_offline(&mut tree, node);
-        self.release_held(&mut tree, node.id);
+        self.release_held(&mut tree, node.id());
         let due = maintenance::is_due(self, &tree);
         drop(tree);
         if due {
@@ -65,16 +65,16 @@ fn take_offline(tree: &mut Tree, node: &'static Node) {
         drain::retire_caps(node);
     }
     protection::clear(tree, node);
-    tree.retire(node.id);
+    tree.retire(node.id());
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let (node, shared) = (self.node(), self.node().shared);
+        let (node, id, shared) = (self.node(), self.node().id(), self.node().shared());
         // With the handle gone the node may be another group's already; `release_if_done` decides under the tree lock.
         // The remover of this group held a handle too, so its offline mark precedes the last of these decrements.
         if node.unpin_inner() && node.counter.is_offline_now() {
-            shared.release_if_done(node);
+            shared.release_if_done(id);
         }
         shared.let_go();
     }

@@ -43,7 +43,7 @@ mod loom;
 /// Allocates a record for a new group, if its place kept none. The caller holds the tree lock.
 pub(crate) fn alloc_record(node: &'static Node) -> Result<(), OutOfMemory> {
     if !node.record.is_linked() {
-        let fresh = node.shared.memory.stocks.allocate(node.id.0, Wait::May)?;
+        let fresh = node.shared().memory.stocks.allocate(node.id().0, Wait::May)?;
         let before = node.record.link(fresh);
         debug_assert!(before.is_none());
     }
@@ -53,13 +53,14 @@ pub(crate) fn alloc_record(node: &'static Node) -> Result<(), OutOfMemory> {
 /// Makes a stock word of `node` on `slot`, if it has none. `false` if none can be made now, so that charges are exact.
 #[cold]
 pub(crate) fn make_word(node: &'static Node, slot: usize) -> bool {
-    (node.record.is_linked() || promote(node)) && (node.shared.memory.is_admitted(slot) || admit(node, slot))
+    (node.record.is_linked() || promote(node))
+        && (node.shared().memory.is_admitted(slot) || admit(node, slot))
 }
 
 /// Admits `slot`, if the group has a record. `false` if it was admitted before, or there is no record.
 #[cold]
 pub(crate) fn admit(node: &'static Node, slot: usize) -> bool {
-    let shared = node.shared;
+    let shared = node.shared();
     if shared.memory.is_admitted(slot) || !node.record.is_linked() {
         return false;
     }
@@ -70,7 +71,7 @@ pub(crate) fn admit(node: &'static Node, slot: usize) -> bool {
 /// Opens the copies of a slot to its threads, after closing those of groups that may have no stock.
 fn admit_held(shared: &'static Shared, tree: &Tree, slot: usize) {
     let closed = |node: &'static Node| {
-        tree.state(node.id) != State::Free
+        tree.state(node.id()) != State::Free
             && !open::may_open(node)
             && !mutation::active(Mutation::AdmissionOpensStocks)
     };
@@ -89,12 +90,12 @@ fn admit_held(shared: &'static Shared, tree: &Tree, slot: usize) {
 
 /// Gives a record to an online group that has none, if that needs no waiting. A charge can do without one.
 fn promote(node: &'static Node) -> bool {
-    let Some(_tree) = node.shared.tree.try_lock() else { return false };
+    let Some(_tree) = node.shared().tree.try_lock() else { return false };
     node.record.is_linked() || (!node.counter.is_offline() && promote_held(node, Wait::Never).is_ok())
 }
 
 pub(crate) fn promote_held(node: &'static Node, wait: Wait) -> Result<(), OutOfMemory> {
-    let fresh = node.shared.memory.stocks.allocate(node.id.0, wait)?;
+    let fresh = node.shared().memory.stocks.allocate(node.id().0, wait)?;
     close_unless_open(node, &fresh);
     node.record.link(fresh);
     Ok(())
@@ -105,7 +106,7 @@ pub(crate) fn demote_held(node: &'static Node, layout: &LayoutGuard<'_>) {
     close_stocks(node);
     interleave::point();
     if let Some(old) = node.record.unlink() {
-        node.shared.memory.stocks.retire(old, tag(node));
+        node.shared().memory.stocks.retire(old, tag(node));
     }
     node.entries().for_each(|entry| moves::move_to_base(entry, layout));
 }
@@ -122,16 +123,17 @@ pub(crate) fn move_held(node: &'static Node, fresh: Fresh) {
     interleave::point();
     if let Some(old) = node.record.link(fresh) {
         interleave::point();
-        node.shared.memory.stocks.retire(old, tag(node));
+        node.shared().memory.stocks.retire(old, tag(node));
     }
 }
 
 /// Frees the records of a free place.
 pub(crate) fn free_records(node: &'static Node) {
     if let Some(old) = node.record.unlink() {
-        node.shared.memory.stocks.retire(old, tag(node));
+        node.shared().memory.stocks.retire(old, tag(node));
     }
     node.entries().for_each(StatEntry::free_record);
+    node.shared().free_parts(node);
 }
 
 /// Closes and empties the stocks of the group, and waits for threads between them and the counters.
@@ -150,7 +152,7 @@ fn close_unless_open(node: &'static Node, fresh: &Fresh) {
     if open::may_open(node) || mutation::active(Mutation::MoveOpensStocks) {
         return;
     }
-    let stocks = &node.shared.memory.stocks;
+    let stocks = &node.shared().memory.stocks;
     for slot in stocks.admitted() {
         if let Some(word) = stocks.fresh_word(fresh, slot, WORD) {
             // ORDERING: Relaxed; linking publishes it.
@@ -161,7 +163,7 @@ fn close_unless_open(node: &'static Node, fresh: &Fresh) {
 
 /// Names the group that the words belonged to, for `last_look`.
 pub(crate) fn tag(node: &'static Node) -> u64 {
-    u64::from(node.id.0) << 32 | u64::from(node.generation())
+    u64::from(node.id().0) << 32 | u64::from(node.generation())
 }
 
 /// Counts the attempts in words that no thread can reach any more, and asserts that nothing else is there.
@@ -187,7 +189,7 @@ pub(crate) fn last_look(shared: &'static Shared, old: &Unlinked, tag: u64) {
 fn count_late(shared: &'static Shared, tag: u64, attempts: u64) {
     let tree = shared.tree.lock();
     let of_the_group = |node: &&'static Node| {
-        tree.state(node.id) != State::Free && node.generation() == tag as u32
+        tree.state(node.id()) != State::Free && node.generation() == tag as u32
             || mutation::active(Mutation::LastLookIgnoresGeneration)
     };
     if let Some(node) = shared.node(NodeId((tag >> 32) as u32)).filter(of_the_group) {
@@ -214,8 +216,8 @@ mod tests {
         (0..2).for_each(|_| drop(group.try_charge(100).unwrap()));
         let late = Stock::enter(node, 0).expect("the group was charged");
         {
-            let layout = node.shared.layout.write();
-            let _tree = node.shared.tree.lock();
+            let layout = node.shared().layout.write();
+            let _tree = node.shared().tree.lock();
             demote_held(node, &layout);
         }
         let found = late.attempt(100);

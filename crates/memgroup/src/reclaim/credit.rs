@@ -154,7 +154,7 @@ pub(crate) fn uncharge(node: &'static Node, bytes: u64) -> Option<Kept> {
     let is_below = chain::levels(node).any(|level| std::ptr::eq(level, over));
     // A reclaim by hand of a root that is not accounted means all groups.
     let is_all =
-        over.id == ROOT && std::ptr::eq(node.shared, over.shared) && matches!(purpose, Purpose::ByHand);
+        over.id() == ROOT && std::ptr::eq(node.shared(), over.shared()) && matches!(purpose, Purpose::ByHand);
     if !is_below && !is_all {
         return None;
     }

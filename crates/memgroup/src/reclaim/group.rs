@@ -16,8 +16,6 @@
 //!   never the reverse.
 //! - E1. As in `bitmap`, from level to level. Loom: `finds_every_mark_from_above`.
 
-use std::sync::OnceLock;
-
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 use memgroup_sync::hazard::Place;
 use memgroup_sync::interleave;
@@ -170,7 +168,7 @@ fn unmark_above(node: &'static Node, class: usize) {
         // ORDERING: Acquire; pairs with the Release in `enlist`. The group that has the number stored its id before it marked anything.
         // A marking thread that found the mark set, and so set none, is before the fence of this `unmark` (E1).
         let id = of(parent).children.get(number).map(|id| id.load(Ordering::Acquire));
-        id.and_then(|id| node.shared.node(NodeId(id)))
+        id.and_then(|id| node.shared().node(NodeId(id)))
     };
     match owner.filter(|owner| owner.shrinkers().is_some_and(|shrinkers| shrinkers.is_any(class))) {
         Some(owner) if !mutation::active(Mutation::TidyDoesNotLookAgain) => climb(owner, class),
@@ -189,9 +187,7 @@ fn of(node: &'static Node) -> &'static GroupShrinkers {
 
 /// Gives a group, which the caller holds, and each one above it its `GroupShrinkers`. `None` if a parent has too many children.
 pub(crate) fn enlist(node: &'static Node) -> Option<&'static GroupShrinkers> {
-    let make = |node: &'static Node| -> &'static GroupShrinkers {
-        node.parts.get(&GROUP_SHRINKERS).get_or_init(|| Box::new(GroupShrinkers::new()))
-    };
+    let make = |node: &'static Node| node.kept_part(&GROUP_SHRINKERS);
     let mut level = node;
     let mut shrinkers = make(level);
     while let Some(parent) = level.parent() {
@@ -200,7 +196,7 @@ pub(crate) fn enlist(node: &'static Node) -> Option<&'static GroupShrinkers> {
             let number = above.children.draw(|| AtomicU32::new(0))?;
             let id = above.children.get(number)?;
             // ORDERING: Release; a thread that finds the id finds the node's parent and generation.
-            id.store(level.id.0, Ordering::Release);
+            id.store(level.id().0, Ordering::Release);
             // ORDERING: Release; pairs with the Acquire in `number`. Acquire where another thread was faster: the same pairing.
             let set = shrinkers.number.compare_exchange(NONE, number, Ordering::Release, Ordering::Acquire);
             if set.is_err() {
@@ -229,20 +225,20 @@ pub(crate) fn delist(node: &'static Node) {
 /// The group that has a number among the children of `parent`, and its generation; `None` if it was released.
 pub(crate) fn child_at(parent: &'static Node, number: u32, id: &AtomicU32) -> Option<(&'static Node, u32)> {
     // ORDERING: Acquire; pairs with the Release in `enlist`.
-    let child = parent.shared.node(NodeId(id.load(Ordering::Acquire)))?;
+    let child = parent.shared().node(NodeId(id.load(Ordering::Acquire)))?;
     let generation = child.generation();
     let is_child = child.is_child_of(parent) && child.shrinkers()?.number() == Some(number);
     (is_child && child.generation() == generation).then_some((child, generation))
 }
 
-impl Part for OnceLock<Box<GroupShrinkers>> {}
+impl Part for GroupShrinkers {}
 
-pub(crate) static GROUP_SHRINKERS: Key<OnceLock<Box<GroupShrinkers>>> = Key::new(9, OnceLock::new);
+static GROUP_SHRINKERS: Key<GroupShrinkers> = Key::new(9, GroupShrinkers::new);
 
 impl Node {
     /// The shrinkers of the group and of the groups below it; `None` if there never was one.
-    pub(crate) fn shrinkers(&self) -> Option<&GroupShrinkers> {
-        self.parts.get(&GROUP_SHRINKERS).get().map(|shrinkers| &**shrinkers)
+    pub(crate) fn shrinkers(&self) -> Option<&'static GroupShrinkers> {
+        self.find_kept(&GROUP_SHRINKERS)
     }
 }
 

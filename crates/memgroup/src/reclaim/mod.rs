@@ -23,9 +23,8 @@ mod walk;
 
 pub(crate) use credit::{Purpose, ReclaimCredit};
 pub use error::{CallsError, ShrinkerError};
-pub(crate) use group::GROUP_SHRINKERS;
+pub(crate) use registry::register;
 pub use registry::{GroupShrinker, Registration, Removal, ShrinkerSlot};
-pub(crate) use registry::{SHRINKERS, register};
 pub use report::{AskError, ShrinkerId, ShrinkerReport};
 pub use rounds::Reclaimed;
 pub(crate) use rounds::{ScanControl, is_any, reclaim, round};

@@ -116,7 +116,7 @@ mod tests {
         }
 
         fn shared(&self) -> &'static Shared {
-            self.hierarchy.root().node().shared
+            self.hierarchy.root().node().shared()
         }
 
         fn seize(&self, patience: Duration) -> bool {

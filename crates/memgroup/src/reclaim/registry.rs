@@ -157,7 +157,7 @@ impl Registration {
     /// The group is of another hierarchy, was removed, or has as many slots as it can have.
     pub fn attach(&self, group: &Group, token: u64) -> Result<ShrinkerSlot, ShrinkerError> {
         let (name, path, node) = (|| self.registered.name.clone(), || group.path(), group.node());
-        if !std::ptr::eq(node.shared, self.registered.hierarchy.shared()) {
+        if !std::ptr::eq(node.shared(), self.registered.hierarchy.shared()) {
             return Err(ShrinkerError::OtherHierarchy { name: name(), group: path() });
         }
         if !group.is_online() {
@@ -311,7 +311,7 @@ impl GroupShrinker {
         config: ShrinkerConfig,
         shrinker: Box<dyn Shrinker>,
     ) -> Result<GroupShrinker, ShrinkerError> {
-        let registration = register(group.node().shared, config, shrinker)?;
+        let registration = register(group.node().shared(), config, shrinker)?;
         let slot = registration.attach(group, 0)?;
         Ok(GroupShrinker { registration, slot })
     }
@@ -342,7 +342,7 @@ impl GroupShrinker {
 
 impl Part for Registry {}
 
-pub(crate) static SHRINKERS: Key<Registry> = Key::new(1, Registry::new);
+static SHRINKERS: Key<Registry> = Key::new(1, Registry::new);
 
 impl Shared {
     /// The registered shrinkers.

@@ -60,7 +60,7 @@ impl SlotRef {
         let &SlotRef { node, state, .. } = self;
         // A seized slot is not given to another shrinker (`slot` I2).
         let place = state.shrinker().or_else(|| state.left_by());
-        let ended = queue::release(node.shared, state);
+        let ended = queue::release(node.shared(), state);
         if ended.was_noted
             && let Some(place) = place
             && let Some(entry) = domain().lease().pin(place)

@@ -144,7 +144,7 @@ pub(crate) fn counts(shared: &'static Shared, id: ShrinkerId) -> Result<Vec<(Gro
 /// Has one shrinker give back about `bytes` of one group, whatever it holds and however small that is.
 pub(crate) fn ask(node: &'static Node, id: ShrinkerId, bytes: u64) -> Result<Reclaimed, AskError> {
     let unknown = AskError::Unknown { id };
-    let place = node.shared.shrinkers().places.get(id.0).ok_or(unknown)?;
+    let place = node.shared().shrinkers().places.get(id.0).ok_or(unknown)?;
     let mut lease = domain().lease();
     let entry = &lease.pin(place).ok_or(unknown)?;
     let slot = SlotRef::of(node, place).ok_or(AskError::NotAttached { id })?;

@@ -101,7 +101,7 @@ impl<'a> ScanControl<'a> {
 
 /// Whether a shrinker may have anything in `top` or below.
 pub(crate) fn is_any(top: &'static Node) -> bool {
-    top.shared.shrinkers().is_any()
+    top.shared().shrinkers().is_any()
         && top.shrinkers().is_some_and(|shrinkers| (0..CLASSES).any(|class| shrinkers.is_any(class)))
 }
 

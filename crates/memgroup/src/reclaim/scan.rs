@@ -104,7 +104,7 @@ impl Call<'_> {
             self.defer(fresh, bytes);
             return true;
         }
-        let began = self.slot.node.shared.nanos();
+        let began = self.slot.node.shared().nanos();
         if !state.seize(began, control.may_wait) {
             control.stats.busy += 1;
             self.defer(fresh, bytes);
@@ -122,7 +122,7 @@ impl Call<'_> {
 
     /// Has the shrinker give back all that is missing, whatever its share is, unless another thread scans the slot.
     pub(crate) fn demand(&self, control: &mut ScanControl<'_>) {
-        let began = self.slot.node.shared.nanos();
+        let began = self.slot.node.shared().nanos();
         if self.slot.state.seize(began, control.may_wait) {
             self.demand_seized(began, control);
         } else {
@@ -182,7 +182,7 @@ impl Call<'_> {
             };
             // The call may take seconds: a removal of another shrinker is not to interrupt any thread because of this walk.
             let answer = entry.long_use(|entry| entry.scan(&ask));
-            let ended = node.shared.nanos();
+            let ended = node.shared().nanos();
             entry.took(ended.saturating_sub(began));
             let (Scan::Freed { bytes } | Scan::Stopped { bytes }) = answer;
             asked += takeable.bytes;

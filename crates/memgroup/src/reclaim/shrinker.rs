@@ -178,7 +178,7 @@ impl Ask<'_> {
 impl fmt::Debug for Ask<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ask")
-            .field("group", &self.node.id)
+            .field("group", &self.node.id())
             .field("token", &self.token)
             .field("bytes", &self.bytes)
             .field("may_wait", &self.may_wait)

@@ -61,22 +61,22 @@ fn finds_a_child_only_by_the_number_that_it_has_now() {
     drop(registration.attach(&first, 0).unwrap());
     let reused = number(&first);
     let id = one.node().shrinkers().unwrap().children.get(reused).unwrap();
-    let child = |above: &Group| group::child_at(above.node(), reused, id).map(|(node, _)| node.id);
-    assert_eq!(child(&one), Some(first.node().id));
-    let place = first.node().id;
+    let child = |above: &Group| group::child_at(above.node(), reused, id).map(|(node, _)| node.id());
+    assert_eq!(child(&one), Some(first.node().id()));
+    let place = first.node().id();
     first.remove().unwrap();
     drop(first);
     assert_eq!(child(&one), None, "it is released");
     let second = other.create("second").unwrap();
     drop(registration.attach(&second, 0).unwrap());
-    assert_eq!((second.node().id, number(&second)), (place, reused));
+    assert_eq!((second.node().id(), number(&second)), (place, reused));
     assert_eq!((child(&one), child(&other)), (None, Some(place)));
 }
 
 #[test]
 fn keeps_the_hierarchy_until_the_last_shrinker_is_removed() {
     let hierarchy = hierarchy(17);
-    let shared = hierarchy.root().node().shared;
+    let shared = hierarchy.root().node().shared();
     let registration = hierarchy.add_shrinker(ShrinkerConfig::new("empty"), Empty).unwrap();
     drop(hierarchy);
     assert!(shared.shrinkers().is_any());

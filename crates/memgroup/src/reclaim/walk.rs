@@ -51,7 +51,8 @@ impl<'c> Walk<'c> {
     pub(crate) fn subtree(&mut self, top: &'static Node) -> bool {
         let Some(shrinkers) = top.shrinkers() else { return true };
         // A root that is not accounted counts for itself: bytes freed below make no room for its charges.
-        let is_alone = top.id == ROOT && !top.shared.config.account_root && !self.control.credit.is_by_hand();
+        let is_alone =
+            top.id() == ROOT && !top.shared().config.account_root && !self.control.credit.is_by_hand();
         self.slots(top, top.generation(), shrinkers)
             && (is_alone || self.children(top, Protection::NONE, shrinkers, 0))
     }
@@ -140,7 +141,7 @@ impl<'c> Walk<'c> {
         let credit = control.credit;
         let deadline = wait::after(patience);
         let listed = wait::begin_at(waiter, node, WaitKind::Shrinker, credit.lacks(), deadline);
-        let is_mine = queue::seize(node.shared, state, &listed, patience);
+        let is_mine = queue::seize(node.shared(), state, &listed, patience);
         control.stats.is_called_off |= listed.is_called_off();
         drop(listed);
         if !is_mine {
@@ -151,7 +152,7 @@ impl<'c> Walk<'c> {
         match entry.as_ref().filter(|entry| !entry.is_out() && lacks > 0) {
             Some(entry) => {
                 control.bytes = credit.freed() + lacks;
-                Call { slot, place, entry }.demand_seized(node.shared.nanos(), control);
+                Call { slot, place, entry }.demand_seized(node.shared().nanos(), control);
             }
             None => slot.release(),
         }
@@ -183,7 +184,7 @@ pub(crate) fn forget(slot: &SlotRef, class: usize) {
 #[inline(never)]
 fn skip_busy(slot: &SlotRef, entry: &ShrinkerEntry, waits: bool, control: &mut ScanControl<'_>) {
     if let Some(since) = slot.state.busy_since() {
-        if !entry.is_overrun(slot.node.shared.nanos().saturating_sub(since)) {
+        if !entry.is_overrun(slot.node.shared().nanos().saturating_sub(since)) {
             control.stats.busy += u64::from(!waits);
         } else if slot.state.note(since) {
             entry.begin_overdue_call();

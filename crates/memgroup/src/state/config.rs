@@ -294,14 +294,27 @@ pub struct ConfigError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Reason {
-    OutOfRange { setting: &'static str, value: u64, allowed: &'static str },
+    OutOfRange {
+        setting: &'static str,
+        value: u64,
+        allowed: &'static str,
+    },
     Arena(ArenaError),
     OutOfMemory(OutOfMemory),
+    /// The system refused address space for nodes.
+    Nodes,
 }
 
 impl From<ArenaError> for ConfigError {
     fn from(error: ArenaError) -> ConfigError {
         ConfigError { reason: Reason::Arena(error) }
+    }
+}
+
+impl ConfigError {
+    /// There is no memory for the root.
+    pub(crate) fn no_nodes() -> ConfigError {
+        ConfigError { reason: Reason::Nodes }
     }
 }
 
@@ -319,6 +332,10 @@ impl fmt::Display for ConfigError {
             }
             Reason::Arena(error) => error.fmt(f),
             Reason::OutOfMemory(error) => write!(f, "make the hierarchy: {error}"),
+            Reason::Nodes => write!(
+                f,
+                "make the hierarchy: the system refused address space for its groups; raise RLIMIT_AS or vm.max_map_count"
+            ),
         }
     }
 }

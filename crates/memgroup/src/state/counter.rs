@@ -23,8 +23,8 @@
 //! - E1. `set_max` (Release on the word) → `try_charge` (Acquire on the word): the charger that sees the epoch
 //!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
 
-use memgroup_sync::CachePadded;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use memgroup_sync::erasable;
 
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
 use crate::base::mutation::{self, Mutation};
@@ -93,42 +93,39 @@ enum Outcome {
     Refused(Reading),
 }
 
-/// Usage and limit of one group. The word has its cache line to itself: every miss of every CPU writes it.
-pub(crate) struct Counter {
-    word: CachePadded<AtomicU64>,
-    limits: CachePadded<Limits>,
+erasable! {
+    /// Usage and limit of one group. The word has its cache line almost to itself: every miss of every CPU writes it.
+    #[repr(C, align(64))]
+    pub(crate) struct Counter {
+        word: AtomicU64,
+        over_bytes_max: AtomicU64,
+        refusals: AtomicU64,
+        overdraft_charges: AtomicU64,
+        overdraft_bytes: AtomicU64,
+        limits: Limits,
+    }
 }
 
-struct Limits {
-    max: [AtomicU64; 2],
-    high: AtomicU64,
-    peak: Peak,
-    /// The limit of a dry run; else none.
-    shadow: AtomicU64,
-    /// Whether the limit of each epoch is a dry run.
-    is_dry_run: [AtomicBool; 2],
-    over_bytes_max: AtomicU64,
-    refusals: AtomicU64,
-    overdraft_charges: AtomicU64,
-    overdraft_bytes: AtomicU64,
+erasable! {
+    /// What a miss reads beside the word.
+    #[repr(align(64))]
+    struct Limits {
+        max: [AtomicU64; 2],
+        high: AtomicU64,
+        peak: Peak,
+        /// The limit of a dry run; else none.
+        shadow: AtomicU64,
+        /// Whether the limit of each epoch is a dry run.
+        is_dry_run: [AtomicBool; 2],
+    }
 }
 
 impl Counter {
+    #[cfg(test)]
     pub(crate) fn new() -> Counter {
-        Counter {
-            word: CachePadded::new(AtomicU64::new(0)),
-            limits: CachePadded::new(Limits {
-                max: [AtomicU64::new(UNLIMITED), AtomicU64::new(UNLIMITED)],
-                high: AtomicU64::new(UNLIMITED),
-                peak: Peak::new(),
-                shadow: AtomicU64::new(UNLIMITED),
-                is_dry_run: [AtomicBool::new(false), AtomicBool::new(false)],
-                over_bytes_max: AtomicU64::new(0),
-                refusals: AtomicU64::new(0),
-                overdraft_charges: AtomicU64::new(0),
-                overdraft_bytes: AtomicU64::new(0),
-            }),
-        }
+        let counter: Counter = memgroup_sync::Erasable::zero();
+        counter.reset();
+        counter
     }
 
     fn max_of(&self, word: u64) -> u64 {
@@ -289,8 +286,8 @@ impl Counter {
         let over_bytes = with_it.usage.saturating_sub(with_it.max.max(with_it.usage - bytes));
         if over_bytes > 0 {
             // ORDERING: Relaxed; counts for reports only.
-            self.limits.overdraft_charges.fetch_add(1, Ordering::Relaxed);
-            self.limits.overdraft_bytes.fetch_add(over_bytes, Ordering::Relaxed);
+            self.overdraft_charges.fetch_add(1, Ordering::Relaxed);
+            self.overdraft_bytes.fetch_add(over_bytes, Ordering::Relaxed);
         }
         over_bytes > 0
     }
@@ -358,12 +355,7 @@ impl Counter {
         self.set_limit(UNLIMITED, false);
         self.set_high(UNLIMITED);
         self.limits.peak.reset();
-        for past in [
-            &self.limits.over_bytes_max,
-            &self.limits.refusals,
-            &self.limits.overdraft_charges,
-            &self.limits.overdraft_bytes,
-        ] {
+        for past in [&self.over_bytes_max, &self.refusals, &self.overdraft_charges, &self.overdraft_bytes] {
             // ORDERING: Relaxed; there is no handle yet, the new one is handed out under the tree lock.
             past.store(0, Ordering::Relaxed);
         }
@@ -401,30 +393,30 @@ impl Counter {
     /// Usage was so many bytes above the limit of a dry run.
     pub(crate) fn raise_over(&self, over_bytes: u64) {
         // ORDERING: Relaxed; a maximum.
-        self.limits.over_bytes_max.fetch_max(over_bytes, Ordering::Relaxed);
+        self.over_bytes_max.fetch_max(over_bytes, Ordering::Relaxed);
     }
 
     /// The most bytes that usage was above such a limit.
     pub(crate) fn over_bytes_max(&self) -> u64 {
         // ORDERING: Relaxed; a report.
-        self.limits.over_bytes_max.load(Ordering::Relaxed)
+        self.over_bytes_max.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_refusal(&self) {
         // ORDERING: Relaxed; a report.
-        self.limits.refusals.fetch_add(1, Ordering::Relaxed);
+        self.refusals.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn refusals(&self) -> u64 {
         // ORDERING: Relaxed; a report.
-        self.limits.refusals.load(Ordering::Relaxed)
+        self.refusals.load(Ordering::Relaxed)
     }
 
     /// Forced charges that went over the limit, and by how many bytes together.
     pub(crate) fn overdraft(&self) -> (u64, u64) {
         // ORDERING: Relaxed; a report, the two may be a moment apart.
-        let charges = self.limits.overdraft_charges.load(Ordering::Relaxed);
-        (charges, self.limits.overdraft_bytes.load(Ordering::Relaxed))
+        let charges = self.overdraft_charges.load(Ordering::Relaxed);
+        (charges, self.overdraft_bytes.load(Ordering::Relaxed))
     }
 }
 

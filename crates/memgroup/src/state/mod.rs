@@ -3,7 +3,10 @@
 pub(crate) mod budget;
 pub(crate) mod config;
 pub(crate) mod counter;
+pub(crate) mod debt;
+pub(crate) mod high;
 pub(crate) mod memory;
 pub(crate) mod peak;
 pub(crate) mod stats;
 pub(crate) mod stock_word;
+pub(crate) mod waiting;

@@ -23,22 +23,20 @@
 //!   No fence is needed where a charge pays. Loom: `a_reset_loses_no_charge`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
-use memgroup_sync::interleave;
+use memgroup_sync::{erasable, interleave};
 
 use crate::base::mutation::{self, Mutation};
 use crate::state::counter::Counter;
 
-/// The peaks of one counter.
-pub(crate) struct Peak {
-    peak: AtomicU64,
-    recent: AtomicU64,
+erasable! {
+    /// The peaks of one counter.
+    pub(crate) struct Peak {
+        peak: AtomicU64,
+        recent: AtomicU64,
+    }
 }
 
 impl Peak {
-    pub(crate) fn new() -> Peak {
-        Peak { peak: AtomicU64::new(0), recent: AtomicU64::new(0) }
-    }
-
     /// A charge that succeeded at every level took usage there.
     #[inline]
     pub(crate) fn raise(&self, usage: u64) {

@@ -63,8 +63,8 @@ pub(crate) fn lock(store: &'static StatStore, shared: &'static Shared) -> FlushG
 /// Flushes the subtree of `top`, unless another thread does so after this call has begun.
 pub(crate) fn flush(store: &'static StatStore, top: &'static Node) -> FlushGuard {
     let arrival = store.updates.arrive();
-    let mut guard = lock(store, top.shared);
-    let is_within = |group| top.shared.node(group).is_some_and(|node| top.is_within(node));
+    let mut guard = lock(store, top.shared());
+    let is_within = |group| top.shared().node(group).is_some_and(|node| top.is_within(node));
     if !guard.state.covers(arrival, is_within) {
         run(store, &mut guard.state, top);
     }
@@ -75,7 +75,7 @@ pub(crate) fn flush(store: &'static StatStore, top: &'static Node) -> FlushGuard
 #[inline]
 pub(crate) fn refresh(store: &'static StatStore, top: &'static Node) {
     let marks = &store.updates.marks;
-    if !(marks.is_clean() || top.is_childless() && top.entry(store).mark.is_clean()) {
+    if !(marks.is_clean() || top.is_childless() && top.entry(store).mark().is_clean()) {
         drop(flush(store, top));
     }
 }
@@ -93,14 +93,14 @@ pub(crate) fn refresh_as(store: &'static StatStore, top: &'static Node, freshnes
 /// Whether a flush of `top`, or of a group above it, began at most `age` ago.
 fn is_younger(store: &'static StatStore, top: &'static Node, age: Duration) -> bool {
     store.updates.date();
-    let oldest = top.shared.nanos().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+    let oldest = top.shared().nanos().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
     let mut levels = std::iter::successors(Some(top), |level| level.parent());
     let section = grace::enter();
     levels.any(|level| level.entry(store).flushed(&section).flushed_at().is_some_and(|at| at >= oldest))
 }
 
 fn run(store: &'static StatStore, state: &mut FlushState, top: &'static Node) {
-    let shared = top.shared;
+    let shared = top.shared();
     let began = store.updates.is_dated().then(|| shared.nanos());
     let epoch = store.updates.begin();
     let FlushState { scratch, rows, deltas, heads, members, .. } = &mut *state;
@@ -130,23 +130,23 @@ fn run(store: &'static StatStore, state: &mut FlushState, top: &'static Node) {
     };
     let marks = &store.updates.marks;
     if top.is_childless() {
-        marks.collect_one(scratch, top.id.0, |rows| each(top.id.0, rows), finish);
+        marks.collect_one(scratch, top.id().0, |rows| each(top.id().0, rows), finish);
     } else {
         let whole = top.depth() == 0;
         let is_within = |number| shared.node(NodeId(number)).is_some_and(|node| node.is_within(top));
         marks.collect(scratch, |number| whole || is_within(number), each, finish);
     }
-    state.end(epoch, top.id);
+    state.end(epoch, top.id());
 }
 
 fn entries(node: &'static Node, members: &[&'static StatStore]) -> impl Iterator<Item = &'static StatEntry> {
-    members.iter().filter_map(|member| node.stats[member.number].get())
+    members.iter().filter_map(|member| node.find_entry(member.number))
 }
 
 /// Number of rows of a group that are prefetched together: as many lines as a processor fetches at a time.
 fn rows_ahead(entry: &StatEntry) -> usize {
     const LINES: usize = 16;
-    (LINES / entry.store.words().div_ceil(8)).max(1)
+    (LINES / entry.store().words().div_ceil(8)).max(1)
 }
 
 /// Prefetches the first lines of a group that is taken next. They come from other CPUs, and this fetches them together.
@@ -154,7 +154,7 @@ fn prefetch(node: &'static Node, members: &[&'static StatStore], rows: Rows<'_>)
     let section = grace::enter();
     // Mostly the numbers of groups follow each other. Of the group two steps ahead this fetches the entries, of the next one the
     // address of its values.
-    let ahead = |steps: u32| node.shared.node(NodeId(node.id.0 + steps));
+    let ahead = |steps: u32| node.shared().node(NodeId(node.id().0 + steps));
     if let Some(ahead) = ahead(2) {
         members.iter().for_each(|member| memgroup_percpu::prefetch(&ahead.stats[member.number]));
         ahead.prefetch_parent();
@@ -181,9 +181,9 @@ fn take(
     for entry in entries(node, members) {
         // A scope with a forgotten guard may have marked the place while its group was released (I2).
         let Some(flushed) = entry.find_flushed(&section) else { continue };
-        let deltas = &mut deltas[..entry.store.words()];
+        let deltas = &mut deltas[..entry.store().words()];
         take_rows(entry, flushed, node, rows, deltas, &section);
-        let above = parent.and_then(|parent| parent.stats[entry.store.number].get());
+        let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
         changed |= flushed.apply(deltas, above.and_then(|above| above.find_flushed(&section)));
     }
     if changed && let Some(parent) = parent {
@@ -200,13 +200,13 @@ fn take_rows(
     section: &Section,
 ) {
     let ahead = rows_ahead(entry);
-    let has_charges = entry.store.number == MEMORY && node.shared.has_stock();
+    let has_charges = entry.store().number == MEMORY && node.shared().has_stock();
     let mut tree = None;
     for (nth, &row) in rows.iter().enumerate() {
         if let Some(&row) = rows.get(nth + ahead) {
             entry.record.prefetch_words(section, row);
         }
-        if row == entry.store.base_row() {
+        if row == entry.store().base_row() {
             flushed.take_base(|index, value| deltas[index] = deltas[index].wrapping_add(value));
             continue;
         }
@@ -232,7 +232,7 @@ fn find<T>(
         if mutation::active(Mutation::FlushTakesUnfoundForNone) {
             return None;
         }
-        tree.get_or_insert_with(|| node.shared.tree.lock());
+        tree.get_or_insert_with(|| node.shared().tree.lock());
         look()
     })
 }
@@ -261,10 +261,10 @@ fn take_words<'w>(
 /// Puts the group into the list of its depth. Subsystems that share a tree share the list.
 fn enlist(node: &'static Node, members: &[&'static StatStore], heads: &mut [u32]) {
     let section = grace::enter();
-    if let Some(entry) = members.first().and_then(|member| node.stats[member.number].get())
+    if let Some(entry) = members.first().and_then(|member| node.find_entry(member.number))
         && let Some(flushed) = entry.find_flushed(&section)
     {
-        flushed.enlist(node.id.0, &mut heads[node.depth() as usize]);
+        flushed.enlist(node.id().0, &mut heads[node.depth() as usize]);
     }
 }
 
@@ -278,7 +278,7 @@ fn propagate(shared: &'static Shared, members: &[&'static StatStore], heads: &mu
                 if nth == 0 {
                     at = entry.flushed(&section).delist();
                 }
-                let above = parent.and_then(|parent| parent.stats[entry.store.number].get());
+                let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
                 entry.flushed(&section).propagate(above.map(|entry| entry.flushed(&section)));
             }
             if let Some(parent) = parent.filter(|_| !mutation::active(Mutation::FlushStopsBelowTheRoot)) {

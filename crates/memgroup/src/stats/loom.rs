@@ -35,18 +35,18 @@ fn hierarchy(slots: usize, groups_max: u32) -> &'static Shared {
 
 /// A child of `parent` with a record of the model's statistics.
 fn child(parent: &'static Node, name: &str) -> &'static Node {
-    let node = parent.shared.create(parent, name).unwrap();
+    let node = parent.shared().create(parent, name).unwrap();
     alloc_record(node);
     node
 }
 
 fn alloc_record(node: &'static Node) {
-    let _tree = node.shared.tree.lock();
-    entry(node).alloc_record(node.id.0, 0);
+    let _tree = node.shared().tree.lock();
+    entry(node).alloc_record(node.id().0, 0);
 }
 
 fn store(node: &'static Node) -> &'static StatStore {
-    node.shared.statistics.store(NUMBER)
+    node.shared().statistics.store(NUMBER)
 }
 
 fn entry(node: &'static Node) -> &'static StatEntry {

@@ -26,27 +26,27 @@ pub(crate) type LayoutGuard<'l> = RwLockWriteGuard<'l, ()>;
 pub(crate) fn move_to(entry: &'static StatEntry, fresh: Fresh, _layout: &LayoutGuard<'_>) {
     if let Some(old) = entry.record.link(fresh) {
         bring_over(entry, &old, |slot| slot);
-        entry.store.records.retire(old, 0);
+        entry.store().records.retire(old, 0);
     }
 }
 
 /// Gives the record up, if there is one, and moves its values to the base words. The caller holds the tree lock.
 pub(crate) fn move_to_base(entry: &'static StatEntry, _layout: &LayoutGuard<'_>) {
     if let Some(old) = entry.record.unlink() {
-        bring_over(entry, &old, |_| entry.store.base_row());
-        entry.store.records.retire(old, 0);
-        entry.store.count_lacking();
+        bring_over(entry, &old, |_| entry.store().base_row());
+        entry.store().records.retire(old, 0);
+        entry.store().count_lacking();
     }
 }
 
 /// Moves the values of `old` to the row that `target` gives for each slot.
 fn bring_over(entry: &'static StatEntry, old: &Unlinked, target: impl Fn(usize) -> usize) {
-    let records = &entry.store.records;
+    let records = &entry.store().records;
     let copies = mutation::active(Mutation::FoldLeavesCountsLive);
     let take = |word| if copies { additive::read(word) } else { additive::take_final(word) };
     for slot in records.admitted() {
         interleave::point();
-        for index in 0..entry.store.words() {
+        for index in 0..entry.store().words() {
             let value = records.unlinked_word(old, slot, index).map_or(0, take);
             if value == 0 {
                 continue;
@@ -69,11 +69,11 @@ pub(crate) fn activity(entry: &'static StatEntry, node: &'static Node) -> u64 {
     let flushed = entry.flushed(&section);
     let sum = |index: usize| {
         let words =
-            entry.store.records.admitted().filter_map(|slot| entry.record.word(&section, slot, index));
+            entry.store().records.admitted().filter_map(|slot| entry.record.word(&section, slot, index));
         let sum = flushed.peek(Reach::Local, index).wrapping_add(flushed.peek_base(index));
         words.map(additive::read).fold(sum, i64::wrapping_add) as u64
     };
-    let is_charges = |index| (entry.store.number, index) == (MEMORY, memory::CHARGES.index());
+    let is_charges = |index| (entry.store().number, index) == (MEMORY, memory::CHARGES.index());
     let uncounted = |index| if is_charges(index) { drain::uncounted(node) } else { 0 };
-    (0..entry.store.words()).fold(0, |all, index| mix(all, sum(index).wrapping_add(uncounted(index))))
+    (0..entry.store().words()).fold(0, |all, index| mix(all, sum(index).wrapping_add(uncounted(index))))
 }

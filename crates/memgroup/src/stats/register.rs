@@ -14,10 +14,10 @@ pub(crate) fn register(
     shared.statistics.register(subsystem, |store, publish| {
         let tree = shared.tree.lock();
         for node in shared.nodes(&tree) {
-            node.stats[store.number].get_or_init(|| store.entry(node.id.0));
+            store.attach(&node.stats[store.number], node.id().0);
         }
         for node in (0..tree.places()).filter_map(|at| shared.node(NodeId(at))) {
-            if tree.state(node.id) != State::Free {
+            if tree.state(node.id()) != State::Free {
                 store.prepare(node.entry(store));
             }
         }

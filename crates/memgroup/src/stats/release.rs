@@ -26,8 +26,8 @@ pub(crate) fn move_to_ancestors(tree: &mut Tree, node: &'static Node) -> bool {
     if try_move(node) {
         return true;
     }
-    let shared = node.shared;
-    tree.leave_unsettled(node.id);
+    let shared = node.shared();
+    tree.leave_unsettled(node.id());
     interleave::point();
     // ORDERING: AcqRel; Acquire: if the holder took the flag before, the next try sees that it let go (E1). Release: the thread that
     // takes the flag finds the group in the list.
@@ -59,7 +59,7 @@ impl Drop for DeferredReleases {
 }
 
 fn try_move(node: &'static Node) -> bool {
-    let layout = node.shared.layout.try_write();
+    let layout = node.shared().layout.try_write();
     if layout.is_none() && !mutation::active(Mutation::ReleaseIgnoresFlush) {
         return false;
     }
@@ -67,19 +67,19 @@ fn try_move(node: &'static Node) -> bool {
     node.entries().for_each(|entry| move_entry(entry, node));
     // After all entries were moved, because subsystems may share one tree of marks.
     for entry in node.entries() {
-        (0..=entry.store.base_row()).for_each(|row| entry.mark.clear(row));
+        (0..=entry.store().base_row()).for_each(|row| entry.mark().clear(row));
     }
     true
 }
 
 fn marked_rows(entry: &'static StatEntry) -> impl Iterator<Item = usize> {
-    (0..=entry.store.base_row()).filter(|&row| entry.mark.is_set(row))
+    (0..=entry.store().base_row()).filter(|&row| entry.mark().is_set(row))
 }
 
 /// Prefetches lines of a group that may have been idle for long, so that they are fetched together.
 fn prefetch(entry: &'static StatEntry) {
     const ROWS: usize = 2;
-    let slots = marked_rows(entry).filter(|&row| row != entry.store.base_row());
+    let slots = marked_rows(entry).filter(|&row| row != entry.store().base_row());
     entry.prefetch(&grace::enter(), slots.take(ROWS));
 }
 
@@ -87,7 +87,7 @@ fn move_entry(entry: &'static StatEntry, node: &'static Node) {
     let section = grace::enter();
     let Some(flushed) = entry.find_flushed(&section) else { return };
     for row in marked_rows(entry) {
-        if row == entry.store.base_row() {
+        if row == entry.store().base_row() {
             flushed.take_base(|index, value| flushed.add_pending(index, value));
             continue;
         }
@@ -96,17 +96,17 @@ fn move_entry(entry: &'static StatEntry, node: &'static Node) {
         for (index, word) in words.filter(|(_, word)| additive::read(word) != 0) {
             flushed.add_pending(index, additive::take(word));
         }
-        if entry.store.number == MEMORY {
+        if entry.store().number == MEMORY {
             let charges = listed::harvest(node, &section, row).unwrap_or(0);
             flushed.add_pending(memory::CHARGES.index(), charges as i64);
         }
     }
     let ancestors = std::iter::successors(node.parent(), |level| level.parent());
-    for above in ancestors.filter_map(|level| level.stats[entry.store.number].get()) {
+    for above in ancestors.filter_map(|level| level.find_entry(entry.store().number)) {
         above.flushed(&section).add_pending_of(flushed);
     }
     flushed.reset();
     if !entry.record.is_linked() {
-        entry.store.uncount_lacking();
+        entry.store().uncount_lacking();
     }
 }

@@ -23,7 +23,7 @@ use crate::tree::node::Node;
 /// The caller keeps the node: by a handle, by charged bytes, by PENDING or by the tree lock.
 pub(crate) fn count(node: &'static Node, key: StatKey, delta: u64) {
     // A model may have fewer statistics.
-    let has_stat = || node.stats[MEMORY].get().is_some_and(|entry| key.index() < entry.store.words());
+    let has_stat = || node.find_entry(MEMORY).is_some_and(|entry| key.index() < entry.store().words());
     if delta > 0 && (!cfg!(memgroup_loom) || has_stat()) {
         add(node, MEMORY, key.index(), delta as i64);
     }
@@ -39,23 +39,24 @@ pub(crate) fn count_drain(node: &'static Node, bytes: u64) {
 /// change so.
 #[inline(always)]
 pub(crate) fn add(node: &'static Node, number: usize, index: usize, delta: i64) {
-    add_to(node.stats[number].get().expect("a group has an entry in every subsystem"), node, index, delta);
+    add_to(&node.stats[number], node, index, delta);
 }
 
 #[inline(always)]
 pub(crate) fn add_to(entry: &'static StatEntry, node: &'static Node, index: usize, delta: i64) {
     // Nothing is called in between, as in `Node::charge`. The mark's address is known before the addition is made.
-    if let Some((slot, word)) = entry.record.fast_access(&node.source, index)
-        && let Some(mark) = entry.mark.word(slot)
+    if let Some((slot, word)) = entry.record.fast_access(&node.fast_slot, index)
+        && let Some(mark) = entry.find_mark()
+        && let Some(in_mark) = mark.word(slot)
     {
         interleave::point();
         if additive::add(&word, delta) {
             interleave::point();
-            if entry.mark.is_set_in(mark) || mutation::active(Mutation::UpdateNeverMarks) {
+            if mark.is_set_in(in_mark) || mutation::active(Mutation::UpdateNeverMarks) {
                 return;
             }
             drop(word);
-            return entry.mark.set(slot);
+            return mark.set(slot);
         }
     }
     add_slow(entry, node, index, delta);
@@ -64,7 +65,7 @@ pub(crate) fn add_to(entry: &'static StatEntry, node: &'static Node, index: usiz
 /// Adds in the given row without marking it. Whether there was a word that is in use.
 pub(crate) fn add_unmarked(entry: &'static StatEntry, row: usize, index: usize, delta: i64) -> bool {
     let section = grace::enter();
-    if row == entry.store.base_row() {
+    if row == entry.store().base_row() {
         return entry.find_flushed(&section).map(|flushed| flushed.add_base(index, delta)).is_some();
     }
     entry.record.word(&section, row, index).is_some_and(|word| additive::add(word, delta))
@@ -73,34 +74,34 @@ pub(crate) fn add_unmarked(entry: &'static StatEntry, row: usize, index: usize, 
 /// Marks the row, unless it is marked.
 pub(crate) fn mark(entry: &'static StatEntry, row: usize) {
     interleave::point();
-    if !entry.mark.is_set(row) && !mutation::active(Mutation::UpdateNeverMarks) {
-        entry.mark.set(row);
+    if !entry.mark().is_set(row) && !mutation::active(Mutation::UpdateNeverMarks) {
+        entry.mark().set(row);
     }
 }
 
 #[cold]
 #[inline(never)]
 fn add_slow(entry: &'static StatEntry, node: &'static Node, index: usize, delta: i64) {
-    let slot = node.source.current();
-    if (!entry.record.is_linked() || !entry.store.records.is_admitted(slot))
-        && let Some(_tree) = node.shared.tree.try_lock()
+    let slot = node.shared().source.current();
+    if (!entry.record.is_linked() || !entry.store().records.is_admitted(slot))
+        && let Some(_tree) = node.shared().tree.try_lock()
         && !node.counter.is_offline()
     {
-        entry.alloc_record(node.id.0, slot);
+        entry.alloc_record(node.id().0, slot);
     }
     if add_unmarked(entry, slot, index, delta) {
         return mark(entry, slot);
     }
     check_range(entry, node, slot, index);
     // A place without base words is free: a scope has outlived its group.
-    if add_unmarked(entry, entry.store.base_row(), index, delta) {
-        mark(entry, entry.store.base_row());
+    if add_unmarked(entry, entry.store().base_row(), index, delta) {
+        mark(entry, entry.store().base_row());
     }
 }
 
 /// Panics if the slot's word is out of range. A linked word refuses additions only then.
 fn check_range(entry: &'static StatEntry, node: &'static Node, slot: usize, index: usize) {
-    let Some(_tree) = node.shared.tree.try_lock() else { return };
+    let Some(_tree) = node.shared().tree.try_lock() else { return };
     let section = grace::enter();
     let Some(word) = entry.record.word(&section, slot, index).filter(|word| !additive::add(word, 0)) else {
         return;
@@ -108,7 +109,7 @@ fn check_range(entry: &'static StatEntry, node: &'static Node, slot: usize, inde
     // Zero before the panic, so that a mover and the place's next group find a word that is in use.
     // ORDERING: Relaxed; the additions are lost, and nothing else depends on this word.
     word.store(0, Ordering::Relaxed);
-    let subsystem = entry.store.subsystem();
+    let subsystem = entry.store().subsystem();
     let (subsystem, stat) =
         subsystem.map_or(("", ""), |subsystem| (subsystem.name, subsystem.stats[index].name()));
     panic!("{stat} of {subsystem} has changed by more than 2^61 on one slot since it was last flushed")

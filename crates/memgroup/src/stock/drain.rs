@@ -25,12 +25,12 @@ const AHEAD: usize = 12;
 
 /// The stock words of one group with their slots.
 fn words<'s>(node: &'static Node, section: &'s Section) -> impl Iterator<Item = (usize, &'s AtomicU64)> {
-    let slots = node.source.slots();
+    let slots = node.shared().source.slots();
     let ahead = if slots > AHEAD { AHEAD } else { slots };
     for slot in 0..if slots > AHEAD { AHEAD } else { 0 } {
         node.record.prefetch_write(section, slot);
     }
-    node.shared.memory.admitted().filter_map(move |slot| {
+    node.shared().memory.admitted().filter_map(move |slot| {
         node.record.prefetch_write(section, slot + ahead);
         node.record.word(section, slot, WORD).map(|word| (slot, word))
     })
@@ -94,7 +94,7 @@ pub(crate) fn reopen(node: &'static Node) {
 /// Gives the caps of one group back to the budget. Its stocks are closed.
 pub(crate) fn retire_caps(node: &'static Node) {
     let uncapped = |word: Word| (word.cap() > 0).then(|| word.capped(0));
-    update_all(node, uncapped, |slot, word| node.shared.budget.give_back(slot, word.cap()));
+    update_all(node, uncapped, |slot, word| node.shared().budget.give_back(slot, word.cap()));
 }
 
 /// Waits until no thread is between a word of `node` and the counters. Its words are closed, so none starts anew.
@@ -119,7 +119,7 @@ fn credit(node: &'static Node, bytes: u64) -> u64 {
 
 /// The stock words as they are; plain loads.
 fn looks(node: &'static Node, section: &Section) -> impl Iterator<Item = Word> {
-    let cells = node.shared.memory.admitted().filter_map(|slot| node.record.word(section, slot, WORD));
+    let cells = node.shared().memory.admitted().filter_map(|slot| node.record.word(section, slot, WORD));
     // ORDERING: Relaxed; reports, and a look from time to time.
     cells.map(|cell| Word(cell.load(Ordering::Relaxed)))
 }

@@ -24,14 +24,14 @@ use crate::tree::node::Node;
 
 /// After an attempt that found the word not LISTED.
 pub(crate) fn list(stock: &Stock) {
-    let entry = stock.node.stats[MEMORY].get();
+    let entry = stock.node.find_entry(MEMORY);
     stock.update(|word| {
         // A model that counts nothing has no mark.
         if let Some(entry) = entry
-            && !entry.mark.is_set(stock.slot)
+            && !entry.mark().is_set(stock.slot)
             && !mutation::active(Mutation::HitNeverMarks)
         {
-            entry.mark.set(stock.slot);
+            entry.mark().set(stock.slot);
         }
         interleave::point();
         // With no attempts a flush has taken ours.

@@ -30,7 +30,7 @@ impl Stock<FastAccess> {
     /// The stock of this thread's slot, if it can be reached without a call. Else [`Stock::enter`] decides.
     #[inline(always)]
     pub(crate) fn fast(node: &'static Node) -> Option<Stock<FastAccess>> {
-        let (slot, word) = node.record.fast_access_first(&node.source)?;
+        let (slot, word) = node.record.fast_access_first(&node.fast_slot)?;
         Some(Stock { node, slot, word })
     }
 

@@ -91,12 +91,12 @@ impl ChargeError {
 
     /// The group that refused.
     pub fn group(&self) -> GroupId {
-        GroupId::new(self.node.id, self.generation)
+        GroupId::new(self.node.id(), self.generation)
     }
 
     /// The path of the group that refused; `None` once it has been removed and released.
     pub fn path(&self) -> Option<String> {
-        self.node.shared.path_of(self.group())
+        self.node.shared().path_of(self.group())
     }
 
     /// Bytes that were asked for.

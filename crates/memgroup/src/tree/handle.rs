@@ -98,26 +98,26 @@ impl Group {
 
     /// Its absolute path; the path it had, if it was removed.
     pub fn path(&self) -> String {
-        self.node.shared.tree.lock().path(self.node.id)
+        self.node.shared().tree.lock().path(self.node.id())
     }
 
     /// Its name, the last part of the path; empty for the root.
     pub fn name(&self) -> String {
-        self.node.shared.tree.lock().name(self.node.id).to_owned()
+        self.node.shared().tree.lock().name(self.node.id()).to_owned()
     }
 
     /// The group above; `None` for the root.
     pub fn parent(&self) -> Option<Group> {
-        let shared = self.node.shared;
+        let shared = self.node.shared();
         let tree = shared.tree.lock();
-        tree.parent(self.node.id).and_then(|id| shared.node(id)).map(Group::pinned)
+        tree.parent(self.node.id()).and_then(|id| shared.node(id)).map(Group::pinned)
     }
 
     /// Its online children, by name.
     pub fn children(&self) -> Vec<Group> {
-        let shared = self.node.shared;
+        let shared = self.node.shared();
         let tree = shared.tree.lock();
-        tree.children(self.node.id).filter_map(|id| shared.node(id)).map(Group::pinned).collect()
+        tree.children(self.node.id()).filter_map(|id| shared.node(id)).map(Group::pinned).collect()
     }
 
     /// Whether the group has not been removed.

@@ -7,6 +7,7 @@
 //!   changes the mark of injected failures.
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
+use memgroup_sync::erasable;
 
 use crate::tree::topology::Tree;
 
@@ -15,47 +16,47 @@ const WATCHED: u32 = 2;
 const INJECTED: u32 = 4;
 const CHILD: u32 = 8;
 
-/// The bits, and from `CHILD` on how many of the groups right below have a setting.
-pub(crate) struct Marks(AtomicU32);
+erasable! {
+    /// The bits, and from `CHILD` on how many of the groups right below have a setting.
+    pub(crate) struct Marks {
+        bits: AtomicU32,
+    }
+}
 
 impl Marks {
-    pub(crate) fn new() -> Marks {
-        Marks(AtomicU32::new(0))
-    }
-
     /// Whether the group has a setting of `min` or `low`.
     #[inline(always)]
     pub(crate) fn is_protected(&self) -> bool {
         // ORDERING: Relaxed; a thread that changed the usage after the setter's look has acquired the mark with that change (`protect::used` E1).
-        self.0.load(Ordering::Relaxed) & PROTECTED != 0
+        self.bits.load(Ordering::Relaxed) & PROTECTED != 0
     }
 
     /// Whether a group right below has one.
     #[inline(always)]
     pub(crate) fn is_protected_below(&self) -> bool {
         // ORDERING: Relaxed; a charge that is on while the first setting is made may miss it.
-        self.0.load(Ordering::Relaxed) >= CHILD
+        self.bits.load(Ordering::Relaxed) >= CHILD
     }
 
     /// Whether a kill waits for the group's usage to fall.
     #[inline(always)]
     pub(crate) fn is_watched(&self) -> bool {
         // ORDERING: Relaxed; a hint (`oom::state` E1).
-        self.0.load(Ordering::Relaxed) & WATCHED != 0
+        self.bits.load(Ordering::Relaxed) & WATCHED != 0
     }
 
     /// Whether a fall of the usage matters besides the counter: one look for the two marks.
     #[inline(always)]
     pub(crate) fn is_protected_or_watched(&self) -> bool {
         // ORDERING: Relaxed, as in `is_protected` and `is_watched`.
-        self.0.load(Ordering::Relaxed) & (PROTECTED | WATCHED) != 0
+        self.bits.load(Ordering::Relaxed) & (PROTECTED | WATCHED) != 0
     }
 
     /// Whether charges of the group are made to fail at random.
     #[inline(always)]
     pub(crate) fn has_injection(&self) -> bool {
         // ORDERING: Relaxed; an injection promises nothing for charges under way.
-        self.0.load(Ordering::Relaxed) & INJECTED != 0
+        self.bits.load(Ordering::Relaxed) & INJECTED != 0
     }
 
     pub(crate) fn set_injection(&self, is_on: bool) {
@@ -74,20 +75,20 @@ impl Marks {
     fn turn(&self, mark: u32, is_on: bool) {
         if is_on {
             // ORDERING: Relaxed; see the callers.
-            self.0.fetch_or(mark, Ordering::Relaxed);
+            self.bits.fetch_or(mark, Ordering::Relaxed);
         } else {
             // ORDERING: Relaxed, as above.
-            self.0.fetch_and(!mark, Ordering::Relaxed);
+            self.bits.fetch_and(!mark, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn count_protected_child(&self, _tree: &Tree, is_set: bool) {
         if is_set {
             // ORDERING: Relaxed, as in `is_protected_below`.
-            self.0.fetch_add(CHILD, Ordering::Relaxed);
+            self.bits.fetch_add(CHILD, Ordering::Relaxed);
         } else {
             // ORDERING: Relaxed, as above.
-            self.0.fetch_sub(CHILD, Ordering::Relaxed);
+            self.bits.fetch_sub(CHILD, Ordering::Relaxed);
         }
     }
 }

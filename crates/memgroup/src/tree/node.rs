@@ -15,44 +15,81 @@
 //! - I5. `parent` and `depth` change only while the node is free, and a group's parent is released after it. A thread that holds a node, or holds
 //!   off releases, may climb.
 
-use std::sync::OnceLock;
-
-use memgroup_percpu::{Record, SlotSource};
-use memgroup_sync::CachePadded;
+use memgroup_percpu::{FastSlot, Record};
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(memgroup_loom))]
+use memgroup_sync::grace;
+use memgroup_sync::grace::{Lent, Published, Withdrawn};
+use memgroup_sync::{AtomicRef, FixedRef, FixedU32, erasable};
 
 use crate::base::id::{GroupId, NodeId, TOP};
 use crate::state::counter::Counter;
+use crate::state::high::HighState;
 use crate::state::stats::SUBSYSTEMS_MAX;
 use crate::state::stats::store::{StatEntry, StatStore};
+use crate::state::waiting::Waiting;
 use crate::tree::marks::Marks;
-use crate::tree::parts::Parts;
+use crate::tree::parts::{Key, Part, Parts};
 use crate::tree::shared::Shared;
 
-/// One group, as the charge path sees it. The first line is read-mostly.
-#[repr(C)]
-pub(crate) struct Node {
-    /// The largest charge that the stock deals with; 0 where there is no stock.
-    stock_charge_max: AtomicU64,
-    pub(crate) source: SlotSource,
-    /// The stock word of each slot.
-    pub(crate) record: Record,
-    pub(crate) shared: &'static Shared,
-    pub(crate) id: NodeId,
-    up: AtomicU32,
-    generation: AtomicU32,
-    parent: AtomicU32,
-    depth: AtomicU32,
-    /// Whether there is more to do here than to count.
-    pub(crate) marks: Marks,
-    pub(crate) counter: Counter,
-    /// The group's place in each subsystem's statistics.
-    pub(crate) stats: [OnceLock<StatEntry>; SUBSYSTEMS_MAX],
-    /// The state that the layers above keep for the group.
-    pub(crate) parts: Parts,
-    /// How many bypasses of the stock are on.
-    bypasses: AtomicU32,
-    references: CachePadded<References>,
+erasable! {
+    /// One group, as the charge path sees it. The first line is read-mostly.
+    #[repr(C, align(64))]
+    pub(crate) struct Node {
+        /// The largest charge that the stock deals with; 0 where there is no stock.
+        stock_charge_max: AtomicU64,
+        pub(crate) fast_slot: FastSlot,
+        up: AtomicU32,
+        /// The stock word of each slot.
+        pub(crate) record: Record,
+        id: FixedU32,
+        /// Whether there is more to do here than to count.
+        pub(crate) marks: Marks,
+        pub(crate) counter: Counter,
+        shared: FixedRef<Shared>,
+        generation: AtomicU32,
+        parent: AtomicU32,
+        depth: AtomicU32,
+        /// How many bypasses of the stock are on.
+        bypasses: AtomicU32,
+        /// What only some groups need. It is freed with the node.
+        parts: Published<Parts>,
+        /// The group's debts and waits.
+        pub(crate) high: HighState,
+        pub(crate) waiting: Waiting,
+        /// As `parts`, where threads refer to it without a section. It stays with the place for ever.
+        kept: AtomicRef<Parts>,
+        /// The group's place in each subsystem's statistics.
+        pub(crate) stats: [StatEntry; SUBSYSTEMS_MAX],
+        references: References,
+    }
+}
+
+erasable! {
+    /// The references that keep a node, and other words that many threads write.
+    #[repr(align(64))]
+    struct References {
+        handles: AtomicU32,
+        /// Groups below it that are not released.
+        children: AtomicU32,
+        asked: AtomicU64,
+    }
+}
+
+/// Keeps the memory of the nodes that this thread comes to from being erased. A model erases nothing.
+pub(crate) struct MemorySection {
+    #[cfg(not(memgroup_loom))]
+    _section: grace::Section,
+}
+
+impl MemorySection {
+    #[inline(always)]
+    pub(crate) fn enter() -> MemorySection {
+        MemorySection {
+            #[cfg(not(memgroup_loom))]
+            _section: grace::enter(),
+        }
+    }
 }
 
 /// While it lives, charges and uncharges of a group bypass its stock. Where one ends and another begins at the same moment, the second may
@@ -66,53 +103,119 @@ impl Drop for StockBypass {
         // ORDERING: AcqRel; the last one to end stores after all others have: else one's 0 could stay for ever.
         if self.node.bypasses.fetch_sub(1, Ordering::AcqRel) == 1 {
             // ORDERING: Relaxed; as in `bypass_stock`.
-            self.node.stock_charge_max.store(self.node.shared.stock_cap_max / 2, Ordering::Relaxed);
+            self.node.stock_charge_max.store(self.node.shared().stock_cap_max / 2, Ordering::Relaxed);
         }
     }
 }
 
-/// The references that keep a node; written by many threads.
-struct References {
-    handles: AtomicU32,
-    /// Groups below it that are not released.
-    children: AtomicU32,
-}
-
 impl Node {
-    /// A free place. The caller makes its parts.
-    pub(crate) fn new(shared: &'static Shared, id: NodeId) -> Node {
-        Node {
-            record: shared.memory.stocks.record(),
-            source: shared.source,
-            stock_charge_max: AtomicU64::new(shared.stock_cap_max / 2),
-            bypasses: AtomicU32::new(0),
-            shared,
-            id,
-            up: AtomicU32::new(TOP.0),
-            counter: Counter::new(),
-            stats: shared.statistics.entries(id),
-            parts: Parts::new(),
-            references: CachePadded::new(References {
-                handles: AtomicU32::new(0),
-                children: AtomicU32::new(0),
-            }),
-            generation: AtomicU32::new(0),
-            parent: AtomicU32::new(TOP.0),
-            depth: AtomicU32::new(0),
-            marks: Marks::new(),
+    /// Makes an erased node the free place `id` of `shared`. The generation goes on from `generation`, which is even.
+    pub(crate) fn init(&'static self, shared: &'static Shared, id: NodeId, generation: u32) {
+        self.id.set(id.0);
+        self.fast_slot.set(&shared.source);
+        self.record.belong_to(&shared.memory.stocks);
+        shared.statistics.attach(&self.stats, id);
+        // ORDERING: Relaxed, all; no thread finds the node before `Shared::make_place` publishes it.
+        self.stock_charge_max.store(shared.stock_cap_max / 2, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.up.store(TOP.0, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.parent.store(TOP.0, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.generation.store(generation, Ordering::Relaxed);
+        self.shared.set(shared);
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        NodeId(self.id.get())
+    }
+
+    /// Its hierarchy.
+    #[inline]
+    pub(crate) fn shared(&self) -> &'static Shared {
+        self.shared.get().expect("a node that is in use has a hierarchy")
+    }
+
+    /// The node at a place of the same hierarchy; `None` if there is none, or this node was given back.
+    #[inline]
+    fn other(&self, id: NodeId) -> Option<&'static Node> {
+        self.shared.get()?.node(id)
+    }
+
+    /// A part of the group, which is made if it has none yet.
+    pub(crate) fn part<T: Part>(&self, key: &Key<T>) -> Lent<'_, T> {
+        loop {
+            if let Some(parts) = self.parts.lend() {
+                return parts.map(|parts| parts.get(key));
+            }
+            self.make_parts();
         }
+    }
+
+    #[cold]
+    fn make_parts(&self) {
+        let made = Box::new(Parts::new());
+        let _one_at_a_time = self.shared().making_parts.lock();
+        if self.parts.lend().is_none() {
+            let before = self.parts.publish(made);
+            debug_assert!(before.is_none());
+        }
+    }
+
+    /// A part of the group, if it has it.
+    #[inline]
+    pub(crate) fn find_part<T: Part>(&self, key: &Key<T>) -> Option<Lent<'_, T>> {
+        self.parts.lend()?.find(|parts| parts.find(key))
+    }
+
+    /// A part that stays with the place for ever. It is made if there is none yet.
+    pub(crate) fn kept_part<T: Part>(&self, key: &Key<T>) -> &'static T {
+        self.kept_parts().unwrap_or_else(|| self.make_kept()).get(key)
+    }
+
+    #[cold]
+    fn make_kept(&self) -> &'static Parts {
+        let _one_at_a_time = self.shared().making_parts.lock();
+        self.kept_parts().unwrap_or_else(|| {
+            let made: &'static Parts = memgroup_sync::keep(Box::new(Parts::new()));
+            self.keep_parts(made);
+            made
+        })
+    }
+
+    /// A part that stays with the place, if there is one.
+    #[inline]
+    pub(crate) fn find_kept<T: Part>(&self, key: &Key<T>) -> Option<&'static T> {
+        self.kept_parts()?.find(key)
+    }
+
+    /// All parts that stay with the place.
+    pub(crate) fn kept_parts(&self) -> Option<&'static Parts> {
+        // ORDERING: Acquire; pairs with the Release in `keep_parts`.
+        self.kept.load(Ordering::Acquire)
+    }
+
+    /// Gives it the parts that stay with its place.
+    pub(crate) fn keep_parts(&self, parts: &'static Parts) {
+        // ORDERING: Release; a thread that finds the parts finds them whole.
+        self.kept.store(Some(parts), Ordering::Release);
+    }
+
+    /// Takes away the parts that go with the node. The caller holds the tree lock and the place is free.
+    pub(crate) fn withdraw_parts(&self) -> Option<Withdrawn<Parts>> {
+        self.parts.withdraw()
     }
 
     /// The group above, also where charges do not climb to it.
     pub(crate) fn parent(&self) -> Option<&'static Node> {
         // ORDERING: Relaxed; written while the node was free (I5), published as `up` is, and by the marks that a flush finds.
-        self.shared.node(NodeId(self.parent.load(Ordering::Relaxed)))
+        self.other(NodeId(self.parent.load(Ordering::Relaxed)))
     }
 
     /// Whether `parent` is the group above.
     pub(crate) fn is_child_of(&self, parent: &Node) -> bool {
         // ORDERING: Relaxed, as in `parent`.
-        self.parent.load(Ordering::Relaxed) == parent.id.0
+        self.parent.load(Ordering::Relaxed) == parent.id().0
     }
 
     /// Asks for the line in which `parent` is.
@@ -137,12 +240,23 @@ impl Node {
 
     /// Its place in the statistics of one subsystem.
     pub(crate) fn entry(&'static self, store: &'static StatStore) -> &'static StatEntry {
-        self.stats[store.number].get().expect("a node has a place in every subsystem")
+        &self.stats[store.number]
+    }
+
+    /// Its place in the statistics of the subsystem with this number; `None` if there is no such subsystem.
+    #[inline(always)]
+    pub(crate) fn find_entry(&'static self, number: usize) -> Option<&'static StatEntry> {
+        Some(&self.stats[number]).filter(|entry| entry.find_store().is_some())
     }
 
     /// Its places in the statistics of all subsystems.
     pub(crate) fn entries(&'static self) -> impl Iterator<Item = &'static StatEntry> {
-        self.stats.iter().filter_map(OnceLock::get)
+        self.stats.iter().take_while(|entry| entry.find_store().is_some())
+    }
+
+    /// Bytes that reclaim has asked caches of the group and below for, in calls that have not returned (`protect::spare`).
+    pub(crate) fn asked(&self) -> &AtomicU64 {
+        &self.references.asked
     }
 
     /// Whether no group below it is left, online or not.
@@ -168,7 +282,7 @@ impl Node {
     /// The next level that is charged with this one.
     pub(crate) fn up(&self) -> Option<&'static Node> {
         // ORDERING: Relaxed; written while the node was free, published by the tree lock that gave out the handle (I2).
-        self.shared.node(NodeId(self.up.load(Ordering::Relaxed)))
+        self.other(NodeId(self.up.load(Ordering::Relaxed)))
     }
 
     /// Whether the stock serves charges and uncharges of this size.
@@ -189,7 +303,7 @@ impl Node {
 
     /// Counts one more handle of a user, which keeps the whole hierarchy too.
     pub(crate) fn pin(&'static self) {
-        self.shared.hold();
+        self.shared().hold();
         self.pin_inner();
     }
 
@@ -227,12 +341,19 @@ impl Node {
         // ORDERING: Release; pairs with `generation`.
         self.generation.fetch_add(1, Ordering::Release);
         self.counter.reset();
-        self.parts.reset();
+        self.high.reset();
+        self.waiting.reset();
+        if let Some(parts) = self.parts.lend() {
+            parts.reset();
+        }
+        if let Some(kept) = self.kept_parts() {
+            kept.reset();
+        }
     }
 
     /// The id of the group that has the node now. A node with a group has an odd generation.
     pub(crate) fn group_id(&self) -> GroupId {
-        GroupId::new(self.id, self.generation())
+        GroupId::new(self.id(), self.generation())
     }
 
     /// The group is released: ids and forgotten scope guards of it are stale from now on. The caller holds the tree lock.

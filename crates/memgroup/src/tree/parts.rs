@@ -1,7 +1,7 @@
-//! Parts: the state that the layers above the tree keep for each group and for each hierarchy.
+//! Parts: the state that the layers above the tree keep for each group and for each hierarchy, made when it is first needed.
 //!
 //! The tree knows the number of the parts and nothing else of them. So a layer's state may refer to groups, while the tree
-//! refers to no layer above it. Each layer declares its [`Key`]s; the lifecycle makes every part together with its owner.
+//! refers to no layer above it. Each layer declares its [`Key`]s. Most groups have no part at all.
 
 use core::any::Any;
 use core::panic::{RefUnwindSafe, UnwindSafe};
@@ -36,19 +36,22 @@ impl Parts {
         Parts([const { OnceLock::new() }; Parts::MOST])
     }
 
-    /// Makes the part, once for each owner.
-    pub(crate) fn make<T: Part>(&self, key: &Key<T>) {
-        let is_first = self.0[key.number].set(Box::new((key.make)())).is_ok();
-        assert!(is_first, "two parts of one owner have the number {}", key.number);
+    /// The part, which is made if the owner has none yet.
+    pub(crate) fn get<T: Part>(&self, key: &Key<T>) -> &T {
+        downcast(&**self.0[key.number].get_or_init(|| Box::new((key.make)())))
     }
 
+    /// The part, if the owner has it.
     #[inline]
-    pub(crate) fn get<T: Part>(&self, key: &Key<T>) -> &T {
-        let part: Option<&dyn Any> = self.0[key.number].get().map(|part| &**part as &dyn Any);
-        part.and_then(<dyn Any>::downcast_ref).expect("the owner was made with all its parts")
+    pub(crate) fn find<T: Part>(&self, key: &Key<T>) -> Option<&T> {
+        self.0[key.number].get().map(|part| downcast(&**part))
     }
 
     pub(crate) fn reset(&self) {
         self.0.iter().filter_map(OnceLock::get).for_each(|part| part.reset());
     }
+}
+
+fn downcast<T: Part>(part: &dyn Part) -> &T {
+    (part as &dyn Any).downcast_ref().expect("each part of an owner has a number of its own")
 }

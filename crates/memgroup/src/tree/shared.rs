@@ -2,22 +2,28 @@
 //!
 //! A `Shared` is made once and never freed, so that a charge, a handle and a thread's scope can point to their node without a
 //! reference count. When the last handle of a hierarchy is gone and the last byte released, it waits in a pool for the
-//! next hierarchy of the same configuration. So a process keeps at most as many as it had at one time of each configuration, with their
-//! nodes and little per-CPU memory (`lifecycle::maintenance`).
+//! next hierarchy of the same configuration. So a process keeps at most as many as it had at one time of each configuration, without
+//! their nodes and with little per-CPU memory (`lifecycle::maintenance`).
 //!
-//! - I1. A node's address never changes; its place in the table is its `NodeId`.
+//! Nodes come in chunks, whose addresses stay good after they were given back (`memgroup_sync::Chunk`). A chunk goes when each of its
+//! places is free and has given up its record, and a grace period has passed. A thread that is late then finds an erased node: no
+//! hierarchy, no parent, no record, generation 0.
+//!
+//! - I1. A node does not move while its place has a group. Its place in the table is its `NodeId`.
 //! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; bytes still charged keep
 //!   them dying.
 //! - E1. Lock order: the turn to flush one subsystem's statistics, then their layout, then the tree lock, then the pool or the
 //!   queue of waiting charges, then the list of all waits. A thread that holds the tree lock takes the layout only if it is free. No foreign
 //!   code and no I/O runs under the tree lock, so a thread that waits for it waits for bounded steps of the engine only.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use memgroup_sync::{Mutex, RwLock};
+use memgroup_sync::grace::{DeferredFree, Limbo};
+use memgroup_sync::{AtomicRef, Chunk, ChunkPool, Mutex, RwLock, RwLockWriteGuard};
 
 use crate::base::id::{GroupId, NodeId};
 use crate::state::budget::Budget;
@@ -27,6 +33,24 @@ use crate::state::stats::registry::Registry;
 use crate::tree::node::Node;
 use crate::tree::parts::Parts;
 use crate::tree::topology::{ROOT, State, Tree};
+
+const CHUNK_NODES: usize = CHUNK as usize;
+
+/// The memory of nodes, of all hierarchies.
+static NODES: ChunkPool<Node, CHUNK_NODES> = ChunkPool::new();
+
+/// The nodes of one hierarchy, and what it remembers of those that were given back.
+struct OwnedNodes {
+    chunks: BTreeMap<u32, Chunk<Node, CHUNK_NODES>>,
+    /// Chunks that were taken out of the table, until a grace period has passed.
+    limbo: Limbo<Chunk<Node, CHUNK_NODES>>,
+    /// Parts that went with their nodes, until a grace period has passed.
+    parts: DeferredFree<Parts>,
+    /// Parts that stay with places without a node.
+    kept: BTreeMap<NodeId, &'static Parts>,
+    /// At least the generation of each node that was given back. Even.
+    generation: u32,
+}
 
 /// One hierarchy.
 pub(crate) struct Shared {
@@ -48,7 +72,12 @@ pub(crate) struct Shared {
     pub(crate) parts: Parts,
     /// The beginning of the hierarchy's clock.
     began: Instant,
-    chunks: Box<[OnceLock<Box<[Node]>>]>,
+    /// The nodes of each chunk of places; nothing where no place of a chunk has a group or a record.
+    chunks: Box<[AtomicRef<[Node; CHUNK_NODES]>]>,
+    /// The memory of those nodes. Under the tree lock.
+    owned: Mutex<OwnedNodes>,
+    /// Held while a group gets its first part.
+    pub(crate) making_parts: Mutex<()>,
     places: AtomicU32,
     handles: AtomicU64,
 }
@@ -72,7 +101,15 @@ impl Shared {
             unsettled: AtomicBool::new(false),
             parts: Parts::new(),
             began: Instant::now(),
-            chunks: (0..config.groups_max.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            chunks: (0..config.groups_max.div_ceil(CHUNK)).map(|_| AtomicRef::none()).collect(),
+            owned: Mutex::new(OwnedNodes {
+                chunks: BTreeMap::new(),
+                limbo: Limbo::new(usize::MAX),
+                parts: DeferredFree::new(),
+                kept: BTreeMap::new(),
+                generation: 0,
+            }),
+            making_parts: Mutex::new(()),
             places: AtomicU32::new(0),
             handles: AtomicU64::new(0),
         })
@@ -82,15 +119,18 @@ impl Shared {
         self.stock_cap_max > 0
     }
 
-    /// The node at a place; `None` where none was ever made.
+    /// The node at a place; `None` where there is none.
     #[inline]
     pub(crate) fn node(&'static self, id: NodeId) -> Option<&'static Node> {
-        self.chunks.get((id.0 / CHUNK) as usize)?.get()?.get((id.0 % CHUNK) as usize)
+        // ORDERING: Acquire; pairs with the Release in `make_place`: a thread that finds the node finds it as it was made.
+        let chunk = self.chunks.get((id.0 / CHUNK) as usize)?.load(Ordering::Acquire)?;
+        Some(&chunk[(id.0 % CHUNK) as usize])
     }
 
     /// All nodes there are, those of free places too; the borrow of the tree is the proof of its lock.
-    pub(crate) fn nodes(&'static self, _tree: &Tree) -> impl Iterator<Item = &'static Node> {
-        self.chunks.iter().filter_map(OnceLock::get).flatten()
+    pub(crate) fn nodes(&'static self, tree: &Tree) -> impl Iterator<Item = &'static Node> {
+        let end = tree.places().next_multiple_of(CHUNK).min(self.config.groups_max);
+        (0..end).filter_map(|at| self.node(NodeId(at)))
     }
 
     /// Nanoseconds on the hierarchy's clock.
@@ -119,7 +159,7 @@ impl Shared {
         tree: &Tree,
         top: &'static Node,
     ) -> impl Iterator<Item = &'static Node> {
-        tree.subtree(top.id).filter_map(|id| self.node(id))
+        tree.subtree(top.id()).filter_map(|id| self.node(id))
     }
 
     /// The nodes with charges that count in `top`: its subtree; for a root that is left unaccounted,
@@ -129,21 +169,21 @@ impl Shared {
         tree: &Tree,
         top: &'static Node,
     ) -> impl Iterator<Item = &'static Node> {
-        let alone = top.id == ROOT && !self.config.account_root;
+        let alone = top.id() == ROOT && !self.config.account_root;
         self.subtree(tree, top).take(if alone { 1 } else { usize::MAX })
     }
 
     /// The node of the group with this id, while it is online or dying. The borrow of the tree is the proof of its lock.
     pub(crate) fn find(&'static self, tree: &Tree, id: GroupId) -> Option<&'static Node> {
-        let node = NodeId(id.node());
-        let is_free = node.0 >= tree.places() || tree.state(node) == State::Free;
-        self.node(node).filter(|node| !is_free && node.generation() == id.generation())
+        let at = NodeId(id.node());
+        let is_free = at.0 >= tree.places() || tree.state(at) == State::Free;
+        self.node(at).filter(|node| !is_free && node.generation() == id.generation())
     }
 
     /// The path of the group with this id, while it is online or dying.
     pub(crate) fn path_of(&'static self, id: GroupId) -> Option<String> {
         let tree = self.tree.lock();
-        self.find(&tree, id).map(|node| tree.path(node.id))
+        self.find(&tree, id).map(|node| tree.path(node.id()))
     }
 
     /// Counts one more `Hierarchy` or `Group`.
@@ -152,16 +192,95 @@ impl Shared {
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes the nodes of the chunk in which `id` is, if there are none; `made` completes each.
-    pub(crate) fn make_place(&'static self, tree: &Tree, id: NodeId, made: impl Fn(&Node)) {
-        self.chunks[(id.0 / CHUNK) as usize].get_or_init(|| {
-            let first = id.0 / CHUNK * CHUNK;
-            // The last chunk ends where the places do: there are no marks beyond.
-            let end = (first + CHUNK).min(self.config.groups_max);
-            (first..end).map(|at| Node::new(self, NodeId(at))).inspect(made).collect()
-        });
+    /// Makes the nodes of the chunk in which `id` is, if there are none. Whether there are now: the system may refuse memory.
+    pub(crate) fn make_place(&'static self, tree: &Tree, id: NodeId) -> bool {
         // ORDERING: Relaxed, as in `places`; written under the tree lock only.
         self.places.store(tree.places(), Ordering::Relaxed);
+        self.node(id).is_some() || self.make_chunk(id.0 / CHUNK)
+    }
+
+    #[cold]
+    fn make_chunk(&'static self, number: u32) -> bool {
+        let mut owned = self.owned.lock();
+        let Some(chunk) = NODES.take() else { return false };
+        for (at, node) in (number * CHUNK..self.config.groups_max).zip(chunk.cells()) {
+            node.init(self, NodeId(at), owned.generation);
+            if let Some(kept) = owned.kept.remove(&NodeId(at)) {
+                node.keep_parts(kept);
+            }
+        }
+        // ORDERING: Release; pairs with the Acquire in `node`.
+        self.chunks[number as usize].store(Some(chunk.cells()), Ordering::Release);
+        owned.chunks.insert(number, chunk);
+        true
+    }
+
+    /// Gives the parts of a free place back. The caller holds the tree lock.
+    pub(crate) fn free_parts(&self, node: &'static Node) {
+        if let Some(parts) = node.withdraw_parts() {
+            self.owned.lock().parts.retire(parts, size_of::<Parts>());
+        }
+    }
+
+    /// Gives the nodes of a chunk back, after a grace period. All its places are free and have given up their records. The caller
+    /// holds the tree lock.
+    ///
+    /// A walk of shrinkers may have come to a node and hold it by nothing. So nodes that ever had a part for walks stay until no
+    /// group is left.
+    pub(crate) fn free_chunk(&self, tree: &Tree, number: u32) {
+        let mut owned = self.owned.lock();
+        let kept =
+            |chunk: &Chunk<Node, CHUNK_NODES>| chunk.cells().iter().any(|node| node.kept_parts().is_some());
+        if owned.chunks.get(&number).is_none_or(|chunk| tree.in_use() > 0 && kept(chunk)) {
+            return;
+        }
+        let Some(chunk) = owned.chunks.remove(&number) else { return };
+        // ORDERING: Release; the uses of the nodes under the tree lock come before. Threads that found the chunk may still read it.
+        self.chunks[number as usize].store(None, Ordering::Release);
+        for (at, node) in (number * CHUNK..).zip(chunk.cells()) {
+            owned.generation = owned.generation.max(node.generation());
+            if let Some(kept) = node.kept_parts() {
+                owned.kept.insert(NodeId(at), kept);
+            }
+        }
+        let refused = owned.limbo.retire(chunk, size_of::<[Node; CHUNK_NODES]>());
+        assert!(refused.is_ok(), "the limbo of nodes has no bound");
+    }
+
+    /// Gives all nodes back, after a grace period. The caller holds the tree lock, and no group is left.
+    pub(crate) fn free_all_chunks(&self, tree: &mut Tree) {
+        let numbers: Vec<u32> = self.owned.lock().chunks.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.free_chunk(tree, number));
+        tree.forget_places();
+        // ORDERING: Relaxed, as in `places`.
+        self.places.store(tree.places(), Ordering::Relaxed);
+    }
+
+    /// Whether nodes or parts wait for a grace period.
+    pub(crate) fn has_limbo(&self) -> bool {
+        let owned = self.owned.lock();
+        !owned.limbo.is_empty() || !owned.parts.is_empty()
+    }
+
+    /// Gives the memory of nodes and parts back for which the grace period is over. No flush is under way, and no move: they refer to
+    /// nodes that no group holds.
+    pub(crate) fn reclaim_nodes(&self, _layout: &RwLockWriteGuard<'_, ()>) {
+        let mut owned = self.owned.lock();
+        owned.parts.reclaim();
+        let mut done = Vec::new();
+        owned.limbo.reclaim(|chunk| done.push(chunk));
+        for chunk in done {
+            // A thread that uncharges holds a node for the aftermath (`Held`).
+            match chunk.cells().iter().any(Node::is_pinned) {
+                true => _ = owned.limbo.retire(chunk, size_of::<[Node; CHUNK_NODES]>()),
+                false => drop(chunk),
+            }
+        }
+    }
+
+    /// Bytes of the nodes that there are.
+    pub(crate) fn nodes_bytes(&self) -> usize {
+        self.owned.lock().chunks.len() * size_of::<[Node; CHUNK_NODES]>()
     }
 
     /// Gives back a `Hierarchy` or a `Group`; whether it was the last.

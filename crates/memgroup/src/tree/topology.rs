@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
+use crate::state::config::CHUNK;
 use crate::tree::name;
 
 /// The root's place.
@@ -75,6 +76,8 @@ pub(crate) struct Tree {
     free: Vec<NodeId>,
     /// The number of places at the bottom of `free` that have given their records up.
     bare: usize,
+    /// The number of those places in each chunk of places.
+    bare_in: Vec<u32>,
     in_use: u32,
     dying: u32,
     /// Dying groups that may still have records; also some that are dying no more.
@@ -94,6 +97,7 @@ impl Tree {
             entries: vec![root],
             free: Vec::new(),
             bare: 0,
+            bare_in: vec![0],
             in_use: 1,
             dying: 0,
             departed: Vec::new(),
@@ -188,12 +192,16 @@ impl Tree {
         }
         let id = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::free());
+            self.bare_in.resize(self.entries.len().div_ceil(CHUNK as usize), 0);
             // For all places: the last uncharge of a removed group allocates nothing.
             self.free.reserve(self.entries.len());
             self.unsettled.reserve(self.entries.len());
             NodeId(self.entries.len() as u32 - 1)
         });
-        self.bare = self.bare.min(self.free.len());
+        if self.bare > self.free.len() {
+            self.bare -= 1;
+            self.bare_in[(id.0 / CHUNK) as usize] -= 1;
+        }
         self.in_use += 1;
         let entry = Entry { state: State::Online, name: name.to_owned(), depth, parent, ..Entry::free() };
         self.replace(id, entry);
@@ -325,12 +333,29 @@ impl Tree {
     pub(crate) fn strip(&mut self) -> Option<NodeId> {
         let id = self.free.get(self.bare).copied()?;
         self.bare += 1;
+        self.bare_in[(id.0 / CHUNK) as usize] += 1;
         Some(id)
+    }
+
+    /// The chunk in which `id` is, if all its places are free and have given their records up.
+    pub(crate) fn bare_chunk(&self, id: NodeId) -> Option<u32> {
+        let chunk = id.0 / CHUNK;
+        let places = CHUNK.min(self.places() - chunk * CHUNK);
+        (self.bare_in[chunk as usize] == places).then_some(chunk)
     }
 
     /// The note that maintenance made about a group when it last looked.
     pub(crate) fn noted(&mut self, id: NodeId) -> &mut Option<Noted> {
         &mut self.entry_mut(id).noted
+    }
+
+    /// Forgets all places but the root's, when no group is left and no node. The next user of the hierarchy begins anew.
+    pub(crate) fn forget_places(&mut self) {
+        debug_assert!(self.in_use == 0);
+        self.entries.truncate(1);
+        self.entries.shrink_to_fit();
+        (self.free, self.departed, self.unsettled) = (Vec::new(), Vec::new(), VecDeque::new());
+        (self.bare, self.bare_in) = (0, vec![0]);
     }
 
     /// The root of a hierarchy that is used again.

@@ -72,7 +72,7 @@ impl Listing {
     }
 
     fn find_online(&mut self) {
-        let shared = self.groups[0].group.node().shared;
+        let shared = self.groups[0].group.node().shared();
         // The group that is searched for children, and the last child that was found.
         let (mut at, mut last) = (0, None);
         while at < self.groups.len() {
@@ -80,7 +80,7 @@ impl Listing {
             let tree = shared.tree.lock();
             let mut left = GROUPS_A_STEP;
             while left > 0 && at < self.groups.len() {
-                let parent = self.groups[at].group.node().id;
+                let parent = self.groups[at].group.node().id();
                 let name = last.map(|last: Range<usize>| &self.names[last]);
                 let children = tree.children_after(parent, name).take(left);
                 let before = self.groups.len();
@@ -98,7 +98,7 @@ impl Listing {
     }
 
     fn find_dying(&mut self, top: &'static Node) {
-        let shared = top.shared;
+        let shared = top.shared();
         let online = self.groups.len();
         let mut from = 0;
         loop {
@@ -109,10 +109,10 @@ impl Listing {
             }
             let to = tree.places().min(from + PLACES_A_STEP);
             for node in (from..to).filter_map(|place| shared.node(NodeId(place))) {
-                if let State::Dying { since } = tree.state(node.id)
+                if let State::Dying { since } = tree.state(node.id())
                     && node.is_within(top)
                 {
-                    self.push(node, tree.name(node.id), None, Some(since));
+                    self.push(node, tree.name(node.id()), None, Some(since));
                 }
             }
             from = to;
@@ -126,16 +126,16 @@ impl Listing {
     fn place_dying(&mut self, online: usize) {
         let mut places: HashMap<u32, usize> = HashMap::with_capacity(self.groups.len());
         for (at, listed) in self.groups.iter().enumerate() {
-            places.entry(listed.group.node().id.0).or_insert(at);
+            places.entry(listed.group.node().id().0).or_insert(at);
         }
         for at in online..self.groups.len() {
             let (node, removed) = (self.groups[at].group.node(), self.groups[at].removed);
-            let first = places[&node.id.0];
+            let first = places[&node.id().0];
             if first < at {
                 // It was online when it was found first, and was removed since.
                 self.groups[first].removed = removed;
             } else {
-                self.groups[at].parent = node.parent().and_then(|parent| places.get(&parent.id.0).copied());
+                self.groups[at].parent = node.parent().and_then(|parent| places.get(&parent.id().0).copied());
             }
         }
     }

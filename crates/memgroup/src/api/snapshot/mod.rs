@@ -199,7 +199,7 @@ fn read_statistics(top: &'static Node, groups: &[Listed]) -> Vec<Table> {
         let stats = subsystem.stats.len();
         let mut values = vec![0; groups.len() * 2 * stats];
         let guard = if flushed.iter().any(|tree| std::ptr::eq(*tree, store.updates)) {
-            flush::lock(store, top.shared)
+            flush::lock(store, top.shared())
         } else {
             flushed.push(store.updates);
             flush::flush(store, top)
@@ -211,7 +211,7 @@ fn read_statistics(top: &'static Node, groups: &[Listed]) -> Vec<Table> {
         subsystem.to_units(&mut values);
         Table { subsystem, values }
     };
-    top.shared.statistics.registered().map(read).collect()
+    top.shared().statistics.registered().map(read).collect()
 }
 
 impl Snapshot {
@@ -239,7 +239,7 @@ impl Snapshot {
 
     fn of(top: &Group) -> Snapshot {
         let (taken, began) = (SystemTime::now(), Instant::now());
-        let (top_path, shared) = (top.path(), top.node().shared);
+        let (top_path, shared) = (top.path(), top.node().shared());
         let listing = Listing::of(top);
         let tables: Arc<[Table]> = read_statistics(top.node(), &listing.groups).into();
         let mut groups: Vec<GroupSnapshot> = Vec::with_capacity(listing.groups.len());

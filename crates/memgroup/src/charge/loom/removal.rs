@@ -5,19 +5,19 @@ use crate::tree::handle::Group;
 
 fn a_removal_during_a_charge_and_its_uncharge() {
     let group = lone_group(1, 64 * UNIT);
-    let root = group.shared.root();
+    let root = group.shared().root();
     let user = thread::spawn(move || match group.charge_at(0, UNIT) {
         Ok(()) => group.uncharge_at(0, UNIT),
         Err(error) => assert_eq!(error.kind(), ChargeErrorKind::Offline),
     });
-    group.shared.remove(group).unwrap();
+    group.shared().remove(group).unwrap();
     assert_eq!(group.charge_at(0, UNIT).unwrap_err().kind(), ChargeErrorKind::Offline);
     user.join().unwrap();
     assert_eq!((group.counter.usage(), prepaid(group), root.counter.usage()), (0, 0, 0));
     // The last handle releases the place.
-    assert_eq!(group.shared.tree.lock().in_use(), 2);
+    assert_eq!(group.shared().tree.lock().in_use(), 2);
     drop(Group::adopted(group));
-    assert_eq!(group.shared.tree.lock().in_use(), 1);
+    assert_eq!(group.shared().tree.lock().in_use(), 1);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_removal_while_an_attempt_hides_the_stock() {
             group.uncharge_at(0, 3 * UNIT);
         }
     });
-    group.shared.remove(group).unwrap();
+    group.shared().remove(group).unwrap();
     user.join().unwrap();
     assert_eq!((group.counter.usage(), prepaid(group)), (UNIT, 0));
     group.uncharge_at(0, UNIT);
@@ -86,13 +86,13 @@ fn the_last_byte_of_a_removed_group_releases_it_once() {
     explore(|| {
         let group = lone_group(1, 64 * UNIT);
         group.charge_at(0, 2 * UNIT).unwrap();
-        group.shared.remove(group).unwrap();
+        group.shared().remove(group).unwrap();
         let other = thread::spawn(move || group.uncharge_at(0, UNIT));
         let handle = thread::spawn(move || drop(Group::adopted(group)));
         group.uncharge_at(0, UNIT);
         other.join().unwrap();
         handle.join().unwrap();
-        assert_eq!(group.shared.tree.lock().in_use(), 1);
+        assert_eq!(group.shared().tree.lock().in_use(), 1);
     });
 }
 
@@ -101,7 +101,7 @@ fn a_limit_lowered_below_the_live_bytes() {
     group.charge_at(0, 2 * UNIT).unwrap();
     let freeing = thread::spawn(move || group.uncharge_at(0, UNIT));
     {
-        let tree = group.shared.tree.lock();
+        let tree = group.shared().tree.lock();
         group.counter.set_max(UNIT / 2);
         over_limit::update(&tree, group);
     }

@@ -1,14 +1,10 @@
 //! High: a limit that slows down. See [`guide::high`](crate::guide::high).
 
-mod debt;
 mod delay;
-#[cfg(all(test, memgroup_loom))]
-mod loom;
 mod notice;
 mod throttle;
 
-use debt::Debt;
-use memgroup_sync::atomic::{AtomicU64, Ordering, fence};
+use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::grace;
 pub(crate) use notice::{after_charge, after_forced_charge};
 pub use throttle::{Throttle, ThrottleEnd, Throttled};
@@ -18,38 +14,9 @@ use crate::control::aftermath;
 use crate::reclaim::{self, Purpose, credit};
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
 
 /// Rounds in a row that leave usage no lower, after which `set_high` asks shrinkers no more.
 const FRUITLESS_MOST: u32 = 16;
-
-/// The state of a group that belongs to `high`, besides the limit itself, which is in the counter.
-pub(crate) struct HighState {
-    pub(crate) debt: Debt,
-    /// Usage at which shrinkers gave nothing when they were last asked because of this group's `high`; `NEVER` where they gave.
-    fruitless_at: AtomicU64,
-}
-
-/// In `fruitless_at`: no usage.
-const NEVER: u64 = u64::MAX;
-
-impl HighState {
-    pub(crate) fn new() -> HighState {
-        HighState { debt: Debt::new(), fruitless_at: AtomicU64::new(NEVER) }
-    }
-
-    /// Whether shrinkers are to be asked at this usage. Where they gave nothing they are not, until usage is another.
-    fn is_fruitful(&self, usage: u64) -> bool {
-        // ORDERING: Relaxed; a hint, of which one may be lost.
-        let at = self.fruitless_at.load(Ordering::Relaxed);
-        at == NEVER || usage.abs_diff(at) >= notice::SLACK_BYTES
-    }
-
-    fn set_fruitless_at(&self, usage: u64) {
-        // ORDERING: Relaxed; as in `is_fruitful`.
-        self.fruitless_at.store(usage, Ordering::Relaxed);
-    }
-}
 
 /// Usage of one level, and the limit it is compared with.
 #[derive(Clone, Copy, Debug)]
@@ -79,8 +46,8 @@ impl Level {
 
 /// Returns prepaid bytes of the subtree to the counters: no group uses them yet.
 fn drain_stocks(top: &'static Node) {
-    if top.shared.has_stock() {
-        let drained = aftermath::drain_counted_in(&top.shared.tree.lock(), top);
+    if top.shared().has_stock() {
+        let drained = aftermath::drain_counted_in(&top.shared().tree.lock(), top);
         if let Some(shrinkers) = top.shrinkers() {
             shrinkers.drained(drained.stocks);
         }
@@ -150,8 +117,8 @@ impl Group {
         if high == UNLIMITED {
             return Ok(());
         }
-        node.shared.highs.get_or_init(|| ());
-        node.high().set_fruitless_at(NEVER);
+        node.shared().highs.get_or_init(|| ());
+        node.high.set_fruitful();
         // ORDERING: SeqCst fence; puts the new limit before the look at usage, as far as it can. A charge is missed only if it was under way (B2).
         fence(Ordering::SeqCst);
         if !must_not_wait() {
@@ -163,23 +130,6 @@ impl Group {
     /// The debt of this group. These are unpaid bytes that its charges took while one of its levels was above its `high`, or its `max` by force.
     /// [`throttle`](Group::throttle) and [`take_throttle`](Group::take_throttle) pay for them. Groups below have debts of their own.
     pub fn owed(&self) -> u64 {
-        self.node().high().debt.bytes()
-    }
-}
-
-impl Part for HighState {
-    /// For a new group in the node; the caller holds the tree lock.
-    fn reset(&self) {
-        self.debt.forgive();
-        self.set_fruitless_at(NEVER);
-    }
-}
-
-pub(crate) static STATE: Key<HighState> = Key::new(3, HighState::new);
-
-impl Node {
-    /// The state of the group that belongs to `high`.
-    pub(crate) fn high(&self) -> &HighState {
-        self.parts.get(&STATE)
+        self.node().high.debt.bytes()
     }
 }

@@ -12,7 +12,7 @@
 //! - B1. Prepaid bytes count as used. They are drained when a charge takes a level above its limit, and before a thread is delayed. In between a
 //!   group may owe for bytes in its stocks, up to the slots' budgets.
 
-use crate::control::high::{Level, NEVER, drain_stocks};
+use crate::control::high::{Level, drain_stocks};
 use crate::counter::chain::{self, Until};
 use crate::counter::events::Event;
 use crate::observe::{event, pressure};
@@ -28,7 +28,7 @@ pub(crate) const SLACK_BYTES: u64 = 64 << 10;
 /// A charge of `node` took `bytes` from the counters up to `until`. The caller is in no section, and holds no lock.
 #[inline]
 pub(crate) fn after_charge(node: &'static Node, until: Until, bytes: u64) {
-    if node.shared.highs.get().is_some() {
+    if node.shared().highs.get().is_some() {
         check_levels(node, until, bytes);
     }
 }
@@ -54,7 +54,7 @@ fn is_above_high(level: &&'static Node) -> bool {
 fn add_debt(node: &'static Node, levels: impl Iterator<Item = &'static Node>, bytes: u64) {
     let above = levels.map(|level| Level::of_both(level).above()).max().unwrap_or(0);
     if above > 0 {
-        node.high().debt.add(bytes.min(above));
+        node.high.debt.add(bytes.min(above));
     }
 }
 
@@ -70,8 +70,11 @@ fn hold_down(node: &'static Node, level: &'static Node, bytes: u64) {
         return;
     }
     event::count(level, Event::High);
-    let state = level.high();
-    if credit::is_reclaiming() || !level.shared.config.reclaim || !state.is_fruitful(seen.usage) {
+    let state = &level.high;
+    if credit::is_reclaiming()
+        || !level.shared().config.reclaim
+        || !state.is_fruitful(seen.usage, SLACK_BYTES)
+    {
         return;
     }
     let wanted = seen.above().min(bytes.saturating_add(SLACK_BYTES));
@@ -79,7 +82,7 @@ fn hold_down(node: &'static Node, level: &'static Node, bytes: u64) {
     let given = reclaim::reclaim(level, Purpose::High { may_wait: false }, wanted, None);
     drop(stall);
     if given.bytes > 0 {
-        state.set_fruitless_at(NEVER);
+        state.set_fruitful();
         count(node, memory::GAINED, given.bytes);
     } else {
         state.set_fruitless_at(Level::of_high(level).usage);

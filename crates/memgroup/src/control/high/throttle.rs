@@ -118,7 +118,7 @@ impl Worst {
 
 /// The level because of which the group has to pay now, or the reason why it need not. Forgives a debt where no level is above its limit.
 fn due(node: &'static Node) -> Result<Worst, ThrottleEnd> {
-    let debt = &node.high().debt;
+    let debt = &node.high.debt;
     let owed = debt.bytes();
     if owed == 0 {
         return Err(ThrottleEnd::NothingDue);
@@ -147,7 +147,7 @@ fn make_room(node: &'static Node, deadline: Option<Instant>, asks: bool) -> u64 
         }
         let above = Level::of_both(level).above();
         if above > 0 && asks {
-            let wanted = above.min(node.high().debt.bytes().saturating_add(SLACK_BYTES));
+            let wanted = above.min(node.high.debt.bytes().saturating_add(SLACK_BYTES));
             let _stall = reclaim::is_any(level).then(|| pressure::stall_that_lasts(node));
             given += reclaim::reclaim(level, Purpose::High { may_wait: true }, wanted, deadline).bytes;
         }
@@ -158,7 +158,7 @@ fn make_room(node: &'static Node, deadline: Option<Instant>, asks: bool) -> u64 
 impl Throttle {
     fn take(group: &Group) -> Result<Throttle, ThrottleEnd> {
         let worst = due(group.node())?;
-        let taken = group.node().high().debt.take(|owed| is_due(worst.ratio, owed));
+        let taken = group.node().high.debt.take(|owed| is_due(worst.ratio, owed));
         let bytes = taken.ok_or(ThrottleEnd::NothingDue)?;
         let (delay, since) = (delay(worst.ratio, bytes), Instant::now());
         Ok(Throttle { group: group.clone(), bytes, worst, delay, since, forgiven: false })
@@ -191,8 +191,8 @@ impl Throttle {
         if node.counter.is_offline() {
             return true;
         }
-        if !Worst::of(node).is_within() && node.shared.has_stock() {
-            let _tree = node.shared.tree.lock();
+        if !Worst::of(node).is_within() && node.shared().has_stock() {
+            let _tree = node.shared().tree.lock();
             aftermath::drain(node);
         }
         Worst::of(node).is_within()
@@ -230,7 +230,7 @@ impl Drop for Throttle {
         count(self.group.node(), memory::THROTTLED_USEC, nanos);
         let left = self.delay.saturating_sub(lasted);
         if !left.is_zero() && !self.forgiven && !self.is_needless() {
-            self.group.node().high().debt.add(unpaid(self.worst.ratio, self.bytes, left));
+            self.group.node().high.debt.add(unpaid(self.worst.ratio, self.bytes, left));
         }
     }
 }

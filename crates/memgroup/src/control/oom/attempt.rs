@@ -15,6 +15,7 @@
 use crate::control::aftermath;
 use crate::control::make_room::{self, Step, at_refusing_levels};
 use crate::control::oom::hook::{KillAnswer, KillRequest, domain};
+use crate::control::oom::state::OomState;
 use crate::control::oom::victims::{Call, Chosen, OomControl};
 use crate::counter::chain::Until;
 use crate::counter::events::Event;
@@ -51,7 +52,7 @@ pub(crate) struct OomAttempt {
 
 impl OomAttempt {
     pub(crate) fn new(node: &'static Node) -> OomAttempt {
-        let charge = node.shared.victims().begin_charge();
+        let charge = node.shared().victims().begin_charge();
         OomAttempt { node, charge, counted: None, is_given_up: false }
     }
 
@@ -61,7 +62,7 @@ impl OomAttempt {
         if credit::is_reclaiming() {
             return make_room::draw_on_reserve(self.node, until, bytes);
         }
-        if !self.node.shared.config.oom || self.is_given_up {
+        if !self.node.shared().config.oom || self.is_given_up {
             return false;
         }
         let (requester, charge) = (self.node, self.charge);
@@ -71,7 +72,7 @@ impl OomAttempt {
 
     fn kill_in(&mut self, control: &OomControl, until: Until) -> Step {
         let &OomControl { requester: node, full, asked, .. } = control;
-        let victims = full.shared.victims();
+        let victims = full.shared().victims();
         if !victims.is_any_for(control) {
             return Step::Full;
         }
@@ -80,7 +81,7 @@ impl OomAttempt {
         for _ in 0..ASKED_MOST {
             if relief == Relief::Likely {
                 // The freed bytes may lie in stocks, of the victim or of others.
-                aftermath::drain_counted_in(&full.shared.tree.lock(), full);
+                aftermath::drain_counted_in(&full.shared().tree.lock(), full);
                 if let Some(step) = make_room::try_with_kept(node, until, asked, full, &kept) {
                     return step;
                 }
@@ -103,7 +104,7 @@ impl OomAttempt {
 /// Calls the hooks of a set one after the other.
 fn call_all(control: &OomControl, chosen: &Chosen) -> Relief {
     let (mut from, mut unit, mut all) = (0, chosen.unit, Relief::None);
-    while let Some(call) = control.full.shared.victims().begin_call(control, chosen, &mut from) {
+    while let Some(call) = control.full.shared().victims().begin_call(control, chosen, &mut from) {
         let one = call_one(control, chosen, &call, &mut unit);
         if one == Relief::Likely || all == Relief::None {
             all = one;
@@ -119,9 +120,9 @@ fn call_one(
     call: &Call,
     uncounted: &mut Option<&'static Node>,
 ) -> Relief {
-    let victims = control.full.shared.victims();
+    let victims = control.full.shared().victims();
     let mut lease = domain().lease();
-    let pinned = call.node.oom().place().and_then(|place| lease.pin(place));
+    let pinned = call.node.find_oom().and_then(OomState::place).and_then(|place| lease.pin(place));
     // The group may have another hook by now.
     let Some(hook) = pinned.filter(|hook| hook.number == call.number) else {
         victims.end_call(call, Some(KillAnswer::Refused));

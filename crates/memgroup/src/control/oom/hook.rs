@@ -10,6 +10,7 @@ use memgroup_sync::hazard::{Domain, Place, WaitError, Withdrawn};
 use memgroup_sync::{global, interleave};
 
 use crate::base::panic;
+use crate::control::oom::state::OomState;
 use crate::tree::handle::Group;
 
 global! {
@@ -151,12 +152,12 @@ impl KillRegistration {
     /// Whether the hook panicked, and is called no more.
     #[must_use]
     pub fn is_set_aside(&self) -> bool {
-        self.group.node().shared.victims().is_set_aside(self.group.node())
+        self.group.node().shared().victims().is_set_aside(self.group.node())
     }
 
     /// Allows calls of a hook that panicked.
     pub fn reinstate(&self) {
-        self.group.node().shared.victims().reinstate(self.group.node());
+        self.group.node().shared().victims().reinstate(self.group.node());
     }
 
     /// Removes the hook, and waits until its call has ended, if one is under way. It does not wait for other hooks.
@@ -178,8 +179,8 @@ impl KillRegistration {
             return None;
         }
         let node = self.group.node();
-        node.shared.victims().unregister(node, self.number);
-        node.oom().place().and_then(Place::withdraw)
+        node.shared().victims().unregister(node, self.number);
+        node.find_oom().and_then(OomState::place).and_then(Place::withdraw)
     }
 }
 
@@ -201,7 +202,7 @@ impl Group {
             return Err(KillHookError::Removed { group: self.path() });
         }
         let hook = Box::new(Hook { kill: AssertUnwindSafe(Box::new(hook)), number: 0, group });
-        match node.shared.victims().register(node, hook) {
+        match node.shared().victims().register(node, hook) {
             Ok(number) => Ok(KillRegistration { group: self.clone(), number, is_withdrawn: false }),
             Err(Taken::ByHook) => Err(KillHookError::Exists { group: self.path() }),
             Err(Taken::ByCall) => Err(KillHookError::InCall { group: self.path() }),

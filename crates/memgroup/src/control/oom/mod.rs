@@ -11,5 +11,4 @@ pub(crate) use attempt::OomAttempt;
 pub use hook::{KillAnswer, KillHook, KillHookError, KillRegistration, KillRequest};
 pub use report::{KillOutcome, KillReport};
 pub use state::OomScoreError;
-pub(crate) use state::{STATE, after_uncharge};
-pub(crate) use victims::VICTIMS;
+pub(crate) use state::after_uncharge;

@@ -62,7 +62,7 @@ impl PendingKill {
 
     /// The victim's hook is about to be called.
     pub(crate) fn begin_call(&mut self, record: u64) {
-        (self.stage, self.since, self.record) = (Stage::Asked, self.node.shared.nanos(), record);
+        (self.stage, self.since, self.record) = (Stage::Asked, self.node.shared().nanos(), record);
         self.bypass = Some(self.node.bypass_stock());
         state::watch(self.node, Some(self.threshold));
     }

@@ -93,7 +93,7 @@ pub(crate) fn after_uncharge(node: &'static Node) {
 fn check_watch(node: &'static Node) {
     // ORDERING: Relaxed; a hint (E1).
     if node.counter.usage() < node.oom().watch.load(Ordering::Relaxed) {
-        node.shared.victims().update(node);
+        node.shared().victims().update(node);
     }
 }
 
@@ -146,7 +146,7 @@ impl Group {
 
     /// The group's [score](Group::set_oom_score).
     pub fn oom_score(&self) -> i32 {
-        self.node().oom().score()
+        self.node().find_oom().map_or(0, OomState::score)
     }
 
     /// Sets whether the group and all groups below are killed as a whole, if one of them is killed: `memory.oom.group`.
@@ -159,13 +159,13 @@ impl Group {
 
     /// Whether the group is killed [as a whole](Group::set_oom_group).
     pub fn oom_group(&self) -> bool {
-        self.node().oom().is_unit()
+        self.node().find_oom().is_some_and(OomState::is_unit)
     }
 
     /// Kills of this group that took longer than [`Config::kill_patience`](crate::Config::kill_patience), after which the group was skipped.
     pub fn oom_kills_overdue(&self) -> u64 {
         // ORDERING: Relaxed; a number for reports.
-        self.node().oom().overdue.load(Ordering::Relaxed)
+        self.node().find_oom().map_or(0, |state| state.overdue.load(Ordering::Relaxed))
     }
 
     /// Reports that the killed work of this group has ended, and has freed its memory. From now on the next group may be chosen.
@@ -173,7 +173,7 @@ impl Group {
     /// It is for users that know of the end before usage shows it. Usage shows the end when half of the group's bytes are gone.
     /// Returns whether a kill of the group was pending.
     pub fn kill_done(&self) -> bool {
-        self.node().shared.victims().finish(self.node())
+        self.node().shared().victims().finish(self.node())
     }
 }
 
@@ -189,11 +189,21 @@ impl Part for OomState {
     }
 }
 
-pub(crate) static STATE: Key<OomState> = Key::new(5, OomState::new);
+static STATE: Key<OomState> = Key::new(5, OomState::new);
 
 impl Node {
-    /// The out-of-memory state of the group.
-    pub(crate) fn oom(&self) -> &OomState {
-        self.parts.get(&STATE)
+    /// The out-of-memory state of the group, which is made if it has none yet. A charge asks for it only where there is a hook.
+    pub(crate) fn oom(&self) -> &'static OomState {
+        self.kept_part(&STATE)
+    }
+
+    /// The out-of-memory state of the group; `None` if its place never had a hook or a setting.
+    pub(crate) fn find_oom(&self) -> Option<&'static OomState> {
+        self.find_kept(&STATE)
+    }
+
+    /// The index of the group's candidate, if it has a hook. The caller holds the lock of `victims`.
+    pub(crate) fn candidate_index(&self) -> Option<usize> {
+        self.find_oom()?.index()
     }
 }

@@ -41,7 +41,7 @@ use memgroup_sync::atomic::{AtomicU32, Ordering};
 use crate::control::oom::hook::{Hook, KillAnswer, Taken};
 use crate::control::oom::pending::{Clock, PendingKill, Stage};
 use crate::control::oom::report::{KillOutcome, Record, Records};
-use crate::control::oom::state::NEVER;
+use crate::control::oom::state::{NEVER, OomState};
 use crate::counter::chain;
 use crate::counter::protect::effective::effective;
 use crate::tree::node::Node;
@@ -142,7 +142,7 @@ impl Victims {
     pub(crate) fn register(&self, node: &'static Node, mut hook: Box<Hook>) -> Result<u64, Taken> {
         let place = node.oom().make_place();
         let mut list = self.list.lock();
-        if node.oom().index().is_some() {
+        if node.candidate_index().is_some() {
             return Err(Taken::ByHook);
         }
         if place.is_taken() {
@@ -173,7 +173,7 @@ impl Victims {
             list.finish(node);
         }
         list.end_kill(node);
-        let Some(index) = node.oom().index() else { return };
+        let Some(index) = node.candidate_index() else { return };
         list.candidates.swap_remove(index);
         node.oom().set_index(None);
         if let Some(moved) = list.candidates.get(index) {
@@ -212,13 +212,13 @@ impl Victims {
     /// Whether a group could be chosen now.
     pub(crate) fn is_any_for(&self, control: &OomControl) -> bool {
         let mut list = self.list.lock();
-        list.update_all(Clock::of(control.full.shared));
+        list.update_all(Clock::of(control.full.shared()));
         !list.is_dying_in(control.full) && list.find(control, 0).is_some()
     }
 
     /// Chooses the victim, if that can free `lacks` bytes: one group, or all candidates of a group that is killed as a whole.
     pub(crate) fn choose(&self, control: &OomControl, lacks: u64) -> Option<Chosen> {
-        let clock = Clock::of(control.full.shared);
+        let clock = Clock::of(control.full.shared());
         let mut list = self.list.lock();
         let list = &mut *list;
         list.update_all(clock);
@@ -271,7 +271,7 @@ impl Victims {
             outcome: None,
         });
         kill.begin_call(record);
-        let covering = chain::levels(control.requester).find(|level| level.oom().index().is_some());
+        let covering = chain::levels(control.requester).find(|level| level.candidate_index().is_some());
         let kills_requester = covering.is_some_and(|covering| std::ptr::eq(covering, node));
         Some(Call { node, number, usage: kill.size, kills_requester, record })
     }
@@ -315,14 +315,14 @@ impl List {
     }
 
     fn candidate(&mut self, node: &'static Node) -> Option<&mut Candidate> {
-        let candidate = self.candidates.get_mut(node.oom().index()?);
+        let candidate = self.candidates.get_mut(node.candidate_index()?);
         candidate.filter(|candidate| std::ptr::eq(candidate.node, node))
     }
 
     /// Whether a group that counts in `top` is dying.
     fn is_dying_in(&mut self, top: &'static Node) -> bool {
         let List { candidates, pending, .. } = self;
-        let kill_of = |node: &Node| candidates.get(node.oom().index()?)?.kill.as_ref();
+        let kill_of = |node: &Node| candidates.get(node.candidate_index()?)?.kill.as_ref();
         pending
             .iter()
             .any(|node| kill_of(node).is_some_and(PendingKill::is_awaited) && levels(node, top).is_some())
@@ -346,7 +346,9 @@ impl List {
             }
         }
         let (_, victim) = first.filter(|_| sum >= lacks)?;
-        let unit = levels(victim, control.full)?.filter(|level| level.oom().is_unit()).last();
+        let unit = levels(victim, control.full)?
+            .filter(|level| level.find_oom().is_some_and(OomState::is_unit))
+            .last();
         Some((victim, unit))
     }
 
@@ -360,7 +362,7 @@ impl List {
             let Some(mut levels) = levels(node, top) else { continue };
             let usage = node.counter.usage();
             self.candidates[index].usage = usage;
-            let covering = levels.by_ref().skip(1).find_map(|level| level.oom().index());
+            let covering = levels.by_ref().skip(1).find_map(|level| level.candidate_index());
             if let Some(candidate) = covering.and_then(|index| self.candidates.get_mut(index)) {
                 candidate.below = candidate.below.saturating_add(usage);
             }
@@ -375,14 +377,14 @@ impl List {
     }
 
     fn update(&mut self, node: &'static Node) {
-        if self.update_one(node, Clock::of(node.shared)) {
+        if self.update_one(node, Clock::of(node.shared())) {
             self.end_kill(node);
         }
     }
 
     /// Ends a kill that is over, and marks one that is overdue. Returns whether it was over; the list of pending kills is the caller's.
     fn update_one(&mut self, node: &'static Node, clock: Clock) -> bool {
-        let index = node.oom().index();
+        let index = node.candidate_index();
         let Some(candidate) = index.and_then(|index| self.candidates.get_mut(index)) else { return false };
         let is_over = candidate.kill.as_mut().is_some_and(|kill| kill.update(clock, &mut self.records));
         if is_over {
@@ -416,7 +418,7 @@ impl Part for Victims {
     }
 }
 
-pub(crate) static VICTIMS: Key<Victims> = Key::new(5, Victims::new);
+static VICTIMS: Key<Victims> = Key::new(5, Victims::new);
 
 impl Shared {
     /// The groups that have kill hooks.

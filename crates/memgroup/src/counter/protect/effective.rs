@@ -33,19 +33,27 @@ impl Protection {
     }
 }
 
+impl Node {
+    /// The group's own settings.
+    pub(crate) fn protection(&self) -> Protection {
+        self.find_used().map_or(Protection::NONE, |used| Protection { min: used.min(), low: used.low() })
+    }
+}
+
 /// The protection of a group, if `above` is that of its parent. Right below `top` the settings count as they are.
 pub(crate) fn below(top: &Node, parent: &Node, above: Protection, node: &Node) -> Protection {
-    let settings = Protection { min: node.used().min(), low: node.used().low() };
+    let settings = node.protection();
     if std::ptr::eq(parent, top) {
         return settings;
     }
     if above.is_none() {
         return Protection::NONE;
     }
-    let (usage, parent_usage, sums) = (node.counter.usage(), parent.counter.usage(), parent.used());
+    let (usage, parent_usage, sums) = (node.counter.usage(), parent.counter.usage(), parent.find_used());
+    let sum = |kind| sums.as_ref().map_or(0, |sums| sums.sum(kind));
     Protection {
-        min: share(usage, settings.min, parent_usage, above.min, sums.sum(MIN)),
-        low: share(usage, settings.low, parent_usage, above.low, sums.sum(LOW)),
+        min: share(usage, settings.min, parent_usage, above.min, sum(MIN)),
+        low: share(usage, settings.low, parent_usage, above.low, sum(LOW)),
     }
 }
 
@@ -63,7 +71,7 @@ fn share(usage: u64, setting: u64, parent_usage: u64, above: u64, siblings: u64)
 
 /// The protection of `node` where `top` needs memory. Nothing for `top` itself, and for a group that is not below it.
 pub(crate) fn effective(node: &'static Node, top: &'static Node) -> Protection {
-    if !node.shared.protected().is_any() || node.depth() <= top.depth() {
+    if !node.shared().protected().is_any() || node.depth() <= top.depth() {
         return Protection::NONE;
     }
     node.parent().map_or(Protection::NONE, |parent| below(top, parent, effective(parent, top), node))

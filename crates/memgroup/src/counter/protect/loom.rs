@@ -21,7 +21,7 @@ fn create(shared: &'static Shared, name: &str) -> &'static Node {
 }
 
 fn set(node: &'static Node, min: u64, low: u64) {
-    protection::set(&node.shared.tree.lock(), node, min, low);
+    protection::set(&node.shared().tree.lock(), node, min, low);
 }
 
 fn charge(node: &'static Node, bytes: u64) {
@@ -120,7 +120,7 @@ fn one_uncharges_and_one_removes() {
     charge(group, 1);
     set(group, 2, 0);
     let user = thread::spawn(move || uncharge(group, 1));
-    group.shared.remove(group).unwrap();
+    group.shared().remove(group).unwrap();
     drop(Group::adopted(group));
     let heir = shared.create(above, "heir").unwrap();
     set(heir, 1, 0);

@@ -29,14 +29,14 @@ fn left_free_below(level: &'static Node, via: Option<(&'static Node, u64)>) -> u
     if max == UNLIMITED {
         return 0;
     }
-    let unfilled = level.used().sum(UNFILLED);
-    let unfilled_by_others = match via.map(|(child, usage)| (child.used(), usage)) {
+    let unfilled = level.find_used().map_or(0, |used| used.sum(UNFILLED));
+    let unfilled_by_others = match via.and_then(|(child, usage)| Some((child.find_used()?, usage))) {
         Some((child, usage)) if usage <= child.claim() => return 0,
         // Its own unused bytes need not be kept for it: this charge fills them.
         Some((child, _)) => unfilled.saturating_sub(child.recorded(UNFILLED)),
         None => unfilled,
     };
-    level.shared.config.protected_reserve_bytes.min(max / 8).min(unfilled_by_others)
+    level.shared().config.protected_reserve_bytes.min(max / 8).min(unfilled_by_others)
 }
 
 /// Headroom of `level` for charges that come through `via`, a child of it.
@@ -45,6 +45,7 @@ pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, hea
         return headroom;
     }
     let free = headroom.saturating_sub(left_free_below(level, via.map(|child| (child, u64::MAX))));
-    let within = via.map_or(0, |child| child.used().claim().saturating_sub(child.counter.usage()));
+    let claim = |child: &Node| child.find_used().map_or(0, |used| used.claim());
+    let within = via.map_or(0, |child| claim(child).saturating_sub(child.counter.usage()));
     free.max(headroom.min(within))
 }

@@ -51,7 +51,7 @@ impl Drop for Claim {
 
 impl Sparing {
     pub(crate) fn new(top: &'static Node, spares_low: bool) -> Sparing {
-        Sparing { top, spares_low, is_any: top.shared.protected().is_any() }
+        Sparing { top, spares_low, is_any: top.shared().protected().is_any() }
     }
 
     /// The protection of a group that the walk comes to, below `parent`.
@@ -75,14 +75,14 @@ impl Sparing {
     /// The bytes that may be taken of a group now.
     pub(crate) fn takeable(&self, node: &'static Node) -> Takeable {
         // ORDERING: Relaxed; a hint, `claim` decides.
-        let asked = |level: &Node| level.used().asked.load(Ordering::Relaxed);
+        let asked = |level: &Node| level.asked().load(Ordering::Relaxed);
         self.climb(node, node.counter.usage(), &asked).0
     }
 
     /// Claims up to `most` bytes of a group that is not released until the claim is dropped.
     pub(crate) fn claim(&self, node: &'static Node, most: u64) -> Claim {
         // ORDERING: AcqRel; E1.
-        let ask = |level: &Node| level.used().asked.fetch_add(most, Ordering::AcqRel);
+        let ask = |level: &Node| level.asked().fetch_add(most, Ordering::AcqRel);
         let (takeable, protected) = self.climb(node, most, &ask);
         self.unclaim(node, most - takeable.bytes);
         let above_low = node.counter.usage().saturating_sub(protected.low);
@@ -93,7 +93,7 @@ impl Sparing {
         let levels = std::iter::successors(Some(node), |level| level.parent());
         for level in levels.take_while(|level| self.counts(level) && bytes > 0) {
             // ORDERING: Release; pairs with the Acquire in `claim` (E1).
-            level.used().asked.fetch_sub(bytes, Ordering::Release);
+            level.asked().fetch_sub(bytes, Ordering::Release);
         }
     }
 

@@ -21,6 +21,7 @@
 //! - E2. `recorders`: enter ↔ offline, RMWs of one word. Loom: `waits_for_recording_threads_on_removal`.
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::grace::Lent;
 use memgroup_sync::spin::Wait;
 use memgroup_sync::{CachePadded, interleave};
 
@@ -47,8 +48,6 @@ pub(crate) struct Used {
     low: AtomicU64,
     recorded: [AtomicU64; KINDS],
     recorders: AtomicU32,
-    /// Bytes that reclaim has asked caches of the group and below for, in calls that have not returned (`spare`).
-    pub(crate) asked: AtomicU64,
     sums: CachePadded<[AtomicU64; KINDS]>,
 }
 
@@ -59,8 +58,7 @@ impl Used {
             min: AtomicU64::new(0),
             low: AtomicU64::new(0),
             recorded: zeros(),
-            recorders: AtomicU32::new(0),
-            asked: AtomicU64::new(0),
+            recorders: AtomicU32::new(ONLINE),
             sums: CachePadded::new(zeros()),
         }
     }
@@ -150,13 +148,13 @@ pub(crate) fn usage_changed(node: &'static Node) {
 #[cold]
 #[inline(never)]
 fn record_if_different(node: &'static Node) {
-    let used = node.used();
+    let Some(used) = node.find_used() else { return };
     // Mostly usage moves above the setting, and this is all.
     if used.due(node.counter.usage()) == std::array::from_fn(|kind| used.recorded(kind)) {
         return;
     }
     interleave::point();
-    if let Some(_recorder) = Recorder::enter(used) {
+    if let Some(_recorder) = Recorder::enter(&used) {
         record_until_stable(node);
     }
 }
@@ -174,6 +172,8 @@ fn record_until_stable(node: &'static Node) {
 /// Changes the settings of an online group. Bytes that were left free for it may be free for others afterwards.
 pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
     let used = node.used();
+    // Made here, because a charge allocates nothing.
+    let _sums = node.parent().map(Node::used);
     let (was_any, is_any) = (used.claim() > 0, min.max(low) > 0);
     // ORDERING: Relaxed, both; published by the read of the usage below (E1).
     used.min.store(min, Ordering::Relaxed);
@@ -191,7 +191,7 @@ pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
 fn count(tree: &Tree, node: &'static Node, is_set: bool) {
     node.marks.protect(tree, is_set);
     // ORDERING: Relaxed, as in `is_any`.
-    node.shared.protected().0.fetch_add(if is_set { 1 } else { u32::MAX }, Ordering::Relaxed);
+    node.shared().protected().0.fetch_add(if is_set { 1 } else { u32::MAX }, Ordering::Relaxed);
     if let Some(parent) = node.parent() {
         parent.marks.count_protected_child(tree, is_set);
     }
@@ -199,7 +199,7 @@ fn count(tree: &Tree, node: &'static Node, is_set: bool) {
 
 /// Ends recording for a group that goes offline and has no settings any more.
 pub(crate) fn close(node: &'static Node) {
-    let used = node.used();
+    let Some(used) = node.find_used() else { return };
     // ORDERING: AcqRel; a thread that enters later finds the mark gone (E2).
     used.recorders.fetch_and(!ONLINE, Ordering::AcqRel);
     let mut wait = Wait::new();
@@ -219,12 +219,17 @@ impl Part for Used {
     }
 }
 
-pub(crate) static USED: Key<Used> = Key::new(1, Used::new);
+static USED: Key<Used> = Key::new(1, Used::new);
 
 impl Node {
+    /// The group's settings, and its use of them; `None` if neither it nor a group right below ever had a setting.
+    pub(crate) fn find_used(&self) -> Option<Lent<'_, Used>> {
+        self.find_part(&USED)
+    }
+
     /// The group's settings, and its use of them.
-    pub(crate) fn used(&self) -> &Used {
-        self.parts.get(&USED)
+    fn used(&self) -> Lent<'_, Used> {
+        self.part(&USED)
     }
 }
 
@@ -241,7 +246,7 @@ impl Protected {
 
 impl Part for Protected {}
 
-pub(crate) static PROTECTED: Key<Protected> = Key::new(4, || Protected(AtomicU32::new(0)));
+static PROTECTED: Key<Protected> = Key::new(4, || Protected(AtomicU32::new(0)));
 
 impl Shared {
     /// The number of groups that have a setting.
@@ -284,11 +289,11 @@ mod tests {
         assert_eq!((recorded(&b), sums(&parent)), ([0, 0, 0], [0, 0, 1000]));
         drop(other);
         a.set_low(0).unwrap();
-        assert!(hierarchy.root().node().shared.protected().is_any());
+        assert!(hierarchy.root().node().shared().protected().is_any());
         a.set_min(0).unwrap();
         assert_eq!((recorded(&a), sums(&parent)), ([0, 0, 0], [0, 0, 0]));
         assert!(!a.node().marks.is_protected() && !parent.node().marks.is_protected_below());
-        assert!(!hierarchy.root().node().shared.protected().is_any());
+        assert!(!hierarchy.root().node().shared().protected().is_any());
     }
 
     #[test]

@@ -20,20 +20,20 @@ use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
 fn relocate(node: &'static Node) {
-    let _layout = node.shared.layout.write();
-    let _tree = node.shared.tree.lock();
-    let fresh = node.shared.memory.stocks.allocate(node.id.0, Wait::May).unwrap();
+    let _layout = node.shared().layout.write();
+    let _tree = node.shared().tree.lock();
+    let fresh = node.shared().memory.stocks.allocate(node.id().0, Wait::May).unwrap();
     crate::lifecycle::residence::move_held(node, fresh);
 }
 
 fn demote(node: &'static Node) {
-    let layout = node.shared.layout.write();
-    let _tree = node.shared.tree.lock();
+    let layout = node.shared().layout.write();
+    let _tree = node.shared().tree.lock();
     crate::lifecycle::residence::demote_held(node, &layout);
 }
 
 fn promote(node: &'static Node) {
-    let _tree = node.shared.tree.lock();
+    let _tree = node.shared().tree.lock();
     if !node.record.is_linked() {
         crate::lifecycle::residence::promote_held(node, Wait::May).unwrap();
     }
@@ -68,7 +68,7 @@ fn a_charge_against(group: &'static Node, change: fn(&'static Node)) {
     });
     change(group);
     user.join().unwrap();
-    settle(group.shared);
+    settle(group.shared());
     group.uncharge_at(0, 2 * UNIT);
     assert_conserved(group);
 }
@@ -110,13 +110,13 @@ fn demotes_and_restores_without_losing_a_charge() {
 /// Old memory is free, and its next owner writes it, as soon as its grace period has passed. The charge may be late.
 fn a_charge_while_its_words_are_used_again(change: fn(&'static Node)) {
     let group = lone_group(1, 64 * UNIT);
-    let hot = &group.shared.memory.stocks;
+    let hot = &group.shared().memory.stocks;
     let user = thread::spawn(move || {
         group.charge_at(0, UNIT).unwrap();
         group.uncharge_at(0, UNIT);
     });
     change(group);
-    settle(group.shared);
+    settle(group.shared());
     let again = hot.allocate(0, Wait::May).unwrap();
     // Under loom a block that is free, or a plain write that is not ordered against an access, is a panic.
     let word = hot.fresh_word(&again, 0, WORD).unwrap();
@@ -125,7 +125,7 @@ fn a_charge_while_its_words_are_used_again(change: fn(&'static Node)) {
     user.join().unwrap();
     assert_eq!(word.load(Ordering::Relaxed), 1, "no thread writes into memory of another owner");
     hot.discard(again);
-    settle(group.shared);
+    settle(group.shared());
     assert_conserved(group);
 }
 
@@ -147,7 +147,7 @@ fn a_batch_a_move_and_a_large_charge() {
     small.join().unwrap();
     group.uncharge_at(0, 5 * UNIT);
     group.uncharge_at(0, UNIT);
-    settle(group.shared);
+    settle(group.shared());
     assert_conserved(group);
 }
 
@@ -167,7 +167,7 @@ fn a_move_above_the_limit() {
     let group = lone_group(1, 64 * UNIT);
     group.charge_at(0, 2 * UNIT).unwrap();
     {
-        let tree = group.shared.tree.lock();
+        let tree = group.shared().tree.lock();
         group.counter.set_max(UNIT / 2);
         over_limit::update(&tree, group);
     }
@@ -179,7 +179,7 @@ fn a_move_above_the_limit() {
     group.uncharge_at(0, UNIT);
     group.charge_at(0, UNIT / 4).expect("within the limit again");
     group.uncharge_at(0, UNIT / 4);
-    settle(group.shared);
+    settle(group.shared());
     assert_conserved(group);
 }
 
@@ -210,12 +210,12 @@ fn an_admission_against(close: fn(&'static Node)) {
 }
 
 fn remove(group: &'static Node) {
-    group.shared.remove(group).unwrap();
+    group.shared().remove(group).unwrap();
     assert_eq!(group.charge_at(0, UNIT).unwrap_err().kind(), ChargeErrorKind::Offline);
 }
 
 fn lower_the_limit(group: &'static Node) {
-    let tree = group.shared.tree.lock();
+    let tree = group.shared().tree.lock();
     group.counter.set_max(UNIT / 2);
     over_limit::update(&tree, group);
 }
@@ -246,7 +246,7 @@ fn catches_an_admission_that_opens_above_the_limit() {
 fn keeps_no_credit_after_a_move_and_a_removal() {
     explore(|| {
         let group = lone_group(1, 64 * UNIT);
-        let shared = group.shared;
+        let shared = group.shared();
         let user = thread::spawn(move || match group.charge_at(0, UNIT) {
             Ok(()) => group.uncharge_at(0, UNIT),
             Err(error) => assert_eq!(error.kind(), ChargeErrorKind::Offline),
@@ -265,7 +265,7 @@ fn keeps_no_credit_after_a_move_and_a_removal() {
 /// the place.
 fn a_late_charge_and_the_next_group_of_the_place() {
     let group = counted_group(1, 64 * UNIT);
-    let shared = group.shared;
+    let shared = group.shared();
     let late = Stock::enter(group, 0).unwrap();
     relocate(group);
     let found = late.attempt(UNIT);

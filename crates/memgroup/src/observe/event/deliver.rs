@@ -129,7 +129,7 @@ impl Subscriber {
         panic::drop_caught(callback);
         panic::drop_caught(panic);
         if is_due && !mutation::active(Mutation::CallbackReturnsInSilence) {
-            wake_delivery(self.group.node().shared);
+            wake_delivery(self.group.node().shared());
         }
     }
 
@@ -206,14 +206,14 @@ impl Group {
             events: self.events(),
             calls: 0,
         };
-        let mut subscribers = node.shared.subscribers().lock();
+        let mut subscribers = node.shared().subscribers().lock();
         let number = subscribers.next;
         subscribers.next += 1;
         let subscriber = Arc::new(Subscriber { number, group: self.clone(), told: Mutex::new(told) });
         subscribers.list.push(Arc::clone(&subscriber));
         drop(subscribers);
         if subscriber.is_due() {
-            wake_delivery(node.shared);
+            wake_delivery(node.shared());
         }
         EventSubscription { subscriber }
     }
@@ -229,7 +229,7 @@ impl EventSubscription {
 impl Drop for EventSubscription {
     fn drop(&mut self) {
         let node = self.subscriber.group.node();
-        let mut subscribers = node.shared.subscribers().lock();
+        let mut subscribers = node.shared().subscribers().lock();
         if let Ok(index) = subscribers.list.binary_search_by_key(&self.subscriber.number, |one| one.number) {
             drop(subscribers.list.remove(index));
         }
@@ -269,7 +269,7 @@ impl core::fmt::Debug for EventSubscription {
 
 impl Part for Mutex<Subscribers> {}
 
-pub(crate) static SUBSCRIBERS: Key<Mutex<Subscribers>> = Key::new(0, || Mutex::new(Subscribers::default()));
+static SUBSCRIBERS: Key<Mutex<Subscribers>> = Key::new(0, || Mutex::new(Subscribers::default()));
 
 impl Shared {
     /// The subscriptions to events.

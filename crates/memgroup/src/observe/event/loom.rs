@@ -18,7 +18,7 @@ use crate::tree::handle::Group;
 /// One thread waits for the group, one for the whole hierarchy; one event comes.
 fn two_wait_for_one_event() {
     let group = lone_group(1, UNIT);
-    let root = group.shared.root();
+    let root = group.shared().root();
     let waiter = thread::spawn(move || wait(group, Reach::Local, &Events::default(), Deadline::NEVER));
     let other = thread::spawn(move || wait(root, Reach::Subtree, &Events::default(), Deadline::NEVER));
     count(group, Event::Max);
@@ -39,7 +39,7 @@ fn one_waits_for_an_event() {
 fn one_waits_while_the_group_is_removed() {
     let group = lone_group(1, UNIT);
     let waiter = thread::spawn(move || wait(group, Reach::Subtree, &Events::default(), Deadline::NEVER));
-    group.shared.remove(group).unwrap();
+    group.shared().remove(group).unwrap();
     assert_eq!(waiter.join().unwrap(), None);
 }
 
@@ -54,9 +54,9 @@ fn two_deliver() {
         }
     }));
     let far = Instant::now() + Duration::from_secs(3600);
-    let deliverer = thread::spawn(move || deliver(node.shared, far));
+    let deliverer = thread::spawn(move || deliver(node.shared(), far));
     count(node, Event::Max);
-    assert_eq!(deliver(node.shared, far), 1);
+    assert_eq!(deliver(node.shared(), far), 1);
     assert_eq!(deliverer.join().unwrap(), 1);
     assert_eq!(subscription.report().calls, 2);
 }

@@ -14,7 +14,6 @@ use memgroup_sync::atomic::Ordering;
 use crate::base::deadline::Deadline;
 use crate::base::mutation::{self, Mutation};
 use crate::counter::events::{self, Event, Events};
-pub(crate) use crate::observe::event::deliver::SUBSCRIBERS;
 pub use crate::observe::event::deliver::{EventSubscription, SubscriptionReport};
 use crate::observe::wait::Wake;
 use crate::observe::wait::list::{Target, begin_for_events};
@@ -30,7 +29,7 @@ pub(crate) fn count(node: &'static Node, event: Event) {
 
 /// Wakes the threads that wait for events of `node`, after one was counted.
 pub(crate) fn announce(node: &'static Node) {
-    if node.shared.waits().is_armed() {
+    if node.shared().waits().is_armed() {
         wake_watchers(node);
     }
 }
@@ -40,7 +39,7 @@ fn wake_watchers(node: &'static Node) {
     // ORDERING: Relaxed; written before the fence of the wait that was seen armed, or its waiter sees the counts (E1).
     let is_watched = |level: &Node| level.events().watched.load(Ordering::Relaxed) > 0;
     if events::levels(node).any(is_watched) {
-        node.shared.waits().wake_armed(|group, target| match target {
+        node.shared().waits().wake_armed(|group, target| match target {
             Target::Group(Reach::Local) => std::ptr::eq(group, node),
             Target::Group(Reach::Subtree) => node.is_within(group),
             Target::Callbacks => true,

@@ -19,6 +19,7 @@
 use std::sync::Arc;
 
 use memgroup_sync::atomic::{AtomicU32, Ordering, fence};
+use memgroup_sync::grace::Lent;
 use memgroup_sync::{AtomicRef, Mutex, MutexGuard, interleave};
 
 use crate::base::mutation::{self, Mutation};
@@ -227,7 +228,7 @@ impl Meter {
 
     /// Looks for a witness anew, beginning with `found`.
     pub(crate) fn update_witness(&self, level: &'static Node, found: Option<&'static Record>) {
-        let now = level.shared.nanos();
+        let now = level.shared().nanos();
         let state = self.state.lock();
         if state.stalled > 0 {
             self.find_witness(level, found);
@@ -252,12 +253,12 @@ impl Meter {
     /// The totals now. Looks for a witness first: during a stall that is not watched, none is looked for.
     pub(crate) fn seen(&self, level: &'static Node) -> Seen {
         self.update_witness(level, self.witness());
-        self.state.lock().tally.seen(level.shared.nanos())
+        self.state.lock().tally.seen(level.shared().nanos())
     }
 
     pub(crate) fn report(&self, level: &'static Node) -> Pressure {
         self.update_witness(level, self.witness());
-        self.state.lock().tally.report(level.shared.nanos())
+        self.state.lock().tally.report(level.shared().nanos())
     }
 
     #[cold]
@@ -308,11 +309,11 @@ impl Part for Meter {
     }
 }
 
-pub(crate) static METER: Key<Meter> = Key::new(8, Meter::new);
+static METER: Key<Meter> = Key::new(8, Meter::new);
 
 impl Node {
     /// The pressure on the group.
-    pub(crate) fn pressure(&self) -> &Meter {
-        self.parts.get(&METER)
+    pub(crate) fn pressure(&self) -> Lent<'_, Meter> {
+        self.part(&METER)
     }
 }

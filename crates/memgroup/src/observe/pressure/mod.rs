@@ -12,7 +12,6 @@ mod tests;
 mod trigger;
 mod window;
 
-pub(crate) use meter::METER;
 pub(crate) use record::publish;
 pub use report::{Pressure, PressureLine};
 pub use stall::StallGuard;

@@ -63,7 +63,7 @@ pub(crate) fn stall_that_lasts(node: &'static Node) -> Stall {
 
 impl Stall {
     fn new(node: &'static Node, lasts: bool) -> Stall {
-        let is_counted = node.shared.config.pressure && !cfg!(memgroup_loom);
+        let is_counted = node.shared().config.pressure && !cfg!(memgroup_loom);
         if is_counted {
             begin(node, lasts);
         }
@@ -176,7 +176,7 @@ pub(crate) fn begin_at(node: &'static Node, record: Option<&'static Record>) {
         // ORDERING: SeqCst; as in `after_scope_change`: a thread that begins a stall is at work no more.
         fence(Ordering::SeqCst);
     }
-    let now = node.shared.nanos();
+    let now = node.shared().nanos();
     let worker = meter::deepest_worker(node);
     for level in levels(node) {
         level.pressure().begin(level, now, std::ptr::eq(level, node), worker, watched);
@@ -193,7 +193,7 @@ pub(crate) fn end_at(node: &'static Node, generation: u32, record: Option<&'stat
     if let Some(record) = record {
         record.set_stalled(false);
     }
-    let now = node.shared.nanos();
+    let now = node.shared().nanos();
     let scope = record.and_then(Record::at_work);
     let worker = |level| record.filter(|_| scope.is_some_and(|scope| scope.is_within(level)));
     if node.pressure().end_own(node, generation, now, worker(node)) {
@@ -236,7 +236,7 @@ pub(crate) fn after_scope_change(
 
 /// Ends stalls with forgotten guards, here and above, when the group is released. The caller holds the tree lock.
 pub(crate) fn release(node: &'static Node) {
-    let now = node.shared.nanos();
+    let now = node.shared().nanos();
     let abandoned = node.pressure().abandon(now);
     if abandoned > 0 {
         levels(node).skip(1).for_each(|level| level.pressure().end(abandoned, now, None));

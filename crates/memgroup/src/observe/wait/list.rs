@@ -287,7 +287,7 @@ fn begin_for(
         thread,
         told: None,
     };
-    let ticket = node.shared.waits().put(entry);
+    let ticket = node.shared().waits().put(entry);
     if let Some(Target::Group(_)) = target {
         node.events().watch();
     }
@@ -321,7 +321,7 @@ impl Listed {
         self.with(|entry| {
             if !std::mem::replace(&mut entry.is_armed, true) {
                 // ORDERING: Relaxed; before the fence below.
-                self.node.shared.waits().armed.fetch_add(1, Ordering::Relaxed);
+                self.node.shared().waits().armed.fetch_add(1, Ordering::Relaxed);
             }
         });
         interleave::point();
@@ -346,7 +346,7 @@ impl Listed {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Entry) -> T) -> T {
-        let mut list = self.node.shared.waits().list.lock();
+        let mut list = self.node.shared().waits().list.lock();
         act(list.entry(self.ticket).expect("a wait is in the list until its end"))
     }
 }
@@ -359,7 +359,7 @@ impl Drop for Listed {
         if let Some(Target::Group(_)) = self.target {
             self.node.events().unwatch();
         }
-        let waits = self.node.shared.waits();
+        let waits = self.node.shared().waits();
         let mut list = waits.list.lock();
         list.entry(self.ticket).into_iter().for_each(|entry| waits.disarm(entry));
         let free = list.free.replace(self.ticket.place);
@@ -372,7 +372,7 @@ impl Drop for Listed {
 
 impl Part for Waits {}
 
-pub(crate) static WAITS: Key<Waits> = Key::new(2, Waits::new);
+static WAITS: Key<Waits> = Key::new(2, Waits::new);
 
 impl Shared {
     /// The list of waits.
@@ -402,13 +402,13 @@ mod tests {
         let group = hierarchy.create("/group").unwrap();
         let listed = begin(group.node(), WaitKind::Event, 0, far());
         let ticket = listed.ticket();
-        ticket.notify(group.node().shared);
-        ticket.notify(group.node().shared);
+        ticket.notify(group.node().shared());
+        ticket.notify(group.node().shared());
         assert_eq!(listed.park(far()), Wake::Notified);
         assert_eq!(listed.park(soon()), Wake::Deadline);
         drop(listed);
         let next = begin(group.node(), WaitKind::Event, 0, soon());
-        ticket.notify(group.node().shared);
+        ticket.notify(group.node().shared());
         assert_eq!(next.park(soon()), Wake::Deadline, "the notice is of a wait that is over");
     }
 
@@ -439,7 +439,7 @@ mod tests {
     fn grows_beyond_its_first_places() {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
         let group = hierarchy.create("/group").unwrap();
-        let places = hierarchy.root().node().shared.waits().list.lock().slots.capacity();
+        let places = hierarchy.root().node().shared().waits().list.lock().slots.capacity();
         let waits: Vec<Listed> =
             (0..places + 3).map(|_| begin(group.node(), WaitKind::Shrinker, 7, far())).collect();
         assert_eq!((group.waiters().now, hierarchy.root().waiters().now), (places + 3, places + 3));

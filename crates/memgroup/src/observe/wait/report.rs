@@ -104,7 +104,7 @@ impl Hierarchy {
         let tree = self.shared().tree.lock();
         self.shared().waits().each(|entry| {
             let &mut Entry { node, at, kind, bytes, since, deadline, .. } = entry;
-            let (group, at) = (tree.path(node.id), tree.path(at.id));
+            let (group, at) = (tree.path(node.id()), tree.path(at.id()));
             waits.push(WaitReport { group, at, kind, bytes, since, deadline });
         });
         drop(tree);
@@ -139,7 +139,7 @@ impl Group {
         let top = self.node();
         let mut waiters = Waiters::default();
         let now = Instant::now();
-        top.shared.waits().each(|entry| {
+        top.shared().waits().each(|entry| {
             if entry.kind != WaitKind::Event && entry.node.is_within(top) {
                 waiters.now += 1;
                 waiters.longest = waiters.longest.max(now.saturating_duration_since(entry.since));
@@ -154,6 +154,6 @@ impl Group {
     /// Charges fail with [`Woken`](crate::ChargeErrorKind::Woken) unless they were made meanwhile. Delays and waits for events are over. Waits that
     /// begin afterwards are not ended.
     pub fn wake_waiters(&self) -> usize {
-        self.node().shared.waits().wake_within(self.node())
+        self.node().shared().waits().wake_within(self.node())
     }
 }

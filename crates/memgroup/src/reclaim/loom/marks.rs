@@ -59,7 +59,7 @@ impl Fixture {
 
     /// The slots that a walk from the root visits.
     fn each(&self, mut visit: impl FnMut(u32)) {
-        self.leaf.shared.root().shrinkers().unwrap().children.each_marked(0, 0..u32::MAX, |_, _| {
+        self.leaf.shared().root().shrinkers().unwrap().children.each_marked(0, 0..u32::MAX, |_, _| {
             self.leaf.shrinkers().unwrap().slots.each_marked(0, 0..u32::MAX, |slot, _| {
                 visit(slot);
                 true
@@ -138,7 +138,7 @@ fn a_number_that_is_used_again() {
     group::mark(old, 0, 0);
     let walk = thread::spawn(move || group::unmark(old, 0, 0));
     // ORDERING: Release, as in `enlist`.
-    children.get(0).unwrap().store(new.id.0, Ordering::Release);
+    children.get(0).unwrap().store(new.id().0, Ordering::Release);
     group::mark(new, 0, 0);
     walk.join().unwrap();
     assert!(children.is_marked(0, 0), "the marks of the new group are found");

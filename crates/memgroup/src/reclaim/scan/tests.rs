@@ -297,7 +297,7 @@ fn moves_deferred_bytes_above_when_given_up_in_a_call() {
 fn releases_the_slot_when_the_shrinker_is_out_after_the_wait() {
     let fixture = Fixture::new(&[holds(10 * BATCH)], STOPS);
     let (node, slot) = (fixture.group.node(), fixture.state());
-    assert!(slot.seize(node.shared.nanos(), false));
+    assert!(slot.seize(node.shared().nanos(), false));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| fixture.visit_and_wait());
         while !slot.is_waited_for() {
@@ -306,7 +306,7 @@ fn releases_the_slot_when_the_shrinker_is_out_after_the_wait() {
         let mut lease = domain().lease();
         let entry = lease.pin(fixture.place()).unwrap();
         entry.begin_overdue_call();
-        assert!(!queue::release(node.shared, slot).is_given_up);
+        assert!(!queue::release(node.shared(), slot).is_given_up);
         waiter.join().unwrap();
         entry.end_overdue_call();
     });

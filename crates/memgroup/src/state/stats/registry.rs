@@ -125,13 +125,9 @@ impl Registry {
         Ok(store)
     }
 
-    /// The entries of a node that is being made.
-    pub(crate) fn entries(&self, id: NodeId) -> [OnceLock<StatEntry>; SUBSYSTEMS_MAX] {
-        let entries = [const { OnceLock::new() }; SUBSYSTEMS_MAX];
-        for store in self.stores() {
-            entries[store.number].get_or_init(|| store.entry(id.0));
-        }
-        entries
+    /// Makes the entries of a node.
+    pub(crate) fn attach(&self, entries: &[StatEntry; SUBSYSTEMS_MAX], id: NodeId) {
+        self.stores().for_each(|store| store.attach(&entries[store.number], id.0));
     }
 
     /// Unregisters all but the built-in subsystems, for the hierarchy's next user.

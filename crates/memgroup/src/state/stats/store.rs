@@ -4,10 +4,10 @@
 //! - I2. Every node has an entry in every store. Nodes and stores are made under the tree lock.
 //! - I3. Records are linked and unlinked under the tree lock.
 
-use memgroup_percpu::{Mark, Record, Records, Wait};
-use memgroup_sync::Mutex;
+use memgroup_percpu::{Mark, MarkCell, Record, Records, Wait};
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::grace::{self, DeferredFree, Published, Section};
+use memgroup_sync::{FixedRef, Mutex, erasable};
 
 use crate::state::stats::Reach;
 use crate::state::stats::flushed::FlushedStats;
@@ -34,13 +34,16 @@ pub(crate) struct StatStore {
     flushed_count: AtomicU64,
 }
 
-/// The statistics of one group in one store.
-pub(crate) struct StatEntry {
-    /// Additions on the slots since the last flush.
-    pub(crate) record: Record,
-    pub(crate) mark: Mark,
-    flushed: Published<FlushedStats>,
-    pub(crate) store: &'static StatStore,
+erasable! {
+    /// The statistics of one group in one store.
+    #[repr(C)]
+    pub(crate) struct StatEntry {
+        /// Additions on the slots since the last flush.
+        pub(crate) record: Record,
+        mark: MarkCell,
+        flushed: Published<FlushedStats>,
+        store: FixedRef<StatStore>,
+    }
 }
 
 impl StatStore {
@@ -76,14 +79,12 @@ impl StatStore {
         *self.subsystem.lock() = subsystem;
     }
 
-    pub(crate) fn entry(&'static self, number: u32) -> StatEntry {
+    /// Makes `entry` the one of the group with this number.
+    pub(crate) fn attach(&'static self, entry: &StatEntry, number: u32) {
         self.updates.marks.provide(number);
-        StatEntry {
-            record: self.records.record(),
-            mark: self.updates.marks.of(number),
-            flushed: Published::empty(),
-            store: self,
-        }
+        entry.mark.set(self.updates.marks.of(number));
+        entry.record.belong_to(&self.records);
+        entry.store.set(self);
     }
 
     /// Counts a group that has no record and may need one. The caller holds the tree lock, as for all methods that follow.
@@ -159,6 +160,26 @@ impl StatStore {
 }
 
 impl StatEntry {
+    /// The store; `None` where the hierarchy has no subsystem of this number.
+    #[inline]
+    pub(crate) fn find_store(&self) -> Option<&'static StatStore> {
+        self.store.get()
+    }
+
+    pub(crate) fn store(&self) -> &'static StatStore {
+        self.find_store().expect("a group has an entry in every subsystem")
+    }
+
+    /// Which slots the group has changed on.
+    #[inline(always)]
+    pub(crate) fn find_mark(&self) -> Option<Mark> {
+        self.mark.get()
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        self.find_mark().expect("a group has a mark in every subsystem")
+    }
+
     /// The group's flushed values, for as long as the section lasts.
     #[inline]
     pub(crate) fn flushed<'s>(&'s self, section: &'s Section) -> &'s FlushedStats {
@@ -190,34 +211,34 @@ impl StatEntry {
     /// Makes flushed values, if the place's last group left none. The caller holds the tree lock, as for all methods that follow.
     fn make_flushed(&self) {
         if self.find_flushed(&grace::enter()).is_none() {
-            let before = self.flushed.publish(Box::new(FlushedStats::new(self.store.words)));
+            let before = self.flushed.publish(Box::new(FlushedStats::new(self.store().words)));
             debug_assert!(before.is_none());
             // ORDERING: Relaxed; a figure for reports.
-            self.store.flushed_count.fetch_add(1, Ordering::Relaxed);
+            self.store().flushed_count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Frees all that a free place kept for its next group.
     pub(crate) fn free_record(&self) {
         if let Some(old) = self.record.unlink() {
-            self.store.records.retire(old, 0);
+            self.store().records.retire(old, 0);
         }
         if let Some(flushed) = self.flushed.withdraw() {
-            self.store.unlinked.lock().retire(flushed, self.store.group_bytes());
+            self.store().unlinked.lock().retire(flushed, self.store().group_bytes());
             // ORDERING: Relaxed, as above.
-            self.store.flushed_count.fetch_sub(1, Ordering::Relaxed);
+            self.store().flushed_count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Allocates a record with a copy on `slot`, if that needs no waiting. Without one, additions go to the base words.
     pub(crate) fn alloc_record(&self, owner: u32, slot: usize) {
-        let records = &self.store.records;
+        let records = &self.store().records;
         if !self.record.is_linked()
             && let Ok(fresh) = records.allocate(owner, Wait::Never)
         {
             let before = self.record.link(fresh);
             debug_assert!(before.is_none());
-            self.store.uncount_lacking();
+            self.store().uncount_lacking();
         }
         if !records.is_admitted(slot) {
             records.admit(slot, |_| ());

@@ -34,7 +34,7 @@ fn a_copy_against_a_release() {
     let group = child(parent, "child");
     update::add(group, NUMBER, 0, 1);
     update::add(group, NUMBER, 1, 1);
-    group.shared.remove(group).unwrap();
+    group.shared().remove(group).unwrap();
     let reader = thread::spawn(move || {
         let mut seen = [0; 2];
         entry(parent).flushed(&grace::enter()).copy(Reach::Subtree, &mut seen);

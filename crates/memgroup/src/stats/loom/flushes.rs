@@ -18,10 +18,10 @@ fn two_readers_of_one_group() {
         assert_eq!(total(group) & 3, 3, "a read contains all additions before it");
     });
     add(group, 4);
-    let seen = total(group.shared.root());
+    let seen = total(group.shared().root());
     assert_eq!(seen & 5, 5, "a read contains all additions before it");
     reader.join().unwrap();
-    assert_eq!(total(group.shared.root()), 7, "every addition is flushed once");
+    assert_eq!(total(group.shared().root()), 7, "every addition is flushed once");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn flushed_group() -> &'static Node {
 }
 
 fn refresh(group: &'static Node) {
-    flush::refresh(group.shared.statistics.store(MEMORY), group);
+    flush::refresh(group.shared().statistics.store(MEMORY), group);
 }
 
 fn a_hit_against(group: &'static Node, other: fn(&'static Node)) {
@@ -57,7 +57,7 @@ fn reads_a_hit_while_its_stock_is_drained_or_closed() {
             drain_all(group);
         },
         |group: &'static Node| {
-            let _tree = group.shared.tree.lock();
+            let _tree = group.shared().tree.lock();
             aftermath::close(group);
             drain::wait_settled(group);
             drain::reopen(group);
@@ -97,7 +97,7 @@ fn a_miss_against_a_reader(bytes: u64) {
     let reader = thread::spawn(move || {
         refresh(group);
         let mut seen = [0; STOCK_MISSES.index() + 1];
-        let memory = group.shared.statistics.store(MEMORY);
+        let memory = group.shared().statistics.store(MEMORY);
         group.entry(memory).flushed(&grace::enter()).copy(Reach::Local, &mut seen);
         let (charges, misses) = (seen[CHARGES.index()], seen[STOCK_MISSES.index()]);
         assert!(misses <= charges, "no miss is read before its charge, and {misses} of {charges} were");
@@ -123,8 +123,8 @@ fn catches_a_flush_that_takes_the_first_words_first() {
 fn a_charge_that_brings_the_records_back() {
     let group = stocked_group();
     {
-        let alone = group.shared.layout.write();
-        let _tree = group.shared.tree.lock();
+        let alone = group.shared().layout.write();
+        let _tree = group.shared().tree.lock();
         residence::demote_held(group, &alone);
     }
     let user = thread::spawn(move || {
@@ -163,7 +163,7 @@ fn counts_late_when_a_word_looks_unchanged() {
         let one = Stock::enter(group, 0).unwrap();
         one.attempt(UNIT);
         let seen = one.look();
-        group.stats[MEMORY].get().unwrap().mark.set(0);
+        group.find_entry(MEMORY).unwrap().mark().set(0);
         assert_eq!(charges_counted(group), 3);
         // Another makes the word look as before, and is about to mark.
         group.uncharge_at(0, UNIT);

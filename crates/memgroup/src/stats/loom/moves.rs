@@ -10,15 +10,15 @@ use crate::stats::moves;
 use crate::tree::node::Node;
 
 fn relocate(node: &'static Node) {
-    let alone = node.shared.layout.write();
-    let _tree = node.shared.tree.lock();
-    let target = store(node).records.allocate(node.id.0, Wait::May).unwrap();
+    let alone = node.shared().layout.write();
+    let _tree = node.shared().tree.lock();
+    let target = store(node).records.allocate(node.id().0, Wait::May).unwrap();
     moves::move_to(entry(node), target, &alone);
 }
 
 fn give_up(node: &'static Node) {
-    let alone = node.shared.layout.write();
-    let _tree = node.shared.tree.lock();
+    let alone = node.shared().layout.write();
+    let _tree = node.shared().tree.lock();
     moves::move_to_base(entry(node), &alone);
 }
 
@@ -33,7 +33,7 @@ fn an_update_against(change: fn(&'static Node)) {
     change(group);
     add(group, 2);
     updater.join().unwrap();
-    assert_eq!(total(group.shared.root()), 7, "every addition is flushed once");
+    assert_eq!(total(group.shared().root()), 7, "every addition is flushed once");
 }
 
 /// One adds, another flushes, a third moves.
@@ -44,11 +44,11 @@ fn an_update_and_a_flush_against(change: fn(&'static Node)) {
         add(group, 1);
         assert_eq!(total(group), 5, "a read contains the thread's own additions");
     });
-    let flusher = thread::spawn(move || refresh(group.shared.root()));
+    let flusher = thread::spawn(move || refresh(group.shared().root()));
     change(group);
     updater.join().unwrap();
     flusher.join().unwrap();
-    assert_eq!(total(group.shared.root()), 5, "every addition is flushed once");
+    assert_eq!(total(group.shared().root()), 5, "every addition is flushed once");
 }
 
 #[test]
@@ -97,9 +97,9 @@ fn an_update_that_brings_the_record_back() {
         add(group, 1);
         assert_eq!(total(group), 5, "a read contains the thread's own additions");
     });
-    refresh(group.shared.root());
+    refresh(group.shared().root());
     updater.join().unwrap();
-    assert_eq!(total(group.shared.root()), 5, "every addition is flushed once");
+    assert_eq!(total(group.shared().root()), 5, "every addition is flushed once");
 }
 
 #[test]

@@ -15,7 +15,7 @@ const LATE: Subsystem = Subsystem { name: "late", stats: &[Stat::gauge("third")]
 
 /// Registers the subsystem, adds to it in `group`, and reads.
 fn register_and_add(group: &'static Node, delta: i64) {
-    let store = register::register(group.shared, LATE).unwrap();
+    let store = register::register(group.shared(), LATE).unwrap();
     update::add(group, store.number, 0, delta);
     flush::refresh(store, group);
     let seen = group.entry(store).flushed(&grace::enter()).peek(Reach::Local, 0);

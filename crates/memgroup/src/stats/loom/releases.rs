@@ -16,7 +16,7 @@ fn parent_and_removed_child() -> (&'static Node, &'static Node) {
     let parent = child(hierarchy(1, 4).root(), "parent");
     let group = child(parent, "child");
     add(group, 5);
-    group.shared.remove(group).unwrap();
+    group.shared().remove(group).unwrap();
     (parent, group)
 }
 
@@ -34,13 +34,13 @@ fn a_flush_against_the_last_handle() {
     let seen = total(parent);
     assert!(seen == 5 || seen == 7, "everything is counted once, not {seen}");
     last.join().unwrap();
-    assert_eq!(groups(parent.shared), 2, "the group is released");
-    assert_eq!((total(parent), total(parent.shared.root())), (7, 7), "everything is counted once");
-    let next = child(parent.shared.root(), "next");
+    assert_eq!(groups(parent.shared()), 2, "the group is released");
+    assert_eq!((total(parent), total(parent.shared().root())), (7, 7), "everything is counted once");
+    let next = child(parent.shared().root(), "next");
     assert!(core::ptr::eq(next, group), "the place is used again");
     assert_eq!((fresh(next, Reach::Local), total(next)), (0, 0), "a new group begins at zero");
     add(next, 1);
-    assert_eq!((total(next), total(parent), total(parent.shared.root())), (1, 7, 8));
+    assert_eq!((total(next), total(parent), total(parent.shared().root())), (1, 7, 8));
 }
 
 #[test]
@@ -66,15 +66,15 @@ fn finishes_a_release_deferred_to_two_flushes() {
     explore_up_to(2, || {
         let (parent, group) = parent_and_removed_child();
         let other = thread::spawn(move || {
-            let memory = parent.shared.statistics.store(MEMORY);
-            drop(flush::lock(memory, parent.shared));
+            let memory = parent.shared().statistics.store(MEMORY);
+            drop(flush::lock(memory, parent.shared()));
         });
         let last = thread::spawn(move || drop(Group::adopted(group)));
         assert_eq!(total(parent), 5, "everything is counted once");
         last.join().unwrap();
         other.join().unwrap();
-        assert_eq!(groups(parent.shared), 2, "the group is released");
-        assert_eq!(total(parent.shared.root()), 5, "everything is counted once");
+        assert_eq!(groups(parent.shared()), 2, "the group is released");
+        assert_eq!(total(parent.shared().root()), 5, "everything is counted once");
     });
 }
 
@@ -86,14 +86,14 @@ fn counts_once_in_a_flush_and_at_the_last_byte() {
         let group = child(parent, "child");
         group.charge_at(0, UNIT).unwrap();
         add(group, 5);
-        group.shared.remove(group).unwrap();
+        group.shared().remove(group).unwrap();
         drop(Group::adopted(group));
         let last = thread::spawn(move || group.uncharge_at(0, UNIT));
         assert_eq!(total(parent), 5, "everything is counted once");
         last.join().unwrap();
-        assert_eq!(groups(parent.shared), 2, "the group is released");
+        assert_eq!(groups(parent.shared()), 2, "the group is released");
         let charges = |node: &'static Node| {
-            let memory = parent.shared.statistics.store(MEMORY);
+            let memory = parent.shared().statistics.store(MEMORY);
             flush::refresh(memory, node);
             node.entry(memory).flushed(&grace::enter()).peek(Reach::Subtree, memory::CHARGES.index())
         };

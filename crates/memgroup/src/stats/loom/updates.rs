@@ -22,9 +22,9 @@ fn an_update_against_a_flush(before: i64) {
         add(group, 2);
         assert_eq!(total(group), before + 2, "a read contains the thread's own additions");
     });
-    refresh(group.shared.root());
+    refresh(group.shared().root());
     updater.join().unwrap();
-    assert_eq!(total(group.shared.root()), before + 2, "every addition is flushed");
+    assert_eq!(total(group.shared().root()), before + 2, "every addition is flushed");
 }
 
 /// A flush works on a group when it comes to the next: with another one behind it, while marks are handed out still.
@@ -74,11 +74,11 @@ fn two_updates_after_a_flush() {
         add(group, 2);
         assert_eq!(total(group) & 3, 3, "a read contains the thread's own additions");
     });
-    refresh(group.shared.root());
+    refresh(group.shared().root());
     add(group, 4);
     assert_eq!(total(group) & 5, 5, "a read contains the thread's own additions");
     other.join().unwrap();
-    assert_eq!(total(group.shared.root()), 7, "every addition is flushed once");
+    assert_eq!(total(group.shared().root()), 7, "every addition is flushed once");
 }
 
 /// The same, each in a thread of its own.
@@ -91,9 +91,9 @@ fn two_updates_against_a_flush() {
             assert_eq!(total(group) & known, known, "a read contains the thread's own additions");
         })
     });
-    refresh(group.shared.root());
+    refresh(group.shared().root());
     others.into_iter().for_each(|other| other.join().unwrap());
-    assert_eq!(total(group.shared.root()), 7, "every addition is flushed once");
+    assert_eq!(total(group.shared().root()), 7, "every addition is flushed once");
 }
 
 #[test]

@@ -156,5 +156,5 @@ pub(crate) fn holds(bytes: u64) -> Count {
 }
 
 pub(crate) fn place(registration: &Registration, hierarchy: &Hierarchy) -> &'static Place<ShrinkerEntry> {
-    hierarchy.root().node().shared.shrinkers().places.get(registration.id().0).unwrap()
+    hierarchy.root().node().shared().shrinkers().places.get(registration.id().0).unwrap()
 }

@@ -4,18 +4,24 @@
 //! - B1. It stops at 2^64 - 1 bytes. The longest delay is reached with a few MiB.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
-use memgroup_sync::interleave;
+use memgroup_sync::{erasable, interleave};
 
 use crate::base::mutation::{self, Mutation};
 
-/// The debt of one group.
-pub(crate) struct Debt {
-    bytes: AtomicU64,
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+
+erasable! {
+    /// The debt of one group.
+    pub(crate) struct Debt {
+        bytes: AtomicU64,
+    }
 }
 
 impl Debt {
+    #[cfg(test)]
     pub(crate) fn new() -> Debt {
-        Debt { bytes: AtomicU64::new(0) }
+        memgroup_sync::Erasable::zero()
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -67,7 +73,7 @@ impl Debt {
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use crate::control::high::debt::Debt;
+    use crate::state::debt::Debt;
 
     #[test]
     fn stops_at_the_largest_number_and_is_taken_whole() {

@@ -3,7 +3,7 @@
 use memgroup_sync::loom::{self, thread};
 
 use crate::base::mutation::{self, Mutation};
-use crate::control::high::debt::Debt;
+use crate::state::debt::Debt;
 
 fn two_threads_add_and_take() {
     let debt: &'static Debt = memgroup_sync::keep(Box::new(Debt::new()));
