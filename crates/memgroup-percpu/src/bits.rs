@@ -125,8 +125,9 @@ pub(crate) fn clear_runs(words: &[u64]) -> (u32, u32, u32) {
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use super::*;
     use proptest::prelude::{any, prop_assert_eq, proptest};
+
+    use super::*;
 
     /// The clear runs, bit by bit.
     fn runs_bit_by_bit(words: &[u64]) -> (u32, u32, u32) {

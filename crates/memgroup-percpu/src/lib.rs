@@ -31,9 +31,6 @@ mod records;
 mod slot;
 mod value;
 
-/// Read sections and grace periods. A caller that moves records chooses their form.
-pub use memgroup_sync::grace;
-
 pub use arena::alloc::Arena;
 pub use arena::block::Wait;
 pub use arena::config::{ArenaConfig, ArenaStats};
@@ -43,6 +40,8 @@ pub use arena::os::{Call, inject};
 pub use arena::out_of_memory::{ArenaError, OutOfMemory};
 pub use arena::page::PageSize;
 pub use marks::{Mark, MarkCell, Marks, Rows, Scratch};
+/// Read sections and grace periods. A caller that moves records chooses their form.
+pub use memgroup_sync::grace;
 #[cfg(memgroup_loom)]
 pub use mutation::faults;
 pub use percpu::PerCpu;

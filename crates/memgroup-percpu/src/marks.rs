@@ -34,7 +34,7 @@
 use std::sync::OnceLock;
 
 use memgroup_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use memgroup_sync::{FixedRef, FixedU32, erasable, interleave};
+use memgroup_sync::{FixedRef, FixedSlice, FixedU32, erasable, interleave};
 
 use crate::mutation::{Mutation, active};
 
@@ -65,7 +65,7 @@ pub struct Marks {
     /// lie together, because a thread that reads one reads the other.
     front: Box<[Line]>,
     rows: usize,
-    chunks: Box<[OnceLock<MarkChunk>]>,
+    chunks: Box<[OnceLock<Box<[Leaves]>>]>,
     /// Chunks from here on are not provided.
     chunks_end: AtomicUsize,
     numbers_max: u32,
@@ -86,6 +86,8 @@ struct Leaves {
     /// The row's head: the classes of chunks with a mark, and the number of markers under way. Only the first chunk's heads are used.
     head: AtomicU64,
     summary: AtomicU64,
+    /// The marks that it is part of, once a number has a [`Mark`] here. In the first row only, and only for markers.
+    marks: FixedRef<Marks>,
     words: [AtomicU64; WORDS],
 }
 
@@ -94,6 +96,7 @@ impl Leaves {
         Leaves {
             head: AtomicU64::new(0),
             summary: AtomicU64::new(0),
+            marks: FixedRef::none(),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -104,17 +107,18 @@ impl Leaves {
     }
 }
 
-/// The marks of one chunk of numbers in all rows.
-struct MarkChunk {
-    rows: Box<[Leaves]>,
-    /// The marks that it is part of, once a number has a [`Mark`] here.
-    marks: FixedRef<Marks>,
-}
-
 /// The bit of a number in its word.
 #[inline(always)]
 fn bit(number: u32) -> u64 {
     1 << (number as usize % BITS)
+}
+
+/// Whether a number is marked, according to its word of a row.
+#[inline(always)]
+fn is_set_in(word: &AtomicU64, number: u32) -> bool {
+    // ORDERING: Acquire; pairs with the Release of the leaf bit in `set`: a thread that relies on another thread's mark finds the
+    // upper bits (E2). Against a collector the addition before it orders it (E1).
+    word.load(Ordering::Acquire) & bit(number) != 0
 }
 
 /// The bit in a head of a chunk's class.
@@ -129,7 +133,7 @@ fn markers(head: u64) -> u64 {
 /// The place of one number in [`Marks`], for an updater to keep.
 #[derive(Clone, Copy)]
 pub struct Mark {
-    chunk: &'static MarkChunk,
+    rows: &'static [Leaves],
     number: u32,
 }
 
@@ -174,7 +178,7 @@ impl Marks {
 
     /// The head of a row.
     fn head(&self, row: usize) -> &AtomicU64 {
-        &self.chunk(0).rows[row].head
+        &self.leaves(0)[row].head
     }
 
     /// How many rows there are.
@@ -199,7 +203,7 @@ impl Marks {
             // ORDERING: Relaxed; before the chunk is set, which publishes it to each marker of the chunk. A collector
             // that finds the marker's bits finds it through them.
             self.chunks_end.fetch_max(chunk + 1, Ordering::Relaxed);
-            MarkChunk { rows: (0..self.rows()).map(|_| Leaves::new()).collect(), marks: FixedRef::none() }
+            (0..self.rows()).map(|_| Leaves::new()).collect()
         });
     }
 
@@ -208,10 +212,10 @@ impl Marks {
         assert!(number < max, "marks are of numbers below {max}, not of {number}");
     }
 
-    fn chunk(&self, number: u32) -> &MarkChunk {
+    fn leaves(&self, number: u32) -> &[Leaves] {
         self.check(number);
-        let chunk = self.chunks[number as usize / CHUNK].get();
-        chunk.unwrap_or_else(|| panic!("number {number} was not provided: call `provide` before"))
+        let leaves = self.chunks[number as usize / CHUNK].get();
+        leaves.unwrap_or_else(|| panic!("number {number} was not provided: call `provide` before"))
     }
 
     /// The place of `number`.
@@ -219,9 +223,9 @@ impl Marks {
     /// # Panics
     /// If it was not [provided](Self::provide).
     pub fn of(&'static self, number: u32) -> Mark {
-        let chunk = self.chunk(number);
-        chunk.marks.set(self);
-        Mark { chunk, number }
+        let rows = self.leaves(number);
+        rows[0].marks.set(self);
+        Mark { rows, number }
     }
 
     /// Whether no mark is set and no collection is under way. Consider a thread that has added, and then set the mark or found it set. It
@@ -262,7 +266,7 @@ impl Marks {
 erasable! {
     /// A [`Mark`] in a cell that may be [erased](memgroup_sync::Erasable).
     pub struct MarkCell {
-        chunk: FixedRef<MarkChunk>,
+        rows: FixedSlice<Leaves>,
         number: FixedU32,
     }
 }
@@ -271,34 +275,44 @@ impl MarkCell {
     /// Puts a mark in.
     pub fn set(&self, mark: Mark) {
         self.number.set(mark.number);
-        self.chunk.set(mark.chunk);
+        self.rows.set(mark.rows);
     }
 
-    /// The mark; `None` until there is one.
+    /// [`Mark::word`] of the mark.
     #[inline(always)]
-    pub fn get(&self) -> Option<Mark> {
-        Some(Mark { chunk: self.chunk.get()?, number: self.number.get() })
+    pub fn word(&self, row: usize) -> Option<&'static AtomicU64> {
+        self.rows.item(row).map(|leaves| leaves.word(self.number.get()))
+    }
+
+    /// [`Mark::is_set_in`] of the mark.
+    #[inline(always)]
+    pub fn is_set_in(&self, word: &AtomicU64) -> bool {
+        is_set_in(word, self.number.get())
+    }
+
+    /// The mark. Until one was put in, it has no rows.
+    #[inline(always)]
+    pub fn get(&self) -> Mark {
+        Mark { rows: self.rows.get(), number: self.number.get() }
     }
 }
 
 impl Mark {
     fn marks(self) -> &'static Marks {
-        self.chunk.marks.get().expect("set with the first mark of the chunk")
+        self.rows.first().and_then(|row| row.marks.get()).expect("a mark is of some marks")
     }
 
     /// The word with the number's mark in `row`, for [`is_set_in`](Self::is_set_in); `None` if there is no such row. A fast path
     /// calls this before its addition, so that only a load remains to be done after it.
     #[inline(always)]
     pub fn word(&self, row: usize) -> Option<&'static AtomicU64> {
-        self.chunk.rows.get(row).map(|leaves| leaves.word(self.number))
+        self.rows.get(row).map(|leaves| leaves.word(self.number))
     }
 
     /// Whether the number is marked, according to its word of a row.
     #[inline(always)]
     pub fn is_set_in(&self, word: &AtomicU64) -> bool {
-        // ORDERING: Acquire; pairs with the Release of the leaf bit in `set`: a thread that relies on another thread's mark finds the
-        // upper bits (E2). Against a collector the addition before it orders it (E1).
-        word.load(Ordering::Acquire) & bit(self.number) != 0
+        is_set_in(word, self.number)
     }
 
     /// Whether the number is marked in `row`. An updater calls this after its addition, an AcqRel RMW of the word that a collector takes
@@ -317,7 +331,7 @@ impl Mark {
     pub fn set(&self, row: usize) {
         let marks = self.marks();
         assert!(row < marks.rows(), "marks have {} rows, no row {row}", marks.rows());
-        let (head, leaves) = (marks.head(row), &self.chunk.rows[row]);
+        let (head, leaves) = (marks.head(row), &self.rows[row]);
         let class = class(self.number as usize / CHUNK);
         let word_bit = 1 << (self.number as usize / BITS % WORDS);
         if active(Mutation::LeafBeforeUpperBits) {

@@ -12,7 +12,8 @@
 //! the values from the old block to the new one.
 //!
 //! - I1. While the record has a block, `slot_enabled` is the row of flags of its [`Records`]. `base` is then the address of slot
-//!   0's copy of the block, which has `words` words. Without a block `slot_enabled` is 0, and `base` is the last block's.
+//!   0's copy of the block, which has `words` words. Without a block, `slot_enabled` is a row of flags that are never set, and
+//!   `base` is the last block's.
 //! - I2. A block that was linked once goes back to the arena in `reclaim` alone, after a grace period that began after it was
 //!   unlinked.
 //! - I3. The memory of such an arena consists of `AtomicU64`, for as long as a section that began before its end can reach it.
@@ -22,15 +23,16 @@
 
 #![allow(unsafe_code)]
 
+use core::mem::offset_of;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use memgroup_sync::grace::{self, BriefSection, Section};
-use memgroup_sync::{Erasable, FixedRef, FixedU64, erasable};
+use memgroup_sync::spin::Wait;
+use memgroup_sync::{Chunk, Erasable, FixedRef, FixedU32};
 
-use crate::arena::block::{BLOCK_BYTES_MAX, Block};
-use crate::arena::slot_set::SLOTS_MAX;
+use crate::arena::block::Block;
 use crate::mutation::{Mutation, active};
 use crate::prefetch::prefetch_write;
 use crate::records::{Fresh, Records, Relocation, SlotPreparation, Unlinked};
@@ -48,57 +50,69 @@ mod tests;
 
 /// In `at`: there is no block.
 const NO_BLOCK: u64 = 0;
-/// In `at`: a thread links or unlinks the record now.
+/// In `at`: a thread links or unlinks the record now, or it is retired.
 const BUSY: u64 = u64::MAX;
 
-erasable! {
-    /// The handle of one record: the address of its words, if it has any.
-    ///
-    /// Threads that access the words share it; one owner at a time links and unlinks it. An access reads its first 24 bytes. A
-    /// record that is [erased](memgroup_sync::Erasable) has no memory and belongs to no records.
-    #[repr(C)]
-    pub struct Record {
-        /// The address of the row of flags of `records`, one a slot, while it has a block; else 0.
-        slot_enabled: AtomicUsize,
-        base: AtomicUsize,
-        shape: FixedShape,
-        /// The position of its block in the arena plus one, [`NO_BLOCK`] or [`BUSY`]. Only the owner uses it.
-        at: AtomicU64,
-        records: FixedRef<Records>,
-    }
+/// The handle of one record: the address of its words, if it has any.
+///
+/// Threads that access the words share it; one owner at a time links and unlinks it. An access reads its first 28 bytes.
+///
+/// It is [erasable](Erasable). From its retirement on it has no memory. Erased it belongs to no records, until
+/// [`belong_to`](Self::belong_to).
+#[repr(C, align(16))]
+pub struct Record {
+    /// The address of a row of flags, one a slot: those of all records while it has a block, else flags that are never set. 0 in an
+    /// erased record, which has no slots.
+    slot_enabled: AtomicUsize,
+    slots: FixedU32,
+    stride: FixedU32,
+    base: AtomicUsize,
+    words: FixedU32,
+    /// The position of its block in the arena plus one, [`NO_BLOCK`] or [`BUSY`]. Only the owner uses it.
+    at: AtomicU64,
+    records: FixedRef<Records>,
 }
 
-erasable! {
-    /// The number of slots and of words, and the stride between the slots' copies, in one word; all zero before they are set.
-    struct FixedShape {
-        word: FixedU64,
-    }
-}
+// Within 16 bytes, so in one page: a system that erases pages erases both at once.
+const _: () = assert!(offset_of!(Record, slot_enabled) < 16 && offset_of!(Record, slots) < 16);
 
-/// What `FixedShape` holds.
-#[derive(Clone, Copy)]
-struct Shape {
-    slots: usize,
-    words: usize,
-    stride: usize,
-}
-
-// 16 bits for the slots, 16 for the words.
-const _: () = assert!(SLOTS_MAX < 1 << 16 && BLOCK_BYTES_MAX / size_of::<AtomicU64>() < 1 << 16);
-
-impl FixedShape {
-    #[inline(always)]
-    fn get(&self) -> Shape {
-        let word = self.word.get();
-        Shape {
-            slots: (word >> 48) as usize,
-            words: (word >> 32) as u16 as usize,
-            stride: word as u32 as usize,
+// SAFETY: atomics alone. `retire` leaves the flags that are never set, for good, so an access that finds the others is in a section that
+// began before; no field turns to zero then. Any other access goes by the flags, which are never set, and `slots`, which it reads
+// after them: zero flags mean zero slots.
+unsafe impl Erasable for Record {
+    fn zero() -> Record {
+        Record {
+            slot_enabled: AtomicUsize::new(0),
+            base: AtomicUsize::new(0),
+            slots: FixedU32::new(0),
+            stride: FixedU32::new(0),
+            words: FixedU32::new(0),
+            at: AtomicU64::new(NO_BLOCK),
+            records: FixedRef::none(),
         }
     }
 
-    fn set(&self, shape: Shape) {
-        self.word.set((shape.slots as u64) << 48 | (shape.words as u64) << 32 | shape.stride as u64);
+    fn retire(&self) {
+        let Some(records) = self.records.get() else { return };
+        let mut wait = Wait::new();
+        // ORDERING: Acquire; as in `exclusively`. It stays busy: nothing is linked any more.
+        while self.at.swap(BUSY, Ordering::Acquire) == BUSY {
+            wait.wait();
+        }
+        // ORDERING: AcqRel; as in `unlink`.
+        self.slot_enabled.swap(address(&records.none_enabled), Ordering::AcqRel);
+    }
+
+    fn erase(&self) {
+        // ORDERING: Release; an access that finds 0 finds no slots (the other order).
+        self.slots.set(0);
+        fence(Ordering::Release);
+        self.slot_enabled.erase();
+        self.base.erase();
+        self.stride.erase();
+        self.words.erase();
+        self.at.erase();
+        self.records.erase();
     }
 }
 
@@ -106,30 +120,34 @@ impl Records {
     /// Makes a record without memory.
     pub fn record(&'static self) -> Record {
         let record = Record::zero();
-        record.belong_to(self);
+        record.begin(self);
         record
     }
 }
 
 impl Record {
-    /// Makes it a record of `records`, without memory. Records that are [erased](memgroup_sync::Erasable) begin so.
+    /// Makes a zero record in a cell of `chunk` one of `records`, without memory.
     ///
     /// # Panics
-    /// If it belongs to other records.
-    pub fn belong_to(&self, records: &'static Records) {
-        // Accesses read the shape and the address in one section, and cells are not given out again while one lasts. So no access
-        // takes the one from these records and the other from those that the cell belonged to before.
-        let _section = grace::enter();
-        if let Some(other) = self.records.set_first(records) {
-            assert!(core::ptr::eq(other, records), "the record belongs to other records");
-            return;
-        }
+    /// If it is not in the chunk, or belongs to records.
+    pub fn belong_to<T: Erasable, const N: usize>(&self, records: &'static Records, chunk: &Chunk<T, N>) {
+        // In a cell without an owner, an access of a section that lasts could take the flags of one row and the length of another.
+        assert!(chunk.owns(self), "the record lies in another chunk");
+        self.begin(records);
+    }
+
+    fn begin(&self, records: &'static Records) {
+        assert!(self.records.set_first(records).is_none(), "the record belongs to records already");
         let arena = records.arena();
-        // ORDERING: Relaxed, both; no access finds flags before `link` publishes them.
-        self.slot_enabled.store(0, Ordering::Relaxed);
-        // ORDERING: as above.
+        self.stride.set(arena.stride_bytes() as u32);
+        self.words.set(records.words() as u32);
+        // ORDERING: Relaxed; no access finds a block before `link` publishes it.
         self.base.store(0, Ordering::Relaxed);
-        self.shape.set(Shape { slots: arena.slots(), words: records.words(), stride: arena.stride_bytes() });
+        // ORDERING: Relaxed; the flags come before `slots`, for `is_enabled`.
+        self.slot_enabled.store(address(&records.none_enabled), Ordering::Relaxed);
+        // ORDERING: Release; an access that finds the slots finds the flags.
+        fence(Ordering::Release);
+        self.slots.set(arena.slots() as u32);
         // ORDERING: Relaxed; the owner's.
         self.at.store(NO_BLOCK, Ordering::Relaxed);
     }
@@ -144,12 +162,11 @@ impl Record {
     /// not admitted, and beyond the end.
     #[inline(always)]
     pub fn word<'s>(&self, _section: &'s Section, slot: usize, index: usize) -> Option<&'s AtomicU64> {
-        let shape = self.shape.get();
-        if index >= shape.words || !self.is_enabled(shape, slot) {
+        if index >= self.words.get() as usize || !self.is_enabled(slot) {
             return None;
         }
         // SAFETY: enabled, below `words`, and within the section that the word is lent for.
-        unsafe { self.find(shape, slot, index) }
+        Some(unsafe { self.find(slot, index) })
     }
 
     /// All words of the copy of `slot`, in their order; as [`word`](Self::word) for each.
@@ -159,38 +176,36 @@ impl Record {
         _section: &'s Section,
         slot: usize,
     ) -> Option<impl DoubleEndedIterator<Item = &'s AtomicU64> + ExactSizeIterator + use<'s>> {
-        let shape = self.shape.get();
-        if !self.is_enabled(shape, slot) {
+        if !self.is_enabled(slot) {
             return None;
         }
         // ORDERING: Acquire, as in `find`.
-        let base_address = self.base.load(Ordering::Acquire);
-        if base_address == 0 {
-            return None;
-        }
+        let (base_address, stride) = (self.base.load(Ordering::Acquire), self.stride.get() as usize);
         // SAFETY: as in `find`: enabled, below `words`, and within the section that the words are lent for.
         Some(
-            (0..shape.words).map(move |index| unsafe { base::word(base_address, shape.stride, slot, index) }),
+            (0..self.words.get() as usize)
+                .map(move |index| unsafe { base::word(base_address, stride, slot, index) }),
         )
     }
 
     /// Whether there is a copy of `slot` to access. The caller is in the section of the access.
     #[inline(always)]
-    fn is_enabled(&self, shape: Shape, slot: usize) -> bool {
+    fn is_enabled(&self, slot: usize) -> bool {
         // ORDERING: Acquire; pairs with the Release in `link`: an access that reads the row of flags finds the block (E1).
-        let flags = self.slot_enabled.load(Ordering::Acquire);
-        if flags == 0 || slot >= shape.slots {
+        let flags =
+            core::ptr::with_exposed_provenance::<AtomicBool>(self.slot_enabled.load(Ordering::Acquire));
+        // After the flags: where those are erased, there are no slots.
+        if slot >= self.slots.get() as usize {
             return false;
         }
-        let flags = core::ptr::with_exposed_provenance::<AtomicBool>(flags);
-        // SAFETY: `flags` is the address of the row of flags of a `Records` that lives for ever, and has a flag for each slot. The
-        // shape is of the same records, because both were read in one section (`belong_to`).
+        // SAFETY: `flags` is the address of one of the two rows of flags of a `Records` that lives for ever, and each has a flag for
+        // each slot. Both were read in one section, so they are of the same records, or both are zero (`Erasable`, `belong_to`).
         let enabled = unsafe { &*flags.wrapping_add(slot) };
         // ORDERING: Acquire; pairs with the Release in `Records::admit`.
         enabled.load(Ordering::Acquire)
     }
 
-    /// The word `index` of the copy of `slot`; `None` if the record was erased since `is_enabled` looked.
+    /// The word `index` of the copy of `slot`.
     ///
     /// # Safety
     ///
@@ -198,24 +213,21 @@ impl Record {
     /// returned true for the slot. Or the arena has admitted the slot, and an Acquire load of `slot_enabled` found the flags of a
     /// record with memory.
     #[inline(always)]
-    unsafe fn find<'s>(&self, shape: Shape, slot: usize, index: usize) -> Option<&'s AtomicU64> {
+    unsafe fn find<'s>(&self, slot: usize, index: usize) -> &'s AtomicU64 {
         // ORDERING: Acquire; pairs with the Release in `link` (E1). Weaker, an access could miss the zeroes or the values that
         // were written before the block was linked.
         let base = self.base.load(Ordering::Acquire);
-        if base == 0 {
-            return None;
-        }
         // SAFETY: the flags were published after a `base`, so it stands for a block of `words` words (I1). The arena admitted the
         // slot, so it has a unit, and the index is below `words`: the word is within the chunk's mapping. It stays there while
         // the section lasts. If the block was unlinked before the section began, the access found no flag set, or another
         // `base`. If later, the block is not freed, nor its chunk unmapped, before a grace period that began after that (I2, I3).
-        Some(unsafe { base::word(base, shape.stride, slot, index) })
+        unsafe { base::word(base, self.stride.get() as usize, slot, index) }
     }
 
     /// A word together with a section of its own.
     #[inline(always)]
     pub fn access(&self, slot: usize, index: usize) -> Option<Access> {
-        if index < self.shape.get().words { self.access_within(slot, index) } else { None }
+        if index < self.words.get() as usize { self.access_within(slot, index) } else { None }
     }
 
     /// [`access`](Self::access) to the first word, which every record has.
@@ -227,12 +239,11 @@ impl Record {
     #[inline(always)]
     fn access_within(&self, slot: usize, index: usize) -> Option<Access> {
         let section = grace::enter();
-        let shape = self.shape.get();
-        if !self.is_enabled(shape, slot) {
+        if !self.is_enabled(slot) {
             return None;
         }
         // SAFETY: enabled, below `words` as the callers checked, and the section goes along with the word.
-        let word = NonNull::from(unsafe { self.find(shape, slot, index) }?);
+        let word = NonNull::from(unsafe { self.find(slot, index) });
         Some(Access { word, section })
     }
 
@@ -240,7 +251,7 @@ impl Record {
     /// slot. Where that is not possible it returns `None`, and the caller takes the other way.
     #[inline(always)]
     pub fn fast_access(&self, source: &FastSlot, index: usize) -> Option<(usize, FastAccess)> {
-        if index < self.shape.get().words { self.fast_access_within(source, index) } else { None }
+        if index < self.words.get() as usize { self.fast_access_within(source, index) } else { None }
     }
 
     /// [`fast_access`](Self::fast_access) at the first word, which every record has.
@@ -253,12 +264,11 @@ impl Record {
     fn fast_access_within(&self, source: &FastSlot, index: usize) -> Option<(usize, FastAccess)> {
         let slot = source.value()?;
         let section = grace::enter_briefly()?;
-        let shape = self.shape.get();
-        if !self.is_enabled(shape, slot) {
+        if !self.is_enabled(slot) {
             return None;
         }
         // SAFETY: as in `access_within`.
-        let word = NonNull::from(unsafe { self.find(shape, slot, index) }?);
+        let word = NonNull::from(unsafe { self.find(slot, index) });
         Some((slot, FastAccess { word, section }))
     }
 
@@ -273,7 +283,7 @@ impl Record {
     /// Asks the processor for the lines of all words of a slot's copy; a hint.
     #[inline]
     pub fn prefetch_words(&self, section: &Section, slot: usize) {
-        let words = self.shape.get().words;
+        let words = self.words.get() as usize;
         for index in (0..words).step_by(8).chain(words.checked_sub(1)) {
             if let Some(word) = self.word(section, slot, index) {
                 prefetch_write(core::ptr::from_ref(word).cast());
@@ -284,7 +294,8 @@ impl Record {
     /// Whether it has memory now.
     pub fn is_linked(&self) -> bool {
         // ORDERING: Relaxed; the owner knows, for others it is a hint.
-        self.slot_enabled.load(Ordering::Relaxed) != 0
+        let flags = self.slot_enabled.load(Ordering::Relaxed);
+        self.records.get().is_some_and(|records| flags == address(&records.slot_enabled))
     }
 
     /// Runs `change` with the position of the block, which it replaces. Panics if another thread does so too: a block that two threads
@@ -296,8 +307,6 @@ impl Record {
             before != BUSY,
             "a record is linked and unlinked by one owner at a time: two threads did at once"
         );
-        // For the erasure of the cell, as in `belong_to`.
-        let _section = grace::enter();
         let (at, done) = change(before);
         // ORDERING: Release; as above.
         self.at.store(at, Ordering::Release);
@@ -345,7 +354,7 @@ impl Record {
             let base = self.base.load(Ordering::Relaxed);
             if !active(Mutation::UnlinkLeavesSlotsEnabled) {
                 // ORDERING: AcqRel; as an RMW it precedes the RMW that tags the block when it is retired.
-                self.slot_enabled.swap(0, Ordering::AcqRel);
+                self.slot_enabled.swap(address(&self.records().none_enabled), Ordering::AcqRel);
             }
             (NO_BLOCK, self.block(base, at))
         })
@@ -386,13 +395,12 @@ impl SlotPreparation<'_> {
         // ORDERING: Acquire, as in `is_enabled`: it finds the flags with their block, also where another thread has just linked
         // it. Weaker, `base` could still be that of no block.
         let flags = record.slot_enabled.load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire });
-        let shape = record.shape.get();
-        if index >= shape.words || flags == 0 {
+        if index >= record.words.get() as usize || flags != address(&self.records.slot_enabled) {
             return None;
         }
         // SAFETY: linked, below `words`, within the section. The arena of the record's blocks admitted the slot before `admit`
         // made this. If the block is unlinked meanwhile, it stays while the section lasts, as in `find`.
-        unsafe { record.find(shape, self.slot, index) }
+        Some(unsafe { record.find(self.slot, index) })
     }
 }
 

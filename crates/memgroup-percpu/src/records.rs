@@ -32,6 +32,8 @@ pub struct Records {
     enabled: SlotSet,
     /// The same as a flag for each slot, for accesses to records with a block.
     pub(crate) slot_enabled: Box<[AtomicBool]>,
+    /// The same number of flags, which are never set, for records without a block.
+    pub(crate) none_enabled: Box<[AtomicBool]>,
     words: u32,
     limbo: Mutex<Limbo<(Block, u64)>>,
 }
@@ -83,9 +85,11 @@ impl Records {
             return Err(ArenaError::Object { bytes });
         }
         let arena = Arena::new(config)?;
+        let flags = || (0..arena.slots()).map(|_| AtomicBool::new(false)).collect();
         Ok(Records {
             enabled: SlotSet::new(arena.slots()),
-            slot_enabled: (0..arena.slots()).map(|_| AtomicBool::new(false)).collect(),
+            slot_enabled: flags(),
+            none_enabled: flags(),
             arena,
             words: words as u32,
             limbo: Mutex::new(Limbo::new(usize::MAX)),

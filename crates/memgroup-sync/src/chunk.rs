@@ -1,9 +1,11 @@
-//! Memory whose addresses stay good for ever, and whose pages go back: cells that may turn to zero at any moment.
+//! Memory whose addresses stay good for ever, and whose pages go back: chunks of cells that are erased.
 //!
 //! ```text
 //!   ChunkPool ── take ──▶ Chunk ── cells ──▶ &'static [T; N]    good for ever
-//!       ▲              │ drop: all cells are zero, the pages go back to the system
-//!       └ grace period ┘
+//!      ▲                    │ retire
+//!      │                    ▼
+//!      │               RetiredChunk
+//!      └ grace period ──────┘ drop, a grace period later: all cells are zero, the pages go back to the system
 //! ```
 //!
 //! A reference to a cell may outlive its chunk. Its holder then finds zeros, and later another owner's values, but never memory that
@@ -12,8 +14,8 @@
 //!
 //! - I1. The address space of a chunk is never unmapped, and is only ever used for chunks of the same pool.
 //! - I2. Every cell is zero when [`ChunkPool::take`] returns it, unless a thread that is late wrote to it.
-//! - I3. A read section that began before a chunk was dropped is over before `take` returns the same addresses. So within one section a
-//!   reader finds the values of one owner, or zeros.
+//! - I3. Cells are erased after a grace period that began after their retirement, and taken again after another one. So within one
+//!   section a reader finds the values of one owner or zeros. A section that began before the retirement finds no zeros.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +24,7 @@ use core::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::Erasable;
-use crate::grace::Limbo;
+use crate::grace::{self, Epoch, Limbo};
 
 /// The chunks of one type that have no owner: the addresses for the next ones.
 ///
@@ -32,7 +34,7 @@ pub struct ChunkPool<T: Erasable, const N: usize> {
     free: Mutex<Vec<&'static [T; N]>>,
 }
 
-/// `N` cells of one owner. Their addresses stay good after it is dropped.
+/// `N` cells of one owner. Their addresses stay good for ever. Dropped without [`retire`](Self::retire) it leaks its memory.
 ///
 /// ```
 /// use memgroup_sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +48,9 @@ pub struct ChunkPool<T: Erasable, const N: usize> {
 /// let chunk = COUNTS.take().expect("memory for 100 counts");
 /// let count = &chunk.cells()[7];
 /// count.of.fetch_add(1, Ordering::Relaxed);
-/// drop(chunk);
+/// let retired = chunk.retire();
+/// memgroup_sync::grace::synchronize(memgroup_sync::grace::Form::Quiet);
+/// drop(retired);
 /// assert_eq!(count.of.load(Ordering::Relaxed), 0, "still a count, and zero");
 /// ```
 pub struct Chunk<T: Erasable, const N: usize> {
@@ -94,14 +98,48 @@ impl<T: Erasable, const N: usize> Chunk<T, N> {
     }
 }
 
-impl<T: Erasable, const N: usize> Drop for Chunk<T, N> {
+impl<T: Erasable, const N: usize> Chunk<T, N> {
+    /// Whether `part` lies in one of the cells.
+    pub fn owns<U>(&self, part: &U) -> bool {
+        let (range, at) = (self.cells.as_ptr_range(), core::ptr::from_ref(part).addr());
+        range.start.addr() <= at && at < range.end.addr()
+    }
+
+    /// Begins the end of the cells. The caller uses them no more.
+    pub fn retire(self) -> RetiredChunk<T, N> {
+        self.cells.iter().for_each(T::retire);
+        RetiredChunk { chunk: self, epoch: grace::tag() }
+    }
+}
+
+/// A chunk whose cells are to be erased.
+///
+/// Drop it after a grace period: its cells are zero from then on, and their pages the system's. Dropped earlier it leaks its memory.
+#[derive(Debug)]
+pub struct RetiredChunk<T: Erasable, const N: usize> {
+    chunk: Chunk<T, N>,
+    epoch: Epoch,
+}
+
+impl<T: Erasable, const N: usize> RetiredChunk<T, N> {
+    /// The cells.
+    pub fn cells(&self) -> &'static [T; N] {
+        self.chunk.cells
+    }
+}
+
+impl<T: Erasable, const N: usize> Drop for RetiredChunk<T, N> {
     fn drop(&mut self) {
-        if !return_pages(self.cells) {
-            self.cells.erase();
+        if !self.epoch.is_over() {
+            return;
         }
-        let mut dropped = lock(&self.pool.dropped);
+        let Chunk { cells, pool } = self.chunk;
+        if !return_pages(cells) {
+            cells.erase();
+        }
+        let mut dropped = lock(&pool.dropped);
         let limbo = dropped.get_or_insert_with(|| Limbo::new(usize::MAX));
-        let refused = limbo.retire(self.cells, size_of::<[T; N]>());
+        let refused = limbo.retire(cells, size_of::<[T; N]>());
         assert!(refused.is_ok(), "the limbo of chunks has no bound");
     }
 }
@@ -129,7 +167,7 @@ fn map<T: Erasable, const N: usize>() -> Option<&'static [T; N]> {
 #[cfg(all(target_os = "linux", not(miri)))]
 fn return_pages<T: Erasable, const N: usize>(cells: &'static [T; N]) -> bool {
     let address = cells.as_ptr().cast_mut().cast();
-    // SAFETY: the range is a mapping of its own (`map`). Its cells may turn to zero at any moment, as `Erasable` promises.
+    // SAFETY: the range is a mapping of its own (`map`). Its cells were retired, and a grace period has passed: they may turn to zero.
     unsafe { libc::madvise(address, size_of::<[T; N]>(), libc::MADV_DONTNEED) == 0 }
 }
 
@@ -153,7 +191,7 @@ fn return_pages<T: Erasable, const N: usize>(_cells: &'static [T; N]) -> bool {
 mod tests {
     use super::*;
     use crate::atomic::{AtomicU64, Ordering};
-    use crate::grace::{self, Form};
+    use crate::grace::Form;
 
     crate::erasable! {
         struct Cell {
@@ -168,6 +206,12 @@ mod tests {
         });
     }
 
+    fn end(chunk: Chunk<Cell, 64>) {
+        let retired = chunk.retire();
+        grace::synchronize(Form::Quiet);
+        drop(retired);
+    }
+
     fn is_zero(cells: &[Cell; 64]) -> bool {
         cells.iter().all(|cell| cell.b.iter().chain([&cell.a]).all(|word| word.load(Ordering::Relaxed) == 0))
     }
@@ -179,7 +223,7 @@ mod tests {
         let cells = chunk.cells();
         assert!(is_zero(cells));
         write(cells, 7);
-        drop(chunk);
+        end(chunk);
         assert!(is_zero(cells), "a reader that is late finds zeros");
         write(cells, 7);
         cells.erase();
@@ -187,13 +231,26 @@ mod tests {
     }
 
     #[test]
+    fn leaks_cells_that_are_dropped_without_a_grace_period() {
+        static POOL: ChunkPool<Cell, 64> = ChunkPool::new();
+        let chunk = POOL.take().unwrap();
+        let cells = chunk.cells();
+        write(cells, 7);
+        let _section = grace::enter();
+        drop(chunk.retire());
+        assert_eq!(cells[3].a.load(Ordering::Relaxed), 7, "a section may rely on the values");
+    }
+
+    #[test]
     fn addresses_wait_for_a_grace_period() {
         static POOL: ChunkPool<Cell, 64> = ChunkPool::new();
         let first = POOL.take().unwrap();
         let cells = first.cells();
+        let retired = first.retire();
+        grace::synchronize(Form::Quiet);
         {
             let _section = grace::enter();
-            drop(first);
+            drop(retired);
             let second = POOL.take().unwrap();
             assert!(!core::ptr::eq(second.cells(), cells), "a section that began before may read them");
         }
@@ -222,7 +279,7 @@ mod tests {
         let cells = chunk.cells();
         write(cells, 1);
         assert_eq!(resident(cells), size_of_val(cells) / 4096);
-        drop(chunk);
+        end(chunk);
         assert_eq!(resident(cells), 0);
     }
 }

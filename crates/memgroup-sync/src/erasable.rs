@@ -1,23 +1,27 @@
-//! Erasable: types whose value may turn to zero at any moment, while threads use it.
+//! Erasable: types whose value may turn to zero while threads use it.
 //!
-//! [`Chunk`](crate::Chunk) needs them: its cells turn to zero when the chunk is dropped, also under the eyes of a thread that still refers to them.
+//! [`Chunk`](crate::Chunk) needs them: its cells turn to zero in the end, also under the eyes of a thread that still refers to them.
 
 #![allow(unsafe_code)]
 
 use crate::CachePadded;
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A type whose value may turn to zero at any moment, also while threads use it. [`erasable!`](crate::erasable) declares such types.
+/// A type whose value may turn to zero while threads use it. [`erasable!`](crate::erasable) declares such types.
 ///
 /// # Safety
 ///
-/// All bytes zero are a value. Every byte is part of an atomic, or padding. The type stays sound if any of its atomics turns to zero
-/// between two accesses. It has no drop code that anything depends on.
+/// All bytes zero are a value. Every byte is part of an atomic, or padding. After [`retire`](Self::retire) and a grace period, any of its
+/// atomics may turn to zero at any moment, and stay so for another grace period: the type stays sound. It has no drop code that
+/// anything depends on.
 pub unsafe trait Erasable: Sync + 'static {
     /// The value that is all zero.
     fn zero() -> Self
     where
         Self: Sized;
+
+    /// Prepares for the erasure. Sections that begin from now on need find no more than what is sound beside it.
+    fn retire(&self) {}
 
     /// Sets it to zero, by atomic stores.
     fn erase(&self);
@@ -32,8 +36,11 @@ macro_rules! erasable_atomics {
             }
 
             fn erase(&self) {
-                // ORDERING: Relaxed; the owner of the cells orders their next use.
-                self.store($zero, Ordering::Relaxed);
+                // In a model only fixed values turn to zero: so many stores would have too many orders.
+                if !cfg!(memgroup_loom) {
+                    // ORDERING: Relaxed; the owner of the cells orders their next use.
+                    self.store($zero, Ordering::Relaxed);
+                }
             }
         }
     )*};
@@ -59,6 +66,10 @@ unsafe impl<T: Erasable, const N: usize> Erasable for [T; N] {
         core::array::from_fn(|_| T::zero())
     }
 
+    fn retire(&self) {
+        self.iter().for_each(T::retire);
+    }
+
     fn erase(&self) {
         self.iter().for_each(T::erase);
     }
@@ -68,6 +79,10 @@ unsafe impl<T: Erasable, const N: usize> Erasable for [T; N] {
 unsafe impl<T: Erasable> Erasable for CachePadded<T> {
     fn zero() -> Self {
         CachePadded::new(T::zero())
+    }
+
+    fn retire(&self) {
+        T::retire(self);
     }
 
     fn erase(&self) {
@@ -119,6 +134,10 @@ macro_rules! erasable {
         {
             fn zero() -> Self {
                 Self { $($field: $crate::Erasable::zero()),* }
+            }
+
+            fn retire(&self) {
+                $($crate::Erasable::retire(&self.$field);)*
             }
 
             fn erase(&self) {

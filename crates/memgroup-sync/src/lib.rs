@@ -73,15 +73,14 @@ pub mod thread;
 pub mod ticks;
 
 pub use atomic_ref::AtomicRef;
-pub use chunk::{Chunk, ChunkPool};
+pub use chunk::{Chunk, ChunkPool, RetiredChunk};
 pub use crossbeam_utils::CachePadded;
 pub use erasable::Erasable;
-pub use fixed::{FixedRef, FixedU32, FixedU64};
+pub use fixed::{FixedRef, FixedSlice, FixedU32};
 #[cfg(memgroup_loom)]
 pub use keep::explore;
 pub use keep::keep;
-pub use mutex::{Mutex, MutexGuard};
-pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-
 #[cfg(memgroup_loom)]
 pub use loom::{self, model};
+pub use mutex::{Mutex, MutexGuard};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};

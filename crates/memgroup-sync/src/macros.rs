@@ -132,8 +132,9 @@ macro_rules! mutations {
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use crate::Mutex;
     use core::cell::Cell;
+
+    use crate::Mutex;
 
     global! {
         static SHARED: Mutex<u32> = Mutex::new(0);
@@ -160,8 +161,9 @@ mod tests {
 
 #[cfg(all(test, memgroup_loom))]
 mod loom_models {
-    use crate::Mutex;
     use core::cell::Cell;
+
+    use crate::Mutex;
 
     global! {
         static SHARED: Mutex<u32> = Mutex::new(0);

@@ -4,13 +4,13 @@
 //!   holds the lock therefore keeps the data valid at every step, not only at the end of the critical section.
 //! - E1. unlock → lock: everything before the release happens before everything after the next acquisition.
 
-#[cfg(memgroup_loom)]
-use loom::sync as imp;
+use core::fmt;
 #[cfg(not(memgroup_loom))]
 use std::sync as imp;
-
-use core::fmt;
 use std::sync::{PoisonError, TryLockError};
+
+#[cfg(memgroup_loom)]
+use loom::sync as imp;
 
 /// Mutual exclusion around a `T`: `std::sync::Mutex` without poisoning, or loom's under `cfg(memgroup_loom)`.
 ///
@@ -76,8 +76,9 @@ impl<T> fmt::Debug for Mutex<T> {
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
 
     #[test]
     fn locks_after_a_panic_of_the_holder() {
@@ -106,10 +107,11 @@ mod tests {
 
 #[cfg(all(test, memgroup_loom))]
 mod loom_models {
+    use std::sync::Arc;
+
     use super::*;
     use crate::atomic::{AtomicU64, Ordering};
     use crate::thread;
-    use std::sync::Arc;
 
     /// Two threads add one each, by a load and a store, within `section`.
     fn sum_after(section: fn(&Mutex<()>, &dyn Fn())) -> u64 {

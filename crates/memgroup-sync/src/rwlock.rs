@@ -5,13 +5,13 @@
 //! - E1. unlock → lock: everything before a writer's release happens before everything after the next acquisition.
 //!   Everything before a reader's release happens before everything after the next acquisition by a writer.
 
-#[cfg(memgroup_loom)]
-use loom::sync as imp;
+use core::fmt;
 #[cfg(not(memgroup_loom))]
 use std::sync as imp;
-
-use core::fmt;
 use std::sync::{PoisonError, TryLockError};
+
+#[cfg(memgroup_loom)]
+use loom::sync as imp;
 
 /// Shared or exclusive use of a `T`: `std::sync::RwLock` without poisoning, or loom's under `cfg(memgroup_loom)`.
 ///
@@ -82,8 +82,9 @@ impl<T> fmt::Debug for RwLock<T> {
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
 
     #[test]
     fn locks_after_a_panic_of_a_writer() {
@@ -121,10 +122,11 @@ mod tests {
 
 #[cfg(all(test, memgroup_loom))]
 mod loom_models {
+    use std::sync::Arc;
+
     use super::*;
     use crate::atomic::{AtomicU64, Ordering};
     use crate::thread;
-    use std::sync::Arc;
 
     type Shared = (RwLock<()>, AtomicU64, AtomicU64);
 

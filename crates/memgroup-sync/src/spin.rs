@@ -102,10 +102,11 @@ mod tests {
 
 #[cfg(all(test, memgroup_loom))]
 mod loom_models {
+    use std::sync::Arc;
+
     use super::*;
     use crate::atomic::{AtomicBool, AtomicU64, Ordering};
     use crate::thread;
-    use std::sync::Arc;
 
     /// A waiter reads a word that was written before the flag was set with `publish`.
     fn read_after_the_wait(publish: Ordering) -> u64 {

@@ -3,7 +3,6 @@
 //! The library code of memgroup starts no thread that outlives a call; [`spawn`] is here for tests and models.
 
 use core::time::Duration;
-
 #[cfg(not(memgroup_loom))]
 pub use std::thread::{JoinHandle, Thread, current, spawn, yield_now};
 

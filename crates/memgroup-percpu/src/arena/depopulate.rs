@@ -17,10 +17,9 @@
 //! block that is freed meanwhile lies outside the run. A slot that is admitted meanwhile has touched nothing in it. One lock
 //! hold visits at most 64 pages.
 
+use core::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
-
-use core::ops::Range;
 
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
@@ -233,11 +232,12 @@ impl Arena {
 #[cfg(all(test, memgroup_loom))]
 #[allow(unsafe_code)]
 mod loom_models {
+    use memgroup_sync::thread;
+
     use super::*;
     use crate::arena::block::{NO_OWNER, Shape, Wait};
     use crate::arena::config::ArenaConfig;
     use crate::mutation;
-    use memgroup_sync::thread;
 
     const SMALL: Shape = Shape::new(8, 8);
 

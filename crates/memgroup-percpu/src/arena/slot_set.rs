@@ -8,7 +8,6 @@
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
 use crate::bits::places;
-
 pub(crate) use crate::slot::error::SLOTS_MAX;
 
 /// A set of slots that only grows.

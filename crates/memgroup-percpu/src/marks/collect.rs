@@ -86,7 +86,7 @@ impl Marks {
         let chunks = self.chunks_end.load(Ordering::Relaxed);
         for (index, chunk) in self.chunks.iter().enumerate().take(chunks) {
             if let Some(leaves) = chunk.get().filter(|_| classes & class(index) != 0) {
-                collection.take_chunk(index, &leaves.rows, &mut wanted, &mut each);
+                collection.take_chunk(index, leaves, &mut wanted, &mut each);
             }
         }
         finish();
@@ -104,7 +104,7 @@ impl Marks {
         each: impl FnOnce(Rows<'_>),
         finish: impl FnOnce(),
     ) -> bool {
-        let leaves = &self.chunk(number).rows;
+        let leaves = self.leaves(number);
         let mut collection = Collection::begin(self, scratch);
         let at = At { leaves, number };
         for row in self.dirty_rows() {

@@ -1,9 +1,11 @@
 //! Models of objects with a copy for each slot, and of the slots that they use.
 
-use crate::{PerCpu, SlotSource, pin_virtual};
+use std::sync::Arc;
+
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::thread;
-use std::sync::Arc;
+
+use crate::{PerCpu, SlotSource, pin_virtual};
 
 /// Two threads on `slots` slots run `add` twice each; returns the sum of the copies.
 fn sum_after(slots: usize, add: fn(&AtomicU64)) -> u64 {

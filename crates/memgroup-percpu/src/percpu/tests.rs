@@ -1,9 +1,10 @@
 //! Tests of objects with a copy for each slot.
 
-use super::*;
-use crate::SlotSource;
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use proptest::prelude::{Strategy, any, prop_oneof, proptest};
+
+use super::*;
+use crate::SlotSource;
 
 const LINE_BYTES: usize = 64;
 

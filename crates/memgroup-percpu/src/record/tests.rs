@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Instant;
 
-use memgroup_sync::Erasable;
+use memgroup_sync::ChunkPool;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::{self, Form};
 
@@ -318,20 +318,56 @@ fn discards_the_target_of_a_record_that_is_gone() {
 
 #[test]
 fn a_record_that_is_erased_has_no_memory_and_can_belong_to_other_records() {
+    static POOL: ChunkPool<Record, 100> = ChunkPool::new();
     let (few, many) = (records(), records());
-    let record = few.record();
-    assert!(record.link(fresh(few, 1)).is_none());
-    record.erase();
+    let chunk = POOL.take().unwrap();
+    let record = &chunk.cells()[7];
     assert!(!record.is_linked() && record.access(0, 0).is_none());
-    record.belong_to(many);
-    assert!(record.unlink().is_none(), "the block is still the first records', and lost");
+    record.belong_to(few, &chunk);
+    assert!(record.link(fresh(few, 1)).is_none());
+    let section = grace::enter();
+    let word = record.word(&section, 0, 0).expect("it has memory");
+    let retired = chunk.retire();
+    assert!(!record.is_linked() && record.word(&section, 0, 0).is_none());
+    // ORDERING: Relaxed; one thread.
+    assert_eq!(word.load(Ordering::Relaxed), 0, "the section keeps the word");
+    drop(section);
+    grace::synchronize(Form::Quiet);
+    drop(retired);
+    assert!(record.access(0, 0).is_none());
+    grace::synchronize(Form::Quiet);
+    let chunk = POOL.take().unwrap();
+    assert!(core::ptr::eq(&chunk.cells()[7], record), "the same addresses");
+    record.belong_to(many, &chunk);
     assert!(record.link(fresh(many, 1)).is_none());
-    set(&record, 5);
-    assert_eq!(value(&record), Some(5));
+    set(record, 5);
+    assert_eq!(value(record), Some(5));
 }
 
 #[test]
-#[should_panic(expected = "the record belongs to other records")]
+#[should_panic(expected = "by one owner at a time")]
+fn a_record_that_is_retired_gets_no_block() {
+    static POOL: ChunkPool<Record, 1> = ChunkPool::new();
+    let (records, chunk) = (records(), POOL.take().unwrap());
+    let record = &chunk.cells()[0];
+    record.belong_to(records, &chunk);
+    drop(chunk.retire());
+    record.link(fresh(records, 1));
+}
+
+#[test]
+#[should_panic(expected = "the record lies in another chunk")]
+fn a_record_is_in_the_chunk_that_owns_it() {
+    static POOL: ChunkPool<Record, 1> = ChunkPool::new();
+    let (first, second) = (POOL.take().unwrap(), POOL.take().unwrap());
+    first.cells()[0].belong_to(records(), &second);
+}
+
+#[test]
+#[should_panic(expected = "the record belongs to records already")]
 fn a_record_stays_with_its_records() {
-    records().record().belong_to(records());
+    static POOL: ChunkPool<Record, 1> = ChunkPool::new();
+    let chunk = POOL.take().unwrap();
+    chunk.cells()[0].belong_to(records(), &chunk);
+    chunk.cells()[0].belong_to(records(), &chunk);
 }

@@ -68,11 +68,11 @@ mod imp {
     }
 }
 
+use std::sync::OnceLock;
+
 pub(crate) use imp::getcpu_library;
 #[cfg(all(target_os = "linux", not(miri), not(memgroup_loom)))]
 pub(crate) use imp::{allowed, getcpu_kernel, keep_off};
-
-use std::sync::OnceLock;
 
 /// One more than the highest CPU number that this machine can ever have, at least 1. Computed once.
 pub(crate) fn possible() -> usize {

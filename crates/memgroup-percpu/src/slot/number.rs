@@ -6,7 +6,6 @@
 
 use core::cell::Cell;
 use core::marker::PhantomData;
-
 // A plain atomic in both builds: under loom it only hands out numbers, once for each execution, and no model's
 // outcome hangs on it.
 use core::sync::atomic::{AtomicU32, Ordering};

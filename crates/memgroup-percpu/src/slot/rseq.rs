@@ -40,9 +40,10 @@ pub(crate) const CPU_ID: &str = "cpu_id";
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri), not(memgroup_loom)))]
 mod imp {
-    use super::{CPU_ID, Field, MM_CID, SlotError};
     use core::arch::asm;
     use core::ffi::{CStr, c_uint};
+
+    use super::{CPU_ID, Field, MM_CID, SlotError};
 
     const CPU_ID_AT: isize = 4;
     const MM_CID_AT: isize = 24;

@@ -249,10 +249,12 @@ impl fmt::Debug for SlotSource {
 
 #[cfg(all(test, not(memgroup_loom)))]
 pub(crate) mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::{any, proptest};
+
     use super::*;
     use crate::pin_virtual;
-    use proptest::prelude::{any, proptest};
-    use std::collections::BTreeSet;
 
     pub(crate) fn all_that_work_here() -> Vec<SlotSource> {
         let specs =

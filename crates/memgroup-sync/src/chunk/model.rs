@@ -32,3 +32,35 @@ impl<T: Erasable, const N: usize> Default for ChunkPool<T, N> {
         ChunkPool::new()
     }
 }
+
+/// Cells that stay for the execution, and are zero once this is dropped.
+pub struct RetiredChunk<T: Erasable, const N: usize>(&'static [T; N]);
+
+impl<T: Erasable, const N: usize> Chunk<T, N> {
+    /// Whether `part` lies in one of the cells.
+    pub fn owns<U>(&self, part: &U) -> bool {
+        let (range, at) = (self.0.as_ptr_range(), core::ptr::from_ref(part).addr());
+        range.start.addr() <= at && at < range.end.addr()
+    }
+
+    /// Retires the cells.
+    pub fn retire(self) -> RetiredChunk<T, N> {
+        self.0.iter().for_each(T::retire);
+        RetiredChunk(self.0)
+    }
+}
+
+impl<T: Erasable, const N: usize> RetiredChunk<T, N> {
+    /// The cells.
+    pub fn cells(&self) -> &'static [T; N] {
+        self.0
+    }
+}
+
+impl<T: Erasable, const N: usize> Drop for RetiredChunk<T, N> {
+    fn drop(&mut self) {
+        if !crate::keep::is_over() && !crate::keep::model_failed() {
+            self.0.erase();
+        }
+    }
+}

@@ -8,11 +8,10 @@
 
 use std::sync::OnceLock;
 
-use super::Form;
-use super::epoch;
 use super::evidence::Evidence;
 use super::membarrier::{self, Command, GraceError};
 use super::report::{GraceReport, Plan, VARIABLE};
+use super::{Form, epoch};
 
 /// The form chosen for this process, and why a better one was rejected.
 ///

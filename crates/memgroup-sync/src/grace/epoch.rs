@@ -15,10 +15,9 @@
 //!   the unlink. Loom: `loom_a_retired_item_waits_for_the_sections_that_may_see_it`.
 //! - E2. end of a scan → `is_over`: Release → Acquire on `COMPLETED`. Loom: the same model.
 
-use crate::CachePadded;
 use crate::atomic::{AtomicU64, Ordering};
-use crate::interleave;
 use crate::mutation::{Mutation, active};
+use crate::{CachePadded, interleave};
 
 /// In a record's word: a section is entered. Always set in the clock, so that a section stores the clock as it is.
 pub(super) const ACTIVE: u64 = 1;

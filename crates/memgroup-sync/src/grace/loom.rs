@@ -7,11 +7,6 @@
 // loom's cells are shared by the threads of a model, which run in turns.
 #![allow(clippy::arc_with_non_send_sync)]
 
-use crate::atomic::{AtomicUsize, Ordering};
-use crate::loom::cell::UnsafeCell;
-use crate::loom::model::Builder;
-use crate::mutation::{self, Mutation};
-use crate::thread;
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -19,6 +14,11 @@ use super::evidence::Evidence;
 use super::scan::Found;
 use super::section::end_of_thread;
 use super::{Epoch, Form, Limbo, Section, enter, epoch, registry, synchronize, tag};
+use crate::atomic::{AtomicUsize, Ordering};
+use crate::loom::cell::UnsafeCell;
+use crate::loom::model::Builder;
+use crate::mutation::{self, Mutation};
+use crate::thread;
 
 mod brief;
 mod published;

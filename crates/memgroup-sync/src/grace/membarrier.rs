@@ -40,9 +40,10 @@ impl std::error::Error for GraceError {}
 
 #[cfg(all(target_os = "linux", not(any(miri, memgroup_loom))))]
 mod system {
-    use super::{Command, GraceError};
     use core::ffi::{c_int, c_long};
     use std::io;
+
+    use super::{Command, GraceError};
 
     impl Command {
         fn number(self) -> c_int {

@@ -21,10 +21,9 @@ pub(crate) mod section;
 pub(crate) mod stall;
 mod wait;
 
-pub(crate) use evidence::Evidence;
-
 pub use barrier::report;
 pub use epoch::{Epoch, tag};
+pub(crate) use evidence::Evidence;
 pub use limbo::Limbo;
 pub use membarrier::GraceError;
 pub use published::{DeferredFree, Lent, Published, Withdrawn};

@@ -25,12 +25,11 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 
 use super::{Limbo, Section};
-use crate::Erasable;
 use crate::atomic::Ordering;
 use crate::atomic_box::AtomicBox;
-use crate::interleave;
 use crate::keep::model_failed;
 use crate::mutation::{Mutation, active};
+use crate::{Erasable, interleave};
 
 /// A place for a boxed value that readers reach in a read section, and that can be taken away while they do.
 ///

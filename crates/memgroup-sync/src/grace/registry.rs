@@ -38,8 +38,9 @@ impl Block {
 
     /// The block after this one.
     fn next(&self) -> Option<&'static Self> {
-        use crate::atomic::Ordering;
         use core::ptr::null_mut;
+
+        use crate::atomic::Ordering;
         // ORDERING: AcqRel, Acquire; pairs with the exchange in `append` (E1). By a load the scan could miss a block
         // with a first section that misses the unlink. Acquire also shows the block's words.
         let next = self.next.compare_exchange(null_mut(), null_mut(), Ordering::AcqRel, Ordering::Acquire);
@@ -50,9 +51,10 @@ impl Block {
     /// Makes a block after this one, unless another thread was faster.
     #[cold]
     fn append(&self) -> &'static Self {
-        use crate::atomic::Ordering;
         use core::ptr::null_mut;
         use std::alloc::{GlobalAlloc, Layout, System, handle_alloc_error};
+
+        use crate::atomic::Ordering;
 
         const LAYOUT: Layout = Layout::new::<Block>();
         // SAFETY: the layout's size is not zero.

@@ -15,11 +15,9 @@ use std::time::{Duration, Instant};
 use super::barrier::barrier;
 use super::epoch::{self, Epoch};
 use super::reader::Reader;
-use super::registry;
 use super::scan::Found;
-use super::section;
 use super::stall::{self, Stalled};
-use super::{Evidence, Form};
+use super::{Evidence, Form, registry, section};
 use crate::mutation::{Mutation, active};
 use crate::{Mutex, interleave, spin};
 

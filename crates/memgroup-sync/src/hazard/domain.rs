@@ -19,10 +19,9 @@ use core::ptr::{from_ref, null_mut};
 use super::occupant::Occupant;
 use super::place::Anchor;
 use super::record::{Found, PinBy, Record, thread_id};
-use crate::Mutex;
 use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 use crate::grace::{Evidence, Form, barrier};
-use crate::interleave;
+use crate::{Mutex, interleave};
 
 /// Records in a chunk.
 const RECORDS: usize = if cfg!(memgroup_loom) { 2 } else { 16 };

@@ -22,12 +22,11 @@ use core::ptr::{NonNull, from_ref, with_exposed_provenance};
 use super::domain::Domain;
 use super::occupant::Occupant;
 use super::withdrawn::{Departure, Withdrawn};
-use crate::Mutex;
 use crate::atomic::{AtomicU32, Ordering, fence};
 use crate::atomic_box::AtomicBox;
 use crate::grace::{Evidence, Form, barrier};
-use crate::interleave;
 use crate::mutation::{Mutation, active};
+use crate::{Mutex, interleave};
 
 /// The place is empty, and no thread uses its last value.
 const VACANT: u32 = 0;

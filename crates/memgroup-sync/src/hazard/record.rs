@@ -26,12 +26,10 @@ use core::cell::Cell;
 use core::sync::atomic::compiler_fence;
 
 use crate::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use crate::grace::Evidence;
 use crate::grace::epoch::{self, Epoch, SWAP};
-use crate::grace::registry;
-use crate::interleave;
+use crate::grace::{Evidence, registry};
 use crate::mutation::{Mutation, active};
-use crate::ticks;
+use crate::{interleave, ticks};
 
 /// In `since`: a thread is about to note the time.
 const NOTING: u64 = 1;

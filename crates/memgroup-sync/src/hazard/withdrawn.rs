@@ -20,10 +20,9 @@ use std::time::{Duration, Instant};
 use super::occupant::Occupant;
 use super::place::Place;
 use crate::grace::{Evidence, stall};
-use crate::interleave;
 use crate::keep::model_failed;
 use crate::mutation::{Mutation, active};
-use crate::spin;
+use crate::{interleave, spin};
 
 /// A value that left its place, and is not given back yet.
 struct Taken<T: 'static> {

@@ -94,10 +94,8 @@ impl Statistics {
     #[inline(always)]
     fn entry(&self, group: &Group) -> (&'static Node, &'static StatEntry) {
         let node = group.node();
-        match node.find_entry(self.number) {
-            Some(entry) if std::ptr::eq(entry.store(), self.store) => (node, entry),
-            _ => foreign(self, group),
-        }
+        let entry = &node.stats[self.number];
+        if entry.is_of(self.store) { (node, entry) } else { foreign(self, group) }
     }
 
     /// Adds `delta` to a statistic of `group`, and so to those of all groups above it.

@@ -53,11 +53,11 @@ pub enum GroupError {
         /// The bound.
         depth_max: u32,
     },
-    /// The system refuses memory for the group's per-CPU words.
+    /// The system refuses memory for the group's node or its per-CPU words.
     OutOfMemory {
         /// Its path.
         path: String,
-        /// Bytes it would have needed over all slots that have copies; at least those of one.
+        /// Bytes it would have needed: its node, and its words over all slots that have copies, at least those of one.
         bytes: u64,
     },
     /// The hierarchy holds as many groups as `Config::groups_max` allows, removed ones that still
@@ -98,7 +98,7 @@ impl fmt::Display for GroupError {
             }
             GroupError::OutOfMemory { path, bytes } => write!(
                 f,
-                "group {path} needs {bytes} bytes of per-CPU memory and the system refuses them; remove groups, or raise \
+                "group {path} needs {bytes} bytes of memory and the system refuses them; remove groups, or raise \
                  the process's limit"
             ),
             GroupError::TooMany { groups_max } => write!(

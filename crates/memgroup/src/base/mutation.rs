@@ -123,4 +123,8 @@ memgroup_sync::mutations! {
     MoveWithoutFence,
     /// A thread found at work is not checked again after it was published.
     WitnessIsTakenAtItsWord,
+    /// A thread that took the last bytes of a group pins its node when it is in no section any more.
+    AftermathPinsTooLate,
+    /// Nodes are erased although a thread holds one for the aftermath.
+    ErasesHeldNodes,
 }

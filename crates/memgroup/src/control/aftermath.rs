@@ -3,6 +3,8 @@
 //! The layers below report facts: a level fell, was emptied, is marked OVER, counted an event. Here, and nowhere else, they are acted
 //! on: waiting charges are served, emptied groups released, stocks reopened, threads that wait for events woken.
 
+use memgroup_sync::{grace, interleave};
+
 use crate::base::mutation::{self, Mutation};
 use crate::control::{oom, over_limit, waiters};
 use crate::counter::chain::{self, Charged, Climb, Refused, Uncharged, Until};
@@ -12,7 +14,7 @@ use crate::reclaim::credit::{self, ReclaimCredit};
 use crate::state::counter::Verdict;
 use crate::stats::update::count_drain;
 use crate::stock::drain;
-use crate::tree::node::{MemorySection, Node};
+use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
@@ -73,8 +75,12 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
 fn act_on(shared: &'static Shared, levels: &mut impl Iterator<Item = Uncharged>) {
     loop {
         // Without the bytes the group may be released, and its node erased; but not within a section.
-        let section = MemorySection::enter();
+        let mut section = Some(grace::enter());
         let Some(level) = levels.find(Uncharged::has_consequences) else { return };
+        if mutation::active(Mutation::AftermathPinsTooLate) {
+            section = None;
+        }
+        interleave::point();
         // From here on the node is held: `Shared::reclaim_nodes` looks for that after all sections.
         level.node.pin_inner();
         drop(section);

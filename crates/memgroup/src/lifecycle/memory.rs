@@ -7,6 +7,7 @@ use memgroup_percpu::{ArenaStats, Records};
 use crate::state::memory::on_slots;
 use crate::state::stats::store::StatStore;
 use crate::tree::shared::Shared;
+use crate::tree::topology::Tree;
 
 /// All records of a hierarchy: those of the stock words, then those of each subsystem.
 pub(crate) fn all(shared: &'static Shared) -> impl Iterator<Item = &'static Records> {
@@ -23,11 +24,12 @@ pub(crate) fn flushed_bytes(shared: &'static Shared) -> u64 {
     shared.statistics.stores().map(|store| store.group_bytes() as u64).sum()
 }
 
-/// Bytes of all groups and free places: nodes, per-CPU memory and flushed values.
+/// Bytes of all groups and free places: nodes, names' places, per-CPU memory and flushed values.
 pub(crate) fn all_bytes(shared: &'static Shared) -> u64 {
     let flushed = |store: &'static StatStore| (store.flushed_count() * store.group_bytes()) as u64;
     let flushed = shared.statistics.stores().map(flushed).sum::<u64>();
-    stats(shared).populated_bytes + shared.nodes_bytes() as u64 + flushed
+    let places = u64::from(shared.places()) * Tree::PLACE_BYTES;
+    stats(shared).populated_bytes + shared.nodes_bytes() as u64 + places + flushed
 }
 
 /// Bytes that went back to the system so far.

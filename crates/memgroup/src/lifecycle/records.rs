@@ -15,6 +15,9 @@ use crate::tree::node::{Node, mix};
 use crate::tree::shared::Shared;
 use crate::tree::topology::{Noted, ROOT, State, Tree};
 
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+
 /// The most places that are visited while a lock is held, with records or without.
 const PLACES_HELD_MAX: u32 = 1024;
 

@@ -77,7 +77,7 @@ fn admit_held(shared: &'static Shared, tree: &Tree, slot: usize) {
     };
     shared.memory.stocks.admit(slot, |early| {
         let section = grace::enter();
-        for node in (0..tree.places()).filter_map(|at| shared.node(NodeId(at))) {
+        for node in shared.nodes(tree) {
             if let Some(word) = early.word(&section, &node.record, WORD)
                 && closed(node)
             {

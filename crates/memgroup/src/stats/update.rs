@@ -46,17 +46,16 @@ pub(crate) fn add(node: &'static Node, number: usize, index: usize, delta: i64) 
 pub(crate) fn add_to(entry: &'static StatEntry, node: &'static Node, index: usize, delta: i64) {
     // Nothing is called in between, as in `Node::charge`. The mark's address is known before the addition is made.
     if let Some((slot, word)) = entry.record.fast_access(&node.fast_slot, index)
-        && let Some(mark) = entry.find_mark()
-        && let Some(in_mark) = mark.word(slot)
+        && let Some(mark) = entry.mark.word(slot)
     {
         interleave::point();
         if additive::add(&word, delta) {
             interleave::point();
-            if mark.is_set_in(in_mark) || mutation::active(Mutation::UpdateNeverMarks) {
+            if entry.mark.is_set_in(mark) || mutation::active(Mutation::UpdateNeverMarks) {
                 return;
             }
             drop(word);
-            return mark.set(slot);
+            return entry.mark().set(slot);
         }
     }
     add_slow(entry, node, index, delta);

@@ -17,12 +17,11 @@
 
 use memgroup_percpu::{FastSlot, Record};
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-#[cfg(not(memgroup_loom))]
-use memgroup_sync::grace;
 use memgroup_sync::grace::{Lent, Published, Withdrawn};
-use memgroup_sync::{AtomicRef, FixedRef, FixedU32, erasable};
+use memgroup_sync::{AtomicRef, Chunk, FixedRef, FixedU32, erasable};
 
 use crate::base::id::{GroupId, NodeId, TOP};
+use crate::state::config::CHUNK;
 use crate::state::counter::Counter;
 use crate::state::high::HighState;
 use crate::state::stats::SUBSYSTEMS_MAX;
@@ -76,21 +75,10 @@ erasable! {
     }
 }
 
-/// Keeps the memory of the nodes that this thread comes to from being erased. A model erases nothing.
-pub(crate) struct MemorySection {
-    #[cfg(not(memgroup_loom))]
-    _section: grace::Section,
-}
+/// The nodes of this many places come and go together.
+pub(crate) const CHUNK_NODES: usize = CHUNK as usize;
 
-impl MemorySection {
-    #[inline(always)]
-    pub(crate) fn enter() -> MemorySection {
-        MemorySection {
-            #[cfg(not(memgroup_loom))]
-            _section: grace::enter(),
-        }
-    }
-}
+pub(crate) type NodeChunk = Chunk<Node, CHUNK_NODES>;
 
 /// While it lives, charges and uncharges of a group bypass its stock. Where one ends and another begins at the same moment, the second may
 /// find the stock in use again.
@@ -110,11 +98,13 @@ impl Drop for StockBypass {
 
 impl Node {
     /// Makes an erased node the free place `id` of `shared`. The generation goes on from `generation`, which is even.
-    pub(crate) fn init(&'static self, shared: &'static Shared, id: NodeId, generation: u32) {
+    pub(crate) fn init(&self, shared: &'static Shared, id: NodeId, generation: u32, chunk: &NodeChunk) {
         self.id.set(id.0);
         self.fast_slot.set(&shared.source);
-        self.record.belong_to(&shared.memory.stocks);
-        shared.statistics.attach(&self.stats, id);
+        self.record.belong_to(&shared.memory.stocks, chunk);
+        for store in shared.statistics.stores() {
+            self.attach(store, chunk);
+        }
         // ORDERING: Relaxed, all; no thread finds the node before `Shared::make_place` publishes it.
         self.stock_charge_max.store(shared.stock_cap_max / 2, Ordering::Relaxed);
         // ORDERING: as above.
@@ -124,6 +114,11 @@ impl Node {
         // ORDERING: as above.
         self.generation.store(generation, Ordering::Relaxed);
         self.shared.set(shared);
+    }
+
+    /// Gives it a place in the statistics of one more subsystem.
+    pub(crate) fn attach(&self, store: &'static StatStore, chunk: &NodeChunk) {
+        store.attach(&self.stats[store.number], self.id().0, chunk);
     }
 
     pub(crate) fn id(&self) -> NodeId {

@@ -23,27 +23,27 @@ use std::time::Instant;
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
-use memgroup_sync::{AtomicRef, Chunk, ChunkPool, Mutex, RwLock, RwLockWriteGuard};
+use memgroup_sync::{AtomicRef, ChunkPool, Mutex, RetiredChunk, RwLock, RwLockWriteGuard};
 
 use crate::base::id::{GroupId, NodeId};
+use crate::base::mutation::{self, Mutation};
 use crate::state::budget::Budget;
 use crate::state::config::{CHUNK, Config, ConfigError};
 use crate::state::memory::Memory;
 use crate::state::stats::registry::Registry;
-use crate::tree::node::Node;
+use crate::state::stats::store::StatStore;
+use crate::tree::node::{CHUNK_NODES, Node, NodeChunk};
 use crate::tree::parts::Parts;
 use crate::tree::topology::{ROOT, State, Tree};
-
-const CHUNK_NODES: usize = CHUNK as usize;
 
 /// The memory of nodes, of all hierarchies.
 static NODES: ChunkPool<Node, CHUNK_NODES> = ChunkPool::new();
 
 /// The nodes of one hierarchy, and what it remembers of those that were given back.
 struct OwnedNodes {
-    chunks: BTreeMap<u32, Chunk<Node, CHUNK_NODES>>,
+    chunks: BTreeMap<u32, NodeChunk>,
     /// Chunks that were taken out of the table, until a grace period has passed.
-    limbo: Limbo<Chunk<Node, CHUNK_NODES>>,
+    limbo: Limbo<RetiredChunk<Node, CHUNK_NODES>>,
     /// Parts that went with their nodes, until a grace period has passed.
     parts: DeferredFree<Parts>,
     /// Parts that stay with places without a node.
@@ -127,10 +127,19 @@ impl Shared {
         Some(&chunk[(id.0 % CHUNK) as usize])
     }
 
-    /// All nodes there are, those of free places too; the borrow of the tree is the proof of its lock.
+    /// The nodes of all places, those of free ones too; the borrow of the tree is the proof of its lock.
     pub(crate) fn nodes(&'static self, tree: &Tree) -> impl Iterator<Item = &'static Node> {
-        let end = tree.places().next_multiple_of(CHUNK).min(self.config.groups_max);
-        (0..end).filter_map(|at| self.node(NodeId(at)))
+        (0..tree.places()).filter_map(|at| self.node(NodeId(at)))
+    }
+
+    /// Gives each node, those of free places too, a place in the statistics of one more subsystem. The borrow of the tree is the proof of
+    /// its lock.
+    pub(crate) fn attach(&self, _tree: &Tree, store: &'static StatStore) {
+        for (&number, chunk) in &self.owned.lock().chunks {
+            for (_, node) in (number * CHUNK..self.config.groups_max).zip(chunk.cells()) {
+                node.attach(store, chunk);
+            }
+        }
     }
 
     /// Nanoseconds on the hierarchy's clock.
@@ -204,7 +213,7 @@ impl Shared {
         let mut owned = self.owned.lock();
         let Some(chunk) = NODES.take() else { return false };
         for (at, node) in (number * CHUNK..self.config.groups_max).zip(chunk.cells()) {
-            node.init(self, NodeId(at), owned.generation);
+            node.init(self, NodeId(at), owned.generation, &chunk);
             if let Some(kept) = owned.kept.remove(&NodeId(at)) {
                 node.keep_parts(kept);
             }
@@ -229,8 +238,7 @@ impl Shared {
     /// group is left.
     pub(crate) fn free_chunk(&self, tree: &Tree, number: u32) {
         let mut owned = self.owned.lock();
-        let kept =
-            |chunk: &Chunk<Node, CHUNK_NODES>| chunk.cells().iter().any(|node| node.kept_parts().is_some());
+        let kept = |chunk: &NodeChunk| chunk.cells().iter().any(|node| node.kept_parts().is_some());
         if owned.chunks.get(&number).is_none_or(|chunk| tree.in_use() > 0 && kept(chunk)) {
             return;
         }
@@ -243,7 +251,7 @@ impl Shared {
                 owned.kept.insert(NodeId(at), kept);
             }
         }
-        let refused = owned.limbo.retire(chunk, size_of::<[Node; CHUNK_NODES]>());
+        let refused = owned.limbo.retire(chunk.retire(), size_of::<[Node; CHUNK_NODES]>());
         assert!(refused.is_ok(), "the limbo of nodes has no bound");
     }
 
@@ -270,8 +278,9 @@ impl Shared {
         let mut done = Vec::new();
         owned.limbo.reclaim(|chunk| done.push(chunk));
         for chunk in done {
-            // A thread that uncharges holds a node for the aftermath (`Held`).
-            match chunk.cells().iter().any(Node::is_pinned) {
+            // A thread that uncharged may hold a node of a released group for the aftermath.
+            let is_held = || chunk.cells().iter().any(Node::is_pinned);
+            match is_held() && !mutation::active(Mutation::ErasesHeldNodes) {
                 true => _ = owned.limbo.retire(chunk, size_of::<[Node; CHUNK_NODES]>()),
                 false => drop(chunk),
             }

@@ -91,6 +91,9 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
+    /// Bytes of a place, whether it is free or not.
+    pub(crate) const PLACE_BYTES: u64 = size_of::<Entry>() as u64;
+
     pub(crate) fn new(groups_max: u32, depth_max: u32) -> Tree {
         let root = Entry { state: State::Online, ..Entry::free() };
         Tree {

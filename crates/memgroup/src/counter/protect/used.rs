@@ -228,7 +228,7 @@ impl Node {
     }
 
     /// The group's settings, and its use of them.
-    fn used(&self) -> Lent<'_, Used> {
+    pub(crate) fn used(&self) -> Lent<'_, Used> {
         self.part(&USED)
     }
 }

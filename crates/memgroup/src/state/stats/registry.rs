@@ -11,11 +11,10 @@ use std::sync::OnceLock;
 use memgroup_percpu::{ArenaError, Records};
 use memgroup_sync::Mutex;
 
-use crate::base::id::NodeId;
 use crate::state::config::Config;
 use crate::state::stats::SUBSYSTEMS_MAX;
 use crate::state::stats::stat::{Reason, RegisterError, Subsystem};
-use crate::state::stats::store::{StatEntry, StatStore};
+use crate::state::stats::store::StatStore;
 use crate::state::stats::update_tree::UpdateTree;
 
 pub(crate) struct Registry {
@@ -123,11 +122,6 @@ impl Registry {
         // Last, so that a flush which finds the store in its tree finds flushed values in every group.
         store.updates.join(store);
         Ok(store)
-    }
-
-    /// Makes the entries of a node.
-    pub(crate) fn attach(&self, entries: &[StatEntry; SUBSYSTEMS_MAX], id: NodeId) {
-        self.stores().for_each(|store| store.attach(&entries[store.number], id.0));
     }
 
     /// Unregisters all but the built-in subsystems, for the hierarchy's next user.

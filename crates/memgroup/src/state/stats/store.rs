@@ -7,7 +7,7 @@
 use memgroup_percpu::{Mark, MarkCell, Record, Records, Wait};
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::grace::{self, DeferredFree, Published, Section};
-use memgroup_sync::{FixedRef, Mutex, erasable};
+use memgroup_sync::{Chunk, Erasable, FixedRef, Mutex, erasable};
 
 use crate::state::stats::Reach;
 use crate::state::stats::flushed::FlushedStats;
@@ -40,7 +40,7 @@ erasable! {
     pub(crate) struct StatEntry {
         /// Additions on the slots since the last flush.
         pub(crate) record: Record,
-        mark: MarkCell,
+        pub(crate) mark: MarkCell,
         flushed: Published<FlushedStats>,
         store: FixedRef<StatStore>,
     }
@@ -79,11 +79,16 @@ impl StatStore {
         *self.subsystem.lock() = subsystem;
     }
 
-    /// Makes `entry` the one of the group with this number.
-    pub(crate) fn attach(&'static self, entry: &StatEntry, number: u32) {
+    /// Makes `entry`, which lies in `chunk`, the one of the group with this number.
+    pub(crate) fn attach<T: Erasable, const N: usize>(
+        &'static self,
+        entry: &StatEntry,
+        number: u32,
+        chunk: &Chunk<T, N>,
+    ) {
         self.updates.marks.provide(number);
         entry.mark.set(self.updates.marks.of(number));
-        entry.record.belong_to(&self.records);
+        entry.record.belong_to(&self.records, chunk);
         entry.store.set(self);
     }
 
@@ -166,18 +171,20 @@ impl StatEntry {
         self.store.get()
     }
 
+    /// Whether it is an entry of this very store.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, store: &'static StatStore) -> bool {
+        self.store.is(store)
+    }
+
     pub(crate) fn store(&self) -> &'static StatStore {
         self.find_store().expect("a group has an entry in every subsystem")
     }
 
     /// Which slots the group has changed on.
     #[inline(always)]
-    pub(crate) fn find_mark(&self) -> Option<Mark> {
-        self.mark.get()
-    }
-
     pub(crate) fn mark(&self) -> Mark {
-        self.find_mark().expect("a group has a mark in every subsystem")
+        self.mark.get()
     }
 
     /// The group's flushed values, for as long as the section lasts.
