@@ -80,6 +80,10 @@ impl<T: Erasable, const N: usize> ChunkPool<T, N> {
         {
             dropped.reclaim(|cells| free.push(cells));
         }
+        #[cfg(any(test, feature = "inject"))]
+        if inject::strikes() {
+            return None;
+        }
         let cells = free.pop().or_else(map)?;
         Some(Chunk { cells, pool: self })
     }
@@ -187,6 +191,38 @@ fn return_pages<T: Erasable, const N: usize>(_cells: &'static [T; N]) -> bool {
     false
 }
 
+/// Chunks that are refused on purpose, in tests and with the feature `inject`, which alone exports it.
+#[cfg(any(test, feature = "inject"))]
+pub mod inject {
+    use std::cell::Cell;
+    use std::marker::PhantomData;
+
+    std::thread_local! {
+        static IS_ON: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// While it lives, no [`ChunkPool`](super::ChunkPool) has a chunk for this thread.
+    #[derive(Debug)]
+    #[must_use = "chunks are refused only while the guard lives"]
+    pub struct Guard(PhantomData<*const ()>);
+
+    /// Refuses every chunk on this thread until the guard is dropped.
+    pub fn refuse_chunks() -> Guard {
+        IS_ON.set(true);
+        Guard(PhantomData)
+    }
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            IS_ON.set(false);
+        }
+    }
+
+    pub(super) fn strikes() -> bool {
+        IS_ON.get()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,6 +264,15 @@ mod tests {
         write(cells, 7);
         cells.erase();
         assert!(is_zero(cells));
+    }
+
+    #[test]
+    fn refuses_a_chunk_where_there_is_no_memory() {
+        static POOL: ChunkPool<Cell, 64> = ChunkPool::new();
+        let guard = inject::refuse_chunks();
+        assert!(POOL.take().is_none());
+        drop(guard);
+        assert!(POOL.take().is_some());
     }
 
     #[test]

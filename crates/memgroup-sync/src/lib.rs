@@ -73,6 +73,8 @@ pub mod thread;
 pub mod ticks;
 
 pub use atomic_ref::AtomicRef;
+#[cfg(all(feature = "inject", not(memgroup_loom)))]
+pub use chunk::inject;
 pub use chunk::{Chunk, ChunkPool, RetiredChunk};
 pub use crossbeam_utils::CachePadded;
 pub use erasable::Erasable;

@@ -202,3 +202,210 @@ fn relocate_in(
     };
     while with_layout(shared, |layout, tree| steps(shared, bytes, done, |done| step(layout, tree, done))) {}
 }
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup_percpu::SlotSource;
+
+    use crate::base::id::GroupId;
+    use crate::state::config::CHUNK;
+    use crate::tree::node::NodeChunk;
+    use crate::tree::shared::Shared;
+    use crate::{
+        Ask, Charge, Config, Count, Group, GroupError, Hierarchy, Maintenance, Scan, Shrinker,
+        ShrinkerConfig, scope,
+    };
+
+    struct Empty;
+
+    impl Shrinker for Empty {
+        fn count(&self, _token: u64) -> Count {
+            Count::Empty
+        }
+
+        fn scan(&self, _ask: &Ask<'_>) -> Scan {
+            Scan::Freed { bytes: 0 }
+        }
+    }
+
+    /// A kind of hierarchy that no other test uses.
+    fn config(number: u32) -> Config {
+        Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(7000 + number)
+    }
+
+    fn create(hierarchy: &Hierarchy, groups: u32) -> Vec<Group> {
+        (0..groups).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect()
+    }
+
+    fn remove(groups: Vec<Group>) {
+        groups.into_iter().for_each(|group| group.remove().unwrap());
+    }
+
+    fn maintain(hierarchy: &Hierarchy) {
+        hierarchy.maintain(Maintenance::new().all().expedited());
+    }
+
+    fn chunks(shared: &Shared) -> usize {
+        shared.nodes_bytes() / (CHUNK as usize * size_of::<crate::tree::node::Node>())
+    }
+
+    const _: () = assert!(size_of::<NodeChunk>() <= 16);
+
+    #[test]
+    fn nodes_go_with_their_groups() {
+        let hierarchy = Hierarchy::new(config(0)).unwrap();
+        let shared = hierarchy.shared();
+        let mut groups = create(&hierarchy, 20 * CHUNK);
+        assert_eq!(chunks(shared), 21);
+        let last = groups.pop().unwrap();
+        let charge = groups[100].try_charge(1).unwrap();
+        remove(groups);
+        maintain(&hierarchy);
+        assert_eq!(
+            chunks(shared),
+            1 + 1 + 1,
+            "the root's, that of the last group, and that of the charged one"
+        );
+        drop(charge);
+        remove(vec![last]);
+        maintain(&hierarchy);
+        assert_eq!((chunks(shared), shared.has_limbo()), (1, false));
+        let groups = create(&hierarchy, 20 * CHUNK);
+        assert_eq!(chunks(shared), 21);
+        drop((groups, hierarchy));
+        assert_eq!(chunks(shared), 0, "all of them go with the hierarchy");
+        let again = Hierarchy::new(config(0)).unwrap();
+        remove(create(&again, CHUNK));
+    }
+
+    #[test]
+    fn an_id_stays_stale_when_its_node_was_given_back() {
+        let hierarchy = Hierarchy::new(config(1)).unwrap();
+        let mut seen: Vec<GroupId> = Vec::new();
+        for _ in 0..3 {
+            let groups = create(&hierarchy, 3 * CHUNK);
+            let ids: Vec<_> = groups.iter().map(Group::id).collect();
+            assert!(ids.iter().all(|id| !seen.contains(id)), "an id is never another group's");
+            for &id in &seen {
+                assert!(hierarchy.group(id).is_none() && hierarchy.uncharge(id, 1).is_err(), "{id}");
+            }
+            seen.extend(ids);
+            remove(groups);
+            maintain(&hierarchy);
+        }
+    }
+
+    #[test]
+    fn groups_are_what_they_were_in_fresh_nodes() {
+        let hierarchy = Hierarchy::new(config(2)).unwrap();
+        for _ in 0..3 {
+            let groups = create(&hierarchy, 2 * CHUNK);
+            for group in &groups {
+                assert_eq!((group.max(), group.high(), group.min(), group.low()), (None, None, 0, 0));
+                assert_eq!((group.peak(), group.refusals(), group.oom_score(), group.owed()), (0, 0, 0, 0));
+                assert_eq!((group.events(), group.labels()), (Default::default(), Vec::new()));
+                assert_eq!((group.weight(), group.stock().hits), (100, 0));
+                group.set_max(1000).unwrap();
+                group.set_min(10).unwrap();
+                group.set_oom_score(7).unwrap();
+                group.try_charge(2000).unwrap_err();
+                drop(group.label("sort").unwrap().try_charge(100).unwrap());
+            }
+            remove(groups);
+            maintain(&hierarchy);
+        }
+    }
+
+    #[test]
+    fn nodes_with_shrinkers_stay_until_no_group_is_left() {
+        let hierarchy = Hierarchy::new(config(3)).unwrap();
+        let shared = hierarchy.shared();
+        let groups = create(&hierarchy, 4 * CHUNK);
+        let shrinker = groups[100].add_shrinker(ShrinkerConfig::new("empty"), Empty).unwrap();
+        drop(shrinker);
+        remove(groups);
+        maintain(&hierarchy);
+        assert_eq!(chunks(shared), 2, "the root's, and one with a part for walks");
+        let groups = create(&hierarchy, 20 * CHUNK);
+        drop((groups, hierarchy));
+        assert_eq!(chunks(shared), 0);
+        let again = Hierarchy::new(config(3)).unwrap();
+        let groups = create(&again, 4 * CHUNK);
+        let kept: Vec<_> = groups.iter().filter(|group| group.node().shrinkers().is_some()).collect();
+        assert_eq!(kept.len(), 1, "the place has its part again");
+        let shrinker = kept[0].add_shrinker(ShrinkerConfig::new("empty"), Empty).unwrap();
+        assert_eq!(again.shrinkers().len(), 1);
+        drop(shrinker);
+    }
+
+    #[test]
+    fn a_scope_with_a_forgotten_guard_finds_no_group_in_an_erased_node() {
+        let hierarchy = Hierarchy::new(config(4)).unwrap();
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut groups = create(&hierarchy, 4 * CHUNK);
+                std::mem::forget(scope::enter(&groups[3 * CHUNK as usize]));
+                assert!(scope::current().is_some());
+                groups.drain(..).for_each(|group| drop(group.remove()));
+                maintain(&hierarchy);
+                assert_eq!(scope::current(), None);
+                assert!(hierarchy.try_charge_current(1).is_none());
+            });
+        });
+    }
+
+    #[test]
+    fn a_group_without_memory_for_its_node_is_refused() {
+        let hierarchy = Hierarchy::new(config(5)).unwrap();
+        let first = create(&hierarchy, CHUNK - 1);
+        let guard = memgroup_sync::inject::refuse_chunks();
+        let error = hierarchy.create("/more").unwrap_err();
+        assert!(matches!(&error, GroupError::OutOfMemory { path, .. } if path == "/more"), "{error:?}");
+        let refused = Hierarchy::new(config(6)).unwrap_err().to_string();
+        assert!(refused.contains("refused address space for its groups; raise RLIMIT_AS"), "{refused}");
+        drop(guard);
+        hierarchy.create("/more").unwrap();
+        Hierarchy::new(config(6)).unwrap().create("/group").unwrap();
+        drop(first);
+    }
+
+    #[test]
+    fn charges_last_while_nodes_come_and_go() {
+        const ROUNDS: usize = if cfg!(memgroup_yields) { 200 } else { 2000 };
+        let hierarchy = Hierarchy::new(config(7)).unwrap();
+        let (send, receive) = std::sync::mpsc::sync_channel::<Charge>(64);
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            // The last bytes of most groups go on another thread than the last handles.
+            threads.spawn(move || receive.iter().for_each(drop));
+            threads.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    maintain(&hierarchy);
+                }
+            });
+            let workers: Vec<_> = (0..2)
+                .map(|worker| {
+                    let (hierarchy, send) = (&hierarchy, send.clone());
+                    threads.spawn(move || {
+                        for round in 0..ROUNDS {
+                            let group = hierarchy.create(&format!("/{worker}-{round}")).unwrap();
+                            group.set_max(10_000).unwrap();
+                            send.send(group.try_charge(1 + round as u64 % 9000).unwrap()).unwrap();
+                            if round % 3 == 0 {
+                                // Marks the group OVER, so that uncharges look at it.
+                                group.set_max(0).unwrap();
+                            }
+                            group.remove().unwrap();
+                        }
+                    })
+                })
+                .collect();
+            drop(send);
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        maintain(&hierarchy);
+        assert_eq!((hierarchy.root().usage_exact(), hierarchy.groups().len()), (0, 1));
+        assert!(hierarchy.dying().is_empty() && hierarchy.shared().tree.lock().in_use() == 1);
+    }
+}

@@ -81,6 +81,10 @@ pub(crate) fn mark(entry: &'static StatEntry, row: usize) {
 #[cold]
 #[inline(never)]
 fn add_slow(entry: &'static StatEntry, node: &'static Node, index: usize, delta: i64) {
+    if entry.find_store().is_none() {
+        // The node was given back: a scope has outlived its group by long.
+        return;
+    }
     let slot = node.shared().source.current();
     if (!entry.record.is_linked() || !entry.store().records.is_admitted(slot))
         && let Some(_tree) = node.shared().tree.try_lock()
