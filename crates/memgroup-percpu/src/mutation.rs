@@ -9,6 +9,8 @@ memgroup_sync::mutations! {
     LinkPublishesNothing,
     /// A record that is unlinked lets accesses through.
     UnlinkLeavesSlotsEnabled,
+    /// A record is retired with the flags of its slots.
+    RetireLeavesSlotsEnabled,
     /// A block that is retired is free at once.
     RetiredIsFreeAtOnce,
     /// A slot is enabled before its copies are prepared.

@@ -99,16 +99,20 @@ unsafe impl Erasable for Record {
         while self.at.swap(BUSY, Ordering::Acquire) == BUSY {
             wait.wait();
         }
-        // ORDERING: AcqRel; as in `unlink`.
-        self.slot_enabled.swap(address(&records.none_enabled), Ordering::AcqRel);
+        if !active(Mutation::RetireLeavesSlotsEnabled) {
+            // ORDERING: AcqRel; as in `unlink`.
+            self.slot_enabled.swap(address(&records.none_enabled), Ordering::AcqRel);
+        }
     }
 
     fn erase(&self) {
         // ORDERING: Release; an access that finds 0 finds no slots (the other order).
         self.slots.set(0);
         fence(Ordering::Release);
-        self.slot_enabled.erase();
-        self.base.erase();
+        // ORDERING: Relaxed, both; after the fence.
+        self.slot_enabled.store(0, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.base.store(0, Ordering::Relaxed);
         self.stride.erase();
         self.words.erase();
         self.at.erase();

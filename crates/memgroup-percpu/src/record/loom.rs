@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use memgroup_sync::ChunkPool;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::{self, Form};
 use memgroup_sync::thread;
@@ -69,7 +70,7 @@ fn loom_an_access_never_reaches_memory_that_is_used_again() {
 }
 
 #[test]
-#[should_panic(expected = "used after its block was freed")]
+#[should_panic(expected = "Causality violation")]
 fn loom_memory_reused_without_a_grace_period_is_caught() {
     mutation::with(Mutation::RetiredIsFreeAtOnce, || explore(3, || memory_is_used_again(true)));
 }
@@ -213,4 +214,51 @@ fn loom_preparing_a_slot_without_its_block_is_caught() {
     mutation::with(Mutation::PrepareMissesTheBlock, || {
         explore(3, a_slot_is_admitted_while_a_block_is_linked);
     });
+}
+
+static RECORDS: ChunkPool<Record, 1> = ChunkPool::new();
+
+/// A record with a block is retired and erased beside an access to its second slot. With `waits`, a grace period lies between.
+fn a_record_is_erased(waits: bool) {
+    let records = Records::new(ArenaConfig::new(2), 1).expect("one word on two slots is allowed");
+    let records: &'static Records = memgroup_sync::keep(Box::new(records));
+    let chunk = RECORDS.take().expect("loom has memory");
+    let record = &chunk.cells()[0];
+    record.belong_to(records, &chunk);
+    (0..2).for_each(|slot| records.admit(slot, |_| ()));
+    record.link(fresh(records));
+    // ORDERING: Relaxed; before the other thread.
+    record.access(1, 0).expect("it has memory").store(MARK, Ordering::Relaxed);
+    let other = thread::spawn(move || {
+        // The model checker sees no fixed values; it does see this.
+        record.is_linked();
+        // ORDERING: Relaxed; the oracle is which word it is.
+        let found = record.access(1, 0).map(|word| word.load(Ordering::Relaxed));
+        assert!(found.is_none_or(|value| value == MARK), "an access finds another word");
+    });
+    let retired = chunk.retire();
+    if waits {
+        grace::synchronize(Form::Quiet);
+    }
+    drop(retired);
+    other.join().unwrap();
+    assert!(record.access(1, 0).is_none());
+}
+
+#[test]
+fn loom_an_access_finds_its_word_or_none_beside_an_erasure() {
+    explore(3, || a_record_is_erased(true));
+}
+
+/// The caller's fault, which a `RetiredChunk` outside of models prevents.
+#[test]
+#[should_panic(expected = "an access finds another word")]
+fn loom_an_erasure_without_a_grace_period_is_caught() {
+    explore(3, || a_record_is_erased(false));
+}
+
+#[test]
+#[should_panic(expected = "an access finds another word")]
+fn loom_a_retirement_that_leaves_slots_enabled_is_caught() {
+    mutation::with(Mutation::RetireLeavesSlotsEnabled, || explore(3, || a_record_is_erased(true)));
 }
