@@ -1,4 +1,4 @@
-//! Memory whose addresses stay good for ever, and whose pages go back: chunks of cells that are erased.
+//! Chunk: cells with addresses that stay good for ever, and pages that go back to the system.
 //!
 //! ```text
 //!   ChunkPool ── take ──▶ Chunk ── cells ──▶ &'static [T; N]    good for ever
@@ -116,7 +116,7 @@ impl<T: Erasable, const N: usize> Chunk<T, N> {
     }
 }
 
-/// A chunk whose cells are to be erased.
+/// A chunk with cells that are to be erased.
 ///
 /// Drop it after a grace period: its cells are zero from then on, and their pages the system's. Dropped earlier it leaks its memory.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Erasable: types whose value may turn to zero while threads use it.
+//! Erasable: types with values that may turn to zero while threads use them.
 //!
 //! [`Chunk`](crate::Chunk) needs them: its cells turn to zero in the end, also under the eyes of a thread that still refers to them.
 
@@ -7,7 +7,7 @@
 use crate::CachePadded;
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A type whose value may turn to zero while threads use it. [`erasable!`](crate::erasable) declares such types.
+/// A type with a value that may turn to zero while threads use it. [`erasable!`](crate::erasable) declares such types.
 ///
 /// # Safety
 ///
@@ -20,7 +20,7 @@ pub unsafe trait Erasable: Sync + 'static {
     where
         Self: Sized;
 
-    /// Prepares for the erasure. Sections that begin from now on need find no more than what is sound beside it.
+    /// Prepares for the erasure. Sections that begin from now on use the value only in ways that are sound beside it.
     fn retire(&self) {}
 
     /// Sets it to zero, by atomic stores.

@@ -23,7 +23,7 @@ impl FixedU32 {
     /// The number; 0 once it is erased.
     #[inline(always)]
     pub fn get(&self) -> u32 {
-        // ORDERING: Relaxed; published by what gave this thread the cell.
+        // ORDERING: Relaxed; published with the cell.
         self.0.load(Ordering::Relaxed)
     }
 

@@ -16,7 +16,7 @@
 //! | [`CachePadded`] | `crossbeam_utils`' | the same |
 //! | [`interleave::point`] | nothing, or a yield with `--cfg memgroup_yields` | nothing |
 //! | [`keep`] | leaks | keeps for an execution |
-//! | [`Chunk`], [`ChunkPool`] | cells whose addresses stay good, and whose pages go back | cells for an execution |
+//! | [`Chunk`], [`ChunkPool`] | cells with addresses that stay good, and pages that go back | cells for an execution |
 //! | [`grace`] | read sections entered by a store or a swap | by a swap |
 //! | [`hazard`] | places pinned by a store or a swap | by a swap |
 //! | `model`, `loom` | absent | `loom::model`, the crate `loom` |

@@ -110,6 +110,8 @@ impl Maintenance {
 pub struct Maintained {
     /// Bytes that went back to the system, as pages and as whole chunks.
     pub depopulated_bytes: u64,
+    /// Bytes of nodes that went back to the system. They go by chunks of 64 groups.
+    pub node_bytes: u64,
     /// Bytes of records that moved, over all slots.
     pub moved_bytes: u64,
     /// Records that moved. A group has one for its stock, and one in each subsystem that it has statistics in.
@@ -128,6 +130,7 @@ impl Maintained {
     /// Adds one more pass. The last one decides whether there is more.
     fn add(&mut self, pass: &Maintained) {
         self.depopulated_bytes += pass.depopulated_bytes;
+        self.node_bytes += pass.node_bytes;
         self.moved_bytes += pass.moved_bytes;
         self.moved_records += pass.moved_records;
         self.demoted_groups += pass.demoted_groups;
@@ -311,7 +314,7 @@ fn free_limbo(shared: &'static Shared, done: &mut Maintained, wait: impl Fn() ->
     stocks.reclaim(|old, tag| residence::last_look(shared, old, tag));
     shared.statistics.stores().for_each(StatStore::reclaim);
     if shared.has_limbo() {
-        shared.reclaim_nodes(&shared.layout.write());
+        done.node_bytes += shared.reclaim_nodes(&shared.layout.write());
     }
     in_time
 }

@@ -107,7 +107,7 @@ erasable! {
 }
 
 erasable! {
-    /// What a miss reads beside the word.
+    /// The limits and peaks, which a miss reads beside the word.
     #[repr(align(64))]
     struct Limits {
         max: [AtomicU64; 2],

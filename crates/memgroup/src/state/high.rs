@@ -1,4 +1,4 @@
-//! High: what a group remembers of its `high`, besides the limit itself, which is in the counter.
+//! High: the debt of a group, and the usage at which its shrinkers gave nothing. The limit itself is in the counter.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::erasable;

@@ -1,4 +1,4 @@
-//! Waiting: what a group remembers of the charges that wait for room.
+//! Waiting: the charges that wait for room at a group, and its weight among those that wait.
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 use memgroup_sync::erasable;

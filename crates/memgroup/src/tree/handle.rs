@@ -12,9 +12,9 @@ use crate::tree::shared::Shared;
 /// A tree of groups, with its root.
 ///
 /// A handle: clones are the same tree. The tree lives as long as any `Hierarchy` or [`Group`] of it. When the last one is
-/// dropped, all groups are removed. Bytes still charged are accounted until their [`Charge`](crate::Charge)s are dropped. Per-CPU memory
-/// goes back then, if it is more than 256 KiB: that waits for a grace period, mostly 10 to 20 ms. The memory of
-/// the tree itself, some tens of KiB, is kept for the next hierarchy of the same [`Config`](crate::Config).
+/// dropped, all groups are removed. Bytes still charged are accounted until their [`Charge`](crate::Charge)s are dropped. The memory of the
+/// groups goes back then, if it is more than 256 KiB: that waits for a grace period, mostly 10 to 20 ms. The rest, some
+/// hundreds of KiB, is kept for the next hierarchy of the same [`Config`](crate::Config).
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy};

@@ -1,9 +1,12 @@
 //! Node: the record of one group that the charge path touches.
 //!
-//! Nodes live in their hierarchy's table for the life of the process and are used again, so a `&'static Node` is
-//! always good memory. A node is given to a new group only when its group is offline, nothing is charged to it and it has no
-//! handle (`control::release`). So a [`Charge`](crate::Charge) needs no reference count: its bytes are the reference. A charge of
-//! zero bytes counts as a handle instead.
+//! Nodes are cells of chunks (`memgroup_sync::Chunk`), so a `&'static Node` is always good memory. A node is given to a new group, or
+//! given back, only when its group is offline, nothing is charged to it and it has no handle (`control::release`). So a
+//! [`Charge`](crate::Charge) needs no reference count: its bytes are the reference. A charge of zero bytes counts as a handle instead.
+//!
+//! A node that was given back is *erased*: it has no hierarchy, no parent, no record and generation 0. These refer to nodes that they do
+//! not hold, and so expect erased ones: marks of statistics, scopes with forgotten guards, and threads between an uncharge and its
+//! aftermath.
 //!
 //! A node's per-CPU words are not in the node. They are a record that it points to, which moves, goes when the group is idle
 //! and comes back when it is charged (`lifecycle::residence`). A free node keeps its record for its next group.
@@ -51,12 +54,12 @@ erasable! {
         depth: AtomicU32,
         /// How many bypasses of the stock are on.
         bypasses: AtomicU32,
-        /// What only some groups need. It is freed with the node.
+        /// The parts that go with the node.
         parts: Published<Parts>,
         /// The group's debts and waits.
         pub(crate) high: HighState,
         pub(crate) waiting: Waiting,
-        /// As `parts`, where threads refer to it without a section. It stays with the place for ever.
+        /// The parts that walks refer to without a section. They stay with the place for ever.
         kept: AtomicRef<Parts>,
         /// The group's place in each subsystem's statistics.
         pub(crate) stats: [StatEntry; SUBSYSTEMS_MAX],

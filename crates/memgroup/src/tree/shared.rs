@@ -5,16 +5,19 @@
 //! next hierarchy of the same configuration. So a process keeps at most as many as it had at one time of each configuration, without
 //! their nodes and with little per-CPU memory (`lifecycle::maintenance`).
 //!
-//! Nodes come in chunks, whose addresses stay good after they were given back (`memgroup_sync::Chunk`). A chunk goes when each of its
-//! places is free and has given up its record, and a grace period has passed. A thread that is late then finds an erased node: no
-//! hierarchy, no parent, no record, generation 0.
+//! Nodes come in chunks of `CHUNK` places. The addresses stay good after a chunk was given back (`memgroup_sync::Chunk`). A chunk goes when
+//! each of its places is free and has given up its record, and a grace period has passed. A thread that is late finds erased nodes.
 //!
 //! - I1. A node does not move while its place has a group. Its place in the table is its `NodeId`.
 //! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; bytes still charged keep
 //!   them dying.
+//! - I3. A chunk is erased after a grace period that began after it left the table, while no flush runs, and when no node of it has a
+//!   handle. Nodes that ever had a part for walks of shrinkers or for kill hooks are erased when no group is left.
 //! - E1. Lock order: the turn to flush one subsystem's statistics, then their layout, then the tree lock, then the pool or the
 //!   queue of waiting charges, then the list of all waits. A thread that holds the tree lock takes the layout only if it is free. No foreign
 //!   code and no I/O runs under the tree lock, so a thread that waits for it waits for bounded steps of the engine only.
+//! - E2. The end of the last bytes → erasure: the thread that takes them pins the node in the section in which it took them
+//!   (`control::aftermath`). Loom: `a_node_is_there_until_the_aftermath_is_over`.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -36,10 +39,12 @@ use crate::tree::node::{CHUNK_NODES, Node, NodeChunk};
 use crate::tree::parts::Parts;
 use crate::tree::topology::{ROOT, State, Tree};
 
+const CHUNK_BYTES: usize = size_of::<[Node; CHUNK_NODES]>();
+
 /// The memory of nodes, of all hierarchies.
 static NODES: ChunkPool<Node, CHUNK_NODES> = ChunkPool::new();
 
-/// The nodes of one hierarchy, and what it remembers of those that were given back.
+/// The memory of one hierarchy's nodes, and the traces of those that were given back.
 struct OwnedNodes {
     chunks: BTreeMap<u32, NodeChunk>,
     /// Chunks that were taken out of the table, until a grace period has passed.
@@ -74,7 +79,7 @@ pub(crate) struct Shared {
     began: Instant,
     /// The nodes of each chunk of places; nothing where no place of a chunk has a group or a record.
     chunks: Box<[AtomicRef<[Node; CHUNK_NODES]>]>,
-    /// The memory of those nodes. Under the tree lock.
+    /// The memory of those nodes. A thread that holds this lock takes no other.
     owned: Mutex<OwnedNodes>,
     /// Held while a group gets its first part.
     pub(crate) making_parts: Mutex<()>,
@@ -251,7 +256,7 @@ impl Shared {
                 owned.kept.insert(NodeId(at), kept);
             }
         }
-        let refused = owned.limbo.retire(chunk.retire(), size_of::<[Node; CHUNK_NODES]>());
+        let refused = owned.limbo.retire(chunk.retire(), CHUNK_BYTES);
         assert!(refused.is_ok(), "the limbo of nodes has no bound");
     }
 
@@ -270,26 +275,30 @@ impl Shared {
         !owned.limbo.is_empty() || !owned.parts.is_empty()
     }
 
-    /// Gives the memory of nodes and parts back for which the grace period is over. No flush is under way, and no move: they refer to
-    /// nodes that no group holds.
-    pub(crate) fn reclaim_nodes(&self, _layout: &RwLockWriteGuard<'_, ()>) {
+    /// Gives the memory of nodes and parts back for which the grace period is over. Returns the bytes of nodes. No flush is under way, and no
+    /// move: they refer to nodes that no group holds.
+    pub(crate) fn reclaim_nodes(&self, _layout: &RwLockWriteGuard<'_, ()>) -> u64 {
         let mut owned = self.owned.lock();
         owned.parts.reclaim();
         let mut done = Vec::new();
         owned.limbo.reclaim(|chunk| done.push(chunk));
+        let mut bytes = 0;
         for chunk in done {
-            // A thread that uncharged may hold a node of a released group for the aftermath.
+            // A thread that uncharged may hold a node of a released group for the aftermath (E2).
             let is_held = || chunk.cells().iter().any(Node::is_pinned);
-            match is_held() && !mutation::active(Mutation::ErasesHeldNodes) {
-                true => _ = owned.limbo.retire(chunk, size_of::<[Node; CHUNK_NODES]>()),
-                false => drop(chunk),
+            if is_held() && !mutation::active(Mutation::ErasesHeldNodes) {
+                let refused = owned.limbo.retire(chunk, CHUNK_BYTES);
+                assert!(refused.is_ok(), "the limbo of nodes has no bound");
+            } else {
+                bytes += CHUNK_BYTES as u64;
             }
         }
+        bytes
     }
 
     /// Bytes of the nodes that there are.
     pub(crate) fn nodes_bytes(&self) -> usize {
-        self.owned.lock().chunks.len() * size_of::<[Node; CHUNK_NODES]>()
+        self.owned.lock().chunks.len() * CHUNK_BYTES
     }
 
     /// Gives back a `Hierarchy` or a `Group`; whether it was the last.
