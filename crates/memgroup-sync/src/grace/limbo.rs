@@ -10,6 +10,9 @@ use std::collections::VecDeque;
 use super::barrier;
 use super::epoch::{self, Epoch};
 
+/// The room that an empty limbo keeps for its next items.
+const KEPT: usize = 64;
+
 struct Item<T> {
     epoch: Epoch,
     bytes: usize,
@@ -70,6 +73,9 @@ impl<T> Limbo<T> {
             self.bytes -= item.bytes;
             reclaimed += 1;
             reuse(ManuallyDrop::into_inner(item.value));
+        }
+        if self.items.is_empty() {
+            self.items.shrink_to(KEPT);
         }
         reclaimed
     }
