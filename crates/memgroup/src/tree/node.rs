@@ -18,6 +18,8 @@
 //! - I5. `parent` and `depth` change only while the node is free, and a group's parent is released after it. A thread that holds a node, or holds
 //!   off releases, may climb.
 
+use core::mem::offset_of;
+
 use memgroup_percpu::{FastSlot, Record};
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{Lent, Published, Withdrawn};
@@ -35,7 +37,8 @@ use crate::tree::parts::{Key, Part, Parts};
 use crate::tree::shared::Shared;
 
 erasable! {
-    /// One group, as the charge path sees it. The first line is read-mostly.
+    /// One group, as the charge path sees it. The first two lines are read-mostly. It has an odd number of lines, so that the same
+    /// line of many nodes is not in one cache set.
     #[repr(C, align(64))]
     pub(crate) struct Node {
         /// The largest charge that the stock deals with; 0 where there is no stock.
@@ -47,7 +50,6 @@ erasable! {
         id: FixedU32,
         /// Whether there is more to do here than to count.
         pub(crate) marks: Marks,
-        pub(crate) counter: Counter,
         shared: FixedRef<Shared>,
         generation: AtomicU32,
         parent: AtomicU32,
@@ -56,20 +58,20 @@ erasable! {
         bypasses: AtomicU32,
         /// The parts that go with the node.
         parts: Published<Parts>,
-        /// The group's debts and waits.
-        pub(crate) high: HighState,
-        pub(crate) waiting: Waiting,
         /// The parts that walks refer to without a section. They stay with the place for ever.
         kept: AtomicRef<Parts>,
+        pub(crate) counter: Counter,
         /// The group's place in each subsystem's statistics.
         pub(crate) stats: [StatEntry; SUBSYSTEMS_MAX],
         references: References,
+        pub(crate) high: HighState,
+        pub(crate) waiting: Waiting,
     }
 }
 
 erasable! {
     /// The references that keep a node, and other words that many threads write.
-    #[repr(align(64))]
+    #[repr(C, align(8))]
     struct References {
         handles: AtomicU32,
         /// Groups below it that are not released.
@@ -77,6 +79,9 @@ erasable! {
         asked: AtomicU64,
     }
 }
+
+const _: () =
+    assert!(cfg!(memgroup_loom) || size_of::<Node>() % 128 == 64 && offset_of!(Node, references) % 64 == 0);
 
 /// The nodes of this many places come and go together.
 pub(crate) const CHUNK_NODES: usize = CHUNK as usize;
