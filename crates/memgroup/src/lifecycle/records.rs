@@ -208,25 +208,11 @@ mod tests {
     use memgroup_percpu::SlotSource;
 
     use crate::base::id::GroupId;
+    use crate::reclaim::tests::Empty;
     use crate::state::config::CHUNK;
     use crate::tree::node::Node;
     use crate::tree::shared::Shared;
-    use crate::{
-        Ask, Charge, Config, Count, Group, GroupError, Hierarchy, Maintenance, Scan, Shrinker,
-        ShrinkerConfig, scope,
-    };
-
-    struct Empty;
-
-    impl Shrinker for Empty {
-        fn count(&self, _token: u64) -> Count {
-            Count::Empty
-        }
-
-        fn scan(&self, _ask: &Ask<'_>) -> Scan {
-            Scan::Freed { bytes: 0 }
-        }
-    }
+    use crate::{Charge, Config, Group, GroupError, Hierarchy, Maintenance, ShrinkerConfig, scope};
 
     /// A kind of hierarchy that no other test uses.
     fn config(number: u32) -> Config {

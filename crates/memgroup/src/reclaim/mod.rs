@@ -18,7 +18,7 @@ mod scan;
 mod shrinker;
 mod slot;
 #[cfg(all(test, not(memgroup_loom)))]
-mod tests;
+pub(crate) mod tests;
 mod walk;
 
 pub(crate) use credit::{Purpose, ReclaimCredit};

@@ -8,7 +8,7 @@ use crate::reclaim::{Ask, Count, Scan, Shrinker, ShrinkerConfig, group};
 use crate::state::config::Config;
 use crate::tree::handle::{Group, Hierarchy};
 
-struct Empty;
+pub(crate) struct Empty;
 
 impl Shrinker for Empty {
     fn count(&self, _token: u64) -> Count {
