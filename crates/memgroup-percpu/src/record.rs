@@ -23,11 +23,10 @@
 
 #![allow(unsafe_code)]
 
-use core::mem::offset_of;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use memgroup_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use memgroup_sync::grace::{self, BriefSection, Section};
 use memgroup_sync::spin::Wait;
 use memgroup_sync::{Chunk, Erasable, FixedRef, FixedU32};
@@ -59,10 +58,10 @@ const BUSY: u64 = u64::MAX;
 ///
 /// It is [erasable](Erasable). From its retirement on it has no memory. Erased it belongs to no records, until
 /// [`belong_to`](Self::belong_to).
-#[repr(C, align(16))]
+#[repr(C)]
 pub struct Record {
     /// The address of a row of flags, one a slot: those of all records while it has a block, else flags that are never set. 0 in an
-    /// erased record, which has no slots.
+    /// erased record.
     slot_enabled: AtomicUsize,
     slots: FixedU32,
     stride: FixedU32,
@@ -73,12 +72,8 @@ pub struct Record {
     records: FixedRef<Records>,
 }
 
-// Within 16 bytes, so in one page: a system that erases pages erases both at once.
-const _: () = assert!(offset_of!(Record, slot_enabled) < 16 && offset_of!(Record, slots) < 16);
-
 // SAFETY: atomics alone. `retire` leaves the flags that are never set, for good, so an access that finds the others is in a section that
-// began before; no field turns to zero then. Any other access goes by the flags, which are never set, and `slots`, which it reads
-// after them: zero flags mean zero slots.
+// began before; no field turns to zero then. Any other access finds flags that are never set, or none, or no slots.
 unsafe impl Erasable for Record {
     fn zero() -> Record {
         Record {
@@ -92,7 +87,7 @@ unsafe impl Erasable for Record {
         }
     }
 
-    fn retire(&self) {
+    unsafe fn retire(&self) {
         let Some(records) = self.records.get() else { return };
         let mut wait = Wait::new();
         // ORDERING: Acquire; as in `exclusively`. It stays busy: nothing is linked any more.
@@ -105,18 +100,18 @@ unsafe impl Erasable for Record {
         }
     }
 
-    fn erase(&self) {
-        // ORDERING: Release; an access that finds 0 finds no slots (the other order).
-        self.slots.set(0);
-        fence(Ordering::Release);
-        // ORDERING: Relaxed, both; after the fence.
+    unsafe fn erase(&self) {
+        // ORDERING: Relaxed, all; an access that may find a zero goes no further (the argument above).
         self.slot_enabled.store(0, Ordering::Relaxed);
         // ORDERING: as above.
         self.base.store(0, Ordering::Relaxed);
-        self.stride.erase();
-        self.words.erase();
-        self.at.erase();
-        self.records.erase();
+        // ORDERING: as above.
+        self.at.store(NO_BLOCK, Ordering::Relaxed);
+        self.slots.set(0);
+        self.stride.set(0);
+        self.words.set(0);
+        // SAFETY: the caller's promise.
+        unsafe { self.records.erase() };
     }
 }
 
@@ -147,11 +142,9 @@ impl Record {
         self.words.set(records.words() as u32);
         // ORDERING: Relaxed; no access finds a block before `link` publishes it.
         self.base.store(0, Ordering::Relaxed);
-        // ORDERING: Relaxed; the flags come before `slots`, for `is_enabled`.
-        self.slot_enabled.store(address(&records.none_enabled), Ordering::Relaxed);
-        // ORDERING: Release; an access that finds the slots finds the flags.
-        fence(Ordering::Release);
         self.slots.set(arena.slots() as u32);
+        // ORDERING: Release; an access that finds the flags finds the slots.
+        self.slot_enabled.store(address(&records.none_enabled), Ordering::Release);
         // ORDERING: Relaxed; the owner's.
         self.at.store(NO_BLOCK, Ordering::Relaxed);
     }
@@ -198,12 +191,12 @@ impl Record {
         // ORDERING: Acquire; pairs with the Release in `link`: an access that reads the row of flags finds the block (E1).
         let flags =
             core::ptr::with_exposed_provenance::<AtomicBool>(self.slot_enabled.load(Ordering::Acquire));
-        // After the flags: where those are erased, there are no slots.
-        if slot >= self.slots.get() as usize {
+        // An erased record has no flags. One that is about to belong to records may have flags and no slots yet.
+        if flags.is_null() || slot >= self.slots.get() as usize {
             return false;
         }
         // SAFETY: `flags` is the address of one of the two rows of flags of a `Records` that lives for ever, and each has a flag for
-        // each slot. Both were read in one section, so they are of the same records, or both are zero (`Erasable`, `belong_to`).
+        // each slot. Both were read in one section, so the slots are those of the same records, or 0 (`Erasable`, `belong_to`).
         let enabled = unsafe { &*flags.wrapping_add(slot) };
         // ORDERING: Acquire; pairs with the Release in `Records::admit`.
         enabled.load(Ordering::Acquire)

@@ -80,7 +80,7 @@ unsafe impl<T: Sync> Erasable for AtomicRef<T> {
         AtomicRef::none()
     }
 
-    fn erase(&self) {
+    unsafe fn erase(&self) {
         // ORDERING: Relaxed; the owner of the cells orders their next use.
         self.store(None, Ordering::Relaxed);
     }

@@ -21,10 +21,18 @@ pub unsafe trait Erasable: Sync + 'static {
         Self: Sized;
 
     /// Prepares for the erasure. Sections that begin from now on use the value only in ways that are sound beside it.
-    fn retire(&self) {}
+    ///
+    /// # Safety
+    ///
+    /// Called once, by the only owner.
+    unsafe fn retire(&self) {}
 
     /// Sets it to zero, by atomic stores.
-    fn erase(&self);
+    ///
+    /// # Safety
+    ///
+    /// It was retired, and a grace period has passed since.
+    unsafe fn erase(&self);
 }
 
 macro_rules! erasable_atomics {
@@ -35,7 +43,7 @@ macro_rules! erasable_atomics {
                 Self::new($zero)
             }
 
-            fn erase(&self) {
+            unsafe fn erase(&self) {
                 // In a model only fixed values turn to zero: so many stores would have too many orders.
                 if !cfg!(memgroup_loom) {
                     // ORDERING: Relaxed; the owner of the cells orders their next use.
@@ -54,7 +62,7 @@ unsafe impl<T: 'static> Erasable for AtomicPtr<T> {
         AtomicPtr::new(core::ptr::null_mut())
     }
 
-    fn erase(&self) {
+    unsafe fn erase(&self) {
         // ORDERING: Relaxed; the owner of the cells orders their next use.
         self.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
@@ -66,12 +74,14 @@ unsafe impl<T: Erasable, const N: usize> Erasable for [T; N] {
         core::array::from_fn(|_| T::zero())
     }
 
-    fn retire(&self) {
-        self.iter().for_each(T::retire);
+    unsafe fn retire(&self) {
+        // SAFETY: the caller's promise.
+        self.iter().for_each(|item| unsafe { item.retire() });
     }
 
-    fn erase(&self) {
-        self.iter().for_each(T::erase);
+    unsafe fn erase(&self) {
+        // SAFETY: the caller's promise.
+        self.iter().for_each(|item| unsafe { item.erase() });
     }
 }
 
@@ -81,12 +91,14 @@ unsafe impl<T: Erasable> Erasable for CachePadded<T> {
         CachePadded::new(T::zero())
     }
 
-    fn retire(&self) {
-        T::retire(self);
+    unsafe fn retire(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { T::retire(self) }
     }
 
-    fn erase(&self) {
-        T::erase(self);
+    unsafe fn erase(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { T::erase(self) }
     }
 }
 
@@ -104,8 +116,7 @@ unsafe impl<T: Erasable> Erasable for CachePadded<T> {
 ///         peak: AtomicU64,
 ///     }
 /// }
-/// let usage = Usage { bytes: AtomicU64::new(5), peak: AtomicU64::new(7) };
-/// usage.erase();
+/// let usage = Usage::zero();
 /// assert_eq!(usage.bytes.load(Ordering::Relaxed) + usage.peak.load(Ordering::Relaxed), 0);
 /// # }
 /// ```
@@ -136,12 +147,14 @@ macro_rules! erasable {
                 Self { $($field: $crate::Erasable::zero()),* }
             }
 
-            fn retire(&self) {
-                $($crate::Erasable::retire(&self.$field);)*
+            unsafe fn retire(&self) {
+                // SAFETY: the caller's promise, for each field.
+                $(unsafe { $crate::Erasable::retire(&self.$field) };)*
             }
 
-            fn erase(&self) {
-                $($crate::Erasable::erase(&self.$field);)*
+            unsafe fn erase(&self) {
+                // SAFETY: the caller's promise, for each field.
+                $(unsafe { $crate::Erasable::erase(&self.$field) };)*
             }
         }
     };

@@ -41,7 +41,7 @@ unsafe impl Erasable for FixedU32 {
         Self::new(0)
     }
 
-    fn erase(&self) {
+    unsafe fn erase(&self) {
         self.set(0);
     }
 }
@@ -98,7 +98,7 @@ unsafe impl<T: Sync> Erasable for FixedRef<T> {
         FixedRef::none()
     }
 
-    fn erase(&self) {
+    unsafe fn erase(&self) {
         // ORDERING: Relaxed; the owner of the cells orders their next use.
         self.pointer.store(null_mut(), Ordering::Relaxed);
     }
@@ -168,7 +168,7 @@ unsafe impl<T: Sync> Erasable for FixedSlice<T> {
         FixedSlice::empty()
     }
 
-    fn erase(&self) {
+    unsafe fn erase(&self) {
         // ORDERING: Relaxed; the owner of the cells orders their next use.
         self.word.store(0, Ordering::Relaxed);
     }
@@ -189,8 +189,10 @@ mod tests {
         assert_eq!((slice.item(2), slice.item(3)), (Some(&7), None));
         assert!(reference.is(&NUMBERS[1]) && !reference.is(&NUMBERS[0]));
         assert_eq!(reference.set_first(&NUMBERS[2]), Some(&6));
-        slice.erase();
-        reference.erase();
+        // SAFETY: no other thread knows them.
+        unsafe { slice.erase() };
+        // SAFETY: as above.
+        unsafe { reference.erase() };
         assert!(slice.get().is_empty() && reference.get().is_none());
         assert!(reference.set_first(&NUMBERS[2]).is_none() && reference.get() == Some(&7));
     }

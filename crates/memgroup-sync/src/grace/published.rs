@@ -184,7 +184,7 @@ unsafe impl<T: Send + Sync + 'static> Erasable for Published<T> {
         Published::empty()
     }
 
-    fn erase(&self) {
+    unsafe fn erase(&self) {
         let _leaks = self.withdraw();
     }
 }

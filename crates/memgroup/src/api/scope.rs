@@ -14,6 +14,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
+use memgroup_sync::grace;
 use memgroup_sync::ticks::{self, Moment};
 
 use crate::base::id::GroupId;
@@ -124,7 +125,9 @@ pub fn enter(group: &Group) -> Scope<'_> {
 
 /// The current group of this thread.
 pub fn current() -> Option<Group> {
-    // While the group lives its handle is counted, before another group could take its place.
+    // Within the section the node is not given back. While the group lives its handle is counted, before another group could take its
+    // place.
+    let _section = grace::enter();
     node().map(Group::pinned)
 }
 

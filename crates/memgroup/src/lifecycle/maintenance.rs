@@ -25,6 +25,7 @@ use memgroup_sync::grace::{self, Form};
 
 use crate::lifecycle::{memory, records, residence};
 use crate::state::stats::store::StatStore;
+use crate::stats::release::DeferredReleases;
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 use crate::tree::shared::Shared;
@@ -247,11 +248,10 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
     if !shared.config.maintain_on_removal || grace::inside() || memory::all_bytes(shared) <= FREED_LEAST {
         return;
     }
-    // A thread that holds the lock has a handle: the hierarchy is in use again.
+    // A thread that holds the lock has a handle, so the hierarchy is in use again, or it ends the hierarchy.
     if let Some(_pass) = shared.upkeep().not_before.try_lock() {
         let mut done = Maintained::default();
-        records::free_kept(shared, u64::MAX, &mut done);
-        records::free_root(shared);
+        records::free_all(shared, &mut done);
         free_limbo_soon(shared, &mut done);
         return_pages(shared, Instant::now(), true, u64::MAX, &mut done);
     }
@@ -314,6 +314,7 @@ fn free_limbo(shared: &'static Shared, done: &mut Maintained, wait: impl Fn() ->
     stocks.reclaim(|old, tag| residence::last_look(shared, old, tag));
     shared.statistics.stores().for_each(StatStore::reclaim);
     if shared.has_limbo() {
+        let _releases = DeferredReleases(shared);
         done.node_bytes += shared.reclaim_nodes(&shared.layout.write());
     }
     in_time

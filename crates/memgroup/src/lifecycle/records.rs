@@ -61,7 +61,8 @@ pub(crate) fn free_kept(shared: &'static Shared, bytes_max: u64, done: &mut Main
         more = steps(shared, each, done, |_| {
             left = left.checked_sub(1)?;
             let id = tree.strip()?;
-            residence::free_records(shared.made(id));
+            // A group that the system refused a node for leaves a place without one.
+            shared.node(id).into_iter().for_each(residence::free_records);
             if let Some(chunk) = tree.bare_chunk(id) {
                 shared.free_chunk(&tree, chunk);
             }
@@ -80,18 +81,27 @@ pub(crate) fn demote_removed(shared: &'static Shared, bytes_max: u64, done: &mut
         let removed = std::iter::from_fn(|| tree.take_departed()).filter_map(|id| shared.node(id));
         let node = removed.into_iter().find(|node| residence::has_record(node))?;
         residence::demote_held(node, layout);
+        // The move took the last bytes, if they were on their way out of a closed stock.
+        shared.release_held(tree, node.id());
         done.demoted_groups += 1;
         Some(each)
     };
     while with_layout(shared, |layout, tree| steps(shared, each, done, |done| step(layout, tree, done))) {}
 }
 
-/// Frees the records of the root's place and all nodes, if no group is left.
-pub(crate) fn free_root(shared: &'static Shared) {
-    let mut tree = shared.tree.lock();
-    if tree.state(ROOT) == State::Free {
-        shared.node(ROOT).into_iter().for_each(residence::free_records);
-        shared.free_all_chunks(&mut tree);
+/// Frees the records of all places and all nodes, if no group is left.
+pub(crate) fn free_all(shared: &'static Shared, done: &mut Maintained) {
+    loop {
+        free_kept(shared, u64::MAX, done);
+        let mut tree = shared.tree.lock();
+        if tree.state(ROOT) != State::Free {
+            return;
+        }
+        // Another user may have had the hierarchy meanwhile, and left records.
+        if tree.kept() == 0 {
+            shared.node(ROOT).into_iter().for_each(residence::free_records);
+            return shared.free_all_chunks(&mut tree);
+        }
     }
 }
 
@@ -107,6 +117,7 @@ pub(crate) fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Main
         let has_work = tree.state(node.id()) != State::Free && residence::has_record(node);
         if has_work && is_idle(tree, node, now, after) {
             residence::demote_held(node, layout);
+            shared.release_held(tree, node.id());
             done.demoted_groups += 1;
         }
         cold += u64::from(tree.state(node.id()) == State::Online && !node.record.is_linked());
@@ -179,22 +190,28 @@ fn relocate_in(
     move_to: impl Fn(&'static Node, Fresh, &LayoutGuard<'_>),
 ) {
     let bytes = (records.record_bytes() * records.admitted().count()) as u64;
-    let step = |layout: &LayoutGuard<'_>, tree: &Tree, done: &mut Maintained| {
+    let step = |layout: &LayoutGuard<'_>, tree: &mut Tree, done: &mut Maintained| {
         if done.moved_bytes >= bytes_max {
             done.more = true;
             return None;
         }
         let relocation = records.next_move()?;
-        let node = shared.made(NodeId(relocation.owner()));
-        let is_current = relocation.is_current(record(node));
-        if is_current && tree.state(node.id()) != State::Free {
+        let node = shared.node(NodeId(relocation.owner()));
+        let Some(node) = node.filter(|node| relocation.is_current(record(node))) else {
+            // Unlinked meanwhile: given up instead of moved.
+            records.discard(relocation.into_target());
+            return Some(bytes.max(64));
+        };
+        if tree.state(node.id()) != State::Free {
             move_to(node, relocation.into_target(), layout);
+            // As in `demote_removed`.
+            shared.release_held(tree, node.id());
             done.moved_bytes += bytes;
             done.moved_records += u64::from(bytes > 0);
         } else {
-            // Unlinked meanwhile, or of a free place: given up instead of moved.
+            // Of a free place: given up instead of moved.
             records.discard(relocation.into_target());
-            if is_current && let Some(old) = record(node).unlink() {
+            if let Some(old) = record(node).unlink() {
                 records.retire(old, residence::tag(node));
             }
         }
@@ -205,11 +222,15 @@ fn relocate_in(
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use memgroup_percpu::SlotSource;
+    use memgroup_percpu::{Call, SlotSource, inject, pin_virtual};
+    use memgroup_sync::grace::{self, Form};
 
     use crate::base::id::GroupId;
+    use crate::lifecycle::maintenance::Maintained;
+    use crate::lifecycle::records::demote_removed;
     use crate::reclaim::tests::Empty;
     use crate::state::config::CHUNK;
+    use crate::stock::{Stock, withdraw_closed};
     use crate::tree::node::Node;
     use crate::tree::shared::Shared;
     use crate::{Charge, Config, Group, GroupError, Hierarchy, Maintenance, ShrinkerConfig, scope};
@@ -284,7 +305,7 @@ mod tests {
     #[test]
     fn groups_are_what_they_were_in_fresh_nodes() {
         let hierarchy = Hierarchy::new(config(2)).unwrap();
-        for _ in 0..3 {
+        for round in 0..4 {
             let groups = create(&hierarchy, 2 * CHUNK);
             for group in &groups {
                 assert_eq!((group.max(), group.high(), group.min(), group.low()), (None, None, 0, 0));
@@ -295,10 +316,15 @@ mod tests {
                 group.set_min(10).unwrap();
                 group.set_oom_score(7).unwrap();
                 group.try_charge(2000).unwrap_err();
+                drop(group.charge_forced(2000).unwrap());
+                assert!(group.owed() > 0);
+                group.set_weight(7).unwrap();
                 drop(group.label("sort").unwrap().try_charge(100).unwrap());
             }
             remove(groups);
-            maintain(&hierarchy);
+            if round != 1 {
+                maintain(&hierarchy);
+            }
         }
     }
 
@@ -336,8 +362,83 @@ mod tests {
                 maintain(&hierarchy);
                 assert_eq!(scope::current(), None);
                 assert!(hierarchy.try_charge_current(1).is_none());
+                grace::synchronize(Form::Quiet);
+                let other = Hierarchy::new(config(8)).unwrap();
+                let others = create(&other, 20 * CHUNK);
+                assert_eq!(scope::current(), None, "nor another hierarchy's group at the same address");
+                remove(others);
             });
         });
+    }
+
+    #[test]
+    fn a_forgotten_stall_ends_with_its_thread_also_in_an_erased_node() {
+        let hierarchy = Hierarchy::new(config(9)).unwrap();
+        let thread = std::thread::spawn({
+            let hierarchy = hierarchy.clone();
+            move || {
+                let groups = create(&hierarchy, 4 * CHUNK);
+                drop(scope::enter(&groups[3 * CHUNK as usize]));
+                std::mem::forget(groups[3 * CHUNK as usize].stall());
+                remove(groups);
+                maintain(&hierarchy);
+            }
+        });
+        thread.join().unwrap();
+        let root = hierarchy.root();
+        drop(root.stall());
+        assert_eq!(hierarchy.groups().len(), 1);
+    }
+
+    #[test]
+    fn a_move_that_takes_the_last_bytes_of_a_removed_group_releases_it() {
+        let hierarchy = Hierarchy::new(config(10)).unwrap();
+        let (shared, group) = (hierarchy.shared(), hierarchy.create("/group").unwrap());
+        let _pin = pin_virtual(0);
+        let charge = group.try_charge(100).unwrap();
+        let node = group.node();
+        remove(vec![group]);
+        // A thread has put the bytes into the stock, which is closed, and has not taken them out yet.
+        let late = Stock::enter(node, 0).expect("the group was charged");
+        std::mem::forget(charge);
+        assert!(late.put(100).is_closed());
+        demote_removed(shared, u64::MAX, &mut Maintained::default());
+        assert_eq!(withdraw_closed(&late, 100), 0, "the move took them");
+        assert_eq!(hierarchy.root().usage_exact(), 0);
+        assert_eq!(shared.tree.lock().in_use(), 1);
+    }
+
+    #[test]
+    fn parts_go_with_the_records_of_a_free_place() {
+        let hierarchy = Hierarchy::new(config(11)).unwrap();
+        let groups = create(&hierarchy, CHUNK / 2);
+        let nodes: Vec<_> = groups.iter().map(Group::node).collect();
+        remove(groups);
+        maintain(&hierarchy);
+        assert!(
+            nodes.into_iter().all(|node| node.withdraw_parts().is_none()),
+            "the chunk stays, with the root"
+        );
+    }
+
+    #[test]
+    fn ids_are_good_after_a_hierarchy_that_was_refused_memory() {
+        // As many slots as no other test has: their memory is mapped here.
+        let config = Config::with_slots(SlotSource::virtual_slots(43).unwrap()).groups_max(7012);
+        let refused = (0..8).filter(|&after| {
+            let guard = inject::fail(Call::Map, after);
+            let refused = Hierarchy::new(config).is_err();
+            drop(guard);
+            refused
+        });
+        assert!(refused.count() > 1, "the second thing that is mapped is for the root");
+        for _ in 0..2 {
+            let hierarchy = Hierarchy::new(config).unwrap();
+            for group in create(&hierarchy, 20 * CHUNK).iter().chain([&hierarchy.root()]) {
+                let (id, bytes) = group.try_charge(10).unwrap().into_parts();
+                hierarchy.uncharge(id, bytes).unwrap();
+            }
+        }
     }
 
     #[test]
@@ -347,6 +448,7 @@ mod tests {
         let guard = memgroup_sync::inject::refuse_chunks();
         let error = hierarchy.create("/more").unwrap_err();
         assert!(matches!(&error, GroupError::OutOfMemory { path, .. } if path == "/more"), "{error:?}");
+        maintain(&hierarchy);
         let refused = Hierarchy::new(config(6)).unwrap_err().to_string();
         assert!(refused.contains("refused address space for its groups; raise RLIMIT_AS"), "{refused}");
         drop(guard);

@@ -361,8 +361,11 @@ impl Node {
 
     /// The group is released: ids and forgotten scope guards of it are stale from now on. The caller holds the tree lock.
     pub(crate) fn leave(&self) {
-        // ORDERING: Relaxed; compared under the tree lock, or by a scope without a guarantee.
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        // ORDERING: Relaxed, both; compared under the tree lock, or by a scope without a guarantee. A root that the system refused memory
+        // for never had a group: its generation is even already.
+        let generation = self.generation.load(Ordering::Relaxed).next_multiple_of(2);
+        // ORDERING: as above.
+        self.generation.store(generation, Ordering::Relaxed);
     }
 }
 

@@ -26,7 +26,7 @@ use std::time::Instant;
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
-use memgroup_sync::{AtomicRef, ChunkPool, Mutex, RetiredChunk, RwLock, RwLockWriteGuard};
+use memgroup_sync::{AtomicRef, ChunkPool, Mutex, RetiredChunk, RwLock, RwLockWriteGuard, global};
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::mutation::{self, Mutation};
@@ -44,6 +44,12 @@ const CHUNK_BYTES: usize = size_of::<[Node; CHUNK_NODES]>();
 /// The memory of nodes, of all hierarchies.
 static NODES: ChunkPool<Node, CHUNK_NODES> = ChunkPool::new();
 
+global! {
+    /// At least the generation of each node that was given back, of any hierarchy: the next owner of an address goes on from there, so
+    /// a thread that still refers to it takes no group for its own.
+    static ERASED_GENERATION: AtomicU32 = AtomicU32::new(0);
+}
+
 /// The memory of one hierarchy's nodes, and the traces of those that were given back.
 struct OwnedNodes {
     chunks: BTreeMap<u32, NodeChunk>,
@@ -53,8 +59,6 @@ struct OwnedNodes {
     parts: DeferredFree<Parts>,
     /// Parts that stay with places without a node.
     kept: BTreeMap<NodeId, &'static Parts>,
-    /// At least the generation of each node that was given back. Even.
-    generation: u32,
 }
 
 /// One hierarchy.
@@ -112,7 +116,6 @@ impl Shared {
                 limbo: Limbo::new(usize::MAX),
                 parts: DeferredFree::new(),
                 kept: BTreeMap::new(),
-                generation: 0,
             }),
             making_parts: Mutex::new(()),
             places: AtomicU32::new(0),
@@ -217,8 +220,10 @@ impl Shared {
     fn make_chunk(&'static self, number: u32) -> bool {
         let mut owned = self.owned.lock();
         let Some(chunk) = NODES.take() else { return false };
+        // ORDERING: Acquire; pairs with the AcqRel in `free_chunk`: the pool's lock orders the two for the same addresses anyway.
+        let generation = ERASED_GENERATION.load(Ordering::Acquire);
         for (at, node) in (number * CHUNK..self.config.groups_max).zip(chunk.cells()) {
-            node.init(self, NodeId(at), owned.generation, &chunk);
+            node.init(self, NodeId(at), generation, &chunk);
             if let Some(kept) = owned.kept.remove(&NodeId(at)) {
                 node.keep_parts(kept);
             }
@@ -251,7 +256,8 @@ impl Shared {
         // ORDERING: Release; the uses of the nodes under the tree lock come before. Threads that found the chunk may still read it.
         self.chunks[number as usize].store(None, Ordering::Release);
         for (at, node) in (number * CHUNK..).zip(chunk.cells()) {
-            owned.generation = owned.generation.max(node.generation());
+            // ORDERING: AcqRel; see `make_chunk`.
+            ERASED_GENERATION.fetch_max(node.generation(), Ordering::AcqRel);
             if let Some(kept) = node.kept_parts() {
                 owned.kept.insert(NodeId(at), kept);
             }
@@ -262,6 +268,7 @@ impl Shared {
 
     /// Gives all nodes back, after a grace period. The caller holds the tree lock, and no group is left.
     pub(crate) fn free_all_chunks(&self, tree: &mut Tree) {
+        debug_assert!(tree.kept() == 0, "places have records, which would be lost");
         let numbers: Vec<u32> = self.owned.lock().chunks.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.free_chunk(tree, number));
         tree.forget_places();

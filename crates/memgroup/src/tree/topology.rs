@@ -119,8 +119,9 @@ impl Tree {
         &mut self.entries[id.0 as usize]
     }
 
+    /// The state of a place. Places that were forgotten are free.
     pub(crate) fn state(&self, id: NodeId) -> State {
-        self.entry(id).state
+        self.entries.get(id.0 as usize).map_or(State::Free, |entry| entry.state)
     }
 
     pub(crate) fn depth(&self, id: NodeId) -> u32 {
@@ -392,7 +393,8 @@ impl Tree {
 
     /// `top` and all online groups below it, parents before children. Allocates nothing.
     pub(crate) fn subtree(&self, top: NodeId) -> impl Iterator<Item = NodeId> + '_ {
-        std::iter::successors(Some(top), move |&at| {
+        let top_or_none = Some(top).filter(|top| (top.0 as usize) < self.entries.len());
+        std::iter::successors(top_or_none, move |&at| {
             let entry = self.entry(at);
             if entry.first_child != TOP {
                 return Some(entry.first_child);

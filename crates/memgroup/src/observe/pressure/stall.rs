@@ -14,6 +14,7 @@ use core::marker::PhantomData;
 use std::cell::Cell;
 
 use memgroup_sync::atomic::{Ordering, fence};
+use memgroup_sync::grace;
 
 use crate::base::mutation::{self, Mutation};
 use crate::counter::events::levels;
@@ -141,8 +142,16 @@ fn end() {
         return CURRENT.set(Current { guards: current.guards - 1, ..current });
     }
     CURRENT.set(Current::NONE);
-    if let Some(node) = current.node {
-        end_at(node, current.generation, record::own());
+    end_stall(current, record::own());
+}
+
+fn end_stall(current: Current, record: Option<&'static Record>) {
+    // A guard may have been forgotten, and the group's node given back: but not within a section.
+    let _section = grace::enter();
+    match (current.node(), record) {
+        (Some(node), _) => end_at(node, current.generation, record),
+        (None, Some(record)) => record.set_stalled(false),
+        (None, None) => (),
     }
     if current.lasts {
         record::unwatch();
@@ -152,12 +161,9 @@ fn end() {
 /// Ends a stall with a forgotten guard, when its thread ends.
 pub(crate) fn end_with_thread(record: &'static Record) {
     let current = CURRENT.replace(Current::NONE);
-    if let Some(node) = current.node {
+    if current.node.is_some() {
         record.put(None, 0);
-        end_at(node, current.generation, Some(record));
-    }
-    if current.lasts {
-        record::unwatch();
+        end_stall(current, Some(record));
     }
 }
 
