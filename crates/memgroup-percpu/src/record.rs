@@ -136,17 +136,21 @@ impl Record {
     }
 
     fn begin(&self, records: &'static Records) {
-        assert!(self.records.set_first(records).is_none(), "the record belongs to records already");
-        let arena = records.arena();
-        self.stride.set(arena.stride_bytes() as u32);
-        self.words.set(records.words() as u32);
-        // ORDERING: Relaxed; no access finds a block before `link` publishes it.
-        self.base.store(0, Ordering::Relaxed);
-        self.slots.set(arena.slots() as u32);
-        // ORDERING: Release; an access that finds the flags finds the slots.
-        self.slot_enabled.store(address(&records.none_enabled), Ordering::Release);
-        // ORDERING: Relaxed; the owner's.
-        self.at.store(NO_BLOCK, Ordering::Relaxed);
+        let is_first = self.exclusively(|at| {
+            let is_first = self.records.get().is_none();
+            if is_first {
+                let arena = records.arena();
+                self.stride.set(arena.stride_bytes() as u32);
+                self.words.set(records.words() as u32);
+                self.slots.set(arena.slots() as u32);
+                // ORDERING: Release; an access that finds the flags finds the slots.
+                self.slot_enabled.store(address(&records.none_enabled), Ordering::Release);
+                // Last: before that no thread links a block.
+                self.records.set(records);
+            }
+            (at, is_first)
+        });
+        assert!(is_first, "the record belongs to records already");
     }
 
     fn records(&self) -> &'static Records {

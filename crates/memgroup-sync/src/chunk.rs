@@ -238,7 +238,9 @@ mod tests {
         }
     }
 
+    // ORDERING: Relaxed in all tests; one thread.
     fn write(cells: &[Cell; 64], value: u64) {
+        // ORDERING: as above.
         cells.iter().for_each(|cell| {
             cell.b.iter().chain([&cell.a]).for_each(|word| word.store(value, Ordering::Relaxed))
         });
@@ -251,6 +253,7 @@ mod tests {
     }
 
     fn is_zero(cells: &[Cell; 64]) -> bool {
+        // ORDERING: as above.
         cells.iter().all(|cell| cell.b.iter().chain([&cell.a]).all(|word| word.load(Ordering::Relaxed) == 0))
     }
 
@@ -286,6 +289,7 @@ mod tests {
         write(cells, 7);
         let _section = grace::enter();
         drop(chunk.retire());
+        // ORDERING: as above.
         assert_eq!(cells[3].a.load(Ordering::Relaxed), 7, "a section may rely on the values");
     }
 

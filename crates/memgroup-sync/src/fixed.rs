@@ -79,17 +79,6 @@ impl<T> FixedRef<T> {
         // ORDERING: Release; as in `get`.
         self.pointer.store(from_ref(to).cast_mut(), Ordering::Release);
     }
-
-    /// As [`set`](Self::set), if it refers to nothing. Else the value that it refers to.
-    pub fn set_first(&self, to: &'static T) -> Option<&'static T> {
-        // ORDERING: AcqRel; Release as in `set`, Acquire as in `get`.
-        let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
-        match self.pointer.compare_exchange(null_mut(), from_ref(to).cast_mut(), order, failed) {
-            Ok(_) => None,
-            // SAFETY: as in `get`.
-            Err(before) => unsafe { before.as_ref() },
-        }
-    }
 }
 
 // SAFETY: one atomic pointer, for which null is a value.
@@ -188,12 +177,10 @@ mod tests {
         assert_eq!((slice.get(), reference.get()), (&NUMBERS[..], Some(&6)));
         assert_eq!((slice.item(2), slice.item(3)), (Some(&7), None));
         assert!(reference.is(&NUMBERS[1]) && !reference.is(&NUMBERS[0]));
-        assert_eq!(reference.set_first(&NUMBERS[2]), Some(&6));
         // SAFETY: no other thread knows them.
         unsafe { slice.erase() };
         // SAFETY: as above.
         unsafe { reference.erase() };
         assert!(slice.get().is_empty() && reference.get().is_none());
-        assert!(reference.set_first(&NUMBERS[2]).is_none() && reference.get() == Some(&7));
     }
 }

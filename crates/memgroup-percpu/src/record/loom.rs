@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 
-use memgroup_sync::ChunkPool;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::{self, Form};
-use memgroup_sync::thread;
+use memgroup_sync::{ChunkPool, thread};
 
 use super::Record;
 use crate::arena::block::Wait;

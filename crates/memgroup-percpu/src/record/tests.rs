@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use memgroup_sync::ChunkPool;
-use memgroup_sync::atomic::Ordering;
+use memgroup_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use memgroup_sync::grace::{self, Form};
 
 use super::Record;
@@ -370,4 +370,33 @@ fn a_record_stays_with_its_records() {
     let chunk = POOL.take().unwrap();
     chunk.cells()[0].belong_to(records(), &chunk);
     chunk.cells()[0].belong_to(records(), &chunk);
+}
+
+/// An access may come before the record has an owner, and while it gets one.
+#[test]
+fn an_access_beside_the_beginning_of_a_record_finds_nothing() {
+    const CELLS: usize = 16_384;
+    static POOL: ChunkPool<Record, CELLS> = ChunkPool::new();
+    let records = records();
+    for _ in 0..4 {
+        let chunk = POOL.take().unwrap();
+        let (cells, at, is_over) = (chunk.cells(), AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                // ORDERING: Relaxed, twice; hints of where to look.
+                while !is_over.load(Ordering::Relaxed) {
+                    let record = &cells[at.load(Ordering::Relaxed)];
+                    assert!((0..16).all(|_| record.access_first(0).is_none()));
+                }
+            });
+            for (number, record) in cells.iter().enumerate() {
+                // ORDERING: Relaxed; as above.
+                at.store(number, Ordering::Relaxed);
+                (0..20 + number * 7 % 61).for_each(|_| core::hint::spin_loop());
+                record.belong_to(records, &chunk);
+            }
+            // ORDERING: Relaxed; as above.
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
 }

@@ -222,6 +222,8 @@ fn relocate_in(
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use memgroup_percpu::{Call, SlotSource, inject, pin_virtual};
     use memgroup_sync::grace::{self, Form};
 
@@ -462,12 +464,13 @@ mod tests {
         const ROUNDS: usize = if cfg!(memgroup_yields) { 200 } else { 2000 };
         let hierarchy = Hierarchy::new(config(7)).unwrap();
         let (send, receive) = std::sync::mpsc::sync_channel::<Charge>(64);
-        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let is_over = AtomicBool::new(false);
         std::thread::scope(|threads| {
             // The last bytes of most groups go on another thread than the last handles.
             threads.spawn(move || receive.iter().for_each(drop));
             threads.spawn(|| {
-                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                // ORDERING: Relaxed; one more pass does no harm.
+                while !is_over.load(Ordering::Relaxed) {
                     maintain(&hierarchy);
                 }
             });
@@ -489,8 +492,10 @@ mod tests {
                 })
                 .collect();
             drop(send);
-            workers.into_iter().for_each(|worker| worker.join().unwrap());
-            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+            // ORDERING: Relaxed; as above. Before a worker's panic goes on, which would else wait for the passes without end.
+            is_over.store(true, Ordering::Relaxed);
+            ends.into_iter().for_each(Result::unwrap);
         });
         maintain(&hierarchy);
         assert_eq!((hierarchy.root().usage_exact(), hierarchy.groups().len()), (0, 1));

@@ -5,7 +5,7 @@
 //! [`Charge`](crate::Charge) needs no reference count: its bytes are the reference. A charge of zero bytes counts as a handle instead.
 //!
 //! A node that was given back is *erased*: it has no hierarchy, no parent, no record and generation 0. These refer to nodes that they do
-//! not hold, and so expect erased ones: marks of statistics, scopes with forgotten guards, and threads between an uncharge and its
+//! not hold, and so expect erased ones: marks of statistics, scopes and stalls with forgotten guards, and threads between an uncharge and its
 //! aftermath.
 //!
 //! A node's per-CPU words are not in the node. They are a record that it points to, which moves, goes when the group is idle
@@ -71,7 +71,7 @@ erasable! {
 
 erasable! {
     /// The references that keep a node, and other words that many threads write.
-    #[repr(C, align(8))]
+    #[repr(C)]
     struct References {
         handles: AtomicU32,
         /// Groups below it that are not released.
