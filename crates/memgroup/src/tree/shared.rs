@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     began: Instant,
     /// The nodes of each chunk of places; nothing where no place of a chunk has a group or a record.
     chunks: Box<[AtomicRef<[Node; CHUNK_NODES]>]>,
-    /// The memory of those nodes. A thread that holds this lock takes no other.
+    /// The memory of those nodes. A thread that holds this lock takes no other of the engine's.
     owned: Mutex<OwnedNodes>,
     /// Held while a group gets its first part.
     pub(crate) making_parts: Mutex<()>,
