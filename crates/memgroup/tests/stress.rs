@@ -104,7 +104,10 @@ impl Worker<'_> {
                 self.charges.push((leaf, group.charge_forced(self.random.bytes(18)).unwrap()));
             }
             94..96 => self.tenant_comes_and_goes(step),
-            96..98 => group.set_max(self.house.fresh_limit(1 << 18)).unwrap(),
+            96..98 => {
+                let base = if self.random.below(2) == 0 { 1 << 18 } else { 1 << 30 };
+                group.set_max(self.house.fresh_limit(base)).unwrap();
+            }
             _ => self.house.mailbox.lock().unwrap().truncate(8),
         }
     }
@@ -157,7 +160,8 @@ fn disturb(house: &House) -> (u64, u64) {
     // ORDERING: Release and Acquire; the end, after all that was done before it.
     while !house.done.load(Ordering::Acquire) {
         drained += house.parent.drain();
-        let base = if random.below(2) == 0 { 1 << 17 } else { 1 << 20 };
+        // Within the last, nothing is refused, and stocks are open.
+        let base = [1 << 17, 1 << 20, 1 << 30][random.below(3) as usize];
         house.parent.set_max(house.fresh_limit(base)).unwrap();
         let (usage, max) = house.parent.usage_and_max();
         above += u64::from(max.is_some_and(|max| usage > max));

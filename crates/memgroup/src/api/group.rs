@@ -7,7 +7,7 @@ use crate::base::error::GroupError;
 use crate::base::limit::{self, LimitError};
 use crate::charge::charge::Charge;
 use crate::charge::wait;
-use crate::control::{aftermath, dry_run, over_limit};
+use crate::control::{dry_run, freeze, over_limit, waiters};
 use crate::counter::protect::{Protection, ProtectionError};
 use crate::reclaim::{
     self, AskError, GroupShrinker, Purpose, Reclaimed, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId,
@@ -59,9 +59,8 @@ impl Group {
     /// ```
     pub fn set_max(&self, max: impl Into<Option<u64>>) -> Result<(), LimitError> {
         let max = limit::stored(max.into(), "max", || self.path())?;
-        let tree = self.node().shared().tree.lock();
-        self.node().counter.set_max(max);
-        over_limit::update(&tree, self.node());
+        over_limit::change(self.node(), |node| node.counter.set_max(max));
+        waiters::serve(self.node());
         Ok(())
     }
 
@@ -258,8 +257,7 @@ impl Group {
     /// complete when it returns, and interrupts no thread. It waits for the tree lock, and serves charges that wait for the
     /// bytes. Returns the number of bytes.
     pub fn drain(&self) -> u64 {
-        let tree = self.node().shared().tree.lock();
-        aftermath::drain_subtree(&tree, self.node())
+        freeze::drain_all(self.node())
     }
 
     /// The work of this group's own stocks so far, and their bytes now.

@@ -9,8 +9,12 @@ memgroup_sync::mutations! {
     DrainTakesAttempts,
     /// A refusing thread decides without waiting for batches in flight.
     RefusalIgnoresPending,
-    /// A refusing thread closes only the stocks that hold something.
+    /// A refusing thread empties only the stocks that hold something.
     RefusalSkipsEmptyStocks,
+    /// A stock is opened although a level is frozen.
+    GrantIgnoresFreeze,
+    /// A thread that takes a group off the list of holders does not look whether it was granted something meanwhile.
+    UnlistDoesNotLookAgain,
     /// A batch is put into the stock before the counters are charged.
     DepositBeforeCharge,
     /// An attempt that is undone on a closed stock leaves the bytes there that it had hidden.
@@ -23,10 +27,6 @@ memgroup_sync::mutations! {
     MoveLeavesStocksOpen,
     /// A record moves without waiting for batches in flight.
     MoveIgnoresPending,
-    /// The stocks of a group that may have none are open in its new record.
-    MoveOpensStocks,
-    /// The stocks of groups that may have none are open in a slot that is admitted.
-    AdmissionOpensStocks,
     /// Statistics are copied out of the record that is left behind, and not buried there.
     FoldLeavesCountsLive,
     /// Counts that move to a new record are not marked there.

@@ -12,11 +12,13 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::slow::{Ask, charge_slow_path};
 use crate::charge::{evict, refill};
 use crate::control::{aftermath, fault_injection, high};
-use crate::counter::chain::{self, Until};
+use crate::counter::chain::{self, Climb, Until};
 use crate::lifecycle::residence;
 use crate::state::stats::builtin::memory;
+use crate::state::counter::{Purpose, Verdict};
 use crate::state::stock_word::Word;
 use crate::stats::update::count;
+use crate::stock::grant::{self, Grant};
 use crate::stock::{Pending, Stock, listed, next_cap};
 use crate::tree::error::ChargeError;
 use crate::tree::node::Node;
@@ -147,13 +149,16 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
             return Purchase::Declined;
         }
         let wanted = next_cap(word, bytes, shared.stock_cap_max).min((2 * share).next_power_of_two());
-        let cap = reserve_up_to(&stock, word, wanted);
+        let cap = if wanted > word.room() && grant::is_barred(node) {
+            word.room()
+        } else {
+            reserve_up_to(&stock, word, wanted)
+        };
         let surplus = (cap / 2).min(share);
-        let next = word.capped(cap).with_pending();
-        if surplus >= bytes && stock.change(word, next) {
-            return charge_batch(&stock, bytes, surplus);
+        if surplus >= bytes && stock.change(word, word.with_pending()) {
+            return charge_batch(&stock, word, cap, Batch { bytes, surplus });
         }
-        shared.budget.give_back(slot, cap - word.cap());
+        shared.budget.give_back(slot, cap.saturating_sub(word.cap()));
         if surplus < bytes {
             return Purchase::Declined;
         }
@@ -166,20 +171,32 @@ fn reserve_up_to(stock: &Stock, word: Word, wanted: u64) -> u64 {
     if grows { wanted } else { word.cap() }
 }
 
-/// Charges the counters for `bytes` and `surplus` together; PENDING is set and is cleared here.
-fn charge_batch(stock: &Stock, bytes: u64, surplus: u64) -> Purchase {
+/// The bytes of a charge, and those that are prepaid with it.
+struct Batch {
+    bytes: u64,
+    surplus: u64,
+}
+
+/// Charges the counters for a batch; PENDING is set and is cleared here. Where `cap` is more than the word's room, the stock is given that.
+fn charge_batch(stock: &Stock, word: Word, cap: u64, Batch { bytes, surplus }: Batch) -> Purchase {
     let node = stock.node;
     let pending = Pending::begun(stock);
+    let grant = (cap > word.room()).then(|| Grant::announce(&pending, word, cap));
+    let purpose = if grant.is_some() { Purpose::Grant } else { Purpose::Charge };
+    let climb = Climb { purpose, ..Climb::to(Until::Top, Verdict::Hint) };
+    let buy = || chain::look_for_room(node, Until::Top, bytes + surplus).and_then(|()| aftermath::charge(node, bytes + surplus, climb));
     if mutation::active(Mutation::DepositBeforeCharge) {
+        grant.map(|grant| pending.open(grant, cap));
         pending.end(surplus);
-        return match aftermath::try_charge(node, Until::Top, bytes + surplus) {
-            Ok(()) => Purchase::Bought(bytes + surplus),
-            Err(_) => Purchase::Declined,
-        };
+        return if buy().is_ok() { Purchase::Bought(bytes + surplus) } else { Purchase::Declined };
     }
     interleave::point();
-    let bought = aftermath::try_charge(node, Until::Top, bytes + surplus).is_ok();
+    let bought = buy().is_ok();
     interleave::point();
+    let is_open = bought && grant.is_none_or(|grant| pending.open(grant, cap));
+    if !is_open {
+        node.shared().budget.give_back(stock.slot, cap - word.cap());
+    }
     pending.end(if bought { surplus } else { 0 });
     if bought { Purchase::Bought(bytes + surplus) } else { Purchase::Declined }
 }

@@ -200,7 +200,7 @@ impl Charge {
         let refused = match aftermath::charge_forced(node, bytes, u64::MAX, false) {
             Ok(()) => {
                 count(node, memory::FORCED, 1);
-                over_limit::close_if_over(node);
+                over_limit::mark_levels(node);
                 high::after_forced_charge(node, bytes);
                 return Ok(());
             }
@@ -213,8 +213,9 @@ impl Charge {
         let tree = node.shared().tree.lock();
         aftermath::charge_forced(node, bytes, u64::MAX, true)
             .map_err(|refused| ChargeError::of(refused.node, refused.seen_online(), bytes))?;
+        drop(tree);
         count(node, memory::FORCED, 1);
-        over_limit::close_if_over_held(&tree, node);
+        over_limit::mark_levels(node);
         Ok(())
     }
 

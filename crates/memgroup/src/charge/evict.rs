@@ -5,9 +5,9 @@ use memgroup_sync::interleave;
 
 use crate::base::id::NodeId;
 use crate::control::aftermath;
-use crate::counter::chain;
 use crate::state::stats::builtin::memory;
-use crate::stats::update::{count, count_drain};
+use crate::stats::update::count;
+use crate::stock::drain::Taken;
 use crate::stock::{Pending, Stock};
 use crate::tree::node::Node;
 
@@ -42,28 +42,25 @@ fn evict_idle(asking: &'static Node, slot: usize, wanted: u64) -> bool {
 /// One stock under the hand: spared and harvested if it was used, else returned. Returns the reserve given back.
 pub(crate) fn visit(node: &'static Node, slot: usize) -> u64 {
     let Some(stock) = Stock::enter(node, slot) else { return 0 };
+    let shared = node.shared();
     let word = stock.look();
     if word.cap() == 0 || word.is_pending() || word.is_closed() {
         return 0;
     }
-    let spared = word.is_used();
-    let next = if spared { word.rested() } else { word.retired() };
+    let spared = word.is_open() && word.is_used();
     // One attempt: a word that moves is not idle.
-    if !stock.change(word, next.with_pending()) {
+    if !stock.change(word, if spared { word.rested().with_pending() } else { word.retired() }) {
         return 0;
     }
-    let shared = node.shared();
-    // The node cannot be released under us: PENDING holds off removal's last look.
-    let pending = Pending::begun(&stock);
-    count(node, memory::CHARGES, word.attempts());
-    interleave::point();
+    // The node cannot be released under us: the grant of the stock holds off removal's last look.
     if spared {
+        let _pending = Pending::begun(&stock);
+        count(node, memory::CHARGES, word.attempts());
+        interleave::point();
         return 0;
     }
-    count_drain(node, word.prepaid());
-    chain::uncharge_held(node, word.prepaid());
-    aftermath::fallen(node);
-    drop(pending);
+    interleave::point();
+    aftermath::drained(Taken::from_word(node, word).uncharged());
     shared.budget.give_back(slot, word.cap());
     word.cap()
 }

@@ -13,7 +13,9 @@ use crate::counter::chain;
 use crate::lifecycle::residence;
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
-use crate::stock::{Pending, Stock, next_cap, withdraw_closed};
+use crate::state::stock_word::Word;
+use crate::stock::grant::{self, Grant};
+use crate::stock::{Pending, Stock, next_cap, withdraw};
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
@@ -50,50 +52,57 @@ pub(crate) fn repay(node: &'static Node, bytes: u64) {
     }
 }
 
-/// After `bytes` were added to the word: takes them out again if the word is closed. Else it brings the word back within its cap, by a
-/// larger cap or by returning a batch. Returns the bytes that the caller returns to the counters itself.
+/// After `bytes` were added to the word: brings it back within its cap, by opening the stock, by a larger cap or by returning a batch.
+/// Returns the bytes that the caller returns to the counters itself.
 #[must_use = "the bytes are to be returned to the counters"]
 pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
-    let (node, slot) = (stock.node, stock.slot);
-    let shared = node.shared();
+    let node = stock.node;
     loop {
         interleave::point();
         let word = stock.look();
-        if word.is_closed() {
-            return withdraw_closed(stock, bytes);
-        }
-        if word.bytes() <= word.cap() as i64 {
+        let (room, held) = (word.room(), word.prepaid());
+        if word.bytes() <= room as i64 {
             return 0;
         }
-        let held = word.prepaid();
-        let wanted = next_cap(word, bytes, shared.stock_cap_max).max(word.cap());
-        let growth = wanted - word.cap();
-        let grown = growth > 0 && held <= wanted && evict::reserve(node, slot, growth);
-        let overflow = if grown {
-            0
-        } else if word.is_pending() {
-            bytes.min(held)
-        } else {
-            held - word.cap() / 2
-        };
-        let next = if grown { word.capped(wanted) } else { word.less(overflow) };
-        let pending = !grown && !word.is_pending();
-        let next = if pending { next.with_pending() } else { next };
-        if !stock.change(word, next) {
-            if grown {
-                shared.budget.give_back(slot, growth);
-            }
+        let takes_own = !word.is_open() || word.is_closed() || word.is_pending();
+        if takes_own && (word.is_closed() || word.is_pending() || grant::is_barred(node)) {
+            return withdraw(stock, bytes);
+        }
+        // In hand: the group is held by them. Of a stock that is not open, no more than the caller's own.
+        let overflow = if takes_own { bytes.min(held) } else { held - room / 2 };
+        if !stock.change(word, word.less(overflow).with_pending()) {
             continue;
         }
-        if pending {
-            // PENDING holds off removal, and with it the release of the node that is counted for.
-            let _pending = Pending::begun(stock);
+        let pending = Pending::begun(stock);
+        interleave::point();
+        if grow(&pending, word, bytes, held) {
+            pending.end(overflow);
+        } else if takes_own {
+            drop(pending);
+            return overflow;
+        } else {
+            // The open stock holds off removal, and with it the release of the node that is counted for.
             count(node, memory::STOCK_RETURNS, 1);
             interleave::point();
             chain::uncharge_held(node, overflow);
             aftermath::fallen(node);
-            return 0;
         }
-        return overflow;
+        return 0;
     }
+}
+
+/// Opens a stock so that it can hold `held` bytes, or gives it a larger cap. Whether it has one now.
+fn grow(pending: &Pending<'_>, word: Word, bytes: u64, held: u64) -> bool {
+    let &Stock { node, slot, .. } = pending.stock;
+    let shared = node.shared();
+    let cap = next_cap(word, bytes, shared.stock_cap_max).max(word.cap());
+    if held > cap || cap == word.room() || !evict::reserve(node, slot, cap - word.cap()) {
+        return false;
+    }
+    let grant = Grant::announce(pending, word, cap);
+    let is_open = grant.passes() && pending.open(grant, cap);
+    if !is_open {
+        shared.budget.give_back(slot, cap - word.cap());
+    }
+    is_open
 }

@@ -44,7 +44,7 @@ use memgroup_sync::grace;
 use crate::base::limit::BYTES_MAX;
 use crate::charge::batch;
 use crate::charge::wait::{WaitSession, Waited, held_level};
-use crate::control::freeze::FrozenSubtree;
+use crate::control::freeze::{self, FrozenLevel};
 use crate::control::make_room::make_room;
 use crate::control::oom::OomAttempt;
 use crate::control::waiters::Want;
@@ -53,13 +53,11 @@ use crate::counter::chain::{self, Climb, Refused, Until};
 use crate::counter::events::Event;
 use crate::observe::event;
 use crate::reclaim::credit;
-use crate::reclaim::group::GroupShrinkers;
 use crate::state::counter::Verdict;
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::node::Node;
-use crate::tree::topology::Tree;
 
 /// A charge that the slow path is to make.
 #[derive(Clone, Copy)]
@@ -197,27 +195,19 @@ impl SlowCharge {
         if !self.last.seen.is_only_dry_run(self.ask.bytes) {
             return false;
         }
-        let outcome = self.attempt(Verdict::Hint, None);
+        let outcome = self.attempt();
         let is_made = self.note(outcome);
         let seen = self.last.seen;
         (self.full, self.can_fit) = (self.last.node, !seen.offline && self.ask.bytes <= seen.most());
         is_made
     }
 
-    /// Prepaid bytes of the full group's subtree go back to the counters. Beside shrinkers, which are cheaper than a look at the stocks of
-    /// thousands of groups, only at some of the refusals.
+    /// Prepaid bytes of the full group's subtree go back to the counters, as many as the charge lacks.
     fn after_drain(&mut self) -> bool {
-        let shared = self.node.shared();
-        let drains = self.can_fit
-            && shared.has_stock()
-            && (!shared.shrinkers().is_any() || self.full.shrinkers().is_none_or(GroupShrinkers::drains_now));
-        if drains {
-            let drained = aftermath::drain_counted_in(&shared.tree.lock(), self.full);
-            if let Some(shrinkers) = self.full.shrinkers() {
-                shrinkers.drained(drained.stocks);
-            }
-            if drained.bytes > 0 {
-                let outcome = self.attempt(Verdict::Hint, None);
+        if self.can_fit && !self.last.seen.is_beyond_stocks(self.ask.bytes) {
+            let missing = self.ask.bytes - self.last.seen.headroom().min(self.ask.bytes);
+            if freeze::drain_for_charge(self.full, missing) > 0 {
+                let outcome = self.attempt();
                 if self.note(outcome) {
                     return true;
                 }
@@ -248,42 +238,48 @@ impl SlowCharge {
         self.is_charged
     }
 
-    /// Tries a last time while no stock of the full group's subtree holds a byte (G1). Where another level refuses, that one's subtree is
-    /// frozen too; a level within the frozen subtree decides.
+    /// Tries a last time. A refusal is final where no prepaid byte could have made room (G1). Else the level that refused is frozen for one
+    /// more try, and then the next one above it that refuses.
     fn while_frozen(&mut self) -> bool {
-        if !self.can_fit {
-            return false;
-        }
-        let shared = self.node.shared();
-        let tree = shared.has_stock().then(|| shared.tree.lock());
-        let mut frozen = tree.as_deref().map(FrozenSubtree::new);
-        loop {
-            if let Some(frozen) = &mut frozen {
-                frozen.extend(self.full);
-            }
-            let outcome = self.attempt(Verdict::Final, tree.as_deref());
+        let mut frozen: Option<FrozenLevel> = None;
+        while self.can_fit {
+            let outcome = self.attempt_finally();
+            frozen.take().inspect(FrozenLevel::cools);
             if self.note(outcome) {
                 return true;
             }
-            if !std::ptr::eq(self.last.node, self.full) {
+            let Refused { node: at, seen } = self.last;
+            if !std::ptr::eq(at, self.full) {
                 count_max(self.last, self.ask.bytes);
+                self.full = at;
             }
-            let decides = frozen.as_ref().is_none_or(|frozen| frozen.covers(self.last.node));
-            if self.last.seen.offline || decides {
+            if seen.is_only_dry_run(self.ask.bytes) {
+                dry_run::let_charges_pass(at);
+            } else if seen.is_beyond_stocks(self.ask.bytes) {
                 self.count_oom();
                 return false;
+            } else {
+                frozen = Some(FrozenLevel::new(at));
             }
-            self.full = self.last.node;
+        }
+        false
+    }
+
+    fn attempt_finally(&self) -> Result<(), Refused> {
+        let Ask { bytes, until, want, .. } = self.ask;
+        match want {
+            Want::Charge => aftermath::charge(self.node, bytes, Climb::to(until, Verdict::Final)),
+            Want::Room => chain::look_past_dry_runs(self.node, until, bytes),
         }
     }
 
-    fn attempt(&self, verdict: Verdict, tree: Option<&Tree>) -> Result<(), Refused> {
+    fn attempt(&self) -> Result<(), Refused> {
         let Ask { bytes, until, want, .. } = self.ask;
         if want == Want::Room {
             return chain::look_past_dry_runs(self.node, until, bytes);
         }
-        let attempt = || aftermath::charge(self.node, bytes, Climb::to(until, verdict));
-        dry_run::past_dry_runs(tree, bytes, self.node, attempt)
+        let attempt = || aftermath::charge(self.node, bytes, Climb::to(until, Verdict::Hint));
+        dry_run::past_dry_runs(bytes, attempt)
     }
 
     /// Remembers the outcome of an attempt to charge the counters, or of a look for room; whether it is made, or there is room.
@@ -360,47 +356,5 @@ fn never_fits(node: &'static Node, bytes: u64) -> Option<Refused> {
 fn count_max(refused: Refused, bytes: u64) {
     if !refused.seen.offline && bytes <= BYTES_MAX - refused.seen.usage {
         event::count(refused.node, Event::Max);
-    }
-}
-
-#[cfg(all(test, not(memgroup_loom)))]
-mod tests {
-    use memgroup_percpu::SlotSource;
-
-    use crate::reclaim::{Ask, Count, Scan, Shrinker, ShrinkerConfig};
-    use crate::state::config::Config;
-    use crate::tree::handle::Hierarchy;
-
-    struct Empty;
-
-    impl Shrinker for Empty {
-        fn count(&self, _token: u64) -> Count {
-            Count::Empty
-        }
-
-        fn scan(&self, _ask: &Ask<'_>) -> Scan {
-            Scan::Stopped { bytes: 0 }
-        }
-    }
-
-    #[test]
-    fn a_drain_of_many_stocks_counts_for_its_own_group_only() {
-        const PAGE: u64 = 4096;
-        let config = Config::with_slots(SlotSource::virtual_slots(128).unwrap());
-        let hierarchy = Hierarchy::new(config).unwrap();
-        let above = hierarchy.create("/above").unwrap();
-        let below = above.create("below").unwrap();
-        let (idle, busy) = (below.create("idle").unwrap(), below.create("busy").unwrap());
-        let shrinker = idle.add_shrinker(ShrinkerConfig::new("empty"), Empty).unwrap();
-        above.set_max(1000 * PAGE - 1).unwrap();
-        below.set_max(1000 * PAGE).unwrap();
-        let _held = idle.try_charge(PAGE).unwrap();
-        assert!(below.usage() > PAGE, "the rest of a batch is prepaid, and so the lower group refuses first");
-        // With that drained it has room, and the one above has not.
-        assert_eq!(busy.try_charge(999 * PAGE).unwrap_err().group(), above.id());
-        let drains_now = |group: &crate::Group| group.node().shrinkers().unwrap().drains_now();
-        assert!(!drains_now(&below), "its 384 stocks were looked at");
-        assert!(drains_now(&above), "no drain has visited its stocks");
-        shrinker.remove().unwrap();
     }
 }

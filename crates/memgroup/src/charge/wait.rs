@@ -198,15 +198,15 @@ struct FreezeGuard {
 impl FreezeGuard {
     /// For a charge of `node` that waits at `at`. `Err`: the group was removed.
     fn begin(node: &'static Node, at: &'static Node) -> Result<FreezeGuard, Refused> {
-        let tree = node.shared().tree.lock();
+        // A removal from here on ends the wait, which is listed already.
         let seen = node.counter.read();
         if seen.offline {
             return Err(Refused { node, seen });
         }
-        // ORDERING: Relaxed; changed under the tree lock, and published by the mark that `hold` sets (see `is_held`).
-        if at.waiting.held.fetch_add(1, Ordering::Relaxed) == 0 {
-            over_limit::close_for_waiter(&tree, at);
-        }
+        over_limit::change(at, |at| {
+            // ORDERING: Relaxed; changed under the lock of the level, and published by the mark (see `is_held`).
+            at.waiting.held.fetch_add(1, Ordering::Relaxed)
+        });
         Ok(FreezeGuard { at })
     }
 }
@@ -216,14 +216,12 @@ impl Drop for FreezeGuard {
         if crate::observe::wait::is_model_failing() {
             return;
         }
-        let tree = self.at.shared().tree.lock();
-        // ORDERING: Relaxed; as in `begin`.
-        if self.at.waiting.held.fetch_sub(1, Ordering::Relaxed) == 1 {
-            over_limit::update(&tree, self.at);
-        } else {
-            // The others may have let this one go first.
-            _ = waiters::serve(self.at);
-        }
+        over_limit::change(self.at, |at| {
+            // ORDERING: Relaxed; as in `begin`.
+            at.waiting.held.fetch_sub(1, Ordering::Relaxed)
+        });
+        // The others may have let this one go first.
+        _ = waiters::serve(self.at);
     }
 }
 
@@ -271,48 +269,5 @@ impl Charge {
             self.add(bytes);
         }
         Ok(())
-    }
-}
-
-#[cfg(all(test, not(memgroup_loom)))]
-mod tests {
-    use memgroup_percpu::SlotSource;
-
-    use crate::charge::wait::*;
-    use crate::stock::Stock;
-    use crate::{Config, Hierarchy};
-
-    #[test]
-    fn a_drain_serves_a_waiter_from_bytes_put_into_a_closed_stock() {
-        const PAGE: u64 = 4096;
-        let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap());
-        let hierarchy = Hierarchy::new(config).unwrap();
-        let group = hierarchy.create("/group").unwrap();
-        let node = group.node();
-        group.set_max(100 * PAGE).unwrap();
-        // The slot is used, so that it has a word.
-        drop(group.try_charge(1).unwrap());
-        let held = group.try_charge(100 * PAGE).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| group.charge_until(PAGE, deadline));
-            while group.waiters().now == 0 || !node.waiting.is_held() {
-                std::thread::yield_now();
-            }
-            // The waiter has closed the stocks when this lock is free again.
-            drop(node.shared().tree.lock());
-            let stock = Stock::enter(node, node.shared().source.current()).unwrap();
-            assert!(!stock.put(PAGE).takes(PAGE), "it is closed: the uncharge would take it out again");
-            drop(stock);
-            let tree = node.shared().tree.lock();
-            let drained = aftermath::drain(node);
-            drop(tree);
-            assert_eq!(drained, PAGE);
-            drop(waiter.join().unwrap().expect("a page was set free"));
-        });
-        assert!(Instant::now() < deadline);
-        let (id, _) = held.into_parts();
-        hierarchy.uncharge(id, 99 * PAGE).unwrap();
-        assert_eq!(group.usage_exact(), 0);
     }
 }

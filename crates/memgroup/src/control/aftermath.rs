@@ -13,10 +13,8 @@ use crate::observe::event;
 use crate::reclaim::credit::{self, ReclaimCredit};
 use crate::state::counter::Verdict;
 use crate::stats::update::count_drain;
-use crate::stock::drain;
+use crate::stock::drain::{self, Drained, Taken};
 use crate::tree::node::Node;
-use crate::tree::shared::Shared;
-use crate::tree::topology::Tree;
 
 /// Charges exactly `bytes`. First looks at every level, which costs no shared line its owner.
 pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
@@ -66,13 +64,12 @@ pub(crate) fn tell_events(node: &'static Node, charged: Charged) {
 
 /// Takes `bytes` back from every level, and acts on the facts.
 pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
-    let (shared, mut levels) = (from.shared(), chain::uncharge(from, until, bytes));
-    act_on(shared, &mut levels);
+    act_on(&mut chain::uncharge(from, until, bytes));
 }
 
 /// Uncharges the levels that are left, and acts on each.
 #[inline(always)]
-fn act_on(shared: &'static Shared, levels: &mut impl Iterator<Item = Uncharged>) {
+fn act_on(levels: &mut impl Iterator<Item = Uncharged>) {
     loop {
         // Without the bytes the group may be released, and its node erased; but not within a section.
         let mut section = Some(grace::enter());
@@ -84,27 +81,24 @@ fn act_on(shared: &'static Shared, levels: &mut impl Iterator<Item = Uncharged>)
         // From here on the node is held: `Shared::reclaim_nodes` looks for that after all sections.
         level.node.pin_inner();
         drop(section);
-        act(shared, level, levels);
+        act(level, levels);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn act(shared: &'static Shared, level: Uncharged, mut above: &mut dyn Iterator<Item = Uncharged>) {
+fn act(level: Uncharged, mut above: &mut dyn Iterator<Item = Uncharged>) {
     let Uncharged { node, is_watched, is_done, is_over } = level;
-    let id = node.id();
     if is_watched {
         oom::after_uncharge(node);
     }
     if is_over && !is_done {
         // The levels above first: a charge that is served here is charged there too.
-        act_on(shared, &mut above);
+        act_on(&mut above);
         over_limit::after_uncharge(node);
     }
     // As in the drop of a handle. Meanwhile the pin may have held off the release that another thread tried.
-    if node.unpin_inner() && node.counter.is_offline_now() {
-        shared.release_if_done(id);
-    }
+    unpin(node);
 }
 
 /// Bytes back to the counters without the stock. A thread that reclaims for a charge keeps them for that charge.
@@ -140,15 +134,27 @@ impl Drop for ReclaimCredit {
     }
 }
 
-/// After stocks of `node` returned `bytes` to the counters.
-pub(crate) fn drained(node: &'static Node, bytes: u64) -> u64 {
-    if bytes > 0 {
-        // An uncharge under way may have put its bytes into a closed stock: those are room for the charges that wait.
+/// Empties the group's own open stocks, on every slot. The caller holds the group.
+pub(crate) fn drain(node: &'static Node) -> Drained {
+    drained(drain::empty(node))
+}
+
+/// Empties the group's own stocks for good: none is opened again, or none in this record. The caller holds the tree lock.
+pub(crate) fn retire(node: &'static Node) {
+    drained(drain::retire(node));
+}
+
+/// After bytes went from stocks back to the counters: acts on that, and then returns the grants.
+pub(crate) fn drained(taken: Taken) -> Drained {
+    let &Taken { node, amount, .. } = &taken;
+    if amount.bytes > 0 {
         fallen(node);
         chain::levels(node).for_each(|level| _ = waiters::serve(level));
+        count_drain(node, amount.bytes);
     }
-    count_drain(node, bytes);
-    bytes
+    // Last: from here on the group may be removed without waiting.
+    drop(taken);
+    amount
 }
 
 /// After usage fell at `node` and above it with no look at the levels. The caller holds the node.
@@ -156,35 +162,10 @@ pub(crate) fn fallen(node: &'static Node) {
     chain::levels(node).for_each(oom::after_uncharge);
 }
 
-/// Drains one group's own stocks. The caller holds the tree lock. Returns the bytes that went back.
-pub(crate) fn drain(node: &'static Node) -> u64 {
-    drained(node, drain::group(node))
-}
-
-/// Closes one group's own stocks. Returns the bytes that went back.
-pub(crate) fn close(node: &'static Node) -> u64 {
-    drained(node, drain::close(node))
-}
-
-/// Drains every group of the subtree of `top`. Returns the bytes that went back.
-pub(crate) fn drain_subtree(tree: &Tree, top: &'static Node) -> u64 {
-    top.shared().subtree(tree, top).map(drain).sum()
-}
-
-/// The result of a drain of many groups.
-#[derive(Default)]
-pub(crate) struct Drained {
-    /// Bytes that went back.
-    pub(crate) bytes: u64,
-    /// Stocks that were looked at.
-    pub(crate) stocks: u64,
-}
-
-/// Drains every group that counts in `top`.
-pub(crate) fn drain_counted_in(tree: &Tree, top: &'static Node) -> Drained {
-    let slots = top.shared().source.slots() as u64;
-    top.shared().counted_in(tree, top).fold(Drained::default(), |drained, node| Drained {
-        bytes: drained.bytes + drain(node),
-        stocks: drained.stocks + slots,
-    })
+/// Gives a reference from inside the tree back, and with the last one a group that was removed. The caller does not hold the tree lock.
+pub(crate) fn unpin(node: &'static Node) {
+    let (id, shared) = (node.id(), node.shared());
+    if node.unpin_inner() && node.counter.is_offline_now() {
+        shared.release_if_done(id);
+    }
 }

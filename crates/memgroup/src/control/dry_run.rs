@@ -23,51 +23,41 @@
 //!   its charges are exact: some fifty nanoseconds a level, and a line that all its threads write.
 //! - B3. Bytes that a charge has had freed, and takes over (`reclaim::credit`), are not counted at the levels where they were charged all along.
 
-use memgroup_sync::MutexGuard;
-
 use crate::base::mutation::{self, Mutation};
-use crate::control::freeze::freeze;
-use crate::control::{aftermath, over_limit};
+use crate::control::{freeze, over_limit, waiters};
 use crate::counter::chain::{self, Refused};
 use crate::state::counter::Reading;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
-use crate::tree::topology::Tree;
 
 /// Drains for one charge after which a level is frozen unasked: others may take the drained bytes each time.
 const DRAINS_MOST: u32 = 64;
 
-/// Makes a charge of `node` by `attempt`, past limits that refuse nothing. Returns the refusal of any other limit. With `tree`, the caller holds the
-/// lock.
-pub(crate) fn past_dry_runs(
-    tree: Option<&Tree>,
-    bytes: u64,
-    node: &'static Node,
-    attempt: impl Fn() -> Result<(), Refused>,
-) -> Result<(), Refused> {
+/// Makes a charge of `bytes` by `attempt`, past limits that refuse nothing. Returns the refusal of any other limit.
+pub(crate) fn past_dry_runs(bytes: u64, attempt: impl Fn() -> Result<(), Refused>) -> Result<(), Refused> {
     let (mut drained, mut drains): (Option<&'static Node>, u32) = (None, 0);
     loop {
-        let level = match attempt() {
-            Err(refused) if refused.seen.is_only_dry_run(bytes) => refused.node,
+        let Refused { node: level, seen } = match attempt() {
+            Err(refused) if refused.seen.is_only_dry_run(bytes) => refused,
             outcome => return outcome,
         };
-        let lock: Option<MutexGuard<'_, Tree>> = tree.is_none().then(|| node.shared().tree.lock());
-        let Some(tree) = tree.or(lock.as_deref()) else { unreachable!("given, or locked") };
-        if drained.is_some_and(|drained| std::ptr::eq(drained, level)) || drains == DRAINS_MOST {
-            let_charges_pass(tree, level);
+        let was_drained = drained.is_some_and(|drained| std::ptr::eq(drained, level));
+        if was_drained || drains == DRAINS_MOST || seen.is_beyond_stocks(bytes) {
+            let_charges_pass(level);
         } else {
-            aftermath::drain_counted_in(tree, level);
+            freeze::drain_for_charge(level, bytes - seen.headroom().min(bytes));
             (drained, drains) = (Some(level), drains + 1);
         }
     }
 }
 
 /// Freezes the subtree of `top`. Then, and not before, charges pass its limit (I1).
-pub(crate) fn let_charges_pass(tree: &Tree, top: &'static Node) {
-    if !mutation::active(Mutation::DryRunLeavesStocksOpen) {
-        freeze(tree, top);
+pub(crate) fn let_charges_pass(top: &'static Node) {
+    if mutation::active(Mutation::DryRunLeavesStocksOpen) {
+        top.counter.mark_over(true);
+    } else {
+        over_limit::mark_if(top.shared().level_lock(top.id()), top, |_| true);
     }
-    top.counter.mark_over(true);
 }
 
 /// The usage at which a level that is marked OVER has stocks again.
@@ -106,10 +96,9 @@ impl Group {
     /// # drop(held);
     /// ```
     pub fn set_enforced(&self, enforced: bool) {
-        let node = self.node();
-        let tree = node.shared().tree.lock();
-        node.counter.set_limit(node.counter.read().max, !enforced);
-        over_limit::update(&tree, node);
+        let change = |node: &'static Node| node.counter.set_limit(node.counter.read().max, !enforced);
+        over_limit::change(self.node(), change);
+        _ = waiters::serve(self.node());
     }
 
     /// Whether this group's `max` refuses.

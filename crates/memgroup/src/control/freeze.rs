@@ -1,51 +1,130 @@
-//! Freeze: no group of a subtree has a stock, for as long as a charge decides on its refusal.
+//! Freeze: no stock is open in a subtree, for as long as a charge decides on its refusal. And drains, which are what a freeze begins with.
 //!
-//! Every word of the subtree is set to CLOSED: also empty words, and words that no thread ever used. Then every PENDING section is waited for that
-//! began before. From then until the freeze ends, the usage of each counter in the subtree consists of live charges, charges under way and
-//! uncharges under way. This is the instant of the refusal guarantee (G1). A refill that meets CLOSED goes to the counters, and a batch is exact.
+//! A freeze sets FROZEN in the level's word: no grant passes it any more. Then it empties the open stocks below, until no grant is left there.
+//! From then until it ends, the level's usage consists of live charges, charges under way and uncharges under way. This is the instant of
+//! the refusal guarantee (G1). It visits groups with open stocks, and no others.
 //!
-//! - I1. One freeze at a time in a hierarchy, under its tree lock, which it never outlives.
-//! - P1. It waits for threads between two of their instructions, which hold no lock and call no user code.
+//! - I1. One freeze at a time in a level, under its lock (`Shared::level_lock`). A thread that holds this lock may take the tree lock, and takes
+//!   the lock of no other level.
+//! - P1. It waits for threads between two of their instructions, which hold no lock and call no user code; and for drains of others, which are
+//!   no longer than its own.
 
+use memgroup_sync::MutexGuard;
+use memgroup_sync::spin::Wait;
+
+use crate::base::mutation::{self, Mutation};
 use crate::control::aftermath;
-use crate::stock::{drain, open};
+use crate::stock::drain::Drained;
+use crate::tree::handle::Group;
 use crate::tree::node::Node;
-use crate::tree::topology::Tree;
+use crate::tree::topology::ROOT;
 
-/// Closes the stocks of every group that counts in `top`, and waits for batches under way.
-pub(crate) fn freeze(tree: &Tree, top: &'static Node) {
-    top.shared().counted_in(tree, top).for_each(|node| _ = aftermath::close(node));
-    top.shared().counted_in(tree, top).for_each(drain::wait_settled);
+/// Empties open stocks of `top` and below it, until `wanted` bytes came back or none is left. The caller holds `top`, and not the tree lock.
+pub(crate) fn drain(top: &'static Node, wanted: u64) -> Drained {
+    let mut taken = Drained::default();
+    if top.counter.prepaid_most() == 0 {
+        return taken;
+    }
+    walk(top, |node| {
+        taken = taken.and(aftermath::drain(node));
+        taken.bytes < wanted
+    });
+    taken
 }
 
-/// A subtree without stocks.
-pub(crate) struct FrozenSubtree<'t> {
-    tree: &'t Tree,
-    top: Option<&'static Node>,
+/// Empties stocks for a charge that lacks `missing` bytes at `top`. Those are not opened again at once: else the next such charge, of a group
+/// that is refused in a loop, would take the stocks of all its neighbours again.
+pub(crate) fn drain_for_charge(top: &'static Node, missing: u64) -> u64 {
+    let taken = drain(top, missing);
+    top.counter.cool(taken.stocks);
+    taken.bytes
 }
 
-impl<'t> FrozenSubtree<'t> {
-    /// An empty subtree. The borrow of the tree is the proof of its lock.
-    pub(crate) fn new(tree: &'t Tree) -> FrozenSubtree<'t> {
-        FrozenSubtree { tree, top: None }
-    }
-
-    /// Freezes the subtree of `top`, which contains the one that is frozen already.
-    pub(crate) fn extend(&mut self, top: &'static Node) {
-        self.top = Some(top);
-        freeze(self.tree, top);
-    }
-
-    /// Whether the subtree of `node` is frozen. `node` is on the path of the same charge.
-    pub(crate) fn covers(&self, node: &Node) -> bool {
-        self.top.is_some_and(|top| self.tree.depth(node.id()) >= self.tree.depth(top.id()))
-    }
-}
-
-impl Drop for FrozenSubtree<'_> {
-    fn drop(&mut self) {
-        if let Some(top) = self.top {
-            top.shared().counted_in(self.tree, top).for_each(open::open);
+/// Visits `top` and the groups below it that may have open stocks, each held, until `visit` returns `false`.
+fn walk(top: &'static Node, mut visit: impl FnMut(&'static Node) -> bool) {
+    let number = top.shared().next_walk();
+    let (mut at, mut goes_on) = (top, visit(top));
+    loop {
+        let next = if goes_on { at.next_holder(number) } else { None };
+        if let Some(child) = next {
+            at = child;
+            goes_on = visit(child);
+            continue;
         }
+        let up = at.up();
+        at.unlist_holder();
+        if std::ptr::eq(at, top) {
+            return;
+        }
+        aftermath::unpin(at);
+        let Some(up) = up else { return };
+        at = up;
+    }
+}
+
+/// Empties all stocks of `top` and below, and waits until no grant is left there. The caller has set a mark that lets none pass.
+fn empty(top: &'static Node) -> Drained {
+    let mut all = Drained::default();
+    let mut wait = Wait::new();
+    loop {
+        all = all.and(drain(top, u64::MAX));
+        if top.counter.prepaid_most() == 0 || mutation::active(Mutation::RefusalIgnoresPending) {
+            return all;
+        }
+        wait.wait();
+    }
+}
+
+/// Empties the stocks of `top` and of every group below it that is online.
+pub(crate) fn drain_all(top: &'static Node) -> u64 {
+    let own = FrozenLevel::new(top).taken.bytes;
+    let shared = top.shared();
+    if top.id() != ROOT || shared.config.account_root {
+        return own;
+    }
+    // The groups below are not charged to the root.
+    let (mut all, mut last) = (own, None::<String>);
+    loop {
+        let next = {
+            let tree = shared.tree.lock();
+            tree.children_after(ROOT, last.as_deref()).next().map(|(name, id)| (name.to_owned(), Group::pinned(shared.made(id))))
+        };
+        let Some((name, child)) = next else { return all };
+        all += FrozenLevel::new(child.node()).taken.bytes;
+        last = Some(name);
+    }
+}
+
+/// A level without an open stock below it.
+pub(crate) struct FrozenLevel {
+    level: &'static Node,
+    /// The bytes that went back, and the stocks that were open.
+    pub(crate) taken: Drained,
+    _lock: LevelLock,
+}
+
+pub(crate) type LevelLock = MutexGuard<'static, ()>;
+
+impl FrozenLevel {
+    /// Freezes a level for this thread. The caller holds it, and no lock of a level.
+    pub(crate) fn new(level: &'static Node) -> FrozenLevel {
+        FrozenLevel::locked(level.shared().level_lock(level.id()), level)
+    }
+
+    /// Freezes a level whose lock the caller holds.
+    pub(crate) fn locked(lock: LevelLock, level: &'static Node) -> FrozenLevel {
+        level.counter.freeze();
+        FrozenLevel { level, taken: empty(level), _lock: lock }
+    }
+
+    /// As [`drain_for_charge`] does, when this ends.
+    pub(crate) fn cools(&self) {
+        self.level.counter.cool(self.taken.stocks);
+    }
+}
+
+impl Drop for FrozenLevel {
+    fn drop(&mut self) {
+        self.level.counter.thaw();
     }
 }

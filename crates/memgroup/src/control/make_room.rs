@@ -1,7 +1,7 @@
 //! Make room: has shrinkers free the bytes that a refused charge lacks.
 
 use crate::base::limit::BYTES_MAX;
-use crate::control::{aftermath, dry_run, high, over_limit};
+use crate::control::{aftermath, dry_run, freeze, high, over_limit};
 use crate::counter::chain::{Climb, Until};
 use crate::counter::events::Event;
 use crate::observe::pressure::Stall;
@@ -81,7 +81,7 @@ fn make_room_in(
         // Mostly the kept bytes are enough. A drain visits every group below.
         let attempt = || try_with_kept(node, until, bytes, over, &kept);
         let step = attempt().filter(|step| matches!(step, Step::Charged)).or_else(|| {
-            aftermath::drain_counted_in(&over.shared().tree.lock(), over);
+            freeze::drain_for_charge(over, kept.lacks());
             attempt()
         });
         match step {
@@ -122,8 +122,8 @@ pub(crate) fn try_with_kept(
     full: &'static Node,
     kept: &ReclaimCredit,
 ) -> Option<Step> {
-    let climb = || Climb { until, verdict: Verdict::Hint, credit: Some((full, kept.kept())) };
-    match dry_run::past_dry_runs(None, bytes, node, || aftermath::charge(node, bytes, climb())) {
+    let climb = || Climb { credit: Some((full, kept.kept())), ..Climb::to(until, Verdict::Hint) };
+    match dry_run::past_dry_runs(bytes, || aftermath::charge(node, bytes, climb())) {
         Ok(()) => {
             aftermath::use_kept(kept, until);
             Some(Step::Charged)
@@ -142,7 +142,7 @@ pub(crate) fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> 
         return false;
     }
     count(node, memory::FORCED, 1);
-    over_limit::close_if_over(node);
+    over_limit::mark_levels(node);
     high::after_forced_charge(node, bytes);
     true
 }

@@ -15,7 +15,7 @@ use memgroup_sync::interleave;
 use crate::base::mutation::{self, Mutation};
 use crate::counter::events::{self, Event};
 use crate::counter::protect;
-use crate::state::counter::{Reading, Verdict};
+use crate::state::counter::{Purpose, Reading, Verdict};
 use crate::tree::node::Node;
 
 /// The level that refused, and its counter as it was seen.
@@ -104,7 +104,7 @@ fn look_again(node: &'static Node, via: Via, bytes: u64) -> Result<u64, Refused>
 
 /// The counter as a charge sees it that came `via` the level below.
 fn look(node: &'static Node, via: Via) -> Reading {
-    Reading { reserved: protect::left_free(node, via), ..node.counter.read() }
+    Reading { reserved: protect::left_free(node, via), ..node.counter.read_with_prepaid() }
 }
 
 /// How a charge climbs.
@@ -112,13 +112,14 @@ fn look(node: &'static Node, via: Via) -> Reading {
 pub(crate) struct Climb {
     pub(crate) until: Until,
     pub(crate) verdict: Verdict,
+    pub(crate) purpose: Purpose,
     /// A level, and the number of the charge's bytes that it and all levels above have already.
     pub(crate) credit: Option<(&'static Node, u64)>,
 }
 
 impl Climb {
     pub(crate) fn to(until: Until, verdict: Verdict) -> Climb {
-        Climb { until, verdict, credit: None }
+        Climb { until, verdict, purpose: Purpose::Charge, credit: None }
     }
 }
 
@@ -148,7 +149,7 @@ fn charge_from(node: &'static Node, via: Via, bytes: u64, climb: Climb) -> Resul
     }
     let reserved = protect::left_free(node, via);
     let usage =
-        node.counter.try_charge(bytes, reserved, climb.verdict).map_err(|seen| Refused { node, seen })?;
+        node.counter.try_charge(bytes, reserved, climb.verdict, climb.purpose).map_err(|seen| Refused { node, seen })?;
     interleave::point();
     let mut charged = Charged::default();
     if let Some(up) = climb.until.next(node) {

@@ -7,7 +7,7 @@ use crate::base::id::{NodeId, TOP};
 use crate::control::release::POOL;
 use crate::lifecycle::residence;
 use crate::state::config::{Config, ConfigError};
-use crate::stock::{drain, open};
+use crate::stock::drain;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::{ROOT, State, Tree};
@@ -133,6 +133,5 @@ fn begin(node: &'static Node, up: NodeId, parent: NodeId, depth: u32) {
     drain::forget_attempts(node);
     make_parts(node);
     node.adopt(up, parent, depth);
-    open::open_or_close(node);
     node.entries().for_each(|entry| entry.store().prepare(entry));
 }

@@ -232,7 +232,7 @@ mod tests {
     use crate::lifecycle::records::demote_removed;
     use crate::reclaim::tests::Empty;
     use crate::state::config::CHUNK;
-    use crate::stock::{Stock, withdraw_closed};
+    use crate::stock::{Stock, withdraw};
     use crate::tree::node::Node;
     use crate::tree::shared::Shared;
     use crate::{Charge, Config, Group, GroupError, Hierarchy, Maintenance, ShrinkerConfig, scope};
@@ -400,12 +400,12 @@ mod tests {
         let charge = group.try_charge(100).unwrap();
         let node = group.node();
         remove(vec![group]);
-        // A thread has put the bytes into the stock, which is closed, and has not taken them out yet.
+        // A thread has put the bytes into the stock, which is not open, and has not taken them out yet.
         let late = Stock::enter(node, 0).expect("the group was charged");
         std::mem::forget(charge);
-        assert!(late.put(100).is_closed());
+        assert!(!late.put(100).is_open());
         demote_removed(shared, u64::MAX, &mut Maintained::default());
-        assert_eq!(withdraw_closed(&late, 100), 0, "the move took them");
+        assert_eq!(withdraw(&late, 100), 0, "the move took them");
         assert_eq!(hierarchy.root().usage_exact(), 0);
         assert_eq!(shared.tree.lock().in_use(), 1);
     }

@@ -60,9 +60,8 @@ fn take_offline(tree: &mut Tree, node: &'static Node) {
     node.counter.mark_offline();
     wait::removed(node);
     if !mutation::active(Mutation::RemovalLeavesStocksOpen) {
-        aftermath::close(node);
-        drain::wait_settled(node);
-        drain::retire_caps(node);
+        aftermath::retire(node);
+        drain::wait_returned(node);
     }
     protection::clear(tree, node);
     tree.retire(node.id());

@@ -22,20 +22,20 @@
 
 use memgroup_percpu::{Fresh, OutOfMemory, Unlinked, Wait};
 use memgroup_sync::atomic::Ordering;
-use memgroup_sync::{grace, interleave};
+use memgroup_sync::interleave;
 
 use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
 use crate::control::aftermath;
 use crate::state::stats::builtin::memory::CHARGES;
 use crate::state::stats::store::StatEntry;
-use crate::state::stock_word::{CLOSED_WORD, Word};
+use crate::state::stock_word::Word;
 use crate::stats::moves::{self, LayoutGuard};
 use crate::stats::update::count;
-use crate::stock::{WORD, drain, open};
+use crate::stock::{WORD, drain};
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
-use crate::tree::topology::{State, Tree};
+use crate::tree::topology::State;
 
 #[cfg(all(test, memgroup_loom))]
 mod loom;
@@ -64,28 +64,9 @@ pub(crate) fn admit(node: &'static Node, slot: usize) -> bool {
     if shared.memory.is_admitted(slot) || !node.record.is_linked() {
         return false;
     }
-    admit_held(shared, &shared.tree.lock(), slot);
+    let _tree = shared.tree.lock();
+    shared.memory.stocks.admit(slot, |_| ());
     true
-}
-
-/// Opens the copies of a slot to its threads, after closing those of groups that may have no stock.
-fn admit_held(shared: &'static Shared, tree: &Tree, slot: usize) {
-    let closed = |node: &'static Node| {
-        tree.state(node.id()) != State::Free
-            && !open::may_open(node)
-            && !mutation::active(Mutation::AdmissionOpensStocks)
-    };
-    shared.memory.stocks.admit(slot, |early| {
-        let section = grace::enter();
-        for node in shared.nodes(tree) {
-            if let Some(word) = early.word(&section, &node.record, WORD)
-                && closed(node)
-            {
-                // ORDERING: Relaxed; the admission publishes it.
-                word.store(CLOSED_WORD, Ordering::Relaxed);
-            }
-        }
-    });
 }
 
 /// Gives a record to an online group that has none, if that needs no waiting. A charge can do without one.
@@ -96,7 +77,6 @@ fn promote(node: &'static Node) -> bool {
 
 pub(crate) fn promote_held(node: &'static Node, wait: Wait) -> Result<(), OutOfMemory> {
     let fresh = node.shared().memory.stocks.allocate(node.id().0, wait)?;
-    close_unless_open(node, &fresh);
     node.record.link(fresh);
     Ok(())
 }
@@ -119,7 +99,6 @@ pub(crate) fn has_record(node: &'static Node) -> bool {
 /// Moves the group's stock words to `fresh`. The caller holds the tree lock.
 pub(crate) fn move_held(node: &'static Node, fresh: Fresh) {
     close_stocks(node);
-    close_unless_open(node, &fresh);
     interleave::point();
     if let Some(old) = node.record.link(fresh) {
         interleave::point();
@@ -136,29 +115,13 @@ pub(crate) fn free_records(node: &'static Node) {
     node.shared().free_parts(node);
 }
 
-/// Closes and empties the stocks of the group, and waits for threads between them and the counters.
+/// Empties the stocks of the group for good, and waits for threads between them and the counters.
 fn close_stocks(node: &'static Node) {
     if !mutation::active(Mutation::MoveLeavesStocksOpen) {
-        aftermath::close(node);
-        if !mutation::active(Mutation::MoveIgnoresPending) {
-            drain::wait_settled(node);
-        }
-        drain::retire_caps(node);
+        drain::close(node);
     }
+    aftermath::retire(node);
     count(node, CHARGES, drain::harvest(node));
-}
-
-fn close_unless_open(node: &'static Node, fresh: &Fresh) {
-    if open::may_open(node) || mutation::active(Mutation::MoveOpensStocks) {
-        return;
-    }
-    let stocks = &node.shared().memory.stocks;
-    for slot in stocks.admitted() {
-        if let Some(word) = stocks.fresh_word(fresh, slot, WORD) {
-            // ORDERING: Relaxed; linking publishes it.
-            word.store(CLOSED_WORD, Ordering::Relaxed);
-        }
-    }
 }
 
 /// Names the group that the words belonged to, for `last_look`.

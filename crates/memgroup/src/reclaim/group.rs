@@ -40,8 +40,6 @@ pub(crate) struct GroupShrinkers {
     pub(crate) number: AtomicU32,
     /// Rounds of reclaim that began here.
     rounds: AtomicU32,
-    /// Refusals here that have shrinkers asked before the next drain.
-    until_drain: AtomicU32,
 }
 
 /// With which child a round of reclaim begins, as a fraction of 2<sup>32</sup>.
@@ -51,11 +49,6 @@ pub(crate) struct Rotation(u32);
 /// The golden section of 2<sup>32</sup>.
 const GOLDEN: u32 = 0x9E37_79B9;
 
-/// Stocks that a drain may visit for each refusal, and the most refusals that one drain is for. To visit so many stocks takes about as
-/// long as to have a cache give a batch back.
-const STOCKS: u64 = 256;
-const REFUSALS_MOST: u64 = 64;
-
 impl GroupShrinkers {
     pub(crate) fn new() -> GroupShrinkers {
         GroupShrinkers {
@@ -63,7 +56,6 @@ impl GroupShrinkers {
             children: SummaryBitmap::new(),
             number: AtomicU32::new(NONE),
             rounds: AtomicU32::new(0),
-            until_drain: AtomicU32::new(0),
         }
     }
 
@@ -71,25 +63,6 @@ impl GroupShrinkers {
     fn number(&self) -> Option<u32> {
         // ORDERING: Acquire; pairs with the Release in `enlist`: the parent has an item for it.
         Some(self.number.load(Ordering::Acquire)).filter(|&number| number != NONE)
-    }
-
-    /// Whether a refusal here drains the stocks below before shrinkers are asked. Idle stocks cost no group anything, but a drain visits
-    /// each stock. With thousands of them that takes longer than to have a cache give a batch back. Then one drain is for many refusals.
-    pub(crate) fn drains_now(&self) -> bool {
-        // ORDERING: Relaxed, both; a hint, of which some may be lost.
-        let until = self.until_drain.load(Ordering::Relaxed);
-        if until > 0 {
-            // ORDERING: as above.
-            self.until_drain.store(until - 1, Ordering::Relaxed);
-        }
-        until == 0
-    }
-
-    /// Notes that a drain has visited so many stocks.
-    pub(crate) fn drained(&self, stocks: u64) {
-        let refusals = (stocks / STOCKS).min(REFUSALS_MOST - 1) as u32;
-        // ORDERING: Relaxed; as in `drains_now`.
-        self.until_drain.store(refusals, Ordering::Relaxed);
     }
 
     /// Whether a slot, or a group below, may be marked.
@@ -215,10 +188,8 @@ pub(crate) fn delist(node: &'static Node) {
     for class in 0..CLASSES {
         after_unmark(parent, class, of(parent).children.unmark(number, class));
     }
-    // ORDERING: Relaxed, both; no thread has a handle any more, and the lock of the numbers orders the next use of this one.
+    // ORDERING: Relaxed; no thread has a handle any more, and the lock of the numbers orders the next use of this one.
     of(node).number.store(NONE, Ordering::Relaxed);
-    // The next group in the node has other stocks below.
-    of(node).until_drain.store(0, Ordering::Relaxed);
     of(parent).children.give_back(number);
 }
 
@@ -239,25 +210,5 @@ impl Node {
     /// The shrinkers of the group and of the groups below it; `None` if there never was one.
     pub(crate) fn shrinkers(&self) -> Option<&'static GroupShrinkers> {
         self.find_kept(&GROUP_SHRINKERS)
-    }
-}
-
-#[cfg(all(test, not(memgroup_loom)))]
-mod tests {
-    use crate::reclaim::group::*;
-
-    #[test]
-    fn drains_once_for_many_refusals_when_there_are_many_stocks() {
-        for (stocks, refusals) in [(0, 1), (255, 1), (256, 2), (2_560, 11), (64_000, 64), (5_000_000, 64)] {
-            let shrinkers = GroupShrinkers::new();
-            let mut drains = 0;
-            for _ in 0..refusals * 5 {
-                if shrinkers.drains_now() {
-                    drains += 1;
-                    shrinkers.drained(stocks);
-                }
-            }
-            assert_eq!(drains, 5, "{stocks} stocks");
-        }
     }
 }

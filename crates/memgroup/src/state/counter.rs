@@ -1,8 +1,8 @@
 //! Counter: the usage and the limit of one group.
 //!
 //! ```text
-//!   word   63 ........ 50 | 49   | 48      | 47 ......... 0
-//!          epoch          | OVER | OFFLINE | usage in bytes     one atomic; every change of usage is an RMW on it
+//!   word   63 ... 52 | 51      | 50     | 49   | 48      | 47 ......... 0
+//!          epoch     | COOLING | FROZEN | OVER | OFFLINE | usage in bytes     one atomic; every change of usage is an RMW on it
 //!   max[0], max[1]          the limit in force is max[epoch & 1]
 //! ```
 //!
@@ -14,11 +14,15 @@
 //! - I1. usage never *rises* above the limit in force, not for a moment, except by `charge_forced`.
 //! - I2. once OFFLINE is set, `try_charge` never succeeds again; only `mark_online` clears it.
 //! - I3. `peak` only moves for charges that succeeded at every level.
-//! - I4. OVER says that usage was found above the limit (lowered, or passed by force), or that a charge waits for room here. The subtree's
-//!   stocks are closed while it is set. It changes under the tree lock. An uncharging thread serves waiters and looks whether it can go.
+//! - I4. OVER says that usage was found above the limit (lowered, or passed by force), or that a charge waits for room here. No stock of the
+//!   subtree is open while it is set. It changes under the level's lock. An uncharging thread serves waiters and looks whether it can go.
+//! - I6. While OFFLINE, OVER, FROZEN or COOLING is set, no grant passes (`stock::grant`): no stock below is opened. FROZEN: a thread decides
+//!   on a refusal, or drains. COOLING: stocks were drained for a charge; it goes after some charges (`cool`).
+//! - I7. Prepaid bytes below, and those on their way to or from a stock, are at most `granted` less `returned`: bytes are charged after the
+//!   grant, and a grant is returned after they left. Both sums only grow.
 //! - I5. A limit that is a dry run (`control::dry_run`) refuses like any other, but for charges that come while OVER is set: those pass.
 //! - B1. usage exceeds live charges by the bytes prepaid in the subtree's stocks and by charges in flight.
-//! - B2. a charger that sleeps between two instructions while the limit changes exactly 16,384 times
+//! - B2. a charger that sleeps between two instructions while the limit changes exactly 4,096 times
 //!   could once apply a limit that is out of force.
 //! - E1. `set_max` (Release on the word) → `try_charge` (Acquire on the word): the charger that sees the epoch
 //!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
@@ -33,7 +37,16 @@ use crate::state::peak::Peak;
 const BYTES: u64 = BYTES_MAX;
 const OFFLINE: u64 = 1 << 48;
 const OVER: u64 = 1 << 49;
-const EPOCH: u64 = 1 << 50;
+const FROZEN: u64 = 1 << 50;
+const COOLING: u64 = 1 << 51;
+const EPOCH: u64 = 1 << 52;
+
+/// Each of these keeps grants from passing.
+const BARS: u64 = OFFLINE | OVER | FROZEN | COOLING;
+
+/// How many charges a level sees for each stock that was drained, before stocks are opened there again: to drain and open a stock takes
+/// about as long as so many charges gain by it.
+const COOLING_CHARGES: u64 = 16;
 
 /// One look at a counter: usage and the limit in force at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +59,14 @@ pub(crate) struct Reading {
     pub(crate) reserved: u64,
     /// The limit is a dry run; told where the charge does not fit, and by `read`.
     pub(crate) is_dry_run: bool,
+    /// The most bytes of the usage that are prepaid (I7); told by a refusal. Exact about the instant of a final one.
+    pub(crate) prepaid_most: u64,
 }
 
 impl Reading {
     fn of(word: u64, max: u64) -> Reading {
         let (offline, over) = (word & OFFLINE != 0, word & OVER != 0);
-        Reading { usage: word & BYTES, max, offline, over, reserved: 0, is_dry_run: false }
+        Reading { usage: word & BYTES, max, offline, over, reserved: 0, is_dry_run: false, prepaid_most: 0 }
     }
 
     /// The most that usage may come to by the charge that saw it.
@@ -67,6 +82,11 @@ impl Reading {
     /// Whether such a charge passes, for no stock is left that it could be served from.
     pub(crate) fn lets_pass(self, bytes: u64) -> bool {
         self.over && self.is_only_dry_run(bytes)
+    }
+
+    /// Whether a charge would not fit even if every prepaid byte went back to the counters.
+    pub(crate) fn is_beyond_stocks(self, bytes: u64) -> bool {
+        self.offline || self.usage.saturating_sub(self.prepaid_most) > self.most().saturating_sub(bytes) || bytes > self.most()
     }
 
     /// Bytes that could still be charged.
@@ -93,11 +113,32 @@ enum Outcome {
     Refused(Reading),
 }
 
+/// The bytes that a charge is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Charge,
+    /// A charge, and a grant for a stock that is to be opened.
+    Grant,
+}
+
+impl Purpose {
+    fn bars(self) -> u64 {
+        match self {
+            Purpose::Grant if !mutation::active(Mutation::GrantIgnoresFreeze) => BARS,
+            Purpose::Charge | Purpose::Grant => OFFLINE,
+        }
+    }
+}
+
 erasable! {
     /// Usage and limit of one group. The word has its cache line almost to itself: every miss of every CPU writes it.
     #[repr(C, align(64))]
     pub(crate) struct Counter {
         word: AtomicU64,
+        granted: AtomicU64,
+        returned: AtomicU64,
+        /// Charges that are still to come until COOLING goes.
+        cooling: AtomicU64,
         over_bytes_max: AtomicU64,
         refusals: AtomicU64,
         overdraft_charges: AtomicU64,
@@ -154,6 +195,16 @@ impl Counter {
         }
     }
 
+    /// The same, with the prepaid part of the usage.
+    pub(crate) fn read_with_prepaid(&self) -> Reading {
+        // ORDERING: Acquire, both, in this order (I7).
+        let returned = self.returned.load(Ordering::Acquire);
+        let seen = self.read();
+        // ORDERING: as above.
+        let granted = self.granted.load(Ordering::Acquire);
+        Reading { prepaid_most: granted.wrapping_sub(returned), ..seen }
+    }
+
     /// Usage alone, a plain load.
     pub(crate) fn usage(&self) -> u64 {
         // ORDERING: Acquire; a reader that sees an uncharge also sees the steps before it.
@@ -181,12 +232,19 @@ impl Counter {
     }
 
     /// Adds `bytes` if usage stays within the limit in force, and leaves `reserved` bytes below it free; returns the new usage.
-    pub(crate) fn try_charge(&self, bytes: u64, reserved: u64, verdict: Verdict) -> Result<u64, Reading> {
+    pub(crate) fn try_charge(
+        &self,
+        bytes: u64,
+        reserved: u64,
+        verdict: Verdict,
+        purpose: Purpose,
+    ) -> Result<u64, Reading> {
+        let bars = purpose.bars();
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            if !self.fits(word, bytes, reserved) {
-                match self.refused(word, bytes, reserved, verdict) {
+            if !self.fits(word, bytes, reserved, bars) {
+                match self.refused(word, bytes, reserved, verdict, purpose) {
                     Outcome::Passes => {}
                     Outcome::Changed(newest) => {
                         word = newest;
@@ -209,7 +267,12 @@ impl Counter {
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Ok((expected + bytes) & BYTES),
+                Ok(_) => {
+                    if expected & COOLING != 0 {
+                        self.cooled();
+                    }
+                    return Ok((expected + bytes) & BYTES);
+                }
                 Err(newer) => word = newer,
             }
         }
@@ -217,19 +280,21 @@ impl Counter {
 
     /// Whether a charge that saw `word` has room.
     #[inline(always)]
-    fn fits(&self, word: u64, bytes: u64, reserved: u64) -> bool {
-        // The mark makes it more than any counter holds.
-        let used = word & (BYTES | OFFLINE);
+    fn fits(&self, word: u64, bytes: u64, reserved: u64, bars: u64) -> bool {
+        // A mark makes it more than any counter holds.
+        let used = word & (BYTES | bars);
         let most = self.max_of(word).min(BYTES_MAX).saturating_sub(reserved);
         used <= most && bytes <= most - used
     }
 
     /// The outcome of a charge that has no room by `word`.
     #[cold]
-    fn refused(&self, word: u64, bytes: u64, reserved: u64, verdict: Verdict) -> Outcome {
+    fn refused(&self, word: u64, bytes: u64, reserved: u64, verdict: Verdict, purpose: Purpose) -> Outcome {
+        // ORDERING: Acquire; before the RMW below. What is seen to be returned has left the usage that the RMW finds (I7).
+        let returned = self.returned.load(Ordering::Acquire);
         let is_dry_run = self.is_dry_run_of(word);
         let seen = Reading { reserved, is_dry_run, ..Reading::of(word, self.max_of(word)) };
-        if seen.lets_pass(bytes) {
+        if purpose == Purpose::Charge && seen.lets_pass(bytes) {
             return Outcome::Passes;
         }
         if verdict == Verdict::Final {
@@ -239,7 +304,9 @@ impl Counter {
                 return Outcome::Changed(newest);
             }
         }
-        Outcome::Refused(seen)
+        // ORDERING: Acquire; after the RMW, which acquired the grants of all bytes that it found.
+        let granted = self.granted.load(Ordering::Acquire);
+        Outcome::Refused(Reading { prepaid_most: granted.wrapping_sub(returned), ..seen })
     }
 
     /// The usage with `bytes` more if they would have room now, with `reserved` left free: a look, without the exactness of `read`.
@@ -247,7 +314,7 @@ impl Counter {
     pub(crate) fn with_room(&self, bytes: u64, reserved: u64) -> Option<u64> {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1). A limit of two epochs later may be read with it: `try_charge` decides.
         let word = self.word.load(Ordering::Acquire);
-        self.fits(word, bytes, reserved).then(|| (word & BYTES) + bytes)
+        self.fits(word, bytes, reserved, OFFLINE).then(|| (word & BYTES) + bytes)
     }
 
     /// Adds `bytes` if usage stays within `beyond` bytes of the limit: with `u64::MAX`, at any limit. `Err` also if the counter cannot hold
@@ -310,7 +377,7 @@ impl Counter {
         Reading::of(before - bytes, UNLIMITED)
     }
 
-    /// Puts a new limit in force, or has it measure, as the one before; the caller is the only setter (it holds the tree lock).
+    /// Puts a new limit in force, or has it measure, as the one before; the caller is the only setter (it holds the level's lock).
     pub(crate) fn set_max(&self, max: u64) {
         self.set_limit(max, self.read().is_dry_run);
     }
@@ -338,7 +405,7 @@ impl Counter {
         self.word.fetch_or(OFFLINE, Ordering::AcqRel);
     }
 
-    /// Sets or clears the OVER mark; the caller holds the tree lock and sees to the stocks.
+    /// Sets or clears the OVER mark; the caller holds the level's lock and sees to the stocks.
     pub(crate) fn mark_over(&self, over: bool) {
         if over {
             // ORDERING: AcqRel; an uncharge that comes later sees the mark, one that came earlier is seen by the caller's
@@ -347,6 +414,68 @@ impl Counter {
         } else {
             // ORDERING: AcqRel, as above.
             self.word.fetch_and(!OVER, Ordering::AcqRel);
+        }
+    }
+
+    /// From here on no grant passes, until `thaw`. The caller holds the level's lock.
+    pub(crate) fn freeze(&self) {
+        // ORDERING: AcqRel RMW; a grant that passed before is seen with all its marks, a later one finds FROZEN.
+        self.word.fetch_or(FROZEN, Ordering::AcqRel);
+    }
+
+    pub(crate) fn thaw(&self) {
+        // ORDERING: AcqRel, as in `freeze`.
+        self.word.fetch_and(!FROZEN, Ordering::AcqRel);
+    }
+
+    /// Whether a grant would not pass now; a hint.
+    pub(crate) fn is_barred(&self) -> bool {
+        // ORDERING: Relaxed; a grant passes by an RMW.
+        self.word.load(Ordering::Relaxed) & BARS != 0
+    }
+
+    /// Whether a grant passes for bytes that are charged here already.
+    pub(crate) fn passes(&self) -> bool {
+        // ORDERING: AcqRel RMW that changes nothing; ordered with the one in `freeze`, and with those that set the other bars.
+        self.word.fetch_add(0, Ordering::AcqRel) & Purpose::Grant.bars() == 0
+    }
+
+    /// Grants `bytes` to a stock below. The caller then passes the counter by an RMW, or returns them.
+    pub(crate) fn grant(&self, bytes: u64) {
+        // ORDERING: AcqRel; Release with the RMW of the word that follows (I7). As an RMW it precedes the look in `holders::list`.
+        self.granted.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// A stock below has given a grant back, and its bytes have left the usage.
+    pub(crate) fn return_grant(&self, bytes: u64) {
+        // ORDERING: AcqRel; Release: a thread that sees it finds the usage without the bytes (I7).
+        self.returned.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// The most bytes that are prepaid below now.
+    pub(crate) fn prepaid_most(&self) -> u64 {
+        // ORDERING: Acquire, both; `returned` first (I7).
+        let returned = self.returned.load(Ordering::Acquire);
+        // ORDERING: as above.
+        self.granted.load(Ordering::Acquire).wrapping_sub(returned)
+    }
+
+    /// So many stocks were drained for a charge. None is opened until some charges came.
+    pub(crate) fn cool(&self, stocks: u64) {
+        if stocks > 0 && !mutation::active(Mutation::GrantIgnoresFreeze) {
+            // ORDERING: Relaxed; a measure for speed alone.
+            self.cooling.store(stocks.saturating_mul(COOLING_CHARGES), Ordering::Relaxed);
+            // ORDERING: AcqRel, as every change of the word.
+            self.word.fetch_or(COOLING, Ordering::AcqRel);
+        }
+    }
+
+    #[cold]
+    fn cooled(&self) {
+        // ORDERING: Relaxed; as in `cool`.
+        if self.cooling.fetch_sub(1, Ordering::Relaxed) as i64 <= 1 {
+            // ORDERING: AcqRel, as every change of the word.
+            self.word.fetch_and(!COOLING, Ordering::AcqRel);
         }
     }
 
@@ -360,7 +489,7 @@ impl Counter {
             past.store(0, Ordering::Relaxed);
         }
         // ORDERING: AcqRel; the last step of becoming a new group.
-        self.word.fetch_and(!(OFFLINE | OVER), Ordering::AcqRel);
+        self.word.fetch_and(!BARS, Ordering::AcqRel);
     }
 
     /// The soft limit, which refuses nothing. It lies beside `max`, in a line that a charging thread has just read.

@@ -1,8 +1,8 @@
 //! The stock word: the prepaid bytes of one group in one slot, and the state of that stock.
 //!
 //! ```text
-//!   63 ............ 27   26 .. 21   20      19       18      17    16    15 ..... 0
-//!   bytes, signed        cap        CLOSED  PENDING  LISTED  USED  FULL  attempts
+//!   63 ............ 27   26 .. 21   20     19       18        17       16     15     14 ..... 0
+//!   bytes, signed        cap        OPEN   CLOSED   PENDING   LISTED   USED   FULL   attempts
 //! ```
 //!
 //! - bytes: charged to the counters already, spent by `consume`, put back by `refill`. Both are one `fetch_add` that looks
@@ -10,8 +10,10 @@
 //!   may be below zero, or above the cap, while such a call is under way. They are the topmost field, where a borrow or a
 //!   carry falls off.
 //! - cap: the power of two up to which bytes may stay; that much is reserved in the slot's budget. 0: nothing reserved.
-//! - CLOSED: no stock for now (a refuser is deciding) or for ever (the group is offline).
-//! - PENDING: one thread is between this word and the counters, with bytes that are in neither. One at a time.
+//! - OPEN: the stock may hold bytes up to its cap, and each level has granted it that (`stock::grant`). A word of zeros is not open.
+//! - CLOSED: no stock for ever; the record of this word is about to be left behind.
+//! - PENDING: one thread is between this word and the counters, with bytes that are in neither. One at a time. Only this thread opens
+//!   the stock, and no other changes OPEN or the cap meanwhile.
 //! - LISTED: the next flush of the statistics comes by for the attempts (`listed`). A consume that finds it missing sees to that.
 //! - USED: a flush has taken attempts since the budget's clock last came by, which goes by attempts.
 //! - attempts: consumes tried here since they were last harvested. A hit counts its attempt in the addition that it makes
@@ -23,22 +25,17 @@
 //! against 2.4 ns on a Zen 4. Words change only through the two additions and the transitions below.
 
 const ATTEMPT: u64 = 1;
-const FULL: u64 = 1 << 16;
-const ATTEMPTS: u64 = (1 << 17) - 1;
-const USED: u64 = 1 << 17;
-const LISTED: u64 = 1 << 18;
-const PENDING: u64 = 1 << 19;
-const CLOSED: u64 = 1 << 20;
+const FULL: u64 = 1 << 15;
+const ATTEMPTS: u64 = (1 << 16) - 1;
+const USED: u64 = 1 << 16;
+const LISTED: u64 = 1 << 17;
+const PENDING: u64 = 1 << 18;
+const CLOSED: u64 = 1 << 19;
+const OPEN: u64 = 1 << 20;
 const CAP_SHIFT: u32 = 21;
 /// Six bits, as many as the processor reads of a shift's count, so that the exponent needs no mask of its own.
 const CAP: u64 = 0x3f << CAP_SHIFT;
 const BYTES_SHIFT: u32 = 27;
-
-/// Opens a closed word when and-ed to it.
-pub(crate) const OPEN: u64 = !CLOSED;
-
-/// The word of a stock that was closed before anything was in it.
-pub(crate) const CLOSED_WORD: u64 = CLOSED;
 
 /// The largest cap a word can hold, 8 MiB. A charge that a stock serves is at most half of it. So bytes have room for
 /// 16,384 calls under way in one slot before they could overflow.
@@ -76,8 +73,19 @@ impl Word {
         self.0 & PENDING != 0
     }
 
+    /// Whether the stock may hold bytes.
+    pub(crate) fn is_open(self) -> bool {
+        self.0 & OPEN != 0
+    }
+
+    /// Whether it is never opened again.
     pub(crate) fn is_closed(self) -> bool {
         self.0 & CLOSED != 0
+    }
+
+    /// Bytes that may stay in the stock now.
+    pub(crate) fn room(self) -> u64 {
+        if self.is_open() { self.cap() } else { 0 }
     }
 
     /// Bytes reserved in the slot's budget for this stock; its bytes stay within them.
@@ -95,7 +103,7 @@ impl Word {
     #[inline]
     pub(crate) fn serves(self, bytes: u64) -> bool {
         // As `bytes() >= bytes`, without shifting them down: the fields below only add.
-        self.0 as i64 >= (bytes << BYTES_SHIFT) as i64 && self.0 & (CLOSED | LISTED | FULL) == LISTED
+        self.0 as i64 >= (bytes << BYTES_SHIFT) as i64 && self.0 & (OPEN | LISTED | FULL) == OPEN | LISTED
     }
 
     /// Whether the attempts are to be harvested.
@@ -135,13 +143,13 @@ impl Word {
 
     /// Whether a consume that found this word has its bytes; the attempts may have to be harvested.
     pub(crate) fn covers(self, bytes: u64) -> bool {
-        self.bytes() >= bytes as i64 && !self.is_closed()
+        self.bytes() >= bytes as i64 && self.is_open()
     }
 
     /// Whether a refill that found this word is done: the stock is open and its bytes stay within the cap.
     #[inline]
     pub(crate) fn takes(self, bytes: u64) -> bool {
-        self.0 & CLOSED == 0 && self.bytes() + bytes as i64 <= self.cap() as i64
+        self.0 & OPEN != 0 && self.bytes() + bytes as i64 <= self.cap() as i64
     }
 
     fn with_bytes(self, bytes: i64) -> Word {
@@ -171,18 +179,23 @@ impl Word {
         Word(self.0 | PENDING)
     }
 
-    /// The caller is back from the counters and leaves `deposit` bytes here, if the stock is still open and has room.
-    /// With no deposit this is always possible.
+    /// The caller is back from the counters and leaves `deposit` bytes here, if the stock is open and has room. With no deposit this is
+    /// always possible.
     pub(crate) fn settled(self, deposit: u64) -> Option<Word> {
         let after = self.bytes() + deposit as i64;
-        let fits = deposit == 0 || (!self.is_closed() && after <= self.cap() as i64);
+        let fits = deposit == 0 || after <= self.room() as i64;
         fits.then(|| Word(self.0 & !PENDING).with_bytes(after))
     }
 
-    /// drain: prepaid bytes leave. The attempts stay, because a flush takes them. So do the marks, the cap, which is still
+    /// The caller has a grant for the cap. `None` if the stock is never opened again.
+    pub(crate) fn opened(self, cap: u64) -> Option<Word> {
+        (!self.is_closed()).then(|| Word(self.0 | OPEN).capped(cap))
+    }
+
+    /// Prepaid bytes and the grant leave. The attempts stay, because a flush takes them. So do the marks, the cap, which is still
     /// reserved, and the bytes that calls under way have subtracted.
     pub(crate) fn drained(self) -> Word {
-        self.with_bytes(self.bytes().min(0))
+        Word(self.0 & !OPEN).with_bytes(self.bytes().min(0))
     }
 
     /// Drained, and its cap given up too.
@@ -190,21 +203,21 @@ impl Word {
         self.drained().capped(0)
     }
 
-    /// Drained, and no stock until opened again.
+    /// Never opened again.
     pub(crate) fn closed(self) -> Word {
-        Word(self.drained().0 | CLOSED)
+        Word(self.0 | CLOSED)
     }
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
     use crate::state::stock_word::{
-        ATTEMPTS, CLOSED, FULL, LARGEST_CAP, OPEN, Word, consume_delta, refill_delta,
+        ATTEMPTS, FULL, LARGEST_CAP, OPEN, Word, consume_delta, refill_delta,
     };
 
-    /// A stock with attempts that the next flush takes.
+    /// An open stock with attempts that the next flush takes.
     fn stock(bytes: i64, cap: u64) -> Word {
-        Word(0).capped(cap).with_bytes(bytes).listed()
+        Word(OPEN).capped(cap).with_bytes(bytes).listed()
     }
 
     fn consume(word: Word, bytes: u64) -> Word {
@@ -233,14 +246,14 @@ mod tests {
         assert!(word.takes(28) && !word.takes(29));
         assert!(stock(-50, 128).takes(178) && !stock(-50, 128).takes(179));
         assert!(!stock(0, 0).takes(1), "no cap, no stock");
-        assert!(!Word(word.0 | CLOSED).takes(1));
+        assert!(!Word(word.0 & !OPEN).takes(1));
     }
 
     #[test]
-    fn closed_words_serve_no_charge_and_full_ones_ask_for_a_harvest() {
+    fn words_that_are_not_open_serve_no_charge_and_full_ones_ask_for_a_harvest() {
         let word = stock(1 << 20, 1 << 21);
-        let closed = Word(word.0 | CLOSED);
-        assert!(!closed.serves(1) && !closed.covers(1));
+        let unopened = Word(word.0 & !OPEN);
+        assert!(!unopened.serves(1) && !unopened.covers(1));
         let full = Word(word.0 | FULL);
         assert!(!full.serves(1) && full.covers(1) && full.takes(1));
         assert!(word.with_pending().serves(1) && word.with_pending().takes(1));
@@ -277,15 +290,15 @@ mod tests {
     #[test]
     fn draining_keeps_attempts_marks_cap_and_debts_of_calls() {
         let tried = consume(stock(7, 8), 1).listed();
-        for left in [tried.drained(), tried.closed(), tried.retired()] {
-            assert_eq!((left.attempts(), left.is_listed(), left.bytes()), (1, true, 0));
+        for left in [tried.drained(), tried.retired()] {
+            assert_eq!((left.attempts(), left.is_listed(), left.bytes(), left.is_open()), (1, true, 0, false));
         }
-        let word = stock(7, 8).with_pending().closed();
-        assert!(word.is_pending() && word.is_closed());
-        assert_eq!((word.bytes(), word.cap(), word.retired().cap()), (0, 8, 0));
+        let drained = stock(7, 8).drained();
+        assert_eq!((drained.cap(), drained.room(), drained.retired().cap()), (8, 0, 0));
         let owing = stock(-50, 128);
-        assert_eq!((owing.prepaid(), owing.closed().bytes(), owing.retired().bytes()), (0, -50, -50));
-        assert_eq!(Word(owing.closed().0 & OPEN), owing.drained());
+        assert_eq!((owing.prepaid(), owing.drained().bytes(), owing.retired().bytes()), (0, -50, -50));
+        assert_eq!(drained.opened(8), Some(stock(0, 8)));
+        assert_eq!(drained.closed().opened(8), None);
     }
 
     #[test]
@@ -293,9 +306,9 @@ mod tests {
         let word = stock(4, 8).with_pending();
         assert_eq!(word.settled(4).unwrap().bytes(), 8);
         assert_eq!(word.settled(5), None);
-        assert_eq!(word.closed().settled(1), None);
-        assert_eq!(word.retired().settled(1), None);
-        assert!(!word.closed().settled(0).unwrap().is_pending());
+        assert_eq!(word.drained().settled(1), None);
+        assert_eq!(word.opened(16).unwrap().settled(5).unwrap().bytes(), 9);
+        assert!(!word.drained().settled(0).unwrap().is_pending());
         assert_eq!(stock(-3, 8).with_pending().settled(8).unwrap().bytes(), 5);
     }
 }

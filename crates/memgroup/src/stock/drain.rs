@@ -1,11 +1,10 @@
 //! Drain: empties the stocks of every slot of a group from the calling thread.
 //!
-//! No flag, no worker, no system call of its own, no slot left out. It makes one compare-and-swap for each word that holds bytes. When it returns,
+//! No flag, no worker, no system call of its own, no open stock left out. It makes one compare-and-swap for each open stock. When it returns,
 //! the bytes are back in the counters. The kernel queues work on every CPU that holds stock and does not wait for it. Seed `000` moved
 //! that to the draining CPU, under a lock of each stock. Here a stock has no lock.
 //!
-//! Drains of one hierarchy take turns with removals and refusals under the tree lock. So a refusal never overlooks bytes between a word
-//! and the counters.
+//! Drains take no turns: the grant of a stock tells others that its bytes are not back yet, until `grant::give_back`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::grace::{self, Section};
@@ -14,8 +13,8 @@ use memgroup_sync::spin::Wait;
 
 use crate::base::mutation::{self, Mutation};
 use crate::counter::chain;
-use crate::state::stock_word::{self, Word};
-use crate::stock::{WORD, update};
+use crate::state::stock_word::Word;
+use crate::stock::{WORD, exchange, grant, update};
 use crate::tree::node::{Node, mix};
 
 /// How many slots ahead a word is prefetched. Otherwise words that other CPUs wrote last arrive one after the other. On a Cascade Lake
@@ -49,22 +48,129 @@ fn update_all(
     }
 }
 
-/// Drains one group's own stocks. The caller holds the tree lock. Returns the bytes that went back.
-pub(crate) fn group(node: &'static Node) -> u64 {
-    let mut taken = 0;
-    let takes_attempts = mutation::active(Mutation::DrainTakesAttempts);
-    let drained = |word: Word| if takes_attempts { word.drained().rested() } else { word.drained() };
-    update_all(node, |word| (word.prepaid() > 0).then(|| drained(word)), |_, word| taken += word.prepaid());
-    credit(node, taken)
+/// Bytes that left a group's stocks, and the grants of those stocks. When this is dropped, the grants go back: also if the bytes could not be
+/// uncharged, because some caller uncharged more than it had charged.
+pub(crate) struct Taken {
+    pub(crate) node: &'static Node,
+    pub(crate) amount: Drained,
+    grants: u64,
 }
 
-/// Closes the stocks of one group: every word, empty and untouched ones too. Returns the bytes that went back.
-pub(crate) fn close(node: &'static Node) -> u64 {
-    let mut taken = 0;
-    let skips_empty = mutation::active(Mutation::RefusalSkipsEmptyStocks);
-    let closed = |word: Word| (!skips_empty || word.prepaid() > 0).then(|| word.closed());
-    update_all(node, closed, |_, word| taken += word.prepaid());
-    credit(node, taken)
+/// The amount that drains took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drained {
+    pub(crate) bytes: u64,
+    /// Open stocks, with bytes or without.
+    pub(crate) stocks: u64,
+}
+
+impl Drained {
+    pub(crate) fn and(self, other: Drained) -> Drained {
+        Drained { bytes: self.bytes + other.bytes, stocks: self.stocks + other.stocks }
+    }
+}
+
+impl Taken {
+    fn new(node: &'static Node) -> Taken {
+        Taken { node, amount: Drained::default(), grants: 0 }
+    }
+
+    /// All that one open stock had.
+    pub(crate) fn from_word(node: &'static Node, word: Word) -> Taken {
+        let mut taken = Taken::new(node);
+        taken.add(word);
+        taken
+    }
+
+    fn add(&mut self, word: Word) {
+        self.amount = self.amount.and(Drained { bytes: word.prepaid(), stocks: u64::from(word.is_open()) });
+        self.grants += grant::of_cap(word.room());
+    }
+
+    /// The bytes go back to the counters.
+    pub(crate) fn uncharged(self) -> Taken {
+        interleave::point();
+        chain::uncharge_held(self.node, self.amount.bytes);
+        self
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        grant::give_back(self.node, self.grants);
+    }
+}
+
+/// The word of a stock when no thread is between it and the counters. Waits for threads between two of their instructions.
+fn settled(cell: &AtomicU64, mut waits_for: impl FnMut(Word) -> bool) -> Word {
+    let mut wait = Wait::new();
+    loop {
+        // ORDERING: Acquire; pairs with the Release in `end_pending`: with PENDING gone we see its changes to the counters.
+        let word = Word(cell.load(Ordering::Acquire));
+        if !word.is_pending() || !waits_for(word) || mutation::active(Mutation::RefusalIgnoresPending) {
+            return word;
+        }
+        wait.wait();
+    }
+}
+
+/// Empties the group's open stocks, which are then not open any more. The bytes are back in the counters. The caller holds the group.
+pub(crate) fn empty(node: &'static Node) -> Taken {
+    let mut taken = Taken::new(node);
+    let slots = node.take_slots();
+    let takes_attempts = mutation::active(Mutation::DrainTakesAttempts);
+    let drained = |word: Word| if takes_attempts { word.drained().rested() } else { word.drained() };
+    for (slot, cell) in words(node, &grace::enter()).filter(|&(slot, _)| slots.contains(slot)) {
+        if mutation::active(Mutation::RefusalSkipsEmptyStocks) && Word(cell.load(Ordering::Relaxed)).prepaid() == 0 {
+            node.put_slot(slot);
+            continue;
+        }
+        loop {
+            let word = settled(cell, Word::is_open);
+            if !word.is_open() {
+                if word.is_pending() {
+                    // It may be opened yet.
+                    node.put_slot(slot);
+                }
+                break;
+            }
+            if exchange(cell, word, drained(word)).is_ok() {
+                taken.add(word);
+                break;
+            }
+        }
+    }
+    taken.uncharged()
+}
+
+/// Empties the group's stocks on all slots and gives their caps back to the budget. No stock of the group can be opened meanwhile, and
+/// none that is left behind. Waits for all threads that are between a word and the counters. The caller holds the group.
+pub(crate) fn retire(node: &'static Node) -> Taken {
+    let mut taken = Taken::new(node);
+    for (slot, cell) in words(node, &grace::enter()) {
+        loop {
+            let word = settled(cell, |_| !mutation::active(Mutation::MoveIgnoresPending));
+            if exchange(cell, word, word.retired()).is_ok() {
+                taken.add(word);
+                node.shared().budget.give_back(slot, word.cap());
+                break;
+            }
+        }
+    }
+    taken.uncharged()
+}
+
+/// Sees to it that no stock in the group's record is opened again: the record is about to be left behind.
+pub(crate) fn close(node: &'static Node) {
+    update_all(node, |word| Some(word.closed()), |_, _| ());
+}
+
+/// Waits until no grant is left in the group. No stock can be opened in it meanwhile.
+pub(crate) fn wait_returned(node: &'static Node) {
+    let mut wait = Wait::new();
+    while node.counter.prepaid_most() > 0 {
+        wait.wait();
+    }
 }
 
 /// Takes the attempts on one group's closed stocks, which are about to be left behind. The caller counts them. No flush is under way.
@@ -81,40 +187,6 @@ pub(crate) fn forget_attempts(node: &'static Node) {
         // ORDERING: AcqRel RMW, as every change of the word.
         cell.fetch_and(Word(u64::MAX).stable(), Ordering::AcqRel);
     }
-}
-
-/// Opens the stocks of one group again.
-pub(crate) fn reopen(node: &'static Node) {
-    for (_, cell) in words(node, &grace::enter()) {
-        // ORDERING: AcqRel RMW; ordered with the next PENDING or CLOSED on this word.
-        cell.fetch_and(stock_word::OPEN, Ordering::AcqRel);
-    }
-}
-
-/// Gives the caps of one group back to the budget. Its stocks are closed.
-pub(crate) fn retire_caps(node: &'static Node) {
-    let uncapped = |word: Word| (word.cap() > 0).then(|| word.capped(0));
-    update_all(node, uncapped, |slot, word| node.shared().budget.give_back(slot, word.cap()));
-}
-
-/// Waits until no thread is between a word of `node` and the counters. Its words are closed, so none starts anew.
-pub(crate) fn wait_settled(node: &'static Node) {
-    if mutation::active(Mutation::RefusalIgnoresPending) {
-        return;
-    }
-    for (_, cell) in words(node, &grace::enter()) {
-        let mut wait = Wait::new();
-        // ORDERING: Acquire; pairs with the Release in `end_pending`: with PENDING gone we see its changes to the counters.
-        while Word(cell.load(Ordering::Acquire)).is_pending() {
-            wait.wait();
-        }
-    }
-}
-
-fn credit(node: &'static Node, bytes: u64) -> u64 {
-    interleave::point();
-    chain::uncharge_held(node, bytes);
-    bytes
 }
 
 /// The stock words as they are; plain loads.

@@ -1,8 +1,8 @@
 //! Stock: prepaid bytes of a group in each slot. See [`guide::stock`](crate::guide::stock).
 
 pub(crate) mod drain;
+pub(crate) mod grant;
 pub(crate) mod listed;
-pub(crate) mod open;
 
 use core::ops::Deref;
 
@@ -13,12 +13,13 @@ use memgroup_sync::interleave;
 use crate::base::mutation::{self, Mutation};
 use crate::counter::chain;
 use crate::state::stock_word::{self, Word};
+use crate::stock::grant::Grant;
 use crate::tree::node::Node;
 
 /// The index of the stock word in its record.
 pub(crate) const WORD: usize = 0;
 
-/// The stock of one slot, held in a read section. While this lives, its word is the group's, or closed for ever because the group's
+/// The stock of one slot, held in a read section. While this lives, its word is the group's, or never opened again because the group's
 /// record has moved. Held for bounded steps only, never while the thread waits for a lock.
 pub(crate) struct Stock<W = Access> {
     pub(crate) node: &'static Node,
@@ -108,14 +109,14 @@ fn exchange(cell: &AtomicU64, seen: Word, next: Word) -> Result<(), Word> {
         return Ok(());
     }
     // ORDERING: AcqRel. Acquire pairs with the Release of the thread that put bytes here: they were charged before, so our uncharge
-    // follows. Release: a deposit or a mark is seen after the steps that preceded it. As RMWs on one word PENDING and CLOSED are
-    // ordered: of the two sides, one sees the other (E2).
+    // follows. Release: a deposit or a mark is seen after the steps that preceded it. As RMWs on one word PENDING and the end of
+    // OPEN are ordered: of the two sides, one sees the other (E2).
     cell.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed).map(|_| ()).map_err(Word)
 }
 
 /// A PENDING section: this thread is between the word of a stock and the counters. It ends when this is dropped, in a panic too.
 pub(crate) struct Pending<'s> {
-    stock: &'s Stock,
+    pub(crate) stock: &'s Stock,
 }
 
 impl Pending<'_> {
@@ -124,8 +125,17 @@ impl Pending<'_> {
         Pending { stock }
     }
 
+    /// Gives the stock the cap that `grant` is for, which is reserved in the budget. Whether it was opened.
+    pub(crate) fn open(&self, grant: Grant, cap: u64) -> bool {
+        let is_open = self.stock.update(|word| word.opened(cap)).is_some();
+        if is_open {
+            grant.keep();
+        }
+        is_open
+    }
+
     /// Ends the section and leaves `deposit` bytes, which are charged to the counters, in the stock. They go back to the counters if the
-    /// stock has closed meanwhile.
+    /// stock has no room for them.
     pub(crate) fn end(self, deposit: u64) {
         end_pending(self.stock, deposit);
         std::mem::forget(self);
@@ -138,7 +148,7 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// Clears PENDING, with a deposit or with its return. The Release of the update pairs with the Acquire in `drain::wait_settled`. A thread
+/// Clears PENDING, with a deposit or with its return. The Release of the update pairs with the Acquire in `drain::settled`. A thread
 /// that sees PENDING gone sees the changes of this one to the counters.
 fn end_pending(stock: &Stock, deposit: u64) {
     if stock.update(|word| word.settled(deposit)).is_none() {
@@ -147,25 +157,27 @@ fn end_pending(stock: &Stock, deposit: u64) {
     }
 }
 
-/// After an addition of `bytes` to a word that is closed: takes as much out again, or all that is there. The caller returns the bytes
+/// After an addition of `bytes` to a word that is not open: takes as much out again, or all that is there. The caller returns the bytes
 /// to the counters when it has left the stock.
 ///
-/// Why that leaves nothing behind: let H be the bytes that were charged and not spent in a closed word. The word shows H less the
-/// bytes that consumes under way have subtracted. The closing thread takes all bytes above zero. So H is at most the sum of the bytes
+/// Why that leaves nothing behind: let H be the bytes that were charged and not spent in a word that is not open. The word shows H less the
+/// bytes that consumes under way have subtracted. The draining thread takes all bytes above zero. So H is at most the sum of the bytes
 /// that calls under way added or subtracted. Each call, when it is done, takes out its own part or all that shows. So the bound
 /// stays true, and with the last call H is zero. Until then calls under way cover the bytes that show and the hidden ones (G1). In a
 /// record that was unlinked the last call ends before the grace period does.
 #[must_use = "the bytes are to be returned to the counters"]
-pub(crate) fn withdraw_closed(stock: &Stock, bytes: u64) -> u64 {
-    let part = |word: Word| if word.is_closed() { bytes.min(word.prepaid()) } else { 0 };
+pub(crate) fn withdraw(stock: &Stock, bytes: u64) -> u64 {
+    let part = |word: Word| if word.is_open() { 0 } else { bytes.min(word.prepaid()) };
     let found = stock.update(|word| (part(word) > 0).then(|| word.less(part(word))));
     interleave::point();
     found.map_or(0, part)
 }
 
-/// The cap that a stock asks for next: room for two charges like this one at first, then twice the one it has.
+/// The cap that a stock asks for next: room for two charges like this one at first, then twice the one it has. A stock that was drained
+/// asks for its old one.
 pub(crate) fn next_cap(word: Word, bytes: u64, cap_max: u64) -> u64 {
     const FIRST: u64 = 512;
     let fitting = (2 * bytes).next_power_of_two().max(FIRST);
-    fitting.max(2 * word.cap()).min(cap_max)
+    let more = if word.is_open() { 2 * word.cap() } else { word.cap() };
+    fitting.max(more).min(cap_max)
 }

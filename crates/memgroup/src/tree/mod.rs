@@ -2,6 +2,7 @@
 
 pub(crate) mod error;
 pub(crate) mod handle;
+pub(crate) mod holders;
 pub(crate) mod marks;
 pub(crate) mod name;
 pub(crate) mod node;

@@ -32,6 +32,7 @@ use crate::state::high::HighState;
 use crate::state::stats::SUBSYSTEMS_MAX;
 use crate::state::stats::store::{StatEntry, StatStore};
 use crate::state::waiting::Waiting;
+use crate::tree::holders::Holders;
 use crate::tree::marks::Marks;
 use crate::tree::parts::{Key, Part, Parts};
 use crate::tree::shared::Shared;
@@ -56,6 +57,7 @@ erasable! {
         depth: AtomicU32,
         /// How many bypasses of the stock are on.
         bypasses: AtomicU32,
+        pub(crate) waiting: Waiting,
         /// The parts that go with the node.
         parts: Published<Parts>,
         /// The parts that walks refer to without a section. They stay with the place for ever.
@@ -64,8 +66,8 @@ erasable! {
         /// The group's place in each subsystem's statistics.
         pub(crate) stats: [StatEntry; SUBSYSTEMS_MAX],
         references: References,
+        pub(crate) holders: Holders,
         pub(crate) high: HighState,
-        pub(crate) waiting: Waiting,
     }
 }
 
@@ -346,6 +348,7 @@ impl Node {
         self.counter.reset();
         self.high.reset();
         self.waiting.reset();
+        self.holders.reset();
         if let Some(parts) = self.parts.lend() {
             parts.reset();
         }

@@ -26,7 +26,7 @@ use std::time::Instant;
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
-use memgroup_sync::{AtomicRef, ChunkPool, Mutex, RetiredChunk, RwLock, RwLockWriteGuard, global};
+use memgroup_sync::{AtomicRef, ChunkPool, Mutex, MutexGuard, RetiredChunk, RwLock, RwLockWriteGuard, global};
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::mutation::{self, Mutation};
@@ -61,6 +61,16 @@ struct OwnedNodes {
     kept: BTreeMap<NodeId, &'static Parts>,
 }
 
+/// Levels whose numbers differ by a multiple of this share their locks. No thread holds two locks of a kind.
+const LEVEL_LOCKS: usize = if cfg!(memgroup_loom) { 4 } else { 64 };
+
+#[derive(Default)]
+#[repr(align(64))]
+struct LevelLocks {
+    holders: Mutex<()>,
+    changes: Mutex<()>,
+}
+
 /// One hierarchy.
 pub(crate) struct Shared {
     pub(crate) config: Config,
@@ -85,8 +95,12 @@ pub(crate) struct Shared {
     chunks: Box<[AtomicRef<[Node; CHUNK_NODES]>]>,
     /// The memory of those nodes. A thread that holds this lock takes no other of the engine's.
     owned: Mutex<OwnedNodes>,
+    /// A lock for the lists of holders of each few groups (`tree::holders`), and one for the changes of each few levels.
+    level_locks: [LevelLocks; LEVEL_LOCKS],
     /// Held while a group gets its first part.
     pub(crate) making_parts: Mutex<()>,
+    /// Walks through lists of holders so far.
+    walks: AtomicU32,
     places: AtomicU32,
     handles: AtomicU64,
 }
@@ -117,7 +131,9 @@ impl Shared {
                 parts: DeferredFree::new(),
                 kept: BTreeMap::new(),
             }),
+            level_locks: std::array::from_fn(|_| LevelLocks::default()),
             making_parts: Mutex::new(()),
+            walks: AtomicU32::new(0),
             places: AtomicU32::new(0),
             handles: AtomicU64::new(0),
         })
@@ -148,6 +164,22 @@ impl Shared {
                 node.attach(store, chunk);
             }
         }
+    }
+
+    /// A number for a walk through lists of holders, not 0.
+    pub(crate) fn next_walk(&self) -> u32 {
+        // ORDERING: Relaxed; a number by itself.
+        self.walks.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
+    }
+
+    /// The lock of a level's list of holders. It is the last: its holder takes no other.
+    pub(crate) fn holder_lock(&self, level: NodeId) -> MutexGuard<'_, ()> {
+        self.level_locks[level.0 as usize % LEVEL_LOCKS].holders.lock()
+    }
+
+    /// The lock under which a level's limit and its OVER mark change, and its subtree is frozen.
+    pub(crate) fn level_lock(&self, level: NodeId) -> MutexGuard<'_, ()> {
+        self.level_locks[level.0 as usize % LEVEL_LOCKS].changes.lock()
     }
 
     /// Nanoseconds on the hierarchy's clock.

@@ -355,8 +355,7 @@ fn skips_a_poor_cache_except_at_the_last_priorities() {
 }
 
 #[test]
-fn drains_idle_stocks_after_caches_were_asked() {
-    // So many stocks that a drain of all of them is not made at each refusal.
+fn drains_idle_stocks_before_caches_are_asked() {
     let (_hierarchy, tenants) = parent(512, 200);
     let idle = Tenant::new(&tenants, "idle");
     let (busy, neighbour) = (tenants.create("busy").unwrap(), tenants.create("neighbour").unwrap());
@@ -365,9 +364,9 @@ fn drains_idle_stocks_after_caches_were_asked() {
     drop(neighbour.try_charge(PAGE).unwrap());
     let prepaid = neighbour.stock().prepaid_bytes;
     assert!(prepaid > 0, "the bytes that it has bought stay with it");
-    let drains = neighbour.stock().drains;
-    let second = busy.try_charge(tenants.max().unwrap() - tenants.usage() + PAGE).unwrap();
-    assert_eq!(neighbour.stock().drains, drains, "a cache was asked, and no stock drained");
+    let cached = idle.cache.len();
+    let second = busy.try_charge(tenants.max().unwrap() - tenants.usage() + prepaid).unwrap();
+    assert_eq!((idle.cache.len(), neighbour.stock().prepaid_bytes), (cached, 0), "no cache was asked");
     let last = busy.try_charge(tenants.max().unwrap() - first.bytes() - second.bytes()).unwrap();
     assert_eq!((idle.cache.len(), neighbour.stock().prepaid_bytes), (0, 0));
     assert_eq!(tenants.usage_exact(), first.bytes() + second.bytes() + last.bytes());

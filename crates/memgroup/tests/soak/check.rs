@@ -185,8 +185,8 @@ fn marks(house: &House) {
     let is_victim = |member: &Arc<Member>| victims.iter().any(|victim| Arc::ptr_eq(victim, member));
     for member in members.iter().filter(|member| !is_victim(member) && may_have_stock(house, member)) {
         house.figures.count(|figures| &figures.checked, 1);
-        // A closed stock opens at an uncharge, so a few come first.
-        for _ in 0..4 {
+        // A level that was drained for a charge has stocks again after some charges.
+        for _ in 0..10_000 {
             drop(member.group.try_charge(64).expect("there is room"));
         }
         let hits = member.group.stock().hits;

@@ -10,7 +10,7 @@ pub(crate) use notice::{after_charge, after_forced_charge};
 pub use throttle::{Throttle, ThrottleEnd, Throttled};
 
 use crate::base::limit::{self, LimitError, UNLIMITED};
-use crate::control::aftermath;
+use crate::control::freeze;
 use crate::reclaim::{self, Purpose, credit};
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
@@ -44,14 +44,9 @@ impl Level {
     }
 }
 
-/// Returns prepaid bytes of the subtree to the counters: no group uses them yet.
+/// Returns prepaid bytes of the subtree to the counters, as many as are above the limit: no group uses them yet.
 fn drain_stocks(top: &'static Node) {
-    if top.shared().has_stock() {
-        let drained = aftermath::drain_counted_in(&top.shared().tree.lock(), top);
-        if let Some(shrinkers) = top.shrinkers() {
-            shrinkers.drained(drained.stocks);
-        }
-    }
+    freeze::drain(top, Level::of_high(top).above());
 }
 
 /// Whether the thread must not wait: it is in a shrinker's call, or in a read section, which other threads wait for.

@@ -16,7 +16,6 @@ use crate::control::high::{Level, drain_stocks};
 use crate::counter::chain::{self, Until};
 use crate::counter::events::Event;
 use crate::observe::{event, pressure};
-use crate::reclaim::group::GroupShrinkers;
 use crate::reclaim::{self, Purpose, credit};
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
@@ -62,7 +61,7 @@ fn add_debt(node: &'static Node, levels: impl Iterator<Item = &'static Node>, by
 fn hold_down(node: &'static Node, level: &'static Node, bytes: u64) {
     let found = Level::of_high(level);
     let was_within = found.usage.saturating_sub(bytes) <= found.limit;
-    if was_within && level.shrinkers().is_none_or(GroupShrinkers::drains_now) {
+    if was_within {
         drain_stocks(level);
     }
     let seen = Level::of_high(level);

@@ -191,8 +191,7 @@ impl Throttle {
         if node.counter.is_offline() {
             return true;
         }
-        if !Worst::of(node).is_within() && node.shared().has_stock() {
-            let _tree = node.shared().tree.lock();
+        if !Worst::of(node).is_within() {
             aftermath::drain(node);
         }
         Worst::of(node).is_within()

@@ -12,7 +12,7 @@
 //!   requester takes the refusal.
 //! - I4. Bytes that a hook frees on the charging thread are kept for that charge (`reclaim::credit`).
 
-use crate::control::aftermath;
+use crate::control::freeze;
 use crate::control::make_room::{self, Step, at_refusing_levels};
 use crate::control::oom::hook::{KillAnswer, KillRequest, domain};
 use crate::control::oom::state::OomState;
@@ -81,7 +81,7 @@ impl OomAttempt {
         for _ in 0..ASKED_MOST {
             if relief == Relief::Likely {
                 // The freed bytes may lie in stocks, of the victim or of others.
-                aftermath::drain_counted_in(&full.shared().tree.lock(), full);
+                freeze::drain_for_charge(full, kept.lacks());
                 if let Some(step) = make_room::try_with_kept(node, until, asked, full, &kept) {
                     return step;
                 }
