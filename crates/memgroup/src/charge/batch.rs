@@ -186,17 +186,25 @@ fn charge_batch(stock: &Stock, word: Word, cap: u64, Batch { bytes, surplus }: B
     let climb = Climb { purpose, ..Climb::to(Until::Top, Verdict::Hint) };
     let buy = || chain::look_for_room(node, Until::Top, bytes + surplus).and_then(|()| aftermath::charge(node, bytes + surplus, climb));
     if mutation::active(Mutation::DepositBeforeCharge) {
-        grant.map(|grant| pending.open(grant, cap));
-        pending.end(surplus);
+        end(pending, grant, cap, surplus);
         return if buy().is_ok() { Purchase::Bought(bytes + surplus) } else { Purchase::Declined };
     }
     interleave::point();
     let bought = buy().is_ok();
     interleave::point();
-    let is_open = bought && grant.is_none_or(|grant| pending.open(grant, cap));
-    if !is_open {
-        node.shared().budget.give_back(stock.slot, cap - word.cap());
+    if !(bought && end(pending, grant, cap, surplus)) {
+        node.shared().budget.give_back(stock.slot, cap.saturating_sub(word.cap()));
     }
-    pending.end(if bought { surplus } else { 0 });
     if bought { Purchase::Bought(bytes + surplus) } else { Purchase::Declined }
+}
+
+/// Leaves the surplus of a batch in the stock, with a larger cap if there is a grant for it. Whether it has its cap now.
+fn end(pending: Pending<'_>, grant: Option<Grant>, cap: u64, surplus: u64) -> bool {
+    match grant {
+        Some(grant) => pending.open(grant, cap, surplus),
+        None => {
+            pending.end(surplus);
+            true
+        }
+    }
 }

@@ -10,7 +10,7 @@ use memgroup_sync::loom::thread;
 use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
 use crate::charge::{batch, evict, refill};
-use crate::control::{aftermath, over_limit};
+use crate::control::{aftermath, freeze, over_limit};
 use crate::counter::chain::{Climb, Refused, Until};
 use crate::lifecycle::memory;
 use crate::state::config::Config;
@@ -62,7 +62,6 @@ pub(crate) fn obtain(config: Config) -> &'static Shared {
     for slot in 0..shared.source.slots() {
         memory::all(shared).for_each(|records| records.admit(slot, |_| ()));
     }
-    drain::reopen(shared.root());
     memory::all(shared).for_each(warm);
     shared
 }
@@ -119,8 +118,7 @@ fn prepaid(node: &'static Node) -> u64 {
 }
 
 pub(crate) fn drain_all(node: &'static Node) -> u64 {
-    let _tree = node.shared().tree.lock();
-    aftermath::drain(node)
+    aftermath::drain(node).bytes
 }
 
 /// The stock word of a slot at rest.
@@ -232,8 +230,8 @@ fn a_finished_uncharge_is_found_by_the_next_drain() {
         group.charge_at(1, UNIT).unwrap();
         let freeing = thread::spawn(move || group.uncharge_at(1, UNIT));
         freeing.join().unwrap();
-        let other = thread::spawn(move || drain_all(group));
-        drain_all(group);
+        let other = thread::spawn(move || freeze::drain_all(group));
+        freeze::drain_all(group);
         // Two drains at once share the work; when either returns, nothing is left.
         assert_eq!((group.counter.usage(), prepaid(group)), (0, 0));
         other.join().unwrap();
@@ -376,6 +374,83 @@ fn chargers_that_fail_at_once_are_refused_by_live_bytes_only() {
         group.uncharge_at(0, 2 * UNIT);
         assert_conserved(group);
     });
+}
+
+/// The child's limit and the parent's are in the way of one large charge each, while a small one buys a batch.
+fn refusals_of_a_parent_and_a_child() {
+    let (parent, child) = parent_and_child(8 * UNIT, 6 * UNIT);
+    let small = thread::spawn(move || {
+        child.charge_at(1, UNIT).expect("one unit is always free at both levels");
+    });
+    let large = thread::spawn(move || {
+        child.charge_at(0, 5 * UNIT).expect("five units are always free at both levels");
+    });
+    parent.charge_at(0, 2 * UNIT).expect("two of eight units are always free for it");
+    small.join().unwrap();
+    large.join().unwrap();
+    parent.uncharge_at(0, 2 * UNIT);
+    child.uncharge_at(0, 5 * UNIT);
+    child.uncharge_at(1, UNIT);
+    drain_all(child);
+    assert_conserved(parent);
+}
+
+#[test]
+fn refuses_rightly_at_two_levels_together() {
+    explore_up_to(2, refusals_of_a_parent_and_a_child);
+}
+
+/// An uncharge opens a stock while a charge of a group above decides on its refusal.
+fn a_stock_opened_by_an_uncharge() {
+    let (parent, child) = parent_and_child(4 * UNIT, 4 * UNIT);
+    child.charge_at(1, 2 * UNIT).unwrap();
+    drain_all(child);
+    let freeing = thread::spawn(move || {
+        child.uncharge_at(1, UNIT);
+        child.charge_at(1, UNIT).expect("one unit is always free for it");
+    });
+    parent.charge_at(0, 2 * UNIT).expect("two of four units are always free for it");
+    freeing.join().unwrap();
+    parent.uncharge_at(0, 2 * UNIT);
+    child.uncharge_at(1, 2 * UNIT);
+    drain_all(child);
+    assert_conserved(parent);
+}
+
+#[test]
+fn refuses_rightly_beside_a_stock_that_an_uncharge_opens() {
+    explore(a_stock_opened_by_an_uncharge);
+}
+
+#[test]
+#[should_panic(expected = "are always free for it")]
+fn catches_a_grant_that_ignores_a_freeze() {
+    mutation::with(Mutation::GrantIgnoresFreeze, || explore(a_stock_opened_by_an_uncharge));
+}
+
+/// A drain takes a group off the list while a batch opens its stock. A later refusal must find it.
+fn a_drain_beside_a_batch() {
+    let (parent, child) = parent_and_child(6 * UNIT, 6 * UNIT);
+    child.charge_at(0, UNIT).unwrap();
+    let small = thread::spawn(move || child.charge_at(1, UNIT).unwrap());
+    freeze::drain(parent, u64::MAX);
+    small.join().unwrap();
+    parent.charge_at(0, 4 * UNIT).expect("four of six units are always free for it");
+    parent.uncharge_at(0, 4 * UNIT);
+    child.uncharge_at(1, 2 * UNIT);
+    drain_all(child);
+    assert_conserved(parent);
+}
+
+#[test]
+fn finds_a_stock_that_is_opened_during_a_drain() {
+    explore(a_drain_beside_a_batch);
+}
+
+#[test]
+#[should_panic]
+fn catches_a_list_that_loses_a_group() {
+    mutation::with(Mutation::UnlistDoesNotLookAgain, || explore(a_drain_beside_a_batch));
 }
 
 fn a_batch_and_a_charge_that_spends_it() {

@@ -75,8 +75,13 @@ pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
         }
         let pending = Pending::begun(stock);
         interleave::point();
-        if grow(&pending, word, bytes, held) {
-            pending.end(overflow);
+        let cap = next_cap(word, bytes, node.shared().stock_cap_max).max(word.cap());
+        if held <= cap
+            && let Some(grant) = reserve(&pending, word, cap)
+        {
+            if !pending.open(grant, cap, overflow) {
+                node.shared().budget.give_back(stock.slot, cap - word.cap());
+            }
         } else if takes_own {
             drop(pending);
             return overflow;
@@ -91,18 +96,16 @@ pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
     }
 }
 
-/// Opens a stock so that it can hold `held` bytes, or gives it a larger cap. Whether it has one now.
-fn grow(pending: &Pending<'_>, word: Word, bytes: u64, held: u64) -> bool {
+/// Takes a larger cap out of the budget, and gets a grant for it that every level lets pass.
+fn reserve(pending: &Pending<'_>, word: Word, cap: u64) -> Option<Grant> {
     let &Stock { node, slot, .. } = pending.stock;
-    let shared = node.shared();
-    let cap = next_cap(word, bytes, shared.stock_cap_max).max(word.cap());
-    if held > cap || cap == word.room() || !evict::reserve(node, slot, cap - word.cap()) {
-        return false;
+    if cap == word.room() || !evict::reserve(node, slot, cap - word.cap()) {
+        return None;
     }
     let grant = Grant::announce(pending, word, cap);
-    let is_open = grant.passes() && pending.open(grant, cap);
-    if !is_open {
-        shared.budget.give_back(slot, cap - word.cap());
+    if grant.passes() {
+        return Some(grant);
     }
-    is_open
+    node.shared().budget.give_back(slot, cap - word.cap());
+    None
 }

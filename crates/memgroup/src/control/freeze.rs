@@ -68,7 +68,10 @@ fn empty(top: &'static Node) -> Drained {
     let mut wait = Wait::new();
     loop {
         all = all.and(drain(top, u64::MAX));
-        if top.counter.prepaid_most() == 0 || mutation::active(Mutation::RefusalIgnoresPending) {
+        let ends_early = mutation::active(Mutation::RefusalIgnoresPending)
+            || mutation::active(Mutation::RefusalSkipsEmptyStocks)
+            || mutation::active(Mutation::GrantIgnoresFreeze);
+        if top.counter.prepaid_most() == 0 || ends_early {
             return all;
         }
         wait.wait();

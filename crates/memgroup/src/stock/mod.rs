@@ -125,11 +125,15 @@ impl Pending<'_> {
         Pending { stock }
     }
 
-    /// Gives the stock the cap that `grant` is for, which is reserved in the budget. Whether it was opened.
-    pub(crate) fn open(&self, grant: Grant, cap: u64) -> bool {
-        let is_open = self.stock.update(|word| word.opened(cap)).is_some();
+    /// Ends the section: gives the stock the cap that `grant` is for, which is reserved in the budget, and leaves `deposit` bytes in it. Whether
+    /// it could; else all goes back.
+    pub(crate) fn open(self, grant: Grant, cap: u64, deposit: u64) -> bool {
+        let is_open = self.stock.update(|word| word.opened(cap)?.settled(deposit)).is_some();
         if is_open {
             grant.keep();
+            std::mem::forget(self);
+        } else {
+            self.end(deposit);
         }
         is_open
     }

@@ -101,9 +101,7 @@ fn a_limit_lowered_below_the_live_bytes() {
     group.charge_at(0, 2 * UNIT).unwrap();
     let freeing = thread::spawn(move || group.uncharge_at(0, UNIT));
     {
-        let tree = group.shared().tree.lock();
-        group.counter.set_max(UNIT / 2);
-        over_limit::update(&tree, group);
+        over_limit::change(group, |group| group.counter.set_max(UNIT / 2));
     }
     // A unit at least is live: bytes that the other frees must not come back as stock.
     assert!(group.charge_at(0, UNIT / 4).is_err());

@@ -167,9 +167,7 @@ fn a_move_above_the_limit() {
     let group = lone_group(1, 64 * UNIT);
     group.charge_at(0, 2 * UNIT).unwrap();
     {
-        let tree = group.shared().tree.lock();
-        group.counter.set_max(UNIT / 2);
-        over_limit::update(&tree, group);
+        over_limit::change(group, |group| group.counter.set_max(UNIT / 2));
     }
     let freeing = thread::spawn(move || group.uncharge_at(0, UNIT));
     relocate(group);
@@ -186,12 +184,6 @@ fn a_move_above_the_limit() {
 #[test]
 fn keeps_stocks_closed_in_a_new_record_above_the_limit() {
     explore(a_move_above_the_limit);
-}
-
-#[test]
-#[should_panic(expected = "a unit is live, more than the limit")]
-fn catches_a_move_that_opens_stocks() {
-    mutation::with(Mutation::MoveOpensStocks, || explore(a_move_above_the_limit));
 }
 
 /// Bytes are uncharged from a group that may have no stock, on a slot that no thread has used.
@@ -215,9 +207,7 @@ fn remove(group: &'static Node) {
 }
 
 fn lower_the_limit(group: &'static Node) {
-    let tree = group.shared().tree.lock();
-    group.counter.set_max(UNIT / 2);
-    over_limit::update(&tree, group);
+    over_limit::change(group, |group| group.counter.set_max(UNIT / 2));
 }
 
 #[test]
@@ -228,18 +218,6 @@ fn admits_a_slot_without_stock_for_a_removed_group() {
 #[test]
 fn admits_a_slot_without_stock_above_the_limit() {
     explore(|| an_admission_against(lower_the_limit));
-}
-
-#[test]
-#[should_panic(expected = "nothing is stocked")]
-fn catches_an_admission_that_opens_a_removed_group() {
-    mutation::with(Mutation::AdmissionOpensStocks, || explore(|| an_admission_against(remove)));
-}
-
-#[test]
-#[should_panic(expected = "nothing is stocked")]
-fn catches_an_admission_that_opens_above_the_limit() {
-    mutation::with(Mutation::AdmissionOpensStocks, || explore(|| an_admission_against(lower_the_limit)));
 }
 
 #[test]

@@ -6,13 +6,13 @@ use memgroup_sync::loom::thread;
 use crate::base::mutation::{self, Mutation};
 use crate::charge::batch::charge_miss;
 use crate::charge::loom::{UNIT, charges_counted, counted_group, drain_all, explore, explore_up_to};
-use crate::control::aftermath;
+use crate::control::freeze::FrozenLevel;
 use crate::lifecycle::residence;
 use crate::state::stats::Reach;
 use crate::state::stats::builtin::MEMORY;
 use crate::state::stats::builtin::memory::{CHARGES, STOCK_MISSES};
 use crate::stats::flush;
-use crate::stock::{Stock, drain};
+use crate::stock::Stock;
 use crate::tree::node::Node;
 
 /// A group with two units in its stock. One charge was made.
@@ -57,10 +57,7 @@ fn reads_a_hit_while_its_stock_is_drained_or_closed() {
             drain_all(group);
         },
         |group: &'static Node| {
-            let _tree = group.shared().tree.lock();
-            aftermath::close(group);
-            drain::wait_settled(group);
-            drain::reopen(group);
+            let _frozen = FrozenLevel::new(group);
         },
     ] {
         explore(move || a_hit_against(stocked_group(), take));
