@@ -6,6 +6,8 @@ use memgroup::{
     Ask, Charge, Config, Count, Events, Group, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
 };
 
+const PAGE: u64 = 4096;
+
 fn max_of(groups: &[&Group]) -> Vec<(u64, u64)> {
     groups.iter().map(|group| (group.events_local().max, group.events().max)).collect()
 }
@@ -50,6 +52,39 @@ fn counts_no_event_for_a_charge_that_fits_after_a_drain() {
     assert!(parent.usage() > 0, "stocks are filled");
     drop(parent.try_charge(1 << 20).unwrap());
     assert_eq!(hierarchy.root().events(), Events::default());
+}
+
+/// A parent with room for a byte less than 1,000 pages, and a child with room for 1,000. The child's stock keeps the rest of a batch, so
+/// it refuses 999 pages before its parent does.
+fn fixture_with_prepaid_child(config: Config) -> (Group, Group, Charge) {
+    let (_hierarchy, parent, child) = fixture(config);
+    parent.set_max(1000 * PAGE - 1).unwrap();
+    child.set_max(1000 * PAGE).unwrap();
+    let held = child.try_charge(PAGE).unwrap();
+    assert!(child.usage() > PAGE, "the rest of a batch is prepaid");
+    (parent, child, held)
+}
+
+#[test]
+fn counts_at_the_parent_that_refuses_after_a_drain() {
+    let (parent, child, _held) = fixture_with_prepaid_child(configs()[0]);
+    assert_eq!(child.try_charge(999 * PAGE).unwrap_err().group(), parent.id());
+    assert_eq!(max_of(&[&child, &parent]), [(0, 0), (1, 1)], "the child had room when its stock was drained");
+}
+
+#[test]
+fn counts_each_level_that_refuses_when_only_the_last_drains() {
+    // A drain of 256 stocks is for two refusals, and the one here is the second.
+    let config = Config::with_slots(SlotSource::virtual_slots(256).unwrap());
+    let (parent, child, _held) = fixture_with_prepaid_child(config);
+    let registered = child.add_shrinker(ShrinkerConfig::new("cache"), Cache::default()).unwrap();
+    child.try_charge(1000 * PAGE).unwrap_err();
+    drop(child.try_charge(PAGE).unwrap());
+    let before = max_of(&[&child, &parent]);
+    assert_eq!(child.try_charge(999 * PAGE).unwrap_err().group(), parent.id());
+    let after = max_of(&[&child, &parent]);
+    assert_eq!((after[0].0 - before[0].0, after[1].0 - before[1].0), (1, 1));
+    registered.remove().unwrap();
 }
 
 #[test]
