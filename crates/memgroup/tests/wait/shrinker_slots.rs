@@ -4,7 +4,9 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use memgroup::{Ask, Charge, ChargeErrorKind, Count, Scan, Shrinker, ShrinkerConfig, WaitKind};
+use memgroup::{
+    Ask, Charge, ChargeErrorKind, Count, Group, Hierarchy, Scan, Shrinker, ShrinkerConfig, WaitKind,
+};
 
 use super::{PAGE, parent, until_waiting};
 
@@ -28,8 +30,9 @@ impl Shrinker for Told {
     }
 }
 
-#[test]
-fn lists_a_wait_for_a_shrinker_and_refuses_when_it_is_ended() {
+/// Runs `act` with idle, alice and bob. Alice's charge has idle's cache give back meanwhile, and bob's charge waits for the same cache.
+/// The act ends bob's wait.
+fn while_bob_waits(act: impl FnOnce(&Hierarchy, &Group, &Group, &Group)) {
     let (hierarchy, tenants) = parent(2, 20);
     let (idle, alice, bob) =
         (tenants.create("idle").unwrap(), tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
@@ -44,12 +47,7 @@ fn lists_a_wait_for_a_shrinker_and_refuses_when_it_is_ended() {
         is_asked.recv().unwrap();
         let waiter = scope.spawn(|| bob.try_charge(PAGE));
         until_waiting(&bob, 1);
-        let waits = hierarchy.waits();
-        assert_eq!((waits[0].kind, waits[0].bytes), (WaitKind::Shrinker, PAGE));
-        assert_eq!((waits[0].group.as_str(), waits[0].at.as_str()), ("/tenants/bob", "/tenants/idle"));
-        assert!(waits[0].deadline - waits[0].since <= Duration::from_secs(60), "the patience of the call");
-        assert_eq!(alice.wake_waiters(), 0, "it is in the call, and does not wait");
-        assert_eq!(bob.wake_waiters(), 1);
+        act(&hierarchy, &idle, &alice, &bob);
         assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ChargeErrorKind::Refused);
         assert!(hierarchy.waits().is_empty());
         tell.send(()).unwrap();
@@ -58,4 +56,24 @@ fn lists_a_wait_for_a_shrinker_and_refuses_when_it_is_ended() {
     });
     shrinker.remove().unwrap();
     assert_eq!(tenants.usage_exact(), 0);
+}
+
+#[test]
+fn lists_a_wait_for_a_shrinker_and_refuses_when_it_is_ended() {
+    while_bob_waits(|hierarchy, _, alice, bob| {
+        let waits = hierarchy.waits();
+        assert_eq!((waits[0].kind, waits[0].bytes), (WaitKind::Shrinker, PAGE));
+        assert_eq!((waits[0].group.as_str(), waits[0].at.as_str()), ("/tenants/bob", "/tenants/idle"));
+        assert!(waits[0].deadline - waits[0].since <= Duration::from_secs(60), "the patience of the call");
+        assert_eq!(alice.wake_waiters(), 0, "it is in the call, and does not wait");
+        assert_eq!(bob.wake_waiters(), 1);
+    });
+}
+
+#[test]
+fn ends_the_waits_of_other_groups_for_its_cache() {
+    while_bob_waits(|_, idle, alice, _| {
+        assert_eq!(alice.wake_waiters(), 0, "bob waits neither in it nor for its cache");
+        assert_eq!(idle.wake_waiters(), 1);
+    });
 }
