@@ -14,7 +14,7 @@ mod watch;
 
 use std::time::{Duration, Instant};
 
-use memgroup::{Config, Group, Hierarchy, SlotSource};
+use memgroup::{ChargeError, ChargeErrorKind, Config, Group, Hierarchy, SlotSource};
 
 const PAGE: u64 = 4096;
 
@@ -34,6 +34,16 @@ fn far() -> Instant {
 
 fn in_ms(ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(ms)
+}
+
+/// Charges a page to a full group, for so many milliseconds. The call itself may begin late, and then it waits for less.
+fn waits_in_vain(group: &Group, ms: u64) -> ChargeError {
+    let (called, deadline) = (Instant::now(), in_ms(ms));
+    let error = group.charge_until(PAGE, deadline).unwrap_err();
+    let ended = Instant::now();
+    assert!(error.kind() == ChargeErrorKind::Deadline && ended >= deadline, "{error}");
+    assert!(error.waited() > Duration::ZERO && error.waited() <= ended - called, "{error}");
+    error
 }
 
 /// Until so many wait in the group and below.
