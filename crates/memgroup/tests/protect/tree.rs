@@ -109,6 +109,20 @@ fn shares_low_among_siblings_until_nothing_else_is_left() {
 }
 
 #[test]
+fn adds_the_scans_that_spared_low_and_those_that_did_not() {
+    let hierarchy = exact();
+    let (plain, low) = (Tenant::new(&hierarchy.root(), "plain"), Tenant::new(&hierarchy.root(), "low"));
+    plain.fill(2 * MIB);
+    low.fill(2 * MIB);
+    low.group.set_low(2 * MIB).unwrap();
+    let reclaimed = hierarchy.root().reclaim(3 * MIB, None);
+    let scans: Vec<u64> = hierarchy.shrinkers().iter().map(|shrinker| shrinker.scans).collect();
+    assert!(scans.len() == 2 && scans.iter().all(|&scans| scans > 0), "{scans:?}");
+    assert_eq!((reclaimed.scans, reclaimed.bytes), (scans.iter().sum(), 3 * MIB));
+    assert_eq!((plain.usage(), low.usage()), (0, MIB));
+}
+
+#[test]
 fn protects_children_without_settings() {
     let hierarchy = exact();
     let a = hierarchy.create("/a").unwrap();
