@@ -24,6 +24,56 @@ pub(crate) fn sort(rows: u32, bytes: u32) -> String {
     format!("SELECT count(*) FROM (SELECT x FROM {} ORDER BY x LIMIT -1 OFFSET 0)", generated(rows, bytes))
 }
 
+/// A block that may be sent to another thread, as SQLite does with its own.
+pub(crate) struct Block(*mut c_void);
+// SAFETY: a block of SQLite's allocator belongs to its holder, on any thread.
+unsafe impl Send for Block {}
+
+impl Block {
+    pub(crate) fn new(bytes: u64) -> Block {
+        hierarchy();
+        // SAFETY: no precondition.
+        Block(unsafe { ffi::sqlite3_malloc64(bytes) })
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.0.addr()
+    }
+
+    /// Whether the resize succeeded. If not, the block is unchanged.
+    pub(crate) fn resize(&mut self, bytes: u64) -> bool {
+        // SAFETY: the block is live and ours.
+        let moved = unsafe { ffi::sqlite3_realloc64(self.0, bytes) };
+        if moved.is_null() {
+            return false;
+        }
+        self.0 = moved;
+        true
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        // SAFETY: the block is live or null.
+        unsafe { ffi::sqlite3_msize(self.0) }
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        let size = usize::try_from(self.size()).expect("a size");
+        // SAFETY: the block is live, ours, and that long; the tests fill it before they read it.
+        unsafe { std::slice::from_raw_parts_mut(self.0.cast(), size) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: the block is live or null, and not used after this.
+        unsafe { ffi::sqlite3_free(self.0) };
+    }
+}
+
 /// The hierarchy of this process, installed under SQLite.
 pub(crate) fn hierarchy() -> &'static Hierarchy {
     static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();

@@ -1,55 +1,7 @@
 //! Single blocks of SQLite's allocator: the group that pays, and the state after a refusal.
 
-#![allow(unsafe_code)]
-
-use std::ffi::c_void;
-use std::ptr;
-
-use crate::support::{hierarchy, tenant, tenant_with_max};
+use crate::support::{Block, tenant, tenant_with_max};
 use memgroup::scope;
-use rusqlite::ffi;
-
-/// A block that may be sent to another thread, as SQLite does with its own.
-struct Block(*mut c_void);
-// SAFETY: a block of SQLite's allocator belongs to its holder, on any thread.
-unsafe impl Send for Block {}
-
-impl Block {
-    fn new(bytes: u64) -> Block {
-        hierarchy();
-        // SAFETY: no precondition.
-        Block(unsafe { ffi::sqlite3_malloc64(bytes) })
-    }
-
-    /// Whether the resize succeeded. If not, the block is unchanged.
-    fn resize(&mut self, bytes: u64) -> bool {
-        // SAFETY: the block is live and ours.
-        let moved = unsafe { ffi::sqlite3_realloc64(self.0, bytes) };
-        if moved.is_null() {
-            return false;
-        }
-        self.0 = moved;
-        true
-    }
-
-    fn size(&self) -> u64 {
-        // SAFETY: the block is live or null.
-        unsafe { ffi::sqlite3_msize(self.0) }
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        let size = usize::try_from(self.size()).expect("a size");
-        // SAFETY: the block is live, ours, and that long; the tests fill it before they read it.
-        unsafe { std::slice::from_raw_parts_mut(self.0.cast(), size) }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: the block is live or null, and not used after this.
-        unsafe { ffi::sqlite3_free(self.0) };
-    }
-}
 
 #[test]
 fn charges_the_rounded_size_and_a_header() {
@@ -57,7 +9,7 @@ fn charges_the_rounded_size_and_a_header() {
     let _scope = scope::enter(&group);
     for (asked, size) in [(1, 8), (8, 8), (100, 104), (4360, 4360), (1 << 20, 1 << 20)] {
         let block = Block::new(asked);
-        assert_eq!(block.0 as usize % 8, 0);
+        assert_eq!(block.address() % 8, 0);
         assert_eq!(block.size(), size);
         assert_eq!(group.usage_exact(), size + 8, "{asked} bytes asked");
         drop(block);
@@ -109,9 +61,9 @@ fn keeps_the_block_when_a_resize_is_refused() {
 fn returns_null_and_charges_nothing_when_refused() {
     let owner = tenant_with_max("tight", 1000);
     let _scope = scope::enter(&owner);
-    assert_eq!(Block::new(993).0, ptr::null_mut());
+    assert!(Block::new(993).is_null());
     assert_eq!((owner.usage_exact(), owner.refusals()), (0, 1));
-    assert!(!Block::new(992).0.is_null(), "1000 bytes do not fit in 1000");
+    assert!(!Block::new(992).is_null(), "1000 bytes do not fit in 1000");
 }
 
 #[test]
@@ -127,7 +79,7 @@ fn credits_a_removed_group_but_charges_it_no_more() {
     assert_eq!(owner.usage_exact(), 512);
     {
         let _scope = scope::enter(&owner);
-        assert!(Block::new(8).0.is_null(), "a removed group was charged");
+        assert!(Block::new(8).is_null(), "a removed group was charged");
     }
     drop(block);
     assert_eq!(owner.usage_exact(), 0);
