@@ -119,6 +119,19 @@ mod tests {
     }
 
     #[test]
+    fn gives_the_oldest_bytes_back_first() {
+        let (start, mut decay) = (Instant::now(), Decay::new(1 << 20, 16 * MS));
+        for (age, empty_bytes) in [(0, 100), (4, 300), (8, 700)] {
+            decay.allowed(start + age * MS, empty_bytes);
+        }
+        // 100 bytes of weight 8, 200 of weight 12, 400 of weight 16.
+        for (bytes, left, allowed) in [(0, 700, 600), (100, 600, 550), (150, 450, 437), (450, 0, 0)] {
+            decay.given_back(bytes);
+            assert_eq!(decay.allowed(start + 8 * MS, left), allowed, "{left} bytes are left");
+        }
+    }
+
+    #[test]
     fn keeps_nothing_without_a_decay() {
         let mut decay = Decay::new(1 << 20, Duration::ZERO);
         let start = Instant::now();
