@@ -71,8 +71,13 @@ fn mean(shares: [(Option<f64>, u64); 2]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Turn, mean};
+    use std::collections::BTreeMap;
+
+    use serde_json::Value;
+
+    use super::{RegimeReport, Turn, mean};
     use crate::run::measure::latencies::Latencies;
+    use crate::run::measure::statistics::KINDS;
     use crate::run::report::tests::{idle, kills, report, tenant};
     use crate::run::spec::Kind;
 
@@ -121,6 +126,115 @@ mod tests {
         let [cache] = &lookups.shrinkers.as_ref().expect("known")[..] else { panic!("one: {lookups:?}") };
         assert_eq!(["scans", "asked", "last_freed"].map(|key| cache.counts.get(key)), [10, 6 << 20, 4_096]);
         assert_eq!(cache.holds, Some(13 << 20));
+    }
+
+    /// Calls `act` with each number below `value`, and with the names that lead to it.
+    fn each_number(value: &mut Value, path: &str, act: &mut impl FnMut(&str, &mut Value)) {
+        match value {
+            Value::Number(_) => act(path, value),
+            Value::Array(items) => {
+                (0..).zip(items).for_each(|(at, item)| each_number(item, &format!("{path}/{at}"), act));
+            }
+            Value::Object(fields) => {
+                fields.iter_mut().for_each(|(key, field)| each_number(field, &format!("{path}/{key}"), act));
+            }
+            Value::Null | Value::Bool(_) | Value::String(_) => {}
+        }
+    }
+
+    /// A turn with all figures but quantiles. No two numbers of it are equal, and the least is `first`.
+    fn numbered(first: u64) -> Turn {
+        let mut all = RegimeReport {
+            guard: Some(0),
+            kills: Some(vec![kills("runaway", "lookups", Vec::new())]),
+            ..report(1)
+        };
+        all.tenants.push(idle(tenant("archive", Kind::Dashboards, 1, 0), 30 << 20, 10 << 20));
+        all.tenants.iter_mut().for_each(|tenant| (tenant.p50_us, tenant.p99_us) = (None, None));
+        let (mut json, mut next) = (serde_json::to_value(all).expect("JSON"), first..);
+        each_number(&mut json, "", &mut |_, number| *number = next.next().into());
+        let latencies = vec![Latencies::default(); 3];
+        Turn { report: serde_json::from_value(json).expect("readable JSON"), latencies }
+    }
+
+    fn numbers(report: &RegimeReport) -> BTreeMap<String, f64> {
+        let (mut json, mut found) = (serde_json::to_value(report).expect("JSON"), BTreeMap::new());
+        each_number(&mut json, "", &mut |path, number| {
+            found.insert(path.to_owned(), number.as_f64().expect("a number"));
+        });
+        found
+    }
+
+    #[test]
+    fn merges_each_number_by_its_name() {
+        const ENDS: [&str; 14] = [
+            "avg10",
+            "avg300",
+            "avg60",
+            "database",
+            "holds",
+            "last_freed",
+            "live",
+            "max",
+            "page_cache",
+            "populated",
+            "seed",
+            "slots",
+            "threads",
+            "usage",
+        ];
+        for (first, second) in [(10_000, 1_000), (1_000, 10_000)] {
+            let (mut sum, mut more) = (numbered(first), numbered(second));
+            let [earlier, later] = [&sum.report, &more.report].map(numbers);
+            (sum.report.interrupted, more.report.interrupted) = (first > second, first < second);
+            sum.add(more);
+            assert!(sum.report.interrupted, "one of the turns is");
+            let found = numbers(&sum.report);
+            assert!(later.len() > 200, "{} numbers", later.len());
+            for (path, &last) in &later {
+                let (parent, key) = path.rsplit_once('/').expect("a name");
+                let beside = |numbers: &BTreeMap<String, f64>, key: &str| numbers[&format!("{parent}/{key}")];
+                let before = earlier[path];
+                let is_end = ENDS.contains(&key) && !parent.ends_with("/events")
+                    || KINDS.contains(&key)
+                    || parent.ends_with("/idle");
+                let expected = match key {
+                    "guard" => last.min(before),
+                    "peak" => last.max(before),
+                    "share" => beside(&found, "total_us") / 1e6 / found["/seconds"],
+                    "hit_rate" => {
+                        let weight = |numbers| beside(numbers, "statistics/memory/charges");
+                        let both = weight(&earlier) + weight(&later);
+                        (before * weight(&earlier) + last * weight(&later)) / both
+                    }
+                    _ if is_end => last,
+                    _ => last + before,
+                };
+                assert!(
+                    (found[path] - expected).abs() < 1e-6,
+                    "{path}: {before} and {last} are {}",
+                    found[path]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn keeps_the_last_reason_of_a_quarantine() {
+        for (earlier, later, expected) in
+            [(None, Some("b"), "b"), (Some("a"), None, "a"), (Some("a"), Some("b"), "b")]
+        {
+            let of = |why: Option<&str>| {
+                let mut turn = turn(0, 1);
+                turn.report.tenants[0].shrinkers.as_mut().expect("known")[0].quarantine =
+                    why.map(str::to_owned);
+                turn
+            };
+            let mut sum = of(earlier);
+            sum.add(of(later));
+            let caches = sum.report.tenants[0].shrinkers.as_ref().expect("known");
+            assert_eq!(caches[0].quarantine.as_deref(), Some(expected));
+        }
     }
 
     #[test]
