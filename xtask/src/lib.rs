@@ -1,4 +1,4 @@
-//! The project's own checks, which `.ci/run` calls. They need no crate but the standard library.
+//! The project's own checks, which `.ci/run` calls, and the watchdog of its tests. They need no crate but the standard library.
 //!
 //! ```text
 //! cargo run -p xtask -- words     words that `words.txt` limits, in comments and pages
@@ -9,10 +9,13 @@
 pub mod layers;
 pub mod lines;
 mod source;
+mod watchdog;
 pub mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+pub use watchdog::Watchdog;
 
 /// Result of a check, with an error that names the file.
 pub type Result<T> = std::result::Result<T, String>;

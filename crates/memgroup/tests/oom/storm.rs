@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use memgroup::{Charge, KillAnswer, KillOutcome, KillRegistration, KillRequest};
 use memgroup_percpu::pin_virtual;
+use xtask::Watchdog;
 
-use super::tenant::{PAGE, Tenant, Watchdog, full};
+use super::tenant::{PAGE, Tenant, full};
 
 #[path = "../random/mod.rs"]
 mod random;
@@ -128,7 +129,7 @@ fn storm(slots: usize, seed: u64, steps: u64) {
 
 #[test]
 fn a_storm_of_refusals_loses_no_byte_and_no_kill() {
-    let _watchdog = Watchdog::new("a storm of refusals");
+    let _watchdog = Watchdog::over("a storm of refusals");
     for (slots, seed) in [(2, 11), (8, 22), (128, 33)] {
         storm(slots, seed, 1000);
     }

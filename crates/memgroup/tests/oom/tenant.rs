@@ -1,7 +1,6 @@
 //! Tenants that hold memory, and stop when they are told to.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -88,20 +87,4 @@ pub(crate) fn outcomes(hierarchy: &Hierarchy) -> Vec<(String, Option<KillOutcome
 /// How often groups were killed.
 pub(crate) fn kills(group: &Group) -> u64 {
     group.events_local().oom_kill
-}
-
-/// Ends the process when a test hangs: a test that waits for others cannot fail otherwise.
-pub(crate) struct Watchdog(#[allow(dead_code, reason = "its drop is the message")] Sender<()>);
-
-impl Watchdog {
-    pub(crate) fn new(test: &'static str) -> Watchdog {
-        let (alive, ended) = channel();
-        std::thread::spawn(move || {
-            if ended.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{test} has hung for a minute");
-                std::process::abort();
-            }
-        });
-        Watchdog(alive)
-    }
 }

@@ -6,8 +6,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use memgroup::{Config, Hierarchy, KillAnswer, KillOutcome, KillRequest, SlotSource};
+use xtask::Watchdog;
 
-use super::tenant::{LONG, PAGE, Tenant, Watchdog, full, kills, outcomes};
+use super::tenant::{LONG, PAGE, Tenant, full, kills, outcomes};
 
 const DIED: Option<KillOutcome> = Some(KillOutcome::Died);
 const OVERDUE: Option<KillOutcome> = Some(KillOutcome::Overdue);
@@ -67,7 +68,7 @@ fn ends_a_kill_reported_done_within_the_hook() {
 #[test]
 fn skips_an_overdue_group_until_it_ends() {
     const PATIENCE: Duration = Duration::from_millis(20);
-    let _watchdog = Watchdog::new("a group that does not die in time");
+    let _watchdog = Watchdog::over("a group that does not die in time");
     let (hierarchy, parent) = full(2, 100, PATIENCE);
     let (first, second) = (Tenant::new(&parent, "first", 60), Tenant::new(&parent, "second", 40));
     let _hooks = [first.answers(KillAnswer::Dying), second.dies()];
@@ -103,7 +104,7 @@ fn skips_an_overdue_group_until_it_ends() {
 #[test]
 fn skips_a_hook_that_hangs() {
     const PATIENCE: Duration = Duration::from_millis(20);
-    let _watchdog = Watchdog::new("a hook that hangs");
+    let _watchdog = Watchdog::over("a hook that hangs");
     let (hierarchy, parent) = full(4, 100, PATIENCE);
     let (first, second) = (Tenant::new(&parent, "first", 60), Tenant::new(&parent, "second", 40));
     let (is_in, hangs) = channel();
@@ -207,7 +208,7 @@ fn records_the_time_at_which_half_was_freed() {
 #[test]
 fn chooses_a_queued_victim_again_when_the_hook_before_hangs() {
     const PATIENCE: Duration = Duration::from_millis(20);
-    let _watchdog = Watchdog::new("a group of which one hook hangs");
+    let _watchdog = Watchdog::over("a group of which one hook hangs");
     let (hierarchy, parent) = full(4, 100, PATIENCE);
     parent.set_oom_group(true);
     let tenants = [60, 40].map(|pages| Tenant::new(&parent, &pages.to_string(), pages));

@@ -33,7 +33,7 @@ use actors::Actor;
 use house::House;
 use plan::Plan;
 use rest::Rest;
-use watchdog::{Doings, Watchdog};
+use watchdog::Doings;
 
 /// Steps of one actor between two full checks.
 const STEPS_BETWEEN: u64 = if cfg!(memgroup_yields) { 300 } else { 1500 };
@@ -63,7 +63,7 @@ fn run(slots: usize, actors: usize, steps: u64, seed: u64) -> House {
     say(format_args!("soak: seed {seed}, {actors} actors on {slots} slots, {steps} steps"));
     let house = House::new(slots, seed);
     let doings = Arc::new(Doings::new(actors));
-    let watchdog = Watchdog::new(&house.hierarchy, &doings, seed);
+    let watchdog = watchdog::watch(&house.hierarchy, &doings, seed);
     let rest = Rest::new(actors);
     let each = steps.div_ceil(actors as u64);
     let work = |number: usize| {

@@ -10,7 +10,6 @@ mod room;
 mod shrinker_slots;
 mod storm;
 mod together;
-mod watch;
 
 use std::time::{Duration, Instant};
 

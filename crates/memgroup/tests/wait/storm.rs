@@ -4,14 +4,14 @@
 //! system takes to run a thread. No thread is left waiting, and at the end nothing is charged.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use memgroup::{Charge, ChargeErrorKind, Group};
 use memgroup_percpu::pin_virtual;
+use xtask::Watchdog;
 
 use super::random::Random;
-use super::watch::Watch;
 use super::{PAGE, parent};
 
 const WORKERS: usize = 6;
@@ -41,7 +41,8 @@ struct Fixture {
     rest: Barrier,
     done: AtomicBool,
     outcomes: Outcomes,
-    watch: Watch,
+    /// Waits that have ended.
+    ended: Arc<AtomicU64>,
     /// The latest that a wait ended after its deadline, in nanoseconds.
     latest: AtomicU64,
 }
@@ -60,7 +61,7 @@ impl Worker<'_> {
         let late = Instant::now().saturating_duration_since(deadline);
         self.fixture.latest.fetch_max(late.as_nanos() as u64, Ordering::Relaxed);
         self.fixture.outcomes.count(&outcome);
-        self.fixture.watch.moved();
+        self.fixture.ended.fetch_add(1, Ordering::Relaxed);
         outcome.ok()
     }
 
@@ -132,13 +133,15 @@ fn storm(slots: usize) {
         rest: Barrier::new(WORKERS + 1),
         done: AtomicBool::new(false),
         outcomes: Outcomes::default(),
-        watch: Watch::new(),
+        ended: Arc::default(),
         latest: AtomicU64::new(0),
     };
+    let (ended, waiting) = (Arc::clone(&fixture.ended), hierarchy.clone());
+    let report = move || waiting.waits().iter().map(|wait| format!("{wait}\n")).collect();
+    let _watchdog = Watchdog::new(move || ended.load(Ordering::Relaxed), report);
     let live = Mutex::new([0; LEAVES]);
     std::thread::scope(|scope| {
         let (fixture, live) = (&fixture, &live);
-        scope.spawn(|| fixture.watch.guard(&hierarchy));
         let disturber = scope.spawn(|| {
             let mut random = Random(0x5eed);
             while !fixture.done.load(Ordering::Acquire) {
@@ -162,7 +165,6 @@ fn storm(slots: usize) {
         }
         fixture.done.store(true, Ordering::Release);
         disturber.join().unwrap();
-        fixture.watch.end();
     });
     fixture.tenants.drain();
     for group in fixture.leaves.iter().chain([&fixture.tenants, &hierarchy.root()]) {
