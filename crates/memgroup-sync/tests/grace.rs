@@ -5,17 +5,19 @@
 use std::cell::RefCell;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use memgroup_sync::grace::{self, Form, Limbo, Section};
 use memgroup_sync::interleave;
+use xtask::Watchdog;
 
 /// Tests that count sections, or hold one for long, run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn alone() -> (Watchdog, MutexGuard<'static, ()>) {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    (Watchdog::over("sections and grace periods"), alone)
 }
 
 fn soon() -> Instant {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use memgroup_sync::hazard::{Domain, Place, WaitError, Withdrawn};
 use tracked::{Counted, Tracked};
+use xtask::Watchdog;
 
 mod tracked;
 
@@ -43,6 +44,7 @@ impl User {
     }
 
     fn stops(self) {
+        let _watchdog = Watchdog::over("the end of a use");
         self.stop.send(()).unwrap();
         assert!(self.thread.join().unwrap(), "the value was good to the end");
     }
@@ -50,6 +52,12 @@ impl User {
 
 fn withdrawn(place: &'static Place<Tracked>) -> Withdrawn<Tracked> {
     place.withdraw().expect("a value")
+}
+
+/// Waits for the last use of a value.
+fn waited(withdrawn: Withdrawn<Tracked>) -> Box<Tracked> {
+    let _watchdog = Watchdog::over("a wait for the last use of a value");
+    withdrawn.wait().expect("this thread does not use it")
 }
 
 fn soon() -> Instant {
@@ -74,7 +82,7 @@ fn a_place_is_used_again_and_again() {
         let withdrawn = withdrawn(place);
         assert_eq!(withdrawn.number, number, "who withdraws it reads it as well");
         assert!(domain.lease().pin(place).is_none() && withdrawn.blockers().is_empty());
-        assert_eq!(withdrawn.wait().unwrap().number, number);
+        assert_eq!(waited(withdrawn).number, number);
         assert_eq!(counted.dropped(), number + 1);
     }
 }
@@ -87,7 +95,7 @@ fn a_withdrawal_waits_for_the_uses_of_its_own_place_and_for_no_other() {
     one.put(counted.value(1));
     other.put(counted.value(2));
     let user = User::of(domain, one);
-    assert_eq!(withdrawn(other).wait().unwrap().number, 2);
+    assert_eq!(waited(withdrawn(other)).number, 2);
     let Err(WaitError::Deadline(waited)) = withdrawn(one).wait_until(soon()) else { panic!("it is in use") };
     assert_eq!(counted.dropped(), 1);
     user.stops();
@@ -108,7 +116,7 @@ fn a_wait_ends_when_the_last_of_several_users_stops() {
             user.stops();
         }
     });
-    let value = withdrawn.wait().unwrap();
+    let value = waited(withdrawn);
     value.is_gone();
     stopping.join().unwrap();
 }
@@ -121,11 +129,12 @@ fn refuses_to_wait_for_the_caller_s_own_use() {
     let pinned = lease.pin(place).unwrap();
     let withdrawn = withdrawn(place);
     assert!(withdrawn.is_used_here());
+    let _watchdog = Watchdog::over("a wait for the caller's own use");
     let Err(WaitError::UsedHere(withdrawn)) = withdrawn.wait() else { panic!("it would not end") };
     let error = withdrawn.wait_until(Instant::now() + Duration::from_secs(3600)).unwrap_err();
     assert!(error.to_string().contains("on a thread that uses it"), "{error}");
     drop(pinned);
-    assert_eq!(error.into_withdrawn().wait().unwrap().number, 1);
+    assert_eq!(waited(error.into_withdrawn()).number, 1);
 }
 
 #[test]
@@ -187,6 +196,7 @@ fn runs_a_detached_closure_on_the_last_user() {
     assert!(told.try_recv().is_err() && place.is_taken());
     let id = last.thread.thread().id();
     last.stops();
+    let _watchdog = Watchdog::over("the closure of a detached value");
     assert_eq!(told.recv(), Ok((id, 1)));
     assert!(told.recv().is_err(), "once");
     assert!(!place.is_taken());
@@ -249,7 +259,7 @@ fn contains_the_panic_of_a_detached_closure() {
     let here = catch_unwind(AssertUnwindSafe(|| withdrawn(place).detach(|_| panic!("here and now"))));
     assert!(here.is_err());
     place.put(counted.value(3));
-    assert_eq!(withdrawn(place).wait().unwrap().number, 3);
+    assert_eq!(waited(withdrawn(place)).number, 3);
     assert_eq!(counted.dropped(), 3);
 }
 
@@ -276,7 +286,7 @@ fn a_use_that_panics_is_over() {
     };
     assert!(catch_unwind(walk).is_err());
     assert_eq!(domain.busy().count(), 0);
-    assert_eq!(withdrawn(place).wait().unwrap().number, 1);
+    assert_eq!(waited(withdrawn(place)).number, 1);
 }
 
 fn message(panics: impl FnOnce()) -> String {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use memgroup_sync::grace;
 use memgroup_sync::hazard::{Domain, Place, WaitError, Withdrawn};
 use seccomp::forbid_membarrier;
+use xtask::Watchdog;
 
 mod seccomp;
 
@@ -49,6 +50,7 @@ fn a_barrier_that_is_forbidden_later_is_replaced_by_proofs() {
         println!("skipped: there is no barrier to lose: {}", grace::report());
         return;
     }
+    let _watchdog = Watchdog::over("withdrawals without a barrier");
     // Beside a walk in another place, with the barrier and then without.
     OTHER.put(Box::new(0));
     let (tell, thread) = walker(&OTHER);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use memgroup_sync::hazard::{Domain, Place};
 use memgroup_sync::interleave;
 use tracked::{Counted, Tracked};
+use xtask::Watchdog;
 
 mod tracked;
 
@@ -148,6 +149,8 @@ fn no_walk_meets_a_value_that_was_given_back_and_each_is_dropped_once() {
         begin: Barrier::new(5),
         graves: std::sync::Mutex::default(),
     }));
+    let dropped = || field.counted.dropped() as u64;
+    let _watchdog = Watchdog::new(dropped, || "walks beside withdrawals\n".to_owned());
     let walkers = [3, 5, 7].map(|seed| std::thread::spawn(move || walks(field, seed)));
     let owners = [0, 1].map(|half| std::thread::spawn(move || owns(field, half, 11 + half)));
     for owner in owners {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use xtask::Watchdog;
+
 use super::{Marked, Random, arena, depopulate_all, move_all};
 use crate::arena::alloc::Arena;
 use crate::arena::block::Shape;
@@ -104,6 +106,7 @@ fn shifted_units_shrink_to_their_live_bytes() {
 
 #[test]
 fn does_not_move_dense_blocks() {
+    let _watchdog = Watchdog::over("the search for a victim");
     for page in PageSize::ALL {
         let arena = arena(2, page);
         arena.admit(0);
@@ -132,6 +135,7 @@ fn holed(arena: &Arena) -> BTreeMap<u32, Marked> {
 
 #[test]
 fn offers_a_block_once_and_counts_it_as_leaving() {
+    let _watchdog = Watchdog::over("the first two moves");
     let arena = arena(2, PageSize::Kib4);
     let mut blocks = holed(&arena);
     let live = arena.stats().unit_live_bytes;
@@ -156,6 +160,7 @@ fn offers_a_block_once_and_counts_it_as_leaving() {
 
 #[test]
 fn ends_the_offers_when_no_owner_moves() {
+    let _watchdog = Watchdog::over("the offers of moves");
     let arena = arena(2, PageSize::Kib4);
     let blocks = holed(&arena);
     let offers: Vec<_> = std::iter::from_fn(|| arena.begin_move()).take(blocks.len() + 1).collect();
@@ -171,6 +176,7 @@ fn ends_the_offers_when_no_owner_moves() {
 
 #[test]
 fn never_moves_a_block_without_an_owner() {
+    let _watchdog = Watchdog::over("the search for a block with an owner");
     let arena = arena(2, PageSize::Kib4);
     arena.admit(1);
     let blocks: Vec<Marked> =
@@ -187,6 +193,7 @@ fn never_moves_a_block_without_an_owner() {
 
 #[test]
 fn a_victim_is_used_again_before_another_chunk_is_mapped() {
+    let _watchdog = Watchdog::over("the use of a victim");
     let arena = arena(2, PageSize::Kib4);
     let blocks = holed(&arena);
     let offer = arena.begin_move().expect("three of four blocks are free");

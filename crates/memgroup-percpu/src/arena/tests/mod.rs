@@ -10,6 +10,7 @@ mod soak;
 mod truth;
 
 use memgroup_sync::atomic::Ordering;
+use xtask::Watchdog;
 
 use crate::arena::alloc::Arena;
 use crate::arena::block::{Block, NO_OWNER, Shape, Wait};
@@ -100,8 +101,11 @@ impl Marked {
 
 /// Makes every move that the arena offers; returns the bytes that were moved on one slot.
 pub(crate) fn move_all(arena: &Arena, blocks: &mut std::collections::BTreeMap<u32, Marked>) -> u64 {
-    let mut moved = 0;
+    let _watchdog = Watchdog::over("the moves of an evacuation");
+    let (mut moved, mut moves) = (0, 0);
     while let Some(offer) = arena.begin_move() {
+        moves += 1;
+        assert!(moves <= 2 * blocks.len(), "more moves than blocks need");
         let old = blocks[&offer.owner];
         assert_eq!(old.block, offer.from, "an owner's block is offered as the arena gave it");
         moved += old.block.bytes() as u64;
@@ -112,6 +116,7 @@ pub(crate) fn move_all(arena: &Arena, blocks: &mut std::collections::BTreeMap<u3
 }
 
 pub(crate) fn depopulate_all(arena: &Arena) -> u64 {
+    let _watchdog = Watchdog::over("a depopulation");
     let mut bytes = 0;
     loop {
         let done = arena.depopulate_now(usize::MAX);

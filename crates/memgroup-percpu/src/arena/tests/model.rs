@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
+use xtask::Watchdog;
 
 use super::{Marked, depopulate_all};
 use crate::arena::alloc::Arena;
@@ -113,6 +114,7 @@ proptest! {
             .page(PageSize::ALL[page])
             .float_bytes(0)
             .unmap(unmap);
+        let _watchdog = Watchdog::over("the steps of the arena's model");
         let mut model = Model { arena: Arena::new(config).expect("right"), live: BTreeMap::new(), next: 0 };
         for (turn, step) in steps.into_iter().enumerate() {
             model.run(step);

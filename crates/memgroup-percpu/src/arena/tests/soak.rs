@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use xtask::Watchdog;
+
 use super::{Marked, Random, depopulate_all};
 use crate::arena::alloc::Arena;
 use crate::arena::block::{NO_OWNER, Shape, Wait};
@@ -70,6 +72,7 @@ fn move_some(arena: &Arena, table: &Table) {
 
 fn soak(page: PageSize, slots: usize, seed: u64) {
     println!("seed {seed}, {page:?}, {slots} slots");
+    let _watchdog = Watchdog::over("a soak of the arena");
     let config = ArenaConfig::new(slots).page(page).float_bytes(64 << 10);
     let arena = Arena::new(config).expect("right");
     (0..slots.min(3)).for_each(|slot| arena.admit(slot));
