@@ -344,11 +344,76 @@ fn return_pages(shared: &'static Shared, now: Instant, all: bool, bytes_max: u64
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
     use core::time::Duration;
+    use std::sync::mpsc::channel;
 
     use memgroup_percpu::SlotSource;
+    use xtask::Watchdog;
 
     use super::*;
     use crate::{Config, Hierarchy, Stat, Subsystem};
+
+    /// A hierarchy in which memory waits for a grace period.
+    fn with_limbo() -> Hierarchy {
+        let hierarchy = Hierarchy::new(Config::new().slots(SlotSource::virtual_slots(3).unwrap())).unwrap();
+        let shared = hierarchy.root().node().shared();
+        // The hierarchy may have been another test's.
+        *shared.upkeep().not_before.lock() = None;
+        let group = hierarchy.create("/group").unwrap();
+        drop(group.try_charge(1).unwrap());
+        group.remove().unwrap();
+        drop(group);
+        records::free_kept(shared, u64::MAX, &mut Maintained::default());
+        assert!(shared.memory.stocks.limbo_records() > 0);
+        hierarchy
+    }
+
+    #[test]
+    fn pauses_removals_after_a_late_grace_period() {
+        let hierarchy = with_limbo();
+        let shared = hierarchy.root().node().shared();
+        let (tell, told) = channel();
+        let (leave, left) = channel::<()>();
+        let _watchdog = Watchdog::over("a removal beside a section that lasts");
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _section = grace::enter();
+                tell.send(()).unwrap();
+                left.recv().unwrap_err();
+            });
+            told.recv().unwrap();
+            after_removal(shared);
+            drop(leave);
+        });
+        assert!(shared.memory.stocks.limbo_records() > 0, "the section holds it back");
+        let paused = shared.upkeep().not_before.lock().expect("removals pause");
+        assert!(paused >= began + STALLED_PAUSE);
+        assert!(hierarchy.maintained().grace >= GRACE_MOST);
+    }
+
+    #[test]
+    fn waits_for_no_grace_period_in_the_pause() {
+        let hierarchy = with_limbo();
+        let shared = hierarchy.root().node().shared();
+        let later = Instant::now() + Duration::from_secs(3600);
+        *shared.upkeep().not_before.lock() = Some(later);
+        let before = hierarchy.maintained();
+        (0..10).for_each(|_| after_removal(shared));
+        assert_eq!(hierarchy.maintained(), before, "no pass was made");
+        assert!(shared.memory.stocks.limbo_records() > 0);
+        assert_eq!(*shared.upkeep().not_before.lock(), Some(later));
+    }
+
+    #[test]
+    fn ends_the_pause_with_a_pass_in_time() {
+        let hierarchy = with_limbo();
+        let shared = hierarchy.root().node().shared();
+        hierarchy.maintain(Maintenance::new().expedited());
+        assert_eq!(shared.memory.stocks.limbo_records(), 0);
+        *shared.upkeep().not_before.lock() = Some(Instant::now());
+        after_removal(shared);
+        assert_eq!(*shared.upkeep().not_before.lock(), None);
+    }
 
     #[test]
     fn adds_up_all_passes_of_one_hierarchy() {
