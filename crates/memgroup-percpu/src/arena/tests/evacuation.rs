@@ -118,6 +118,23 @@ fn does_not_move_dense_blocks() {
     }
 }
 
+#[test]
+fn does_not_move_blocks_within_the_only_page() {
+    let _watchdog = Watchdog::over("the search for a block that leaves a page");
+    for page in PageSize::ALL {
+        let arena = arena(2, page);
+        arena.admit(0);
+        let count = page.bytes() as u32 / 256 * 3 / 4;
+        let blocks: Vec<Marked> =
+            (0..count).map(|owner| Marked::new(&arena, Shape::new(256, 8), owner, owner + 1)).collect();
+        let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.mark % 2 == 0);
+        freed.into_iter().for_each(|block| block.free(&arena));
+        assert_eq!(arena.begin_move(), None, "{page:?}");
+        kept.into_iter().for_each(|block| block.free(&arena));
+        arena.check();
+    }
+}
+
 /// Every other object of 500 is left.
 fn holed(arena: &Arena) -> BTreeMap<u32, Marked> {
     arena.admit(0);
