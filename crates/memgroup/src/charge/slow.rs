@@ -91,7 +91,7 @@ pub(crate) fn charge_slow_path(node: &'static Node, mut ask: Ask) -> Result<(), 
         if ask.prepays.take().is_some_and(|slot| batch::buy(node, slot, bytes)) {
             return Ok(());
         }
-        if aftermath::try_charge(node, until, bytes).is_ok() {
+        if aftermath::charge(node, bytes, Climb::to(until, Verdict::Hint)).is_ok() {
             high::after_charge(node, until, bytes);
             return Ok(());
         }

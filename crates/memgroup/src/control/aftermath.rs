@@ -7,7 +7,7 @@ use memgroup_sync::{grace, interleave};
 
 use crate::base::mutation::{self, Mutation};
 use crate::control::{oom, over_limit, waiters};
-use crate::counter::chain::{self, Charged, Climb, Refused, Uncharged, Until};
+use crate::counter::chain::{self, Charged, Climb, Refused, Uncharged, Uncharging, Until};
 use crate::counter::events;
 use crate::observe::event;
 use crate::reclaim::credit::{self, ReclaimCredit};
@@ -69,11 +69,11 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
 
 /// Uncharges the levels that are left, and acts on each.
 #[inline(always)]
-fn act_on(levels: &mut impl Iterator<Item = Uncharged>) {
+fn act_on(levels: &mut Uncharging) {
     loop {
         // Without the bytes the group may be released, and its node erased; but not within a section.
         let mut section = Some(grace::enter());
-        let Some(level) = levels.find(Uncharged::has_consequences) else { return };
+        let Some(level) = levels.next_with_consequences() else { return };
         if mutation::active(Mutation::AftermathPinsTooLate) {
             section = None;
         }
@@ -87,14 +87,14 @@ fn act_on(levels: &mut impl Iterator<Item = Uncharged>) {
 
 #[cold]
 #[inline(never)]
-fn act(level: Uncharged, mut above: &mut dyn Iterator<Item = Uncharged>) {
+fn act(level: Uncharged, above: &mut Uncharging) {
     let Uncharged { node, is_watched, is_done, is_over } = level;
     if is_watched {
         oom::after_uncharge(node);
     }
     if is_over && !is_done {
         // The levels above first: a charge that is served here is charged there too.
-        act_on(&mut above);
+        act_on(above);
         over_limit::after_uncharge(node);
     }
     // As in the drop of a handle. Meanwhile the pin may have held off the release that another thread tried.

@@ -223,8 +223,8 @@ mod loom {
     }
 
     #[test]
-    #[should_panic(expected = "each charge came while all was taken")]
-    fn misses_a_charge_with_stocks_left_open() {
-        mutation::with(Mutation::DryRunLeavesStocksOpen, || explore_up_to(2, two_charges_above_the_limit));
+    #[should_panic(expected = "charges fit at every moment")]
+    fn counts_a_fitting_charge_with_stocks_left_open() {
+        mutation::with(Mutation::DryRunLeavesStocksOpen, || explore(a_small_and_a_large_charge_that_fit_together));
     }
 }

@@ -69,8 +69,7 @@ fn empty(top: &'static Node) -> Drained {
     loop {
         all = all.and(drain(top, u64::MAX));
         let ends_early = mutation::active(Mutation::RefusalIgnoresPending)
-            || mutation::active(Mutation::RefusalSkipsEmptyStocks)
-            || mutation::active(Mutation::GrantIgnoresFreeze);
+            || mutation::active(Mutation::RefusalSkipsEmptyStocks);
         if top.counter.prepaid_most() == 0 || ends_early {
             return all;
         }

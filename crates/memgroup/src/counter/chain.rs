@@ -136,42 +136,66 @@ pub(crate) fn charge(node: &'static Node, bytes: u64, climb: Climb) -> Result<Ch
     charge_from(node, None, bytes, climb)
 }
 
-/// `charge` from a level reached `via` the one below. Depth is bounded by `Config::depth_max`.
-fn charge_from(node: &'static Node, via: Via, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
-    if let Some((_, kept)) = climb.credit.filter(|(at, _)| std::ptr::eq(*at, node)) {
-        check_credit(node, via, climb.until)?;
-        let rest = Climb { credit: None, ..climb };
-        return if bytes > kept {
-            charge_from(node, via, bytes - kept, rest)
-        } else {
-            Ok(Charged::default())
-        };
-    }
-    let reserved = protect::left_free(node, via);
-    let usage =
-        node.counter.try_charge(bytes, reserved, climb.verdict, climb.purpose).map_err(|seen| Refused { node, seen })?;
-    interleave::point();
-    let mut charged = Charged::default();
-    if let Some(up) = climb.until.next(node) {
-        match charge_from(up, Some((node, usage)), bytes, climb) {
-            Ok(above) => charged = above,
-            Err(refused) => {
-                // The caller's handle or bytes keep every level of this chain from being released.
-                node.counter.uncharge(bytes);
-                if !mutation::active(Mutation::TakenBackUnrecorded) {
-                    protect::usage_changed(node);
-                }
-                return Err(refused);
+/// The most levels that are charged before the rest is charged by a call of its own.
+const LEVELS: usize = if cfg!(memgroup_loom) { 1 } else { 16 };
+
+/// `charge` from a level reached `via` the one below.
+fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
+    let mut usages = [0; LEVELS];
+    let (mut level, mut charged) = (node, Charged::default());
+    for count in 0.. {
+        if let Some((_, kept)) = climb.credit.filter(|(at, _)| std::ptr::eq(*at, level)) {
+            let rest = Climb { credit: None, ..climb };
+            let outcome = check_credit(level, via, climb.until).and_then(|()| {
+                let is_charged = bytes <= kept;
+                if is_charged { Ok(Charged::default()) } else { charge_from(level, via, bytes - kept, rest) }
+            });
+            charged = outcome.inspect_err(|_| take_back(node, level, bytes))?;
+            break;
+        }
+        if count == LEVELS {
+            charged = charge_from(level, via, bytes, climb).inspect_err(|_| take_back(node, level, bytes))?;
+            break;
+        }
+        let reserved = protect::left_free(level, via);
+        match level.counter.try_charge(bytes, reserved, climb.verdict, climb.purpose) {
+            Ok(usage) => usages[count] = usage,
+            Err(seen) => {
+                take_back(node, level, bytes);
+                return Err(Refused { node: level, seen });
             }
         }
+        interleave::point();
+        via = Some((level, usages[count]));
+        match climb.until.next(level) {
+            Some(up) => level = up,
+            None => break,
+        }
     }
-    raise(node, usage);
-    let over_bytes = node.counter.over_dry_run(usage);
-    if over_bytes > 0 {
-        count_over_dry_run(node, over_bytes);
-        charged.has_events = true;
+    let mut level = Some(node);
+    // A usage is never 0 after a charge.
+    for &usage in usages.iter().take_while(|usage| **usage > 0) {
+        let Some(node) = level else { break };
+        raise(node, usage);
+        let over_bytes = node.counter.over_dry_run(usage);
+        if over_bytes > 0 {
+            count_over_dry_run(node, over_bytes);
+            charged.has_events = true;
+        }
+        level = node.up();
     }
     Ok(charged)
+}
+
+/// Takes `bytes` back from the levels from `from` to below `refused`. The caller's handle or bytes keep each of them from being released.
+#[cold]
+fn take_back(from: &'static Node, refused: &'static Node, bytes: u64) {
+    for level in levels(from).take_while(|level| !std::ptr::eq(*level, refused)) {
+        level.counter.uncharge(bytes);
+        if !mutation::active(Mutation::TakenBackUnrecorded) {
+            protect::usage_changed(level);
+        }
+    }
 }
 
 /// Usage rose to `usage` here, and at every level of the chain.
@@ -231,7 +255,7 @@ pub(crate) fn charge_forced(
     Ok(charged)
 }
 
-/// One level that was uncharged. The group may be released by then, and its node another's.
+/// One level that was uncharged, and at which there is more to do. The group may be released by then, and its node another's.
 pub(crate) struct Uncharged {
     pub(crate) node: &'static Node,
     /// A kill waits for the level's usage to fall.
@@ -242,40 +266,51 @@ pub(crate) struct Uncharged {
     pub(crate) is_over: bool,
 }
 
-impl Uncharged {
-    /// Whether there is anything to do at the level besides its counter.
-    #[inline(always)]
-    pub(crate) fn has_consequences(&self) -> bool {
-        self.is_watched | self.is_done | self.is_over
-    }
+/// Takes bytes back from one level after the other. The next level is read before the bytes of one go: they keep it, and then the one
+/// above, from being released.
+#[must_use = "levels are uncharged as they are asked for"]
+pub(crate) struct Uncharging {
+    level: Option<&'static Node>,
+    until: Until,
+    bytes: u64,
 }
 
-/// Takes `bytes` back from one level after the other, each when it is asked for. It is to be asked until the end.
-#[must_use = "levels are uncharged one by one"]
-#[inline(always)]
-pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) -> impl Iterator<Item = Uncharged> {
-    let mut level = Some(from);
-    std::iter::from_fn(move || {
-        let node = level?;
-        // Read before the bytes go: they keep `node`, and then the one above, from being released.
-        level = until.next(node);
-        interleave::point();
-        let left = node.counter.uncharge(bytes);
-        interleave::point();
-        let has_marks = node.marks.is_protected_or_watched();
-        if has_marks {
-            protect::usage_changed(node);
+/// Begins to take `bytes` back from `from` and the levels above it. It is to be asked until the end.
+pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) -> Uncharging {
+    Uncharging { level: Some(from), until, bytes }
+}
+
+impl Uncharging {
+    /// Uncharges the levels up to the next one at which there is more to do; all if there is none.
+    #[inline(always)]
+    pub(crate) fn next_with_consequences(&mut self) -> Option<Uncharged> {
+        while let Some(node) = self.level {
+            self.level = self.until.next(node);
+            interleave::point();
+            let left = node.counter.uncharge(self.bytes);
+            interleave::point();
+            let has_marks = node.marks.is_protected_or_watched();
+            if has_marks || left.is_marked() {
+                if has_marks {
+                    protect::usage_changed(node);
+                }
+                let is_watched = has_marks && node.marks.is_watched();
+                let (is_done, is_over) = (left.is_done(), left.is_over());
+                if is_watched || is_done || is_over {
+                    return Some(Uncharged { node, is_watched, is_done, is_over });
+                }
+            }
         }
-        let is_watched = has_marks && node.marks.is_watched();
-        Some(Uncharged { node, is_watched, is_done: left.usage == 0 && left.offline, is_over: left.over })
-    })
+        None
+    }
 }
 
 /// `uncharge` for callers that hold the tree lock or a PENDING mark: nothing is released here. The thread that removes the group
 /// takes its last look after them.
 pub(crate) fn uncharge_held(from: &'static Node, bytes: u64) {
     if bytes > 0 {
-        uncharge(from, Until::Top, bytes).for_each(drop);
+        let mut levels = uncharge(from, Until::Top, bytes);
+        while levels.next_with_consequences().is_some() {}
     }
 }
 

@@ -69,7 +69,7 @@ impl Shared {
             shared.let_go();
             return Err(refused.into());
         }
-        begin(shared.root(), TOP, TOP, 0);
+        begin(shared.root(), None, TOP, 0);
         drop(tree);
         Ok(shared)
     }
@@ -114,7 +114,7 @@ impl Shared {
             return Err(GroupError::OutOfMemory { path, bytes });
         }
         let node = self.made(id);
-        let up = if parent == ROOT && !self.config.account_root { TOP } else { parent };
+        let up = Some(self.made(parent)).filter(|_| parent != ROOT || self.config.account_root);
         begin(node, up, parent, tree.depth(id));
         self.made(parent).gain_child();
         node.pin();
@@ -129,7 +129,7 @@ fn make_parts(node: &Node) {
 }
 
 /// The node becomes a new group. The caller holds the tree lock and the node is free.
-fn begin(node: &'static Node, up: NodeId, parent: NodeId, depth: u32) {
+fn begin(node: &'static Node, up: Option<&'static Node>, parent: NodeId, depth: u32) {
     drain::forget_attempts(node);
     make_parts(node);
     node.adopt(up, parent, depth);

@@ -113,6 +113,27 @@ enum Outcome {
     Refused(Reading),
 }
 
+/// A counter after bytes were taken back.
+#[derive(Clone, Copy)]
+pub(crate) struct Left(u64);
+
+impl Left {
+    /// Whether any other look at it is worth while.
+    #[inline(always)]
+    pub(crate) fn is_marked(self) -> bool {
+        self.0 & (OFFLINE | OVER) != 0
+    }
+
+    /// The group is offline and holds nothing any more.
+    pub(crate) fn is_done(self) -> bool {
+        self.0 & OFFLINE != 0 && self.0 & BYTES == 0
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        self.0 & OVER != 0
+    }
+}
+
 /// The bytes that a charge is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -364,17 +385,23 @@ impl Counter {
     /// # Panics
     /// When more is taken back than is charged. Only wrong numbers of a caller of `Hierarchy::uncharge` or
     /// `charge_from_parts` lead to that. The usage is set to 0 first.
-    pub(crate) fn uncharge(&self, bytes: u64) -> Reading {
+    #[inline(always)]
+    pub(crate) fn uncharge(&self, bytes: u64) -> Left {
         // ORDERING: AcqRel. Acquire: after the charge it undoes; Release: a reader of zero (`release`) sees
         // everything its last holder did.
         let before = self.word.fetch_sub(bytes, Ordering::AcqRel);
         let held = before & BYTES;
         if held < bytes {
-            // ORDERING: AcqRel; repairs the borrow out of the flag bits before the panic.
-            self.word.fetch_add(bytes - held, Ordering::AcqRel);
-            panic!("uncharge of {bytes} bytes from a group that holds {held}");
+            self.repair(bytes, held);
         }
-        Reading::of(before - bytes, UNLIMITED)
+        Left(before.wrapping_sub(bytes))
+    }
+
+    #[cold]
+    fn repair(&self, bytes: u64, held: u64) -> ! {
+        // ORDERING: AcqRel; repairs the borrow out of the flag bits before the panic.
+        self.word.fetch_add(bytes - held, Ordering::AcqRel);
+        panic!("uncharge of {bytes} bytes from a group that holds {held}");
     }
 
     /// Puts a new limit in force, or has it measure, as the one before; the caller is the only setter (it holds the level's lock).

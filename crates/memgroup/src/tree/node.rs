@@ -45,7 +45,7 @@ erasable! {
         /// The largest charge that the stock deals with; 0 where there is no stock.
         stock_charge_max: AtomicU64,
         pub(crate) fast_slot: FastSlot,
-        up: AtomicU32,
+        up: AtomicRef<Node>,
         /// The stock word of each slot.
         pub(crate) record: Record,
         id: FixedU32,
@@ -117,8 +117,6 @@ impl Node {
         }
         // ORDERING: Relaxed, all; no thread finds the node before `Shared::make_place` publishes it.
         self.stock_charge_max.store(shared.stock_cap_max / 2, Ordering::Relaxed);
-        // ORDERING: as above.
-        self.up.store(TOP.0, Ordering::Relaxed);
         // ORDERING: as above.
         self.parent.store(TOP.0, Ordering::Relaxed);
         // ORDERING: as above.
@@ -285,9 +283,10 @@ impl Node {
     }
 
     /// The next level that is charged with this one.
+    #[inline(always)]
     pub(crate) fn up(&self) -> Option<&'static Node> {
         // ORDERING: Relaxed; written while the node was free, published by the tree lock that gave out the handle (I2).
-        self.other(NodeId(self.up.load(Ordering::Relaxed)))
+        self.up.load(Ordering::Relaxed)
     }
 
     /// Whether the stock serves charges and uncharges of this size.
@@ -338,9 +337,9 @@ impl Node {
     }
 
     /// The node becomes a new group: its place in the tree. The caller holds the tree lock and the node is free.
-    pub(crate) fn adopt(&self, up: NodeId, parent: NodeId, depth: u32) {
+    pub(crate) fn adopt(&self, up: Option<&'static Node>, parent: NodeId, depth: u32) {
         // ORDERING: Relaxed, all; published by the tree lock.
-        self.up.store(up.0, Ordering::Relaxed);
+        self.up.store(up, Ordering::Relaxed);
         self.parent.store(parent.0, Ordering::Relaxed);
         self.depth.store(depth, Ordering::Relaxed);
         // ORDERING: Release; pairs with `generation`.

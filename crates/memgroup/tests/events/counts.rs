@@ -73,21 +73,6 @@ fn counts_at_the_parent_that_refuses_after_a_drain() {
 }
 
 #[test]
-fn counts_each_level_that_refuses_when_only_the_last_drains() {
-    // A drain of 256 stocks is for two refusals, and the one here is the second.
-    let config = Config::with_slots(SlotSource::virtual_slots(256).unwrap());
-    let (parent, child, _held) = fixture_with_prepaid_child(config);
-    let registered = child.add_shrinker(ShrinkerConfig::new("cache"), Cache::default()).unwrap();
-    child.try_charge(1000 * PAGE).unwrap_err();
-    drop(child.try_charge(PAGE).unwrap());
-    let before = max_of(&[&child, &parent]);
-    assert_eq!(child.try_charge(999 * PAGE).unwrap_err().group(), parent.id());
-    let after = max_of(&[&child, &parent]);
-    assert_eq!((after[0].0 - before[0].0, after[1].0 - before[1].0), (1, 1));
-    registered.remove().unwrap();
-}
-
-#[test]
 fn counts_a_forced_charge_at_each_level_it_takes_over() {
     for config in configs() {
         let (hierarchy, parent, child) = fixture(config);

@@ -138,15 +138,20 @@ fn reuses_old_memory_when_no_charge_can_reach_it() {
 
 /// A batch is in flight when its record moves; then all that is left is asked for.
 fn a_batch_a_move_and_a_large_charge() {
-    let group = lone_group(1, 6 * UNIT);
+    let shared = obtain(config(1, 2).stock_cap_bytes(2 * UNIT));
+    let group = shared.create(shared.root(), "group").unwrap();
+    group.counter.set_max(8 * UNIT);
+    // The stock has its largest cap, and is empty: the next batch needs no grant.
+    group.charge_at(0, UNIT).unwrap();
+    group.charge_at(0, UNIT).unwrap();
     let small = thread::spawn(move || {
-        group.charge_at(0, UNIT).expect("one of six units is always free for it");
+        group.charge_at(0, UNIT).expect("one of eight units is always free for it");
     });
     relocate(group);
-    group.charge_at(0, 5 * UNIT).expect("five of six units are always free for it");
+    group.charge_at(0, 5 * UNIT).expect("five of eight units are always free for it");
     small.join().unwrap();
     group.uncharge_at(0, 5 * UNIT);
-    group.uncharge_at(0, UNIT);
+    group.uncharge_at(0, 3 * UNIT);
     settle(group.shared());
     assert_conserved(group);
 }
