@@ -209,7 +209,7 @@ fn hits_and_misses_add_up_to_the_charges() {
     let h = hierarchy(1);
     let a = h.create("/a").unwrap();
     let mut charges = 0;
-    for size in [1, 64, 4096, 100_000, 131_072, 131_073, 1 << 20] {
+    for size in [1, 64, 4096, 100_000, 131_072, 131_073, 1 << 20, (1 << 20) + 1] {
         for _ in 0..1000 {
             drop(a.try_charge(size).unwrap());
             charges += 1;
@@ -217,8 +217,7 @@ fn hits_and_misses_add_up_to_the_charges() {
     }
     let stats = a.stock();
     assert_eq!(stats.hits + stats.misses, charges);
-    assert!(stats.misses >= 2000, "a charge above half a cap is never stocked: {stats:?}");
-    assert!(stats.hit_rate().unwrap() > 0.7, "{stats:?}");
+    assert!((1000..1050).contains(&stats.misses), "only a charge above an eighth of the budget is never stocked: {stats:?}");
 }
 
 #[test]

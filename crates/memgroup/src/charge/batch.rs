@@ -49,6 +49,7 @@ pub(crate) fn charge_in_slot(
             return if found.serves(bytes) { Ok(()) } else { charge_miss(stock, bytes, found, deadline) };
         }
     }
+    node.count_exact();
     fault_injection::draw(node, bytes)?;
     if !node.shared().has_stock() {
         return charge_slow_path(node, Ask { deadline, ..Ask::exact(bytes, Until::Top) });

@@ -17,7 +17,12 @@ const VISITS: u32 = 2;
 /// Takes `bytes` out of the budget of `slot` for `node`, if need be from stocks of others that lie idle there.
 pub(crate) fn reserve(node: &'static Node, slot: usize, bytes: u64) -> bool {
     let budget = &node.shared().budget;
-    budget.reserve(slot, bytes) || (evict_idle(node, slot, bytes) && budget.reserve(slot, bytes))
+    let is_reserved =
+        budget.reserve(slot, bytes) || (evict_idle(node, slot, bytes) && budget.reserve(slot, bytes));
+    if !is_reserved {
+        node.back_off();
+    }
+    is_reserved
 }
 
 /// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up.
@@ -60,6 +65,9 @@ pub(crate) fn visit(node: &'static Node, slot: usize) -> u64 {
         return 0;
     }
     interleave::point();
+    if word.is_open() {
+        node.back_off();
+    }
     aftermath::drained(Taken::from_word(node, word).uncharged());
     shared.budget.give_back(slot, word.cap());
     word.cap()

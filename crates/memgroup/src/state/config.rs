@@ -127,8 +127,9 @@ impl Config {
         Config { depth_max, ..self }
     }
 
-    /// The most one group prepays in one slot, in bytes. It is rounded down to a power of two, at most 8 MiB. 0 turns the
-    /// stock off: every charge then goes to the counters of every level.
+    /// The most one group prepays in one slot, in bytes. It is rounded down to a power of two, at most 8 MiB. A group that makes larger
+    /// charges prepays up to twice such a charge, where its limits leave much room, and at most a quarter of the
+    /// [budget](Config::stock_budget_bytes). 0 turns the stock off: every charge then goes to the counters of every level.
     #[must_use]
     pub fn stock_cap_bytes(self, stock_cap_bytes: u64) -> Config {
         Config { stock_cap_bytes, ..self }

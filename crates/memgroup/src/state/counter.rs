@@ -27,7 +27,7 @@
 //! - E1. `set_max` (Release on the word) → `try_charge` (Acquire on the word): the charger that sees the epoch
 //!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
 
-use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::erasable;
 
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
@@ -179,6 +179,7 @@ erasable! {
         shadow: AtomicU64,
         /// Whether the limit of each epoch is a dry run.
         is_dry_run: [AtomicBool; 2],
+        backing_off: AtomicU32,
     }
 }
 
@@ -453,6 +454,11 @@ impl Counter {
     pub(crate) fn thaw(&self) {
         // ORDERING: AcqRel, as in `freeze`.
         self.word.fetch_and(!FROZEN, Ordering::AcqRel);
+    }
+
+    /// Charges that still come here because the group's stock was evicted (`Node::back_off`).
+    pub(crate) fn backing_off(&self) -> &AtomicU32 {
+        &self.limits.backing_off
     }
 
     /// Whether a grant would not pass now; a hint.

@@ -178,10 +178,10 @@ pub(crate) fn withdraw(stock: &Stock, bytes: u64) -> u64 {
 }
 
 /// The cap that a stock asks for next: room for two charges like this one at first, then twice the one it has. A stock that was drained
-/// asks for its old one.
+/// asks for its old one. `cap_max` is not for charges that need more.
 pub(crate) fn next_cap(word: Word, bytes: u64, cap_max: u64) -> u64 {
     const FIRST: u64 = 512;
     let fitting = (2 * bytes).next_power_of_two().max(FIRST);
     let more = if word.is_open() { 2 * word.cap() } else { word.cap() };
-    fitting.max(more).min(cap_max)
+    fitting.max(more.min(cap_max))
 }

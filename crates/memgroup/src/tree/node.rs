@@ -85,6 +85,9 @@ erasable! {
 const _: () =
     assert!(cfg!(memgroup_loom) || size_of::<Node>() % 128 == 64 && offset_of!(Node, references) % 64 == 0);
 
+/// Charges that go to the counters after the group's stock was evicted.
+const BACK_OFF: u32 = 64;
+
 /// The nodes of this many places come and go together.
 pub(crate) const CHUNK_NODES: usize = CHUNK as usize;
 
@@ -101,7 +104,7 @@ impl Drop for StockBypass {
         // ORDERING: AcqRel; the last one to end stores after all others have: else one's 0 could stay for ever.
         if self.node.bypasses.fetch_sub(1, Ordering::AcqRel) == 1 {
             // ORDERING: Relaxed; as in `bypass_stock`.
-            self.node.stock_charge_max.store(self.node.shared().stock_cap_max / 2, Ordering::Relaxed);
+            self.node.stock_charge_max.store(self.node.shared().stock_charge_max(), Ordering::Relaxed);
         }
     }
 }
@@ -116,7 +119,7 @@ impl Node {
             self.attach(store, chunk);
         }
         // ORDERING: Relaxed, all; no thread finds the node before `Shared::make_place` publishes it.
-        self.stock_charge_max.store(shared.stock_cap_max / 2, Ordering::Relaxed);
+        self.stock_charge_max.store(shared.stock_charge_max(), Ordering::Relaxed);
         // ORDERING: as above.
         self.parent.store(TOP.0, Ordering::Relaxed);
         // ORDERING: as above.
@@ -305,6 +308,31 @@ impl Node {
         StockBypass { node: self }
     }
 
+    /// The group's stock was evicted, or it can have none now: its next charges go to the counters. Else groups that are too many for the budget would evict each
+    /// other's stocks at each charge.
+    pub(crate) fn back_off(&self) {
+        // ORDERING: Relaxed, both; a measure for speed alone.
+        self.counter.backing_off().store(BACK_OFF, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.stock_charge_max.store(0, Ordering::Relaxed);
+    }
+
+    /// A charge goes to the counters. The last one of those that back off has the stock used again.
+    #[inline]
+    pub(crate) fn count_exact(&self) {
+        // ORDERING: Relaxed, all; as in `back_off`. Of charges at one time one may not count.
+        let left = self.counter.backing_off().load(Ordering::Relaxed);
+        if left > 0 {
+            // ORDERING: as above.
+            self.counter.backing_off().store(left - 1, Ordering::Relaxed);
+            // ORDERING: as above.
+            if left == 1 && self.bypasses.load(Ordering::Relaxed) == 0 {
+                // ORDERING: as above.
+                self.stock_charge_max.store(self.shared().stock_charge_max(), Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Counts one more handle of a user, which keeps the whole hierarchy too.
     pub(crate) fn pin(&'static self) {
         self.shared().hold();
@@ -347,6 +375,10 @@ impl Node {
         self.counter.reset();
         self.high.reset();
         self.waiting.reset();
+        // ORDERING: Relaxed, both; no thread has a handle yet.
+        self.counter.backing_off().store(0, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.stock_charge_max.store(self.shared().stock_charge_max(), Ordering::Relaxed);
         self.holders.reset();
         if let Some(parts) = self.parts.lend() {
             parts.reset();

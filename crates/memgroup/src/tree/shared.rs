@@ -35,6 +35,7 @@ use crate::state::config::{CHUNK, Config, ConfigError};
 use crate::state::memory::Memory;
 use crate::state::stats::registry::Registry;
 use crate::state::stats::store::StatStore;
+use crate::state::stock_word::LARGEST_CAP;
 use crate::tree::node::{CHUNK_NODES, Node, NodeChunk};
 use crate::tree::parts::Parts;
 use crate::tree::topology::{ROOT, State, Tree};
@@ -70,6 +71,9 @@ struct LevelLocks {
     holders: Mutex<()>,
     changes: Mutex<()>,
 }
+
+/// The stock of one group may take this part of a slot's budget, for charges that are larger than most.
+const BUDGET_PARTS: u64 = 4;
 
 /// One hierarchy.
 pub(crate) struct Shared {
@@ -137,6 +141,15 @@ impl Shared {
             places: AtomicU32::new(0),
             handles: AtomicU64::new(0),
         })
+    }
+
+    /// The largest charge that a stock serves. A stock may have a larger cap than others for such charges.
+    pub(crate) fn stock_charge_max(&self) -> u64 {
+        if self.stock_cap_max == 0 {
+            return 0;
+        }
+        let share = (self.config.stock_budget_bytes / BUDGET_PARTS).max(1);
+        (1 << share.ilog2()).min(LARGEST_CAP).max(self.stock_cap_max) / 2
     }
 
     pub(crate) fn has_stock(&self) -> bool {
