@@ -4,6 +4,7 @@ pub(crate) mod aftermath;
 pub(crate) mod dry_run;
 pub(crate) mod fault_injection;
 pub(crate) mod freeze;
+pub(crate) mod held;
 pub(crate) mod high;
 pub(crate) mod labels;
 pub(crate) mod make_room;

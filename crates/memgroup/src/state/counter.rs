@@ -384,8 +384,8 @@ impl Counter {
     /// Takes `bytes` back. Returns the usage left and whether the group is offline.
     ///
     /// # Panics
-    /// When more is taken back than is charged. Only wrong numbers of a caller of `Hierarchy::uncharge` or
-    /// `charge_from_parts` lead to that. The usage is set to 0 first.
+    /// When more is taken back than is charged. Only wrong numbers of a caller of `Hierarchy::charge_from_parts`,
+    /// `charge_of_node`, or two of `uncharge` at one moment, lead to that. The usage is set to 0 first.
     #[inline(always)]
     pub(crate) fn uncharge(&self, bytes: u64) -> Left {
         // ORDERING: AcqRel. Acquire: after the charge it undoes; Release: a reader of zero (`release`) sees
