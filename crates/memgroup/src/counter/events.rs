@@ -1,10 +1,14 @@
 //! Events: how often each group and its subtree met a limit.
 //!
 //! - I1. Counts only grow while a group lives. Ancestors count the events of groups below at once, so a removal takes nothing away.
+//! - I2. A reader that reads a group's local counts and then those of its subtree finds at least as many there.
+//! - E1. `count` adds to the subtree's counts and then to the local one, with Release → a reader of the local count, with Acquire. Loom:
+//!   `finds_no_more_local_events_than_in_the_subtree`.
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::Lent;
 
+use crate::base::mutation::{self, Mutation};
 use crate::state::stats::Reach;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
@@ -60,9 +64,10 @@ pub struct Events {
 
 impl Events {
     fn of(counts: &[AtomicU64; KINDS]) -> Events {
-        // ORDERING: Relaxed; each count by itself only grows, and together they belong to no one moment.
+        // ORDERING: Acquire; of a local count, pairs with the Release in `count`: counts of the subtree that the caller reads next have these events (E1). Counts of
+        // several kinds belong to no one moment.
         let [low, high, max, oom, oom_kill, oom_group_kill, would_refuse] =
-            std::array::from_fn(|kind| counts[kind].load(Ordering::Relaxed));
+            std::array::from_fn(|kind| counts[kind].load(Ordering::Acquire));
         Events { low, high, max, oom, oom_kill, oom_group_kill, would_refuse }
     }
 
@@ -139,11 +144,17 @@ impl Node {
 
 /// Counts an event of `node`, here and above. The caller holds the node: by a handle, by charged bytes or by the tree lock.
 pub(crate) fn count(node: &'static Node, event: Event) {
-    // ORDERING: Relaxed; a count for readers. The fence in `event::announce` puts it before the look for waits.
-    node.events().local[event as usize].fetch_add(1, Ordering::Relaxed);
+    // ORDERING: Release; a reader that finds it finds the event in the subtree too (E1).
+    let count_local = || node.events().local[event as usize].fetch_add(1, Ordering::Release);
+    if mutation::active(Mutation::LocalEventIsCountedFirst) {
+        count_local();
+    }
     for level in levels(node) {
-        // ORDERING: Relaxed, as above.
+        // ORDERING: Relaxed; a count for readers. The fence in `event::announce` puts it before the look for waits.
         level.events().tree[event as usize].fetch_add(1, Ordering::Relaxed);
+    }
+    if !mutation::active(Mutation::LocalEventIsCountedFirst) {
+        count_local();
     }
 }
 
@@ -159,7 +170,8 @@ impl Group {
         self.node().events().of(Reach::Subtree)
     }
 
-    /// The events of this group alone: `memory.events.local`.
+    /// The events of this group alone: `memory.events.local`. A count of [`events`](Group::events) that is read afterwards is at least as
+    /// large.
     pub fn events_local(&self) -> Events {
         self.node().events().of(Reach::Local)
     }

@@ -25,6 +25,22 @@ fn configs() -> [Config; 2] {
 }
 
 #[test]
+fn shows_no_more_local_events_than_in_the_subtree() {
+    const REFUSALS: u64 = 20_000;
+    let (_hierarchy, parent, child) = fixture(configs()[1]);
+    child.set_max(0).unwrap();
+    std::thread::scope(|scope| {
+        let refuse = || (0..REFUSALS).for_each(|_| assert!(child.try_charge(1).is_err()));
+        let threads = [scope.spawn(refuse), scope.spawn(refuse)];
+        while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            let [(local, subtree)] = max_of(&[&child])[..] else { unreachable!("one group") };
+            assert!(local <= subtree, "{local} local events, and {subtree} in the subtree");
+        }
+    });
+    assert_eq!(max_of(&[&child, &parent]), [(2 * REFUSALS, 2 * REFUSALS), (0, 2 * REFUSALS)]);
+}
+
+#[test]
 fn counts_a_refusal_at_the_group_that_refuses_and_above() {
     for config in configs() {
         let (hierarchy, parent, child) = fixture(config);

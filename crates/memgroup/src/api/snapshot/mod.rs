@@ -322,8 +322,9 @@ impl GroupSnapshot {
             labels: group.labels(),
             pressure: group.pressure(),
             waiters: Waiters::default(),
-            events: group.events(),
+            // In this order, so that there are no more than in the subtree.
             events_local: group.events_local(),
+            events: group.events(),
             stock: StockStats::of(memory, drain::prepaid(node)),
             statistics,
         }
