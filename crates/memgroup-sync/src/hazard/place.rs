@@ -156,6 +156,11 @@ impl<T> Place<T> {
         self.anchor.state.load(Ordering::Acquire) != VACANT
     }
 
+    /// Whether the calling thread has the place pinned.
+    pub fn is_used_here(&self) -> bool {
+        self.anchor.domain.uses_here(self.key())
+    }
+
     #[inline(always)]
     pub(super) fn value(&self) -> Option<NonNull<T>> {
         let relaxed = active(Mutation::PinFollowsRelaxed);

@@ -190,8 +190,7 @@ impl<T: Send + Sync> Withdrawn<T> {
 
     /// Whether the calling thread itself uses the value, so that waiting would not end.
     pub fn is_used_here(&self) -> bool {
-        let place = self.taken.place;
-        self.evidence.is_some() && place.anchor.domain.uses_here(place.key())
+        self.evidence.is_some() && self.taken.place.is_used_here()
     }
 
     /// Runs `then` with the value after its last use: on the thread that leaves last, or here and now if there is none. It runs once,

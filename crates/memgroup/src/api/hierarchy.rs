@@ -240,7 +240,7 @@ impl Hierarchy {
     /// Calls a shrinker's `count` for each group to which it is attached, and returns the answers.
     ///
     /// # Errors
-    /// No shrinker has this number now.
+    /// No shrinker has this number now, or the calling thread is in a call of that shrinker: it is not called from within itself.
     pub fn shrinker_counts(&self, id: ShrinkerId) -> Result<Vec<(Group, Count)>, AskError> {
         report::counts(self.shared(), id)
     }

@@ -73,7 +73,7 @@ pub enum AskError {
         /// The number.
         id: ShrinkerId,
     },
-    /// The calling thread reclaims already.
+    /// The calling thread is in a shrinker's call. To count, only a call of the same shrinker is in the way.
     Within {
         /// The number.
         id: ShrinkerId,
@@ -85,7 +85,9 @@ impl fmt::Display for AskError {
         let (id, why) = match self {
             AskError::Unknown { id } => (id, "the hierarchy has none of this number now"),
             AskError::NotAttached { id } => (id, "it is not attached to this group"),
-            AskError::Within { id } => (id, "this thread is in a shrinker's call"),
+            AskError::Within { id } => {
+                (id, "this thread is in a shrinker's call; ask when that has returned")
+            }
         };
         write!(f, "ask shrinker {id}: {why}")
     }
@@ -129,8 +131,13 @@ pub(crate) fn all(shared: &'static Shared) -> Vec<ShrinkerReport> {
 pub(crate) fn counts(shared: &'static Shared, id: ShrinkerId) -> Result<Vec<(Group, Count)>, AskError> {
     let unknown = AskError::Unknown { id };
     let place = shared.shrinkers().places.get(id.0).ok_or(unknown)?;
+    if place.is_used_here() {
+        return Err(AskError::Within { id });
+    }
     let mut lease = domain().lease();
     let entry = lease.pin(place).ok_or(unknown)?;
+    // A charge of the callback must not have this shrinker called either.
+    let _credit = ReclaimCredit::begin(shared.root(), Purpose::ByHand);
     let tree = shared.tree.lock();
     // A slot holds its group, so a handle can be made.
     let attached = |node: &'static Node| {
