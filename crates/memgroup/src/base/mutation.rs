@@ -83,6 +83,8 @@ memgroup_sync::mutations! {
     LeftOverIsTakenBlindly,
     /// A call that lasts too long is noted on the call that lasts by then.
     NoteIsOfAnyCall,
+    /// A look at the marks that found none counts although marks moved meanwhile.
+    LookIgnoresMoves,
     /// Bytes that a charge set free leave the full group, and are charged there again.
     KeptLeavesTheFullGroup,
     /// Kept bytes that became the charge are still kept.

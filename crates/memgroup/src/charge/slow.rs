@@ -45,19 +45,22 @@ use crate::base::limit::BYTES_MAX;
 use crate::charge::batch;
 use crate::charge::wait::{WaitSession, Waited, held_level};
 use crate::control::freeze::{self, FrozenLevel};
-use crate::control::make_room::make_room;
+use crate::control::make_room::{Room, make_room};
 use crate::control::oom::OomAttempt;
 use crate::control::waiters::Want;
 use crate::control::{aftermath, dry_run, high};
 use crate::counter::chain::{self, Climb, Refused, Until};
 use crate::counter::events::Event;
 use crate::observe::event;
-use crate::reclaim::credit;
+use crate::reclaim::{self, credit};
 use crate::state::counter::Verdict;
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::node::Node;
+
+/// How often caches are asked again after the last try of one charge.
+const ASKS_MOST: u32 = 4;
 
 /// A charge that the slow path is to make.
 #[derive(Clone, Copy)]
@@ -109,7 +112,7 @@ fn climb(mut charge: SlowCharge) -> Result<(), ChargeError> {
                 || charge.after_drain()
                 || charge.after_reclaim()
                 || charge.after_kill()
-                || charge.while_frozen());
+                || charge.finally());
         if is_made {
             break;
         }
@@ -137,6 +140,10 @@ struct SlowCharge {
     is_charged: bool,
     /// The level at which running out of memory was counted.
     oom_counted: Option<&'static Node>,
+    /// The result of asking caches.
+    room: Room,
+    /// How often they were asked again after the last try.
+    asked_again: u32,
     session: Option<WaitSession>,
     began: Option<Instant>,
     ended: Option<ChargeErrorKind>,
@@ -153,6 +160,8 @@ impl SlowCharge {
             can_fit: true,
             is_charged: false,
             oom_counted: None,
+            room: Room::None,
+            asked_again: 0,
             session: None,
             began: deadline.map(|_| Instant::now()),
             ended: None,
@@ -221,9 +230,12 @@ impl SlowCharge {
     /// Shrinkers of the full group's subtree give back the missing bytes.
     fn after_reclaim(&mut self) -> bool {
         let Ask { bytes, until, .. } = self.ask;
-        self.is_charged = self.can_fit
-            && self.node.shared().shrinkers().is_any()
-            && make_room(self.node, until, bytes, &mut self.full);
+        self.room = if self.can_fit && self.node.shared().shrinkers().is_any() {
+            make_room(self.node, until, bytes, &mut self.full)
+        } else {
+            Room::None
+        };
+        self.is_charged = self.room == Room::Charged;
         self.is_charged
     }
 
@@ -236,6 +248,27 @@ impl SlowCharge {
             self.oom_counted = attempt.counted;
         }
         self.is_charged
+    }
+
+    /// The last try. Other threads may have filled caches since those had nothing left. Then they are asked again.
+    fn finally(&mut self) -> bool {
+        let mut is_made = self.while_frozen();
+        while !is_made && self.asks_again() {
+            is_made = self.after_reclaim() || self.while_frozen();
+        }
+        if !is_made && self.can_fit {
+            self.count_oom();
+        }
+        is_made
+    }
+
+    fn asks_again(&mut self) -> bool {
+        let asks = self.room == Room::NothingLeft
+            && self.asked_again < ASKS_MOST
+            && !self.last.seen.offline
+            && reclaim::is_any(self.last.node);
+        self.asked_again += u32::from(asks);
+        asks
     }
 
     /// Tries a last time. A refusal is final where no prepaid byte could have made room (G1). Else the level that refused is frozen for one
@@ -256,7 +289,6 @@ impl SlowCharge {
             if seen.is_only_dry_run(self.ask.bytes) {
                 dry_run::let_charges_pass(at);
             } else if seen.is_beyond_stocks(self.ask.bytes) {
-                self.count_oom();
                 return false;
             } else {
                 frozen = Some(FrozenLevel::new(at));

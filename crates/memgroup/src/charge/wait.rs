@@ -24,7 +24,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::batch;
 use crate::charge::charge::Charge;
 use crate::charge::slow::{Ask, charge_slow_path};
-use crate::control::make_room::make_room;
+use crate::control::make_room::{Room, make_room};
 use crate::control::oom::OomAttempt;
 use crate::control::waiters::{ChargeQueue, State, Waiter, Want};
 use crate::control::{aftermath, over_limit, waiters};
@@ -161,8 +161,8 @@ impl WaitSession {
         }
         let (&WaitSession { node, bytes, .. }, mut over) = (self, at);
         let gives = node.shared().config.reclaim && node.shared().shrinkers().is_any();
-        let is_made =
-            gives && make_room(node, Until::Top, bytes, &mut over) || self.may_kill() && self.kill(&mut over);
+        let is_made = gives && make_room(node, Until::Top, bytes, &mut over) == Room::Charged
+            || self.may_kill() && self.kill(&mut over);
         if is_made && self.want == Want::Room {
             aftermath::uncharge_counters(node, bytes);
         }

@@ -21,19 +21,36 @@ const ROUNDS_MOST: u32 = 1024;
 /// How often room is made for one charge, each time in the group that refuses it then.
 const LEVELS_MOST: u32 = 16;
 
-/// Has shrinkers make room after `over` refused a charge of `node` and draining did not help: there, and in each level that refuses next. Returns
-/// whether the charge was made. If not, `over` is the level that refuses it now.
-pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &mut &'static Node) -> bool {
+/// The result of making room for a charge.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// The charge is made.
+    Charged,
+    /// Caches had nothing left when they were last asked. Other threads may fill them.
+    NothingLeft,
+    /// Caches were asked as often as they may be for one charge, or gave nothing.
+    None,
+}
+
+/// Has shrinkers make room after `over` refused a charge of `node` and draining did not help: there, and in each level that refuses next. If
+/// the charge was not made, `over` is the level that refuses it now.
+pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &mut &'static Node) -> Room {
     if credit::is_reclaiming() {
-        return draw_on_reserve(node, until, bytes);
+        return if draw_on_reserve(node, until, bytes) { Room::Charged } else { Room::None };
     }
-    let mut stalled = None;
-    at_refusing_levels(over, |over| {
-        if !over.shared().config.reclaim || !reclaim::is_any(over) {
+    let (mut stalled, mut room) = (None, Room::None);
+    let is_charged = at_refusing_levels(over, |over| {
+        if !over.shared().config.reclaim {
             return Step::Full;
         }
-        make_room_in(node, until, bytes, over, stalled.get_or_insert_with(|| pressure::stall(node)))
-    })
+        if !reclaim::is_any(over) {
+            room = Room::NothingLeft;
+            return Step::Full;
+        }
+        let stalled = stalled.get_or_insert_with(|| pressure::stall(node));
+        make_room_in(node, until, bytes, over, stalled, &mut room)
+    });
+    if is_charged { Room::Charged } else { room }
 }
 
 /// The result of making room in one group.
@@ -70,7 +87,9 @@ fn make_room_in(
     bytes: u64,
     over: &'static Node,
     stalled: &mut Stall,
+    room: &mut Room,
 ) -> Step {
+    *room = Room::None;
     let Some(kept) = ReclaimCredit::begin(over, Purpose::Charge(node, bytes)) else { return Step::Full };
     let (mut least, mut fruitless, mut waits, mut spares_low) = (kept.lacks(), 0, None, true);
     for _ in 0..ROUNDS_MOST {
@@ -78,6 +97,8 @@ fn make_room_in(
         let missing = freed_before + kept.lacks().max(1);
         let control = ScanControl { waiter: waits, ..ScanControl::new(over, &kept, missing, spares_low) };
         let stats = reclaim::round(over, control).stats;
+        // Without another round: a cache was busy, or may have been missed.
+        let may_give = stats.busy > 0 || stats.marks_moved;
         // Mostly the kept bytes are enough. A drain visits every group below.
         let attempt = || try_with_kept(node, until, bytes, over, &kept);
         let step = attempt().filter(|step| matches!(step, Step::Charged)).or_else(|| {
@@ -97,12 +118,15 @@ fn make_room_in(
                 fruitless = 0;
             }
             // No other shrinker has anything to give.
-            None if stats.spared_low
-                && (waits.is_some() || (kept.freed() == freed_before && stats.busy == 0)) =>
-            {
+            None if stats.spared_low && (waits.is_some() || (kept.freed() == freed_before && !may_give)) => {
                 spares_low = false;
             }
-            None if kept.freed() == freed_before && stats.busy == 0 => return Step::Full,
+            None if kept.freed() == freed_before && !may_give => {
+                if kept.freed() > 0 || !reclaim::is_any(over) {
+                    *room = Room::NothingLeft;
+                }
+                return Step::Full;
+            }
             None if fruitless == FRUITLESS_MOST => return Step::Full,
             None => {
                 (fruitless, waits) = (fruitless + 1, Some(node));

@@ -102,7 +102,8 @@ pub(crate) fn mark(node: &'static Node, slot: u32, class: usize) {
     climb(node, class);
 }
 
-/// Takes the mark of a slot. The caller checks afterwards whether that was right, and marks again if not.
+/// Takes the mark of a slot. The caller checks afterwards whether that was right, and marks again if not. It has announced a
+/// [`MarkMove`](crate::reclaim::registry::MarkMove), which lasts until then.
 pub(crate) fn unmark(node: &'static Node, slot: u32, class: usize) {
     after_unmark(node, class, of(node).slots.unmark(slot, class));
 }
@@ -184,6 +185,7 @@ pub(crate) fn enlist(node: &'static Node) -> Option<&'static GroupShrinkers> {
 /// Takes a group that is released from its parent's children. The caller holds the tree lock, and all slots of the group are given back.
 pub(crate) fn delist(node: &'static Node) {
     let Some((parent, number)) = above(node) else { return };
+    let _move = node.shared().shrinkers().begin_mark_move();
     // A walk may have left marks for a group without slots.
     for class in 0..CLASSES {
         after_unmark(parent, class, of(parent).children.unmark(number, class));

@@ -12,14 +12,18 @@
 //!
 //! - I1. A shrinker's number is given to another only when it was withdrawn, its last call has ended, and all its slots are given up.
 //! - I2. A slot holds a handle on its group.
+//! - E1. A mark moves: announced in `mark_moves` → the class set → marked in the new class → unmarked in the old one → the end announced. A
+//!   look at the classes one after the other may miss it. So a look that finds nothing counts only if `mark_moves` is the same before and
+//!   after, with none under way. Loom: `misses_no_mark_that_moves`.
 
 use std::sync::Arc;
 
 use memgroup_sync::Mutex;
-use memgroup_sync::atomic::{AtomicU32, Ordering};
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::hazard::{Place, WaitError, Withdrawn};
 
 use crate::base::deadline::Deadline;
+use crate::base::mutation::{self, Mutation};
 use crate::observe::wait::queue::WaitQueue;
 use crate::reclaim::bitmap::{CLASSES, SummaryBitmap};
 use crate::reclaim::entry::{ShrinkerEntry, domain};
@@ -38,6 +42,9 @@ use crate::tree::shared::Shared;
 /// The class of a slot before its shrinker was counted: the largest, so that it is asked soon.
 pub(crate) const UNKNOWN_CLASS: usize = CLASSES - 1;
 
+/// In `mark_moves`: one more, which is under way.
+const ONE_MOVE: u64 = (1 << 32) + 1;
+
 /// All shrinkers of a hierarchy.
 pub(crate) struct Registry {
     /// No shrinker is marked here.
@@ -45,12 +52,57 @@ pub(crate) struct Registry {
     pub(crate) queue: SlotQueue,
     /// Shrinkers that are registered and not withdrawn.
     live: AtomicU32,
+    /// Changes of marks that are under way, and how many ever began: the lower and the upper half.
+    mark_moves: AtomicU64,
 }
+
+/// A slot's class and its marks are being changed until this is dropped.
+pub(crate) struct MarkMove {
+    registry: &'static Registry,
+}
+
+impl Drop for MarkMove {
+    fn drop(&mut self) {
+        // ORDERING: Release; pairs with the Acquire in `marks_now`: the marks that were set are seen (E1).
+        self.registry.mark_moves.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The marks as a look began that finds none.
+#[derive(Clone, Copy)]
+pub(crate) struct MarksSeen(u64);
 
 impl Registry {
     pub(crate) fn new() -> Registry {
         let queue = Mutex::new(WaitQueue::new());
-        Registry { places: SummaryBitmap::new(), queue, live: AtomicU32::new(0) }
+        Registry {
+            places: SummaryBitmap::new(),
+            queue,
+            live: AtomicU32::new(0),
+            mark_moves: AtomicU64::new(0),
+        }
+    }
+
+    /// Announces that a slot's class and its marks change.
+    pub(crate) fn begin_mark_move(&'static self) -> MarkMove {
+        // ORDERING: AcqRel; a look that finds a mark gone finds this (E1).
+        self.mark_moves.fetch_add(ONE_MOVE, Ordering::AcqRel);
+        MarkMove { registry: self }
+    }
+
+    /// Before a look at marks.
+    pub(crate) fn marks_now(&self) -> MarksSeen {
+        // ORDERING: Acquire; pairs with the RMWs of threads that move marks (E1).
+        MarksSeen(self.mark_moves.load(Ordering::Acquire))
+    }
+
+    /// Whether no mark moved since `seen`, nor then: a look since then that found nothing has missed nothing.
+    pub(crate) fn is_unmoved(&self, seen: MarksSeen) -> bool {
+        if mutation::active(Mutation::LookIgnoresMoves) {
+            return true;
+        }
+        // ORDERING: Acquire, as in `marks_now`. It follows the look, because the look's loads are Acquire too.
+        seen.0 as u32 == 0 && self.mark_moves.load(Ordering::Acquire) == seen.0
     }
 
     /// Whether there is any.
@@ -288,6 +340,7 @@ impl ShrinkerSlot {
     /// all that was stored before this call.
     pub fn mark(&self) {
         let SlotRef { node, number, state, .. } = self.slot;
+        let _move = node.shared().shrinkers().begin_mark_move();
         state.forget_size(UNKNOWN_CLASS);
         group::mark(node, number, UNKNOWN_CLASS);
     }

@@ -45,7 +45,9 @@ impl SlotRef {
         node.pin();
         let class = state.class();
         state.vacate();
+        let mark_move = node.shared().shrinkers().begin_mark_move();
         group::unmark(node, number, class);
+        drop(mark_move);
         if mutation::active(Mutation::LeaverHandsOnFirst) {
             self.bequeath();
         }
@@ -93,7 +95,7 @@ impl SlotRef {
     }
 
     /// Takes a stale mark, and checks whether its class is the slot's by now. The shrinker's owner may have marked the slot there
-    /// meanwhile, and relied on the mark. A walk that finds the mark in the class that it was moved to takes that one in turn.
+    /// meanwhile, and relied on the mark. The caller has announced that the mark moves. A walk that finds the mark in the class that it was moved to takes that one in turn.
     pub(crate) fn take_stale_mark(&self, class: usize) {
         let &SlotRef { node, number, state, .. } = self;
         interleave::point();

@@ -28,7 +28,7 @@ pub struct Reclaimed {
     pub bytes: u64,
     /// Times that a shrinker was asked to give back.
     pub scans: u64,
-    /// Times that a shrinker could not go on, or that another thread was scanning.
+    /// Times that a shrinker could not go on, could not tell how much it holds, or that another thread was scanning.
     pub busy: u64,
 }
 
@@ -53,12 +53,15 @@ pub(crate) struct ScanControl<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ScanStats {
     pub(crate) scanned: u64,
-    /// Slots that another thread scans, for no longer than a call may take, and slots with a shrinker that could not go on.
+    /// Slots that another thread scans, for no longer than a call may take, and slots with a shrinker that could not go on or
+    /// could not tell how much it holds.
     pub(crate) busy: u64,
     /// All waits of the group were ended while its thread waited for a slot.
     pub(crate) is_called_off: bool,
     /// Bytes were spared that `low` protects.
     pub(crate) spared_low: bool,
+    /// Marks moved meanwhile, so the round may have missed a cache.
+    pub(crate) marks_moved: bool,
 }
 
 impl<'a> ScanControl<'a> {
@@ -101,21 +104,29 @@ impl<'a> ScanControl<'a> {
 
 /// Whether a shrinker may have anything in `top` or below.
 pub(crate) fn is_any(top: &'static Node) -> bool {
-    top.shared().shrinkers().is_any()
-        && top.shrinkers().is_some_and(|shrinkers| (0..CLASSES).any(|class| shrinkers.is_any(class)))
+    let registry = top.shared().shrinkers();
+    let is_any = |shrinkers: &GroupShrinkers| {
+        let seen = registry.marks_now();
+        (0..CLASSES).any(|class| shrinkers.is_any(class)) || !registry.is_unmoved(seen)
+    };
+    registry.is_any() && top.shrinkers().is_some_and(is_any)
 }
 
 /// Makes one round in `top`: all priorities, until enough is freed. Returns the control with its results.
 pub(crate) fn round<'c>(top: &'static Node, mut control: ScanControl<'c>) -> ScanControl<'c> {
     control.rotation = top.shrinkers().map_or_else(Rotation::default, GroupShrinkers::next_rotation);
+    let registry = top.shared().shrinkers();
     let mut walk = Walk::new(control);
     for priority in (0..=PRIORITIES).rev() {
+        // The last priority asks every cache, so it is the one that must miss none.
+        let seen = registry.marks_now();
         for class in (least_class(priority)..CLASSES).rev() {
             (walk.control.priority, walk.control.class) = (priority, class);
             if !walk.subtree(top) || walk.control.is_done() {
                 return walk.control;
             }
         }
+        walk.control.stats.marks_moved = !registry.is_unmoved(seen);
     }
     walk.control
 }

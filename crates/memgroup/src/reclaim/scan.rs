@@ -66,6 +66,7 @@ impl Call<'_> {
     /// Takes the mark of an empty cache, unless something came meanwhile.
     fn found_empty(&self, class: usize) {
         let SlotRef { node, number, state, .. } = self.slot;
+        let _move = node.shared().shrinkers().begin_mark_move();
         // The next object may be of any size.
         state.forget_size(UNKNOWN_CLASS);
         group::unmark(node, number, class);
@@ -84,6 +85,7 @@ impl Call<'_> {
         state.set_last_bytes(bytes);
         let own = class_of(bytes, self.entry.config.batch_bytes);
         if own != class {
+            let _move = node.shared().shrinkers().begin_mark_move();
             state.set_class(own);
             group::mark(node, number, own);
             self.slot.take_stale_mark(class);

@@ -122,8 +122,11 @@ impl<'c> Walk<'c> {
         }
         let count = entry.count(state.token());
         // Here, because a shrinker that cannot tell costs the walk little then.
-        let goes_on = count == Count::Unknown || Call { slot, place, entry: &entry }.counted(count, control);
-        goes_on && !control.is_late()
+        if count == Count::Unknown {
+            control.stats.busy += u64::from(control.priority == 0);
+            return !control.is_late();
+        }
+        Call { slot, place, entry: &entry }.counted(count, control) && !control.is_late()
     }
 
     /// Waits for a slot behind the threads that came earlier, and scans it if they have left too little. The shrinker is not pinned
@@ -145,7 +148,7 @@ impl<'c> Walk<'c> {
         control.stats.is_called_off |= listed.is_called_off();
         drop(listed);
         if !is_mine {
-            control.stats.busy += u64::from(state.is_busy());
+            control.stats.busy += 1;
             return true;
         }
         let (entry, lacks) = (self.lease.pin(place), credit.lacks());
@@ -154,7 +157,11 @@ impl<'c> Walk<'c> {
                 control.bytes = credit.freed() + lacks;
                 Call { slot, place, entry }.demand_seized(node.shared().nanos(), control);
             }
-            None => slot.release(),
+            None => {
+                // Others have freed enough, and others still may take that.
+                control.stats.busy += 1;
+                slot.release();
+            }
         }
         credit.lacks() > 0
     }
@@ -170,8 +177,9 @@ pub(crate) fn is_due(state: &SlotState, priority: u32) -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn forget(slot: &SlotRef, class: usize) {
+    let _move = slot.node.shared().shrinkers().begin_mark_move();
     let own = slot.state.class();
-    // First in its own class, so that the slot is marked at any time.
+    // First in its own class: a look that begins after this finds it there.
     if slot.state.shrinker().is_some() && own != class {
         group::mark(slot.node, slot.number, own);
     }
@@ -183,11 +191,14 @@ pub(crate) fn forget(slot: &SlotRef, class: usize) {
 #[cold]
 #[inline(never)]
 fn skip_busy(slot: &SlotRef, entry: &ShrinkerEntry, waits: bool, control: &mut ScanControl<'_>) {
-    if let Some(since) = slot.state.busy_since() {
-        if !entry.is_overrun(slot.node.shared().nanos().saturating_sub(since)) {
-            control.stats.busy += u64::from(!waits);
-        } else if slot.state.note(since) {
-            entry.begin_overdue_call();
-        }
+    let Some(since) = slot.state.busy_since() else {
+        // Released since the walk looked: another round finds it.
+        control.stats.busy += u64::from(!waits && !entry.is_out());
+        return;
+    };
+    if !entry.is_overrun(slot.node.shared().nanos().saturating_sub(since)) {
+        control.stats.busy += u64::from(!waits);
+    } else if slot.state.note(since) {
+        entry.begin_overdue_call();
     }
 }

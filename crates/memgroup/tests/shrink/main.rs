@@ -9,5 +9,6 @@ mod limits;
 mod marks;
 mod queue;
 mod reclaim;
+mod refills;
 mod registry;
 mod soak;

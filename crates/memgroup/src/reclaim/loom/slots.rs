@@ -13,6 +13,7 @@ use crate::reclaim::entry::{ShrinkerEntry, domain, empty_place};
 use crate::reclaim::group;
 use crate::reclaim::registry::{Registration, UNKNOWN_CLASS, occupy, register};
 use crate::reclaim::release::SlotRef;
+use crate::reclaim::rounds;
 use crate::reclaim::rounds::ScanControl;
 use crate::reclaim::scan::Call;
 use crate::reclaim::shrinker::{Ask, Count, Scan, Shrinker, ShrinkerConfig};
@@ -240,6 +241,29 @@ fn a_mark_against_a_walk_that_moves_it_and_one_that_forgets() {
 /// A walk counts little in the slot below.
 fn moves(pair: &Pair) {
     pair.call(|call, control| call.place_in_class(HELD, control.class));
+}
+
+/// A charging thread looks whether any cache is marked while a walk moves the only mark to another class.
+fn a_look_against_a_mark_that_moves() {
+    let pair = Arc::new(Pair::new());
+    marks(&pair);
+    let walk = {
+        let pair = Arc::clone(&pair);
+        thread::spawn(move || moves(&pair))
+    };
+    assert!(rounds::is_any(pair.below.node), "the cache is found");
+    walk.join().unwrap();
+}
+
+#[test]
+fn misses_no_mark_that_moves() {
+    explore_up_to(2, a_look_against_a_mark_that_moves);
+}
+
+#[test]
+#[should_panic(expected = "the cache is found")]
+fn catches_a_look_that_ignores_moves() {
+    mutation::with(Mutation::LookIgnoresMoves, || explore_up_to(2, a_look_against_a_mark_that_moves));
 }
 
 #[test]
