@@ -96,6 +96,9 @@ impl Group {
     /// The first charge of a thread also registers the thread, by a system call. A charge never waits for memory to come free;
     /// [`charge_until`](Group::charge_until) does. `usage` never rises above `max` by it.
     ///
+    /// It reclaims for at most [`Config::reclaim_patience`](crate::Config::reclaim_patience), 1 s unless told: all rounds, retries, levels
+    /// and waits for caches together. The shrinker's call that it makes itself at that moment comes to its end first, and kill hooks come on top.
+    ///
     /// # Errors
     /// A limit on the way to the root leaves no room, or the group was removed. When a limit refuses, live charges, charges in flight and
     /// `bytes` exceeded it at an instant within the call. Bytes kept for groups within their [`min`](Group::set_min) or `low`

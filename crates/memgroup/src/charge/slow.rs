@@ -142,6 +142,8 @@ struct SlowCharge {
     oom_counted: Option<&'static Node>,
     /// The result of asking caches.
     room: Room,
+    /// When it asks them no more.
+    reclaim_end: Option<Instant>,
     /// How often they were asked again after the last try.
     asked_again: u32,
     session: Option<WaitSession>,
@@ -161,6 +163,7 @@ impl SlowCharge {
             is_charged: false,
             oom_counted: None,
             room: Room::None,
+            reclaim_end: None,
             asked_again: 0,
             session: None,
             began: deadline.map(|_| Instant::now()),
@@ -231,7 +234,9 @@ impl SlowCharge {
     fn after_reclaim(&mut self) -> bool {
         let Ask { bytes, until, .. } = self.ask;
         self.room = if self.can_fit && self.node.shared().shrinkers().is_any() {
-            make_room(self.node, until, bytes, &mut self.full)
+            let patience = self.node.shared().config.reclaim_patience;
+            let end = *self.reclaim_end.get_or_insert_with(|| Instant::now() + patience);
+            make_room(self.node, until, bytes, &mut self.full, end)
         } else {
             Room::None
         };

@@ -161,7 +161,8 @@ impl WaitSession {
         }
         let (&WaitSession { node, bytes, .. }, mut over) = (self, at);
         let gives = node.shared().config.reclaim && node.shared().shrinkers().is_any();
-        let is_made = gives && make_room(node, Until::Top, bytes, &mut over) == Room::Charged
+        let end = self.deadline.min(Instant::now() + node.shared().config.reclaim_patience);
+        let is_made = gives && make_room(node, Until::Top, bytes, &mut over, end) == Room::Charged
             || self.may_kill() && self.kill(&mut over);
         if is_made && self.want == Want::Room {
             aftermath::uncharge_counters(node, bytes);

@@ -1,5 +1,7 @@
 //! Make room: has shrinkers free the bytes that a refused charge lacks.
 
+use std::time::Instant;
+
 use crate::base::limit::BYTES_MAX;
 use crate::control::{aftermath, dry_run, freeze, high, over_limit};
 use crate::counter::chain::{Climb, Until};
@@ -33,8 +35,14 @@ pub(crate) enum Room {
 }
 
 /// Has shrinkers make room after `over` refused a charge of `node` and draining did not help: there, and in each level that refuses next. If
-/// the charge was not made, `over` is the level that refuses it now.
-pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &mut &'static Node) -> Room {
+/// the charge was not made, `over` is the level that refuses it now. No round and no wait begins after `end`.
+pub(crate) fn make_room(
+    node: &'static Node,
+    until: Until,
+    bytes: u64,
+    over: &mut &'static Node,
+    end: Instant,
+) -> Room {
     if credit::is_reclaiming() {
         return if draw_on_reserve(node, until, bytes) { Room::Charged } else { Room::None };
     }
@@ -48,7 +56,7 @@ pub(crate) fn make_room(node: &'static Node, until: Until, bytes: u64, over: &mu
             return Step::Full;
         }
         let stalled = stalled.get_or_insert_with(|| pressure::stall(node));
-        make_room_in(node, until, bytes, over, stalled, &mut room)
+        make_room_in(node, until, bytes, over, end, stalled, &mut room)
     });
     if is_charged { Room::Charged } else { room }
 }
@@ -86,6 +94,7 @@ fn make_room_in(
     until: Until,
     bytes: u64,
     over: &'static Node,
+    end: Instant,
     stalled: &mut Stall,
     room: &mut Room,
 ) -> Step {
@@ -93,9 +102,13 @@ fn make_room_in(
     let Some(kept) = ReclaimCredit::begin(over, Purpose::Charge(node, bytes)) else { return Step::Full };
     let (mut least, mut fruitless, mut waits, mut spares_low) = (kept.lacks(), 0, None, true);
     for _ in 0..ROUNDS_MOST {
+        if Instant::now() >= end {
+            break;
+        }
         let (freed_before, kept_before) = (kept.freed(), kept.kept());
         let missing = freed_before + kept.lacks().max(1);
-        let control = ScanControl { waiter: waits, ..ScanControl::new(over, &kept, missing, spares_low) };
+        let control = ScanControl::new(over, &kept, missing, spares_low);
+        let control = ScanControl { waiter: waits, end: Some(end), ..control };
         let stats = reclaim::round(over, control).stats;
         // Without another round: a cache was busy, or may have been missed.
         let may_give = stats.busy > 0 || stats.marks_moved;

@@ -13,7 +13,7 @@
 //! - I1. A thread waits only for calls that do not wait for locks: those that charges make. So a queue is part of no cycle, if
 //!   callbacks obey [`Ask::may_wait`](crate::Ask::may_wait). Where a callback does not, the wait ends with its patience.
 //! - I2. A wait ends when it gets the slot, when the slot is given up, or when one call has lasted longer than its patience. It also ends
-//!   with all waits of the group ([`Group::wake_waiters`](crate::Group::wake_waiters)). The list of waits has it meanwhile.
+//!   with the time that the charge has for reclaim ([`Config::reclaim_patience`](crate::Config::reclaim_patience)), and with all waits of the group ([`Group::wake_waiters`](crate::Group::wake_waiters)). The list of waits has it meanwhile.
 //! - I3. A thread that was handed a slot has it, also when its wait ended at that moment.
 //! - E1. release ↔ wait: `WAITED` is set in the slot's word under the queue's lock. A release without it is one exchange and takes no
 //!   lock; all else is under the lock. Loom: `hands_the_slot_to_every_waiter`.
@@ -21,7 +21,7 @@
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memgroup_sync::{Mutex, interleave};
 
@@ -40,12 +40,13 @@ fn key(slot: &'static SlotState) -> usize {
     std::ptr::from_ref(slot).addr()
 }
 
-/// Seizes a slot, after the threads that came earlier; `false` if it cannot be had, or one call lasts longer than `patience`.
+/// Seizes a slot, after the threads that came earlier; `false` if it cannot be had, one call lasts longer than `patience`, or at `end`.
 pub(crate) fn seize(
     shared: &'static Shared,
     slot: &'static SlotState,
     listed: &Listed,
     patience: Duration,
+    end: Option<Instant>,
 ) -> bool {
     let queue = || shared.shrinkers().queue.lock();
     {
@@ -59,10 +60,12 @@ pub(crate) fn seize(
     loop {
         interleave::point();
         let lasted = slot.busy_since().map_or(0, |since| shared.nanos().saturating_sub(since));
-        let until = wait::after(patience.saturating_sub(Duration::from_nanos(lasted)));
+        let of_call = wait::after(patience.saturating_sub(Duration::from_nanos(lasted)));
+        let until = end.map_or(of_call, |end| of_call.min(end));
         listed.postpone(until);
-        // Another call may have begun at the deadline: then the patience begins anew.
-        if listed.park(until) != Wake::Deadline || Duration::from_nanos(lasted) >= patience {
+        // Another call may have begun at the deadline: then the patience begins anew, but not that of the waiting charge.
+        let is_over = Duration::from_nanos(lasted) >= patience || end == Some(until);
+        if listed.park(until) != Wake::Deadline || is_over {
             let was_handed = queue().remove(listed.ticket()) == Some(true);
             return was_handed && !mutation::active(Mutation::WaiterLeavesWithTheSlot);
         }
@@ -122,7 +125,7 @@ mod tests {
         fn seize(&self, patience: Duration) -> bool {
             let root = self.hierarchy.root();
             let listed = wait::list::begin(root.node(), WaitKind::Shrinker, 0, wait::after(patience));
-            seize(self.shared(), self.slot, &listed, patience)
+            seize(self.shared(), self.slot, &listed, patience, None)
         }
 
         fn release(&self) -> Ended {

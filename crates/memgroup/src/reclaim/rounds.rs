@@ -3,7 +3,8 @@
 //! A round goes through the priorities from 12 to 0. At each it visits the largest caches first, and asks each in proportion to its
 //! size, until enough is uncharged. A charge that was refused does that on its own thread, keeps the freed bytes (`credit`), and tries again.
 //! A round that freed nothing while no other thread scanned anything is the last one. So is the seventeenth in a row after which the charge
-//! lacks as much as before. If another level refuses then, room is made in that one. The first rounds spare bytes that `low` protects; all
+//! lacks as much as before. So is the one that ends after the time that one charge has for all its rounds
+//! ([`Config::reclaim_patience`](crate::Config::reclaim_patience)). If another level refuses then, room is made in that one. The first rounds spare bytes that `low` protects; all
 //! rounds spare those that `min` protects.
 //!
 //! - I1. Reclaim does not begin within reclaim. A refused charge of a callback draws on the reserve
@@ -36,7 +37,10 @@ pub struct Reclaimed {
 pub(crate) struct ScanControl<'a> {
     /// The reclaim ends when the credit has freed so much.
     pub(crate) bytes: u64,
+    /// The deadline that callbacks are told.
     pub(crate) deadline: Option<Instant>,
+    /// When it ends at the latest, but for the call that runs then.
+    pub(crate) end: Option<Instant>,
     /// Whether callbacks may wait.
     pub(crate) may_wait: bool,
     pub(crate) credit: &'a ReclaimCredit,
@@ -75,6 +79,7 @@ impl<'a> ScanControl<'a> {
         ScanControl {
             bytes,
             deadline: None,
+            end: None,
             may_wait: credit.may_wait(),
             credit,
             sparing: Sparing::new(top, spares_low),
@@ -91,10 +96,10 @@ impl<'a> ScanControl<'a> {
         self.credit.freed() >= self.bytes
     }
 
-    /// Whether the deadline has passed. Read after a step that may have taken long.
+    /// Whether it is to end. Read after a step that may have taken long.
     #[inline(always)]
     pub(crate) fn is_late(&self) -> bool {
-        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        self.end.is_some_and(|end| Instant::now() >= end)
     }
 
     pub(crate) fn reclaimed(&self) -> Reclaimed {
@@ -142,7 +147,7 @@ pub(crate) fn reclaim(
         return Reclaimed::default();
     }
     let Some(credit) = ReclaimCredit::begin(top, purpose) else { return Reclaimed::default() };
-    let control = ScanControl { deadline, ..ScanControl::new(top, &credit, bytes, true) };
+    let control = ScanControl { deadline, end: deadline, ..ScanControl::new(top, &credit, bytes, true) };
     let mut control = round(top, control);
     if control.stats.spared_low && !control.is_done() && !control.is_late() {
         control.sparing = Sparing::new(top, false);

@@ -27,6 +27,9 @@ use crate::reclaim::shrinker::{Ask, Count, Scan};
 use crate::state::stats::builtin::memory;
 use crate::stats::update;
 
+/// Calls in a row that freed nothing, after which a series of calls ends.
+const FRUITLESS_CALLS_MOST: u32 = 32;
+
 /// A pinned shrinker, and its slot.
 pub(crate) struct Call<'a> {
     pub(crate) slot: SlotRef,
@@ -102,7 +105,8 @@ impl Call<'_> {
         let hint = self.due(bytes, state.deferred());
         let fresh = hint.fresh(priority);
         let is_enough = hint.is_enough(hint.work(priority), priority);
-        if !is_enough || (priority > SERIOUS && state.is_resting()) {
+        let is_lying = || !control.credit.is_by_hand() && state.is_skipped();
+        if !is_enough || (priority > SERIOUS && state.is_resting()) || is_lying() {
             self.defer(fresh, bytes);
             return true;
         }
@@ -163,6 +167,8 @@ impl Call<'_> {
         let (freed_before, was_out) = (credit.freed(), entry.is_out());
         let bypass = node.bypass_stock();
         let (mut asked, mut claimed, mut is_below_low) = (0, 0_u64, false);
+        // Calls in a row that freed nothing.
+        let (mut fruitless, mut has_stopped) = (0, false);
         while due.is_enough(work - asked, control.priority) && !control.is_done() {
             let most = entry.config.batch_bytes.min(work - asked);
             // Protection may have changed since the count.
@@ -192,6 +198,7 @@ impl Call<'_> {
             is_below_low |= control.sparing.is_below_low(&claim, credit.freed() - freed_so_far);
             drop(claim);
             if let Scan::Stopped { .. } = answer {
+                has_stopped = true;
                 control.stats.busy += 1;
                 add(&entry.calls.stopped, 1);
                 break;
@@ -199,11 +206,13 @@ impl Call<'_> {
             if state.begin_again(ended) {
                 entry.end_overdue_call();
             }
+            fruitless = if credit.freed() > freed_so_far { 0 } else { fruitless + 1 };
             let is_quarantined = entry.is_out() && !was_out;
             // All bytes above the protected ones were asked for, whatever was freed.
             let is_all = takeable.bytes < most;
             let is_gone = entry.is_withdrawn() || !self.slot.is_still(self.place);
-            if is_quarantined || is_all || is_gone || control.is_late() {
+            let is_fruitless = fruitless == FRUITLESS_CALLS_MOST;
+            if is_quarantined || is_all || is_gone || is_fruitless || control.is_late() {
                 break;
             }
             began = ended;
@@ -212,7 +221,11 @@ impl Call<'_> {
         if is_below_low {
             event::count(node, Event::Low);
         }
-        self.note(asked, claimed, credit.freed() - freed_before);
+        let freed = credit.freed() - freed_before;
+        if asked > 0 && (freed > 0 || !has_stopped) {
+            state.freed(freed > 0);
+        }
+        self.note(asked, claimed, freed);
         asked
     }
 

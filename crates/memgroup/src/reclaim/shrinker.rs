@@ -18,7 +18,10 @@ use crate::tree::node::Node;
 ///   within its own call.
 /// - A panic is caught, and the shrinker is [quarantined](Quarantine).
 /// - When a call takes longer than [`ShrinkerConfig::patience`], walks skip the shrinker. Until then charges that need its memory wait for
-///   their turn.
+///   their turn, for as long as [`Config::reclaim_patience`](crate::Config::reclaim_patience) lets them.
+/// - A shrinker that holds something by its count, and frees nothing in 16 scans in a row, is asked more and more seldom: at one visit in 256,
+///   at least. It is asked at each visit again when it frees something, or when its slot is [marked](crate::ShrinkerSlot::mark). Scans that
+///   [stop](Scan::Stopped) do not count.
 ///
 /// The two calls are those of Linux' shrinkers (`count_objects`, `scan_objects`).
 ///

@@ -71,6 +71,11 @@ pub(crate) enum Awaited {
     Refused,
 }
 
+/// Scans in a row that freed nothing, although the shrinker could go on, after which it is asked more and more seldom; and the most visits
+/// that are skipped then, as a power of two.
+const FRUITLESS_MOST: u32 = 16;
+const SKIPS_MOST: u32 = 8;
+
 /// See the module. All fields but `shrinker` and `owner` are hints, and may be a moment old.
 pub(crate) struct SlotState {
     shrinker: AtomicRef<Place<ShrinkerEntry>>,
@@ -92,6 +97,10 @@ pub(crate) struct SlotState {
     poor: AtomicU32,
     /// Visits that are to skip it because of that.
     rest: AtomicU32,
+    /// How often in a row it freed nothing, though it said that it held something and could go on.
+    fruitless: AtomicU32,
+    /// Visits at any priority that are to skip it because of that.
+    skips: AtomicU32,
 }
 
 impl SlotState {
@@ -107,6 +116,8 @@ impl SlotState {
             owner: AtomicU64::new(0),
             poor: AtomicU32::new(0),
             rest: AtomicU32::new(0),
+            fruitless: AtomicU32::new(0),
+            skips: AtomicU32::new(0),
         }
     }
 
@@ -135,6 +146,7 @@ impl SlotState {
         self.deferred_bytes.store(0, Ordering::Relaxed);
         self.poor.store(0, Ordering::Relaxed);
         self.rest.store(0, Ordering::Relaxed);
+        self.freed(true);
         // ORDERING: Release; pairs with the Acquire in `shrinker`.
         self.shrinker.store(Some(place), Ordering::Release);
     }
@@ -190,6 +202,7 @@ impl SlotState {
         // ORDERING: Relaxed; a hint.
         self.last_bytes.store(UNKNOWN, Ordering::Relaxed);
         self.ask_always();
+        self.freed(true);
         self.set_class(class);
     }
 
@@ -340,6 +353,33 @@ impl SlotState {
             self.rest.store(rest - 1, Ordering::Relaxed);
         }
         rest > 0
+    }
+
+    /// Whether this visit is to skip the slot at any priority, because it freed nothing the last times.
+    pub(crate) fn is_skipped(&self) -> bool {
+        // ORDERING: Relaxed, both; as in `is_resting`.
+        let skips = self.skips.load(Ordering::Relaxed);
+        if skips > 0 {
+            // ORDERING: as above.
+            self.skips.store(skips - 1, Ordering::Relaxed);
+        }
+        skips > 0
+    }
+
+    /// Notes whether a scan freed anything, or the owner has marked the slot: then it is asked at each visit again. Else visits may skip it
+    /// twice as often.
+    pub(crate) fn freed(&self, any: bool) {
+        // ORDERING: Relaxed, all; hints.
+        let before = self.fruitless.load(Ordering::Relaxed);
+        if any && before == 0 {
+            return;
+        }
+        let fruitless = if any { 0 } else { before.saturating_add(1) };
+        let power = fruitless.saturating_sub(FRUITLESS_MOST).min(SKIPS_MOST);
+        // ORDERING: as above.
+        self.fruitless.store(fruitless, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.skips.store((1 << power) - 1, Ordering::Relaxed);
     }
 
     /// Notes whether a scan gave too little: visits skip the slot twice as often, or not at all.

@@ -144,7 +144,7 @@ impl<'c> Walk<'c> {
         let credit = control.credit;
         let deadline = wait::after(patience);
         let listed = wait::begin_at(waiter, node, WaitKind::Shrinker, credit.lacks(), deadline);
-        let is_mine = queue::seize(node.shared(), state, &listed, patience);
+        let is_mine = queue::seize(node.shared(), state, &listed, patience, control.end);
         control.stats.is_called_off |= listed.is_called_off();
         drop(listed);
         if !is_mine {

@@ -21,7 +21,7 @@ pub(crate) const CHUNK: u32 = 4;
 const DEPTH_LARGEST: u32 = 256;
 /// The most groups a hierarchy may be configured for.
 const GROUPS_LARGEST: u32 = 1 << 24;
-/// How long a kill may be waited for.
+/// How long a kill may be waited for, and how long a charge may reclaim.
 const PATIENCES: core::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
 /// How to make a [`Hierarchy`](crate::Hierarchy); checked by `Hierarchy::new`.
@@ -44,6 +44,7 @@ pub struct Config {
     pub(crate) separate_trees: bool,
     pub(crate) scope_time: bool,
     pub(crate) reclaim: bool,
+    pub(crate) reclaim_patience: Duration,
     pub(crate) reclaim_reserve_bytes: u64,
     pub(crate) page_size: PageSize,
     pub(crate) float_bytes: u64,
@@ -91,6 +92,7 @@ impl Config {
             separate_trees: true,
             scope_time: true,
             reclaim: true,
+            reclaim_patience: Duration::from_secs(1),
             reclaim_reserve_bytes: 256 << 10,
             page_size: PageSize::of_system(),
             float_bytes: 1 << 20,
@@ -168,6 +170,14 @@ impl Config {
     #[must_use]
     pub fn reclaim(self, reclaim: bool) -> Config {
         Config { reclaim, ..self }
+    }
+
+    /// The longest time for which one charge has [shrinkers](crate::Shrinker) make room, with all its rounds, retries, levels and waits for
+    /// caches. Then it tries a last time, and is refused. 1 s unless told; 1 ms to 1 h. The call of a shrinker that the charging thread is in
+    /// comes to its end first.
+    #[must_use]
+    pub fn reclaim_patience(self, patience: Duration) -> Config {
+        Config { reclaim_patience: patience, ..self }
     }
 
     /// Working memory of a shrinker: the bytes by which its own charges may exceed a limit while it gives back. 256 KiB unless told.
@@ -269,9 +279,14 @@ impl Config {
         if self.protected_reserve_bytes > LARGEST_RESERVE {
             return out_of_range("protected_reserve_bytes", self.protected_reserve_bytes, "0 to 512 GiB");
         }
-        if !PATIENCES.contains(&self.kill_patience) {
-            let micros = u64::try_from(self.kill_patience.as_micros()).unwrap_or(u64::MAX);
-            return out_of_range("kill_patience, in us,", micros, "1000 to 3600000000");
+        for (setting, patience) in [
+            ("kill_patience, in us,", self.kill_patience),
+            ("reclaim_patience, in us,", self.reclaim_patience),
+        ] {
+            if !PATIENCES.contains(&patience) {
+                let micros = u64::try_from(patience.as_micros()).unwrap_or(u64::MAX);
+                return out_of_range(setting, micros, "1000 to 3600000000");
+            }
         }
         Ok(self)
     }

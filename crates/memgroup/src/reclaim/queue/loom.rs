@@ -35,7 +35,7 @@ impl Fixture {
 
     fn seize(self, patience: Duration) -> bool {
         let listed = wait::list::begin(self.shared.root(), WaitKind::Shrinker, 0, wait::after(patience));
-        queue::seize(self.shared, self.slot, &listed, patience)
+        queue::seize(self.shared, self.slot, &listed, patience, None)
     }
 
     fn release(self) -> Ended {

@@ -86,7 +86,7 @@ impl Fixture {
         let credit = ReclaimCredit::begin(slot.node, Purpose::ByHand).unwrap();
         let class = slot.state.class();
         let control = ScanControl::new(slot.node, &credit, u64::MAX, false);
-        let mut control = ScanControl { priority, deadline, class, ..control };
+        let mut control = ScanControl { priority, deadline, end: deadline, class, ..control };
         make(Call { slot, place, entry }, &mut control);
         control.stats
     }
