@@ -41,7 +41,7 @@ pub struct ShrinkerReport {
     pub scans: u64,
     /// Bytes it was asked for.
     pub asked_bytes: u64,
-    /// Bytes it said it gave back.
+    /// Bytes it said it gave back; at most `u64::MAX`.
     pub claimed_bytes: u64,
     /// Bytes that were uncharged during its calls.
     pub freed_bytes: u64,

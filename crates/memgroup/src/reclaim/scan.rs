@@ -233,11 +233,13 @@ impl Call<'_> {
     fn note(&self, asked: u64, claimed: u64, freed: u64) {
         let calls = &self.entry.calls;
         self.slot.state.gave(freed < asked / 8);
-        for (figure, by) in
-            [(&calls.scans, 1), (&calls.asked, asked), (&calls.claimed, claimed), (&calls.freed, freed)]
-        {
+        for (figure, by) in [(&calls.scans, 1), (&calls.asked, asked), (&calls.freed, freed)] {
             add(figure, by);
         }
+        // A callback may claim any number.
+        let all = |before: u64| Some(before.saturating_add(claimed));
+        // ORDERING: Relaxed, both; a figure of a report.
+        let _ = calls.claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, all);
         // ORDERING: Relaxed; a figure of a report.
         calls.last.store(freed, Ordering::Relaxed);
         update::count(self.slot.node, memory::RECLAIMS, 1);
