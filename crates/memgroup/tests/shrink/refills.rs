@@ -1,11 +1,11 @@
 //! Caches that are filled while a charge is about to be refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use memgroup::{Charge, Count, KillAnswer, KillRequest, Scan};
+use memgroup::{Ask, Charge, Count, KillAnswer, KillRequest, Scan, Shrinker, ShrinkerConfig, ShrinkerSlot};
 
-use super::cache::{PAGE, Tenant, add, parent};
+use super::cache::{Cache, Made, PAGE, Tenant, add, parent};
 
 #[test]
 fn asks_a_cache_again_that_was_filled_after_reclaim() {
@@ -40,10 +40,51 @@ fn asks_again_where_a_shrinker_could_not_tell() {
         let tells = counts.fetch_add(1, Ordering::Relaxed) >= 13;
         if tells { Count::of(16 * PAGE, 1) } else { Count::Unknown }
     };
-    let scan = move |_: &memgroup::Ask<'_>| {
+    let scan = move |_: &Ask<'_>| {
         let bytes = pages.lock().unwrap().take().map_or(0, |charge| charge.bytes());
         Scan::Freed { bytes }
     };
     let _shrinker = add(&group, "locked", count, scan);
     assert!(busy.try_charge(PAGE).is_ok());
+}
+
+/// Four threads share a cache of all memory there is, and its mark moves in each call. Yields at `interleave::point` open the windows: then
+/// one charge in 200 was refused.
+#[test]
+fn refuses_no_charge_while_the_mark_of_the_cache_moves() {
+    const CHARGES: u64 = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
+    let (hierarchy, tenants) = parent(4, 64);
+    let group = tenants.create("group").unwrap();
+    let cache = Arc::new(Cache::default());
+    let slot = Arc::new(OnceLock::<ShrinkerSlot>::new());
+    let mark = {
+        let slot = Arc::clone(&slot);
+        move || slot.get().into_iter().for_each(ShrinkerSlot::mark)
+    };
+    let (counted, scanned, on_count, on_scan) =
+        (Arc::clone(&cache), Arc::clone(&cache), mark.clone(), mark.clone());
+    let count = move || {
+        on_count();
+        counted.count(0)
+    };
+    let scan = move |ask: &Ask<'_>| {
+        let given = scanned.scan(ask);
+        on_scan();
+        given
+    };
+    let config = ShrinkerConfig::new("moves").batch_bytes(PAGE);
+    let registration = hierarchy.add_shrinker(config, Made(count, scan)).unwrap();
+    assert!(slot.set(registration.attach(&group, 0).unwrap()).is_ok());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..CHARGES {
+                    cache.push(group.try_charge(PAGE).expect("all other memory is in the cache"));
+                    mark();
+                }
+            });
+        }
+    });
+    cache.clear();
+    registration.remove().unwrap();
 }
