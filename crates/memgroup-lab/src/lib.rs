@@ -6,6 +6,7 @@ mod control;
 mod drain;
 mod error;
 mod harness;
+mod limits;
 mod percpu;
 mod rstat;
 mod shrink;
@@ -56,5 +57,6 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         Experiment::Rstat => rstat::run(args, out),
         Experiment::Shrink => shrink::run(args, out),
         Experiment::Control => control::run(args, out),
+        Experiment::Limits => limits::run(args, out),
     }
 }

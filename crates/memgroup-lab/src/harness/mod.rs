@@ -129,6 +129,12 @@ impl<'a> Lab<'a> {
         self.args.pick(tiny, quick, full)
     }
 
+    /// Numbers of threads: one, and all where there are more.
+    pub(crate) fn one_and_all(&self) -> Vec<usize> {
+        let threads = self.args.threads();
+        if threads > 1 { vec![1, threads] } else { vec![1] }
+    }
+
     /// Measures variants, interleaved, at this run's effort.
     pub(crate) fn interleave(&mut self, variants: &[Variant<'_>]) -> Result<Vec<Measured>> {
         self.interleave_by(self.effort.windows, variants)
