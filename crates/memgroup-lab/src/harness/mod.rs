@@ -1,5 +1,6 @@
 //! The harness that all experiments share: pinned threads, short interleaved windows, summaries, tables, goals, JSON.
 
+pub(crate) mod cache;
 pub(crate) mod clock;
 pub(crate) mod fixture;
 pub(crate) mod interrupt;

@@ -29,6 +29,9 @@ pub(super) struct Tally {
 
 /// The operations of a case, on any account.
 pub(super) trait Load: Clone + Send + Sync + 'static {
+    /// Charges before the first window, which count for nothing; on each thread.
+    fn prepare<L: Ledger>(&self, _ledger: &L, _kept: &mut Kept<L::Held>) {}
+
     /// Does about `count` operations and returns how many it did.
     fn run<L: Ledger>(&self, ledger: &L, kept: &mut Kept<L::Held>, count: u64, tally: &mut Tally) -> u64;
 }
@@ -51,15 +54,13 @@ pub(super) struct Case<D> {
     pub(super) shape: Shape,
     pub(super) load: D,
     pub(super) refusals: Refusals,
-    /// Whether every group is charged once before anything is counted.
-    pub(super) is_warmed: bool,
 }
 
 impl<D: Load> Case<D> {
     /// A case without refusals.
     pub(super) fn new(name: impl Into<String>, threads: usize, shape: Shape, load: D) -> Case<D> {
         let (name, refusals) = (name.into(), Refusals::None);
-        Case { name, params: json!({}), threads, shape, load, refusals, is_warmed: false }
+        Case { name, params: json!({}), threads, shape, load, refusals }
     }
 
     fn title(&self) -> String {
@@ -126,19 +127,11 @@ impl Tallies {
 struct Own<H>(Mutex<Kept<H>>);
 
 fn subject<L: Ledger, D: Load>(lab: &Lab<'_>, case: &Case<D>, ledger: L) -> Result<Subject> {
-    if case.is_warmed {
-        lab.workers.try_run(case.threads, |_| {
-            for leaf in 0..case.shape.leaves {
-                let held = ledger.charge(leaf, super::PAGE);
-                ledger.free(held.ok_or("a charge far below every limit").or_wrong("failed to warm")?);
-            }
-            Ok(())
-        })?;
-    }
     let own = |thread| {
         Own(Mutex::new(Kept { queue: VecDeque::new(), random: Random::new(0x9e37 + 77 * thread as u64) }))
     };
     let kept: Vec<Own<L::Held>> = (0..case.threads).map(own).collect();
+    lab.workers.run(case.threads, |thread| case.load.prepare(&ledger, &mut lock(&kept[thread].0)));
     let (before, load) = (ledger.served(), case.load.clone());
     let state = Arc::new((ledger, kept, Tallies::default()));
     let own = Arc::clone(&state);

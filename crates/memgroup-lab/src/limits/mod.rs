@@ -1,8 +1,13 @@
 //! Costs away from the best case: little headroom, many groups, large charges, full limits, refusals, groups that come and go.
 
+mod bursts;
 mod cases;
+mod full;
 mod ledger;
 mod pairs;
+mod refusals;
+mod scattered;
+mod stocks;
 
 use std::io::Write;
 
@@ -44,6 +49,11 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     lab.print(&goals)?;
     lab.paragraph("\nnote: \"memgroup\" is the engine with its defaults, \"stock off\" the same without prepaid bytes. The controls: \"CAS tree\" makes one compare-and-swap a level up under the limit and one subtraction a level to free, each level on a line of its own; \"mutex\" keeps the same levels behind one mutex. All have four levels unless a row says otherwise")?;
     pairs::run(&mut lab)?;
+    full::run(&mut lab)?;
+    bursts::run(&mut lab)?;
+    scattered::run(&mut lab)?;
+    refusals::run(&mut lab)?;
+    stocks::run(&mut lab)?;
     lab.close()
 }
 

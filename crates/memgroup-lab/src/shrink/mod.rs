@@ -1,6 +1,5 @@
 //! Reclaim from caches without a lock (seed 003): walks that find shrinkers, call them, and never wait for a thread that registers or removes one.
 
-mod cache;
 mod empty;
 mod growth;
 mod latency;
@@ -15,8 +14,8 @@ use std::io::Write;
 
 use memgroup::{Config, ShrinkerConfig};
 
-use self::cache::{PAGE, Pages};
 use crate::Args;
+use crate::harness::cache::{PAGE, Pages};
 use crate::harness::prelude::*;
 
 const SEED: Seed = Seed {

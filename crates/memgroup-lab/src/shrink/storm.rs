@@ -12,8 +12,8 @@ use std::sync::{Arc, RwLock};
 
 use memgroup::{Config, Group, Hierarchy, SlotSource};
 
-use super::cache::{self, Locked, PAGE, Spent, Tenant, Timed};
 use super::{FILE_BYTES, GROUPS_LATER, LIMIT_BYTES, WRITERS};
+use crate::harness::cache::{self, Locked, PAGE, Spent, Tenant, Timed};
 use crate::harness::prelude::*;
 
 /// The way to make room.
