@@ -1,5 +1,6 @@
 //! Costs away from the best case: little headroom, many groups, large charges, full limits, refusals, groups that come and go.
 
+mod beside;
 mod bursts;
 mod cases;
 mod full;
@@ -54,6 +55,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     scattered::run(&mut lab)?;
     refusals::run(&mut lab)?;
     stocks::run(&mut lab)?;
+    beside::run(&mut lab)?;
     lab.close()
 }
 

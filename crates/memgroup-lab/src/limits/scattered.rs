@@ -76,7 +76,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     }
     let title = "pairs of 4 KiB in groups drawn at random; ns";
     let mut table = Table::new(title, columns("groups; threads"));
-    let plan = Plan { rounds: lab.pick(1, 5, 15), window_us: lab.pick(100, WINDOW_US, WINDOW_US) };
+    let plan = Plan { rounds: lab.pick(1, 5, 15), window_us: lab.pick(100, WINDOW_US / 2, WINDOW_US) };
     let found = measure(lab, &mut table, "scattered pair", plan, &cases)?;
     cases.iter().zip(&found).for_each(|(case, of)| goals(lab, case, of));
     let prepaid = cases.iter().zip(&found).filter(|(case, _)| case.threads == 1);
