@@ -5,8 +5,11 @@ mod bursts;
 mod cases;
 mod full;
 mod ledger;
+mod lifecycle;
+mod maps;
 mod pairs;
 mod refusals;
+mod reports;
 mod scattered;
 mod stocks;
 
@@ -56,6 +59,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     refusals::run(&mut lab)?;
     stocks::run(&mut lab)?;
     beside::run(&mut lab)?;
+    lifecycle::run(&mut lab)?;
+    reports::run(&mut lab)?;
     lab.close()
 }
 
