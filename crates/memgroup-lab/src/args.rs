@@ -64,6 +64,9 @@ pub struct Args {
     /// rstat: be one of its two processes of SQLite tenants, and take orders from the standard input
     #[arg(long, hide = true, value_enum, value_name = "TREES")]
     pub serve: Option<Trees>,
+    /// limits: be the process that measures the memory of groups of this account
+    #[arg(long, hide = true, value_enum, value_name = "ACCOUNT")]
+    pub memory_of: Option<MemoryOf>,
     /// The program that takes these arguments after `lab`. SQLite serves one hierarchy in a process, so a comparison of two hierarchies needs
     /// two processes of the program; without it, that comparison is left out
     #[arg(skip)]
@@ -92,6 +95,17 @@ impl Trees {
     pub fn name(self) -> &'static str {
         if self == Trees::Unified { "one tree (control)" } else { "separate trees" }
     }
+}
+
+/// The accounts whose groups' memory a process of `limits` measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MemoryOf {
+    /// Groups of memgroup
+    Engine,
+    /// Names in a hash map, each with a line
+    CasMap,
+    /// Names and counters behind one mutex
+    MutexMap,
 }
 
 /// The name of a choice on the command line and in the JSON.
@@ -205,12 +219,13 @@ impl Args {
             ("--page", self.page.map(word), "percpu"),
             ("--outer", number(self.outer), "percpu"),
             ("--inner", number(self.inner), "percpu"),
-            ("--groups", number(self.groups), "rstat, shrink and control"),
+            ("--groups", number(self.groups), "rstat, shrink, control and limits"),
             ("--slots", number(self.slots), ALL),
             ("--depth", number(self.depth), "charge and drain"),
             ("--kernel", flag(self.kernel), "percpu"),
             ("--quick", flag(self.quick), ALL),
             ("--serve", self.serve.map(word), "rstat"),
+            ("--memory-of", self.memory_of.map(word), "limits"),
         ];
         options.into_iter().filter_map(|(flag, value, owners)| Some((flag, value?, owners))).collect()
     }

@@ -15,7 +15,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 
 pub use args::{
-    Args, CHILDREN_MAX, DEPTH_MAX, Experiment, GROUPS_MAX, INNER_MAX, OUTER_MAX, Page, SLOTS_MAX,
+    Args, CHILDREN_MAX, DEPTH_MAX, Experiment, GROUPS_MAX, INNER_MAX, MemoryOf, OUTER_MAX, Page, SLOTS_MAX,
     THREADS_MAX, Trees,
 };
 pub use error::Error;

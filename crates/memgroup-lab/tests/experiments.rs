@@ -407,6 +407,64 @@ fn measures_control_with_the_asked_groups_and_threads() {
 }
 
 #[test]
+fn shows_every_case_of_limits_beside_its_controls() {
+    let (printed, json) = report_of(tiny(Experiment::Limits));
+    assert_form(&json, "limits", None);
+    assert_fits(&printed);
+    for text in [
+        "goals away from the best case",
+        "stock off",
+        "CAS tree",
+        "mutex",
+        "against headroom",
+        "seven of 4 KiB, one of 1 MiB",
+        "the exact path",
+        "free the oldest",
+        "evict when refused, 64 B to 8 KiB",
+        "parent is full",
+        "as a memgroup shrinker",
+        "256, above high",
+        "drawn at random",
+        "a parent, 10 groups below",
+        "prepaid bytes on every slot",
+        "look-up by path",
+        "headroom + 1",
+        "waiter is parked",
+        "create a group",
+        "without maintenance",
+        "CAS map: copy all names",
+        "snapshot",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    // Measured in processes of the program, which its own tests have.
+    assert!(printed.contains("no bytes of a group"), "{printed}");
+    let refused = |case: &str| {
+        let of = |row: &&Value| row["params"]["case"] == case && row["variant"] == "memgroup";
+        let found: Vec<f64> = rows(&json, "refused")
+            .into_iter()
+            .filter(of)
+            .map(|row| row["median"].as_f64().unwrap())
+            .collect();
+        assert!(!found.is_empty(), "no case {case}");
+        found
+    };
+    assert!(refused("0 B").iter().all(|&share| share == 1.0), "all are refused without headroom");
+    assert!(refused("64 MiB").iter().all(|&share| share == 0.0), "none is with a lot of it");
+    assert!(refused("evict when refused, 4 KiB").iter().all(|&share| share > 0.0));
+}
+
+#[test]
+fn measures_limits_with_the_asked_groups_and_threads() {
+    let (printed, json) =
+        report_of(Args { groups: Some(7), threads: Some(1), slots: Some(4), ..tiny(Experiment::Limits) });
+    assert!(printed.contains("removals of 7 groups"), "{printed}");
+    for metric in ["pair by headroom", "pair by size", "refusal", "life"] {
+        assert!(rows(&json, metric).iter().all(|row| row["params"]["threads"] == 1), "{metric}");
+    }
+}
+
+#[test]
 fn runs_more_threads_than_cpus_and_says_so() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let args = Args { threads: Some(cpus + 1), depth: Some(2), ..tiny(Experiment::Charge) };

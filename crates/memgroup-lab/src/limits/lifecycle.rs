@@ -2,9 +2,9 @@
 
 use memgroup::{Config, Group};
 
-use super::PAGE;
 use super::ledger::Kind;
 use super::maps::{CasMap, MutexMap, Names};
+use super::{PAGE, many_groups};
 use crate::harness::prelude::*;
 
 /// Microseconds of a life on one thread.
@@ -156,7 +156,7 @@ fn timed<G>(
 }
 
 fn removals(lab: &mut Lab<'_>) -> Result<()> {
-    let (groups, rounds) = lab.pick((50, 1), (100_000, 1), (100_000, 3));
+    let (groups, rounds) = (many_groups(lab), lab.pick(1, 1, 3));
     let cases = ["memgroup", "memgroup, without maintenance", "CAS map", "mutex map"];
     let mut found: Vec<(Vec<f64>, u64)> = vec![Default::default(); cases.len()];
     let watch = lab.clock.stopwatch();

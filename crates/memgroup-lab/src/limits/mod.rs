@@ -7,6 +7,7 @@ mod full;
 mod ledger;
 mod lifecycle;
 mod maps;
+mod memory;
 mod pairs;
 mod refusals;
 mod reports;
@@ -22,6 +23,8 @@ use crate::harness::prelude::*;
 const LEVELS: usize = 4;
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
+/// Groups of the removals, the reports and the memory.
+const GROUPS: usize = 100_000;
 
 /// The goals, as the report lists them first.
 const GOALS: [(&str, &str); 17] = [
@@ -45,6 +48,9 @@ const GOALS: [(&str, &str); 17] = [
 ];
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
+    if let Some(of) = args.memory_of {
+        return memory::serve(of, args.groups.unwrap_or(GROUPS), out);
+    }
     let mut lab = Lab::open(args, None, args.slots, out)?;
     let mut goals = Table::new("goals away from the best case", ["figure", "at most"]);
     for (what, goal) in GOALS {
@@ -60,8 +66,14 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     stocks::run(&mut lab)?;
     beside::run(&mut lab)?;
     lifecycle::run(&mut lab)?;
+    memory::run(&mut lab)?;
     reports::run(&mut lab)?;
     lab.close()
+}
+
+/// Groups of the removals, the reports and the memory.
+fn many_groups(lab: &Lab<'_>) -> usize {
+    lab.args.groups.unwrap_or(lab.pick(50, GROUPS, GROUPS))
 }
 
 /// Longer windows, and fewer.

@@ -7,8 +7,11 @@ use memgroup::Config;
 
 use super::lifecycle::name_of;
 use super::maps::{CasMap, MutexMap, Names};
-use super::{MIB, PAGE};
+use super::{PAGE, many_groups};
 use crate::harness::prelude::*;
+
+/// Groups with prepaid bytes before each call, which drains and lowered limits return.
+const STOCKS: usize = 1_000;
 
 /// A call that looks at all groups.
 type Call<'c> = Box<dyn Fn() -> Result<()> + Sync + 'c>;
@@ -53,7 +56,7 @@ fn sample(lab: &Lab<'_>, row: &Row<'_>) -> Result<[f64; 3]> {
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let groups = lab.pick(50, 100_000, 100_000);
+    let groups = many_groups(lab);
     let hierarchy = hierarchy(Config::with_slots(lab.slots).groups_max(2 * groups as u32 + 100_000))?;
     let parent = child(&child(&hierarchy.root(), "level1")?, "parent")?;
     let (cas, mutex) = (CasMap::new(), MutexMap::default());
@@ -69,11 +72,9 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let create = || -> Call<'_> {
         Box::new(|| child(&other, "passing")?.remove().or_wrong("failed to remove an empty group"))
     };
-    let flip = AtomicBool::new(false);
-    // ORDERING: Relaxed; one thread uses it.
-    let limit_bytes = || FAR_BYTES - u64::from(flip.fetch_xor(true, Ordering::Relaxed)) * MIB;
     let least =
         |what, found: usize| ensure(found >= groups, || format!("{what} showed {found} of {groups} groups"));
+    let is_drained = || ensure(parent.usage() <= PAGE, || format!("{} bytes above a limit", parent.usage()));
     let mut rows = vec![
         Row { name: "nothing: spins for 20 ms", call: Box::new(spin), create: create() },
         Row {
@@ -94,10 +95,22 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             }),
             create: create(),
         },
-        Row { name: "set_max", call: Box::new(|| limit(&parent, limit_bytes())), create: create() },
         Row {
-            name: "set_high",
-            call: Box::new(|| parent.set_high(limit_bytes()).set_up("high")),
+            name: "set_max below the usage",
+            call: Box::new(|| {
+                limit(&parent, PAGE)?;
+                is_drained()?;
+                limit(&parent, None)
+            }),
+            create: create(),
+        },
+        Row {
+            name: "set_high below the usage",
+            call: Box::new(|| {
+                parent.set_high(PAGE).set_up("high")?;
+                is_drained()?;
+                parent.set_high(None).set_up("high")
+            }),
             create: create(),
         },
         Row {
@@ -117,8 +130,11 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     }
     let mut found: Vec<Samples> = rows.iter().map(|_| Samples::default()).collect();
     lab.in_turns(lab.pick(1, 3, 11), rows.len(), |lab, row| {
-        // A stock for `drain` and `usage_exact` to find.
-        drop(tenants[groups / 2].try_charge(PAGE).or_wrong("a charge without a limit")?);
+        for tenant in tenants.iter().step_by(groups.div_ceil(STOCKS)) {
+            drop(tenant.try_charge(PAGE).or_wrong("a charge without a limit")?);
+        }
+        let prepaid = parent.usage();
+        ensure(prepaid > PAGE, || format!("{prepaid} bytes are prepaid before a call"))?;
         let of = sample(lab, &rows[row])?;
         METRICS.into_iter().zip(of).for_each(|((metric, _), value)| found[row].push(metric, value));
         Ok(())
@@ -131,7 +147,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         let cells = lab.record(row.name, json!({"groups": groups})).medians(of, METRICS);
         table.row(row.name, cells);
     }
-    table.note("another thread makes and removes a group of another parent without rest. Medians of the calls. Where the first row is long, other programs took the CPU");
+    table.note("another thread makes and removes a group of another parent without rest. Before each call 1,000 groups, if there are as many, hold prepaid bytes; a limit below the usage is lifted again in the same call. Medians of the calls. Where the first row is long, other programs took the CPU");
     lab.print(&table)?;
     drop(rows);
     check_empty(&hierarchy)

@@ -147,12 +147,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         }
         if (stocks.groups, stocks.slots) == (1_000, 128) {
             let again = times.0.median("refused again").map(|ns| ns / 1e3);
-            lab.at_most(
-                "a refusal by 1,000 groups, 128 slots in use that hold nothing",
-                again,
-                AGAIN_US_MOST,
-                "us",
-            );
+            lab.at_most("a refusal by 1,000 groups with 128 empty stocks each", again, AGAIN_US_MOST, "us");
         }
         stocks.end()?;
     }
