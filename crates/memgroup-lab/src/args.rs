@@ -49,7 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub inner: Option<usize>,
     /// rstat: children of the parent that is read, and groups that are flushed [default: 26; 10, 1000 and 10000]; shrink: groups of the
-    /// storms [default: 2000 and 4000]; control: groups that are protected [default: 10000]
+    /// storms [default: 2000 and 4000]; control: groups that are protected [default: 10000]; limits: groups of the
+    /// removals, the reports and the memory [default: 100000]
     #[arg(long, value_name = "N")]
     pub groups: Option<usize>,
     /// percpu: run the script against the running kernel too, in a memory cgroup of its own (needs root)
