@@ -98,7 +98,7 @@ impl Trees {
     }
 }
 
-/// The accounts whose groups' memory a process of `limits` measures.
+/// Accounts of `limits`; a process measures the memory of the groups of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MemoryOf {
     /// Groups of memgroup

@@ -31,7 +31,10 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         let leaf = &fixture.leaves[0];
         let (consume, refill) = lab.workers.run_one(|| of_group(leaf, watch, bytes, count, rounds))?;
         let of_spin = || {
-            let consume = || Ok(spin.consume(bytes)).map(|()| bytes);
+            let consume = || {
+                spin.consume(bytes);
+                Ok(bytes)
+            };
             halves(consume, |bytes| spin.refill(bytes), || spin.misses(), watch, count, rounds)
         };
         let (spin_consume, spin_refill) = lab.workers.run_one(of_spin)?;

@@ -115,6 +115,13 @@ impl<'a> Lab<'a> {
         self.say(&wrapped(text, WIDTH).join("\n"))
     }
 
+    /// Says that two figures are missing, and why.
+    pub(crate) fn note_unmeasured(&mut self, figures: &str) -> Result<()> {
+        self.paragraph(&format!(
+            "\nnote: {figures} need counters of the processor that a guest of a hypervisor seldom has; neither is measured"
+        ))
+    }
+
     /// Prints a line.
     pub(crate) fn say(&mut self, line: &str) -> Result<()> {
         writeln!(self.out, "{line}").and_then(|()| self.out.flush()).map_err(Error::Output)

@@ -175,6 +175,19 @@ pub(super) fn measure<D: Load>(
     plan: Plan,
     cases: &[Case<D>],
 ) -> Result<Vec<Figures>> {
+    let (figures, measured) = measure_apart(lab, table, metric, plan, cases)?;
+    note_windows(table, &measured);
+    Ok(figures)
+}
+
+/// The same without the note of windows, for tables with cases that are measured one after the other; the windows too.
+pub(super) fn measure_apart<D: Load>(
+    lab: &mut Lab<'_>,
+    table: &mut Table,
+    metric: &'static str,
+    plan: Plan,
+    cases: &[Case<D>],
+) -> Result<(Vec<Figures>, Vec<Measured>)> {
     let built = cases.iter().map(|case| subjects(lab, case)).collect::<Result<Vec<_>>>()?;
     let variants: Vec<Variant<'_>> = cases
         .iter()
@@ -200,8 +213,7 @@ pub(super) fn measure<D: Load>(
         record(lab, table, metric, case, &one);
         figures.push(one);
     }
-    note_windows(table, &measured);
-    Ok(figures)
+    Ok((figures, measured))
 }
 
 impl<D: Load> Case<D> {

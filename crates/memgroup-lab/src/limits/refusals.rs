@@ -39,7 +39,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let plan = lab.effort.windows;
     let mut found = measure(lab, &mut table, "refusal", plan, &short)?;
     if !long.is_empty() {
-        found.extend(measure(lab, &mut table, "refusal", longer(plan, 20), &long)?);
+        found.extend(measure(lab, &mut table, "refusal", longer(plan, 5), &long)?);
     }
     for (case, of) in short.iter().chain(&long).zip(&found) {
         expect(format_args!("prepaid bytes beside a refusal by {}", case.name), of.prepaid_bytes, 0)?;

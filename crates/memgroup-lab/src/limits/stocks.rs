@@ -1,4 +1,4 @@
-//! Full limits above groups whose stocks hold prepaid bytes, on many slots.
+//! Full limits above groups with prepaid bytes in their stocks, on many slots.
 //!
 //! ```text
 //!   parent, max M ──┬── leaf 0: holds a page
