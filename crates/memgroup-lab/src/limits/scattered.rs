@@ -14,6 +14,10 @@ const HITS_LEAST: f64 = 95.0;
 const HOT: u64 = 64;
 const HOT_OF_100: u64 = 80;
 const BUDGET_LARGE: u64 = 256 * MIB;
+/// Four pages for each of 65,536 groups.
+const BUDGET_AMPLE: u64 = 1024 * MIB;
+/// The budget holds groups where it has so many bytes for each.
+const HELD_BYTES: u64 = 2 * PAGE;
 /// Prepaid bytes that the default budget has for each slot.
 const BUDGET: u64 = 8 * MIB;
 /// Long enough that the first pairs of a window, with lines in no cache, weigh little.
@@ -59,6 +63,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             few,
             vec![(1_024, false, None), (4_096, false, None), (65_536, false, None)],
             vec![(4_096, false, Some(BUDGET_LARGE)), (65_536, false, Some(BUDGET_LARGE))],
+            vec![(65_536, false, Some(BUDGET_AMPLE))],
             many,
         ]
         .concat(),
@@ -66,7 +71,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let mut cases = Vec::new();
     for (groups, is_skewed, budget) in kinds {
         let skewed = if is_skewed { ", 80 % on 64" } else { "" };
-        let large = if budget.is_some() { ", budget 256 MiB" } else { "" };
+        let large = budget.map_or_else(String::new, |budget| format!(", budget {} MiB", count(budget / MIB)));
         let name = format!("{}{skewed}{large}", count(groups as u64));
         for threads in lab.one_and_all() {
             let shape = Shape { budget, ..Shape::leaves(groups) };
@@ -99,14 +104,14 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 fn goals(lab: &mut Lab<'_>, case: &Case<Scattered>, of: &Figures) {
     let (name, threads) = (&case.name, counted(case.threads as u64, "thread"));
     let budget = case.shape.budget.unwrap_or(BUDGET);
-    let pair = |what| format!("{name} groups at random, {threads}: {what}");
-    if case.load.groups * PAGE <= budget {
+    let pair = |what| format!("groups at random: {name}; {threads}: {what}");
+    if case.load.groups * HELD_BYTES <= budget {
         lab.at_least(pair("hits"), of.hit_share.map(|share| share * 100.0), HITS_LEAST, "%");
     }
+    lab.at_most(pair("over stock off"), of.over(Kind::Engine, Kind::NoStock), OVER_NO_STOCK_MOST, "x");
     if case.load.is_skewed || case.shape.budget.is_some() {
         return;
     }
-    lab.at_most(pair("over stock off"), of.over(Kind::Engine, Kind::NoStock), OVER_NO_STOCK_MOST, "x");
     let most = OVER_CAS_MOST.into_iter().find(|&(groups, _)| groups as u64 == case.load.groups);
     if let Some((_, most)) = most {
         lab.at_most(pair("over the CAS tree"), of.over(Kind::Engine, Kind::Cas), most, "x");
