@@ -358,11 +358,13 @@ impl Shared {
         std::thread::scope(|threads| {
             let wait = || group.charge_until(HELD + 1, Instant::now() + PATIENCE).is_err();
             let waiting: Vec<_> = (0..waiters).map(|_| threads.spawn(wait)).collect();
-            spin_until(|| (group.waiters().now == waiters).then_some(()));
+            // One that was not let wait ends at once, which the count below shows.
+            let has_ended = || waiting.iter().any(|thread| thread.is_finished());
+            spin_until(|| (group.waiters().now == waiters || has_ended()).then_some(()));
             let sampled = short_windows(lab, &self.pairs(), &spins());
             let left = group.waiters().now;
             // A thread that is between two looks at the limit is not in the list.
-            while waiting.iter().any(|thread| !thread.is_finished()) {
+            while !waiting.iter().all(|thread| thread.is_finished()) {
                 group.wake_waiters();
                 std::thread::yield_now();
             }
