@@ -299,7 +299,7 @@ fn refusals(lab: &mut Lab<'_>) -> Result<()> {
             both.record(lab, &world.name, operation);
             cells.push(share_or_dash(both.speed()));
             if world.groups == GOAL_GROUPS && at < WITH_GOAL {
-                let name = format!("{operation} beside a refusal storm below 1,000 groups, speed");
+                let name = format!("{operation} beside a storm below 1,000 groups, speed");
                 lab.at_least(name, both.speed(), SPEED_LEAST, "x");
             }
         }
