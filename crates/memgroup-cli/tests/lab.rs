@@ -25,6 +25,25 @@ fn measures_sqlite_tenants_in_child_processes() {
 }
 
 #[test]
+fn measures_the_memory_of_groups_in_a_child_process() {
+    let args = Args {
+        tiny: true,
+        program: Some(PROGRAM.into()),
+        groups: Some(2_000),
+        ..Args::new(Experiment::Limits)
+    };
+    let mut printed = Vec::new();
+    run_to(&args, &mut printed).unwrap();
+    let printed = String::from_utf8(printed).unwrap();
+    let (_, table) = printed.split_once("resident bytes for each of 2,000 groups").expect(&printed);
+    for account in ["memgroup", "CAS map", "mutex map"] {
+        let line = table.lines().map(str::trim_start).find(|line| line.starts_with(account)).expect(table);
+        let live = line[account.len()..].split_whitespace().next().expect(line).replace(',', "");
+        assert!(live.parse::<f64>().expect(line) > 0.0, "{line}");
+    }
+}
+
+#[test]
 fn names_a_program_that_cannot_be_started() {
     let args = Args { tiny: true, program: Some("/nowhere/at/all".into()), ..Args::new(Experiment::Rstat) };
     let error = run_to(&args, &mut std::io::sink()).unwrap_err();
@@ -33,6 +52,8 @@ fn names_a_program_that_cannot_be_started() {
     let error = run_to(&args, &mut std::io::sink()).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("answered") && text.contains("\"\""), "{text}");
+    let error = run_to(&Args { experiment: Experiment::Limits, ..args }, &mut std::io::sink()).unwrap_err();
+    assert!(error.to_string().contains("the measuring process ended with"), "{error}");
 }
 
 #[test]

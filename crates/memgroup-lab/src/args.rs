@@ -29,10 +29,10 @@ pub struct Args {
     /// Which mechanism to measure against its control
     #[arg(value_enum)]
     pub experiment: Experiment,
-    /// charge, drain, shrink, control: threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
+    /// charge, drain, shrink, control, limits: threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// charge, percpu, rstat, shrink, control: run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs;
+    /// charge, percpu, rstat, shrink, control, limits: run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs;
     /// percpu at most 16; rstat 52, 2, 8 and 128; drain 1, 2, 8, 128 and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
@@ -49,7 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub inner: Option<usize>,
     /// rstat: children of the parent that is read, and groups that are flushed [default: 26; 10, 1000 and 10000]; shrink: groups of the
-    /// storms [default: 2000 and 4000]; control: groups that are protected [default: 10000]
+    /// storms [default: 2000 and 4000]; control: groups that are protected [default: 10000]; limits: groups of the
+    /// removals, the reports and the memory [default: 100000]
     #[arg(long, value_name = "N")]
     pub groups: Option<usize>,
     /// percpu: run the script against the running kernel too, in a memory cgroup of its own (needs root)
@@ -64,6 +65,9 @@ pub struct Args {
     /// rstat: be one of its two processes of SQLite tenants, and take orders from the standard input
     #[arg(long, hide = true, value_enum, value_name = "TREES")]
     pub serve: Option<Trees>,
+    /// limits: be the process that measures the memory of groups of this account
+    #[arg(long, hide = true, value_enum, value_name = "ACCOUNT")]
+    pub memory_of: Option<MemoryOf>,
     /// The program that takes these arguments after `lab`. SQLite serves one hierarchy in a process, so a comparison of two hierarchies needs
     /// two processes of the program; without it, that comparison is left out
     #[arg(skip)]
@@ -94,6 +98,17 @@ impl Trees {
     }
 }
 
+/// Accounts of `limits`; a process measures the memory of the groups of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MemoryOf {
+    /// Groups of memgroup
+    Engine,
+    /// Names in a hash map, each with a line
+    CasMap,
+    /// Names and counters behind one mutex
+    MutexMap,
+}
+
 /// The name of a choice on the command line and in the JSON.
 pub(crate) fn word(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
@@ -115,6 +130,8 @@ pub enum Experiment {
     Shrink,
     /// The whole controller: the cost of all limits, events and pressure, and how fast memory is freed
     Control,
+    /// Costs away from the best case: little headroom, many groups, refusals, groups that come and go
+    Limits,
 }
 
 /// The page sizes that per-CPU memory can be kept in.
@@ -152,7 +169,7 @@ impl Page {
 }
 
 /// The experiments of an option that all of them have.
-const ALL: &str = "charge, drain, percpu, rstat, shrink and control";
+const ALL: &str = "charge, drain, percpu, rstat, shrink, control and limits";
 
 impl Args {
     /// An experiment with everything at its default, in full length.
@@ -199,16 +216,17 @@ impl Args {
         let number = |value: Option<usize>| value.map(|value| value.to_string());
         let flag = |given: bool| given.then(String::new);
         let options = [
-            ("--threads", number(self.threads), "charge, drain, shrink and control"),
+            ("--threads", number(self.threads), "charge, drain, shrink, control and limits"),
             ("--page", self.page.map(word), "percpu"),
             ("--outer", number(self.outer), "percpu"),
             ("--inner", number(self.inner), "percpu"),
-            ("--groups", number(self.groups), "rstat, shrink and control"),
+            ("--groups", number(self.groups), "rstat, shrink, control and limits"),
             ("--slots", number(self.slots), ALL),
             ("--depth", number(self.depth), "charge and drain"),
             ("--kernel", flag(self.kernel), "percpu"),
             ("--quick", flag(self.quick), ALL),
             ("--serve", self.serve.map(word), "rstat"),
+            ("--memory-of", self.memory_of.map(word), "limits"),
         ];
         options.into_iter().filter_map(|(flag, value, owners)| Some((flag, value?, owners))).collect()
     }
@@ -319,7 +337,7 @@ mod tests {
         );
         assert_eq!(
             refused(|a| (a.experiment, a.threads) = (Experiment::Rstat, Some(3))),
-            "use --threads with rstat: it is an option of charge, drain, shrink and control"
+            "use --threads with rstat: it is an option of charge, drain, shrink, control and limits"
         );
     }
 

@@ -6,6 +6,7 @@ mod control;
 mod drain;
 mod error;
 mod harness;
+mod limits;
 mod percpu;
 mod rstat;
 mod shrink;
@@ -14,7 +15,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 
 pub use args::{
-    Args, CHILDREN_MAX, DEPTH_MAX, Experiment, GROUPS_MAX, INNER_MAX, OUTER_MAX, Page, SLOTS_MAX,
+    Args, CHILDREN_MAX, DEPTH_MAX, Experiment, GROUPS_MAX, INNER_MAX, MemoryOf, OUTER_MAX, Page, SLOTS_MAX,
     THREADS_MAX, Trees,
 };
 pub use error::Error;
@@ -56,5 +57,6 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         Experiment::Rstat => rstat::run(args, out),
         Experiment::Shrink => shrink::run(args, out),
         Experiment::Control => control::run(args, out),
+        Experiment::Limits => limits::run(args, out),
     }
 }

@@ -66,6 +66,7 @@ fn shows_every_mechanism_of_charge_beside_the_seed() {
     for text in [
         "machine: ",
         "18,425,800",
+        "neither is measured",
         "33,177,858",
         "no stock",
         "flat atomic",
@@ -266,6 +267,7 @@ fn shows_both_kinds_of_trees_beside_the_seed() {
         "separate trees",
         "cpu; at ticks; storming",
         "all four; at ticks; storming",
+        "all four; every step; storming",
         "update of three shared words",
         "read of 48 values, fresh",
         "Linux, the letter's formula",
@@ -275,7 +277,7 @@ fn shows_both_kinds_of_trees_beside_the_seed() {
     }
     let reads = rows(&json, "read");
     let with = |trees: &str| reads.iter().filter(|row| row["variant"] == trees).count();
-    assert_eq!((with("one tree (control)"), with("separate trees")), (5, 5));
+    assert_eq!((with("one tree (control)"), with("separate trees")), (6, 6));
     // Measured in processes of the program, which its own tests have.
     assert!(printed.contains("no SQLite statements"), "{printed}");
     assert!(rows(&json, "mixed read").is_empty());
@@ -307,6 +309,9 @@ fn shows_every_way_to_keep_a_shrinker_beside_the_seed() {
         "the engine's whole walk",
         "no reclaim (control)",
         "lock tried at each call",
+        "lock tried at each group",
+        "plain walk (control)",
+        "the cover letter's script",
         "a callback blocked for ever",
         "a callback blocked for 20 ms",
         "a start storm",
@@ -404,6 +409,64 @@ fn measures_control_with_the_asked_groups_and_threads() {
     let of_protection: Vec<&Value> =
         rows(&json, "p50").into_iter().filter(|row| row["params"].get("fan-out").is_some()).collect();
     assert!(!of_protection.is_empty() && of_protection.iter().all(|row| row["params"]["groups"] == 7));
+}
+
+#[test]
+fn shows_every_case_of_limits_beside_its_controls() {
+    let (printed, json) = report_of(tiny(Experiment::Limits));
+    assert_form(&json, "limits", None);
+    assert_fits(&printed);
+    for text in [
+        "goals away from the best case",
+        "stock off",
+        "CAS tree",
+        "mutex",
+        "against headroom",
+        "seven of 4 KiB, one of 1 MiB",
+        "the exact path",
+        "free the oldest",
+        "evict when refused, 64 B to 8 KiB",
+        "parent is full",
+        "as a memgroup shrinker",
+        "256, above high",
+        "drawn at random",
+        "a parent, 10 groups below",
+        "prepaid bytes on every slot",
+        "look-up by path",
+        "headroom + 1",
+        "waiter is parked",
+        "create a group",
+        "without maintenance",
+        "CAS map: copy all names",
+        "snapshot",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    // Measured in processes of the program, which its own tests have.
+    assert!(printed.contains("no bytes of a group"), "{printed}");
+    let refused = |case: &str| {
+        let of = |row: &&Value| row["params"]["case"] == case && row["variant"] == "memgroup";
+        let found: Vec<f64> = rows(&json, "refused")
+            .into_iter()
+            .filter(of)
+            .map(|row| row["median"].as_f64().unwrap())
+            .collect();
+        assert!(!found.is_empty(), "no case {case}");
+        found
+    };
+    assert!(refused("0 B").iter().all(|&share| share == 1.0), "all are refused without headroom");
+    assert!(refused("64 MiB").iter().all(|&share| share == 0.0), "none is with a lot of it");
+    assert!(refused("evict when refused, 4 KiB").iter().all(|&share| share > 0.0));
+}
+
+#[test]
+fn measures_limits_with_the_asked_groups_and_threads() {
+    let (printed, json) =
+        report_of(Args { groups: Some(7), threads: Some(1), slots: Some(4), ..tiny(Experiment::Limits) });
+    assert!(printed.contains("removals of 7 groups"), "{printed}");
+    for metric in ["pair by headroom", "pair by size", "refusal", "life"] {
+        assert!(rows(&json, metric).iter().all(|row| row["params"]["threads"] == 1), "{metric}");
+    }
 }
 
 #[test]

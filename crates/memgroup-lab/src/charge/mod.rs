@@ -34,6 +34,7 @@ const REFUSED: &str = "a charge far below every limit was refused";
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let mut lab = Lab::open(args, Some(SEED), args.slots, out)?;
+    lab.note_unmeasured("the seed's cache misses and instructions a cycle")?;
     pairs::run(&mut lab)?;
     faults::run(&mut lab)?;
     syscalls::run(&mut lab)?;

@@ -2,6 +2,7 @@
 
 mod cycles;
 mod soak;
+mod spin;
 mod victim;
 mod waking;
 mod whole;

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use memgroup::{Config, Group};
 use memgroup_percpu::{PerCpu, pin_virtual};
 
+use super::spin::SpinStocks;
 use super::{BySlots, PAGE_BYTES, REFUSED, seed_drain_cells};
 use crate::harness::prelude::*;
 
@@ -34,6 +35,8 @@ enum State {
     Cold,
     RemoteDirty,
     Empty,
+    /// The seed's design: a stock for each slot behind a spin lock, just used by the other CPU.
+    SpinLocks,
     /// One swap for each plain word that the other CPU has written, without the engine: the machine's own cost.
     BareSwap,
     /// The same, each line asked for some slots ahead.
@@ -41,11 +44,12 @@ enum State {
 }
 
 impl State {
-    const ALL: [(State, &str); 6] = [
+    const ALL: [(State, &str); 7] = [
         (State::Hot, "hot"),
         (State::Cold, "cold"),
         (State::RemoteDirty, "remote-dirty"),
         (State::Empty, "empty"),
+        (State::SpinLocks, "a spin lock a slot (control)"),
         (State::BareSwap, "bare swaps"),
         (State::BareSwapAhead, "bare swaps, prefetched"),
     ];
@@ -58,6 +62,11 @@ impl State {
             _ => None,
         }
     }
+
+    /// Whether the other CPU fills the slots.
+    fn is_remote(self) -> bool {
+        !matches!(self, State::Hot | State::Cold | State::Empty)
+    }
 }
 
 /// A group with stock in every one of its virtual slots, and as many plain words of no group.
@@ -65,12 +74,15 @@ struct Stocks {
     fixture: Fixture,
     slots: usize,
     bare: PerCpu<AtomicU64>,
+    spin: SpinStocks,
 }
 
 impl Stocks {
     fn new(slots: usize, depth: usize) -> Result<Stocks> {
-        let config = Config::new().slots(virtual_slots(slots)?).depth_max(depth as u32);
-        Ok(Stocks { fixture: Fixture::chain(config, depth, 1)?, slots, bare: PerCpu::new(slots) })
+        let source = virtual_slots(slots)?;
+        let config = Config::new().slots(source).depth_max(depth as u32);
+        let (bare, spin) = (PerCpu::new(slots), SpinStocks::new(source));
+        Ok(Stocks { fixture: Fixture::chain(config, depth, 1)?, slots, bare, spin })
     }
 
     fn group(&self) -> &Group {
@@ -92,6 +104,24 @@ impl Stocks {
     fn timed_drain(&self) -> (u64, u64) {
         let begin = clock::now_ordered();
         let bytes = self.group().drain();
+        (clock::now_ordered() - begin, bytes)
+    }
+
+    /// Leaves stock in every slot of the control; returns the bytes stocked.
+    fn fill_spin(&self) -> Result<u64> {
+        for slot in 0..self.slots {
+            let _pinned = pin_virtual(slot);
+            self.spin.consume(PAGE_BYTES);
+            self.spin.refill(PAGE_BYTES);
+        }
+        let (stocked, least) = (self.spin.usage(), self.slots as u64 * PAGE_BYTES);
+        let few = || format!("{} locked slots hold {stocked} bytes, not {least}", self.slots);
+        ensure(stocked >= least, few).map(|()| stocked)
+    }
+
+    fn timed_spin_drain(&self) -> (u64, u64) {
+        let begin = clock::now_ordered();
+        let bytes = self.spin.drain();
         (clock::now_ordered() - begin, bytes)
     }
 
@@ -164,7 +194,7 @@ fn cold_buffer() -> Result<Mapping> {
 
 /// A few drains in one state; ticks of those that count.
 fn drains(workers: &Workers, state: State, stocks: &Stocks, buffer: &Mapping) -> Result<Vec<u64>> {
-    if state != State::RemoteDirty && state.prefetch_ahead().is_none() {
+    if !state.is_remote() {
         return workers.run_one(|| drain_own(state, stocks, buffer));
     }
     let turn = Turn::default();
@@ -198,7 +228,11 @@ impl Turn {
 fn write_remote(state: State, stocks: &Stocks, turn: &Turn) -> Result<()> {
     let mut first_error = Ok(());
     for drain in 0..DRAINS_A_RUN {
-        let filled = if state.prefetch_ahead().is_some() { Ok(stocks.fill_bare()) } else { stocks.fill() };
+        let filled = match state {
+            State::SpinLocks => stocks.fill_spin(),
+            state if state.prefetch_ahead().is_some() => Ok(stocks.fill_bare()),
+            _ => stocks.fill(),
+        };
         // ORDERING: Relaxed; published by the phase.
         turn.stocked.store(*filled.as_ref().unwrap_or(&0), Ordering::Relaxed);
         first_error = first_error.and(filled.map(drop));
@@ -215,6 +249,7 @@ fn drain_after_writer(state: State, stocks: &Stocks, turn: &Turn) -> Result<Vec<
         let before = ThreadUsage::now();
         turn.wait(2 * drain + 1);
         let (ticks, taken) = match state.prefetch_ahead() {
+            None if state == State::SpinLocks => stocks.timed_spin_drain(),
             None => stocks.timed_drain(),
             Some(ahead) => stocks.timed_bare_swaps(ahead),
         };
@@ -286,6 +321,7 @@ fn show(lab: &mut Lab<'_>, depth: usize, slot_counts: &[usize], results: &Result
         Some(format!("x{} ({slots})", figure(ratio(of(State::RemoteDirty), of(State::BareSwap))?)))
     });
     table.note(format!("remote-dirty over bare swaps (slots): {}", over_bare.collect::<Vec<_>>().join(", ")));
+    table.note("a spin lock a slot: the seed's design without its list of groups, a lock for each slot that the other CPU has just used for a consume and a refill");
     table.note("before and after: the seed's cycles for as many CPUs, upstream and patched");
     table.note("bare swaps: one for each of as many plain words that the other CPU has just written, without engine and counters: the machine's own cost of the lines. Prefetched: each line is asked for, to be written, 16 slots ahead");
     if let Some(doubt) = doubt_of_cold(results) {

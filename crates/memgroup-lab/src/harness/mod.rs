@@ -1,5 +1,6 @@
 //! The harness that all experiments share: pinned threads, short interleaved windows, summaries, tables, goals, JSON.
 
+pub(crate) mod cache;
 pub(crate) mod clock;
 pub(crate) mod fixture;
 pub(crate) mod interrupt;
@@ -114,6 +115,13 @@ impl<'a> Lab<'a> {
         self.say(&wrapped(text, WIDTH).join("\n"))
     }
 
+    /// Says that two figures are missing, and why.
+    pub(crate) fn note_unmeasured(&mut self, figures: &str) -> Result<()> {
+        self.paragraph(&format!(
+            "\nnote: {figures} need counters of the processor that a guest of a hypervisor seldom has; neither is measured"
+        ))
+    }
+
     /// Prints a line.
     pub(crate) fn say(&mut self, line: &str) -> Result<()> {
         writeln!(self.out, "{line}").and_then(|()| self.out.flush()).map_err(Error::Output)
@@ -127,6 +135,12 @@ impl<'a> Lab<'a> {
     /// The amount of work for the tests, for `--quick` and for a full run.
     pub(crate) fn pick<T>(&self, tiny: T, quick: T, full: T) -> T {
         self.args.pick(tiny, quick, full)
+    }
+
+    /// Numbers of threads: one, and all where there are more.
+    pub(crate) fn one_and_all(&self) -> Vec<usize> {
+        let threads = self.args.threads();
+        if threads > 1 { vec![1, threads] } else { vec![1] }
     }
 
     /// Measures variants, interleaved, at this run's effort.

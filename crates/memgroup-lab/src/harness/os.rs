@@ -130,6 +130,24 @@ impl ThreadUsage {
     }
 }
 
+/// Resident bytes of the process.
+pub(crate) fn resident_bytes() -> Result<u64> {
+    const STATM: &str = "read /proc/self/statm";
+    let text = std::fs::read_to_string("/proc/self/statm").map_err(Error::system(STATM))?;
+    let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    let pages = pages.ok_or_else(|| Error::system(STATM)(io::Error::other("no second number")))?;
+    Ok(pages * page_bytes() as u64)
+}
+
+/// Has the allocator give free pages of its own back to the system, where it can be told to.
+pub(crate) fn give_heap_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes a number and gives back free memory only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Nanoseconds of CPU time that the calling thread has had.
 pub(crate) fn thread_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

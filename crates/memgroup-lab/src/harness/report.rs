@@ -229,10 +229,15 @@ impl SeedFigure {
 }
 
 impl Seed {
-    /// The figures of a row, before and after the patches; dashes where the seed has none.
-    pub(crate) fn cells(&self, what: &str) -> [String; 2] {
+    /// The figures of a row, before and after the patches; none where the seed has none.
+    pub(crate) fn figure(&self, what: &str) -> [Option<f64>; 2] {
         let figure = self.figures.iter().find(|figure| figure.what == what);
-        [figure.and_then(|figure| figure.before), figure.and_then(|figure| figure.after)].map(figure_or_dash)
+        [figure.and_then(|figure| figure.before), figure.and_then(|figure| figure.after)]
+    }
+
+    /// The same as cells of a table, with dashes.
+    pub(crate) fn cells(&self, what: &str) -> [String; 2] {
+        self.figure(what).map(figure_or_dash)
     }
 
     /// Names the series, its address, and the origin of the figures.

@@ -59,13 +59,15 @@ pub(crate) fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     }
 }
 
-/// The middle, the ninety-ninth percentile, that of the thousandths and the largest of timed calls.
+/// The middle, the ninety-ninth percentile, those of the thousandths and ten thousandths, and the largest of timed calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Quantiles {
     pub(crate) p50: f64,
     pub(crate) p99: f64,
     /// 99.9 %.
     pub(crate) p999: f64,
+    /// 99.99 %.
+    pub(crate) p9999: f64,
     pub(crate) max: f64,
 }
 
@@ -73,8 +75,14 @@ impl Quantiles {
     /// By nearest rank; none of no calls.
     pub(crate) fn of(mut times: Vec<f64>) -> Option<Quantiles> {
         times.sort_by(f64::total_cmp);
-        let at = |mille: usize| times.get((times.len() * mille).div_ceil(1000).max(1) - 1).copied();
-        Some(Quantiles { p50: at(500)?, p99: at(990)?, p999: at(999)?, max: at(1000)? })
+        let at = |part: usize| times.get((times.len() * part).div_ceil(10_000).max(1) - 1).copied();
+        Some(Quantiles {
+            p50: at(5_000)?,
+            p99: at(9_900)?,
+            p999: at(9_990)?,
+            p9999: at(9_999)?,
+            max: at(10_000)?,
+        })
     }
 }
 
@@ -241,8 +249,11 @@ mod tests {
     #[test]
     fn takes_quantiles_by_nearest_rank() {
         let block = Quantiles::of((1..=200).rev().map(f64::from).collect());
-        assert_eq!(block, Some(Quantiles { p50: 100.0, p99: 198.0, p999: 200.0, max: 200.0 }));
-        assert_eq!(Quantiles::of(vec![7.0]), Some(Quantiles { p50: 7.0, p99: 7.0, p999: 7.0, max: 7.0 }));
+        assert_eq!(block, Some(Quantiles { p50: 100.0, p99: 198.0, p999: 200.0, p9999: 200.0, max: 200.0 }));
+        assert_eq!(
+            Quantiles::of(vec![7.0]),
+            Some(Quantiles { p50: 7.0, p99: 7.0, p999: 7.0, p9999: 7.0, max: 7.0 })
+        );
         assert_eq!(Quantiles::of(Vec::new()), None);
     }
 

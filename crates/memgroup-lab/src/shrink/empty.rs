@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use memgroup::{Config, Group, Hierarchy, SlotSource};
 
-use super::cache::{BATCH, PAGE, Pages, Tenant};
+use crate::harness::cache::{BATCH, PAGE, Pages, Tenant};
 use crate::harness::prelude::*;
 
 /// Tenants with caches that are not empty, and the bytes of each.

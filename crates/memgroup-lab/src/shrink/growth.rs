@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use memgroup::{Config, GroupShrinker, ShrinkerConfig, SlotSource};
 
-use super::cache::idle;
+use crate::harness::cache::idle;
 use crate::harness::prelude::*;
 
 const GROUPS: usize = 10_000;

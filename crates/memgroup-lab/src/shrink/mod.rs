@@ -1,6 +1,5 @@
 //! Reclaim from caches without a lock (seed 003): walks that find shrinkers, call them, and never wait for a thread that registers or removes one.
 
-mod cache;
 mod empty;
 mod growth;
 mod latency;
@@ -15,8 +14,8 @@ use std::io::Write;
 
 use memgroup::{Config, ShrinkerConfig};
 
-use self::cache::{PAGE, Pages};
 use crate::Args;
+use crate::harness::cache::{PAGE, Pages};
 use crate::harness::prelude::*;
 
 const SEED: Seed = Seed {
@@ -44,6 +43,8 @@ const SEED: Seed = Seed {
 const MOUNTS: [f64; 2] = [23_479.0, 2_619.0];
 /// Groups of the cover letter's script.
 const GROUPS: usize = 2_000;
+/// Its writers, of a mebibyte each.
+const WRITERS_FIRST: usize = 1_000;
 /// Groups of the second script, in the thread.
 const GROUPS_LATER: usize = 4_000;
 /// Its writers, of a mebibyte each.
@@ -62,7 +63,7 @@ fn srcu_wait_ms() -> f64 {
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let mut lab = Lab::open(args, Some(SEED), args.slots, out)?;
-    lab.paragraph("\nnote: instructions a cycle and energy need counters of the processor that a guest of a hypervisor seldom has; neither is measured")?;
+    lab.note_unmeasured("instructions a cycle and energy")?;
     walk::run(&mut lab)?;
     passed::run(&mut lab)?;
     storm::run(&mut lab)?;

@@ -10,7 +10,7 @@ use memgroup::{
     Ask, Charge, Config, Count, Group, GroupShrinker, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
 };
 
-use super::cache::{PAGE, counting};
+use crate::harness::cache::{PAGE, counting};
 use crate::harness::prelude::*;
 
 /// Priorities before the last two, at which everything is counted.

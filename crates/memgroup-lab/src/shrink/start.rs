@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use memgroup::{Config, Group, GroupShrinker, Hierarchy, ShrinkerConfig};
 
-use super::cache::{BATCH, PAGE, Pages};
+use crate::harness::cache::{BATCH, PAGE, Pages};
 use crate::harness::prelude::*;
 
 /// Tenants that start.

@@ -1,4 +1,4 @@
-//! The cover letter's script with charges: writers fill their caches page by page below a limit, and room is made from the caches of all.
+//! The seed's two scripts with charges: writers fill their caches page by page below a limit, and room is made from the caches of all.
 //!
 //! Each charge is timed, and each callback within it. The rest of a charge, above the time of the same charges without a
 //! limit, is the cost of making room. A reclaim from the same caches by hand, after each run, tells the walks' part of it. The
@@ -12,8 +12,8 @@ use std::sync::{Arc, RwLock};
 
 use memgroup::{Config, Group, Hierarchy, SlotSource};
 
-use super::cache::{self, Locked, PAGE, Spent, Tenant, Timed};
-use super::{FILE_BYTES, GROUPS_LATER, LIMIT_BYTES, WRITERS};
+use super::{FILE_BYTES, GROUPS, GROUPS_LATER, LIMIT_BYTES, WRITERS, WRITERS_FIRST};
+use crate::harness::cache::{self, BATCH, Locked, PAGE, Spent, Tenant, Timed};
 use crate::harness::prelude::*;
 
 /// The way to make room.
@@ -23,15 +23,21 @@ enum Mode {
     Unlimited,
     /// None: a charge that does not fit is refused, and its writer gives up.
     NoReclaim,
+    /// The writer that was refused walks over all groups, and tries a lock of all for reading at each: the kernel up to 6.3.
+    LockOfGroups,
+    /// The same walk without the lock.
+    PlainWalk,
     /// Each call of a shrinker tries a lock of all for reading.
     Lock,
     Engine,
 }
 
 impl Mode {
-    const ALL: [(Mode, &str); 4] = [
+    const ALL: [(Mode, &str); 6] = [
         (Mode::Unlimited, "no limit"),
         (Mode::NoReclaim, "no reclaim (control)"),
+        (Mode::LockOfGroups, "lock tried at each group (control)"),
+        (Mode::PlainWalk, "plain walk (control)"),
         (Mode::Lock, "lock tried at each call (control)"),
         (Mode::Engine, "shrinkers"),
     ];
@@ -44,8 +50,10 @@ impl Mode {
 /// Reclaims by hand after each run.
 const BY_HAND: u64 = 32;
 
+/// One of the seed's two scripts.
 #[derive(Debug, Clone, Copy)]
 struct Size {
+    script: &'static str,
     groups: usize,
     writers: usize,
     limit_bytes: u64,
@@ -69,6 +77,8 @@ struct Writers {
     /// Of the tenants, those that write.
     writers: usize,
     next: AtomicUsize,
+    mode: Mode,
+    lock: Arc<RwLock<()>>,
     _hierarchy: Hierarchy,
 }
 
@@ -76,7 +86,11 @@ impl Writers {
     fn build(mode: Mode, slots: SlotSource, size: Size) -> Result<Writers> {
         let config = Config::with_slots(slots).groups_max(size.groups as u32 + 3);
         let max = (mode != Mode::Unlimited).then_some(size.limit_bytes);
-        let (hierarchy, parent) = limited_parent(config.reclaim(mode != Mode::NoReclaim), max)?;
+        let reclaim = mode == Mode::Lock || mode == Mode::Engine;
+        // The engine's refusals drain all stocks, which would hide the walk that follows.
+        let walks = matches!(mode, Mode::LockOfGroups | Mode::PlainWalk);
+        let config = if walks { config.stock_cap_bytes(0) } else { config };
+        let (hierarchy, parent) = limited_parent(config.reclaim(reclaim), max)?;
         let lock = Arc::new(RwLock::new(()));
         let tenant = |at| {
             let name = format!("g{at}");
@@ -87,20 +101,45 @@ impl Writers {
         };
         let tenants = (0..size.groups).map(tenant).collect::<Result<Vec<_>, _>>()?;
         let (writers, next) = (size.writers, AtomicUsize::new(0));
-        Ok(Writers { tenants, parent, writers, next, _hierarchy: hierarchy })
+        Ok(Writers { tenants, parent, writers, next, mode, lock, _hierarchy: hierarchy })
+    }
+
+    /// Charges a page; in the controls that walk themselves, as often as a walk frees something.
+    fn add_page(&self, tenant: &Tenant, cursor: &mut usize) -> bool {
+        while tenant.add_page().is_err() {
+            let walks = matches!(self.mode, Mode::LockOfGroups | Mode::PlainWalk);
+            if !walks || !self.walk(cursor) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Visits groups from the cursor on until a cache has given pages; whether one has.
+    fn walk(&self, cursor: &mut usize) -> bool {
+        (0..self.tenants.len()).any(|_| {
+            *cursor = (*cursor + 1) % self.tenants.len();
+            let _held = match self.mode {
+                // A writer of the lock would end the walk here.
+                Mode::LockOfGroups => self.lock.try_read().ok(),
+                _ => None,
+            };
+            self.tenants[*cursor].pages.give_back(BATCH).is_some_and(|bytes| bytes > 0)
+        })
     }
 
     /// One thread's part: writer after writer, until each has had its turn.
-    fn write(&self) -> Part {
+    fn write(&self, thread: usize) -> Part {
+        let mut cursor = thread * self.tenants.len() / 2;
         cache::take_spent();
         let (mut part, begin) = (Part::default(), clock::now());
         // ORDERING: Relaxed; a number by itself, and the addition gives each writer to one thread.
         while let Some(tenant) = self.tenants[..self.writers].get(self.next.fetch_add(1, Ordering::Relaxed)) {
             for _ in 0..FILE_BYTES / PAGE {
                 let before = clock::now();
-                let charged = tenant.add_page();
+                let charged = self.add_page(tenant, &mut cursor);
                 part.charge_ticks += clock::now() - before;
-                if charged.is_err() {
+                if !charged {
                     part.refusals += 1;
                     break;
                 }
@@ -143,13 +182,18 @@ impl Writers {
 type ByMode = BTreeMap<(Mode, usize), Samples>;
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let groups = lab.args.groups.unwrap_or(if lab.args.tiny { 20 } else { GROUPS_LATER });
+    run_script(lab, "the cover letter's script", GROUPS, WRITERS_FIRST)?;
+    run_script(lab, "the thread's script, with the limit of the cover letter's", GROUPS_LATER, WRITERS)
+}
+
+fn run_script(lab: &mut Lab<'_>, script: &'static str, all_groups: usize, all_writers: usize) -> Result<()> {
+    let groups = lab.args.groups.unwrap_or(if lab.args.tiny { 20 } else { all_groups });
     // In short with fewer writers, among as many groups.
     let share = if lab.args.quick { 8 } else { 1 };
-    let writers = (groups * WRITERS / GROUPS_LATER / share).max(1);
+    let writers = (groups * all_writers / all_groups / share).max(1);
     // As full as with all the groups of the scripts.
-    let bytes = LIMIT_BYTES / WRITERS as u64 * writers as u64;
-    let size = Size { groups, writers, limit_bytes: (bytes / PAGE).max(512) * PAGE };
+    let bytes = LIMIT_BYTES / all_writers as u64 * writers as u64;
+    let size = Size { script, groups, writers, limit_bytes: (bytes / PAGE).max(512) * PAGE };
     let threads = lab.args.threads();
     let mut cases: Vec<(Mode, usize)> =
         Mode::ALL.into_iter().flat_map(|(mode, _)| [(mode, 1), (mode, threads)]).collect();
@@ -166,7 +210,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 fn storm(lab: &Lab<'_>, mode: Mode, threads: usize, size: Size, found: &mut Samples) -> Result<()> {
     let writers = Writers::build(mode, lab.slots, size)?;
     let lead = lab.clock.ticks_per_us() * 10;
-    let parts = lab.workers.run_together(threads, lead, |_, _| Ok(writers.write()))?;
+    let parts = lab.workers.run_together(threads, lead, |thread, _| Ok(writers.write(thread)))?;
     let sum = |of: fn(&Part) -> u64| parts.iter().map(of).sum::<u64>();
     let (charges, refusals) = (sum(|part| part.charges), sum(|part| part.refusals));
     writers.check(mode, charges, refusals)?;
@@ -192,7 +236,10 @@ fn show(lab: &mut Lab<'_>, size: Size, all: usize, found: &ByMode) -> Result<()>
         ["made by; threads", "charges/s", "ns each", "calls", "walks", "rest", "a drain", "scans", "refused"];
     let [writers, groups] = [size.writers, size.groups].map(|number| count(number as u64));
     let (pages, mib) = (FILE_BYTES / PAGE, count(size.limit_bytes >> 20));
-    let title = format!("{writers} writers of {pages} pages each in {groups} groups, {mib} MiB for all");
+    let title = format!(
+        "{}: {writers} writers of {pages} pages each in {groups} groups, {mib} MiB for all",
+        size.script
+    );
     let mut table = Table::new(title, columns);
     for (&(mode, threads), one) in found {
         let makes_room = mode == Mode::Lock || mode == Mode::Engine;
@@ -200,7 +247,8 @@ fn show(lab: &mut Lab<'_>, size: Size, all: usize, found: &ByMode) -> Result<()>
         let unlimited = found.get(&(Mode::Unlimited, threads)).and_then(|one| one.median("charge"));
         let parts: Option<f64> = [unlimited, one.median("callbacks of a charge"), walks].into_iter().sum();
         let rest = one.median("charge").zip(parts).map(|(all, parts)| (all - parts).max(0.0));
-        let mut row = lab.record(mode.name(), json!({"threads": threads, "groups": size.groups}));
+        let mut row = lab
+            .record(mode.name(), json!({"threads": threads, "groups": size.groups, "writers": size.writers}));
         let means = [("charges", "1/s"), ("charge", "ns"), ("callbacks of a charge", "ns"), ("refusals", "")];
         let [charges, charge, callbacks, _] = row.medians(one, means);
         let walks = row.value("walks of a charge", "ns", walks);
@@ -213,6 +261,7 @@ fn show(lab: &mut Lab<'_>, size: Size, all: usize, found: &ByMode) -> Result<()>
     }
     let engine = |threads, name| found.get(&(Mode::Engine, threads)).and_then(|one| one.median(name));
     let share = ratio(engine(all, "walks of a charge"), engine(all, "all time of a charge"));
+    table.note("plain walk: the engine without its stock and without reclaim; the writer that is refused walks over all groups itself, and tries a lock of all at each, or none");
     table.note(format!(
         "ns of a charge, and in it: calls of shrinkers; walks, by the cost of one by hand; the rest above a charge without a limit, which is drains and waiting. A drain: of all stocks, once, by hand. Scans: for a charge. The walks have {} % of all threads' time. In the seed's two scripts the lock and the walk had 80.7 and 64.3 % of the kernel's cycles, and the walk 14.6 and 17.0 % without the lock",
         figure_or_dash(share.map(|share| share * 100.0))
@@ -220,13 +269,14 @@ fn show(lab: &mut Lab<'_>, size: Size, all: usize, found: &ByMode) -> Result<()>
     lab.print(&table)?;
     let refusals = found.get(&(Mode::Engine, all)).into_iter().flat_map(|one| one.of("refusals"));
     let most = refusals.copied().reduce(f64::max);
-    lab.at_most("refusals where caches have room to give, most of any run", most, 0.0, "");
+    let beside = format!("{groups} groups");
+    lab.at_most(format!("refusals where caches have bytes, most of any run, {beside}"), most, 0.0, "");
     if all > 1 {
         let speed = engine(all, "charges");
-        let name = format!("charges a second under pressure, {all} threads over 1");
+        let name = format!("charges/s under pressure, {all} threads over 1, {beside}");
         lab.at_least(name, ratio(speed, engine(1, "charges")), 1.0, "x");
         let lock = found.get(&(Mode::Lock, all)).and_then(|one| one.median("charges"));
-        let name = "charges a second under pressure, over a lock tried, all threads";
+        let name = format!("charges/s under pressure over a lock tried, all threads, {beside}");
         lab.at_least(name, ratio(speed, lock), 1.0, "x");
     }
     Ok(())

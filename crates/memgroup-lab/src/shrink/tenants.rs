@@ -15,7 +15,7 @@ use memgroup::{
     stats,
 };
 
-use super::cache::Silent;
+use crate::harness::cache::Silent;
 use crate::harness::prelude::*;
 
 /// Bytes of a tenant's share that are left beside its pages: the connection's own blocks grow a little while it works.
@@ -324,9 +324,9 @@ mod tests {
     use memgroup::{Config, SlotSource};
     use std::sync::Arc;
 
-    use super::super::cache::{PAGE, Pages};
     use super::*;
     use crate::Error;
+    use crate::harness::cache::{PAGE, Pages};
 
     fn hierarchy() -> Hierarchy {
         Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap()

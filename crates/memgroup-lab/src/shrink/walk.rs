@@ -21,9 +21,9 @@ use memgroup::{
 use memgroup_sync::CachePadded;
 use memgroup_sync::hazard::{Domain, Place};
 
-use super::cache::{counting, idle};
 use super::{GROUPS, GROUPS_LATER};
 use crate::args::THREADS_MAX;
+use crate::harness::cache::{counting, idle};
 use crate::harness::prelude::*;
 
 memgroup_sync::global! {

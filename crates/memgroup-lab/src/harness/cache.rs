@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use crate::harness::prelude::*;
 use memgroup::{Ask, Charge, ChargeError, Count, Group, GroupShrinker, Scan, Shrinker, ShrinkerConfig};
 
-pub(super) const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// The most bytes of one call of `scan`, by default.
-pub(super) const BATCH: u64 = 64 << 10;
+pub(crate) const BATCH: u64 = 64 << 10;
 
 /// A shrinker that is asked for nothing: it answers by a function and never gives a byte.
-pub(super) struct Silent<F>(pub(super) F);
+pub(crate) struct Silent<F>(pub(crate) F);
 
 impl<F: Fn() -> Count + Send + Sync + 'static> Shrinker for Silent<F> {
     fn count(&self, _token: u64) -> Count {
@@ -29,12 +29,12 @@ impl<F: Fn() -> Count + Send + Sync + 'static> Shrinker for Silent<F> {
 }
 
 /// A shrinker that cannot tell its size.
-pub(super) fn idle() -> impl Shrinker {
+pub(crate) fn idle() -> impl Shrinker {
     Silent(|| Count::Unknown)
 }
 
 /// A shrinker that gives one answer, and counts the calls.
-pub(super) fn counting(calls: &Arc<AtomicU64>, answer: Count) -> impl Shrinker + use<> {
+pub(crate) fn counting(calls: &Arc<AtomicU64>, answer: Count) -> impl Shrinker + use<> {
     let calls = Arc::clone(calls);
     Silent(move || {
         // ORDERING: Relaxed; a number by itself.
@@ -45,33 +45,33 @@ pub(super) fn counting(calls: &Arc<AtomicU64>, answer: Count) -> impl Shrinker +
 
 /// Pages, oldest first.
 #[derive(Default)]
-pub(super) struct Pages(Mutex<VecDeque<Charge>>);
+pub(crate) struct Pages(Mutex<VecDeque<Charge>>);
 
 impl Pages {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Charge>> {
         lock(&self.0)
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.lock().len() as u64 * PAGE
     }
 
     /// Puts a page in; whether it is the first.
-    pub(super) fn push(&self, page: Charge) -> bool {
+    pub(crate) fn push(&self, page: Charge) -> bool {
         let mut pages = self.lock();
         pages.push_back(page);
         pages.len() == 1
     }
 
     /// Gives pages back, at least `bytes` if there are; how many bytes. None while another thread has the cache.
-    pub(super) fn give_back(&self, bytes: u64) -> Option<u64> {
+    pub(crate) fn give_back(&self, bytes: u64) -> Option<u64> {
         let mut pages = self.0.try_lock().ok()?;
         let given = (bytes.div_ceil(PAGE) as usize).min(pages.len());
         drop(pages.drain(..given));
         Some(given as u64 * PAGE)
     }
 
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.lock().clear();
     }
 }
@@ -91,10 +91,10 @@ impl Shrinker for Pages {
 
 /// A thread's time in callbacks, and its calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Spent {
-    pub(super) ticks: u64,
-    pub(super) counts: u64,
-    pub(super) scans: u64,
+pub(crate) struct Spent {
+    pub(crate) ticks: u64,
+    pub(crate) counts: u64,
+    pub(crate) scans: u64,
 }
 
 std::thread_local! {
@@ -102,7 +102,7 @@ std::thread_local! {
 }
 
 /// The time and calls of this thread since the last call of this function.
-pub(super) fn take_spent() -> Spent {
+pub(crate) fn take_spent() -> Spent {
     SPENT.take()
 }
 
@@ -118,7 +118,7 @@ fn timed<T>(call: impl FnOnce() -> T, add: impl FnOnce(&mut Spent)) -> T {
 }
 
 /// A shrinker with timed calls, which are counted for the thread that makes them.
-pub(super) struct Timed<S>(pub(super) S);
+pub(crate) struct Timed<S>(pub(crate) S);
 
 impl<S: Shrinker> Shrinker for Timed<S> {
     fn count(&self, token: u64) -> Count {
@@ -131,7 +131,7 @@ impl<S: Shrinker> Shrinker for Timed<S> {
 }
 
 /// A shrinker that is called under one lock of all, unless a thread holds it for writing: the kernel's way before the seed.
-pub(super) struct Locked<S>(pub(super) Arc<RwLock<()>>, pub(super) S);
+pub(crate) struct Locked<S>(pub(crate) Arc<RwLock<()>>, pub(crate) S);
 
 impl<S: Shrinker> Shrinker for Locked<S> {
     fn count(&self, token: u64) -> Count {
@@ -146,14 +146,14 @@ impl<S: Shrinker> Shrinker for Locked<S> {
 }
 
 /// A group and its cache. The shrinker goes first.
-pub(super) struct Tenant {
+pub(crate) struct Tenant {
     shrinker: GroupShrinker,
-    pub(super) pages: Arc<Pages>,
-    pub(super) group: Group,
+    pub(crate) pages: Arc<Pages>,
+    pub(crate) group: Group,
 }
 
 impl Tenant {
-    pub(super) fn new<S: Shrinker>(
+    pub(crate) fn new<S: Shrinker>(
         parent: &Group,
         name: &str,
         wrap: impl FnOnce(Arc<Pages>) -> S,
@@ -165,7 +165,7 @@ impl Tenant {
     }
 
     /// Charges a page and puts it into the cache.
-    pub(super) fn add_page(&self) -> Result<(), ChargeError> {
+    pub(crate) fn add_page(&self) -> Result<(), ChargeError> {
         let page = self.group.try_charge(PAGE)?;
         if self.pages.push(page) {
             self.shrinker.mark();
@@ -174,14 +174,14 @@ impl Tenant {
     }
 
     /// Fills the cache up to so many bytes.
-    pub(super) fn fill(&self, bytes: u64) -> Result<()> {
+    pub(crate) fn fill(&self, bytes: u64) -> Result<()> {
         let missing = bytes.saturating_sub(self.pages.bytes()).div_ceil(PAGE);
         let filled = (0..missing).try_for_each(|_| self.add_page());
         filled.or_wrong(format_args!("{}: a page was refused where there is room", self.group.path()))
     }
 
     /// Marks the cache, even an empty one.
-    pub(super) fn mark(&self) {
+    pub(crate) fn mark(&self) {
         self.shrinker.mark();
     }
 }
