@@ -197,7 +197,10 @@ fn hits_and_misses_add_up_to_the_charges() {
     }
     let stats = a.stock();
     assert_eq!(stats.hits + stats.misses, charges);
-    assert!((1000..1050).contains(&stats.misses), "only a charge above an eighth of the budget is never stocked: {stats:?}");
+    assert!(
+        (1000..1050).contains(&stats.misses),
+        "only a charge above an eighth of the budget is never stocked: {stats:?}"
+    );
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl Group {
     /// |---|---|---|
     /// | hit | the stock of this thread's slot has the bytes | one atomic addition; no lock, no allocation, no system call |
     /// | miss | it has not, and the limits leave room | a batch, or exactly `bytes`, by one compare-and-swap a level; no lock, except at the first use of a slot and where a group comes above its `high` |
-    /// | slow path | a limit leaves no room | drains under the tree lock, then runs shrinkers and kill hooks on this thread; may allocate, and may wait for a cache that another charge scans |
+    /// | slow path | a limit leaves no room | drains stocks below the full group, then runs shrinkers and kill hooks on this thread; may allocate, and may wait for a cache that another charge scans |
     ///
     /// The first charge of a thread also registers the thread, by a system call. A charge never waits for memory to come free;
     /// [`charge_until`](Group::charge_until) does. `usage` never rises above `max` by it.
@@ -257,7 +257,7 @@ impl Group {
 /// Prepaid bytes.
 impl Group {
     /// Returns the stocks of this group and all its descendants to the counters, from this thread and for every slot. It is
-    /// complete when it returns, and interrupts no thread. It waits for the tree lock, and serves charges that wait for the
+    /// complete when it returns, and interrupts no thread. It waits for other changes of the group's limit, and serves charges that wait for the
     /// bytes. Returns the number of bytes.
     pub fn drain(&self) -> u64 {
         freeze::drain_all(self.node())

@@ -11,8 +11,10 @@ memgroup_sync::mutations! {
     RefusalIgnoresPending,
     /// A refusing thread empties only the stocks that hold something.
     RefusalSkipsEmptyStocks,
-    /// A stock is opened although a level is frozen.
-    GrantIgnoresFreeze,
+    /// A batch is charged before the levels know of the grant for the stock that is to hold it.
+    GrantIsKnownTooLate,
+    /// A drain returns the grant of a stock before it has uncharged the bytes.
+    GrantIsReturnedTooEarly,
     /// A thread that takes a group off the list of holders does not look whether it was granted something meanwhile.
     UnlistDoesNotLookAgain,
     /// A batch is put into the stock before the counters are charged.

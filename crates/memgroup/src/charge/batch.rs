@@ -14,8 +14,8 @@ use crate::charge::{evict, refill};
 use crate::control::{aftermath, fault_injection, high};
 use crate::counter::chain::{self, Climb, Until};
 use crate::lifecycle::residence;
-use crate::state::stats::builtin::memory;
 use crate::state::counter::{Purpose, Verdict};
+use crate::state::stats::builtin::memory;
 use crate::state::stock_word::Word;
 use crate::stats::update::count;
 use crate::stock::grant::{self, Grant};
@@ -168,7 +168,7 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
 
 /// The cap this stock may have: `wanted` if the slot's budget has it, else the one it has.
 fn reserve_up_to(stock: &Stock, word: Word, wanted: u64) -> u64 {
-    let grows = wanted > word.cap() && evict::reserve(stock.node, stock.slot, wanted - word.cap());
+    let grows = wanted > word.cap() && evict::reserve(stock, word, wanted);
     if grows { wanted } else { word.cap() }
 }
 
@@ -182,16 +182,26 @@ struct Batch {
 fn charge_batch(stock: &Stock, word: Word, cap: u64, Batch { bytes, surplus }: Batch) -> Purchase {
     let node = stock.node;
     let pending = Pending::begun(stock);
-    let grant = (cap > word.room()).then(|| Grant::announce(&pending, word, cap));
-    let purpose = if grant.is_some() { Purpose::Grant } else { Purpose::Charge };
+    let is_granted = cap > word.room();
+    let is_late = mutation::active(Mutation::GrantIsKnownTooLate);
+    let announce = || is_granted.then(|| Grant::announce(&pending, word, cap));
+    let mut grant = if is_late { None } else { announce() };
+    let purpose = if is_granted { Purpose::Grant } else { Purpose::Charge };
     let climb = Climb { purpose, ..Climb::to(Until::Top, Verdict::Hint) };
-    let buy = || chain::look_for_room(node, Until::Top, bytes + surplus).and_then(|()| aftermath::charge(node, bytes + surplus, climb));
+    let buy = || {
+        chain::look_for_room(node, Until::Top, bytes + surplus)
+            .and_then(|()| aftermath::charge(node, bytes + surplus, climb))
+    };
     if mutation::active(Mutation::DepositBeforeCharge) {
         end(pending, grant, cap, surplus);
         return if buy().is_ok() { Purchase::Bought(bytes + surplus) } else { Purchase::Declined };
     }
     interleave::point();
     let bought = buy().is_ok();
+    if is_late {
+        interleave::point();
+        grant = announce();
+    }
     interleave::point();
     if !(bought && end(pending, grant, cap, surplus)) {
         node.shared().budget.give_back(stock.slot, cap.saturating_sub(word.cap()));

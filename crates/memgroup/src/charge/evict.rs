@@ -6,6 +6,7 @@ use memgroup_sync::interleave;
 use crate::base::id::NodeId;
 use crate::control::aftermath;
 use crate::state::stats::builtin::memory;
+use crate::state::stock_word::Word;
 use crate::stats::update::count;
 use crate::stock::drain::Taken;
 use crate::stock::{Pending, Stock};
@@ -14,12 +15,14 @@ use crate::tree::node::Node;
 /// Stocks that a miss looks at. More would lap the hand within one round of many busy groups, and spare none of them.
 const VISITS: u32 = 2;
 
-/// Takes `bytes` out of the budget of `slot` for `node`, if need be from stocks of others that lie idle there.
-pub(crate) fn reserve(node: &'static Node, slot: usize, bytes: u64) -> bool {
-    let budget = &node.shared().budget;
+/// Takes the bytes that `cap` adds to the word's cap out of the budget of the slot, if need be from stocks of others that lie idle there. A group
+/// that gets none, and has no stock there, goes to the counters for a while.
+pub(crate) fn reserve(stock: &Stock, word: Word, cap: u64) -> bool {
+    let &Stock { node, slot, .. } = stock;
+    let (budget, bytes) = (&node.shared().budget, cap - word.cap());
     let is_reserved =
         budget.reserve(slot, bytes) || (evict_idle(node, slot, bytes) && budget.reserve(slot, bytes));
-    if !is_reserved {
+    if !is_reserved && word.cap() == 0 {
         node.back_off();
     }
     is_reserved

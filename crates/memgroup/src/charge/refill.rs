@@ -12,8 +12,8 @@ use crate::control::aftermath;
 use crate::counter::chain;
 use crate::lifecycle::residence;
 use crate::state::stats::builtin::memory;
-use crate::stats::update::count;
 use crate::state::stock_word::Word;
+use crate::stats::update::count;
 use crate::stock::grant::{self, Grant};
 use crate::stock::{Pending, Stock, next_cap, withdraw};
 use crate::tree::handle::Group;
@@ -99,7 +99,7 @@ pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
 /// Takes a larger cap out of the budget, and gets a grant for it that every level lets pass.
 fn reserve(pending: &Pending<'_>, word: Word, cap: u64) -> Option<Grant> {
     let &Stock { node, slot, .. } = pending.stock;
-    if cap == word.room() || !evict::reserve(node, slot, cap - word.cap()) {
+    if cap == word.room() || !evict::reserve(pending.stock, word, cap) {
         return None;
     }
     let grant = Grant::announce(pending, word, cap);

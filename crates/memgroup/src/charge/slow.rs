@@ -12,29 +12,30 @@
 //! The error tells how much is kept ([`ChargeError::reserved`]): mostly nothing, and at most the amount that `protect::reserve` allows. It is
 //! looked up within the call, from sums that may lag by bytes being charged at that moment.
 //!
-//! Let R be that group. The last try ran while R's subtree was frozen, and its refusal was decided by an RMW on R's counter
-//! (`Verdict::Final`) at an instant t. A charge in the subtree put every byte into R's usage at t. Each byte is one of these:
+//! Let R be that group. The last try was decided by an RMW on R's counter (`Verdict::Final`) at an instant t, which found usage U. A charge in
+//! the subtree put every byte into U. Each byte is one of these:
 //!
-//! - *A live charge*, or one that is being uncharged: it is live until that call returns. An uncharge adds its own bytes to a closed word
-//!   and takes them out again, and no more.
+//! - *A live charge*, or one that is being uncharged: it is live until that call returns. An uncharge adds its own bytes to a word that is not
+//!   open and takes them out again, and no more.
 //! - *A charge in flight*: an exact charge added it to R and has not returned, perhaps because a higher level is about to refuse it. Or a
 //!   charge had it set free and keeps it (`reclaim::credit`), at most as much as it asked for. Or an attempt to consume, not served and not
-//!   yet undone, hides it from the freeze. It hides at most as many bytes as that charge asked for (`stock::withdraw_closed` has the sum).
-//! - *Prepaid*, showing in a word. There is none: every word of the subtree was CLOSED and drained before t. Bytes that are added
-//!   to a CLOSED word are of the two kinds above. Groups are created under the tree lock, which this thread holds.
-//! - *On the way between a word and the counters*: the surplus of a batch, an overflow, or an evicted stock. Such bytes are on the way
-//!   only while their word says PENDING. PENDING is set by compare-and-swap on an open word. So once the word is CLOSED no such section
-//!   begins, and the freeze waited for those that had begun. The surplus of a batch that meets CLOSED goes back to the counters before
-//!   PENDING ends. Drains hold the tree lock. There are none at t.
+//!   yet undone, hides it. It hides at most as many bytes as that charge asked for (`stock::withdraw` has the sum).
+//! - *Prepaid*: in an open stock, or carried to or from one by the thread that has set PENDING there, or taken out by a drain that has not
+//!   returned the grant. A stock with a cap holds at most the cap, and that thread carries at most as much.
 //!
-//! So usage at t is at most live charges and charges in flight, and usage + asked + kept > limit. Refusing threads take turns under the
-//! tree lock. A third thread may take the drained bytes, but only by an exact charge, because its words are CLOSED. That is a live charge
-//! or one in flight. ∎
+//! The prepaid bytes at t are at most `prepaid_most`. A grant for two caps is known at R before the first byte of the stock is charged there, and
+//! is returned after the last one was uncharged (`counter` I7). The refusing thread reads the sum of returned grants before t, and that of grants
+//! after t.
+//!
+//! So live charges and charges in flight are at least U - `prepaid_most`. The refusal is final if that, the asked and the kept bytes exceed the
+//! limit. Where they do not, R is frozen (`control::freeze`): no grant passes, and all stocks below are emptied until every grant is returned.
+//! `prepaid_most` is 0 then, and live bytes alone decide. A third thread may take the drained bytes, but only by an exact charge. That is a live
+//! charge or one in flight. ∎
 //!
 //! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is refused at once.
 //!
 //! Loom: `a_refusal_is_never_caused_by_stock`, `a_refill_between_sweep_and_refusal_refuses_no_charge`,
-//! `chargers_that_fail_at_once_are_refused_by_live_bytes_only` and the twins with a fault each. With real threads:
+//! `refuses_rightly_at_two_levels_together`, `chargers_that_fail_at_once_are_refused_by_live_bytes_only` and the twins with a fault each. With real threads:
 //! `tests/stress.rs`.
 
 use std::time::Instant;

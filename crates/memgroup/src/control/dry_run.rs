@@ -225,6 +225,8 @@ mod loom {
     #[test]
     #[should_panic(expected = "charges fit at every moment")]
     fn counts_a_fitting_charge_with_stocks_left_open() {
-        mutation::with(Mutation::DryRunLeavesStocksOpen, || explore(a_small_and_a_large_charge_that_fit_together));
+        mutation::with(Mutation::DryRunLeavesStocksOpen, || {
+            explore(a_small_and_a_large_charge_that_fit_together)
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! Freeze: no stock is open in a subtree, for as long as a charge decides on its refusal. And drains, which are what a freeze begins with.
+//! Freeze: no stock is open in a subtree, for as long as a charge decides on its refusal. A freeze begins with drains, which stand here too.
 //!
 //! A freeze sets FROZEN in the level's word: no grant passes it any more. Then it empties the open stocks below, until no grant is left there.
 //! From then until it ends, the level's usage consists of live charges, charges under way and uncharges under way. This is the instant of
@@ -6,6 +6,8 @@
 //!
 //! - I1. One freeze at a time in a level, under its lock (`Shared::level_lock`). A thread that holds this lock may take the tree lock, and takes
 //!   the lock of no other level.
+//! - I2. FROZEN is for progress: without it stocks could be opened as fast as they are emptied. A refusal is right by the grants alone
+//!   (`charge::slow`).
 //! - P1. It waits for threads between two of their instructions, which hold no lock and call no user code; and for drains of others, which are
 //!   no longer than its own.
 
@@ -89,7 +91,9 @@ pub(crate) fn drain_all(top: &'static Node) -> u64 {
     loop {
         let next = {
             let tree = shared.tree.lock();
-            tree.children_after(ROOT, last.as_deref()).next().map(|(name, id)| (name.to_owned(), Group::pinned(shared.made(id))))
+            tree.children_after(ROOT, last.as_deref())
+                .next()
+                .map(|(name, id)| (name.to_owned(), Group::pinned(shared.made(id))))
         };
         let Some((name, child)) = next else { return all };
         all += FrozenLevel::new(child.node()).taken.bytes;
@@ -113,7 +117,7 @@ impl FrozenLevel {
         FrozenLevel::locked(level.shared().level_lock(level.id()), level)
     }
 
-    /// Freezes a level whose lock the caller holds.
+    /// Freezes a level for a caller that holds its lock.
     pub(crate) fn locked(lock: LevelLock, level: &'static Node) -> FrozenLevel {
         level.counter.freeze();
         FrozenLevel { level, taken: empty(level), _lock: lock }

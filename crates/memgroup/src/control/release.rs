@@ -26,10 +26,16 @@ impl Shared {
             // In this order. Outside the tree lock, the usage of a removed group only falls. A handle comes only from another handle
             // or from a charge with bytes (`node` I3). So a zero seen here stays zero.
             let is_done = || {
-                matches!(tree.state(id), State::Dying { .. }) && node.counter.usage() == 0 && !node.is_pinned()
+                matches!(tree.state(id), State::Dying { .. })
+                    && node.counter.usage() == 0
+                    && !node.is_pinned()
             };
             // A drain pins the groups that are listed (`holders` I2).
-            if !is_done() || !node.is_unlisted_for_good() || !is_done() || !release::move_to_ancestors(tree, node) {
+            if !is_done()
+                || !node.is_unlisted_for_good()
+                || !is_done()
+                || !release::move_to_ancestors(tree, node)
+            {
                 break;
             }
             pressure::release(node);

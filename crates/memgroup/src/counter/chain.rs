@@ -142,8 +142,8 @@ const LEVELS: usize = if cfg!(memgroup_loom) { 1 } else { 16 };
 /// `charge` from a level reached `via` the one below.
 fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
     let mut usages = [0; LEVELS];
-    let (mut level, mut charged) = (node, Charged::default());
-    for count in 0.. {
+    let (mut level, mut count, mut charged) = (node, 0, Charged::default());
+    loop {
         if let Some((_, kept)) = climb.credit.filter(|(at, _)| std::ptr::eq(*at, level)) {
             let rest = Climb { credit: None, ..climb };
             let outcome = check_credit(level, via, climb.until).and_then(|()| {
@@ -167,6 +167,7 @@ fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> R
         }
         interleave::point();
         via = Some((level, usages[count]));
+        count += 1;
         match climb.until.next(level) {
             Some(up) => level = up,
             None => break,

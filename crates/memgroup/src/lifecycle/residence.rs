@@ -9,14 +9,13 @@
 //!   free place: keeps its record for its next group, or frees it
 //! ```
 //!
-//! Each change closes the group's stocks first, as a refusal does. So the words that are left behind stay CLOSED. A thread that
+//! Each change closes the words first and empties the stocks. So the words that are left behind stay CLOSED. A thread that
 //! still reaches them finds no stock there and goes to the counters, which no move touches. The old memory is used again only after
 //! a grace period. The page below has the steps, the costs and the tests. `stats::moves` moves the records of statistics.
 //!
-//! - I1. Records are linked and unlinked under the tree lock, which excludes drains, refusals and removal: they see one copy.
-//! - I2. The stock word of a linked record is CLOSED where `open::may_open` requires it. That holds at creation, after a move, when the
-//!   record comes back, and when a slot is admitted.
-//! - E1. close, wait_settled → unlink: bytes between a word and the counters have arrived before the word is left behind. Loom:
+//! - I1. Records are linked and unlinked under the tree lock. A drain of either copy is right: no stock is open in the one left behind.
+//! - I2. No stock is open in a record that was just linked, nor on a slot that was just admitted.
+//! - E1. close, retire → unlink: bytes between a word and the counters have arrived before the word is left behind. Loom:
 //!   `moves_a_record_without_losing_a_charge`.
 #![doc = include_str!("../../docs/residence.md")]
 

@@ -86,7 +86,9 @@ impl Reading {
 
     /// Whether a charge would not fit even if every prepaid byte went back to the counters.
     pub(crate) fn is_beyond_stocks(self, bytes: u64) -> bool {
-        self.offline || self.usage.saturating_sub(self.prepaid_most) > self.most().saturating_sub(bytes) || bytes > self.most()
+        self.offline
+            || self.usage.saturating_sub(self.prepaid_most) > self.most().saturating_sub(bytes)
+            || bytes > self.most()
     }
 
     /// Bytes that could still be charged.
@@ -145,8 +147,8 @@ pub(crate) enum Purpose {
 impl Purpose {
     fn bars(self) -> u64 {
         match self {
-            Purpose::Grant if !mutation::active(Mutation::GrantIgnoresFreeze) => BARS,
-            Purpose::Charge | Purpose::Grant => OFFLINE,
+            Purpose::Grant => BARS,
+            Purpose::Charge => OFFLINE,
         }
     }
 }
@@ -312,7 +314,7 @@ impl Counter {
     /// The outcome of a charge that has no room by `word`.
     #[cold]
     fn refused(&self, word: u64, bytes: u64, reserved: u64, verdict: Verdict, purpose: Purpose) -> Outcome {
-        // ORDERING: Acquire; before the RMW below. What is seen to be returned has left the usage that the RMW finds (I7).
+        // ORDERING: Acquire; before the RMW below. A grant that is seen to be returned has left the usage that the RMW finds (I7).
         let returned = self.returned.load(Ordering::Acquire);
         let is_dry_run = self.is_dry_run_of(word);
         let seen = Reading { reserved, is_dry_run, ..Reading::of(word, self.max_of(word)) };
@@ -495,7 +497,7 @@ impl Counter {
 
     /// So many stocks were drained for a charge. None is opened until some charges came.
     pub(crate) fn cool(&self, stocks: u64) {
-        if stocks > 0 && !mutation::active(Mutation::GrantIgnoresFreeze) {
+        if stocks > 0 {
             // ORDERING: Relaxed; a measure for speed alone.
             self.cooling.store(stocks.saturating_mul(COOLING_CHARGES), Ordering::Relaxed);
             // ORDERING: AcqRel, as every change of the word.

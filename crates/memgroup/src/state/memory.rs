@@ -4,7 +4,7 @@
 //! together, and an unused subsystem takes nothing. A slot has no copies until it is *admitted*, with the first charge or addition
 //! of a thread on it.
 //!
-//! - I1. A slot is admitted under the tree lock. So a thread that closes stocks closes those of all slots that have copies.
+//! - I1. A slot is admitted under the tree lock. So a thread that closes the words of a record closes those of all slots that have copies.
 
 use memgroup_percpu::{ArenaError, Records};
 

@@ -211,9 +211,7 @@ impl Word {
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use crate::state::stock_word::{
-        ATTEMPTS, FULL, LARGEST_CAP, OPEN, Word, consume_delta, refill_delta,
-    };
+    use crate::state::stock_word::{ATTEMPTS, FULL, LARGEST_CAP, OPEN, Word, consume_delta, refill_delta};
 
     /// An open stock with attempts that the next flush takes.
     fn stock(bytes: i64, cap: u64) -> Word {
@@ -291,7 +289,10 @@ mod tests {
     fn draining_keeps_attempts_marks_cap_and_debts_of_calls() {
         let tried = consume(stock(7, 8), 1).listed();
         for left in [tried.drained(), tried.retired()] {
-            assert_eq!((left.attempts(), left.is_listed(), left.bytes(), left.is_open()), (1, true, 0, false));
+            assert_eq!(
+                (left.attempts(), left.is_listed(), left.bytes(), left.is_open()),
+                (1, true, 0, false)
+            );
         }
         let drained = stock(7, 8).drained();
         assert_eq!((drained.cap(), drained.room(), drained.retired().cap()), (8, 0, 0));

@@ -9,7 +9,7 @@ const WEIGHT_DEFAULT: u32 = 100;
 erasable! {
     /// The state of a group that belongs to waits.
     pub(crate) struct Waiting {
-        /// Charges that wait at this group, of any group below it; changed under the tree lock.
+        /// Charges that wait at this group, of any group below it; changed under the lock of its level.
         pub(crate) held: AtomicU32,
         pub(crate) weight: AtomicU32,
     }

@@ -88,7 +88,10 @@ impl Taken {
     }
 
     /// The bytes go back to the counters.
-    pub(crate) fn uncharged(self) -> Taken {
+    pub(crate) fn uncharged(mut self) -> Taken {
+        if mutation::active(Mutation::GrantIsReturnedTooEarly) {
+            grant::give_back(self.node, std::mem::take(&mut self.grants));
+        }
         interleave::point();
         chain::uncharge_held(self.node, self.amount.bytes);
         self
@@ -121,7 +124,9 @@ pub(crate) fn empty(node: &'static Node) -> Taken {
     let takes_attempts = mutation::active(Mutation::DrainTakesAttempts);
     let drained = |word: Word| if takes_attempts { word.drained().rested() } else { word.drained() };
     for (slot, cell) in words(node, &grace::enter()).filter(|&(slot, _)| slots.contains(slot)) {
-        if mutation::active(Mutation::RefusalSkipsEmptyStocks) && Word(cell.load(Ordering::Relaxed)).prepaid() == 0 {
+        if mutation::active(Mutation::RefusalSkipsEmptyStocks)
+            && Word(cell.load(Ordering::Relaxed)).prepaid() == 0
+        {
             node.put_slot(slot);
             continue;
         }

@@ -161,8 +161,8 @@ fn end_pending(stock: &Stock, deposit: u64) {
     }
 }
 
-/// After an addition of `bytes` to a word that is not open: takes as much out again, or all that is there. The caller returns the bytes
-/// to the counters when it has left the stock.
+/// After an addition of `bytes` to a word that has no room for them: takes as much out again, or all that is there. The caller returns the
+/// bytes to the counters when it has left the stock.
 ///
 /// Why that leaves nothing behind: let H be the bytes that were charged and not spent in a word that is not open. The word shows H less the
 /// bytes that consumes under way have subtracted. The draining thread takes all bytes above zero. So H is at most the sum of the bytes
@@ -171,7 +171,7 @@ fn end_pending(stock: &Stock, deposit: u64) {
 /// record that was unlinked the last call ends before the grace period does.
 #[must_use = "the bytes are to be returned to the counters"]
 pub(crate) fn withdraw(stock: &Stock, bytes: u64) -> u64 {
-    let part = |word: Word| if word.is_open() { 0 } else { bytes.min(word.prepaid()) };
+    let part = |word: Word| if word.bytes() <= word.room() as i64 { 0 } else { bytes.min(word.prepaid()) };
     let found = stock.update(|word| (part(word) > 0).then(|| word.less(part(word))));
     interleave::point();
     found.map_or(0, part)

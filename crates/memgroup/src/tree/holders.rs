@@ -135,7 +135,9 @@ impl Node {
         }
         let _lock = self.list_lock();
         // ORDERING: Relaxed; a number of this list's walks, under its lock.
-        let child = self.child(get(&self.holders.first)).filter(|child| child.holders.walk.load(Ordering::Relaxed) != walk)?;
+        let child = self
+            .child(get(&self.holders.first))
+            .filter(|child| child.holders.walk.load(Ordering::Relaxed) != walk)?;
         // It is not released while it is listed (I2).
         child.pin_inner();
         // ORDERING: as above.

@@ -26,7 +26,9 @@ use std::time::Instant;
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
-use memgroup_sync::{AtomicRef, ChunkPool, Mutex, MutexGuard, RetiredChunk, RwLock, RwLockWriteGuard, global};
+use memgroup_sync::{
+    AtomicRef, ChunkPool, Mutex, MutexGuard, RetiredChunk, RwLock, RwLockWriteGuard, global,
+};
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::mutation::{self, Mutation};
@@ -62,7 +64,7 @@ struct OwnedNodes {
     kept: BTreeMap<NodeId, &'static Parts>,
 }
 
-/// Levels whose numbers differ by a multiple of this share their locks. No thread holds two locks of a kind.
+/// Levels share their locks if their numbers differ by a multiple of this. No thread holds two locks of a kind.
 const LEVEL_LOCKS: usize = if cfg!(memgroup_loom) { 4 } else { 64 };
 
 #[derive(Default)]

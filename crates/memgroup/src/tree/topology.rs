@@ -1,7 +1,7 @@
 //! Tree: the groups, their parents and names, and the reuse of their places.
 //!
-//! Everything here is under the hierarchy's tree lock. Paths are walked and lists made here. Of the charge path, only a refusal and the
-//! last byte of a removed group come here.
+//! Everything here is under the hierarchy's tree lock. Paths are walked and lists made here. Of the charge path, only the last
+//! byte of a removed group comes here.
 //!
 //! ```text
 //!   Free ── create ──▶ Online ── remove ──▶ Dying ── release ──▶ Free

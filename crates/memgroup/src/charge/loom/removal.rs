@@ -10,6 +10,8 @@ fn a_removal_during_a_charge_and_its_uncharge() {
         Ok(()) => group.uncharge_at(0, UNIT),
         Err(error) => assert_eq!(error.kind(), ChargeErrorKind::Offline),
     });
+    // As in `charge_at`.
+    thread::yield_now();
     group.shared().remove(group).unwrap();
     assert_eq!(group.charge_at(0, UNIT).unwrap_err().kind(), ChargeErrorKind::Offline);
     user.join().unwrap();

@@ -10,7 +10,8 @@ use memgroup_sync::loom::thread;
 use crate::base::mutation::{self, Mutation};
 use crate::charge::batch;
 use crate::charge::loom::{
-    UNIT, assert_conserved, charges_counted, config, counted_group, explore, explore_up_to, lone_group, obtain,
+    UNIT, assert_conserved, charges_counted, config, counted_group, explore, explore_up_to, lone_group,
+    obtain,
 };
 use crate::control::over_limit;
 use crate::stock::{Stock, WORD, drain};

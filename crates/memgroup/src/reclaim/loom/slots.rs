@@ -10,15 +10,14 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{config, explore, explore_up_to, obtain};
 use crate::reclaim::credit::{Purpose, ReclaimCredit};
 use crate::reclaim::entry::{ShrinkerEntry, domain, empty_place};
-use crate::reclaim::group;
 use crate::reclaim::registry::{Registration, UNKNOWN_CLASS, occupy, register};
 use crate::reclaim::release::SlotRef;
-use crate::reclaim::rounds;
 use crate::reclaim::rounds::ScanControl;
 use crate::reclaim::scan::Call;
 use crate::reclaim::shrinker::{Ask, Count, Scan, Shrinker, ShrinkerConfig};
 use crate::reclaim::slot::SlotState;
 use crate::reclaim::walk::forget;
+use crate::reclaim::{group, rounds};
 
 /// A slot is given up while two walks seize it.
 fn a_slot_is_given_up() {
