@@ -2,12 +2,14 @@
 
 use memgroup_sync::grace;
 
+use crate::api::snapshot::listing::Listing;
 use crate::base::deadline::Deadline;
 use crate::base::error::GroupError;
 use crate::base::limit::{self, LimitError};
 use crate::charge::charge::Charge;
 use crate::charge::wait;
 use crate::control::{dry_run, freeze, over_limit, waiters};
+use crate::counter::chain;
 use crate::counter::protect::{Protection, ProtectionError};
 use crate::reclaim::{
     self, AskError, GroupShrinker, Purpose, Reclaimed, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId,
@@ -20,6 +22,7 @@ use crate::stats::stock_stats::StockStats;
 use crate::stock::drain;
 use crate::tree::error::ChargeError;
 use crate::tree::handle::Group;
+use crate::tree::node::Node;
 
 /// The bytes that forced charges took beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,12 +183,17 @@ impl Group {
 
 /// Usage and limit, read.
 impl Group {
-    /// Bytes charged to this group and its descendants, without prepaid bytes; walks the subtree under the tree lock.
-    /// Exact while no thread charges, else a sum over moving numbers.
+    /// Bytes charged to this group and its descendants, without prepaid bytes. Exact while no thread charges, else a sum over moving
+    /// numbers. Where bytes may be prepaid below it, it visits the subtree, and takes the tree lock for 128 groups at a time.
     pub fn usage_exact(&self) -> u64 {
-        let shared = self.node().shared();
-        let tree = shared.tree.lock();
-        let prepaid: u64 = shared.counted_in(&tree, self.node()).map(drain::prepaid).sum();
+        let node = self.node();
+        if node.counter.prepaid_most() == 0 {
+            return self.usage();
+        }
+        let counts = |below: &&'static Node| chain::levels(below).any(|level| std::ptr::eq(level, node));
+        let listing = Listing::of(self);
+        let nodes = listing.groups.iter().map(|listed| listed.group.node());
+        let prepaid: u64 = nodes.filter(counts).map(drain::prepaid).sum();
         self.usage().saturating_sub(prepaid)
     }
 

@@ -88,7 +88,9 @@ pub(crate) static COUNTED: [Subsystem; 1] =
 /// A hierarchy of so many groups without an accounted root, in which nothing is counted.
 pub(crate) fn config(slots: usize, groups_max: u32) -> Config {
     let source = SlotSource::virtual_slots(slots).unwrap();
-    Config::with_slots(source).groups_max(groups_max).account_root(false).stock_cap_bytes(8 * UNIT)
+    let config = Config::with_slots(source).groups_max(groups_max).account_root(false);
+    // No charge of more than half a cap is stocked.
+    config.stock_cap_bytes(8 * UNIT).stock_budget_bytes(32 * UNIT)
 }
 
 /// A group with a chain of one counter, its own.

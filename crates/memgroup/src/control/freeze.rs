@@ -18,6 +18,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::control::aftermath;
 use crate::stock::drain::Drained;
 use crate::tree::handle::Group;
+use crate::tree::name::NAME_MAX;
 use crate::tree::node::Node;
 use crate::tree::topology::ROOT;
 
@@ -86,18 +87,23 @@ pub(crate) fn drain_all(top: &'static Node) -> u64 {
     if top.id() != ROOT || shared.config.account_root {
         return own;
     }
-    // The groups below are not charged to the root.
-    let (mut all, mut last) = (own, None::<String>);
+    // The groups below are not charged to the root. With the tree lock held nothing is allocated: an allocator that charges may need it.
+    let (mut all, mut last) = (own, String::with_capacity(NAME_MAX));
+    let mut next = String::with_capacity(NAME_MAX);
     loop {
-        let next = {
+        let child = {
             let tree = shared.tree.lock();
-            tree.children_after(ROOT, last.as_deref())
-                .next()
-                .map(|(name, id)| (name.to_owned(), Group::pinned(shared.made(id))))
+            let after = Some(last.as_str()).filter(|last| !last.is_empty());
+            let child = tree.children_after(ROOT, after).next();
+            child.map(|(name, id)| {
+                next.push_str(name);
+                Group::pinned(shared.made(id))
+            })
         };
-        let Some((name, child)) = next else { return all };
+        let Some(child) = child else { return all };
         all += FrozenLevel::new(child.node()).taken.bytes;
-        last = Some(name);
+        std::mem::swap(&mut last, &mut next);
+        next.clear();
     }
 }
 

@@ -226,17 +226,6 @@ impl Shared {
         tree.subtree(top.id()).filter_map(|id| self.node(id))
     }
 
-    /// The nodes with charges that count in `top`: its subtree; for a root that is left unaccounted,
-    /// itself.
-    pub(crate) fn counted_in(
-        &'static self,
-        tree: &Tree,
-        top: &'static Node,
-    ) -> impl Iterator<Item = &'static Node> {
-        let alone = top.id() == ROOT && !self.config.account_root;
-        self.subtree(tree, top).take(if alone { 1 } else { usize::MAX })
-    }
-
     /// The node of the group with this id, while it is online or dying. The borrow of the tree is the proof of its lock.
     pub(crate) fn find(&'static self, tree: &Tree, id: GroupId) -> Option<&'static Node> {
         let at = NodeId(id.node());

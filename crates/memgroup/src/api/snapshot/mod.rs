@@ -3,7 +3,7 @@
 mod files;
 #[cfg(feature = "serde")]
 mod json;
-mod listing;
+pub(crate) mod listing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
