@@ -12,6 +12,11 @@ use crate::stock::drain::Taken;
 use crate::stock::{Pending, Stock};
 use crate::tree::node::Node;
 
+/// How many of a group's next charges go to the counters after its stock was evicted, and after it found no room in the budget. A group that
+/// is charged often soon asks again, and others lie idle by then.
+const EVICTED: u32 = 64;
+const REFUSED: u32 = 8;
+
 /// Stocks that a miss looks at. More would lap the hand within one round of many busy groups, and spare none of them.
 const VISITS: u32 = 2;
 
@@ -23,7 +28,7 @@ pub(crate) fn reserve(stock: &Stock, word: Word, cap: u64) -> bool {
     let is_reserved =
         budget.reserve(slot, bytes) || (evict_idle(node, slot, bytes) && budget.reserve(slot, bytes));
     if !is_reserved && word.cap() == 0 {
-        node.back_off();
+        node.back_off(REFUSED);
     }
     is_reserved
 }
@@ -69,7 +74,7 @@ pub(crate) fn visit(node: &'static Node, slot: usize) -> u64 {
     }
     interleave::point();
     if word.is_open() {
-        node.back_off();
+        node.back_off(EVICTED);
     }
     aftermath::drained(Taken::from_word(node, word).uncharged());
     shared.budget.give_back(slot, word.cap());

@@ -85,9 +85,6 @@ erasable! {
 const _: () =
     assert!(cfg!(memgroup_loom) || size_of::<Node>() % 128 == 64 && offset_of!(Node, references) % 64 == 0);
 
-/// Charges that go to the counters after the group's stock was evicted.
-const BACK_OFF: u32 = 64;
-
 /// The nodes of this many places come and go together.
 pub(crate) const CHUNK_NODES: usize = CHUNK as usize;
 
@@ -310,9 +307,9 @@ impl Node {
 
     /// The group's stock was evicted, or it can have none now: its next charges go to the counters. Else groups that are too many for the budget would evict each
     /// other's stocks at each charge.
-    pub(crate) fn back_off(&self) {
+    pub(crate) fn back_off(&self, charges: u32) {
         // ORDERING: Relaxed, both; a measure for speed alone.
-        self.counter.backing_off().store(BACK_OFF, Ordering::Relaxed);
+        self.counter.backing_off().store(charges, Ordering::Relaxed);
         // ORDERING: as above.
         self.stock_charge_max.store(0, Ordering::Relaxed);
     }
