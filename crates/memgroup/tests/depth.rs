@@ -13,7 +13,6 @@ fn deepest(hierarchy: &Hierarchy) -> Group {
 }
 
 #[test]
-#[ignore = "charges recurse"]
 fn charges_256_levels_on_a_stack_of_32_kib() {
     for cap in [0, 256 << 10] {
         let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).depth_max(DEPTH);

@@ -182,11 +182,8 @@ struct Batch {
 fn charge_batch(stock: &Stock, word: Word, cap: u64, Batch { bytes, surplus }: Batch) -> Purchase {
     let node = stock.node;
     let pending = Pending::begun(stock);
-    let is_granted = cap > word.room();
-    let is_late = mutation::active(Mutation::GrantIsKnownTooLate);
-    let announce = || is_granted.then(|| Grant::announce(&pending, word, cap));
-    let mut grant = if is_late { None } else { announce() };
-    let purpose = if is_granted { Purpose::Grant } else { Purpose::Charge };
+    let grant = (cap > word.room()).then(|| Grant::announce(&pending, word, cap));
+    let purpose = if grant.is_some() { Purpose::Grant } else { Purpose::Charge };
     let climb = Climb { purpose, ..Climb::to(Until::Top, Verdict::Hint) };
     let buy = || {
         chain::look_for_room(node, Until::Top, bytes + surplus)
@@ -198,10 +195,6 @@ fn charge_batch(stock: &Stock, word: Word, cap: u64, Batch { bytes, surplus }: B
     }
     interleave::point();
     let bought = buy().is_ok();
-    if is_late {
-        interleave::point();
-        grant = announce();
-    }
     interleave::point();
     if !(bought && end(pending, grant, cap, surplus)) {
         node.shared().budget.give_back(stock.slot, cap.saturating_sub(word.cap()));

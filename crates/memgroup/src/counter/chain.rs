@@ -173,19 +173,20 @@ fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> R
             None => break,
         }
     }
-    let mut level = Some(node);
-    // A usage is never 0 after a charge.
-    for &usage in usages.iter().take_while(|usage| **usage > 0) {
-        let Some(node) = level else { break };
-        raise(node, usage);
-        let over_bytes = node.counter.over_dry_run(usage);
+    for (level, usage) in charged_levels(node, &usages) {
+        let over_bytes = level.counter.over_dry_run(usage);
         if over_bytes > 0 {
-            count_over_dry_run(node, over_bytes);
+            count_over_dry_run(level, over_bytes);
             charged.has_events = true;
         }
-        level = node.up();
     }
     Ok(charged)
+}
+
+/// The levels that were charged, each with its usage then, which was never 0. Peaks move, since all levels have the charge.
+fn charged_levels(node: &'static Node, usages: &[u64]) -> impl Iterator<Item = (&'static Node, u64)> {
+    let levels = levels(node).zip(usages.iter().copied().take_while(|&usage| usage > 0));
+    levels.inspect(|&(level, usage)| raise(level, usage))
 }
 
 /// Takes `bytes` back from the levels from `from` to below `refused`. The caller's handle or bytes keep each of them from being released.
@@ -234,24 +235,34 @@ pub(crate) fn charge_forced(
     beyond: u64,
     offline_too: bool,
 ) -> Result<Charged, Refused> {
-    let now =
-        node.counter.charge_forced(bytes, beyond, offline_too).map_err(|seen| Refused { node, seen })?;
-    let mut charged = Charged::default();
-    if let Some(up) = node.up() {
+    let mut usages = [0; LEVELS];
+    let (mut level, mut count, mut charged) = (node, 0, Charged::default());
+    loop {
         // Above an online group all are online; above an offline one the caller holds the tree lock.
-        match charge_forced(up, bytes, beyond, true) {
-            Ok(above) => charged = above,
-            Err(refused) => {
-                node.counter.uncharge(bytes);
-                protect::usage_changed(node);
-                return Err(refused);
+        let offline_too = offline_too || count > 0;
+        if count == LEVELS {
+            charged = charge_forced(level, bytes, beyond, offline_too)
+                .inspect_err(|_| take_back(node, level, bytes))?;
+            break;
+        }
+        match level.counter.charge_forced(bytes, beyond, offline_too) {
+            Ok(usage) => usages[count] = usage,
+            Err(seen) => {
+                take_back(node, level, bytes);
+                return Err(Refused { node: level, seen });
             }
         }
+        count += 1;
+        match level.up() {
+            Some(up) => level = up,
+            None => break,
+        }
     }
-    raise(node, now.usage);
-    if node.counter.record_overdraft(now, bytes) {
-        events::count(node, Event::Max);
-        charged.has_events = true;
+    for (level, usage) in charged_levels(node, &usages) {
+        if level.counter.record_overdraft(usage, bytes) {
+            events::count(level, Event::Max);
+            charged.has_events = true;
+        }
     }
     Ok(charged)
 }

@@ -342,14 +342,8 @@ impl Counter {
     }
 
     /// Adds `bytes` if usage stays within `beyond` bytes of the limit: with `u64::MAX`, at any limit. `Err` also if the counter cannot hold
-    /// the sum, or if the group is offline and `offline_too` is not set. The caller sets that under the tree lock. Returns the counter with
-    /// the bytes.
-    pub(crate) fn charge_forced(
-        &self,
-        bytes: u64,
-        beyond: u64,
-        offline_too: bool,
-    ) -> Result<Reading, Reading> {
+    /// the sum, or if the group is offline and `offline_too` is not set. The caller sets that under the tree lock. Returns the new usage.
+    pub(crate) fn charge_forced(&self, bytes: u64, beyond: u64, offline_too: bool) -> Result<u64, Reading> {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -361,7 +355,7 @@ impl Counter {
             }
             // ORDERING: AcqRel, as in `try_charge`.
             match self.word.compare_exchange_weak(word, word + bytes, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Ok(Reading { usage: seen.usage + bytes, ..seen }),
+                Ok(_) => return Ok(seen.usage + bytes),
                 Err(newer) => word = newer,
             }
         }
@@ -369,7 +363,8 @@ impl Counter {
 
     /// Records by how much a forced charge of `bytes`, which succeeded at every level, took this one over its limit. Whether it went over one that
     /// refuses.
-    pub(crate) fn record_overdraft(&self, with_it: Reading, bytes: u64) -> bool {
+    pub(crate) fn record_overdraft(&self, usage: u64, bytes: u64) -> bool {
+        let with_it = Reading { usage, ..self.read() };
         if with_it.is_dry_run {
             self.raise_over(with_it.usage.saturating_sub(with_it.max));
             return false;

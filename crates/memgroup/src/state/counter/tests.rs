@@ -65,7 +65,7 @@ fn an_offline_counter_refuses_and_a_reset_one_does_not() {
     counter.mark_offline();
     assert!(counter.try_charge(1, 0, Verdict::Final, Purpose::Charge).unwrap_err().offline);
     assert!(counter.charge_forced(1, u64::MAX, false).is_err());
-    assert_eq!(counter.charge_forced(1, u64::MAX, true).unwrap().usage, 1);
+    assert_eq!(counter.charge_forced(1, u64::MAX, true), Ok(1));
     counter.uncharge(1);
     counter.reset();
     assert_eq!(counter.try_charge(11, 0, Verdict::Hint, Purpose::Charge), Ok(11));
