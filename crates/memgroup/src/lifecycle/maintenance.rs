@@ -369,22 +369,24 @@ mod tests {
 
     #[test]
     fn pauses_removals_after_a_late_grace_period() {
-        let hierarchy = with_limbo();
-        let shared = hierarchy.root().node().shared();
         let (tell, told) = channel();
         let (leave, left) = channel::<()>();
         let _watchdog = Watchdog::over("a removal beside a section that lasts");
         let began = Instant::now();
-        std::thread::scope(|scope| {
+        let hierarchy = std::thread::scope(|scope| {
             scope.spawn(move || {
                 let _section = grace::enter();
                 tell.send(()).unwrap();
                 left.recv().unwrap_err();
             });
             told.recv().unwrap();
-            after_removal(shared);
+            // In the section: other tests end grace periods that began before it.
+            let hierarchy = with_limbo();
+            after_removal(hierarchy.root().node().shared());
             drop(leave);
+            hierarchy
         });
+        let shared = hierarchy.root().node().shared();
         assert!(shared.memory.stocks.limbo_records() > 0, "the section holds it back");
         let paused = shared.upkeep().not_before.lock().expect("removals pause");
         assert!(paused >= began + STALLED_PAUSE);
