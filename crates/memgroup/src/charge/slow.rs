@@ -54,9 +54,10 @@ use crate::counter::chain::{self, Climb, Refused, Until};
 use crate::counter::events::Event;
 use crate::observe::event;
 use crate::reclaim::{self, credit};
-use crate::state::counter::Verdict;
+use crate::state::counter::{Reading, Verdict};
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
+use crate::stock::drain;
 use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::node::Node;
 
@@ -376,6 +377,9 @@ impl SlowCharge {
         let Refused { node, seen } = self.last;
         node.counter.count_refusal();
         count(node, memory::REFUSALS, 1);
+        // The group's own stocks were not drained, if their bytes could not have made room.
+        let prepaid = if seen.prepaid_most > 0 { drain::prepaid(node) } else { 0 };
+        let seen = Reading { usage: seen.usage.saturating_sub(prepaid), ..seen };
         let error = ChargeError::of(node, seen, self.ask.bytes);
         match (self.ended, self.began) {
             (Some(kind), Some(began)) => error.after_wait(kind, began.elapsed()),

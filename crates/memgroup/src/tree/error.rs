@@ -104,7 +104,8 @@ impl ChargeError {
         self.asked
     }
 
-    /// Usage of the group that refused, in bytes, at the instant of the refusal.
+    /// Usage of the group that refused, in bytes, at the instant of the refusal. It leaves out the prepaid bytes of the group itself; those of
+    /// groups below may be in it.
     pub fn usage(&self) -> u64 {
         self.usage
     }
