@@ -19,7 +19,7 @@ memgroup_sync::mutations! {
     UnlistDoesNotLookAgain,
     /// A batch is put into the stock before the counters are charged.
     DepositBeforeCharge,
-    /// An attempt that is undone on a closed stock leaves the bytes there that it had hidden.
+    /// An attempt that is undone on a stock that is not open leaves the bytes there that it had hidden.
     UndoneAttemptIgnoresClosed,
     /// A group above its limit keeps its stocks open.
     OverLimitLeavesStocksOpen,

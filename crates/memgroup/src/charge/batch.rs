@@ -105,14 +105,14 @@ fn charge_nothing(node: &'static Node) -> Result<(), ChargeError> {
     Ok(())
 }
 
-/// Takes the attempts out of a word that is full of them, be it closed or not.
+/// Takes the attempts out of a word that is full of them, be it open or not.
 fn harvest(stock: &Stock) {
     if let Some(word) = stock.update(|word| word.is_full().then(|| word.harvested())) {
         count(stock.node, memory::CHARGES, word.attempts());
     }
 }
 
-/// Undoes the subtraction of an attempt that was not served. Like a refill, it may find the stock closed meanwhile, or filled
+/// Undoes the subtraction of an attempt that was not served. Like a refill, it may find the stock drained meanwhile, or filled
 /// up by threads that did not see the hidden bytes. Returns the bytes that the caller returns to the counters.
 fn put_back(stock: &Stock, bytes: u64) -> u64 {
     if stock.put(bytes).takes(bytes) || mutation::active(Mutation::UndoneAttemptIgnoresClosed) {

@@ -12,7 +12,7 @@
 //!                                        └── refused again: freeze the subtree, set OVER, try again
 //! ```
 //!
-//! - I1. A charge passes such a limit only while OVER is set. Then every stock of the subtree is closed, and usage consists of charges that are made
+//! - I1. A charge passes such a limit only while OVER is set. Then no stock of the subtree is open, and usage consists of charges that are made
 //!   or under way. So each charge that is counted would have been refused. While usage is above the limit, no stock serves a charge uncounted.
 //! - I2. Only charges that were made are counted, at each level by itself, as if that level's limit alone were in force.
 //! - I3. Whether a limit refuses belongs to the same epoch as the limit. From the instant at which `set_enforced(true)` puts it in force, usage does

@@ -14,7 +14,7 @@
 //! - I2. A waiter leaves the queue under its lock, and takes the charge if it was handed over. Of a hand-over and a deadline at one moment exactly
 //!   one counts. Loom: `a_charge_that_is_handed_over_at_the_deadline_is_not_lost`.
 //! - I3. The first waiter that does not fit is passed by at most [`PASSES_MOST`] others. Then no waiter behind it is served before it.
-//! - I4. While a charge waits at a group, the stocks of its subtree are closed (`over_limit`). So each uncharge there comes to the group's counter,
+//! - I4. While a charge waits at a group, no stock of its subtree is open (`over_limit`). So each uncharge there comes to the group's counter,
 //!   and finds the mark.
 //! - I5. A thread that serves calls no user code and allocates nothing under the lock. It takes the lock of the list of waits, which is the last. The
 //!   tree lock is taken before the queue's lock or not at all.

@@ -71,7 +71,7 @@ pub(crate) fn free_kept(shared: &'static Shared, bytes_max: u64, done: &mut Main
     }
 }
 
-/// Takes the records of removed groups that are not free yet, at most so many bytes. Their stocks are closed for good, and their
+/// Takes the records of removed groups that are not free yet, at most so many bytes. Their stocks are never opened again, and their
 /// statistics move to the base words.
 pub(crate) fn demote_removed(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
     let each = memory::group_bytes(shared);
@@ -81,7 +81,7 @@ pub(crate) fn demote_removed(shared: &'static Shared, bytes_max: u64, done: &mut
         let removed = std::iter::from_fn(|| tree.take_departed()).filter_map(|id| shared.node(id));
         let node = removed.into_iter().find(|node| residence::has_record(node))?;
         residence::demote_held(node, layout);
-        // The move took the last bytes, if they were on their way out of a closed stock.
+        // The move took the last bytes, if they were on their way out of a stock.
         shared.release_held(tree, node.id());
         done.demoted_groups += 1;
         Some(each)

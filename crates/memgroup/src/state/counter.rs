@@ -16,11 +16,11 @@
 //! - I3. `peak` only moves for charges that succeeded at every level.
 //! - I4. OVER says that usage was found above the limit (lowered, or passed by force), or that a charge waits for room here. No stock of the
 //!   subtree is open while it is set. It changes under the level's lock. An uncharging thread serves waiters and looks whether it can go.
+//! - I5. A limit that is a dry run (`control::dry_run`) refuses like any other, but for charges that come while OVER is set: those pass.
 //! - I6. While OFFLINE, OVER, FROZEN or COOLING is set, no grant passes (`stock::grant`): no stock below is opened. FROZEN: a thread decides
 //!   on a refusal, or drains. COOLING: stocks were drained for a charge; it goes after some charges (`cool`).
 //! - I7. Prepaid bytes below, and those on their way to or from a stock, are at most `granted` less `returned`: bytes are charged after the
 //!   grant, and a grant is returned after they left. Both sums only grow.
-//! - I5. A limit that is a dry run (`control::dry_run`) refuses like any other, but for charges that come while OVER is set: those pass.
 //! - B1. usage exceeds live charges by the bytes prepaid in the subtree's stocks and by charges in flight.
 //! - B2. a charger that sleeps between two instructions while the limit changes exactly 4,096 times
 //!   could once apply a limit that is out of force.

@@ -124,16 +124,11 @@ pub(crate) fn empty(node: &'static Node) -> Taken {
     let takes_attempts = mutation::active(Mutation::DrainTakesAttempts);
     let drained = |word: Word| if takes_attempts { word.drained().rested() } else { word.drained() };
     for (slot, cell) in words(node, &grace::enter()).filter(|&(slot, _)| slots.contains(slot)) {
-        if mutation::active(Mutation::RefusalSkipsEmptyStocks)
-            && Word(cell.load(Ordering::Relaxed)).prepaid() == 0
-        {
-            node.put_slot(slot);
-            continue;
-        }
         loop {
             let word = settled(cell, Word::is_open);
-            if !word.is_open() {
-                if word.is_pending() {
+            let is_skipped = mutation::active(Mutation::RefusalSkipsEmptyStocks) && word.prepaid() == 0;
+            if !word.is_open() || is_skipped {
+                if word.is_pending() || is_skipped {
                     // It may be opened yet.
                     node.put_slot(slot);
                 }
@@ -178,7 +173,7 @@ pub(crate) fn wait_returned(node: &'static Node) {
     }
 }
 
-/// Takes the attempts on one group's closed stocks, which are about to be left behind. The caller counts them. No flush is under way.
+/// Takes the attempts on one group's emptied stocks, which are about to be left behind. The caller counts them. No flush is under way.
 pub(crate) fn harvest(node: &'static Node) -> u64 {
     let mut attempts = 0;
     let taken = |word: Word| (word.attempts() > 0).then(|| word.harvested());
