@@ -33,6 +33,8 @@ struct House {
     /// Each limit ever set is different, so that two equal readings are of one limit in force all the time between.
     next_limit: AtomicU64,
     rest: Barrier,
+    /// Held for one turn of the drains and limits, and for a look at the usage at rest.
+    disturbed: Mutex<()>,
     done: AtomicBool,
     forced: bool,
 }
@@ -50,6 +52,7 @@ impl House {
             mailbox: Mutex::new(Vec::new()),
             next_limit: AtomicU64::new(0),
             rest: Barrier::new(WORKERS + 1),
+            disturbed: Mutex::new(()),
             done: AtomicBool::new(false),
             forced,
         }
@@ -159,12 +162,14 @@ fn disturb(house: &House) -> (u64, u64) {
     let mut random = Random(0x5eed);
     // ORDERING: Release and Acquire; the end, after all that was done before it.
     while !house.done.load(Ordering::Acquire) {
+        let turn = house.disturbed.lock().unwrap();
         drained += house.parent.drain();
         // Within the last, nothing is refused, and stocks are open.
         let base = [1 << 17, 1 << 20, 1 << 30][random.below(3) as usize];
         house.parent.set_max(house.fresh_limit(base)).unwrap();
         let (usage, max) = house.parent.usage_and_max();
         above += u64::from(max.is_some_and(|max| usage > max));
+        drop(turn);
         std::thread::yield_now();
     }
     (drained, above)
@@ -201,11 +206,13 @@ fn storm(slots: usize, forced: bool) {
             house.rest.wait();
             house.mailbox.lock().unwrap().clear();
             let live = std::mem::take(&mut *live.lock().unwrap());
+            let turn = house.disturbed.lock().unwrap();
             for (leaf, live) in house.leaves.iter().zip(live) {
                 assert_eq!(leaf.usage_exact(), live, "{leaf:?}");
             }
             assert_eq!(house.parent.usage_exact(), live.iter().sum::<u64>());
             assert_eq!(house.hierarchy.root().usage_exact(), live.iter().sum::<u64>());
+            drop(turn);
             house.rest.wait();
         }
         // ORDERING: Release and Acquire; the end, after all that was done before it.

@@ -93,7 +93,7 @@ pub struct GroupSnapshot {
     pub limits: Limits,
     /// Bytes charged to it and to the groups below it, prepaid bytes included.
     pub usage_bytes: u64,
-    /// The same without prepaid bytes. Exact while no thread charges.
+    /// The same without prepaid bytes. Exact while no thread charges, drains or changes a limit.
     pub usage_exact_bytes: u64,
     /// The highest `usage_bytes` so far.
     pub peak_bytes: u64,
