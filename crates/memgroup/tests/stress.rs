@@ -6,7 +6,7 @@
 
 mod random;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 
 use memgroup::{Charge, Config, Group, Hierarchy, SlotSource};
@@ -16,9 +16,9 @@ use random::Random;
 const WORKERS: usize = 4;
 const LEAVES: usize = 4;
 const ROUNDS: usize = 6;
-const STEPS: usize = if cfg!(any(memgroup_yields, memgroup_emulated)) {
+const STEPS: usize = if cfg!(memgroup_emulated) {
     200
-} else if cfg!(debug_assertions) {
+} else if cfg!(any(memgroup_yields, debug_assertions)) {
     3_000
 } else {
     20_000
@@ -33,8 +33,8 @@ struct House {
     /// Each limit ever set is different, so that two equal readings are of one limit in force all the time between.
     next_limit: AtomicU64,
     rest: Barrier,
-    /// Held for one turn of the drains and limits, and for a look at the usage at rest.
-    disturbed: Mutex<()>,
+    /// How often a worker came to rest.
+    rests: AtomicUsize,
     done: AtomicBool,
     forced: bool,
 }
@@ -51,8 +51,8 @@ impl House {
             leaves,
             mailbox: Mutex::new(Vec::new()),
             next_limit: AtomicU64::new(0),
-            rest: Barrier::new(WORKERS + 1),
-            disturbed: Mutex::new(()),
+            rest: Barrier::new(WORKERS + 2),
+            rests: AtomicUsize::new(0),
             done: AtomicBool::new(false),
             forced,
         }
@@ -152,25 +152,30 @@ fn sample(house: &House) -> u64 {
             );
             *before = (usage, max);
         }
+        // Otherwise it has its CPU for milliseconds after each injected yield of the workers.
+        std::thread::yield_now();
     }
     above
 }
 
-/// Drains and lowers limits. Returns the drained bytes, and how often a limit was lowered below the usage.
+/// Drains and lowers limits until all workers are at rest, in each round. Returns the drained bytes, and how often a limit was lowered below
+/// the usage.
 fn disturb(house: &House) -> (u64, u64) {
     let (mut drained, mut above) = (0, 0);
     let mut random = Random(0x5eed);
-    // ORDERING: Release and Acquire; the end, after all that was done before it.
-    while !house.done.load(Ordering::Acquire) {
-        let turn = house.disturbed.lock().unwrap();
-        drained += house.parent.drain();
-        // Within the last, nothing is refused, and stocks are open.
-        let base = [1 << 17, 1 << 20, 1 << 30][random.below(3) as usize];
-        house.parent.set_max(house.fresh_limit(base)).unwrap();
-        let (usage, max) = house.parent.usage_and_max();
-        above += u64::from(max.is_some_and(|max| usage > max));
-        drop(turn);
-        std::thread::yield_now();
+    for round in 1..=ROUNDS {
+        // ORDERING: Relaxed; the barrier orders what it must.
+        while house.rests.load(Ordering::Relaxed) < round * WORKERS {
+            drained += house.parent.drain();
+            // Within the last, nothing is refused, and stocks are open.
+            let base = [1 << 17, 1 << 20, 1 << 30][random.below(3) as usize];
+            house.parent.set_max(house.fresh_limit(base)).unwrap();
+            let (usage, max) = house.parent.usage_and_max();
+            above += u64::from(max.is_some_and(|max| usage > max));
+            std::thread::yield_now();
+        }
+        house.rest.wait();
+        house.rest.wait();
     }
     (drained, above)
 }
@@ -186,6 +191,8 @@ fn work(house: &House, number: usize, slots: usize, live: &Mutex<[u64; LEAVES]>)
         for (leaf, charge) in &worker.charges {
             live.lock().unwrap()[*leaf] += charge.bytes();
         }
+        // ORDERING: Relaxed; as in `disturb`.
+        house.rests.fetch_add(1, Ordering::Relaxed);
         // All workers at rest: the main thread looks between the two.
         house.rest.wait();
         house.rest.wait();
@@ -206,13 +213,11 @@ fn storm(slots: usize, forced: bool) {
             house.rest.wait();
             house.mailbox.lock().unwrap().clear();
             let live = std::mem::take(&mut *live.lock().unwrap());
-            let turn = house.disturbed.lock().unwrap();
             for (leaf, live) in house.leaves.iter().zip(live) {
                 assert_eq!(leaf.usage_exact(), live, "{leaf:?}");
             }
             assert_eq!(house.parent.usage_exact(), live.iter().sum::<u64>());
             assert_eq!(house.hierarchy.root().usage_exact(), live.iter().sum::<u64>());
-            drop(turn);
             house.rest.wait();
         }
         // ORDERING: Release and Acquire; the end, after all that was done before it.
