@@ -23,6 +23,9 @@ use crate::stock::{Pending, Stock, listed, next_cap};
 use crate::tree::error::ChargeError;
 use crate::tree::node::Node;
 
+/// The most that one slot prepays above `high`: little beside the debt that makes a thread wait, and enough for small charges.
+const ABOVE_HIGH: u64 = 64 << 10;
+
 enum Purchase {
     /// The stock had enough after all; nothing was bought.
     Served,
@@ -124,7 +127,8 @@ fn put_back(stock: &Stock, bytes: u64) -> u64 {
 
 /// The part of the chain's headroom that one slot may prepay: all slots together at most half of it.
 fn share_of_headroom(node: &'static Node, bytes: u64) -> u64 {
-    chain::headroom_to_prepay(node).saturating_sub(bytes) / (2 * node.shared().source.slots() as u64)
+    let slots = 2 * node.shared().source.slots() as u64;
+    chain::headroom_to_prepay(node, bytes + slots * ABOVE_HIGH).saturating_sub(bytes) / slots
 }
 
 fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {

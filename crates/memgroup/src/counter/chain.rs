@@ -56,14 +56,16 @@ pub(crate) fn least_room(from: &'static Node, of: impl Fn(&'static Node) -> u64)
     least
 }
 
-/// Bytes that may be prepaid: up to each limit, and up to `high` too, if any group has one.
-pub(crate) fn headroom_to_prepay(from: &'static Node) -> u64 {
+/// Bytes that may be prepaid: up to each limit. A level below its `high` is not taken above it by prepaid bytes. Where a level is above it
+/// already, `above_high` at most, since they are owed as soon as they are bought.
+pub(crate) fn headroom_to_prepay(from: &'static Node, above_high: u64) -> u64 {
     if from.shared().highs.get().is_none() {
         return least_room(from, |node| node.counter.read().headroom());
     }
     least_room(from, |node| {
         let seen = node.counter.read();
-        seen.headroom().min(node.counter.high().saturating_sub(seen.usage))
+        let to_high = node.counter.high().saturating_sub(seen.usage);
+        seen.headroom().min(if to_high == 0 { above_high } else { to_high })
     })
 }
 

@@ -34,6 +34,12 @@ impl Debt {
         _ = self.change(Mutation::DebtIsNotedBlindly, |owed| Some(owed.saturating_add(bytes)));
     }
 
+    /// Takes bytes off the debt, down to nothing.
+    pub(crate) fn lessen(&self, bytes: u64) {
+        let less = |owed: u64| (owed > 0 && bytes > 0).then(|| owed.saturating_sub(bytes));
+        _ = self.change(Mutation::DebtIsNotedBlindly, less);
+    }
+
     /// Takes the whole debt, if it is due.
     pub(crate) fn take(&self, is_due: impl Fn(u64) -> bool) -> Option<u64> {
         self.change(Mutation::DebtIsTakenBlindly, |owed| (owed > 0 && is_due(owed)).then_some(0))

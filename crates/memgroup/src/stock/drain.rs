@@ -87,13 +87,14 @@ impl Taken {
         self.grants += grant::of_cap(word.room());
     }
 
-    /// The bytes go back to the counters.
+    /// The bytes go back to the counters. The group owes less by them: what is prepaid above `high` is owed when it is bought.
     pub(crate) fn uncharged(mut self) -> Taken {
         if mutation::active(Mutation::GrantIsReturnedTooEarly) {
             grant::give_back(self.node, std::mem::take(&mut self.grants));
         }
         interleave::point();
         chain::uncharge_held(self.node, self.amount.bytes);
+        self.node.high.debt.lessen(self.amount.bytes);
         self
     }
 }

@@ -39,7 +39,10 @@ fn takes_the_debt_of_many_threads_once() {
             });
         }
     });
-    assert_eq!(taken.into_inner() + etl.owed(), charged.into_inner());
+    // A batch that one thread drains before the other has noted its debt is owed, and bought again.
+    etl.drain();
+    let (owed, charged) = (taken.into_inner() + etl.owed(), charged.into_inner());
+    assert!((charged..=charged + charged / 8).contains(&owed), "{owed} of {charged} bytes are owed");
 }
 
 #[test]

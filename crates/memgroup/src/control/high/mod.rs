@@ -123,6 +123,7 @@ impl Group {
     }
 
     /// The debt of this group. These are unpaid bytes that its charges took while one of its levels was above its `high`, or its `max` by force.
+    /// Up to 64 KiB a slot are owed as soon as they are prepaid; a drain takes those that it finds off the debt.
     /// [`throttle`](Group::throttle) and [`take_throttle`](Group::take_throttle) pay for them. Groups below have debts of their own.
     pub fn owed(&self) -> u64 {
         self.node().high.debt.bytes()

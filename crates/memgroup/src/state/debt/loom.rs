@@ -8,13 +8,15 @@ use crate::state::debt::Debt;
 fn two_threads_add_and_take() {
     let debt: &'static Debt = memgroup_sync::keep(Box::new(Debt::new()));
     let charger = thread::spawn(move || {
-        debt.add(1);
+        debt.add(2);
+        debt.lessen(1);
         debt.take(|owed| owed >= 2).unwrap_or(0)
     });
     debt.add(2);
     let taken = debt.take(|owed| owed >= 2).unwrap_or(0);
     let taken = taken + charger.join().unwrap();
-    assert_eq!(taken + debt.forgive(), 3);
+    // The thread that lessens the debt finds nothing if the other has taken all by then.
+    assert!((3..=4).contains(&(taken + debt.forgive())));
 }
 
 #[test]
