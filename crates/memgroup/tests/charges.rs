@@ -312,7 +312,8 @@ fn above_its_limit_a_group_has_no_stock_until_it_is_within() {
     drop(charges.pop());
     drop(over);
     parent.set_max(None).unwrap();
-    drop(child.try_charge(1000).unwrap());
+    // The first charges after a limit was near are exact.
+    (0..10).for_each(|_| drop(child.try_charge(1000).unwrap()));
     assert!(child.stock().prepaid_bytes > 0, "within the limit the stock is back: {:?}", child.stock());
 }
 

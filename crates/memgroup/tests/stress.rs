@@ -164,7 +164,7 @@ fn disturb(house: &House) -> (u64, u64) {
     let (mut drained, mut above) = (0, 0);
     let mut random = Random(0x5eed);
     for round in 1..=ROUNDS {
-        // ORDERING: Relaxed; the barrier orders what it must.
+        // ORDERING: Relaxed; the barrier orders the rest.
         while house.rests.load(Ordering::Relaxed) < round * WORKERS {
             drained += house.parent.drain();
             // Within the last, nothing is refused, and stocks are open.

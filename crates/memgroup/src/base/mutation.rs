@@ -117,6 +117,8 @@ memgroup_sync::mutations! {
     DryRunLeavesStocksOpen,
     /// A waiting charge looks for room before it is in the queue, and not after.
     WaiterDoesNotLookAgain,
+    /// Uncharging threads are told how many bytes a charge waits for after its look.
+    WaiterIsToldLate,
     /// A charge at its deadline leaves without a look whether it was made meanwhile.
     WaiterGoesWithoutTheCharge,
     /// A charge that a higher level refuses leaves the levels below without a look for waiting charges.

@@ -64,6 +64,9 @@ use crate::tree::node::Node;
 /// How often caches are asked again after the last try of one charge.
 const ASKS_MOST: u32 = 4;
 
+/// How many of a group's next charges go to the counters at once after a refusal. The next refusal would take a stock that they open.
+const REFUSED: u32 = 8;
+
 /// A charge that the slow path is to make.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask {
@@ -377,6 +380,7 @@ impl SlowCharge {
         let Refused { node, seen } = self.last;
         node.counter.count_refusal();
         count(node, memory::REFUSALS, 1);
+        self.node.back_off(REFUSED);
         // The group's own stocks were not drained, if their bytes could not have made room.
         let prepaid = if seen.prepaid_most > 0 { drain::prepaid(node) } else { 0 };
         let seen = Reading { usage: seen.usage.saturating_sub(prepaid), ..seen };

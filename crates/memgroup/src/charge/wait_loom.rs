@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
-use crate::charge::loom::{UNIT, assert_conserved, charge_counters, config, explore, lone_group, obtain};
+use crate::charge::loom::{
+    UNIT, assert_conserved, charge_counters, config, explore, explore_up_to, lone_group, obtain,
+};
 use crate::charge::wait::{Left, WaitSession};
 use crate::control::aftermath;
 use crate::control::waiters::Want;
@@ -113,8 +115,14 @@ fn a_waiter_that_looks_only_before_it_queues_is_caught() {
 }
 
 #[test]
+#[should_panic]
+fn a_waiter_whose_bytes_are_told_after_its_look_is_caught() {
+    mutation::with(Mutation::WaiterIsToldLate, || explore(one_waits_and_another_uncharges));
+}
+
+#[test]
 fn a_waiter_for_room_leaves_the_room_to_the_next_waiter() {
-    explore(one_waits_for_room);
+    explore_up_to(2, one_waits_for_room);
 }
 
 #[test]
@@ -125,7 +133,7 @@ fn a_waiter_for_room_that_looks_only_before_it_queues_is_caught() {
 
 #[test]
 fn two_waiters_for_the_same_bytes_are_both_served() {
-    explore(two_wait);
+    explore_up_to(2, two_wait);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn after_charge(node: &'static Node, outcome: Result<Charged, Refused>) -> Resul
             for level in chain::levels(node).take_while(below) {
                 oom::after_uncharge(level);
                 if !mutation::active(Mutation::TakenBackWithoutALook) {
-                    waiters::serve(level);
+                    waiters::serve_freed(level);
                 }
             }
             return Err(refused);
@@ -149,7 +149,7 @@ pub(crate) fn drained(taken: Taken) -> Drained {
     let &Taken { node, amount, .. } = &taken;
     if amount.bytes > 0 {
         fallen(node);
-        chain::levels(node).for_each(|level| _ = waiters::serve(level));
+        chain::levels(node).for_each(|level| _ = waiters::serve_freed(level));
         count_drain(node, amount.bytes);
     }
     // Last: from here on the group may be removed without waiting.

@@ -62,7 +62,7 @@ pub(crate) fn mark_levels(node: &'static Node) {
 /// the mark.
 #[cold]
 pub(crate) fn after_uncharge(node: &'static Node) {
-    if waiters::serve(node) {
+    if waiters::serve_freed(node) {
         return;
     }
     let seen = node.counter.read();

@@ -19,8 +19,9 @@
 //! - I5. A thread that serves calls no user code and allocates nothing under the lock. It takes the lock of the list of waits, which is the last. The
 //!   tree lock is taken before the queue's lock or not at all.
 //! - E1. enqueue → serve, uncharge → serve: no wake-up is lost. The group is marked before a waiter enters the queue, and the waiter looks for room
-//!   once more in the queue. An uncharge that this look did not see comes later in the counter's one order. So does a charge that is taken back
-//!   because a level above refused. Each finds the mark, takes the lock after the look, and finds the waiter. Loom: `an_uncharge_serves_the_waiter`.
+//!   once more in the queue, by an RMW. An uncharge that this look did not see comes later in the counter's one order. So does a charge that is taken
+//!   back because a level above refused. Each finds the mark and the least bytes that a waiter asks for. If so many are free, it takes the lock after
+//!   the look, and finds the waiter. Loom: `an_uncharge_serves_the_waiter`.
 
 use core::fmt;
 
@@ -121,15 +122,26 @@ impl ChargeQueue {
     pub(crate) fn enqueue(&mut self, waiter: Waiter, ticket: Ticket) {
         let at = waiter.at;
         // The weight is read under the lock, as `set_weight` stores it.
+        let bytes = waiter.bytes;
         self.insert(at.id(), waiter.node.waiting.weight(), ticket, waiter);
+        let is_told_late = mutation::active(Mutation::WaiterIsToldLate);
+        if !is_told_late {
+            at.counter.set_least_waiting(at.counter.least_waiting().min(bytes));
+        }
         if !mutation::active(Mutation::WaiterDoesNotLookAgain) {
-            self.serve(at);
+            self.serve_by(at, at.counter.read_now());
+        }
+        if is_told_late {
+            at.counter.set_least_waiting(at.counter.least_waiting().min(bytes));
         }
     }
 
     /// Removes a waiter, and returns its state.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> State {
-        self.remove(ticket).state
+        let Waiter { at, state, .. } = self.remove(ticket);
+        let least = self.of(at.id()).iter().map(|queued| queued.item.bytes).min();
+        at.counter.set_least_waiting(least.unwrap_or(u64::MAX));
+        state
     }
 
     /// Whether a waiter still waits.
@@ -161,8 +173,11 @@ impl ChargeQueue {
     /// Serves the charges that wait at `at`, as far as there is room. It serves and checks only so many: the thread that freed the room may be inside
     /// an allocator. Those that it serves serve others when they leave.
     pub(crate) fn serve(&mut self, at: &'static Node) {
+        self.serve_by(at, at.counter.read());
+    }
+
+    fn serve_by(&mut self, at: &'static Node, mut seen: Reading) {
         let (mut first, mut served, mut unserved) = (None::<&mut Waiter>, 0, 0);
-        let mut seen = at.counter.read();
         for Queued { item: waiter, ticket, .. } in self.of(at.id()) {
             match waiter.state {
                 State::Handed | State::Again(_) => continue,
@@ -200,6 +215,18 @@ pub(crate) fn serve(at: &'static Node) -> bool {
     let is_waited = at.waiting.is_held();
     if is_waited {
         at.shared().wait_queue().lock().serve(at);
+    }
+    is_waited
+}
+
+/// `serve`, after bytes went back to the counter of `at` by an RMW of this thread: where no waiter asks for as few as are free, without the lock.
+pub(crate) fn serve_freed(at: &'static Node) -> bool {
+    let is_waited = at.waiting.is_held();
+    if is_waited {
+        let seen = at.counter.read();
+        if seen.offline || seen.is_dry_run || at.counter.least_waiting() <= seen.headroom() {
+            return serve(at);
+        }
     }
     is_waited
 }

@@ -182,6 +182,8 @@ erasable! {
         /// Whether the limit of each epoch is a dry run.
         is_dry_run: [AtomicBool; 2],
         backing_off: AtomicU32,
+        /// No charge waits here for fewer bytes; changed under the lock of the queue of waiting charges.
+        least_waiting: AtomicU64,
     }
 }
 
@@ -207,10 +209,19 @@ impl Counter {
     pub(crate) fn read(&self) -> Reading {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1). Weaker, the epoch could be seen
         // before the limit it chose.
-        let mut word = self.word.load(Ordering::Acquire);
+        self.read_from(self.word.load(Ordering::Acquire))
+    }
+
+    /// `read` by an RMW: the newest usage. A thread that changes it afterwards acquires the steps before this look.
+    pub(crate) fn read_now(&self) -> Reading {
+        // ORDERING: AcqRel RMW that changes nothing; as in `usage_now`.
+        self.read_from(self.word.fetch_add(0, Ordering::AcqRel))
+    }
+
+    fn read_from(&self, mut word: u64) -> Reading {
         loop {
             let (max, is_dry_run) = (self.max_of(word), self.is_dry_run_of(word));
-            // ORDERING: Acquire, as above: the epoch is compared, and the word serves the next round.
+            // ORDERING: Acquire, as in `read`: the epoch is compared, and the word serves the next round.
             let again = self.word.load(Ordering::Acquire);
             if again / EPOCH == word / EPOCH {
                 return Reading { is_dry_run, ..Reading::of(word, max) };
@@ -453,6 +464,18 @@ impl Counter {
         self.word.fetch_and(!FROZEN, Ordering::AcqRel);
     }
 
+    /// No charge that waits here asks for fewer bytes. The caller has made an RMW of the word.
+    pub(crate) fn least_waiting(&self) -> u64 {
+        // ORDERING: Relaxed; acquired by the RMW. A charge that entered the queue since looks at the word itself (`waiters` E1).
+        self.limits.least_waiting.load(Ordering::Relaxed)
+    }
+
+    /// No charge that waits here asks for fewer bytes than this. The caller holds the lock of the queue.
+    pub(crate) fn set_least_waiting(&self, bytes: u64) {
+        // ORDERING: Relaxed; published by the RMW of the word that follows (`waiters` E1).
+        self.limits.least_waiting.store(bytes, Ordering::Relaxed);
+    }
+
     /// Charges that still come here because the group's stock was evicted (`Node::back_off`).
     pub(crate) fn backing_off(&self) -> &AtomicU32 {
         &self.limits.backing_off
@@ -513,6 +536,7 @@ impl Counter {
     pub(crate) fn reset(&self) {
         self.set_limit(UNLIMITED, false);
         self.set_high(UNLIMITED);
+        self.set_least_waiting(u64::MAX);
         self.limits.peak.reset();
         for past in [&self.over_bytes_max, &self.refusals, &self.overdraft_charges, &self.overdraft_bytes] {
             // ORDERING: Relaxed; there is no handle yet, the new one is handed out under the tree lock.

@@ -87,7 +87,7 @@ impl Taken {
         self.grants += grant::of_cap(word.room());
     }
 
-    /// The bytes go back to the counters. The group owes less by them: what is prepaid above `high` is owed when it is bought.
+    /// The bytes go back to the counters. The group owes less by them: bytes prepaid above `high` are owed when they are bought.
     pub(crate) fn uncharged(mut self) -> Taken {
         if mutation::active(Mutation::GrantIsReturnedTooEarly) {
             grant::give_back(self.node, std::mem::take(&mut self.grants));

@@ -109,7 +109,7 @@ fn opens_stocks_when_the_last_wait_ends() {
     let group = tenants.create("group").unwrap();
     let _held = group.try_charge(50 * PAGE).unwrap();
     group.charge_until(60 * PAGE, in_ms(5)).unwrap_err();
-    // Nothing was uncharged since.
-    let _charge = group.try_charge(100).unwrap();
+    // Nothing was uncharged since. The first charges after a limit was near are exact.
+    let _charges: Vec<_> = (0..10).map(|_| group.try_charge(100).unwrap()).collect();
     assert!(group.stock().prepaid_bytes > 0, "{:?}", group.stock());
 }
