@@ -105,8 +105,6 @@ memgroup_sync::mutations! {
     TakenBackUnrecorded,
     /// No fence stands between the count of an event and the look for waiting threads.
     EventLooksWithoutFence,
-    /// An event is counted at its group before it is counted in the subtree.
-    LocalEventIsCountedFirst,
     /// A thread that waits for events looks at the counts before it announces itself.
     WaiterLooksBeforeItIsArmed,
     /// A callback that is due again when it returns wakes no thread.

@@ -95,16 +95,18 @@ impl Ask {
 pub(crate) fn charge_slow_path(node: &'static Node, mut ask: Ask) -> Result<(), ChargeError> {
     let Ask { bytes, until, want, deadline, .. } = ask;
     // The first two steps, before there is a ladder: they make most charges, and cost less without its state.
+    let mut refused = None;
     if deadline.is_none() && want == Want::Charge {
         if ask.prepays.take().is_some_and(|slot| batch::buy(node, slot, bytes)) {
             return Ok(());
         }
-        if aftermath::charge(node, bytes, Climb::to(until, Verdict::Hint)).is_ok() {
+        refused = aftermath::charge(node, bytes, Climb::to(until, Verdict::Hint)).err();
+        if refused.is_none() {
             high::after_charge(node, until, bytes);
             return Ok(());
         }
     }
-    climb(SlowCharge::new(node, ask))
+    climb(SlowCharge::new(node, ask, refused))
 }
 
 #[inline(never)]
@@ -139,6 +141,8 @@ struct SlowCharge {
     last: Refused,
     /// The level in which room is made.
     full: &'static Node,
+    /// That level refused before the ladder began, and is not tried once more at once.
+    is_refused: bool,
     /// Whether room can be made at all: the charge is smaller than the limit that refused it, and the group is online.
     can_fit: bool,
     /// The counters are charged. Not so where a look found room for a wait that charges nothing.
@@ -157,13 +161,14 @@ struct SlowCharge {
 }
 
 impl SlowCharge {
-    fn new(node: &'static Node, ask: Ask) -> SlowCharge {
+    fn new(node: &'static Node, ask: Ask, refused: Option<Refused>) -> SlowCharge {
         let deadline = ask.deadline.filter(|_| !credit::is_reclaiming() && !grace::inside());
         SlowCharge {
             node,
             ask: Ask { deadline, ..ask },
-            last: Refused { node, seen: node.counter.read() },
+            last: refused.unwrap_or_else(|| Refused { node, seen: node.counter.read() }),
             full: node,
+            is_refused: refused.is_some(),
             can_fit: true,
             is_charged: false,
             oom_counted: None,
@@ -199,6 +204,7 @@ impl SlowCharge {
     fn exactly(&mut self) -> bool {
         let Ask { bytes, until, .. } = self.ask;
         let outcome = match self.ask.want {
+            _ if std::mem::take(&mut self.is_refused) => false,
             Want::Charge => self.note(aftermath::try_charge(self.node, until, bytes)),
             Want::Room => self.note(chain::look_past_dry_runs(self.node, until, bytes)),
         };

@@ -1,14 +1,12 @@
 //! Events: how often each group and its subtree met a limit.
 //!
 //! - I1. Counts only grow while a group lives. Ancestors count the events of groups below at once, so a removal takes nothing away.
-//! - I2. A reader that reads a group's local counts and then those of its subtree finds at least as many there.
-//! - E1. `count` adds to the subtree's counts and then to the local one, with Release → a reader of the local count, with Acquire. Loom:
-//!   `finds_no_more_local_events_than_in_the_subtree`.
+//! - I2. A reader that reads a group's local counts and then those of its subtree finds at least as many there: the sum has the local count,
+//!   which only grows.
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::Lent;
 
-use crate::base::mutation::{self, Mutation};
 use crate::state::stats::Reach;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
@@ -63,11 +61,8 @@ pub struct Events {
 }
 
 impl Events {
-    fn of(counts: &[AtomicU64; KINDS]) -> Events {
-        // ORDERING: Acquire; of a local count, pairs with the Release in `count`: counts of the subtree that the caller reads next have these events (E1). Counts of
-        // several kinds belong to no one moment.
-        let [low, high, max, oom, oom_kill, oom_group_kill, would_refuse] =
-            std::array::from_fn(|kind| counts[kind].load(Ordering::Acquire));
+    fn of(count: impl Fn(usize) -> u64) -> Events {
+        let [low, high, max, oom, oom_kill, oom_group_kill, would_refuse] = std::array::from_fn(count);
         Events { low, high, max, oom, oom_kill, oom_group_kill, would_refuse }
     }
 
@@ -88,7 +83,8 @@ impl Events {
 /// The counts of one group.
 pub(crate) struct Counts {
     local: [AtomicU64; KINDS],
-    tree: [AtomicU64; KINDS],
+    /// Of the groups below.
+    below: [AtomicU64; KINDS],
     /// Waits for this group's events, and callbacks.
     pub(crate) watched: AtomicU32,
 }
@@ -97,15 +93,17 @@ impl Counts {
     pub(crate) fn new() -> Counts {
         Counts {
             local: std::array::from_fn(|_| AtomicU64::new(0)),
-            tree: std::array::from_fn(|_| AtomicU64::new(0)),
+            below: std::array::from_fn(|_| AtomicU64::new(0)),
             watched: AtomicU32::new(0),
         }
     }
 
     pub(crate) fn of(&self, reach: Reach) -> Events {
+        // ORDERING: Relaxed; counts of several kinds belong to no one moment.
+        let count = |counts: &[AtomicU64; KINDS], kind: usize| counts[kind].load(Ordering::Relaxed);
         match reach {
-            Reach::Local => Events::of(&self.local),
-            Reach::Subtree => Events::of(&self.tree),
+            Reach::Local => Events::of(|kind| count(&self.local, kind)),
+            Reach::Subtree => Events::of(|kind| count(&self.local, kind) + count(&self.below, kind)),
         }
     }
 }
@@ -126,7 +124,7 @@ impl Counts {
 impl Part for Counts {
     /// No thread watches the group: a watcher holds it.
     fn reset(&self) {
-        for count in self.local.iter().chain(&self.tree) {
+        for count in self.local.iter().chain(&self.below) {
             // ORDERING: Relaxed; no thread has a handle yet.
             count.store(0, Ordering::Relaxed);
         }
@@ -144,17 +142,11 @@ impl Node {
 
 /// Counts an event of `node`, here and above. The caller holds the node: by a handle, by charged bytes or by the tree lock.
 pub(crate) fn count(node: &'static Node, event: Event) {
-    // ORDERING: Release; a reader that finds it finds the event in the subtree too (E1).
-    let count_local = || node.events().local[event as usize].fetch_add(1, Ordering::Release);
-    if mutation::active(Mutation::LocalEventIsCountedFirst) {
-        count_local();
-    }
-    for level in levels(node) {
-        // ORDERING: Relaxed; a count for readers. The fence in `event::announce` puts it before the look for waits.
-        level.events().tree[event as usize].fetch_add(1, Ordering::Relaxed);
-    }
-    if !mutation::active(Mutation::LocalEventIsCountedFirst) {
-        count_local();
+    // ORDERING: Relaxed, both; counts for readers. The fence in `event::announce` puts them before the look for waits.
+    node.events().local[event as usize].fetch_add(1, Ordering::Relaxed);
+    for level in levels(node).skip(1) {
+        // ORDERING: as above.
+        level.events().below[event as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -43,16 +43,6 @@ fn one_waits_while_the_group_is_removed() {
     assert_eq!(waiter.join().unwrap(), None);
 }
 
-/// One thread reads a group's counts while an event comes.
-fn one_reads_while_an_event_comes() {
-    let group = lone_group(1, UNIT);
-    let counting = thread::spawn(move || count(group, Event::Max));
-    let local = group.events().of(Reach::Local).max;
-    let subtree = group.events().of(Reach::Subtree).max;
-    assert!(local <= subtree, "{local} local events, and {subtree} in the subtree");
-    counting.join().unwrap();
-}
-
 /// Two threads deliver once each. The event counted during the first call is for the other thread.
 fn two_deliver() {
     let node = lone_group(1, UNIT);
@@ -84,17 +74,6 @@ fn an_event_wakes_all_its_waiters() {
 #[test]
 fn a_removal_wakes_the_waiters_of_its_group() {
     explore(one_waits_while_the_group_is_removed);
-}
-
-#[test]
-fn finds_no_more_local_events_than_in_the_subtree() {
-    explore(one_reads_while_an_event_comes);
-}
-
-#[test]
-#[should_panic(expected = "in the subtree")]
-fn finds_more_when_the_local_event_is_counted_first() {
-    mutation::with(Mutation::LocalEventIsCountedFirst, || explore(one_reads_while_an_event_comes));
 }
 
 #[test]
