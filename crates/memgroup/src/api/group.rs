@@ -2,7 +2,6 @@
 
 use memgroup_sync::grace;
 
-use crate::api::snapshot::listing::Listing;
 use crate::base::deadline::Deadline;
 use crate::base::error::GroupError;
 use crate::base::limit::{self, LimitError};
@@ -22,6 +21,7 @@ use crate::stats::stock_stats::StockStats;
 use crate::stock::drain;
 use crate::tree::error::ChargeError;
 use crate::tree::handle::Group;
+use crate::tree::listing::Listing;
 use crate::tree::node::Node;
 
 /// The bytes that forced charges took beyond a limit.

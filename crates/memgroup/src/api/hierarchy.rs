@@ -8,7 +8,6 @@ use memgroup_sync::grace;
 
 use crate::api::scope;
 use crate::api::snapshot::Snapshot;
-use crate::api::snapshot::listing::Listing;
 use crate::api::statistics::Statistics;
 use crate::base::deadline::Deadline;
 use crate::base::error::GroupError;
@@ -27,6 +26,7 @@ use crate::state::stats::builtin::{CPU, IO, MEMORY};
 use crate::state::stats::stat::{RegisterError, Subsystem};
 use crate::tree::error::ChargeError;
 use crate::tree::handle::{Group, Hierarchy};
+use crate::tree::listing::{self, Listing};
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
@@ -94,8 +94,7 @@ impl Hierarchy {
     /// It takes the tree lock for 128 groups at a time. A group that is online from the beginning to the end is listed once; one that is
     /// created or removed meanwhile may be listed or not.
     pub fn groups(&self) -> Vec<Group> {
-        let listed = Listing::of(&self.root()).groups.into_iter();
-        listed.filter(|listed| listed.removed.is_none()).map(|listed| listed.group).collect()
+        Listing::of(&self.root()).online().collect()
     }
 
     /// The group with this id, if it is online or dying.
@@ -104,23 +103,17 @@ impl Hierarchy {
         self.shared().find(&tree, id).map(Group::pinned)
     }
 
-    /// Removed groups that still hold bytes, in the order of their removal.
+    /// Removed groups that still hold bytes, in the order of their removal. It takes the tree lock for short steps.
     pub fn dying(&self) -> Vec<Dying> {
-        let tree = self.shared().tree.lock();
-        let of = |(id, removed): (NodeId, Instant)| Dying {
-            path: tree.path(id),
-            usage_bytes: self.shared().made(id).counter.usage(),
+        let of = |(group, removed): (Group, Instant)| Dying {
+            path: group.path(),
+            usage_bytes: group.usage(),
             removed,
             age: removed.elapsed(),
-            labels: self
-                .shared()
-                .made(id)
-                .list_labels()
-                .into_iter()
-                .filter(|(_, bytes)| *bytes > 0)
-                .collect(),
+            labels: group.node().list_labels().into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
         };
-        tree.dying().into_iter().map(of).filter(|dying| dying.usage_bytes > 0).collect()
+        let dying = listing::dying(&self.root()).into_iter();
+        dying.map(of).filter(|dying| dying.usage_bytes > 0).collect()
     }
 
     fn pinned(&self, id: NodeId) -> Group {

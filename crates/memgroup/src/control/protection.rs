@@ -8,6 +8,7 @@ use crate::counter::protect::effective::Protection;
 use crate::counter::protect::error::ProtectionError;
 use crate::counter::protect::{effective, used};
 use crate::tree::handle::Group;
+use crate::tree::listing::Listing;
 use crate::tree::node::Node;
 use crate::tree::topology::{State, Tree};
 
@@ -99,22 +100,20 @@ impl Group {
     }
 
     /// The protection of each online group below this one, where this one needs memory: parents before children, in one pass from the top.
-    /// It takes the tree lock and allocates, so it is for reports.
+    /// It allocates and takes the tree lock for short steps, so it is for reports.
     pub fn protections(&self) -> Vec<(GroupId, Protection)> {
         let top = self.node();
-        let shared = top.shared();
-        let tree = shared.tree.lock();
-        let mut all = Vec::with_capacity(tree.online() as usize);
         // Of the groups that are above the next one, by their depth below the top.
         let mut above = vec![Protection::default()];
-        for node in shared.subtree(&tree, top).skip(1) {
-            let Some(parent) = node.parent() else { continue };
+        let of = |group: Group| {
+            let node = group.node();
+            let parent = node.parent()?;
             above.truncate((node.depth() - top.depth()) as usize);
             let over = above.last().copied().unwrap_or_default();
             let own = effective::below(top, parent, over, node);
             above.push(own);
-            all.push((node.group_id(), own));
-        }
-        all
+            Some((node.group_id(), own))
+        };
+        Listing::of(self).online().skip(1).filter_map(of).collect()
     }
 }

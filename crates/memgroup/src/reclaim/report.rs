@@ -14,6 +14,7 @@ use crate::reclaim::rounds::{Reclaimed, ScanControl};
 use crate::reclaim::scan::Call;
 use crate::reclaim::shrinker::{Count, Quarantine};
 use crate::tree::handle::Group;
+use crate::tree::listing::Listing;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
@@ -138,14 +139,13 @@ pub(crate) fn counts(shared: &'static Shared, id: ShrinkerId) -> Result<Vec<(Gro
     let entry = lease.pin(place).ok_or(unknown)?;
     // A charge of the callback must not have this shrinker called either.
     let _credit = ReclaimCredit::begin(shared.root(), Purpose::ByHand);
-    let tree = shared.tree.lock();
-    // A slot holds its group, so a handle can be made.
-    let attached = |node: &'static Node| {
-        node.shrinkers()?.slot_of(place).map(|(_, state)| (Group::pinned(node), state.token()))
+    let groups = Listing::of(&Group::pinned(shared.root())).groups.into_iter().map(|listed| listed.group);
+    let attached = |group: Group| {
+        let (_, state) = group.node().shrinkers()?.slot_of(place)?;
+        let token = state.token();
+        Some((group, entry.count(token)))
     };
-    let groups: Vec<(Group, u64)> = shared.nodes(&tree).filter_map(attached).collect();
-    drop(tree);
-    Ok(groups.into_iter().map(|(group, token)| (group, entry.count(token))).collect())
+    Ok(groups.filter_map(attached).collect())
 }
 
 /// Has one shrinker give back about `bytes` of one group, whatever it holds and however small that is.

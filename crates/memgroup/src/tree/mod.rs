@@ -3,6 +3,7 @@
 pub(crate) mod error;
 pub(crate) mod handle;
 pub(crate) mod holders;
+pub(crate) mod listing;
 pub(crate) mod marks;
 pub(crate) mod name;
 pub(crate) mod node;

@@ -411,19 +411,6 @@ impl Tree {
         })
     }
 
-    /// All dying groups, oldest first.
-    pub(crate) fn dying(&self) -> Vec<(NodeId, Instant)> {
-        let mut dying: Vec<_> = (0..self.entries.len() as u32)
-            .map(NodeId)
-            .filter_map(|id| match self.state(id) {
-                State::Dying { since } => Some((id, since)),
-                State::Free | State::Online => None,
-            })
-            .collect();
-        dying.sort_by_key(|&(id, since)| (since, id.0));
-        dying
-    }
-
     /// Places ever made, the root's included.
     pub(crate) fn places(&self) -> u32 {
         self.entries.len() as u32

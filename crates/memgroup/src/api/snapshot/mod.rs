@@ -3,14 +3,12 @@
 mod files;
 #[cfg(feature = "serde")]
 mod json;
-pub(crate) mod listing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 pub use files::{FILES, FileError, FileProblem, Limits};
-use listing::{Listed, Listing};
 
 use crate::api::group::Overdraft;
 use crate::api::statistics;
@@ -28,6 +26,7 @@ use crate::stats::flush;
 use crate::stats::stock_stats::StockStats;
 use crate::stock::drain;
 use crate::tree::handle::Group;
+use crate::tree::listing::{Listed, Listing};
 use crate::tree::node::Node;
 use crate::tree::topology::ROOT;
 

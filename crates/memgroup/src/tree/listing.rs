@@ -42,15 +42,39 @@ pub(crate) struct Listing {
     names: String,
 }
 
+/// The dying groups below `top`, in the order of their removal.
+pub(crate) fn dying(top: &Group) -> Vec<(Group, Instant)> {
+    let mut listing = Listing::begin(top);
+    listing.find_dying(top.node());
+    let found = listing.groups.into_iter().filter_map(|listed| Some((listed.group, listed.removed?)));
+    let mut dying: Vec<_> = found.collect();
+    dying.sort_by_key(|(group, removed)| (*removed, group.node().id().0));
+    dying
+}
+
 impl Listing {
     /// Lists `top` and all groups below it.
     pub(crate) fn of(top: &Group) -> Listing {
-        let mut listing = Listing { groups: Vec::new(), names: top.name() };
-        let name = 0..listing.names.len();
-        listing.groups.push(Listed { group: top.clone(), parent: None, removed: None, name });
+        let mut listing = Listing::begin(top);
         listing.find_online();
+        let online = listing.groups.len();
         listing.find_dying(top.node());
+        if listing.groups.len() > online {
+            listing.place_dying(online);
+        }
         listing.in_order()
+    }
+
+    /// `top` alone.
+    fn begin(top: &Group) -> Listing {
+        let names = top.name();
+        let first = Listed { group: top.clone(), parent: None, removed: None, name: 0..names.len() };
+        Listing { groups: vec![first], names }
+    }
+
+    /// The online groups of the listing, each after its parent.
+    pub(crate) fn online(self) -> impl Iterator<Item = Group> {
+        self.groups.into_iter().filter(|listed| listed.removed.is_none()).map(|listed| listed.group)
     }
 
     pub(crate) fn name(&self, listed: &Listed) -> &str {
@@ -99,7 +123,6 @@ impl Listing {
 
     fn find_dying(&mut self, top: &'static Node) {
         let shared = top.shared();
-        let online = self.groups.len();
         let mut from = 0;
         loop {
             self.make_room(PLACES_A_STEP as usize);
@@ -116,9 +139,6 @@ impl Listing {
                 }
             }
             from = to;
-        }
-        if self.groups.len() > online {
-            self.place_dying(online);
         }
     }
 
