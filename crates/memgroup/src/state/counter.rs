@@ -32,6 +32,7 @@ use memgroup_sync::erasable;
 
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
 use crate::base::mutation::{self, Mutation};
+pub(crate) use crate::state::counter::reading::Reading;
 use crate::state::peak::Peak;
 
 const BYTES: u64 = BYTES_MAX;
@@ -47,55 +48,6 @@ const BARS: u64 = OFFLINE | OVER | FROZEN | COOLING;
 /// How many charges a level sees for each stock that was drained, before stocks are opened there again: to drain and open a stock takes
 /// about as long as so many charges gain by it.
 const COOLING_CHARGES: u64 = 16;
-
-/// One look at a counter: usage and the limit in force at the same instant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reading {
-    pub(crate) usage: u64,
-    pub(crate) max: u64,
-    pub(crate) offline: bool,
-    pub(crate) over: bool,
-    /// Bytes that the charge must leave free for groups within their protection (`protect::reserve`).
-    pub(crate) reserved: u64,
-    /// The limit is a dry run; told where the charge does not fit, and by `read`.
-    pub(crate) is_dry_run: bool,
-    /// The most bytes of the usage that are prepaid (I7); told by a refusal. Exact about the instant of a final one.
-    pub(crate) prepaid_most: u64,
-}
-
-impl Reading {
-    fn of(word: u64, max: u64) -> Reading {
-        let (offline, over) = (word & OFFLINE != 0, word & OVER != 0);
-        Reading { usage: word & BYTES, max, offline, over, reserved: 0, is_dry_run: false, prepaid_most: 0 }
-    }
-
-    /// The most that usage may come to by the charge that saw it.
-    pub(crate) fn most(self) -> u64 {
-        self.max.min(BYTES_MAX).saturating_sub(self.reserved)
-    }
-
-    /// Whether nothing but a dry run is in the way of a charge.
-    pub(crate) fn is_only_dry_run(self, bytes: u64) -> bool {
-        self.is_dry_run && !self.offline && bytes <= BYTES_MAX - self.usage
-    }
-
-    /// Whether such a charge passes, for no stock is left that it could be served from.
-    pub(crate) fn lets_pass(self, bytes: u64) -> bool {
-        self.over && self.is_only_dry_run(bytes)
-    }
-
-    /// Whether a charge would not fit even if every prepaid byte went back to the counters.
-    pub(crate) fn is_beyond_stocks(self, bytes: u64) -> bool {
-        self.offline
-            || self.usage.saturating_sub(self.prepaid_most) > self.most().saturating_sub(bytes)
-            || bytes > self.most()
-    }
-
-    /// Bytes that could still be charged.
-    pub(crate) fn headroom(self) -> u64 {
-        if self.offline { 0 } else { self.most().saturating_sub(self.usage) }
-    }
-}
 
 /// How `try_charge` settles a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -453,17 +405,6 @@ impl Counter {
         }
     }
 
-    /// From here on no grant passes, until `thaw`. The caller holds the level's lock.
-    pub(crate) fn freeze(&self) {
-        // ORDERING: AcqRel RMW; a grant that passed before is seen with all its marks, a later one finds FROZEN.
-        self.word.fetch_or(FROZEN, Ordering::AcqRel);
-    }
-
-    pub(crate) fn thaw(&self) {
-        // ORDERING: AcqRel, as in `freeze`.
-        self.word.fetch_and(!FROZEN, Ordering::AcqRel);
-    }
-
     /// No charge that waits here asks for fewer bytes. The caller has made an RMW of the word.
     pub(crate) fn least_waiting(&self) -> u64 {
         // ORDERING: Relaxed; acquired by the RMW. A charge that entered the queue since looks at the word itself (`waiters` E1).
@@ -474,62 +415,6 @@ impl Counter {
     pub(crate) fn set_least_waiting(&self, bytes: u64) {
         // ORDERING: Relaxed; published by the RMW of the word that follows (`waiters` E1).
         self.limits.least_waiting.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Charges that still come here because the group's stock was evicted (`Node::back_off`).
-    pub(crate) fn backing_off(&self) -> &AtomicU32 {
-        &self.limits.backing_off
-    }
-
-    /// Whether a grant would not pass now; a hint.
-    pub(crate) fn is_barred(&self) -> bool {
-        // ORDERING: Relaxed; a grant passes by an RMW.
-        self.word.load(Ordering::Relaxed) & BARS != 0
-    }
-
-    /// Whether a grant passes for bytes that are charged here already.
-    pub(crate) fn passes(&self) -> bool {
-        // ORDERING: AcqRel RMW that changes nothing; ordered with the one in `freeze`, and with those that set the other bars.
-        self.word.fetch_add(0, Ordering::AcqRel) & Purpose::Grant.bars() == 0
-    }
-
-    /// Grants `bytes` to a stock below. The caller then passes the counter by an RMW, or returns them.
-    pub(crate) fn grant(&self, bytes: u64) {
-        // ORDERING: AcqRel; Release with the RMW of the word that follows (I7). As an RMW it precedes the look in `holders::list`.
-        self.granted.fetch_add(bytes, Ordering::AcqRel);
-    }
-
-    /// A stock below has given a grant back, and its bytes have left the usage.
-    pub(crate) fn return_grant(&self, bytes: u64) {
-        // ORDERING: AcqRel; Release: a thread that sees it finds the usage without the bytes (I7).
-        self.returned.fetch_add(bytes, Ordering::AcqRel);
-    }
-
-    /// The most bytes that are prepaid below now.
-    pub(crate) fn prepaid_most(&self) -> u64 {
-        // ORDERING: Acquire, both; `returned` first (I7).
-        let returned = self.returned.load(Ordering::Acquire);
-        // ORDERING: as above.
-        self.granted.load(Ordering::Acquire).wrapping_sub(returned)
-    }
-
-    /// So many stocks were drained for a charge. None is opened until some charges came.
-    pub(crate) fn cool(&self, stocks: u64) {
-        if stocks > 0 {
-            // ORDERING: Relaxed; a measure for speed alone.
-            self.cooling.store(stocks.saturating_mul(COOLING_CHARGES), Ordering::Relaxed);
-            // ORDERING: AcqRel, as every change of the word.
-            self.word.fetch_or(COOLING, Ordering::AcqRel);
-        }
-    }
-
-    #[cold]
-    fn cooled(&self) {
-        // ORDERING: Relaxed; as in `cool`.
-        if self.cooling.fetch_sub(1, Ordering::Relaxed) as i64 <= 1 {
-            // ORDERING: AcqRel, as every change of the word.
-            self.word.fetch_and(!COOLING, Ordering::AcqRel);
-        }
     }
 
     /// Makes the counter of a released group ready for a new one: online, unlimited, no past.
@@ -603,7 +488,9 @@ impl Counter {
     }
 }
 
+mod bars;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
+mod reading;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;

@@ -1,0 +1,53 @@
+//! Reading: a counter as a charge saw it.
+
+use crate::base::limit::BYTES_MAX;
+use crate::state::counter::{BYTES, OFFLINE, OVER};
+
+/// One look at a counter: usage and the limit in force at the same instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    pub(crate) usage: u64,
+    pub(crate) max: u64,
+    pub(crate) offline: bool,
+    pub(crate) over: bool,
+    /// Bytes that the charge must leave free for groups within their protection (`protect::reserve`).
+    pub(crate) reserved: u64,
+    /// The limit is a dry run; told where the charge does not fit, and by `read`.
+    pub(crate) is_dry_run: bool,
+    /// The most bytes of the usage that are prepaid (I7); told by a refusal. Exact about the instant of a final one.
+    pub(crate) prepaid_most: u64,
+}
+
+impl Reading {
+    pub(super) fn of(word: u64, max: u64) -> Reading {
+        let (offline, over) = (word & OFFLINE != 0, word & OVER != 0);
+        Reading { usage: word & BYTES, max, offline, over, reserved: 0, is_dry_run: false, prepaid_most: 0 }
+    }
+
+    /// The most that usage may come to by the charge that saw it.
+    pub(crate) fn most(self) -> u64 {
+        self.max.min(BYTES_MAX).saturating_sub(self.reserved)
+    }
+
+    /// Whether nothing but a dry run is in the way of a charge.
+    pub(crate) fn is_only_dry_run(self, bytes: u64) -> bool {
+        self.is_dry_run && !self.offline && bytes <= BYTES_MAX - self.usage
+    }
+
+    /// Whether such a charge passes, for no stock is left that it could be served from.
+    pub(crate) fn lets_pass(self, bytes: u64) -> bool {
+        self.over && self.is_only_dry_run(bytes)
+    }
+
+    /// Whether a charge would not fit even if every prepaid byte went back to the counters.
+    pub(crate) fn is_beyond_stocks(self, bytes: u64) -> bool {
+        self.offline
+            || self.usage.saturating_sub(self.prepaid_most) > self.most().saturating_sub(bytes)
+            || bytes > self.most()
+    }
+
+    /// Bytes that could still be charged.
+    pub(crate) fn headroom(self) -> u64 {
+        if self.offline { 0 } else { self.most().saturating_sub(self.usage) }
+    }
+}
