@@ -17,6 +17,10 @@ memgroup_sync::mutations! {
     GrantIsReturnedTooEarly,
     /// A thread that takes a group off the list of holders does not look whether it was granted something meanwhile.
     UnlistDoesNotLookAgain,
+    /// A drain takes bytes above the cap, which an uncharge under way has put there.
+    DrainTakesAboveTheCap,
+    /// An uncharge that returns a batch takes the bytes of other uncharges along.
+    OverflowTakesAll,
     /// A batch is put into the stock before the counters are charged.
     DepositBeforeCharge,
     /// An attempt that is undone on a stock that is not open leaves the bytes there that it had hidden.

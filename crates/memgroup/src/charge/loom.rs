@@ -25,6 +25,7 @@ use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
+mod overflow;
 mod removal;
 
 /// Charges and uncharges on a slot of the model's choice.

@@ -7,6 +7,7 @@
 
 use memgroup_sync::interleave;
 
+use crate::base::mutation::{self, Mutation};
 use crate::charge::evict;
 use crate::control::aftermath;
 use crate::counter::chain;
@@ -68,8 +69,11 @@ pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
         if takes_own && (word.is_closed() || word.is_pending() || grant::is_barred(node)) {
             return withdraw(stock, bytes);
         }
-        // In hand: the group is held by them. Of a stock that is not open, no more than the caller's own.
-        let overflow = if takes_own { bytes.min(held) } else { held - room / 2 };
+        // In hand: the group is held by them. Beside the caller's own no more than the grant has room for: others may be above the cap too, and
+        // return before these bytes do.
+        let all = mutation::active(Mutation::OverflowTakesAll);
+        let most = if all { held } else { bytes + room / 2 };
+        let overflow = most.min(held - room / 2);
         if !stock.change(word, word.less(overflow).with_pending()) {
             continue;
         }

@@ -15,8 +15,8 @@
 //! Let R be that group. The last try was decided by an RMW on R's counter (`Verdict::Final`) at an instant t, which found usage U. A charge in
 //! the subtree put every byte into U. Each byte is one of these:
 //!
-//! - *A live charge*, or one that is being uncharged: it is live until that call returns. An uncharge adds its own bytes to a word that is not
-//!   open and takes them out again, and no more.
+//! - *A live charge*, or one that is being uncharged: it is live until that call returns. An uncharge adds its own bytes to a word. As far as
+//!   they are above the cap, or the word is not open, no drain and no other uncharge takes them along.
 //! - *A charge in flight*: an exact charge added it to R and has not returned, perhaps because a higher level is about to refuse it. Or a
 //!   charge had it set free and keeps it (`reclaim::credit`), at most as much as it asked for. Or an attempt to consume, not served and not
 //!   yet undone, hides it. It hides at most as many bytes as that charge asked for (`stock::withdraw` has the sum).

@@ -83,7 +83,7 @@ impl Taken {
     }
 
     fn add(&mut self, word: Word) {
-        self.amount = self.amount.and(Drained { bytes: word.prepaid(), stocks: u64::from(word.is_open()) });
+        self.amount = self.amount.and(Drained { bytes: word.stocked(), stocks: u64::from(word.is_open()) });
         self.grants += grant::of_cap(word.room());
     }
 
