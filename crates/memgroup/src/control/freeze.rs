@@ -46,22 +46,42 @@ pub(crate) fn drain_for_charge(top: &'static Node, missing: u64) -> u64 {
 /// Visits `top` and the groups below it that may have open stocks, each held, until `visit` returns `false`.
 fn walk(top: &'static Node, mut visit: impl FnMut(&'static Node) -> bool) {
     let number = top.shared().next_walk();
-    let (mut at, mut goes_on) = (top, visit(top));
+    let mut path = Path { top, at: top };
+    let mut goes_on = visit(top);
     loop {
-        let next = if goes_on { at.next_holder(number) } else { None };
-        if let Some(child) = next {
-            at = child;
+        let child = if goes_on { path.at.next_holder(number) } else { None };
+        if let Some(child) = child {
+            path.at = child;
             goes_on = visit(child);
-            continue;
-        }
-        let up = at.up();
-        at.unlist_holder();
-        if std::ptr::eq(at, top) {
+        } else if !path.climb() {
             return;
         }
-        aftermath::unpin(at);
-        let Some(up) = up else { return };
-        at = up;
+    }
+}
+
+/// The path of a walk from its top to the group that it visits. The walk holds the groups below the top. When this is dropped it holds none: also if
+/// the visit panicked, because some caller uncharged more than it had charged.
+struct Path {
+    top: &'static Node,
+    at: &'static Node,
+}
+
+impl Path {
+    /// Leaves the group for the one above it. Whether it was below the top.
+    fn climb(&mut self) -> bool {
+        let left = self.at;
+        let up = left.up().filter(|_| !std::ptr::eq(left, self.top));
+        left.unlist_holder();
+        let Some(up) = up else { return false };
+        self.at = up;
+        aftermath::unpin(left);
+        true
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        while self.climb() {}
     }
 }
 
@@ -126,7 +146,10 @@ impl FrozenLevel {
     /// Freezes a level for a caller that holds its lock.
     pub(crate) fn locked(lock: LevelLock, level: &'static Node) -> FrozenLevel {
         level.counter.freeze();
-        FrozenLevel { level, taken: empty(level), _lock: lock }
+        // Before the drain, which may panic.
+        let mut frozen = FrozenLevel { level, taken: Drained::default(), _lock: lock };
+        frozen.taken = empty(level);
+        frozen
     }
 
     /// As [`drain_for_charge`] does, when this ends.
@@ -138,5 +161,37 @@ impl FrozenLevel {
 impl Drop for FrozenLevel {
     fn drop(&mut self) {
         self.level.counter.thaw();
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use memgroup_percpu::{SlotSource, pin_virtual};
+
+    use crate::{Config, Group, Hierarchy};
+
+    /// A group below a parent, on one slot. A caller has uncharged more there than it had charged, which lies in the stock.
+    fn parent_of_a_group_with_wrong_bytes() -> (Hierarchy, Group, Group) {
+        let config = Config::with_slots(SlotSource::virtual_slots(1).unwrap());
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        let group = parent.create("group").unwrap();
+        let _pin = pin_virtual(0);
+        let (id, _) = group.try_charge(100).unwrap().into_parts();
+        drop(hierarchy.charge_from_parts(id, 200).unwrap());
+        assert!(group.stock().prepaid_bytes > group.node().counter.usage());
+        (hierarchy, parent, group)
+    }
+
+    #[test]
+    fn a_panic_in_a_drain_leaves_nothing_frozen_and_nothing_pinned() {
+        let (hierarchy, parent, group) = parent_of_a_group_with_wrong_bytes();
+        catch_unwind(AssertUnwindSafe(|| parent.drain())).expect_err("more was uncharged than was charged");
+        assert!(!parent.node().counter.is_barred());
+        group.remove().unwrap();
+        drop(group);
+        assert_eq!(hierarchy.shared().tree.lock().in_use(), 2, "the group is not released");
     }
 }
