@@ -27,6 +27,8 @@ memgroup_sync::mutations! {
     UndoneAttemptIgnoresClosed,
     /// A group above its limit keeps its stocks open.
     OverLimitLeavesStocksOpen,
+    /// A thread that clears the mark of a group above its limit does not look at the usage again.
+    MarkGoesWithoutALook,
     /// Removal leaves the stocks of the group open.
     RemovalLeavesStocksOpen,
     /// A record moves while its stocks are open.

@@ -26,10 +26,15 @@ fn is_over(node: &'static Node) -> bool {
 pub(crate) fn change<T>(node: &'static Node, change: impl FnOnce(&'static Node) -> T) -> T {
     let lock = node.shared().level_lock(node.id());
     let changed = change(node);
-    match (is_over(node), node.counter.read().over) {
-        (true, false) => mark_if(lock, node, is_over),
-        (false, true) => node.counter.mark_over(false),
-        _ => {}
+    if node.counter.read().over && !is_over(node) {
+        node.counter.mark_over(false);
+        if mutation::active(Mutation::MarkGoesWithoutALook) {
+            return changed;
+        }
+    }
+    // Also after the mark is gone: a forced charge that found it has left the marking to this thread.
+    if is_over(node) && !node.counter.read().over {
+        mark_if(lock, node, is_over);
     }
     changed
 }

@@ -125,3 +125,32 @@ fn above_its_limit_a_group_is_not_served_from_stock() {
 fn a_group_above_its_limit_with_open_stocks_is_caught() {
     mutation::with(Mutation::OverLimitLeavesStocksOpen, || explore(a_limit_lowered_below_the_live_bytes));
 }
+
+/// A forced charge passes the limit while an uncharge comes back within it, and clears the mark.
+fn an_uncharge_beside_a_forced_charge() {
+    let group = lone_group(1, 2 * UNIT);
+    let force = move || {
+        aftermath::charge_forced(group, UNIT, u64::MAX, false).unwrap_or_else(|_| panic!("it is forced"));
+        over_limit::mark_levels(group);
+    };
+    (0..3).for_each(|_| force());
+    assert!(group.counter.read().over);
+    let forcing = thread::spawn(force);
+    thread::yield_now();
+    aftermath::uncharge_counters(group, UNIT);
+    forcing.join().unwrap();
+    assert!(group.counter.read().over, "usage is above the limit");
+    aftermath::uncharge_counters(group, 3 * UNIT);
+    assert_conserved(group);
+}
+
+#[test]
+fn a_group_above_its_limit_stays_marked() {
+    explore(an_uncharge_beside_a_forced_charge);
+}
+
+#[test]
+#[should_panic(expected = "usage is above the limit")]
+fn a_mark_that_goes_without_a_look_is_caught() {
+    mutation::with(Mutation::MarkGoesWithoutALook, || explore(an_uncharge_beside_a_forced_charge));
+}
