@@ -120,9 +120,8 @@ fn keep_within_quotas(slots: usize, account_root: bool) {
     let groups: Vec<_> = tenants.iter().map(|tenant| tenant.group.clone()).collect();
     std::thread::scope(|scope| {
         let disturber = scope.spawn(|| disturb(&parent, slots, &done));
-        let workers = tenants.into_iter().map(|mut tenant| {
-            scope.spawn(move || (0..STEPS).for_each(|_| tenant.step()))
-        });
+        let workers =
+            tenants.into_iter().map(|mut tenant| scope.spawn(move || (0..STEPS).for_each(|_| tenant.step())));
         let workers: Vec<_> = workers.collect();
         let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         // ORDERING: Relaxed; as above.

@@ -81,8 +81,6 @@ pub(crate) fn demote_removed(shared: &'static Shared, bytes_max: u64, done: &mut
         let removed = std::iter::from_fn(|| tree.take_departed()).filter_map(|id| shared.node(id));
         let node = removed.into_iter().find(|node| residence::has_record(node))?;
         residence::demote_held(node, layout);
-        // The move took the last bytes, if they were on their way out of a stock.
-        shared.release_held(tree, node.id());
         done.demoted_groups += 1;
         Some(each)
     };
@@ -117,7 +115,6 @@ pub(crate) fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Main
         let has_work = tree.state(node.id()) != State::Free && residence::has_record(node);
         if has_work && is_idle(tree, node, now, after) {
             residence::demote_held(node, layout);
-            shared.release_held(tree, node.id());
             done.demoted_groups += 1;
         }
         cold += u64::from(tree.state(node.id()) == State::Online && !node.record.is_linked());
@@ -204,8 +201,6 @@ fn relocate_in(
         };
         if tree.state(node.id()) != State::Free {
             move_to(node, relocation.into_target(), layout);
-            // As in `demote_removed`.
-            shared.release_held(tree, node.id());
             done.moved_bytes += bytes;
             done.moved_records += u64::from(bytes > 0);
         } else {
@@ -228,6 +223,7 @@ mod tests {
     use memgroup_sync::grace::{self, Form};
 
     use crate::base::id::GroupId;
+    use crate::control::aftermath;
     use crate::lifecycle::maintenance::Maintained;
     use crate::lifecycle::records::demote_removed;
     use crate::reclaim::tests::Empty;
@@ -393,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_that_takes_the_last_bytes_of_a_removed_group_releases_it() {
+    fn a_move_leaves_the_last_bytes_of_a_removed_group_to_the_thread_that_uncharges_them() {
         let hierarchy = Hierarchy::new(config(10)).unwrap();
         let (shared, group) = (hierarchy.shared(), hierarchy.create("/group").unwrap());
         let _pin = pin_virtual(0);
@@ -405,7 +401,10 @@ mod tests {
         std::mem::forget(charge);
         assert!(!late.put(100).is_open());
         demote_removed(shared, u64::MAX, &mut Maintained::default());
-        assert_eq!(withdraw(&late, 100), 0, "the move took them");
+        assert_eq!(withdraw(&late, 100), 100, "the move took them");
+        assert_eq!(shared.tree.lock().in_use(), 2);
+        drop(late);
+        aftermath::uncharge_counters(node, 100);
         assert_eq!(hierarchy.root().usage_exact(), 0);
         assert_eq!(shared.tree.lock().in_use(), 1);
     }
