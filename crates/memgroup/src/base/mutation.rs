@@ -21,12 +21,16 @@ memgroup_sync::mutations! {
     DrainTakesAboveTheCap,
     /// An uncharge that returns a batch takes the bytes of other uncharges along.
     OverflowTakesAll,
+    /// A drain takes the slots of a group without a fence before it looks at the stocks.
+    SlotsAreTakenWithoutFence,
     /// A batch is put into the stock before the counters are charged.
     DepositBeforeCharge,
     /// An attempt that is undone on a stock that is not open leaves the bytes there that it had hidden.
     UndoneAttemptIgnoresClosed,
     /// A group above its limit keeps its stocks open.
     OverLimitLeavesStocksOpen,
+    /// A grant passes a level that is marked.
+    GrantPassesMarks,
     /// A thread that clears the mark of a group above its limit does not look at the usage again.
     MarkGoesWithoutALook,
     /// Removal leaves the stocks of the group open.

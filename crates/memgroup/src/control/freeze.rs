@@ -170,6 +170,8 @@ mod tests {
 
     use memgroup_percpu::{SlotSource, pin_virtual};
 
+    use crate::control::freeze::{FrozenLevel, drain, drain_for_charge};
+    use crate::state::counter::{Purpose, Verdict};
     use crate::{Config, Group, Hierarchy};
 
     /// A group below a parent, on one slot. A caller has uncharged more there than it had charged, which lies in the stock.
@@ -193,5 +195,46 @@ mod tests {
         group.remove().unwrap();
         drop(group);
         assert_eq!(hierarchy.shared().tree.lock().in_use(), 2, "the group is not released");
+    }
+
+    /// Two groups below a parent with a stock each.
+    fn parent_of_two_groups_with_stock() -> (Hierarchy, Group) {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        for name in ["a", "b"] {
+            drop(parent.create(name).unwrap().try_charge(100).unwrap());
+        }
+        (hierarchy, parent)
+    }
+
+    #[test]
+    fn a_drain_visits_no_more_groups_than_it_needs_and_unlists_those_that_it_emptied() {
+        let (_hierarchy, parent) = parent_of_two_groups_with_stock();
+        let usage = parent.node().counter.usage();
+        assert_eq!(drain(parent.node(), 1).stocks, 1);
+        assert_eq!(parent.node().counter.usage(), usage / 2);
+        assert_eq!(drain(parent.node(), u64::MAX).stocks, 1);
+        assert!(parent.node().next_holder(u32::MAX).is_none(), "a later refusal would visit it");
+    }
+
+    #[test]
+    fn no_stock_is_opened_for_some_charges_after_a_drain_for_a_charge() {
+        let (_hierarchy, parent) = parent_of_two_groups_with_stock();
+        drain_for_charge(parent.node(), u64::MAX);
+        for _ in 0..32 {
+            assert!(parent.node().counter.is_barred());
+            parent.node().counter.try_charge(1, 0, Verdict::Hint, Purpose::Charge).unwrap();
+        }
+        assert!(!parent.node().counter.is_barred());
+        parent.node().counter.uncharge(32);
+    }
+
+    #[test]
+    fn a_level_that_was_frozen_for_a_charge_cools() {
+        let (_hierarchy, parent) = parent_of_two_groups_with_stock();
+        FrozenLevel::new(parent.node()).cools();
+        assert!(parent.node().counter.is_barred());
+        drop(FrozenLevel::new(parent.node()));
+        assert!(parent.node().counter.is_barred(), "it cools still");
     }
 }

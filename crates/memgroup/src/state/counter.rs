@@ -99,6 +99,7 @@ pub(crate) enum Purpose {
 impl Purpose {
     fn bars(self) -> u64 {
         match self {
+            Purpose::Grant if mutation::active(Mutation::GrantPassesMarks) => OFFLINE,
             Purpose::Grant => BARS,
             Purpose::Charge => OFFLINE,
         }

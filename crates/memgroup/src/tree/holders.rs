@@ -12,7 +12,7 @@
 //!   before its node is released, under the tree lock.
 //! - E1. grant → list, take off → look at the grant: a SeqCst fence between on both sides. The granting thread finds the group taken off,
 //!   and lists it again; or the walk finds the grant, and leaves the group listed. The same holds for a group's slots. Loom:
-//!   `a_refusal_is_never_caused_by_stock`.
+//!   `a_refusal_is_never_caused_by_stock`, `finds_a_stock_in_a_slot_that_is_listed_still`.
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use memgroup_sync::{MutexGuard, erasable, interleave};
@@ -180,8 +180,10 @@ impl Node {
     pub(crate) fn take_slots(&self) -> HolderSlots {
         // ORDERING: AcqRel RMW; Acquire: the grants before the bits are seen.
         let bits = self.holders.slots.swap(0, Ordering::AcqRel);
-        // ORDERING: SeqCst; E1.
-        fence(Ordering::SeqCst);
+        if !mutation::active(Mutation::SlotsAreTakenWithoutFence) {
+            // ORDERING: SeqCst; E1.
+            fence(Ordering::SeqCst);
+        }
         HolderSlots(bits)
     }
 

@@ -66,3 +66,35 @@ fn catches_a_drain_that_takes_bytes_above_the_cap() {
 fn catches_an_uncharge_that_takes_all_bytes_above_the_cap() {
     mutation::with(Mutation::OverflowTakesAll, || explore(an_uncharge_above_the_cap_beside_another));
 }
+
+/// A stock is opened again in a slot that is listed since an earlier one was evicted there. A drain takes the slot off the list.
+fn a_drain_beside_a_batch_in_a_listed_slot() {
+    let group = lone_group(1, 64 * UNIT);
+    group.charge_at(0, UNIT).unwrap();
+    (0..2).for_each(|_| _ = evict::visit(group, 0));
+    assert_eq!(word_at_rest(group, 0).map(Word::room), Some(0));
+    let buyer = thread::spawn(move || charge_until_stocked(group));
+    thread::yield_now();
+    drain_all(group);
+    buyer.join().unwrap();
+    drain_all(group);
+    assert_eq!(group.counter.prepaid_most(), 0, "the last drain found each stock");
+}
+
+fn charge_until_stocked(group: &'static Node) {
+    // The first one goes to the counters, because the stock was evicted.
+    // ORDERING: Relaxed; no other thread charges.
+    group.counter.backing_off().store(1, memgroup_sync::atomic::Ordering::Relaxed);
+    (0..2).for_each(|_| batch::charge_in_slot(group, 0, UNIT, None).unwrap());
+}
+
+#[test]
+fn finds_a_stock_in_a_slot_that_is_listed_still() {
+    explore(a_drain_beside_a_batch_in_a_listed_slot);
+}
+
+#[test]
+#[should_panic(expected = "the last drain found each stock")]
+fn catches_slots_that_are_taken_without_a_fence() {
+    mutation::with(Mutation::SlotsAreTakenWithoutFence, || explore(a_drain_beside_a_batch_in_a_listed_slot));
+}

@@ -154,3 +154,43 @@ fn a_group_above_its_limit_stays_marked() {
 fn a_mark_that_goes_without_a_look_is_caught() {
     mutation::with(Mutation::MarkGoesWithoutALook, || explore(an_uncharge_beside_a_forced_charge));
 }
+
+/// A charge begins to wait at a group, whose usage is within its limit, while `opens` may open a stock there.
+fn a_wait_that_begins_beside(opens: impl FnOnce(&'static Node) + Send + 'static) {
+    let group = lone_group(1, 64 * UNIT);
+    charge_counters(group, 2 * UNIT, Verdict::Final).unwrap_or_else(|_| panic!("there is room"));
+    let other = thread::spawn(move || opens(group));
+    thread::yield_now();
+    // ORDERING: Relaxed; as in `wait`.
+    let hold =
+        |group: &'static Node| group.waiting.held.fetch_add(1, memgroup_sync::atomic::Ordering::Relaxed);
+    over_limit::change(group, hold);
+    other.join().unwrap();
+    assert_eq!((group.counter.read().over, group.counter.prepaid_most()), (true, 0), "a stock is open");
+}
+
+fn charges_a_unit(group: &'static Node) {
+    batch::charge_in_slot(group, 0, UNIT, None).unwrap();
+}
+
+fn uncharges_a_unit(group: &'static Node) {
+    group.uncharge_at(0, UNIT);
+}
+
+#[test]
+fn no_stock_is_opened_where_a_charge_waits() {
+    explore(|| a_wait_that_begins_beside(charges_a_unit));
+    explore(|| a_wait_that_begins_beside(uncharges_a_unit));
+}
+
+#[test]
+#[should_panic(expected = "a stock is open")]
+fn a_batch_that_passes_marks_is_caught() {
+    mutation::with(Mutation::GrantPassesMarks, || explore(|| a_wait_that_begins_beside(charges_a_unit)));
+}
+
+#[test]
+#[should_panic(expected = "a stock is open")]
+fn an_uncharge_that_passes_marks_is_caught() {
+    mutation::with(Mutation::GrantPassesMarks, || explore(|| a_wait_that_begins_beside(uncharges_a_unit)));
+}
