@@ -12,7 +12,7 @@ fn full_group(live: u64) -> &'static Node {
     group
 }
 
-/// Frees what it has, and has it again.
+/// Frees four units, and charges as many again.
 fn frees_and_charges_four_units(group: &'static Node) {
     group.uncharge_at(0, 4 * UNIT);
     // Not `charge_at`: its yield would let the other thread end first.

@@ -155,7 +155,7 @@ fn a_mark_that_goes_without_a_look_is_caught() {
     mutation::with(Mutation::MarkGoesWithoutALook, || explore(an_uncharge_beside_a_forced_charge));
 }
 
-/// A charge begins to wait at a group, whose usage is within its limit, while `opens` may open a stock there.
+/// A charge begins to wait at a group with usage within its limit, while `opens` may open a stock there.
 fn a_wait_that_begins_beside(opens: impl FnOnce(&'static Node) + Send + 'static) {
     let group = lone_group(1, 64 * UNIT);
     charge_counters(group, 2 * UNIT, Verdict::Final).unwrap_or_else(|_| panic!("there is room"));
