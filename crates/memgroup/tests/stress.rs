@@ -164,8 +164,10 @@ fn disturb(house: &House) -> (u64, u64) {
     let (mut drained, mut above) = (0, 0);
     let mut random = Random(0x5eed);
     for round in 1..=ROUNDS {
-        // ORDERING: Relaxed; the barrier orders the rest.
-        while house.rests.load(Ordering::Relaxed) < round * WORKERS {
+        let mut at_rest = false;
+        while !at_rest {
+            // ORDERING: Relaxed; the barrier orders the rest.
+            at_rest = house.rests.load(Ordering::Relaxed) == round * WORKERS;
             drained += house.parent.drain();
             // Within the last, nothing is refused, and stocks are open.
             let base = [1 << 17, 1 << 20, 1 << 30][random.below(3) as usize];
