@@ -329,7 +329,6 @@ impl Hierarchy {
     /// then.
     pub fn maintain(&self, options: Maintenance) -> Maintained {
         assert!(!grace::inside(), "failed to maintain a hierarchy: this thread is in a read section");
-        let _pass = self.shared().upkeep().not_before.lock();
         maintenance::pass(self.shared(), options)
     }
 
