@@ -127,7 +127,7 @@ pub struct Maintained {
     pub demoted_groups: u64,
     /// The most pages worked on while a lock was held.
     pub pages_held_max: u64,
-    /// Time that the pass waited for grace periods.
+    /// Time that the pass waited for grace periods. Removals and creations do not wait.
     pub grace: Duration,
     /// Whether more could be moved or returned than the pass was allowed to.
     pub more: bool,
@@ -312,6 +312,8 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
         free_limbo(shared, &mut done, wait);
         return_pages(shared, Instant::now(), true, &Pace::whole(), &mut done);
         *steps = Steps::default();
+        // ORDERING: Relaxed; a hint.
+        shared.upkeep().is_under_way.store(false, Ordering::Relaxed);
     }
 }
 
