@@ -8,7 +8,7 @@ use memgroup_percpu::pin_virtual;
 use crate::gauges::nth;
 use crate::{
     CHARGED_BYTES, GAUGES_BYTES, KINDS_USED, STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, gauges, go_on,
-    in_its_own_process, levels, maintain, used_on_all_slots,
+    go_on_if_slow, in_its_own_process, levels, maintain, used_on_all_slots,
 };
 
 #[test]
@@ -128,7 +128,7 @@ fn makes_no_pass_for_few_removals() {
         go_on(&hierarchy);
         removed_until_a_pass()
     }];
-    assert!((650..=680).contains(&removed[0]) && (420..=480).contains(&removed[1]), "{removed:?}");
+    assert!((650..=680).contains(&removed[0]) && (420..=500).contains(&removed[1]), "{removed:?}");
 }
 
 #[cfg(target_os = "linux")]
@@ -186,6 +186,7 @@ fn keeps_no_record_of_removed_groups_with_handles() {
         .collect();
     let peak = hierarchy.percpu();
     groups.iter().for_each(|group| group.remove().unwrap());
+    go_on_if_slow(&hierarchy);
     let by_removals = hierarchy.percpu();
     assert!(by_removals.populated_bytes < peak.populated_bytes / 2, "{by_removals:?} of {peak:?}");
     let left = maintain(&hierarchy);
