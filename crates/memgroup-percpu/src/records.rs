@@ -212,11 +212,16 @@ impl Records {
 
     /// Frees the blocks that were retired before the last grace period that is over. `last_read` gets each block with its tag
     /// when no access can reach it any more. It waits for nothing: see [`synchronize`](memgroup_sync::grace::synchronize).
-    pub fn reclaim(&'static self, mut last_read: impl FnMut(&Unlinked, u64)) -> Reclaimed {
+    pub fn reclaim(&'static self, last_read: impl FnMut(&Unlinked, u64)) -> Reclaimed {
+        self.reclaim_some(usize::MAX, last_read)
+    }
+
+    /// As [`reclaim`](Self::reclaim), for at most `most` blocks, the oldest first.
+    pub fn reclaim_some(&'static self, most: usize, mut last_read: impl FnMut(&Unlinked, u64)) -> Reclaimed {
         let mut done = Vec::new();
         let mut limbo = self.limbo.lock();
         let before = limbo.bytes();
-        limbo.reclaim(|item| done.push(item));
+        limbo.reclaim_some(most, |item| done.push(item));
         let reclaimed = Reclaimed { blocks: done.len(), bytes: (before - limbo.bytes()) as u64 };
         drop(limbo);
         for (block, tag) in done {

@@ -8,7 +8,6 @@
 //! | [`atomic`] | `core::sync::atomic` | `loom::sync::atomic` |
 //! | [`AtomicRef`] | an atomic `Option<&'static T>` | the same of loom's |
 //! | [`Mutex`], [`MutexGuard`] | `std::sync::Mutex` without poisoning | `loom::sync::Mutex` |
-//! | [`RwLock`] and its guards | `std::sync::RwLock` without poisoning | `loom::sync::RwLock` |
 //! | [`thread`] | `std::thread` | `loom::thread` |
 //! | [`spin::Wait`] | spins a little, then yields | yields at once |
 //! | [`thread_local!`] | `std::thread_local!`, const-initialised | `loom::thread_local!` |
@@ -67,7 +66,6 @@ mod keep;
 mod macros;
 mod mutation;
 mod mutex;
-mod rwlock;
 pub mod spin;
 pub mod thread;
 pub mod ticks;
@@ -85,4 +83,3 @@ pub use keep::keep;
 #[cfg(memgroup_loom)]
 pub use loom::{self, model};
 pub use mutex::{Mutex, MutexGuard};
-pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -21,6 +21,8 @@ crate::mutations! {
     TagByLoad,
     /// A grace period counts as completed from the bump on, before the scan.
     CompletedBeforeScan,
+    /// A look at a grace period passes over sections that are in force.
+    PollPassesOverSections,
     /// A caller that waited for another's grace period takes it for its own.
     FollowerTakesAnyGracePeriod,
     /// A free record is claimed by a load and a store.

@@ -65,10 +65,15 @@ impl<T> Limbo<T> {
     }
 
     /// Hands every item to `reuse` that has its grace period behind it, the oldest first; returns how many. It never waits.
-    pub fn reclaim(&mut self, mut reuse: impl FnMut(T)) -> usize {
+    pub fn reclaim(&mut self, reuse: impl FnMut(T)) -> usize {
+        self.reclaim_some(usize::MAX, reuse)
+    }
+
+    /// As [`reclaim`](Self::reclaim), for at most `most` items.
+    pub fn reclaim_some(&mut self, most: usize, mut reuse: impl FnMut(T)) -> usize {
         let completed = epoch::completed();
         let mut reclaimed = 0;
-        while self.items.front().is_some_and(|item| item.epoch <= completed) {
+        while reclaimed < most && self.items.front().is_some_and(|item| item.epoch <= completed) {
             let Some(item) = self.items.pop_front() else { break };
             self.bytes -= item.bytes;
             reclaimed += 1;

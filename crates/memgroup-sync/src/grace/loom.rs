@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::evidence::Evidence;
 use super::scan::Found;
 use super::section::end_of_thread;
-use super::{Epoch, Form, Limbo, Section, enter, epoch, registry, synchronize, tag};
+use super::{Epoch, Form, Limbo, Section, begin, enter, epoch, registry, synchronize, tag};
 use crate::atomic::{AtomicUsize, Ordering};
 use crate::loom::cell::UnsafeCell;
 use crate::loom::model::Builder;
@@ -338,6 +338,33 @@ fn loom_a_tag_that_is_loaded_is_caught() {
 #[should_panic(expected = "Causality violation")]
 fn loom_a_grace_period_that_counts_before_its_scan_is_caught() {
     fails_with(Mutation::CompletedBeforeScan, || explore_up_to(2, retired_while_another_waits));
+}
+
+/// A reader beside a grace period that is polled, once while it may last and once when it is over.
+fn a_polled_grace_period() {
+    let linked = Linked::new();
+    let other = reader(&linked, |linked| in_section(linked, enter()));
+    linked.unlink();
+    let mut pending = begin(Form::Expedited);
+    if pending.poll() {
+        linked.use_again();
+        other.join().unwrap();
+    } else {
+        other.join().unwrap();
+        assert!(pending.poll(), "no section is left");
+        linked.use_again();
+    }
+}
+
+#[test]
+fn loom_memory_is_used_again_when_a_poll_says_so() {
+    explore(a_polled_grace_period);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_poll_that_passes_over_sections_is_caught() {
+    fails_with(Mutation::PollPassesOverSections, || explore(a_polled_grace_period));
 }
 
 /// The caller's fault: the tag is drawn before the unlink.

@@ -30,7 +30,7 @@ pub use published::{DeferredFree, Lent, Published, Withdrawn};
 pub use report::{GraceReport, VARIABLE};
 pub use section::{BriefSection, Section, enter, enter_briefly, inside};
 pub use stall::{Stalled, Staller, stallers};
-pub use wait::{synchronize, synchronize_until};
+pub use wait::{Pending, begin, synchronize, synchronize_until};
 
 /// The barrier of a grace period, and so the thread that pays for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

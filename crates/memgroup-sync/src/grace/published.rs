@@ -245,9 +245,14 @@ impl<T> DeferredFree<T> {
     /// Drops every value with a grace period that is over; returns how many. It waits for nothing: a grace period ends when a thread
     /// calls [`synchronize`](super::synchronize) after [`retire`](Self::retire).
     pub fn reclaim(&mut self) -> usize {
+        self.reclaim_some(usize::MAX)
+    }
+
+    /// As [`reclaim`](Self::reclaim), for at most `most` values, the oldest first.
+    pub fn reclaim_some(&mut self, most: usize) -> usize {
         // SAFETY: out of a box, and of this `Withdrawn` alone (I1). The epoch was drawn after the value was withdrawn, and is over:
         // no section refers to it (I3).
-        self.limbo.reclaim(|withdrawn| drop(unsafe { Box::from_raw(withdrawn.value.as_ptr()) }))
+        self.limbo.reclaim_some(most, |withdrawn| drop(unsafe { Box::from_raw(withdrawn.value.as_ptr()) }))
     }
 
     /// The number of values in it.

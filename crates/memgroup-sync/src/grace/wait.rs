@@ -9,6 +9,8 @@
 //! - I1. One scan a form is under way at a time; the others wait for it, and the next one serves all that waited. A call
 //!   waits for two scans of its form at most.
 //! - I2. No lock is held that a reader takes: readers take none.
+//! - I3. A record on which a scan for an epoch found nothing never has a section of before that epoch again. So a [`Pending`] goes on
+//!   where its last look ended, with the barrier that was made when it began. Loom: `loom_memory_is_used_again_when_a_poll_says_so`.
 
 use std::time::{Duration, Instant};
 
@@ -53,6 +55,56 @@ pub fn synchronize_until(form: Form, deadline: Instant) -> Result<(), Stalled> {
         waited: begun.elapsed(),
         stallers: stall::stallers_before(target),
     })
+}
+
+/// A grace period that its owner polls, instead of waiting for it.
+///
+/// ```
+/// # #[cfg(not(memgroup_loom))] {
+/// use memgroup_sync::grace::{self, Form};
+///
+/// let section = grace::enter();
+/// let mut pending = grace::begin(Form::Expedited);
+/// assert!(!pending.poll(), "a section lasts that was begun before");
+/// drop(section);
+/// while !pending.poll() {}
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a grace period ends when it is polled"]
+pub struct Pending {
+    target: Epoch,
+    evidence: Evidence,
+    /// Records on which no section of before the target is in force.
+    over: usize,
+}
+
+/// Begins a grace period, for the memory that was unlinked before the call. It makes the barrier of this form and waits for no section.
+///
+/// The expedited barrier takes microseconds and interrupts each running thread of the process. The quiet one takes 8 to 24 ms.
+pub fn begin(form: Form) -> Pending {
+    let target = epoch::tag();
+    Pending { target, evidence: barrier(form), over: 0 }
+}
+
+impl Pending {
+    /// Whether the grace period is over: epochs from before it [are over](Epoch::is_over) then. It never waits. A look goes on where the last
+    /// one ended, so that it visits one record while a section on it lasts.
+    pub fn poll(&mut self) -> bool {
+        interleave::point();
+        if self.target.is_over() {
+            return true;
+        }
+        for reader in registry::readers().skip(self.over) {
+            let found = reader.scan(self.target, self.evidence);
+            if found != Found::Nothing && !active(Mutation::PollPassesOverSections) {
+                return false;
+            }
+            self.over += 1;
+        }
+        epoch::complete(self.target);
+        true
+    }
 }
 
 /// The deadline came before the end of this epoch's grace period.

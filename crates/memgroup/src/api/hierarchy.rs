@@ -243,6 +243,8 @@ impl Hierarchy {
 
     /// Waits until every shrinker call of this hierarchy that runs now has returned. It does not wait for calls that begin meanwhile.
     ///
+    /// While a thread walks over shrinkers it makes an expedited `membarrier`, which interrupts the running threads of the process.
+    ///
     /// Code that frees memory which callbacks of several shrinkers may use calls it first, as `synchronize_shrinkers` in Linux. For
     /// one shrinker, its [`Removal`](crate::Removal) waits. Everything that the calls did happens before the return.
     ///
@@ -313,16 +315,19 @@ impl Hierarchy {
 
     /// Returns per-CPU memory that groups no longer need to the system; see [`Maintenance`].
     ///
-    /// A thread with spare time calls it now and then. Removals do a part of it themselves. One pass runs at a time: a second caller
-    /// waits for the first. A charge waits for a pass only while the pass holds the tree lock: for 64 pages' worth of records at a time, at
-    /// most. The pass waits for grace periods without that lock. No count and no charge is lost when records move.
+    /// A thread with spare time calls it now and then. Removals and creations do the same in small steps. One pass runs at a time: a second
+    /// caller waits for the first. A charge waits for a pass only while the pass holds the tree lock: for 64 pages' worth of records at a time,
+    /// at most. The pass waits for running flushes, of one subsystem at a time, and for grace periods, without that lock. No count and no charge is
+    /// lost when records move.
+    ///
+    /// It makes these system calls: `membarrier` for one or two grace periods of 8 to 24 ms each, which interrupts no thread; `madvise` and
+    /// `munmap`, which interrupt every CPU that runs the process for some microseconds each (a TLB shootdown).
     ///
     /// # Panics
     /// In a read section (`memgroup_sync::grace`) of the calling thread, which the pass would wait for without end. Nothing is done
     /// then.
     pub fn maintain(&self, options: Maintenance) -> Maintained {
         assert!(!grace::inside(), "failed to maintain a hierarchy: this thread is in a read section");
-        let _pass = self.shared().upkeep().not_before.lock();
         maintenance::pass(self.shared(), options)
     }
 

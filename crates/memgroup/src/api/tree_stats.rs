@@ -80,7 +80,7 @@ impl TreeStats {
                 flush::flush(store, top)
             } else {
                 flush::refresh_as(store, top, freshness);
-                flush::lock(store, top.shared())
+                flush::lock(store.updates, top.shared())
             };
             let Err(groups) = self.copy(&guard, store, top) else { break };
             drop(guard);

@@ -61,7 +61,7 @@ memgroup_sync::mutations! {
     FlushTakesUnfoundForNone,
     /// A release settles statistics while they are flushed.
     ReleaseIgnoresFlush,
-    /// A thread that held the layout of the statistics does not look for releases that were left to it.
+    /// A thread that had a turn to flush does not look for releases that were left to it.
     FlushLeavesReleases,
     /// Values are written without the sequence that tells readers.
     CopyIsNotOfOneMoment,
@@ -143,4 +143,6 @@ memgroup_sync::mutations! {
     AftermathPinsTooLate,
     /// Nodes are erased although a thread holds one for the aftermath.
     ErasesHeldNodes,
+    /// A mover keeps the turn of one subsystem while it waits for that of the next.
+    MoverKeepsItsTurn,
 }

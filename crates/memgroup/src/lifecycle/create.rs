@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::control::release::POOL;
-use crate::lifecycle::residence;
+use crate::lifecycle::{maintenance, residence};
 use crate::state::config::{Config, ConfigError};
 use crate::stock::drain;
 use crate::tree::node::Node;
@@ -81,7 +81,17 @@ impl Shared {
         name: &str,
     ) -> Result<&'static Node, GroupError> {
         let mut tree = self.tree.lock();
-        self.create_held(&mut tree, parent.id(), name)
+        let created = self.create_held(&mut tree, parent.id(), name);
+        drop(tree);
+        self.go_on();
+        created
+    }
+
+    /// Goes on with a pass of maintenance that was begun by a removal.
+    fn go_on(&'static self) {
+        if maintenance::is_under_way(self) {
+            maintenance::step(self);
+        }
     }
 
     /// Creates a group as `create` does, by path.
@@ -96,7 +106,10 @@ impl Shared {
         }
         let mut tree = self.tree.lock();
         let parent = tree.lookup(if parent.is_empty() { "/" } else { parent })?;
-        self.create_held(&mut tree, parent, name)
+        let created = self.create_held(&mut tree, parent, name);
+        drop(tree);
+        self.go_on();
+        created
     }
 
     fn create_held(

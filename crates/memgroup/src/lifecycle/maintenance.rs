@@ -1,18 +1,20 @@
 //! Maintenance: returns per-CPU memory that groups no longer need to the system.
 //!
-//! The engine starts no thread. A caller gives `Hierarchy::maintain` some of its time. A removal does a bounded part of the same work
-//! when enough has piled up, so that memory goes back without any call of `maintain`.
+//! The engine starts no thread. A caller gives `Hierarchy::maintain` some of its time. When enough has piled up, removals and creations do
+//! the same work in steps of at most 50 us (`pace`), so that memory goes back without any call of `maintain`.
 //!
-//! One pass, each step with the tree lock held for at most 64 pages' worth of records at a time:
+//! One pass, with the tree lock held for at most 64 pages' worth of records at a time:
 //!
 //! 1. free places give up the records that they kept for their next group, and idle groups theirs (`residence`);
 //! 2. records move out of sparse chunks into holes of full ones;
 //! 3. the pass waits for a grace period, with no lock that a charge takes, and frees the memory left behind;
 //! 4. pages without live records go back.
 //!
-//! - P1. A removal makes a pass when the kept records are at least half of the live ones, and more than may float. So each pass
+//! - P1. A removal begins a pass when the kept records are at least half of the live ones, and more than may float. So each pass
 //!   returns a part of the memory, and a process that removes all its groups pays for a few passes in all.
-//! - P2. The end of the last handle removes all groups, and makes a pass for more than 256 KiB, floating pages included. Records of
+//! - P2. A step waits for no grace period: the next steps poll it. While it lasts no more is given up, so a section that does not end
+//!   holds back the memory of one pass. A grace period begins with the expedited barrier, once for each 256 KiB that wait at least.
+//! - P3. The end of the last handle removes all groups, and makes a pass for more than 256 KiB, floating pages included. Records of
 //!   groups with charged bytes stay for the next hierarchy of the same configuration: the thread that returns the last byte must not
 //!   wait.
 
@@ -21,30 +23,33 @@ use std::time::Instant;
 
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicBool, Ordering};
-use memgroup_sync::grace::{self, Form};
+use memgroup_sync::grace::{self, Form, Pending};
 
+use crate::lifecycle::pace::Pace;
 use crate::lifecycle::{memory, records, residence};
 use crate::state::stats::store::StatStore;
-use crate::stats::release::DeferredReleases;
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
+
 /// The most pages that are worked on while a lock is held.
 pub(crate) const PAGES_HELD_MAX: u64 = 64;
 
-/// The least that a removal makes a pass for: less is not worth a grace period.
+/// The least that a step gives up, and the least that it begins a grace period for.
 const FREED_LEAST: u64 = 256 << 10;
 
-/// The most that one removal frees. Later removals continue.
-const FREED_MOST: u64 = 256 << 20;
+/// The most that steps give up for one grace period, about.
+const LIMBO_MOST: u64 = 1 << 20;
 
-/// The longest wait of a removal for a grace period, which takes 10 to 20 ms where no read section lasts long.
+/// The longest wait of the last handle's end for a grace period, which takes 10 to 20 ms where no read section lasts long.
 const GRACE_MOST: Duration = Duration::from_millis(250);
 
-/// After a removal waited that long in vain, others make no pass for this time.
-const STALLED_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause between two looks at a grace period that lasts.
+const LOOK_PAUSE_MOST: Duration = Duration::from_millis(10);
 
 /// Options of one pass of [`Hierarchy::maintain`](crate::Hierarchy::maintain).
 ///
@@ -73,8 +78,9 @@ impl Default for Maintenance {
 impl Maintenance {
     /// A pass that moves at most 64 MiB, and leaves the pages that may float by the hierarchy's [`Config`](crate::Config).
     ///
-    /// It waits for grace periods without interrupting threads, which takes some tens of milliseconds. Pages that go back to the
-    /// system still interrupt every CPU that runs the process, for some microseconds (a TLB shootdown).
+    /// It waits for one or two grace periods of 8 to 24 ms each, by `membarrier`, which interrupts no thread. Memory goes back by
+    /// `madvise` and `munmap`: each call interrupts every CPU that runs the process, for some microseconds (a TLB shootdown). Up to 64
+    /// neighbouring pages of a slot go in one call.
     pub fn new() -> Maintenance {
         Maintenance { move_bytes_max: 64 << 20, form: Form::Quiet, all: false, now: None }
     }
@@ -121,7 +127,7 @@ pub struct Maintained {
     pub demoted_groups: u64,
     /// The most pages worked on while a lock was held.
     pub pages_held_max: u64,
-    /// Time that the pass waited for grace periods.
+    /// Time that the pass waited for grace periods. Removals and creations do not wait.
     pub grace: Duration,
     /// Whether more could be moved or returned than the pass was allowed to.
     pub more: bool,
@@ -143,12 +149,23 @@ impl Maintained {
 
 /// The maintenance of one hierarchy.
 pub(crate) struct Upkeep {
-    /// Held during a pass. No removal starts one before this moment, because a read section did not end during the last one.
-    pub(crate) not_before: Mutex<Option<Instant>>,
-    /// A removal left empty pages to the next one.
-    has_unreturned: AtomicBool,
-    /// The sum of all passes. Locked for an addition or a copy, under no lock but `not_before`.
+    /// Held during a pass, and during a step.
+    pub(crate) steps: Mutex<Steps>,
+    /// A step left work to the next one.
+    is_under_way: AtomicBool,
+    /// The sum of all passes. Locked for an addition or a copy, under no lock but `steps`.
     pub(crate) done: Mutex<Maintained>,
+}
+
+/// Where a pass in steps is.
+#[derive(Default)]
+pub(crate) struct Steps {
+    /// The grace period of the memory that was given up, with the time of its begin and of the next look.
+    period: Option<(Pending, Instant, Instant)>,
+    /// Records are still to be given up.
+    gives_up: bool,
+    /// Bytes of records that may move: as many as were given up.
+    move_left: u64,
 }
 
 static UPKEEP: Key<Upkeep> = Key::new(6, Upkeep::new);
@@ -156,15 +173,15 @@ static UPKEEP: Key<Upkeep> = Key::new(6, Upkeep::new);
 impl Upkeep {
     fn new() -> Upkeep {
         Upkeep {
-            not_before: Mutex::new(None),
-            has_unreturned: AtomicBool::new(false),
+            steps: Mutex::new(Steps::default()),
+            is_under_way: AtomicBool::new(false),
             done: Mutex::new(Maintained::default()),
         }
     }
 }
 
 impl Part for Upkeep {
-    /// The pause and the pages that wait stay: they are of the memory, which the next user of the hierarchy gets too.
+    /// The steps stay where they are: they are of the memory, which the next user of the hierarchy gets too.
     fn reset(&self) {
         *self.done.lock() = Maintained::default();
     }
@@ -187,54 +204,93 @@ fn reclaimable_bytes(shared: &'static Shared, tree: &Tree) -> u64 {
     reclaimable(tree) * memory::group_bytes(shared) + tree.kept() as u64 * kept
 }
 
-/// Whether a removal should make a pass.
+/// Whether a removal should do a step.
 pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
-    let config = &shared.config;
-    if !config.depopulate || !config.maintain_on_removal {
-        return false;
-    }
-    let worth_it = reclaimable_bytes(shared, tree) > config.float_bytes.max(FREED_LEAST);
-    // ORDERING: Relaxed; a hint, which is checked again during the pass.
-    let has_unreturned = shared.upkeep().has_unreturned.load(Ordering::Relaxed);
-    worth_it && 2 * reclaimable(tree) > u64::from(tree.online()) || has_unreturned
+    is_under_way(shared) || shared.config.maintain_on_removal && is_worth_it(shared, tree)
 }
 
-/// The pass of a removal.
-///
-/// It waits for one grace period, if there is enough to free. It moves no more than it frees, into space that earlier passes freed.
+/// Whether a step was left to later calls.
+pub(crate) fn is_under_way(shared: &'static Shared) -> bool {
+    // ORDERING: Relaxed; a hint, which is checked again during the step.
+    shared.upkeep().is_under_way.load(Ordering::Relaxed)
+}
+
+/// Whether a pass should begin (P1).
+fn is_worth_it(shared: &'static Shared, tree: &Tree) -> bool {
+    shared.config.depopulate
+        && 2 * reclaimable(tree) > u64::from(tree.online())
+        && reclaimable_bytes(shared, tree) > shared.config.float_bytes.max(FREED_LEAST)
+}
+
+/// A step of a pass, on the time of a removal or a creation: at most 50 us, and no wait. The caller holds no lock.
 #[cold]
-pub(crate) fn after_removal(shared: &'static Shared) {
-    if grace::inside() {
-        // It would wait for its own thread. The next removal finds the same work.
-        return;
-    }
-    let Some(mut not_before) = shared.upkeep().not_before.try_lock() else { return };
-    if not_before.is_some_and(|moment| Instant::now() < moment) {
-        return;
-    }
+pub(crate) fn step(shared: &'static Shared) {
+    let Some(mut steps) = shared.upkeep().steps.try_lock() else { return };
     let (mut done, before) = (Maintained::default(), memory::returned_bytes(shared));
-    let kept = reclaimable_bytes(shared, &shared.tree.lock());
-    // While a stalled read section holds memory back, no more is given up, and places keep their records for their next groups.
-    let mut in_time = free_limbo_soon(shared, &mut done);
-    if kept > FREED_LEAST && in_time {
-        let freed = kept.min(FREED_MOST);
-        records::free_kept(shared, freed, &mut done);
-        records::demote_removed(shared, freed, &mut done);
-        if shared.config.relocate {
-            records::relocate(shared, freed, &mut done);
-        }
-        in_time = free_limbo_soon(shared, &mut done);
-    }
-    *not_before = (!in_time).then(|| Instant::now() + STALLED_PAUSE);
+    let is_left = steps.run(shared, &mut done);
     done.more = false;
-    return_pages(shared, Instant::now(), false, FREED_MOST, &mut done);
-    end_pass(shared, before, done.more, &mut done);
+    end_pass(shared, before, is_left, &mut done);
 }
 
-/// Adds a pass to the sums. `has_unreturned` is a hint for the next removal.
-fn end_pass(shared: &'static Shared, returned_before: u64, has_unreturned: bool, done: &mut Maintained) {
+impl Steps {
+    /// Goes on with the pass until its time is over. Whether work is left.
+    fn run(&mut self, shared: &'static Shared, done: &mut Maintained) -> bool {
+        let now = Instant::now();
+        let pace = Pace::step(now);
+        if self.is_held_back(now) {
+            return true;
+        }
+        free_ripe(shared, &pace, done);
+        return_pages(shared, now, false, &pace, done);
+        self.gives_up |= is_worth_it(shared, &shared.tree.lock());
+        if self.gives_up && !pace.is_over() {
+            self.give_up(shared, &pace, done);
+        }
+        if pace.is_over() {
+            return true;
+        }
+        if limbo_bytes(shared) < FREED_LEAST {
+            return false;
+        }
+        self.period = Some((grace::begin(Form::Expedited), now, now));
+        true
+    }
+
+    /// Whether a section still lasts that was begun before the memory was given up. The looks at it become rare.
+    fn is_held_back(&mut self, now: Instant) -> bool {
+        let Some((period, began, next_look)) = &mut self.period else { return false };
+        if now < *next_look {
+            return true;
+        }
+        if !period.poll() {
+            *next_look = now + (now.saturating_duration_since(*began) / 8).min(LOOK_PAUSE_MOST);
+            return true;
+        }
+        self.period = None;
+        false
+    }
+
+    /// Gives all kept records up, as many at a time as may wait for one grace period. Moves at most as many into the space that earlier
+    /// passes freed.
+    fn give_up(&mut self, shared: &'static Shared, pace: &Pace, done: &mut Maintained) {
+        let bytes_max = LIMBO_MOST.saturating_sub(limbo_bytes(shared));
+        self.move_left += records::free_kept(shared, bytes_max, pace, done);
+        self.move_left += records::demote_removed(shared, bytes_max, pace, done);
+        if shared.config.relocate && !pace.is_over() {
+            let before = done.moved_bytes;
+            records::relocate(shared, self.move_left, pace, done);
+            self.move_left = self.move_left.saturating_sub(done.moved_bytes - before);
+        }
+        if !pace.is_over() && shared.tree.lock().kept() == 0 {
+            (self.gives_up, self.move_left) = (false, 0);
+        }
+    }
+}
+
+/// Adds a pass to the sums. `is_under_way` is a hint for the next removal.
+fn end_pass(shared: &'static Shared, returned_before: u64, is_under_way: bool, done: &mut Maintained) {
     // ORDERING: Relaxed; a hint.
-    shared.upkeep().has_unreturned.store(has_unreturned, Ordering::Relaxed);
+    shared.upkeep().is_under_way.store(is_under_way, Ordering::Relaxed);
     done.depopulated_bytes = memory::returned_bytes(shared) - returned_before;
     shared.upkeep().done.lock().add(done);
 }
@@ -249,34 +305,37 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
         return;
     }
     // A thread that holds the lock has a handle, so the hierarchy is in use again, or it ends the hierarchy.
-    if let Some(_pass) = shared.upkeep().not_before.try_lock() {
+    if let Some(mut steps) = shared.upkeep().steps.try_lock() {
         let mut done = Maintained::default();
         records::free_all(shared, &mut done);
-        free_limbo_soon(shared, &mut done);
-        return_pages(shared, Instant::now(), true, u64::MAX, &mut done);
+        let wait = || _ = grace::synchronize_until(Form::Quiet, Instant::now() + GRACE_MOST);
+        free_limbo(shared, &mut done, wait);
+        return_pages(shared, Instant::now(), true, &Pace::whole(), &mut done);
+        *steps = Steps::default();
+        // ORDERING: Relaxed; a hint.
+        shared.upkeep().is_under_way.store(false, Ordering::Relaxed);
     }
 }
 
-/// One pass of `maintain`. The caller holds the lock of passes.
+/// One pass of `maintain`.
 pub(crate) fn pass(shared: &'static Shared, options: Maintenance) -> Maintained {
+    let mut steps = shared.upkeep().steps.lock();
     let (mut done, before) = (Maintained::default(), memory::returned_bytes(shared));
     if !shared.config.depopulate {
         return done;
     }
-    let now = options.now.unwrap_or_else(Instant::now);
-    let wait = || {
-        grace::synchronize(options.form);
-        true
-    };
-    records::free_kept(shared, u64::MAX, &mut done);
-    records::demote_removed(shared, u64::MAX, &mut done);
+    *steps = Steps::default();
+    let (now, pace) = (options.now.unwrap_or_else(Instant::now), Pace::whole());
+    let wait = || grace::synchronize(options.form);
+    records::free_kept(shared, u64::MAX, &pace, &mut done);
+    records::demote_removed(shared, u64::MAX, &pace, &mut done);
     let cold = records::demote_idle(shared, now, &mut done);
     free_limbo(shared, &mut done, wait);
     if shared.config.relocate && options.move_bytes_max > 0 {
-        records::relocate(shared, options.move_bytes_max, &mut done);
+        records::relocate(shared, options.move_bytes_max, &pace, &mut done);
         free_limbo(shared, &mut done, wait);
     }
-    return_pages(shared, now, options.all, u64::MAX, &mut done);
+    return_pages(shared, now, options.all, &pace, &mut done);
     provide(shared, cold);
     end_pass(shared, before, false, &mut done);
     done
@@ -292,160 +351,54 @@ fn provide(shared: &'static Shared, cold: u64) {
     shared.statistics.stores().for_each(StatStore::provide);
 }
 
-/// As `free_limbo`, for a thread that did not ask for maintenance: it waits only for so long. Memory that a longer read section
-/// holds back is left to the next pass. `grace::stallers` names its thread.
-fn free_limbo_soon(shared: &'static Shared, done: &mut Maintained) -> bool {
-    let wait = || grace::synchronize_until(Form::Quiet, Instant::now() + GRACE_MOST).is_ok();
-    free_limbo(shared, done, wait)
+/// Bytes that wait for a grace period.
+fn limbo_bytes(shared: &'static Shared) -> u64 {
+    let of_stores = shared.statistics.stores().map(StatStore::limbo_bytes).sum::<u64>();
+    shared.memory.stocks.limbo_bytes() + of_stores + shared.limbo_bytes()
 }
 
-/// Frees the memory that waits for a grace period, after `wait`, which tells whether the grace period has passed.
-fn free_limbo(shared: &'static Shared, done: &mut Maintained, wait: impl Fn() -> bool) -> bool {
-    let stocks = &shared.memory.stocks;
-    let has_limbo = stocks.limbo_records() > 0
+/// Frees the memory that waits for a grace period, after `wait`.
+fn free_limbo(shared: &'static Shared, done: &mut Maintained, wait: impl Fn()) {
+    let has_limbo = shared.memory.stocks.limbo_records() > 0
         || shared.has_limbo()
         || shared.statistics.stores().any(StatStore::has_limbo);
-    if !has_limbo {
-        return true;
+    if has_limbo {
+        let began = Instant::now();
+        wait();
+        done.grace += began.elapsed();
+        free_ripe(shared, &Pace::whole(), done);
     }
-    let began = Instant::now();
-    let in_time = wait();
-    done.grace += began.elapsed();
-    stocks.reclaim(|old, tag| residence::last_look(shared, old, tag));
-    shared.statistics.stores().for_each(StatStore::reclaim);
-    if shared.has_limbo() {
-        let _releases = DeferredReleases(shared);
-        done.node_bytes += shared.reclaim_nodes(&shared.layout.write());
-    }
-    in_time
 }
 
-/// Returns pages without live records to the system, at most so many bytes.
-fn return_pages(shared: &'static Shared, now: Instant, all: bool, bytes_max: u64, done: &mut Maintained) {
-    let mut bytes = 0;
+/// Frees the memory for which the grace period is over.
+fn free_ripe(shared: &'static Shared, pace: &Pace, done: &mut Maintained) {
+    let most = pace.at_once(8, usize::MAX);
+    let last_look = |old: &_, tag| residence::last_look(shared, old, tag);
+    while !pace.is_over() && shared.memory.stocks.reclaim_some(most, last_look).blocks == most {}
+    for store in shared.statistics.stores() {
+        while !pace.is_over() && store.reclaim(most) {}
+    }
+    let most = pace.at_once(1, usize::MAX);
+    while !pace.is_over() && shared.has_limbo() {
+        let bytes = shared.reclaim_nodes(most, || pace.have_flushes_ended(shared));
+        done.node_bytes += bytes;
+        if bytes == 0 {
+            return;
+        }
+    }
+}
+
+/// Returns pages without live records to the system.
+fn return_pages(shared: &'static Shared, now: Instant, all: bool, pace: &Pace, done: &mut Maintained) {
     for arena in memory::all(shared).map(|records| records.arena()) {
-        loop {
-            if bytes >= bytes_max {
-                done.more = true;
-                return;
-            }
-            let most = PAGES_HELD_MAX as usize;
+        while !pace.is_over() {
+            let most = pace.at_once(16, PAGES_HELD_MAX as usize);
             let returned = if all { arena.depopulate_now(most) } else { arena.depopulate(now, most) };
-            bytes += returned.bytes;
             done.pages_held_max = done.pages_held_max.max(returned.pages as u64);
             if !returned.more || returned.pages == 0 {
                 done.more |= returned.more;
                 break;
             }
         }
-    }
-}
-
-#[cfg(all(test, not(memgroup_loom)))]
-mod tests {
-    use core::time::Duration;
-    use std::sync::mpsc::channel;
-
-    use memgroup_percpu::SlotSource;
-    use xtask::Watchdog;
-
-    use super::*;
-    use crate::{Config, Hierarchy, Stat, Subsystem};
-
-    /// A hierarchy in which memory waits for a grace period.
-    fn with_limbo() -> Hierarchy {
-        let hierarchy = Hierarchy::new(Config::new().slots(SlotSource::virtual_slots(3).unwrap())).unwrap();
-        let shared = hierarchy.root().node().shared();
-        // The hierarchy may have been another test's.
-        *shared.upkeep().not_before.lock() = None;
-        let group = hierarchy.create("/group").unwrap();
-        drop(group.try_charge(1).unwrap());
-        group.remove().unwrap();
-        drop(group);
-        records::free_kept(shared, u64::MAX, &mut Maintained::default());
-        assert!(shared.memory.stocks.limbo_records() > 0);
-        hierarchy
-    }
-
-    #[test]
-    fn pauses_removals_after_a_late_grace_period() {
-        let (tell, told) = channel();
-        let (leave, left) = channel::<()>();
-        let _watchdog = Watchdog::over("a removal beside a section that lasts");
-        let began = Instant::now();
-        let hierarchy = std::thread::scope(|scope| {
-            scope.spawn(move || {
-                let _section = grace::enter();
-                tell.send(()).unwrap();
-                left.recv().unwrap_err();
-            });
-            told.recv().unwrap();
-            // In the section: other tests end grace periods that began before it.
-            let hierarchy = with_limbo();
-            after_removal(hierarchy.root().node().shared());
-            drop(leave);
-            hierarchy
-        });
-        let shared = hierarchy.root().node().shared();
-        assert!(shared.memory.stocks.limbo_records() > 0, "the section holds it back");
-        let paused = shared.upkeep().not_before.lock().expect("removals pause");
-        assert!(paused >= began + STALLED_PAUSE);
-        assert!(hierarchy.maintained().grace >= GRACE_MOST);
-    }
-
-    #[test]
-    fn waits_for_no_grace_period_in_the_pause() {
-        let hierarchy = with_limbo();
-        let shared = hierarchy.root().node().shared();
-        let later = Instant::now() + Duration::from_secs(3600);
-        *shared.upkeep().not_before.lock() = Some(later);
-        let before = hierarchy.maintained();
-        (0..10).for_each(|_| after_removal(shared));
-        assert_eq!(hierarchy.maintained(), before, "no pass was made");
-        assert!(shared.memory.stocks.limbo_records() > 0);
-        assert_eq!(*shared.upkeep().not_before.lock(), Some(later));
-    }
-
-    #[test]
-    fn ends_the_pause_with_a_pass_in_time() {
-        let hierarchy = with_limbo();
-        let shared = hierarchy.root().node().shared();
-        hierarchy.maintain(Maintenance::new().expedited());
-        assert_eq!(shared.memory.stocks.limbo_records(), 0);
-        *shared.upkeep().not_before.lock() = Some(Instant::now());
-        after_removal(shared);
-        assert_eq!(*shared.upkeep().not_before.lock(), None);
-    }
-
-    #[test]
-    fn adds_up_all_passes_of_one_hierarchy() {
-        let config = Config::new()
-            .slots(SlotSource::virtual_slots(1).unwrap())
-            .float(0, Duration::ZERO)
-            .groups_max(1001);
-        let hierarchy = Hierarchy::new(config).unwrap();
-        let stats: &'static [Stat] =
-            (0..501).map(|number| Stat::gauge(format!("gauge{number}").leak())).collect::<Vec<_>>().leak();
-        let counts = hierarchy.register(Subsystem { name: "gauges", stats }).unwrap();
-        let key = counts.keys().next().unwrap();
-        let groups: Vec<_> = (0..1000)
-            .map(|number| {
-                let group = hierarchy.root().create(&format!("g{number}")).unwrap();
-                counts.add(&group, key, 1);
-                group
-            })
-            .collect();
-        let (stay, go): (Vec<_>, Vec<_>) = (0..).zip(groups).partition(|(number, _)| number % 10 == 0);
-        go.into_iter().for_each(|(_, group)| group.remove().unwrap());
-        let removals = hierarchy.maintained();
-        assert!(removals.moved_bytes > 0 && removals.moved_records > 0, "{removals:?}");
-        let pass = hierarchy.maintain(Maintenance::new().all());
-        let all = hierarchy.maintained();
-        assert!(pass.pages_held_max > 0, "{pass:?}");
-        assert_eq!(all.moved_bytes, removals.moved_bytes + pass.moved_bytes);
-        assert_eq!(all.depopulated_bytes, removals.depopulated_bytes + pass.depopulated_bytes);
-        assert_eq!(all.grace, removals.grace + pass.grace);
-        drop((stay, counts, hierarchy));
-        assert_eq!(Hierarchy::new(config).unwrap().maintained(), Maintained::default());
     }
 }

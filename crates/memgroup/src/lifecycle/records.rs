@@ -1,15 +1,22 @@
 //! Records of groups that need them no more are given up, and others move together: steps 1 and 2 of a maintenance pass.
+//!
+//! - E1. A mover waits for the turn to flush of one subsystem at a time, and holds no other lock meanwhile. So a flush that takes long
+//!   delays a mover, and readers of its own subsystem, and no others. Loom: `reads_beside_a_flush_of_others_and_a_mover`.
 
 use core::time::Duration;
 use std::time::Instant;
 
 use memgroup_percpu::{Fresh, Record, Records};
 
-use crate::base::id::NodeId;
+use crate::base::id::{GroupId, NodeId};
+use crate::base::mutation::{self, Mutation};
 use crate::lifecycle::maintenance::{Maintained, PAGES_HELD_MAX};
+use crate::lifecycle::pace::Pace;
 use crate::lifecycle::{memory, residence};
-use crate::stats::moves::{self, LayoutGuard};
-use crate::stats::release::DeferredReleases;
+use crate::state::stats::builtin::MEMORY;
+use crate::state::stats::store::StatStore;
+use crate::stats::flush::FlushGuard;
+use crate::stats::moves;
 use crate::stock::drain;
 use crate::tree::node::{Node, mix};
 use crate::tree::shared::Shared;
@@ -17,6 +24,8 @@ use crate::tree::topology::{Noted, ROOT, State, Tree};
 
 #[cfg(all(test, memgroup_loom))]
 mod loom;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
 
 /// The most places that are visited while a lock is held, with records or without.
 const PLACES_HELD_MAX: u32 = 1024;
@@ -43,54 +52,87 @@ fn steps(
     more
 }
 
-/// Runs `work` with the tree lock, and the layout of the statistics alone.
-fn with_layout<T>(shared: &'static Shared, work: impl FnOnce(&LayoutGuard<'_>, &mut Tree) -> T) -> T {
-    let _releases = DeferredReleases(shared);
-    let layout = shared.layout.write();
-    let mut tree = shared.tree.lock();
-    work(&layout, &mut tree)
-}
-
-/// Frees the records that free places kept for their next groups, at most so many bytes. The arenas decide which pages float.
-pub(crate) fn free_kept(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
-    let each = memory::group_bytes(shared);
-    let mut left = bytes_max / each;
-    let mut more = true;
-    while more {
+/// Frees the memory that free places kept for their next groups, about so many bytes. The arenas decide which pages float. Returns the
+/// bytes of records.
+pub(crate) fn free_kept(shared: &'static Shared, bytes_max: u64, pace: &Pace, done: &mut Maintained) -> u64 {
+    let (each, flushed) = (memory::group_bytes(shared), memory::flushed_bytes(shared));
+    let places_max = (bytes_max / (each + flushed)).max(1);
+    let (mut freed, mut more) = (0, true);
+    while more && !pace.is_over() {
         let mut tree = shared.tree.lock();
         more = steps(shared, each, done, |_| {
-            left = left.checked_sub(1)?;
-            let id = tree.strip()?;
+            let is_over = freed / each >= places_max || pace.is_over();
+            let id = if is_over { None } else { tree.strip() }?;
             // A group that the system refused a node for leaves a place without one.
             shared.node(id).into_iter().for_each(residence::free_records);
             if let Some(chunk) = tree.bare_chunk(id) {
                 shared.free_chunk(&tree, chunk);
             }
+            freed += each;
             Some(each)
         });
     }
+    freed
 }
 
-/// Takes the records of removed groups that are not free yet, at most so many bytes. Their stocks are never opened again, and their
-/// statistics move to the base words.
-pub(crate) fn demote_removed(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
+/// Takes the records of these groups, of one subsystem after the other. Their stocks close, and their statistics move to the base words.
+/// Whether all of them were taken: a step may find a turn to flush taken.
+fn demote(shared: &'static Shared, groups: &[GroupId], pace: &Pace, done: &mut Maintained) -> bool {
+    let mut kept = None;
+    for updates in shared.statistics.trees() {
+        let Some(turn) = pace.turn(updates, shared) else { return false };
+        let mut tree = shared.tree.lock();
+        for &id in groups {
+            let Some(node) = shared.find(&tree, id) else { continue };
+            residence::demote_held(node, Some(&turn));
+        }
+        drop(tree);
+        // Else dropped here: a mover that waits for a turn has no other (E1).
+        kept = Some(turn).filter(|_| mutation::active(Mutation::MoverKeepsItsTurn));
+    }
+    drop(kept);
+    let bytes = groups.len() as u64 * memory::group_bytes(shared);
+    let page = shared.memory.stocks.arena().page().bytes() as u64;
+    done.pages_held_max = done.pages_held_max.max(bytes.div_ceil(page));
+    done.demoted_groups += groups.len() as u64;
+    true
+}
+
+/// Takes the records of removed groups that are not free yet, about so many bytes. Returns the bytes.
+pub(crate) fn demote_removed(
+    shared: &'static Shared,
+    bytes_max: u64,
+    pace: &Pace,
+    done: &mut Maintained,
+) -> u64 {
     let each = memory::group_bytes(shared);
-    let mut left = bytes_max / each;
-    let mut step = |layout: &LayoutGuard<'_>, tree: &mut Tree, done: &mut Maintained| {
-        left = left.checked_sub(1)?;
-        let removed = std::iter::from_fn(|| tree.take_departed()).filter_map(|id| shared.node(id));
-        let node = removed.into_iter().find(|node| residence::has_record(node))?;
-        residence::demote_held(node, layout);
-        done.demoted_groups += 1;
-        Some(each)
-    };
-    while with_layout(shared, |layout, tree| steps(shared, each, done, |done| step(layout, tree, done))) {}
+    let page = shared.memory.stocks.arena().page().bytes() as u64;
+    let most = pace.at_once(1, (PAGES_HELD_MAX * page / each).max(1) as usize);
+    let mut taken = 0;
+    while taken < bytes_max && !pace.is_over() {
+        let groups: Vec<GroupId> = {
+            let mut tree = shared.tree.lock();
+            let removed = std::iter::from_fn(|| tree.take_departed()).filter_map(|id| shared.node(id));
+            removed.filter(|node| residence::has_record(node)).take(most).map(Node::group_id).collect()
+        };
+        if groups.is_empty() {
+            break;
+        }
+        if !demote(shared, &groups, pace, done) {
+            // A flush is under way. The next step finds them again.
+            let mut tree = shared.tree.lock();
+            groups.iter().for_each(|id| tree.depart_again(NodeId(id.node())));
+            break;
+        }
+        taken += groups.len() as u64 * each;
+    }
+    taken
 }
 
 /// Frees the records of all places and all nodes, if no group is left.
 pub(crate) fn free_all(shared: &'static Shared, done: &mut Maintained) {
     loop {
-        free_kept(shared, u64::MAX, done);
+        free_kept(shared, u64::MAX, &Pace::whole(), done);
         let mut tree = shared.tree.lock();
         if tree.state(ROOT) != State::Free {
             return;
@@ -108,27 +150,26 @@ pub(crate) fn free_all(shared: &'static Shared, done: &mut Maintained) {
 pub(crate) fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) -> u64 {
     let Some(after) = shared.config.demote_after else { return 0 };
     let each = memory::group_bytes(shared);
-    let (mut at, mut cold) = (0, 0);
-    let mut step = |at: u32, layout: &LayoutGuard<'_>, tree: &mut Tree, done: &mut Maintained| {
-        let Some(node) = shared.node(NodeId(at)) else { return 0 };
-        // Only a look at all words of a group tells whether it is idle, so the look is work on its records too.
-        let has_work = tree.state(node.id()) != State::Free && residence::has_record(node);
-        if has_work && is_idle(tree, node, now, after) {
-            residence::demote_held(node, layout);
-            done.demoted_groups += 1;
-        }
-        cold += u64::from(tree.state(node.id()) == State::Online && !node.record.is_linked());
-        if has_work { each } else { 0 }
-    };
-    while with_layout(shared, |layout, tree| {
+    let (mut at, mut cold, mut more) = (0, 0, true);
+    while more {
+        let mut idle = Vec::new();
+        let mut tree = shared.tree.lock();
         let end = tree.places().min(at + PLACES_HELD_MAX);
-        steps(shared, each, done, |done| {
+        steps(shared, each, done, |_| {
             let place = (at < end).then_some(at)?;
             at += 1;
-            Some(step(place, layout, tree, done))
+            let Some(node) = shared.node(NodeId(place)) else { return Some(0) };
+            // Only a look at all words of a group tells whether it is idle, so the look is work on its records too.
+            let has_work = tree.state(node.id()) != State::Free && residence::has_record(node);
+            let goes = has_work && is_idle(&mut tree, node, now, after);
+            idle.extend(goes.then(|| node.group_id()));
+            cold += u64::from(tree.state(node.id()) == State::Online && (goes || !node.record.is_linked()));
+            Some(if has_work { each } else { 0 })
         });
-        at < tree.places()
-    }) {}
+        more = at < tree.places();
+        drop(tree);
+        demote(shared, &idle, &Pace::whole(), done);
+    }
     cold
 }
 
@@ -158,346 +199,68 @@ fn is_idle(tree: &mut Tree, node: &'static Node, now: Instant, after: Duration) 
 }
 
 /// Moves records out of sparse chunks, one arena after the other, at most so many bytes of all.
-pub(crate) fn relocate(shared: &'static Shared, bytes_max: u64, done: &mut Maintained) {
-    let stocks = &shared.memory.stocks;
-    relocate_in(
-        shared,
-        stocks,
-        bytes_max,
-        done,
-        |node| &node.record,
-        |node, fresh, _| {
-            residence::move_held(node, fresh);
-        },
-    );
+pub(crate) fn relocate(shared: &'static Shared, bytes_max: u64, pace: &Pace, done: &mut Maintained) {
+    let bytes_max = done.moved_bytes + bytes_max;
     for store in shared.statistics.stores() {
-        let record = |node: &'static Node| &node.entry(store).record;
-        relocate_in(shared, &store.records, bytes_max, done, record, |node, fresh, layout| {
-            moves::move_to(node.entry(store), fresh, layout);
-        });
+        if store.number == MEMORY {
+            // Their charges are counted there.
+            let moving = Moving { shared, records: &shared.memory.stocks, store, bytes_max };
+            moving.run(pace, done, |node| &node.record, |node, fresh, _| residence::move_held(node, fresh));
+        }
+        let moving = Moving { shared, records: &store.records, store, bytes_max };
+        let move_to = |node: &'static Node, fresh, turn: &_| moves::move_to(node.entry(store), fresh, turn);
+        moving.run(pace, done, |node| &node.entry(store).record, move_to);
     }
 }
 
-fn relocate_in(
+/// The relocation of one arena's records, with the turn to flush `store`.
+struct Moving {
     shared: &'static Shared,
     records: &'static Records,
+    store: &'static StatStore,
     bytes_max: u64,
-    done: &mut Maintained,
-    record: impl Fn(&'static Node) -> &'static Record,
-    move_to: impl Fn(&'static Node, Fresh, &LayoutGuard<'_>),
-) {
-    let bytes = (records.record_bytes() * records.admitted().count()) as u64;
-    let step = |layout: &LayoutGuard<'_>, tree: &mut Tree, done: &mut Maintained| {
-        if done.moved_bytes >= bytes_max {
-            done.more = true;
-            return None;
-        }
-        let relocation = records.next_move()?;
-        let node = shared.node(NodeId(relocation.owner()));
-        let Some(node) = node.filter(|node| relocation.is_current(record(node))) else {
-            // Unlinked meanwhile: given up instead of moved.
-            records.discard(relocation.into_target());
-            return Some(bytes.max(64));
-        };
-        if tree.state(node.id()) != State::Free {
-            move_to(node, relocation.into_target(), layout);
-            done.moved_bytes += bytes;
-            done.moved_records += u64::from(bytes > 0);
-        } else {
-            // Of a free place: given up instead of moved.
-            records.discard(relocation.into_target());
-            if let Some(old) = record(node).unlink() {
-                records.retire(old, residence::tag(node));
-            }
-        }
-        Some(bytes.max(64))
-    };
-    while with_layout(shared, |layout, tree| steps(shared, bytes, done, |done| step(layout, tree, done))) {}
 }
 
-#[cfg(all(test, not(memgroup_loom)))]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use memgroup_percpu::{Call, SlotSource, inject, pin_virtual};
-    use memgroup_sync::grace::{self, Form};
-
-    use crate::base::id::GroupId;
-    use crate::control::aftermath;
-    use crate::lifecycle::maintenance::Maintained;
-    use crate::lifecycle::records::demote_removed;
-    use crate::reclaim::tests::Empty;
-    use crate::state::config::CHUNK;
-    use crate::stock::{Stock, withdraw};
-    use crate::tree::node::Node;
-    use crate::tree::shared::Shared;
-    use crate::{Charge, Config, Group, GroupError, Hierarchy, Maintenance, ShrinkerConfig, scope};
-
-    /// A kind of hierarchy that no other test uses.
-    fn config(number: u32) -> Config {
-        Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(7000 + number)
-    }
-
-    fn create(hierarchy: &Hierarchy, groups: u32) -> Vec<Group> {
-        (0..groups).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect()
-    }
-
-    fn remove(groups: Vec<Group>) {
-        groups.into_iter().for_each(|group| group.remove().unwrap());
-    }
-
-    /// Gives memory back; returns the bytes of nodes.
-    fn maintain(hierarchy: &Hierarchy) -> u64 {
-        hierarchy.maintain(Maintenance::new().all().expedited()).node_bytes
-    }
-
-    fn chunks(shared: &Shared) -> usize {
-        shared.nodes_bytes() / (CHUNK as usize * size_of::<Node>())
-    }
-
-    #[test]
-    fn nodes_go_with_their_groups() {
-        let hierarchy = Hierarchy::new(config(0)).unwrap();
-        let shared = hierarchy.shared();
-        let mut groups = create(&hierarchy, 20 * CHUNK);
-        assert_eq!(chunks(shared), 21);
-        let last = groups.pop().unwrap();
-        let charge = groups[100].try_charge(1).unwrap();
-        remove(groups);
-        maintain(&hierarchy);
-        assert_eq!(
-            chunks(shared),
-            1 + 1 + 1,
-            "the root's, that of the last group, and that of the charged one"
-        );
-        drop(charge);
-        remove(vec![last]);
-        assert!(maintain(&hierarchy) > 0);
-        assert_eq!((chunks(shared), shared.has_limbo()), (1, false));
-        assert_eq!(hierarchy.maintained().node_bytes, 20 * CHUNK as u64 * size_of::<Node>() as u64);
-        let groups = create(&hierarchy, 20 * CHUNK);
-        assert_eq!(chunks(shared), 21);
-        drop((groups, hierarchy));
-        assert_eq!(chunks(shared), 0, "all of them go with the hierarchy");
-        let again = Hierarchy::new(config(0)).unwrap();
-        remove(create(&again, CHUNK));
-    }
-
-    #[test]
-    fn an_id_stays_stale_when_its_node_was_given_back() {
-        let hierarchy = Hierarchy::new(config(1)).unwrap();
-        let mut seen: Vec<GroupId> = Vec::new();
-        for _ in 0..3 {
-            let groups = create(&hierarchy, 3 * CHUNK);
-            let ids: Vec<_> = groups.iter().map(Group::id).collect();
-            assert!(ids.iter().all(|id| !seen.contains(id)), "an id is never another group's");
-            for &id in &seen {
-                assert!(hierarchy.group(id).is_none() && hierarchy.uncharge(id, 1).is_err(), "{id}");
+impl Moving {
+    fn run(
+        &self,
+        pace: &Pace,
+        done: &mut Maintained,
+        record: impl Fn(&'static Node) -> &'static Record,
+        move_to: impl Fn(&'static Node, Fresh, &FlushGuard),
+    ) {
+        let &Moving { shared, records, store, bytes_max } = self;
+        let bytes = (records.record_bytes() * records.admitted().count()) as u64;
+        let step = |turn: &FlushGuard, tree: &mut Tree, done: &mut Maintained| {
+            if done.moved_bytes >= bytes_max {
+                done.more = true;
+                return None;
             }
-            seen.extend(ids);
-            remove(groups);
-            maintain(&hierarchy);
-        }
-    }
-
-    #[test]
-    fn groups_are_what_they_were_in_fresh_nodes() {
-        let hierarchy = Hierarchy::new(config(2)).unwrap();
-        for round in 0..4 {
-            let groups = create(&hierarchy, 2 * CHUNK);
-            for group in &groups {
-                assert_eq!((group.max(), group.high(), group.min(), group.low()), (None, None, 0, 0));
-                assert_eq!((group.peak(), group.refusals(), group.oom_score(), group.owed()), (0, 0, 0, 0));
-                assert_eq!((group.events(), group.labels()), (Default::default(), Vec::new()));
-                assert_eq!((group.weight(), group.stock().hits), (100, 0));
-                group.set_max(1000).unwrap();
-                group.set_min(10).unwrap();
-                group.set_oom_score(7).unwrap();
-                group.try_charge(2000).unwrap_err();
-                drop(group.charge_forced(2000).unwrap());
-                assert!(group.owed() > 0);
-                group.set_weight(7).unwrap();
-                drop(group.label("sort").unwrap().try_charge(100).unwrap());
-            }
-            remove(groups);
-            if round != 1 {
-                maintain(&hierarchy);
-            }
-        }
-    }
-
-    #[test]
-    fn nodes_with_shrinkers_stay_until_no_group_is_left() {
-        let hierarchy = Hierarchy::new(config(3)).unwrap();
-        let shared = hierarchy.shared();
-        let groups = create(&hierarchy, 4 * CHUNK);
-        let shrinker = groups[100].add_shrinker(ShrinkerConfig::new("empty"), Empty).unwrap();
-        drop(shrinker);
-        remove(groups);
-        maintain(&hierarchy);
-        assert_eq!(chunks(shared), 2, "the root's, and one with a part for walks");
-        let groups = create(&hierarchy, 20 * CHUNK);
-        drop((groups, hierarchy));
-        assert_eq!(chunks(shared), 0);
-        let again = Hierarchy::new(config(3)).unwrap();
-        let groups = create(&again, 4 * CHUNK);
-        let kept: Vec<_> = groups.iter().filter(|group| group.node().shrinkers().is_some()).collect();
-        assert_eq!(kept.len(), 1, "the place has its part again");
-        let shrinker = kept[0].add_shrinker(ShrinkerConfig::new("empty"), Empty).unwrap();
-        assert_eq!(again.shrinkers().len(), 1);
-        drop(shrinker);
-    }
-
-    #[test]
-    fn a_scope_with_a_forgotten_guard_finds_no_group_in_an_erased_node() {
-        let hierarchy = Hierarchy::new(config(4)).unwrap();
-        std::thread::scope(|threads| {
-            threads.spawn(|| {
-                let mut groups = create(&hierarchy, 4 * CHUNK);
-                std::mem::forget(scope::enter(&groups[3 * CHUNK as usize]));
-                assert!(scope::current().is_some());
-                groups.drain(..).for_each(|group| drop(group.remove()));
-                maintain(&hierarchy);
-                assert_eq!(scope::current(), None);
-                assert!(hierarchy.try_charge_current(1).is_none());
-                grace::synchronize(Form::Quiet);
-                let other = Hierarchy::new(config(8)).unwrap();
-                let others = create(&other, 20 * CHUNK);
-                assert_eq!(scope::current(), None, "nor another hierarchy's group at the same address");
-                remove(others);
-            });
-        });
-    }
-
-    #[test]
-    fn a_forgotten_stall_ends_with_its_thread_also_in_an_erased_node() {
-        let hierarchy = Hierarchy::new(config(9)).unwrap();
-        let thread = std::thread::spawn({
-            let hierarchy = hierarchy.clone();
-            move || {
-                let groups = create(&hierarchy, 4 * CHUNK);
-                drop(scope::enter(&groups[3 * CHUNK as usize]));
-                std::mem::forget(groups[3 * CHUNK as usize].stall());
-                remove(groups);
-                maintain(&hierarchy);
-            }
-        });
-        thread.join().unwrap();
-        let root = hierarchy.root();
-        drop(root.stall());
-        assert_eq!(hierarchy.groups().len(), 1);
-    }
-
-    #[test]
-    fn a_move_leaves_the_last_bytes_of_a_removed_group_to_the_thread_that_uncharges_them() {
-        let hierarchy = Hierarchy::new(config(10)).unwrap();
-        let (shared, group) = (hierarchy.shared(), hierarchy.create("/group").unwrap());
-        let _pin = pin_virtual(0);
-        let charge = group.try_charge(100).unwrap();
-        let node = group.node();
-        remove(vec![group]);
-        // A thread has put the bytes into the stock, which is not open, and has not taken them out yet.
-        let late = Stock::enter(node, 0).expect("the group was charged");
-        std::mem::forget(charge);
-        assert!(!late.put(100).is_open());
-        demote_removed(shared, u64::MAX, &mut Maintained::default());
-        assert_eq!(withdraw(&late, 100), 100, "the move took them");
-        assert_eq!(shared.tree.lock().in_use(), 2);
-        drop(late);
-        aftermath::uncharge_counters(node, 100);
-        assert_eq!(hierarchy.root().usage_exact(), 0);
-        assert_eq!(shared.tree.lock().in_use(), 1);
-    }
-
-    #[test]
-    fn parts_go_with_the_records_of_a_free_place() {
-        let hierarchy = Hierarchy::new(config(11)).unwrap();
-        let groups = create(&hierarchy, CHUNK / 2);
-        let nodes: Vec<_> = groups.iter().map(Group::node).collect();
-        remove(groups);
-        maintain(&hierarchy);
-        assert!(
-            nodes.into_iter().all(|node| node.withdraw_parts().is_none()),
-            "the chunk stays, with the root"
-        );
-    }
-
-    #[test]
-    fn ids_are_good_after_a_hierarchy_that_was_refused_memory() {
-        // As many slots as no other test has: their memory is mapped here.
-        let config = Config::with_slots(SlotSource::virtual_slots(43).unwrap()).groups_max(7012);
-        let refused = (0..8).filter(|&after| {
-            let guard = inject::fail(Call::Map, after);
-            let refused = Hierarchy::new(config).is_err();
-            drop(guard);
-            refused
-        });
-        assert!(refused.count() > 1, "the second thing that is mapped is for the root");
-        for _ in 0..2 {
-            let hierarchy = Hierarchy::new(config).unwrap();
-            for group in create(&hierarchy, 20 * CHUNK).iter().chain([&hierarchy.root()]) {
-                let (id, bytes) = group.try_charge(10).unwrap().into_parts();
-                hierarchy.uncharge(id, bytes).unwrap();
-            }
-        }
-    }
-
-    #[test]
-    fn a_group_without_memory_for_its_node_is_refused() {
-        let hierarchy = Hierarchy::new(config(5)).unwrap();
-        let first = create(&hierarchy, CHUNK - 1);
-        let guard = memgroup_sync::inject::refuse_chunks();
-        let error = hierarchy.create("/more").unwrap_err();
-        assert!(matches!(&error, GroupError::OutOfMemory { path, .. } if path == "/more"), "{error:?}");
-        maintain(&hierarchy);
-        let refused = Hierarchy::new(config(6)).unwrap_err().to_string();
-        assert!(refused.contains("refused address space for its groups; raise RLIMIT_AS"), "{refused}");
-        drop(guard);
-        hierarchy.create("/more").unwrap();
-        Hierarchy::new(config(6)).unwrap().create("/group").unwrap();
-        drop(first);
-    }
-
-    #[test]
-    fn charges_last_while_nodes_come_and_go() {
-        const ROUNDS: usize = if cfg!(memgroup_yields) { 200 } else { 2000 };
-        let hierarchy = Hierarchy::new(config(7)).unwrap();
-        let (send, receive) = std::sync::mpsc::sync_channel::<Charge>(64);
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|threads| {
-            // The last bytes of most groups go on another thread than the last handles.
-            threads.spawn(move || receive.iter().for_each(drop));
-            threads.spawn(|| {
-                // ORDERING: Relaxed; one more pass does no harm.
-                while !is_over.load(Ordering::Relaxed) {
-                    maintain(&hierarchy);
+            let relocation = if pace.is_over() { None } else { records.next_move() }?;
+            let node = shared.node(NodeId(relocation.owner()));
+            let Some(node) = node.filter(|node| relocation.is_current(record(node))) else {
+                // Unlinked meanwhile: given up instead of moved.
+                records.discard(relocation.into_target());
+                return Some(bytes.max(64));
+            };
+            if tree.state(node.id()) != State::Free {
+                move_to(node, relocation.into_target(), turn);
+                done.moved_bytes += bytes;
+                done.moved_records += u64::from(bytes > 0);
+            } else {
+                // Of a free place: given up instead of moved.
+                records.discard(relocation.into_target());
+                if let Some(old) = record(node).unlink() {
+                    records.retire(old, residence::tag(node));
                 }
-            });
-            let workers: Vec<_> = (0..2)
-                .map(|worker| {
-                    let (hierarchy, send) = (&hierarchy, send.clone());
-                    threads.spawn(move || {
-                        for round in 0..ROUNDS {
-                            let group = hierarchy.create(&format!("/{worker}-{round}")).unwrap();
-                            group.set_max(10_000).unwrap();
-                            send.send(group.try_charge(1 + round as u64 % 9000).unwrap()).unwrap();
-                            if round % 3 == 0 {
-                                // Marks the group OVER, so that uncharges look at it.
-                                group.set_max(0).unwrap();
-                            }
-                            group.remove().unwrap();
-                        }
-                    })
-                })
-                .collect();
-            drop(send);
-            let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-            // ORDERING: Relaxed; as above. Before a worker's panic goes on, which would else wait for the passes without end.
-            is_over.store(true, Ordering::Relaxed);
-            ends.into_iter().for_each(Result::unwrap);
-        });
-        maintain(&hierarchy);
-        assert_eq!((hierarchy.root().usage_exact(), hierarchy.groups().len()), (0, 1));
-        assert!(hierarchy.dying().is_empty() && hierarchy.shared().tree.lock().in_use() == 1);
+            }
+            Some(bytes.max(64))
+        };
+        let mut more = true;
+        while more {
+            let Some(turn) = pace.turn(store.updates, shared) else { return };
+            let mut tree = shared.tree.lock();
+            more = steps(shared, bytes, done, |done| step(&turn, &mut tree, done));
+        }
     }
 }

@@ -22,7 +22,7 @@ impl Shared {
         let due = maintenance::is_due(self, &tree);
         drop(tree);
         if due {
-            maintenance::after_removal(self);
+            maintenance::step(self);
         }
         Ok(())
     }

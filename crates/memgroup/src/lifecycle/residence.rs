@@ -26,10 +26,14 @@ use memgroup_sync::interleave;
 use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
 use crate::control::aftermath;
+use crate::state::stats::builtin::MEMORY;
 use crate::state::stats::builtin::memory::CHARGES;
 use crate::state::stats::store::StatEntry;
 use crate::state::stock_word::Word;
-use crate::stats::moves::{self, LayoutGuard};
+#[cfg(test)]
+use crate::stats::flush;
+use crate::stats::flush::FlushGuard;
+use crate::stats::moves;
 use crate::stats::update::count;
 use crate::stock::{WORD, drain};
 use crate::tree::node::Node;
@@ -80,14 +84,27 @@ pub(crate) fn promote_held(node: &'static Node, wait: Wait) -> Result<(), OutOfM
     Ok(())
 }
 
-/// Takes the records of a group that is idle or removed. The caller holds the tree lock.
-pub(crate) fn demote_held(node: &'static Node, layout: &LayoutGuard<'_>) {
-    close_stocks(node);
-    interleave::point();
-    if let Some(old) = node.record.unlink() {
-        node.shared().memory.stocks.retire(old, tag(node));
+/// The turn that a thread needs to move stock words: their charges are counted in `memory`. A model may count nothing.
+#[cfg(test)]
+pub(crate) fn stock_turn(shared: &'static Shared) -> Option<FlushGuard> {
+    shared.statistics.stores().nth(MEMORY).map(|store| flush::lock(store.updates, shared))
+}
+
+/// Takes those records of a group that is idle or removed which belong to `turn`: of its subsystems, and the stock words with the turn of
+/// `memory`. The caller holds the tree lock.
+pub(crate) fn demote_held(node: &'static Node, turn: Option<&FlushGuard>) {
+    let is_in_turn = |entry: &StatEntry| turn.is_some_and(|turn| turn.is_of(entry));
+    if node.find_entry(MEMORY).is_none_or(is_in_turn) {
+        close_stocks(node);
+        interleave::point();
+        if let Some(old) = node.record.unlink() {
+            node.shared().memory.stocks.retire(old, tag(node));
+        }
     }
-    node.entries().for_each(|entry| moves::move_to_base(entry, layout));
+    if let Some(turn) = turn {
+        let entries = node.entries().filter(|entry| turn.is_of(entry));
+        entries.for_each(|entry| moves::move_to_base(entry, turn));
+    }
 }
 
 /// Whether the group has any record.
@@ -95,7 +112,7 @@ pub(crate) fn has_record(node: &'static Node) -> bool {
     node.record.is_linked() || node.entries().any(|entry| entry.record.is_linked())
 }
 
-/// Moves the group's stock words to `fresh`. The caller holds the tree lock.
+/// Moves the group's stock words to `fresh`. The caller holds the tree lock, and the turn to flush `memory`.
 pub(crate) fn move_held(node: &'static Node, fresh: Fresh) {
     close_stocks(node);
     interleave::point();
@@ -178,9 +195,9 @@ mod tests {
         (0..2).for_each(|_| drop(group.try_charge(100).unwrap()));
         let late = Stock::enter(node, 0).expect("the group was charged");
         {
-            let layout = node.shared().layout.write();
+            let turn = stock_turn(node.shared());
             let _tree = node.shared().tree.lock();
-            demote_held(node, &layout);
+            demote_held(node, turn.as_ref());
         }
         let found = late.attempt(100);
         assert!(found.is_closed() && found.attempts() == 0, "{found:?}");

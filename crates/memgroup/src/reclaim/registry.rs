@@ -141,7 +141,7 @@ impl Drop for Registered {
     }
 }
 
-/// A registered [`Shrinker`]. Dropping it removes the shrinker without waiting. Calls that run go on, and the thread that ends the last one
+/// A registered [`Shrinker`]. Dropping it removes the shrinker without waiting, as [`withdraw`](Registration::withdraw) does. Calls that run go on, and the thread that ends the last one
 /// drops the shrinker.
 #[must_use = "a shrinker is removed when this is dropped"]
 pub struct Registration {
@@ -246,6 +246,9 @@ impl Registration {
     }
 
     /// Removes it: from now on no call of it begins. The [`Removal`] tells when those that run have ended.
+    ///
+    /// While a thread walks over shrinkers, and is in no call of [`Shrinker::scan`], this makes an expedited `membarrier`. It interrupts the
+    /// running threads of the process for some microseconds. So do all ways to remove a shrinker.
     pub fn withdraw(self) -> Removal {
         Removal { withdrawn: self.take(), registered: Arc::clone(&self.registered) }
     }

@@ -212,9 +212,12 @@ impl Config {
         Config { relocate, ..self }
     }
 
-    /// Whether a removal does a pass of [`maintain`](crate::Hierarchy::maintain) when as much as half of the live records lies idle.
-    /// Such a removal waits for running flushes and for a grace period, mostly 10 to 20 ms. So does the end of the last handle of the
-    /// hierarchy. With `false` only `maintain` gives memory back.
+    /// Whether removals and creations do the work of [`maintain`](crate::Hierarchy::maintain) in steps, once as much as half of the live
+    /// records lies idle. Each does at most 50 us of it, and waits for no flush and no grace period. The end of the last handle of the hierarchy
+    /// makes a whole pass, which waits for a grace period, mostly 10 to 20 ms.
+    ///
+    /// A step may interrupt every CPU that runs the process for some microseconds: by `madvise` and `munmap`, and by an expedited `membarrier`
+    /// for each 256 KiB at least. With `false` only `maintain` gives memory back, on a thread of the user's choice.
     #[must_use]
     pub fn maintain_on_removal(self, on_removal: bool) -> Config {
         Config { maintain_on_removal: on_removal, ..self }

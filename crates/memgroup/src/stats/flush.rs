@@ -8,11 +8,13 @@
 //!
 //! - I1. When a flush ends, no value is pending (`flushed`, I2).
 //! - I2. A flush cannot fail. A mark of a place that is free, and so has no flushed values, is skipped.
-//! - E1. During a flush no record moves and no group is released: the flush holds the layout of the statistics for reading. Loom:
-//!   `flushes_values_that_move`, `counts_once_in_a_flush_and_a_release`.
+//! - E1. During a flush no record of its subsystems moves, and no group is released: a mover and a release need the turn to flush too.
+//!   Loom: `flushes_values_that_move`, `counts_once_in_a_flush_and_a_release`.
 //! - E2. clear the marks → look for the record; link or admit → add → check the mark. Both sides hold the tree lock where the flush
 //!   finds no record, or no copy for the slot. So a thread that adds to a copy made later finds the marks cleared. Without the lock,
 //!   an addition to a record on its way back could be in no flush. Loom: `flushes_a_record_that_comes_back`.
+//! - E3. A thread that waits for a turn has no other turn and not the tree lock. So a flush, and a mover that waits for its end, delay
+//!   no reader of another subsystem. Loom: `reads_beside_a_flush_of_others_and_a_mover`.
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -20,14 +22,14 @@ use core::time::Duration;
 use memgroup_percpu::{Rows, additive};
 use memgroup_sync::atomic::AtomicU64;
 use memgroup_sync::grace::{self, Section};
-use memgroup_sync::{MutexGuard, RwLockReadGuard, interleave};
+use memgroup_sync::{MutexGuard, interleave};
 
 use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::flushed::{END, FlushedStats};
 use crate::state::stats::store::{StatEntry, StatStore};
-use crate::state::stats::update_tree::FlushState;
+use crate::state::stats::update_tree::{FlushState, UpdateTree};
 use crate::stats::release::DeferredReleases;
 use crate::stock::listed;
 use crate::tree::node::Node;
@@ -45,25 +47,37 @@ pub enum Freshness {
     Flushed,
 }
 
-/// While it lives, no flushed value of the store changes and no group is released.
+/// The turn to flush the subsystems of one update tree. While it lives, no other thread changes their flushed values or moves their
+/// records, and no group is released.
 #[must_use]
 pub(crate) struct FlushGuard {
-    // Dropped in this order: releases are finished when the layout is free.
-    _layout: RwLockReadGuard<'static, ()>,
+    updates: &'static UpdateTree,
+    // Dropped in this order: releases are finished when the turn is free.
     state: MutexGuard<'static, FlushState>,
     _releases: DeferredReleases,
 }
 
-/// Waits until no flush of the store runs.
-pub(crate) fn lock(store: &'static StatStore, shared: &'static Shared) -> FlushGuard {
-    let state = store.updates.lock();
-    FlushGuard { _layout: shared.layout.read(), state, _releases: DeferredReleases(shared) }
+impl FlushGuard {
+    /// Whether it is the turn of this entry's subsystem.
+    pub(crate) fn is_of(&self, entry: &StatEntry) -> bool {
+        core::ptr::eq(self.updates, entry.store().updates)
+    }
+}
+
+/// Waits for the turn. The caller holds no turn and not the tree lock (E3).
+pub(crate) fn lock(updates: &'static UpdateTree, shared: &'static Shared) -> FlushGuard {
+    FlushGuard { updates, state: updates.lock(), _releases: DeferredReleases(shared) }
+}
+
+/// The turn, if no thread has it.
+pub(crate) fn try_lock(updates: &'static UpdateTree, shared: &'static Shared) -> Option<FlushGuard> {
+    Some(FlushGuard { updates, state: updates.try_lock()?, _releases: DeferredReleases(shared) })
 }
 
 /// Flushes the subtree of `top`, unless another thread does so after this call has begun.
 pub(crate) fn flush(store: &'static StatStore, top: &'static Node) -> FlushGuard {
     let arrival = store.updates.arrive();
-    let mut guard = lock(store, top.shared());
+    let mut guard = lock(store.updates, top.shared());
     let is_within = |group| top.shared().node(group).is_some_and(|node| top.is_within(node));
     if !guard.state.covers(arrival, is_within) {
         run(store, &mut guard.state, top);

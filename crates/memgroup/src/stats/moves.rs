@@ -4,26 +4,25 @@
 //! word dead and adds to the base word. A thread that added in time may have relied on a mark, and the flush that took it saw only the
 //! new place. So the mover marks each value that it brought.
 //!
-//! - I1. The mover holds the tree lock, and the layout of the statistics alone: no flush sees a value between two places.
+//! - I1. The mover holds the tree lock, and the turn to flush the record's subsystem: no flush sees a value between two places.
 //! - E1. add → bury → add → look: the mover is one more updater, in the new place (`update`). Loom:
 //!   `flushes_values_that_move`.
 
 use memgroup_percpu::{Fresh, Unlinked, additive};
-use memgroup_sync::{RwLockWriteGuard, grace, interleave};
+use memgroup_sync::{grace, interleave};
 
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::Reach;
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::store::StatEntry;
+use crate::stats::flush::FlushGuard;
 use crate::stats::update;
 use crate::stock::drain;
 use crate::tree::node::{Node, mix};
 
-/// The layout of the statistics, held alone: no flush runs and no other record moves.
-pub(crate) type LayoutGuard<'l> = RwLockWriteGuard<'l, ()>;
-
 /// Moves the group's statistics to `fresh`. The caller holds the tree lock.
-pub(crate) fn move_to(entry: &'static StatEntry, fresh: Fresh, _layout: &LayoutGuard<'_>) {
+pub(crate) fn move_to(entry: &'static StatEntry, fresh: Fresh, turn: &FlushGuard) {
+    debug_assert!(turn.is_of(entry));
     if let Some(old) = entry.record.link(fresh) {
         bring_over(entry, &old, |slot| slot);
         entry.store().records.retire(old, 0);
@@ -31,7 +30,8 @@ pub(crate) fn move_to(entry: &'static StatEntry, fresh: Fresh, _layout: &LayoutG
 }
 
 /// Gives the record up, if there is one, and moves its values to the base words. The caller holds the tree lock.
-pub(crate) fn move_to_base(entry: &'static StatEntry, _layout: &LayoutGuard<'_>) {
+pub(crate) fn move_to_base(entry: &'static StatEntry, turn: &FlushGuard) {
+    debug_assert!(turn.is_of(entry));
     if let Some(old) = entry.record.unlink() {
         bring_over(entry, &old, |_| entry.store().base_row());
         entry.store().records.retire(old, 0);
@@ -61,9 +61,9 @@ fn bring_over(entry: &'static StatEntry, old: &Unlinked, target: impl Fn(usize) 
     }
 }
 
-/// A number that changes with every addition, and with no flush or move. The caller holds the layout alone.
+/// A number that changes with every addition, and with no move. The caller holds the tree lock.
 ///
-/// It counts charges that the stocks served before a flush does, also where their bytes were returned.
+/// A flush of the group does not change it, but a look during one may miss values on their way. It counts charges that the stocks served before a flush does, also where their bytes were returned.
 pub(crate) fn activity(entry: &'static StatEntry, node: &'static Node) -> u64 {
     let section = grace::enter();
     let flushed = entry.flushed(&section);

@@ -1,12 +1,14 @@
 //! Release: moves the statistics of a released group to its ancestors, exactly once.
 //!
-//! A group's last byte may be returned inside an allocator, where no thread may wait for a flush. So a release takes the layout of
-//! the statistics only if it is free. Otherwise the group stays dying until the thread that holds the layout lets go, and
-//! finishes the release.
+//! A group's last byte may be returned inside an allocator, where no thread may wait for a flush. So a release takes the turn to flush
+//! each subsystem, one after the other, only if it is free. Otherwise the group stays dying until the thread that has the turn lets go,
+//! and finishes the release.
 //!
 //! - I1. A release runs under the tree lock, when the group has no charge and no handle. So no thread adds to its statistics.
 //! - I2. A deferred group is in the tree's list of deferred releases before the flag is set.
-//! - E1. set the flag → try again; let go → take the flag: RMWs on one flag. Either the second try finds the layout free, or its
+//! - I3. The values of some subsystems may have moved when the turn of another is taken. Nothing is added to them (I1), so the next try
+//!   moves the rest.
+//! - E1. set the flag → try again; let go → take the flag: RMWs on one flag. Either the second try finds the turn free, or its
 //!   holder finds the flag. Loom: `counts_once_in_a_flush_and_a_release`.
 
 use memgroup_percpu::additive;
@@ -16,12 +18,13 @@ use memgroup_sync::{grace, interleave};
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::store::StatEntry;
+use crate::state::stats::update_tree::UpdateTree;
 use crate::stock::listed;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
-/// Moves the statistics of `node` to its ancestors, or defers that to the thread that holds the layout. Whether they were moved.
+/// Moves the statistics of `node` to its ancestors, or defers that to the thread that flushes. Whether they were moved.
 pub(crate) fn move_to_ancestors(tree: &mut Tree, node: &'static Node) -> bool {
     if try_move(node) {
         return true;
@@ -35,7 +38,7 @@ pub(crate) fn move_to_ancestors(tree: &mut Tree, node: &'static Node) -> bool {
     try_move(node)
 }
 
-/// Finishes, when dropped, the releases that were deferred while this thread held the layout.
+/// Finishes, when dropped, the releases that were deferred while this thread had a turn to flush.
 pub(crate) struct DeferredReleases(pub(crate) &'static Shared);
 
 impl Drop for DeferredReleases {
@@ -59,14 +62,25 @@ impl Drop for DeferredReleases {
 }
 
 fn try_move(node: &'static Node) -> bool {
-    let layout = node.shared().layout.try_write();
-    if layout.is_none() && !mutation::active(Mutation::ReleaseIgnoresFlush) {
+    node.entries().for_each(prefetch);
+    let is_moved = node.shared().statistics.trees().all(|updates| try_move_within(node, updates));
+    if is_moved {
+        let lacking = node.entries().filter(|entry| !entry.record.is_linked());
+        lacking.for_each(|entry| entry.store().uncount_lacking());
+    }
+    is_moved
+}
+
+/// Moves the values of the subsystems with this update tree, if no thread flushes them.
+fn try_move_within(node: &'static Node, updates: &'static UpdateTree) -> bool {
+    let turn = updates.try_lock();
+    if turn.is_none() && !mutation::active(Mutation::ReleaseIgnoresFlush) {
         return false;
     }
-    node.entries().for_each(prefetch);
-    node.entries().for_each(|entry| move_entry(entry, node));
-    // After all entries were moved, because subsystems may share one tree of marks.
-    for entry in node.entries() {
+    let entries = || node.entries().filter(|entry| core::ptr::eq(entry.store().updates, updates));
+    entries().for_each(|entry| move_entry(entry, node));
+    // After all entries were moved, because the subsystems share the marks.
+    for entry in entries() {
         (0..=entry.store().base_row()).for_each(|row| entry.mark().clear(row));
     }
     true
@@ -106,7 +120,4 @@ fn move_entry(entry: &'static StatEntry, node: &'static Node) {
         above.flushed(&section).add_pending_of(flushed);
     }
     flushed.reset();
-    if !entry.record.is_linked() {
-        entry.store().uncount_lacking();
-    }
 }

@@ -11,10 +11,10 @@
 //! - I1. A node does not move while its place has a group. Its place in the table is its `NodeId`.
 //! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; bytes still charged keep
 //!   them dying.
-//! - I3. A chunk is erased after a grace period that began after it left the table, while no flush runs, and when no node of it has a
-//!   handle. Nodes that ever had a part for walks of shrinkers or for kill hooks are erased when no group is left.
-//! - E1. Lock order: the turn to flush one subsystem's statistics, then their layout, then the tree lock, then the pool or the
-//!   queue of waiting charges, then the list of all waits. A thread that holds the tree lock takes the layout only if it is free. No foreign
+//! - I3. A chunk is erased after a grace period that began after it left the table, when every flush that began before is over, and when
+//!   no node of it has a handle. Nodes that ever had a part for walks of shrinkers or for kill hooks are erased when no group is left.
+//! - E1. Lock order: the turn to flush one subsystem's statistics, then the tree lock, then the pool or the queue of waiting charges,
+//!   then the list of all waits. A thread that has a turn or holds the tree lock takes a turn only if it is free. No foreign
 //!   code and no I/O runs under the tree lock, so a thread that waits for it waits for bounded steps of the engine only.
 //! - E2. The end of the last bytes → erasure: the thread that takes them pins the node in the section in which it took them
 //!   (`control::aftermath`). Loom: `a_node_is_there_until_the_aftermath_is_over`.
@@ -26,9 +26,7 @@ use std::time::Instant;
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
-use memgroup_sync::{
-    AtomicRef, ChunkPool, Mutex, MutexGuard, RetiredChunk, RwLock, RwLockWriteGuard, global,
-};
+use memgroup_sync::{AtomicRef, ChunkPool, Mutex, MutexGuard, RetiredChunk, global};
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::mutation::{self, Mutation};
@@ -89,9 +87,7 @@ pub(crate) struct Shared {
     pub(crate) statistics: Registry,
     /// Set once some group has had a `high`; never unset, also where the hierarchy is used again.
     pub(crate) highs: OnceLock<()>,
-    /// Which groups have statistics, and where: held for reading by a flush, and alone by a thread that moves or settles them.
-    pub(crate) layout: RwLock<()>,
-    /// Releases were left to the thread that holds the layout.
+    /// Releases were left to a thread that has a turn to flush.
     pub(crate) unsettled: AtomicBool,
     /// The state that the layers above keep for the hierarchy.
     pub(crate) parts: Parts,
@@ -126,7 +122,6 @@ impl Shared {
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
             highs: OnceLock::new(),
-            layout: RwLock::new(()),
             unsettled: AtomicBool::new(false),
             parts: Parts::new(),
             began: Instant::now(),
@@ -318,25 +313,39 @@ impl Shared {
         !owned.limbo.is_empty() || !owned.parts.is_empty()
     }
 
-    /// Gives the memory of nodes and parts back for which the grace period is over. Returns the bytes of nodes. No flush is under way, and no
-    /// move: they refer to nodes that no group holds.
-    pub(crate) fn reclaim_nodes(&self, _layout: &RwLockWriteGuard<'_, ()>) -> u64 {
-        let mut owned = self.owned.lock();
-        owned.parts.reclaim();
+    /// Bytes of nodes and parts that wait for a grace period.
+    pub(crate) fn limbo_bytes(&self) -> u64 {
+        let owned = self.owned.lock();
+        (owned.limbo.bytes() + owned.parts.bytes()) as u64
+    }
+
+    /// Gives the memory of nodes back for which the grace period is over, and that of parts; at most so many chunks, and as many parts for
+    /// each node of theirs. Returns the bytes of nodes.
+    ///
+    /// A flush may refer to nodes that no group holds. `flushes_ended` tells, or waits for it, that those are over which run when it is
+    /// called.
+    pub(crate) fn reclaim_nodes(&self, most: usize, flushes_ended: impl FnOnce() -> bool) -> u64 {
         let mut done = Vec::new();
-        owned.limbo.reclaim(|chunk| done.push(chunk));
-        let mut bytes = 0;
-        for chunk in done {
-            // A thread that uncharged may hold a node of a released group for the aftermath (E2).
-            let is_held = || chunk.cells().iter().any(Node::is_pinned);
-            if is_held() && !mutation::active(Mutation::ErasesHeldNodes) {
-                let refused = owned.limbo.retire(chunk, CHUNK_BYTES);
-                assert!(refused.is_ok(), "the limbo of nodes has no bound");
-            } else {
-                bytes += CHUNK_BYTES as u64;
-            }
+        let mut owned = self.owned.lock();
+        owned.parts.reclaim_some(most.saturating_mul(CHUNK_NODES));
+        owned.limbo.reclaim_some(most, |chunk| done.push(chunk));
+        drop(owned);
+        if done.is_empty() {
+            return 0;
         }
-        bytes
+        let has_ended = flushes_ended();
+        // A thread that uncharged may hold a node of a released group for the aftermath (E2).
+        let is_held = |chunk: &RetiredChunk<_, _>| chunk.cells().iter().any(Node::is_pinned);
+        let stays = |chunk: &_| !has_ended || is_held(chunk) && !mutation::active(Mutation::ErasesHeldNodes);
+        let (stay, go): (Vec<_>, Vec<_>) = done.into_iter().partition(stays);
+        let mut owned = self.owned.lock();
+        for chunk in stay {
+            let refused = owned.limbo.retire(chunk, CHUNK_BYTES);
+            assert!(refused.is_ok(), "the limbo of nodes has no bound");
+        }
+        drop(owned);
+        // The pages of the others go back with no lock held.
+        (go.len() * CHUNK_BYTES) as u64
     }
 
     /// Bytes of the nodes that there are.

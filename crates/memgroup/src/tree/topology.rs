@@ -84,7 +84,7 @@ pub(crate) struct Tree {
     departed: Vec<NodeId>,
     groups_max: u32,
     depth_max: u32,
-    /// Dying groups that the thread with the layout of the statistics is to release.
+    /// Dying groups that the thread with a turn to flush is to release.
     unsettled: VecDeque<NodeId>,
     /// No handle is left anywhere; the hierarchy waits for its last bytes.
     pub(crate) retired: bool,
@@ -291,6 +291,13 @@ impl Tree {
         None
     }
 
+    /// Puts a group back that `take_departed` returned, and that still has a record.
+    pub(crate) fn depart_again(&mut self, id: NodeId) {
+        if self.is_dying(id) {
+            self.departed.push(id);
+        }
+    }
+
     /// Dying groups that may still have records, at most.
     pub(crate) fn departed(&self) -> usize {
         self.departed.len().min(self.dying as usize)
@@ -309,7 +316,7 @@ impl Tree {
         parent
     }
 
-    /// The release of a dying group is left to the thread that holds the layout of the statistics.
+    /// The release of a dying group is left to the thread that has a turn to flush.
     pub(crate) fn leave_unsettled(&mut self, id: NodeId) {
         if !std::mem::replace(&mut self.entry_mut(id).is_unsettled, true) {
             self.unsettled.push_back(id);

@@ -198,7 +198,7 @@ fn read_statistics(top: &'static Node, groups: &[Listed]) -> Vec<Table> {
         let stats = subsystem.stats.len();
         let mut values = vec![0; groups.len() * 2 * stats];
         let guard = if flushed.iter().any(|tree| std::ptr::eq(*tree, store.updates)) {
-            flush::lock(store, top.shared())
+            flush::lock(store.updates, top.shared())
         } else {
             flushed.push(store.updates);
             flush::flush(store, top)

@@ -133,7 +133,8 @@ impl Hook {
 
 /// The registration of a group's [`KillHook`].
 ///
-/// Dropping it removes the hook without waiting. A call that has begun goes on, and drops the hook when it ends. A group that was dying by this
+/// Dropping it removes the hook without waiting. While a thread looks through kill hooks, that makes an expedited `membarrier`, which interrupts
+/// the running threads of the process. A call that has begun goes on, and drops the hook when it ends. A group that was dying by this
 /// hook counts as dead.
 #[must_use = "a hook is removed when this is dropped"]
 pub struct KillRegistration {

@@ -14,6 +14,7 @@ use crate::charge::loom::{
     obtain,
 };
 use crate::control::over_limit;
+use crate::lifecycle::residence::stock_turn;
 use crate::stock::{Stock, WORD, drain};
 use crate::tree::error::ChargeErrorKind;
 use crate::tree::handle::Group;
@@ -21,16 +22,16 @@ use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
 fn relocate(node: &'static Node) {
-    let _layout = node.shared().layout.write();
+    let _turn = stock_turn(node.shared());
     let _tree = node.shared().tree.lock();
     let fresh = node.shared().memory.stocks.allocate(node.id().0, Wait::May).unwrap();
     crate::lifecycle::residence::move_held(node, fresh);
 }
 
 fn demote(node: &'static Node) {
-    let layout = node.shared().layout.write();
+    let turn = stock_turn(node.shared());
     let _tree = node.shared().tree.lock();
-    crate::lifecycle::residence::demote_held(node, &layout);
+    crate::lifecycle::residence::demote_held(node, turn.as_ref());
 }
 
 fn promote(node: &'static Node) {

@@ -11,8 +11,8 @@
 //!
 //! All words are one allocation, so that a flush can prefetch their lines from its address alone.
 //!
-//! - I1. One thread at a time writes `local`, `total` and `pending`. A flush does so with the lock of the update tree, a release with the
-//!   layout of the statistics for itself alone.
+//! - I1. One thread at a time writes `local`, `total` and `pending`. A flush, a mover and a release do so with the lock of the
+//!   update tree.
 //! - I2. Outside of a flush `pending` is zero, and `total` is `local` plus the totals of all children, released ones included.
 //! - E1. write → copy: a sequence lock. A copy has all values of a write or none. Loom: `copies_values_of_one_moment`.
 

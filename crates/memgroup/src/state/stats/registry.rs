@@ -57,6 +57,12 @@ impl Registry {
         self.stores.iter().map_while(|store| store.get().copied())
     }
 
+    /// The update trees of all stores: one each, or the single one.
+    pub(crate) fn trees(&self) -> impl Iterator<Item = &'static UpdateTree> {
+        let own = self.stores().filter(|_| self.shared_tree.is_none()).map(|store| store.updates);
+        self.shared_tree.into_iter().chain(own)
+    }
+
     pub(crate) fn store(&self, number: usize) -> &'static StatStore {
         self.stores[number].get().expect("a registered subsystem has a store")
     }

@@ -111,10 +111,16 @@ impl StatStore {
         self.records.limbo_records() > 0 || !self.unlinked.lock().is_empty()
     }
 
-    /// Frees retired memory after its grace period.
-    pub(crate) fn reclaim(&'static self) {
-        self.records.reclaim(|_, _| ());
-        self.unlinked.lock().reclaim();
+    /// Bytes that wait for a grace period.
+    pub(crate) fn limbo_bytes(&self) -> u64 {
+        self.records.limbo_bytes() + self.unlinked.lock().bytes() as u64
+    }
+
+    /// Frees retired memory after its grace period, at most so many records and as many values. Whether there may be more.
+    pub(crate) fn reclaim(&'static self, most: usize) -> bool {
+        let records = self.records.reclaim_some(most, |_, _| ()).blocks;
+        let values = self.unlinked.lock().reclaim_some(most);
+        records == most || values == most
     }
 
     /// Makes flushed values for a new group, and sets address space aside for its record if it has none.

@@ -103,6 +103,11 @@ impl UpdateTree {
         self.state.lock()
     }
 
+    /// The right to flush, if no thread has it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, FlushState>> {
+        self.state.try_lock()
+    }
+
     /// Number of flushes that have begun.
     pub(crate) fn flushes(&self) -> u64 {
         // ORDERING: Relaxed; a figure for reports.

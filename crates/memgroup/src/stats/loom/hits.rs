@@ -120,9 +120,9 @@ fn catches_a_flush_that_takes_the_first_words_first() {
 fn a_charge_that_brings_the_records_back() {
     let group = stocked_group();
     {
-        let alone = group.shared().layout.write();
+        let turn = residence::stock_turn(group.shared());
         let _tree = group.shared().tree.lock();
-        residence::demote_held(group, &alone);
+        residence::demote_held(group, turn.as_ref());
     }
     let user = thread::spawn(move || {
         group.charge_at(0, UNIT).unwrap();

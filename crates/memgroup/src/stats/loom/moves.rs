@@ -6,20 +6,20 @@ use memgroup_sync::loom::thread;
 use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{explore, explore_up_to};
 use crate::stats::loom::{add, child, entry, hierarchy, refresh, store, total};
-use crate::stats::moves;
+use crate::stats::{flush, moves};
 use crate::tree::node::Node;
 
 fn relocate(node: &'static Node) {
-    let alone = node.shared().layout.write();
+    let turn = flush::lock(store(node).updates, node.shared());
     let _tree = node.shared().tree.lock();
     let target = store(node).records.allocate(node.id().0, Wait::May).unwrap();
-    moves::move_to(entry(node), target, &alone);
+    moves::move_to(entry(node), target, &turn);
 }
 
 fn give_up(node: &'static Node) {
-    let alone = node.shared().layout.write();
+    let turn = flush::lock(store(node).updates, node.shared());
     let _tree = node.shared().tree.lock();
-    moves::move_to_base(entry(node), &alone);
+    moves::move_to_base(entry(node), &turn);
 }
 
 /// The record has a value when it goes. Two threads add meanwhile. One is the mover, which brings a record back if there is none.

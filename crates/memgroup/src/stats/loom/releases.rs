@@ -60,14 +60,14 @@ fn catches_a_flush_that_leaves_releases() {
     mutation::with(Mutation::FlushLeavesReleases, || explore(a_flush_against_the_last_handle));
 }
 
-/// Two flushes of two subsystems hold the layout, one after the other or both at once; a release is left to either.
+/// Two threads have the turns of two subsystems, one after the other or both at once; a release is left to either.
 #[test]
 fn finishes_a_release_deferred_to_two_flushes() {
     explore_up_to(2, || {
         let (parent, group) = parent_and_removed_child();
         let other = thread::spawn(move || {
             let memory = parent.shared().statistics.store(MEMORY);
-            drop(flush::lock(memory, parent.shared()));
+            drop(flush::lock(memory.updates, parent.shared()));
         });
         let last = thread::spawn(move || drop(Group::adopted(group)));
         assert_eq!(total(parent), 5, "everything is counted once");

@@ -1,0 +1,141 @@
+//! Passes of maintenance, whole and in steps.
+
+use core::time::Duration;
+use std::sync::mpsc::channel;
+
+use memgroup_percpu::SlotSource;
+use xtask::Watchdog;
+
+use super::*;
+use crate::state::stats::builtin::MEMORY;
+use crate::stats::{cpu, flush};
+use crate::{Config, Freshness, Group, Hierarchy, Reach, Stat, Subsystem};
+
+/// A configuration of which each removal begins a step, and which no other test uses.
+fn config(number: u32) -> Config {
+    Config::new().slots(SlotSource::virtual_slots(3).unwrap()).groups_max(9000 + number)
+}
+
+/// So many groups that were charged.
+fn charged(hierarchy: &Hierarchy, groups: u32) -> Vec<Group> {
+    let charge = |number| {
+        let group = hierarchy.create(&format!("/{number}")).unwrap();
+        drop(group.try_charge(1).unwrap());
+        group
+    };
+    (0..groups).map(charge).collect()
+}
+
+#[test]
+fn steps_of_a_stalled_grace_period_give_nothing_more_up() {
+    let (tell, told) = channel();
+    let (leave, left) = channel::<()>();
+    let _watchdog = Watchdog::over("removals beside a section that lasts");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _section = grace::enter();
+            tell.send(()).unwrap();
+            left.recv().unwrap_err();
+        });
+        told.recv().unwrap();
+        let hierarchy = Hierarchy::new(config(0)).unwrap();
+        let shared = hierarchy.shared();
+        charged(&hierarchy, 4000).into_iter().for_each(|group| group.remove().unwrap());
+        assert!(shared.upkeep().steps.lock().period.is_some() && is_under_way(shared));
+        let waiting = limbo_bytes(shared);
+        assert!(waiting >= FREED_LEAST, "{waiting}");
+        charged(&hierarchy, 4000).into_iter().for_each(|group| group.remove().unwrap());
+        assert_eq!(limbo_bytes(shared), waiting, "places keep their records for their next groups");
+        assert_eq!(hierarchy.maintained().grace, Duration::ZERO);
+        drop(leave);
+        let began = Instant::now();
+        while limbo_bytes(shared) >= FREED_LEAST {
+            assert!(began.elapsed() < Duration::from_secs(10), "the section is over");
+            hierarchy.create("/one").unwrap().remove().unwrap();
+        }
+    });
+}
+
+#[test]
+fn steps_come_to_an_end() {
+    let hierarchy = Hierarchy::new(config(1)).unwrap();
+    let shared = hierarchy.shared();
+    charged(&hierarchy, 4000).into_iter().for_each(|group| group.remove().unwrap());
+    for _ in 0..10_000 {
+        hierarchy.create("/one").unwrap().remove().unwrap();
+    }
+    assert!(!is_under_way(shared) && limbo_bytes(shared) < FREED_LEAST);
+    let done = hierarchy.maintained();
+    assert!(done.node_bytes > 0 && done.grace == Duration::ZERO, "{done:?}");
+}
+
+#[test]
+fn a_step_waits_for_no_flush() {
+    let _watchdog = Watchdog::over("removals beside flushes that last");
+    let hierarchy = Hierarchy::new(config(2)).unwrap();
+    let shared = hierarchy.shared();
+    let turns: Vec<_> = shared.statistics.trees().map(|updates| flush::lock(updates, shared)).collect();
+    charged(&hierarchy, 4000).into_iter().for_each(|group| group.remove().unwrap());
+    drop(turns);
+    assert_eq!(hierarchy.groups().len(), 1);
+    assert!(hierarchy.dying().is_empty(), "the thread with the turn has finished the releases");
+}
+
+#[test]
+fn reads_one_subsystem_beside_a_flush_of_another_and_a_mover() {
+    let _watchdog = Watchdog::over("a reader beside a flush of another subsystem");
+    let hierarchy = Hierarchy::new(config(3).demote_after(Some(Duration::ZERO))).unwrap();
+    let shared = hierarchy.shared();
+    let group = hierarchy.create("/group").unwrap();
+    let read = || {
+        hierarchy.cpu().add(&group, cpu::NR_SCOPES, 1);
+        hierarchy.cpu().get(&hierarchy.root(), cpu::NR_SCOPES, Reach::Subtree, Freshness::Fresh)
+    };
+    assert_eq!(read(), 1);
+    // A flush of `memory` that takes long, and a mover that waits for it.
+    let slow = flush::lock(shared.statistics.store(MEMORY).updates, shared);
+    std::thread::scope(|scope| {
+        let mover = scope.spawn(|| hierarchy.maintain(Maintenance::new().expedited()));
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(100) {
+            read();
+        }
+        assert!(!mover.is_finished(), "the group's charges are counted in memory");
+        drop(slow);
+        assert_eq!(mover.join().unwrap().demoted_groups, 2);
+    });
+}
+
+#[test]
+fn adds_up_all_passes_of_one_hierarchy() {
+    let config =
+        Config::new().slots(SlotSource::virtual_slots(1).unwrap()).float(0, Duration::ZERO).groups_max(1001);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let stats: &'static [Stat] =
+        (0..501).map(|number| Stat::gauge(format!("gauge{number}").leak())).collect::<Vec<_>>().leak();
+    let counts = hierarchy.register(Subsystem { name: "gauges", stats }).unwrap();
+    let key = counts.keys().next().unwrap();
+    let groups: Vec<_> = (0..1000)
+        .map(|number| {
+            let group = hierarchy.root().create(&format!("g{number}")).unwrap();
+            counts.add(&group, key, 1);
+            group
+        })
+        .collect();
+    let (stay, go): (Vec<_>, Vec<_>) = (0..).zip(groups).partition(|(number, _)| number % 10 == 0);
+    go.into_iter().for_each(|(_, group)| group.remove().unwrap());
+    // Removals leave work to later calls, and nothing moves that would free no page.
+    while is_under_way(hierarchy.shared()) {
+        hierarchy.create("/one").unwrap().remove().unwrap();
+    }
+    let removals = hierarchy.maintained();
+    assert!(removals.moved_bytes > 0 && removals.moved_records > 0, "{removals:?}");
+    let pass = hierarchy.maintain(Maintenance::new().all());
+    let all = hierarchy.maintained();
+    assert!(pass.pages_held_max > 0, "{pass:?}");
+    assert_eq!(all.moved_bytes, removals.moved_bytes + pass.moved_bytes);
+    assert_eq!(all.depopulated_bytes, removals.depopulated_bytes + pass.depopulated_bytes);
+    assert_eq!(all.grace, removals.grace + pass.grace);
+    drop((stay, counts, hierarchy));
+    assert_eq!(Hierarchy::new(config).unwrap().maintained(), Maintained::default());
+}

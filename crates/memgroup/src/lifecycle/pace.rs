@@ -1,0 +1,52 @@
+//! Pace: how much of a pass of maintenance is done on end.
+//!
+//! - B1. A step looks at the clock after each group, page run and batch of freed blocks. So it takes `STEP` and one of those.
+//! - B2. A step waits for no flush and for no grace period.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use crate::state::stats::update_tree::UpdateTree;
+use crate::stats::flush::{self, FlushGuard};
+use crate::tree::shared::Shared;
+
+/// The time after which a step begins nothing more. The largest piece, the nodes of a chunk, fits into the rest of the 50 us.
+const STEP: Duration = Duration::from_micros(20);
+
+/// A whole pass, of a caller that asked for it; or a step of one, on the time of a call that did not.
+pub(crate) struct Pace {
+    until: Option<Instant>,
+}
+
+impl Pace {
+    pub(crate) fn whole() -> Pace {
+        Pace { until: None }
+    }
+
+    pub(crate) fn step(now: Instant) -> Pace {
+        Pace { until: Some(now + STEP) }
+    }
+
+    /// The most pieces of work until the next look at the clock: in a step, and in a whole pass.
+    pub(crate) fn at_once(&self, in_step: usize, in_pass: usize) -> usize {
+        if self.until.is_some() { in_step } else { in_pass }
+    }
+
+    /// Whether a step begins nothing more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// The turn to flush. A step has it only if it is free. The caller holds no turn and not the tree lock.
+    pub(crate) fn turn(&self, updates: &'static UpdateTree, shared: &'static Shared) -> Option<FlushGuard> {
+        match self.until {
+            None => Some(flush::lock(updates, shared)),
+            Some(_) => flush::try_lock(updates, shared),
+        }
+    }
+
+    /// Whether the flushes are over that run now. A whole pass waits for them.
+    pub(crate) fn have_flushes_ended(&self, shared: &'static Shared) -> bool {
+        shared.statistics.trees().all(|updates| self.turn(updates, shared).is_some())
+    }
+}
