@@ -81,7 +81,7 @@ fn demote(shared: &'static Shared, groups: &[GroupId], pace: &Pace, done: &mut M
     let mut kept = None;
     for updates in shared.statistics.trees() {
         let Some(turn) = pace.turn(updates, shared) else { return false };
-        let mut tree = shared.tree.lock();
+        let tree = shared.tree.lock();
         for &id in groups {
             let Some(node) = shared.find(&tree, id) else { continue };
             residence::demote_held(node, Some(&turn));
