@@ -171,7 +171,7 @@ impl Group {
     /// Bytes that are still charged stay counted here and in the ancestors until their charges end; until then
     /// [`Hierarchy::dying`](crate::Hierarchy::dying) lists the group. Its name may be used again at once.
     ///
-    /// Some removals also give memory of removed groups back, in steps of at most 50 us, which may interrupt other CPUs
+    /// Some removals also give memory of removed groups back, in steps of about 50 us, which may interrupt other CPUs
     /// ([`Config::maintain_on_removal`](crate::Config::maintain_on_removal)).
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Maintenance: returns per-CPU memory that groups no longer need to the system.
 //!
 //! The engine starts no thread. A caller gives `Hierarchy::maintain` some of its time. When enough has piled up, removals and creations do
-//! the same work in steps of at most 50 us (`pace`), so that memory goes back without any call of `maintain`.
+//! the same work in steps of about 50 us (`pace`), so that memory goes back without any call of `maintain`.
 //!
 //! One pass, with the tree lock held for at most 64 pages' worth of records at a time:
 //!
@@ -222,7 +222,7 @@ fn is_worth_it(shared: &'static Shared, tree: &Tree) -> bool {
         && reclaimable_bytes(shared, tree) > shared.config.float_bytes.max(FREED_LEAST)
 }
 
-/// A step of a pass, on the time of a removal or a creation: at most 50 us, and no wait. The caller holds no lock.
+/// A step of a pass, on the time of a removal or a creation: about 50 us, and no wait. The caller holds no lock.
 #[cold]
 pub(crate) fn step(shared: &'static Shared) {
     let Some(mut steps) = shared.upkeep().steps.try_lock() else { return };

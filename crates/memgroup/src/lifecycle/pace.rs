@@ -1,6 +1,6 @@
 //! Pace: how much of a pass of maintenance is done on end.
 //!
-//! - B1. A step looks at the clock after each group, page run and batch of freed blocks. So it takes `STEP` and one of those.
+//! - B1. A step looks at the clock after each group, page run and batch of freed blocks. So it takes `STEP` and one of those, and what the allocator and the system take for it.
 //! - B2. A step waits for no flush and for no grace period.
 
 use core::time::Duration;

@@ -213,7 +213,7 @@ impl Config {
     }
 
     /// Whether removals and creations do the work of [`maintain`](crate::Hierarchy::maintain) in steps, once as much as half of the live
-    /// records lies idle. Each does at most 50 us of it, and waits for no flush and no grace period. The end of the last handle of the hierarchy
+    /// records lies idle. Each does about 50 us of it, and waits for no flush and no grace period. The end of the last handle of the hierarchy
     /// makes a whole pass, which waits for a grace period, mostly 10 to 20 ms.
     ///
     /// A step may interrupt every CPU that runs the process for some microseconds: by `madvise` and `munmap`, and by an expedited `membarrier`
