@@ -129,7 +129,7 @@ impl Record {
     ///
     /// # Panics
     /// If it is not in the chunk, or belongs to records.
-    pub fn belong_to<T: Erasable, const N: usize>(&self, records: &'static Records, chunk: &Chunk<T, N>) {
+    pub fn belong_to<T: Erasable>(&self, records: &'static Records, chunk: &Chunk<T>) {
         // In a cell without an owner, an access of a section that lasts could take the flags of one row and the length of another.
         assert!(chunk.owns(self), "the record lies in another chunk");
         self.begin(records);

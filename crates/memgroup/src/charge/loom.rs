@@ -115,7 +115,7 @@ fn lone_group_of(config: Config, max: u64) -> &'static Node {
 pub(crate) fn charges_counted(node: &'static Node) -> u64 {
     let store = node.shared().statistics.store(MEMORY);
     flush::refresh(store, node);
-    node.entry(store).flushed(&grace::enter()).peek(Reach::Local, stats::CHARGES.index()) as u64
+    node.entry(store).flushed().peek(Reach::Local, stats::CHARGES.index()) as u64
 }
 
 fn prepaid(node: &'static Node) -> u64 {

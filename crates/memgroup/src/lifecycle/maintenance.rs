@@ -181,10 +181,9 @@ fn reclaimable(tree: &Tree) -> u64 {
     (tree.kept() + tree.departed()) as u64
 }
 
-/// Bytes of those groups. Removed groups that are not free keep their flushed values.
+/// Bytes of those groups. Removed groups that are not free keep their nodes.
 fn reclaimable_bytes(shared: &'static Shared, tree: &Tree) -> u64 {
-    let kept = memory::flushed_bytes(shared) + size_of::<Node>() as u64;
-    reclaimable(tree) * memory::group_bytes(shared) + tree.kept() as u64 * kept
+    reclaimable(tree) * memory::group_bytes(shared) + (tree.kept() * size_of::<Node>()) as u64
 }
 
 /// Whether a removal should make a pass.

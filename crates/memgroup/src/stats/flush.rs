@@ -95,8 +95,7 @@ fn is_younger(store: &'static StatStore, top: &'static Node, age: Duration) -> b
     store.updates.date();
     let oldest = top.shared().nanos().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
     let mut levels = std::iter::successors(Some(top), |level| level.parent());
-    let section = grace::enter();
-    levels.any(|level| level.entry(store).flushed(&section).flushed_at().is_some_and(|at| at >= oldest))
+    levels.any(|level| level.entry(store).flushed().flushed_at().is_some_and(|at| at >= oldest))
 }
 
 fn run(store: &'static StatStore, state: &mut FlushState, top: &'static Node) {
@@ -125,7 +124,7 @@ fn run(store: &'static StatStore, state: &mut FlushState, top: &'static Node) {
         propagate(shared, members, heads);
         if let Some(began) = began {
             let entries = entries(top, members);
-            entries.for_each(|entry| entry.flushed(&grace::enter()).note_flush(began));
+            entries.for_each(|entry| entry.flushed().note_flush(began));
         }
     };
     let marks = &store.updates.marks;
@@ -152,17 +151,10 @@ fn rows_ahead(entry: &StatEntry) -> usize {
 /// Prefetches the first lines of a group that is taken next. They come from other CPUs, and this fetches them together.
 fn prefetch(node: &'static Node, members: &[&'static StatStore], rows: Rows<'_>) {
     let section = grace::enter();
-    // Mostly the numbers of groups follow each other. Of the group two steps ahead this fetches the entries, of the next one the
-    // address of its values.
-    let ahead = |steps: u32| node.shared().node(NodeId(node.id().0 + steps));
-    if let Some(ahead) = ahead(2) {
+    // Mostly the numbers of groups follow each other.
+    if let Some(ahead) = node.shared().node(NodeId(node.id().0 + 2)) {
         members.iter().for_each(|member| memgroup_percpu::prefetch(&ahead.stats[member.number]));
         ahead.prefetch_parent();
-    }
-    if let Some(next) = ahead(1) {
-        entries(next, members)
-            .filter_map(|entry| entry.find_flushed(&section))
-            .for_each(memgroup_percpu::prefetch);
     }
     entries(node, members).for_each(|entry| entry.prefetch(&section, rows.clone().take(rows_ahead(entry))));
 }
@@ -180,11 +172,11 @@ fn take(
     let mut changed = false;
     for entry in entries(node, members) {
         // A scope with a forgotten guard may have marked the place while its group was released (I2).
-        let Some(flushed) = entry.find_flushed(&section) else { continue };
+        let Some(flushed) = entry.find_flushed() else { continue };
         let deltas = &mut deltas[..entry.store().words()];
-        take_rows(entry, flushed, node, rows, deltas, &section);
+        take_rows(entry, &flushed, node, rows, deltas, &section);
         let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
-        changed |= flushed.apply(deltas, above.and_then(|above| above.find_flushed(&section)));
+        changed |= flushed.apply(deltas, above.and_then(StatEntry::find_flushed));
     }
     if changed && let Some(parent) = parent {
         enlist(parent, members, heads);
@@ -260,9 +252,8 @@ fn take_words<'w>(
 
 /// Puts the group into the list of its depth. Subsystems that share a tree share the list.
 fn enlist(node: &'static Node, members: &[&'static StatStore], heads: &mut [u32]) {
-    let section = grace::enter();
     if let Some(entry) = members.first().and_then(|member| node.find_entry(member.number))
-        && let Some(flushed) = entry.find_flushed(&section)
+        && let Some(flushed) = entry.find_flushed()
     {
         flushed.enlist(node.id().0, &mut heads[node.depth() as usize]);
     }
@@ -273,13 +264,13 @@ fn propagate(shared: &'static Shared, members: &[&'static StatStore], heads: &mu
     for depth in (0..heads.len()).rev() {
         let mut at = std::mem::replace(&mut heads[depth], END);
         while let Some(node) = (at != END).then(|| shared.node(NodeId(at))).flatten() {
-            let (parent, section) = (node.parent(), grace::enter());
+            let parent = node.parent();
             for (nth, entry) in entries(node, members).enumerate() {
                 if nth == 0 {
-                    at = entry.flushed(&section).delist();
+                    at = entry.flushed().delist();
                 }
                 let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
-                entry.flushed(&section).propagate(above.map(|entry| entry.flushed(&section)));
+                entry.flushed().propagate(above.map(StatEntry::flushed));
             }
             if let Some(parent) = parent.filter(|_| !mutation::active(Mutation::FlushStopsBelowTheRoot)) {
                 enlist(parent, members, heads);

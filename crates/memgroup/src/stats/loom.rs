@@ -66,7 +66,7 @@ fn refresh(node: &'static Node) {
 /// The first statistic as a `Fresh` read finds it.
 fn fresh(node: &'static Node, reach: Reach) -> i64 {
     refresh(node);
-    entry(node).flushed(&grace::enter()).peek(reach, 0)
+    entry(node).flushed().peek(reach, 0)
 }
 
 /// The same with all that is below.

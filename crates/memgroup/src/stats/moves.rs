@@ -66,7 +66,7 @@ fn bring_over(entry: &'static StatEntry, old: &Unlinked, target: impl Fn(usize) 
 /// It counts charges that the stocks served before a flush does, also where their bytes were returned.
 pub(crate) fn activity(entry: &'static StatEntry, node: &'static Node) -> u64 {
     let section = grace::enter();
-    let flushed = entry.flushed(&section);
+    let flushed = entry.flushed();
     let sum = |index: usize| {
         let words =
             entry.store().records.admitted().filter_map(|slot| entry.record.word(&section, slot, index));

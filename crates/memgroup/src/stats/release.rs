@@ -15,6 +15,7 @@ use memgroup_sync::{grace, interleave};
 
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
+use crate::state::stats::flushed::FlushedStats;
 use crate::state::stats::store::StatEntry;
 use crate::stock::listed;
 use crate::tree::node::Node;
@@ -85,25 +86,30 @@ fn prefetch(entry: &'static StatEntry) {
 
 fn move_entry(entry: &'static StatEntry, node: &'static Node) {
     let section = grace::enter();
-    let Some(flushed) = entry.find_flushed(&section) else { return };
+    let Some(flushed) = entry.find_flushed() else { return };
+    let above = |level: &'static Node| level.parent()?.find_entry(entry.store().number)?.find_flushed();
+    // On their way the values are the parent's pending ones (`flushed` I2): the group's own words may never have been written to.
+    let parent = above(node);
+    let bring = |index, value| parent.iter().for_each(|parent| parent.add_pending(index, value));
     for row in marked_rows(entry) {
         if row == entry.store().base_row() {
-            flushed.take_base(|index, value| flushed.add_pending(index, value));
+            flushed.take_base(bring);
             continue;
         }
         let words = entry.record.words(&section, row).into_iter().flatten().enumerate();
         // A word that is zero stays zero (I1), so it needs no RMW as in a flush.
         for (index, word) in words.filter(|(_, word)| additive::read(word) != 0) {
-            flushed.add_pending(index, additive::take(word));
+            bring(index, additive::take(word));
         }
         if entry.store().number == MEMORY {
             let charges = listed::harvest(node, &section, row).unwrap_or(0);
-            flushed.add_pending(memory::CHARGES.index(), charges as i64);
+            bring(memory::CHARGES.index(), charges as i64);
         }
     }
-    let ancestors = std::iter::successors(node.parent(), |level| level.parent());
-    for above in ancestors.filter_map(|level| level.find_entry(entry.store().number)) {
-        above.flushed(&section).add_pending_of(flushed);
+    if let Some(parent) = parent.filter(FlushedStats::has_pending) {
+        let levels = std::iter::successors(Some(node), |level| level.parent());
+        levels.filter_map(above).for_each(|level| level.add_pending_of(parent));
+        parent.clear_pending();
     }
     flushed.reset();
     if !entry.record.is_linked() {

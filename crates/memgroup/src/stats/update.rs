@@ -65,7 +65,7 @@ pub(crate) fn add_to(entry: &'static StatEntry, node: &'static Node, index: usiz
 pub(crate) fn add_unmarked(entry: &'static StatEntry, row: usize, index: usize, delta: i64) -> bool {
     let section = grace::enter();
     if row == entry.store().base_row() {
-        return entry.find_flushed(&section).map(|flushed| flushed.add_base(index, delta)).is_some();
+        return entry.find_flushed().map(|flushed| flushed.add_base(index, delta)).is_some();
     }
     entry.record.word(&section, row, index).is_some_and(|word| additive::add(word, delta))
 }

@@ -30,7 +30,7 @@ use crate::state::config::CHUNK;
 use crate::state::counter::Counter;
 use crate::state::high::HighState;
 use crate::state::stats::SUBSYSTEMS_MAX;
-use crate::state::stats::store::{StatEntry, StatStore};
+use crate::state::stats::store::{StatEntry, StatStore, ValuesChunk};
 use crate::state::waiting::Waiting;
 use crate::tree::holders::Holders;
 use crate::tree::marks::Marks;
@@ -88,7 +88,7 @@ const _: () =
 /// The nodes of this many places come and go together.
 pub(crate) const CHUNK_NODES: usize = CHUNK as usize;
 
-pub(crate) type NodeChunk = Chunk<Node, CHUNK_NODES>;
+pub(crate) type NodeChunk = Chunk<Node>;
 
 /// While it lives, charges and uncharges of a group bypass its stock. Where one ends and another begins at the same moment, the second may
 /// find the stock in use again.
@@ -112,9 +112,6 @@ impl Node {
         self.id.set(id.0);
         self.fast_slot.set(&shared.source);
         self.record.belong_to(&shared.memory.stocks, chunk);
-        for store in shared.statistics.stores() {
-            self.attach(store, chunk);
-        }
         // ORDERING: Relaxed, all; no thread finds the node before `Shared::make_place` publishes it.
         self.stock_charge_max.store(shared.stock_charge_max(), Ordering::Relaxed);
         // ORDERING: as above.
@@ -125,8 +122,8 @@ impl Node {
     }
 
     /// Gives it a place in the statistics of one more subsystem.
-    pub(crate) fn attach(&self, store: &'static StatStore, chunk: &NodeChunk) {
-        store.attach(&self.stats[store.number], self.id().0, chunk);
+    pub(crate) fn attach(&self, store: &'static StatStore, chunk: &NodeChunk, values: &ValuesChunk) {
+        store.attach(&self.stats[store.number], self.id().0, chunk, values);
     }
 
     pub(crate) fn id(&self) -> NodeId {

@@ -27,7 +27,7 @@ use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
 use memgroup_sync::{
-    AtomicRef, ChunkPool, Mutex, MutexGuard, RetiredChunk, RwLock, RwLockWriteGuard, global,
+    AtomicRef, Chunk, ChunkPool, Mutex, MutexGuard, RetiredChunk, RwLock, RwLockWriteGuard, global,
 };
 
 use crate::base::id::{GroupId, NodeId};
@@ -36,16 +36,14 @@ use crate::state::budget::Budget;
 use crate::state::config::{CHUNK, Config, ConfigError};
 use crate::state::memory::Memory;
 use crate::state::stats::registry::Registry;
-use crate::state::stats::store::StatStore;
+use crate::state::stats::store::{StatStore, ValuesChunk};
 use crate::state::stock_word::LARGEST_CAP;
 use crate::tree::node::{CHUNK_NODES, Node, NodeChunk};
 use crate::tree::parts::Parts;
 use crate::tree::topology::{ROOT, State, Tree};
 
-const CHUNK_BYTES: usize = size_of::<[Node; CHUNK_NODES]>();
-
 /// The memory of nodes, of all hierarchies.
-static NODES: ChunkPool<Node, CHUNK_NODES> = ChunkPool::new();
+static NODES: ChunkPool<Node> = ChunkPool::new(CHUNK_NODES);
 
 global! {
     /// At least the generation of each node that was given back, of any hierarchy: the next owner of an address goes on from there, so
@@ -55,13 +53,45 @@ global! {
 
 /// The memory of one hierarchy's nodes, and the traces of those that were given back.
 struct OwnedNodes {
-    chunks: BTreeMap<u32, NodeChunk>,
+    chunks: BTreeMap<u32, Places>,
     /// Chunks that were taken out of the table, until a grace period has passed.
-    limbo: Limbo<RetiredChunk<Node, CHUNK_NODES>>,
+    limbo: Limbo<RetiredPlaces>,
     /// Parts that went with their nodes, until a grace period has passed.
     parts: DeferredFree<Parts>,
     /// Parts that stay with places without a node.
     kept: BTreeMap<NodeId, &'static Parts>,
+}
+
+/// The memory of one chunk of places: their nodes, and their flushed values in each store.
+struct Places {
+    nodes: NodeChunk,
+    values: Vec<ValuesChunk>,
+}
+
+impl OwnedNodes {
+    /// Places that left the table are erased after a grace period.
+    fn retire(&mut self, places: Places) {
+        self.hold_back(places.retire());
+    }
+
+    /// They stay for one more grace period.
+    fn hold_back(&mut self, places: RetiredPlaces) {
+        let refused = self.limbo.retire(places, NODES.chunk_bytes());
+        assert!(refused.is_ok(), "the limbo of nodes has no bound");
+    }
+}
+
+/// Places without groups, to be erased after a grace period.
+struct RetiredPlaces {
+    nodes: RetiredChunk<Node>,
+    _values: Vec<RetiredChunk<AtomicU64>>,
+}
+
+impl Places {
+    fn retire(self) -> RetiredPlaces {
+        let values = self.values.into_iter().map(Chunk::retire).collect();
+        RetiredPlaces { nodes: self.nodes.retire(), _values: values }
+    }
 }
 
 /// Levels share their locks if their numbers differ by a multiple of this. No thread holds two locks of a kind.
@@ -172,13 +202,20 @@ impl Shared {
     }
 
     /// Gives each node, those of free places too, a place in the statistics of one more subsystem. The borrow of the tree is the proof of
-    /// its lock.
-    pub(crate) fn attach(&self, _tree: &Tree, store: &'static StatStore) {
-        for (&number, chunk) in &self.owned.lock().chunks {
-            for (_, node) in (number * CHUNK..self.config.groups_max).zip(chunk.cells()) {
-                node.attach(store, chunk);
-            }
+    /// its lock. Whether it did: the system may refuse memory.
+    pub(crate) fn attach(&self, _tree: &Tree, store: &'static StatStore) -> bool {
+        let mut owned = self.owned.lock();
+        let taken = (0..owned.chunks.len()).map_while(|_| store.take_values()).collect::<Vec<_>>();
+        if taken.len() < owned.chunks.len() {
+            return false;
         }
+        for ((&number, places), values) in owned.chunks.iter_mut().zip(taken) {
+            for (_, node) in (number * CHUNK..self.config.groups_max).zip(places.nodes.cells()) {
+                node.attach(store, &places.nodes, &values);
+            }
+            places.values.push(values);
+        }
+        true
     }
 
     /// A number for a walk through lists of holders, not 0.
@@ -255,18 +292,28 @@ impl Shared {
     #[cold]
     fn make_chunk(&'static self, number: u32) -> bool {
         let mut owned = self.owned.lock();
-        let Some(chunk) = NODES.take() else { return false };
+        let Some(nodes) = NODES.take() else { return false };
+        let values: Vec<_> = self.statistics.stores().map_while(StatStore::take_values).collect();
+        let places = Places { nodes, values };
+        if places.values.len() < self.statistics.stores().count() {
+            owned.retire(places);
+            return false;
+        }
+        let nodes = places.nodes.cells();
         // ORDERING: Acquire; pairs with the AcqRel in `free_chunk`: the pool's lock orders the two for the same addresses anyway.
         let generation = ERASED_GENERATION.load(Ordering::Acquire);
-        for (at, node) in (number * CHUNK..self.config.groups_max).zip(chunk.cells()) {
-            node.init(self, NodeId(at), generation, &chunk);
+        for (at, node) in (number * CHUNK..self.config.groups_max).zip(nodes) {
+            node.init(self, NodeId(at), generation, &places.nodes);
+            for (store, values) in self.statistics.stores().zip(&places.values) {
+                node.attach(store, &places.nodes, values);
+            }
             if let Some(kept) = owned.kept.remove(&NodeId(at)) {
                 node.keep_parts(kept);
             }
         }
         // ORDERING: Release; pairs with the Acquire in `node`.
-        self.chunks[number as usize].store(Some(chunk.cells()), Ordering::Release);
-        owned.chunks.insert(number, chunk);
+        self.chunks[number as usize].store(nodes.first_chunk(), Ordering::Release);
+        owned.chunks.insert(number, places);
         true
     }
 
@@ -284,22 +331,21 @@ impl Shared {
     /// group is left.
     pub(crate) fn free_chunk(&self, tree: &Tree, number: u32) {
         let mut owned = self.owned.lock();
-        let kept = |chunk: &NodeChunk| chunk.cells().iter().any(|node| node.kept_parts().is_some());
-        if owned.chunks.get(&number).is_none_or(|chunk| tree.in_use() > 0 && kept(chunk)) {
+        let kept = |places: &Places| places.nodes.cells().iter().any(|node| node.kept_parts().is_some());
+        if owned.chunks.get(&number).is_none_or(|places| tree.in_use() > 0 && kept(places)) {
             return;
         }
-        let Some(chunk) = owned.chunks.remove(&number) else { return };
+        let Some(places) = owned.chunks.remove(&number) else { return };
         // ORDERING: Release; the uses of the nodes under the tree lock come before. Threads that found the chunk may still read it.
         self.chunks[number as usize].store(None, Ordering::Release);
-        for (at, node) in (number * CHUNK..).zip(chunk.cells()) {
+        for (at, node) in (number * CHUNK..).zip(places.nodes.cells()) {
             // ORDERING: AcqRel; see `make_chunk`.
             ERASED_GENERATION.fetch_max(node.generation(), Ordering::AcqRel);
             if let Some(kept) = node.kept_parts() {
                 owned.kept.insert(NodeId(at), kept);
             }
         }
-        let refused = owned.limbo.retire(chunk.retire(), CHUNK_BYTES);
-        assert!(refused.is_ok(), "the limbo of nodes has no bound");
+        owned.retire(places);
     }
 
     /// Gives all nodes back, after a grace period. The caller holds the tree lock, and no group is left.
@@ -324,16 +370,15 @@ impl Shared {
         let mut owned = self.owned.lock();
         owned.parts.reclaim();
         let mut done = Vec::new();
-        owned.limbo.reclaim(|chunk| done.push(chunk));
+        owned.limbo.reclaim(|places| done.push(places));
         let mut bytes = 0;
-        for chunk in done {
+        for places in done {
             // A thread that uncharged may hold a node of a released group for the aftermath (E2).
-            let is_held = || chunk.cells().iter().any(Node::is_pinned);
+            let is_held = || places.nodes.cells().iter().any(Node::is_pinned);
             if is_held() && !mutation::active(Mutation::ErasesHeldNodes) {
-                let refused = owned.limbo.retire(chunk, CHUNK_BYTES);
-                assert!(refused.is_ok(), "the limbo of nodes has no bound");
+                owned.hold_back(places);
             } else {
-                bytes += CHUNK_BYTES as u64;
+                bytes += NODES.chunk_bytes() as u64;
             }
         }
         bytes
@@ -341,7 +386,7 @@ impl Shared {
 
     /// Bytes of the nodes that there are.
     pub(crate) fn nodes_bytes(&self) -> usize {
-        self.owned.lock().chunks.len() * CHUNK_BYTES
+        self.owned.lock().chunks.len() * NODES.chunk_bytes()
     }
 
     /// Gives back a `Hierarchy` or a `Group`; whether it was the last.

@@ -333,6 +333,11 @@ impl Tree {
         self.free.len() - self.bare
     }
 
+    /// Groups in use, and free places that may have kept their records.
+    pub(crate) fn with_records(&self) -> usize {
+        self.in_use as usize + self.kept()
+    }
+
     /// The free place that has waited longest of those that may have kept a record; the caller takes it away.
     pub(crate) fn strip(&mut self) -> Option<NodeId> {
         let id = self.free.get(self.bare).copied()?;

@@ -95,7 +95,7 @@ fn a_miss_against_a_reader(bytes: u64) {
         refresh(group);
         let mut seen = [0; STOCK_MISSES.index() + 1];
         let memory = group.shared().statistics.store(MEMORY);
-        group.entry(memory).flushed(&grace::enter()).copy(Reach::Local, &mut seen);
+        group.entry(memory).flushed().copy(Reach::Local, &mut seen);
         let (charges, misses) = (seen[CHARGES.index()], seen[STOCK_MISSES.index()]);
         assert!(misses <= charges, "no miss is read before its charge, and {misses} of {charges} were");
     });

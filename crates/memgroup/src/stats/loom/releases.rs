@@ -95,7 +95,7 @@ fn counts_once_in_a_flush_and_at_the_last_byte() {
         let charges = |node: &'static Node| {
             let memory = parent.shared().statistics.store(MEMORY);
             flush::refresh(memory, node);
-            node.entry(memory).flushed(&grace::enter()).peek(Reach::Subtree, memory::CHARGES.index())
+            node.entry(memory).flushed().peek(Reach::Subtree, memory::CHARGES.index())
         };
         assert_eq!((total(parent), charges(parent)), (5, 1), "everything is counted once");
     });
