@@ -213,17 +213,24 @@ impl Records {
     /// Frees the blocks that were retired before the last grace period that is over. `last_read` gets each block with its tag
     /// when no access can reach it any more. It waits for nothing: see [`synchronize`](memgroup_sync::grace::synchronize).
     pub fn reclaim(&'static self, mut last_read: impl FnMut(&Unlinked, u64)) -> Reclaimed {
+        const AT_ONCE: usize = 256;
         let mut done = Vec::new();
-        let mut limbo = self.limbo.lock();
-        let before = limbo.bytes();
-        limbo.reclaim(|item| done.push(item));
-        let reclaimed = Reclaimed { blocks: done.len(), bytes: (before - limbo.bytes()) as u64 };
-        drop(limbo);
-        for (block, tag) in done {
-            last_read(&Unlinked { block, records: self }, tag);
-            self.arena.free(block);
+        let mut reclaimed = Reclaimed::default();
+        loop {
+            let mut limbo = self.limbo.lock();
+            let before = limbo.bytes();
+            let blocks = limbo.reclaim_some(AT_ONCE, |item| done.push(item));
+            reclaimed.bytes += (before - limbo.bytes()) as u64;
+            drop(limbo);
+            reclaimed.blocks += blocks;
+            if blocks == 0 {
+                return reclaimed;
+            }
+            for (block, tag) in done.drain(..) {
+                last_read(&Unlinked { block, records: self }, tag);
+                self.arena.free(block);
+            }
         }
-        reclaimed
     }
 
     /// The next record that should move so that pages become free, and a block for it; `None` when moving on gains nothing. The

@@ -86,9 +86,8 @@ impl<T: Erasable> ChunkPool<T> {
     /// A chunk of cells that are all zero; `None` if the system refuses memory.
     pub fn take(&'static self) -> Option<Chunk<T>> {
         let mut free = lock(&self.free);
-        if free.is_empty()
-            && let Some(dropped) = lock(&self.dropped).as_mut()
-        {
+        // Addresses that were used before come first: the system has page tables for them.
+        if let Some(dropped) = lock(&self.dropped).as_mut() {
             dropped.reclaim(|cells| free.push(cells));
         }
         #[cfg(any(test, feature = "inject"))]

@@ -26,8 +26,8 @@ impl<T: Erasable> ChunkPool<T> {
 
     /// Cells that are all zero.
     pub fn take(&'static self) -> Option<Chunk<T>> {
-        let cells: Vec<T> = (0..self.cells).map(|_| T::zero()).collect();
-        Some(Chunk(crate::keep(Box::new(cells))))
+        let cells: &'static Vec<T> = crate::keep(Box::new((0..self.cells).map(|_| T::zero()).collect()));
+        Some(Chunk(cells))
     }
 }
 

@@ -92,8 +92,10 @@ impl Statistics {
     #[inline(always)]
     fn entry(&self, group: &Group) -> (&'static Node, &'static StatEntry) {
         let node = group.node();
-        let entry = &node.stats[self.number];
-        if entry.is_of(self.store) { (node, entry) } else { foreign(self, group) }
+        match node.stat_entry(self.number) {
+            Some(entry) if entry.is_of(self.store) => (node, entry),
+            _ => foreign(self, group),
+        }
     }
 
     /// Adds `delta` to a statistic of `group`, and so to those of all groups above it.

@@ -4,7 +4,6 @@
 //! moment, no call may be refused. Each fault of `mutation` must make its model fail.
 
 use memgroup_percpu::{Records, SlotSource, Wait};
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::base::id::NodeId;

@@ -93,7 +93,7 @@ impl Maintenance {
         Maintenance { form: Form::Expedited, ..self }
     }
 
-    /// Returns pages that may float too.
+    /// Returns pages that may float too, and has glibc's allocator return free memory, which takes milliseconds where the heap is large.
     #[must_use]
     pub fn all(self) -> Maintenance {
         Maintenance { all: true, ..self }
@@ -278,6 +278,10 @@ pub(crate) fn pass(shared: &'static Shared, options: Maintenance) -> Maintained 
     return_pages(shared, now, options.all, u64::MAX, &mut done);
     provide(shared, cold);
     end_pass(shared, before, false, &mut done);
+    if options.all {
+        // Names and tables of groups are on the heap, between blocks that stay.
+        memgroup_sync::trim_heap();
+    }
     done
 }
 

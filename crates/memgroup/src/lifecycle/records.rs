@@ -65,6 +65,7 @@ pub(crate) fn free_kept(shared: &'static Shared, bytes_max: u64, done: &mut Main
             shared.node(id).into_iter().for_each(residence::free_records);
             if let Some(chunk) = tree.bare_chunk(id) {
                 shared.free_chunk(&tree, chunk);
+                tree.free_entries(chunk);
             }
             Some(each)
         });

@@ -153,7 +153,10 @@ fn prefetch(node: &'static Node, members: &[&'static StatStore], rows: Rows<'_>)
     let section = grace::enter();
     // Mostly the numbers of groups follow each other.
     if let Some(ahead) = node.shared().node(NodeId(node.id().0 + 2)) {
-        members.iter().for_each(|member| memgroup_percpu::prefetch(&ahead.stats[member.number]));
+        members
+            .iter()
+            .filter_map(|member| ahead.stat_entry(member.number))
+            .for_each(memgroup_percpu::prefetch);
         ahead.prefetch_parent();
     }
     entries(node, members).for_each(|entry| entry.prefetch(&section, rows.clone().take(rows_ahead(entry))));
@@ -194,7 +197,14 @@ fn take_rows(
     let ahead = rows_ahead(entry);
     let has_charges = entry.store().number == MEMORY && node.shared().has_stock();
     let mut tree = None;
-    for (nth, &row) in rows.iter().enumerate() {
+    let misses_row = entry.store().misses_row();
+    let has_misses = entry.store().number == MEMORY && rows.last() == Some(&misses_row);
+    let takes_misses_last = mutation::active(Mutation::FlushTakesMissesLast);
+    // Before the charges are counted, as below.
+    if has_misses && !takes_misses_last {
+        take_misses(node, deltas);
+    }
+    for (nth, &row) in rows.iter().enumerate().filter(|(_, row)| **row != misses_row) {
         if let Some(&row) = rows.get(nth + ahead) {
             entry.record.prefetch_words(section, row);
         }
@@ -210,6 +220,13 @@ fn take_rows(
             deltas[memory::CHARGES.index()] += charges as i64;
         }
     }
+    if has_misses && takes_misses_last {
+        take_misses(node, deltas);
+    }
+}
+
+fn take_misses(node: &'static Node, deltas: &mut [i64]) {
+    node.misses.take(|index, value| deltas[index] = deltas[index].wrapping_add(value));
 }
 
 /// Looks for a copy, and once more under the tree lock if there is none. A copy that is missing then is made by a thread that will

@@ -11,8 +11,6 @@ mod registrations;
 mod releases;
 mod updates;
 
-use memgroup_sync::grace;
-
 use crate::charge::loom::{COUNTED, config, obtain};
 use crate::state::config::Config;
 use crate::state::stats::Reach;

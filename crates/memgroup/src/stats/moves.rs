@@ -74,6 +74,7 @@ pub(crate) fn activity(entry: &'static StatEntry, node: &'static Node) -> u64 {
         words.map(additive::read).fold(sum, i64::wrapping_add) as u64
     };
     let is_charges = |index| (entry.store().number, index) == (MEMORY, memory::CHARGES.index());
-    let uncounted = |index| if is_charges(index) { drain::uncounted(node) } else { 0 };
+    let misses = |index| if entry.store().number == MEMORY { node.misses.peek(index) } else { 0 };
+    let uncounted = |index| misses(index) + if is_charges(index) { drain::uncounted(node) } else { 0 };
     (0..entry.store().words()).fold(0, |all, index| mix(all, sum(index).wrapping_add(uncounted(index))))
 }

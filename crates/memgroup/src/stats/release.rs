@@ -68,19 +68,19 @@ fn try_move(node: &'static Node) -> bool {
     node.entries().for_each(|entry| move_entry(entry, node));
     // After all entries were moved, because subsystems may share one tree of marks.
     for entry in node.entries() {
-        (0..=entry.store().base_row()).for_each(|row| entry.mark().clear(row));
+        (0..=entry.store().misses_row()).for_each(|row| entry.mark().clear(row));
     }
     true
 }
 
 fn marked_rows(entry: &'static StatEntry) -> impl Iterator<Item = usize> {
-    (0..=entry.store().base_row()).filter(|&row| entry.mark().is_set(row))
+    (0..=entry.store().misses_row()).filter(|&row| entry.mark().is_set(row))
 }
 
 /// Prefetches lines of a group that may have been idle for long, so that they are fetched together.
 fn prefetch(entry: &'static StatEntry) {
     const ROWS: usize = 2;
-    let slots = marked_rows(entry).filter(|&row| row != entry.store().base_row());
+    let slots = marked_rows(entry).filter(|&row| row < entry.store().base_row());
     entry.prefetch(&grace::enter(), slots.take(ROWS));
 }
 
@@ -94,6 +94,12 @@ fn move_entry(entry: &'static StatEntry, node: &'static Node) {
     for row in marked_rows(entry) {
         if row == entry.store().base_row() {
             flushed.take_base(bring);
+            continue;
+        }
+        if row == entry.store().misses_row() {
+            if entry.store().number == MEMORY {
+                node.misses.take(bring);
+            }
             continue;
         }
         let words = entry.record.words(&section, row).into_iter().flatten().enumerate();

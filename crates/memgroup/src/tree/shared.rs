@@ -38,12 +38,16 @@ use crate::state::memory::Memory;
 use crate::state::stats::registry::Registry;
 use crate::state::stats::store::{StatStore, ValuesChunk};
 use crate::state::stock_word::LARGEST_CAP;
-use crate::tree::node::{CHUNK_NODES, Node, NodeChunk};
+use crate::tree::node::{CHUNK_NODES, MoreEntries, Node, NodeChunk, RareWords, STATS_WITHIN};
 use crate::tree::parts::Parts;
 use crate::tree::topology::{ROOT, State, Tree};
 
 /// The memory of nodes, of all hierarchies.
 static NODES: ChunkPool<Node> = ChunkPool::new(CHUNK_NODES);
+/// The memory of their rare words, which most groups never touch.
+static RARE: ChunkPool<RareWords> = ChunkPool::new(CHUNK_NODES);
+/// The memory of their entries in the stores of further subsystems.
+static ENTRIES: ChunkPool<MoreEntries> = ChunkPool::new(CHUNK_NODES);
 
 global! {
     /// At least the generation of each node that was given back, of any hierarchy: the next owner of an address goes on from there, so
@@ -62,9 +66,12 @@ struct OwnedNodes {
     kept: BTreeMap<NodeId, &'static Parts>,
 }
 
-/// The memory of one chunk of places: their nodes, and their flushed values in each store.
+/// The memory of one chunk of places: their nodes, and their flushed values in each store. The system backs all but the nodes when they are
+/// first written to.
 struct Places {
     nodes: NodeChunk,
+    rare: Chunk<RareWords>,
+    entries: Chunk<MoreEntries>,
     values: Vec<ValuesChunk>,
 }
 
@@ -84,13 +91,41 @@ impl OwnedNodes {
 /// Places without groups, to be erased after a grace period.
 struct RetiredPlaces {
     nodes: RetiredChunk<Node>,
+    _rare: RetiredChunk<RareWords>,
+    _entries: RetiredChunk<MoreEntries>,
     _values: Vec<RetiredChunk<AtomicU64>>,
 }
 
 impl Places {
+    /// Places without values; `None` if the system refuses memory.
+    fn take() -> Option<Places> {
+        let (nodes, rare, entries) = (NODES.take()?, RARE.take()?, ENTRIES.take()?);
+        Some(Places { nodes, rare, entries, values: Vec::new() })
+    }
+
+    /// Gives each node below `end` its place in the store of these values.
+    fn attach(&mut self, first: u32, end: u32, store: &'static StatStore, values: ValuesChunk) {
+        for (place, _) in (0..CHUNK_NODES).zip(first..end) {
+            let (node, number) = (&self.nodes.cells()[place], first + place as u32);
+            match node.stats.get(store.number) {
+                Some(entry) => store.attach(entry, number, &self.nodes, &values),
+                None => {
+                    let entry = &self.entries.cells()[place].entries[store.number - STATS_WITHIN];
+                    store.attach(entry, number, &self.entries, &values);
+                }
+            }
+        }
+        self.values.push(values);
+    }
+
     fn retire(self) -> RetiredPlaces {
         let values = self.values.into_iter().map(Chunk::retire).collect();
-        RetiredPlaces { nodes: self.nodes.retire(), _values: values }
+        RetiredPlaces {
+            nodes: self.nodes.retire(),
+            _rare: self.rare.retire(),
+            _entries: self.entries.retire(),
+            _values: values,
+        }
     }
 }
 
@@ -102,6 +137,7 @@ const LEVEL_LOCKS: usize = if cfg!(memgroup_loom) { 4 } else { 64 };
 struct LevelLocks {
     holders: Mutex<()>,
     changes: Mutex<()>,
+    stalls: Mutex<()>,
 }
 
 /// The stock of one group may take this part of a slot's budget, for charges that are larger than most.
@@ -210,10 +246,7 @@ impl Shared {
             return false;
         }
         for ((&number, places), values) in owned.chunks.iter_mut().zip(taken) {
-            for (_, node) in (number * CHUNK..self.config.groups_max).zip(places.nodes.cells()) {
-                node.attach(store, &places.nodes, &values);
-            }
-            places.values.push(values);
+            places.attach(number * CHUNK, self.config.groups_max, store, values);
         }
         true
     }
@@ -232,6 +265,11 @@ impl Shared {
     /// The lock under which a level's limit and its OVER mark change, and its subtree is frozen.
     pub(crate) fn level_lock(&self, level: NodeId) -> MutexGuard<'_, ()> {
         self.level_locks[level.0 as usize % LEVEL_LOCKS].changes.lock()
+    }
+
+    /// The lock of a level's stalls. Its holder takes no other.
+    pub(crate) fn stall_lock(&self, level: NodeId) -> MutexGuard<'_, ()> {
+        self.level_locks[level.0 as usize % LEVEL_LOCKS].stalls.lock()
     }
 
     /// Nanoseconds on the hierarchy's clock.
@@ -292,24 +330,24 @@ impl Shared {
     #[cold]
     fn make_chunk(&'static self, number: u32) -> bool {
         let mut owned = self.owned.lock();
-        let Some(nodes) = NODES.take() else { return false };
-        let values: Vec<_> = self.statistics.stores().map_while(StatStore::take_values).collect();
-        let places = Places { nodes, values };
-        if places.values.len() < self.statistics.stores().count() {
-            owned.retire(places);
-            return false;
-        }
+        let Some(mut places) = Places::take() else { return false };
         let nodes = places.nodes.cells();
         // ORDERING: Acquire; pairs with the AcqRel in `free_chunk`: the pool's lock orders the two for the same addresses anyway.
         let generation = ERASED_GENERATION.load(Ordering::Acquire);
         for (at, node) in (number * CHUNK..self.config.groups_max).zip(nodes) {
-            node.init(self, NodeId(at), generation, &places.nodes);
-            for (store, values) in self.statistics.stores().zip(&places.values) {
-                node.attach(store, &places.nodes, values);
-            }
+            let place = (at % CHUNK) as usize;
+            let (rare, entries) = (&places.rare.cells()[place], &places.entries.cells()[place]);
+            node.init(self, NodeId(at), generation, &places.nodes, rare, entries);
             if let Some(kept) = owned.kept.remove(&NodeId(at)) {
                 node.keep_parts(kept);
             }
+        }
+        for store in self.statistics.stores() {
+            let Some(values) = store.take_values() else {
+                owned.retire(places);
+                return false;
+            };
+            places.attach(number * CHUNK, self.config.groups_max, store, values);
         }
         // ORDERING: Release; pairs with the Acquire in `node`.
         self.chunks[number as usize].store(nodes.first_chunk(), Ordering::Release);

@@ -163,6 +163,11 @@ impl StatStore {
     pub(crate) fn base_row(&self) -> usize {
         self.records.arena().slots()
     }
+
+    /// The row of marks for the miss counts: the last one.
+    pub(crate) fn misses_row(&self) -> usize {
+        self.base_row() + 1
+    }
 }
 
 impl StatEntry {

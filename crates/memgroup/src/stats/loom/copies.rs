@@ -1,6 +1,5 @@
 //! Copies of values while they are written.
 
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};

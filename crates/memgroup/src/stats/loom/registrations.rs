@@ -1,6 +1,5 @@
 //! A subsystem that is registered while groups are made and statistics flushed.
 
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::charge::loom::{config, explore, explore_up_to, obtain};

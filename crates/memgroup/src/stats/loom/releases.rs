@@ -1,6 +1,5 @@
 //! The release of a removed group, which moves its statistics to its ancestors, against flushes.
 
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
