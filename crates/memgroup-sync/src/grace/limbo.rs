@@ -95,7 +95,8 @@ impl<T> Limbo<T> {
     fn pop_completed(&mut self, completed: Epoch) -> Option<Item<T>> {
         let is_last = self.blocks.len() == 1;
         let block = self.blocks.front_mut()?;
-        let item = block.pop_front_if(|item| item.epoch <= completed)?;
+        let is_over = block.front().is_some_and(|item| item.epoch <= completed);
+        let item = if is_over { block.pop_front()? } else { return None };
         if block.is_empty() && is_last {
             block.shrink_to(KEPT);
         } else if block.is_empty() {

@@ -17,6 +17,7 @@ pub(super) struct Entry {
     pub(super) next_sibling: NodeId,
     pub(super) previous_sibling: NodeId,
     /// Nothing where the group never had a child.
+    #[allow(clippy::box_collection, reason = "most groups have none: a word instead of an empty map")]
     pub(super) children: Option<Box<BTreeMap<Name, NodeId>>>,
     pub(super) is_unsettled: bool,
 }
