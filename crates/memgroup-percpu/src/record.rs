@@ -31,10 +31,11 @@ use memgroup_sync::grace::{self, BriefSection, Section};
 use memgroup_sync::spin::Wait;
 use memgroup_sync::{Chunk, Erasable, FixedRef, FixedU32};
 
-use crate::arena::block::Block;
+use crate::arena::block::{BLOCK_BYTES_MAX, Block};
 use crate::mutation::{Mutation, active};
 use crate::prefetch::prefetch_write;
 use crate::records::{Fresh, Records, Relocation, SlotPreparation, Unlinked};
+use crate::slot::error::SLOTS_MAX;
 use crate::slot::source::FastSlot;
 
 #[cfg(not(memgroup_loom))]
@@ -52,9 +53,14 @@ const NO_BLOCK: u64 = 0;
 /// In `at`: a thread links or unlinks the record now, or it is retired.
 const BUSY: u64 = u64::MAX;
 
+/// Bits of half a shape.
+const HALF: u32 = 16;
+
+const _: () = assert!(BLOCK_BYTES_MAX / size_of::<u64>() < 1 << HALF && SLOTS_MAX < 1 << HALF);
+
 /// The handle of one record: the address of its words, if it has any.
 ///
-/// Threads that access the words share it; one owner at a time links and unlinks it. An access reads its first 28 bytes.
+/// Threads that access the words share it; one owner at a time links and unlinks it. An access reads its first 24 bytes.
 ///
 /// It is [erasable](Erasable). From its retirement on it has no memory. Erased it belongs to no records, until
 /// [`belong_to`](Self::belong_to).
@@ -63,10 +69,10 @@ pub struct Record {
     /// The address of a row of flags, one a slot: those of all records while it has a block, else flags that are never set. 0 in an
     /// erased record.
     slot_enabled: AtomicUsize,
-    slots: FixedU32,
+    /// The number of words in the lower half, that of slots in the upper.
+    shape: FixedU32,
     stride: FixedU32,
     base: AtomicUsize,
-    words: FixedU32,
     /// The position of its block in the arena plus one, [`NO_BLOCK`] or [`BUSY`]. Only the owner uses it.
     at: AtomicU64,
     records: FixedRef<Records>,
@@ -79,9 +85,8 @@ unsafe impl Erasable for Record {
         Record {
             slot_enabled: AtomicUsize::new(0),
             base: AtomicUsize::new(0),
-            slots: FixedU32::new(0),
+            shape: FixedU32::new(0),
             stride: FixedU32::new(0),
-            words: FixedU32::new(0),
             at: AtomicU64::new(NO_BLOCK),
             records: FixedRef::none(),
         }
@@ -107,9 +112,8 @@ unsafe impl Erasable for Record {
         self.base.store(0, Ordering::Relaxed);
         // ORDERING: as above.
         self.at.store(NO_BLOCK, Ordering::Relaxed);
-        self.slots.set(0);
+        self.shape.set(0);
         self.stride.set(0);
-        self.words.set(0);
         // SAFETY: the caller's promise.
         unsafe { self.records.erase() };
     }
@@ -129,7 +133,7 @@ impl Record {
     ///
     /// # Panics
     /// If it is not in the chunk, or belongs to records.
-    pub fn belong_to<T: Erasable, const N: usize>(&self, records: &'static Records, chunk: &Chunk<T, N>) {
+    pub fn belong_to<T: Erasable>(&self, records: &'static Records, chunk: &Chunk<T>) {
         // In a cell without an owner, an access of a section that lasts could take the flags of one row and the length of another.
         assert!(chunk.owns(self), "the record lies in another chunk");
         self.begin(records);
@@ -141,8 +145,7 @@ impl Record {
             if is_first {
                 let arena = records.arena();
                 self.stride.set(arena.stride_bytes() as u32);
-                self.words.set(records.words() as u32);
-                self.slots.set(arena.slots() as u32);
+                self.shape.set(records.words() as u32 | (arena.slots() as u32) << HALF);
                 // ORDERING: Release; an access that finds the flags finds the slots.
                 self.slot_enabled.store(address(&records.none_enabled), Ordering::Release);
                 // Last: before that no thread links a block.
@@ -151,6 +154,11 @@ impl Record {
             (at, is_first)
         });
         assert!(is_first, "the record belongs to records already");
+    }
+
+    #[inline(always)]
+    fn word_count(&self) -> usize {
+        (self.shape.get() & ((1 << HALF) - 1)) as usize
     }
 
     fn records(&self) -> &'static Records {
@@ -163,7 +171,7 @@ impl Record {
     /// not admitted, and beyond the end.
     #[inline(always)]
     pub fn word<'s>(&self, _section: &'s Section, slot: usize, index: usize) -> Option<&'s AtomicU64> {
-        if index >= self.words.get() as usize || !self.is_enabled(slot) {
+        if index >= self.word_count() || !self.is_enabled(slot) {
             return None;
         }
         // SAFETY: enabled, below `words`, and within the section that the word is lent for.
@@ -184,8 +192,7 @@ impl Record {
         let (base_address, stride) = (self.base.load(Ordering::Acquire), self.stride.get() as usize);
         // SAFETY: as in `find`: enabled, below `words`, and within the section that the words are lent for.
         Some(
-            (0..self.words.get() as usize)
-                .map(move |index| unsafe { base::word(base_address, stride, slot, index) }),
+            (0..self.word_count()).map(move |index| unsafe { base::word(base_address, stride, slot, index) }),
         )
     }
 
@@ -196,7 +203,7 @@ impl Record {
         let flags =
             core::ptr::with_exposed_provenance::<AtomicBool>(self.slot_enabled.load(Ordering::Acquire));
         // An erased record has no flags. One that is about to belong to records may have flags and no slots yet.
-        if flags.is_null() || slot >= self.slots.get() as usize {
+        if flags.is_null() || slot >= (self.shape.get() >> HALF) as usize {
             return false;
         }
         // SAFETY: `flags` is the address of one of the two rows of flags of a `Records` that lives for ever, and each has a flag for
@@ -228,7 +235,7 @@ impl Record {
     /// A word together with a section of its own.
     #[inline(always)]
     pub fn access(&self, slot: usize, index: usize) -> Option<Access> {
-        if index < self.words.get() as usize { self.access_within(slot, index) } else { None }
+        if index < self.word_count() { self.access_within(slot, index) } else { None }
     }
 
     /// [`access`](Self::access) to the first word, which every record has.
@@ -252,7 +259,7 @@ impl Record {
     /// slot. Where that is not possible it returns `None`, and the caller takes the other way.
     #[inline(always)]
     pub fn fast_access(&self, source: &FastSlot, index: usize) -> Option<(usize, FastAccess)> {
-        if index < self.words.get() as usize { self.fast_access_within(source, index) } else { None }
+        if index < self.word_count() { self.fast_access_within(source, index) } else { None }
     }
 
     /// [`fast_access`](Self::fast_access) at the first word, which every record has.
@@ -284,7 +291,7 @@ impl Record {
     /// Asks the processor for the lines of all words of a slot's copy; a hint.
     #[inline]
     pub fn prefetch_words(&self, section: &Section, slot: usize) {
-        let words = self.words.get() as usize;
+        let words = self.word_count();
         for index in (0..words).step_by(8).chain(words.checked_sub(1)) {
             if let Some(word) = self.word(section, slot, index) {
                 prefetch_write(core::ptr::from_ref(word).cast());
@@ -396,7 +403,7 @@ impl SlotPreparation<'_> {
         // ORDERING: Acquire, as in `is_enabled`: it finds the flags with their block, also where another thread has just linked
         // it. Weaker, `base` could still be that of no block.
         let flags = record.slot_enabled.load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire });
-        if index >= record.words.get() as usize || flags != address(&self.records.slot_enabled) {
+        if index >= record.word_count() || flags != address(&self.records.slot_enabled) {
             return None;
         }
         // SAFETY: linked, below `words`, within the section. The arena of the record's blocks admitted the slot before `admit`

@@ -218,17 +218,24 @@ impl Records {
 
     /// As [`reclaim`](Self::reclaim), for at most `most` blocks, the oldest first.
     pub fn reclaim_some(&'static self, most: usize, mut last_read: impl FnMut(&Unlinked, u64)) -> Reclaimed {
+        const AT_ONCE: usize = 256;
         let mut done = Vec::new();
-        let mut limbo = self.limbo.lock();
-        let before = limbo.bytes();
-        limbo.reclaim_some(most, |item| done.push(item));
-        let reclaimed = Reclaimed { blocks: done.len(), bytes: (before - limbo.bytes()) as u64 };
-        drop(limbo);
-        for (block, tag) in done {
-            last_read(&Unlinked { block, records: self }, tag);
-            self.arena.free(block);
+        let mut reclaimed = Reclaimed::default();
+        loop {
+            let mut limbo = self.limbo.lock();
+            let before = limbo.bytes();
+            let blocks = limbo.reclaim_some(AT_ONCE.min(most - reclaimed.blocks), |item| done.push(item));
+            reclaimed.bytes += (before - limbo.bytes()) as u64;
+            drop(limbo);
+            reclaimed.blocks += blocks;
+            if blocks == 0 {
+                return reclaimed;
+            }
+            for (block, tag) in done.drain(..) {
+                last_read(&Unlinked { block, records: self }, tag);
+                self.arena.free(block);
+            }
         }
-        reclaimed
     }
 
     /// The next record that should move so that pages become free, and a block for it; `None` when moving on gains nothing. The

@@ -1,7 +1,7 @@
 //! Chunk: cells with addresses that stay good for ever, and pages that go back to the system.
 //!
 //! ```text
-//!   ChunkPool ── take ──▶ Chunk ── cells ──▶ &'static [T; N]    good for ever
+//!   ChunkPool ── take ──▶ Chunk ── cells ──▶ &'static [T]    good for ever
 //!      ▲                    │ retire
 //!      │                    ▼
 //!      │               RetiredChunk
@@ -28,13 +28,14 @@ use crate::grace::{self, Epoch, Limbo};
 
 /// The chunks of one type that have no owner: the addresses for the next ones.
 ///
-/// A pool is a static, so that its chunks can find it.
-pub struct ChunkPool<T: Erasable, const N: usize> {
-    dropped: Mutex<Option<Limbo<&'static [T; N]>>>,
-    free: Mutex<Vec<&'static [T; N]>>,
+/// A pool lives for ever, so that its chunks can find it.
+pub struct ChunkPool<T: Erasable> {
+    cells: usize,
+    dropped: Mutex<Option<Limbo<&'static [T]>>>,
+    free: Mutex<Vec<&'static [T]>>,
 }
 
-/// `N` cells of one owner. Their addresses stay good for ever. Dropped without [`retire`](Self::retire) it leaks its memory.
+/// The cells of one owner. Their addresses stay good for ever. Dropped without [`retire`](Self::retire) it leaks its memory.
 ///
 /// ```
 /// use memgroup_sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +44,7 @@ pub struct ChunkPool<T: Erasable, const N: usize> {
 /// erasable! {
 ///     struct Count { of: AtomicU64 }
 /// }
-/// static COUNTS: ChunkPool<Count, 100> = ChunkPool::new();
+/// static COUNTS: ChunkPool<Count> = ChunkPool::new(100);
 ///
 /// let chunk = COUNTS.take().expect("memory for 100 counts");
 /// let count = &chunk.cells()[7];
@@ -53,56 +54,61 @@ pub struct ChunkPool<T: Erasable, const N: usize> {
 /// drop(retired);
 /// assert_eq!(count.of.load(Ordering::Relaxed), 0, "still a count, and zero");
 /// ```
-pub struct Chunk<T: Erasable, const N: usize> {
-    cells: &'static [T; N],
-    pool: &'static ChunkPool<T, N>,
+pub struct Chunk<T: Erasable> {
+    cells: &'static [T],
+    pool: &'static ChunkPool<T>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T: Erasable, const N: usize> ChunkPool<T, N> {
-    /// A pool without chunks.
-    pub const fn new() -> Self {
+impl<T: Erasable> ChunkPool<T> {
+    /// A pool of chunks with so many cells each, without a chunk as yet.
+    ///
+    /// # Panics
+    /// If a chunk has no cells, or more bytes than an address can count.
+    pub const fn new(cells: usize) -> Self {
         const {
-            assert!(N > 0 && size_of::<T>() > 0, "a chunk has cells, and a cell has bytes");
+            assert!(size_of::<T>() > 0, "a cell has bytes");
             assert!(align_of::<T>() <= 4096, "a chunk begins at a page");
         }
-        ChunkPool { dropped: Mutex::new(None), free: Mutex::new(Vec::new()) }
+        assert!(cells > 0, "a chunk has cells");
+        assert!(cells < isize::MAX as usize / 2 / size_of::<T>(), "an address counts the bytes of a chunk");
+        ChunkPool { cells, dropped: Mutex::new(None), free: Mutex::new(Vec::new()) }
+    }
+
+    /// Bytes of the cells of one chunk.
+    pub const fn chunk_bytes(&self) -> usize {
+        self.cells * size_of::<T>()
     }
 
     /// A chunk of cells that are all zero; `None` if the system refuses memory.
-    pub fn take(&'static self) -> Option<Chunk<T, N>> {
+    pub fn take(&'static self) -> Option<Chunk<T>> {
         let mut free = lock(&self.free);
-        if free.is_empty()
-            && let Some(dropped) = lock(&self.dropped).as_mut()
-        {
+        // Addresses that were used before come first: the system has page tables for them.
+        if let Some(dropped) = lock(&self.dropped).as_mut() {
             dropped.reclaim(|cells| free.push(cells));
         }
         #[cfg(any(test, feature = "inject"))]
         if inject::strikes() {
             return None;
         }
-        let cells = free.pop().or_else(map)?;
-        Some(Chunk { cells, pool: self })
+        if free.is_empty() {
+            map(self.cells, &mut free);
+        }
+        Some(Chunk { cells: free.pop()?, pool: self })
     }
 }
 
-impl<T: Erasable, const N: usize> Default for ChunkPool<T, N> {
-    fn default() -> Self {
-        ChunkPool::new()
-    }
-}
-
-impl<T: Erasable, const N: usize> Chunk<T, N> {
+impl<T: Erasable> Chunk<T> {
     /// The cells.
-    pub fn cells(&self) -> &'static [T; N] {
+    pub fn cells(&self) -> &'static [T] {
         self.cells
     }
 }
 
-impl<T: Erasable, const N: usize> Chunk<T, N> {
+impl<T: Erasable> Chunk<T> {
     /// Whether `part` lies in one of the cells.
     pub fn owns<U>(&self, part: &U) -> bool {
         let (range, at) = (self.cells.as_ptr_range(), core::ptr::from_ref(part).addr());
@@ -110,9 +116,9 @@ impl<T: Erasable, const N: usize> Chunk<T, N> {
     }
 
     /// Begins the end of the cells. The caller uses them no more.
-    pub fn retire(self) -> RetiredChunk<T, N> {
+    pub fn retire(self) -> RetiredChunk<T> {
         // SAFETY: this was the only owner, and is no more.
-        unsafe { self.cells.retire() };
+        self.cells.iter().for_each(|cell| unsafe { cell.retire() });
         RetiredChunk { chunk: self, epoch: grace::tag() }
     }
 }
@@ -121,19 +127,19 @@ impl<T: Erasable, const N: usize> Chunk<T, N> {
 ///
 /// Drop it after a grace period: its cells are zero from then on, and their pages the system's. Dropped earlier it leaks its memory.
 #[derive(Debug)]
-pub struct RetiredChunk<T: Erasable, const N: usize> {
-    chunk: Chunk<T, N>,
+pub struct RetiredChunk<T: Erasable> {
+    chunk: Chunk<T>,
     epoch: Epoch,
 }
 
-impl<T: Erasable, const N: usize> RetiredChunk<T, N> {
+impl<T: Erasable> RetiredChunk<T> {
     /// The cells.
-    pub fn cells(&self) -> &'static [T; N] {
+    pub fn cells(&self) -> &'static [T] {
         self.chunk.cells
     }
 }
 
-impl<T: Erasable, const N: usize> Drop for RetiredChunk<T, N> {
+impl<T: Erasable> Drop for RetiredChunk<T> {
     fn drop(&mut self) {
         if !self.epoch.is_over() {
             return;
@@ -141,55 +147,71 @@ impl<T: Erasable, const N: usize> Drop for RetiredChunk<T, N> {
         let Chunk { cells, pool } = self.chunk;
         if !return_pages(cells) {
             // SAFETY: retired, and a grace period has passed.
-            unsafe { cells.erase() };
+            cells.iter().for_each(|cell| unsafe { cell.erase() });
         }
         let mut dropped = lock(&pool.dropped);
         let limbo = dropped.get_or_insert_with(|| Limbo::new(usize::MAX));
-        let refused = limbo.retire(cells, size_of::<[T; N]>());
+        let refused = limbo.retire(cells, size_of_val(cells));
         assert!(refused.is_ok(), "the limbo of chunks has no bound");
     }
 }
 
-impl<T: Erasable, const N: usize> fmt::Debug for Chunk<T, N> {
+impl<T: Erasable> fmt::Debug for Chunk<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Chunk").field("at", &self.cells.as_ptr()).field("cells", &N).finish()
+        f.debug_struct("Chunk").field("at", &self.cells.as_ptr()).field("cells", &self.cells.len()).finish()
     }
 }
 
-/// Cells in fresh memory, which is zero.
+/// Bytes of the address space that is mapped at a time, at least: the kernel has few mappings then.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn map<T: Erasable, const N: usize>() -> Option<&'static [T; N]> {
+const MAPPED_LEAST: usize = 1 << 20;
+
+/// Adds chunks in fresh memory, which is zero. It is backed by pages as it is touched. Adds none if the system refuses.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn map<T: Erasable>(cells: usize, into: &mut Vec<&'static [T]>) {
+    // SAFETY: a question without pointers.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let each = (cells * size_of::<T>()).next_multiple_of(page);
+    let chunks = (MAPPED_LEAST / each).max(1);
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new private mapping, at an address that the system chooses.
     let address = unsafe {
-        libc::mmap(core::ptr::null_mut(), size_of::<[T; N]>(), protection, flags | libc::MAP_NORESERVE, -1, 0)
+        libc::mmap(core::ptr::null_mut(), chunks * each, protection, flags | libc::MAP_NORESERVE, -1, 0)
     };
-    let cells = NonNull::new(address).filter(|_| address != libc::MAP_FAILED)?;
-    // SAFETY: the mapping begins at a page, is as long as the cells, and is never unmapped (I1). It is zero, a value of `T`.
-    Some(unsafe { cells.cast().as_ref() })
+    let Some(base) = NonNull::new(address).filter(|_| address != libc::MAP_FAILED) else { return };
+    // A huge page would back many cells for the first byte of one. The advice may be refused: it only saves.
+    // SAFETY: the range was mapped just now.
+    unsafe { libc::madvise(address, chunks * each, libc::MADV_NOHUGEPAGE) };
+    into.extend((0..chunks).rev().map(|number| {
+        // SAFETY: within the mapping.
+        let first = unsafe { base.byte_add(number * each) };
+        // SAFETY: the chunk begins at a page of the mapping, which has room for it, and is never unmapped (I1). It is zero, a value of `T`.
+        unsafe { NonNull::slice_from_raw_parts(first.cast(), cells).as_ref() }
+    }));
 }
 
 /// Gives the pages of the cells back to the system: they are zero from now on. Whether it did.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn return_pages<T: Erasable, const N: usize>(cells: &'static [T; N]) -> bool {
+fn return_pages<T: Erasable>(cells: &'static [T]) -> bool {
     let address = cells.as_ptr().cast_mut().cast();
-    // SAFETY: the range is a mapping of its own (`map`). Its cells were retired, and a grace period has passed: they may turn to zero.
-    unsafe { libc::madvise(address, size_of::<[T; N]>(), libc::MADV_DONTNEED) == 0 }
+    // SAFETY: the range begins at a page, and no other chunk is in its pages (`map`). Its cells were retired, and a grace period has
+    // passed: they may turn to zero.
+    unsafe { libc::madvise(address, size_of_val(cells), libc::MADV_DONTNEED) == 0 }
 }
 
-/// Cells in fresh memory, which is zero.
+/// Adds a chunk in fresh memory, which is zero. Adds none if the system refuses.
 #[cfg(any(not(target_os = "linux"), miri))]
-fn map<T: Erasable, const N: usize>() -> Option<&'static [T; N]> {
-    let layout = std::alloc::Layout::new::<[T; N]>();
+fn map<T: Erasable>(cells: usize, into: &mut Vec<&'static [T]>) {
+    let Ok(layout) = std::alloc::Layout::array::<T>(cells) else { return };
     // SAFETY: the layout has a size: `ChunkPool::new` asserts it.
-    let cells = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+    let Some(first) = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }) else { return };
     // SAFETY: memory of this layout that is never freed (I1), and is zero, a value of `T`.
-    Some(unsafe { cells.cast().as_ref() })
+    into.push(unsafe { NonNull::slice_from_raw_parts(first.cast(), cells).as_ref() });
 }
 
 /// Whether pages went back: not on this system. The cells keep their memory for the pool's next chunks.
 #[cfg(any(not(target_os = "linux"), miri))]
-fn return_pages<T: Erasable, const N: usize>(_cells: &'static [T; N]) -> bool {
+fn return_pages<T: Erasable>(_cells: &'static [T]) -> bool {
     false
 }
 
@@ -239,27 +261,27 @@ mod tests {
     }
 
     // ORDERING: Relaxed in all tests; one thread.
-    fn write(cells: &[Cell; 64], value: u64) {
+    fn write(cells: &[Cell], value: u64) {
         // ORDERING: as above.
         cells.iter().for_each(|cell| {
             cell.b.iter().chain([&cell.a]).for_each(|word| word.store(value, Ordering::Relaxed))
         });
     }
 
-    fn end(chunk: Chunk<Cell, 64>) {
+    fn end(chunk: Chunk<Cell>) {
         let retired = chunk.retire();
         grace::synchronize(Form::Quiet);
         drop(retired);
     }
 
-    fn is_zero(cells: &[Cell; 64]) -> bool {
+    fn is_zero(cells: &[Cell]) -> bool {
         // ORDERING: as above.
         cells.iter().all(|cell| cell.b.iter().chain([&cell.a]).all(|word| word.load(Ordering::Relaxed) == 0))
     }
 
     #[test]
     fn cells_are_zero_when_they_are_taken_and_after_they_were_dropped() {
-        static POOL: ChunkPool<Cell, 64> = ChunkPool::new();
+        static POOL: ChunkPool<Cell> = ChunkPool::new(64);
         let chunk = POOL.take().unwrap();
         let cells = chunk.cells();
         assert!(is_zero(cells));
@@ -268,13 +290,13 @@ mod tests {
         assert!(is_zero(cells), "a reader that is late finds zeros");
         write(cells, 7);
         // SAFETY: retired, and a grace period has passed.
-        unsafe { cells.erase() };
+        cells.iter().for_each(|cell| unsafe { cell.erase() });
         assert!(is_zero(cells));
     }
 
     #[test]
     fn refuses_a_chunk_where_there_is_no_memory() {
-        static POOL: ChunkPool<Cell, 64> = ChunkPool::new();
+        static POOL: ChunkPool<Cell> = ChunkPool::new(64);
         let guard = inject::refuse_chunks();
         assert!(POOL.take().is_none());
         drop(guard);
@@ -283,7 +305,7 @@ mod tests {
 
     #[test]
     fn leaks_cells_that_are_dropped_without_a_grace_period() {
-        static POOL: ChunkPool<Cell, 64> = ChunkPool::new();
+        static POOL: ChunkPool<Cell> = ChunkPool::new(64);
         let chunk = POOL.take().unwrap();
         let cells = chunk.cells();
         write(cells, 7);
@@ -295,7 +317,7 @@ mod tests {
 
     #[test]
     fn addresses_wait_for_a_grace_period() {
-        static POOL: ChunkPool<Cell, 64> = ChunkPool::new();
+        static POOL: ChunkPool<Cell> = ChunkPool::new(64);
         let first = POOL.take().unwrap();
         let cells = first.cells();
         let retired = first.retire();
@@ -318,8 +340,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[cfg_attr(miri, ignore = "it reads /proc")]
     fn pages_go_back_to_the_system() {
-        static POOL: ChunkPool<Cell, 64> = ChunkPool::new();
-        let resident = |cells: &[Cell; 64]| {
+        static POOL: ChunkPool<Cell> = ChunkPool::new(64);
+        let resident = |cells: &[Cell]| {
             let mut states = [0u8; 64];
             let bytes = size_of_val(cells);
             // SAFETY: the range is mapped, and there is a byte for each of its pages.

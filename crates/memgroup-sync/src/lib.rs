@@ -16,6 +16,7 @@
 //! | [`interleave::point`] | nothing, or a yield with `--cfg memgroup_yields` | nothing |
 //! | [`keep`] | leaks | keeps for an execution |
 //! | [`Chunk`], [`ChunkPool`] | cells with addresses that stay good, and pages that go back | cells for an execution |
+//! | [`trim_heap`] | asks glibc for its free memory | the same |
 //! | [`grace`] | read sections entered by a store or a swap | by a swap |
 //! | [`hazard`] | places pinned by a store or a swap | by a swap |
 //! | `model`, `loom` | absent | `loom::model`, the crate `loom` |
@@ -61,6 +62,7 @@ mod erasable;
 mod fixed;
 pub mod grace;
 pub mod hazard;
+mod heap;
 pub mod interleave;
 mod keep;
 mod macros;
@@ -77,6 +79,7 @@ pub use chunk::{Chunk, ChunkPool, RetiredChunk};
 pub use crossbeam_utils::CachePadded;
 pub use erasable::Erasable;
 pub use fixed::{FixedRef, FixedSlice, FixedU32};
+pub use heap::trim_heap;
 #[cfg(memgroup_loom)]
 pub use keep::explore;
 pub use keep::keep;

@@ -222,7 +222,7 @@ pub(super) fn upkeep(lab: &mut Lab<'_>, played: &[Played], deferred: &Played) ->
 /// The same script with no statistic registered.
 pub(super) fn bare_records(lab: &mut Lab<'_>, played: &[Played]) -> Result<()> {
     let title = format!(
-        "the script with the engine's bare records: {} bytes a group and slot, a stock word and its own statistics",
+        "the script with the engine's bare records: {} bytes a group and slot, a stock word",
         played[0].plan.record_bytes()
     );
     let columns = ["kB", "created", "removed", "maintained", "at rest", "% of peak", "x needed", "chunks"];

@@ -51,7 +51,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     }
     table.row("any", ["Linux, the letter's formula".into(), count(linux), "-".into(), "-".into()]);
     table.note("what changed: the marks of a group that has changed on a slot; statistics: its words there; backed: by the system, for these. The letter's formula, for memory, io and the base: groups x (sizeof(rstat_base_cpu) + sizeof(rstat_cpu) x controllers), that is 144 + 16 x controllers bytes for each CPU. Linux links each group and CPU into a tree of its own; here it is a bit in a set, for each subsystem, and 576 bytes a slot are the least that a set takes. Linux's statistics are counted apart: some 2 kB a group and CPU, value and previous value");
-    table.note(format!("beside the slots, on the heap, a group has {} bytes in all four, whatever the number of slots: flushed values, and words for additions that find no record", count(beside as u64)));
+    table.note(format!("beside the slots a group has {} bytes in all four once they are flushed, whatever the number of slots: flushed values, and words for additions that find no record", count(beside as u64)));
     lab.print(&table)
 }
 

@@ -215,7 +215,7 @@ fn loom_preparing_a_slot_without_its_block_is_caught() {
     });
 }
 
-static RECORDS: ChunkPool<Record, 1> = ChunkPool::new();
+static RECORDS: ChunkPool<Record> = ChunkPool::new(1);
 
 /// A record with a block is retired and erased beside an access to its second slot. With `waits`, a grace period lies between.
 fn a_record_is_erased(waits: bool) {

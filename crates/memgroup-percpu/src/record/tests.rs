@@ -318,7 +318,7 @@ fn discards_the_target_of_a_record_that_is_gone() {
 
 #[test]
 fn a_record_that_is_erased_has_no_memory_and_can_belong_to_other_records() {
-    static POOL: ChunkPool<Record, 100> = ChunkPool::new();
+    static POOL: ChunkPool<Record> = ChunkPool::new(100);
     let (few, many) = (records(), records());
     let chunk = POOL.take().unwrap();
     let record = &chunk.cells()[7];
@@ -347,7 +347,7 @@ fn a_record_that_is_erased_has_no_memory_and_can_belong_to_other_records() {
 #[test]
 #[should_panic(expected = "by one owner at a time")]
 fn a_record_that_is_retired_gets_no_block() {
-    static POOL: ChunkPool<Record, 1> = ChunkPool::new();
+    static POOL: ChunkPool<Record> = ChunkPool::new(1);
     let (records, chunk) = (records(), POOL.take().unwrap());
     let record = &chunk.cells()[0];
     record.belong_to(records, &chunk);
@@ -358,7 +358,7 @@ fn a_record_that_is_retired_gets_no_block() {
 #[test]
 #[should_panic(expected = "the record lies in another chunk")]
 fn a_record_is_in_the_chunk_that_owns_it() {
-    static POOL: ChunkPool<Record, 1> = ChunkPool::new();
+    static POOL: ChunkPool<Record> = ChunkPool::new(1);
     let (first, second) = (POOL.take().unwrap(), POOL.take().unwrap());
     first.cells()[0].belong_to(records(), &second);
 }
@@ -366,7 +366,7 @@ fn a_record_is_in_the_chunk_that_owns_it() {
 #[test]
 #[should_panic(expected = "the record belongs to records already")]
 fn a_record_stays_with_its_records() {
-    static POOL: ChunkPool<Record, 1> = ChunkPool::new();
+    static POOL: ChunkPool<Record> = ChunkPool::new(1);
     let chunk = POOL.take().unwrap();
     chunk.cells()[0].belong_to(records(), &chunk);
     chunk.cells()[0].belong_to(records(), &chunk);
@@ -376,7 +376,7 @@ fn a_record_stays_with_its_records() {
 #[test]
 fn an_access_beside_the_beginning_of_a_record_finds_nothing() {
     const CELLS: usize = 16_384;
-    static POOL: ChunkPool<Record, CELLS> = ChunkPool::new();
+    static POOL: ChunkPool<Record> = ChunkPool::new(CELLS);
     let records = records();
     for _ in 0..4 {
         let chunk = POOL.take().unwrap();

@@ -5,40 +5,43 @@
 use crate::Erasable;
 
 /// Makes chunks. A model has no memory to give back.
-pub struct ChunkPool<T: Erasable, const N: usize>(core::marker::PhantomData<fn() -> T>);
+pub struct ChunkPool<T: Erasable> {
+    cells: usize,
+    of: core::marker::PhantomData<fn() -> T>,
+}
 
-/// `N` cells, which last for the execution.
-pub struct Chunk<T: Erasable, const N: usize>(&'static [T; N]);
+/// Cells, which last for the execution.
+pub struct Chunk<T: Erasable>(&'static [T]);
 
-impl<T: Erasable, const N: usize> ChunkPool<T, N> {
-    /// A pool.
-    pub const fn new() -> Self {
-        ChunkPool(core::marker::PhantomData)
+impl<T: Erasable> ChunkPool<T> {
+    /// A pool of chunks with so many cells each.
+    pub const fn new(cells: usize) -> Self {
+        ChunkPool { cells, of: core::marker::PhantomData }
+    }
+
+    /// Bytes of the cells of one chunk.
+    pub const fn chunk_bytes(&self) -> usize {
+        self.cells * size_of::<T>()
     }
 
     /// Cells that are all zero.
-    pub fn take(&'static self) -> Option<Chunk<T, N>> {
-        Some(Chunk(crate::keep(Box::new(Erasable::zero()))))
+    pub fn take(&'static self) -> Option<Chunk<T>> {
+        let cells: &'static Vec<T> = crate::keep(Box::new((0..self.cells).map(|_| T::zero()).collect()));
+        Some(Chunk(cells))
     }
 }
 
-impl<T: Erasable, const N: usize> Chunk<T, N> {
+impl<T: Erasable> Chunk<T> {
     /// The cells.
-    pub fn cells(&self) -> &'static [T; N] {
+    pub fn cells(&self) -> &'static [T] {
         self.0
     }
 }
 
-impl<T: Erasable, const N: usize> Default for ChunkPool<T, N> {
-    fn default() -> Self {
-        ChunkPool::new()
-    }
-}
-
 /// Cells that stay for the execution, and are zero once this is dropped.
-pub struct RetiredChunk<T: Erasable, const N: usize>(&'static [T; N]);
+pub struct RetiredChunk<T: Erasable>(&'static [T]);
 
-impl<T: Erasable, const N: usize> Chunk<T, N> {
+impl<T: Erasable> Chunk<T> {
     /// Whether `part` lies in one of the cells.
     pub fn owns<U>(&self, part: &U) -> bool {
         let (range, at) = (self.0.as_ptr_range(), core::ptr::from_ref(part).addr());
@@ -46,25 +49,25 @@ impl<T: Erasable, const N: usize> Chunk<T, N> {
     }
 
     /// Retires the cells.
-    pub fn retire(self) -> RetiredChunk<T, N> {
+    pub fn retire(self) -> RetiredChunk<T> {
         // SAFETY: this was the only owner, and is no more.
-        unsafe { self.0.retire() };
+        self.0.iter().for_each(|cell| unsafe { cell.retire() });
         RetiredChunk(self.0)
     }
 }
 
-impl<T: Erasable, const N: usize> RetiredChunk<T, N> {
+impl<T: Erasable> RetiredChunk<T> {
     /// The cells.
-    pub fn cells(&self) -> &'static [T; N] {
+    pub fn cells(&self) -> &'static [T] {
         self.0
     }
 }
 
-impl<T: Erasable, const N: usize> Drop for RetiredChunk<T, N> {
+impl<T: Erasable> Drop for RetiredChunk<T> {
     fn drop(&mut self) {
         if !crate::keep::is_over() && !crate::keep::model_failed() {
             // SAFETY: a model shows whether it is sound: its memory stays.
-            unsafe { self.0.erase() };
+            self.0.iter().for_each(|cell| unsafe { cell.erase() });
         }
     }
 }

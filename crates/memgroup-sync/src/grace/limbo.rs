@@ -13,6 +13,9 @@ use super::epoch::{self, Epoch};
 /// The room that an empty limbo keeps for its next items.
 const KEPT: usize = 64;
 
+/// Items of one block.
+const BLOCK: usize = 256;
+
 struct Item<T> {
     epoch: Epoch,
     bytes: usize,
@@ -37,7 +40,8 @@ struct Item<T> {
 /// # }
 /// ```
 pub struct Limbo<T> {
-    items: VecDeque<Item<T>>,
+    /// The items in blocks of bounded size, none of them empty but the only one: a queue in one piece would leave holes of all sizes in the heap.
+    blocks: VecDeque<VecDeque<Item<T>>>,
     bytes: usize,
     pub(super) bytes_max: usize,
 }
@@ -47,7 +51,7 @@ impl<T> Limbo<T> {
     pub fn new(bytes_max: usize) -> Self {
         // A caller that retires will wait for grace periods: from here on sections have their best form.
         barrier::report();
-        Self { items: VecDeque::new(), bytes: 0, bytes_max }
+        Self { blocks: VecDeque::new(), bytes: 0, bytes_max }
     }
 
     /// Takes an item that the caller has unlinked *before* this call, with its size.
@@ -60,7 +64,11 @@ impl<T> Limbo<T> {
             Some(total) if total <= self.bytes_max => self.bytes = total,
             _ => return Err(item),
         }
-        self.items.push_back(Item { epoch: epoch::tag(), bytes, value: ManuallyDrop::new(item) });
+        let item = Item { epoch: epoch::tag(), bytes, value: ManuallyDrop::new(item) };
+        match self.blocks.back_mut().filter(|block| block.len() < BLOCK) {
+            Some(block) => block.push_back(item),
+            None => self.blocks.push_back(VecDeque::from([item])),
+        }
         Ok(())
     }
 
@@ -69,20 +77,32 @@ impl<T> Limbo<T> {
         self.reclaim_some(usize::MAX, reuse)
     }
 
-    /// As [`reclaim`](Self::reclaim), for at most `most` items.
+    /// As [`reclaim`](Self::reclaim), for at most so many items.
     pub fn reclaim_some(&mut self, most: usize, mut reuse: impl FnMut(T)) -> usize {
         let completed = epoch::completed();
         let mut reclaimed = 0;
-        while reclaimed < most && self.items.front().is_some_and(|item| item.epoch <= completed) {
-            let Some(item) = self.items.pop_front() else { break };
+        while reclaimed < most
+            && let Some(item) = self.pop_completed(completed)
+        {
             self.bytes -= item.bytes;
             reclaimed += 1;
             reuse(ManuallyDrop::into_inner(item.value));
         }
-        if self.items.is_empty() {
-            self.items.shrink_to(KEPT);
-        }
         reclaimed
+    }
+
+    /// The oldest item, if its grace period is over.
+    fn pop_completed(&mut self, completed: Epoch) -> Option<Item<T>> {
+        let is_last = self.blocks.len() == 1;
+        let block = self.blocks.front_mut()?;
+        let is_over = block.front().is_some_and(|item| item.epoch <= completed);
+        let item = if is_over { block.pop_front()? } else { return None };
+        if block.is_empty() && is_last {
+            block.shrink_to(KEPT);
+        } else if block.is_empty() {
+            self.blocks.pop_front();
+        }
+        Some(item)
     }
 
     /// The bytes in it.
@@ -92,11 +112,11 @@ impl<T> Limbo<T> {
 
     /// The number of items in it.
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.blocks.iter().map(VecDeque::len).sum()
     }
 
     /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.len() == 0
     }
 }

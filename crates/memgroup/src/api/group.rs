@@ -1,7 +1,5 @@
 //! Group: a handle on one group of a tree.
 
-use memgroup_sync::grace;
-
 use crate::base::deadline::Deadline;
 use crate::base::error::GroupError;
 use crate::base::limit::{self, LimitError};
@@ -277,7 +275,7 @@ impl Group {
         let mut values = [0; memory::STOCK_DRAINED.index() + 1];
         let store = self.node().shared().statistics.store(MEMORY);
         flush::refresh(store, self.node());
-        self.node().entry(store).flushed(&grace::enter()).copy(Reach::Local, &mut values);
+        self.node().entry(store).flushed().copy(Reach::Local, &mut values);
         StockStats::of(&values, drain::prepaid(self.node()))
     }
 }

@@ -3,8 +3,6 @@
 use core::fmt::{self, Write};
 use core::time::Duration;
 
-use memgroup_sync::grace;
-
 use crate::api::scope;
 use crate::api::tree_stats::TreeStats;
 use crate::state::stats::Reach;
@@ -94,8 +92,10 @@ impl Statistics {
     #[inline(always)]
     fn entry(&self, group: &Group) -> (&'static Node, &'static StatEntry) {
         let node = group.node();
-        let entry = &node.stats[self.number];
-        if entry.is_of(self.store) { (node, entry) } else { foreign(self, group) }
+        match node.stat_entry(self.number) {
+            Some(entry) if entry.is_of(self.store) => (node, entry),
+            _ => foreign(self, group),
+        }
     }
 
     /// Adds `delta` to a statistic of `group`, and so to those of all groups above it.
@@ -212,7 +212,7 @@ impl Statistics {
         let (count, stats) = (values.len(), self.stats().len());
         assert!(count <= stats, "failed to read {count} values of {}: it has {stats}", self.name());
         flush::refresh_as(self.store, node, freshness);
-        entry.flushed(&grace::enter()).copy(reach, values);
+        entry.flushed().copy(reach, values);
         if self.has_times {
             self.subsystem.to_units(values);
         }
@@ -226,7 +226,7 @@ impl Statistics {
         let (node, entry) = self.entry(group);
         self.check(key, 0);
         flush::refresh_as(self.store, node, freshness);
-        let value = entry.flushed(&grace::enter()).peek(reach, key.index());
+        let value = entry.flushed().peek(reach, key.index());
         if key.stat().kind() == StatKind::Time { value / 1000 } else { value }
     }
 
@@ -270,7 +270,7 @@ impl Statistics {
             slot_bytes: self.store.records.record_bytes(),
             marks_bytes: self.store.updates.marks.bytes(),
             group_bytes: self.store.group_bytes(),
-            groups: self.store.flushed_count(),
+            groups: self.hierarchy.shared().tree.lock().with_records(),
         }
     }
 
@@ -289,9 +289,9 @@ pub struct Footprint {
     pub slot_bytes: usize,
     /// Bytes of the marks of all groups on all slots, unused ones included. Subsystems that share one tree share them.
     pub marks_bytes: usize,
-    /// Bytes of one group's flushed values, for any number of slots. A free place keeps them for its next group until maintenance.
+    /// Bytes of one group's flushed values, for any number of slots. The system backs them when the group's statistics are first flushed.
     pub group_bytes: usize,
-    /// Number of groups and free places that have flushed values now.
+    /// Number of groups, and of free places that have kept their memory for their next group.
     pub groups: usize,
 }
 

@@ -57,6 +57,8 @@ memgroup_sync::mutations! {
     FlushStopsBelowTheRoot,
     /// A flush takes the words of a group from the first to the last.
     FlushTakesFirstWordsFirst,
+    /// A flush takes the miss counts after it counted the charges.
+    FlushTakesMissesLast,
     /// A flush that does not find a copy of a record looks no further.
     FlushTakesUnfoundForNone,
     /// A release settles statistics while they are flushed.

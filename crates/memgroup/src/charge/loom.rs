@@ -4,7 +4,6 @@
 //! moment, no call may be refused. Each fault of `mutation` must make its model fail.
 
 use memgroup_percpu::{Records, SlotSource, Wait};
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::base::id::NodeId;
@@ -115,7 +114,7 @@ fn lone_group_of(config: Config, max: u64) -> &'static Node {
 pub(crate) fn charges_counted(node: &'static Node) -> u64 {
     let store = node.shared().statistics.store(MEMORY);
     flush::refresh(store, node);
-    node.entry(store).flushed(&grace::enter()).peek(Reach::Local, stats::CHARGES.index()) as u64
+    node.entry(store).flushed().peek(Reach::Local, stats::CHARGES.index()) as u64
 }
 
 fn prepaid(node: &'static Node) -> u64 {

@@ -20,8 +20,10 @@ pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
 
 /// Ends the protection of a group that goes offline.
 pub(crate) fn clear(tree: &Tree, node: &'static Node) {
-    set(tree, node, 0, 0);
-    used::close(node);
+    if node.find_used().is_some() {
+        set(tree, node, 0, 0);
+        used::close(node);
+    }
 }
 
 /// Protection.

@@ -4,21 +4,17 @@
 //! - I2. A reader that reads a group's local counts and then those of its subtree finds at least as many there: the sum has the local count,
 //!   which only grows.
 
-use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use memgroup_sync::grace::Lent;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
 
+use crate::state::event_counts::{EventCounts, KINDS};
 use crate::state::stats::Reach;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
-
-/// The kinds of events: those of `memory.events`, in its order, and then `WouldRefuse`.
-const KINDS: usize = 7;
 
 /// The kinds that are in `memory.events`.
 pub(crate) const KEYS: usize = 6;
 
-/// The kind of an event.
+/// The kind of an event: those of `memory.events`, in its order, and then `WouldRefuse`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Low,
@@ -80,24 +76,7 @@ impl Events {
     }
 }
 
-/// The counts of one group.
-pub(crate) struct Counts {
-    local: [AtomicU64; KINDS],
-    /// Of the groups below.
-    below: [AtomicU64; KINDS],
-    /// Waits for this group's events, and callbacks.
-    pub(crate) watched: AtomicU32,
-}
-
-impl Counts {
-    pub(crate) fn new() -> Counts {
-        Counts {
-            local: std::array::from_fn(|_| AtomicU64::new(0)),
-            below: std::array::from_fn(|_| AtomicU64::new(0)),
-            watched: AtomicU32::new(0),
-        }
-    }
-
+impl EventCounts {
     pub(crate) fn of(&self, reach: Reach) -> Events {
         // ORDERING: Relaxed; counts of several kinds belong to no one moment.
         let count = |counts: &[AtomicU64; KINDS], kind: usize| counts[kind].load(Ordering::Relaxed);
@@ -105,38 +84,6 @@ impl Counts {
             Reach::Local => Events::of(|kind| count(&self.local, kind)),
             Reach::Subtree => Events::of(|kind| count(&self.local, kind) + count(&self.below, kind)),
         }
-    }
-}
-
-impl Counts {
-    /// Counts one more watcher of the group's events.
-    pub(crate) fn watch(&self) {
-        // ORDERING: Relaxed; before the caller's fence (`observe::event` E1).
-        self.watched.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn unwatch(&self) {
-        // ORDERING: Relaxed; an event that does not see it yet takes the lock of the waits in vain.
-        self.watched.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Part for Counts {
-    /// No thread watches the group: a watcher holds it.
-    fn reset(&self) {
-        for count in self.local.iter().chain(&self.below) {
-            // ORDERING: Relaxed; no thread has a handle yet.
-            count.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-static COUNTS: Key<Counts> = Key::new(0, Counts::new);
-
-impl Node {
-    /// The group's event counts.
-    pub(crate) fn events(&self) -> Lent<'_, Counts> {
-        self.part(&COUNTS)
     }
 }
 

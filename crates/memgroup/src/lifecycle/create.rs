@@ -135,16 +135,9 @@ impl Shared {
     }
 }
 
-/// The parts that a charge may need, and may not allocate.
-fn make_parts(node: &Node) {
-    node.events();
-    node.pressure();
-}
-
 /// The node becomes a new group. The caller holds the tree lock and the node is free.
 fn begin(node: &'static Node, up: Option<&'static Node>, parent: NodeId, depth: u32) {
     drain::forget_attempts(node);
-    make_parts(node);
     node.adopt(up, parent, depth);
     node.entries().for_each(|entry| entry.store().prepare(entry));
 }

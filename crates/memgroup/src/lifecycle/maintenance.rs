@@ -99,7 +99,7 @@ impl Maintenance {
         Maintenance { form: Form::Expedited, ..self }
     }
 
-    /// Returns pages that may float too.
+    /// Returns pages that may float too, and has glibc's allocator return free memory, which takes milliseconds where the heap is large.
     #[must_use]
     pub fn all(self) -> Maintenance {
         Maintenance { all: true, ..self }
@@ -198,10 +198,9 @@ fn reclaimable(tree: &Tree) -> u64 {
     (tree.kept() + tree.departed()) as u64
 }
 
-/// Bytes of those groups. Removed groups that are not free keep their flushed values.
+/// Bytes of those groups. Removed groups that are not free keep their nodes.
 fn reclaimable_bytes(shared: &'static Shared, tree: &Tree) -> u64 {
-    let kept = memory::flushed_bytes(shared) + size_of::<Node>() as u64;
-    reclaimable(tree) * memory::group_bytes(shared) + tree.kept() as u64 * kept
+    reclaimable(tree) * memory::group_bytes(shared) + (tree.kept() * size_of::<Node>()) as u64
 }
 
 /// Whether a removal should do a step.
@@ -338,6 +337,10 @@ pub(crate) fn pass(shared: &'static Shared, options: Maintenance) -> Maintained 
     return_pages(shared, now, options.all, &pace, &mut done);
     provide(shared, cold);
     end_pass(shared, before, false, &mut done);
+    if options.all {
+        // Names and tables of groups are on the heap, between blocks that stay.
+        memgroup_sync::trim_heap();
+    }
     done
 }
 

@@ -5,7 +5,6 @@ use core::ops::Range;
 use memgroup_percpu::{ArenaStats, Records};
 
 use crate::state::memory::on_slots;
-use crate::state::stats::store::StatStore;
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
@@ -19,17 +18,10 @@ pub(crate) fn group_bytes(shared: &'static Shared) -> u64 {
     all(shared).map(on_slots).sum()
 }
 
-/// Bytes of one group's flushed values.
-pub(crate) fn flushed_bytes(shared: &'static Shared) -> u64 {
-    shared.statistics.stores().map(|store| store.group_bytes() as u64).sum()
-}
-
-/// Bytes of all groups and free places: nodes, names' places, per-CPU memory and flushed values.
+/// Bytes of all groups and free places: nodes, names' places and per-CPU memory.
 pub(crate) fn all_bytes(shared: &'static Shared) -> u64 {
-    let flushed = |store: &'static StatStore| (store.flushed_count() * store.group_bytes()) as u64;
-    let flushed = shared.statistics.stores().map(flushed).sum::<u64>();
     let places = u64::from(shared.places()) * Tree::PLACE_BYTES;
-    stats(shared).populated_bytes + shared.nodes_bytes() as u64 + places + flushed
+    stats(shared).populated_bytes + shared.nodes_bytes() as u64 + places
 }
 
 /// Bytes that went back to the system so far.

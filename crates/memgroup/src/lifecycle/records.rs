@@ -55,18 +55,18 @@ fn steps(
 /// Frees the memory that free places kept for their next groups, about so many bytes. The arenas decide which pages float. Returns the
 /// bytes of records.
 pub(crate) fn free_kept(shared: &'static Shared, bytes_max: u64, pace: &Pace, done: &mut Maintained) -> u64 {
-    let (each, flushed) = (memory::group_bytes(shared), memory::flushed_bytes(shared));
-    let places_max = (bytes_max / (each + flushed)).max(1);
+    let each = memory::group_bytes(shared);
     let (mut freed, mut more) = (0, true);
     while more && !pace.is_over() {
         let mut tree = shared.tree.lock();
         more = steps(shared, each, done, |_| {
-            let is_over = freed / each >= places_max || pace.is_over();
+            let is_over = freed >= bytes_max || pace.is_over();
             let id = if is_over { None } else { tree.strip() }?;
             // A group that the system refused a node for leaves a place without one.
             shared.node(id).into_iter().for_each(residence::free_records);
             if let Some(chunk) = tree.bare_chunk(id) {
                 shared.free_chunk(&tree, chunk);
+                tree.free_entries(chunk);
             }
             freed += each;
             Some(each)

@@ -109,8 +109,7 @@ fn is_younger(store: &'static StatStore, top: &'static Node, age: Duration) -> b
     store.updates.date();
     let oldest = top.shared().nanos().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
     let mut levels = std::iter::successors(Some(top), |level| level.parent());
-    let section = grace::enter();
-    levels.any(|level| level.entry(store).flushed(&section).flushed_at().is_some_and(|at| at >= oldest))
+    levels.any(|level| level.entry(store).flushed().flushed_at().is_some_and(|at| at >= oldest))
 }
 
 fn run(store: &'static StatStore, state: &mut FlushState, top: &'static Node) {
@@ -139,7 +138,7 @@ fn run(store: &'static StatStore, state: &mut FlushState, top: &'static Node) {
         propagate(shared, members, heads);
         if let Some(began) = began {
             let entries = entries(top, members);
-            entries.for_each(|entry| entry.flushed(&grace::enter()).note_flush(began));
+            entries.for_each(|entry| entry.flushed().note_flush(began));
         }
     };
     let marks = &store.updates.marks;
@@ -166,17 +165,13 @@ fn rows_ahead(entry: &StatEntry) -> usize {
 /// Prefetches the first lines of a group that is taken next. They come from other CPUs, and this fetches them together.
 fn prefetch(node: &'static Node, members: &[&'static StatStore], rows: Rows<'_>) {
     let section = grace::enter();
-    // Mostly the numbers of groups follow each other. Of the group two steps ahead this fetches the entries, of the next one the
-    // address of its values.
-    let ahead = |steps: u32| node.shared().node(NodeId(node.id().0 + steps));
-    if let Some(ahead) = ahead(2) {
-        members.iter().for_each(|member| memgroup_percpu::prefetch(&ahead.stats[member.number]));
-        ahead.prefetch_parent();
-    }
-    if let Some(next) = ahead(1) {
-        entries(next, members)
-            .filter_map(|entry| entry.find_flushed(&section))
+    // Mostly the numbers of groups follow each other.
+    if let Some(ahead) = node.shared().node(NodeId(node.id().0 + 2)) {
+        members
+            .iter()
+            .filter_map(|member| ahead.stat_entry(member.number))
             .for_each(memgroup_percpu::prefetch);
+        ahead.prefetch_parent();
     }
     entries(node, members).for_each(|entry| entry.prefetch(&section, rows.clone().take(rows_ahead(entry))));
 }
@@ -194,11 +189,11 @@ fn take(
     let mut changed = false;
     for entry in entries(node, members) {
         // A scope with a forgotten guard may have marked the place while its group was released (I2).
-        let Some(flushed) = entry.find_flushed(&section) else { continue };
+        let Some(flushed) = entry.find_flushed() else { continue };
         let deltas = &mut deltas[..entry.store().words()];
-        take_rows(entry, flushed, node, rows, deltas, &section);
+        take_rows(entry, &flushed, node, rows, deltas, &section);
         let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
-        changed |= flushed.apply(deltas, above.and_then(|above| above.find_flushed(&section)));
+        changed |= flushed.apply(deltas, above.and_then(StatEntry::find_flushed));
     }
     if changed && let Some(parent) = parent {
         enlist(parent, members, heads);
@@ -216,7 +211,14 @@ fn take_rows(
     let ahead = rows_ahead(entry);
     let has_charges = entry.store().number == MEMORY && node.shared().has_stock();
     let mut tree = None;
-    for (nth, &row) in rows.iter().enumerate() {
+    let misses_row = entry.store().misses_row();
+    let has_misses = entry.store().number == MEMORY && rows.last() == Some(&misses_row);
+    let takes_misses_last = mutation::active(Mutation::FlushTakesMissesLast);
+    // Before the charges are counted, as below.
+    if has_misses && !takes_misses_last {
+        take_misses(node, deltas);
+    }
+    for (nth, &row) in rows.iter().enumerate().filter(|(_, row)| **row != misses_row) {
         if let Some(&row) = rows.get(nth + ahead) {
             entry.record.prefetch_words(section, row);
         }
@@ -232,6 +234,13 @@ fn take_rows(
             deltas[memory::CHARGES.index()] += charges as i64;
         }
     }
+    if has_misses && takes_misses_last {
+        take_misses(node, deltas);
+    }
+}
+
+fn take_misses(node: &'static Node, deltas: &mut [i64]) {
+    node.misses.take(|index, value| deltas[index] = deltas[index].wrapping_add(value));
 }
 
 /// Looks for a copy, and once more under the tree lock if there is none. A copy that is missing then is made by a thread that will
@@ -274,9 +283,8 @@ fn take_words<'w>(
 
 /// Puts the group into the list of its depth. Subsystems that share a tree share the list.
 fn enlist(node: &'static Node, members: &[&'static StatStore], heads: &mut [u32]) {
-    let section = grace::enter();
     if let Some(entry) = members.first().and_then(|member| node.find_entry(member.number))
-        && let Some(flushed) = entry.find_flushed(&section)
+        && let Some(flushed) = entry.find_flushed()
     {
         flushed.enlist(node.id().0, &mut heads[node.depth() as usize]);
     }
@@ -287,13 +295,13 @@ fn propagate(shared: &'static Shared, members: &[&'static StatStore], heads: &mu
     for depth in (0..heads.len()).rev() {
         let mut at = std::mem::replace(&mut heads[depth], END);
         while let Some(node) = (at != END).then(|| shared.node(NodeId(at))).flatten() {
-            let (parent, section) = (node.parent(), grace::enter());
+            let parent = node.parent();
             for (nth, entry) in entries(node, members).enumerate() {
                 if nth == 0 {
-                    at = entry.flushed(&section).delist();
+                    at = entry.flushed().delist();
                 }
                 let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
-                entry.flushed(&section).propagate(above.map(|entry| entry.flushed(&section)));
+                entry.flushed().propagate(above.map(StatEntry::flushed));
             }
             if let Some(parent) = parent.filter(|_| !mutation::active(Mutation::FlushStopsBelowTheRoot)) {
                 enlist(parent, members, heads);

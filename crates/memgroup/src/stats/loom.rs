@@ -11,8 +11,6 @@ mod registrations;
 mod releases;
 mod updates;
 
-use memgroup_sync::grace;
-
 use crate::charge::loom::{COUNTED, config, obtain};
 use crate::state::config::Config;
 use crate::state::stats::Reach;
@@ -66,7 +64,7 @@ fn refresh(node: &'static Node) {
 /// The first statistic as a `Fresh` read finds it.
 fn fresh(node: &'static Node, reach: Reach) -> i64 {
     refresh(node);
-    entry(node).flushed(&grace::enter()).peek(reach, 0)
+    entry(node).flushed().peek(reach, 0)
 }
 
 /// The same with all that is below.

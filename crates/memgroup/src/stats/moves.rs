@@ -66,7 +66,7 @@ fn bring_over(entry: &'static StatEntry, old: &Unlinked, target: impl Fn(usize) 
 /// A flush of the group does not change it, but a look during one may miss values on their way. It counts charges that the stocks served before a flush does, also where their bytes were returned.
 pub(crate) fn activity(entry: &'static StatEntry, node: &'static Node) -> u64 {
     let section = grace::enter();
-    let flushed = entry.flushed(&section);
+    let flushed = entry.flushed();
     let sum = |index: usize| {
         let words =
             entry.store().records.admitted().filter_map(|slot| entry.record.word(&section, slot, index));
@@ -74,6 +74,7 @@ pub(crate) fn activity(entry: &'static StatEntry, node: &'static Node) -> u64 {
         words.map(additive::read).fold(sum, i64::wrapping_add) as u64
     };
     let is_charges = |index| (entry.store().number, index) == (MEMORY, memory::CHARGES.index());
-    let uncounted = |index| if is_charges(index) { drain::uncounted(node) } else { 0 };
+    let misses = |index| if entry.store().number == MEMORY { node.misses.peek(index) } else { 0 };
+    let uncounted = |index| misses(index) + if is_charges(index) { drain::uncounted(node) } else { 0 };
     (0..entry.store().words()).fold(0, |all, index| mix(all, sum(index).wrapping_add(uncounted(index))))
 }

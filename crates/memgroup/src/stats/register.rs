@@ -12,12 +12,15 @@ pub(crate) fn register(
 ) -> Result<&'static StatStore, RegisterError> {
     shared.statistics.register(subsystem, |store, publish| {
         let tree = shared.tree.lock();
-        shared.attach(&tree, store);
+        if !shared.attach(&tree, store) {
+            return false;
+        }
         for node in shared.nodes(&tree) {
             if tree.state(node.id()) != State::Free {
                 store.prepare(node.entry(store));
             }
         }
         publish();
+        true
     })
 }

@@ -17,6 +17,7 @@ use memgroup_sync::{grace, interleave};
 
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
+use crate::state::stats::flushed::FlushedStats;
 use crate::state::stats::store::StatEntry;
 use crate::state::stats::update_tree::UpdateTree;
 use crate::stock::listed;
@@ -81,43 +82,54 @@ fn try_move_within(node: &'static Node, updates: &'static UpdateTree) -> bool {
     entries().for_each(|entry| move_entry(entry, node));
     // After all entries were moved, because the subsystems share the marks.
     for entry in entries() {
-        (0..=entry.store().base_row()).for_each(|row| entry.mark().clear(row));
+        (0..=entry.store().misses_row()).for_each(|row| entry.mark().clear(row));
     }
     true
 }
 
 fn marked_rows(entry: &'static StatEntry) -> impl Iterator<Item = usize> {
-    (0..=entry.store().base_row()).filter(|&row| entry.mark().is_set(row))
+    (0..=entry.store().misses_row()).filter(|&row| entry.mark().is_set(row))
 }
 
 /// Prefetches lines of a group that may have been idle for long, so that they are fetched together.
 fn prefetch(entry: &'static StatEntry) {
     const ROWS: usize = 2;
-    let slots = marked_rows(entry).filter(|&row| row != entry.store().base_row());
+    let slots = marked_rows(entry).filter(|&row| row < entry.store().base_row());
     entry.prefetch(&grace::enter(), slots.take(ROWS));
 }
 
 fn move_entry(entry: &'static StatEntry, node: &'static Node) {
     let section = grace::enter();
-    let Some(flushed) = entry.find_flushed(&section) else { return };
+    let Some(flushed) = entry.find_flushed() else { return };
+    let above = |level: &'static Node| level.parent()?.find_entry(entry.store().number)?.find_flushed();
+    // On their way the values are the parent's pending ones (`flushed` I2): the group's own words may never have been written to.
+    let parent = above(node);
+    let bring = |index, value| parent.iter().for_each(|parent| parent.add_pending(index, value));
     for row in marked_rows(entry) {
         if row == entry.store().base_row() {
-            flushed.take_base(|index, value| flushed.add_pending(index, value));
+            flushed.take_base(bring);
+            continue;
+        }
+        if row == entry.store().misses_row() {
+            if entry.store().number == MEMORY {
+                node.misses.take(bring);
+            }
             continue;
         }
         let words = entry.record.words(&section, row).into_iter().flatten().enumerate();
         // A word that is zero stays zero (I1), so it needs no RMW as in a flush.
         for (index, word) in words.filter(|(_, word)| additive::read(word) != 0) {
-            flushed.add_pending(index, additive::take(word));
+            bring(index, additive::take(word));
         }
         if entry.store().number == MEMORY {
             let charges = listed::harvest(node, &section, row).unwrap_or(0);
-            flushed.add_pending(memory::CHARGES.index(), charges as i64);
+            bring(memory::CHARGES.index(), charges as i64);
         }
     }
-    let ancestors = std::iter::successors(node.parent(), |level| level.parent());
-    for above in ancestors.filter_map(|level| level.find_entry(entry.store().number)) {
-        above.flushed(&section).add_pending_of(flushed);
+    if let Some(parent) = parent.filter(FlushedStats::has_pending) {
+        let levels = std::iter::successors(Some(node), |level| level.parent());
+        levels.filter_map(above).for_each(|level| level.add_pending_of(parent));
+        parent.clear_pending();
     }
     flushed.reset();
 }

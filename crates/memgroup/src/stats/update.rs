@@ -24,8 +24,16 @@ use crate::tree::node::Node;
 pub(crate) fn count(node: &'static Node, key: StatKey, delta: u64) {
     // A model may have fewer statistics.
     let has_stat = || node.find_entry(MEMORY).is_some_and(|entry| key.index() < entry.store().words());
-    if delta > 0 && (!cfg!(memgroup_loom) || has_stat()) {
-        add(node, MEMORY, key.index(), delta as i64);
+    if delta == 0 || cfg!(memgroup_loom) && !has_stat() {
+        return;
+    }
+    match node.find_entry(MEMORY) {
+        // Most groups count so little that they need no record.
+        Some(entry) if !entry.record.is_linked() && node.misses.try_add(key.index(), delta) => {
+            mark(entry, entry.store().misses_row());
+        }
+        Some(entry) => add_to(entry, node, key.index(), delta as i64),
+        None => (),
     }
 }
 
@@ -39,7 +47,10 @@ pub(crate) fn count_drain(node: &'static Node, bytes: u64) {
 /// change so.
 #[inline(always)]
 pub(crate) fn add(node: &'static Node, number: usize, index: usize, delta: i64) {
-    add_to(&node.stats[number], node, index, delta);
+    // A node that was given back has none: a scope has outlived its group by long.
+    if let Some(entry) = node.stat_entry(number) {
+        add_to(entry, node, index, delta);
+    }
 }
 
 #[inline(always)]
@@ -65,7 +76,7 @@ pub(crate) fn add_to(entry: &'static StatEntry, node: &'static Node, index: usiz
 pub(crate) fn add_unmarked(entry: &'static StatEntry, row: usize, index: usize, delta: i64) -> bool {
     let section = grace::enter();
     if row == entry.store().base_row() {
-        return entry.find_flushed(&section).map(|flushed| flushed.add_base(index, delta)).is_some();
+        return entry.find_flushed().map(|flushed| flushed.add_base(index, delta)).is_some();
     }
     entry.record.word(&section, row, index).is_some_and(|word| additive::add(word, delta))
 }

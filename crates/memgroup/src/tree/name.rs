@@ -1,9 +1,73 @@
 //! Names of groups and paths of names.
 
+use core::borrow::Borrow;
+use core::cmp::Ordering;
+
 use crate::base::error::GroupError;
 
 /// The longest name, in bytes, as a directory's on Linux.
 pub(crate) const NAME_MAX: usize = 255;
+
+/// The bytes of a name that needs no memory of its own.
+const SHORT_MAX: usize = 22;
+
+/// The name of a group. A short one takes no memory beyond this value.
+#[derive(Clone, Debug)]
+pub(crate) enum Name {
+    Short { length: u8, bytes: [u8; SHORT_MAX] },
+    Long(Box<str>),
+}
+
+impl Name {
+    pub(crate) const EMPTY: Name = Name::Short { length: 0, bytes: [0; SHORT_MAX] };
+
+    pub(crate) fn new(name: &str) -> Name {
+        if name.len() > SHORT_MAX {
+            return Name::Long(name.into());
+        }
+        let mut bytes = [0; SHORT_MAX];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Name::Short { length: name.len() as u8, bytes }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        core::str::from_utf8(self.as_bytes()).expect("a name is made of a str")
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Name::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Name::Long(name) => name.as_bytes(),
+        }
+    }
+}
+
+/// Names are in the order of their bytes, which is that of `str`.
+impl Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Name) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Name) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Name) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Name {}
 
 /// Checks one name; the error repeats it and names the fault.
 pub(crate) fn check(name: &str) -> Result<&str, GroupError> {
@@ -42,7 +106,7 @@ pub(crate) fn components(path: &str) -> Result<impl DoubleEndedIterator<Item = &
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use crate::tree::name::{check, components};
+    use crate::tree::name::{Name, check, components};
 
     #[test]
     fn refuses_names_that_are_not_one_plain_word_of_a_path() {
@@ -63,6 +127,21 @@ mod tests {
         for name in ["a", "...", " ", "mieter-ä", &"x".repeat(255)] {
             assert_eq!(check(name).unwrap(), name);
         }
+    }
+
+    #[test]
+    fn keeps_names_of_any_length_in_the_order_of_strings() {
+        let texts: Vec<String> = ["a", "ä", "b", "z"]
+            .iter()
+            .flat_map(|c| [1, 11, 22, 23, 255].map(|n| c.repeat(n / c.len() + 1)))
+            .collect();
+        for one in &texts {
+            assert_eq!(Name::new(one).as_str(), one);
+            for other in &texts {
+                assert_eq!(Name::new(one).cmp(&Name::new(other)), one.cmp(other), "{one} and {other}");
+            }
+        }
+        assert_eq!(size_of::<Name>(), 24);
     }
 
     #[test]

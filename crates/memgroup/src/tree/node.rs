@@ -28,8 +28,11 @@ use memgroup_sync::{AtomicRef, Chunk, FixedRef, FixedU32, erasable};
 use crate::base::id::{GroupId, NodeId, TOP};
 use crate::state::config::CHUNK;
 use crate::state::counter::Counter;
+use crate::state::event_counts::EventCounts;
 use crate::state::high::HighState;
+use crate::state::stalls::Stalls;
 use crate::state::stats::SUBSYSTEMS_MAX;
+use crate::state::stats::miss_counts::MissCounts;
 use crate::state::stats::store::{StatEntry, StatStore};
 use crate::state::waiting::Waiting;
 use crate::tree::holders::Holders;
@@ -57,17 +60,20 @@ erasable! {
         depth: AtomicU32,
         /// How many bypasses of the stock are on.
         bypasses: AtomicU32,
-        pub(crate) waiting: Waiting,
         /// The parts that go with the node.
         parts: Published<Parts>,
         /// The parts that walks refer to without a section. They stay with the place for ever.
         kept: AtomicRef<Parts>,
         pub(crate) counter: Counter,
-        /// The group's place in each subsystem's statistics.
-        pub(crate) stats: [StatEntry; SUBSYSTEMS_MAX],
-        references: References,
-        pub(crate) holders: Holders,
+        /// The group's place in the statistics of each of the first subsystems.
+        pub(crate) stats: [StatEntry; STATS_WITHIN],
         pub(crate) high: HighState,
+        rare: FixedRef<RareWords>,
+        more: FixedRef<MoreEntries>,
+        pub(crate) waiting: Waiting,
+        references: References,
+        pub(crate) misses: MissCounts,
+        pub(crate) holders: Holders,
     }
 }
 
@@ -82,13 +88,31 @@ erasable! {
     }
 }
 
+erasable! {
+    /// The words of a group that are zero until something rare happens to it. The system backs their page then.
+    pub(crate) struct RareWords {
+        pub(crate) events: EventCounts,
+        pub(crate) stalls: Stalls,
+    }
+}
+
+/// Number of subsystems whose entries are in the node: the built-in ones.
+pub(crate) const STATS_WITHIN: usize = 3;
+
+erasable! {
+    /// The group's places in the statistics of all further subsystems.
+    pub(crate) struct MoreEntries {
+        pub(crate) entries: [StatEntry; SUBSYSTEMS_MAX - STATS_WITHIN],
+    }
+}
+
 const _: () =
     assert!(cfg!(memgroup_loom) || size_of::<Node>() % 128 == 64 && offset_of!(Node, references) % 64 == 0);
 
 /// The nodes of this many places come and go together.
 pub(crate) const CHUNK_NODES: usize = CHUNK as usize;
 
-pub(crate) type NodeChunk = Chunk<Node, CHUNK_NODES>;
+pub(crate) type NodeChunk = Chunk<Node>;
 
 /// While it lives, charges and uncharges of a group bypass its stock. Where one ends and another begins at the same moment, the second may
 /// find the stock in use again.
@@ -108,13 +132,20 @@ impl Drop for StockBypass {
 
 impl Node {
     /// Makes an erased node the free place `id` of `shared`. The generation goes on from `generation`, which is even.
-    pub(crate) fn init(&self, shared: &'static Shared, id: NodeId, generation: u32, chunk: &NodeChunk) {
+    pub(crate) fn init(
+        &self,
+        shared: &'static Shared,
+        id: NodeId,
+        generation: u32,
+        chunk: &NodeChunk,
+        rare: &'static RareWords,
+        more: &'static MoreEntries,
+    ) {
         self.id.set(id.0);
+        self.rare.set(rare);
+        self.more.set(more);
         self.fast_slot.set(&shared.source);
         self.record.belong_to(&shared.memory.stocks, chunk);
-        for store in shared.statistics.stores() {
-            self.attach(store, chunk);
-        }
         // ORDERING: Relaxed, all; no thread finds the node before `Shared::make_place` publishes it.
         self.stock_charge_max.store(shared.stock_charge_max(), Ordering::Relaxed);
         // ORDERING: as above.
@@ -124,9 +155,20 @@ impl Node {
         self.shared.set(shared);
     }
 
-    /// Gives it a place in the statistics of one more subsystem.
-    pub(crate) fn attach(&self, store: &'static StatStore, chunk: &NodeChunk) {
-        store.attach(&self.stats[store.number], self.id().0, chunk);
+    /// Its rare words.
+    pub(crate) fn rare(&self) -> &'static RareWords {
+        self.rare.get().expect("a node that is in use has all its words")
+    }
+
+    /// The group's event counts.
+    pub(crate) fn events(&self) -> &'static EventCounts {
+        &self.rare().events
+    }
+
+    /// Its place in the statistics of the subsystem with this number, if there is memory for one.
+    #[inline(always)]
+    pub(crate) fn stat_entry(&'static self, number: usize) -> Option<&'static StatEntry> {
+        self.stats.get(number).or_else(|| self.more.get()?.entries.get(number - STATS_WITHIN))
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -243,18 +285,20 @@ impl Node {
 
     /// Its place in the statistics of one subsystem.
     pub(crate) fn entry(&'static self, store: &'static StatStore) -> &'static StatEntry {
-        &self.stats[store.number]
+        self.stat_entry(store.number).expect("a node that is in use has an entry in each store")
     }
 
     /// Its place in the statistics of the subsystem with this number; `None` if there is no such subsystem.
     #[inline(always)]
     pub(crate) fn find_entry(&'static self, number: usize) -> Option<&'static StatEntry> {
-        Some(&self.stats[number]).filter(|entry| entry.find_store().is_some())
+        self.stat_entry(number).filter(|entry| entry.find_store().is_some())
     }
 
     /// Its places in the statistics of all subsystems.
     pub(crate) fn entries(&'static self) -> impl Iterator<Item = &'static StatEntry> {
-        self.stats.iter().take_while(|entry| entry.find_store().is_some())
+        let more = || self.more.get().into_iter().flat_map(|more| &more.entries);
+        let all = self.stats.iter().chain(std::iter::once_with(more).flatten());
+        all.take_while(|entry| entry.find_store().is_some())
     }
 
     /// Bytes that reclaim has asked caches of the group and below for, in calls that have not returned (`protect::spare`).
@@ -377,6 +421,8 @@ impl Node {
         // ORDERING: as above.
         self.stock_charge_max.store(self.shared().stock_charge_max(), Ordering::Relaxed);
         self.holders.reset();
+        self.rare().events.reset();
+        self.rare().stalls.reset();
         if let Some(parts) = self.parts.lend() {
             parts.reset();
         }

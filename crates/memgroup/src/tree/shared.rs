@@ -26,7 +26,7 @@ use std::time::Instant;
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
-use memgroup_sync::{AtomicRef, ChunkPool, Mutex, MutexGuard, RetiredChunk, global};
+use memgroup_sync::{AtomicRef, Chunk, ChunkPool, Mutex, MutexGuard, RetiredChunk, global};
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::mutation::{self, Mutation};
@@ -34,16 +34,18 @@ use crate::state::budget::Budget;
 use crate::state::config::{CHUNK, Config, ConfigError};
 use crate::state::memory::Memory;
 use crate::state::stats::registry::Registry;
-use crate::state::stats::store::StatStore;
+use crate::state::stats::store::{StatStore, ValuesChunk};
 use crate::state::stock_word::LARGEST_CAP;
-use crate::tree::node::{CHUNK_NODES, Node, NodeChunk};
+use crate::tree::node::{CHUNK_NODES, MoreEntries, Node, NodeChunk, RareWords, STATS_WITHIN};
 use crate::tree::parts::Parts;
 use crate::tree::topology::{ROOT, State, Tree};
 
-const CHUNK_BYTES: usize = size_of::<[Node; CHUNK_NODES]>();
-
 /// The memory of nodes, of all hierarchies.
-static NODES: ChunkPool<Node, CHUNK_NODES> = ChunkPool::new();
+static NODES: ChunkPool<Node> = ChunkPool::new(CHUNK_NODES);
+/// The memory of their rare words, which most groups never touch.
+static RARE: ChunkPool<RareWords> = ChunkPool::new(CHUNK_NODES);
+/// The memory of their entries in the stores of further subsystems.
+static ENTRIES: ChunkPool<MoreEntries> = ChunkPool::new(CHUNK_NODES);
 
 global! {
     /// At least the generation of each node that was given back, of any hierarchy: the next owner of an address goes on from there, so
@@ -53,13 +55,76 @@ global! {
 
 /// The memory of one hierarchy's nodes, and the traces of those that were given back.
 struct OwnedNodes {
-    chunks: BTreeMap<u32, NodeChunk>,
+    chunks: BTreeMap<u32, Places>,
     /// Chunks that were taken out of the table, until a grace period has passed.
-    limbo: Limbo<RetiredChunk<Node, CHUNK_NODES>>,
+    limbo: Limbo<RetiredPlaces>,
     /// Parts that went with their nodes, until a grace period has passed.
     parts: DeferredFree<Parts>,
     /// Parts that stay with places without a node.
     kept: BTreeMap<NodeId, &'static Parts>,
+}
+
+/// The memory of one chunk of places: their nodes, and their flushed values in each store. The system backs all but the nodes when they are
+/// first written to.
+struct Places {
+    nodes: NodeChunk,
+    rare: Chunk<RareWords>,
+    entries: Chunk<MoreEntries>,
+    values: Vec<ValuesChunk>,
+}
+
+impl OwnedNodes {
+    /// Places that left the table are erased after a grace period.
+    fn retire(&mut self, places: Places) {
+        self.hold_back(places.retire());
+    }
+
+    /// They stay for one more grace period.
+    fn hold_back(&mut self, places: RetiredPlaces) {
+        let refused = self.limbo.retire(places, NODES.chunk_bytes());
+        assert!(refused.is_ok(), "the limbo of nodes has no bound");
+    }
+}
+
+/// Places without groups, to be erased after a grace period.
+struct RetiredPlaces {
+    nodes: RetiredChunk<Node>,
+    _rare: RetiredChunk<RareWords>,
+    _entries: RetiredChunk<MoreEntries>,
+    _values: Vec<RetiredChunk<AtomicU64>>,
+}
+
+impl Places {
+    /// Places without values; `None` if the system refuses memory.
+    fn take() -> Option<Places> {
+        let (nodes, rare, entries) = (NODES.take()?, RARE.take()?, ENTRIES.take()?);
+        Some(Places { nodes, rare, entries, values: Vec::new() })
+    }
+
+    /// Gives each node below `end` its place in the store of these values.
+    fn attach(&mut self, first: u32, end: u32, store: &'static StatStore, values: ValuesChunk) {
+        for (place, _) in (0..CHUNK_NODES).zip(first..end) {
+            let (node, number) = (&self.nodes.cells()[place], first + place as u32);
+            match node.stats.get(store.number) {
+                Some(entry) => store.attach(entry, number, &self.nodes, &values),
+                None => {
+                    let entry = &self.entries.cells()[place].entries[store.number - STATS_WITHIN];
+                    store.attach(entry, number, &self.entries, &values);
+                }
+            }
+        }
+        self.values.push(values);
+    }
+
+    fn retire(self) -> RetiredPlaces {
+        let values = self.values.into_iter().map(Chunk::retire).collect();
+        RetiredPlaces {
+            nodes: self.nodes.retire(),
+            _rare: self.rare.retire(),
+            _entries: self.entries.retire(),
+            _values: values,
+        }
+    }
 }
 
 /// Levels share their locks if their numbers differ by a multiple of this. No thread holds two locks of a kind.
@@ -70,6 +135,7 @@ const LEVEL_LOCKS: usize = if cfg!(memgroup_loom) { 4 } else { 64 };
 struct LevelLocks {
     holders: Mutex<()>,
     changes: Mutex<()>,
+    stalls: Mutex<()>,
 }
 
 /// The stock of one group may take this part of a slot's budget, for charges that are larger than most.
@@ -167,13 +233,17 @@ impl Shared {
     }
 
     /// Gives each node, those of free places too, a place in the statistics of one more subsystem. The borrow of the tree is the proof of
-    /// its lock.
-    pub(crate) fn attach(&self, _tree: &Tree, store: &'static StatStore) {
-        for (&number, chunk) in &self.owned.lock().chunks {
-            for (_, node) in (number * CHUNK..self.config.groups_max).zip(chunk.cells()) {
-                node.attach(store, chunk);
-            }
+    /// its lock. Whether it did: the system may refuse memory.
+    pub(crate) fn attach(&self, _tree: &Tree, store: &'static StatStore) -> bool {
+        let mut owned = self.owned.lock();
+        let taken = (0..owned.chunks.len()).map_while(|_| store.take_values()).collect::<Vec<_>>();
+        if taken.len() < owned.chunks.len() {
+            return false;
         }
+        for ((&number, places), values) in owned.chunks.iter_mut().zip(taken) {
+            places.attach(number * CHUNK, self.config.groups_max, store, values);
+        }
+        true
     }
 
     /// A number for a walk through lists of holders, not 0.
@@ -190,6 +260,11 @@ impl Shared {
     /// The lock under which a level's limit and its OVER mark change, and its subtree is frozen.
     pub(crate) fn level_lock(&self, level: NodeId) -> MutexGuard<'_, ()> {
         self.level_locks[level.0 as usize % LEVEL_LOCKS].changes.lock()
+    }
+
+    /// The lock of a level's stalls. Its holder takes no other.
+    pub(crate) fn stall_lock(&self, level: NodeId) -> MutexGuard<'_, ()> {
+        self.level_locks[level.0 as usize % LEVEL_LOCKS].stalls.lock()
     }
 
     /// Nanoseconds on the hierarchy's clock.
@@ -250,18 +325,28 @@ impl Shared {
     #[cold]
     fn make_chunk(&'static self, number: u32) -> bool {
         let mut owned = self.owned.lock();
-        let Some(chunk) = NODES.take() else { return false };
+        let Some(mut places) = Places::take() else { return false };
+        let nodes = places.nodes.cells();
         // ORDERING: Acquire; pairs with the AcqRel in `free_chunk`: the pool's lock orders the two for the same addresses anyway.
         let generation = ERASED_GENERATION.load(Ordering::Acquire);
-        for (at, node) in (number * CHUNK..self.config.groups_max).zip(chunk.cells()) {
-            node.init(self, NodeId(at), generation, &chunk);
+        for (at, node) in (number * CHUNK..self.config.groups_max).zip(nodes) {
+            let place = (at % CHUNK) as usize;
+            let (rare, entries) = (&places.rare.cells()[place], &places.entries.cells()[place]);
+            node.init(self, NodeId(at), generation, &places.nodes, rare, entries);
             if let Some(kept) = owned.kept.remove(&NodeId(at)) {
                 node.keep_parts(kept);
             }
         }
+        for store in self.statistics.stores() {
+            let Some(values) = store.take_values() else {
+                owned.retire(places);
+                return false;
+            };
+            places.attach(number * CHUNK, self.config.groups_max, store, values);
+        }
         // ORDERING: Release; pairs with the Acquire in `node`.
-        self.chunks[number as usize].store(Some(chunk.cells()), Ordering::Release);
-        owned.chunks.insert(number, chunk);
+        self.chunks[number as usize].store(nodes.first_chunk(), Ordering::Release);
+        owned.chunks.insert(number, places);
         true
     }
 
@@ -279,22 +364,21 @@ impl Shared {
     /// group is left.
     pub(crate) fn free_chunk(&self, tree: &Tree, number: u32) {
         let mut owned = self.owned.lock();
-        let kept = |chunk: &NodeChunk| chunk.cells().iter().any(|node| node.kept_parts().is_some());
-        if owned.chunks.get(&number).is_none_or(|chunk| tree.in_use() > 0 && kept(chunk)) {
+        let kept = |places: &Places| places.nodes.cells().iter().any(|node| node.kept_parts().is_some());
+        if owned.chunks.get(&number).is_none_or(|places| tree.in_use() > 0 && kept(places)) {
             return;
         }
-        let Some(chunk) = owned.chunks.remove(&number) else { return };
+        let Some(places) = owned.chunks.remove(&number) else { return };
         // ORDERING: Release; the uses of the nodes under the tree lock come before. Threads that found the chunk may still read it.
         self.chunks[number as usize].store(None, Ordering::Release);
-        for (at, node) in (number * CHUNK..).zip(chunk.cells()) {
+        for (at, node) in (number * CHUNK..).zip(places.nodes.cells()) {
             // ORDERING: AcqRel; see `make_chunk`.
             ERASED_GENERATION.fetch_max(node.generation(), Ordering::AcqRel);
             if let Some(kept) = node.kept_parts() {
                 owned.kept.insert(NodeId(at), kept);
             }
         }
-        let refused = owned.limbo.retire(chunk.retire(), CHUNK_BYTES);
-        assert!(refused.is_ok(), "the limbo of nodes has no bound");
+        owned.retire(places);
     }
 
     /// Gives all nodes back, after a grace period. The caller holds the tree lock, and no group is left.
@@ -328,29 +412,27 @@ impl Shared {
         let mut done = Vec::new();
         let mut owned = self.owned.lock();
         owned.parts.reclaim_some(most.saturating_mul(CHUNK_NODES));
-        owned.limbo.reclaim_some(most, |chunk| done.push(chunk));
+        owned.limbo.reclaim_some(most, |places| done.push(places));
         drop(owned);
         if done.is_empty() {
             return 0;
         }
         let has_ended = flushes_ended();
         // A thread that uncharged may hold a node of a released group for the aftermath (E2).
-        let is_held = |chunk: &RetiredChunk<_, _>| chunk.cells().iter().any(Node::is_pinned);
-        let stays = |chunk: &_| !has_ended || is_held(chunk) && !mutation::active(Mutation::ErasesHeldNodes);
+        let is_held = |places: &RetiredPlaces| places.nodes.cells().iter().any(Node::is_pinned);
+        let stays =
+            |places: &_| !has_ended || is_held(places) && !mutation::active(Mutation::ErasesHeldNodes);
         let (stay, go): (Vec<_>, Vec<_>) = done.into_iter().partition(stays);
         let mut owned = self.owned.lock();
-        for chunk in stay {
-            let refused = owned.limbo.retire(chunk, CHUNK_BYTES);
-            assert!(refused.is_ok(), "the limbo of nodes has no bound");
-        }
+        stay.into_iter().for_each(|places| owned.hold_back(places));
         drop(owned);
         // The pages of the others go back with no lock held.
-        (go.len() * CHUNK_BYTES) as u64
+        (go.len() * NODES.chunk_bytes()) as u64
     }
 
     /// Bytes of the nodes that there are.
     pub(crate) fn nodes_bytes(&self) -> usize {
-        self.owned.lock().chunks.len() * CHUNK_BYTES
+        self.owned.lock().chunks.len() * NODES.chunk_bytes()
     }
 
     /// Gives back a `Hierarchy` or a `Group`; whether it was the last.

@@ -12,14 +12,15 @@
 //! - I2. A dying group is in no child list; its name may be used again at once.
 //! - I3. Walking a subtree allocates nothing: it may happen inside an allocator.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Bound;
 use std::time::Instant;
 
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::state::config::CHUNK;
-use crate::tree::name;
+use crate::tree::entries::{Entries, Entry};
+use crate::tree::name::{self, Name};
 
 /// The root's place.
 pub(crate) const ROOT: NodeId = NodeId(0);
@@ -40,40 +41,14 @@ pub(crate) struct Noted {
     pub(crate) since: Instant,
 }
 
-struct Entry {
-    state: State,
-    name: String,
-    depth: u32,
-    parent: NodeId,
-    first_child: NodeId,
-    next_sibling: NodeId,
-    previous_sibling: NodeId,
-    children: BTreeMap<String, NodeId>,
-    noted: Option<Noted>,
-    is_unsettled: bool,
-}
-
-impl Entry {
-    fn free() -> Entry {
-        Entry {
-            state: State::Free,
-            name: String::new(),
-            depth: 0,
-            parent: TOP,
-            first_child: TOP,
-            next_sibling: TOP,
-            previous_sibling: TOP,
-            children: BTreeMap::new(),
-            noted: None,
-            is_unsettled: false,
-        }
-    }
-}
-
 /// The tree of one hierarchy.
 pub(crate) struct Tree {
-    entries: Vec<Entry>,
+    entries: Entries,
+    /// Places ever made.
+    places: u32,
     free: Vec<NodeId>,
+    /// The notes of maintenance about each place; empty where it makes none.
+    noted: Vec<Option<Noted>>,
     /// The number of places at the bottom of `free` that have given their records up.
     bare: usize,
     /// The number of those places in each chunk of places.
@@ -95,10 +70,11 @@ impl Tree {
     pub(crate) const PLACE_BYTES: u64 = size_of::<Entry>() as u64;
 
     pub(crate) fn new(groups_max: u32, depth_max: u32) -> Tree {
-        let root = Entry { state: State::Online, ..Entry::free() };
-        Tree {
-            entries: vec![root],
+        let mut tree = Tree {
+            entries: Entries::default(),
+            places: 1,
             free: Vec::new(),
+            noted: Vec::new(),
             bare: 0,
             bare_in: vec![0],
             in_use: 1,
@@ -108,20 +84,23 @@ impl Tree {
             groups_max,
             depth_max,
             retired: false,
-        }
+        };
+        tree.entries.make(ROOT);
+        *tree.entry_mut(ROOT) = Entry { state: State::Online, ..Entry::free() };
+        tree
     }
 
     fn entry(&self, id: NodeId) -> &Entry {
-        &self.entries[id.0 as usize]
+        self.entries.find(id).expect("a place that is in use has an entry")
     }
 
     fn entry_mut(&mut self, id: NodeId) -> &mut Entry {
-        &mut self.entries[id.0 as usize]
+        self.entries.find_mut(id).expect("a place that is in use has an entry")
     }
 
     /// The state of a place. Places that were forgotten are free.
     pub(crate) fn state(&self, id: NodeId) -> State {
-        self.entries.get(id.0 as usize).map_or(State::Free, |entry| entry.state)
+        self.entries.find(id).map_or(State::Free, |entry| entry.state)
     }
 
     pub(crate) fn depth(&self, id: NodeId) -> u32 {
@@ -129,7 +108,7 @@ impl Tree {
     }
 
     pub(crate) fn name(&self, id: NodeId) -> &str {
-        &self.entry(id).name
+        self.entry(id).name.as_str()
     }
 
     pub(crate) fn parent(&self, id: NodeId) -> Option<NodeId> {
@@ -167,12 +146,16 @@ impl Tree {
     pub(crate) fn lookup(&self, path: &str) -> Result<NodeId, GroupError> {
         let mut at = ROOT;
         for component in name::components(path)? {
-            at = *self.entry(at).children.get(component).ok_or_else(|| GroupError::NotFound {
+            at = self.child(at, component).ok_or_else(|| GroupError::NotFound {
                 path: path.to_owned(),
                 missing: self.path_below(at, component),
             })?;
         }
         Ok(at)
+    }
+
+    fn child(&self, parent: NodeId, name: &str) -> Option<NodeId> {
+        self.entry(parent).children.as_ref()?.get(name.as_bytes()).copied()
     }
 
     /// Makes a place for a child of `parent`; the caller makes the node ready.
@@ -181,7 +164,7 @@ impl Tree {
         if self.state(parent) != State::Online {
             return Err(GroupError::Offline { path: self.path(parent) });
         }
-        if self.entry(parent).children.contains_key(name) {
+        if self.child(parent, name).is_some() {
             return Err(GroupError::Exists { path: self.path_below(parent, name) });
         }
         let depth = self.depth(parent) + 1;
@@ -195,19 +178,20 @@ impl Tree {
             return Err(GroupError::TooMany { groups_max: self.groups_max });
         }
         let id = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry::free());
-            self.bare_in.resize(self.entries.len().div_ceil(CHUNK as usize), 0);
+            self.places += 1;
+            self.bare_in.resize(self.places.div_ceil(CHUNK) as usize, 0);
             // For all places: the last uncharge of a removed group allocates nothing.
-            self.free.reserve(self.entries.len());
-            self.unsettled.reserve(self.entries.len());
-            NodeId(self.entries.len() as u32 - 1)
+            self.free.reserve(self.places as usize);
+            self.unsettled.reserve(self.places as usize);
+            NodeId(self.places - 1)
         });
+        self.entries.make(id);
         if self.bare > self.free.len() {
             self.bare -= 1;
             self.bare_in[(id.0 / CHUNK) as usize] -= 1;
         }
         self.in_use += 1;
-        let entry = Entry { state: State::Online, name: name.to_owned(), depth, parent, ..Entry::free() };
+        let entry = Entry { state: State::Online, name: Name::new(name), depth, parent, ..Entry::free() };
         self.replace(id, entry);
         self.link(id);
         Ok(id)
@@ -215,9 +199,9 @@ impl Tree {
 
     fn link(&mut self, id: NodeId) {
         let parent = self.entry(id).parent;
-        let name = self.name(id).to_owned();
+        let name = self.entry(id).name.clone();
         let next = std::mem::replace(&mut self.entry_mut(parent).first_child, id);
-        self.entry_mut(parent).children.insert(name, id);
+        self.entry_mut(parent).children.get_or_insert_default().insert(name, id);
         self.entry_mut(id).next_sibling = next;
         if next != TOP {
             self.entry_mut(next).previous_sibling = id;
@@ -231,8 +215,8 @@ impl Tree {
             Err(GroupError::IsRoot)
         } else if entry.state != State::Online {
             Err(GroupError::Offline { path: self.path(id) })
-        } else if !entry.children.is_empty() {
-            Err(GroupError::HasChildren { path: self.path(id), children: entry.children.len() })
+        } else if entry.first_child != TOP {
+            Err(GroupError::HasChildren { path: self.path(id), children: self.children(id).count() })
         } else {
             Ok(())
         }
@@ -255,8 +239,11 @@ impl Tree {
         if parent == TOP {
             return;
         }
-        let name = self.name(id).to_owned();
-        self.entry_mut(parent).children.remove(&name);
+        let name = std::mem::replace(&mut self.entry_mut(id).name, Name::EMPTY);
+        if let Some(children) = &mut self.entry_mut(parent).children {
+            children.remove(&name);
+        }
+        self.entry_mut(id).name = name;
         if previous == TOP {
             self.entry_mut(parent).first_child = next;
         } else {
@@ -340,6 +327,11 @@ impl Tree {
         self.free.len() - self.bare
     }
 
+    /// Groups in use, and free places that may have kept their records.
+    pub(crate) fn with_records(&self) -> usize {
+        self.in_use as usize + self.kept()
+    }
+
     /// The free place that has waited longest of those that may have kept a record; the caller takes it away.
     pub(crate) fn strip(&mut self) -> Option<NodeId> {
         let id = self.free.get(self.bare).copied()?;
@@ -355,17 +347,26 @@ impl Tree {
         (self.bare_in[chunk as usize] == places).then_some(chunk)
     }
 
+    /// Gives the places of a bare chunk back. A place that is still in the list of the unsettled stays, and so do those around it.
+    pub(crate) fn free_entries(&mut self, chunk: u32) {
+        self.entries.free(chunk);
+    }
+
     /// The note that maintenance made about a group when it last looked.
     pub(crate) fn noted(&mut self, id: NodeId) -> &mut Option<Noted> {
-        &mut self.entry_mut(id).noted
+        if self.noted.len() < self.places as usize {
+            self.noted.resize(self.places as usize, None);
+        }
+        &mut self.noted[id.0 as usize]
     }
 
     /// Forgets all places but the root's, when no group is left and no node. The next user of the hierarchy begins anew.
     pub(crate) fn forget_places(&mut self) {
         debug_assert!(self.in_use == 0);
-        self.entries.truncate(1);
-        self.entries.shrink_to_fit();
+        (self.entries, self.places) = (Entries::default(), 1);
+        self.entries.make(ROOT);
         (self.free, self.departed, self.unsettled) = (Vec::new(), Vec::new(), VecDeque::new());
+        self.noted = Vec::new();
         (self.bare, self.bare_in) = (0, vec![0]);
     }
 
@@ -380,11 +381,14 @@ impl Tree {
     /// The place has another group, or none; whether it is in the list of the unsettled stays.
     fn replace(&mut self, id: NodeId, entry: Entry) {
         let is_unsettled = self.entry(id).is_unsettled;
+        if let Some(noted) = self.noted.get_mut(id.0 as usize) {
+            *noted = None;
+        }
         *self.entry_mut(id) = Entry { is_unsettled, ..entry };
     }
 
     pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
-        self.entry(id).children.values().copied()
+        self.entry(id).children.iter().flat_map(|children| children.values().copied())
     }
 
     /// The online children that come after the one of this name, by name; all of them without one.
@@ -393,14 +397,15 @@ impl Tree {
         id: NodeId,
         name: Option<&str>,
     ) -> impl Iterator<Item = (&'t str, NodeId)> + use<'t> {
-        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
-        let children = self.entry(id).children.range::<str, _>((from, Bound::Unbounded));
-        children.map(|(name, &id)| (name.as_str(), id))
+        let from = name.map_or(Bound::Unbounded, |name| Bound::Excluded(name.as_bytes()));
+        let children = self.entry(id).children.as_ref();
+        let children = children.map(|children| children.range::<[u8], _>((from, Bound::Unbounded)));
+        children.into_iter().flatten().map(|(name, &id)| (name.as_str(), id))
     }
 
     /// `top` and all online groups below it, parents before children. Allocates nothing.
     pub(crate) fn subtree(&self, top: NodeId) -> impl Iterator<Item = NodeId> + '_ {
-        let top_or_none = Some(top).filter(|top| (top.0 as usize) < self.entries.len());
+        let top_or_none = Some(top).filter(|&top| self.entries.find(top).is_some());
         std::iter::successors(top_or_none, move |&at| {
             let entry = self.entry(at);
             if entry.first_child != TOP {
@@ -420,7 +425,7 @@ impl Tree {
 
     /// Places ever made, the root's included.
     pub(crate) fn places(&self) -> u32 {
-        self.entries.len() as u32
+        self.places
     }
 }
 

@@ -18,34 +18,39 @@
 
 use std::sync::Arc;
 
-use memgroup_sync::atomic::{AtomicU32, Ordering, fence};
+use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::grace::Lent;
-use memgroup_sync::{AtomicRef, Mutex, MutexGuard, interleave};
+use memgroup_sync::{Mutex, MutexGuard, interleave};
 
 use crate::base::mutation::{self, Mutation};
 use crate::observe::pressure::record::{self, Record};
 use crate::observe::pressure::report::Pressure;
 use crate::observe::pressure::tally::{Seen, Tally};
 use crate::observe::pressure::trigger::TriggerState;
+use crate::state::stalls::Stalls;
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 
 /// How often a look begins anew because the thread that it found has changed meanwhile.
 const LOOKS_MOST: u32 = 8;
 
-/// The meter of one group; see the top of this file.
-pub(crate) struct Meter {
-    state: Mutex<State>,
-    /// A copy of the state's `stalled`, for a look without the lock.
-    stalled: AtomicU32,
-    witness: AtomicRef<Record>,
-    /// The number of triggers.
-    watches: AtomicU32,
-    triggers: Mutex<Vec<Arc<TriggerState>>>,
+/// The meter of one group; see the top of this file. Its words are in the node.
+#[derive(Clone, Copy)]
+pub(crate) struct Meter<'n> {
+    node: &'n Node,
+    stalls: &'n Stalls,
 }
 
-#[derive(Default)]
-struct State {
+/// The triggers of one group.
+struct Triggers(Mutex<Vec<Arc<TriggerState>>>);
+
+impl Part for Triggers {}
+
+static TRIGGERS: Key<Triggers> = Key::new(0, || Triggers(Mutex::new(Vec::new())));
+
+/// A copy of the words that change under the lock, and the lock.
+struct State<'n> {
+    _lock: MutexGuard<'n, ()>,
     tally: Tally,
     /// Threads stalled in the group and below.
     stalled: u32,
@@ -75,7 +80,7 @@ fn depth_in_common(mut one: &'static Node, mut other: &'static Node) -> Option<u
 /// The thread that is at work deepest in the chain of `node`.
 pub(crate) fn deepest_worker(node: &'static Node) -> Option<Worker> {
     // ORDERING: Acquire; as in `Meter::witness`.
-    if let Some(record) = node.pressure().witness.load(Ordering::Acquire)
+    if let Some(record) = record::numbered(node.pressure().stalls.witness.load(Ordering::Acquire))
         && record.works_in(node)
     {
         return Some(Worker { record, depth: node.depth() });
@@ -95,42 +100,44 @@ pub(crate) fn deepest_worker(node: &'static Node) -> Option<Worker> {
     deepest
 }
 
-impl Meter {
-    pub(crate) fn new() -> Meter {
-        Meter {
-            state: Mutex::new(State::default()),
-            stalled: AtomicU32::new(0),
-            witness: AtomicRef::none(),
-            watches: AtomicU32::new(0),
-            triggers: Mutex::new(Vec::new()),
-        }
+impl<'n> Meter<'n> {
+    fn lock(&self) -> State<'n> {
+        let lock = self.node.shared().stall_lock(self.node.id());
+        // ORDERING: Relaxed, both; under the lock.
+        let stalled = self.stalls.stalled.load(Ordering::Relaxed);
+        // ORDERING: as above.
+        let own = self.stalls.own.load(Ordering::Relaxed);
+        State { _lock: lock, tally: Tally::of(self.stalls.tally()), stalled, own }
     }
 
     /// Whether a stall is on, without the lock.
-    fn is_stalled(&self) -> bool {
-        // ORDERING: Relaxed; a change of scope fences before it (E1).
-        self.stalled.load(Ordering::Relaxed) != 0
+    pub(crate) fn is_stalled(&self) -> bool {
+        // ORDERING: Relaxed; a change of scope fences before it (E1). A release follows the ends of all other guards.
+        self.stalls.stalled.load(Ordering::Relaxed) != 0
     }
 
     fn witness(&self) -> Option<&'static Record> {
         // ORDERING: Relaxed; a record is valid whichever thread has it, and its words are read with orders of their own. E1 has the fences.
-        self.witness.load(Ordering::Relaxed)
+        record::numbered(self.stalls.witness.load(Ordering::Relaxed))
     }
 
     fn set_witness(&self, witness: Option<&'static Record>) {
         // ORDERING: Relaxed; as in `witness`.
-        self.witness.store(witness, Ordering::Relaxed);
+        self.stalls.witness.store(witness.map_or(0, Record::number), Ordering::Relaxed);
     }
 
     /// Sets the two lines to the state and the witness from `now` on, and tells the triggers.
-    fn apply(&self, mut state: MutexGuard<'_, State>, now: u64) {
-        // ORDERING: Relaxed; written under the lock, and E1 has the fences.
-        self.stalled.store(state.stalled, Ordering::Relaxed);
+    fn apply(&self, mut state: State<'_>, now: u64) {
+        // ORDERING: Relaxed, both; written under the lock, and E1 has the fences.
+        self.stalls.stalled.store(state.stalled, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.stalls.own.store(state.own, Ordering::Relaxed);
         let is_some = state.stalled > 0;
         state.tally.change(now, is_some, is_some && self.witness().is_none());
+        self.stalls.set_tally(state.tally.words());
         drop(state);
         // ORDERING: Relaxed; a thread that adds a trigger looks at the lines afterwards, under the lock that this thread has released.
-        if self.watches.load(Ordering::Relaxed) != 0 {
+        if self.stalls.watches.load(Ordering::Relaxed) != 0 {
             self.tell_triggers(now);
         }
     }
@@ -168,11 +175,11 @@ impl Meter {
         worker: Option<Worker>,
         watched: bool,
     ) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.stalled += 1;
         state.own += u32::from(is_own);
         // ORDERING: Relaxed; before the fence in `find_witness`, for a thread that enters a scope then (E1).
-        self.stalled.store(state.stalled, Ordering::Relaxed);
+        self.stalls.stalled.store(state.stalled, Ordering::Relaxed);
         let found = worker.filter(|worker| level.depth() <= worker.depth).map(|worker| worker.record);
         if watched {
             self.find_witness(level, found)
@@ -190,7 +197,7 @@ impl Meter {
         now: u64,
         worker: Option<&'static Record>,
     ) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if level.generation() != generation || state.own == 0 {
             return false;
         }
@@ -201,16 +208,10 @@ impl Meter {
 
     /// Ends so many stalls below at `now`. `worker` is the thread that had one, if it is at work here from now on.
     pub(crate) fn end(&self, stalls: u32, now: u64, worker: Option<&'static Record>) {
-        self.end_in(self.state.lock(), stalls, now, worker);
+        self.end_in(self.lock(), stalls, now, worker);
     }
 
-    fn end_in(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        stalls: u32,
-        now: u64,
-        worker: Option<&'static Record>,
-    ) {
+    fn end_in(&self, mut state: State<'_>, stalls: u32, now: u64, worker: Option<&'static Record>) {
         state.stalled = state.stalled.saturating_sub(stalls);
         if worker.is_some() {
             self.set_witness(worker);
@@ -220,7 +221,7 @@ impl Meter {
 
     /// Ends the group's own stalls when it is released. Returns how many there were.
     pub(crate) fn abandon(&self, now: u64) -> u32 {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let own = std::mem::take(&mut state.own);
         self.end_in(state, own, now, None);
         own
@@ -229,7 +230,7 @@ impl Meter {
     /// Looks for a witness anew, beginning with `found`.
     pub(crate) fn update_witness(&self, level: &'static Node, found: Option<&'static Record>) {
         let now = level.shared().nanos();
-        let state = self.state.lock();
+        let state = self.lock();
         if state.stalled > 0 {
             self.find_witness(level, found);
             self.apply(state, now);
@@ -253,37 +254,42 @@ impl Meter {
     /// The totals now. Looks for a witness first: during a stall that is not watched, none is looked for.
     pub(crate) fn seen(&self, level: &'static Node) -> Seen {
         self.update_witness(level, self.witness());
-        self.state.lock().tally.seen(level.shared().nanos())
+        self.lock().tally.seen(level.shared().nanos())
     }
 
     pub(crate) fn report(&self, level: &'static Node) -> Pressure {
         self.update_witness(level, self.witness());
-        self.state.lock().tally.report(level.shared().nanos())
+        self.lock().tally.report(level.shared().nanos())
     }
 
     #[cold]
     #[inline(never)]
     fn tell_triggers(&self, now: u64) {
-        let triggers = self.triggers.lock();
-        let seen = self.state.lock().tally.seen(now);
+        let Some(triggers) = self.node.find_part(&TRIGGERS) else { return };
+        let triggers = triggers.0.lock();
+        let seen = self.lock().tally.seen(now);
         triggers.iter().for_each(|trigger| trigger.see(&seen));
     }
 
+    fn triggers(&self) -> Lent<'n, Triggers> {
+        self.node.part(&TRIGGERS)
+    }
+
     pub(crate) fn add(&self, trigger: Arc<TriggerState>) {
-        self.triggers.lock().push(trigger);
+        self.triggers().0.lock().push(trigger);
         // ORDERING: Relaxed; see `apply`.
-        self.watches.fetch_add(1, Ordering::Relaxed);
+        self.stalls.watches.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn remove(&self, trigger: &Arc<TriggerState>) {
-        self.triggers.lock().retain(|other| !Arc::ptr_eq(other, trigger));
+        self.triggers().0.lock().retain(|other| !Arc::ptr_eq(other, trigger));
         // ORDERING: Relaxed; see `apply`.
-        self.watches.fetch_sub(1, Ordering::Relaxed);
+        self.stalls.watches.fetch_sub(1, Ordering::Relaxed);
     }
 
     #[cfg(all(test, not(memgroup_loom)))]
     pub(crate) fn counts(&self) -> (u32, u32) {
-        let state = self.state.lock();
+        let state = self.lock();
         (state.stalled, state.own)
     }
 
@@ -294,26 +300,13 @@ impl Meter {
 
     #[cfg(all(test, memgroup_loom))]
     pub(crate) fn is_full(&self) -> bool {
-        self.state.lock().tally.seen(0).full.is_on
+        self.lock().tally.seen(0).full.is_on
     }
 }
-
-impl Part for Meter {
-    /// For a new group in the node.
-    fn reset(&self) {
-        *self.state.lock() = State::default();
-        // ORDERING: Relaxed, both; no thread has a handle yet.
-        self.stalled.store(0, Ordering::Relaxed);
-        // ORDERING: as above.
-        self.witness.store(None, Ordering::Relaxed);
-    }
-}
-
-static METER: Key<Meter> = Key::new(8, Meter::new);
 
 impl Node {
     /// The pressure on the group.
-    pub(crate) fn pressure(&self) -> Lent<'_, Meter> {
-        self.part(&METER)
+    pub(crate) fn pressure(&self) -> Meter<'_> {
+        Meter { node: self, stalls: &self.rare().stalls }
     }
 }

@@ -108,6 +108,12 @@ impl Record {
         }
     }
 
+    /// Its number among all records, from 1 on; 0 for the one that no thread reads.
+    pub(crate) fn number(&'static self) -> u32 {
+        let bytes = std::ptr::from_ref(self).addr().wrapping_sub(RECORDS.0.as_ptr().addr());
+        if bytes < size_of::<Records>() { (bytes / size_of::<Record>()) as u32 + 1 } else { 0 }
+    }
+
     /// Publishes the scope of the record's thread: `node`, of this generation.
     #[inline(always)]
     pub(crate) fn put(&self, node: Option<&'static Node>, generation: u32) {
@@ -176,6 +182,11 @@ pub(crate) fn claim() -> Option<&'static Record> {
     // ORDERING: Relaxed; where a scan must not miss a record, both sides fence (`meter` E1).
     USED.fetch_max(index as u32 + 1, Ordering::Relaxed);
     Some(record)
+}
+
+/// The record of this number, as [`Record::number`] tells it; `None` for 0.
+pub(crate) fn numbered(number: u32) -> Option<&'static Record> {
+    RECORDS.0.get((number as usize).checked_sub(1)?)
 }
 
 /// The records that threads have or had.

@@ -242,6 +242,9 @@ pub(crate) fn after_scope_change(
 
 /// Ends stalls with forgotten guards, here and above, when the group is released. The caller holds the tree lock.
 pub(crate) fn release(node: &'static Node) {
+    if !node.pressure().is_stalled() {
+        return;
+    }
     let now = node.shared().nanos();
     let abandoned = node.pressure().abandon(now);
     if abandoned > 0 {

@@ -19,6 +19,7 @@
 //!   it (I1). So a group's total may be less than that of one below it, by as much as such threads were late.
 
 use crate::observe::pressure::report::{Pressure, PressureLine};
+use crate::state::stalls::TALLY_WORDS;
 
 /// The time after which changes are folded into the averages.
 const FOLD_NANOS: u64 = 100_000_000;
@@ -39,6 +40,15 @@ struct Line {
 }
 
 impl Line {
+    fn of(is_on: bool, [pending_nanos, total_nanos, averages @ ..]: [u64; 5]) -> Line {
+        Line { is_on, pending_nanos, total_nanos, averages: averages.map(f64::from_bits) }
+    }
+
+    fn words(&self) -> [u64; 5] {
+        let [ten, sixty, three_hundred] = self.averages.map(f64::to_bits);
+        [self.pending_nanos, self.total_nanos, ten, sixty, three_hundred]
+    }
+
     /// Folds in a time of which the fraction `stalled` was stalled.
     fn fold(&mut self, kept: [f64; 3], stalled: f64) {
         for (average, kept) in self.averages.iter_mut().zip(kept) {
@@ -82,6 +92,23 @@ fn kept_after(nanos: u64) -> [f64; 3] {
 }
 
 impl Tally {
+    /// The tally of these words; all zero is a new one.
+    pub(crate) fn of(words: [u64; TALLY_WORDS]) -> Tally {
+        let [on, at, last, some @ .., _, _, _, _, _] = words;
+        let full = std::array::from_fn(|nth| words[8 + nth]);
+        Tally { some: Line::of(on & 1 != 0, some), full: Line::of(on & 2 != 0, full), at, last }
+    }
+
+    /// Its words.
+    pub(crate) fn words(&self) -> [u64; TALLY_WORDS] {
+        let mut words = [0; TALLY_WORDS];
+        words[0] = u64::from(self.some.is_on) | u64::from(self.full.is_on) << 1;
+        (words[1], words[2]) = (self.at, self.last);
+        words[3..8].copy_from_slice(&self.some.words());
+        words[8..].copy_from_slice(&self.full.words());
+        words
+    }
+
     /// Sets the lines from `now` on.
     pub(crate) fn change(&mut self, now: u64, some: bool, full: bool) {
         self.advance(now);

@@ -9,7 +9,8 @@
 //!   base[n]    additions that found no record: one more slot, shared by all threads
 //! ```
 //!
-//! All words are one allocation, so that a flush can prefetch their lines from its address alone.
+//! All words lie together, so that a flush can prefetch their lines from one address. Words of a group that was never flushed are zero, and
+//! lie in pages that the system has not backed.
 //!
 //! - I1. One thread at a time writes `local`, `total` and `pending`. A flush, a mover and a release do so with the lock of the
 //!   update tree.
@@ -42,9 +43,11 @@ const PENDING: usize = 2;
 const BASE: usize = 3;
 const ROWS: usize = 4;
 
+/// The words of one group.
+#[derive(Clone, Copy)]
 pub(crate) struct FlushedStats {
-    words: Box<[AtomicU64]>,
-    stats: u32,
+    words: &'static [AtomicU64],
+    stats: usize,
 }
 
 /// Position of a row.
@@ -60,14 +63,15 @@ fn row_of(reach: Reach) -> usize {
 }
 
 impl FlushedStats {
-    pub(crate) fn new(stats: usize) -> FlushedStats {
-        let words = (0..row_at(ROWS, stats)).map(|_| AtomicU64::new(0)).collect();
-        FlushedStats { words, stats: stats as u32 }
+    /// The values of so many statistics in these words; `None` where there are no words.
+    #[inline]
+    pub(crate) fn of(words: &'static [AtomicU64], stats: usize) -> Option<FlushedStats> {
+        (!words.is_empty()).then_some(FlushedStats { words, stats })
     }
 
-    /// Bytes that the values of so many statistics take.
-    pub(crate) fn bytes(stats: usize) -> usize {
-        size_of::<FlushedStats>() + row_at(ROWS, stats) * size_of::<AtomicU64>()
+    /// The number of words for the values of so many statistics.
+    pub(crate) const fn words(stats: usize) -> usize {
+        CHANGED + stats.div_ceil(64) + ROWS * stats
     }
 
     fn sequence(&self) -> &AtomicU64 {
@@ -75,12 +79,11 @@ impl FlushedStats {
     }
 
     fn changed(&self) -> &[AtomicU64] {
-        &self.words[CHANGED..][..(self.stats as usize).div_ceil(64)]
+        &self.words[CHANGED..][..self.stats.div_ceil(64)]
     }
 
     fn row(&self, row: usize) -> &[AtomicU64] {
-        let stats = self.stats as usize;
-        &self.words[row_at(row, stats)..][..stats]
+        &self.words[row_at(row, self.stats)..][..self.stats]
     }
 
     /// Adds to a base word.
@@ -124,7 +127,7 @@ impl FlushedStats {
 
     /// Adds the changes of the group to its values and to the pending values of `parent`, and zeroes `deltas`. Whether any was not
     /// zero.
-    pub(crate) fn apply(&self, deltas: &mut [i64], parent: Option<&FlushedStats>) -> bool {
+    pub(crate) fn apply(&self, deltas: &mut [i64], parent: Option<FlushedStats>) -> bool {
         if deltas.iter().all(|&delta| delta == 0) {
             return false;
         }
@@ -160,7 +163,7 @@ impl FlushedStats {
 
     /// Prefetches the lines that `apply` writes.
     pub(crate) fn prefetch(&self) {
-        let end = row_at(PENDING, self.stats as usize);
+        let end = row_at(PENDING, self.stats);
         self.words[..end].iter().step_by(8).for_each(memgroup_percpu::prefetch);
     }
 
@@ -190,7 +193,14 @@ impl FlushedStats {
         self.changed().iter().enumerate().flat_map(positions).map(value)
     }
 
-    fn clear_pending(&self) {
+    /// Whether any value may be pending.
+    pub(crate) fn has_pending(&self) -> bool {
+        // ORDERING: Relaxed; the release's own (I1).
+        self.changed().iter().any(|changed| changed.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Sets the pending values to zero.
+    pub(crate) fn clear_pending(&self) {
         for (index, _) in self.pending() {
             // ORDERING: Relaxed; the flush's own (I1).
             self.row(PENDING)[index].store(0, Ordering::Relaxed);
@@ -200,8 +210,8 @@ impl FlushedStats {
     }
 
     /// Moves the pending values to the group's totals and to the pending values of `parent`.
-    pub(crate) fn propagate(&self, parent: Option<&FlushedStats>) {
-        self.add_pending_of(self);
+    pub(crate) fn propagate(&self, parent: Option<FlushedStats>) {
+        self.add_pending_of(*self);
         if let Some(parent) = parent {
             self.pending().for_each(|(index, value)| parent.add_pending(index, value));
         }
@@ -209,14 +219,13 @@ impl FlushedStats {
     }
 
     /// Adds the pending values of `from` to the totals.
-    pub(crate) fn add_pending_of(&self, from: &FlushedStats) {
+    pub(crate) fn add_pending_of(&self, from: FlushedStats) {
         let totals = self.row(TOTAL);
         self.write(|| from.pending().for_each(|(index, value)| add(&totals[index], value)));
     }
 
     /// Sets all values to zero, when the place becomes free. The base words are zero already.
     pub(crate) fn reset(&self) {
-        self.clear_pending();
         // ORDERING: Relaxed, here and below; a free place has no reader and no writer.
         if self.sequence().load(Ordering::Relaxed) != self.words[ZERO_AT].load(Ordering::Relaxed) {
             self.write(|| {
@@ -227,8 +236,11 @@ impl FlushedStats {
             });
             self.words[ZERO_AT].store(self.sequence().load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        // ORDERING: Relaxed, as above.
-        self.words[FLUSHED_AT].store(0, Ordering::Relaxed);
+        // A page that was never written to stays so.
+        if self.flushed_at().is_some() {
+            // ORDERING: Relaxed, as above.
+            self.words[FLUSHED_AT].store(0, Ordering::Relaxed);
+        }
     }
 
     /// Copies the first values as they were together at one moment.

@@ -2,6 +2,7 @@
 
 pub(crate) mod builtin;
 pub(crate) mod flushed;
+pub(crate) mod miss_counts;
 pub(crate) mod registry;
 pub(crate) mod stat;
 pub(crate) mod store;

@@ -80,11 +80,11 @@ impl Registry {
     /// Registers `subsystem`, or returns the store of the same one registered before.
     ///
     /// `attach` makes an entry in a new store for each group. Before it frees the tree lock it calls the function that it is given,
-    /// which publishes the store.
+    /// which publishes the store. It returns whether the system had memory for the entries.
     pub(crate) fn register(
         &self,
         subsystem: Subsystem,
-        attach: impl FnOnce(&'static StatStore, &dyn Fn()),
+        attach: impl FnOnce(&'static StatStore, &dyn Fn()) -> bool,
     ) -> Result<&'static StatStore, RegisterError> {
         subsystem.check()?;
         let _one_at_a_time = self.registering.lock();
@@ -118,13 +118,15 @@ impl Registry {
     fn add(
         &self,
         subsystem: Subsystem,
-        attach: impl FnOnce(&'static StatStore, &dyn Fn()),
+        attach: impl FnOnce(&'static StatStore, &dyn Fn()) -> bool,
     ) -> Result<&'static StatStore, RegisterError> {
         let number = self.stores().count();
         let records =
             records(&self.config, subsystem).map_err(|error| subsystem.refuse(Reason::Arena(error)))?;
         let store = self.make_store(number, subsystem, records);
-        attach(store, &|| _ = self.stores[number].set(store));
+        if !attach(store, &|| _ = self.stores[number].set(store)) {
+            return Err(subsystem.refuse(Reason::OutOfMemory));
+        }
         // Last, so that a flush which finds the store in its tree finds flushed values in every group.
         store.updates.join(store);
         Ok(store)

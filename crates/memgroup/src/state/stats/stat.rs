@@ -236,6 +236,7 @@ pub(crate) enum Reason {
     Twice(&'static str),
     Exists,
     TooMany,
+    OutOfMemory,
     Arena(ArenaError),
 }
 
@@ -255,6 +256,7 @@ impl fmt::Display for RegisterError {
                 f,
                 "the hierarchy has all the {SUBSYSTEMS_MAX} subsystems it can have, the built-in ones included"
             ),
+            Reason::OutOfMemory => f.write_str("the system has no memory for the groups' values"),
             Reason::Arena(error) => error.fmt(f),
         }
     }

@@ -6,9 +6,10 @@
 
 use memgroup_percpu::{Mark, MarkCell, Record, Records, Wait};
 use memgroup_sync::atomic::{AtomicU64, Ordering};
-use memgroup_sync::grace::{self, DeferredFree, Published, Section};
-use memgroup_sync::{Chunk, Erasable, FixedRef, Mutex, erasable};
+use memgroup_sync::grace::Section;
+use memgroup_sync::{Chunk, ChunkPool, Erasable, FixedRef, FixedSlice, Mutex, erasable};
 
+use crate::state::config::CHUNK;
 use crate::state::stats::Reach;
 use crate::state::stats::flushed::FlushedStats;
 use crate::state::stats::stat::Subsystem;
@@ -25,14 +26,15 @@ pub(crate) struct StatStore {
     /// `None` while no subsystem of the hierarchy's present user has the store.
     subsystem: Mutex<Option<Subsystem>>,
     words: usize,
-    /// Flushed values of free places, until a grace period has passed.
-    unlinked: Mutex<DeferredFree<FlushedStats>>,
+    /// The memory of flushed values: a chunk of them for each chunk of nodes. Its pages are backed when values are first written.
+    values: ChunkPool<AtomicU64>,
     /// Groups without a record, and the number of them that address space is set aside for. Under the tree lock.
     lacking: AtomicU64,
     provided: AtomicU64,
-    /// Places that have flushed values. Changed under the tree lock.
-    flushed_count: AtomicU64,
 }
+
+/// The flushed values of the places of one chunk of nodes.
+pub(crate) type ValuesChunk = Chunk<AtomicU64>;
 
 erasable! {
     /// The statistics of one group in one store.
@@ -41,7 +43,7 @@ erasable! {
         /// Additions on the slots since the last flush.
         pub(crate) record: Record,
         pub(crate) mark: MarkCell,
-        flushed: Published<FlushedStats>,
+        flushed: FixedSlice<AtomicU64>,
         store: FixedRef<StatStore>,
     }
 }
@@ -61,8 +63,7 @@ impl StatStore {
             words,
             lacking: AtomicU64::new(0),
             provided: AtomicU64::new(0),
-            flushed_count: AtomicU64::new(0),
-            unlinked: Mutex::new(DeferredFree::new()),
+            values: ChunkPool::new(FlushedStats::words(words) * CHUNK as usize),
         }
     }
 
@@ -79,13 +80,21 @@ impl StatStore {
         *self.subsystem.lock() = subsystem;
     }
 
-    /// Makes `entry`, which lies in `chunk`, the one of the group with this number.
-    pub(crate) fn attach<T: Erasable, const N: usize>(
+    /// Flushed values for a chunk of nodes, all zero; `None` if the system refuses address space.
+    pub(crate) fn take_values(&'static self) -> Option<ValuesChunk> {
+        self.values.take()
+    }
+
+    /// Makes `entry`, which lies in `chunk`, the one of the group with this number. Its flushed values are in `values`.
+    pub(crate) fn attach<T: Erasable>(
         &'static self,
         entry: &StatEntry,
         number: u32,
-        chunk: &Chunk<T, N>,
+        chunk: &Chunk<T>,
+        values: &ValuesChunk,
     ) {
+        let words = FlushedStats::words(self.words);
+        entry.flushed.set(&values.cells()[(number % CHUNK) as usize * words..][..words]);
         self.updates.marks.provide(number);
         entry.mark.set(self.updates.marks.of(number));
         entry.record.belong_to(&self.records, chunk);
@@ -108,27 +117,24 @@ impl StatStore {
 
     /// Whether memory waits for a grace period.
     pub(crate) fn has_limbo(&self) -> bool {
-        self.records.limbo_records() > 0 || !self.unlinked.lock().is_empty()
+        self.records.limbo_records() > 0
     }
 
     /// Bytes that wait for a grace period.
     pub(crate) fn limbo_bytes(&self) -> u64 {
-        self.records.limbo_bytes() + self.unlinked.lock().bytes() as u64
+        self.records.limbo_bytes()
     }
 
-    /// Frees retired memory after its grace period, at most so many records and as many values. Whether there may be more.
+    /// Frees retired memory after its grace period, at most so many records. Whether there may be more.
     pub(crate) fn reclaim(&'static self, most: usize) -> bool {
-        let records = self.records.reclaim_some(most, |_, _| ()).blocks;
-        let values = self.unlinked.lock().reclaim_some(most);
-        records == most || values == most
+        self.records.reclaim_some(most, |_, _| ()).blocks == most
     }
 
-    /// Makes flushed values for a new group, and sets address space aside for its record if it has none.
+    /// Sets address space aside for the record of a new group, if it has none.
     ///
     /// So the group's additions never wait. Where the system refuses the space, they go to the base words.
     pub(crate) fn prepare(&self, entry: &StatEntry) {
         const AT_ONCE: u64 = 64;
-        entry.make_flushed();
         if entry.record.is_linked() {
             return;
         }
@@ -155,18 +161,17 @@ impl StatStore {
 
     /// Bytes of one group's flushed values.
     pub(crate) fn group_bytes(&self) -> usize {
-        FlushedStats::bytes(self.words)
-    }
-
-    /// Number of places that have flushed values.
-    pub(crate) fn flushed_count(&self) -> usize {
-        // ORDERING: Relaxed; a figure for reports.
-        self.flushed_count.load(Ordering::Relaxed) as usize
+        FlushedStats::words(self.words) * size_of::<AtomicU64>()
     }
 
     /// The row of marks for the base words: the one after those of the slots.
     pub(crate) fn base_row(&self) -> usize {
         self.records.arena().slots()
+    }
+
+    /// The row of marks for the miss counts: the last one.
+    pub(crate) fn misses_row(&self) -> usize {
+        self.base_row() + 1
     }
 }
 
@@ -193,53 +198,37 @@ impl StatEntry {
         self.mark.get()
     }
 
-    /// The group's flushed values, for as long as the section lasts.
+    /// The group's flushed values. A late thread finds those of the place's next group, or zeros.
     #[inline]
-    pub(crate) fn flushed<'s>(&'s self, section: &'s Section) -> &'s FlushedStats {
-        self.find_flushed(section).expect("a group that is in use has flushed values")
+    pub(crate) fn flushed(&self) -> FlushedStats {
+        self.find_flushed().expect("a group that is in use has flushed values")
     }
 
-    /// As `flushed`; `None` in a free place.
+    /// As `flushed`; `None` in a node that was given back.
     #[inline]
-    pub(crate) fn find_flushed<'s>(&'s self, section: &'s Section) -> Option<&'s FlushedStats> {
-        self.flushed.get(section)
+    pub(crate) fn find_flushed(&self) -> Option<FlushedStats> {
+        FlushedStats::of(self.flushed.get(), self.find_store()?.words)
     }
 
     /// Copies the group's own values into the first half of `row`, and those of its subtree into the second half.
     pub(crate) fn copy_both(&self, row: &mut [i64]) {
-        let section = grace::enter();
         let (local, subtree) = row.split_at_mut(row.len() / 2);
-        self.flushed(&section).copy(Reach::Local, local);
-        self.flushed(&section).copy(Reach::Subtree, subtree);
+        self.flushed().copy(Reach::Local, local);
+        self.flushed().copy(Reach::Subtree, subtree);
     }
 
     /// Prefetches the lines that a flush or a release of the group touches first.
     pub(crate) fn prefetch(&self, section: &Section, rows: impl Iterator<Item = usize>) {
-        if let Some(flushed) = self.find_flushed(section) {
+        if let Some(flushed) = self.find_flushed() {
             flushed.prefetch();
         }
         rows.for_each(|row| self.record.prefetch_words(section, row));
     }
 
-    /// Makes flushed values, if the place's last group left none. The caller holds the tree lock, as for all methods that follow.
-    fn make_flushed(&self) {
-        if self.find_flushed(&grace::enter()).is_none() {
-            let before = self.flushed.publish(Box::new(FlushedStats::new(self.store().words)));
-            debug_assert!(before.is_none());
-            // ORDERING: Relaxed; a figure for reports.
-            self.store().flushed_count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Frees all that a free place kept for its next group.
+    /// Frees the record that a free place kept for its next group. The caller holds the tree lock, as for all methods that follow.
     pub(crate) fn free_record(&self) {
         if let Some(old) = self.record.unlink() {
             self.store().records.retire(old, 0);
-        }
-        if let Some(flushed) = self.flushed.withdraw() {
-            self.store().unlinked.lock().retire(flushed, self.store().group_bytes());
-            // ORDERING: Relaxed, as above.
-            self.store().flushed_count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

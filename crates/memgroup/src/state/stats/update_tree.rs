@@ -54,8 +54,8 @@ pub(crate) struct Arrival(u64);
 
 impl UpdateTree {
     pub(crate) fn new(slots: usize, places_max: u32, depth_max: u32) -> UpdateTree {
-        // One row more than slots, for the base words.
-        let rows = slots + 1;
+        // Two rows more than slots: for the base words, and for the miss counts.
+        let rows = slots + 2;
         let state = FlushState {
             scratch: Scratch::new(rows),
             rows: Vec::with_capacity(rows),

@@ -1,6 +1,5 @@
 //! Copies of values while they are written.
 
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
@@ -21,7 +20,7 @@ fn a_copy_against_a_flush(reach: Reach) {
     both(2);
     let reader = thread::spawn(move || {
         let mut seen = [0; 2];
-        entry(group).flushed(&grace::enter()).copy(reach, &mut seen);
+        entry(group).flushed().copy(reach, &mut seen);
         assert!(seen == [1, 1] || seen == [3, 3], "a copy is of one moment, not {seen:?}");
     });
     refresh(group);
@@ -37,7 +36,7 @@ fn a_copy_against_a_release() {
     group.shared().remove(group).unwrap();
     let reader = thread::spawn(move || {
         let mut seen = [0; 2];
-        entry(parent).flushed(&grace::enter()).copy(Reach::Subtree, &mut seen);
+        entry(parent).flushed().copy(Reach::Subtree, &mut seen);
         assert!(seen == [0, 0] || seen == [1, 1], "a copy is of one moment, not {seen:?}");
     });
     drop(Group::adopted(group));

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
@@ -35,7 +34,7 @@ fn shares_a_flush_between_readers_in_time() {
         add(group, 1);
         let read = move || {
             let _guard = flush::flush(store(group), group);
-            entry(group).flushed(&grace::enter()).peek(Reach::Subtree, 0)
+            entry(group).flushed().peek(Reach::Subtree, 0)
         };
         let reader = thread::spawn(read);
         assert_eq!((read(), reader.join().unwrap()), (1, 1), "both reads contain all additions before them");

@@ -1,6 +1,5 @@
 //! Charges that a stock serves, which mark nothing themselves, against flushes, drains and closings that take their attempts.
 
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
@@ -15,9 +14,22 @@ use crate::stats::flush;
 use crate::stock::Stock;
 use crate::tree::node::Node;
 
-/// A group with two units in its stock. One charge was made.
+/// A group with two units in its stock. One charge was made, and its miss is counted in the node.
 fn stocked_group() -> &'static Node {
+    stocked(counted_group(1, 64 * UNIT))
+}
+
+/// The same with a record, in which the miss is counted.
+fn recorded_group() -> &'static Node {
     let group = counted_group(1, 64 * UNIT);
+    {
+        let _tree = group.shared().tree.lock();
+        group.find_entry(MEMORY).unwrap().alloc_record(group.id().0, 0);
+    }
+    stocked(group)
+}
+
+fn stocked(group: &'static Node) -> &'static Node {
     group.charge_at(0, UNIT).unwrap();
     group.uncharge_at(0, UNIT);
     group
@@ -47,6 +59,7 @@ fn a_hit_against(group: &'static Node, other: fn(&'static Node)) {
 #[test]
 fn flushes_or_marks_each_hit() {
     explore(|| a_hit_against(stocked_group(), refresh));
+    explore(|| a_hit_against(recorded_group(), refresh));
     explore(|| a_hit_against(flushed_group(), refresh));
 }
 
@@ -79,7 +92,13 @@ fn catches_a_drain_that_takes_attempts() {
 #[test]
 #[should_panic(expected = "a read contains the thread's own charge")]
 fn catches_a_hit_that_never_marks() {
-    mutation::with(Mutation::HitNeverMarks, || explore(|| a_hit_against(flushed_group(), refresh)));
+    mutation::with(Mutation::HitNeverMarks, || {
+        explore(|| {
+            let group = recorded_group();
+            assert_eq!(charges_counted(group), 1, "the miss has marked");
+            a_hit_against(group, refresh);
+        })
+    });
 }
 
 #[test]
@@ -89,13 +108,12 @@ fn catches_a_harvest_that_leaves_stocks_listed() {
 }
 
 /// A charge that misses, by an attempt or without one, while another thread reads its statistics.
-fn a_miss_against_a_reader(bytes: u64) {
-    let group = stocked_group();
+fn a_miss_against_a_reader(group: &'static Node, bytes: u64) {
     let reader = thread::spawn(move || {
         refresh(group);
         let mut seen = [0; STOCK_MISSES.index() + 1];
         let memory = group.shared().statistics.store(MEMORY);
-        group.entry(memory).flushed(&grace::enter()).copy(Reach::Local, &mut seen);
+        group.entry(memory).flushed().copy(Reach::Local, &mut seen);
         let (charges, misses) = (seen[CHARGES.index()], seen[STOCK_MISSES.index()]);
         assert!(misses <= charges, "no miss is read before its charge, and {misses} of {charges} were");
     });
@@ -106,14 +124,26 @@ fn a_miss_against_a_reader(bytes: u64) {
 
 #[test]
 fn reads_no_miss_before_its_charge() {
-    explore(|| a_miss_against_a_reader(3 * UNIT));
-    explore(|| a_miss_against_a_reader(8 * UNIT));
+    for bytes in [3 * UNIT, 8 * UNIT] {
+        explore(move || a_miss_against_a_reader(stocked_group(), bytes));
+        explore(move || a_miss_against_a_reader(recorded_group(), bytes));
+    }
 }
 
 #[test]
 #[should_panic(expected = "no miss is read before its charge")]
 fn catches_a_flush_that_takes_the_first_words_first() {
-    mutation::with(Mutation::FlushTakesFirstWordsFirst, || explore(|| a_miss_against_a_reader(8 * UNIT)));
+    mutation::with(Mutation::FlushTakesFirstWordsFirst, || {
+        explore(|| a_miss_against_a_reader(recorded_group(), 8 * UNIT))
+    });
+}
+
+#[test]
+#[should_panic(expected = "no miss is read before its charge")]
+fn catches_a_flush_that_takes_the_miss_counts_last() {
+    mutation::with(Mutation::FlushTakesMissesLast, || {
+        explore(|| a_miss_against_a_reader(stocked_group(), 3 * UNIT))
+    });
 }
 
 /// The group has no records, and its slot is marked still, when a charge brings them back.

@@ -1,6 +1,5 @@
 //! A subsystem that is registered while groups are made and statistics flushed.
 
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::charge::loom::{config, explore, explore_up_to, obtain};
@@ -18,14 +17,14 @@ fn register_and_add(group: &'static Node, delta: i64) {
     let store = register::register(group.shared(), LATE).unwrap();
     update::add(group, store.number, 0, delta);
     flush::refresh(store, group);
-    let seen = group.entry(store).flushed(&grace::enter()).peek(Reach::Local, 0);
+    let seen = group.entry(store).flushed().peek(Reach::Local, 0);
     assert_eq!(seen & delta, delta, "a read contains the thread's own additions");
 }
 
 fn late_total(shared: &'static Shared) -> i64 {
     let store = shared.statistics.find(LATE.name).unwrap();
     flush::refresh(store, shared.root());
-    shared.root().entry(store).flushed(&grace::enter()).peek(Reach::Subtree, 0)
+    shared.root().entry(store).flushed().peek(Reach::Subtree, 0)
 }
 
 /// A group that is made meanwhile has its place too.

@@ -1,6 +1,5 @@
 //! The release of a removed group, which moves its statistics to its ancestors, against flushes.
 
-use memgroup_sync::grace;
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
@@ -95,7 +94,7 @@ fn counts_once_in_a_flush_and_at_the_last_byte() {
         let charges = |node: &'static Node| {
             let memory = parent.shared().statistics.store(MEMORY);
             flush::refresh(memory, node);
-            node.entry(memory).flushed(&grace::enter()).peek(Reach::Subtree, memory::CHARGES.index())
+            node.entry(memory).flushed().peek(Reach::Subtree, memory::CHARGES.index())
         };
         assert_eq!((total(parent), charges(parent)), (5, 1), "everything is counted once");
     });

@@ -1,0 +1,70 @@
+//! Entries: the places of the tree, in chunks that go when no place of them has a group or memory.
+
+use std::collections::BTreeMap;
+
+use crate::base::id::{NodeId, TOP};
+use crate::state::config::CHUNK;
+use crate::tree::name::Name;
+use crate::tree::topology::State;
+
+/// One place of the tree: a group, or none.
+pub(super) struct Entry {
+    pub(super) state: State,
+    pub(super) name: Name,
+    pub(super) depth: u32,
+    pub(super) parent: NodeId,
+    pub(super) first_child: NodeId,
+    pub(super) next_sibling: NodeId,
+    pub(super) previous_sibling: NodeId,
+    /// Nothing where the group never had a child.
+    #[allow(clippy::box_collection, reason = "most groups have none: a word instead of an empty map")]
+    pub(super) children: Option<Box<BTreeMap<Name, NodeId>>>,
+    pub(super) is_unsettled: bool,
+}
+
+impl Entry {
+    pub(super) fn free() -> Entry {
+        Entry {
+            state: State::Free,
+            name: Name::EMPTY,
+            depth: 0,
+            parent: TOP,
+            first_child: TOP,
+            next_sibling: TOP,
+            previous_sibling: TOP,
+            children: None,
+            is_unsettled: false,
+        }
+    }
+}
+
+/// The places of a tree, by their ids.
+#[derive(Default)]
+pub(super) struct Entries(Vec<Option<Box<[Entry]>>>);
+
+impl Entries {
+    /// Makes the places of the chunk in which `id` is, if there are none.
+    pub(super) fn make(&mut self, id: NodeId) {
+        let chunk = (id.0 / CHUNK) as usize;
+        if self.0.len() <= chunk {
+            self.0.resize_with(chunk + 1, || None);
+        }
+        self.0[chunk].get_or_insert_with(|| (0..CHUNK).map(|_| Entry::free()).collect());
+    }
+
+    pub(super) fn find(&self, id: NodeId) -> Option<&Entry> {
+        self.0.get((id.0 / CHUNK) as usize)?.as_ref()?.get((id.0 % CHUNK) as usize)
+    }
+
+    pub(super) fn find_mut(&mut self, id: NodeId) -> Option<&mut Entry> {
+        self.0.get_mut((id.0 / CHUNK) as usize)?.as_mut()?.get_mut((id.0 % CHUNK) as usize)
+    }
+
+    /// Frees a chunk of free places. They stay if one of them is still in the list of the unsettled.
+    pub(super) fn free(&mut self, chunk: u32) {
+        let places = &mut self.0[chunk as usize];
+        if places.as_ref().is_some_and(|places| !places.iter().any(|entry| entry.is_unsettled)) {
+            *places = None;
+        }
+    }
+}
