@@ -3,6 +3,7 @@
 //! - B1. A step looks at the clock after each group, page run and batch of freed blocks. So it takes `STEP` and one of those, and what the allocator and the system take for it.
 //! - B2. A step waits for no flush and for no grace period.
 
+use core::cell::Cell;
 use core::time::Duration;
 use std::time::Instant;
 
@@ -13,18 +14,23 @@ use crate::tree::shared::Shared;
 /// The time after which a step begins nothing more. The largest piece, the nodes of a chunk, fits into the rest of the 50 us.
 const STEP: Duration = Duration::from_micros(20);
 
+/// A step does at least so many pieces, also where its thread is interrupted: else steps on a busy machine would get nowhere.
+const PIECES_LEAST: u32 = 8;
+
 /// A whole pass, of a caller that asked for it; or a step of one, on the time of a call that did not.
 pub(crate) struct Pace {
     until: Option<Instant>,
+    /// How often the step has looked at the clock.
+    looks: Cell<u32>,
 }
 
 impl Pace {
     pub(crate) fn whole() -> Pace {
-        Pace { until: None }
+        Pace { until: None, looks: Cell::new(0) }
     }
 
     pub(crate) fn step(now: Instant) -> Pace {
-        Pace { until: Some(now + STEP) }
+        Pace { until: Some(now + STEP), looks: Cell::new(0) }
     }
 
     /// The most pieces of work until the next look at the clock: in a step, and in a whole pass.
@@ -34,7 +40,9 @@ impl Pace {
 
     /// Whether a step begins nothing more.
     pub(crate) fn is_over(&self) -> bool {
-        self.until.is_some_and(|until| Instant::now() >= until)
+        let looks = self.looks.get();
+        self.looks.set(looks + 1);
+        self.until.is_some_and(|until| looks >= PIECES_LEAST && Instant::now() >= until)
     }
 
     /// The turn to flush. A step has it only if it is free. The caller holds no turn and not the tree lock.
