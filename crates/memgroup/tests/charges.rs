@@ -293,6 +293,22 @@ fn scopes_nest_and_are_restored_by_a_panic() {
 }
 
 #[test]
+fn a_refused_group_opens_no_stock_for_its_next_charges() {
+    let h = hierarchy(2);
+    let group = h.create("/group").unwrap();
+    group.set_max(100_000).unwrap();
+    assert!(group.try_charge(200_000).is_err());
+    group.set_max(None).unwrap();
+    // The eighth has one opened.
+    for _ in 0..7 {
+        drop(group.try_charge(100).unwrap());
+        assert_eq!(group.stock().prepaid_bytes, 0);
+    }
+    drop(group.try_charge(100).unwrap());
+    assert!(group.stock().prepaid_bytes > 0);
+}
+
+#[test]
 fn above_its_limit_a_group_has_no_stock_until_it_is_within() {
     let h = hierarchy(2);
     let parent = h.create("/p").unwrap();

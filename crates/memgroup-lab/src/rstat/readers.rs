@@ -277,7 +277,7 @@ fn add_goals(lab: &mut Lab<'_>, found: &[[Slices; 2]], quiet: usize) {
     lab.at_most("reading all four in turn: separate over one tree", cost, 1.0, "x");
     let [before, after] = SEED.figure(ALL_FOUR);
     let gain = ratio(one_tree(ALL), separate(ALL));
-    if let Some(least) = ratio(before, after) {
+    if let Some(least) = ratio(before, after).map(|least| (least * 100.0).round() / 100.0) {
         lab.at_least("reading all four in turn: one tree over separate, the seed's gain", gain, least, "x");
     }
 }

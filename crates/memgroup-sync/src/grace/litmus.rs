@@ -198,8 +198,8 @@ fn without_a_barrier_the_scan_misses_sections_that_are_entered_by_a_store() {
             "skipped: so many instructions lie between the store and the load that the store is done by then"
         );
     } else if can_run() {
-        let outcome = (0..10).map(|_| run(None, 1)).find(|outcome| outcome.forbidden > 0);
-        let outcome = outcome.expect("the control meets the forbidden outcome within 20 s");
+        let outcome = (0..100).map(|_| run(None, 1)).find(|outcome| outcome.forbidden > 0);
+        let outcome = outcome.expect("the control meets the forbidden outcome within 100 s");
         println!("CONTROL {} rounds", outcome.rounds);
     }
 }

@@ -64,7 +64,7 @@ use crate::tree::node::Node;
 /// How often caches are asked again after the last try of one charge.
 const ASKS_MOST: u32 = 4;
 
-/// How many of a group's next charges go to the counters at once after a refusal. The next refusal would take a stock that they open.
+/// After a refusal the group's next charges go to the counters, and the one of this number may have a stock opened. The next refusal would take it.
 const REFUSED: u32 = 8;
 
 /// A charge that the slow path is to make.

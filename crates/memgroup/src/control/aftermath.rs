@@ -1,7 +1,7 @@
 //! Aftermath: the consequences of a charge or an uncharge of the counters, and of a drain.
 //!
 //! The layers below report facts: a level fell, was emptied, is marked OVER, counted an event. Here, and nowhere else, they are acted
-//! on: waiting charges are served, emptied groups released, stocks reopened, threads that wait for events woken.
+//! on: waiting charges are served, emptied groups released, threads that wait for events woken.
 
 use memgroup_sync::{grace, interleave};
 

@@ -28,7 +28,7 @@ const LEVELS_MOST: u32 = 16;
 pub(crate) enum Room {
     /// The charge is made.
     Charged,
-    /// Caches had nothing left when they were last asked. Other threads may fill them.
+    /// Caches had nothing left for this charge when they were last asked. Other threads may fill them.
     NothingLeft,
     /// Caches were asked as often as they may be for one charge, or gave nothing.
     None,
@@ -140,7 +140,13 @@ fn make_room_in(
                 }
                 return Step::Full;
             }
-            None if fruitless == FRUITLESS_MOST => return Step::Full,
+            None if fruitless == FRUITLESS_MOST => {
+                // Others moved marks during the last round: they have filled caches.
+                if stats.marks_moved {
+                    *room = Room::NothingLeft;
+                }
+                return Step::Full;
+            }
             None => {
                 (fruitless, waits) = (fruitless + 1, Some(node));
                 stalled.lasts();

@@ -165,9 +165,9 @@ fn end_pending(stock: &Stock, deposit: u64) {
 /// bytes to the counters when it has left the stock.
 ///
 /// Why that leaves nothing behind: let H be the bytes that were charged and not spent in a word that is not open. The word shows H less the
-/// bytes that consumes under way have subtracted. The draining thread takes all bytes from zero to the cap. Those above the cap were added by
-/// calls under way. So H is at most the sum of the bytes that calls under way added or subtracted. Each call, when it is done, takes out its own part or all that shows. So the bound
-/// stays true, and with the last call H is zero. Until then calls under way cover the bytes that show and the hidden ones (G1). In a
+/// bytes that consumes under way have subtracted. The draining thread takes all bytes from zero to the cap. Those above the cap were
+/// added by calls under way. So H is at most the sum of the bytes that calls under way added or subtracted. Each call, when it is done,
+/// takes out its own part or all that shows. So the bound stays true, and with the last call H is zero. Until then calls under way cover the bytes that show and the hidden ones (G1). In a
 /// record that was unlinked the last call ends before the grace period does.
 #[must_use = "the bytes are to be returned to the counters"]
 pub(crate) fn withdraw(stock: &Stock, bytes: u64) -> u64 {

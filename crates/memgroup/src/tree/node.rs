@@ -352,8 +352,10 @@ impl Node {
     /// The group's stock was evicted, or it can have none now: its next charges go to the counters. Else groups that are too many for the budget would evict each
     /// other's stocks at each charge.
     pub(crate) fn back_off(&self, charges: u32) {
-        // ORDERING: Relaxed, both; a measure for speed alone.
-        self.counter.backing_off().store(charges, Ordering::Relaxed);
+        // ORDERING: Relaxed, all; a measure for speed alone.
+        let left = self.counter.backing_off().load(Ordering::Relaxed);
+        // ORDERING: as above.
+        self.counter.backing_off().store(left.max(charges), Ordering::Relaxed);
         // ORDERING: as above.
         self.stock_charge_max.store(0, Ordering::Relaxed);
     }
