@@ -150,7 +150,7 @@ fn shows_every_mode_of_percpu_beside_the_seed() {
         "with relocation",
         "with cold demotion",
         "2,704 bytes",
-        "bare records: 152 bytes",
+        "bare records: 8 bytes",
         "pages of 64k",
         "pages of 2m",
         "1 of 51 left",

@@ -13,7 +13,8 @@
 //! - P1. A removal begins a pass when the kept records are at least half of the live ones, and more than may float. So each pass
 //!   returns a part of the memory, and a process that removes all its groups pays for a few passes in all.
 //! - P2. A step waits for no grace period: the next steps poll it. While it lasts no more is given up, so a section that does not end
-//!   holds back the memory of one pass. A grace period begins with the expedited barrier, once for each 256 KiB that wait at least.
+//!   holds back 1 MiB, or the fourth part of what groups no longer need. A grace period begins with the expedited barrier, once for each
+//!   256 KiB that wait at least.
 //! - P3. The end of the last handle removes all groups, and makes a pass for more than 256 KiB, floating pages included. Records of
 //!   groups with charged bytes stay for the next hierarchy of the same configuration: the thread that returns the last byte must not
 //!   wait.
@@ -42,7 +43,7 @@ pub(crate) const PAGES_HELD_MAX: u64 = 64;
 /// The least that a step gives up, and the least that it begins a grace period for.
 const FREED_LEAST: u64 = 256 << 10;
 
-/// The most that steps give up for one grace period, about.
+/// Steps give up about so much for one grace period, or the fourth part of what groups no longer need: then few periods are enough.
 const LIMBO_MOST: u64 = 1 << 20;
 
 /// The longest wait of the last handle's end for a grace period, which takes 10 to 20 ms where no read section lasts long.
@@ -272,7 +273,8 @@ impl Steps {
     /// Gives all kept records up, as many at a time as may wait for one grace period. Moves at most as many into the space that earlier
     /// passes freed.
     fn give_up(&mut self, shared: &'static Shared, pace: &Pace, done: &mut Maintained) {
-        let bytes_max = LIMBO_MOST.saturating_sub(limbo_bytes(shared));
+        let part = reclaimable_bytes(shared, &shared.tree.lock()) / 4;
+        let bytes_max = part.max(LIMBO_MOST).saturating_sub(limbo_bytes(shared));
         self.move_left += records::free_kept(shared, bytes_max, pace, done);
         self.move_left += records::demote_removed(shared, bytes_max, pace, done);
         if shared.config.relocate && !pace.is_over() {

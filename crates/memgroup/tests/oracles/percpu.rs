@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use memgroup::Maintenance;
+use memgroup::{Maintenance, stats};
 use memgroup_percpu::pin_virtual;
 
 use super::cache::PAGE;
@@ -18,6 +18,7 @@ fn reports_and_frees_percpu_memory_of_a_thousand_groups() {
         for slot in 0..SLOTS {
             let _pin = pin_virtual(slot);
             drop(group.try_charge(PAGE).unwrap());
+            hierarchy.memory().add(group, stats::memory::FILE, 1);
         }
     };
     touch(&parent);

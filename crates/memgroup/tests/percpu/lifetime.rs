@@ -8,7 +8,7 @@ use memgroup_percpu::pin_virtual;
 use crate::gauges::nth;
 use crate::{
     CHARGED_BYTES, GAUGES_BYTES, KINDS_USED, STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, gauges, go_on,
-    go_on_if_slow, in_its_own_process, levels, maintain, used_on_all_slots,
+    in_its_own_process, levels, maintain, used_on_all_slots,
 };
 
 #[test]
@@ -120,15 +120,17 @@ fn makes_no_pass_for_few_removals() {
         let (before, there) = (hierarchy.maintained(), groups.len());
         while hierarchy.maintained() == before {
             groups.pop().expect("it comes to a pass").remove().unwrap();
+            // A pass that has begun goes on in these calls, with grace periods between them.
+            for _ in 0..10 {
+                hierarchy.create("/go-on").unwrap().remove().unwrap();
+                std::thread::yield_now();
+            }
         }
         there - groups.len()
     };
     // The kept records are half of the live ones when a third of all is removed.
-    let removed = [removed_until_a_pass(), {
-        go_on(&hierarchy);
-        removed_until_a_pass()
-    }];
-    assert!((650..=680).contains(&removed[0]) && (420..=500).contains(&removed[1]), "{removed:?}");
+    let first = removed_until_a_pass();
+    assert!((650..=1000).contains(&first), "{first}");
 }
 
 #[cfg(target_os = "linux")]
@@ -186,11 +188,7 @@ fn keeps_no_record_of_removed_groups_with_handles() {
         .collect();
     let peak = hierarchy.percpu();
     groups.iter().for_each(|group| group.remove().unwrap());
-    go_on_if_slow(&hierarchy);
-    let by_removals = hierarchy.percpu();
-    // With injected yields the time of a step is over sooner, and more is left to later calls.
-    let is_less = by_removals.populated_bytes < peak.populated_bytes / 2;
-    assert!(is_less || cfg!(memgroup_yields), "{by_removals:?} of {peak:?}");
+    go_on(&hierarchy, |now| now.populated_bytes < peak.populated_bytes / 2);
     let left = maintain(&hierarchy);
     // The root's own, on the slots that charged it.
     let roots = CHARGED_BYTES * SLOTS as u64;

@@ -48,9 +48,7 @@ fn steps_of_a_stalled_grace_period_give_nothing_more_up() {
         assert_eq!(limbo_bytes(shared), waiting, "places keep their records for their next groups");
         assert_eq!(hierarchy.maintained().grace, Duration::ZERO);
         drop(leave);
-        let began = Instant::now();
         while limbo_bytes(shared) >= FREED_LEAST {
-            assert!(began.elapsed() < Duration::from_secs(10), "the section is over");
             hierarchy.create("/one").unwrap().remove().unwrap();
         }
     });
@@ -58,13 +56,14 @@ fn steps_of_a_stalled_grace_period_give_nothing_more_up() {
 
 #[test]
 fn steps_come_to_an_end() {
+    let _watchdog = Watchdog::over("steps of maintenance");
     let hierarchy = Hierarchy::new(config(1)).unwrap();
     let shared = hierarchy.shared();
     charged(&hierarchy, 4000).into_iter().for_each(|group| group.remove().unwrap());
-    for _ in 0..10_000 {
+    while is_under_way(shared) {
         hierarchy.create("/one").unwrap().remove().unwrap();
     }
-    assert!(!is_under_way(shared) && limbo_bytes(shared) < FREED_LEAST);
+    assert!(limbo_bytes(shared) < FREED_LEAST);
     let done = hierarchy.maintained();
     assert!(done.node_bytes > 0 && done.grace == Duration::ZERO, "{done:?}");
 }
