@@ -66,12 +66,12 @@ impl FlushGuard {
 
 /// Waits for the turn. The caller holds no turn and not the tree lock (E3).
 pub(crate) fn lock(updates: &'static UpdateTree, shared: &'static Shared) -> FlushGuard {
-    FlushGuard { updates, state: updates.lock(), _releases: DeferredReleases(shared) }
+    FlushGuard { updates, state: updates.lock(), _releases: DeferredReleases { updates, shared } }
 }
 
 /// The turn, if no thread has it.
 pub(crate) fn try_lock(updates: &'static UpdateTree, shared: &'static Shared) -> Option<FlushGuard> {
-    Some(FlushGuard { updates, state: updates.try_lock()?, _releases: DeferredReleases(shared) })
+    Some(FlushGuard { updates, state: updates.try_lock()?, _releases: DeferredReleases { updates, shared } })
 }
 
 /// Flushes the subtree of `top`, unless another thread does so after this call has begun.

@@ -5,16 +5,18 @@
 //! and finishes the release.
 //!
 //! - I1. A release runs under the tree lock, when the group has no charge and no handle. So no thread adds to its statistics.
-//! - I2. A deferred group is in the tree's list of deferred releases before the flag is set.
+//! - I2. Each update tree has a list of the releases that are left to the thread with its turn. A group in a list is released by that
+//!   thread, or by the next that has the turn, and by no other.
 //! - I3. The values of some subsystems may have moved when the turn of another is taken. Nothing is added to them (I1), so the next try
 //!   moves the rest.
-//! - E1. set the flag → try again; let go → take the flag: RMWs on one flag. Either the second try finds the turn free, or its
-//!   holder finds the flag. Loom: `counts_once_in_a_flush_and_a_release`.
+//! - E1. put into the list → try again; let go → look at the list: RMWs on the list's first. Either the second try finds the turn free, or
+//!   the thread that had it finds the group. Loom: `counts_once_in_a_flush_and_a_release`.
 
 use memgroup_percpu::additive;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::{grace, interleave};
 
+use crate::base::id::TOP;
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::flushed::FlushedStats;
@@ -25,51 +27,77 @@ use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
-/// Moves the statistics of `node` to its ancestors, or defers that to the thread that flushes. Whether they were moved.
+/// Releases are finished so many at a time, with the tree lock held.
+const RELEASES_HELD_MAX: u32 = 64;
+
+/// Moves the statistics of `node` to its ancestors, or leaves the release to the thread that flushes. Whether they were moved.
 pub(crate) fn move_to_ancestors(tree: &mut Tree, node: &'static Node) -> bool {
-    if try_move(node) {
-        return true;
+    let id = node.id();
+    if tree.is_unsettled(id) {
+        return false;
     }
-    let shared = node.shared();
-    tree.leave_unsettled(node.id());
-    interleave::point();
-    // ORDERING: AcqRel; Acquire: if the holder took the flag before, the next try sees that it let go (E1). Release: the thread that
-    // takes the flag finds the group in the list.
-    shared.unsettled.swap(true, Ordering::AcqRel);
-    try_move(node)
+    let mut left_to: Option<&UpdateTree> = None;
+    while let Err(busy) = try_move(node) {
+        match left_to {
+            Some(other) if core::ptr::eq(other, busy) => return false,
+            // It was the last that was left there: the tree lock was held since.
+            Some(other) => _ = tree.take_unsettled(other),
+            None => (),
+        }
+        tree.leave_unsettled(id, busy);
+        left_to = Some(busy);
+        interleave::point();
+    }
+    left_to.into_iter().for_each(|updates| _ = tree.take_unsettled(updates));
+    true
 }
 
-/// Finishes, when dropped, the releases that were deferred while this thread had a turn to flush.
-pub(crate) struct DeferredReleases(pub(crate) &'static Shared);
+/// Finishes, when dropped, the releases that were left to this thread while it had the turn to flush `updates`.
+pub(crate) struct DeferredReleases {
+    pub(crate) updates: &'static UpdateTree,
+    pub(crate) shared: &'static Shared,
+}
 
 impl Drop for DeferredReleases {
     fn drop(&mut self) {
-        let shared = self.0;
         interleave::point();
         if mutation::active(Mutation::FlushLeavesReleases) {
             return;
         }
-        // ORDERING: AcqRel; the other side of `move_to_ancestors`. An RMW also where the flag is not set.
-        if shared.unsettled.swap(false, Ordering::AcqRel) {
-            let mut tree = shared.tree.lock();
-            // A group that cannot be released now is deferred again, to another thread.
-            for _ in 0..tree.unsettled() {
-                if let Some(id) = tree.take_unsettled() {
-                    shared.release_held(&mut tree, id);
-                }
-            }
+        // ORDERING: AcqRel; the other side of `leave_unsettled` (E1). An RMW also where there is none.
+        if self.updates.unsettled.fetch_or(0, Ordering::AcqRel) != TOP.0 {
+            while self.finish_some() {}
         }
     }
 }
 
-fn try_move(node: &'static Node) -> bool {
-    node.entries().for_each(prefetch);
-    let is_moved = node.shared().statistics.trees().all(|updates| try_move_within(node, updates));
-    if is_moved {
-        let lacking = node.entries().filter(|entry| !entry.record.is_linked());
-        lacking.for_each(|entry| entry.store().uncount_lacking());
+impl DeferredReleases {
+    /// Whether there may be more.
+    fn finish_some(&self) -> bool {
+        let mut tree = self.shared.tree.lock();
+        for _ in 0..RELEASES_HELD_MAX {
+            let Some(id) = tree.take_unsettled(self.updates) else { return false };
+            self.shared.release_held(&mut tree, id);
+            // ORDERING: Relaxed; written under the tree lock only.
+            if self.updates.unsettled.load(Ordering::Relaxed) == id.0 {
+                // Another thread has the turn now, and finds it and the rest.
+                return false;
+            }
+        }
+        true
     }
-    is_moved
+}
+
+/// Whether all values were moved; else the first update tree that another thread flushes.
+fn try_move(node: &'static Node) -> Result<(), &'static UpdateTree> {
+    node.entries().for_each(prefetch);
+    let mut trees = node.shared().statistics.trees();
+    if let Some(busy) = trees.find(|updates| !try_move_within(node, updates)) {
+        return Err(busy);
+    }
+    let lacking = node.entries().filter(|entry| !entry.record.is_linked());
+    lacking.for_each(|entry| entry.store().uncount_lacking());
+    Ok(())
 }
 
 /// Moves the values of the subsystems with this update tree, if no thread flushes them.

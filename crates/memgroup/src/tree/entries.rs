@@ -19,7 +19,8 @@ pub(super) struct Entry {
     /// Nothing where the group never had a child.
     #[allow(clippy::box_collection, reason = "most groups have none: a word instead of an empty map")]
     pub(super) children: Option<Box<BTreeMap<Name, NodeId>>>,
-    pub(super) is_unsettled: bool,
+    /// The next in the same list of releases that are left to a thread with a turn to flush; the last links to itself. `TOP`: in none.
+    pub(super) next_unsettled: NodeId,
 }
 
 impl Entry {
@@ -33,7 +34,7 @@ impl Entry {
             next_sibling: TOP,
             previous_sibling: TOP,
             children: None,
-            is_unsettled: false,
+            next_unsettled: TOP,
         }
     }
 }
@@ -60,11 +61,8 @@ impl Entries {
         self.0.get_mut((id.0 / CHUNK) as usize)?.as_mut()?.get_mut((id.0 % CHUNK) as usize)
     }
 
-    /// Frees a chunk of free places. They stay if one of them is still in the list of the unsettled.
+    /// Frees a chunk of free places.
     pub(super) fn free(&mut self, chunk: u32) {
-        let places = &mut self.0[chunk as usize];
-        if places.as_ref().is_some_and(|places| !places.iter().any(|entry| entry.is_unsettled)) {
-            *places = None;
-        }
+        self.0[chunk as usize] = None;
     }
 }

@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use memgroup_percpu::SlotSource;
-use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
 use memgroup_sync::{AtomicRef, Chunk, ChunkPool, Mutex, MutexGuard, RetiredChunk, global};
 
@@ -153,8 +153,6 @@ pub(crate) struct Shared {
     pub(crate) statistics: Registry,
     /// Set once some group has had a `high`; never unset, also where the hierarchy is used again.
     pub(crate) highs: OnceLock<()>,
-    /// Releases were left to a thread that has a turn to flush.
-    pub(crate) unsettled: AtomicBool,
     /// The state that the layers above keep for the hierarchy.
     pub(crate) parts: Parts,
     /// The beginning of the hierarchy's clock.
@@ -188,7 +186,6 @@ impl Shared {
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
             highs: OnceLock::new(),
-            unsettled: AtomicBool::new(false),
             parts: Parts::new(),
             began: Instant::now(),
             chunks: (0..config.groups_max.div_ceil(CHUNK)).map(|_| AtomicRef::none()).collect(),

@@ -12,13 +12,15 @@
 //! - I2. A dying group is in no child list; its name may be used again at once.
 //! - I3. Walking a subtree allocates nothing: it may happen inside an allocator.
 
-use std::collections::VecDeque;
 use std::ops::Bound;
 use std::time::Instant;
+
+use memgroup_sync::atomic::Ordering;
 
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::state::config::CHUNK;
+use crate::state::stats::update_tree::UpdateTree;
 use crate::tree::entries::{Entries, Entry};
 use crate::tree::name::{self, Name};
 
@@ -59,8 +61,6 @@ pub(crate) struct Tree {
     departed: Vec<NodeId>,
     groups_max: u32,
     depth_max: u32,
-    /// Dying groups that the thread with a turn to flush is to release.
-    unsettled: VecDeque<NodeId>,
     /// No handle is left anywhere; the hierarchy waits for its last bytes.
     pub(crate) retired: bool,
 }
@@ -80,7 +80,6 @@ impl Tree {
             in_use: 1,
             dying: 0,
             departed: Vec::new(),
-            unsettled: VecDeque::with_capacity(1),
             groups_max,
             depth_max,
             retired: false,
@@ -182,7 +181,6 @@ impl Tree {
             self.bare_in.resize(self.places.div_ceil(CHUNK) as usize, 0);
             // For all places: the last uncharge of a removed group allocates nothing.
             self.free.reserve(self.places as usize);
-            self.unsettled.reserve(self.places as usize);
             NodeId(self.places - 1)
         });
         self.entries.make(id);
@@ -303,23 +301,30 @@ impl Tree {
         parent
     }
 
-    /// The release of a dying group is left to the thread that has a turn to flush.
-    pub(crate) fn leave_unsettled(&mut self, id: NodeId) {
-        if !std::mem::replace(&mut self.entry_mut(id).is_unsettled, true) {
-            self.unsettled.push_back(id);
-        }
+    /// Whether the release of a dying group is left to a thread that has a turn to flush.
+    pub(crate) fn is_unsettled(&self, id: NodeId) -> bool {
+        self.entry(id).next_unsettled != TOP
     }
 
-    /// One of those groups, some of which may be settled by now.
-    pub(crate) fn take_unsettled(&mut self) -> Option<NodeId> {
-        let id = self.unsettled.pop_front()?;
-        self.entry_mut(id).is_unsettled = false;
+    /// Leaves the release of a dying group to the thread that has the turn to flush `updates`. It is left to no thread yet.
+    pub(crate) fn leave_unsettled(&mut self, id: NodeId, updates: &UpdateTree) {
+        // ORDERING: Relaxed; written under the tree lock only.
+        let first = NodeId(updates.unsettled.load(Ordering::Relaxed));
+        self.entry_mut(id).next_unsettled = if first == TOP { id } else { first };
+        // ORDERING: AcqRel; Acquire: if the thread with the turn looked before, the next try sees that it let go. Release: a thread that
+        // sees the group there sees what this one did before (`stats::release` E1).
+        updates.unsettled.swap(id.0, Ordering::AcqRel);
+    }
+
+    /// The group that was left last to the thread with this turn. It is left to no thread now.
+    pub(crate) fn take_unsettled(&mut self, updates: &UpdateTree) -> Option<NodeId> {
+        // ORDERING: Relaxed, as above.
+        let id = NodeId(updates.unsettled.load(Ordering::Relaxed));
+        let next = std::mem::replace(&mut self.entries.find_mut(id)?.next_unsettled, TOP);
+        let first = if next == id { TOP } else { next };
+        // ORDERING: Relaxed; a release that is left to a thread afterwards is another RMW.
+        updates.unsettled.store(first.0, Ordering::Relaxed);
         Some(id)
-    }
-
-    /// How many there are.
-    pub(crate) fn unsettled(&self) -> usize {
-        self.unsettled.len()
     }
 
     /// Free places that may have kept their records.
@@ -347,7 +352,7 @@ impl Tree {
         (self.bare_in[chunk as usize] == places).then_some(chunk)
     }
 
-    /// Gives the places of a bare chunk back. A place that is still in the list of the unsettled stays, and so do those around it.
+    /// Gives the places of a bare chunk back.
     pub(crate) fn free_entries(&mut self, chunk: u32) {
         self.entries.free(chunk);
     }
@@ -365,7 +370,7 @@ impl Tree {
         debug_assert!(self.in_use == 0);
         (self.entries, self.places) = (Entries::default(), 1);
         self.entries.make(ROOT);
-        (self.free, self.departed, self.unsettled) = (Vec::new(), Vec::new(), VecDeque::new());
+        (self.free, self.departed) = (Vec::new(), Vec::new());
         self.noted = Vec::new();
         (self.bare, self.bare_in) = (0, vec![0]);
     }
@@ -378,13 +383,13 @@ impl Tree {
         self.replace(ROOT, Entry { state: State::Online, ..Entry::free() });
     }
 
-    /// The place has another group, or none; whether it is in the list of the unsettled stays.
+    /// The place has another group, or none.
     fn replace(&mut self, id: NodeId, entry: Entry) {
-        let is_unsettled = self.entry(id).is_unsettled;
+        debug_assert!(!self.is_unsettled(id), "a release that is left to a thread is done by that thread");
         if let Some(noted) = self.noted.get_mut(id.0 as usize) {
             *noted = None;
         }
-        *self.entry_mut(id) = Entry { is_unsettled, ..entry };
+        *self.entry_mut(id) = entry;
     }
 
     pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
@@ -431,23 +436,20 @@ impl Tree {
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
+    use crate::state::stats::update_tree::UpdateTree;
     use crate::tree::topology::{ROOT, Tree};
 
     #[test]
-    fn a_place_is_in_the_list_of_the_unsettled_only_once() {
-        let mut tree = Tree::new(10, 2);
-        for _ in 0..3 {
-            let id = tree.create(ROOT, "group").unwrap();
-            tree.retire(id);
-            tree.leave_unsettled(id);
-            tree.leave_unsettled(id);
-            tree.release(id);
-            assert_eq!(tree.unsettled(), 1);
-        }
-        assert!(tree.take_unsettled().is_some() && tree.take_unsettled().is_none());
-        let id = tree.create(ROOT, "group").unwrap();
-        tree.leave_unsettled(id);
-        assert_eq!(tree.take_unsettled(), Some(id), "it was taken out, and is in the list again");
+    fn releases_left_to_a_thread_are_taken_the_last_first() {
+        let (mut tree, [one, other]) = (Tree::new(10, 2), [(); 2].map(|()| UpdateTree::new(1, 10, 2)));
+        let ids = ["a", "b", "c", "d"].map(|name| tree.create(ROOT, name).unwrap());
+        ids[..3].iter().for_each(|&id| tree.leave_unsettled(id, &one));
+        tree.leave_unsettled(ids[3], &other);
+        assert!(ids.iter().all(|&id| tree.is_unsettled(id)));
+        let taken: Vec<_> = std::iter::from_fn(|| tree.take_unsettled(&one)).collect();
+        assert_eq!(taken, [ids[2], ids[1], ids[0]]);
+        assert_eq!(ids.map(|id| tree.is_unsettled(id)), [false, false, false, true]);
+        assert_eq!((tree.take_unsettled(&other), tree.take_unsettled(&other)), (Some(ids[3]), None));
     }
 
     #[test]

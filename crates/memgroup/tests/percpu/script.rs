@@ -5,8 +5,8 @@ use core::time::Duration;
 use memgroup::{Config, Hierarchy, Maintenance, PageSize, PerCpuStats, Reach};
 
 use crate::{
-    CHARGED_BYTES, TENANT_BYTES, Tenant, config, densely, go_on, in_its_own_process, levels,
-    maintain, used_on_all_slots,
+    CHARGED_BYTES, TENANT_BYTES, Tenant, config, densely, go_on, in_its_own_process, levels, maintain,
+    used_on_all_slots,
 };
 
 const SLOTS: usize = 8;

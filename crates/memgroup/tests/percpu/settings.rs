@@ -10,8 +10,8 @@ use memgroup::{
 
 use crate::gauges::nth;
 use crate::{
-    CHARGED_BYTES, DELTA_MAX, RANGE_DELTAS, STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, gauges, go_on, levels,
-    maintain, panic_of, used_on_all_slots,
+    CHARGED_BYTES, DELTA_MAX, RANGE_DELTAS, STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, gauges, go_on,
+    levels, maintain, panic_of, used_on_all_slots,
 };
 
 const SLOTS: usize = 4;

@@ -6,10 +6,10 @@
 //!   everything that the reader had added. Loom: `shares_a_flush_between_readers_in_time`.
 
 use memgroup_percpu::{Marks, Scratch};
-use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::{Mutex, MutexGuard};
 
-use crate::base::id::NodeId;
+use crate::base::id::{NodeId, TOP};
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::flushed::END;
 use crate::state::stats::store::StatStore;
@@ -21,6 +21,9 @@ pub(crate) struct UpdateTree {
     /// Number of flushes that have begun.
     epoch: AtomicU64,
     state: Mutex<FlushState>,
+    /// The first of the groups whose release is left to the thread with the turn (`stats::release`), by their numbers; `TOP` for none.
+    /// Written under the tree lock.
+    pub(crate) unsettled: AtomicU32,
     /// Whether flushes note when they begin, because a reader accepts values of some age.
     is_dated: AtomicBool,
 }
@@ -68,6 +71,7 @@ impl UpdateTree {
             marks: Marks::new(rows, places_max),
             epoch: AtomicU64::new(0),
             state: Mutex::new(state),
+            unsettled: AtomicU32::new(TOP.0),
             is_dated: AtomicBool::new(false),
         }
     }
