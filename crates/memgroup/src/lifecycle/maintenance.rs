@@ -13,7 +13,7 @@
 //! - P1. A removal begins a pass when the kept records are at least half of the live ones, and more than may float. So each pass
 //!   returns a part of the memory, and a process that removes all its groups pays for a few passes in all.
 //! - P2. A step waits for no grace period: the next steps poll it. While it lasts no more is given up, so a section that does not end
-//!   holds back 1 MiB, or the fourth part of what groups no longer need. A grace period begins with the expedited barrier, once for each
+//!   holds back 1 MiB, or the fourth part of the memory without a group. A grace period begins with the expedited barrier, once for each
 //!   256 KiB that wait at least.
 //! - P3. The end of the last handle removes all groups, and makes a pass for more than 256 KiB, floating pages included. Records of
 //!   groups with charged bytes stay for the next hierarchy of the same configuration: the thread that returns the last byte must not
@@ -43,7 +43,7 @@ pub(crate) const PAGES_HELD_MAX: u64 = 64;
 /// The least that a step gives up, and the least that it begins a grace period for.
 const FREED_LEAST: u64 = 256 << 10;
 
-/// Steps give up about so much for one grace period, or the fourth part of what groups no longer need: then few periods are enough.
+/// Steps give up about so much for one grace period, or the fourth part of the memory without a group: then few periods are enough.
 const LIMBO_MOST: u64 = 1 << 20;
 
 /// The longest wait of the last handle's end for a grace period, which takes 10 to 20 ms where no read section lasts long.

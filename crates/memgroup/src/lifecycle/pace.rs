@@ -1,6 +1,7 @@
 //! Pace: how much of a pass of maintenance is done on end.
 //!
-//! - B1. A step looks at the clock after each group, page run and batch of freed blocks. So it takes `STEP` and one of those, and what the allocator and the system take for it.
+//! - B1. A step looks at the clock after each group, page run and batch of freed blocks. After `STEP` it begins nothing more, but it does
+//!   `PIECES_LEAST` of them: so a step gets somewhere also where its thread is interrupted. Calls of the allocator and of the system count.
 //! - B2. A step waits for no flush and for no grace period.
 
 use core::cell::Cell;
@@ -14,7 +15,7 @@ use crate::tree::shared::Shared;
 /// The time after which a step begins nothing more. The largest piece, the nodes of a chunk, fits into the rest of the 50 us.
 const STEP: Duration = Duration::from_micros(20);
 
-/// A step does at least so many pieces, also where its thread is interrupted: else steps on a busy machine would get nowhere.
+/// A step does at least so many pieces of work (B1).
 const PIECES_LEAST: u32 = 8;
 
 /// A whole pass, of a caller that asked for it; or a step of one, on the time of a call that did not.

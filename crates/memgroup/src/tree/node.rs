@@ -96,7 +96,7 @@ erasable! {
     }
 }
 
-/// Number of subsystems whose entries are in the node: the built-in ones.
+/// Number of built-in subsystems. Their entries are in the node.
 pub(crate) const STATS_WITHIN: usize = 3;
 
 erasable! {

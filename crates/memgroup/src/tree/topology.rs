@@ -312,7 +312,7 @@ impl Tree {
         let first = NodeId(updates.unsettled.load(Ordering::Relaxed));
         self.entry_mut(id).next_unsettled = if first == TOP { id } else { first };
         // ORDERING: AcqRel; Acquire: if the thread with the turn looked before, the next try sees that it let go. Release: a thread that
-        // sees the group there sees what this one did before (`stats::release` E1).
+        // sees the group there sees all that this one did before (`stats::release` E1).
         updates.unsettled.swap(id.0, Ordering::AcqRel);
     }
 

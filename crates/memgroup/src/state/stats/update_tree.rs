@@ -21,7 +21,7 @@ pub(crate) struct UpdateTree {
     /// Number of flushes that have begun.
     epoch: AtomicU64,
     state: Mutex<FlushState>,
-    /// The first of the groups whose release is left to the thread with the turn (`stats::release`), by their numbers; `TOP` for none.
+    /// The first in the list of releases that are left to the thread with the turn (`stats::release`), by the group's number; `TOP` for none.
     /// Written under the tree lock.
     pub(crate) unsettled: AtomicU32,
     /// Whether flushes note when they begin, because a reader accepts values of some age.
