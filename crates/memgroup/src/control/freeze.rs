@@ -197,9 +197,10 @@ mod tests {
         assert_eq!(hierarchy.shared().tree.lock().in_use(), 2, "the group is not released");
     }
 
-    /// Two groups below a parent with a stock each.
+    /// Two groups below a parent with a stock each, on one slot.
     fn parent_of_two_groups_with_stock() -> (Hierarchy, Group) {
-        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let config = Config::with_slots(SlotSource::virtual_slots(1).unwrap());
+        let hierarchy = Hierarchy::new(config).unwrap();
         let parent = hierarchy.create("/parent").unwrap();
         for name in ["a", "b"] {
             drop(parent.create(name).unwrap().try_charge(100).unwrap());
