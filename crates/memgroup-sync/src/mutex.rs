@@ -2,6 +2,8 @@
 //!
 //! - I1. A panic while the lock is held releases it and leaves no mark: the next `lock` returns the guard. Code that
 //!   holds the lock therefore keeps the data valid at every step, not only at the end of the critical section.
+//! - P1. A thread that lets go and locks again at once, in a loop, keeps no other thread out: not where one has waited for `PATIENCE`. Until
+//!   then it may lock again, because a change of threads costs more than most sections take.
 //! - E1. unlock → lock: everything before the release happens before everything after the next acquisition.
 
 use core::fmt;
@@ -11,6 +13,15 @@ use std::sync::{PoisonError, TryLockError};
 
 #[cfg(memgroup_loom)]
 use loom::sync as imp;
+
+#[cfg(not(memgroup_loom))]
+use crate::atomic::{AtomicU32, Ordering};
+#[cfg(not(memgroup_loom))]
+use crate::ticks;
+
+/// How long a thread may wait, in microseconds, until all others queue behind it (P1).
+#[cfg(not(memgroup_loom))]
+const PATIENCE: u32 = 1000;
 
 /// Mutual exclusion around a `T`: `std::sync::Mutex` without poisoning, or loom's under `cfg(memgroup_loom)`.
 ///
@@ -23,8 +34,16 @@ use loom::sync as imp;
 /// assert_eq!(NAMES.lock().len(), 1);
 /// # }
 /// ```
+///
+/// A thread that waits gets the lock although others lock again and again: after a millisecond they queue behind it.
 #[derive(Default)]
 pub struct Mutex<T> {
+    /// Held by the one thread that waits for `inner`. The others wait for this.
+    #[cfg(not(memgroup_loom))]
+    first: imp::Mutex<()>,
+    /// Since when that thread waits: microseconds of the monotonic clock, made odd; 0 where none waits.
+    #[cfg(not(memgroup_loom))]
+    waits_since: AtomicU32,
     inner: imp::Mutex<T>,
 }
 
@@ -35,7 +54,7 @@ impl<T> Mutex<T> {
     /// An unlocked mutex around `value`.
     #[cfg(not(memgroup_loom))]
     pub const fn new(value: T) -> Self {
-        Self { inner: imp::Mutex::new(value) }
+        Self { first: imp::Mutex::new(()), waits_since: AtomicU32::new(0), inner: imp::Mutex::new(value) }
     }
 
     /// An unlocked mutex around `value`.
@@ -48,8 +67,38 @@ impl<T> Mutex<T> {
     ///
     /// A panic of an earlier holder is not reported. Locking twice on one thread never returns: it deadlocks or
     /// panics, as `std::sync::Mutex` does.
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        #[cfg(not(memgroup_loom))]
+        return match if self.is_owed() { None } else { self.try_lock() } {
+            Some(guard) => guard,
+            None => self.lock_in_turn(),
+        };
+        #[cfg(memgroup_loom)]
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a thread has waited for so long that it goes first (P1).
+    #[cfg(not(memgroup_loom))]
+    #[inline]
+    fn is_owed(&self) -> bool {
+        // ORDERING: Relaxed; a hint. The locks order everything.
+        match self.waits_since.load(Ordering::Relaxed) {
+            0 => false,
+            since => micros().wrapping_sub(since) >= PATIENCE,
+        }
+    }
+
+    #[cfg(not(memgroup_loom))]
+    #[cold]
+    fn lock_in_turn(&self) -> MutexGuard<'_, T> {
+        let _first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        // ORDERING: Relaxed, both; as in `is_owed`.
+        self.waits_since.store(micros(), Ordering::Relaxed);
+        let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        // ORDERING: as above.
+        self.waits_since.store(0, Ordering::Relaxed);
+        guard
     }
 
     /// Takes the lock if it is free, else returns `None` at once.
@@ -65,6 +114,13 @@ impl<T> Mutex<T> {
     pub fn into_inner(self) -> T {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The monotonic clock's microseconds, odd. They start again after 71 minutes.
+#[cfg(not(memgroup_loom))]
+#[cold]
+fn micros() -> u32 {
+    (ticks::monotonic() / 1000) as u32 | 1
 }
 
 impl<T> fmt::Debug for Mutex<T> {
@@ -92,6 +148,22 @@ mod tests {
         assert_eq!(*mutex.lock(), 2);
         assert_eq!(mutex.try_lock().map(|guard| *guard), Some(2));
         assert_eq!(mutex.into_inner(), 2);
+    }
+
+    #[test]
+    fn a_thread_that_waits_gets_the_lock_beside_one_that_locks_again_at_once() {
+        let mutex = Mutex::new(0);
+        std::thread::scope(|scope| {
+            for round in 0..10 {
+                let guard = mutex.lock();
+                scope.spawn(|| *mutex.lock() += 1);
+                while !mutex.is_owed() {
+                    std::thread::yield_now();
+                }
+                drop(guard);
+                assert_eq!(*mutex.lock(), round + 1, "the other thread waited longer");
+            }
+        });
     }
 
     #[test]
