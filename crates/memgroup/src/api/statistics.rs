@@ -231,6 +231,7 @@ impl Statistics {
     }
 
     /// Reads the values of `group` and of all online groups below it, as they were together at one moment.
+    /// A group that is created or removed meanwhile may be missing.
     ///
     /// There each group's subtree is the sum of its own values, those of its children, and those of removed groups. (Each time is
     /// rounded down by itself, so a sum may lack a microsecond for each group.) `into` keeps its memory from one read to the next. Where

@@ -4,7 +4,9 @@ use crate::base::id::{GroupId, NodeId};
 use crate::state::stats::stat::Subsystem;
 use crate::state::stats::store::StatStore;
 use crate::stats::flush::{self, FlushGuard, Freshness};
+use crate::tree::listing::GROUPS_A_STEP;
 use crate::tree::node::Node;
+use crate::tree::topology::State;
 
 /// Values of one subsystem in all groups of a subtree, as they were together at one moment.
 ///
@@ -102,13 +104,24 @@ impl TreeStats {
     ) -> Result<(), usize> {
         self.groups.clear();
         let room = self.groups.capacity().min(self.values.capacity() / (2 * self.stats));
-        let tree = top.shared().tree.lock();
-        let groups = tree.subtree(top.id()).take(room + 1).count();
-        if groups > room {
-            return Err(tree.subtree(top.id()).count());
+        let (mut groups, mut next) = (0, Some(top.id()));
+        while next.is_some() {
+            // In steps. With the turn no group is released meanwhile.
+            let tree = top.shared().tree.lock();
+            for _ in 0..GROUPS_A_STEP {
+                let Some(id) = next else { break };
+                next = tree.after(id, top.id());
+                let is_listed = id == top.id() || tree.state(id) == State::Online;
+                let Some(node) = top.shared().node(id).filter(|_| is_listed) else { continue };
+                groups += 1;
+                if groups <= room {
+                    self.groups.push(node.group_id());
+                }
+            }
         }
-        self.groups.extend(top.shared().subtree(&tree, top).map(Node::group_id));
-        drop(tree);
+        if groups > room {
+            return Err(groups);
+        }
         self.values.resize(groups * 2 * self.stats, 0);
         let nodes = self.groups.iter().filter_map(|id| top.shared().node(NodeId(id.node())));
         for (node, row) in nodes.zip(self.values.chunks_exact_mut(2 * self.stats)) {

@@ -11,13 +11,13 @@
 
 use std::time::Duration;
 
-use crate::base::id::{GroupId, IdError};
+use crate::base::id::{GroupId, IdError, NodeId};
 use crate::control::freeze::FrozenLevel;
 use crate::stock::drain;
 use crate::tree::handle::Group;
+use crate::tree::listing::{GROUPS_A_STEP, PLACES_A_STEP};
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
-use crate::tree::topology::Tree;
 
 /// Last looks at a group with groups below, and the pause after each.
 const LOOKS_MOST: u32 = 16;
@@ -50,12 +50,11 @@ fn check_stocks(
     }
     let group = {
         let tree = shared.tree.lock();
-        let node = shared.find(&tree, id).ok_or(IdError::stale(id, bytes))?;
-        if held_beside_stocks(node, bytes_below(&tree, node)) >= bytes {
-            return Ok(());
-        }
-        Group::pinned(node)
+        Group::pinned(shared.find(&tree, id).ok_or(IdError::stale(id, bytes))?)
     };
+    if held_beside_stocks(group.node(), bytes_below(group.node())) >= bytes {
+        return Ok(());
+    }
     for look in 1.. {
         let held = held_without_stocks(group.node());
         if held >= bytes {
@@ -78,21 +77,31 @@ fn held_beside_stocks(node: &'static Node, below: u64) -> u64 {
 fn held_without_stocks(node: &'static Node) -> u64 {
     let _frozen = FrozenLevel::new(node);
     let before = node.counter.usage_now();
-    let below = bytes_below(&node.shared().tree.lock(), node);
+    let below = bytes_below(node);
     // Charges below may come or go during the look.
     before.max(node.counter.usage_now()).saturating_sub(below)
 }
 
-/// Bytes of the groups right below a group that count in it, dying ones included.
-fn bytes_below(tree: &Tree, node: &'static Node) -> u64 {
+/// Bytes of the groups right below a group that count in it, dying ones included. The caller holds the group. Charges may move meanwhile.
+fn bytes_below(node: &'static Node) -> u64 {
     let shared = node.shared();
-    if node.is_childless() {
-        return 0;
-    }
     let counts = |child: &&'static Node| child.up().is_some_and(|up| std::ptr::eq(up, node));
-    if tree.online() < tree.in_use() {
-        return shared.nodes(tree).filter(counts).map(|child| child.counter.usage()).sum();
+    let (mut from, mut sum) = (0, 0);
+    while !node.is_childless() {
+        let tree = shared.tree.lock();
+        let has_dying = tree.online() < tree.in_use();
+        if !has_dying && tree.child_count(node.id()) <= GROUPS_A_STEP {
+            let children = tree.children(node.id()).filter_map(|id| shared.node(id));
+            return children.filter(counts).map(|child| child.counter.usage()).sum();
+        }
+        // No list has dying groups.
+        let to = tree.places().min(from + PLACES_A_STEP);
+        let places = (from..to).filter_map(|place| shared.node(NodeId(place)));
+        sum += places.filter(counts).map(|child| child.counter.usage()).sum::<u64>();
+        if to == tree.places() {
+            break;
+        }
+        from = to;
     }
-    let children = tree.children(node.id()).filter_map(|id| shared.node(id));
-    children.filter(counts).map(|child| child.counter.usage()).sum()
+    sum
 }

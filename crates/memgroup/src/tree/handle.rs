@@ -6,6 +6,7 @@ use core::fmt;
 
 use crate::base::id::GroupId;
 use crate::base::limit;
+use crate::tree::listing;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
@@ -115,9 +116,7 @@ impl Group {
 
     /// Its online children, by name.
     pub fn children(&self) -> Vec<Group> {
-        let shared = self.node.shared();
-        let tree = shared.tree.lock();
-        tree.children(self.node.id()).filter_map(|id| shared.node(id)).map(Group::pinned).collect()
+        listing::children(self)
     }
 
     /// Whether the group has not been removed.

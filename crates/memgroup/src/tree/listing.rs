@@ -21,10 +21,10 @@ use crate::tree::node::Node;
 use crate::tree::topology::State;
 
 /// The most groups that are found, or searched for children, with the lock held once.
-const GROUPS_A_STEP: usize = 128;
+pub(crate) const GROUPS_A_STEP: usize = 128;
 
 /// Places that are searched for dying groups with the lock held once.
-const PLACES_A_STEP: u32 = 1024;
+pub(crate) const PLACES_A_STEP: u32 = 1024;
 
 /// A group of the listing.
 pub(crate) struct Listed {
@@ -52,11 +52,18 @@ pub(crate) fn dying(top: &Group) -> Vec<(Group, Instant)> {
     dying
 }
 
+/// The online children of `top`, by name.
+pub(crate) fn children(top: &Group) -> Vec<Group> {
+    let mut listing = Listing::begin(top);
+    listing.find_online(1);
+    listing.online().skip(1).collect()
+}
+
 impl Listing {
     /// Lists `top` and all groups below it.
     pub(crate) fn of(top: &Group) -> Listing {
         let mut listing = Listing::begin(top);
-        listing.find_online();
+        listing.find_online(usize::MAX);
         let online = listing.groups.len();
         listing.find_dying(top.node());
         if listing.groups.len() > online {
@@ -95,15 +102,16 @@ impl Listing {
         self.groups.push(Listed { group: Group::pinned(node), parent, removed, name });
     }
 
-    fn find_online(&mut self) {
+    /// Finds the children of the first groups, so many.
+    fn find_online(&mut self, parents: usize) {
         let shared = self.groups[0].group.node().shared();
         // The group that is searched for children, and the last child that was found.
         let (mut at, mut last) = (0, None);
-        while at < self.groups.len() {
+        while at < self.groups.len().min(parents) {
             self.make_room(GROUPS_A_STEP);
             let tree = shared.tree.lock();
             let mut left = GROUPS_A_STEP;
-            while left > 0 && at < self.groups.len() {
+            while left > 0 && at < self.groups.len().min(parents) {
                 let parent = self.groups[at].group.node().id();
                 let name = last.map(|last: Range<usize>| &self.names[last]);
                 let children = tree.children_after(parent, name).take(left);

@@ -284,15 +284,6 @@ impl Shared {
         self.places.load(Ordering::Relaxed)
     }
 
-    /// The nodes of `top` and of all online groups below it; the borrow of the tree is the proof of its lock.
-    pub(crate) fn subtree(
-        &'static self,
-        tree: &Tree,
-        top: &'static Node,
-    ) -> impl Iterator<Item = &'static Node> {
-        tree.subtree(top.id()).filter_map(|id| self.node(id))
-    }
-
     /// The node of the group with this id, while it is online or dying. The borrow of the tree is the proof of its lock.
     pub(crate) fn find(&'static self, tree: &Tree, id: GroupId) -> Option<&'static Node> {
         let at = NodeId(id.node());

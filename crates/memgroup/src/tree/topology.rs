@@ -24,6 +24,9 @@ use crate::state::stats::update_tree::UpdateTree;
 use crate::tree::entries::{Entries, Entry};
 use crate::tree::name::{self, Name};
 
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
+
 /// The root's place.
 pub(crate) const ROOT: NodeId = NodeId(0);
 
@@ -214,7 +217,7 @@ impl Tree {
         } else if entry.state != State::Online {
             Err(GroupError::Offline { path: self.path(id) })
         } else if entry.first_child != TOP {
-            Err(GroupError::HasChildren { path: self.path(id), children: self.children(id).count() })
+            Err(GroupError::HasChildren { path: self.path(id), children: self.child_count(id) })
         } else {
             Ok(())
         }
@@ -230,7 +233,8 @@ impl Tree {
             (
                 entry.parent,
                 std::mem::replace(&mut entry.previous_sibling, TOP),
-                std::mem::replace(&mut entry.next_sibling, TOP),
+                // It stays for a walk that has come to this group (`after`).
+                entry.next_sibling,
             )
         };
         self.dying += 1;
@@ -392,6 +396,11 @@ impl Tree {
         *self.entry_mut(id) = entry;
     }
 
+    /// Number of online children.
+    pub(crate) fn child_count(&self, id: NodeId) -> usize {
+        self.entry(id).children.as_ref().map_or(0, |children| children.len())
+    }
+
     pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         self.entry(id).children.iter().flat_map(|children| children.values().copied())
     }
@@ -411,67 +420,31 @@ impl Tree {
     /// `top` and all online groups below it, parents before children. Allocates nothing.
     pub(crate) fn subtree(&self, top: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         let top_or_none = Some(top).filter(|&top| self.entries.find(top).is_some());
-        std::iter::successors(top_or_none, move |&at| {
-            let entry = self.entry(at);
-            if entry.first_child != TOP {
-                return Some(entry.first_child);
+        std::iter::successors(top_or_none, move |&at| self.after(at, top))
+    }
+
+    /// The group that comes after `at` in the subtree of `top`.
+    ///
+    /// A walk may free the tree lock between two groups, while no group is released: it has a turn to flush. Groups are made at the beginning
+    /// of a list, and a removed one keeps its next sibling. So the walk misses no group that stays. It may come to removed ones.
+    pub(crate) fn after(&self, at: NodeId, top: NodeId) -> Option<NodeId> {
+        let first = self.entry(at).first_child;
+        if first != TOP {
+            return Some(first);
+        }
+        let mut climb = at;
+        while climb != top {
+            let next = self.entry(climb).next_sibling;
+            if next != TOP {
+                return Some(next);
             }
-            let mut climb = at;
-            while climb != top {
-                let next = self.entry(climb).next_sibling;
-                if next != TOP {
-                    return Some(next);
-                }
-                climb = self.entry(climb).parent;
-            }
-            None
-        })
+            climb = self.entry(climb).parent;
+        }
+        None
     }
 
     /// Places ever made, the root's included.
     pub(crate) fn places(&self) -> u32 {
         self.places
-    }
-}
-
-#[cfg(all(test, not(memgroup_loom)))]
-mod tests {
-    use crate::state::stats::update_tree::UpdateTree;
-    use crate::tree::topology::{ROOT, Tree};
-
-    #[test]
-    fn releases_left_to_a_thread_are_taken_the_last_first() {
-        let (mut tree, [one, other]) = (Tree::new(10, 2), [(); 2].map(|()| UpdateTree::new(1, 10, 2)));
-        let ids = ["a", "b", "c", "d"].map(|name| tree.create(ROOT, name).unwrap());
-        ids[..3].iter().for_each(|&id| tree.leave_unsettled(id, &one));
-        tree.leave_unsettled(ids[3], &other);
-        assert!(ids.iter().all(|&id| tree.is_unsettled(id)));
-        let taken: Vec<_> = std::iter::from_fn(|| tree.take_unsettled(&one)).collect();
-        assert_eq!(taken, [ids[2], ids[1], ids[0]]);
-        assert_eq!(ids.map(|id| tree.is_unsettled(id)), [false, false, false, true]);
-        assert_eq!((tree.take_unsettled(&other), tree.take_unsettled(&other)), (Some(ids[3]), None));
-    }
-
-    #[test]
-    fn the_list_of_departed_groups_grows_with_dying_ones_only() {
-        let mut tree = Tree::new(5000, 2);
-        let make = |tree: &mut Tree| tree.create(ROOT, "group").unwrap();
-        for _ in 0..1000 {
-            let id = make(&mut tree);
-            tree.retire(id);
-            tree.release(id);
-        }
-        assert!(tree.departed.len() <= 66 && tree.departed() == 0, "one place, used again and again");
-        let dying: Vec<_> = (0..1000)
-            .map(|_| {
-                let id = make(&mut tree);
-                tree.retire(id);
-                id
-            })
-            .collect();
-        assert_eq!(tree.departed(), 1000);
-        assert!(tree.departed.len() <= 1066);
-        let taken: std::collections::BTreeSet<_> = std::iter::from_fn(|| tree.take_departed()).collect();
-        assert_eq!(taken, dying.into_iter().collect());
     }
 }

@@ -1,0 +1,58 @@
+use crate::state::stats::update_tree::UpdateTree;
+use crate::tree::topology::{ROOT, Tree};
+
+#[test]
+fn releases_left_to_a_thread_are_taken_the_last_first() {
+    let (mut tree, [one, other]) = (Tree::new(10, 2), [(); 2].map(|()| UpdateTree::new(1, 10, 2)));
+    let ids = ["a", "b", "c", "d"].map(|name| tree.create(ROOT, name).unwrap());
+    ids[..3].iter().for_each(|&id| tree.leave_unsettled(id, &one));
+    tree.leave_unsettled(ids[3], &other);
+    assert!(ids.iter().all(|&id| tree.is_unsettled(id)));
+    let taken: Vec<_> = std::iter::from_fn(|| tree.take_unsettled(&one)).collect();
+    assert_eq!(taken, [ids[2], ids[1], ids[0]]);
+    assert_eq!(ids.map(|id| tree.is_unsettled(id)), [false, false, false, true]);
+    assert_eq!((tree.take_unsettled(&other), tree.take_unsettled(&other)), (Some(ids[3]), None));
+}
+
+#[test]
+fn a_walk_in_steps_misses_no_group_that_stays() {
+    let mut tree = Tree::new(10, 3);
+    let mut make = |parent, name| tree.create(parent, name).unwrap();
+    let top = make(ROOT, "top");
+    let (last, inner) = (make(top, "last"), make(top, "inner"));
+    let (leaf, first) = (make(inner, "leaf"), make(top, "first"));
+    assert_eq!(tree.subtree(top).collect::<Vec<_>>(), [top, first, inner, leaf, last]);
+    // All groups at which the walk may stand are removed, and a sibling is made.
+    tree.retire(first);
+    tree.retire(leaf);
+    tree.retire(inner);
+    tree.create(top, "new").unwrap();
+    assert_eq!(
+        [first, leaf, inner, last].map(|at| tree.after(at, top)),
+        [Some(inner), Some(last), Some(last), None]
+    );
+    assert_eq!((tree.child_count(top), tree.child_count(leaf)), (2, 0));
+}
+
+#[test]
+fn the_list_of_departed_groups_grows_with_dying_ones_only() {
+    let mut tree = Tree::new(5000, 2);
+    let make = |tree: &mut Tree| tree.create(ROOT, "group").unwrap();
+    for _ in 0..1000 {
+        let id = make(&mut tree);
+        tree.retire(id);
+        tree.release(id);
+    }
+    assert!(tree.departed.len() <= 66 && tree.departed() == 0, "one place, used again and again");
+    let dying: Vec<_> = (0..1000)
+        .map(|_| {
+            let id = make(&mut tree);
+            tree.retire(id);
+            id
+        })
+        .collect();
+    assert_eq!(tree.departed(), 1000);
+    assert!(tree.departed.len() <= 1066);
+    let taken: std::collections::BTreeSet<_> = std::iter::from_fn(|| tree.take_departed()).collect();
+    assert_eq!(taken, dying.into_iter().collect());
+}
