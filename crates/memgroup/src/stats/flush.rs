@@ -62,6 +62,15 @@ impl FlushGuard {
     pub(crate) fn is_of(&self, entry: &StatEntry) -> bool {
         core::ptr::eq(self.updates, entry.store().updates)
     }
+
+    /// Adds a store to those that are flushed in this turn.
+    pub(crate) fn join(&mut self, store: &'static StatStore) {
+        self.state.join(store);
+        if cfg!(memgroup_loom) {
+            // Else no model has another thread run here.
+            memgroup_sync::thread::yield_now();
+        }
+    }
 }
 
 /// Waits for the turn. The caller holds no turn and not the tree lock (E3).

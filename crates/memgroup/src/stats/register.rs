@@ -2,6 +2,7 @@
 
 use crate::state::stats::stat::{RegisterError, Subsystem};
 use crate::state::stats::store::StatStore;
+use crate::stats::flush;
 use crate::tree::shared::Shared;
 use crate::tree::topology::State;
 
@@ -10,7 +11,7 @@ pub(crate) fn register(
     shared: &'static Shared,
     subsystem: Subsystem,
 ) -> Result<&'static StatStore, RegisterError> {
-    shared.statistics.register(subsystem, |store, publish| {
+    let attach = |store: &'static StatStore, publish: &dyn Fn()| {
         let tree = shared.tree.lock();
         if !shared.attach(&tree, store) {
             return false;
@@ -22,5 +23,7 @@ pub(crate) fn register(
         }
         publish();
         true
-    })
+    };
+    // As a flush: a release that finds the turn taken meanwhile is left to this thread. Loom: `finishes_a_release_left_to_a_registration`.
+    shared.statistics.register(subsystem, attach, |store| flush::lock(store.updates, shared).join(store))
 }

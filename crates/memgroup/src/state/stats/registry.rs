@@ -40,7 +40,7 @@ impl Registry {
         for (number, (subsystem, records)) in builtin.into_iter().enumerate() {
             let store = registry.make_store(number, subsystem, records);
             store.set_subsystem(Some(subsystem));
-            store.updates.join(store);
+            store.updates.lock().join(store);
             let is_first = registry.stores[number].set(store).is_ok();
             debug_assert!(is_first);
         }
@@ -80,11 +80,13 @@ impl Registry {
     /// Registers `subsystem`, or returns the store of the same one registered before.
     ///
     /// `attach` makes an entry in a new store for each group. Before it frees the tree lock it calls the function that it is given,
-    /// which publishes the store. It returns whether the system had memory for the entries.
+    /// which publishes the store. It returns whether the system had memory for the entries. `join` adds the store to its update tree, with
+    /// the turn to flush.
     pub(crate) fn register(
         &self,
         subsystem: Subsystem,
         attach: impl FnOnce(&'static StatStore, &dyn Fn()) -> bool,
+        join: impl FnOnce(&'static StatStore),
     ) -> Result<&'static StatStore, RegisterError> {
         subsystem.check()?;
         let _one_at_a_time = self.registering.lock();
@@ -104,7 +106,7 @@ impl Registry {
             None if self.is_full() => {
                 free(|words, stats| words > stats).ok_or_else(|| subsystem.refuse(Reason::TooMany))?
             }
-            None => self.add(subsystem, attach)?,
+            None => self.add(subsystem, attach, join)?,
         };
         store.set_subsystem(Some(subsystem));
         Ok(store)
@@ -119,6 +121,7 @@ impl Registry {
         &self,
         subsystem: Subsystem,
         attach: impl FnOnce(&'static StatStore, &dyn Fn()) -> bool,
+        join: impl FnOnce(&'static StatStore),
     ) -> Result<&'static StatStore, RegisterError> {
         let number = self.stores().count();
         let records =
@@ -128,7 +131,7 @@ impl Registry {
             return Err(subsystem.refuse(Reason::OutOfMemory));
         }
         // Last, so that a flush which finds the store in its tree finds flushed values in every group.
-        store.updates.join(store);
+        join(store);
         Ok(store)
     }
 

@@ -76,14 +76,6 @@ impl UpdateTree {
         }
     }
 
-    /// Adds a store to those that are flushed together.
-    pub(crate) fn join(&self, store: &'static StatStore) {
-        let mut state = self.state.lock();
-        state.members.push(store);
-        let words = state.deltas.len().max(store.words());
-        state.deltas.resize(words, 0);
-    }
-
     pub(crate) fn arrive(&self) -> Arrival {
         // ORDERING: AcqRel; Release: the next flush sees the additions of this thread (E1).
         Arrival(self.epoch.fetch_add(0, Ordering::AcqRel))
@@ -126,6 +118,13 @@ impl UpdateTree {
 }
 
 impl FlushState {
+    /// Adds a store to those that are flushed together.
+    pub(crate) fn join(&mut self, store: &'static StatStore) {
+        self.members.push(store);
+        let words = self.deltas.len().max(store.words());
+        self.deltas.resize(words, 0);
+    }
+
     /// Whether a flush that began after `arrival` has covered the reader's group. `is_within` tells whether that group is in, or
     /// below, the given one.
     pub(crate) fn covers(&self, arrival: Arrival, is_within: impl Fn(NodeId) -> bool) -> bool {

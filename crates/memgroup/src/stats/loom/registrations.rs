@@ -2,11 +2,13 @@
 
 use memgroup_sync::loom::thread;
 
+use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{config, explore, explore_up_to, obtain};
 use crate::state::config::Config;
 use crate::state::stats::stat::{Stat, Subsystem};
 use crate::stats::loom::{Reach, SUBSYSTEMS, add, child, flush, hierarchy, total, update};
 use crate::stats::register;
+use crate::tree::handle::Group;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
@@ -59,4 +61,28 @@ fn a_registration_against_a_flush(separate_trees: bool) {
 fn registers_a_subsystem_during_a_flush() {
     explore(|| a_registration_against_a_flush(true));
     explore(|| a_registration_against_a_flush(false));
+}
+
+/// The last handle of a removed group goes meanwhile. No flush comes after.
+fn a_registration_against_a_release(separate_trees: bool) {
+    let config = Config { builtin: &SUBSYSTEMS, ..config(1, 2) };
+    let shared = obtain(config.separate_trees(separate_trees));
+    let group = child(shared.root(), "group");
+    shared.remove(group).unwrap();
+    let other = thread::spawn(move || _ = register::register(shared, LATE).unwrap());
+    drop(Group::adopted(group));
+    other.join().unwrap();
+    assert_eq!(shared.tree.lock().in_use(), 1, "the group is released");
+}
+
+#[test]
+fn finishes_a_release_left_to_a_registration() {
+    explore(|| a_registration_against_a_release(true));
+    explore(|| a_registration_against_a_release(false));
+}
+
+#[test]
+#[should_panic(expected = "the group is released")]
+fn catches_a_registration_that_leaves_releases() {
+    mutation::with(Mutation::FlushLeavesReleases, || explore(|| a_registration_against_a_release(true)));
 }
