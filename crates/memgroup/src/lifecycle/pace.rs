@@ -59,3 +59,16 @@ impl Pace {
         shared.statistics.trees().all(|updates| self.turn(updates, shared).is_some())
     }
 }
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_is_late_does_its_least_pieces_and_no_more() {
+        let late = Pace::step(Instant::now().checked_sub(STEP).unwrap());
+        assert_eq!((0..2 * PIECES_LEAST).filter(|_| !late.is_over()).count(), PIECES_LEAST as usize);
+        let whole = Pace::whole();
+        assert!((0..2 * PIECES_LEAST).all(|_| !whole.is_over()));
+    }
+}

@@ -27,10 +27,13 @@ mod loom;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
 
+/// The most groups that are worked on while a lock is held: their records may be small.
+const GROUPS_HELD_MAX: u64 = 256;
+
 /// The most places that are visited while a lock is held, with records or without.
 const PLACES_HELD_MAX: u32 = 1024;
 
-/// Runs `step` until it returns `None`, or until more work would exceed the pages that one holding of the locks may take.
+/// Runs `step` until it returns `None`, or until more work would exceed the pages or the groups that one holding of the locks may take.
 ///
 /// A step returns the bytes of records that it worked on; `each` is the most that one step takes. Whether steps are left.
 fn steps(
@@ -40,13 +43,14 @@ fn steps(
     mut step: impl FnMut(&mut Maintained) -> Option<u64>,
 ) -> bool {
     let page = shared.memory.stocks.arena().page().bytes() as u64;
-    let mut bytes = 0;
+    let (mut bytes, mut groups) = (0, 0);
     let more = loop {
-        if bytes > 0 && bytes + each > PAGES_HELD_MAX * page {
+        if groups == GROUPS_HELD_MAX || bytes > 0 && bytes + each > PAGES_HELD_MAX * page {
             break true;
         }
         let Some(work) = step(done) else { break false };
         bytes += work;
+        groups += u64::from(work > 0);
     };
     done.pages_held_max = done.pages_held_max.max(bytes.div_ceil(page));
     more
@@ -107,7 +111,7 @@ pub(crate) fn demote_removed(
 ) -> u64 {
     let each = memory::group_bytes(shared);
     let page = shared.memory.stocks.arena().page().bytes() as u64;
-    let most = pace.at_once(1, (PAGES_HELD_MAX * page / each).max(1) as usize);
+    let most = pace.at_once(1, (PAGES_HELD_MAX * page / each).clamp(1, GROUPS_HELD_MAX) as usize);
     let mut taken = 0;
     while taken < bytes_max && !pace.is_over() {
         let groups: Vec<GroupId> = {

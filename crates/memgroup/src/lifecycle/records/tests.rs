@@ -1,6 +1,7 @@
 //! Nodes and records that go and come back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use memgroup_percpu::{Call, SlotSource, inject, pin_virtual};
 use memgroup_sync::grace::{self, Form};
@@ -9,9 +10,11 @@ use crate::base::id::GroupId;
 use crate::control::aftermath;
 use crate::lifecycle::maintenance::Maintained;
 use crate::lifecycle::pace::Pace;
-use crate::lifecycle::records::demote_removed;
+use crate::lifecycle::records::{GROUPS_HELD_MAX, demote_removed, free_kept, steps};
+use crate::lifecycle::{memory, residence};
 use crate::reclaim::tests::Empty;
 use crate::state::config::CHUNK;
+use crate::stats::flush;
 use crate::stock::{Stock, withdraw};
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
@@ -276,4 +279,40 @@ fn charges_last_while_nodes_come_and_go() {
     maintain(&hierarchy);
     assert_eq!((hierarchy.root().usage_exact(), hierarchy.groups().len()), (0, 1));
     assert!(hierarchy.dying().is_empty() && hierarchy.shared().tree.lock().in_use() == 1);
+}
+
+#[test]
+fn a_step_that_finds_a_turn_taken_leaves_its_groups_to_the_next() {
+    let hierarchy = Hierarchy::new(config(80)).unwrap();
+    let (shared, mut done) = (hierarchy.shared(), Maintained::default());
+    let group = hierarchy.create("/group").unwrap();
+    let _charge = group.try_charge(1).unwrap();
+    group.remove().unwrap();
+    let mut demote = || demote_removed(shared, u64::MAX, &Pace::step(Instant::now()), &mut done);
+    let turn = flush::lock(shared.statistics.trees().next().unwrap(), shared);
+    assert_eq!(demote(), 0);
+    drop(turn);
+    assert!(demote() > 0 && !residence::has_record(group.node()));
+}
+
+#[test]
+fn no_more_is_given_up_than_may_wait() {
+    let hierarchy = Hierarchy::new(config(81)).unwrap();
+    let (shared, mut done) = (hierarchy.shared(), Maintained::default());
+    remove(create(&hierarchy, 100));
+    let (kept, most) = (shared.tree.lock().kept(), 10 * memory::group_bytes(shared));
+    assert_eq!((free_kept(shared, most, &Pace::whole(), &mut done), kept), (most, 100));
+    assert_eq!(shared.tree.lock().kept(), 90);
+}
+
+#[test]
+fn a_lock_is_held_for_so_many_small_groups_only() {
+    let hierarchy = Hierarchy::new(config(82)).unwrap();
+    let (mut visited, mut done) = (0, Maintained::default());
+    let visit = |_: &mut _| {
+        visited += 1;
+        Some(u64::from(visited % 2 == 0))
+    };
+    assert!(steps(hierarchy.shared(), 1, &mut done, visit));
+    assert_eq!(visited, 2 * GROUPS_HELD_MAX, "places without records are no work");
 }
