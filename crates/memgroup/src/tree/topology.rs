@@ -361,6 +361,11 @@ impl Tree {
         self.entries.free(chunk);
     }
 
+    #[cfg(test)]
+    pub(crate) fn has_entry(&self, id: NodeId) -> bool {
+        self.entries.find(id).is_some()
+    }
+
     /// The note that maintenance made about a group when it last looked.
     pub(crate) fn noted(&mut self, id: NodeId) -> &mut Option<Noted> {
         if self.noted.len() < self.places as usize {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use memgroup_percpu::{Call, SlotSource, inject, pin_virtual};
 use memgroup_sync::grace::{self, Form};
 
-use crate::base::id::GroupId;
+use crate::base::id::{GroupId, NodeId};
 use crate::control::aftermath;
 use crate::lifecycle::maintenance::Maintained;
 use crate::lifecycle::pace::Pace;
@@ -315,4 +315,19 @@ fn a_lock_is_held_for_so_many_small_groups_only() {
     };
     assert!(steps(hierarchy.shared(), 1, &mut done, visit));
     assert_eq!(visited, 2 * GROUPS_HELD_MAX, "places without records are no work");
+}
+
+#[test]
+fn places_go_at_once_and_nodes_after_the_flushes_that_may_refer_to_them() {
+    let hierarchy = Hierarchy::new(config(83)).unwrap();
+    let (shared, mut done) = (hierarchy.shared(), Maintained::default());
+    remove(create(&hierarchy, 3 * CHUNK));
+    let has_entry = || shared.tree.lock().has_entry(NodeId(2 * CHUNK));
+    assert!(has_entry());
+    free_kept(shared, u64::MAX, &Pace::whole(), &mut done);
+    assert!(!has_entry() && shared.has_limbo());
+    grace::synchronize(Form::Expedited);
+    assert_eq!(shared.reclaim_nodes(usize::MAX, || false), 0, "a flush is under way");
+    grace::synchronize(Form::Expedited);
+    assert!(shared.has_limbo() && shared.reclaim_nodes(usize::MAX, || true) > 0);
 }
