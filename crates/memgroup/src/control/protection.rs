@@ -18,9 +18,12 @@ pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
     chain::levels(node).for_each(|level| _ = waiters::serve(level));
 }
 
-/// Ends the protection of a group that goes offline.
+/// Ends the protection of a group that goes offline, its share and those that it gives.
 pub(crate) fn clear(tree: &Tree, node: &'static Node) {
-    if node.find_used().is_some() {
+    if let Some(used) = node.find_used() {
+        used.set_factor(0);
+        node.marks.share(tree, false);
+        used::set_weight(tree, node, 0);
         set(tree, node, 0, 0);
         used::close(node);
     }
