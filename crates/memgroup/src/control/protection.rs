@@ -2,7 +2,7 @@
 
 use crate::base::id::GroupId;
 use crate::base::limit::BYTES_MAX;
-use crate::control::waiters;
+use crate::control::{share, waiters};
 use crate::counter::chain;
 use crate::counter::protect::effective::Protection;
 use crate::counter::protect::error::ProtectionError;
@@ -22,7 +22,7 @@ pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
 pub(crate) fn clear(tree: &Tree, node: &'static Node) {
     if let Some(used) = node.find_used() {
         used.set_factor(0);
-        node.marks.share(tree, false);
+        share::give(tree, node, false);
         used::set_weight(tree, node, 0);
         set(tree, node, 0, 0);
         used::close(node);

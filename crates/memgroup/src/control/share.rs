@@ -26,7 +26,7 @@ fn set_factor(node: &'static Node, factor: u32) {
     }
     let mut last = String::new();
     // From here on groups get or lose their share when they are created.
-    node.marks.share(&shared.tree.lock(), factor > 0);
+    give(&shared.tree.lock(), node, factor > 0);
     loop {
         let tree = shared.tree.lock();
         let after = Some(last.as_str()).filter(|last| !last.is_empty());
@@ -41,6 +41,14 @@ fn set_factor(node: &'static Node, factor: u32) {
     }
     drop(_one_at_a_time);
     chain::levels(node).for_each(|level| _ = waiters::serve(level));
+}
+
+/// Marks a group as one that gives shares, or gives none. The caller holds the tree lock.
+pub(crate) fn give(tree: &Tree, node: &'static Node, is_on: bool) {
+    if node.marks.is_shared() != is_on {
+        node.marks.share(tree, is_on);
+        node.shared().protected().count_sharing(is_on);
+    }
 }
 
 /// The group has a share of its parent from here on, or has none. The caller holds the tree lock, and the group is online.

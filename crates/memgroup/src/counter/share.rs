@@ -91,6 +91,19 @@ pub(crate) fn of_child(child: &'static Node) -> Option<Share> {
     of(child.up()?, child)
 }
 
+/// Bytes of a group that are taken only when no sibling is above its even share. Nothing where it has no share.
+pub(crate) fn even_of(child: &'static Node) -> u64 {
+    of_child(child).map_or(0, |share| share.even)
+}
+
+/// Whether every group from `node` to below `top` is above its even share, where it has one.
+pub(crate) fn is_above_even(node: &'static Node, top: &'static Node) -> bool {
+    let below_top = chain::levels(node).take_while(|level| !std::ptr::eq(*level, top));
+    below_top
+        .map(|level| (level, of_child(level)))
+        .all(|(level, share)| share.is_none_or(|share| level.counter.usage() > share.even))
+}
+
 /// Bytes that a charge is to leave free in `level`: for groups within their protection, and where it came through a child, for the shares of others.
 #[inline(always)]
 pub(crate) fn left_free(level: &'static Node, via: Via) -> u64 {

@@ -279,7 +279,7 @@ impl Node {
     }
 }
 
-/// The number of groups of a hierarchy that have a setting. If it is 0, nothing is computed.
+/// The number of groups of a hierarchy that have a setting, or give shares. If it is 0, nothing is computed.
 pub(crate) struct Protected(AtomicU32);
 
 impl Protected {
@@ -287,6 +287,14 @@ impl Protected {
     pub(crate) fn is_any(&self) -> bool {
         // ORDERING: Relaxed; a reclaim that runs while the first setting is made may miss it.
         self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Protected {
+    /// A group gives shares from here on, or gives none any more.
+    pub(crate) fn count_sharing(&self, is_on: bool) {
+        // ORDERING: Relaxed, as in `is_any`.
+        self.0.fetch_add(if is_on { 1 } else { u32::MAX }, Ordering::Relaxed);
     }
 }
 

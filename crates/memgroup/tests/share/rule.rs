@@ -1,5 +1,4 @@
-//! Fair shares of a parent's room: what a child may charge, which one gives, and which one is refused.
-#![cfg(not(memgroup_loom))]
+//! What a child may charge, by the rule.
 
 use memgroup::{Charge, Config, Group, Hierarchy, SHARE_MAX};
 
