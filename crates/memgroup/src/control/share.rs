@@ -100,7 +100,7 @@ impl std::error::Error for ShareError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FairShare {
-    /// Bytes that the group may use while the groups beside it use what they do now.
+    /// Bytes that the group may use while the groups beside it use no more than now.
     pub bytes: u64,
     /// Bytes that it may use whatever those ask for: its even part, or its `min` if that is more.
     pub even: u64,
@@ -113,9 +113,9 @@ impl Group {
     /// Gives each group right below this one a fair share of its room; `None` turns that off. One setting on a parent keeps a runaway below it from
     /// starving the others.
     ///
-    /// The factor `a` says how much of what is free one group may take: it may use up to `a` times the bytes that are left free. With 8, the usual
-    /// factor, one group alone gets 8/9 of the room, and a ninth is free for one that comes. The room is this group's [`max`](Group::max), or what a
-    /// tighter group above leaves. Whatever others ask for, `n` groups of equal [weight](Group::set_weight) have `8 / (8 n + 1)` of it each.
+    /// The factor `a` bounds one group by the bytes that are left free: it may use up to `a` times as many. With 8, the usual
+    /// factor, one group alone gets 8/9 of the room, and a ninth is free for one that comes. The room is this group's [`max`](Group::max), or less
+    /// where a group above leaves less. Whatever others ask for, `n` groups of equal [weight](Group::set_weight) have `8 / (8 n + 1)` of it each.
     ///
     /// A group above its share is treated as at a limit of its own: its own caches give back, its own victims are stopped, and then it is refused.
     /// The error names it ([`ChargeError::is_by_share`](crate::ChargeError::is_by_share)).

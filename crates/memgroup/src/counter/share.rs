@@ -32,11 +32,11 @@ const WEIGHT_UNIT: u64 = 100;
 /// One child's share of its parent, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// The bytes that the child may hold, if its siblings hold no more than they do now: the largest of its even share, its `min`, and what is free.
+    /// The bytes that the child may hold, if its siblings hold no more than they do now: the largest of its even share, its `min`, and T.
     pub(crate) bytes: u64,
     /// Its even share, or its `min` if that is more. While the parent is full, a child above this is the one to give.
     pub(crate) even: u64,
-    /// What all children may use together.
+    /// The bytes that all children may use together.
     of: u64,
     factor: u64,
     /// The factor, times the child's weight.
@@ -48,7 +48,7 @@ fn part(of: u64, by: u64, over: u64) -> u64 {
     u64::try_from(u128::from(of) * u128::from(by) / u128::from(over.max(1))).unwrap_or(u64::MAX)
 }
 
-/// The bytes that the groups below `level` may use, prepaid bytes included: by its own limit, and by what the levels above have left. `None`: no limit.
+/// The bytes that the groups below `level` may use, prepaid bytes included: by its own limit, and by the room of the levels above. `None`: no limit.
 fn most(level: &'static Node) -> Option<u64> {
     let usage = level.counter.usage();
     let mut via: Option<&'static Node> = None;

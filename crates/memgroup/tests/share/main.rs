@@ -1,4 +1,4 @@
-//! Fair shares of a parent's room: what a child may charge, which one gives, which one is stopped, and which one is refused.
+//! Fair shares of a parent's room: the rule, the child that gives, and the work that is stopped.
 #![cfg(not(memgroup_loom))]
 
 #[path = "../protect/cache.rs"]

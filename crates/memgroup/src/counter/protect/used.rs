@@ -50,7 +50,7 @@ pub(crate) struct Used {
     low: AtomicU64,
     /// The weight among the fair shares of the group above; 0 if that shares nothing.
     weight: AtomicU64,
-    /// How much of what is free one share may take (`share`); 0 where the groups below have no shares.
+    /// The factor of the fair shares of the groups right below (`share`); 0 where the groups below have no shares.
     factor: AtomicU64,
     recorded: [AtomicU64; KINDS],
     recorders: AtomicU32,
@@ -87,7 +87,7 @@ impl Used {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// How much of what is free one share of the groups below may take; 0 where they have none.
+    /// The factor of the fair shares of the groups right below; 0 where they have none.
     pub(crate) fn factor(&self) -> u64 {
         // ORDERING: Relaxed; a number by itself.
         self.factor.load(Ordering::Relaxed)
