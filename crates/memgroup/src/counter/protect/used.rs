@@ -351,6 +351,30 @@ mod tests {
     }
 
     #[test]
+    fn counts_the_weight_of_a_share_while_the_group_holds_memory() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_share(8).unwrap();
+        let (a, b) = (parent.create("a").unwrap(), parent.create("b").unwrap());
+        b.set_weight(300).unwrap();
+        let weights = || parent.node().used().sum(WEIGHT);
+        assert_eq!(weights(), 0);
+        let (held, other) = (a.try_charge(1).unwrap(), b.try_charge(1).unwrap());
+        assert_eq!(weights(), 400);
+        b.set_weight(50).unwrap();
+        assert_eq!(weights(), 150);
+        drop(held);
+        assert_eq!(weights(), 50);
+        b.remove().unwrap();
+        assert_eq!(weights(), 0, "a removed group has no share");
+        drop(other);
+        let _held = a.try_charge(1).unwrap();
+        parent.set_share(None).unwrap();
+        assert_eq!(weights(), 0);
+        assert!(!a.node().marks.is_protected() && !parent.node().marks.keeps_free());
+    }
+
+    #[test]
     fn records_at_most_the_largest_reserve_as_unfilled() {
         let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
         let parent = hierarchy.create("/parent").unwrap();
