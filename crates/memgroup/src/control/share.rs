@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::base::id::{GroupId, NodeId};
+use crate::base::id::NodeId;
 use crate::control::waiters;
 use crate::counter::protect::used;
 use crate::counter::{chain, share};
@@ -98,14 +98,14 @@ impl std::error::Error for ShareError {}
 
 /// A group's fair share of the group above, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct FairShare {
     /// Bytes that the group may use while the groups beside it use no more than now.
     pub bytes: u64,
     /// Bytes that it may use whatever those ask for: its even part, or its `min` if that is more.
+    #[cfg_attr(feature = "serde", serde(rename = "even_bytes"))]
     pub even: u64,
-    /// The group that gives the share.
-    pub of: GroupId,
 }
 
 /// Fair shares.
@@ -162,9 +162,7 @@ impl Group {
 
     /// The group's own share of the one above, now. `None` where that gives none, or has no limit.
     pub fn fair_share(&self) -> Option<FairShare> {
-        let node = self.node();
-        let share = share::of_child(node)?;
-        Some(FairShare { bytes: share.bytes, even: share.even, of: node.up()?.group_id() })
+        share::of_child(self.node()).map(|share| FairShare { bytes: share.bytes, even: share.even })
     }
 
     /// The weight has changed: that of the group's share too.

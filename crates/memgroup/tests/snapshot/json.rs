@@ -29,6 +29,7 @@ fn serialises_a_group_under_the_documented_names() {
             "dying_descendants",
             "events",
             "events_local",
+            "fair_share",
             "id",
             "label_bytes",
             "limits",

@@ -121,7 +121,7 @@ fn refuses_unknown_and_read_only_files() {
     let writable = FILES.iter().filter(
         |file| !matches!(group.write_file(file, ""), Err(error) if error.problem == FileProblem::ReadOnly),
     );
-    assert_eq!(writable.count(), 9);
+    assert_eq!(writable.count(), 10);
 }
 
 #[test]
