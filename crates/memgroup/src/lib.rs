@@ -40,6 +40,7 @@ pub use control::oom::{
     KillAnswer, KillHook, KillHookError, KillOutcome, KillRegistration, KillReport, KillRequest,
     OomScoreError,
 };
+pub use control::share::{FairShare, SHARE_MAX, ShareError};
 pub use control::waiters::WeightError;
 pub use counter::events::Events;
 pub use counter::protect::{Protection, ProtectionError};

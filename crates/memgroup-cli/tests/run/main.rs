@@ -4,6 +4,7 @@
 
 mod limits;
 mod reclaim;
+mod shares;
 mod spec;
 mod watch;
 

@@ -12,4 +12,5 @@ pub(crate) mod oom;
 pub(crate) mod over_limit;
 pub(crate) mod protection;
 pub(crate) mod release;
+pub(crate) mod share;
 pub(crate) mod waiters;

@@ -2,7 +2,7 @@
 
 use crate::base::id::GroupId;
 use crate::base::limit::BYTES_MAX;
-use crate::control::waiters;
+use crate::control::{share, waiters};
 use crate::counter::chain;
 use crate::counter::protect::effective::Protection;
 use crate::counter::protect::error::ProtectionError;
@@ -18,9 +18,12 @@ pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
     chain::levels(node).for_each(|level| _ = waiters::serve(level));
 }
 
-/// Ends the protection of a group that goes offline.
+/// Ends the protection of a group that goes offline, its share and those that it gives.
 pub(crate) fn clear(tree: &Tree, node: &'static Node) {
-    if node.find_used().is_some() {
+    if let Some(used) = node.find_used() {
+        used.set_factor(0);
+        share::give(tree, node, false);
+        used::set_weight(tree, node, 0);
         set(tree, node, 0, 0);
         used::close(node);
     }

@@ -288,6 +288,8 @@ impl Group {
         // ORDERING: Relaxed; under the lock of the queue, or a number for reports.
         node.waiting.weight.store(weight, Ordering::Relaxed);
         queue.reweigh(weight, |waiter| std::ptr::eq(waiter.node, node));
+        drop(queue);
+        self.reweigh_share();
         Ok(())
     }
 

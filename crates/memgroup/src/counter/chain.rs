@@ -14,7 +14,7 @@ use memgroup_sync::interleave;
 
 use crate::base::mutation::{self, Mutation};
 use crate::counter::events::{self, Event};
-use crate::counter::protect;
+use crate::counter::{protect, share};
 use crate::state::counter::{Purpose, Reading, Verdict};
 use crate::tree::node::Node;
 
@@ -46,7 +46,7 @@ impl Until {
 
 /// The least room over the chain, less the bytes kept for others; plain loads, may be a moment old.
 pub(crate) fn least_room(from: &'static Node, of: impl Fn(&'static Node) -> u64) -> u64 {
-    let room = |level: &'static Node, via| protect::seen_through(level, via, of(level));
+    let room = |level: &'static Node, via| share::seen_through(level, via, of(level));
     let mut least = room(from, None);
     let mut level = from;
     while let Some(up) = level.up() {
@@ -74,7 +74,7 @@ pub(crate) fn headroom_to_prepay(from: &'static Node, above_high: u64) -> u64 {
 pub(crate) fn look_for_room(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
     let (mut level, mut via) = (Some(from), None);
     while let Some(node) = level {
-        let usage = match node.counter.with_room(bytes, protect::left_free(node, via)) {
+        let usage = match node.counter.with_room(bytes, share::left_free(node, via)) {
             Some(usage) => usage,
             None => look_again(node, via, bytes)?,
         };
@@ -89,7 +89,7 @@ pub(crate) fn look_past_dry_runs(from: &'static Node, until: Until, bytes: u64) 
     while let Some(node) = level {
         let seen = look(node, via);
         if bytes > seen.headroom() && !seen.is_only_dry_run(bytes) {
-            return Err(Refused { node, seen });
+            return Err(share::refused(node, via, bytes, seen));
         }
         (level, via) = (until.next(node), Some((node, seen.usage.saturating_add(bytes))));
     }
@@ -101,12 +101,12 @@ pub(crate) fn look_past_dry_runs(from: &'static Node, until: Until, bytes: u64) 
 fn look_again(node: &'static Node, via: Via, bytes: u64) -> Result<u64, Refused> {
     let seen = look(node, via);
     let goes_on = bytes <= seen.headroom() || seen.lets_pass(bytes);
-    if goes_on { Ok(seen.usage.saturating_add(bytes)) } else { Err(Refused { node, seen }) }
+    if goes_on { Ok(seen.usage.saturating_add(bytes)) } else { Err(share::refused(node, via, bytes, seen)) }
 }
 
 /// The counter as a charge sees it that came `via` the level below.
 fn look(node: &'static Node, via: Via) -> Reading {
-    Reading { reserved: protect::left_free(node, via), ..node.counter.read_with_prepaid() }
+    Reading { reserved: share::left_free(node, via), ..node.counter.read_with_prepaid() }
 }
 
 /// How a charge climbs.
@@ -159,12 +159,12 @@ fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> R
             charged = charge_from(level, via, bytes, climb).inspect_err(|_| take_back(node, level, bytes))?;
             break;
         }
-        let reserved = protect::left_free(level, via);
+        let reserved = share::left_free(level, via);
         match level.counter.try_charge(bytes, reserved, climb.verdict, climb.purpose) {
             Ok(usage) => usages[count] = usage,
             Err(seen) => {
                 take_back(node, level, bytes);
-                return Err(Refused { node: level, seen });
+                return Err(share::refused(level, via, bytes, seen));
             }
         }
         interleave::point();
@@ -219,7 +219,7 @@ fn count_over_dry_run(node: &'static Node, over_bytes: u64) {
 fn check_credit(at: &'static Node, via: Via, until: Until) -> Result<(), Refused> {
     let (mut level, mut via) = (Some(at), via);
     while let Some(node) = level {
-        let seen = look(node, via);
+        let seen = Reading { reserved: protect::left_free(node, via), ..node.counter.read() };
         let is_over = seen.usage > seen.most() && !seen.is_dry_run;
         if seen.offline || is_over {
             return Err(Refused { node, seen });

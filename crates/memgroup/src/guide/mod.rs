@@ -9,6 +9,7 @@
 //! | [`refusal`] | the steps before a charge is refused |
 //! | [`reclaim`] | how a cache gives memory back |
 //! | [`protect`] | the bytes that `min` and `low` keep for a group |
+//! | [`share`] | how one setting on a parent keeps a runaway from starving its siblings |
 //! | [`high`] | how a group is slowed down instead of refused |
 //! | [`wait`] | how a charge waits for memory, and the order in which waiters are served |
 //! | [`oom`] | the group that is stopped when nothing can be reclaimed |
@@ -43,6 +44,10 @@ pub mod reclaim {}
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/protect.md")]
 pub mod protect {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../../docs/share.md")]
+pub mod share {}
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/high.md")]

@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::control::release::POOL;
+use crate::control::share;
 use crate::lifecycle::{maintenance, residence};
 use crate::state::config::{Config, ConfigError};
 use crate::stock::drain;
@@ -130,6 +131,7 @@ impl Shared {
         let up = Some(self.made(parent)).filter(|_| parent != ROOT || self.config.account_root);
         begin(node, up, parent, tree.depth(id));
         self.made(parent).gain_child();
+        share::created(tree, node);
         node.pin();
         Ok(node)
     }

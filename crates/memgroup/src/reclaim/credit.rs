@@ -28,7 +28,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 use crate::base::mutation::{self, Mutation};
-use crate::counter::{chain, protect};
+use crate::counter::{chain, protect, share};
 use crate::tree::node::Node;
 use crate::tree::topology::ROOT;
 
@@ -126,7 +126,8 @@ impl ReclaimCredit {
         let via = chain::levels(node).find(|level| level.up().is_some_and(|up| std::ptr::eq(up, over)));
         let with_it = via.map(|via| (via, via.counter.usage().saturating_add(wanted)));
         let seen = over.counter.read();
-        let most = seen.max.saturating_sub(protect::left_free(over, with_it));
+        let limit = seen.max.saturating_sub(protect::left_free(over, with_it));
+        let most = limit.min(share::of_child(over).map_or(u64::MAX, |share| share.bytes));
         seen.usage.saturating_add(wanted).saturating_sub(most).saturating_sub(kept)
     }
 

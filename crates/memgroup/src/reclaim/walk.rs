@@ -60,7 +60,7 @@ impl<'c> Walk<'c> {
     fn group(&mut self, node: &'static Node, generation: u32, protected: Protection, levels: u32) -> bool {
         let Some(shrinkers) = node.shrinkers() else { return true };
         let takeable = self.control.sparing.of(node, protected, 0);
-        if takeable.bytes == 0 && !protected.is_none() {
+        if takeable.bytes == 0 && (takeable.spares_low || !protected.is_none()) {
             // All groups below are protected too.
             self.control.stats.spared_low |= takeable.spares_low;
             return true;

@@ -49,6 +49,7 @@ pub struct ChargeError {
     usage: u64,
     max: u64,
     reserved: u64,
+    is_share: bool,
     waited_nanos: u64,
 }
 
@@ -61,7 +62,7 @@ impl ChargeError {
         } else {
             ChargeErrorKind::Refused
         };
-        let Reading { usage, max, reserved, .. } = seen;
+        let Reading { usage, max, reserved, is_share, .. } = seen;
         ChargeError {
             node,
             generation: node.generation(),
@@ -70,6 +71,7 @@ impl ChargeError {
             usage,
             max,
             reserved,
+            is_share,
             waited_nanos: 0,
         }
     }
@@ -121,6 +123,12 @@ impl ChargeError {
         self.reserved
     }
 
+    /// Whether the group's fair share of the one above refused ([`Group::set_share`](crate::Group::set_share)). [`max`](ChargeError::max) is that share
+    /// then.
+    pub fn is_by_share(&self) -> bool {
+        self.is_share
+    }
+
     /// For how long the charge waited for room; zero unless it is of a call with a deadline.
     pub fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited_nanos)
@@ -130,6 +138,9 @@ impl ChargeError {
 impl ChargeError {
     fn write_usage(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.max() {
+            Some(share) if self.is_share => {
+                write!(f, ", usage {} of its fair share of {share}", self.usage)?;
+            }
             Some(max) => write!(f, ", usage {} of max {max}", self.usage)?,
             None => write!(f, ", usage {}, no max", self.usage)?,
         }
@@ -144,7 +155,8 @@ impl PartialEq for ChargeError {
     fn eq(&self, other: &ChargeError) -> bool {
         std::ptr::eq(self.node, other.node)
             && (self.generation, self.kind, self.asked) == (other.generation, other.kind, other.asked)
-            && (self.usage, self.max, self.reserved) == (other.usage, other.max, other.reserved)
+            && (self.usage, self.max, self.is_share) == (other.usage, other.max, other.is_share)
+            && self.reserved == other.reserved
             && self.waited_nanos == other.waited_nanos
     }
 }

@@ -1,7 +1,7 @@
 //! Marks: whether a charge or an uncharge has anything to do at a group besides its counter.
 //!
-//! One word in a line of the node that a charge reads anyway. For most groups it is 0. Then no `min` or `low` is set here or right below, no kill
-//! waits for the group's usage to fall, and no failure is injected.
+//! One word in a line of the node that a charge reads anyway. For most groups it is 0. Then no `min` or `low` is set here or right below, the group
+//! has no fair share and gives none, no kill waits for its usage to fall, and no failure is injected.
 //!
 //! - I1. Marks of settings change under the tree lock, the mark of a kill under the lock of `oom::victims`. The one injection that is in force
 //!   changes the mark of injected failures.
@@ -14,7 +14,8 @@ use crate::tree::topology::Tree;
 const PROTECTED: u32 = 1;
 const WATCHED: u32 = 2;
 const INJECTED: u32 = 4;
-const CHILD: u32 = 8;
+const SHARED: u32 = 8;
+const CHILD: u32 = 16;
 
 erasable! {
     /// The bits, and from `CHILD` on how many of the groups right below have a setting.
@@ -24,18 +25,35 @@ erasable! {
 }
 
 impl Marks {
-    /// Whether the group has a setting of `min` or `low`.
+    /// Whether the group has a setting of `min` or `low`, or a fair share of the group above.
     #[inline(always)]
     pub(crate) fn is_protected(&self) -> bool {
         // ORDERING: Relaxed; a thread that changed the usage after the setter's look has acquired the mark with that change (`protect::used` E1).
         self.bits.load(Ordering::Relaxed) & PROTECTED != 0
     }
 
-    /// Whether a group right below has one.
+    /// Whether a group right below has `min` or `low`.
     #[inline(always)]
     pub(crate) fn is_protected_below(&self) -> bool {
         // ORDERING: Relaxed; a charge that is on while the first setting is made may miss it.
         self.bits.load(Ordering::Relaxed) >= CHILD
+    }
+
+    /// Whether charges are to leave bytes free here: for protected groups right below, or for the fair shares of others.
+    #[inline(always)]
+    pub(crate) fn keeps_free(&self) -> bool {
+        // ORDERING: Relaxed, as in `is_protected_below`.
+        self.bits.load(Ordering::Relaxed) >= SHARED
+    }
+
+    /// Whether the groups right below have fair shares.
+    pub(crate) fn is_shared(&self) -> bool {
+        // ORDERING: Relaxed; changed under the tree lock, or a hint.
+        self.bits.load(Ordering::Relaxed) & SHARED != 0
+    }
+
+    pub(crate) fn share(&self, _tree: &Tree, is_on: bool) {
+        self.turn(SHARED, is_on);
     }
 
     /// Whether a kill waits for the group's usage to fall.

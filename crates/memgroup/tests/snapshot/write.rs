@@ -36,6 +36,7 @@ fn writes_every_setting_as_it_is_shown() {
         ("memory.low", "0\n", "4M", "4194304\n"),
         ("memory.min", "0\n", "max", "max\n"),
         ("memory.oom.group", "0\n", "1\n", "1\n"),
+        ("memory.share", "0\n", "8", "8\n"),
         ("memgroup.oom_score", "0\n", "-1000", "-1000\n"),
         ("memgroup.weight", "100\n", "10000", "10000\n"),
         ("memgroup.enforced", "1\n", "0", "0\n"),
@@ -51,6 +52,8 @@ fn writes_every_setting_as_it_is_shown() {
     assert_eq!((group.low(), group.min()), (4 << 20, BYTES_MAX));
     assert_eq!((group.oom_group(), group.oom_score(), group.weight()), (true, -1000, 10_000));
     assert!(!group.is_enforced());
+    group.write_file("memory.share", "0").unwrap();
+    assert_eq!(group.share(), None);
 }
 
 #[test]
@@ -72,6 +75,8 @@ fn refuses_invalid_text_and_says_which_is_valid() {
         ("memory.min", "-4096", "it is negative"),
         ("memory.oom.group", "2", "neither 0 nor 1"),
         ("memory.oom.group", "yes", "neither 0 nor 1"),
+        ("memory.share", "1025", "1 to 1024"),
+        ("memory.share", "-8", "no whole number from 0 to 1024"),
         ("memgroup.oom_score", "1001", "-1000"),
         ("memgroup.oom_score", "high", "no whole number from -1000 to 1000"),
         ("memgroup.oom_score", "99999999999", "no whole number from -1000 to 1000"),
@@ -116,7 +121,7 @@ fn refuses_unknown_and_read_only_files() {
     let writable = FILES.iter().filter(
         |file| !matches!(group.write_file(file, ""), Err(error) if error.problem == FileProblem::ReadOnly),
     );
-    assert_eq!(writable.count(), 9);
+    assert_eq!(writable.count(), 10);
 }
 
 #[test]

@@ -190,6 +190,7 @@ impl Groups {
     fn create(hierarchy: Hierarchy, unattributed: Group, spec: &Spec) -> Result<Groups, RunError> {
         let unset = Settings::default();
         let parent = create(&hierarchy.root(), PARENT, spec.max_bytes, &unset)?;
+        parent.set_share(spec.share).or_fail("share the memory of all tenants")?;
         let tenant = |tenant: &TenantSpec| create(&parent, &tenant.name, tenant.max_bytes, &tenant.settings);
         let tenants = spec.tenants.iter().map(tenant).collect::<Result<_, _>>()?;
         Ok(Groups { hierarchy, unattributed, parent, tenants, kills: Mutex::default() })

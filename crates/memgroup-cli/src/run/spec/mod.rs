@@ -24,6 +24,10 @@ const LIMIT: Values<'_, Option<u64>> = Values(
     "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with K, M, G or T, such as \"64M\"",
     &|value| bytes(value).filter(|limit| limit.is_none_or(|bytes| bytes >= 1 << 20)),
 );
+const SHARE: Values<'_, Option<u32>> = Values("an integer from 0 to 1024; 0 turns shares off", &|value| {
+    let factor = integer(value)?.try_into().ok().filter(|&factor: &u32| factor <= memgroup::SHARE_MAX)?;
+    Some(Some(factor).filter(|&factor| factor > 0))
+});
 const TRUTH: Values<'_, bool> = Values("true or false", &|value| value.as_bool());
 const SEED: Values<'_, u64> = Values("an integer from 0 up", &|value| integer(value)?.try_into().ok());
 const SECONDS: Values<'_, f64> =
@@ -160,6 +164,8 @@ pub(crate) struct Spec {
     pub(crate) seed: u64,
     /// Limit of `/tenants`, the parent of all tenants. None: no limit.
     pub(crate) max_bytes: Option<u64>,
+    /// Factor of the tenants' fair shares of that limit. None: they have none.
+    pub(crate) share: Option<u32>,
     /// Caches are reclaimed before a tenant is refused.
     pub(crate) reclaim: bool,
     /// A statement of one tenant is stopped when another finds no memory; never without `reclaim`.
@@ -184,7 +190,7 @@ impl Spec {
     pub(crate) fn without_limits(&self) -> Spec {
         let (max_bytes, settings) = (None, Settings::default());
         let tenants = self.tenants.iter().map(|tenant| TenantSpec { max_bytes, settings, ..tenant.clone() });
-        Spec { max_bytes, oom: false, tenants: tenants.collect(), ..self.clone() }
+        Spec { max_bytes, share: None, oom: false, tenants: tenants.collect(), ..self.clone() }
     }
 
     /// Reads the SPEC `text`; errors call it `file`.
@@ -194,6 +200,7 @@ impl Spec {
         let seconds = once(&mut top, &mut run, "seconds", 20.0, &SECONDS)?;
         let seed = once(&mut top, &mut run, "seed", 1, &SEED)?;
         let max_bytes = once(&mut top, &mut run, "max", None, &LIMIT)?;
+        let share = once(&mut top, &mut run, "share", None, &SHARE)?;
         let reclaim = once(&mut top, &mut run, "reclaim", true, &TRUTH)?;
         let oom = once(&mut top, &mut run, "oom", true, &TRUTH)?;
         run.map_or(Ok(()), Table::finish)?;
@@ -212,7 +219,7 @@ impl Spec {
             let text = "key `tenant` is missing; allowed: at least one [[tenant]]";
             return Err(RunError::Usage(format!("{file}: {text}")));
         }
-        Ok(Spec { seconds, seed, max_bytes, reclaim, oom, tenants })
+        Ok(Spec { seconds, seed, max_bytes, share, reclaim, oom, tenants })
     }
 }
 

@@ -126,6 +126,22 @@ fn overcommits_the_built_in_scenario_by_the_runaway_only() {
 }
 
 #[test]
+fn reads_the_factor_of_shares_and_names_a_wrong_one() {
+    let with = |share: &str| Spec::parse("a.toml", &format!("share = {share}\n{VALID}"));
+    assert_eq!(Spec::parse("a.toml", VALID).expect("a valid SPEC").share, None);
+    assert_eq!(with("8").expect("a valid SPEC").share, Some(8));
+    assert_eq!(with("0").expect("a valid SPEC").share, None);
+    assert_eq!(with("8").expect("a valid SPEC").without_limits().share, None);
+    for wrong in ["1025", "-1", "\"8\"", "0.5"] {
+        let error = with(wrong).expect_err("a wrong factor").to_string();
+        assert!(
+            error.contains(&format!("key `share` is {wrong}; allowed: an integer from 0 to 1024")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn reads_the_keys_of_the_run_from_a_table_too() {
     let (_, tenants) = VALID.split_once("max = \"48M\"\n").expect("it is there");
     let read = |top: &str| Spec::parse("a.toml", &format!("{top}{tenants}"));
@@ -149,7 +165,7 @@ fn reads_the_keys_of_the_run_from_a_table_too() {
         ),
         (
             "[run]\nsecond = 1\n",
-            "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: max, oom, reclaim, seconds, seed",
+            "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: max, oom, reclaim, seconds, seed, share",
         ),
         ("[run]\noom = 1\n", "a.toml:2: key `oom` of [run] is 1; allowed: true or false"),
         ("run = true\n", "a.toml:1: key `run` is not a table; allowed: [run]"),
@@ -183,7 +199,7 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "seed = 7",
             "sede = 7",
-            "a.toml:3: key `sede` is unknown; allowed: max, oom, reclaim, run, seconds, seed, tenant",
+            "a.toml:3: key `sede` is unknown; allowed: max, oom, reclaim, run, seconds, seed, share, tenant",
         ),
         (
             "\"48M\"",
@@ -201,7 +217,7 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "seed = 7",
             "[[tenants]]",
-            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: max, oom, reclaim, run, seconds, seed, tenant",
+            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: max, oom, reclaim, run, seconds, seed, share, tenant",
         ),
         (
             "name = \"shop\"",

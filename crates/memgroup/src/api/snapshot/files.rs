@@ -37,6 +37,8 @@ pub struct Limits {
     pub oom_score: i32,
     /// Rank among charges that wait, 1 to 10,000. The highest is served first.
     pub weight: u32,
+    /// Factor of the fair shares of the groups right below; 0 where they have none.
+    pub share: u32,
     /// Whether `max` refuses charges. If not, it only counts those that it would have refused.
     pub enforced: bool,
 }
@@ -51,6 +53,7 @@ impl Limits {
             oom_group: group.oom_group(),
             oom_score: group.oom_score(),
             weight: group.weight(),
+            share: group.share().unwrap_or(0),
             enforced: group.is_enforced(),
         }
     }
@@ -97,6 +100,11 @@ const TABLE: &[File] = &[
         "memory.oom.group",
         |g| flag(g.limits.oom_group),
         |g, text| yes_or_no(text).map(|as_a_whole| g.set_oom_group(as_a_whole)),
+    ),
+    setting(
+        "memory.share",
+        |g| line(g.limits.share),
+        |g, text| set(g.set_share(Some(number(text, "from 0 to 1024")?).filter(|&factor| factor > 0))),
     ),
     setting(
         "memgroup.oom_score",

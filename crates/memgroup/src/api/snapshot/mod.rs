@@ -13,6 +13,7 @@ pub use files::{FILES, FileError, FileProblem, Limits};
 use crate::api::group::Overdraft;
 use crate::api::statistics;
 use crate::base::id::GroupId;
+use crate::control::share::FairShare;
 use crate::counter::events::Events;
 use crate::observe::pressure::Pressure;
 use crate::observe::wait::{self, Waiters};
@@ -90,6 +91,8 @@ pub struct GroupSnapshot {
     pub dying_descendants: usize,
     /// Its settings.
     pub limits: Limits,
+    /// Its fair share of its parent; `None` where that gives none.
+    pub fair_share: Option<FairShare>,
     /// Bytes charged to it and to the groups below it, prepaid bytes included.
     pub usage_bytes: u64,
     /// The same without prepaid bytes. Exact while no thread charges, drains or changes a limit.
@@ -311,6 +314,7 @@ impl GroupSnapshot {
             descendants: 0,
             dying_descendants: 0,
             limits: Limits::of(group),
+            fair_share: group.fair_share(),
             usage_bytes,
             usage_exact_bytes: 0,
             peak_bytes: group.peak(),

@@ -27,6 +27,7 @@
 //! - I4. A choice allocates nothing: the list of pending kills has room for every hook.
 //! - I5. A group is chosen only if all candidates together have the missing bytes.
 //! - I6. Among candidates of one score it is the one that exceeds its protection by most. So a small group does not die for a giant beside it.
+//! - I8. Where groups have fair shares, one above its even share is chosen before one within, whatever their scores.
 //! - I7. A group within its `min` is not chosen. It may die as a part of a group that is killed as a whole.
 //! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a slot's stock may serve it at that moment. Then the
 //!   next update of the pending kills notes it, at a refusal or a report.
@@ -42,8 +43,8 @@ use crate::control::oom::hook::{Hook, KillAnswer, Taken};
 use crate::control::oom::pending::{Clock, PendingKill, Stage};
 use crate::control::oom::report::{KillOutcome, Record, Records};
 use crate::control::oom::state::{NEVER, OomState};
-use crate::counter::chain;
 use crate::counter::protect::effective::effective;
+use crate::counter::{chain, share};
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 use crate::tree::shared::Shared;
@@ -339,8 +340,10 @@ impl List {
                 continue;
             }
             sum = sum.saturating_add(size);
-            let excess = size.saturating_sub(protection.min.max(protection.low));
-            let rank = (node.oom().score(), excess, Reverse(node.group_id()));
+            let even = share::even_of(node);
+            let excess = size.saturating_sub(protection.min.max(protection.low).max(even));
+            let is_above = share::is_above_even(node, control.full);
+            let rank = (is_above, node.oom().score(), excess, Reverse(node.group_id()));
             if first.as_ref().is_none_or(|(highest, _)| rank > *highest) {
                 first = Some((rank, node));
             }

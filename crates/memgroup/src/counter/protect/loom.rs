@@ -6,7 +6,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{charge_counters, config, explore_up_to, obtain};
 use crate::control::{aftermath, protection};
 use crate::counter::chain::Until;
-use crate::counter::protect::used::{LOW, MIN, UNFILLED};
+use crate::counter::protect::used::{self, LOW, MIN, UNFILLED, WEIGHT};
 use crate::state::counter::Verdict;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
@@ -34,18 +34,19 @@ fn uncharge(node: &'static Node, bytes: u64) {
 
 /// At rest the recorded values of the children are right, and their parent's sums are theirs.
 fn assert_right(children: &[&'static Node]) {
-    let mut sums = [0; 3];
+    let mut sums = [0; 4];
     for used in children.iter().map(|node| (node.used(), node.counter.usage())) {
         let (used, usage) = used;
         let claim = used.min().max(used.low());
-        let right = [usage.min(used.min()), usage.min(used.low()), claim.saturating_sub(usage)];
-        for kind in [MIN, LOW, UNFILLED] {
+        let weight = if usage > 0 { used.weight() } else { 0 };
+        let right = [usage.min(used.min()), usage.min(used.low()), claim.saturating_sub(usage), weight];
+        for kind in [MIN, LOW, UNFILLED, WEIGHT] {
             assert_eq!(used.recorded(kind), right[kind], "of kind {kind}, with usage {usage}");
             sums[kind] += right[kind];
         }
     }
     let parent = children[0].parent().unwrap();
-    for kind in [MIN, LOW, UNFILLED] {
+    for kind in [MIN, LOW, UNFILLED, WEIGHT] {
         assert_eq!(parent.used().sum(kind), sums[kind], "the sum of kind {kind}");
     }
 }
@@ -72,6 +73,31 @@ fn records_right_values_at_rest() {
 #[should_panic]
 fn catches_a_recorder_that_does_not_check_again() {
     mutation::with(Mutation::RecorderDoesNotLookAgain, || explore_up_to(2, two_charge_one_group));
+}
+
+/// One thread gives the last byte back while another brings one: the weight counts among the fair shares above while any is left.
+fn one_empties_and_one_fills() {
+    let shared = hierarchy();
+    let group = create(shared, "group");
+    used::set_weight(&shared.tree.lock(), group, 100);
+    charge(group, 1);
+    let other = thread::spawn(move || uncharge(group, 1));
+    charge(group, 1);
+    other.join().unwrap();
+    assert_right(&[group]);
+    uncharge(group, 1);
+    assert_right(&[group]);
+}
+
+#[test]
+fn records_the_weight_of_a_group_that_holds_memory() {
+    explore_up_to(2, one_empties_and_one_fills);
+}
+
+#[test]
+#[should_panic]
+fn catches_a_weight_that_is_not_looked_at_again() {
+    mutation::with(Mutation::RecorderDoesNotLookAgain, || explore_up_to(2, one_empties_and_one_fills));
 }
 
 /// A charge that the group above refuses takes bytes of the group for a moment, which the other charge may record.

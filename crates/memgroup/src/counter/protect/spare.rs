@@ -12,6 +12,7 @@
 use memgroup_sync::atomic::Ordering;
 
 use crate::counter::protect::effective::{self, Protection};
+use crate::counter::share;
 use crate::tree::node::Node;
 
 /// How one round of a reclaim treats protected groups.
@@ -60,10 +61,13 @@ impl Sparing {
         if self.is_any { effective::below(self.top, parent, above, node) } else { Protection::NONE }
     }
 
-    /// The bytes that may be taken of a group and those below it, by its own protection alone, if `asked` are asked for already.
+    /// The bytes that may be taken of a group and those below it, by its own protection and share alone, if `asked` are asked for already.
     #[inline]
-    pub(crate) fn of(&self, node: &Node, protected: Protection, asked: u64) -> Takeable {
-        let floor = if self.spares_low { protected.min.max(protected.low) } else { protected.min };
+    pub(crate) fn of(&self, node: &'static Node, protected: Protection, asked: u64) -> Takeable {
+        // A fair share is spared as `low` is: while another group is above its own.
+        let even = if self.spares_low && self.counts(node) { share::even_of(node) } else { 0 };
+        let low = if self.spares_low { protected.low.max(even) } else { 0 };
+        let floor = protected.min.max(low);
         let usage = node.counter.usage();
         let above = usage.saturating_sub(floor);
         // Where nothing is protected, a callback that hangs keeps no other thread from the rest.

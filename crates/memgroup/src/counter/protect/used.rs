@@ -37,7 +37,9 @@ pub(crate) const MIN: usize = 0;
 pub(crate) const LOW: usize = 1;
 /// The bytes of the larger of the two that the group has not charged; no more than a reserve can be.
 pub(crate) const UNFILLED: usize = 2;
-const KINDS: usize = 3;
+/// The weight of the group in the fair shares of the group above, while it holds memory.
+pub(crate) const WEIGHT: usize = 3;
+const KINDS: usize = 4;
 
 /// In `recorders`: the group is online. The rest counts the recording threads.
 const ONLINE: u32 = 1 << 31;
@@ -46,6 +48,10 @@ const ONLINE: u32 = 1 << 31;
 pub(crate) struct Used {
     min: AtomicU64,
     low: AtomicU64,
+    /// The weight among the fair shares of the group above; 0 if that shares nothing.
+    weight: AtomicU64,
+    /// The factor of the fair shares of the groups right below (`share`); 0 where the groups below have no shares.
+    factor: AtomicU64,
     recorded: [AtomicU64; KINDS],
     recorders: AtomicU32,
     sums: CachePadded<[AtomicU64; KINDS]>,
@@ -57,6 +63,8 @@ impl Used {
         Used {
             min: AtomicU64::new(0),
             low: AtomicU64::new(0),
+            weight: AtomicU64::new(0),
+            factor: AtomicU64::new(0),
             recorded: zeros(),
             recorders: AtomicU32::new(ONLINE),
             sums: CachePadded::new(zeros()),
@@ -71,6 +79,24 @@ impl Used {
     pub(crate) fn low(&self) -> u64 {
         // ORDERING: Relaxed, as in `min`.
         self.low.load(Ordering::Relaxed)
+    }
+
+    /// The weight of the group's fair share; 0 if it has none.
+    pub(crate) fn weight(&self) -> u64 {
+        // ORDERING: Relaxed, as in `min`.
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// The factor of the fair shares of the groups right below; 0 where they have none.
+    pub(crate) fn factor(&self) -> u64 {
+        // ORDERING: Relaxed; a number by itself.
+        self.factor.load(Ordering::Relaxed)
+    }
+
+    /// The caller is the only setter (it holds the level's lock).
+    pub(crate) fn set_factor(&self, factor: u64) {
+        // ORDERING: Relaxed, as in `factor`.
+        self.factor.store(factor, Ordering::Relaxed);
     }
 
     /// The usage up to which the group is within its protection.
@@ -93,7 +119,8 @@ impl Used {
     /// The values to be recorded with so much usage.
     fn due(&self, usage: u64) -> [u64; KINDS] {
         let unfilled = self.claim().saturating_sub(usage).min(LARGEST_RESERVE);
-        [usage.min(self.min()), usage.min(self.low()), unfilled]
+        let weight = if usage > 0 { self.weight() } else { 0 };
+        [usage.min(self.min()), usage.min(self.low()), unfilled, weight]
     }
 
     /// Records the values due with so much usage, here and in the parent's sums. Returns whether any was different.
@@ -171,25 +198,44 @@ fn record_until_stable(node: &'static Node) {
 
 /// Changes the settings of an online group. Bytes that were left free for it may be free for others afterwards.
 pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
+    change(tree, node, |used| {
+        // ORDERING: Relaxed, both; published by the read of the usage (E1).
+        used.min.store(min, Ordering::Relaxed);
+        used.low.store(low, Ordering::Relaxed);
+    });
+}
+
+/// Changes the weight of an online group's fair share; 0 takes the share away.
+pub(crate) fn set_weight(tree: &Tree, node: &'static Node, weight: u64) {
+    // ORDERING: Relaxed, as in `set`.
+    change(tree, node, |used| used.weight.store(weight, Ordering::Relaxed));
+}
+
+fn change(tree: &Tree, node: &'static Node, store: impl FnOnce(&Used)) {
     let used = node.used();
     // Made here, because a charge allocates nothing.
     let _sums = node.parent().map(Node::used);
-    let (was_any, is_any) = (used.claim() > 0, min.max(low) > 0);
-    // ORDERING: Relaxed, both; published by the read of the usage below (E1).
-    used.min.store(min, Ordering::Relaxed);
-    used.low.store(low, Ordering::Relaxed);
+    let settings = || (used.claim() > 0, used.claim() > 0 || used.weight() > 0);
+    let (was_protected, was_any) = settings();
+    store(&used);
+    let (is_protected, is_any) = settings();
     if is_any && !was_any {
+        node.marks.protect(tree, true);
+    }
+    if is_protected && !was_protected {
         count(tree, node, true);
     }
     node.counter.usage_now();
     record_until_stable(node);
-    if was_any && !is_any {
+    if was_protected && !is_protected {
         count(tree, node, false);
+    }
+    if was_any && !is_any {
+        node.marks.protect(tree, false);
     }
 }
 
 fn count(tree: &Tree, node: &'static Node, is_set: bool) {
-    node.marks.protect(tree, is_set);
     // ORDERING: Relaxed, as in `is_any`.
     node.shared().protected().0.fetch_add(if is_set { 1 } else { u32::MAX }, Ordering::Relaxed);
     if let Some(parent) = node.parent() {
@@ -233,7 +279,7 @@ impl Node {
     }
 }
 
-/// The number of groups of a hierarchy that have a setting. If it is 0, nothing is computed.
+/// The number of groups of a hierarchy that have a setting, or give shares. If it is 0, nothing is computed.
 pub(crate) struct Protected(AtomicU32);
 
 impl Protected {
@@ -241,6 +287,14 @@ impl Protected {
     pub(crate) fn is_any(&self) -> bool {
         // ORDERING: Relaxed; a reclaim that runs while the first setting is made may miss it.
         self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Protected {
+    /// A group gives shares from here on, or gives none any more.
+    pub(crate) fn count_sharing(&self, is_on: bool) {
+        // ORDERING: Relaxed, as in `is_any`.
+        self.0.fetch_add(if is_on { 1 } else { u32::MAX }, Ordering::Relaxed);
     }
 }
 
@@ -262,11 +316,11 @@ mod tests {
     use crate::state::config::Config;
     use crate::tree::handle::Hierarchy;
 
-    fn recorded(group: &crate::Group) -> [u64; KINDS] {
+    fn recorded(group: &crate::Group) -> [u64; 3] {
         std::array::from_fn(|kind| group.node().used().recorded(kind))
     }
 
-    fn sums(group: &crate::Group) -> [u64; KINDS] {
+    fn sums(group: &crate::Group) -> [u64; 3] {
         std::array::from_fn(|kind| group.node().used().sum(kind))
     }
 
@@ -294,6 +348,30 @@ mod tests {
         assert_eq!((recorded(&a), sums(&parent)), ([0, 0, 0], [0, 0, 0]));
         assert!(!a.node().marks.is_protected() && !parent.node().marks.is_protected_below());
         assert!(!hierarchy.root().node().shared().protected().is_any());
+    }
+
+    #[test]
+    fn counts_the_weight_of_a_share_while_the_group_holds_memory() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_share(8).unwrap();
+        let (a, b) = (parent.create("a").unwrap(), parent.create("b").unwrap());
+        b.set_weight(300).unwrap();
+        let weights = || parent.node().used().sum(WEIGHT);
+        assert_eq!(weights(), 0);
+        let (held, other) = (a.try_charge(1).unwrap(), b.try_charge(1).unwrap());
+        assert_eq!(weights(), 400);
+        b.set_weight(50).unwrap();
+        assert_eq!(weights(), 150);
+        drop(held);
+        assert_eq!(weights(), 50);
+        b.remove().unwrap();
+        assert_eq!(weights(), 0, "a removed group has no share");
+        drop(other);
+        let _held = a.try_charge(1).unwrap();
+        parent.set_share(None).unwrap();
+        assert_eq!(weights(), 0);
+        assert!(!a.node().marks.is_protected() && !parent.node().marks.keeps_free());
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub(crate) struct Reading {
     pub(crate) reserved: u64,
     /// The limit is a dry run; told where the charge does not fit, and by `read`.
     pub(crate) is_dry_run: bool,
+    /// The limit is the group's fair share of the one above (`counter::share`).
+    pub(crate) is_share: bool,
     /// The most bytes of the usage that are prepaid (I7); told by a refusal. Exact about the instant of a final one.
     pub(crate) prepaid_most: u64,
 }
@@ -21,7 +23,16 @@ pub(crate) struct Reading {
 impl Reading {
     pub(super) fn of(word: u64, max: u64) -> Reading {
         let (offline, over) = (word & OFFLINE != 0, word & OVER != 0);
-        Reading { usage: word & BYTES, max, offline, over, reserved: 0, is_dry_run: false, prepaid_most: 0 }
+        Reading {
+            usage: word & BYTES,
+            max,
+            offline,
+            over,
+            reserved: 0,
+            is_dry_run: false,
+            is_share: false,
+            prepaid_most: 0,
+        }
     }
 
     /// The most that usage may come to by the charge that saw it.

@@ -1,0 +1,176 @@
+//! Fair shares of a group, as users set and read them. The rule stands in `counter::share`.
+
+use core::fmt;
+
+use crate::base::id::NodeId;
+use crate::control::waiters;
+use crate::counter::protect::used;
+use crate::counter::{chain, share};
+use crate::tree::handle::Group;
+use crate::tree::node::Node;
+use crate::tree::topology::{State, Tree};
+
+/// The largest factor.
+pub const SHARE_MAX: u32 = 1024;
+
+/// Groups that are given their share, or lose it, with one hold of the tree lock.
+const CHILDREN_HELD_MAX: usize = 128;
+
+/// Gives each group below `node` a share, or takes it away.
+fn set_factor(node: &'static Node, factor: u32) {
+    let shared = node.shared();
+    let _one_at_a_time = shared.level_lock(node.id());
+    let used = node.used();
+    if factor == 0 {
+        used.set_factor(0);
+    }
+    let mut last = String::new();
+    // From here on groups get or lose their share when they are created.
+    give(&shared.tree.lock(), node, factor > 0);
+    loop {
+        let tree = shared.tree.lock();
+        let after = Some(last.as_str()).filter(|last| !last.is_empty());
+        let next = tree.children_after(node.id(), after).take(CHILDREN_HELD_MAX);
+        let children: Vec<(String, NodeId)> = next.map(|(name, id)| (name.to_owned(), id)).collect();
+        let Some((name, _)) = children.last() else { break };
+        name.clone_into(&mut last);
+        children.iter().for_each(|&(_, id)| join(&tree, shared.made(id), factor > 0));
+    }
+    if factor > 0 {
+        used.set_factor(u64::from(factor));
+    }
+    drop(_one_at_a_time);
+    chain::levels(node).for_each(|level| _ = waiters::serve(level));
+}
+
+/// Marks a group as one that gives shares, or gives none. The caller holds the tree lock.
+pub(crate) fn give(tree: &Tree, node: &'static Node, is_on: bool) {
+    if node.marks.is_shared() != is_on {
+        node.marks.share(tree, is_on);
+        node.shared().protected().count_sharing(is_on);
+    }
+}
+
+/// The group has a share of its parent from here on, or has none. The caller holds the tree lock, and the group is online.
+fn join(tree: &Tree, node: &'static Node, is_on: bool) {
+    used::set_weight(tree, node, if is_on { u64::from(node.waiting.weight()) } else { 0 });
+}
+
+/// A group was created: where its parent gives shares, it has one.
+pub(crate) fn created(tree: &Tree, node: &'static Node) {
+    if node.up().is_some_and(|up| up.marks.is_shared()) {
+        join(tree, node, true);
+    }
+}
+
+/// Why a share factor was not set. The one before stays in force. Printed, it completes the phrase "failed to ...".
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShareError {
+    /// The factor is out of range.
+    OutOfRange {
+        /// The group's path.
+        path: String,
+        /// The factor that was asked for.
+        asked: u32,
+    },
+    /// Charges are not counted in the root of this hierarchy, so it has nothing to share.
+    RootNotAccounted,
+}
+
+impl fmt::Display for ShareError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ShareError::OutOfRange { path, asked } => {
+                write!(
+                    f,
+                    "set share of group {path} to {asked}: allowed are 1 to {SHARE_MAX}; None turns it off"
+                )
+            }
+            ShareError::RootNotAccounted => f.write_str(
+                "set share of group /: its hierarchy does not account the root (Config::account_root)",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ShareError {}
+
+/// A group's fair share of the group above, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct FairShare {
+    /// Bytes that the group may use while the groups beside it use no more than now.
+    pub bytes: u64,
+    /// Bytes that it may use whatever those ask for: its even part, or its `min` if that is more.
+    #[cfg_attr(feature = "serde", serde(rename = "even_bytes"))]
+    pub even: u64,
+}
+
+/// Fair shares.
+impl Group {
+    /// Gives each group right below this one a fair share of its room; `None` turns that off. One setting on a parent keeps a runaway below it from
+    /// starving the others.
+    ///
+    /// The factor `a` bounds one group by the bytes that are left free: it may use up to `a` times as many. With 8, the usual
+    /// factor, one group alone gets 8/9 of the room, and a ninth is free for one that comes. The room is this group's [`max`](Group::max), or less
+    /// where a group above leaves less. Whatever others ask for, `n` groups of equal [weight](Group::set_weight) have `8 / (8 n + 1)` of it each.
+    ///
+    /// A group above its share is treated as at a limit of its own: its own caches give back, its own victims are stopped, and then it is refused.
+    /// The error names it ([`ChargeError::is_by_share`](crate::ChargeError::is_by_share)).
+    ///
+    /// It is in force when the call returns, for groups that are created later too. Charges under way may miss it.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenants = hierarchy.create("/tenants").unwrap();
+    /// tenants.set_max(9 << 20).unwrap();
+    /// tenants.set_share(8).unwrap();
+    /// let (runaway, small) = (tenants.create("runaway").unwrap(), tenants.create("small").unwrap());
+    /// let mut held = Vec::new();
+    /// let error = loop {
+    ///     match runaway.try_charge(64 << 10) {
+    ///         Ok(charge) => held.push(charge),
+    ///         Err(error) => break error,
+    ///     }
+    /// };
+    /// assert!(error.is_by_share() && error.path().as_deref() == Some("/tenants/runaway"));
+    /// assert!(small.try_charge(512 << 10).is_ok(), "a ninth was left free");
+    /// ```
+    ///
+    /// # Errors
+    /// The factor is 0, or more than 1,024; or the group is a root that is not accounted.
+    pub fn set_share(&self, factor: impl Into<Option<u32>>) -> Result<(), ShareError> {
+        let (node, factor) = (self.node(), factor.into());
+        if factor.is_some_and(|factor| !(1..=SHARE_MAX).contains(&factor)) {
+            return Err(ShareError::OutOfRange { path: self.path(), asked: factor.unwrap_or(0) });
+        }
+        if node.parent().is_none() && !node.shared().config.account_root {
+            return Err(ShareError::RootNotAccounted);
+        }
+        set_factor(node, factor.unwrap_or(0));
+        Ok(())
+    }
+
+    /// The factor of the fair shares right below this group; `None` where it gives none.
+    pub fn share(&self) -> Option<u32> {
+        let factor = self.node().find_used().map_or(0, |used| used.factor());
+        u32::try_from(factor).ok().filter(|&factor| factor > 0)
+    }
+
+    /// The group's own share of the one above, now. `None` where that gives none, or has no limit.
+    pub fn fair_share(&self) -> Option<FairShare> {
+        share::of_child(self.node()).map(|share| FairShare { bytes: share.bytes, even: share.even })
+    }
+
+    /// The weight has changed: that of the group's share too.
+    pub(crate) fn reweigh_share(&self) {
+        let node = self.node();
+        let tree = node.shared().tree.lock();
+        if tree.state(node.id()) == State::Online {
+            created(&tree, node);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Share: how much of a group its children may use, each of them, when they want more than there is.
+//!
+//! ```text
+//!   M  the parent's limit, less the bytes kept for groups within their protection; a tighter level above makes it less
+//!   U  the parent's usage         a  the factor        w  a child's weight, over 100        W  the sum of the weights of children with memory
+//!
+//!   E = M a w / (1 + a W)         even share: its guarantee
+//!   T = a w (M - U - b)           what is free allows it more, for a charge of b bytes
+//! ```
+//!
+//! A charge through a child with usage u passes the parent if u + b is at most E, the child's `min` or T. T makes every child leave something free,
+//! so that there is room for one that comes later (dynamic thresholds of shared packet buffers: Choudhury and Hahne, IEEE/ACM Transactions on
+//! Networking 6(2), 1998). E tells which child has to give when there is none (max-min fairness).
+//!
+//! T as a bound of u + b is a bound of U + b as well: u + b <= T where M - U - b >= (u + b) / (a w). So a charge beyond E leaves so many bytes free in
+//! the parent, and the parent's compare-and-swap decides on it together with the limit.
+//!
+//! - I1. A child with T = u + b holds a w of all that is free. So all children beyond E together use less than M, whatever they ask for.
+//! - I2. Prepaid bytes decide nothing: those of the child are not counted in u, those of its siblings not in U.
+//! - B1. U is the usage at the instant of the decision. u, W and levels above the parent are read before, and may be a moment old.
+
+use crate::base::limit::{BYTES_MAX, UNLIMITED};
+use crate::counter::chain::{self, Refused, Via};
+use crate::counter::protect;
+use crate::counter::protect::used::WEIGHT;
+use crate::state::counter::Reading;
+use crate::tree::node::Node;
+
+/// The weight of a group for which none was set, and of the bytes that the parent holds itself.
+const WEIGHT_UNIT: u64 = 100;
+
+/// One child's share of its parent, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// The bytes that the child may hold, if its siblings hold no more than they do now: the largest of its even share, its `min`, and T.
+    pub(crate) bytes: u64,
+    /// Its even share, or its `min` if that is more. While the parent is full, a child above this is the one to give.
+    pub(crate) even: u64,
+    /// The bytes that all children may use together.
+    of: u64,
+    factor: u64,
+    /// The factor, times the child's weight.
+    slope: u64,
+}
+
+/// `of` times `by` over `over`.
+fn part(of: u64, by: u64, over: u64) -> u64 {
+    u64::try_from(u128::from(of) * u128::from(by) / u128::from(over.max(1))).unwrap_or(u64::MAX)
+}
+
+/// The bytes that the groups below `level` may use, prepaid bytes included: by its own limit, and by the room of the levels above. `None`: no limit.
+fn most(level: &'static Node) -> Option<u64> {
+    let usage = level.counter.usage();
+    let mut via: Option<&'static Node> = None;
+    let mut least = UNLIMITED;
+    for up in chain::levels(level) {
+        let seen = up.counter.read();
+        if seen.max != UNLIMITED && !seen.is_dry_run {
+            let kept = protect::left_free(up, via.map(|child| (child, u64::MAX)));
+            let others = seen.usage.saturating_sub(usage);
+            least = least.min(seen.max.saturating_sub(kept).saturating_sub(others));
+        }
+        via = Some(up);
+    }
+    (least != UNLIMITED).then_some(least)
+}
+
+/// The share that `child` has of `level`, right above it. `None` where it has none.
+fn of(level: &'static Node, child: &'static Node) -> Option<Share> {
+    if !level.marks.is_shared() {
+        return None;
+    }
+    let (above, own) = (level.find_used()?, child.find_used()?);
+    let (factor, weight) = (above.factor(), own.weight());
+    if factor == 0 || weight == 0 {
+        return None;
+    }
+    let of = most(level)?;
+    let slope = factor * weight;
+    // A child without memory counts as well: it is about to have some.
+    let missing = weight.saturating_sub(own.recorded(WEIGHT));
+    let weights = above.sum(WEIGHT) + missing;
+    let even = part(of, slope, WEIGHT_UNIT + factor * weights).max(own.min());
+    let others = level.counter.usage().saturating_sub(child.counter.usage());
+    let free = part(of.saturating_sub(others), slope, WEIGHT_UNIT + slope);
+    Some(Share { bytes: even.max(free), even, of, factor, slope })
+}
+
+/// The share of a group in the one above, now.
+pub(crate) fn of_child(child: &'static Node) -> Option<Share> {
+    of(child.up()?, child)
+}
+
+/// Bytes of a group that are taken only when no sibling is above its even share. Nothing where it has no share.
+pub(crate) fn even_of(child: &'static Node) -> u64 {
+    of_child(child).map_or(0, |share| share.even)
+}
+
+/// Whether every group from `node` to below `top` is above its even share, where it has one.
+pub(crate) fn is_above_even(node: &'static Node, top: &'static Node) -> bool {
+    let below_top = chain::levels(node).take_while(|level| !std::ptr::eq(*level, top));
+    below_top
+        .map(|level| (level, of_child(level)))
+        .all(|(level, share)| share.is_none_or(|share| level.counter.usage() > share.even))
+}
+
+/// Bytes that a charge is to leave free in `level`: for groups within their protection, and where it came through a child, for the shares of others.
+#[inline(always)]
+pub(crate) fn left_free(level: &'static Node, via: Via) -> u64 {
+    if level.marks.keeps_free() { left_free_below(level, via) } else { 0 }
+}
+
+#[cold]
+#[inline(never)]
+fn left_free_below(level: &'static Node, via: Via) -> u64 {
+    let protected = protect::left_free(level, via);
+    let Some((child, usage)) = via else { return protected };
+    let Some(share) = of(level, child) else { return protected };
+    let Some(free) = beyond_even(child, usage, share) else { return protected };
+    let tighter = level.counter.read().max.min(BYTES_MAX).saturating_sub(share.of);
+    protected.max(tighter.saturating_add(free.saturating_sub(level.counter.prepaid_most())))
+}
+
+/// The bytes that are to be free above a child with so much usage; `None` if that is within its even share.
+fn beyond_even(child: &'static Node, usage: u64, share: Share) -> Option<u64> {
+    let usage = usage.saturating_sub(child.counter.prepaid_most());
+    (usage > share.even).then(|| part(usage, WEIGHT_UNIT, share.slope))
+}
+
+/// Headroom of `level` for bytes to be prepaid through `via`, a child of it.
+pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, headroom: u64) -> u64 {
+    let free = protect::seen_through(level, via, headroom);
+    let Some((child, share)) = via.and_then(|child| Some((child, of(level, child)?))) else { return free };
+    // All stocks below hold little beside the bytes that shares leave free.
+    let prepaid = (share.of / (16 * share.factor)).saturating_sub(level.counter.prepaid_most());
+    free.min(prepaid).min(share.bytes.saturating_sub(child.counter.usage()))
+}
+
+/// The refusal of a charge by `level`, which it reached `via` a child: by the child's share, as if that were the child's own limit, if it is beyond
+/// its even share. Else by the level.
+#[cold]
+pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> Refused {
+    let by_level = Refused { node: level, seen };
+    let Some((child, usage)) = via.filter(|_| level.marks.is_shared() && !seen.offline) else {
+        return by_level;
+    };
+    let Some(share) = of(level, child).filter(|&share| beyond_even(child, usage, share).is_some()) else {
+        return by_level;
+    };
+    let held = usage.saturating_sub(bytes);
+    let most = share.bytes.min(held.saturating_add(bytes).saturating_sub(1));
+    let seen = Reading { usage: held, max: most, reserved: 0, prepaid_most: 0, is_share: true, ..seen };
+    Refused { node: child, seen }
+}

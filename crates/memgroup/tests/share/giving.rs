@@ -1,0 +1,84 @@
+//! A child within its even share that finds no room takes it from caches of siblings above theirs.
+
+use std::time::{Duration, Instant};
+
+use crate::cache::{MIB, PAGE, Tenant, exact, pin};
+
+#[test]
+fn caches_above_their_even_share_give_before_caches_within() {
+    let hierarchy = exact();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(64 * MIB).unwrap();
+    let (large, small, asking) =
+        (Tenant::new(&parent, "large"), Tenant::new(&parent, "small"), Tenant::new(&parent, "asking"));
+    large.fill(50 * MIB);
+    small.fill(14 * MIB);
+    parent.set_share(8).unwrap();
+    // Even shares of three are 64 * 8 / 25, more than 20 MiB.
+    asking.fill(18 * MIB);
+    assert_eq!(
+        (small.usage(), asking.usage()),
+        (14 * MIB, 18 * MIB),
+        "a cache within its even share was asked"
+    );
+    assert_eq!(parent.refusals() + asking.group.refusals(), 0);
+}
+
+#[test]
+fn a_child_above_its_share_is_given_its_own_bytes_only() {
+    let hierarchy = exact();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(64 * MIB).unwrap();
+    parent.set_share(8).unwrap();
+    let (runaway, small) = (Tenant::new(&parent, "runaway"), Tenant::new(&parent, "small"));
+    small.fill(2 * MIB);
+    runaway.fill(200 * MIB);
+    assert_eq!((small.usage(), runaway.group.refusals()), (2 * MIB, 0));
+    let others = 64 * MIB - 2 * MIB;
+    assert!(
+        runaway.usage() <= others * 8 / 9 && runaway.usage() > others * 8 / 9 - MIB,
+        "{}",
+        runaway.usage()
+    );
+    // Memory that it cannot give back makes room for itself out of its own cache, and is refused when that is empty.
+    let (pinned, refused) = pin(&runaway.group, 64 * MIB);
+    let refused = refused.expect("the parent is smaller");
+    assert!(refused.is_by_share(), "{refused}");
+    assert_eq!((small.usage(), runaway.usage()), (2 * MIB, pinned.len() as u64 * PAGE));
+}
+
+#[test]
+fn caches_within_their_even_share_give_when_there_is_no_other() {
+    let hierarchy = exact();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(32 * MIB).unwrap();
+    parent.set_share(8).unwrap();
+    let (cache, asking) = (Tenant::new(&parent, "cache"), Tenant::new(&parent, "asking"));
+    cache.fill(12 * MIB);
+    // The parent's own bytes are no child's: all that is left are caches within their share.
+    let _held = parent.charge_forced(20 * MIB).unwrap();
+    asking.fill(4 * MIB);
+    assert_eq!((cache.usage(), asking.usage()), (8 * MIB, 4 * MIB));
+}
+
+#[test]
+fn a_charge_that_waits_for_its_share_is_served_when_a_sibling_frees() {
+    let hierarchy = exact();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(18 * MIB).unwrap();
+    parent.set_share(8).unwrap();
+    let (sibling, waiting) = (parent.create("sibling").unwrap(), parent.create("waiting").unwrap());
+    let held = sibling.try_charge(8 * MIB).unwrap();
+    let own = waiting.try_charge(8 * MIB).unwrap();
+    assert!(waiting.try_charge(4 * MIB).unwrap_err().is_by_share());
+    std::thread::scope(|scope| {
+        let waiter =
+            scope.spawn(|| waiting.charge_until(4 * MIB, Instant::now() + Duration::from_secs(3600)));
+        while waiting.waiters().now == 0 {
+            std::thread::yield_now();
+        }
+        drop(held);
+        assert_eq!(waiter.join().unwrap().unwrap().bytes(), 4 * MIB);
+    });
+    drop(own);
+}
