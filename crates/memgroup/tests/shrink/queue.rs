@@ -130,12 +130,14 @@ fn refuses_waiters_when_the_shrinker_is_removed() {
 
 #[test]
 fn refuses_waiters_when_the_call_takes_too_long() {
-    let (hierarchy, tenants) = parent(2, 20);
+    let (_hierarchy, tenants) = parent(2, 20);
     let idle = tenants.create("idle").unwrap();
     let pages: Mutex<Vec<Charge>> = Mutex::new((0..20).map(|_| idle.try_charge(PAGE).unwrap()).collect());
     let (call, told) = channel::<()>();
+    let (begun, has_begun) = channel();
     let told = Mutex::new(told);
     let scan = move |_: &Ask<'_>| {
+        begun.send(()).unwrap();
         let _ = told.lock().unwrap().recv();
         let page = pages.lock().unwrap().pop();
         Scan::Freed { bytes: page.map_or(0, |page| page.bytes()) }
@@ -149,9 +151,7 @@ fn refuses_waiters_when_the_call_takes_too_long() {
             move || group.try_charge(PAGE).map_err(|error| error.kind())
         };
         let caller = scope.spawn(charge(0));
-        while hierarchy.shrinkers()[0].callers.is_empty() {
-            std::thread::yield_now();
-        }
+        has_begun.recv().unwrap();
         // They come while it is in its time, wait until that is over, and go.
         let waiters: Vec<_> = (1..5).map(|number| scope.spawn(charge(number))).collect();
         for waiter in waiters {
