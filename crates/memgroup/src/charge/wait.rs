@@ -100,8 +100,15 @@ impl WaitSession {
             Ok(Left::Again(refused)) | Err(refused) => *last = refused,
             Ok(Left::Over(kind)) => {
                 let at = if self.node.counter.is_offline() { self.node } else { last.node };
-                let reserved = if std::ptr::eq(at, last.node) { last.seen.reserved } else { 0 };
-                *last = Refused { node: at, seen: Reading { reserved, ..at.counter.read() } };
+                let seen = at.counter.read();
+                let seen = match last.seen {
+                    Reading { is_share: true, max, .. } if std::ptr::eq(at, last.node) => {
+                        Reading { is_share: true, max, ..seen }
+                    }
+                    Reading { reserved, .. } if std::ptr::eq(at, last.node) => Reading { reserved, ..seen },
+                    _ => seen,
+                };
+                *last = Refused { node: at, seen };
                 *ended = (!last.seen.offline).then_some(kind);
                 return Waited::Over;
             }

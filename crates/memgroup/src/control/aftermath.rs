@@ -42,7 +42,8 @@ fn after_charge(node: &'static Node, outcome: Result<Charged, Refused>) -> Resul
     match outcome {
         Ok(charged) => tell_events(node, charged),
         Err(refused) => {
-            let below = |level: &&'static Node| !std::ptr::eq(*level, refused.node);
+            let end = refused.level();
+            let below = |level: &&'static Node| end.is_none_or(|end| !std::ptr::eq(*level, end));
             for level in chain::levels(node).take_while(below) {
                 oom::after_uncharge(level);
                 if !mutation::active(Mutation::TakenBackWithoutALook) {

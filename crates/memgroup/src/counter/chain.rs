@@ -329,6 +329,11 @@ pub(crate) fn uncharge_held(from: &'static Node, bytes: u64) {
 }
 
 impl Refused {
+    /// The level that had no room: above the group, if its fair share refused.
+    pub(crate) fn level(&self) -> Option<&'static Node> {
+        if self.seen.is_share { self.node.up() } else { Some(self.node) }
+    }
+
     /// For a charge that being offline did not stop: the reading without the mark.
     pub(crate) fn seen_online(&self) -> Reading {
         Reading { offline: false, ..self.seen }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use memgroup::ChargeErrorKind;
+
 use crate::cache::{MIB, PAGE, Tenant, exact, pin};
 
 #[test]
@@ -71,6 +73,8 @@ fn a_charge_that_waits_for_its_share_is_served_when_a_sibling_frees() {
     let held = sibling.try_charge(8 * MIB).unwrap();
     let own = waiting.try_charge(8 * MIB).unwrap();
     assert!(waiting.try_charge(4 * MIB).unwrap_err().is_by_share());
+    let late = waiting.charge_until(4 * MIB, Instant::now() + Duration::from_millis(5)).unwrap_err();
+    assert!(late.is_by_share() && late.kind() == ChargeErrorKind::Deadline, "{late}");
     std::thread::scope(|scope| {
         let waiter =
             scope.spawn(|| waiting.charge_until(4 * MIB, Instant::now() + Duration::from_secs(3600)));
