@@ -139,14 +139,16 @@ fn storm(slots: usize) {
     let (ended, waiting) = (Arc::clone(&fixture.ended), hierarchy.clone());
     let report = move || waiting.waits().iter().map(|wait| format!("{wait}\n")).collect();
     let _watchdog = Watchdog::new(move || ended.load(Ordering::Relaxed), report);
-    let live = Mutex::new([0; LEAVES]);
+    let (live, calm) = (Mutex::new([0; LEAVES]), Mutex::new(()));
     std::thread::scope(|scope| {
-        let (fixture, live) = (&fixture, &live);
+        let (fixture, live, calm) = (&fixture, &live, &calm);
         let disturber = scope.spawn(|| {
             let mut random = Random(0x5eed);
             while !fixture.done.load(Ordering::Acquire) {
+                let at_work = calm.lock().unwrap();
                 fixture.tenants.set_max((60 + random.below(100)) * PAGE).unwrap();
                 fixture.tenants.drain();
+                drop(at_work);
                 std::thread::sleep(Duration::from_micros(300));
             }
         });
@@ -155,12 +157,15 @@ fn storm(slots: usize) {
         }
         for _ in 0..ROUNDS {
             fixture.rest.wait();
+            // Exact bytes are read while no thread drains.
+            let still = calm.lock().unwrap();
             assert!(hierarchy.waits().is_empty(), "all are at rest");
             let live = std::mem::take(&mut *live.lock().unwrap());
             for (leaf, live) in fixture.leaves.iter().zip(live) {
                 assert_eq!(leaf.usage_exact(), live, "{leaf:?}");
             }
             assert_eq!(fixture.tenants.usage_exact(), live.iter().sum::<u64>());
+            drop(still);
             fixture.rest.wait();
         }
         fixture.done.store(true, Ordering::Release);
