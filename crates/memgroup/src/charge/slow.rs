@@ -32,6 +32,9 @@
 //! `prepaid_most` is 0 then, and live bytes alone decide. A third thread may take the drained bytes, but only by an exact charge. That is a live
 //! charge or one in flight. ∎
 //!
+//! Where a fair share refuses (`counter::share`), R is the child above its even share, and no freeze is needed: all prepaid bytes are left out of the
+//! numbers that decide (I2 there).
+//!
 //! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is refused at once.
 //!
 //! Loom: `a_refusal_is_never_caused_by_stock`, `a_refill_between_sweep_and_refusal_refuses_no_charge`,

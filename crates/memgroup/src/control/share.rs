@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-use crate::base::id::NodeId;
 use crate::control::waiters;
 use crate::counter::protect::used;
 use crate::counter::{chain, share};
 use crate::tree::handle::Group;
+use crate::tree::name::NAME_MAX;
 use crate::tree::node::Node;
 use crate::tree::topology::{State, Tree};
 
@@ -16,31 +16,38 @@ pub const SHARE_MAX: u32 = 1024;
 /// Groups that are given their share, or lose it, with one hold of the tree lock.
 const CHILDREN_HELD_MAX: usize = 128;
 
-/// Gives each group below `node` a share, or takes it away.
-fn set_factor(node: &'static Node, factor: u32) {
-    let shared = node.shared();
-    let _one_at_a_time = shared.level_lock(node.id());
-    let used = node.used();
-    if factor == 0 {
-        used.set_factor(0);
-    }
-    let mut last = String::new();
-    // From here on groups get or lose their share when they are created.
-    give(&shared.tree.lock(), node, factor > 0);
+/// Gives each group below `node` a share, or takes it away. Whether the group is online: one that goes offline meanwhile gives none.
+fn set_factor(node: &'static Node, factor: u32) -> bool {
+    let (shared, used) = (node.shared(), node.used());
+    let lock = shared.level_lock(node.id());
+    // With the tree lock held nothing is allocated for names: an allocator that charges may need it.
+    let mut last = String::with_capacity(NAME_MAX);
     loop {
         let tree = shared.tree.lock();
+        if tree.state(node.id()) != State::Online {
+            return false;
+        }
+        if factor == 0 {
+            used.set_factor(0);
+        }
+        // From the first step on groups get or lose their share when they are created.
+        give(&tree, node, factor > 0);
         let after = Some(last.as_str()).filter(|last| !last.is_empty());
-        let next = tree.children_after(node.id(), after).take(CHILDREN_HELD_MAX);
-        let children: Vec<(String, NodeId)> = next.map(|(name, id)| (name.to_owned(), id)).collect();
-        let Some((name, _)) = children.last() else { break };
-        name.clone_into(&mut last);
-        children.iter().for_each(|&(_, id)| join(&tree, shared.made(id), factor > 0));
+        let (mut count, mut end) = (0, None);
+        for (name, id) in tree.children_after(node.id(), after).take(CHILDREN_HELD_MAX) {
+            join(&tree, shared.made(id), factor > 0);
+            (count, end) = (count + 1, Some(name));
+        }
+        if count < CHILDREN_HELD_MAX {
+            used.set_factor(u64::from(factor));
+            break;
+        }
+        last.clear();
+        last.push_str(end.unwrap_or_default());
     }
-    if factor > 0 {
-        used.set_factor(u64::from(factor));
-    }
-    drop(_one_at_a_time);
+    drop(lock);
     chain::levels(node).for_each(|level| _ = waiters::serve(level));
+    true
 }
 
 /// Marks a group as one that gives shares, or gives none. The caller holds the tree lock.
@@ -74,6 +81,11 @@ pub enum ShareError {
         /// The factor that was asked for.
         asked: u32,
     },
+    /// The group was removed, and gives no shares any more.
+    Offline {
+        /// The path it had.
+        path: String,
+    },
     /// Charges are not counted in the root of this hierarchy, so it has nothing to share.
     RootNotAccounted,
 }
@@ -86,6 +98,9 @@ impl fmt::Display for ShareError {
                     f,
                     "set share of group {path} to {asked}: allowed are 1 to {SHARE_MAX}; None turns it off"
                 )
+            }
+            ShareError::Offline { path } => {
+                write!(f, "set share of group {path}: it was removed; set that of a group that is online")
             }
             ShareError::RootNotAccounted => f.write_str(
                 "set share of group /: its hierarchy does not account the root (Config::account_root)",
@@ -141,7 +156,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// The factor is 0, or more than 1,024; or the group is a root that is not accounted.
+    /// The factor is 0, or more than 1,024; the group was removed; or it is a root that is not accounted.
     pub fn set_share(&self, factor: impl Into<Option<u32>>) -> Result<(), ShareError> {
         let (node, factor) = (self.node(), factor.into());
         if factor.is_some_and(|factor| !(1..=SHARE_MAX).contains(&factor)) {
@@ -150,8 +165,11 @@ impl Group {
         if node.parent().is_none() && !node.shared().config.account_root {
             return Err(ShareError::RootNotAccounted);
         }
-        set_factor(node, factor.unwrap_or(0));
-        Ok(())
+        if set_factor(node, factor.unwrap_or(0)) {
+            Ok(())
+        } else {
+            Err(ShareError::Offline { path: self.path() })
+        }
     }
 
     /// The factor of the fair shares right below this group; `None` where it gives none.

@@ -116,6 +116,31 @@ fn refuses_bad_factors_with_a_reason() {
     assert!(hierarchy.root().set_share(8).is_ok());
 }
 
+#[test]
+fn a_removed_group_gives_no_shares_and_its_place_neither() {
+    let (hierarchy, parent) = sharing(MIB, false);
+    let gone = hierarchy.create("/gone").unwrap();
+    gone.set_share(8).unwrap();
+    gone.remove().unwrap();
+    let error = gone.set_share(8).unwrap_err().to_string();
+    assert!(error.contains("/gone: it was removed"), "{error}");
+    assert_eq!(gone.share(), None);
+    drop(gone);
+    let next = parent.create("next").unwrap();
+    assert_eq!(next.share(), None, "the place is used again");
+}
+
+#[test]
+fn shares_reach_more_children_than_one_step_takes() {
+    let (_hierarchy, parent) = sharing(MIB, false);
+    parent.set_share(None).unwrap();
+    let children: Vec<_> = (0..300).map(|number| parent.create(&format!("{number}")).unwrap()).collect();
+    parent.set_share(8).unwrap();
+    assert!(children.iter().all(|child| child.fair_share().is_some()));
+    parent.set_share(None).unwrap();
+    assert!(children.iter().all(|child| child.fair_share().is_none()));
+}
+
 /// Numbers of a simple generator, from a seed.
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut state = seed.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(3_037_000_493);

@@ -27,8 +27,8 @@
 //! - I4. A choice allocates nothing: the list of pending kills has room for every hook.
 //! - I5. A group is chosen only if all candidates together have the missing bytes.
 //! - I6. Among candidates of one score it is the one that exceeds its protection by most. So a small group does not die for a giant beside it.
-//! - I8. Where groups have fair shares, one above its even share is chosen before one within, whatever their scores.
 //! - I7. A group within its `min` is not chosen. It may die as a part of a group that is killed as a whole.
+//! - I8. Where groups have fair shares, one above its even share is chosen before one within, whatever their scores.
 //! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a slot's stock may serve it at that moment. Then the
 //!   next update of the pending kills notes it, at a refusal or a report.
 //! - B2. Usages are read one after the other while they change. A charge under way may be missed, or seen below a hook and not at it.
