@@ -7,22 +7,24 @@ use memgroup::ChargeErrorKind;
 use crate::cache::{MIB, PAGE, Tenant, exact, pin};
 
 #[test]
-fn caches_above_their_even_share_give_before_caches_within() {
+fn caches_above_their_even_share_give_before_larger_ones_within() {
     let hierarchy = exact();
     let parent = hierarchy.create("/parent").unwrap();
     parent.set_max(64 * MIB).unwrap();
-    let (large, small, asking) =
-        (Tenant::new(&parent, "large"), Tenant::new(&parent, "small"), Tenant::new(&parent, "asking"));
-    large.fill(50 * MIB);
-    small.fill(14 * MIB);
+    let (heavy, light, asking) =
+        (Tenant::new(&parent, "heavy"), Tenant::new(&parent, "light"), Tenant::new(&parent, "asking"));
+    heavy.group.set_weight(1000).unwrap();
+    heavy.fill(42 * MIB);
+    light.fill(22 * MIB);
     parent.set_share(8).unwrap();
-    // Even shares of three are 64 * 8 / 25, more than 20 MiB.
-    asking.fill(18 * MIB);
+    // Even shares are 64 * 80 / 97 of the heavy one, 52 MiB, and a tenth of that of each other.
+    asking.fill(4 * MIB);
     assert_eq!(
-        (small.usage(), asking.usage()),
-        (14 * MIB, 18 * MIB),
+        (heavy.usage(), asking.usage()),
+        (42 * MIB, 4 * MIB),
         "a cache within its even share was asked"
     );
+    assert!(light.usage() <= 18 * MIB);
     assert_eq!(parent.refusals() + asking.group.refusals(), 0);
 }
 

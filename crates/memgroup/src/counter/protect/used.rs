@@ -372,6 +372,11 @@ mod tests {
         parent.set_share(None).unwrap();
         assert_eq!(weights(), 0);
         assert!(!a.node().marks.is_protected() && !parent.node().marks.keeps_free());
+        let gone = hierarchy.create("/gone").unwrap();
+        gone.set_share(8).unwrap();
+        assert!(hierarchy.shared().protected().is_any());
+        gone.remove().unwrap();
+        assert!(!hierarchy.shared().protected().is_any(), "a removed group gives no shares");
     }
 
     #[test]
