@@ -127,23 +127,24 @@ fn run(store: &'static StatStore, state: &mut FlushState, top: &'static Node) {
     let epoch = store.updates.begin();
     let FlushState { scratch, rows, deltas, heads, members, .. } = &mut *state;
     // Each group is taken when the next one is known, so that its lines were prefetched one step before.
-    let work = RefCell::new((None, rows, deltas, heads));
+    let work = RefCell::new((None, rows, deltas, heads, Lookup::default()));
     let each = |number: u32, rows: Rows<'_>| {
-        let (next, next_rows, deltas, heads) = &mut *work.borrow_mut();
+        let (next, next_rows, deltas, heads, lookup) = &mut *work.borrow_mut();
         let Some(node) = shared.node(NodeId(number)) else { return };
         prefetch(node, members, rows.clone());
         if let Some(node) = next.replace(node) {
-            take(node, members, next_rows, deltas, heads);
+            take(node, members, next_rows, deltas, heads, lookup);
         }
         next_rows.clear();
         next_rows.extend(rows);
     };
     // Runs before the marks look clean to any reader.
     let finish = || {
-        let (next, next_rows, deltas, heads) = &mut *work.borrow_mut();
+        let (next, next_rows, deltas, heads, lookup) = &mut *work.borrow_mut();
         if let Some(node) = next.take() {
-            take(node, members, next_rows, deltas, heads);
+            take(node, members, next_rows, deltas, heads, lookup);
         }
+        lookup.tree = None;
         propagate(shared, members, heads);
         if let Some(began) = began {
             let entries = entries(top, members);
@@ -192,15 +193,17 @@ fn take(
     rows: &[usize],
     deltas: &mut [i64],
     heads: &mut [u32],
+    lookup: &mut Lookup,
 ) {
     interleave::point();
+    lookup.begin_group();
     let (parent, section) = (node.parent(), grace::enter());
     let mut changed = false;
     for entry in entries(node, members) {
         // A scope with a forgotten guard may have marked the place while its group was released (I2).
         let Some(flushed) = entry.find_flushed() else { continue };
         let deltas = &mut deltas[..entry.store().words()];
-        take_rows(entry, &flushed, node, rows, deltas, &section);
+        take_rows(entry, &flushed, node, rows, deltas, &section, lookup);
         let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
         changed |= flushed.apply(deltas, above.and_then(StatEntry::find_flushed));
     }
@@ -216,10 +219,10 @@ fn take_rows(
     rows: &[usize],
     deltas: &mut [i64],
     section: &Section,
+    lookup: &mut Lookup,
 ) {
     let ahead = rows_ahead(entry);
     let has_charges = entry.store().number == MEMORY && node.shared().has_stock();
-    let mut tree = None;
     let misses_row = entry.store().misses_row();
     let has_misses = entry.store().number == MEMORY && rows.last() == Some(&misses_row);
     let takes_misses_last = mutation::active(Mutation::FlushTakesMissesLast);
@@ -235,11 +238,11 @@ fn take_rows(
             flushed.take_base(|index, value| deltas[index] = deltas[index].wrapping_add(value));
             continue;
         }
-        if let Some(words) = find(node, &mut tree, || entry.record.words(section, row)) {
+        if let Some(words) = lookup.find(node, || entry.record.words(section, row)) {
             take_words(words, deltas);
         }
         // After the misses, as the charges are counted. So a thread that stays on its slot shows no miss before its charge.
-        if has_charges && let Some(charges) = find(node, &mut tree, || listed::harvest(node, section, row)) {
+        if has_charges && let Some(charges) = lookup.find(node, || listed::harvest(node, section, row)) {
             deltas[memory::CHARGES.index()] += charges as i64;
         }
     }
@@ -252,21 +255,38 @@ fn take_misses(node: &'static Node, deltas: &mut [i64]) {
     node.misses.take(|index, value| deltas[index] = deltas[index].wrapping_add(value));
 }
 
-/// Looks for a copy, and once more under the tree lock if there is none. A copy that is missing then is made by a thread that will
-/// find the marks cleared (E2).
-#[inline]
-fn find<T>(
-    node: &'static Node,
-    tree: &mut Option<MutexGuard<'static, Tree>>,
-    look: impl Fn() -> Option<T>,
-) -> Option<T> {
-    look().or_else(|| {
-        if mutation::active(Mutation::FlushTakesUnfoundForNone) {
-            return None;
+/// For how many groups a flush holds the tree lock on end. Most groups are small, and have no record of `memory`: a flush that took the lock
+/// for each would wait for it as often.
+const GROUPS_HELD_MAX: u32 = 64;
+
+/// The search for copies, which may need the tree lock (E2).
+#[derive(Default)]
+struct Lookup {
+    tree: Option<MutexGuard<'static, Tree>>,
+    /// Groups since the lock was taken.
+    groups: u32,
+}
+
+impl Lookup {
+    fn begin_group(&mut self) {
+        self.groups += 1;
+        if self.groups > GROUPS_HELD_MAX {
+            self.tree = None;
         }
-        tree.get_or_insert_with(|| node.shared().tree.lock());
-        look()
-    })
+    }
+
+    /// Looks for a copy, and once more under the tree lock if there is none. A copy that is missing then is made by a thread that will
+    /// find the marks cleared.
+    #[inline]
+    fn find<T>(&mut self, node: &'static Node, look: impl Fn() -> Option<T>) -> Option<T> {
+        look().or_else(|| {
+            if self.tree.is_some() || mutation::active(Mutation::FlushTakesUnfoundForNone) {
+                return None;
+            }
+            (self.tree, self.groups) = (Some(node.shared().tree.lock()), 0);
+            look()
+        })
+    }
 }
 
 /// Takes the words of one row, the last first. So a thread that adds in the order of the positions never shows its second addition
