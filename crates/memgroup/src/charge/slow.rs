@@ -55,6 +55,7 @@ use crate::control::waiters::Want;
 use crate::control::{aftermath, dry_run, high};
 use crate::counter::chain::{self, Climb, Refused, Until};
 use crate::counter::events::Event;
+use crate::counter::share;
 use crate::observe::event;
 use crate::reclaim::{self, credit};
 use crate::state::counter::{Reading, Verdict};
@@ -231,7 +232,7 @@ impl SlowCharge {
     /// Prepaid bytes of the full group's subtree go back to the counters, as many as the charge lacks.
     fn after_drain(&mut self) -> bool {
         if self.can_fit && !self.last.seen.is_beyond_stocks(self.ask.bytes) {
-            let missing = self.ask.bytes - self.last.seen.headroom().min(self.ask.bytes);
+            let missing = self.ask.bytes.saturating_sub(self.last.seen.headroom()).max(1);
             if freeze::drain_for_charge(self.full, missing) > 0 {
                 let outcome = self.attempt();
                 if self.note(outcome) {
@@ -393,10 +394,26 @@ impl SlowCharge {
         // The group's own stocks were not drained, if their bytes could not have made room.
         let prepaid = if seen.prepaid_most > 0 { drain::prepaid(node) } else { 0 };
         let seen = Reading { usage: seen.usage.saturating_sub(prepaid), ..seen };
-        let error = ChargeError::of(node, seen, self.ask.bytes);
+        let error = self.held_by(ChargeError::of(node, seen, self.ask.bytes));
         match (self.ended, self.began) {
             (Some(kind), Some(began)) => error.after_wait(kind, began.elapsed()),
             _ => error,
+        }
+    }
+
+    /// Adds the group that has the memory.
+    fn held_by(&self, error: ChargeError) -> ChargeError {
+        let Refused { node, seen } = self.last;
+        if seen.offline || self.ask.bytes > seen.most() {
+            return error;
+        }
+        let victims = node.shared().victims();
+        if let Some(victim) = victims.is_any().then(|| victims.dying_in(node)).flatten() {
+            return error.while_dying(victim);
+        }
+        match share::largest_above(node, self.node).filter(|_| !seen.is_share) {
+            Some(largest) => error.beside(largest),
+            None => error,
         }
     }
 }

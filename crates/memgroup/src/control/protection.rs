@@ -22,6 +22,7 @@ pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
 pub(crate) fn clear(tree: &Tree, node: &'static Node) {
     if let Some(used) = node.find_used() {
         used.set_factor(0);
+        used.set_reserves_min(tree, false);
         share::give(tree, node, false);
         used::set_weight(tree, node, 0);
         set(tree, node, 0, 0);
@@ -65,6 +66,47 @@ impl Group {
         let Protection { min, low } = with(bytes, node.protection());
         set(&tree, node, min, low);
         Ok(())
+    }
+
+    /// Reserves the [`min`](Group::set_min) of each group right below this one: bytes that such a group may charge within its `min` are kept free for
+    /// it, also while it uses none. By default only a small reserve is kept, and others may use the rest.
+    ///
+    /// Other charges see this group's [`max`](Group::max) less those bytes, and are refused above that
+    /// ([`ChargeError::reserved`](crate::ChargeError::reserved)). Bytes that are in use already when this is set are not taken back: the reservation
+    /// fills as they are freed or reclaimed. If the `min` of all children together are more than `max`, the first to charge have theirs. Of one child
+    /// at most 512 GiB are reserved, and of one that protects all its bytes ([`BYTES_MAX`](crate::BYTES_MAX)) none. Forced charges use reserved bytes
+    /// too. So may a charge that is decided while another group frees bytes within its `min`, by as many bytes.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+    /// let tenants = hierarchy.create("/tenants").unwrap();
+    /// tenants.set_max(100 << 20).unwrap();
+    /// let (idle, hoarder) = (tenants.create("idle").unwrap(), tenants.create("hoarder").unwrap());
+    /// idle.set_min(40 << 20).unwrap();
+    /// tenants.set_reserve_min(true).unwrap();
+    /// let _hoard = hoarder.try_charge(60 << 20).unwrap();
+    /// assert_eq!(hoarder.try_charge(1).unwrap_err().reserved(), 40 << 20);
+    /// assert!(idle.try_charge(40 << 20).is_ok());
+    /// ```
+    ///
+    /// # Errors
+    /// The group was removed.
+    pub fn set_reserve_min(&self, is_on: bool) -> Result<(), ProtectionError> {
+        let node = self.node();
+        let tree = node.shared().tree.lock();
+        if tree.state(node.id()) != State::Online {
+            return Err(ProtectionError::Offline { setting: "reserve_min", path: tree.path(node.id()) });
+        }
+        node.used().set_reserves_min(&tree, is_on);
+        drop(tree);
+        chain::levels(node).for_each(|level| _ = waiters::serve(level));
+        Ok(())
+    }
+
+    /// Whether the `min` of each group right below is [reserved](Group::set_reserve_min); not once the group is removed.
+    pub fn reserves_min(&self) -> bool {
+        self.node().find_used().is_some_and(|used| used.reserves_min())
     }
 
     /// The setting of [`set_min`](Group::set_min), in bytes; 0 once the group is removed.

@@ -61,6 +61,9 @@ pub(crate) fn give(tree: &Tree, node: &'static Node, is_on: bool) {
 /// The group has a share of its parent from here on, or has none. The caller holds the tree lock, and the group is online.
 fn join(tree: &Tree, node: &'static Node, is_on: bool) {
     used::set_weight(tree, node, if is_on { u64::from(node.waiting.weight()) } else { 0 });
+    if let Some(level) = node.up().filter(|_| is_on) {
+        share::note_largest(level, node);
+    }
 }
 
 /// A group was created: where its parent gives shares, it has one.

@@ -345,6 +345,11 @@ pub(crate) fn levels(node: &'static Node) -> impl Iterator<Item = &'static Node>
     std::iter::successors(Some(node), |level| level.up())
 }
 
+/// The group right below `top` that `node` is, or counts in.
+pub(crate) fn right_below(top: &'static Node, node: &'static Node) -> Option<&'static Node> {
+    levels(node).find(|level| level.up().is_some_and(|up| std::ptr::eq(up, top)))
+}
+
 /// The lowest level charged with both; `None` if there is none (the root left unaccounted).
 pub(crate) fn lowest_common(a: &'static Node, b: &'static Node) -> Option<&'static Node> {
     let mut of_a = Some(a);

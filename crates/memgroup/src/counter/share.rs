@@ -19,6 +19,7 @@
 //! - I2. Prepaid bytes decide nothing: those of the child are not counted in u, those of its siblings not in U.
 //! - B1. U is the usage at the instant of the decision. u, W and levels above the parent are read before, and may be a moment old.
 
+use crate::base::id::{GroupId, NodeId};
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
 use crate::counter::chain::{self, Refused, Via};
 use crate::counter::protect;
@@ -65,8 +66,36 @@ fn most(level: &'static Node) -> Option<u64> {
     (least != UNLIMITED).then_some(least)
 }
 
+/// The weight that a charge will add to the shares right below a group: the group that it comes through holds no memory yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Newcomer {
+    level: &'static Node,
+    weight: u64,
+}
+
+impl Newcomer {
+    /// For a charge of `requester`, if it is for one, that `level` refuses.
+    pub(crate) fn of(level: &'static Node, requester: Option<&'static Node>) -> Newcomer {
+        let through = requester.filter(|_| level.marks.is_shared());
+        let own = through.and_then(|node| chain::right_below(level, node)?.find_used());
+        Newcomer { level, weight: own.map_or(0, |own| own.weight().saturating_sub(own.recorded(WEIGHT))) }
+    }
+
+    /// The weight it adds below `level`.
+    fn below(self, level: &'static Node) -> u64 {
+        if std::ptr::eq(self.level, level) { self.weight } else { 0 }
+    }
+}
+
 /// The share that `child` has of `level`, right above it. `None` where it has none.
 fn of(level: &'static Node, child: &'static Node) -> Option<Share> {
+    // A child without memory counts as well: it is about to have some.
+    let own = child.find_used()?;
+    beside(level, child, own.weight().saturating_sub(own.recorded(WEIGHT)))
+}
+
+/// The same, with so much weight beside that of the groups that hold memory.
+fn beside(level: &'static Node, child: &'static Node, missing: u64) -> Option<Share> {
     if !level.marks.is_shared() {
         return None;
     }
@@ -77,8 +106,6 @@ fn of(level: &'static Node, child: &'static Node) -> Option<Share> {
     }
     let of = most(level)?;
     let slope = factor * weight;
-    // A child without memory counts as well: it is about to have some.
-    let missing = weight.saturating_sub(own.recorded(WEIGHT));
     let weights = above.sum(WEIGHT) + missing;
     let even = part(of, slope, WEIGHT_UNIT + factor * weights).max(own.min());
     let others = level.counter.usage().saturating_sub(child.counter.usage());
@@ -92,16 +119,19 @@ pub(crate) fn of_child(child: &'static Node) -> Option<Share> {
 }
 
 /// Bytes of a group that are taken only when no sibling is above its even share. Nothing where it has no share.
-pub(crate) fn even_of(child: &'static Node) -> u64 {
-    of_child(child).map_or(0, |share| share.even)
+pub(crate) fn even_of(child: &'static Node, newcomer: Newcomer) -> u64 {
+    let share = child.up().and_then(|level| beside(level, child, newcomer.below(level)));
+    share.map_or(0, |share| share.even)
 }
 
 /// Whether every group from `node` to below `top` is above its even share, where it has one.
-pub(crate) fn is_above_even(node: &'static Node, top: &'static Node) -> bool {
-    let below_top = chain::levels(node).take_while(|level| !std::ptr::eq(*level, top));
-    below_top
-        .map(|level| (level, of_child(level)))
-        .all(|(level, share)| share.is_none_or(|share| level.counter.usage() > share.even))
+pub(crate) fn is_above_even(node: &'static Node, top: &'static Node, newcomer: Newcomer) -> bool {
+    let mut below_top = chain::levels(node).take_while(|level| !std::ptr::eq(*level, top));
+    // An even share is 0 where there is none.
+    below_top.all(|level| {
+        let even = even_of(level, newcomer);
+        even == 0 || level.counter.usage() > even
+    })
 }
 
 /// Bytes that a charge is to leave free in `level`: for groups within their protection, and where it came through a child, for the shares of others.
@@ -116,9 +146,36 @@ fn left_free_below(level: &'static Node, via: Via) -> u64 {
     let protected = protect::left_free(level, via);
     let Some((child, usage)) = via else { return protected };
     let Some(share) = of(level, child) else { return protected };
+    // Its even share shrinks as others come, and it may charge nothing any more.
+    if usage > share.even / 4 {
+        note_largest(level, child);
+    }
     let Some(free) = beyond_even(child, usage, share) else { return protected };
     let tighter = level.counter.read().max.min(BYTES_MAX).saturating_sub(share.of);
     protected.max(tighter.saturating_add(free.saturating_sub(level.counter.prepaid_most())))
+}
+
+/// `child` has a large part of its even share: remembers it if the one that is remembered has less.
+pub(crate) fn note_largest(level: &'static Node, child: &'static Node) {
+    let (used, id) = (level.used(), child.group_id());
+    let is_larger = |other: &'static Node| child.counter.usage() > other.counter.usage();
+    if used.largest() != id && find_child(level, used.largest()).is_none_or(is_larger) {
+        used.set_largest(id);
+    }
+}
+
+/// The group with this id, if it is right below `level`.
+fn find_child(level: &'static Node, id: GroupId) -> Option<&'static Node> {
+    let child = level.shared().node(NodeId(id.node())).filter(|child| child.group_id() == id)?;
+    child.up().filter(|up| std::ptr::eq(*up, level)).map(|_| child)
+}
+
+/// The largest group right below `level` that is above its even share. A hint: it may miss one that has
+/// charged nothing since a larger one fell.
+pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> Option<&'static Node> {
+    let largest = level.find_used().filter(|_| level.marks.is_shared())?.largest();
+    let child = find_child(level, largest)?;
+    (child.counter.usage() > even_of(child, Newcomer::of(level, Some(requester)))).then_some(child)
 }
 
 /// The bytes that are to be free above a child with so much usage; `None` if that is within its even share.
@@ -136,11 +193,19 @@ pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, hea
     free.min(prepaid).min(share.bytes.saturating_sub(child.counter.usage()))
 }
 
+/// The bytes that `level` keeps for protected groups in any case. A child is not beyond its protection for the bytes that it has prepaid: while those may
+/// decide, the refusal is not final.
+fn kept_at_least(level: &'static Node, via: Via, seen: Reading) -> u64 {
+    let held = via.map(|(child, usage)| (child, usage.saturating_sub(child.counter.prepaid_most())));
+    seen.reserved.min(protect::left_free(level, held))
+}
+
 /// The refusal of a charge by `level`, which it reached `via` a child: by the child's share, as if that were the child's own limit, if it is beyond
 /// its even share. Else by the level.
 #[cold]
 pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> Refused {
-    let by_level = Refused { node: level, seen };
+    let by_level =
+        Refused { node: level, seen: Reading { reserved: kept_at_least(level, via, seen), ..seen } };
     let Some((child, usage)) = via.filter(|_| level.marks.is_shared() && !seen.offline) else {
         return by_level;
     };

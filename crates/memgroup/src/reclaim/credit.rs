@@ -110,6 +110,14 @@ impl ReclaimCredit {
         account().is_some_and(|account| matches!(account.purpose, Purpose::ByHand))
     }
 
+    /// The group that charges.
+    pub(crate) fn requester(&self) -> Option<&'static Node> {
+        match account()?.purpose {
+            Purpose::Charge(node, _) => Some(node),
+            _ => None,
+        }
+    }
+
     /// Whether callbacks may wait.
     pub(crate) fn may_wait(&self) -> bool {
         let may_wait = |account: Account| {
@@ -123,8 +131,8 @@ impl ReclaimCredit {
         let Some(Account { over, purpose: Purpose::Charge(node, _), wanted, kept, .. }) = account() else {
             return 0;
         };
-        let via = chain::levels(node).find(|level| level.up().is_some_and(|up| std::ptr::eq(up, over)));
-        let with_it = via.map(|via| (via, via.counter.usage().saturating_add(wanted)));
+        let with_it =
+            chain::right_below(over, node).map(|via| (via, via.counter.usage().saturating_add(wanted)));
         let seen = over.counter.read();
         let limit = seen.max.saturating_sub(protect::left_free(over, with_it));
         let most = limit.min(share::of_child(over).map_or(u64::MAX, |share| share.bytes));

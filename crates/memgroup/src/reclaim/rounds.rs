@@ -82,7 +82,7 @@ impl<'a> ScanControl<'a> {
             end: None,
             may_wait: credit.may_wait(),
             credit,
-            sparing: Sparing::new(top, spares_low),
+            sparing: Sparing::new(top, credit.requester(), spares_low),
             waiter: None,
             priority: 0,
             class: 0,
@@ -150,7 +150,7 @@ pub(crate) fn reclaim(
     let control = ScanControl { deadline, end: deadline, ..ScanControl::new(top, &credit, bytes, true) };
     let mut control = round(top, control);
     if control.stats.spared_low && !control.is_done() && !control.is_late() {
-        control.sparing = Sparing::new(top, false);
+        control.sparing = Sparing::new(top, credit.requester(), false);
         control = round(top, control);
     }
     control.reclaimed()

@@ -24,6 +24,9 @@ pub enum ChargeErrorKind {
     Deadline,
     /// All waits of the group were ended while the charge waited.
     Woken,
+    /// As [`Refused`](ChargeErrorKind::Refused), while a group was being stopped for memory there: it had not freed enough yet.
+    /// [`held_by`](ChargeError::held_by) names it. The charge may succeed soon: ask again, or wait with a deadline.
+    VictimDying,
 }
 
 /// A charge that was not made. Nothing was charged anywhere.
@@ -51,6 +54,15 @@ pub struct ChargeError {
     reserved: u64,
     is_share: bool,
     waited_nanos: u64,
+    held_by: Option<Holder>,
+}
+
+/// The group that has the memory which a charge was to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder {
+    group: GroupId,
+    usage: u64,
+    is_dying: bool,
 }
 
 impl ChargeError {
@@ -73,6 +85,7 @@ impl ChargeError {
             reserved,
             is_share,
             waited_nanos: 0,
+            held_by: None,
         }
     }
 
@@ -84,6 +97,23 @@ impl ChargeError {
     /// The same refusal, after a wait that ended so.
     pub(crate) fn after_wait(self, kind: ChargeErrorKind, waited: Duration) -> ChargeError {
         ChargeError { kind, waited_nanos: waited.as_nanos().try_into().unwrap_or(u64::MAX), ..self }
+    }
+
+    /// The same refusal, because `victim` is being stopped.
+    pub(crate) fn while_dying(self, victim: &'static Node) -> ChargeError {
+        let kind =
+            if self.kind == ChargeErrorKind::Refused { ChargeErrorKind::VictimDying } else { self.kind };
+        ChargeError { kind, ..self.held_by_node(victim, true) }
+    }
+
+    /// The same refusal, where `largest` is the largest of the groups above their even share.
+    pub(crate) fn beside(self, largest: &'static Node) -> ChargeError {
+        self.held_by_node(largest, false)
+    }
+
+    fn held_by_node(self, node: &'static Node, is_dying: bool) -> ChargeError {
+        let holder = Holder { group: node.group_id(), usage: node.counter.usage(), is_dying };
+        ChargeError { held_by: Some(holder), ..self }
     }
 
     /// Why.
@@ -129,6 +159,12 @@ impl ChargeError {
         self.is_share
     }
 
+    /// The group that has the memory which the charge was to get, as far as it is known: the one that is being stopped; else, where the group that
+    /// refused gives [fair shares](crate::Group::set_share), the largest of those right below it that were above their even share.
+    pub fn held_by(&self) -> Option<GroupId> {
+        self.held_by.map(|holder| holder.group)
+    }
+
     /// For how long the charge waited for room; zero unless it is of a call with a deadline.
     pub fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited_nanos)
@@ -147,6 +183,12 @@ impl ChargeError {
         if self.reserved > 0 {
             write!(f, ", {} of it kept for groups within min or low", self.reserved)?;
         }
+        if let Some(Holder { group, usage, is_dying }) = self.held_by {
+            let path = self.node.shared().path_of(group);
+            let path = path.as_deref().unwrap_or("(a group removed since)");
+            let doing = if is_dying { "is being stopped and has" } else { "is above its fair share with" };
+            write!(f, "; {path} {doing} {usage}")?;
+        }
         Ok(())
     }
 }
@@ -157,7 +199,7 @@ impl PartialEq for ChargeError {
             && (self.generation, self.kind, self.asked) == (other.generation, other.kind, other.asked)
             && (self.usage, self.max, self.is_share) == (other.usage, other.max, other.is_share)
             && self.reserved == other.reserved
-            && self.waited_nanos == other.waited_nanos
+            && (self.waited_nanos, self.held_by) == (other.waited_nanos, other.held_by)
     }
 }
 
@@ -173,6 +215,7 @@ impl fmt::Debug for ChargeError {
             .field("max", &self.max())
             .field("reserved", &self.reserved)
             .field("waited", &self.waited())
+            .field("held_by", &self.held_by)
             .finish()
     }
 }
@@ -182,7 +225,7 @@ impl fmt::Display for ChargeError {
         let path = self.path();
         let group = path.as_deref().unwrap_or("(a group removed since)");
         match self.kind {
-            ChargeErrorKind::Refused => {
+            ChargeErrorKind::Refused | ChargeErrorKind::VictimDying => {
                 write!(f, "charge {} bytes: refused by group {group}", self.asked)?;
                 self.write_usage(f)
             }

@@ -173,3 +173,97 @@ fn refills_the_reserve_by_reclaim() {
     let (_back, refused) = pin(&idle, 8 * MIB);
     assert!(refused.is_none(), "and the rest is reclaimed");
 }
+
+/// The bytes that a charge of `child` is to leave free, by the rule of reservations alone.
+fn reserved_for_others(groups: &[Group], child: usize, bytes: u64) -> u64 {
+    if groups[child].usage_exact() + bytes <= groups[child].min() {
+        return 0;
+    }
+    let unused = |group: &Group| group.min().saturating_sub(group.usage_exact());
+    groups.iter().enumerate().filter(|&(other, _)| other != child).map(|(_, group)| unused(group)).sum()
+}
+
+#[test]
+fn a_parent_that_reserves_keeps_each_unused_min_free_to_the_byte() {
+    for seed in 0..20 {
+        let config = Config::new().stock_cap_bytes(0).protected_reserve_bytes(0);
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max(MIB).unwrap();
+        let groups: Vec<_> = (0..4).map(|number| parent.create(&number.to_string()).unwrap()).collect();
+        let (mut random, mut held, mut refused) = (0x9E37_79B9_u64 * (seed + 1), Vec::new(), 0);
+        let mut draw = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        for _ in 0..2000 {
+            let child = draw(4) as usize;
+            match draw(10) {
+                0 => groups[child].set_min(draw(MIB / 4)).unwrap(),
+                1 => parent.set_reserve_min(draw(4) > 0).unwrap(),
+                2..=4 if !held.is_empty() => drop(held.swap_remove(draw(held.len() as u64) as usize)),
+                _ => {
+                    let bytes = 1 + draw(MIB / 8);
+                    let kept =
+                        if parent.reserves_min() { reserved_for_others(&groups, child, bytes) } else { 0 };
+                    let fits = parent.usage_exact() + bytes + kept <= MIB;
+                    match groups[child].try_charge(bytes) {
+                        Ok(charge) => {
+                            assert!(fits, "seed {seed}: {kept} bytes were to be left free");
+                            held.push(charge);
+                        }
+                        Err(error) => {
+                            assert!(!fits, "seed {seed}: {error}");
+                            assert_eq!(error.reserved(), kept, "seed {seed}");
+                            refused += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(refused > 100, "seed {seed}: {refused}");
+    }
+}
+
+#[test]
+fn a_hoarder_that_comes_first_leaves_a_reserved_min_free() {
+    for stock in [0, 64 * KIB] {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(stock)).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max(64 * MIB).unwrap();
+        let [idle, open, hoarder] = ["idle", "open", "hoarder"].map(|name| parent.create(name).unwrap());
+        idle.set_min(24 * MIB).unwrap();
+        open.set_min(BYTES_MAX).unwrap(); // all that it holds is protected: that is no number of bytes to reserve
+        parent.set_reserve_min(true).unwrap();
+        let (_held, refused) = pin(&hoarder, 64 * MIB);
+        assert_eq!(refused.unwrap().reserved(), 24 * MIB);
+        let (_own, refused) = pin(&idle, 24 * MIB);
+        assert!(refused.is_none(), "{refused:?}");
+        parent.remove().unwrap_err();
+        for group in [&idle, &open, &hoarder] {
+            group.remove().unwrap();
+        }
+        parent.remove().unwrap();
+        assert!(parent.set_reserve_min(true).unwrap_err().to_string().contains("was removed"));
+        assert!(!parent.reserves_min());
+    }
+}
+
+#[test]
+fn a_waiting_charge_goes_on_when_a_reservation_ends() {
+    let (_hierarchy, parent) = parent(8 * MIB);
+    let [idle, busy] = ["idle", "busy"].map(|name| parent.create(name).unwrap());
+    idle.set_min(4 * MIB).unwrap();
+    parent.set_reserve_min(true).unwrap();
+    let (_held, _refused) = pin(&busy, 4 * MIB);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| busy.charge_until(MIB, None));
+        while parent.waiters().now == 0 {
+            std::thread::yield_now();
+        }
+        parent.set_reserve_min(false).unwrap();
+        assert!(waiter.join().unwrap().is_ok());
+    });
+}

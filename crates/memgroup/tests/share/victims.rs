@@ -1,8 +1,9 @@
 //! A child within its even share that finds neither room nor caches has a sibling above its share stopped.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use memgroup::{Charge, Group, KillAnswer, KillRegistration, KillRequest};
+use memgroup::{Charge, ChargeErrorKind, Group, KillAnswer, KillRegistration, KillRequest};
 
 use crate::cache::{MIB, exact};
 
@@ -58,4 +59,63 @@ fn a_child_above_its_share_has_its_own_work_stopped() {
     let more = runaway.group.try_charge(20 * MIB).unwrap();
     assert!(runaway.is_stopped() && !small.is_stopped());
     drop(more);
+}
+
+#[test]
+fn a_newcomer_counts_when_it_is_told_which_siblings_are_above_their_share() {
+    let hierarchy = exact();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(64 * MIB).unwrap();
+    parent.set_share(8).unwrap();
+    // Of two a sibling may have 30.1M, of three 20.5M.
+    let [larger, smaller] =
+        [("larger", 30), ("smaller", 14)].map(|(name, mib)| Work::new(&parent, name, mib * MIB));
+    smaller.group.set_oom_score(1000).unwrap();
+    let newcomer = parent.create("newcomer").unwrap();
+    assert!(newcomer.try_charge(20 * MIB + MIB / 4).is_ok());
+    assert!(larger.is_stopped() && !smaller.is_stopped());
+}
+
+#[test]
+fn a_refusal_within_the_even_share_names_the_sibling_that_has_the_memory() {
+    for is_shared_first in [true, false] {
+        let hierarchy = exact();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max(64 * MIB).unwrap();
+        parent.set_share(is_shared_first.then_some(8)).unwrap();
+        let [hoarder, small, late] = ["hoarder", "small", "late"].map(|name| parent.create(name).unwrap());
+        let hoard = hoarder.try_charge(56 * MIB).unwrap();
+        let _small = small.try_charge(4 * MIB).unwrap();
+        parent.set_share(8).unwrap();
+        let error = late.try_charge(5 * MIB).unwrap_err();
+        assert_eq!((error.kind(), error.held_by()), (ChargeErrorKind::Refused, Some(hoarder.id())));
+        let said = error.to_string();
+        assert!(said.ends_with("; /parent/hoarder is above its fair share with 58720256"), "{said}");
+        // Nothing but its own wish stands in the way of a charge that no share could hold.
+        assert_eq!(late.try_charge(65 * MIB).unwrap_err().held_by(), None);
+        drop(hoard);
+        let _small = small.try_charge(52 * MIB).unwrap();
+        let error = late.try_charge(9 * MIB).unwrap_err();
+        assert_eq!(error.held_by(), Some(small.id()), "{error}");
+        parent.set_share(None).unwrap();
+        assert_eq!(late.try_charge(9 * MIB).unwrap_err().held_by(), None);
+    }
+}
+
+#[test]
+fn a_refusal_while_a_victim_dies_says_so_and_names_it() {
+    let hierarchy = exact();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(64 * MIB).unwrap();
+    parent.set_share(8).unwrap();
+    let [hoarder, late] = ["hoarder", "late"].map(|name| parent.create(name).unwrap());
+    let hoard = hoarder.try_charge(56 * MIB).unwrap();
+    let _hook = hoarder.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Dying).unwrap();
+    let error = late.try_charge(20 * MIB).unwrap_err();
+    assert_eq!((error.kind(), error.held_by()), (ChargeErrorKind::VictimDying, Some(hoarder.id())));
+    assert!(error.to_string().ends_with("; /parent/hoarder is being stopped and has 58720256"), "{error}");
+    let error = late.charge_until(20 * MIB, Duration::from_millis(1)).unwrap_err();
+    assert_eq!((error.kind(), error.held_by()), (ChargeErrorKind::Deadline, Some(hoarder.id())));
+    drop(hoard);
+    assert!(late.try_charge(20 * MIB).is_ok());
 }

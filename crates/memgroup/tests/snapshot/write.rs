@@ -37,6 +37,7 @@ fn writes_every_setting_as_it_is_shown() {
         ("memory.min", "0\n", "max", "max\n"),
         ("memory.oom.group", "0\n", "1\n", "1\n"),
         ("memory.share", "0\n", "8", "8\n"),
+        ("memgroup.reserve_min", "0\n", "1", "1\n"),
         ("memgroup.oom_score", "0\n", "-1000", "-1000\n"),
         ("memgroup.weight", "100\n", "10000", "10000\n"),
         ("memgroup.enforced", "1\n", "0", "0\n"),
@@ -77,6 +78,7 @@ fn refuses_invalid_text_and_says_which_is_valid() {
         ("memory.oom.group", "yes", "neither 0 nor 1"),
         ("memory.share", "1025", "1 to 1024"),
         ("memory.share", "-8", "no whole number from 0 to 1024"),
+        ("memgroup.reserve_min", "yes", "neither 0 nor 1"),
         ("memgroup.oom_score", "1001", "-1000"),
         ("memgroup.oom_score", "high", "no whole number from -1000 to 1000"),
         ("memgroup.oom_score", "99999999999", "no whole number from -1000 to 1000"),
@@ -121,7 +123,7 @@ fn refuses_unknown_and_read_only_files() {
     let writable = FILES.iter().filter(
         |file| !matches!(group.write_file(file, ""), Err(error) if error.problem == FileProblem::ReadOnly),
     );
-    assert_eq!(writable.count(), 10);
+    assert_eq!(writable.count(), 11);
 }
 
 #[test]

@@ -191,6 +191,7 @@ impl Groups {
         let unset = Settings::default();
         let parent = create(&hierarchy.root(), PARENT, spec.max_bytes, &unset)?;
         parent.set_share(spec.share).or_fail("share the memory of all tenants")?;
+        parent.set_reserve_min(spec.reserve_min).or_fail("reserve the tenants' min")?;
         let tenant = |tenant: &TenantSpec| create(&parent, &tenant.name, tenant.max_bytes, &tenant.settings);
         let tenants = spec.tenants.iter().map(tenant).collect::<Result<_, _>>()?;
         Ok(Groups { hierarchy, unattributed, parent, tenants, kills: Mutex::default() })

@@ -166,6 +166,8 @@ pub(crate) struct Spec {
     pub(crate) max_bytes: Option<u64>,
     /// Factor of the tenants' fair shares of that limit. None: they have none.
     pub(crate) share: Option<u32>,
+    /// The `min` of each tenant is kept free for it.
+    pub(crate) reserve_min: bool,
     /// Caches are reclaimed before a tenant is refused.
     pub(crate) reclaim: bool,
     /// A statement of one tenant is stopped when another finds no memory; never without `reclaim`.
@@ -190,7 +192,14 @@ impl Spec {
     pub(crate) fn without_limits(&self) -> Spec {
         let (max_bytes, settings) = (None, Settings::default());
         let tenants = self.tenants.iter().map(|tenant| TenantSpec { max_bytes, settings, ..tenant.clone() });
-        Spec { max_bytes, share: None, oom: false, tenants: tenants.collect(), ..self.clone() }
+        Spec {
+            max_bytes,
+            share: None,
+            reserve_min: false,
+            oom: false,
+            tenants: tenants.collect(),
+            ..self.clone()
+        }
     }
 
     /// Reads the SPEC `text`; errors call it `file`.
@@ -201,6 +210,7 @@ impl Spec {
         let seed = once(&mut top, &mut run, "seed", 1, &SEED)?;
         let max_bytes = once(&mut top, &mut run, "max", None, &LIMIT)?;
         let share = once(&mut top, &mut run, "share", None, &SHARE)?;
+        let reserve_min = once(&mut top, &mut run, "reserve_min", false, &TRUTH)?;
         let reclaim = once(&mut top, &mut run, "reclaim", true, &TRUTH)?;
         let oom = once(&mut top, &mut run, "oom", true, &TRUTH)?;
         run.map_or(Ok(()), Table::finish)?;
@@ -219,7 +229,7 @@ impl Spec {
             let text = "key `tenant` is missing; allowed: at least one [[tenant]]";
             return Err(RunError::Usage(format!("{file}: {text}")));
         }
-        Ok(Spec { seconds, seed, max_bytes, share, reclaim, oom, tenants })
+        Ok(Spec { seconds, seed, max_bytes, share, reserve_min, reclaim, oom, tenants })
     }
 }
 

@@ -165,7 +165,7 @@ fn reads_the_keys_of_the_run_from_a_table_too() {
         ),
         (
             "[run]\nsecond = 1\n",
-            "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: max, oom, reclaim, seconds, seed, share",
+            "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: max, oom, reclaim, reserve_min, seconds, seed, share",
         ),
         ("[run]\noom = 1\n", "a.toml:2: key `oom` of [run] is 1; allowed: true or false"),
         ("run = true\n", "a.toml:1: key `run` is not a table; allowed: [run]"),
@@ -199,7 +199,7 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "seed = 7",
             "sede = 7",
-            "a.toml:3: key `sede` is unknown; allowed: max, oom, reclaim, run, seconds, seed, share, tenant",
+            "a.toml:3: key `sede` is unknown; allowed: max, oom, reclaim, reserve_min, run, seconds, seed, share, tenant",
         ),
         (
             "\"48M\"",
@@ -217,7 +217,7 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "seed = 7",
             "[[tenants]]",
-            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: max, oom, reclaim, run, seconds, seed, share, tenant",
+            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: max, oom, reclaim, reserve_min, run, seconds, seed, share, tenant",
         ),
         (
             "name = \"shop\"",

@@ -39,6 +39,8 @@ pub struct Limits {
     pub weight: u32,
     /// Factor of the fair shares of the groups right below; 0 where they have none.
     pub share: u32,
+    /// Whether the `min` of each group right below is kept free for it.
+    pub reserve_min: bool,
     /// Whether `max` refuses charges. If not, it only counts those that it would have refused.
     pub enforced: bool,
 }
@@ -54,6 +56,7 @@ impl Limits {
             oom_score: group.oom_score(),
             weight: group.weight(),
             share: group.share().unwrap_or(0),
+            reserve_min: group.reserves_min(),
             enforced: group.is_enforced(),
         }
     }
@@ -105,6 +108,11 @@ const TABLE: &[File] = &[
         "memory.share",
         |g| line(g.limits.share),
         |g, text| set(g.set_share(Some(number(text, "from 0 to 1024")?).filter(|&factor| factor > 0))),
+    ),
+    setting(
+        "memgroup.reserve_min",
+        |g| flag(g.limits.reserve_min),
+        |g, text| set(g.set_reserve_min(yes_or_no(text)?)),
     ),
     setting(
         "memgroup.oom_score",

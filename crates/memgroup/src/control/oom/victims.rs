@@ -43,8 +43,9 @@ use crate::control::oom::hook::{Hook, KillAnswer, Taken};
 use crate::control::oom::pending::{Clock, PendingKill, Stage};
 use crate::control::oom::report::{KillOutcome, Record, Records};
 use crate::control::oom::state::{NEVER, OomState};
+use crate::counter::chain;
 use crate::counter::protect::effective::effective;
-use crate::counter::{chain, share};
+use crate::counter::share::{self, Newcomer};
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 use crate::tree::shared::Shared;
@@ -214,7 +215,12 @@ impl Victims {
     pub(crate) fn is_any_for(&self, control: &OomControl) -> bool {
         let mut list = self.list.lock();
         list.update_all(Clock::of(control.full.shared()));
-        !list.is_dying_in(control.full) && list.find(control, 0).is_some()
+        list.dying_in(control.full).is_none() && list.find(control, 0).is_some()
+    }
+
+    /// A group that counts in `top` and was told to stop, and has not freed half of its bytes.
+    pub(crate) fn dying_in(&self, top: &'static Node) -> Option<&'static Node> {
+        self.list.lock().dying_in(top)
     }
 
     /// Chooses the victim, if that can free `lacks` bytes: one group, or all candidates of a group that is killed as a whole.
@@ -223,7 +229,7 @@ impl Victims {
         let mut list = self.list.lock();
         let list = &mut *list;
         list.update_all(clock);
-        if list.is_dying_in(control.full) {
+        if list.dying_in(control.full).is_some() {
             return None;
         }
         let (victim, unit) = list.find(control, lacks)?;
@@ -320,19 +326,19 @@ impl List {
         candidate.filter(|candidate| std::ptr::eq(candidate.node, node))
     }
 
-    /// Whether a group that counts in `top` is dying.
-    fn is_dying_in(&mut self, top: &'static Node) -> bool {
+    /// A group that counts in `top` and is dying.
+    fn dying_in(&self, top: &'static Node) -> Option<&'static Node> {
         let List { candidates, pending, .. } = self;
         let kill_of = |node: &Node| candidates.get(node.candidate_index()?)?.kill.as_ref();
-        pending
-            .iter()
-            .any(|node| kill_of(node).is_some_and(PendingKill::is_awaited) && levels(node, top).is_some())
+        let is_awaited = |node: &Node| kill_of(node).is_some_and(PendingKill::is_awaited);
+        pending.iter().copied().find(|node| is_awaited(node) && levels(node, top).is_some())
     }
 
     /// The victim, and the group that is killed as a whole with it; `None` if all candidates together have less than `lacks` bytes.
     fn find(&mut self, control: &OomControl, lacks: u64) -> Option<(&'static Node, Option<&'static Node>)> {
         self.measure(control.full);
         let (mut sum, mut first) = (0_u64, None);
+        let newcomer = Newcomer::of(control.full, Some(control.requester));
         for candidate in self.candidates.iter().filter(|one| one.size() > 0 && one.can_be_asked(control)) {
             let (node, size) = (candidate.node, candidate.size());
             let protection = effective(node, control.full);
@@ -340,9 +346,9 @@ impl List {
                 continue;
             }
             sum = sum.saturating_add(size);
-            let even = share::even_of(node);
+            let even = share::even_of(node, newcomer);
             let excess = size.saturating_sub(protection.min.max(protection.low).max(even));
-            let is_above = share::is_above_even(node, control.full);
+            let is_above = share::is_above_even(node, control.full, newcomer);
             let rank = (is_above, node.oom().score(), excess, Reverse(node.group_id()));
             if first.as_ref().is_none_or(|(highest, _)| rank > *highest) {
                 first = Some((rank, node));

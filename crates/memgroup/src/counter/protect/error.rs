@@ -19,7 +19,7 @@ pub enum ProtectionError {
     },
     /// The group was removed, and is not protected any more.
     Offline {
-        /// `min` or `low`.
+        /// `min`, `low` or `reserve_min`.
         setting: &'static str,
         /// The path it had.
         path: String,

@@ -10,10 +10,11 @@
 //! free memory is of no use. It lasts until neighbours have been throttled, or a victim is dead.
 //!
 //! - I1. It is at most `Config::protected_reserve_bytes`, an eighth of `max`, and the unused `min` or `low` of the children.
+//! - I2. A parent may choose to reserve each child's `min` (`Group::set_reserve_min`). Then it is at least the unused `min` of the children.
 //! - B1. The unused bytes are a sum that may be a moment old (`used` B1). So may be the mark that tells whether there are any.
 
 use crate::base::limit::UNLIMITED;
-use crate::counter::protect::used::UNFILLED;
+use crate::counter::protect::used::{UNFILLED, UNFILLED_MIN, Used};
 use crate::tree::node::Node;
 
 /// Bytes that a charge is to leave free in `level`. `via` is the child of `level` that it came through, and that child's usage with it.
@@ -29,14 +30,22 @@ fn left_free_below(level: &'static Node, via: Option<(&'static Node, u64)>) -> u
     if max == UNLIMITED {
         return 0;
     }
-    let unfilled = level.find_used().map_or(0, |used| used.sum(UNFILLED));
-    let unfilled_by_others = match via.and_then(|(child, usage)| Some((child.find_used()?, usage))) {
-        Some((child, usage)) if usage <= child.claim() => return 0,
-        // Its own unused bytes need not be kept for it: this charge fills them.
-        Some((child, _)) => unfilled.saturating_sub(child.recorded(UNFILLED)),
-        None => unfilled,
+    let Some(used) = level.find_used() else { return 0 };
+    let child = via.and_then(|(child, usage)| Some((child.find_used()?, usage)));
+    // A child's own unused bytes need not be kept for it: this charge fills them.
+    let unfilled_by_others = |kind| {
+        let own = child.as_ref().map_or(0, |(child, _)| child.recorded(kind));
+        used.sum(kind).saturating_sub(own)
     };
-    level.shared().config.protected_reserve_bytes.min(max / 8).min(unfilled_by_others)
+    let is_within =
+        |bound: fn(&Used) -> u64| child.as_ref().is_some_and(|(child, usage)| *usage <= bound(child));
+    let reserved =
+        if used.reserves_min() && !is_within(Used::min) { unfilled_by_others(UNFILLED_MIN) } else { 0 };
+    if is_within(Used::claim) {
+        return reserved;
+    }
+    let reserve = level.shared().config.protected_reserve_bytes.min(max / 8);
+    reserved.max(reserve.min(unfilled_by_others(UNFILLED)))
 }
 
 /// Headroom of `level` for charges that come through `via`, a child of it.
@@ -45,7 +54,9 @@ pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, hea
         return headroom;
     }
     let free = headroom.saturating_sub(left_free_below(level, via.map(|child| (child, u64::MAX))));
-    let claim = |child: &Node| child.find_used().map_or(0, |used| used.claim());
+    let reserves = level.find_used().is_some_and(|used| used.reserves_min());
+    let bound = if reserves { Used::min } else { Used::claim };
+    let claim = |child: &Node| child.find_used().map_or(0, |used| bound(&used));
     let within = via.map_or(0, |child| claim(child).saturating_sub(child.counter.usage()));
     free.max(headroom.min(within))
 }

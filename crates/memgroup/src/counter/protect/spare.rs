@@ -12,7 +12,7 @@
 use memgroup_sync::atomic::Ordering;
 
 use crate::counter::protect::effective::{self, Protection};
-use crate::counter::share;
+use crate::counter::share::{self, Newcomer};
 use crate::tree::node::Node;
 
 /// How one round of a reclaim treats protected groups.
@@ -23,6 +23,8 @@ pub(crate) struct Sparing {
     spares_low: bool,
     /// Whether anything is protected in the hierarchy.
     is_any: bool,
+    /// The weight that the charge adds to the shares right below the top.
+    newcomer: Newcomer,
 }
 
 /// The bytes that may be taken.
@@ -51,8 +53,10 @@ impl Drop for Claim {
 }
 
 impl Sparing {
-    pub(crate) fn new(top: &'static Node, spares_low: bool) -> Sparing {
-        Sparing { top, spares_low, is_any: top.shared().protected().is_any() }
+    /// For a reclaim in `top`, for a charge of `requester` if it is for one.
+    pub(crate) fn new(top: &'static Node, requester: Option<&'static Node>, spares_low: bool) -> Sparing {
+        let newcomer = Newcomer::of(top, requester);
+        Sparing { top, spares_low, is_any: top.shared().protected().is_any(), newcomer }
     }
 
     /// The protection of a group that the walk comes to, below `parent`.
@@ -65,7 +69,7 @@ impl Sparing {
     #[inline]
     pub(crate) fn of(&self, node: &'static Node, protected: Protection, asked: u64) -> Takeable {
         // A fair share is spared as `low` is: while another group is above its own.
-        let even = if self.spares_low && self.counts(node) { share::even_of(node) } else { 0 };
+        let even = if self.spares_low && self.counts(node) { share::even_of(node, self.newcomer) } else { 0 };
         let low = if self.spares_low { protected.low.max(even) } else { 0 };
         let floor = protected.min.max(low);
         let usage = node.counter.usage();

@@ -20,12 +20,13 @@
 //!   is right. Loom: `records_right_values_at_rest`.
 //! - E2. `recorders`: enter ↔ offline, RMWs of one word. Loom: `waits_for_recording_threads_on_removal`.
 
-use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::Lent;
 use memgroup_sync::spin::Wait;
 use memgroup_sync::{CachePadded, interleave};
 
-use crate::base::limit::LARGEST_RESERVE;
+use crate::base::id::GroupId;
+use crate::base::limit::{BYTES_MAX, LARGEST_RESERVE};
 use crate::base::mutation::{self, Mutation};
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
@@ -39,7 +40,9 @@ pub(crate) const LOW: usize = 1;
 pub(crate) const UNFILLED: usize = 2;
 /// The weight of the group in the fair shares of the group above, while it holds memory.
 pub(crate) const WEIGHT: usize = 3;
-const KINDS: usize = 4;
+/// The bytes of its `min` that the group has not charged, as far as they can be reserved.
+pub(crate) const UNFILLED_MIN: usize = 4;
+const KINDS: usize = 5;
 
 /// In `recorders`: the group is online. The rest counts the recording threads.
 const ONLINE: u32 = 1 << 31;
@@ -52,6 +55,10 @@ pub(crate) struct Used {
     weight: AtomicU64,
     /// The factor of the fair shares of the groups right below (`share`); 0 where the groups below have no shares.
     factor: AtomicU64,
+    /// Whether the whole unused `min` of each group right below is kept free for it.
+    reserves_min: AtomicBool,
+    /// The id of the group right below with the largest usage, as `share` has seen it last; a hint.
+    largest: AtomicU64,
     recorded: [AtomicU64; KINDS],
     recorders: AtomicU32,
     sums: CachePadded<[AtomicU64; KINDS]>,
@@ -65,6 +72,8 @@ impl Used {
             low: AtomicU64::new(0),
             weight: AtomicU64::new(0),
             factor: AtomicU64::new(0),
+            reserves_min: AtomicBool::new(false),
+            largest: AtomicU64::new(0),
             recorded: zeros(),
             recorders: AtomicU32::new(ONLINE),
             sums: CachePadded::new(zeros()),
@@ -99,6 +108,27 @@ impl Used {
         self.factor.store(factor, Ordering::Relaxed);
     }
 
+    pub(crate) fn reserves_min(&self) -> bool {
+        // ORDERING: Relaxed; a setting by itself.
+        self.reserves_min.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_reserves_min(&self, _tree: &Tree, is_on: bool) {
+        // ORDERING: Relaxed, as in `reserves_min`.
+        self.reserves_min.store(is_on, Ordering::Relaxed);
+    }
+
+    /// The group right below that was last found to have the most.
+    pub(crate) fn largest(&self) -> GroupId {
+        // ORDERING: Relaxed; a hint, which the caller checks.
+        GroupId::from_u64(self.largest.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_largest(&self, id: GroupId) {
+        // ORDERING: Relaxed, as in `largest`.
+        self.largest.store(id.as_u64(), Ordering::Relaxed);
+    }
+
     /// The usage up to which the group is within its protection.
     pub(crate) fn claim(&self) -> u64 {
         self.min().max(self.low())
@@ -120,7 +150,10 @@ impl Used {
     fn due(&self, usage: u64) -> [u64; KINDS] {
         let unfilled = self.claim().saturating_sub(usage).min(LARGEST_RESERVE);
         let weight = if usage > 0 { self.weight() } else { 0 };
-        [usage.min(self.min()), usage.min(self.low()), unfilled, weight]
+        // The largest setting protects all bytes, and is no number of bytes.
+        let reserved = Some(self.min()).filter(|&min| min < BYTES_MAX).unwrap_or(0);
+        let unfilled_min = reserved.saturating_sub(usage).min(LARGEST_RESERVE);
+        [usage.min(self.min()), usage.min(self.low()), unfilled, weight, unfilled_min]
     }
 
     /// Records the values due with so much usage, here and in the parent's sums. Returns whether any was different.
