@@ -1,7 +1,7 @@
 //! Comparison: the same work with memgroup, without limits, and under SQLite's heap limit.
 //!
 //! ```text
-//!   memgroup, unlimited, heap limit, memgroup, unlimited, heap limit      each for half of the seconds
+//!   memgroup, unlimited, heap limit, memgroup without retries, heap limit without retries      twice, each for half of the seconds
 //! ```
 //!
 //! The regimes take turns, so a change of the machine's speed affects all three. SQLite's allocator is chosen once per process, so
@@ -22,14 +22,21 @@ use crate::run::backend::Regime;
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::stop::{CTRL_C, EXIT_INTERRUPTED};
 use crate::run::data::{Job, files};
-use crate::run::report::{Report, Turn};
+use crate::run::report::{RegimeReport, Report, TenantReport, Turn};
 use crate::run::spec::{SECONDS_MIN, Spec};
 
 /// Time between two polls of a child.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 /// Turns of each regime.
 const ROUNDS: usize = 2;
-const REGIMES: usize = Regime::ALL.len();
+/// The regimes of one round, and whether statements that find no memory are retried there. Without limits none finds no memory.
+const ROUND: [(Regime, bool); 5] = [
+    (Regime::Groups, true),
+    (Regime::Unlimited, true),
+    (Regime::HeapLimit, true),
+    (Regime::Groups, false),
+    (Regime::HeapLimit, false),
+];
 
 /// Runs the turns of all regimes. Returns the report, if memgroup's own turn had a result, and whether a turn failed.
 pub(crate) fn compare(job: &Job<'_>) -> Result<(Option<Report>, bool), RunError> {
@@ -43,14 +50,17 @@ pub(crate) fn compare(job: &Job<'_>) -> Result<(Option<Report>, bool), RunError>
         return Ok((None, false));
     }
     let mut turns = Turns::default();
-    for (number, regime) in (1..).zip([Regime::ALL; ROUNDS].concat()) {
-        if turns.has_failed[regime as usize] {
+    let has_retries = job.spec.tenants.iter().any(|tenant| !tenant.patience.is_zero());
+    let round: Vec<usize> = (0..ROUND.len()).filter(|&at| ROUND[at].1 || has_retries).collect();
+    for (number, at) in (1..).zip(round.repeat(ROUNDS)) {
+        if turns.has_failed[at] {
             continue;
         }
-        job.progress.line(&format!("{number} of {}: {}", ROUNDS * REGIMES, regime.title()));
-        let result = turn(regime, job);
-        let result = result.or_fail(format_args!("run the work {}", regime.title()));
-        if let Err(error) = turns.add(regime, result) {
+        let (regime, retries) = ROUND[at];
+        let title = regime.title().to_owned() + if retries { "" } else { ", without retries" };
+        job.progress.line(&format!("{number} of {}: {title}", ROUNDS * round.len()));
+        let result = turn(regime, retries, job).or_fail(format_args!("run the work {title}"));
+        if let Err(error) = turns.add(at, result) {
             job.progress.line(&format!("memgroup: {error}"));
         }
         if job.stop.requested() || turns.sums[0].is_none() {
@@ -60,18 +70,18 @@ pub(crate) fn compare(job: &Job<'_>) -> Result<(Option<Report>, bool), RunError>
     Ok(turns.compared())
 }
 
-/// Results so far, in the order of `Regime::ALL`.
+/// Results so far, in the order of [`ROUND`].
 #[derive(Default)]
 struct Turns {
-    sums: [Option<Turn>; REGIMES],
-    has_failed: [bool; REGIMES],
+    sums: [Option<Turn>; ROUND.len()],
+    has_failed: [bool; ROUND.len()],
 }
 
 impl Turns {
     /// Adds the result of a turn. A failure keeps the earlier result of the regime (I2).
-    fn add(&mut self, regime: Regime, result: Result<Option<Turn>, RunError>) -> Result<(), RunError> {
-        self.has_failed[regime as usize] |= result.is_err();
-        match (&mut self.sums[regime as usize], result?) {
+    fn add(&mut self, at: usize, result: Result<Option<Turn>, RunError>) -> Result<(), RunError> {
+        self.has_failed[at] |= result.is_err();
+        match (&mut self.sums[at], result?) {
             (Some(sum), Some(later)) => sum.add(later),
             (sum, turn) => *sum = sum.take().or(turn),
         }
@@ -79,16 +89,23 @@ impl Turns {
     }
 
     fn compared(self) -> (Option<Report>, bool) {
-        let [memgroup, unlimited, baseline] = self.sums.map(|turn| turn.map(|turn| turn.report));
+        let [memgroup, unlimited, baseline, memgroup_once, baseline_once] =
+            self.sums.map(|turn| turn.map(|turn| turn.report));
+        let with = |report: Option<RegimeReport>, once: Option<RegimeReport>| {
+            let failed = |once: RegimeReport| once.sum(TenantReport::is_well_behaved, TenantReport::failed);
+            report.map(|report| RegimeReport { failed_without_retries: once.map(failed), ..report })
+        };
+        let (memgroup, baseline) = (with(memgroup, memgroup_once), with(baseline, baseline_once));
         let report = memgroup.map(|memgroup| Report { memgroup, unlimited, baseline });
         (report, self.has_failed.contains(&true))
     }
 }
 
 /// Runs one turn in a process of its own. The result is none if the turn was stopped before it had one.
-fn turn(regime: Regime, job: &Job<'_>) -> Result<Option<Turn>, Box<dyn Error>> {
+fn turn(regime: Regime, retries: bool, job: &Job<'_>) -> Result<Option<Turn>, Box<dyn Error>> {
     let seconds = (job.spec.seconds / ROUNDS as f64).max(SECONDS_MIN);
-    let line = serde_json::to_string(&(regime, Spec { seconds, ..job.spec.clone() }))? + "\n";
+    let spec = if retries { job.spec.clone() } else { job.spec.without_retries() };
+    let line = serde_json::to_string(&(regime, Spec { seconds, ..spec }))? + "\n";
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["run", "--turn", "--data"]).arg(job.directory);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -128,7 +145,6 @@ pub(crate) fn order_of_parent() -> Result<(Regime, Spec), RunError> {
 #[cfg(test)]
 mod tests {
     use super::Turns;
-    use crate::run::backend::Regime;
     use crate::run::base::error::RunError;
     use crate::run::measure::latencies::Latencies;
     use crate::run::report::tests::report;
@@ -158,27 +174,31 @@ mod tests {
     #[test]
     fn keeps_earlier_results_after_a_failure() {
         let mut turns = Turns::default();
-        turns.add(Regime::Groups, Ok(Some(turn(1)))).expect("a result");
-        turns.add(Regime::Unlimited, failed()).expect_err("a failure");
-        turns.add(Regime::HeapLimit, Ok(Some(turn(3)))).expect("a result");
-        turns.add(Regime::Groups, Ok(Some(turn(1)))).expect("the same tenants");
-        turns.add(Regime::HeapLimit, failed()).expect_err("a failure");
-        assert_eq!(turns.has_failed, [false, true, true]);
+        turns.add(0, Ok(Some(turn(1)))).expect("a result");
+        turns.add(1, failed()).expect_err("a failure");
+        turns.add(2, Ok(Some(turn(3)))).expect("a result");
+        turns.add(4, Ok(Some(turn(7)))).expect("a result");
+        turns.add(0, Ok(Some(turn(1)))).expect("the same tenants");
+        turns.add(2, failed()).expect_err("a failure");
+        turns.add(4, Ok(Some(turn(6)))).expect("a result");
+        assert_eq!(turns.has_failed, [false, true, true, false, false]);
         let (report, has_failed) = turns.compared();
         let report = report.expect("a report");
         let refused = |report: &RegimeReport| report.tenants[0].refused;
         assert_eq!(refused(&report.memgroup), 2);
         assert!(report.unlimited.is_none() && has_failed);
         assert_eq!(report.baseline.as_ref().map(refused), Some(3));
+        assert_eq!(report.memgroup.failed_without_retries, None);
+        assert_eq!(report.baseline.expect("the first turn's").failed_without_retries, Some(13));
     }
 
     #[test]
     fn has_no_report_without_memgroups_own_result() {
         let mut turns = Turns::default();
-        turns.add(Regime::Groups, failed()).expect_err("a failure");
+        turns.add(0, failed()).expect_err("a failure");
         assert_eq!(turns.compared(), (None, true));
         let mut turns = Turns::default();
-        turns.add(Regime::Groups, Ok(None)).expect("a stop");
+        turns.add(0, Ok(None)).expect("a stop");
         assert_eq!(turns.compared(), (None, false));
     }
 }

@@ -19,11 +19,11 @@ fn prints_the_built_in_spec_as_a_first_example() {
     let smaller = ["0.04", "0.1", "0.03"]
         .iter()
         .fold(stdout(&output), |text, scale| text.replace(&format!("scale = {scale}\n"), "scale = 0.001\n"));
-    assert_eq!(smaller.matches("scale = 0.001\n").count(), 5, "{smaller}");
+    assert_eq!(smaller.matches("scale = 0.001\n").count(), 6, "{smaller}");
     let spec = place.write("mine.toml", &smaller);
     let output = place.output(&spec, &["--seconds", "2"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stdout(&output).starts_with("5 tenants, "), "{}", stdout(&output));
+    assert!(stdout(&output).starts_with("6 tenants, "), "{}", stdout(&output));
     assert!(!stderr(&output).contains("note: "), "{}", stderr(&output));
 }
 

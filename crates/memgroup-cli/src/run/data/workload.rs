@@ -3,8 +3,11 @@
 //! - I1. The same seed gives the same statements in the same order.
 //! - I2. Every statement returns a row; a result without one is wrong.
 
-use rusqlite::Connection;
 use rusqlite::types::Value;
+use rusqlite::{Connection, ErrorCode};
+
+use std::thread;
+use std::time::Duration;
 
 use super::keys::{Keys, RowCounts};
 use crate::run::spec::{Kind, Scale};
@@ -17,8 +20,15 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Runs the statement to its last row, fetches every value, and returns the number of rows.
-    pub(crate) fn run(&self, connection: &Connection) -> rusqlite::Result<u64> {
+    fn new(sql: &'static str) -> Work {
+        Work { sql, parameters: Vec::new() }
+    }
+
+    /// Runs the statement to its last row, fetches every value, and returns the number of rows. A hoard is held while `holds` returns true.
+    pub(crate) fn run(&self, connection: &Connection, holds: impl FnMut() -> bool) -> rusqlite::Result<u64> {
+        if self.sql == HOARD {
+            return hoard(connection, holds);
+        }
         let mut statement = connection.prepare_cached(self.sql)?;
         let columns = statement.column_count();
         let mut rows = statement.query(rusqlite::params_from_iter(&self.parameters))?;
@@ -31,6 +41,61 @@ impl Work {
         }
         Ok(count)
     }
+}
+
+/// Fills a temporary table until no more memory is to be had, and keeps a cursor on it open while `holds`. Returns the number of its parts.
+fn hoard(connection: &Connection, mut holds: impl FnMut() -> bool) -> rusqlite::Result<u64> {
+    let mut most = u64::MAX;
+    loop {
+        let held = fill_and_hold(connection, &mut most, &mut holds);
+        let is_kept = !connection.is_autocommit();
+        if is_kept {
+            connection.execute_batch("ROLLBACK")?;
+        }
+        match held {
+            // SQLite undoes a failed insertion alone if it has the memory for that. Else it undoes all, and the next try takes less.
+            Err(error) if is_out_of_memory(&error) && !is_kept && most > 0 && holds() => {}
+            held => return held,
+        }
+    }
+}
+
+fn is_out_of_memory(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::OutOfMemory)
+}
+
+/// Fills the table with `most` parts; if that is refused, `most` is fewer afterwards.
+fn fill_and_hold(
+    connection: &Connection,
+    most: &mut u64,
+    holds: &mut impl FnMut() -> bool,
+) -> rusqlite::Result<u64> {
+    // The settings of every connection forbid writing; this one writes nothing but its own temporary table.
+    connection
+        .execute_batch("PRAGMA query_only = OFF; BEGIN; CREATE TEMP TABLE hoard (part BLOB NOT NULL)")?;
+    let mut insert = connection.prepare(HOARD)?;
+    let mut parts = 0;
+    while parts < *most && holds() {
+        match insert.execute([]) {
+            Ok(_) => parts += 1,
+            Err(error) if is_out_of_memory(&error) => {
+                *most = parts * 15 / 16;
+                if connection.is_autocommit() || parts == 0 {
+                    return Err(error);
+                }
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let mut select = connection.prepare("SELECT rowid FROM temp.hoard")?;
+    while holds() {
+        let mut rows = select.query([])?;
+        while holds() && rows.next()?.is_some() {
+            thread::park_timeout(HELD_FOR);
+        }
+    }
+    Ok(parts)
 }
 
 /// Endless sequence of statements of one thread.
@@ -57,9 +122,10 @@ impl Workload {
             Kind::Dashboards => self.dashboard(turn),
             Kind::Etl => {
                 let sql = [SORTED_LINE_ITEMS, SHIPPING_BY_PRIORITY, REVENUE_BY_SUPPLY][turn % 3];
-                Work { sql, parameters: Vec::new() }
+                Work::new(sql)
             }
-            Kind::Runaway => Work { sql: MISSING_JOIN_CONDITION, parameters: Vec::new() },
+            Kind::Runaway => Work::new(MISSING_JOIN_CONDITION),
+            Kind::Hoarder => Work::new(HOARD),
         }
     }
 
@@ -94,6 +160,14 @@ impl Workload {
         Work { sql, parameters }
     }
 }
+
+/// Time for which a hoarder keeps its cursor on one row.
+const HELD_FOR: Duration = Duration::from_millis(20);
+
+/// One part of a hoard: 256K.
+const HOARD: &str = "
+INSERT INTO temp.hoard WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 16)
+SELECT zeroblob(16000) FROM n";
 
 const ORDER_BY_KEY: &str = "SELECT * FROM orders WHERE o_orderkey = ?1";
 const LINE_ITEM_BY_KEY: &str = "SELECT * FROM lineitem WHERE l_orderkey = ?1 AND l_linenumber = 1";
@@ -163,7 +237,7 @@ mod tests {
             let mut workload = Workload::new(kind, scale, 11, "a", 0);
             for _ in 0..statements {
                 let work = workload.next();
-                let rows = work.run(&connection).expect("a valid statement");
+                let rows = work.run(&connection, || true).expect("a valid statement");
                 assert!(rows > 0, "{work:?}");
             }
         }
@@ -175,15 +249,30 @@ mod tests {
         let mut workload = Workload::new(Kind::Lookups, scale, 5, "a", 0);
         for _ in 0..400 {
             let work = workload.next();
-            assert_eq!(work.run(&connection).expect("a valid statement"), 1, "{work:?}");
+            assert_eq!(work.run(&connection, || true).expect("a valid statement"), 1, "{work:?}");
         }
+    }
+
+    #[test]
+    fn holds_a_hoard_as_long_as_it_may_and_leaves_nothing() {
+        let (connection, scale) = tiny();
+        let work = Workload::new(Kind::Hoarder, scale, 5, "a", 0).next();
+        let (mut asked, before) = (0, connection.total_changes());
+        let parts = work.run(&connection, || {
+            asked += 1;
+            asked <= 5
+        });
+        assert_eq!(parts.expect("a hoard"), 5);
+        assert_eq!(connection.total_changes() - before, 5 * 16, "each part has 16 rows");
+        assert!(connection.is_autocommit());
+        connection.prepare("SELECT * FROM temp.hoard").expect_err("the table is gone");
     }
 
     #[test]
     fn reads_every_line_item_in_the_etl() {
         let (connection, scale) = tiny();
         let work = Workload::new(Kind::Etl, scale, 5, "a", 0).next();
-        assert_eq!(work.run(&connection).expect("a valid statement"), 6_005);
+        assert_eq!(work.run(&connection, || true).expect("a valid statement"), 6_005);
     }
 
     #[test]
@@ -191,13 +280,13 @@ mod tests {
         let (connection, scale) = tiny();
         connection.execute("DELETE FROM orders", []).expect("rows can go");
         let work = Workload::new(Kind::Lookups, scale, 5, "a", 0).next();
-        assert_eq!(work.run(&connection).expect("a valid statement"), 0);
+        assert_eq!(work.run(&connection, || true).expect("a valid statement"), 0);
     }
 
     #[test]
     fn repeats_the_statements_of_a_seed() {
         let scale = Scale::of_factor(0.001).expect("a scale");
-        for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway] {
+        for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway, Kind::Hoarder] {
             let list = |seed| {
                 let mut workload = Workload::new(kind, scale, seed, "a", 1);
                 (0..50).map(|_| workload.next()).collect::<Vec<_>>()

@@ -5,6 +5,11 @@ use crate::run::backend::Regime;
 use crate::run::base::units;
 use crate::run::report::{RegimeReport, TenantReport};
 
+/// Failures of tenants that should have none.
+fn failures(failed: u64) -> Cell {
+    count(failed).alarm_if(failed > 0)
+}
+
 /// One column a regime, one row a figure.
 pub(super) fn table(regimes: &[(Regime, &RegimeReport)], emphasis: Emphasis) -> String {
     let own = regimes[0].1;
@@ -17,22 +22,30 @@ pub(super) fn table(regimes: &[(Regime, &RegimeReport)], emphasis: Emphasis) -> 
         let of = report.all.max.map(|max| format!(" of {}", units::limit(Some(max))));
         known(report.all.peak, |peak| units::bytes(peak) + &of.unwrap_or_default())
     });
-    let kinds = [
-        ("well-behaved", TenantReport::is_well_behaved as fn(&TenantReport) -> bool),
-        ("runaway", TenantReport::is_runaway),
-    ];
-    for (kind, select) in kinds.into_iter().filter(|(_, select)| own.tenants.iter().any(select)) {
-        row(format!("{kind}: done"), &|report| count(report.sum(select, |tenant| tenant.done)));
-        row(format!("{kind}: failed"), &|report| {
-            let failed = report.sum(select, TenantReport::failed);
-            count(failed).alarm_if(failed > 0 && kind == "well-behaved")
+    let well_behaved = TenantReport::is_well_behaved as fn(&TenantReport) -> bool;
+    if own.tenants.iter().any(well_behaved) {
+        row("well-behaved: done".to_owned(), &|report| count(report.sum(well_behaved, |tenant| tenant.done)));
+        row("well-behaved: failed".to_owned(), &|report| {
+            failures(report.sum(well_behaved, TenantReport::failed))
         });
-        row(format!("{kind}: retried"), &|report| count(report.sum(select, |tenant| tenant.retried)));
+        row("well-behaved: retried".to_owned(), &|report| {
+            count(report.sum(well_behaved, |tenant| tenant.retried))
+        });
+    }
+    if regimes.iter().any(|(_, report)| report.failed_without_retries.is_some()) {
+        row("... failed if not retried".to_owned(), &|report| {
+            report.failed_without_retries.map_or_else(|| cell("-"), failures)
+        });
+    }
+    for (index, tenant) in own.tenants.iter().enumerate().filter(|(_, tenant)| tenant.is_greedy()) {
+        row(format!("{}: failed", tenant.name), &|report| count(report.tenants[index].failed()));
     }
     for (index, tenant) in own.tenants.iter().enumerate().filter(|(_, tenant)| tenant.protected) {
-        let name = &tenant.name;
-        row(format!("{name}: p50"), &|report| known(report.tenants[index].p50_us, units::duration_us));
-        row(format!("{name}: p99"), &|report| known(report.tenants[index].p99_us, units::duration_us));
+        row(format!("{}: p50, p99", tenant.name), &|report| {
+            let TenantReport { p50_us, p99_us, .. } = report.tenants[index];
+            let both = p50_us.zip(p99_us);
+            known(both, |(p50, p99)| format!("{}, {}", units::duration_us(p50), units::duration_us(p99)))
+        });
     }
     let titles: Vec<&str> =
         [""].into_iter().chain(regimes.iter().map(|(regime, _)| regime.title())).collect();

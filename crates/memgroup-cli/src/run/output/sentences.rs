@@ -20,11 +20,11 @@ const PLAIN_REFUSAL: &str = "out of memory";
 /// The tenants with failed statements; shorter in a comparison, with its `regime`. The caller adds the full stop.
 pub(super) fn outcome(regime: Option<Regime>, report: &RegimeReport) -> String {
     let failed = if regime.is_none() { "failed for lack of memory" } else { "failed" };
-    let with_failures = |runaway: bool| -> Vec<&TenantReport> {
+    let with_failures = |greedy: bool| -> Vec<&TenantReport> {
         let tenants = report.tenants.iter();
-        tenants.filter(|tenant| tenant.failed() > 0 && tenant.is_runaway() == runaway).collect()
+        tenants.filter(|tenant| tenant.failed() > 0 && tenant.is_greedy() == greedy).collect()
     };
-    let runaways = list(with_failures(true), |tenant| {
+    let greedy = list(with_failures(true), |tenant| {
         if regime.is_some() {
             return format!("`{}`", tenant.name);
         }
@@ -37,11 +37,11 @@ pub(super) fn outcome(regime: Option<Regime>, report: &RegimeReport) -> String {
         let all = tenant.done + tenant.failed();
         format!("`{}` ({} of {})", tenant.name, units::count(tenant.failed()), units::count(all))
     });
-    let text = match (runaways.is_empty(), others.is_empty()) {
+    let text = match (greedy.is_empty(), others.is_empty()) {
         (true, true) => format!("no statement {failed}"),
-        (false, true) => format!("only statements of {runaways} {failed}"),
+        (false, true) => format!("only statements of {greedy} {failed}"),
         (true, false) => format!("statements of {others} {failed}"),
-        (false, false) => format!("statements of {runaways} {failed}, and also of {others}"),
+        (false, false) => format!("statements of {greedy} {failed}, and also of {others}"),
     };
     begin(regime, &text)
 }

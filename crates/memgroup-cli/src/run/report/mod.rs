@@ -63,6 +63,9 @@ pub(crate) struct RegimeReport {
     /// Limit of the root in a run without limits; none otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) guard: Option<u64>,
+    /// Failed statements of well-behaved tenants in turns of their own, in which no statement was retried; none without such turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failed_without_retries: Option<u64>,
     /// In the order of the SPEC.
     pub(crate) tenants: Vec<TenantReport>,
     /// Stopped tenants; none without groups.
@@ -99,7 +102,7 @@ pub(crate) struct TenantReport {
     pub(crate) p99_us: Option<f64>,
     #[serde(flatten)]
     pub(crate) held: Held,
-    /// Whether the SPEC sets `min` or `low`, in every regime.
+    /// Whether the SPEC protects its memory, in every regime: by `min` or `low`, or by fair shares if it is well-behaved.
     pub(crate) protected: bool,
     #[serde(flatten)]
     pub(crate) figures: Figures,
@@ -125,14 +128,14 @@ impl TenantReport {
         self.refused + self.killed
     }
 
-    /// Whether its statements ask for more memory than any limit allows.
-    pub(crate) fn is_runaway(&self) -> bool {
-        self.workload == Some(Kind::Runaway)
+    /// Whether it asks for more memory than any limit allows.
+    pub(crate) fn is_greedy(&self) -> bool {
+        self.workload.is_some_and(Kind::is_greedy)
     }
 
     /// Whether this is a tenant, and its statements should not fail.
     pub(crate) fn is_well_behaved(&self) -> bool {
-        self.workload.is_some_and(|kind| kind != Kind::Runaway)
+        self.workload.is_some_and(|kind| !kind.is_greedy())
     }
 }
 
@@ -189,7 +192,7 @@ impl Turn {
                 p50_us: tally.latencies.quantile_us(0.50),
                 p99_us: tally.latencies.quantile_us(0.99),
                 held: group.map(Held::of).unwrap_or_default(),
-                protected: tenant.is_protected(),
+                protected: tenant.is_protected() || (spec.share.is_some() && !tenant.workload.is_greedy()),
                 throttled_us: group.map(|_| figures.memory("throttled_us")),
                 would_refuse: group.map(|group| group.events_local.would_refuse),
                 idle: tally.idle.map(|idle| {
@@ -209,6 +212,7 @@ impl Turn {
             seed: spec.seed,
             interrupted: job.stop.requested(),
             reclaim: groups.map(|_| spec.reclaim),
+            failed_without_retries: None,
             guard: snapshot.as_ref().and_then(|snapshot| snapshot.groups[0].limits.max_bytes),
             tenants: spec.tenants.iter().enumerate().map(tenant).collect(),
             kills: groups.map(Groups::kills),
@@ -345,6 +349,7 @@ pub(crate) mod tests {
             seed: 1,
             interrupted: false,
             reclaim: Some(true),
+            failed_without_retries: None,
             guard: None,
             tenants: vec![
                 tenant("lookups", Kind::Lookups, 1_234_567, lookups_refused),

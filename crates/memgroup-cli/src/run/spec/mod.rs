@@ -48,6 +48,15 @@ pub(crate) enum Kind {
     Etl,
     /// A sorted join without its join condition.
     Runaway,
+    /// A temporary table that is filled until no more memory is to be had, and kept.
+    Hoarder,
+}
+
+impl Kind {
+    /// Whether its statements ask for more memory than any limit allows.
+    pub(crate) fn is_greedy(self) -> bool {
+        matches!(self, Kind::Runaway | Kind::Hoarder)
+    }
 }
 
 /// TPC-H scale factor in thousandths. 1,000 is about a gigabyte.
@@ -200,6 +209,13 @@ impl Spec {
             tenants: tenants.collect(),
             ..self.clone()
         }
+    }
+
+    /// The same work, in which no statement waits for memory.
+    pub(crate) fn without_retries(&self) -> Spec {
+        let patience = Duration::ZERO;
+        let tenants = self.tenants.iter().map(|tenant| TenantSpec { patience, ..tenant.clone() });
+        Spec { tenants: tenants.collect(), ..self.clone() }
     }
 
     /// Reads the SPEC `text`; errors call it `file`.

@@ -18,7 +18,7 @@ const NAME: Values<'_, String> =
         value.as_str().filter(is_name).map(str::to_owned)
     });
 const WORKLOAD: Values<'_, Kind> =
-    Values("\"lookups\", \"dashboards\", \"etl\" or \"runaway\"", &|value| variant(value));
+    Values("\"lookups\", \"dashboards\", \"etl\", \"runaway\" or \"hoarder\"", &|value| variant(value));
 const SCALE: Values<'_, Scale> = Values("a TPC-H scale factor of 0.001 to 10, in steps of 0.001", &|value| {
     Scale::of_factor(number(value)?)
 });

@@ -64,13 +64,24 @@ fn reads_every_key() {
 fn removes_every_limit_and_keeps_the_work() {
     let spec = Spec::parse("a.toml", &format!("oom = true{VALID}")).expect("a valid SPEC");
     let free = spec.without_limits();
-    assert_eq!((free.max_bytes, free.oom), (None, false));
+    assert_eq!((free.max_bytes, free.oom, free.reserve_min), (None, false, false));
     for (before, after) in spec.tenants.iter().zip(&free.tenants) {
         assert_eq!((after.max_bytes, after.settings), (None, Settings::default()));
         assert!(!after.is_protected());
         let (max_bytes, settings) = (before.max_bytes, before.settings);
         assert_eq!(&TenantSpec { max_bytes, settings, ..after.clone() }, before);
     }
+}
+
+#[test]
+fn takes_every_patience_and_keeps_the_rest() {
+    let spec = Spec::read(None).expect("a valid SPEC");
+    let once = spec.without_retries();
+    assert!(spec.tenants.iter().any(|tenant| !tenant.patience.is_zero()));
+    for (before, after) in spec.tenants.iter().zip(&once.tenants) {
+        assert_eq!(after, &TenantSpec { patience: Duration::ZERO, ..before.clone() });
+    }
+    assert_eq!(once, Spec { tenants: once.tenants.clone(), ..spec });
 }
 
 #[test]
@@ -84,45 +95,20 @@ fn has_defaults_for_all_keys_but_name_workload_and_scale() {
     assert_eq!((spec.tenants[0].after, spec.tenants[0].work), (None, None));
 }
 
-fn limited(bytes: Option<u64>) -> u64 {
-    bytes.expect("the built-in scenario limits everything")
-}
-
 #[test]
-fn overcommits_the_built_in_scenario_by_the_runaway_only() {
+fn protects_the_tenants_of_the_built_in_scenario_by_shares_alone() {
     let spec = Spec::read(None).expect("a valid SPEC");
-    let sum = |of: &dyn Fn(&&TenantSpec) -> bool, bytes: fn(&TenantSpec) -> Option<u64>| -> u64 {
-        spec.tenants.iter().filter(of).map(bytes).map(limited).sum()
-    };
-    let behaves = |tenant: &&TenantSpec| tenant.work.is_none() && tenant.workload != Kind::Runaway;
-    let all = limited(spec.max_bytes);
-    // Bytes that the connection of an idle tenant keeps.
-    let kept = 1 << 20;
-    assert!(spec.reclaim && spec.oom && sum(&behaves, |tenant| tenant.max_bytes) + kept <= all);
-    assert!(sum(&|_| true, |tenant| tenant.max_bytes) > all);
-    assert!(
-        sum(&|_| true, |tenant| tenant.settings.min_bytes) < all / 4,
-        "the common limit covers the protected memory"
-    );
-    for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway] {
-        let is_busy = |tenant: &TenantSpec| tenant.workload == kind && tenant.work.is_none();
-        assert!(spec.tenants.iter().any(is_busy), "{kind:?}");
+    let max = spec.max_bytes.expect("a common limit");
+    assert!(spec.reclaim && spec.oom && spec.share == Some(8) && !spec.reserve_min);
+    for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway, Kind::Hoarder] {
+        assert!(spec.tenants.iter().any(|tenant| tenant.workload == kind), "{kind:?}");
     }
-    let named = |name: &str| spec.tenants.iter().find(|tenant| tenant.name == name).expect(name);
-    let [lookups, dashboards, etl, runaway] = ["lookups", "dashboards", "etl", "runaway"].map(named);
-    assert_eq!((etl.scale.milli(), lookups.settings.min_bytes), (100, lookups.max_bytes));
-    assert_eq!(dashboards.settings.low_bytes, dashboards.max_bytes);
-    assert!(limited(etl.settings.high_bytes) < limited(etl.max_bytes));
-    assert!(
-        spec.tenants
-            .iter()
-            .all(|tenant| tenant.name == "runaway" || tenant.settings.oom_score < runaway.settings.oom_score)
-    );
-    assert!(
-        [runaway, lookups, dashboards].map(|tenant| limited(tenant.max_bytes)).iter().sum::<u64>() + kept
-            > all,
-        "it can take memory from the other tenants"
-    );
+    for TenantSpec { name, max_bytes, settings, .. } in &spec.tenants {
+        assert_eq!((*max_bytes, *settings), (None, Settings::default()), "{name}");
+    }
+    let busy = |tenant: &&TenantSpec| tenant.work.is_none() && !tenant.workload.is_greedy();
+    let caches: u64 = spec.tenants.iter().filter(busy).map(|t| t.cache_bytes * u64::from(t.threads)).sum();
+    assert!(caches < max / 2, "the busy ones that behave have room beside the greedy ones");
 }
 
 #[test]
@@ -239,7 +225,7 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "\"lookups\"",
             "\"look\"",
-            "a.toml:8: key `workload` of tenant `shop` is \"look\"; allowed: \"lookups\", \"dashboards\", \"etl\" or \"runaway\"",
+            "a.toml:8: key `workload` of tenant `shop` is \"look\"; allowed: \"lookups\", \"dashboards\", \"etl\", \"runaway\" or \"hoarder\"",
         ),
         (
             "threads = 3",
@@ -426,7 +412,7 @@ fn gives_the_runaway_more_work_than_ten_times_its_limit() {
         // Each customer with each order; a name, a key and two comments take more than 50 bytes.
         let wanted = (150 * milli) * (1_500 * milli) * 50;
         assert!(
-            wanted > 10 * limited(tenant.max_bytes) && tenant.temp == Temp::Memory,
+            wanted > 10 * spec.max_bytes.expect("a common limit") && tenant.temp == Temp::Memory,
             "{}: {wanted} bytes",
             tenant.name
         );

@@ -233,9 +233,10 @@ impl Worker<'_> {
             run.pause(TURN_EVERY);
         }
         let began = Instant::now();
+        let ends = self.tenant.work.map(|work| began + work);
         let mut has_begun = false;
         while !run.is_ending() {
-            if has_begun && self.tenant.work.is_some_and(|work| began.elapsed() >= work) {
+            if has_begun && ends.is_some_and(|ends| Instant::now() >= ends) {
                 tally.idle = Some(self.idle(run));
                 // ORDERING: Relaxed; only the count is handed over (E3).
                 run.counters[self.index].busy.fetch_sub(1, Ordering::Relaxed);
@@ -244,7 +245,7 @@ impl Worker<'_> {
             }
             has_begun = true;
             let work = self.workload.next();
-            if let Err(error) = self.statement(&work, &mut tally, run) {
+            if let Err(error) = self.statement(&work, ends, &mut tally, run) {
                 run.set_ending();
                 return Err(error).or_fail(format_args!("run a statement of tenant `{}`", self.tenant.name));
             }
@@ -265,13 +266,19 @@ impl Worker<'_> {
         }
     }
 
-    /// Runs one statement and counts it. The error is any failure besides lack of memory.
-    fn statement(&self, work: &Work, tally: &mut Tally, run: Run<'_>) -> Result<(), String> {
+    /// Runs one statement and counts it. One that holds memory lets go of it when the tenant's work `ends`. The error is any failure besides lack of memory.
+    fn statement(
+        &self,
+        work: &Work,
+        ends: Option<Instant>,
+        tally: &mut Tally,
+        run: Run<'_>,
+    ) -> Result<(), String> {
         let started = Instant::now();
         let mut tries = 0;
         let result = self.session.run_until(started + self.tenant.patience, run.ending, |connection| {
             tries += 1;
-            work.run(connection)
+            work.run(connection, || !run.is_ending() && ends.is_none_or(|ends| Instant::now() < ends))
         });
         let counters = &run.counters[self.index];
         let sql = || work.sql.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -8,7 +8,7 @@ use crate::run::base::error::RunError;
 use crate::run::base::progress::Progress;
 use crate::run::base::stop::{CTRL_C, Stop};
 use crate::run::data::Job;
-use crate::run::spec::{Kind, Spec};
+use crate::run::spec::Spec;
 
 fn spec() -> Spec {
     let tenant = |name| format!("[[tenant]]\nname = '{name}'\nworkload = 'etl'\nscale = 0.001\n");
@@ -168,18 +168,14 @@ fn names_a_directory_that_cannot_be_created() {
 }
 
 #[test]
-fn makes_each_database_larger_than_the_memory_of_its_tenant() {
+fn makes_each_database_larger_than_the_page_caches_of_its_tenant() {
     let directory = tempfile::tempdir().expect("a directory");
     let databases = prepared(directory.path()).expect("data").expect("no stop");
     // At scale 0.001; sizes grow with the scale.
     let bytes_per_milli = databases[0].bytes;
     for tenant in Spec::read(None).expect("a valid SPEC").tenants {
         let bytes = bytes_per_milli * u64::from(tenant.scale.milli());
-        // An idle tenant holds only its page caches; a runaway holds its result.
-        let held = match (tenant.work, tenant.workload) {
-            (Some(_), _) | (_, Kind::Runaway) => tenant.cache_bytes * u64::from(tenant.threads),
-            (None, _) => tenant.max_bytes.expect("a limit"),
-        };
+        let held = tenant.cache_bytes * u64::from(tenant.threads);
         assert!(bytes > held, "{}: {bytes} bytes, of which it may hold {held}", tenant.name);
     }
 }

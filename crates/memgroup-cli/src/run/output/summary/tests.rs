@@ -17,7 +17,7 @@ fn built_in() -> RegimeReport {
     let requesters = ["dashboards", "etl", "lookups"];
     report.kills = Some(requesters.map(|requester| kills("runaway", requester, vec![20_400; 1_000])).into());
     for tenant in &mut report.tenants {
-        tenant.killed = if tenant.is_runaway() { 54_321 } else { 0 };
+        tenant.killed = if tenant.is_greedy() { 54_321 } else { 0 };
         (tenant.retried, tenant.held.peak) = (98_765, Some(1023 << 20));
         tenant.figures.statistics.as_mut().expect("statistics").memory.set("gained", 1023 << 20);
     }
@@ -87,6 +87,7 @@ fn compares_regimes_in_one_table() {
     unlimited.tenants[1].refused = 0;
     let mut memgroup = report(0);
     memgroup.tenants[0].p99_us = Some(3_000.0);
+    memgroup.failed_without_retries = Some(2);
     let compared = Report { memgroup, unlimited: Some(unlimited), baseline: Some(report(3)) };
     let expected = "\
 2 tenants, 20.0 s of statements, seed 1
@@ -96,6 +97,9 @@ fn compares_regimes_in_one_table() {
 most memory held    32.0M of 128M           32.0M             32.0M of 128M
 well-behaved: done      1,234,567       1,234,567                 1,234,567
 well-behaved: failed            0               0                         3
+well-behaved: retried           0               0                         0
+... failed if not retried       2               -                         -
+runaway: failed               120               0                       120
 ";
     let text = of_report(&compared, None, false, Emphasis(false));
     for (line, expected) in text.lines().zip(expected.lines()) {
@@ -112,7 +116,7 @@ well-behaved: failed            0               0                         3
     let heap =
         "With SQLite's heap limit, statements of `runaway` failed, and also of `lookups` (3 of 1,234,570).";
     assert!(text.replace("\n  ", " ").contains(heap), "{text}");
-    assert!(!text.contains("page cache") && text.matches("lookups: p99").count() == 1, "{text}");
+    assert!(!text.contains("page cache") && text.matches("lookups: p50, p99").count() == 1, "{text}");
 }
 
 #[test]
