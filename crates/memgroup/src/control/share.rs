@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::base::id::GroupId;
 use crate::control::waiters;
 use crate::counter::protect::used;
 use crate::counter::{chain, share};
@@ -124,6 +125,23 @@ pub struct FairShare {
     /// Bytes that it may use whatever those ask for: its even part, or its `min` if that is more.
     #[cfg_attr(feature = "serde", serde(rename = "even_bytes"))]
     pub even: u64,
+    /// Bytes that it uses above that: the first that it gives when another needs them.
+    #[cfg_attr(feature = "serde", serde(rename = "excess_bytes"))]
+    pub excess: u64,
+    /// Bytes that its caches gave for charges of groups beside it, since it was created.
+    #[cfg_attr(feature = "serde", serde(rename = "given_bytes"))]
+    pub given: u64,
+    /// Bytes that caches of groups beside it gave for its charges.
+    #[cfg_attr(feature = "serde", serde(rename = "taken_bytes"))]
+    pub taken: u64,
+    /// The group beside it that was given bytes last.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "id"))]
+    pub given_to: Option<GroupId>,
+}
+
+#[cfg(feature = "serde")]
+fn id<S: serde::Serializer>(id: &Option<GroupId>, to: S) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&id.map(GroupId::as_u64), to)
 }
 
 /// Fair shares.
@@ -183,7 +201,11 @@ impl Group {
 
     /// The group's own share of the one above, now. `None` where that gives none, or has no limit.
     pub fn fair_share(&self) -> Option<FairShare> {
-        share::of_child(self.node()).map(|share| FairShare { bytes: share.bytes, even: share.even })
+        let node = self.node();
+        let share = share::of_child(node)?;
+        let excess = node.counter.usage().saturating_sub(share.even);
+        let (given, taken, given_to) = node.used().exchanged();
+        Some(FairShare { bytes: share.bytes, even: share.even, excess, given, taken, given_to })
     }
 
     /// The weight has changed: that of the group's share too.

@@ -134,6 +134,20 @@ pub(crate) fn is_above_even(node: &'static Node, top: &'static Node, newcomer: N
     })
 }
 
+/// A cache of `from` gave `bytes` for a charge of `to` that `level` refused. Counted for the two children of `level` through which they count in it, if it
+/// gives shares.
+pub(crate) fn count_given(level: &'static Node, from: &'static Node, to: &'static Node, bytes: u64) {
+    if bytes == 0 || !level.marks.is_shared() {
+        return;
+    }
+    let children = chain::right_below(level, from).zip(chain::right_below(level, to));
+    let Some((from, to)) = children.filter(|(from, to)| !std::ptr::eq(*from, *to)) else { return };
+    if let (Some(of_from), Some(of_to)) = (from.find_used(), to.find_used()) {
+        of_from.count_given(bytes, to.group_id());
+        of_to.count_taken(bytes);
+    }
+}
+
 /// Bytes that a charge is to leave free in `level`: for groups within their protection, and where it came through a child, for the shares of others.
 #[inline(always)]
 pub(crate) fn left_free(level: &'static Node, via: Via) -> u64 {

@@ -16,6 +16,7 @@ use memgroup_sync::hazard::{Pinned, Place};
 use memgroup_sync::interleave;
 
 use crate::counter::events::Event;
+use crate::counter::share;
 use crate::observe::event;
 use crate::reclaim::due::{Due, SERIOUS, class_of};
 use crate::reclaim::entry::{ShrinkerEntry, add};
@@ -226,6 +227,9 @@ impl Call<'_> {
             state.freed(freed > 0);
         }
         self.note(asked, claimed, freed);
+        if let Some(requester) = credit.requester() {
+            share::count_given(control.sparing.top(), node, requester, freed);
+        }
         asked
     }
 

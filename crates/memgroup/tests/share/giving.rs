@@ -25,7 +25,15 @@ fn caches_above_their_even_share_give_before_larger_ones_within() {
         "a cache within its even share was asked"
     );
     assert!(light.usage() <= 18 * MIB);
-    assert_eq!(parent.refusals() + asking.group.refusals(), 0);
+    let [heavy, light, asking] =
+        [&heavy, &light, &asking].map(|tenant| (&tenant.group, tenant.group.fair_share().unwrap()));
+    let given = light.1.given;
+    assert!((4 * MIB..5 * MIB).contains(&given), "{given}");
+    assert_eq!((light.1.taken, light.1.given_to), (0, Some(asking.0.id())));
+    assert_eq!((asking.1.given, asking.1.taken, asking.1.given_to), (0, given, None));
+    assert_eq!((heavy.1.given, heavy.1.excess), (0, 0));
+    assert_eq!(light.1.excess, light.0.usage() - light.1.even);
+    assert_eq!(parent.refusals() + asking.0.refusals(), 0);
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn serialises_a_group_under_the_documented_names() {
         found["limits"],
         json!({
             "max_bytes": 1 << 20, "high_bytes": null, "low_bytes": 0, "min_bytes": 0, "oom_group": false,
-            "oom_score": 0, "weight": 100, "share": 0, "enforced": true
+            "oom_score": 0, "weight": 100, "share": 0, "reserve_min": false, "enforced": true
         })
     );
     assert_eq!(found["waiters"], json!({ "now": 0, "longest_us": 0, "bytes": 0 }));

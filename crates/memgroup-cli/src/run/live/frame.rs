@@ -63,7 +63,7 @@ struct Column {
 const COLUMNS: &[Column] = &[
     figure("usage", 7, 0, |_, group| units::bytes(group.usage_bytes)),
     figure("peak", 7, 80, |_, group| units::bytes(group.peak_bytes)),
-    figure("max", 6, 0, |_, group| units::limit(group.limits.max_bytes)),
+    figure("max", 6, 0, |_, group| limit(group)),
     figure("refused", 8, 0, |_, group| units::count(group.refusals)),
     figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, units::percent)),
     figure("done", 9, 80, |frame, group| frame.done(group).map_or_else(none, units::count)),
@@ -79,6 +79,14 @@ const fn figure(
     cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
 ) -> Column {
     Column { title, width, from, is_text: false, cell }
+}
+
+/// The group's own limit; without one its fair share, after a tilde.
+fn limit(group: &GroupSnapshot) -> String {
+    match (group.limits.max_bytes, group.fair_share) {
+        (None, Some(share)) => format!("~{}", units::rough_bytes(share.bytes)),
+        (max, _) => units::limit(max),
+    }
 }
 
 fn none() -> String {
@@ -198,7 +206,7 @@ impl Frame<'_> {
         ])
     }
 
-    /// Usage, peak, `high`, `low` and `min` against the limit. Brackets mark the group's own limit; without one the bar shows the nearest
+    /// Usage, peak, `high`, `low`, `min` and the even share against the limit. Brackets mark the group's own limit; without one the bar shows the nearest
     /// limit above, and is empty if there is none.
     fn bar(&self, group: &GroupSnapshot, width: usize) -> (String, Style) {
         let above = |group: &&GroupSnapshot| group.parent.map(|parent| &self.snapshot.groups[parent]);
@@ -215,7 +223,10 @@ impl Frame<'_> {
             cells[peak - 1] = '|';
         }
         let limits = &group.limits;
-        for (mark, bytes) in [('h', limits.high_bytes), ('l', limits.low_bytes), ('m', limits.min_bytes)] {
+        let even = group.fair_share.map(|share| share.even);
+        for (mark, bytes) in
+            [('e', even), ('h', limits.high_bytes), ('l', limits.low_bytes), ('m', limits.min_bytes)]
+        {
             if let Some(bytes) = bytes.filter(|bytes| (1..=max).contains(bytes)) {
                 cells[at(bytes).max(1) - 1] = mark;
             }

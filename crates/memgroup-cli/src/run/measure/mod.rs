@@ -7,7 +7,7 @@ pub(crate) mod pressure;
 pub(crate) mod shrinkers;
 pub(crate) mod statistics;
 
-use memgroup::{GroupSnapshot, Hierarchy};
+use memgroup::{FairShare, GroupSnapshot, Hierarchy, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use counts::Counts;
@@ -40,6 +40,36 @@ impl Held {
     /// Adds a `later` run: the highest peak of both, and the state at the end of the later one.
     pub(crate) fn add(self, later: Held) -> Held {
         Held { peak: self.peak.max(later.peak), hit_rate: later.hit_rate.or(self.hit_rate), ..later }
+    }
+}
+
+/// A tenant's fair share of the common limit, and the memory that went between it and other tenants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Share {
+    /// Bytes that it could use at the end, beside the others.
+    pub(crate) bytes: u64,
+    /// Bytes that it could use whatever the others asked for.
+    pub(crate) even: u64,
+    /// Bytes that its caches gave to other tenants.
+    pub(crate) given: u64,
+    /// Bytes that caches of other tenants gave to it.
+    pub(crate) taken: u64,
+    /// The tenant that was given bytes last.
+    pub(crate) given_to: Option<String>,
+}
+
+impl Share {
+    /// The share of a group in `snapshot`, if it has one.
+    pub(crate) fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Option<Share> {
+        let FairShare { bytes, even, given, taken, given_to, .. } = group.fair_share?;
+        let name = |id| snapshot.groups.iter().find(|other| other.id == id).map(|other| other.name.clone());
+        Some(Share { bytes, even, given, taken, given_to: given_to.and_then(name) })
+    }
+
+    /// Adds a `later` run.
+    pub(crate) fn add(self, later: Share) -> Share {
+        let given_to = later.given_to.or(self.given_to);
+        Share { given: self.given + later.given, taken: self.taken + later.taken, given_to, ..later }
     }
 }
 

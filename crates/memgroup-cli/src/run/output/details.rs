@@ -2,6 +2,7 @@
 
 use super::table::{Cell, Column, Emphasis, bytes, cell, count, known, of_tenants};
 use crate::run::base::units;
+use crate::run::measure::Share;
 use crate::run::measure::pressure::Pressure;
 use crate::run::measure::shrinkers::Shrinker;
 use crate::run::report::{RegimeReport, TenantReport};
@@ -59,11 +60,31 @@ const LIMITS: &[Column] = &[
     ("oom_kill", |tenant| count(tenant.figures.event("oom_kill"))),
 ];
 
+/// With fair shares.
+const SHARES: &[Column] = &[
+    ("share", |tenant| shared(tenant, |share| units::bytes(share.bytes))),
+    ("even share", |tenant| shared(tenant, |share| units::bytes(share.even))),
+    ("given", |tenant| shared(tenant, |share| units::bytes(share.given))),
+    ("last given to", |tenant| {
+        shared(tenant, |share| share.given_to.clone().unwrap_or_else(|| "-".to_owned()))
+    }),
+    ("taken", |tenant| shared(tenant, |share| units::bytes(share.taken))),
+];
+
+fn shared(tenant: &TenantReport, show: impl FnOnce(&Share) -> String) -> Cell {
+    known(tenant.share.as_ref(), show)
+}
+
 /// The tables of `report`; empty without groups.
 pub(super) fn tables(report: &RegimeReport, emphasis: Emphasis) -> String {
     let reclaim: &[_] = if report.reclaim == Some(true) { &[RECLAIM] } else { &[] };
-    let tables =
-        if report.reclaim.is_some() { [&[MEMORY], reclaim, &[TIME, LIMITS]].concat() } else { Vec::new() };
+    let shares: &[_] =
+        if report.tenants.iter().any(|tenant| tenant.share.is_some()) { &[SHARES] } else { &[] };
+    let tables = if report.reclaim.is_some() {
+        [&[MEMORY], reclaim, shares, &[TIME, LIMITS]].concat()
+    } else {
+        Vec::new()
+    };
     let mut text: String =
         tables.iter().map(|columns| format!("\n{}", of_tenants(report, columns, emphasis))).collect();
     if report.figures.event("max") > report.tenants.iter().map(|tenant| tenant.figures.event("max")).sum() {
@@ -93,7 +114,7 @@ fn percent(share: f64) -> Cell {
 mod tests {
     use super::super::table::Emphasis;
     use super::tables;
-    use crate::run::measure::Figures;
+    use crate::run::measure::{Figures, Share};
     use crate::run::report::RegimeReport;
     use crate::run::report::tests::report;
 
@@ -136,6 +157,25 @@ max and oom of all tenants include those of their common limit
     fn omits_the_reclaim_table_without_reclaim() {
         let off = RegimeReport { reclaim: Some(false), ..report(0) };
         assert!(!tables(&off, Emphasis(false)).contains("taken"));
+    }
+
+    #[test]
+    fn shows_the_shares_where_there_are_any() {
+        let mut report = report(0);
+        assert!(!tables(&report, Emphasis(false)).contains("even share"));
+        let given_to = Some("runaway".to_owned());
+        report.tenants[0].share =
+            Some(Share { bytes: 30 << 20, even: 12 << 20, given: 5 << 20, taken: 1 << 10, given_to });
+        let expected = "
+tenant       share  even share  given  last given to  taken
+-----------------------------------------------------------
+lookups      30.0M       12.0M   5.0M        runaway   1.0K
+runaway          -           -      -              -      -
+-----------------------------------------------------------
+all tenants      -           -      -              -      -
+";
+        let text = tables(&report, Emphasis(false));
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! - I3. The state at the end of a run (usage, memory by kind, page caches, idle tenants) is that of the last run.
 
 use super::{RegimeReport, TenantReport, Turn};
-use crate::run::measure::{Held, both, kills};
+use crate::run::measure::{Held, Share, both, kills};
 
 impl Turn {
     /// Adds a `later` turn of the same SPEC in the same regime.
@@ -54,6 +54,7 @@ impl TenantReport {
         self.would_refuse = both(before.would_refuse, self.would_refuse, u64::saturating_add);
         self.first_refusal = before.first_refusal.or(self.first_refusal.take());
         self.figures = before.figures.add(std::mem::take(&mut self.figures), seconds);
+        self.share = both(before.share, self.share.take(), Share::add);
         let caches = self.shrinkers.iter_mut().flatten().zip(before.shrinkers.into_iter().flatten());
         caches.for_each(|(cache, before)| cache.add(before));
     }

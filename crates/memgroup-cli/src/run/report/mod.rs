@@ -13,7 +13,7 @@ use crate::run::data::files::Database;
 use crate::run::measure::kills::Kills;
 use crate::run::measure::latencies::Latencies;
 use crate::run::measure::shrinkers::Shrinker;
-use crate::run::measure::{Figures, Held, Idle, PerCpu};
+use crate::run::measure::{Figures, Held, Idle, PerCpu, Share};
 use crate::run::spec::{Kind, TenantSpec};
 use crate::run::work::Ran;
 
@@ -118,6 +118,8 @@ pub(crate) struct TenantReport {
     pub(crate) page_cache: u64,
     /// None if it worked to the end.
     pub(crate) idle: Option<Idle>,
+    /// None without fair shares.
+    pub(crate) share: Option<Share>,
     /// Its caches; none without groups.
     pub(crate) shrinkers: Option<Vec<Shrinker>>,
 }
@@ -203,6 +205,7 @@ impl Turn {
                 database: databases[index].bytes,
                 first_refusal: tally.first_refusal.clone(),
                 page_cache: tally.page_cache,
+                share: group.zip(snapshot.as_ref()).and_then(|(group, all)| Share::of(group, all)),
                 shrinkers: shrinkers.as_ref().map(|all| all.iter().filter(is_own).cloned().collect()),
             }
         };
@@ -281,6 +284,7 @@ pub(crate) mod tests {
             first_refusal: (refused > 0).then(|| format!("/tenants/{name} is full")),
             page_cache: 14 << 20,
             idle: None,
+            share: None,
             shrinkers: Some(vec![shrinker(name)]),
         }
     }

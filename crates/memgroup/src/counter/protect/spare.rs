@@ -59,6 +59,10 @@ impl Sparing {
         Sparing { top, spares_low, is_any: top.shared().protected().is_any(), newcomer }
     }
 
+    pub(crate) fn top(&self) -> &'static Node {
+        self.top
+    }
+
     /// The protection of a group that the walk comes to, below `parent`.
     #[inline]
     pub(crate) fn below(&self, parent: &Node, above: Protection, node: &Node) -> Protection {

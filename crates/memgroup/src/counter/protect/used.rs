@@ -59,6 +59,10 @@ pub(crate) struct Used {
     reserves_min: AtomicBool,
     /// The id of the group right below with the largest usage, as `share` has seen it last; a hint.
     largest: AtomicU64,
+    given: AtomicU64,
+    taken: AtomicU64,
+    /// The id of the last group beside this one that bytes were given to.
+    given_to: AtomicU64,
     recorded: [AtomicU64; KINDS],
     recorders: AtomicU32,
     sums: CachePadded<[AtomicU64; KINDS]>,
@@ -74,6 +78,9 @@ impl Used {
             factor: AtomicU64::new(0),
             reserves_min: AtomicBool::new(false),
             largest: AtomicU64::new(0),
+            given: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            given_to: AtomicU64::new(0),
             recorded: zeros(),
             recorders: AtomicU32::new(ONLINE),
             sums: CachePadded::new(zeros()),
@@ -127,6 +134,26 @@ impl Used {
     pub(crate) fn set_largest(&self, id: GroupId) {
         // ORDERING: Relaxed, as in `largest`.
         self.largest.store(id.as_u64(), Ordering::Relaxed);
+    }
+
+    /// A cache of the group gave `bytes` for a charge of `to`, a group beside it.
+    pub(crate) fn count_given(&self, bytes: u64, to: GroupId) {
+        // ORDERING: Relaxed, both; figures of a report.
+        self.given.fetch_add(bytes, Ordering::Relaxed);
+        self.given_to.store(to.as_u64(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_taken(&self, bytes: u64) {
+        // ORDERING: Relaxed; a figure of a report.
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that caches of the group gave for groups beside it, and those gave for it; and the group that the last of them were given to.
+    pub(crate) fn exchanged(&self) -> (u64, u64, Option<GroupId>) {
+        // ORDERING: Relaxed, all; figures of a report.
+        let [given, taken, to] =
+            [&self.given, &self.taken, &self.given_to].map(|word| word.load(Ordering::Relaxed));
+        (given, taken, (given > 0).then(|| GroupId::from_u64(to)))
     }
 
     /// The usage up to which the group is within its protection.
@@ -295,6 +322,10 @@ impl Part for Used {
     fn reset(&self) {
         // ORDERING: Release; pairs with the Acquire in `enter`: a thread that is late for the group before finds this one's parent.
         self.recorders.fetch_or(ONLINE, Ordering::Release);
+        for figure in [&self.largest, &self.given, &self.taken] {
+            // ORDERING: Relaxed; published with the group.
+            figure.store(0, Ordering::Relaxed);
+        }
     }
 }
 

@@ -65,6 +65,22 @@ fn matches_the_golden_frames_of_nine_widths() {
 }
 
 #[test]
+fn shows_the_share_of_a_group_without_a_limit() {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
+    let tenants = hierarchy.create("/tenants").expect("a group");
+    tenants.set_max(90 << 20).expect("a limit");
+    tenants.set_share(8).expect("shares");
+    let [a, b] = ["a", "b"].map(|name| tenants.create(name).expect("a group"));
+    b.set_max(40 << 20).expect("a limit");
+    let _held = [&a, &b].map(|group| group.try_charge(10 << 20).expect("room"));
+    let text = frame(&hierarchy.snapshot()).text(60, 40);
+    // Of 90M each of two has 8/17, 42.4M, and one alone may have 71.1M.
+    let expected = "    a       ##......e...........     10.0M  ~71.1M         0";
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("    b      [#####...............]"), "{text}");
+}
+
+#[test]
 fn keeps_names_and_usage_on_narrow_lines() {
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
     let group = hierarchy.create("/tenants").and_then(|tenants| tenants.create("archive")).expect("a group");
