@@ -1,0 +1,211 @@
+//! Mixes: so many small tenants and a runaway for a while, under each setting in turn.
+//!
+//! - I1. The control is the setting "none" in the same turns, with a runaway that computes as much and asks for no memory.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use memgroup::Hierarchy;
+
+use super::players::{Runaway, Small};
+use super::{MIB, Scene, Setting, Tally, joined};
+use crate::harness::prelude::*;
+
+const DONE_LEAST: f64 = 0.95;
+const GAIN_LEAST: f64 = 1.05;
+const STALLED_MOST: f64 = 2.0;
+
+/// One way to run a mix.
+#[derive(Clone, Copy)]
+pub(super) struct Case {
+    pub(super) setting: Setting,
+    pub(super) waits: bool,
+    /// Whether the runaway asks for memory.
+    pub(super) demand: bool,
+}
+
+impl Case {
+    /// The control, and each setting with charges at once and with charges that wait.
+    fn all() -> Vec<Case> {
+        let of = |setting| [false, true].map(|waits| Case { setting, waits, demand: true });
+        let control = Case { setting: Setting::None, waits: false, demand: false };
+        [control].into_iter().chain(Setting::ALL.into_iter().flat_map(of)).collect()
+    }
+
+    fn name(self) -> String {
+        if !self.demand {
+            return "no demand (control)".to_owned();
+        }
+        format!("{}, {}", self.setting.name(), if self.waits { "waits" } else { "at once" })
+    }
+}
+
+/// How long a mix runs in each turn, and in how many.
+#[derive(Clone, Copy)]
+pub(super) struct Length {
+    pub(super) slice: Duration,
+    pub(super) rounds: usize,
+}
+
+impl Length {
+    pub(super) fn of(slice_ms: u64, rounds: usize) -> Length {
+        Length { slice: Duration::from_millis(slice_ms), rounds }
+    }
+}
+
+/// One slice of one case.
+pub(super) struct Seen {
+    small: Tally,
+    large: Tally,
+    seconds: f64,
+    /// The most that the runaway held; with one group for all, the group. In percent of the limit.
+    held: f64,
+    given: [u64; 2],
+    stalled: f64,
+}
+
+impl Seen {
+    /// The figures of a slice that has run for so long, while its groups are there.
+    pub(super) fn of(scene: &Scene, took: Duration, small: Vec<Tally>, large: Tally) -> Seen {
+        Seen {
+            small: Tally::join(small),
+            large,
+            seconds: took.as_secs_f64(),
+            held: scene.large.peak() as f64 / scene.max() as f64 * 100.0,
+            given: scene.given(),
+            stalled: scene.stalled(took.as_micros() as f64) * 100.0,
+        }
+    }
+}
+
+/// Runs each case in turn, and reports. `again` names what [`Tally::again`] counts.
+pub(super) fn mixes(
+    lab: &mut Lab<'_>,
+    what: &str,
+    again: [&str; 2],
+    small: usize,
+    length: Length,
+    slice: impl Fn(&Lab<'_>, Case, u64) -> Result<Seen>,
+) -> Result<()> {
+    let cases = Case::all();
+    let mut all: Vec<Vec<Seen>> = cases.iter().map(|_| Vec::new()).collect();
+    lab.in_turns(length.rounds, cases.len(), |lab, case| {
+        let seed = lab.random.next();
+        all[case].push(slice(lab, cases[case], seed)?);
+        Ok(())
+    })?;
+    let mix = format!("{what}, {} and a runaway", counted(small as u64, "small tenant"));
+    let slices = format!("{} of {} ms", counted(length.rounds as u64, "slice"), length.slice.as_millis());
+    let mut table = Table::new(
+        format!("{mix}: statements of the small in {slices}, and those of the runaway"),
+        ["", "done/s", "refused", "stopped", again[0], "p99 ms", "stalled %", "runaway", "held %", "gave MiB"],
+    );
+    let done = |seen: &[Seen]| Summary::of(seen.iter().map(|one| one.small.done as f64 / one.seconds));
+    let rates: Vec<_> = all.iter().map(|seen| median(done(seen))).collect();
+    for ((case, seen), &rate) in cases.iter().zip(&all).zip(&rates) {
+        let sum = |of: fn(&Seen) -> u64| seen.iter().map(of).sum::<u64>();
+        let refused = [sum(|one| one.small.refused), sum(|one| one.small.stopped)];
+        let large = [sum(|one| one.large.done), sum(|one| one.large.refused), sum(|one| one.large.stopped)];
+        let given = [sum(|one| one.given[0]), sum(|one| one.given[1])];
+        let stalled = Summary::of(seen.iter().map(|one| one.stalled));
+        let held = seen.iter().map(|one| one.held).reduce(f64::max);
+        let p99 = |one: &Seen| Quantiles::of(one.small.times.clone()).map(|times| times.p99);
+        let p99 = Summary::of(seen.iter().filter_map(p99));
+        let name = case.name();
+        let mut record = lab.record(&name, json!({"tenants": what, "small": small}));
+        record.summary("done", "/s", done(seen));
+        record.summary("stalled", "%", stalled);
+        record.time("p99", p99);
+        record.count("runaway done", "statements", large[0]);
+        record.count("runaway refused", "statements", large[1]);
+        record.count("runaway stopped", "statements", large[2]);
+        record.count("small gave", "bytes", given[0]);
+        record.count("runaway gave", "bytes", given[1]);
+        let cells = [
+            figure_or_dash(rate),
+            record.count("refused", "statements", refused[0]),
+            record.count("stopped", "statements", refused[1]),
+            record.count("again", "", sum(|one| one.small.again)),
+            figure_or_dash(median(p99).map(|ns| ns / 1e6)),
+            figure_or_dash(median(stalled)),
+            large.map(|statements| statements.to_string()).join("/"),
+            record.value("held", "%", held),
+            given.map(|bytes| (bytes / MIB).to_string()).join("/"),
+        ];
+        table.row(&name, cells);
+        if let Some(why) = seen.iter().find_map(|one| one.small.why.as_ref()) {
+            table.note(format!("{name}, the first refusal: {why}"));
+        }
+        if case.setting == Setting::Share {
+            let goal = |what: &str| format!("{mix}, {name}: {what}");
+            let without = rates[1 + usize::from(case.waits)];
+            let refused = (refused[0] + refused[1]) as f64;
+            lab.at_most(goal("refused or stopped"), Some(refused), 0.0, "");
+            lab.at_most(goal("time stalled"), median(stalled), STALLED_MOST, "%");
+            lab.at_least(goal("done over the control"), ratio(rate, rates[0]), DONE_LEAST, "x");
+            lab.at_least(goal("done over none"), ratio(rate, without), GAIN_LEAST, "x");
+        }
+    }
+    table.note(format!(
+        "runaway: its statements done, refused and stopped; held: the most it held, of the limit, or with one group for all the group; gave: the caches of the small and of the runaway, or the group's; {}: {}. Stalled: the part of its time in which a small tenant waited for memory or made room",
+        again[0], again[1]
+    ));
+    lab.print(&table)
+}
+
+/// One slice of tenants that charge and compute.
+fn slice(lab: &Lab<'_>, hierarchy: &Hierarchy, small: usize, length: Length, case: Case, seed: u64) -> Result<Seen> {
+    let scene = Scene::set(hierarchy, case.setting, small)?;
+    let players = Small::all(&scene, case.waits, seed)?;
+    let mut runaway = Runaway::new(&scene, case.demand, seed)?;
+    let (clock, over, start) = (lab.clock, AtomicBool::new(false), Barrier::new(small + 2));
+    let (began, small, large) = std::thread::scope(|threads| {
+        let (over, start) = (&over, &start);
+        // ORDERING: Relaxed, here and below; the flag publishes nothing but itself.
+        let is_over = || over.load(Ordering::Relaxed);
+        let mut work = |mut player: Small| {
+            threads.spawn(move || {
+                start.wait();
+                while !is_over() {
+                    player.statement(clock);
+                }
+                Ok(player)
+            })
+        };
+        let started: Vec<_> = players.into_iter().map(&mut work).collect();
+        let large = threads.spawn(move || {
+            start.wait();
+            while !is_over() {
+                runaway.statement(over, || ());
+            }
+            Ok(runaway)
+        });
+        start.wait();
+        let began = Instant::now();
+        std::thread::sleep(length.slice);
+        // ORDERING: Relaxed; as above.
+        over.store(true, Ordering::Relaxed);
+        let small: Result<Vec<Small>> = started.into_iter().map(joined).collect();
+        Ok::<_, Error>((began, small?, joined(large)?))
+    })?;
+    let took = began.elapsed();
+    let small = small.into_iter().map(Small::end).collect();
+    let seen = Seen::of(&scene, took, small, large.end());
+    scene.end()?;
+    Ok(seen)
+}
+
+pub(super) fn plain(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
+    let tiny = [(1, Length::of(5, 1)), (4, Length::of(5, 1))];
+    let quick = [(1, 150, 3), (8, 150, 3), (24, 150, 3), (200, 400, 1)];
+    let full = [(1, 250, 7), (8, 250, 7), (24, 250, 7), (200, 1_000, 3)];
+    let of = |(small, ms, rounds)| (small, Length::of(ms, rounds));
+    for (small, length) in lab.pick(tiny.to_vec(), quick.map(of).to_vec(), full.map(of).to_vec()) {
+        let again = ["uncached", "pages that were refused, and read anew"];
+        mixes(lab, "charges", again, small, length, |lab, case, seed| {
+            slice(lab, hierarchy, small, length, case, seed)
+        })?;
+    }
+    Ok(())
+}

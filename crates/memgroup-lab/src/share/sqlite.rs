@@ -1,0 +1,130 @@
+//! The mixes with SQLite: small tenants with a database each, and a runaway with a sort that never ends.
+//!
+//! - I1. Each answer of each statement is right, or the run ends with an error.
+//! - I2. A small tenant caches all its database. Its statement sorts a third of it, so it needs less than [`super::NEED`].
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use memgroup::Hierarchy;
+use memgroup_sqlite::{TenantConnection, TenantError};
+
+use super::mix::{Case, Length, Seen, mixes};
+use super::players::{PATIENCE, PAUSE};
+use super::{End, Scene, Tally, joined};
+use crate::harness::prelude::*;
+
+const ROWS: i64 = 200;
+const SORTED: i64 = 64;
+/// LIMIT keeps the inner order: SQLite sorts.
+const SQL: &str = "SELECT sum(length(text)) FROM (SELECT text FROM items WHERE id >= ?1 AND id < ?2 ORDER BY value LIMIT -1)";
+/// Rows of 16 KiB, more than there ever is memory for; sorted, or in the control only made.
+const RUNAWAY: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100000000)
+     SELECT max(text) FROM (SELECT i, hex(zeroblob(8000)) AS text FROM n ORDER BY i * 7919 % 100003 LIMIT -1 OFFSET 1)";
+const CONTROL: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 4000)
+     SELECT max(text) FROM (SELECT i, hex(zeroblob(8000)) AS text FROM n)";
+
+/// How a run of a statement ended; another error of SQLite's is a wrong result.
+fn end_of<T>(tally: &mut Tally, ended: &Result<T, TenantError>) -> Result<End> {
+    let end = match ended {
+        Ok(_) => End::Done,
+        Err(TenantError::OutOfMemory(_)) => End::Refused,
+        Err(TenantError::Killed(_)) => End::Stopped,
+        Err(other) => return Err(Error::Wrong(format!("{STATEMENT}: {other}"))),
+    };
+    if let Err(why) = ended {
+        tally.why.get_or_insert_with(|| why.to_string());
+    }
+    tally.add(end);
+    Ok(end)
+}
+
+/// One statement of a small tenant.
+fn statement(connection: &TenantConnection, waits: bool, id: i64, clock: Clock, tally: &mut Tally) -> Result<()> {
+    let (began, mut tries) = (clock::now(), 0);
+    let mut work = |conn: &rusqlite::Connection| {
+        tries += 1;
+        conn.prepare_cached(SQL)?.query_row([id, id + SORTED], |row| row.get::<_, i64>(0))
+    };
+    let answer = if waits { connection.run_until(Instant::now() + PATIENCE, work) } else { connection.run(&mut work) };
+    tally.again += tries - 1;
+    match end_of(tally, &answer)? {
+        End::Done => tally.times.push(clock.ns((clock::now() - began) as f64)),
+        End::Refused | End::Stopped => std::thread::sleep(PAUSE),
+    }
+    answer.map_or(Ok(()), |sum| expect("the length of some texts", sum, SORTED * 3_000))
+}
+
+fn slice(lab: &Lab<'_>, hierarchy: &Hierarchy, small: usize, length: Length, case: Case, seed: u64) -> Result<Seen> {
+    let (directory, scene) = (Directory::make()?, Scene::set(hierarchy, case.setting, small)?);
+    let open = |(number, group)| connect(group, &directory.file(number), ROWS, None);
+    let connections = scene.small.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
+    let runaway = TenantConnection::open_in_memory(&scene.large).or_wrong(STATEMENT)?;
+    runaway.execute_batch("PRAGMA temp_store = MEMORY").or_wrong(STATEMENT)?;
+    let stop = runaway.interrupt_handle();
+    let (clock, over, start) = (lab.clock, AtomicBool::new(false), Barrier::new(small + 2));
+    let (took, small, large) = std::thread::scope(|threads| {
+        let (over, start) = (&over, &start);
+        // ORDERING: Relaxed, here and below; the flag publishes nothing but itself.
+        let is_over = || over.load(Ordering::Relaxed);
+        let work = |(number, connection): (usize, TenantConnection)| {
+            threads.spawn(move || {
+                let (mut random, mut tally) = (Random::new(seed + number as u64), Tally::default());
+                start.wait();
+                while !is_over() {
+                    let id = (random.next() >> 8) as i64 % (ROWS - SORTED) + 1;
+                    statement(&connection, case.waits, id, clock, &mut tally)?;
+                }
+                Ok((tally, connection))
+            })
+        };
+        let started: Vec<_> = connections.into_iter().enumerate().map(work).collect();
+        let large = threads.spawn(move || {
+            let mut tally = Tally::default();
+            start.wait();
+            while !is_over() {
+                let sql = if case.demand { RUNAWAY } else { CONTROL };
+                let answer = runaway.query_row(sql, [], |row| row.get::<_, String>(0).map(drop));
+                if !is_over() {
+                    end_of(&mut tally, &answer)?;
+                }
+            }
+            Ok((tally, runaway))
+        });
+        start.wait();
+        let began = Instant::now();
+        std::thread::sleep(length.slice);
+        let took = began.elapsed();
+        // ORDERING: Relaxed; as above.
+        over.store(true, Ordering::Relaxed);
+        while !large.is_finished() {
+            stop.interrupt();
+            std::thread::yield_now();
+        }
+        let small: Result<Vec<_>> = started.into_iter().map(joined).collect();
+        Ok::<_, Error>((took, small?, joined(large)?))
+    })?;
+    let (tallies, mut connections): (Vec<Tally>, Vec<TenantConnection>) = small.into_iter().unzip();
+    let (large, runaway) = large;
+    let seen = Seen::of(&scene, took, tallies, large);
+    connections.push(runaway);
+    connections.into_iter().try_for_each(|connection| connection.close().or_wrong(STATEMENT))?;
+    scene.end()?;
+    Ok(seen)
+}
+
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    let sqlite = Sqlite::take(lab.slots)?;
+    let tiny = vec![(1, Length::of(20, 1))];
+    let quick = vec![(1, Length::of(250, 2)), (8, Length::of(250, 2)), (24, Length::of(400, 2))];
+    let full = [(1, 500, 5), (8, 500, 5), (24, 800, 5), (200, 3_000, 2)];
+    let full = full.map(|(small, ms, rounds)| (small, Length::of(ms, rounds))).to_vec();
+    for (small, length) in lab.pick(tiny, quick, full) {
+        let again = ["again", "attempts that were refused, waited, and were made anew"];
+        mixes(lab, "SQLite", again, small, length, |lab, case, seed| {
+            slice(lab, &sqlite.hierarchy, small, length, case, seed)
+        })?;
+    }
+    Ok(())
+}
