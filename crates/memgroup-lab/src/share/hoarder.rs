@@ -10,7 +10,7 @@ use std::time::Duration;
 use memgroup::{Charge, Hierarchy, KillAnswer, KillRequest};
 
 use super::players::Small;
-use super::{CAPS, End, FACTOR, Scene, Setting, joined};
+use super::{End, Scene, Setting, held_most, joined};
 use crate::harness::prelude::*;
 
 const SMALL: usize = 8;
@@ -24,6 +24,7 @@ struct Seen {
     /// Small tenants with a statement that was done, and when the last of them had its first, in milliseconds.
     ran: usize,
     all_ran_ms: Option<f64>,
+    why: Option<String>,
 }
 
 fn one(lab: &Lab<'_>, hierarchy: &Hierarchy, setting: Setting, is_first: bool, hook: bool) -> Result<Seen> {
@@ -63,9 +64,9 @@ fn one(lab: &Lab<'_>, hierarchy: &Hierarchy, setting: Setting, is_first: bool, h
                 // ORDERING: Relaxed, here and below; the flag publishes nothing but itself.
                 while !over.load(Ordering::Relaxed) {
                     ends.push((player.statement(clock), clock::now()));
+                    player.rest(SMALL);
                 }
-                player.end();
-                Ok(ends)
+                Ok((ends, player.end().why))
             })
         };
         let mut full = clock::now();
@@ -78,9 +79,10 @@ fn one(lab: &Lab<'_>, hierarchy: &Hierarchy, setting: Setting, is_first: bool, h
         std::thread::sleep(Duration::from_millis(lab.pick(5, 100, 200)));
         // ORDERING: Relaxed; as above.
         over.store(true, Ordering::Relaxed);
-        let ends: Result<Vec<Vec<(End, u64)>>> = started.into_iter().map(joined).collect();
+        let ends: Result<Vec<_>> = started.into_iter().map(joined).collect();
         Ok::<_, Error>((full, ends?))
     })?;
+    let (ends, why): (Vec<Vec<(End, u64)>>, Vec<_>) = ends.into_iter().unzip();
     drop(hook);
     lock(&hoard).clear();
     let held = most as f64 / scene.max() as f64;
@@ -94,6 +96,7 @@ fn one(lab: &Lab<'_>, hierarchy: &Hierarchy, setting: Setting, is_first: bool, h
         done: after(End::Done),
         refused: after(End::Refused),
         ran: firsts.len(),
+        why: why.into_iter().flatten().next(),
         all_ran_ms: all_ran.map(|&at| clock.ns((at - full) as f64) / 1e6),
     })
 }
@@ -122,8 +125,10 @@ pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
             ];
             table.row(&name, cells);
             if setting == Setting::Share {
-                let most = (f64::from(FACTOR) / f64::from(FACTOR + 1) + CAPS) * 100.0;
-                lab.at_most(format!("a hoarder holds, {name}"), Some(seen.held * 100.0), most, "%");
+                lab.at_most(format!("a hoarder held, {name}"), Some(seen.held * 100.0), held_most(), "%");
+                if let Some(why) = seen.why {
+                    table.note(format!("{name}, a refusal: {why}"));
+                }
             }
             if setting == Setting::Share && hook {
                 lab.at_most(format!("refused beside a hoarder, {name}"), Some(seen.refused as f64), 0.0, "");

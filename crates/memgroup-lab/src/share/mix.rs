@@ -3,8 +3,8 @@
 //! - I1. The control is the setting "none" in the same turns, with a runaway that computes as much and asks for no memory.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use memgroup::Hierarchy;
 
@@ -67,23 +67,27 @@ pub(super) struct Seen {
 
 impl Seen {
     /// The figures of a slice that has run for so long, while its groups are there.
-    pub(super) fn of(scene: &Scene, took: Duration, small: Vec<Tally>, large: Tally) -> Seen {
-        Seen {
+    pub(super) fn of(scene: &Scene, ns: f64, small: Vec<Tally>, large: Tally) -> Result<Seen> {
+        scene.check()?;
+        Ok(Seen {
             small: Tally::join(small),
             large,
-            seconds: took.as_secs_f64(),
+            seconds: ns / 1e9,
             held: scene.large.peak() as f64 / scene.max() as f64 * 100.0,
             given: scene.given(),
-            stalled: scene.stalled(took.as_micros() as f64) * 100.0,
-        }
+            stalled: scene.stalled(ns / 1e3) * 100.0,
+        })
     }
 }
 
-/// Runs each case in turn, and reports. `again` names what [`Tally::again`] counts.
+/// What the columns of a mix mean.
+pub(super) const COLUMNS: &str = "\nthe tables of mixes: done/s to stalled % are of the small tenants. Uncached: pages that were refused, and read anew; again: attempts that were refused, waited, and were made anew. Stalled: the part of its time in which a tenant made room or waited for it. Runaway: its statements done/refused/stopped. Held: the most that the runaway held, of the limit. Gave: bytes that caches of the small/of the runaway gave back. With one group for all, the last three are the group's";
+
+/// Runs each case in turn, and reports. `again` names the column of [`Tally::again`].
 pub(super) fn mixes(
     lab: &mut Lab<'_>,
     what: &str,
-    again: [&str; 2],
+    again: &str,
     small: usize,
     length: Length,
     slice: impl Fn(&Lab<'_>, Case, u64) -> Result<Seen>,
@@ -95,11 +99,10 @@ pub(super) fn mixes(
         all[case].push(slice(lab, cases[case], seed)?);
         Ok(())
     })?;
-    let mix = format!("{what}, {} and a runaway", counted(small as u64, "small tenant"));
-    let slices = format!("{} of {} ms", counted(length.rounds as u64, "slice"), length.slice.as_millis());
+    let (tenants, ms) = (counted(small as u64, "small tenant"), length.slice.as_millis());
     let mut table = Table::new(
-        format!("{mix}: statements of the small in {slices}, and those of the runaway"),
-        ["", "done/s", "refused", "stopped", again[0], "p99 ms", "stalled %", "runaway", "held %", "gave MiB"],
+        format!("{what}, {tenants} and a runaway, {} of {ms} ms", counted(length.rounds as u64, "slice")),
+        ["", "done/s", "refused", "stopped", again, "p99 ms", "stalled %", "runaway", "held %", "gave MiB"],
     );
     let done = |seen: &[Seen]| Summary::of(seen.iter().map(|one| one.small.done as f64 / one.seconds));
     let rates: Vec<_> = all.iter().map(|seen| median(done(seen))).collect();
@@ -138,19 +141,16 @@ pub(super) fn mixes(
             table.note(format!("{name}, the first refusal: {why}"));
         }
         if case.setting == Setting::Share {
-            let goal = |what: &str| format!("{mix}, {name}: {what}");
+            let goal = |goal: &str| format!("{what}, {small} small, {name}: {goal}");
             let without = rates[1 + usize::from(case.waits)];
             let refused = (refused[0] + refused[1]) as f64;
             lab.at_most(goal("refused or stopped"), Some(refused), 0.0, "");
+            lab.at_most(goal("the runaway held"), held, super::held_most(), "%");
             lab.at_most(goal("time stalled"), median(stalled), STALLED_MOST, "%");
             lab.at_least(goal("done over the control"), ratio(rate, rates[0]), DONE_LEAST, "x");
             lab.at_least(goal("done over none"), ratio(rate, without), GAIN_LEAST, "x");
         }
     }
-    table.note(format!(
-        "runaway: its statements done, refused and stopped; held: the most it held, of the limit, or with one group for all the group; gave: the caches of the small and of the runaway, or the group's; {}: {}. Stalled: the part of its time in which a small tenant waited for memory or made room",
-        again[0], again[1]
-    ));
     lab.print(&table)
 }
 
@@ -160,20 +160,23 @@ fn slice(lab: &Lab<'_>, hierarchy: &Hierarchy, small: usize, length: Length, cas
     let players = Small::all(&scene, case.waits, seed)?;
     let mut runaway = Runaway::new(&scene, case.demand, seed)?;
     let (clock, over, start) = (lab.clock, AtomicBool::new(false), Barrier::new(small + 2));
-    let (began, small, large) = std::thread::scope(|threads| {
-        let (over, start) = (&over, &start);
-        // ORDERING: Relaxed, here and below; the flag publishes nothing but itself.
+    let began = AtomicU64::new(u64::MAX);
+    let (players, large) = std::thread::scope(|threads| {
+        let (over, start, began) = (&over, &start, &began);
+        // ORDERING: Relaxed, here and below; the flag and the time publish nothing but themselves.
         let is_over = || over.load(Ordering::Relaxed);
-        let mut work = |mut player: Small| {
+        let work = |mut player: Small| {
             threads.spawn(move || {
                 start.wait();
+                began.fetch_min(clock::now(), Ordering::Relaxed);
                 while !is_over() {
                     player.statement(clock);
+                    player.rest(small);
                 }
                 Ok(player)
             })
         };
-        let started: Vec<_> = players.into_iter().map(&mut work).collect();
+        let started: Vec<_> = players.into_iter().map(work).collect();
         let large = threads.spawn(move || {
             start.wait();
             while !is_over() {
@@ -182,16 +185,15 @@ fn slice(lab: &Lab<'_>, hierarchy: &Hierarchy, small: usize, length: Length, cas
             Ok(runaway)
         });
         start.wait();
-        let began = Instant::now();
         std::thread::sleep(length.slice);
         // ORDERING: Relaxed; as above.
         over.store(true, Ordering::Relaxed);
-        let small: Result<Vec<Small>> = started.into_iter().map(joined).collect();
-        Ok::<_, Error>((began, small?, joined(large)?))
+        let players: Result<Vec<Small>> = started.into_iter().map(joined).collect();
+        Ok::<_, Error>((players?, joined(large)?))
     })?;
-    let took = began.elapsed();
-    let small = small.into_iter().map(Small::end).collect();
-    let seen = Seen::of(&scene, took, small, large.end());
+    // ORDERING: Relaxed; the threads are joined.
+    let ns = clock.ns((clock::now() - began.load(Ordering::Relaxed)) as f64);
+    let seen = Seen::of(&scene, ns, players.into_iter().map(Small::end).collect(), large.end())?;
     scene.end()?;
     Ok(seen)
 }
@@ -202,8 +204,7 @@ pub(super) fn plain(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
     let full = [(1, 250, 7), (8, 250, 7), (24, 250, 7), (200, 1_000, 3)];
     let of = |(small, ms, rounds)| (small, Length::of(ms, rounds));
     for (small, length) in lab.pick(tiny.to_vec(), quick.map(of).to_vec(), full.map(of).to_vec()) {
-        let again = ["uncached", "pages that were refused, and read anew"];
-        mixes(lab, "charges", again, small, length, |lab, case, seed| {
+        mixes(lab, "charges", "uncached", small, length, |lab, case, seed| {
             slice(lab, hierarchy, small, length, case, seed)
         })?;
     }

@@ -29,8 +29,14 @@ const TENANT: u64 = 4 * MIB;
 /// The most that a small tenant holds.
 const NEED: u64 = 2 * MIB;
 const FACTOR: u32 = 8;
-/// How far a child may pass its share: stocks below the parent hold a 16th of a factor's part of it.
+/// How far a child may pass its share, as a part of the limit: stocks below the parent may hold so much.
 const CAPS: f64 = 1.0 / (16.0 * FACTOR as f64);
+
+/// The most that one child may hold, in percent of the limit.
+fn held_most() -> f64 {
+    let most = f64::from(FACTOR) / f64::from(FACTOR + 1) + CAPS;
+    (most * 1e4).round() / 100.0
+}
 
 /// How the memory of the tenants is kept apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,6 +104,17 @@ impl Scene {
     fn stalled(&self, us: f64) -> f64 {
         let total = self.small.iter().map(|group| group.pressure().some.total).sum::<u64>() as f64;
         total / us / self.small.len() as f64
+    }
+
+    /// Neither the limit nor a small tenant's need was passed (I1); what is prepaid counts in a peak.
+    fn check(&self) -> Result<()> {
+        const PREPAID_MOST: u64 = MIB;
+        let is_wide = self.setting == Setting::Wide;
+        let small = self.small.iter().filter(|_| !is_wide).map(|group| (group, NEED + PREPAID_MOST));
+        small.chain([(&self.parent, self.max())]).try_for_each(|(group, most)| {
+            let peak = group.peak();
+            ensure(peak <= most, || format!("{} had {peak} bytes, and may have {most}", group.path()))
+        })
     }
 
     /// Nothing is charged any more (I2).
@@ -178,6 +195,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
         NEED / MIB,
         players::PATIENCE.as_secs()
     ))?;
+    lab.paragraph(mix::COLUMNS)?;
     let hierarchy = hierarchy(Config::with_slots(lab.slots))?;
     mix::plain(&mut lab, &hierarchy)?;
     hoarder::run(&mut lab, &hierarchy)?;

@@ -15,16 +15,23 @@ use crate::harness::prelude::*;
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// A refused statement is tried again after this.
 pub(super) const PAUSE: Duration = Duration::from_micros(200);
-/// A small statement charges 1 to so many times so many bytes, 1 MiB at most, and computes between.
+/// A small tenant rests so long between two statements, for each small tenant, on average: together they have work for half a CPU.
+const REST_US: u64 = 200;
+/// A small statement charges 1 to so many times so many bytes, 1 MiB at most, and works on them for 10 us.
 const STEPS: u64 = 16;
 const STEP: u64 = 64 << 10;
-const WORK: u64 = 2_000;
-/// Pages that a small tenant would cache, 1 MiB, and the work to read one that is not cached.
+const WORK: u64 = 12_000;
+/// Pages that a small tenant would cache, 1 MiB, and the work to read one that is not cached: 5 us.
 const WORKING_SET: u64 = 256;
-const READ: u64 = 4_000;
+const READ: u64 = 6_000;
 /// The runaway fills the parent in so many steps, and caches so many pages in each.
 const RUNAWAY_STEPS: u64 = 256;
 const RUNAWAY_PAGES: u64 = 8;
+
+/// Rests between two statements, one of so many small tenants.
+pub(super) fn rest(random: &mut Random, small: usize) {
+    std::thread::sleep(Duration::from_micros(random.next() % (2 * small as u64 * REST_US)));
+}
 
 fn work(random: &mut Random, rounds: u64) {
     (0..rounds).for_each(|_| _ = black_box(random.next()));
@@ -95,18 +102,22 @@ impl Small {
     }
 
     /// One statement. What it charged is free when it ends; its cache stays.
-    pub(super) fn statement(&mut self, lab: Clock) -> End {
+    pub(super) fn statement(&mut self, clock: Clock) -> End {
         let began = clock::now();
         let end = self.attempt().unwrap_or_else(|error| {
             self.tally.why.get_or_insert_with(|| error.to_string());
             End::Refused
         });
         match end {
-            End::Done => self.tally.times.push(lab.ns((clock::now() - began) as f64)),
+            End::Done => self.tally.times.push(clock.ns((clock::now() - began) as f64)),
             End::Refused | End::Stopped => std::thread::sleep(PAUSE),
         }
         self.tally.add(end);
         end
+    }
+
+    pub(super) fn rest(&mut self, small: usize) {
+        rest(&mut self.player.random, small);
     }
 
     /// Closes the tenant.
@@ -130,7 +141,7 @@ impl Runaway {
         Ok(Runaway { player, step, demand, tally: Tally::default() })
     }
 
-    /// One statement, until it is refused or stopped; then `full` is called, and all is free but its cache. None when `over` says so before.
+    /// One statement, until it is refused or stopped; then `full` is called, and all is free but its cache. One that `over` ends does not count.
     pub(super) fn statement(&mut self, over: &AtomicBool, full: impl FnOnce()) {
         let mut held = Vec::new();
         let end = loop {

@@ -4,14 +4,14 @@
 //! - I2. A small tenant caches all its database. Its statement sorts a third of it, so it needs less than [`super::NEED`].
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use memgroup::Hierarchy;
 use memgroup_sqlite::{TenantConnection, TenantError};
 
 use super::mix::{Case, Length, Seen, mixes};
-use super::players::{PATIENCE, PAUSE};
+use super::players::{PATIENCE, PAUSE, rest};
 use super::{End, Scene, Tally, joined};
 use crate::harness::prelude::*;
 
@@ -19,11 +19,14 @@ const ROWS: i64 = 200;
 const SORTED: i64 = 64;
 /// LIMIT keeps the inner order: SQLite sorts.
 const SQL: &str = "SELECT sum(length(text)) FROM (SELECT text FROM items WHERE id >= ?1 AND id < ?2 ORDER BY value LIMIT -1)";
-/// Rows of 16 KiB, more than there ever is memory for; sorted, or in the control only made.
+/// Rows of so many bytes, more than there ever is memory for, that are sorted; in the control the same time is computed.
 const RUNAWAY: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100000000)
-     SELECT max(text) FROM (SELECT i, hex(zeroblob(8000)) AS text FROM n ORDER BY i * 7919 % 100003 LIMIT -1 OFFSET 1)";
-const CONTROL: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 4000)
-     SELECT max(text) FROM (SELECT i, hex(zeroblob(8000)) AS text FROM n)";
+     SELECT max(blob) FROM (SELECT i, zeroblob(?1) AS blob FROM n ORDER BY i * 7919 % 100003 LIMIT -1 OFFSET 1)";
+const CONTROL: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 1000)
+     SELECT max(length(hex(zeroblob(?1)))) FROM n";
+/// The runaway fills the parent with so many rows.
+const RUNAWAY_ROWS: u64 = 64;
+const CONTROL_BYTES: u64 = 8_000;
 
 /// How a run of a statement ended; another error of SQLite's is a wrong result.
 fn end_of<T>(tally: &mut Tally, ended: &Result<T, TenantError>) -> Result<End> {
@@ -62,19 +65,23 @@ fn slice(lab: &Lab<'_>, hierarchy: &Hierarchy, small: usize, length: Length, cas
     let connections = scene.small.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
     let runaway = TenantConnection::open_in_memory(&scene.large).or_wrong(STATEMENT)?;
     runaway.execute_batch("PRAGMA temp_store = MEMORY").or_wrong(STATEMENT)?;
-    let stop = runaway.interrupt_handle();
+    let (stop, max) = (runaway.interrupt_handle(), scene.max());
     let (clock, over, start) = (lab.clock, AtomicBool::new(false), Barrier::new(small + 2));
-    let (took, small, large) = std::thread::scope(|threads| {
-        let (over, start) = (&over, &start);
-        // ORDERING: Relaxed, here and below; the flag publishes nothing but itself.
+    let began = AtomicU64::new(u64::MAX);
+    let (tenants, large) = std::thread::scope(|threads| {
+        let (over, start, began) = (&over, &start, &began);
+        // ORDERING: Relaxed, here and below; the flag and the time publish nothing but themselves.
         let is_over = || over.load(Ordering::Relaxed);
         let work = |(number, connection): (usize, TenantConnection)| {
             threads.spawn(move || {
                 let (mut random, mut tally) = (Random::new(seed + number as u64), Tally::default());
                 start.wait();
+                // ORDERING: Relaxed; as above.
+                began.fetch_min(clock::now(), Ordering::Relaxed);
                 while !is_over() {
                     let id = (random.next() >> 8) as i64 % (ROWS - SORTED) + 1;
                     statement(&connection, case.waits, id, clock, &mut tally)?;
+                    rest(&mut random, small);
                 }
                 Ok((tally, connection))
             })
@@ -84,8 +91,9 @@ fn slice(lab: &Lab<'_>, hierarchy: &Hierarchy, small: usize, length: Length, cas
             let mut tally = Tally::default();
             start.wait();
             while !is_over() {
-                let sql = if case.demand { RUNAWAY } else { CONTROL };
-                let answer = runaway.query_row(sql, [], |row| row.get::<_, String>(0).map(drop));
+                let (sql, bytes) =
+                    if case.demand { (RUNAWAY, max / RUNAWAY_ROWS) } else { (CONTROL, CONTROL_BYTES) };
+                let answer = runaway.query_row(sql, [bytes as i64], |row| row.get_ref(0).map(drop));
                 if !is_over() {
                     end_of(&mut tally, &answer)?;
                 }
@@ -93,21 +101,21 @@ fn slice(lab: &Lab<'_>, hierarchy: &Hierarchy, small: usize, length: Length, cas
             Ok((tally, runaway))
         });
         start.wait();
-        let began = Instant::now();
         std::thread::sleep(length.slice);
-        let took = began.elapsed();
         // ORDERING: Relaxed; as above.
         over.store(true, Ordering::Relaxed);
         while !large.is_finished() {
             stop.interrupt();
             std::thread::yield_now();
         }
-        let small: Result<Vec<_>> = started.into_iter().map(joined).collect();
-        Ok::<_, Error>((took, small?, joined(large)?))
+        let tenants: Result<Vec<_>> = started.into_iter().map(joined).collect();
+        Ok::<_, Error>((tenants?, joined(large)?))
     })?;
-    let (tallies, mut connections): (Vec<Tally>, Vec<TenantConnection>) = small.into_iter().unzip();
+    // ORDERING: Relaxed; the threads are joined.
+    let ns = clock.ns((clock::now() - began.load(Ordering::Relaxed)) as f64);
+    let (tallies, mut connections): (Vec<Tally>, Vec<TenantConnection>) = tenants.into_iter().unzip();
     let (large, runaway) = large;
-    let seen = Seen::of(&scene, took, tallies, large);
+    let seen = Seen::of(&scene, ns, tallies, large)?;
     connections.push(runaway);
     connections.into_iter().try_for_each(|connection| connection.close().or_wrong(STATEMENT))?;
     scene.end()?;
@@ -117,12 +125,11 @@ fn slice(lab: &Lab<'_>, hierarchy: &Hierarchy, small: usize, length: Length, cas
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let sqlite = Sqlite::take(lab.slots)?;
     let tiny = vec![(1, Length::of(20, 1))];
-    let quick = vec![(1, Length::of(250, 2)), (8, Length::of(250, 2)), (24, Length::of(400, 2))];
-    let full = [(1, 500, 5), (8, 500, 5), (24, 800, 5), (200, 3_000, 2)];
+    let quick = vec![(1, Length::of(250, 2)), (8, Length::of(250, 2)), (24, Length::of(250, 2))];
+    let full = [(1, 500, 5), (8, 500, 5), (24, 800, 5), (200, 2_000, 3)];
     let full = full.map(|(small, ms, rounds)| (small, Length::of(ms, rounds))).to_vec();
     for (small, length) in lab.pick(tiny, quick, full) {
-        let again = ["again", "attempts that were refused, waited, and were made anew"];
-        mixes(lab, "SQLite", again, small, length, |lab, case, seed| {
+        mixes(lab, "SQLite", "again", small, length, |lab, case, seed| {
             slice(lab, &sqlite.hierarchy, small, length, case, seed)
         })?;
     }
