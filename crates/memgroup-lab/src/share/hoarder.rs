@@ -10,7 +10,7 @@ use std::time::Duration;
 use memgroup::{Charge, Hierarchy, KillAnswer, KillRequest};
 
 use super::players::Small;
-use super::{End, Scene, Setting, held_most, joined};
+use super::{End, MIB, Scene, Setting, held_most, joined};
 use crate::harness::prelude::*;
 
 const SMALL: usize = 8;
@@ -24,6 +24,8 @@ struct Seen {
     /// Small tenants with a statement that was done, and when the last of them had its first, in milliseconds.
     ran: usize,
     all_ran_ms: Option<f64>,
+    /// Bytes that the small ones' caches gave back; with one group for all it is not told apart.
+    given: u64,
     why: Option<String>,
 }
 
@@ -85,7 +87,7 @@ fn one(lab: &Lab<'_>, hierarchy: &Hierarchy, setting: Setting, is_first: bool, h
     let (ends, why): (Vec<Vec<(End, u64)>>, Vec<_>) = ends.into_iter().unzip();
     drop(hook);
     lock(&hoard).clear();
-    let held = most as f64 / scene.max() as f64;
+    let (held, [given, _]) = (most as f64 / scene.max() as f64, scene.given());
     scene.end()?;
     let after = |end: End| ends.iter().flatten().filter(|one| one.1 >= full && one.0 == end).count() as u64;
     let first = |ends: &Vec<(End, u64)>| ends.iter().find(|one| one.1 >= full && one.0 == End::Done).map(|one| one.1);
@@ -96,6 +98,7 @@ fn one(lab: &Lab<'_>, hierarchy: &Hierarchy, setting: Setting, is_first: bool, h
         done: after(End::Done),
         refused: after(End::Refused),
         ran: firsts.len(),
+        given,
         why: why.into_iter().flatten().next(),
         all_ran_ms: all_ran.map(|&at| clock.ns((at - full) as f64) / 1e6),
     })
@@ -104,7 +107,7 @@ fn one(lab: &Lab<'_>, hierarchy: &Hierarchy, setting: Setting, is_first: bool, h
 pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
     let mut table = Table::new(
         format!("a hoarder beside {SMALL} small tenants, statements at once"),
-        ["setting, hoarder", "held %", "done", "refused", "small that ran", "all ran after ms"],
+        ["setting, hoarder", "held %", "done", "refused", "small that ran", "all ran after ms", "small gave MiB"],
     );
     for setting in Setting::ALL {
         for (is_first, hook) in [(true, false), (true, true), (false, false), (false, true)] {
@@ -122,6 +125,7 @@ pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
                 record.count("refused", "statements", seen.refused),
                 format!("{} of {SMALL}", seen.ran),
                 record.value("all ran", "ms", seen.all_ran_ms),
+                (record.count("small gave", "bytes", seen.given), count(seen.given / MIB)).1,
             ];
             table.row(&name, cells);
             if setting == Setting::Share {
