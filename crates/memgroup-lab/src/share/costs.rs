@@ -96,8 +96,9 @@ fn over(
         Summary::of(medians.collect::<Vec<_>>())
     });
     let row = format!("{name}, {}", counted(threads as u64, "thread"));
-    let cells = [("no share (control)", ns[0]), ("share", ns[1])]
-        .map(|(variant, ns)| lab.record(variant, json!({"operation": name, "threads": threads})).time("operation", ns));
+    let cells = [("no share (control)", ns[0]), ("share", ns[1])].map(|(variant, ns)| {
+        lab.record(variant, json!({"operation": name, "threads": threads})).time("operation", ns)
+    });
     let times = ratio(median(ns[1]), median(ns[0]));
     table.row(&row, cells.into_iter().chain([figure_or_dash(times)]));
     lab.at_most(format!("{row}, share over none"), times, most, "x");

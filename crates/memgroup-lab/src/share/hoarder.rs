@@ -90,7 +90,8 @@ fn one(lab: &Lab<'_>, hierarchy: &Hierarchy, setting: Setting, is_first: bool, h
     let (held, [given, _]) = (most as f64 / scene.max() as f64, scene.given());
     scene.end()?;
     let after = |end: End| ends.iter().flatten().filter(|one| one.1 >= full && one.0 == end).count() as u64;
-    let first = |ends: &Vec<(End, u64)>| ends.iter().find(|one| one.1 >= full && one.0 == End::Done).map(|one| one.1);
+    let first =
+        |ends: &Vec<(End, u64)>| ends.iter().find(|one| one.1 >= full && one.0 == End::Done).map(|one| one.1);
     let firsts: Vec<u64> = ends.iter().filter_map(first).collect();
     let all_ran = firsts.iter().max().filter(|_| firsts.len() == SMALL);
     Ok(Seen {
@@ -107,7 +108,15 @@ fn one(lab: &Lab<'_>, hierarchy: &Hierarchy, setting: Setting, is_first: bool, h
 pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
     let mut table = Table::new(
         format!("a hoarder beside {SMALL} small tenants, statements at once"),
-        ["setting, hoarder", "held %", "done", "refused", "small that ran", "all ran after ms", "small gave MiB"],
+        [
+            "setting, hoarder",
+            "held %",
+            "done",
+            "refused",
+            "small that ran",
+            "all ran after ms",
+            "small gave MiB",
+        ],
     );
     for setting in Setting::ALL {
         for (is_first, hook) in [(true, false), (true, true), (false, false), (false, true)] {

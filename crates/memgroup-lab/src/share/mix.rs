@@ -155,7 +155,14 @@ pub(super) fn mixes(
 }
 
 /// One slice of tenants that charge and compute.
-fn slice(lab: &Lab<'_>, hierarchy: &Hierarchy, small: usize, length: Length, case: Case, seed: u64) -> Result<Seen> {
+fn slice(
+    lab: &Lab<'_>,
+    hierarchy: &Hierarchy,
+    small: usize,
+    length: Length,
+    case: Case,
+    seed: u64,
+) -> Result<Seen> {
     let scene = Scene::set(hierarchy, case.setting, small)?;
     let players = Small::all(&scene, case.waits, seed)?;
     let mut runaway = Runaway::new(&scene, case.demand, seed)?;

@@ -9,6 +9,7 @@ mod hoarder;
 mod mix;
 mod orders;
 mod players;
+mod slots;
 mod sqlite;
 
 use std::io::Write;
@@ -16,12 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memgroup::{
-    Freshness, Group, Hierarchy, KillAnswer, KillRegistration, KillRequest, Reach, stats,
+    Config, Freshness, Group, Hierarchy, KillAnswer, KillRegistration, KillRequest, Reach, stats,
 };
 
 use crate::Args;
 use crate::harness::prelude::*;
-use memgroup::Config;
 
 const MIB: u64 = 1 << 20;
 /// Room of the parent for each tenant, the runaway included.
@@ -94,7 +94,8 @@ impl Scene {
     /// Bytes that the caches of the small tenants gave back, and of the large one. With one group for all they count as the latter's.
     fn given(&self) -> [u64; 2] {
         let of = |group: &Group| {
-            self.hierarchy.memory().get(group, stats::memory::RECLAIMED, Reach::Subtree, Freshness::Fresh) as u64
+            self.hierarchy.memory().get(group, stats::memory::RECLAIMED, Reach::Subtree, Freshness::Fresh)
+                as u64
         };
         let (all, large) = (of(&self.parent), of(&self.large));
         [all - large, large]
@@ -151,7 +152,7 @@ struct Tally {
     done: u64,
     refused: u64,
     stopped: u64,
-    /// Attempts that were refused, waited and were made again; pages that a cache was refused.
+    /// Of SQLite attempts that were refused, waited and were made again; else pages that a cache was refused.
     again: u64,
     /// Nanoseconds of those that were done.
     times: Vec<f64>,
@@ -182,7 +183,7 @@ impl Tally {
     }
 }
 
-/// Runs threads that return a result.
+/// The result of a tenant's thread.
 fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|_| Err("panic").or_wrong("a tenant"))
 }
@@ -200,6 +201,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     mix::plain(&mut lab, &hierarchy)?;
     hoarder::run(&mut lab, &hierarchy)?;
     orders::run(&mut lab, &hierarchy)?;
+    slots::run(&mut lab)?;
     sqlite::run(&mut lab)?;
     costs::run(&mut lab)?;
     lab.close()

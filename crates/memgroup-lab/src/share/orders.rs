@@ -55,7 +55,10 @@ fn one(lab: &Lab<'_>, scene: &Scene, waits: bool, first: usize, seed: u64) -> Re
 pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
     let seeds = lab.pick(1, 4, 20);
     let mut table = Table::new(
-        format!("cases with a refused or stopped small statement, of all start orders and {}", counted(seeds, "seed")),
+        format!(
+            "cases with a refused or stopped small statement, of all start orders and {}",
+            counted(seeds, "seed")
+        ),
         ["setting", "1 small, at once", "waits", "8 small, at once", "waits"],
     );
     for setting in Setting::ALL {
@@ -65,7 +68,11 @@ pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
             for (seed, first) in (0..seeds).flat_map(|seed| (0..=small).map(move |first| (seed, first))) {
                 let scene = Scene::set(hierarchy, setting, small)?;
                 let tally = one(lab, &scene, waits, first, seed << 8)?;
-                expect("small statements", tally.done + tally.refused + tally.stopped, (small * STATEMENTS) as u64)?;
+                expect(
+                    "small statements",
+                    tally.done + tally.refused + tally.stopped,
+                    (small * STATEMENTS) as u64,
+                )?;
                 bad += u64::from(tally.refused + tally.stopped > 0);
                 cases += 1;
                 scene.end()?;
@@ -75,7 +82,8 @@ pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
             lab.record(&name, json!({"small": small, "cases": cases})).count("cases refused", "", bad);
             cells.push(format!("{bad} of {cases}"));
             if setting == Setting::Share {
-                let name = format!("start orders with a refusal, {}, {name}", counted(small as u64, "small tenant"));
+                let name =
+                    format!("start orders with a refusal, {}, {name}", counted(small as u64, "small tenant"));
                 lab.at_most(name, Some(bad as f64), 0.0, "");
             }
         }

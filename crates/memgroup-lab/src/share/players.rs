@@ -77,11 +77,7 @@ impl Small {
 
     fn charge(&self) -> Result<Charge, ChargeError> {
         let group = &self.player.tenant.group;
-        if self.waits {
-            group.charge_until(STEP, Instant::now() + PATIENCE)
-        } else {
-            group.try_charge(STEP)
-        }
+        if self.waits { group.charge_until(STEP, Instant::now() + PATIENCE) } else { group.try_charge(STEP) }
     }
 
     fn attempt(&mut self) -> Result<End, ChargeError> {

@@ -44,13 +44,20 @@ fn end_of<T>(tally: &mut Tally, ended: &Result<T, TenantError>) -> Result<End> {
 }
 
 /// One statement of a small tenant.
-fn statement(connection: &TenantConnection, waits: bool, id: i64, clock: Clock, tally: &mut Tally) -> Result<()> {
+fn statement(
+    connection: &TenantConnection,
+    waits: bool,
+    id: i64,
+    clock: Clock,
+    tally: &mut Tally,
+) -> Result<()> {
     let (began, mut tries) = (clock::now(), 0);
     let mut work = |conn: &rusqlite::Connection| {
         tries += 1;
         conn.prepare_cached(SQL)?.query_row([id, id + SORTED], |row| row.get::<_, i64>(0))
     };
-    let answer = if waits { connection.run_until(Instant::now() + PATIENCE, work) } else { connection.run(&mut work) };
+    let answer =
+        if waits { connection.run_until(Instant::now() + PATIENCE, work) } else { connection.run(&mut work) };
     tally.again += tries - 1;
     match end_of(tally, &answer)? {
         End::Done => tally.times.push(clock.ns((clock::now() - began) as f64)),
@@ -59,7 +66,14 @@ fn statement(connection: &TenantConnection, waits: bool, id: i64, clock: Clock, 
     answer.map_or(Ok(()), |sum| expect("the length of some texts", sum, SORTED * 3_000))
 }
 
-fn slice(lab: &Lab<'_>, hierarchy: &Hierarchy, small: usize, length: Length, case: Case, seed: u64) -> Result<Seen> {
+fn slice(
+    lab: &Lab<'_>,
+    hierarchy: &Hierarchy,
+    small: usize,
+    length: Length,
+    case: Case,
+    seed: u64,
+) -> Result<Seen> {
     let (directory, scene) = (Directory::make()?, Scene::set(hierarchy, case.setting, small)?);
     let open = |(number, group)| connect(group, &directory.file(number), ROWS, None);
     let connections = scene.small.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
@@ -126,7 +140,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let sqlite = Sqlite::take(lab.slots)?;
     let tiny = vec![(1, Length::of(20, 1))];
     let quick = vec![(1, Length::of(250, 2)), (8, Length::of(250, 2)), (24, Length::of(250, 2))];
-    let full = [(1, 500, 5), (8, 500, 5), (24, 800, 5), (200, 2_000, 3)];
+    let full = [(1, 500, 5), (8, 500, 5), (24, 800, 5), (200, 5_000, 2)];
     let full = full.map(|(small, ms, rounds)| (small, Length::of(ms, rounds))).to_vec();
     for (small, length) in lab.pick(tiny, quick, full) {
         mixes(lab, "SQLite", "again", small, length, |lab, case, seed| {
