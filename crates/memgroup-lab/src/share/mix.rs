@@ -154,55 +154,54 @@ pub(super) fn mixes(
     lab.print(&table)
 }
 
-/// One slice of tenants that charge and compute.
-fn slice(
-    lab: &Lab<'_>,
-    hierarchy: &Hierarchy,
-    small: usize,
-    length: Length,
-    case: Case,
-    seed: u64,
-) -> Result<Seen> {
-    let scene = Scene::set(hierarchy, case.setting, small)?;
-    let players = Small::all(&scene, case.waits, seed)?;
-    let mut runaway = Runaway::new(&scene, case.demand, seed)?;
-    let (clock, over, start) = (lab.clock, AtomicBool::new(false), Barrier::new(small + 2));
-    let began = AtomicU64::new(u64::MAX);
-    let (players, large) = std::thread::scope(|threads| {
-        let (over, start, began) = (&over, &start, &began);
-        // ORDERING: Relaxed, here and below; the flag and the time publish nothing but themselves.
-        let is_over = || over.load(Ordering::Relaxed);
-        let work = |mut player: Small| {
-            threads.spawn(move || {
-                start.wait();
-                began.fetch_min(clock::now(), Ordering::Relaxed);
-                while !is_over() {
-                    player.statement(clock);
-                    player.rest(small);
-                }
-                Ok(player)
-            })
-        };
-        let started: Vec<_> = players.into_iter().map(work).collect();
-        let large = threads.spawn(move || {
+/// Runs each small tenant and the large one on a thread of its own for a slice, by repeating a statement of theirs. Then `stop` is called until the
+/// large one has ended. Returns the nanoseconds from the first start of a small one to the last end.
+pub(super) fn together<S: Send, L: Send>(
+    clock: Clock,
+    slice: Duration,
+    small: &mut [S],
+    large: &mut L,
+    one: impl Fn(&mut S) -> Result<()> + Sync,
+    other: impl Fn(&mut L, &AtomicBool) -> Result<()> + Sync,
+    stop: impl Fn(),
+) -> Result<f64> {
+    let (over, start) = (AtomicBool::new(false), Barrier::new(small.len() + 2));
+    let (began, ended) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+    // ORDERING: Relaxed, here and below; the flag and the times publish nothing but themselves.
+    let is_over = || over.load(Ordering::Relaxed);
+    let repeat = |tenant: &mut S| {
+        start.wait();
+        began.fetch_min(clock::now(), Ordering::Relaxed);
+        while !is_over() {
+            one(tenant)?;
+        }
+        // ORDERING: Relaxed; as above.
+        ended.fetch_max(clock::now(), Ordering::Relaxed);
+        Ok(())
+    };
+    std::thread::scope(|threads| {
+        let repeat = &repeat;
+        let small: Vec<_> = small.iter_mut().map(|tenant| threads.spawn(move || repeat(tenant))).collect();
+        let large = threads.spawn(|| {
             start.wait();
             while !is_over() {
-                runaway.statement(over, || ());
+                other(large, &over)?;
             }
-            Ok(runaway)
+            Ok(())
         });
         start.wait();
-        std::thread::sleep(length.slice);
+        std::thread::sleep(slice);
         // ORDERING: Relaxed; as above.
         over.store(true, Ordering::Relaxed);
-        let players: Result<Vec<Small>> = started.into_iter().map(joined).collect();
-        Ok::<_, Error>((players?, joined(large)?))
+        while !large.is_finished() {
+            stop();
+            std::thread::yield_now();
+        }
+        small.into_iter().chain([large]).try_for_each(joined)
     })?;
-    // ORDERING: Relaxed; the threads are joined.
-    let ns = clock.ns((clock::now() - began.load(Ordering::Relaxed)) as f64);
-    let seen = Seen::of(&scene, ns, players.into_iter().map(Small::end).collect(), large.end())?;
-    scene.end()?;
-    Ok(seen)
+    // ORDERING: Relaxed, both; the threads are joined.
+    let (began, ended) = (began.load(Ordering::Relaxed), ended.load(Ordering::Relaxed));
+    Ok(clock.ns(ended.saturating_sub(began) as f64))
 }
 
 pub(super) fn plain(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
@@ -212,7 +211,23 @@ pub(super) fn plain(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
     let of = |(small, ms, rounds)| (small, Length::of(ms, rounds));
     for (small, length) in lab.pick(tiny.to_vec(), quick.map(of).to_vec(), full.map(of).to_vec()) {
         mixes(lab, "charges", "uncached", small, length, |lab, case, seed| {
-            slice(lab, hierarchy, small, length, case, seed)
+            let scene = Scene::set(hierarchy, case.setting, small)?;
+            let mut players = Small::all(&scene, case.waits, seed)?;
+            let mut runaway = Runaway::new(&scene, case.demand, seed)?;
+            let clock = lab.clock;
+            let one = |player: &mut Small| {
+                player.statement(clock);
+                player.rest(small);
+                Ok(())
+            };
+            let other = |runaway: &mut Runaway, over: &AtomicBool| {
+                runaway.statement(over, || ());
+                Ok(())
+            };
+            let ns = together(clock, length.slice, &mut players, &mut runaway, one, other, || ())?;
+            let seen = Seen::of(&scene, ns, players.into_iter().map(Small::end).collect(), runaway.end())?;
+            scene.end()?;
+            Ok(seen)
         })?;
     }
     Ok(())

@@ -13,6 +13,8 @@ use crate::harness::prelude::*;
 const PAGE: u64 = 4096;
 const ASKED: u64 = 256 << 10;
 const ROUNDS: usize = 2;
+/// The refusal of a runaway that holds less than so much of the limit, in percent, is printed.
+const HELD_LITTLE: f64 = 60.0;
 
 /// How a small tenant works before: how many pages it charges, before it frees them all.
 const WORK: [(&str, usize); 2] = [("pairs", 1), ("bursts of 32", 32)];
@@ -21,10 +23,14 @@ struct Seen {
     prepaid: u64,
     held: f64,
     refused: usize,
+    /// The refusal of the runaway, and the first of a small one.
+    why: [Option<String>; 2],
 }
 
-fn fill(group: &Group, pages: usize) -> Vec<Charge> {
-    (0..pages).map_while(|_| group.try_charge(PAGE).ok()).collect()
+/// Pages up to the first refusal, or so many.
+fn fill(group: &Group, pages: usize, why: &mut Option<String>) -> Vec<Charge> {
+    let charge = |_| group.try_charge(PAGE).inspect_err(|error| *why = Some(error.to_string())).ok();
+    (0..pages).map_while(charge).collect()
 }
 
 fn one(slots: usize, small: usize, pages: usize) -> Result<Seen> {
@@ -33,18 +39,20 @@ fn one(slots: usize, small: usize, pages: usize) -> Result<Seen> {
     for (group, slot) in scene.small.iter().flat_map(|group| (0..slots).map(move |slot| (group, slot))) {
         let _pin = pin_virtual(slot);
         for _ in 0..ROUNDS * 32 / pages {
-            expect("pages that fit", fill(group, pages).len(), pages)?;
+            expect("pages that fit", fill(group, pages, &mut None).len(), pages)?;
         }
     }
     let prepaid = scene.parent.usage() - scene.parent.usage_exact();
     let _pin = pin_virtual(0);
-    let hoard = fill(&scene.large, (scene.max() / PAGE) as usize);
+    let mut why = [None, None];
+    let hoard = fill(&scene.large, (scene.max() / PAGE) as usize, &mut why[0]);
     let asked: Vec<_> = scene.small.iter().map(|group| group.try_charge(ASKED)).collect();
     let refused = asked.iter().filter(|asked| asked.is_err()).count();
+    why[1] = asked.iter().find_map(|asked| asked.as_ref().err().map(ToString::to_string));
     let held = hoard.len() as f64 * PAGE as f64 / scene.max() as f64 * 100.0;
     drop((hoard, asked));
     scene.end()?;
-    Ok(Seen { prepaid, held, refused })
+    Ok(Seen { prepaid, held, refused, why })
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
@@ -68,8 +76,13 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             record.count("prepaid", "bytes", seen.prepaid);
             let held = record.value("held", "%", Some(seen.held));
             let refused = record.count("refused", "", seen.refused as u64);
-            table
-                .row(name, [figure(seen.prepaid as f64 / MIB as f64), held, format!("{refused} of {small}")]);
+            let cells = [figure(seen.prepaid as f64 / MIB as f64), held, format!("{refused} of {small}")];
+            if let Some(why) = &seen.why[1] {
+                table.note(format!("{name}, a small one: {why}"));
+            } else if let Some(why) = seen.why[0].as_ref().filter(|_| seen.held < HELD_LITTLE) {
+                table.note(format!("{name}, the runaway: {why}"));
+            }
+            table.row(name, cells);
             all.push(seen);
         }
         let [most, least] = [f64::max, f64::min]

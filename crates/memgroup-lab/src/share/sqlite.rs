@@ -3,16 +3,15 @@
 //! - I1. Each answer of each statement is right, or the run ends with an error.
 //! - I2. A small tenant caches all its database. Its statement sorts a third of it, so it needs less than [`super::NEED`].
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use memgroup::Hierarchy;
 use memgroup_sqlite::{TenantConnection, TenantError};
 
-use super::mix::{Case, Length, Seen, mixes};
+use super::mix::{Case, Length, Seen, mixes, together};
 use super::players::{PATIENCE, PAUSE, rest};
-use super::{End, Scene, Tally, joined};
+use super::{End, Scene, Tally};
 use crate::harness::prelude::*;
 
 const ROWS: i64 = 200;
@@ -75,62 +74,35 @@ fn slice(
     seed: u64,
 ) -> Result<Seen> {
     let (directory, scene) = (Directory::make()?, Scene::set(hierarchy, case.setting, small)?);
-    let open = |(number, group)| connect(group, &directory.file(number), ROWS, None);
-    let connections = scene.small.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
+    let open = |(number, group)| {
+        let connection = connect(group, &directory.file(number), ROWS, None)?;
+        Ok((connection, Tally::default(), Random::new(seed + number as u64)))
+    };
+    let mut tenants = scene.small.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
     let runaway = TenantConnection::open_in_memory(&scene.large).or_wrong(STATEMENT)?;
     runaway.execute_batch("PRAGMA temp_store = MEMORY").or_wrong(STATEMENT)?;
-    let (stop, max) = (runaway.interrupt_handle(), scene.max());
-    let (clock, over, start) = (lab.clock, AtomicBool::new(false), Barrier::new(small + 2));
-    let began = AtomicU64::new(u64::MAX);
-    let (tenants, large) = std::thread::scope(|threads| {
-        let (over, start, began) = (&over, &start, &began);
-        // ORDERING: Relaxed, here and below; the flag and the time publish nothing but themselves.
-        let is_over = || over.load(Ordering::Relaxed);
-        let work = |(number, connection): (usize, TenantConnection)| {
-            threads.spawn(move || {
-                let (mut random, mut tally) = (Random::new(seed + number as u64), Tally::default());
-                start.wait();
-                // ORDERING: Relaxed; as above.
-                began.fetch_min(clock::now(), Ordering::Relaxed);
-                while !is_over() {
-                    let id = (random.next() >> 8) as i64 % (ROWS - SORTED) + 1;
-                    statement(&connection, case.waits, id, clock, &mut tally)?;
-                    rest(&mut random, small);
-                }
-                Ok((tally, connection))
-            })
-        };
-        let started: Vec<_> = connections.into_iter().enumerate().map(work).collect();
-        let large = threads.spawn(move || {
-            let mut tally = Tally::default();
-            start.wait();
-            while !is_over() {
-                let (sql, bytes) =
-                    if case.demand { (RUNAWAY, max / RUNAWAY_ROWS) } else { (CONTROL, CONTROL_BYTES) };
-                let answer = runaway.query_row(sql, [bytes as i64], |row| row.get_ref(0).map(drop));
-                if !is_over() {
-                    end_of(&mut tally, &answer)?;
-                }
-            }
-            Ok((tally, runaway))
-        });
-        start.wait();
-        std::thread::sleep(length.slice);
-        // ORDERING: Relaxed; as above.
-        over.store(true, Ordering::Relaxed);
-        while !large.is_finished() {
-            stop.interrupt();
-            std::thread::yield_now();
-        }
-        let tenants: Result<Vec<_>> = started.into_iter().map(joined).collect();
-        Ok::<_, Error>((tenants?, joined(large)?))
-    })?;
-    // ORDERING: Relaxed; the threads are joined.
-    let ns = clock.ns((clock::now() - began.load(Ordering::Relaxed)) as f64);
-    let (tallies, mut connections): (Vec<Tally>, Vec<TenantConnection>) = tenants.into_iter().unzip();
-    let (large, runaway) = large;
-    let seen = Seen::of(&scene, ns, tallies, large)?;
-    connections.push(runaway);
+    let (stop, clock) = (runaway.interrupt_handle(), lab.clock);
+    let one = |(connection, tally, random): &mut (TenantConnection, Tally, Random)| {
+        let id = (random.next() >> 8) as i64 % (ROWS - SORTED) + 1;
+        statement(connection, case.waits, id, clock, tally)?;
+        rest(random, small);
+        Ok(())
+    };
+    let sql = if case.demand { RUNAWAY } else { CONTROL };
+    let bytes = if case.demand { scene.max() / RUNAWAY_ROWS } else { CONTROL_BYTES };
+    let other = |(runaway, tally): &mut (TenantConnection, Tally), over: &AtomicBool| {
+        let answer = runaway.query_row(sql, [bytes as i64], |row| row.get_ref(0).map(drop));
+        // ORDERING: Relaxed; it publishes nothing but itself.
+        if over.load(Ordering::Relaxed) { Ok(()) } else { end_of(tally, &answer).map(drop) }
+    };
+    let mut large = (runaway, Tally::default());
+    let ns = together(clock, length.slice, &mut tenants, &mut large, one, other, || stop.interrupt())?;
+    let (mut connections, mut tallies) = (vec![large.0], Vec::new());
+    for (connection, tally, _) in tenants {
+        connections.push(connection);
+        tallies.push(tally);
+    }
+    let seen = Seen::of(&scene, ns, tallies, large.1)?;
     connections.into_iter().try_for_each(|connection| connection.close().or_wrong(STATEMENT))?;
     scene.end()?;
     Ok(seen)
