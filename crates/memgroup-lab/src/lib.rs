@@ -9,6 +9,7 @@ mod harness;
 mod limits;
 mod percpu;
 mod rstat;
+mod share;
 mod shrink;
 
 use std::fs::OpenOptions;
@@ -58,5 +59,6 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         Experiment::Shrink => shrink::run(args, out),
         Experiment::Control => control::run(args, out),
         Experiment::Limits => limits::run(args, out),
+        Experiment::Share => share::run(args, out),
     }
 }

@@ -470,6 +470,40 @@ fn measures_limits_with_the_asked_groups_and_threads() {
 }
 
 #[test]
+fn shows_every_setting_of_share_beside_its_control() {
+    let (printed, json) = report_of(tiny(Experiment::Share));
+    assert_form(&json, "share", None);
+    assert_fits(&printed);
+    for text in [
+        "charges, 1 small tenant and a runaway",
+        "no demand (control)",
+        "share, waits",
+        "min by hand, at once",
+        "process-wide, waits",
+        "share, first, no hook",
+        "none, last, a hook",
+        "of all start orders and 1 seed",
+        "idle small tenants with prepaid bytes",
+        "SQLite, 1 small tenant and a runaway",
+        "no share (control)",
+        "refused by its share in a loop",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    let held = |variant: &str| {
+        let of = |row: &&Value| row["variant"] == variant && row["params"].get("tenants").is_none();
+        rows(&json, "held").into_iter().find(of).unwrap()["median"].as_f64().unwrap()
+    };
+    assert_eq!(held("none, first, no hook"), 100.0, "without shares it takes all");
+    assert!(held("share, first, no hook") < 90.0, "with shares it leaves a ninth");
+    let done = |variant: &str| {
+        let of = |row: &&Value| row["variant"] == variant && row["params"]["tenants"] == "charges";
+        rows(&json, "runaway done").into_iter().find(of).unwrap()["median"].as_f64().unwrap()
+    };
+    assert_eq!(done("share, at once"), 0.0, "no statement of a runaway is ever done");
+}
+
+#[test]
 fn runs_more_threads_than_cpus_and_says_so() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let args = Args { threads: Some(cpus + 1), depth: Some(2), ..tiny(Experiment::Charge) };

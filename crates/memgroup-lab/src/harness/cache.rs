@@ -158,7 +158,11 @@ impl Tenant {
         name: &str,
         wrap: impl FnOnce(Arc<Pages>) -> S,
     ) -> Result<Tenant> {
-        let (group, pages) = (child(parent, name)?, Arc::new(Pages::default()));
+        Tenant::of(child(parent, name)?, wrap)
+    }
+
+    pub(crate) fn of<S: Shrinker>(group: Group, wrap: impl FnOnce(Arc<Pages>) -> S) -> Result<Tenant> {
+        let pages = Arc::new(Pages::default());
         let config = ShrinkerConfig::new("pages").batch_bytes(BATCH);
         let shrinker = group.add_shrinker(config, wrap(Arc::clone(&pages))).set_up("a shrinker")?;
         Ok(Tenant { shrinker, pages, group })
