@@ -170,10 +170,13 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
     }
 }
 
-/// The cap this stock may have: `wanted` if the slot's budget has it, else the one it has.
+/// The cap this stock may have: `wanted` if the slot's budget and the shares above leave it, else the one it has.
 fn reserve_up_to(stock: &Stock, word: Word, wanted: u64) -> u64 {
-    let grows = wanted > word.cap() && evict::reserve(stock, word, wanted);
-    if grows { wanted } else { word.cap() }
+    if wanted > word.cap() && evict::reserve(stock, word, wanted) {
+        return wanted;
+    }
+    let is_granted = word.is_open() || (word.cap() > 0 && evict::reserve(stock, word, word.cap()));
+    if is_granted { word.cap() } else { 0 }
 }
 
 /// The bytes of a charge, and those that are prepaid with it.

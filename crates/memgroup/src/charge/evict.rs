@@ -5,11 +5,12 @@ use memgroup_sync::interleave;
 
 use crate::base::id::NodeId;
 use crate::control::aftermath;
+use crate::counter::share;
 use crate::state::stats::builtin::memory;
 use crate::state::stock_word::Word;
 use crate::stats::update::count;
 use crate::stock::drain::Taken;
-use crate::stock::{Pending, Stock};
+use crate::stock::{Pending, Stock, grant};
 use crate::tree::node::Node;
 
 /// How many of a group's next charges go to the counters after its stock was evicted, and after it found no room in the budget. A group that
@@ -25,12 +26,35 @@ const VISITS: u32 = 2;
 pub(crate) fn reserve(stock: &Stock, word: Word, cap: u64) -> bool {
     let &Stock { node, slot, .. } = stock;
     let (budget, bytes) = (&node.shared().budget, cap - word.cap());
-    let is_reserved =
-        budget.reserve(slot, bytes) || (evict_idle(node, slot, bytes) && budget.reserve(slot, bytes));
+    let leaves_shares = leaves_shares(node, word, cap);
+    if !leaves_shares && word.is_open() {
+        return false;
+    }
+    let is_reserved = leaves_shares && budget.reserve(slot, bytes)
+        || evict_idle(node, slot, bytes)
+            && leaves_shares_now(stock, word, cap)
+            && budget.reserve(slot, bytes);
     if !is_reserved && word.cap() == 0 {
         node.back_off(REFUSED);
     }
     is_reserved
+}
+
+/// Whether a grant for the cap leaves groups above their fair shares. A stock is opened while there is any room for its grant. One that grows leaves
+/// three quarters of the room to others.
+fn leaves_shares(node: &'static Node, word: Word, cap: u64) -> bool {
+    let left = share::left_to_grant(node);
+    let grant = grant::of_cap(cap - word.room());
+    grant <= if word.is_open() { left / 4 } else { left }
+}
+
+/// The same after others were evicted. A stock that was drained asks for its old cap: if that is too large, it begins anew.
+fn leaves_shares_now(stock: &Stock, word: Word, cap: u64) -> bool {
+    let leaves_shares = leaves_shares(stock.node, word, cap);
+    if !leaves_shares && word.cap() > 0 {
+        visit(stock.node, stock.slot);
+    }
+    leaves_shares
 }
 
 /// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up.

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::base::id::GroupId;
-use crate::control::waiters;
+use crate::control::{freeze, waiters};
 use crate::counter::protect::used;
 use crate::counter::{chain, share};
 use crate::tree::handle::Group;
@@ -47,6 +47,10 @@ fn set_factor(node: &'static Node, factor: u32) -> bool {
         last.push_str(end.unwrap_or_default());
     }
     drop(lock);
+    if factor > 0 {
+        // Stocks from before have caps that leave shares too little. They are opened again with smaller ones.
+        freeze::drain_all(node);
+    }
     chain::levels(node).for_each(|level| _ = waiters::serve(level));
     true
 }

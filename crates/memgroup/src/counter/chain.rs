@@ -175,7 +175,7 @@ fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> R
             None => break,
         }
     }
-    for (level, usage) in charged_levels(node, &usages) {
+    for (level, usage) in charged_levels(node, &usages, bytes) {
         let over_bytes = level.counter.over_dry_run(usage);
         if over_bytes > 0 {
             count_over_dry_run(level, over_bytes);
@@ -186,9 +186,13 @@ fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> R
 }
 
 /// The levels that were charged, each with its usage then, which was never 0. Peaks move, since all levels have the charge.
-fn charged_levels(node: &'static Node, usages: &[u64]) -> impl Iterator<Item = (&'static Node, u64)> {
+fn charged_levels(
+    node: &'static Node,
+    usages: &[u64],
+    bytes: u64,
+) -> impl Iterator<Item = (&'static Node, u64)> {
     let levels = levels(node).zip(usages.iter().copied().take_while(|&usage| usage > 0));
-    levels.inspect(|&(level, usage)| raise(level, usage))
+    levels.inspect(move |&(level, usage)| raise(level, usage, bytes))
 }
 
 /// Takes `bytes` back from the levels from `from` to below `refused`. The caller's handle or bytes keep each of them from being released.
@@ -197,16 +201,16 @@ fn take_back(from: &'static Node, refused: &'static Node, bytes: u64) {
     for level in levels(from).take_while(|level| !std::ptr::eq(*level, refused)) {
         level.counter.uncharge(bytes);
         if !mutation::active(Mutation::TakenBackUnrecorded) {
-            protect::usage_changed(level);
+            protect::usage_fell(level);
         }
     }
 }
 
-/// Usage rose to `usage` here, and at every level of the chain.
+/// Usage rose by `bytes` to `usage` here, and by as many at every level of the chain.
 #[inline]
-fn raise(node: &'static Node, usage: u64) {
+fn raise(node: &'static Node, usage: u64, bytes: u64) {
     node.counter.raise_peak(usage);
-    protect::usage_changed(node);
+    protect::usage_rose(node, usage, bytes);
 }
 
 #[cold]
@@ -260,7 +264,7 @@ pub(crate) fn charge_forced(
             None => break,
         }
     }
-    for (level, usage) in charged_levels(node, &usages) {
+    for (level, usage) in charged_levels(node, &usages, bytes) {
         if level.counter.record_overdraft(usage, bytes) {
             events::count(level, Event::Max);
             charged.has_events = true;
@@ -303,10 +307,10 @@ impl Uncharging {
             interleave::point();
             let left = node.counter.uncharge(self.bytes);
             interleave::point();
-            let has_marks = node.marks.is_protected_or_watched();
+            let has_marks = node.marks.follows_falls();
             if has_marks || left.is_marked() {
                 if has_marks {
-                    protect::usage_changed(node);
+                    protect::usage_fell(node);
                 }
                 let is_watched = has_marks && node.marks.is_watched();
                 let (is_done, is_over) = (left.is_done(), left.is_over());

@@ -17,13 +17,15 @@
 //!
 //! - I1. A child with T = u + b holds a w of all that is free. So all children beyond E together use less than M, whatever they ask for.
 //! - I2. Prepaid bytes decide nothing: those of the child are not counted in u, those of its siblings not in U.
+//! - I3. All stocks below a sharing parent are granted M / 16a at most, except for grants that are decided at the same moment (`charge::evict`). So that is
+//!   the most by which a child passes its share.
 //! - B1. U is the usage at the instant of the decision. u, W and levels above the parent are read before, and may be a moment old.
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
 use crate::counter::chain::{self, Refused, Via};
 use crate::counter::protect;
-use crate::counter::protect::used::WEIGHT;
+use crate::counter::protect::used::{Used, WEIGHT};
 use crate::state::counter::Reading;
 use crate::tree::node::Node;
 
@@ -37,11 +39,18 @@ pub(crate) struct Share {
     pub(crate) bytes: u64,
     /// Its even share, or its `min` if that is more. While the parent is full, a child above this is the one to give.
     pub(crate) even: u64,
-    /// The bytes that all children may use together.
+}
+
+/// The numbers of the rule for one child, at one moment.
+#[derive(Clone, Copy)]
+struct Terms {
+    /// M: the bytes that all children may use together.
     of: u64,
-    factor: u64,
-    /// The factor, times the child's weight.
+    /// a w: the factor, times the child's weight.
     slope: u64,
+    /// 1 + a W, times the unit.
+    sum: u64,
+    min: u64,
 }
 
 /// `of` times `by` over `over`.
@@ -87,41 +96,61 @@ impl Newcomer {
     }
 }
 
-/// The share that `child` has of `level`, right above it. `None` where it has none.
-fn of(level: &'static Node, child: &'static Node) -> Option<Share> {
-    // A child without memory counts as well: it is about to have some.
-    let own = child.find_used()?;
-    beside(level, child, own.weight().saturating_sub(own.recorded(WEIGHT)))
-}
+impl Terms {
+    /// For `child` below `level`, right above it. `None` where it has no share.
+    fn of(level: &'static Node, child: &'static Node) -> Option<Terms> {
+        // A child without memory counts as well: it is about to have some.
+        Terms::beside(level, child, |own| own.weight().saturating_sub(own.recorded(WEIGHT)))
+    }
 
-/// The same, with so much weight beside that of the groups that hold memory.
-fn beside(level: &'static Node, child: &'static Node, missing: u64) -> Option<Share> {
-    if !level.marks.is_shared() {
-        return None;
+    /// The same, with so much weight beside that of the groups that hold memory.
+    fn beside(level: &'static Node, child: &'static Node, missing: impl Fn(&Used) -> u64) -> Option<Terms> {
+        if !level.marks.is_shared() {
+            return None;
+        }
+        let (above, own) = (level.find_used()?, child.find_used()?);
+        let (factor, weight) = (above.factor(), own.weight());
+        if factor == 0 || weight == 0 {
+            return None;
+        }
+        let sum = WEIGHT_UNIT + factor * (above.sum(WEIGHT) + missing(&own));
+        Some(Terms { of: most(level)?, slope: factor * weight, sum, min: own.min() })
     }
-    let (above, own) = (level.find_used()?, child.find_used()?);
-    let (factor, weight) = (above.factor(), own.weight());
-    if factor == 0 || weight == 0 {
-        return None;
+
+    /// E, or the child's `min` if that is more.
+    fn even(&self) -> u64 {
+        part(self.of, self.slope, self.sum).max(self.min)
     }
-    let of = most(level)?;
-    let slope = factor * weight;
-    let weights = above.sum(WEIGHT) + missing;
-    let even = part(of, slope, WEIGHT_UNIT + factor * weights).max(own.min());
-    let others = level.counter.usage().saturating_sub(child.counter.usage());
-    let free = part(of.saturating_sub(others), slope, WEIGHT_UNIT + slope);
-    Some(Share { bytes: even.max(free), even, of, factor, slope })
+
+    /// Whether `usage` is beyond that. It divides nothing: most charges that go to the counters ask this.
+    fn is_beyond_even(&self, usage: u64) -> bool {
+        let times = |one: u64, other: u64| u128::from(one) * u128::from(other);
+        usage > self.min && times(usage, self.sum) > times(self.of, self.slope)
+    }
+
+    /// T as a bound of what is left free: the bytes that are to be free above a child with so much usage, which is beyond its even share.
+    fn left_free(&self, usage: u64) -> u64 {
+        part(usage, WEIGHT_UNIT, self.slope)
+    }
+
+    fn share(&self, level: &'static Node, child: &'static Node) -> Share {
+        let even = self.even();
+        let others = level.counter.usage().saturating_sub(child.counter.usage());
+        let free = part(self.of.saturating_sub(others), self.slope, WEIGHT_UNIT + self.slope);
+        Share { bytes: even.max(free), even }
+    }
 }
 
 /// The share of a group in the one above, now.
 pub(crate) fn of_child(child: &'static Node) -> Option<Share> {
-    of(child.up()?, child)
+    let level = child.up()?;
+    Terms::of(level, child).map(|terms| terms.share(level, child))
 }
 
 /// Bytes of a group that are taken only when no sibling is above its even share. Nothing where it has no share.
 pub(crate) fn even_of(child: &'static Node, newcomer: Newcomer) -> u64 {
-    let share = child.up().and_then(|level| beside(level, child, newcomer.below(level)));
-    share.map_or(0, |share| share.even)
+    let terms = child.up().and_then(|level| Terms::beside(level, child, |_| newcomer.below(level)));
+    terms.map_or(0, |terms| terms.even())
 }
 
 /// Whether every group from `node` to below `top` is above its even share, where it has one.
@@ -159,14 +188,18 @@ pub(crate) fn left_free(level: &'static Node, via: Via) -> u64 {
 fn left_free_below(level: &'static Node, via: Via) -> u64 {
     let protected = protect::left_free(level, via);
     let Some((child, usage)) = via else { return protected };
-    let Some(share) = of(level, child) else { return protected };
+    let Some(terms) = Terms::of(level, child) else { return protected };
     // Its even share shrinks as others come, and it may charge nothing any more.
-    if usage > share.even / 4 {
+    if terms.is_beyond_even(usage.saturating_mul(4)) {
         note_largest(level, child);
     }
-    let Some(free) = beyond_even(child, usage, share) else { return protected };
-    let tighter = level.counter.read().max.min(BYTES_MAX).saturating_sub(share.of);
-    protected.max(tighter.saturating_add(free.saturating_sub(level.counter.prepaid_most())))
+    let usage = usage.saturating_sub(child.counter.prepaid_most());
+    if !terms.is_beyond_even(usage) {
+        return protected;
+    }
+    let tighter = level.counter.read().max.min(BYTES_MAX).saturating_sub(terms.of);
+    let free = terms.left_free(usage).saturating_sub(level.counter.prepaid_most());
+    protected.max(tighter.saturating_add(free))
 }
 
 /// `child` has a large part of its even share: remembers it if the one that is remembered has less.
@@ -192,19 +225,25 @@ pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> O
     (child.counter.usage() > even_of(child, Newcomer::of(level, Some(requester)))).then_some(child)
 }
 
-/// The bytes that are to be free above a child with so much usage; `None` if that is within its even share.
-fn beyond_even(child: &'static Node, usage: u64, share: Share) -> Option<u64> {
-    let usage = usage.saturating_sub(child.counter.prepaid_most());
-    (usage > share.even).then(|| part(usage, WEIGHT_UNIT, share.slope))
+/// The bytes that may still be granted to stocks below the groups that give shares above `node`. All stocks below one of them hold little beside the
+/// bytes that its shares leave free.
+pub(crate) fn left_to_grant(node: &'static Node) -> u64 {
+    let sharing = chain::levels(node).filter(|level| level.marks.is_shared());
+    sharing.filter_map(grants_left).min().unwrap_or(UNLIMITED)
+}
+
+fn grants_left(level: &'static Node) -> Option<u64> {
+    let factor = level.find_used().map(|used| used.factor()).filter(|&factor| factor > 0)?;
+    Some((most(level)? / (16 * factor)).saturating_sub(level.counter.prepaid_most()))
 }
 
 /// Headroom of `level` for bytes to be prepaid through `via`, a child of it.
 pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, headroom: u64) -> u64 {
     let free = protect::seen_through(level, via, headroom);
-    let Some((child, share)) = via.and_then(|child| Some((child, of(level, child)?))) else { return free };
-    // All stocks below hold little beside the bytes that shares leave free.
-    let prepaid = (share.of / (16 * share.factor)).saturating_sub(level.counter.prepaid_most());
-    free.min(prepaid).min(share.bytes.saturating_sub(child.counter.usage()))
+    let Some((child, terms)) = via.and_then(|child| Some((child, Terms::of(level, child)?))) else {
+        return free;
+    };
+    free.min(terms.share(level, child).bytes.saturating_sub(child.counter.usage()))
 }
 
 /// The bytes that `level` keeps for protected groups in any case. A child is not beyond its protection for the bytes that it has prepaid: while those may
@@ -223,11 +262,12 @@ pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading)
     let Some((child, usage)) = via.filter(|_| level.marks.is_shared() && !seen.offline) else {
         return by_level;
     };
-    let Some(share) = of(level, child).filter(|&share| beyond_even(child, usage, share).is_some()) else {
+    let net = usage.saturating_sub(child.counter.prepaid_most());
+    let Some(terms) = Terms::of(level, child).filter(|terms| terms.is_beyond_even(net)) else {
         return by_level;
     };
     let held = usage.saturating_sub(bytes);
-    let most = share.bytes.min(held.saturating_add(bytes).saturating_sub(1));
+    let most = terms.share(level, child).bytes.min(held.saturating_add(bytes).saturating_sub(1));
     let seen = Reading { usage: held, max: most, reserved: 0, prepaid_most: 0, is_share: true, ..seen };
     Refused { node: child, seen }
 }

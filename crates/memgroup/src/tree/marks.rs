@@ -14,8 +14,9 @@ use crate::tree::topology::Tree;
 const PROTECTED: u32 = 1;
 const WATCHED: u32 = 2;
 const INJECTED: u32 = 4;
-const SHARED: u32 = 8;
-const CHILD: u32 = 16;
+const WEIGHED: u32 = 8;
+const SHARED: u32 = 16;
+const CHILD: u32 = 32;
 
 erasable! {
     /// The bits, and from `CHILD` on how many of the groups right below have a setting.
@@ -25,11 +26,23 @@ erasable! {
 }
 
 impl Marks {
-    /// Whether the group has a setting of `min` or `low`, or a fair share of the group above.
+    /// Whether the group has a setting of `min` or `low`.
     #[inline(always)]
     pub(crate) fn is_protected(&self) -> bool {
         // ORDERING: Relaxed; a thread that changed the usage after the setter's look has acquired the mark with that change (`protect::used` E1).
         self.bits.load(Ordering::Relaxed) & PROTECTED != 0
+    }
+
+    /// Whether the group has a fair share of the group above.
+    #[inline(always)]
+    pub(crate) fn is_weighed(&self) -> bool {
+        // ORDERING: Relaxed, as in `is_protected`.
+        self.bits.load(Ordering::Relaxed) & WEIGHED != 0
+    }
+
+    pub(crate) fn weigh(&self, _tree: &Tree, is_on: bool) {
+        // Published as in `protect`.
+        self.turn(WEIGHED, is_on);
     }
 
     /// Whether a group right below has `min` or `low`.
@@ -63,11 +76,11 @@ impl Marks {
         self.bits.load(Ordering::Relaxed) & WATCHED != 0
     }
 
-    /// Whether a fall of the usage matters besides the counter: one look for the two marks.
+    /// Whether a fall of the usage may matter besides the counter: one look for three marks.
     #[inline(always)]
-    pub(crate) fn is_protected_or_watched(&self) -> bool {
+    pub(crate) fn follows_falls(&self) -> bool {
         // ORDERING: Relaxed, as in `is_protected` and `is_watched`.
-        self.bits.load(Ordering::Relaxed) & (PROTECTED | WATCHED) != 0
+        self.bits.load(Ordering::Relaxed) & (PROTECTED | WATCHED | WEIGHED) != 0
     }
 
     /// Whether charges of the group are made to fail at random.

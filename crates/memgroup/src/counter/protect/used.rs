@@ -10,6 +10,8 @@
 //! at once count nothing twice. Then it reads the usage *again*, and repeats that until nothing has changed.
 //!
 //! - I1. At rest: recorded = min(usage, setting) in each group, and each sum of a parent is the sum over its children.
+//! - I4. Of a group that has nothing but a weight, only the changes from no usage to some and back are recorded. The last of these finds what is due: it
+//!   reads a usage that is as new as its own change, and the thread of a later one records after it.
 //! - I2. Settings change under the tree lock. A group that is not online has none, and nothing is recorded for it.
 //! - I3. No thread records in the place of a released group. A recording thread counts in `recorders`, where it finds `ONLINE`. A removal
 //!   takes `ONLINE` away and waits for the recording threads, which are in the middle of a few instructions.
@@ -224,10 +226,18 @@ impl Drop for Recorder<'_> {
     }
 }
 
-/// Records after the usage of a group has changed. The group may be released by now, and its place another's, for which it does no harm.
+/// Records after the usage of a group rose by `bytes` to `usage`.
 #[inline(always)]
-pub(crate) fn usage_changed(node: &'static Node) {
-    if node.marks.is_protected() {
+pub(crate) fn usage_rose(node: &'static Node, usage: u64, bytes: u64) {
+    if node.marks.is_protected() || (usage == bytes && node.marks.is_weighed()) {
+        record_if_different(node);
+    }
+}
+
+/// Records after the usage of a group fell. The group may be released by now, and its place another's, for which it does no harm.
+#[inline(always)]
+pub(crate) fn usage_fell(node: &'static Node) {
+    if node.marks.is_protected() || (node.marks.is_weighed() && node.counter.usage() == 0) {
         record_if_different(node);
     }
 }
@@ -275,23 +285,25 @@ fn change(tree: &Tree, node: &'static Node, store: impl FnOnce(&Used)) {
     let used = node.used();
     // Made here, because a charge allocates nothing.
     let _sums = node.parent().map(Node::used);
-    let settings = || (used.claim() > 0, used.claim() > 0 || used.weight() > 0);
-    let (was_protected, was_any) = settings();
+    let settings = || (used.claim() > 0, used.weight() > 0);
+    let (was_protected, was_weighed) = settings();
     store(&used);
-    let (is_protected, is_any) = settings();
-    if is_any && !was_any {
-        node.marks.protect(tree, true);
+    let (is_protected, is_weighed) = settings();
+    if is_weighed && !was_weighed {
+        node.marks.weigh(tree, true);
     }
     if is_protected && !was_protected {
+        node.marks.protect(tree, true);
         count(tree, node, true);
     }
     node.counter.usage_now();
     record_until_stable(node);
     if was_protected && !is_protected {
         count(tree, node, false);
-    }
-    if was_any && !is_any {
         node.marks.protect(tree, false);
+    }
+    if was_weighed && !is_weighed {
+        node.marks.weigh(tree, false);
     }
 }
 
@@ -435,7 +447,7 @@ mod tests {
         let _held = a.try_charge(1).unwrap();
         parent.set_share(None).unwrap();
         assert_eq!(weights(), 0);
-        assert!(!a.node().marks.is_protected() && !parent.node().marks.keeps_free());
+        assert!(!a.node().marks.is_weighed() && !parent.node().marks.keeps_free());
         let gone = hierarchy.create("/gone").unwrap();
         gone.set_share(8).unwrap();
         assert!(hierarchy.shared().protected().is_any());
