@@ -80,7 +80,7 @@ impl Seen {
     }
 }
 
-/// What the columns of a mix mean.
+/// The meaning of a mix's columns.
 pub(super) const COLUMNS: &str = "\nthe tables of mixes: done/s to stalled % are of the small tenants. Uncached: pages that were refused, and read anew; again: attempts that were refused, waited, and were made anew. Stalled: the part of its time in which a tenant made room or waited for it. Runaway: its statements done/refused/stopped. Held: the most that the runaway held, of the limit. Gave: bytes that caches of the small/of the runaway gave back. With one group for all, the last three are the group's";
 
 /// Runs each case in turn, and reports. `again` names the column of [`Tally::again`].

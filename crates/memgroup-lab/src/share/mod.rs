@@ -107,7 +107,7 @@ impl Scene {
         total / us / self.small.len() as f64
     }
 
-    /// Neither the limit nor a small tenant's need was passed (I1); what is prepaid counts in a peak.
+    /// Neither the limit nor a small tenant's need was passed (I1); prepaid bytes count in a peak.
     fn check(&self) -> Result<()> {
         const PREPAID_MOST: u64 = MIB;
         let is_wide = self.setting == Setting::Wide;

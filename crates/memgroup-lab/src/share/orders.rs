@@ -10,11 +10,15 @@ use super::players::{Runaway, Small};
 use super::{Scene, Setting, Tally, joined};
 use crate::harness::prelude::*;
 
-/// Statements of each small tenant in a case.
-const STATEMENTS: usize = 20;
-
-/// One case: tenant `first` of them starts first. The runaway is the last in the list.
-fn one(lab: &Lab<'_>, scene: &Scene, waits: bool, first: usize, seed: u64) -> Result<Tally> {
+/// One case, of so many statements for each small tenant: tenant `first` of them starts first. The runaway is the last in the list.
+fn one(
+    lab: &Lab<'_>,
+    scene: &Scene,
+    waits: bool,
+    statements: usize,
+    first: usize,
+    seed: u64,
+) -> Result<Tally> {
     let (players, mut runaway) = (Small::all(scene, waits, seed)?, Runaway::new(scene, true, seed)?);
     let (clock, tenants) = (lab.clock, players.len() + 1);
     let (turn, left, over) = (AtomicUsize::new(0), AtomicUsize::new(players.len()), AtomicBool::new(false));
@@ -27,7 +31,7 @@ fn one(lab: &Lab<'_>, scene: &Scene, waits: bool, first: usize, seed: u64) -> Re
             let place = place(number);
             threads.spawn(move || {
                 wait(place);
-                for _ in 0..STATEMENTS {
+                for _ in 0..statements {
                     player.statement(clock);
                     // ORDERING: Relaxed; as above.
                     turn.fetch_max(place + 1, Ordering::Relaxed);
@@ -53,7 +57,7 @@ fn one(lab: &Lab<'_>, scene: &Scene, waits: bool, first: usize, seed: u64) -> Re
 }
 
 pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
-    let seeds = lab.pick(1, 4, 20);
+    let (seeds, statements) = lab.pick((1, 3), (4, 20), (20, 20));
     let mut table = Table::new(
         format!(
             "cases with a refused or stopped small statement, of all start orders and {}",
@@ -67,11 +71,11 @@ pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
             let (mut bad, mut cases) = (0, 0);
             for (seed, first) in (0..seeds).flat_map(|seed| (0..=small).map(move |first| (seed, first))) {
                 let scene = Scene::set(hierarchy, setting, small)?;
-                let tally = one(lab, &scene, waits, first, seed << 8)?;
+                let tally = one(lab, &scene, waits, statements, first, seed << 8)?;
                 expect(
                     "small statements",
                     tally.done + tally.refused + tally.stopped,
-                    (small * STATEMENTS) as u64,
+                    (small * statements) as u64,
                 )?;
                 bad += u64::from(tally.refused + tally.stopped > 0);
                 cases += 1;
@@ -89,6 +93,6 @@ pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
         }
         table.row(setting.name(), cells);
     }
-    table.note(format!("{STATEMENTS} statements of each small tenant a case"));
+    table.note(format!("{statements} statements of each small tenant a case"));
     lab.print(&table)
 }

@@ -97,7 +97,7 @@ impl Small {
         Ok(End::Done)
     }
 
-    /// One statement. What it charged is free when it ends; its cache stays.
+    /// One statement. Its charges are free when it ends; its cache stays.
     pub(super) fn statement(&mut self, clock: Clock) -> End {
         let began = clock::now();
         let end = self.attempt().unwrap_or_else(|error| {
@@ -123,7 +123,7 @@ impl Small {
     }
 }
 
-/// A tenant whose statement never has enough. In the control it computes as much, and charges nothing.
+/// A tenant with a statement that never has enough. In the control it computes as much, and charges nothing.
 pub(super) struct Runaway {
     player: Player,
     step: u64,
