@@ -16,14 +16,25 @@ const MISS_MOST: f64 = 1.1;
 const REFUSAL_MOST: f64 = 1.2;
 const HITS_LEAST: f64 = 95.0;
 
-/// Two tenants below a parent of 90 MiB, and all that the first can get if it is a runaway.
+/// Bytes that the tenants hold while one operation is measured.
+#[derive(Clone, Copy, PartialEq)]
+enum Holds {
+    /// Each pair takes a tenant from no bytes to some and back.
+    Nothing,
+    /// A page each.
+    Page,
+    /// The first all that it can get, and the others nothing.
+    All,
+}
+
+/// Two tenants below a parent of 90 MiB.
 struct Pair {
     fixture: Fixture,
     held: Vec<Charge>,
 }
 
 impl Pair {
-    fn build(lab: &Lab<'_>, share: bool, stock: bool, runaway: bool) -> Result<Pair> {
+    fn build(lab: &Lab<'_>, share: bool, stock: bool, holds: Holds) -> Result<Pair> {
         let config = Config::with_slots(lab.slots);
         let config = if stock { config } else { config.stock_cap_bytes(0) };
         let fixture = Fixture::chain(config, 3, 2)?;
@@ -31,9 +42,12 @@ impl Pair {
         if share {
             fixture.parent.set_share(FACTOR).set_up("the shares")?;
         }
-        let fill = || fixture.leaves[0].try_charge(PAGE).ok().filter(|_| runaway);
-        let held: Vec<Charge> = std::iter::from_fn(fill).collect();
-        if runaway {
+        let held: Vec<Charge> = match holds {
+            Holds::Nothing => Vec::new(),
+            Holds::Page => fixture.leaves.iter().map_while(|leaf| leaf.try_charge(PAGE).ok()).collect(),
+            Holds::All => std::iter::from_fn(|| fixture.leaves[0].try_charge(PAGE).ok()).collect(),
+        };
+        if holds == Holds::All {
             let (held, factor) = (held.len() as u64 * PAGE, u64::from(FACTOR));
             let right = if share { MAX * factor / (factor + 1) } else { MAX };
             let caps = if stock { (MAX as f64 * CAPS) as u64 } else { 0 };
@@ -76,15 +90,15 @@ fn over(
     name: &str,
     threads: usize,
     most: f64,
-    (stock, runaway): (bool, bool),
+    (stock, holds): (bool, Holds),
 ) -> Result<()> {
-    let build = |number| Pair::build(lab, number % 2 == 1, stock, runaway);
+    let build = |number| Pair::build(lab, number % 2 == 1, stock, holds);
     let built = (0..2 * HIERARCHIES).map(build).collect::<Result<Vec<_>>>()?;
     let works: Vec<_> = built
         .iter()
         .map(|pair| {
             move |thread: usize, _: &mut usize, count| {
-                if runaway { pair.refusals(count) } else { pair.pairs(thread % 2, count) }
+                if holds == Holds::All { pair.refusals(count) } else { pair.pairs(thread % 2, count) }
             }
         })
         .collect();
@@ -107,7 +121,7 @@ fn over(
 
 /// A sibling's pairs beside a storm of refusals by a share, and its hits.
 fn beside(lab: &mut Lab<'_>) -> Result<()> {
-    let pair = Pair::build(lab, true, true, true)?;
+    let pair = Pair::build(lab, true, true, Holds::All)?;
     let seen = || {
         let stock = pair.fixture.leaves[1].stock();
         [stock.hits, stock.misses]
@@ -150,12 +164,13 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         ["operation", "no share (control)", "share", "x"],
     );
     for threads in lab.one_and_all() {
-        over(lab, &mut table, "a charge and its uncharge", threads, PAIR_MOST, (true, false))?;
+        over(lab, &mut table, "a charge and its uncharge", threads, PAIR_MOST, (true, Holds::Nothing))?;
     }
-    over(lab, &mut table, "the same without stock", 1, MISS_MOST, (false, false))?;
-    over(lab, &mut table, "a refusal", 1, REFUSAL_MOST, (true, true))?;
+    over(lab, &mut table, "without stock, of a group that holds bytes", 1, MISS_MOST, (false, Holds::Page))?;
+    over(lab, &mut table, "without stock, of an empty group", 1, MISS_MOST, (false, Holds::Nothing))?;
+    over(lab, &mut table, "a refusal", 1, REFUSAL_MOST, (true, Holds::All))?;
     table.note(format!(
-        "{HIERARCHIES} hierarchies of each, three levels, two tenants below a parent; several threads have a tenant each. A refusal: of a runaway that fills the parent, or its share of it. It holds {FACTOR}/{} of the limit then",
+        "{HIERARCHIES} hierarchies of each, three levels, two tenants below a parent; several threads have a tenant each. A pair of an empty group makes it one of those that hold bytes, and ends that. A refusal: of a runaway that fills the parent, or its share of it. It holds {FACTOR}/{} of the limit then",
         FACTOR + 1
     ));
     lab.print(&table)?;

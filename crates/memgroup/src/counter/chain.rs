@@ -143,7 +143,7 @@ const LEVELS: usize = if cfg!(memgroup_loom) { 1 } else { 16 };
 
 /// `charge` from a level reached `via` the one below.
 fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
-    let mut usages = [0; LEVELS];
+    let (mut usages, first) = ([0; LEVELS], via);
     let (mut level, mut count, mut charged) = (node, 0, Charged::default());
     loop {
         if let Some((_, kept)) = climb.credit.filter(|(at, _)| std::ptr::eq(*at, level)) {
@@ -175,12 +175,13 @@ fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> R
             None => break,
         }
     }
+    let mut below = first;
     for (level, usage) in charged_levels(node, &usages, bytes) {
-        let over_bytes = level.counter.over_dry_run(usage);
-        if over_bytes > 0 {
-            count_over_dry_run(level, over_bytes);
+        if level.counter.is_dry_run() && is_over_dry_run(level, below, usage) {
+            events::count(level, Event::WouldRefuse);
             charged.has_events = true;
         }
+        below = Some((level, usage));
     }
     Ok(charged)
 }
@@ -213,10 +214,15 @@ fn raise(node: &'static Node, usage: u64, bytes: u64) {
     protect::usage_rose(node, usage, bytes);
 }
 
+/// Whether the limit of `node`, a dry run, would have refused a charge that took its usage to `usage`: by itself, or by a reserve or fair share below.
 #[cold]
-fn count_over_dry_run(node: &'static Node, over_bytes: u64) {
-    node.counter.raise_over(over_bytes);
-    events::count(node, Event::WouldRefuse);
+fn is_over_dry_run(node: &'static Node, via: Via, usage: u64) -> bool {
+    let over_bytes = node.counter.over_dry_run(usage);
+    if over_bytes > 0 {
+        node.counter.raise_over(over_bytes);
+    }
+    let reserved = share::left_free(node, via);
+    over_bytes > 0 || node.counter.over_dry_run(usage.saturating_add(reserved)) > 0
 }
 
 /// Whether every level is online and within its limit with the credit that it has. Bytes kept free for others do not matter here.

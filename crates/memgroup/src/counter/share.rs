@@ -65,7 +65,8 @@ fn most(level: &'static Node) -> Option<u64> {
     let mut least = UNLIMITED;
     for up in chain::levels(level) {
         let seen = up.counter.read();
-        if seen.max != UNLIMITED && !seen.is_dry_run {
+        // A dry run above limits nothing here. That of the level itself counts the charges that its shares would refuse.
+        if seen.max != UNLIMITED && (via.is_none() || !seen.is_dry_run) {
             let kept = protect::left_free(up, via.map(|child| (child, u64::MAX)));
             let others = seen.usage.saturating_sub(usage);
             least = least.min(seen.max.saturating_sub(kept).saturating_sub(others));
@@ -128,7 +129,7 @@ impl Terms {
         usage > self.min && times(usage, self.sum) > times(self.of, self.slope)
     }
 
-    /// T as a bound of what is left free: the bytes that are to be free above a child with so much usage, which is beyond its even share.
+    /// T as a bound of the free bytes: those that are to be free above a child with so much usage, which is beyond its even share.
     fn left_free(&self, usage: u64) -> u64 {
         part(usage, WEIGHT_UNIT, self.slope)
     }
@@ -259,7 +260,9 @@ fn kept_at_least(level: &'static Node, via: Via, seen: Reading) -> u64 {
 pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> Refused {
     let by_level =
         Refused { node: level, seen: Reading { reserved: kept_at_least(level, via, seen), ..seen } };
-    let Some((child, usage)) = via.filter(|_| level.marks.is_shared() && !seen.offline) else {
+    // A dry run lets the charge pass.
+    let is_refused = level.marks.is_shared() && !seen.offline && !seen.is_dry_run;
+    let Some((child, usage)) = via.filter(|_| is_refused) else {
         return by_level;
     };
     let net = usage.saturating_sub(child.counter.prepaid_most());

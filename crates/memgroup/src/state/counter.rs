@@ -452,6 +452,13 @@ impl Counter {
         &self.limits.peak
     }
 
+    /// Whether the limit is a dry run.
+    #[inline]
+    pub(crate) fn is_dry_run(&self) -> bool {
+        // ORDERING: Relaxed; see `set_limit`.
+        self.limits.shadow.load(Ordering::Relaxed) != UNLIMITED
+    }
+
     /// By how much `usage` is above the limit of a dry run.
     #[inline]
     pub(crate) fn over_dry_run(&self, usage: u64) -> u64 {

@@ -1,6 +1,7 @@
 //! The bytes that a child may charge, by the rule.
 
-use memgroup::{Charge, Config, Group, Hierarchy, SHARE_MAX};
+use memgroup::{Charge, Config, Group, Hierarchy, SHARE_MAX, SlotSource};
+use memgroup_percpu::pin_virtual;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -201,5 +202,56 @@ fn charges_pass_exactly_as_the_rule_says() {
         for (group, &usage) in groups.iter().zip(&usages) {
             assert_eq!(group.usage_exact(), usage);
         }
+    }
+}
+
+#[test]
+fn a_dry_run_counts_the_charges_that_shares_would_refuse() {
+    for stock in [false, true] {
+        let (_hierarchy, parent) = sharing(90 * MIB, stock);
+        parent.set_enforced(false);
+        let (runaway, small) = (parent.create("runaway").unwrap(), parent.create("small").unwrap());
+        let _held = small.try_charge(MIB).unwrap();
+        let _charges: Vec<_> = (0..85).map(|_| runaway.try_charge(MIB).unwrap()).collect();
+        // Of the 89 MiB that are left to it the runaway may have 8/9, 79.1 MiB.
+        assert_eq!(parent.would_refuse(), 6, "stock {stock}");
+        let _more = small.try_charge(MIB).unwrap();
+        assert_eq!((parent.would_refuse(), parent.over_bytes_max()), (6, 0));
+        parent.set_enforced(true);
+        assert!(runaway.try_charge(MIB).unwrap_err().is_by_share());
+    }
+}
+
+#[test]
+fn stocks_below_a_sharing_parent_hold_little() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(32).unwrap())).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(128 * MIB).unwrap();
+    let small: Vec<_> = (0..8).map(|number| parent.create(&format!("s{number}")).unwrap()).collect();
+    let work = || {
+        for slot in 0..32 {
+            let _pin = pin_virtual(slot);
+            for group in &small {
+                let burst: Vec<_> = (0..32).map(|_| group.try_charge(4 * KIB).unwrap()).collect();
+                drop(burst);
+            }
+        }
+        parent.usage() - parent.usage_exact()
+    };
+    let before = work();
+    assert!(before > 16 * MIB, "{before}: there is something to bound");
+    parent.set_share(8).unwrap();
+    // A 16a-th is 1 MiB. A grant has room for two caps, and so the bytes are half of it.
+    for _ in 0..3 {
+        let prepaid = work();
+        assert!((64 * KIB..=MIB / 2).contains(&prepaid), "{prepaid}");
+    }
+    let _pin = pin_virtual(0);
+    let runaway = parent.create("runaway").unwrap();
+    let got = held(&fill(&runaway, 4 * KIB));
+    let right = 128 * MIB * 8 / 9;
+    assert!((right..=right + MIB).contains(&(got + 4 * KIB)), "{got}, should be {right}");
+    for group in &small {
+        assert!(group.try_charge(MIB).is_ok());
     }
 }

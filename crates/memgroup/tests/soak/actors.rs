@@ -127,6 +127,9 @@ impl<'h> Actor<'h> {
             Setting::OomScore => group.set_oom_score(value as i32 - 1000).unwrap(),
             Setting::OomGroup => group.set_oom_group(value == 1),
             Setting::Enforced => group.set_enforced(value > 0),
+            // As for `Min`, and so has a root that is not accounted.
+            Setting::Share => _ = group.set_share((value > 0).then_some(value as u32)),
+            Setting::ReserveMin => _ = group.set_reserve_min(value == 1),
         }
     }
 

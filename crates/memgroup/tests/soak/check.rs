@@ -69,7 +69,23 @@ pub(crate) fn all(house: &House) {
     assert_eq!(house.hierarchy.root().events().oom_kill, deaths, "kills, against hooks that answered Dying");
     lists(house, &accounts, &sums);
     protection(house);
+    shares(house);
     marks(house);
+}
+
+/// Compares even shares with the weights of the children that hold bytes: together they are less than the limit.
+fn shares(house: &House) {
+    for member in house.members().iter() {
+        let (Some(factor), Some(max)) = (member.group.share(), member.group.max()) else { continue };
+        let factor = u64::from(factor);
+        let holding: Vec<_> = member.group.children().into_iter().filter(|child| child.usage() > 0).collect();
+        let weights = 100 + factor * holding.iter().map(|child| u64::from(child.weight())).sum::<u64>();
+        for child in holding.iter().filter(|child| child.min() == 0) {
+            let Some(share) = child.fair_share() else { continue };
+            let most = part(max, factor * u64::from(child.weight()), weights);
+            assert!(share.even <= most, "{}: {share:?}, it should be {most} at most", child.path());
+        }
+    }
 }
 
 fn figures(house: &House, member: &Member, tally: &Tally) {
@@ -164,14 +180,16 @@ fn protection(house: &House) {
     }
 }
 
-/// Whether the engine must allow the group a batch: at every level a slot's share of the room is at least 512 bytes.
+/// Whether the engine must allow the group a batch: at every level a slot's share of the room is at least 512 bytes, and no fair share or reservation
+/// takes of it.
 fn may_have_stock(house: &House, member: &Member) -> bool {
     let room = 512 * house.slots as u64;
     let has_room = |level: &Member| {
         let group = &level.group;
         let below =
             |limit: Option<u64>, kept: u64| limit.is_none_or(|limit| group.usage() + kept + room < limit);
-        below(group.max(), group.max().map_or(0, |max| max / 8)) && below(group.high(), 0)
+        let is_plain = group.share().is_none() && !group.reserves_min();
+        is_plain && below(group.max(), group.max().map_or(0, |max| max / 8)) && below(group.high(), 0)
     };
     house.settings.cap_bytes > 0 && member.group.is_online() && member.levels().all(has_room)
 }

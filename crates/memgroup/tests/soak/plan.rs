@@ -29,6 +29,8 @@ pub(crate) enum Setting {
     OomScore,
     OomGroup,
     Enforced,
+    Share,
+    ReserveMin,
 }
 
 /// The way in which a shrinker or a kill hook misbehaves in some of its calls.
@@ -265,7 +267,7 @@ impl Plan {
 
     fn setting(&mut self) -> Step {
         let group = self.at();
-        let (setting, value) = match self.random.below(20) {
+        let (setting, value) = match self.random.below(24) {
             // Half of the limits are `UNLIMITED`.
             0..8 => (Setting::Max, if self.random.below(2) == 0 { u64::MAX } else { self.random.bytes(23) }),
             8..11 => {
@@ -276,7 +278,9 @@ impl Plan {
             15 => (Setting::Weight, 1 + self.random.below(10_000)),
             16 => (Setting::OomScore, self.random.below(2001)),
             17 => (Setting::OomGroup, self.random.below(2)),
-            _ => (Setting::Enforced, self.random.below(3)),
+            18..20 => (Setting::Enforced, self.random.below(3)),
+            20..23 => (Setting::Share, [0, 1, 8, 8][self.random.below(4) as usize]),
+            _ => (Setting::ReserveMin, self.random.below(2)),
         };
         Step::Set { group, setting, value }
     }

@@ -6,7 +6,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{charge_counters, config, explore_up_to, obtain};
 use crate::control::{aftermath, protection};
 use crate::counter::chain::Until;
-use crate::counter::protect::used::{self, LOW, MIN, UNFILLED, WEIGHT};
+use crate::counter::protect::used::{self, LOW, MIN, UNFILLED, UNFILLED_MIN, WEIGHT};
 use crate::state::counter::Verdict;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
@@ -34,19 +34,21 @@ fn uncharge(node: &'static Node, bytes: u64) {
 
 /// At rest the recorded values of the children are right, and their parent's sums are theirs.
 fn assert_right(children: &[&'static Node]) {
-    let mut sums = [0; 4];
+    let mut sums = [0; 5];
     for used in children.iter().map(|node| (node.used(), node.counter.usage())) {
         let (used, usage) = used;
         let claim = used.min().max(used.low());
         let weight = if usage > 0 { used.weight() } else { 0 };
-        let right = [usage.min(used.min()), usage.min(used.low()), claim.saturating_sub(usage), weight];
-        for kind in [MIN, LOW, UNFILLED, WEIGHT] {
+        let unfilled_min = used.min().saturating_sub(usage);
+        let right =
+            [usage.min(used.min()), usage.min(used.low()), claim.saturating_sub(usage), weight, unfilled_min];
+        for kind in [MIN, LOW, UNFILLED, WEIGHT, UNFILLED_MIN] {
             assert_eq!(used.recorded(kind), right[kind], "of kind {kind}, with usage {usage}");
             sums[kind] += right[kind];
         }
     }
     let parent = children[0].parent().unwrap();
-    for kind in [MIN, LOW, UNFILLED, WEIGHT] {
+    for kind in [MIN, LOW, UNFILLED, WEIGHT, UNFILLED_MIN] {
         assert_eq!(parent.used().sum(kind), sums[kind], "the sum of kind {kind}");
     }
 }
@@ -152,9 +154,9 @@ fn one_uncharges_and_one_removes() {
     set(heir, 1, 0);
     charge(heir, 1);
     user.join().unwrap();
-    let used = |node: &Node| [MIN, UNFILLED].map(|kind| node.used().recorded(kind));
-    let sums = |node: &Node| [MIN, UNFILLED].map(|kind| node.used().sum(kind));
-    assert_eq!((used(heir), sums(above), sums(shared.root())), ([1, 0], [1, 0], [0, 0]));
+    let used = |node: &Node| [MIN, UNFILLED, UNFILLED_MIN].map(|kind| node.used().recorded(kind));
+    let sums = |node: &Node| [MIN, UNFILLED, UNFILLED_MIN].map(|kind| node.used().sum(kind));
+    assert_eq!((used(heir), sums(above), sums(shared.root())), ([1, 0, 0], [1, 0, 0], [0; 3]));
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn one_uncharges_and_one_goes_offline() {
     let shared = hierarchy();
     let group = create(shared, "group");
     charge(group, 1);
-    set(group, 2, 0);
+    set(group, 0, 2);
     let user = thread::spawn(move || uncharge(group, 1));
     let assert_nothing = || {
         for kind in [MIN, LOW, UNFILLED] {

@@ -10,11 +10,11 @@
 //! at once count nothing twice. Then it reads the usage *again*, and repeats that until nothing has changed.
 //!
 //! - I1. At rest: recorded = min(usage, setting) in each group, and each sum of a parent is the sum over its children.
-//! - I4. Of a group that has nothing but a weight, only the changes from no usage to some and back are recorded. The last of these finds what is due: it
-//!   reads a usage that is as new as its own change, and the thread of a later one records after it.
 //! - I2. Settings change under the tree lock. A group that is not online has none, and nothing is recorded for it.
 //! - I3. No thread records in the place of a released group. A recording thread counts in `recorders`, where it finds `ONLINE`. A removal
 //!   takes `ONLINE` away and waits for the recording threads, which are in the middle of a few instructions.
+//! - I4. Of a group that has nothing but a weight, only the changes from no usage to some and back are recorded. The last of these finds the due value: it
+//!   reads a usage that is as new as its own change, and the thread of a later one records after it.
 //! - B1. A sum may be off by the values that are being recorded, for that moment; a negative sum counts as zero.
 //! - E1. The chain of RMWs on the word of the usage orders it all. Let X make the last swap; after it comes X's read of the usage, an RMW. X
 //!   sees a change of the usage before that read. A later change acquires the swap with its own RMW, so that thread sees the recorded value.
