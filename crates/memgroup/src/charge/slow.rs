@@ -32,7 +32,7 @@
 //! `prepaid_most` is 0 then, and live bytes alone decide. A third thread may take the drained bytes, but only by an exact charge. That is a live
 //! charge or one in flight. ∎
 //!
-//! Where a fair share refuses (`counter::share`), R is the child above its even share, and no freeze is needed: all prepaid bytes are left out of the
+//! Where a fair share refuses (`counter::share`), R is the child above its even share, and no freeze is needed: most prepaid bytes are left out of the
 //! numbers that decide (I2 and I3 there). Live charges exceed the share less a 16a-th of the room.
 //!
 //! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is refused at once.

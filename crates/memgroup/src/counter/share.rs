@@ -16,9 +16,9 @@
 //! the parent, and the parent's compare-and-swap decides on it together with the limit.
 //!
 //! - I1. A child with T = u + b holds a w of all that is free. So all children beyond E together use less than M, whatever they ask for.
-//! - I2. Prepaid bytes decide nothing: those of the child are not counted in u, those of its siblings not in U.
-//! - I3. All stocks below a sharing parent are granted M / 16a at most, except for grants that are decided at the same moment (`charge::evict`). So that is
-//!   the most by which a child passes its share.
+//! - I2. Prepaid bytes are left out of u and U. A grant has room for two caps, and a stock is half full on average: so a quarter of the granted bytes.
+//! - I3. All stocks below a sharing parent are granted M / 4a at most, except for grants that are decided at the same moment (`charge::evict`). They hold
+//!   half of that at most. So prepaid bytes move a share by M / 16a at most, up or down.
 //! - B1. U is the usage at the instant of the decision. u, W and levels above the parent are read before, and may be a moment old.
 
 use crate::base::id::{GroupId, NodeId};
@@ -154,6 +154,11 @@ pub(crate) fn even_of(child: &'static Node, newcomer: Newcomer) -> u64 {
     terms.map_or(0, |terms| terms.even())
 }
 
+/// The bytes that are prepaid below a level, about (I2).
+fn prepaid(level: &'static Node) -> u64 {
+    level.counter.prepaid_most() / 4
+}
+
 /// Whether every group from `node` to below `top` is above its even share, where it has one.
 pub(crate) fn is_above_even(node: &'static Node, top: &'static Node, newcomer: Newcomer) -> bool {
     let mut below_top = chain::levels(node).take_while(|level| !std::ptr::eq(*level, top));
@@ -194,12 +199,12 @@ fn left_free_below(level: &'static Node, via: Via) -> u64 {
     if terms.is_beyond_even(usage.saturating_mul(4)) {
         note_largest(level, child);
     }
-    let usage = usage.saturating_sub(child.counter.prepaid_most());
+    let usage = usage.saturating_sub(prepaid(child));
     if !terms.is_beyond_even(usage) {
         return protected;
     }
     let tighter = level.counter.read().max.min(BYTES_MAX).saturating_sub(terms.of);
-    let free = terms.left_free(usage).saturating_sub(level.counter.prepaid_most());
+    let free = terms.left_free(usage).saturating_sub(prepaid(level));
     protected.max(tighter.saturating_add(free))
 }
 
@@ -235,7 +240,7 @@ pub(crate) fn left_to_grant(node: &'static Node) -> u64 {
 
 fn grants_left(level: &'static Node) -> Option<u64> {
     let factor = level.find_used().map(|used| used.factor()).filter(|&factor| factor > 0)?;
-    Some((most(level)? / (16 * factor)).saturating_sub(level.counter.prepaid_most()))
+    Some((most(level)? / (4 * factor)).saturating_sub(level.counter.prepaid_most()))
 }
 
 /// Headroom of `level` for bytes to be prepaid through `via`, a child of it.
@@ -265,7 +270,7 @@ pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading)
     let Some((child, usage)) = via.filter(|_| is_refused) else {
         return by_level;
     };
-    let net = usage.saturating_sub(child.counter.prepaid_most());
+    let net = usage.saturating_sub(prepaid(child));
     let Some(terms) = Terms::of(level, child).filter(|terms| terms.is_beyond_even(net)) else {
         return by_level;
     };
