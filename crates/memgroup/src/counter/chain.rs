@@ -202,7 +202,7 @@ fn take_back(from: &'static Node, refused: &'static Node, bytes: u64) {
     for level in levels(from).take_while(|level| !std::ptr::eq(*level, refused)) {
         level.counter.uncharge(bytes);
         if !mutation::active(Mutation::TakenBackUnrecorded) {
-            protect::usage_fell(level);
+            protect::usage_taken_back(level);
         }
     }
 }

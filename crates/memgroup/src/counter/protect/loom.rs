@@ -104,10 +104,19 @@ fn catches_a_weight_that_is_not_looked_at_again() {
 
 /// A charge that the group above refuses takes bytes of the group for a moment, which the other charge may record.
 fn one_charges_and_one_is_refused_above() {
+    refused_above(|group| set(group, 2, 0));
+}
+
+/// The same for a group that has a weight alone: the other charge may find that it is not the first, and record nothing.
+fn one_is_refused_above_and_was_the_first() {
+    refused_above(|group| used::set_weight(&group.shared().tree.lock(), group, 100));
+}
+
+fn refused_above(give_settings: impl Fn(&'static Node)) {
     let shared = hierarchy();
     let above = create(shared, "above");
     let group = shared.create(above, "group").unwrap();
-    set(group, 2, 0);
+    give_settings(group);
     above.counter.set_max(1);
     let other = thread::spawn(move || assert!(charge_counters(group, 2, Verdict::Final).is_err()));
     charge(group, 1);
@@ -118,6 +127,19 @@ fn one_charges_and_one_is_refused_above() {
 #[test]
 fn records_right_values_after_a_refusal_above() {
     explore_up_to(2, one_charges_and_one_is_refused_above);
+}
+
+#[test]
+fn records_the_weight_after_a_refusal_of_the_first_charge() {
+    explore_up_to(2, one_is_refused_above_and_was_the_first);
+}
+
+#[test]
+#[should_panic]
+fn catches_a_first_charge_that_is_refused_and_not_recorded() {
+    mutation::with(Mutation::TakenBackUnrecorded, || {
+        explore_up_to(2, one_is_refused_above_and_was_the_first);
+    });
 }
 
 #[test]
@@ -146,17 +168,17 @@ fn one_uncharges_and_one_removes() {
     let shared = hierarchy();
     let (above, group) = (create(shared, "above"), create(shared, "group"));
     charge(group, 1);
-    set(group, 2, 0);
+    set(group, 0, 2);
     let user = thread::spawn(move || uncharge(group, 1));
     group.shared().remove(group).unwrap();
     drop(Group::adopted(group));
     let heir = shared.create(above, "heir").unwrap();
-    set(heir, 1, 0);
+    set(heir, 0, 1);
     charge(heir, 1);
     user.join().unwrap();
-    let used = |node: &Node| [MIN, UNFILLED, UNFILLED_MIN].map(|kind| node.used().recorded(kind));
-    let sums = |node: &Node| [MIN, UNFILLED, UNFILLED_MIN].map(|kind| node.used().sum(kind));
-    assert_eq!((used(heir), sums(above), sums(shared.root())), ([1, 0, 0], [1, 0, 0], [0; 3]));
+    let used = |node: &Node| [LOW, UNFILLED].map(|kind| node.used().recorded(kind));
+    let sums = |node: &Node| [LOW, UNFILLED].map(|kind| node.used().sum(kind));
+    assert_eq!((used(heir), sums(above), sums(shared.root())), ([1, 0], [1, 0], [0, 0]));
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //! - I3. No thread records in the place of a released group. A recording thread counts in `recorders`, where it finds `ONLINE`. A removal
 //!   takes `ONLINE` away and waits for the recording threads, which are in the middle of a few instructions.
 //! - I4. Of a group that has nothing but a weight, only the changes from no usage to some and back are recorded. The last of these finds the due value: it
-//!   reads a usage that is as new as its own change, and the thread of a later one records after it.
+//!   reads a usage that is as new as its own change, and the thread of a later one records after it. A charge that is taken back records in any case.
 //! - B1. A sum may be off by the values that are being recorded, for that moment; a negative sum counts as zero.
 //! - E1. The chain of RMWs on the word of the usage orders it all. Let X make the last swap; after it comes X's read of the usage, an RMW. X
 //!   sees a change of the usage before that read. A later change acquires the swap with its own RMW, so that thread sees the recorded value.
@@ -238,6 +238,13 @@ pub(crate) fn usage_rose(node: &'static Node, usage: u64, bytes: u64) {
 #[inline(always)]
 pub(crate) fn usage_fell(node: &'static Node) {
     if node.marks.is_protected() || (node.marks.is_weighed() && node.counter.usage() == 0) {
+        record_if_different(node);
+    }
+}
+
+/// Records after a charge of the group was taken back, which no other call has recorded. Another charge may have found usage above 0 because of it.
+pub(crate) fn usage_taken_back(node: &'static Node) {
+    if node.marks.is_protected() || node.marks.is_weighed() {
         record_if_different(node);
     }
 }
