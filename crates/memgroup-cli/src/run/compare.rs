@@ -22,7 +22,7 @@ use crate::run::backend::Regime;
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::stop::{CTRL_C, EXIT_INTERRUPTED};
 use crate::run::data::{Job, files};
-use crate::run::report::{RegimeReport, Report, TenantReport, Turn};
+use crate::run::report::{RegimeReport, Report, TenantReport, Turn, WithoutRetries};
 use crate::run::spec::{SECONDS_MIN, Spec};
 
 /// Time between two polls of a child.
@@ -92,8 +92,11 @@ impl Turns {
         let [memgroup, unlimited, baseline, memgroup_once, baseline_once] =
             self.sums.map(|turn| turn.map(|turn| turn.report));
         let with = |report: Option<RegimeReport>, once: Option<RegimeReport>| {
-            let failed = |once: RegimeReport| once.sum(TenantReport::is_well_behaved, TenantReport::failed);
-            report.map(|report| RegimeReport { failed_without_retries: once.map(failed), ..report })
+            let without_retries = once.map(|once| WithoutRetries {
+                failed: once.sum(TenantReport::is_well_behaved, TenantReport::failed),
+                failing: once.sum(TenantReport::is_well_behaved, |tenant| u64::from(tenant.failed() > 0)),
+            });
+            report.map(|report| RegimeReport { without_retries, ..report })
         };
         let (memgroup, baseline) = (with(memgroup, memgroup_once), with(baseline, baseline_once));
         let report = memgroup.map(|memgroup| Report { memgroup, unlimited, baseline });
@@ -148,7 +151,7 @@ mod tests {
     use crate::run::base::error::RunError;
     use crate::run::measure::latencies::Latencies;
     use crate::run::report::tests::report;
-    use crate::run::report::{RegimeReport, Turn};
+    use crate::run::report::{RegimeReport, Turn, WithoutRetries};
     use crate::run::spec::Spec;
 
     fn turn(refused: u64) -> Turn {
@@ -188,8 +191,9 @@ mod tests {
         assert_eq!(refused(&report.memgroup), 2);
         assert!(report.unlimited.is_none() && has_failed);
         assert_eq!(report.baseline.as_ref().map(refused), Some(3));
-        assert_eq!(report.memgroup.failed_without_retries, None);
-        assert_eq!(report.baseline.expect("the first turn's").failed_without_retries, Some(13));
+        assert_eq!(report.memgroup.without_retries, None);
+        let once = report.baseline.expect("the first turn's").without_retries;
+        assert_eq!(once, Some(WithoutRetries { failed: 13, failing: 1 }));
     }
 
     #[test]

@@ -21,6 +21,7 @@ struct Seen {
     held: f64,
     done: u64,
     refused: u64,
+    stopped: u64,
     /// Small tenants with a statement that was done, and when the last of them had its first, in milliseconds.
     ran: usize,
     all_ran_ms: Option<f64>,
@@ -98,6 +99,7 @@ fn one(lab: &Lab<'_>, hierarchy: &Hierarchy, setting: Setting, is_first: bool, h
         held,
         done: after(End::Done),
         refused: after(End::Refused),
+        stopped: after(End::Stopped),
         ran: firsts.len(),
         given,
         why: why.into_iter().flatten().next(),
@@ -113,6 +115,7 @@ pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
             "held %",
             "done",
             "refused",
+            "stopped",
             "small that ran",
             "all ran after ms",
             "small gave MiB",
@@ -132,6 +135,7 @@ pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
                 record.value("held", "%", Some(seen.held * 100.0)),
                 record.count("done", "statements", seen.done),
                 record.count("refused", "statements", seen.refused),
+                record.count("stopped", "statements", seen.stopped),
                 format!("{} of {SMALL}", seen.ran),
                 record.value("all ran", "ms", seen.all_ran_ms),
                 (record.count("small gave", "bytes", seen.given), count(seen.given / MIB)).1,
@@ -144,7 +148,8 @@ pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
                 }
             }
             if setting == Setting::Share && hook {
-                lab.at_most(format!("refused beside a hoarder, {name}"), Some(seen.refused as f64), 0.0, "");
+                let failed = (seen.refused + seen.stopped) as f64;
+                lab.at_most(format!("refused or stopped beside a hoarder, {name}"), Some(failed), 0.0, "");
             }
         }
     }

@@ -61,6 +61,10 @@ impl Group {
     pub fn set_max(&self, max: impl Into<Option<u64>>) -> Result<(), LimitError> {
         let max = limit::stored(max.into(), "max", || self.path())?;
         over_limit::change(self.node(), |node| node.counter.set_max(max));
+        if self.node().marks.is_shared() {
+            // Stocks may have caps that leave shares of a smaller room too little.
+            freeze::drain_all(self.node());
+        }
         waiters::serve(self.node());
         Ok(())
     }

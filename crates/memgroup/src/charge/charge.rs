@@ -120,7 +120,7 @@ impl Charge {
     }
 
     /// Moves the bytes to another group of the same hierarchy. They are counted at every moment: the target's own levels are
-    /// charged before the source's are uncharged. The levels above both groups are not touched.
+    /// charged before the source's are uncharged. The levels above both groups are not touched, so neither are fair shares and reservations there.
     ///
     /// # Errors
     /// A level of the target refuses, or it was removed; this charge stays as it was.

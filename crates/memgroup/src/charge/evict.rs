@@ -5,7 +5,7 @@ use memgroup_sync::interleave;
 
 use crate::base::id::NodeId;
 use crate::control::aftermath;
-use crate::counter::share;
+use crate::counter::share::{self, GrantsLeft};
 use crate::state::stats::builtin::memory;
 use crate::state::stock_word::Word;
 use crate::stats::update::count;
@@ -26,12 +26,15 @@ const VISITS: u32 = 2;
 pub(crate) fn reserve(stock: &Stock, word: Word, cap: u64) -> bool {
     let &Stock { node, slot, .. } = stock;
     let (budget, bytes) = (&node.shared().budget, cap - word.cap());
-    let leaves_shares = leaves_shares(node, word, cap);
+    let left = share::grants_left(node);
+    let leaves_shares = leaves_shares(left, word, cap);
     if !leaves_shares && word.is_open() {
         return false;
     }
+    // Where shares leave too little, those give way that have it: of the same tenant, if that has half of all.
+    let below = if leaves_shares { None } else { left.held_below };
     let is_reserved = leaves_shares && budget.reserve(slot, bytes)
-        || evict_idle(node, slot, bytes)
+        || evict_idle(node, slot, bytes, below)
             && leaves_shares_now(stock, word, cap)
             && budget.reserve(slot, bytes);
     if !is_reserved && word.cap() == 0 {
@@ -42,38 +45,40 @@ pub(crate) fn reserve(stock: &Stock, word: Word, cap: u64) -> bool {
 
 /// Whether a grant for the cap leaves groups above their fair shares. A stock is opened while there is any room for its grant. One that grows leaves
 /// three quarters of the room to others.
-fn leaves_shares(node: &'static Node, word: Word, cap: u64) -> bool {
-    let left = share::left_to_grant(node);
+fn leaves_shares(left: GrantsLeft, word: Word, cap: u64) -> bool {
     let grant = grant::of_cap(cap - word.room());
-    grant <= if word.is_open() { left / 4 } else { left }
+    grant <= if word.is_open() { left.bytes / 4 } else { left.bytes }
 }
 
 /// The same after others were evicted. A stock that was drained asks for its old cap: if that is too large, it begins anew.
 fn leaves_shares_now(stock: &Stock, word: Word, cap: u64) -> bool {
-    let leaves_shares = leaves_shares(stock.node, word, cap);
+    let leaves_shares = leaves_shares(share::grants_left(stock.node), word, cap);
     if !leaves_shares && word.cap() > 0 {
         visit(stock.node, stock.slot);
     }
     leaves_shares
 }
 
-/// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up.
+/// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up. It passes groups that are not `below` that one.
 #[cold]
-fn evict_idle(asking: &'static Node, slot: usize, wanted: u64) -> bool {
+fn evict_idle(asking: &'static Node, slot: usize, wanted: u64, below: Option<&'static Node>) -> bool {
     let shared = asking.shared();
     let groups = u64::from(shared.places());
     let mut freed = 0;
     for _ in 0..u64::from(VISITS).min(groups) {
         // ORDERING: Relaxed; where the hand stands is a matter of fairness only.
         let at = shared.budget.hand.get(slot).fetch_add(1, Ordering::Relaxed) % groups;
-        if let Some(node) = shared.node(NodeId(at as u32)).filter(|node| !std::ptr::eq(*node, asking)) {
+        let is_meant = |node: &&'static Node| {
+            !std::ptr::eq(*node, asking) && below.is_none_or(|below| node.is_within(below))
+        };
+        if let Some(node) = shared.node(NodeId(at as u32)).filter(is_meant) {
             freed += visit(node, slot);
         }
         if freed >= wanted {
             return true;
         }
     }
-    freed > 0
+    freed > 0 || below.is_some()
 }
 
 /// One stock under the hand: spared and harvested if it was used, else returned. Returns the reserve given back.

@@ -126,7 +126,7 @@ impl std::error::Error for ShareError {}
 pub struct FairShare {
     /// Bytes that the group may use while the groups beside it use no more than now.
     pub bytes: u64,
-    /// Bytes that it may use whatever those ask for: its even part, or its `min` if that is more.
+    /// Its even part, or its `min` if that is more. Groups above theirs give when it needs these bytes, as far as they have caches or kill hooks.
     #[cfg_attr(feature = "serde", serde(rename = "even_bytes"))]
     pub even: u64,
     /// Bytes that it uses above that: the first that it gives when another needs them.

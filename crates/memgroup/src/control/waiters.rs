@@ -266,6 +266,8 @@ impl Group {
     /// Of the charges that wait at one group, those of heavier groups are served first, however many they are. The weight is the group's own, and
     /// does not apply to groups below. Charges that wait now change places at once.
     ///
+    /// It is also the weight of the group's fair share, where the group above gives some ([`set_share`](Group::set_share)).
+    ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
     /// let hierarchy = Hierarchy::new(Config::new()).unwrap();

@@ -73,6 +73,8 @@ fn most(level: &'static Node) -> Option<u64> {
         }
         via = Some(up);
     }
+    // Its own share of the level above limits the bytes that it can share.
+    let least = of_child(level).map_or(least, |share| least.min(share.bytes));
     (least != UNLIMITED).then_some(least)
 }
 
@@ -159,14 +161,11 @@ fn prepaid(level: &'static Node) -> u64 {
     level.counter.prepaid_most() / 4
 }
 
-/// Whether every group from `node` to below `top` is above its even share, where it has one.
-pub(crate) fn is_above_even(node: &'static Node, top: &'static Node, newcomer: Newcomer) -> bool {
-    let mut below_top = chain::levels(node).take_while(|level| !std::ptr::eq(*level, top));
-    // An even share is 0 where there is none.
-    below_top.all(|level| {
-        let even = even_of(level, newcomer);
-        even == 0 || level.counter.usage() > even
-    })
+/// Whether the group right below `top` that `node` counts in is above its even share. `None` where it has no share.
+pub(crate) fn is_above_even(node: &'static Node, top: &'static Node, newcomer: Newcomer) -> Option<bool> {
+    let child = chain::right_below(top, node)?;
+    Terms::beside(top, child, |_| newcomer.below(top))
+        .map(|terms| terms.is_beyond_even(child.counter.usage()))
 }
 
 /// A cache of `from` gave `bytes` for a charge of `to` that `level` refused. Counted for the two children of `level` through which they count in it, if it
@@ -223,24 +222,48 @@ fn find_child(level: &'static Node, id: GroupId) -> Option<&'static Node> {
     child.up().filter(|up| std::ptr::eq(*up, level)).map(|_| child)
 }
 
-/// The largest group right below `level` that is above its even share. A hint: it may miss one that has
+/// The id and the usage of the largest group right below `level` that is above its even share, and that share. A hint: it may miss one that has
 /// charged nothing since a larger one fell.
-pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> Option<&'static Node> {
+pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> Option<(GroupId, u64, u64)> {
     let largest = level.find_used().filter(|_| level.marks.is_shared())?.largest();
     let child = find_child(level, largest)?;
-    (child.counter.usage() > even_of(child, Newcomer::of(level, Some(requester)))).then_some(child)
+    let even = even_of(child, Newcomer::of(level, Some(requester)));
+    let usage = child.counter.usage();
+    (usage > even).then_some((largest, usage, even))
 }
 
-/// The bytes that may still be granted to stocks below the groups that give shares above `node`. All stocks below one of them hold little beside the
-/// bytes that its shares leave free.
-pub(crate) fn left_to_grant(node: &'static Node) -> u64 {
-    let sharing = chain::levels(node).filter(|level| level.marks.is_shared());
-    sharing.filter_map(grants_left).min().unwrap_or(UNLIMITED)
+/// The bytes that may still be granted to a stock where groups above give shares.
+#[derive(Clone, Copy)]
+pub(crate) struct GrantsLeft {
+    pub(crate) bytes: u64,
+    /// The group below which stocks have the others. `None` where no group above gives shares.
+    pub(crate) held_below: Option<&'static Node>,
 }
 
-fn grants_left(level: &'static Node) -> Option<u64> {
+/// For a stock of `node`. All stocks below a group that gives shares hold little beside the bytes that these leave free, and those of one child at most
+/// half of that.
+pub(crate) fn grants_left(node: &'static Node) -> GrantsLeft {
+    let (mut least, mut via) = (GrantsLeft { bytes: UNLIMITED, held_below: None }, None);
+    for level in chain::levels(node) {
+        let mut bound = |top: &'static Node, most: u64| {
+            let bytes = most.saturating_sub(top.counter.prepaid_most());
+            if bytes < least.bytes {
+                least = GrantsLeft { bytes, held_below: Some(top) };
+            }
+        };
+        if let Some(most) = grants_most(level).filter(|_| level.marks.is_shared()) {
+            bound(level, most);
+            via.into_iter().for_each(|child| bound(child, most / 2));
+        }
+        via = Some(level);
+    }
+    least
+}
+
+/// The most bytes that stocks below `level` are granted, which gives shares.
+fn grants_most(level: &'static Node) -> Option<u64> {
     let factor = level.find_used().map(|used| used.factor()).filter(|&factor| factor > 0)?;
-    Some((most(level)? / (4 * factor)).saturating_sub(level.counter.prepaid_most()))
+    Some(most(level)? / (4 * factor))
 }
 
 /// Headroom of `level` for bytes to be prepaid through `via`, a child of it.

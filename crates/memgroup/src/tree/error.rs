@@ -54,7 +54,7 @@ pub struct ChargeError {
     reserved: u64,
     is_share: bool,
     waited_nanos: u64,
-    held_by: Option<Holder>,
+    held_by: Holder,
 }
 
 /// The group that has the memory which a charge was to get.
@@ -62,7 +62,17 @@ pub struct ChargeError {
 struct Holder {
     group: GroupId,
     usage: u64,
-    is_dying: bool,
+    /// Its even share; `DYING` for a group that is being stopped, and `UNKNOWN` where no group is known. An `Option` would take more room.
+    even: u64,
+}
+
+const DYING: u64 = u64::MAX;
+const UNKNOWN: u64 = u64::MAX - 1;
+
+impl Holder {
+    fn unknown(node: &Node) -> Holder {
+        Holder { group: node.group_id(), usage: 0, even: UNKNOWN }
+    }
 }
 
 impl ChargeError {
@@ -85,7 +95,7 @@ impl ChargeError {
             reserved,
             is_share,
             waited_nanos: 0,
-            held_by: None,
+            held_by: Holder::unknown(node),
         }
     }
 
@@ -100,20 +110,15 @@ impl ChargeError {
     }
 
     /// The same refusal, because `victim` is being stopped.
-    pub(crate) fn while_dying(self, victim: &'static Node) -> ChargeError {
+    pub(crate) fn while_dying(self, (victim, usage): (GroupId, u64)) -> ChargeError {
         let kind =
             if self.kind == ChargeErrorKind::Refused { ChargeErrorKind::VictimDying } else { self.kind };
-        ChargeError { kind, ..self.held_by_node(victim, true) }
+        ChargeError { kind, held_by: Holder { group: victim, usage, even: DYING }, ..self }
     }
 
-    /// The same refusal, where `largest` is the largest of the groups above their even share.
-    pub(crate) fn beside(self, largest: &'static Node) -> ChargeError {
-        self.held_by_node(largest, false)
-    }
-
-    fn held_by_node(self, node: &'static Node, is_dying: bool) -> ChargeError {
-        let holder = Holder { group: node.group_id(), usage: node.counter.usage(), is_dying };
-        ChargeError { held_by: Some(holder), ..self }
+    /// The same refusal, where `group` is the largest of those above their even share, with its usage and that share.
+    pub(crate) fn beside(self, (group, usage, even): (GroupId, u64, u64)) -> ChargeError {
+        ChargeError { held_by: Holder { group, usage, even }, ..self }
     }
 
     /// Why.
@@ -162,7 +167,7 @@ impl ChargeError {
     /// The group that has the memory which the charge was to get, as far as it is known: the one that is being stopped; else, where the group that
     /// refused gives [fair shares](crate::Group::set_share), the largest of those right below it that were above their even share.
     pub fn held_by(&self) -> Option<GroupId> {
-        self.held_by.map(|holder| holder.group)
+        (self.held_by.even != UNKNOWN).then_some(self.held_by.group)
     }
 
     /// For how long the charge waited for room; zero unless it is of a call with a deadline.
@@ -175,7 +180,7 @@ impl ChargeError {
     fn write_usage(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.max() {
             Some(share) if self.is_share => {
-                write!(f, ", usage {} of its fair share of {share}", self.usage)?;
+                write!(f, ", usage {}, its fair share is {share} now", self.usage)?;
             }
             Some(max) => write!(f, ", usage {} of max {max}", self.usage)?,
             None => write!(f, ", usage {}, no max", self.usage)?,
@@ -183,11 +188,14 @@ impl ChargeError {
         if self.reserved > 0 {
             write!(f, ", {} of it kept for groups within min or low", self.reserved)?;
         }
-        if let Some(Holder { group, usage, is_dying }) = self.held_by {
+        if let Some(group) = self.held_by() {
+            let Holder { usage, even, .. } = self.held_by;
             let path = self.node.shared().path_of(group);
             let path = path.as_deref().unwrap_or("(a group removed since)");
-            let doing = if is_dying { "is being stopped and has" } else { "is above its fair share with" };
-            write!(f, "; {path} {doing} {usage}")?;
+            match even {
+                DYING => write!(f, "; {path} has {usage} and is being stopped")?,
+                even => write!(f, "; {path} has {usage}, its even share is {even}")?,
+            }
         }
         Ok(())
     }
@@ -214,8 +222,9 @@ impl fmt::Debug for ChargeError {
             .field("usage", &self.usage)
             .field("max", &self.max())
             .field("reserved", &self.reserved)
+            .field("is_by_share", &self.is_share)
             .field("waited", &self.waited())
-            .field("held_by", &self.held_by)
+            .field("held_by", &self.held_by())
             .finish()
     }
 }

@@ -267,3 +267,26 @@ fn a_waiting_charge_goes_on_when_a_reservation_ends() {
         assert!(waiter.join().unwrap().is_ok());
     });
 }
+
+#[test]
+fn a_child_beyond_its_min_leaves_what_others_have_reserved_also_within_its_low() {
+    for stock in [0, 64 * KIB] {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(stock)).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max(32 * MIB).unwrap();
+        let [idle, low] = ["idle", "low"].map(|name| parent.create(name).unwrap());
+        idle.set_min(8 * MIB).unwrap();
+        low.set_min(2 * MIB).unwrap();
+        low.set_low(32 * MIB).unwrap();
+        parent.set_reserve_min(true).unwrap();
+        let (held, refused) = pin(&low, 32 * MIB);
+        assert_eq!((held.len() as u64 * PAGE, refused.unwrap().reserved()), (24 * MIB, 8 * MIB));
+        drop(held);
+        // The small reserve stays where it is more than the reservations.
+        idle.set_min(0).unwrap();
+        idle.set_low(8 * MIB).unwrap();
+        low.set_low(0).unwrap();
+        let (held, refused) = pin(&low, 32 * MIB);
+        assert_eq!((held.len() as u64 * PAGE, refused.unwrap().reserved()), (31 * MIB, MIB));
+    }
+}

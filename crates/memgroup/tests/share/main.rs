@@ -5,5 +5,6 @@
 #[allow(dead_code, reason = "the tests of protection use the rest")]
 mod cache;
 mod giving;
+mod nested;
 mod rule;
 mod victims;

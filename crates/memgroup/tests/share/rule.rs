@@ -33,7 +33,7 @@ fn one_child_alone_gets_eight_ninths() {
         let charges = fill(&runaway, 4 * KIB);
         let error = runaway.try_charge(4 * KIB).unwrap_err();
         assert!(error.is_by_share() && error.path().as_deref() == Some("/parent/runaway"), "{error}");
-        assert!(error.to_string().contains("fair share of"), "{error}");
+        assert!(error.to_string().contains(", its fair share is "), "{error}");
         let got = held(&charges);
         assert!((80 * MIB - 64 * KIB..=80 * MIB + 90 * MIB / 64).contains(&got), "{got}");
         if !stock {

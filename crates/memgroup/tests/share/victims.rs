@@ -90,7 +90,7 @@ fn a_refusal_within_the_even_share_names_the_sibling_that_has_the_memory() {
         let error = late.try_charge(5 * MIB).unwrap_err();
         assert_eq!((error.kind(), error.held_by()), (ChargeErrorKind::Refused, Some(hoarder.id())));
         let said = error.to_string();
-        assert!(said.ends_with("; /parent/hoarder is above its fair share with 58720256"), "{said}");
+        assert!(said.ends_with("; /parent/hoarder has 58720256, its even share is 21474836"), "{said}");
         // Nothing but its own wish stands in the way of a charge that no share could hold.
         assert_eq!(late.try_charge(65 * MIB).unwrap_err().held_by(), None);
         drop(hoard);
@@ -113,7 +113,7 @@ fn a_refusal_while_a_victim_dies_says_so_and_names_it() {
     let _hook = hoarder.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Dying).unwrap();
     let error = late.try_charge(20 * MIB).unwrap_err();
     assert_eq!((error.kind(), error.held_by()), (ChargeErrorKind::VictimDying, Some(hoarder.id())));
-    assert!(error.to_string().ends_with("; /parent/hoarder is being stopped and has 58720256"), "{error}");
+    assert!(error.to_string().ends_with("; /parent/hoarder has 58720256 and is being stopped"), "{error}");
     let error = late.charge_until(20 * MIB, Duration::from_millis(1)).unwrap_err();
     assert_eq!((error.kind(), error.held_by()), (ChargeErrorKind::Deadline, Some(hoarder.id())));
     drop(hoard);

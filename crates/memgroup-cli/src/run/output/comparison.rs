@@ -32,9 +32,11 @@ pub(super) fn table(regimes: &[(Regime, &RegimeReport)], emphasis: Emphasis) -> 
             count(report.sum(well_behaved, |tenant| tenant.retried))
         });
     }
-    if regimes.iter().any(|(_, report)| report.failed_without_retries.is_some()) {
-        row("... failed if not retried".to_owned(), &|report| {
-            report.failed_without_retries.map_or_else(|| cell("-"), failures)
+    if regimes.iter().any(|(_, report)| report.without_retries.is_some()) {
+        let all = own.sum(well_behaved, |_| 1);
+        row("tenants that fail if not retried".to_owned(), &|report| {
+            let failing = report.without_retries.map(|once| once.failing);
+            known(failing, |failing| format!("{failing} of {all}")).alarm_if(failing > Some(0))
         });
     }
     for (index, tenant) in own.tenants.iter().enumerate().filter(|(_, tenant)| tenant.is_greedy()) {

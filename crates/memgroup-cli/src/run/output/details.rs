@@ -22,7 +22,7 @@ const MEMORY: &[Column] = &[
 ];
 
 const RECLAIM: &[Column] = &[
-    ("taken", |tenant| bytes(tenant.figures.memory("reclaimed"))),
+    ("freed", |tenant| bytes(tenant.figures.memory("reclaimed"))),
     ("gained", |tenant| bytes(tenant.figures.memory("gained"))),
     ("scans", |tenant| count(tenant.figures.memory("reclaims"))),
     ("caches", |tenant| count(sum(tenant, |_| 1))),
@@ -68,7 +68,7 @@ const SHARES: &[Column] = &[
     ("last given to", |tenant| {
         shared(tenant, |share| share.given_to.clone().unwrap_or_else(|| "-".to_owned()))
     }),
-    ("taken", |tenant| shared(tenant, |share| units::bytes(share.taken))),
+    ("received", |tenant| shared(tenant, |share| units::bytes(share.taken))),
 ];
 
 fn shared(tenant: &TenantReport, show: impl FnOnce(&Share) -> String) -> Cell {
@@ -128,7 +128,7 @@ runaway      15.0M       14.0M   60.0K        4.0K  960.0K   128.0K    99.7 %   
 ---------------------------------------------------------------------------------------
 all tenants  30.0M       14.0M   60.0K        4.0K  960.0K   128.0K         -     90.0M
 
-tenant       taken  gained  scans  caches  holding  asked    time  last  set aside
+tenant       freed  gained  scans  caches  holding  asked    time  last  set aside
 ----------------------------------------------------------------------------------
 lookups       2.0M    1.0M      5       1    13.0M   3.0M  1.2 ms  4.0K          0
 runaway       2.0M    1.0M      5       1    13.0M   3.0M  1.2 ms  4.0K          0
@@ -156,7 +156,7 @@ max and oom of all tenants include those of their common limit
     #[test]
     fn omits_the_reclaim_table_without_reclaim() {
         let off = RegimeReport { reclaim: Some(false), ..report(0) };
-        assert!(!tables(&off, Emphasis(false)).contains("taken"));
+        assert!(!tables(&off, Emphasis(false)).contains("freed"));
     }
 
     #[test]
@@ -167,12 +167,12 @@ max and oom of all tenants include those of their common limit
         report.tenants[0].share =
             Some(Share { bytes: 30 << 20, even: 12 << 20, given: 5 << 20, taken: 1 << 10, given_to });
         let expected = "
-tenant       share  even share  given  last given to  taken
------------------------------------------------------------
-lookups      30.0M       12.0M   5.0M        runaway   1.0K
-runaway          -           -      -              -      -
------------------------------------------------------------
-all tenants      -           -      -              -      -
+tenant       share  even share  given  last given to  received
+--------------------------------------------------------------
+lookups      30.0M       12.0M   5.0M        runaway      1.0K
+runaway          -           -      -              -         -
+--------------------------------------------------------------
+all tenants      -           -      -              -         -
 ";
         let text = tables(&report, Emphasis(false));
         assert!(text.contains(expected), "{text}");

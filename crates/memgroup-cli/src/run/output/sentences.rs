@@ -48,7 +48,8 @@ pub(super) fn outcome(regime: Option<Regime>, report: &RegimeReport) -> String {
 
 /// Sentences about memgroup's own run, besides the outcome.
 pub(super) fn of_run(report: &RegimeReport) -> Vec<String> {
-    let sentences = never_began(None, report).into_iter().chain(stopped(report)).chain(not_enforced(report));
+    let sentences = never_began(None, report).into_iter().chain(shares(report));
+    let sentences = sentences.chain(stopped(report)).chain(not_enforced(report));
     sentences.chain(idle(None, report)).chain(reclaimed(report)).collect()
 }
 
@@ -102,6 +103,13 @@ fn never_began(regime: Option<Regime>, report: &RegimeReport) -> Option<String> 
     let names = list(tenants, |tenant| format!("`{}`", tenant.name));
     let text = format!("no statement of {names} began before the run ended");
     (!names.is_empty()).then(|| begin(regime, &text) + ".")
+}
+
+/// The least even share.
+fn shares(report: &RegimeReport) -> Option<String> {
+    let even = report.tenants.iter().filter_map(|tenant| Some(tenant.share.as_ref()?.even)).min()?;
+    let (even, all) = (units::bytes(even), units::limit(report.all.max));
+    Some(format!("The even share of each tenant in the {all} was {even} or more at the end."))
 }
 
 /// One sentence for each stopped tenant: for which others, and the time until its memory was free.
@@ -172,7 +180,9 @@ fn reclaimed(report: &RegimeReport) -> Option<String> {
     let mut gainers: Vec<_> = report.tenants.iter().filter(|tenant| gained(tenant) > 0).collect();
     gainers.sort_by_key(|tenant| Reverse(gained(tenant)));
     let each = list(gainers, |tenant| format!("`{}` ({})", tenant.name, units::bytes(gained(tenant))));
-    (!each.is_empty()).then(|| format!("Cache reclaimed for each tenant in all, its own included: {each}."))
+    (!each.is_empty()).then(|| {
+        format!("Page cache freed to make room for a tenant, its own included, each time counted: {each}.")
+    })
 }
 
 /// The p99 of protected tenants, compared with the run without limits.
@@ -254,7 +264,7 @@ mod tests {
         for (tenant, gained) in report.tenants.iter_mut().zip([1 << 20, 7 << 20, 0]) {
             tenant.figures.statistics.as_mut().expect("statistics").memory.set("gained", gained);
         }
-        let expected = "Cache reclaimed for each tenant in all, its own included: `runaway` (7.0M) and `lookups` (1.0M).";
+        let expected = "Page cache freed to make room for a tenant, its own included, each time counted: `runaway` (7.0M) and `lookups` (1.0M).";
         assert_eq!(reclaimed(&report).as_deref(), Some(expected));
     }
 

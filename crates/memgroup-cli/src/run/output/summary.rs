@@ -3,7 +3,7 @@
 //! - I1. No line is wider than 100 columns with names of up to 14 letters.
 
 use super::sentences::{self, SENTENCES_MAX, WIDTH};
-use super::table::{Column, Emphasis, cell, count, known, of_tenants};
+use super::table::{Column, Emphasis, count, known, of_tenants};
 use super::{comparison, details};
 use crate::run::backend::Regime;
 use crate::run::base::stop::CTRL_C;
@@ -19,7 +19,7 @@ const TENANTS: &[Column] = &[
     ("p50", |tenant| known(tenant.p50_us, units::duration_us)),
     ("p99", |tenant| known(tenant.p99_us, units::duration_us)),
     ("peak", |tenant| known(tenant.held.peak, units::bytes)),
-    ("max", |tenant| cell(units::limit(tenant.held.max))),
+    ("max", |tenant| known(tenant.held.max, |max| units::limit(Some(max)))),
 ];
 
 /// The whole report as text. `ended_by` is the cause of an early end.

@@ -63,9 +63,9 @@ pub(crate) struct RegimeReport {
     /// Limit of the root in a run without limits; none otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) guard: Option<u64>,
-    /// Failed statements of well-behaved tenants in turns of their own, in which no statement was retried; none without such turns.
+    /// None without turns in which no statement was retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) failed_without_retries: Option<u64>,
+    pub(crate) without_retries: Option<WithoutRetries>,
     /// In the order of the SPEC.
     pub(crate) tenants: Vec<TenantReport>,
     /// Stopped tenants; none without groups.
@@ -79,6 +79,15 @@ pub(crate) struct RegimeReport {
     pub(crate) unattributed: Option<Held>,
     /// Per-CPU memory of the hierarchy; none without groups.
     pub(crate) percpu: Option<PerCpu>,
+}
+
+/// Well-behaved tenants in turns of their own, in which no statement was retried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WithoutRetries {
+    /// Their failed statements. One that fails at once is followed by the next.
+    pub(crate) failed: u64,
+    /// The tenants that had any.
+    pub(crate) failing: u64,
 }
 
 /// Report of one tenant, or the sum of all.
@@ -215,7 +224,7 @@ impl Turn {
             seed: spec.seed,
             interrupted: job.stop.requested(),
             reclaim: groups.map(|_| spec.reclaim),
-            failed_without_retries: None,
+            without_retries: None,
             guard: snapshot.as_ref().and_then(|snapshot| snapshot.groups[0].limits.max_bytes),
             tenants: spec.tenants.iter().enumerate().map(tenant).collect(),
             kills: groups.map(Groups::kills),
@@ -353,7 +362,7 @@ pub(crate) mod tests {
             seed: 1,
             interrupted: false,
             reclaim: Some(true),
-            failed_without_retries: None,
+            without_retries: None,
             guard: None,
             tenants: vec![
                 tenant("lookups", Kind::Lookups, 1_234_567, lookups_refused),

@@ -37,6 +37,9 @@ impl Spec {
                 note("low", low, "below", &own_min, "it adds nothing to that");
             }
         }
+        if self.share.is_some() && self.max_bytes.is_none() {
+            notes.push("note: `share` has nothing to share: give the run a `max`".to_owned());
+        }
         // A tenant counts no more than its own `max`; one that is above the common `max` alone has its own note.
         let min = |settings: &Settings| settings.min_bytes;
         for (key, of, effect) in [

@@ -58,15 +58,17 @@ pub(super) fn read(
         let work = number(value).filter(|&work| work > 0.0 && work <= seconds)?;
         Some(Some(Duration::from_secs_f64(work)))
     });
+    let workload = table.need("workload", &WORKLOAD)?.value;
+    let temp = if workload == Kind::Hoarder { Temp::Memory } else { Temp::File };
     let tenant = TenantSpec {
         name: name.value,
-        workload: table.need("workload", &WORKLOAD)?.value,
+        workload,
         threads: within(&mut table, "threads", 1, 1..=64, "")?,
         scale: table.need("scale", &SCALE)?.value,
         max_bytes: table.get("max", None, &LIMIT)?,
         settings: settings(&mut table)?,
         cache_bytes: table.get("cache", 1 << 20, &CACHE)?,
-        temp: table.get("temp", Temp::File, &TEMP)?,
+        temp: table.get("temp", temp, &TEMP)?,
         pause: Duration::from_micros(within(&mut table, "pause_us", 0, 0..=60_000_000, ", in microseconds")?),
         patience: Duration::from_millis(within(
             &mut table,

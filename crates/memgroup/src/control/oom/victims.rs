@@ -39,6 +39,7 @@ use std::time::Instant;
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 
+use crate::base::id::GroupId;
 use crate::control::oom::hook::{Hook, KillAnswer, Taken};
 use crate::control::oom::pending::{Clock, PendingKill, Stage};
 use crate::control::oom::report::{KillOutcome, Record, Records};
@@ -112,6 +113,12 @@ pub(crate) struct Call {
 fn levels(node: &'static Node, top: &'static Node) -> Option<impl Iterator<Item = &'static Node>> {
     let depth = chain::levels(node).position(|level| std::ptr::eq(level, top))?;
     Some(chain::levels(node).take(depth + 1))
+}
+
+/// Whether both count in the same group right below the full one.
+fn is_beside_requester(node: &'static Node, control: &OomControl) -> bool {
+    let [own, other] = [node, control.requester].map(|node| chain::right_below(control.full, node));
+    own.zip(other).is_some_and(|(own, other)| std::ptr::eq(own, other))
 }
 
 impl Candidate {
@@ -218,9 +225,10 @@ impl Victims {
         list.dying_in(control.full).is_none() && list.find(control, 0).is_some()
     }
 
-    /// A group that counts in `top` and was told to stop, and has not freed half of its bytes.
-    pub(crate) fn dying_in(&self, top: &'static Node) -> Option<&'static Node> {
-        self.list.lock().dying_in(top)
+    /// A group that counts in `top` and was told to stop, and has not freed half of its bytes; its usage.
+    pub(crate) fn dying_in(&self, top: &'static Node) -> Option<(GroupId, u64)> {
+        let list = self.list.lock();
+        list.dying_in(top).map(|dying| (dying.group_id(), dying.counter.usage()))
     }
 
     /// Chooses the victim, if that can free `lacks` bytes: one group, or all candidates of a group that is killed as a whole.
@@ -348,7 +356,11 @@ impl List {
             sum = sum.saturating_add(size);
             let even = share::even_of(node, newcomer);
             let excess = size.saturating_sub(protection.min.max(protection.low).max(even));
+            // One that is within its share is not stopped for another.
             let is_above = share::is_above_even(node, control.full, newcomer);
+            if is_above == Some(false) && !is_beside_requester(node, control) {
+                continue;
+            }
             let rank = (is_above, node.oom().score(), excess, Reverse(node.group_id()));
             if first.as_ref().is_none_or(|(highest, _)| rank > *highest) {
                 first = Some((rank, node));

@@ -72,8 +72,10 @@ impl Sparing {
     /// The bytes that may be taken of a group and those below it, by its own protection and share alone, if `asked` are asked for already.
     #[inline]
     pub(crate) fn of(&self, node: &'static Node, protected: Protection, asked: u64) -> Takeable {
-        // A fair share is spared as `low` is: while another group is above its own.
-        let even = if self.spares_low && self.counts(node) { share::even_of(node, self.newcomer) } else { 0 };
+        // A fair share of the top is spared as `low` is: while another group is above its own. Those that a group gives below itself are not: they
+        // would shield it from the groups beside it.
+        let is_child = node.up().is_some_and(|up| std::ptr::eq(up, self.top));
+        let even = if self.spares_low && is_child { share::even_of(node, self.newcomer) } else { 0 };
         let low = if self.spares_low { protected.low.max(even) } else { 0 };
         let floor = protected.min.max(low);
         let usage = node.counter.usage();

@@ -1,6 +1,6 @@
 use super::{Emphasis, of_report, wrapped};
 use crate::run::report::tests::{idle, kills, report, tenant};
-use crate::run::report::{RegimeReport, Report};
+use crate::run::report::{RegimeReport, Report, WithoutRetries};
 use crate::run::spec::Kind;
 
 fn shown(memgroup: RegimeReport) -> String {
@@ -47,7 +47,8 @@ runaway              0      120        0        0        -       -  16.0M   16M
 all tenants  1,234,567      120        0        0        -       -  32.0M  128M
 
 Only statements of `runaway` (120 refused) failed for lack of memory.
-Cache reclaimed for each tenant in all, its own included: `lookups` (1.0M) and `runaway` (1.0M).
+Page cache freed to make room for a tenant, its own included, each time counted: `lookups` (1.0M)
+  and `runaway` (1.0M).
 With --details: tables of memory, reclaim, time and limits
 ";
     assert_eq!(shown(report(0)), expected);
@@ -69,7 +70,7 @@ fn fits_100_columns_with_details() {
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     for part in [
         "page cache",
-        "taken",
+        "freed",
         "throttled",
         "protected",
         "\nwith SQLite's heap limit\ntenant",
@@ -87,7 +88,7 @@ fn compares_regimes_in_one_table() {
     unlimited.tenants[1].refused = 0;
     let mut memgroup = report(0);
     memgroup.tenants[0].p99_us = Some(3_000.0);
-    memgroup.failed_without_retries = Some(2);
+    memgroup.without_retries = Some(WithoutRetries { failed: 2, failing: 1 });
     let compared = Report { memgroup, unlimited: Some(unlimited), baseline: Some(report(3)) };
     let expected = "\
 2 tenants, 20.0 s of statements, seed 1
@@ -98,7 +99,7 @@ most memory held    32.0M of 128M           32.0M             32.0M of 128M
 well-behaved: done      1,234,567       1,234,567                 1,234,567
 well-behaved: failed            0               0                         3
 well-behaved: retried           0               0                         0
-... failed if not retried       2               -                         -
+tenants that fail if not retried  1 of 1               -                         -
 runaway: failed               120               0                       120
 ";
     let text = of_report(&compared, None, false, Emphasis(false));
