@@ -29,6 +29,7 @@ pub use api::snapshot::{
 pub use api::statistics::{Footprint, Statistics};
 pub use api::tree_stats::{GroupStats, TreeStats};
 pub use base::deadline::Deadline;
+pub use base::effort::Effort;
 pub use base::error::GroupError;
 pub use base::id::{GroupId, IdError};
 pub use base::limit::{BYTES_MAX, LimitError, ParseBytesError, parse_bytes};

@@ -1,6 +1,7 @@
 //! Group: a handle on one group of a tree.
 
 use crate::base::deadline::Deadline;
+use crate::base::effort::{Effort, Means};
 use crate::base::error::GroupError;
 use crate::base::limit::{self, LimitError};
 use crate::charge::charge::Charge;
@@ -111,6 +112,29 @@ impl Group {
     #[inline(always)]
     pub fn try_charge(&self, bytes: u64) -> Result<Charge, ChargeError> {
         self.node().charge(bytes).map(|()| Charge::owning(self.node(), bytes))
+    }
+
+    /// Charges `bytes` as [`try_charge`](Group::try_charge) does, and goes no further than `effort` to make room.
+    ///
+    /// With [`Effort::Count`] no foreign code runs on the thread: for asynchronous executors, and for code that holds a lock which a shrinker
+    /// may need. Caches stay as they are then, so it is refused where `try_charge` would have made room.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Effort, Hierarchy, KillAnswer, KillRequest};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let query = hierarchy.create("/query").unwrap();
+    /// query.set_max(1000).unwrap();
+    /// let _held = query.try_charge(600).unwrap();
+    /// let _hook = query.set_kill_hook(|_: &KillRequest<'_>| panic!("it is not called")).unwrap();
+    /// assert!(query.try_charge_by(300, Effort::Count).is_ok());
+    /// assert!(query.try_charge_by(500, Effort::Count).is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// As there. G1 holds for each effort.
+    #[inline(always)]
+    pub fn try_charge_by(&self, bytes: u64, effort: Effort) -> Result<Charge, ChargeError> {
+        self.node().charge_by(bytes, Means::with(effort)).map(|()| Charge::owning(self.node(), bytes))
     }
 
     /// Charges `bytes` as [`try_charge`](Group::try_charge) does. Where that is refused, it waits until `deadline` for room at the group that

@@ -1,6 +1,7 @@
 //! Base: settings, limits and names, which know nothing of groups.
 
 pub(crate) mod deadline;
+pub(crate) mod effort;
 pub(crate) mod error;
 pub(crate) mod id;
 pub(crate) mod limit;

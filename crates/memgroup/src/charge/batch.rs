@@ -4,10 +4,9 @@
 //! between two marks: PENDING is set in the word, the counters are charged, the surplus is deposited and PENDING cleared by one
 //! compare-and-swap. So there is never a prepaid byte that a refuser can neither take nor wait for.
 
-use std::time::Instant;
-
 use memgroup_sync::interleave;
 
+use crate::base::effort::{Effort, Means};
 use crate::base::mutation::{self, Mutation};
 use crate::charge::slow::{Ask, charge_slow_path};
 use crate::charge::{evict, refill};
@@ -40,7 +39,7 @@ pub(crate) fn charge_in_slot(
     node: &'static Node,
     slot: usize,
     bytes: u64,
-    deadline: Option<Instant>,
+    means: Means,
 ) -> Result<(), ChargeError> {
     if bytes == 0 {
         return charge_nothing(node);
@@ -49,25 +48,20 @@ pub(crate) fn charge_in_slot(
         let made = || if residence::make_word(node, slot) { Stock::enter(node, slot) } else { None };
         if let Some(stock) = Stock::enter(node, slot).or_else(made) {
             let found = stock.attempt(bytes);
-            return if found.serves(bytes) { Ok(()) } else { charge_miss(stock, bytes, found, deadline) };
+            return if found.serves(bytes) { Ok(()) } else { charge_miss(stock, bytes, found, means) };
         }
     }
     node.count_exact();
     fault_injection::draw(node, bytes)?;
     if !node.shared().has_stock() {
-        return charge_slow_path(node, Ask { deadline, ..Ask::exact(bytes, Until::Top) });
+        return charge_slow_path(node, Ask { means, ..Ask::exact(bytes, Until::Top) });
     }
     count(node, memory::CHARGES, 1);
-    charge_slow_path(node, Ask { deadline, ..Ask::with_batch(slot, bytes) })
+    charge_slow_path(node, Ask { means, ..Ask::with_batch(slot, bytes) })
 }
 
 /// Charges `bytes` after an attempt on `stock`, which found `found`, did not serve them outright. The attempt is counted.
-pub(crate) fn charge_miss(
-    stock: Stock,
-    bytes: u64,
-    found: Word,
-    deadline: Option<Instant>,
-) -> Result<(), ChargeError> {
+pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word, means: Means) -> Result<(), ChargeError> {
     let (node, slot) = (stock.node, stock.slot);
     interleave::point();
     if found.is_full() {
@@ -82,11 +76,11 @@ pub(crate) fn charge_miss(
     let owed = put_back(&stock, bytes);
     drop(stock);
     refill::repay(node, owed);
-    charge_slow_path(node, Ask { deadline, ..Ask::with_batch(slot, bytes) })
+    charge_slow_path(node, Ask { means, ..Ask::with_batch(slot, bytes) })
 }
 
 /// Buys a batch with `bytes` in it, or spends prepaid bytes after all; whether the charge is made.
-pub(crate) fn buy(node: &'static Node, slot: usize, bytes: u64) -> bool {
+pub(crate) fn buy(node: &'static Node, slot: usize, bytes: u64, effort: Effort) -> bool {
     let purchase = buy_batch(node, slot, bytes);
     if let Purchase::Served = purchase {
         return true;
@@ -94,7 +88,7 @@ pub(crate) fn buy(node: &'static Node, slot: usize, bytes: u64) -> bool {
     count(node, memory::STOCK_MISSES, 1);
     let Purchase::Bought(taken) = purchase else { return false };
     count(node, memory::STOCK_REFILLS, 1);
-    high::after_charge(node, Until::Top, taken);
+    high::after_charge(node, Until::Top, taken, effort);
     true
 }
 

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::base::effort::{Effort, Means};
 use crate::base::id::GroupId;
 use crate::charge::slow::{Ask, charge_slow_path};
 use crate::control::{aftermath, fault_injection, high, over_limit, waiters};
@@ -46,6 +47,19 @@ impl Charge {
     pub fn try_grow(&mut self, bytes: u64) -> Result<(), ChargeError> {
         if bytes > 0 {
             self.node.charge(bytes)?;
+            self.add(bytes);
+        }
+        Ok(())
+    }
+
+    /// Charges `bytes` more, as [`Group::try_charge_by`] does.
+    ///
+    /// # Errors
+    /// As there; this charge stays as it was.
+    #[inline]
+    pub fn try_grow_by(&mut self, bytes: u64, effort: Effort) -> Result<(), ChargeError> {
+        if bytes > 0 {
+            self.node.charge_by(bytes, Means::with(effort))?;
             self.add(bytes);
         }
         Ok(())

@@ -6,6 +6,7 @@
 
 use memgroup_percpu::FastAccess;
 
+use crate::base::effort::Means;
 use crate::charge::{batch, refill};
 use crate::state::stock_word::Word;
 use crate::stock::Stock;
@@ -16,6 +17,12 @@ impl Node {
     /// Charges `bytes`: from the stock, else on the slow path.
     #[inline(always)]
     pub(crate) fn charge(&'static self, bytes: u64) -> Result<(), ChargeError> {
+        self.charge_by(bytes, Means::PLAIN)
+    }
+
+    /// The same, by `means` where the stock does not serve it.
+    #[inline(always)]
+    pub(crate) fn charge_by(&'static self, bytes: u64, means: Means) -> Result<(), ChargeError> {
         let (mut slot, mut tried, mut found) = (0, None, Word(0));
         if self.stocks(bytes)
             && let Some(stock) = Stock::fast(self)
@@ -28,7 +35,7 @@ impl Node {
             }
             (slot, tried) = (stock.slot, Some(stock.word));
         }
-        self.charge_slowly(bytes, slot, tried, found)
+        self.charge_slowly(bytes, means, slot, tried, found)
     }
 
     /// All that is not a hit, in one function, so that little is left to be inlined elsewhere. With a word, the attempt on it was made.
@@ -37,13 +44,14 @@ impl Node {
     fn charge_slowly(
         &'static self,
         bytes: u64,
+        means: Means,
         slot: usize,
         tried: Option<FastAccess>,
         found: Word,
     ) -> Result<(), ChargeError> {
         match tried {
-            Some(word) => batch::charge_miss(Stock { node: self, slot, word }.extend(), bytes, found, None),
-            None => batch::charge_in_slot(self, self.shared().source.current(), bytes, None),
+            Some(word) => batch::charge_miss(Stock { node: self, slot, word }.extend(), bytes, found, means),
+            None => batch::charge_in_slot(self, self.shared().source.current(), bytes, means),
         }
     }
 

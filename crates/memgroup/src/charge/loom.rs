@@ -32,7 +32,7 @@ impl Node {
     pub(crate) fn charge_at(&'static self, slot: usize, bytes: u64) -> Result<(), ChargeError> {
         // Else few models come to an order in which the thread that was made later is the first.
         thread::yield_now();
-        batch::charge_in_slot(self, slot, bytes, None)
+        batch::charge_in_slot(self, slot, bytes, crate::base::effort::Means::PLAIN)
     }
 
     pub(crate) fn uncharge_at(&'static self, slot: usize, bytes: u64) {

@@ -45,6 +45,7 @@ use std::time::Instant;
 
 use memgroup_sync::grace;
 
+use crate::base::effort::{Effort, Means};
 use crate::base::limit::BYTES_MAX;
 use crate::charge::batch;
 use crate::charge::wait::{WaitSession, Waited, held_level};
@@ -79,13 +80,12 @@ pub(crate) struct Ask {
     pub(crate) want: Want,
     /// The slot where a batch may be bought: its stock gets the rest of it.
     pub(crate) prepays: Option<usize>,
-    /// Until when it waits for room, if it waits.
-    pub(crate) deadline: Option<Instant>,
+    pub(crate) means: Means,
 }
 
 impl Ask {
     pub(crate) fn exact(bytes: u64, until: Until) -> Ask {
-        Ask { bytes, until, want: Want::Charge, prepays: None, deadline: None }
+        Ask { bytes, until, want: Want::Charge, prepays: None, means: Means::PLAIN }
     }
 
     pub(crate) fn with_batch(slot: usize, bytes: u64) -> Ask {
@@ -97,16 +97,16 @@ impl Ask {
 #[cold]
 #[inline(never)]
 pub(crate) fn charge_slow_path(node: &'static Node, mut ask: Ask) -> Result<(), ChargeError> {
-    let Ask { bytes, until, want, deadline, .. } = ask;
+    let Ask { bytes, until, want, means, .. } = ask;
     // The first two steps, before there is a ladder: they make most charges, and cost less without its state.
     let mut refused = None;
-    if deadline.is_none() && want == Want::Charge {
-        if ask.prepays.take().is_some_and(|slot| batch::buy(node, slot, bytes)) {
+    if means.deadline.is_none() && want == Want::Charge {
+        if ask.prepays.take().is_some_and(|slot| batch::buy(node, slot, bytes, means.effort)) {
             return Ok(());
         }
         refused = aftermath::charge(node, bytes, Climb::to(until, Verdict::Hint)).err();
         if refused.is_none() {
-            high::after_charge(node, until, bytes);
+            high::after_charge(node, until, bytes, means.effort);
             return Ok(());
         }
     }
@@ -166,10 +166,10 @@ struct SlowCharge {
 
 impl SlowCharge {
     fn new(node: &'static Node, ask: Ask, refused: Option<Refused>) -> SlowCharge {
-        let deadline = ask.deadline.filter(|_| !credit::is_reclaiming() && !grace::inside());
+        let deadline = ask.means.deadline.filter(|_| !credit::is_reclaiming() && !grace::inside());
         SlowCharge {
             node,
-            ask: Ask { deadline, ..ask },
+            ask: Ask { means: Means { deadline, ..ask.means }, ..ask },
             last: refused.unwrap_or_else(|| Refused { node, seen: node.counter.read() }),
             full: node,
             is_refused: refused.is_some(),
@@ -187,7 +187,7 @@ impl SlowCharge {
 
     /// A charge that can wait, and can fit one day, queues behind those that wait already. Looked at once.
     fn goes_behind_waiters(&mut self) -> bool {
-        let Some(deadline) = self.ask.deadline.filter(|_| self.session.is_none()) else { return false };
+        let Some(deadline) = self.ask.means.deadline.filter(|_| self.session.is_none()) else { return false };
         let can_wait = || {
             self.began.is_some_and(|began| began < deadline)
                 && never_fits(self.node, self.ask.bytes).is_none()
@@ -201,7 +201,8 @@ impl SlowCharge {
 
     /// Spends prepaid bytes, or buys a batch for itself and the charges to come. Once.
     fn with_batch(&mut self) -> bool {
-        self.ask.prepays.take().is_some_and(|slot| batch::buy(self.node, slot, self.ask.bytes))
+        let Ask { bytes, means, .. } = self.ask;
+        self.ask.prepays.take().is_some_and(|slot| batch::buy(self.node, slot, bytes, means.effort))
     }
 
     /// Charges the counters for exactly the bytes.
@@ -247,8 +248,9 @@ impl SlowCharge {
 
     /// Shrinkers of the full group's subtree give back the missing bytes.
     fn after_reclaim(&mut self) -> bool {
-        let Ask { bytes, until, .. } = self.ask;
-        self.room = if self.can_fit && self.node.shared().shrinkers().is_any() {
+        let Ask { bytes, until, means, .. } = self.ask;
+        let is_asked = self.can_fit && means.effort >= Effort::Reclaim;
+        self.room = if is_asked && self.node.shared().shrinkers().is_any() {
             let patience = self.node.shared().config.reclaim_patience;
             let end = *self.reclaim_end.get_or_insert_with(|| Instant::now() + patience);
             make_room(self.node, until, bytes, &mut self.full, end)
@@ -261,8 +263,12 @@ impl SlowCharge {
 
     /// A group of the full group's subtree is told to stop.
     fn after_kill(&mut self) -> bool {
-        let Ask { bytes, until, want, .. } = self.ask;
-        if self.can_fit && want == Want::Charge && self.node.shared().victims().is_any() {
+        let Ask { bytes, until, want, means, .. } = self.ask;
+        if self.can_fit
+            && want == Want::Charge
+            && means.effort >= Effort::Stop
+            && self.node.shared().victims().is_any()
+        {
             let mut attempt = OomAttempt::new(self.node);
             self.is_charged = attempt.make_charge(until, bytes, &mut self.full);
             self.oom_counted = attempt.counted;
@@ -354,7 +360,7 @@ impl SlowCharge {
 
     /// Waits in the queue of the level that refused, if the charge has a deadline.
     fn wait(&mut self) -> Waited {
-        let Some(deadline) = self.ask.deadline else { return Waited::Over };
+        let Some(deadline) = self.ask.means.deadline else { return Waited::Over };
         if self.last.seen.offline {
             return Waited::Over;
         }
@@ -375,10 +381,10 @@ impl SlowCharge {
 
     /// The charge is made: `high` is looked at, and bytes that were charged for a wait for room alone are given back.
     fn made(&self) {
-        let Ask { bytes, until, want, .. } = self.ask;
+        let Ask { bytes, until, want, means, .. } = self.ask;
         match want {
             Want::Charge if self.is_charged || self.session.is_some() => {
-                high::after_charge(self.node, until, bytes)
+                high::after_charge(self.node, until, bytes, means.effort)
             }
             Want::Room if self.is_charged => aftermath::uncharge_counters(self.node, bytes),
             Want::Charge | Want::Room => {}

@@ -20,6 +20,7 @@ use memgroup_sync::MutexGuard;
 use memgroup_sync::atomic::Ordering;
 
 use crate::base::deadline::Deadline;
+use crate::base::effort::Means;
 use crate::base::mutation::{self, Mutation};
 use crate::charge::batch;
 use crate::charge::charge::Charge;
@@ -41,7 +42,7 @@ const REVIEW: Duration = Duration::from_millis(100);
 
 /// Charges `bytes`, and waits for room until `deadline`.
 pub(crate) fn charge_until(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
-    batch::charge_in_slot(node, node.shared().source.current(), bytes, Some(deadline))
+    batch::charge_in_slot(node, node.shared().source.current(), bytes, Means::until(deadline))
 }
 
 /// Waits until there is room for `bytes`, and charges nothing.
@@ -50,7 +51,7 @@ fn wait_for_room(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(
         let seen = node.counter.read();
         return if seen.offline { Err(ChargeError::of(node, seen, 0)) } else { Ok(()) };
     }
-    let ask = Ask { want: Want::Room, deadline: Some(deadline), ..Ask::exact(bytes, Until::Top) };
+    let ask = Ask { want: Want::Room, means: Means::until(deadline), ..Ask::exact(bytes, Until::Top) };
     charge_slow_path(node, ask)
 }
 

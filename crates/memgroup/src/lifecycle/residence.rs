@@ -201,7 +201,7 @@ mod tests {
         }
         let found = late.attempt(100);
         assert!(found.is_closed() && found.attempts() == 0, "{found:?}");
-        batch::charge_miss(late, 100, found, None).unwrap();
+        batch::charge_miss(late, 100, found, crate::base::effort::Means::PLAIN).unwrap();
         let count = |stat| hierarchy.memory().get(&group, stat, Reach::Local, Freshness::Fresh);
         assert_eq!(
             (count(CHARGES), count(STOCK_MISSES)),

@@ -12,6 +12,7 @@
 //! - B1. Prepaid bytes count as used. They are drained when a charge takes a level above its limit, and before a thread is delayed. In between a
 //!   group may owe for bytes in its stocks, up to the slots' budgets.
 
+use crate::base::effort::Effort;
 use crate::control::high::{Level, drain_stocks};
 use crate::counter::chain::{self, Until};
 use crate::counter::events::Event;
@@ -26,16 +27,16 @@ pub(crate) const SLACK_BYTES: u64 = 64 << 10;
 
 /// A charge of `node` took `bytes` from the counters up to `until`. The caller is in no section, and holds no lock.
 #[inline]
-pub(crate) fn after_charge(node: &'static Node, until: Until, bytes: u64) {
+pub(crate) fn after_charge(node: &'static Node, until: Until, bytes: u64, effort: Effort) {
     if node.shared().highs.get().is_some() {
-        check_levels(node, until, bytes);
+        check_levels(node, until, bytes, effort);
     }
 }
 
 #[cold]
-fn check_levels(node: &'static Node, until: Until, bytes: u64) {
+fn check_levels(node: &'static Node, until: Until, bytes: u64, effort: Effort) {
     let levels = || std::iter::successors(Some(node), |level| until.next(level));
-    levels().filter(is_above_high).for_each(|level| hold_down(node, level, bytes));
+    levels().filter(is_above_high).for_each(|level| hold_down(node, level, bytes, effort));
     add_debt(node, levels(), bytes);
 }
 
@@ -58,7 +59,7 @@ fn add_debt(node: &'static Node, levels: impl Iterator<Item = &'static Node>, by
 }
 
 /// A charge of `node` found `level` above its `high`.
-fn hold_down(node: &'static Node, level: &'static Node, bytes: u64) {
+fn hold_down(node: &'static Node, level: &'static Node, bytes: u64, effort: Effort) {
     let found = Level::of_high(level);
     let was_within = found.usage.saturating_sub(bytes) <= found.limit;
     if was_within {
@@ -70,7 +71,8 @@ fn hold_down(node: &'static Node, level: &'static Node, bytes: u64) {
     }
     event::count(level, Event::High);
     let state = &level.high;
-    if credit::is_reclaiming()
+    if effort < Effort::Reclaim
+        || credit::is_reclaiming()
         || !level.shared().config.reclaim
         || !state.is_fruitful(seen.usage, SLACK_BYTES)
     {

@@ -254,7 +254,7 @@ fn a_late_charge_and_the_next_group_of_the_place() {
     let late = Stock::enter(group, 0).unwrap();
     relocate(group);
     let found = late.attempt(UNIT);
-    batch::charge_miss(late, UNIT, found, None).unwrap();
+    batch::charge_miss(late, UNIT, found, crate::base::effort::Means::PLAIN).unwrap();
     group.uncharge_at(0, UNIT);
     shared.remove(group).unwrap();
     let keeper = thread::spawn(move || settle(shared));

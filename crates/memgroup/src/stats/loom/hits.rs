@@ -201,7 +201,7 @@ fn counts_late_when_a_word_looks_unchanged() {
         // A charge now finds the stock listed, and is counted late until the other thread continues.
         group.charge_at(0, UNIT / 2).unwrap();
         assert_eq!(charges_counted(group), 3);
-        charge_miss(other, UNIT, found, None).unwrap();
+        charge_miss(other, UNIT, found, crate::base::effort::Means::PLAIN).unwrap();
         assert_eq!(charges_counted(group), 5, "every charge is counted once");
     });
 }
