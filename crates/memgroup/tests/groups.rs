@@ -285,3 +285,26 @@ fn a_hierarchy_that_is_used_again_has_one_user() {
         }
     });
 }
+
+#[test]
+fn gets_the_same_group_on_every_thread_and_creates_those_above() {
+    let hierarchy = Hierarchy::new(Config::new().depth_max(4)).unwrap();
+    for round in 0..50 {
+        let path = format!("/{round}/b/c");
+        let begin = std::sync::Barrier::new(4);
+        let ids = std::thread::scope(|scope| {
+            let get = || {
+                begin.wait();
+                hierarchy.get_or_create(&path).unwrap().id()
+            };
+            [(); 4].map(|()| scope.spawn(get)).map(|thread| thread.join().unwrap())
+        });
+        assert!(ids.iter().all(|&id| id == ids[0]), "{ids:?}");
+        assert_eq!(hierarchy.lookup(&path).unwrap().id(), ids[0]);
+    }
+    assert_eq!(hierarchy.get_or_create("/").unwrap(), hierarchy.root());
+    let too_deep = hierarchy.get_or_create("/x/2/3/4/5").unwrap_err();
+    assert!(matches!(too_deep, GroupError::TooDeep { depth_max: 4, .. }), "{too_deep}");
+    assert!(matches!(hierarchy.get_or_create("a/b"), Err(GroupError::InvalidPath { .. })));
+    assert!(matches!(hierarchy.get_or_create("/a/../b"), Err(GroupError::InvalidName { .. })));
+}

@@ -72,6 +72,35 @@ impl Hierarchy {
         tree.lookup(path).map(|id| self.pinned(id))
     }
 
+    /// The online group of this path, which is created if there is none, with the groups above it that are missing. For a group of a request or a
+    /// tenant that is first seen. Of several threads that call it at once each gets the same group.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let first = hierarchy.get_or_create("/tenants/alice/request-7").unwrap();
+    /// assert_eq!(hierarchy.get_or_create("/tenants/alice/request-7").unwrap(), first);
+    /// assert_eq!(first.parent().unwrap().path(), "/tenants/alice");
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`create`](Hierarchy::create). Groups above that were created by then stay.
+    pub fn get_or_create(&self, path: &str) -> Result<Group, GroupError> {
+        loop {
+            let missing = match self.lookup(path) {
+                Err(GroupError::NotFound { missing, .. }) => missing,
+                found => return found,
+            };
+            match self.create(&missing) {
+                // Others may create and remove at the same time: the next look tells.
+                Ok(_)
+                | Err(GroupError::Exists { .. } | GroupError::NotFound { .. } | GroupError::Offline { .. }) =>
+                    {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// The whole tree as it is now, dying groups included.
     ///
     /// It allocates, takes the tree lock for short steps, and flushes each subsystem's statistics once. It calls no shrinker. Its
