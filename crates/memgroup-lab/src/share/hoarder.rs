@@ -116,7 +116,7 @@ pub(super) fn run(lab: &mut Lab<'_>, hierarchy: &Hierarchy) -> Result<()> {
             "done",
             "refused",
             "stopped",
-            "small that ran",
+            "that ran",
             "all ran after ms",
             "small gave MiB",
         ],
