@@ -177,7 +177,9 @@ fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> R
     }
     let mut below = first;
     for (level, usage) in charged_levels(node, &usages, bytes) {
-        if level.counter.is_dry_run() && is_over_dry_run(level, below, usage) {
+        if let Some(max) = level.counter.dry_run()
+            && is_over_dry_run(level, max, below, usage)
+        {
             events::count(level, Event::WouldRefuse);
             charged.has_events = true;
         }
@@ -214,15 +216,13 @@ fn raise(node: &'static Node, usage: u64, bytes: u64) {
     protect::usage_rose(node, usage, bytes);
 }
 
-/// Whether the limit of `node`, a dry run, would have refused a charge that took its usage to `usage`: by itself, or by a reserve or fair share below.
+/// Whether `max` of `node`, a dry run, would have refused a charge that took its usage to `usage`: by itself, or by a reserve or fair share below.
 #[cold]
-fn is_over_dry_run(node: &'static Node, via: Via, usage: u64) -> bool {
-    let over_bytes = node.counter.over_dry_run(usage);
-    if over_bytes > 0 {
-        node.counter.raise_over(over_bytes);
+fn is_over_dry_run(node: &'static Node, max: u64, via: Via, usage: u64) -> bool {
+    if usage > max {
+        node.counter.raise_over(usage - max);
     }
-    let reserved = share::left_free(node, via);
-    over_bytes > 0 || node.counter.over_dry_run(usage.saturating_add(reserved)) > 0
+    usage.saturating_add(share::left_free(node, via)) > max
 }
 
 /// Whether every level is online and within its limit with the credit that it has. Bytes kept free for others do not matter here.

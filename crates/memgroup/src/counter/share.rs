@@ -29,7 +29,7 @@ use crate::counter::protect::used::{Used, WEIGHT};
 use crate::state::counter::Reading;
 use crate::tree::node::Node;
 
-/// The weight of a group for which none was set, and of the bytes that the parent holds itself.
+/// The weight of a group for which none was set.
 const WEIGHT_UNIT: u64 = 100;
 
 /// One child's share of its parent, at one moment.

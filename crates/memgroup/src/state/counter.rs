@@ -30,7 +30,7 @@
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::erasable;
 
-use crate::base::limit::{BYTES_MAX, UNLIMITED};
+use crate::base::limit::{self, BYTES_MAX, UNLIMITED};
 use crate::base::mutation::{self, Mutation};
 pub(crate) use crate::state::counter::reading::Reading;
 use crate::state::peak::Peak;
@@ -452,18 +452,11 @@ impl Counter {
         &self.limits.peak
     }
 
-    /// Whether the limit is a dry run.
+    /// The limit, if it is a dry run.
     #[inline]
-    pub(crate) fn is_dry_run(&self) -> bool {
+    pub(crate) fn dry_run(&self) -> Option<u64> {
         // ORDERING: Relaxed; see `set_limit`.
-        self.limits.shadow.load(Ordering::Relaxed) != UNLIMITED
-    }
-
-    /// By how much `usage` is above the limit of a dry run.
-    #[inline]
-    pub(crate) fn over_dry_run(&self, usage: u64) -> u64 {
-        // ORDERING: Relaxed; see `set_limit`.
-        usage.saturating_sub(self.limits.shadow.load(Ordering::Relaxed))
+        limit::given(self.limits.shadow.load(Ordering::Relaxed))
     }
 
     /// Usage was so many bytes above the limit of a dry run.
