@@ -129,3 +129,22 @@ fn a_lowered_limit_empties_stocks_that_are_too_large_for_it() {
     let right = 32 * MIB * 8 / 9;
     assert!(runaway.usage().abs_diff(right) <= MIB, "{}", runaway.usage());
 }
+
+#[test]
+fn a_stock_that_grows_leaves_room_for_those_of_other_slots() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(4).unwrap())).unwrap();
+    let parent = sharing(&hierarchy);
+    parent.set_max(8 * MIB).unwrap();
+    let group = parent.create("group").unwrap();
+    for slot in 0..4 {
+        let _pin = pin_virtual(slot);
+        for _ in 0..50 {
+            let burst: Vec<_> = (0..32).map(|_| group.try_charge(4 * KIB).unwrap()).collect();
+            drop(burst);
+        }
+        let before = group.stock();
+        (0..100).for_each(|_| drop(group.try_charge(4 * KIB).unwrap()));
+        let hits = group.stock().hits - before.hits;
+        assert!(hits > 90, "slot {slot}: {hits} hits of 100");
+    }
+}
