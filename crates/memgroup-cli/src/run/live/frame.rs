@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use memgroup::{GroupSnapshot, Snapshot};
+use memgroup::{FairShare, GroupSnapshot, Snapshot};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
@@ -60,16 +60,35 @@ struct Column {
     cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
 }
 
-const COLUMNS: &[Column] = &[
-    figure("usage", 7, 0, |_, group| units::bytes(group.usage_bytes)),
-    figure("peak", 7, 80, |_, group| units::bytes(group.peak_bytes)),
-    figure("max", 6, 0, |_, group| limit(group)),
-    figure("refused", 8, 0, |_, group| units::count(group.refusals)),
-    figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, units::percent)),
-    figure("done", 9, 80, |frame, group| frame.done(group).map_or_else(none, units::count)),
-    figure("stalled", 7, 120, |_, group| format!("{:.1} %", group.pressure.some.avg10)),
-    figure("waits", 5, 140, |_, group| units::count(group.waiters.now as u64)),
-    Column { title: "events", width: EVENTS_WIDTH, from: 140, is_text: true, cell: |_, group| events(group) },
+const USAGE: Column = figure("usage", 7, 0, |_, group| units::bytes(group.usage_bytes));
+const PEAK: Column = figure("peak", 7, 80, |_, group| units::bytes(group.peak_bytes));
+const MAX: Column = figure("max", 6, 0, |_, group| limit(group));
+const REFUSED: Column = figure("refused", 8, 0, |_, group| units::count(group.refusals));
+const HIT_RATE: Column =
+    figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, units::percent));
+const DONE: Column = figure("done", 9, 80, |frame, group| frame.done(group).map_or_else(none, units::count));
+const STALLED: Column = figure("stalled", 7, 120, |_, group| format!("{:.1} %", group.pressure.some.avg10));
+const WAITS: Column = figure("waits", 5, 140, |_, group| units::count(group.waiters.now as u64));
+const EVENTS: Column =
+    Column { is_text: true, ..figure("events", EVENTS_WIDTH, 140, |_, group| events(group)) };
+
+const COLUMNS: &[Column] = &[USAGE, PEAK, MAX, REFUSED, HIT_RATE, DONE, STALLED, WAITS, EVENTS];
+
+/// Where groups have fair shares: those, and the others from so many columns more.
+const COLUMNS_WITH_SHARES: &[Column] = &[
+    USAGE,
+    PEAK,
+    MAX,
+    REFUSED,
+    DONE,
+    figure("excess", 7, 100, |_, group| shared(group, |share| units::bytes(share.excess))),
+    figure("given", 7, 100, |_, group| shared(group, |share| units::bytes(share.given))),
+    figure("received", 8, 120, |_, group| shared(group, |share| units::bytes(share.taken))),
+    Column { is_text: true, ..figure("last to", 10, 120, |frame, group| frame.given_to(group)) },
+    Column { from: 140, ..HIT_RATE },
+    Column { from: 140, ..STALLED },
+    Column { from: 160, ..WAITS },
+    Column { from: 180, ..EVENTS },
 ];
 
 const fn figure(
@@ -87,6 +106,10 @@ fn limit(group: &GroupSnapshot) -> String {
         (None, Some(share)) => format!("~{}", units::rough_bytes(share.bytes)),
         (max, _) => units::limit(max),
     }
+}
+
+fn shared(group: &GroupSnapshot, show: impl FnOnce(FairShare) -> String) -> String {
+    group.fair_share.map_or_else(none, show)
 }
 
 fn none() -> String {
@@ -126,7 +149,9 @@ impl Widths {
     fn of(frame: &Frame<'_>, width: usize) -> Widths {
         let label_width = |group| columns(&label(group, INDENT, usize::MAX));
         let longest = frame.snapshot.groups.iter().map(label_width).max().unwrap_or(0);
-        let mut columns: Vec<_> = COLUMNS.iter().filter(|column| column.from <= width).collect();
+        let has_shares = frame.snapshot.groups.iter().any(|group| group.fair_share.is_some());
+        let columns = if has_shares { COLUMNS_WITH_SHARES } else { COLUMNS };
+        let mut columns: Vec<_> = columns.iter().filter(|column| column.from <= width).collect();
         let left = |columns: &[&Column]| {
             let figures: usize = columns.iter().map(|column| GAP + column.width).sum();
             width.saturating_sub(figures)
@@ -245,6 +270,13 @@ impl Frame<'_> {
     fn done(&self, group: &GroupSnapshot) -> Option<u64> {
         let name = group.path.strip_prefix("/tenants/").filter(|_| group.online)?;
         self.tenants.iter().find(|tenant| tenant.name == name).map(|tenant| tenant.done)
+    }
+
+    /// The name of the group that caches of this one gave bytes to last.
+    fn given_to(&self, group: &GroupSnapshot) -> String {
+        let id = group.fair_share.and_then(|share| share.given_to);
+        let found = self.snapshot.groups.iter().find(|other| Some(other.id) == id);
+        found.map_or_else(none, |other| other.name.clone())
     }
 
     /// Number of groups.

@@ -78,6 +78,8 @@ fn shows_the_share_of_a_group_without_a_limit() {
     let expected = "    a       ##......e...........     10.0M  ~71.1M         0";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("    b      [#####...............]"), "{text}");
+    let text = frame(&hierarchy.snapshot()).text(120, 40);
+    assert!(text.contains("   excess    given  received  last to"), "{text}");
 }
 
 #[test]
