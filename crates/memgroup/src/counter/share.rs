@@ -161,11 +161,11 @@ fn prepaid(level: &'static Node) -> u64 {
     level.counter.prepaid_most() / 4
 }
 
-/// Whether the group right below `top` that `node` counts in is above its even share. `None` where it has no share.
-pub(crate) fn is_above_even(node: &'static Node, top: &'static Node, newcomer: Newcomer) -> Option<bool> {
+/// The bytes above its even share of the group right below `top` that `node` counts in. `None` where it has no share.
+pub(crate) fn excess(node: &'static Node, top: &'static Node, newcomer: Newcomer) -> Option<u64> {
     let child = chain::right_below(top, node)?;
-    Terms::beside(top, child, |_| newcomer.below(top))
-        .map(|terms| terms.is_beyond_even(child.counter.usage()))
+    let terms = Terms::beside(top, child, |_| newcomer.below(top))?;
+    Some(child.counter.usage().saturating_sub(terms.even()))
 }
 
 /// A cache of `from` gave `bytes` for a charge of `to` that `level` refused. Counted for the two children of `level` through which they count in it, if it
@@ -207,10 +207,12 @@ fn left_free_below(level: &'static Node, via: Via) -> u64 {
     protected.max(tighter.saturating_add(free))
 }
 
-/// `child` has a large part of its even share: remembers it if the one that is remembered has less.
+/// `child` has a large part of its even share: remembers it if the one that is remembered has less of its own.
 pub(crate) fn note_largest(level: &'static Node, child: &'static Node) {
     let (used, id) = (level.used(), child.group_id());
-    let is_larger = |other: &'static Node| child.counter.usage() > other.counter.usage();
+    let times =
+        |of: &Node, weight_of: &Node| u128::from(of.counter.usage()) * u128::from(weight_of.used().weight());
+    let is_larger = |other: &'static Node| times(child, other) > times(other, child);
     if used.largest() != id && find_child(level, used.largest()).is_none_or(is_larger) {
         used.set_largest(id);
     }
@@ -222,8 +224,8 @@ fn find_child(level: &'static Node, id: GroupId) -> Option<&'static Node> {
     child.up().filter(|up| std::ptr::eq(*up, level)).map(|_| child)
 }
 
-/// The id and the usage of the largest group right below `level` that is above its even share, and that share. A hint: it may miss one that has
-/// charged nothing since a larger one fell.
+/// The id and the usage of the group right below `level` that is above its even share by the largest part, and that share. A hint: it may miss one that
+/// has charged nothing since a larger one fell, or is beside one within its `min`.
 pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> Option<(GroupId, u64, u64)> {
     let largest = level.find_used().filter(|_| level.marks.is_shared())?.largest();
     let child = find_child(level, largest)?;

@@ -1,9 +1,12 @@
 //! A child within its even share that finds neither room nor caches has a sibling above its share stopped.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use memgroup::{Charge, ChargeErrorKind, Group, KillAnswer, KillRegistration, KillRequest};
+use memgroup::{
+    Charge, ChargeErrorKind, Config, Group, Hierarchy, KillAnswer, KillRegistration, KillRequest,
+};
 
 use crate::cache::{MIB, exact};
 
@@ -103,6 +106,21 @@ fn a_refusal_within_the_even_share_names_the_sibling_that_has_the_memory() {
 }
 
 #[test]
+fn a_refusal_names_the_sibling_that_is_most_above_its_share_not_the_one_with_the_most_weight() {
+    let hierarchy = exact();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(64 * MIB).unwrap();
+    parent.set_share(8).unwrap();
+    let [heavy, light, late] = ["heavy", "light", "late"].map(|name| parent.create(name).unwrap());
+    heavy.set_weight(500).unwrap();
+    // Even shares with `late`: 44.9M, 9.0M and 9.0M.
+    let _held = [heavy.try_charge(30 * MIB).unwrap(), light.try_charge(20 * MIB).unwrap()];
+    let _more = heavy.try_charge(10 * MIB).unwrap();
+    let error = late.try_charge(8 * MIB).unwrap_err();
+    assert_eq!(error.held_by(), Some(light.id()), "{error}");
+}
+
+#[test]
 fn a_refusal_while_a_victim_dies_says_so_and_names_it() {
     let hierarchy = exact();
     let parent = hierarchy.create("/parent").unwrap();
@@ -118,4 +136,46 @@ fn a_refusal_while_a_victim_dies_says_so_and_names_it() {
     assert_eq!((error.kind(), error.held_by()), (ChargeErrorKind::Deadline, Some(hoarder.id())));
     drop(hoard);
     assert!(late.try_charge(20 * MIB).is_ok());
+}
+
+#[test]
+fn among_two_above_their_share_the_larger_child_is_stopped_although_its_groups_are_smaller() {
+    let hierarchy = exact();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(64 * MIB).unwrap();
+    let [larger, smaller] = ["larger", "smaller"].map(|name| parent.create(name).unwrap());
+    let of_larger = ["one", "two"].map(|name| Work::new(&larger, name, 16 * MIB));
+    let of_smaller = Work::new(&smaller, "one", 24 * MIB);
+    parent.set_share(8).unwrap();
+    let _late = parent.create("late").unwrap().try_charge(10 * MIB).unwrap();
+    assert_eq!(of_larger.iter().filter(|work| work.is_stopped()).count(), 1);
+    assert!(!of_smaller.is_stopped());
+}
+
+#[test]
+fn a_child_with_work_that_does_not_stop_comes_after_the_others() {
+    let patience = Duration::from_millis(1);
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0).kill_patience(patience)).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(64 * MIB).unwrap();
+    let [stubborn, fair] = ["stubborn", "fair"].map(|name| parent.create(name).unwrap());
+    let held = ["one", "two", "three"].map(|name| {
+        let group = stubborn.create(name).unwrap();
+        let asked = Arc::new(AtomicU32::new(0));
+        let its = Arc::clone(&asked);
+        let hook = move |_: &KillRequest<'_>| {
+            its.fetch_add(1, Ordering::Relaxed);
+            KillAnswer::Dying
+        };
+        (group.try_charge(12 * MIB).unwrap(), group.set_kill_hook(hook).unwrap(), asked)
+    });
+    let asked = || held.iter().map(|(_, _, asked)| asked.load(Ordering::Relaxed)).sum::<u32>();
+    let work = Work::new(&fair, "one", 24 * MIB);
+    parent.set_share(8).unwrap();
+    let late = parent.create("late").unwrap();
+    let error = late.try_charge(10 * MIB).unwrap_err();
+    assert_eq!((error.kind(), asked(), work.is_stopped()), (ChargeErrorKind::VictimDying, 1, false));
+    std::thread::sleep(2 * patience);
+    assert!(late.try_charge(10 * MIB).is_ok() && work.is_stopped());
+    assert_eq!(asked(), 1, "the others of it would have been waited for one after the other");
 }

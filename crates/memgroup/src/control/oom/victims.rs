@@ -28,7 +28,8 @@
 //! - I5. A group is chosen only if all candidates together have the missing bytes.
 //! - I6. Among candidates of one score it is the one that exceeds its protection by most. So a small group does not die for a giant beside it.
 //! - I7. A group within its `min` is not chosen. It may die as a part of a group that is killed as a whole.
-//! - I8. Where groups have fair shares, one above its even share is chosen before one within, whatever their scores.
+//! - I8. Where groups have fair shares, one above its even share is chosen, whatever the scores. Among several, one with work that was told to stop and
+//!   has not comes last: its groups would be waited for one after the other. Then the scores count, then the excess of the child right below the full group.
 //! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a slot's stock may serve it at that moment. Then the
 //!   next update of the pending kills notes it, at a refusal or a report.
 //! - B2. Usages are read one after the other while they change. A charge under way may be missed, or seen below a hook and not at it.
@@ -357,11 +358,13 @@ impl List {
             let even = share::even_of(node, newcomer);
             let excess = size.saturating_sub(protection.min.max(protection.low).max(even));
             // One that is within its share is not stopped for another.
-            let is_above = share::is_above_even(node, control.full, newcomer);
-            if is_above == Some(false) && !is_beside_requester(node, control) {
+            let above = share::excess(node, control.full, newcomer);
+            if above == Some(0) && !is_beside_requester(node, control) {
                 continue;
             }
-            let rank = (is_above, node.oom().score(), excess, Reverse(node.group_id()));
+            let is_willing = above.is_some() && !self.is_overdue_beside(node, control.full);
+            let rank =
+                (above > Some(0), is_willing, node.oom().score(), above, excess, Reverse(node.group_id()));
             if first.as_ref().is_none_or(|(highest, _)| rank > *highest) {
                 first = Some((rank, node));
             }
@@ -371,6 +374,19 @@ impl List {
             .filter(|level| level.find_oom().is_some_and(OomState::is_unit))
             .last();
         Some((victim, unit))
+    }
+
+    /// Whether the group right below `top` that `node` counts in has other work there that was told to stop, and has not in time.
+    fn is_overdue_beside(&self, node: &'static Node, top: &'static Node) -> bool {
+        let child = chain::right_below(top, node);
+        let is_beside = |other: &'static Node| {
+            chain::levels(other).any(|level| child.is_some_and(|child| std::ptr::eq(level, child)))
+        };
+        let mut kills = self
+            .pending
+            .iter()
+            .filter_map(|node| self.candidates.get(node.candidate_index()?)?.kill.as_ref());
+        kills.any(|kill| !kill.is_dead && matches!(kill.stage, Stage::Overdue { .. }) && is_beside(kill.node))
     }
 
     /// Reads the usage of all candidates that count in `top`, and how much of it groups below with hooks have.

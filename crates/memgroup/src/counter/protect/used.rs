@@ -59,7 +59,7 @@ pub(crate) struct Used {
     factor: AtomicU64,
     /// Whether the whole unused `min` of each group right below is kept free for it.
     reserves_min: AtomicBool,
-    /// The id of the group right below with the largest usage, as `share` has seen it last; a hint.
+    /// The id of the group right below that has most for its weight, as `share` has seen it last; a hint.
     largest: AtomicU64,
     given: AtomicU64,
     taken: AtomicU64,
