@@ -151,6 +151,12 @@ impl Config {
         Config { account_root, ..self }
     }
 
+    /// Whether charges to groups count in the root: the setting of [`account_root`](Config::account_root).
+    #[must_use]
+    pub fn accounts_root(&self) -> bool {
+        self.account_root
+    }
+
     /// Whether each subsystem's statistics have a tree of their own, as they should: a reader of one then pays for no other. One
     /// tree for all, as Linux had before 6.16, is for comparison.
     #[must_use]

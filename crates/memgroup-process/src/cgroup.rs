@@ -1,0 +1,204 @@
+//! The memory cgroup of the process, of version 1 or 2, and those above it as far as the process sees them.
+//!
+//! ```text
+//!   /proc/self/cgroup      which group            0::/app                 4:memory:/docker/1f2e
+//!   /proc/self/mountinfo   where groups lie       cgroup2, root /         cgroup with memory, root /docker/1f2e
+//!                                                  ▼                       ▼
+//!                                                 <mount>/app             <mount>
+//! ```
+//!
+//! The system attaches the memory controller to one version only. Version 1 has it if `/proc/self/cgroup` has a line for `memory`.
+
+use std::path::{Path, PathBuf};
+
+use procfs_core::process::{MountInfo, MountInfos};
+use procfs_core::{MemoryPressure, ProcessCGroups};
+
+use crate::error::ProcessError;
+use crate::files::{self, Files};
+
+/// Version 1 has no word for "no limit", but the largest number of whole pages.
+const UNLIMITED_V1: u64 = 1 << 62;
+
+/// Names of the files in one version.
+#[derive(Debug)]
+struct Names {
+    max: &'static str,
+    current: &'static str,
+    /// The line of `memory.stat` that tells the bytes of files which the kernel takes back first, for the group and those below it.
+    inactive_file: &'static str,
+}
+
+const V1: Names = Names {
+    max: "memory.limit_in_bytes",
+    current: "memory.usage_in_bytes",
+    inactive_file: "total_inactive_file",
+};
+const V2: Names = Names { max: "memory.max", current: "memory.current", inactive_file: "inactive_file" };
+
+/// The memory cgroup of this process.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    names: &'static Names,
+    /// Its own directory first, then those above it.
+    levels: Vec<PathBuf>,
+}
+
+impl Cgroup {
+    /// `None` where the process is in none, or sees none.
+    pub(crate) fn of_process(files: &Files) -> Result<Option<Cgroup>, ProcessError> {
+        let ProcessCGroups(groups) = files.parse("/proc/self/cgroup")?;
+        let MountInfos(mounts) = files.parse("/proc/self/mountinfo")?;
+        let is_memory = |controller: &String| controller == "memory";
+        let v1 = groups.iter().find(|group| group.controllers.iter().any(is_memory));
+        let v2 = groups.iter().find(|group| group.hierarchy == 0);
+        let (names, found) = if v1.is_some() { (&V1, v1) } else { (&V2, v2) };
+        let holds_memory = |mount: &&MountInfo| match mount.fs_type.as_str() {
+            "cgroup" => v1.is_some() && mount.super_options.contains_key("memory"),
+            "cgroup2" => v1.is_none(),
+            _ => false,
+        };
+        let Some((group, mount)) = found.zip(mounts.iter().find(holds_memory)) else { return Ok(None) };
+        let top = files.at(&mount.mount_point);
+        let own = own_directory(&top, Path::new(&mount.root), Path::new(&group.pathname));
+        let levels = own.ancestors().take_while(|level| level.starts_with(&top)).map(Path::to_owned);
+        // The root of all cgroups has no limit, and in version 2 no file for one.
+        let levels: Vec<_> = levels.filter(|level| level.join(names.max).is_file()).collect();
+        Ok((!levels.is_empty()).then_some(Cgroup { names, levels }))
+    }
+
+    /// The least limit of the group and those above it, and the directory that has it. `None` where none has a limit.
+    pub(crate) fn limit(&self) -> Result<Option<(u64, &Path)>, ProcessError> {
+        let mut least: Option<(u64, &Path)> = None;
+        for level in &self.levels {
+            let max = files::number(&level.join(self.names.max))?.filter(|&max| max < UNLIMITED_V1);
+            if let Some(max) = max.filter(|&max| least.is_none_or(|(least, _)| max < least)) {
+                least = Some((max, level));
+            }
+        }
+        Ok(least)
+    }
+
+    /// Bytes that the cgroup in `level` uses, without those of files that the kernel takes back first.
+    pub(crate) fn used(&self, level: &Path) -> Result<u64, ProcessError> {
+        let current = files::number(&level.join(self.names.current))?.unwrap_or(0);
+        let path = level.join("memory.stat");
+        let stat = files::text(&path)?;
+        let lines = stat.lines().filter_map(|line| line.split_once(' '));
+        let line = lines.into_iter().find(|(name, _)| *name == self.names.inactive_file);
+        let inactive = line.map_or(Ok(0), |(_, bytes)| bytes.trim().parse());
+        let inactive: u64 = inactive.map_err(|why| files::unreadable(&path, why))?;
+        Ok(current.saturating_sub(inactive))
+    }
+
+    /// The share of the last ten seconds, in percent, in which a thread of the cgroup in `level` waited for memory. `None` where the kernel does not
+    /// tell: in version 1, and without its option for pressure.
+    pub(crate) fn pressure(&self, level: &Path) -> Option<f32> {
+        let pressure: MemoryPressure = files::parse(&level.join("memory.pressure")).ok()?;
+        Some(pressure.some.avg10)
+    }
+}
+
+/// The directory of the group `pathname`, where the group `root` is mounted at `top`. In a container the two may be of different views: then it is `top`.
+fn own_directory(top: &Path, root: &Path, pathname: &Path) -> PathBuf {
+    let below = pathname.strip_prefix(root).ok().map(|below| top.join(below));
+    below.filter(|own| own.is_dir() && !pathname.ends_with("..")).unwrap_or_else(|| top.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::Cgroup;
+    use crate::error::ProcessError;
+    use crate::files::Files;
+
+    const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+    const V1_MOUNT: &str =
+        "35 31 0:32 /docker/1f2e /sys/fs/cgroup/memory ro,nosuid - cgroup cgroup rw,memory\n";
+
+    struct System(tempfile::TempDir);
+
+    impl System {
+        fn new(cgroup: &str, mountinfo: &str) -> System {
+            let system = System(tempfile::tempdir().unwrap());
+            system.write("proc/self/cgroup", cgroup);
+            system.write("proc/self/mountinfo", mountinfo);
+            system
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn cgroup(&self) -> Result<Option<Cgroup>, ProcessError> {
+            Cgroup::of_process(&Files::below(self.0.path()))
+        }
+
+        fn limit(&self) -> Option<u64> {
+            self.cgroup().unwrap().and_then(|cgroup| cgroup.limit().unwrap().map(|(bytes, _)| bytes))
+        }
+    }
+
+    #[test]
+    fn the_least_limit_on_the_way_to_the_root_counts() {
+        let system = System::new("0::/pod/app\n", V2_MOUNT);
+        system.write("sys/fs/cgroup/cgroup.procs", "1\n");
+        system.write("sys/fs/cgroup/pod/memory.max", "3000\n");
+        system.write("sys/fs/cgroup/pod/app/memory.max", "max\n");
+        assert_eq!(system.limit(), Some(3000));
+        system.write("sys/fs/cgroup/pod/app/memory.max", "2000\n");
+        assert_eq!(system.limit(), Some(2000));
+        system.write("sys/fs/cgroup/pod/app/memory.current", "1500\n");
+        system.write("sys/fs/cgroup/pod/app/memory.stat", "anon 900\ninactive_file 400\nactive_file 200\n");
+        let pressure = "some avg10=12.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        system.write("sys/fs/cgroup/pod/app/memory.pressure", pressure);
+        let cgroup = system.cgroup().unwrap().unwrap();
+        let (_, level) = cgroup.limit().unwrap().unwrap();
+        assert_eq!((cgroup.used(level).unwrap(), cgroup.pressure(level)), (1100, Some(12.5)));
+    }
+
+    #[test]
+    fn a_container_of_version_1_sees_its_own_group_as_the_top() {
+        let system = System::new("4:memory:/docker/1f2e\n0::/docker/1f2e\n", V1_MOUNT);
+        let (max, memory) = ("memory.limit_in_bytes", "sys/fs/cgroup/memory");
+        system.write(&format!("{memory}/{max}"), "9223372036854771712\n");
+        assert_eq!(system.limit(), None);
+        system.write(&format!("{memory}/{max}"), "5000\n");
+        assert_eq!(system.limit(), Some(5000));
+        system.write(&format!("{memory}/memory.usage_in_bytes"), "4000\n");
+        system.write(&format!("{memory}/memory.stat"), "inactive_file 1\ntotal_inactive_file 1000\n");
+        let cgroup = system.cgroup().unwrap().unwrap();
+        let (_, level) = cgroup.limit().unwrap().unwrap();
+        assert_eq!((cgroup.used(level).unwrap(), cgroup.pressure(level)), (3000, None));
+    }
+
+    #[test]
+    fn a_path_of_another_view_stands_for_the_mounted_group() {
+        for pathname in ["/../other", "/host/slice/app"] {
+            let system = System::new(&format!("0::{pathname}\n"), V2_MOUNT);
+            system.write("sys/fs/cgroup/memory.max", "7000\n");
+            assert_eq!(system.limit(), Some(7000), "{pathname}");
+        }
+    }
+
+    #[test]
+    fn a_process_in_no_cgroup_has_no_limit() {
+        assert_eq!(System::new("", V2_MOUNT).limit(), None);
+        assert_eq!(System::new("0::/\n", "").limit(), None);
+        assert_eq!(System::new("0::/\n", V2_MOUNT).limit(), None, "the root of the host has no file");
+    }
+
+    #[test]
+    fn a_malformed_file_is_named() {
+        let system = System::new("0::/\n", V2_MOUNT);
+        system.write("sys/fs/cgroup/memory.max", "12 apples\n");
+        let error = system.cgroup().unwrap().unwrap().limit().unwrap_err().to_string();
+        assert!(error.contains("sys/fs/cgroup/memory.max: \"12 apples\": invalid digit"), "{error}");
+        let system = System::new("nonsense\n", V2_MOUNT);
+        let error = system.cgroup().unwrap_err().to_string();
+        assert!(error.starts_with("read ") && error.contains("proc/self/cgroup: "), "{error}");
+    }
+}
