@@ -18,11 +18,11 @@ const MARGIN_PART: u64 = 8;
 pub struct ProcessLimit {
     /// In bytes.
     pub bytes: u64,
-    /// What sets it.
+    /// The source of the limit.
     pub source: LimitSource,
 }
 
-/// What limits the memory of a process.
+/// The source of a process's limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitSource {
@@ -80,7 +80,7 @@ pub struct Applied {
 
 /// Limits the root of `hierarchy` to the memory that the process may use, less `margin` bytes; without a margin, less an eighth.
 ///
-/// The margin is for memory that is not charged: code, stacks, buffers of libraries, and what the allocator keeps. A [`Watcher`](crate::Watcher)
+/// The margin is for memory that is not charged: code, stacks, buffers of libraries, and memory that the allocator keeps. A [`Watcher`](crate::Watcher)
 /// lowers the limit further when that memory grows.
 ///
 /// ```

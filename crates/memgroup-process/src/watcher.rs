@@ -1,4 +1,4 @@
-//! Watcher: compares what is charged with what the process uses, and lowers the root's limit while they do not fit together.
+//! Watcher: compares the charged bytes with those that the process uses, and lowers the root's limit while they do not fit together.
 //!
 //! ```text
 //!   used    ───────────── limit ──────────────────────────────────────────────
@@ -6,11 +6,11 @@
 //!           15/16
 //!              between: nothing
 //!           7/8
-//!            ▼ below, eight checks in a row:  raise the root's max by half of the room, up to what it was
+//!            ▼ below, eight checks in a row:  raise the root's max by half of the room, up to the user's
 //! ```
 //!
 //! - I1. The root's limit is never raised above the one that the user set. A limit that the user sets meanwhile is the new one.
-//! - I2. Bytes that the lowered limit takes are counted from what is charged now. So further checks of the same excess do not lower it again.
+//! - I2. The lowered limit is the charged bytes less the excess. So further checks of the same excess do not lower it again.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ const LOWERED: StatKey = SUBSYSTEM.key("lowered");
 const RAISED: StatKey = SUBSYSTEM.key("raised");
 const RECLAIMED: StatKey = SUBSYSTEM.key("reclaimed");
 
-/// What a check did with the root's limit.
+/// The change that a check made to the root's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
@@ -78,11 +78,11 @@ pub enum Action {
     Raised(u64),
 }
 
-/// What a check found and did. All figures are in bytes.
+/// The figures and the actions of a check. All figures are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Check {
-    /// Memory that the process uses: of its cgroup what the kernel cannot take back at once, or else its resident memory.
+    /// Memory that the process uses: of its cgroup the bytes that the kernel cannot take back at once, or else its resident memory.
     pub used: u64,
     /// Bytes charged to the root, prepaid ones included.
     pub charged: u64,
@@ -92,7 +92,7 @@ pub struct Check {
     pub purged: Option<u64>,
     /// Bytes that caches gave back.
     pub reclaimed: u64,
-    /// What was done with the root's limit.
+    /// The change of the root's limit.
     pub action: Action,
 }
 
@@ -102,8 +102,8 @@ pub struct Check {
 /// the process comes near its limit, a check purges the allocator, lowers the root's limit by the excess, and has caches give back as much. When
 /// the process uses less again, the limit rises step by step.
 ///
-/// The user calls [`check`](Watcher::check) on a thread or a task, about ten times a second; [`run_while`](Watcher::run_while) is such a loop. What
-/// the watcher did is among the statistics of the root, and so in each snapshot:
+/// The user calls [`check`](Watcher::check) on a thread or a task, about ten times a second; [`run_while`](Watcher::run_while) is such a loop. Its
+/// actions are among the statistics of the root, and so in each snapshot:
 ///
 /// | `process` | is |
 /// |---|---|
@@ -297,7 +297,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Has caches give back, and the allocator give to the system what they freed.
+    /// Has caches give back, and the allocator give to the system that memory.
     fn reclaim(&mut self, bytes: u64) -> u64 {
         let before = self.root.usage();
         self.root.reclaim(bytes, Instant::now() + RECLAIM);

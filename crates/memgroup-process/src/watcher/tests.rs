@@ -11,7 +11,7 @@ use crate::limit::{LimitSource, ProcessLimit};
 
 const MIB: u64 = 1 << 20;
 
-/// A process with a limit of 1600 MiB. Its memory is what is charged, and other bytes.
+/// A process with a limit of 1600 MiB. Its memory is the charged bytes and others.
 struct Process {
     directory: tempfile::TempDir,
     hierarchy: Hierarchy,
@@ -107,7 +107,7 @@ fn lowers_the_limit_and_asks_caches_by_the_excess_and_raises_it_when_calm() {
     let check = watcher.check().unwrap();
     assert_eq!((check.action, check.reclaimed), (Action::Lowered(800 * MIB), 200 * MIB));
     assert_eq!(process.hierarchy.root().usage(), 800 * MIB);
-    // The caches gave what was missing: nothing is above.
+    // The caches gave the missing bytes: nothing is above.
     process.uses(700 * MIB);
     assert_eq!((watcher.check().unwrap().action, process.max()), (Action::None, 800));
     // Below 7/8 for eight checks: half of the room.
