@@ -120,6 +120,7 @@ fn climb(mut charge: SlowCharge) -> Result<(), ChargeError> {
             && (charge.with_batch()
                 || charge.exactly()
                 || charge.past_dry_runs()
+                || charge.after_recount()
                 || charge.after_drain()
                 || charge.after_reclaim()
                 || charge.after_kill()
@@ -227,6 +228,18 @@ impl SlowCharge {
         let is_made = self.note(outcome);
         let seen = self.last.seen;
         (self.full, self.can_fit) = (self.last.node, !seen.offline && self.ask.bytes <= seen.most());
+        is_made
+    }
+
+    /// Where the group gives shares, its own bytes may be fewer than was known.
+    fn after_recount(&mut self) -> bool {
+        let is_own = self.can_fit && std::ptr::eq(self.last.node, self.node) && !self.last.seen.is_share;
+        if !is_own || !share::recount_own(self.node) {
+            return false;
+        }
+        let outcome = self.attempt();
+        let is_made = self.note(outcome);
+        self.full = self.last.node;
         is_made
     }
 

@@ -6,23 +6,19 @@ use crate::base::id::GroupId;
 use crate::control::{freeze, waiters};
 use crate::counter::protect::used;
 use crate::counter::{chain, share};
+use crate::tree::children::ChildSteps;
 use crate::tree::handle::Group;
-use crate::tree::name::NAME_MAX;
 use crate::tree::node::Node;
 use crate::tree::topology::{State, Tree};
 
 /// The largest factor.
 pub const SHARE_MAX: u32 = 1024;
 
-/// Groups that are given their share, or lose it, with one hold of the tree lock.
-const CHILDREN_HELD_MAX: usize = 128;
-
 /// Gives each group below `node` a share, or takes it away. Whether the group is online: one that goes offline meanwhile gives none.
 fn set_factor(node: &'static Node, factor: u32) -> bool {
     let (shared, used) = (node.shared(), node.used());
     let lock = shared.level_lock(node.id());
-    // With the tree lock held nothing is allocated for names: an allocator that charges may need it.
-    let mut last = String::with_capacity(NAME_MAX);
+    let mut children = ChildSteps::of(node);
     loop {
         let tree = shared.tree.lock();
         if tree.state(node.id()) != State::Online {
@@ -33,21 +29,14 @@ fn set_factor(node: &'static Node, factor: u32) -> bool {
         }
         // From the first step on groups get or lose their share when they are created.
         give(&tree, node, factor > 0);
-        let after = Some(last.as_str()).filter(|last| !last.is_empty());
-        let (mut count, mut end) = (0, None);
-        for (name, id) in tree.children_after(node.id(), after).take(CHILDREN_HELD_MAX) {
-            join(&tree, shared.made(id), factor > 0);
-            (count, end) = (count + 1, Some(name));
-        }
-        if count < CHILDREN_HELD_MAX {
+        if !children.step(&tree, |child| join(&tree, child, factor > 0)) {
             used.set_factor(u64::from(factor));
             break;
         }
-        last.clear();
-        last.push_str(end.unwrap_or_default());
     }
     drop(lock);
     if factor > 0 {
+        share::recount_own(node);
         // Stocks from before have caps that leave shares too little. They are opened again with smaller ones.
         freeze::drain_all(node);
     }

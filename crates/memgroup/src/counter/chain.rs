@@ -74,7 +74,7 @@ pub(crate) fn headroom_to_prepay(from: &'static Node, above_high: u64) -> u64 {
 pub(crate) fn look_for_room(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
     let (mut level, mut via) = (Some(from), None);
     while let Some(node) = level {
-        let usage = match node.counter.with_room(bytes, share::left_free(node, via)) {
+        let usage = match node.counter.with_room(bytes, share::left_free(node, via, bytes)) {
             Some(usage) => usage,
             None => look_again(node, via, bytes)?,
         };
@@ -87,7 +87,7 @@ pub(crate) fn look_for_room(from: &'static Node, until: Until, bytes: u64) -> Re
 pub(crate) fn look_past_dry_runs(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
     let (mut level, mut via) = (Some(from), None);
     while let Some(node) = level {
-        let seen = look(node, via);
+        let seen = look(node, via, bytes);
         if bytes > seen.headroom() && !seen.is_only_dry_run(bytes) {
             return Err(share::refused(node, via, bytes, seen));
         }
@@ -99,14 +99,14 @@ pub(crate) fn look_past_dry_runs(from: &'static Node, until: Until, bytes: u64) 
 /// For a charge that seems not to fit: whether it does, or passes. The usage with it.
 #[cold]
 fn look_again(node: &'static Node, via: Via, bytes: u64) -> Result<u64, Refused> {
-    let seen = look(node, via);
+    let seen = look(node, via, bytes);
     let goes_on = bytes <= seen.headroom() || seen.lets_pass(bytes);
     if goes_on { Ok(seen.usage.saturating_add(bytes)) } else { Err(share::refused(node, via, bytes, seen)) }
 }
 
-/// The counter as a charge sees it that came `via` the level below.
-fn look(node: &'static Node, via: Via) -> Reading {
-    Reading { reserved: share::left_free(node, via), ..node.counter.read_with_prepaid() }
+/// The counter as a charge of so many bytes sees it that came `via` the level below.
+fn look(node: &'static Node, via: Via, bytes: u64) -> Reading {
+    Reading { reserved: share::left_free(node, via, bytes), ..node.counter.read_with_prepaid() }
 }
 
 /// How a charge climbs.
@@ -159,7 +159,7 @@ fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> R
             charged = charge_from(level, via, bytes, climb).inspect_err(|_| take_back(node, level, bytes))?;
             break;
         }
-        let reserved = share::left_free(level, via);
+        let reserved = share::left_free(level, via, bytes);
         match level.counter.try_charge(bytes, reserved, climb.verdict, climb.purpose) {
             Ok(usage) => usages[count] = usage,
             Err(seen) => {
@@ -175,10 +175,13 @@ fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> R
             None => break,
         }
     }
+    if first.is_none() {
+        share::count_own(node, bytes);
+    }
     let mut below = first;
     for (level, usage) in charged_levels(node, &usages, bytes) {
         if let Some(max) = level.counter.dry_run()
-            && is_over_dry_run(level, max, below, usage)
+            && is_over_dry_run(level, max, below, bytes, usage)
         {
             events::count(level, Event::WouldRefuse);
             charged.has_events = true;
@@ -218,11 +221,11 @@ fn raise(node: &'static Node, usage: u64, bytes: u64) {
 
 /// Whether `max` of `node`, a dry run, would have refused a charge that took its usage to `usage`: by itself, or by a reserve or fair share below.
 #[cold]
-fn is_over_dry_run(node: &'static Node, max: u64, via: Via, usage: u64) -> bool {
+fn is_over_dry_run(node: &'static Node, max: u64, via: Via, bytes: u64, usage: u64) -> bool {
     if usage > max {
         node.counter.raise_over(usage - max);
     }
-    usage.saturating_add(share::left_free(node, via)) > max
+    usage.saturating_add(share::left_free(node, via, bytes)) > max
 }
 
 /// Whether every level is online and within its limit with the credit that it has. Bytes kept free for others do not matter here.

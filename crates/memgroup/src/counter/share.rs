@@ -15,11 +15,17 @@
 //! T as a bound of u + b is a bound of U + b as well: u + b <= T where M - U - b >= (u + b) / (a w). So a charge beyond E leaves so many bytes free in
 //! the parent, and the parent's compare-and-swap decides on it together with the limit.
 //!
+//! Bytes that are charged to the parent itself are a child more, of weight 100: *own*. How many there are is not counted, since each uncharge would have to
+//! take part. `Used::own` is a number that they do not exceed: all own charges since it was found, and the bytes found then. A charge that it does
+//! not let pass has it found anew ([`recount_own`]).
+//!
 //! - I1. A child with T = u + b holds a w of all that is free. So all children beyond E together use less than M, whatever they ask for.
 //! - I2. Prepaid bytes are left out of u and U. A grant has room for two caps, and a stock is half full on average: so a quarter of the granted bytes.
 //! - I3. All stocks below a sharing parent are granted M / 4a at most, except for grants that are decided at the same moment (`charge::evict`). They hold
 //!   half of that at most. So prepaid bytes move a share by M / 16a at most, up or down.
 //! - B1. U is the usage at the instant of the decision. u, W and levels above the parent are read before, and may be a moment old.
+//! - B2. Own bytes have no part in W, so the even shares of children are as if there were none. Forced charges, and the bytes of children that are removed, may make them
+//!   more than `Used::own`, until that is found anew.
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
@@ -27,7 +33,11 @@ use crate::counter::chain::{self, Refused, Via};
 use crate::counter::protect;
 use crate::counter::protect::used::{Used, WEIGHT};
 use crate::state::counter::Reading;
+use crate::tree::children::ChildSteps;
 use crate::tree::node::Node;
+
+/// How often the bytes of a group itself are found for one charge, while other threads charge it.
+const RECOUNTS_MOST: u32 = 4;
 
 /// The weight of a group for which none was set.
 const WEIGHT_UNIT: u64 = 100;
@@ -106,6 +116,14 @@ impl Terms {
         Terms::beside(level, child, |own| own.weight().saturating_sub(own.recorded(WEIGHT)))
     }
 
+    /// For the bytes of `level` itself.
+    fn of_own(level: &'static Node) -> Option<Terms> {
+        let above = level.find_used().filter(|_| level.marks.is_shared())?;
+        let factor = above.factor();
+        let sum = WEIGHT_UNIT + factor * (above.sum(WEIGHT) + WEIGHT_UNIT);
+        (factor > 0).then_some(Terms { of: most(level)?, slope: factor * WEIGHT_UNIT, sum, min: 0 })
+    }
+
     /// The same, with so much weight beside that of the groups that hold memory.
     fn beside(level: &'static Node, child: &'static Node, missing: impl Fn(&Used) -> u64) -> Option<Terms> {
         if !level.marks.is_shared() {
@@ -131,9 +149,14 @@ impl Terms {
         usage > self.min && times(usage, self.sum) > times(self.of, self.slope)
     }
 
-    /// T as a bound of the free bytes: those that are to be free above a child with so much usage, which is beyond its even share.
-    fn left_free(&self, usage: u64) -> u64 {
-        part(usage, WEIGHT_UNIT, self.slope)
+    /// T as a bound of the bytes to be left free in `level`, for a charge that makes this usage. `None` within the even share.
+    fn left_free(&self, level: &'static Node, usage: u64) -> Option<u64> {
+        if !self.is_beyond_even(usage) {
+            return None;
+        }
+        let tighter = level.counter.read().max.min(BYTES_MAX).saturating_sub(self.of);
+        let free = part(usage, WEIGHT_UNIT, self.slope).saturating_sub(prepaid(level));
+        Some(tighter.saturating_add(free))
     }
 
     fn share(&self, level: &'static Node, child: &'static Node) -> Share {
@@ -184,27 +207,59 @@ pub(crate) fn count_given(level: &'static Node, from: &'static Node, to: &'stati
 
 /// Bytes that a charge is to leave free in `level`: for groups within their protection, and where it came through a child, for the shares of others.
 #[inline(always)]
-pub(crate) fn left_free(level: &'static Node, via: Via) -> u64 {
-    if level.marks.keeps_free() { left_free_below(level, via) } else { 0 }
+pub(crate) fn left_free(level: &'static Node, via: Via, bytes: u64) -> u64 {
+    if level.marks.keeps_free() { left_free_below(level, via, bytes) } else { 0 }
 }
 
 #[cold]
 #[inline(never)]
-fn left_free_below(level: &'static Node, via: Via) -> u64 {
+fn left_free_below(level: &'static Node, via: Via, bytes: u64) -> u64 {
     let protected = protect::left_free(level, via);
-    let Some((child, usage)) = via else { return protected };
+    let Some((child, usage)) = via else { return protected.max(own_left_free(level, bytes)) };
     let Some(terms) = Terms::of(level, child) else { return protected };
     // Its even share shrinks as others come, and it may charge nothing any more.
     if terms.is_beyond_even(usage.saturating_mul(4)) {
         note_largest(level, child);
     }
-    let usage = usage.saturating_sub(prepaid(child));
-    if !terms.is_beyond_even(usage) {
-        return protected;
+    let kept = terms.left_free(level, usage.saturating_sub(prepaid(child)));
+    kept.map_or(protected, |kept| protected.max(kept))
+}
+
+/// Bytes that a charge of `level` itself is to leave free for the shares of the groups below.
+fn own_left_free(level: &'static Node, bytes: u64) -> u64 {
+    let Some(terms) = Terms::of_own(level) else { return 0 };
+    let own = level.used().own().min(level.counter.usage());
+    terms.left_free(level, own.saturating_add(bytes)).unwrap_or(0)
+}
+
+/// Whether `requester` is `level` itself, and its own bytes fill its even share. Then groups below give it nothing.
+pub(crate) fn is_above_own_even(level: &'static Node, requester: &'static Node) -> bool {
+    let terms = Some(level).filter(|level| std::ptr::eq(*level, requester)).and_then(Terms::of_own);
+    terms.is_some_and(|terms| terms.is_beyond_even(level.used().own().saturating_add(1)))
+}
+
+/// Bytes were charged to `level` itself.
+#[inline(always)]
+pub(crate) fn count_own(level: &'static Node, bytes: u64) {
+    if level.marks.is_shared() {
+        level.used().add_own(bytes);
     }
-    let tighter = level.counter.read().max.min(BYTES_MAX).saturating_sub(terms.of);
-    let free = terms.left_free(usage).saturating_sub(prepaid(level));
-    protected.max(tighter.saturating_add(free))
+}
+
+/// Finds the bytes of `level` itself, if it gives shares. Returns whether they are fewer than was known.
+pub(crate) fn recount_own(level: &'static Node) -> bool {
+    let Some(used) = level.find_used().filter(|_| level.marks.is_shared()) else { return false };
+    let before = used.own();
+    for _ in 0..RECOUNTS_MOST {
+        let known = used.own();
+        let mut of_children = 0_u64;
+        let mut steps = ChildSteps::of(level);
+        while steps.step(&level.shared().tree.lock(), |child| of_children += child.counter.usage()) {}
+        if used.correct_own(known, level.counter.usage().saturating_sub(of_children)) {
+            break;
+        }
+    }
+    used.own() < before
 }
 
 /// `child` has a large part of its even share: remembers it if the one that is remembered has less of its own.
@@ -279,9 +334,10 @@ pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, hea
 
 /// The bytes that `level` keeps for protected groups in any case. A child is not beyond its protection for the bytes that it has prepaid: while those may
 /// decide, the refusal is not final.
-fn kept_at_least(level: &'static Node, via: Via, seen: Reading) -> u64 {
+fn kept_at_least(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> u64 {
     let held = via.map(|(child, usage)| (child, usage.saturating_sub(child.counter.prepaid_most())));
-    seen.reserved.min(protect::left_free(level, held))
+    let own = if via.is_none() { own_left_free(level, bytes) } else { 0 };
+    seen.reserved.min(protect::left_free(level, held).max(own))
 }
 
 /// The refusal of a charge by `level`, which it reached `via` a child: by the child's share, as if that were the child's own limit, if it is beyond
@@ -289,7 +345,7 @@ fn kept_at_least(level: &'static Node, via: Via, seen: Reading) -> u64 {
 #[cold]
 pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> Refused {
     let by_level =
-        Refused { node: level, seen: Reading { reserved: kept_at_least(level, via, seen), ..seen } };
+        Refused { node: level, seen: Reading { reserved: kept_at_least(level, via, bytes, seen), ..seen } };
     // A dry run lets the charge pass.
     let is_refused = level.marks.is_shared() && !seen.offline && !seen.is_dry_run;
     let Some((child, usage)) = via.filter(|_| is_refused) else {

@@ -6,5 +6,6 @@
 mod cache;
 mod giving;
 mod nested;
+mod own;
 mod rule;
 mod victims;

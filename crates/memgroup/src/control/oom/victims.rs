@@ -348,6 +348,7 @@ impl List {
         self.measure(control.full);
         let (mut sum, mut first) = (0_u64, None);
         let newcomer = Newcomer::of(control.full, Some(control.requester));
+        let is_own = share::is_above_own_even(control.full, control.requester);
         for candidate in self.candidates.iter().filter(|one| one.size() > 0 && one.can_be_asked(control)) {
             let (node, size) = (candidate.node, candidate.size());
             let protection = effective(node, control.full);
@@ -359,7 +360,8 @@ impl List {
             let excess = size.saturating_sub(protection.min.max(protection.low).max(even));
             // One that is within its share is not stopped for another.
             let above = share::excess(node, control.full, newcomer);
-            if above == Some(0) && !is_beside_requester(node, control) {
+            let is_spared = above == Some(0) && !is_beside_requester(node, control);
+            if is_spared || (is_own && !std::ptr::eq(node, control.full)) {
                 continue;
             }
             let is_willing = above.is_some() && !self.is_overdue_beside(node, control.full);

@@ -23,6 +23,8 @@ pub(crate) struct Sparing {
     spares_low: bool,
     /// Whether anything is protected in the hierarchy.
     is_any: bool,
+    /// Nothing is taken of groups below the top: the charge is of the top itself, and is above a share of its own.
+    spares_below: bool,
     /// The weight that the charge adds to the shares right below the top.
     newcomer: Newcomer,
 }
@@ -56,7 +58,8 @@ impl Sparing {
     /// For a reclaim in `top`, for a charge of `requester` if it is for one.
     pub(crate) fn new(top: &'static Node, requester: Option<&'static Node>, spares_low: bool) -> Sparing {
         let newcomer = Newcomer::of(top, requester);
-        Sparing { top, spares_low, is_any: top.shared().protected().is_any(), newcomer }
+        let spares_below = requester.is_some_and(|requester| share::is_above_own_even(top, requester));
+        Sparing { top, spares_low, is_any: top.shared().protected().is_any(), spares_below, newcomer }
     }
 
     pub(crate) fn top(&self) -> &'static Node {
@@ -72,6 +75,9 @@ impl Sparing {
     /// The bytes that may be taken of a group and those below it, by its own protection and share alone, if `asked` are asked for already.
     #[inline]
     pub(crate) fn of(&self, node: &'static Node, protected: Protection, asked: u64) -> Takeable {
+        if self.spares_below && node.depth() > self.top.depth() {
+            return Takeable { bytes: 0, spares_low: false, is_shared: false };
+        }
         // A fair share of the top is spared as `low` is: while another group is above its own. Those that a group gives below itself are not: they
         // would shield it from the groups beside it.
         let is_child = node.up().is_some_and(|up| std::ptr::eq(up, self.top));

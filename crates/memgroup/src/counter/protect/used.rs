@@ -61,6 +61,8 @@ pub(crate) struct Used {
     reserves_min: AtomicBool,
     /// The id of the group right below that has most for its weight, as `share` has seen it last; a hint.
     largest: AtomicU64,
+    /// The most bytes that may be charged to the group itself, as `share` knows; while it gives shares.
+    own: AtomicU64,
     given: AtomicU64,
     taken: AtomicU64,
     /// The id of the last group beside this one that bytes were given to.
@@ -80,6 +82,7 @@ impl Used {
             factor: AtomicU64::new(0),
             reserves_min: AtomicBool::new(false),
             largest: AtomicU64::new(0),
+            own: AtomicU64::new(0),
             given: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             given_to: AtomicU64::new(0),
@@ -136,6 +139,22 @@ impl Used {
     pub(crate) fn set_largest(&self, id: GroupId) {
         // ORDERING: Relaxed, as in `largest`.
         self.largest.store(id.as_u64(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn own(&self) -> u64 {
+        // ORDERING: Relaxed; a sum of differences, which lags by those that are being added.
+        self.own.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_own(&self, bytes: u64) {
+        // ORDERING: Relaxed, as in `own`.
+        self.own.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Replaces `known` by the bytes found. Returns `false` if a charge was added meanwhile.
+    pub(crate) fn correct_own(&self, known: u64, found: u64) -> bool {
+        // ORDERING: Relaxed, as in `own`.
+        self.own.compare_exchange(known, found, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// A cache of the group gave `bytes` for a charge of `to`, a group beside it.
@@ -341,7 +360,7 @@ impl Part for Used {
     fn reset(&self) {
         // ORDERING: Release; pairs with the Acquire in `enter`: a thread that is late for the group before finds this one's parent.
         self.recorders.fetch_or(ONLINE, Ordering::Release);
-        for figure in [&self.largest, &self.given, &self.taken] {
+        for figure in [&self.largest, &self.own, &self.given, &self.taken] {
             // ORDERING: Relaxed; published with the group.
             figure.store(0, Ordering::Relaxed);
         }
