@@ -23,6 +23,8 @@ pub use api::label::{Label, LabelError, LabelledCharge};
 pub use api::peak::PeakReader;
 pub use api::scope;
 pub use api::scope::Scope;
+#[cfg(feature = "serde")]
+pub use api::settings::{ApplyError, GroupSpec, TreeSpec};
 pub use api::snapshot::{
     Dead, FILES, FileError, FileProblem, GroupSnapshot, Limits, Snapshot, SubsystemSnapshot,
 };
@@ -45,8 +47,10 @@ pub use control::share::{FairShare, SHARE_MAX, ShareError};
 pub use control::waiters::WeightError;
 pub use counter::events::Events;
 pub use counter::protect::{Protection, ProtectionError};
+pub use lifecycle::ended::EndedGroup;
 pub use lifecycle::maintenance::{Maintained, Maintenance};
 pub use lifecycle::memory::PerCpuStats;
+pub use lifecycle::owned::OwnedGroup;
 pub use memgroup_percpu::{PageSize, SlotSource};
 pub use observe::event::{EventSubscription, SubscriptionReport};
 pub use observe::pressure::{
@@ -64,6 +68,7 @@ pub use stats::flush::Freshness;
 pub use stats::stock_stats::StockStats;
 pub use tree::error::{ChargeError, ChargeErrorKind};
 pub use tree::handle::{Group, Hierarchy};
+pub use tree::weak::WeakGroup;
 
 /// The snippets of the crate's page in the repository compile and run.
 #[cfg(doctest)]

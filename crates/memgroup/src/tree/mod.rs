@@ -12,3 +12,4 @@ pub(crate) mod node;
 pub(crate) mod parts;
 pub(crate) mod shared;
 pub(crate) mod topology;
+pub(crate) mod weak;
