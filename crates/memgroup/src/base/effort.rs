@@ -23,6 +23,8 @@ pub(crate) struct Means {
     pub(crate) effort: Effort,
     /// Until when it waits for room, if it waits.
     pub(crate) deadline: Option<Instant>,
+    /// It is one try of a future, which is told which level refuses and waits there.
+    pub(crate) is_poll: bool,
 }
 
 impl Means {
@@ -30,8 +32,11 @@ impl Means {
     pub(crate) const PLAIN: Means = Means::with(Effort::Stop);
 
     pub(crate) const fn with(effort: Effort) -> Means {
-        Means { effort, deadline: None }
+        Means { effort, deadline: None, is_poll: false }
     }
+
+    /// Those of a future. It climbs no step that takes the lock of a level.
+    pub(crate) const POLL: Means = Means { is_poll: true, ..Means::with(Effort::Count) };
 
     pub(crate) fn until(deadline: Instant) -> Means {
         Means { deadline: Some(deadline), ..Means::PLAIN }

@@ -3,7 +3,7 @@
 use crate::base::error::GroupError;
 use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
-use crate::control::{aftermath, protection};
+use crate::control::{aftermath, protection, waiters};
 use crate::lifecycle::maintenance;
 use crate::observe::wait;
 use crate::stock::drain;
@@ -21,6 +21,8 @@ impl Shared {
         self.release_held(&mut tree, node.id());
         let due = maintenance::is_due(self, &tree);
         drop(tree);
+        // Tasks are woken without the lock. The caller holds the node.
+        waiters::removed(node);
         if due {
             maintenance::step(self);
         }
@@ -52,6 +54,8 @@ impl Shared {
             take_offline(&mut tree, self.made(id));
             self.release_held(&mut tree, id);
         }
+        // Futures hold handles, so no task waits here. Threads may, by the bytes of their charges.
+        self.wait_queue().lock().end_all();
         true
     }
 }
