@@ -6,7 +6,7 @@
 //!                                                  └─▶ a reclaimer makes room for the first in the queue
 //! ```
 //!
-//! A poll climbs the first steps of the ladder only (`Means::POLL`). It calls no shrinker and no kill hook, and takes no lock of a level and not the
+//! A poll climbs the first steps of the ladder only (`Means::of_poll`). It calls no shrinker and no kill hook, and takes no lock of a level and not the
 //! tree lock. So it never waits for a freeze of another thread. A reclaimer climbs the other steps.
 //!
 //! - I1. A future is listed from the poll that found no room until it ends or is dropped. Its place is its own.
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use memgroup_sync::grace;
 
 use crate::base::deadline::Deadline;
-use crate::base::effort::{Effort, Means};
+use crate::base::effort::{self, Effort, Means};
 use crate::base::mutation::{self, Mutation};
 use crate::charge::charge::Charge;
 use crate::charge::slow::{self, Ask, charge_slow_path, count_max, never_fits};
@@ -117,7 +117,8 @@ impl Charging {
     /// Tries the charge once.
     fn attempt(&self) -> Tried {
         let (node, bytes) = (self.node(), self.bytes);
-        let refused = match node.charge_by(bytes, Means::POLL) {
+        let poll = if let Phase::New = self.phase { effort::Poll::First } else { effort::Poll::Again };
+        let refused = match node.charge_by(bytes, Means::of_poll(poll)) {
             Ok(()) => return Tried::Over(Ok(())),
             Err(error) if error.kind() == ChargeErrorKind::Injected => return Tried::Over(Err(error)),
             Err(error) => error,

@@ -45,7 +45,7 @@ use std::time::Instant;
 
 use memgroup_sync::grace;
 
-use crate::base::effort::{Effort, Means};
+use crate::base::effort::{Effort, Means, Poll};
 use crate::base::limit::BYTES_MAX;
 use crate::charge::batch;
 use crate::charge::wait::{WaitSession, Waited, held_level};
@@ -100,7 +100,7 @@ pub(crate) fn charge_slow_path(node: &'static Node, mut ask: Ask) -> Result<(), 
     let Ask { bytes, until, want, means, .. } = ask;
     // The first two steps, before there is a ladder: they make most charges, and cost less without its state.
     let mut refused = None;
-    if means.deadline.is_none() && !means.is_poll && want == Want::Charge {
+    if means.deadline.is_none() && means.poll == Poll::No && want == Want::Charge {
         if ask.prepays.take().is_some_and(|slot| batch::buy(node, slot, bytes, means.effort)) {
             return Ok(());
         }
@@ -193,7 +193,7 @@ impl SlowCharge {
     fn goes_behind_waiters(&mut self) -> bool {
         let deadline = self.ask.means.deadline.filter(|_| self.session.is_none());
         let is_in_time = deadline.is_some_and(|deadline| self.began.is_some_and(|began| began < deadline));
-        if !is_in_time && self.goes_on() {
+        if !is_in_time && self.ask.means.poll != Poll::First {
             return false;
         }
         let can_wait = || never_fits(self.node, self.ask.bytes).is_none();
@@ -206,7 +206,7 @@ impl SlowCharge {
 
     /// Whether it climbs further than a poll. A reclaimer climbs these steps for a future.
     fn goes_on(&self) -> bool {
-        !self.ask.means.is_poll
+        self.ask.means.poll == Poll::No
     }
 
     /// Spends prepaid bytes, or buys a batch for itself and the charges to come. Once.
