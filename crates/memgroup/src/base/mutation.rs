@@ -139,6 +139,10 @@ memgroup_sync::mutations! {
     FutureGoesWithoutTheCharge,
     /// A reclaimer forgets the charge that it made for a wait that is over.
     ReviewIgnoresTheEnd,
+    /// A reclaimer makes room for a queue and leaves its group unmarked.
+    ReclaimerDoesNotMark,
+    /// The last reclaimer ends, and tells no task that waits.
+    LastReclaimerLeavesTasks,
     /// A future leaves the waker of its first poll in the queue.
     FutureKeepsItsFirstWaker,
     /// A charge that a higher level refuses leaves the levels below without a look for waiting charges.

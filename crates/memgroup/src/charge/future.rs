@@ -11,8 +11,11 @@
 //!
 //! - I1. A future is listed from the poll that found no room until it ends or is dropped. Its place is its own.
 //! - I2. The state under the lock of the queues decides. Of a hand-over and a deadline, or a drop, exactly one counts: a charge that was handed to a
-//!   future which ends otherwise is uncharged, and that uncharge serves the next waiter. Loom: `charge::future_loom`.
+//!   future which ends otherwise is uncharged, and that uncharge serves the next waiter. Loom: `charge::future::loom`.
 //! - I3. A waker is cloned, called and dropped without a lock.
+
+#[cfg(all(test, memgroup_loom))]
+mod loom;
 
 use core::future::Future;
 use core::pin::Pin;

@@ -12,7 +12,7 @@
 //!
 //! - I1. A queue is reviewed by one reclaimer at a time. Others review other queues meanwhile.
 //! - I2. It holds the group of each queue that it serves, and the task's group during a review. It calls shrinkers and hooks with no lock.
-//! - I3. A task may leave during its review. Then the reclaimer uncharges what it made. Loom: `charge::future_loom`.
+//! - I3. A task may leave during its review. Then the reclaimer uncharges what it made. Loom: `charge::future::loom`.
 //! - I4. When the last reclaimer ends, it ends the waits of all tasks. Later ones find that there is none, under the same lock.
 
 use std::collections::HashMap;
@@ -145,11 +145,26 @@ impl ReclaimerStop {
     /// Ends the reclaimer: [`run`](Reclaimer::run) returns, when the shrinker's call or the kill hook that it is in has returned. If no other one
     /// is left, all futures that wait end with [`NoReclaimer`](crate::ChargeErrorKind::NoReclaimer). Does nothing if it has ended already.
     pub fn stop(&self) {
-        let mut queues = self.shared.wait_queue().lock();
-        if queues.unregister(self.number) {
-            ChargeQueue::tell_all(queues, self.shared.wait_queue());
-            release_all(self.shared);
-        }
+        end(self.shared, self.number);
+    }
+}
+
+/// Ends the reclaimer with this number, and with the last one the waits of all tasks.
+pub(crate) fn end(shared: &'static Shared, number: u64) {
+    let mut queues = shared.wait_queue().lock();
+    if queues.unregister(number) {
+        ChargeQueue::tell_all(queues, shared.wait_queue());
+        release_all(shared);
+    }
+}
+
+/// One review, if one is due.
+#[cfg(all(test, memgroup_loom))]
+pub(crate) fn work_once(shared: &'static Shared) {
+    let duty = shared.wait_queue().lock().next_duty(Instant::now());
+    if let Duty::Review(queue) = duty {
+        let at = shared.wait_queue().lock().queue(queue).at;
+        review(at, queue, &mut Attempts::new());
     }
 }
 
@@ -157,7 +172,8 @@ impl ReclaimerStop {
 fn review(at: &'static Node, queue: u32, attempts: &mut Attempts) {
     let shared = at.shared();
     let queues = || shared.wait_queue().lock();
-    if !std::mem::replace(&mut queues().queue_mut(queue).is_marked, true) {
+    let is_to_mark = !mutation::active(Mutation::ReclaimerDoesNotMark);
+    if is_to_mark && !std::mem::replace(&mut queues().queue_mut(queue).is_marked, true) {
         // ORDERING: Relaxed; changed under the lock of the level, and published by the mark (see `is_held`).
         over_limit::change(at, |at| at.waiting.held.fetch_add(1, Ordering::Relaxed));
     }
@@ -175,7 +191,9 @@ fn review(at: &'static Node, queue: u32, attempts: &mut Attempts) {
         let is_made = review.make_charge(at, attempt);
         review.end(is_made);
     }
-    queues().end_review_of(queue, Instant::now() + REVIEW);
+    let gives = shared.config.reclaim && shared.shrinkers().is_any();
+    let is_in_vain = !gives && !shared.victims().is_any() && !at.counter.read().is_dry_run;
+    queues().end_review_of(queue, Instant::now() + REVIEW, is_in_vain);
 }
 
 /// Takes the first wait of a queue for a review, if it is a task. The caller lets go of its node.

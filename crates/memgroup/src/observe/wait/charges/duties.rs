@@ -2,13 +2,15 @@
 //!
 //! - I1. A queue is at most once among those that are due, at most once among those for later, and in at most one review.
 //! - I2. A queue with a task is served: it is due, in a review or for later. A served queue holds its group.
-//! - I3. A task that becomes the first of its queue makes that due, unless a reclaimer has tried to make room for it there.
+//! - I3. A task that becomes the first of its queue makes that due, unless a reclaimer has tried to make room for it there, or found that it can
+//!   make none.
 
 use std::time::Instant;
 
 use memgroup_sync::Mutex;
 use memgroup_sync::thread::Thread;
 
+use crate::base::mutation::{self, Mutation};
 use crate::observe::wait::charges::places::take_roomier;
 use crate::observe::wait::charges::{ChargeQueue, State};
 use crate::observe::wait::order;
@@ -64,7 +66,8 @@ impl ChargeQueue {
         }
         self.each(|queues, place| {
             let entry = queues.entry(place);
-            if entry.is_task() && entry.is_in_queue() {
+            let is_told = !mutation::active(Mutation::LastReclaimerLeavesTasks);
+            if is_told && entry.is_task() && entry.is_in_queue() {
                 queues.settle(place, State::Deserted);
             }
         });
@@ -106,7 +109,7 @@ impl ChargeQueue {
     /// Has the queue reviewed at once, if its first wait is a task for which no reclaimer has made room yet.
     pub(crate) fn review_first(&mut self, number: u32) {
         let queue = self.queue(number);
-        if queue.tasks == 0 || queue.is_due || queue.is_in_review {
+        if queue.tasks == 0 || queue.is_due || queue.is_in_review || queue.is_in_vain {
             return;
         }
         let first = order::first(self, queue.root).map(|first| self.entry(first));
@@ -157,10 +160,10 @@ impl ChargeQueue {
         }
     }
 
-    /// The review of a queue is over: it is reviewed again at `when`, or earlier if there is a reason.
-    pub(crate) fn end_review_of(&mut self, number: u32, when: Instant) {
+    /// The review of a queue is over: it is reviewed again at `when`, or earlier if there is a reason, and a review is not in vain.
+    pub(crate) fn end_review_of(&mut self, number: u32, when: Instant, is_in_vain: bool) {
         let queue = self.queue_mut(number);
-        queue.is_in_review = false;
+        (queue.is_in_review, queue.is_in_vain) = (false, is_in_vain);
         if !std::mem::replace(&mut queue.is_later, true) {
             self.later.push_back((when, number));
         }
@@ -176,7 +179,7 @@ impl ChargeQueue {
             self.make_due(number);
             return None;
         }
-        queue.is_served = false;
+        (queue.is_served, queue.is_in_vain) = (false, false);
         let was_marked = std::mem::replace(&mut queue.is_marked, false);
         self.detach_if_idle(number);
         Some(was_marked)

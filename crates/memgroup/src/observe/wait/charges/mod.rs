@@ -146,6 +146,8 @@ pub(crate) struct Queue {
     is_in_review: bool,
     /// It is among those that are reviewed again later.
     is_later: bool,
+    /// The last review found that a reclaimer can make no room here. So it is reviewed only later.
+    is_in_vain: bool,
     /// No group has it any more.
     is_detached: bool,
     /// It holds the mark of its group.
@@ -285,6 +287,7 @@ impl ChargeQueue {
             is_due: false,
             is_in_review: false,
             is_later: false,
+            is_in_vain: false,
             is_detached: false,
             is_marked: false,
         };
