@@ -5,7 +5,7 @@ use memgroup_sync::MutexGuard;
 use crate::base::error::GroupError;
 use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
-use crate::control::{aftermath, protection};
+use crate::control::{aftermath, protection, waiters};
 use crate::lifecycle::ended::Farewell;
 use crate::lifecycle::maintenance;
 use crate::observe::wait;
@@ -48,6 +48,8 @@ impl Shared {
         self.release_held(&mut tree, node.id());
         let due = maintenance::is_due(self, &tree);
         drop(tree);
+        // Tasks are woken without the lock. The caller holds the node.
+        waiters::removed(node);
         if let Some(farewell) = farewell {
             farewell.tell();
         }
@@ -86,6 +88,8 @@ impl Shared {
             farewells.extend(take_offline(&mut tree, self.made(id)));
             self.release_held(&mut tree, id);
         }
+        // Futures hold handles, so no task waits here. Threads may, by the bytes of their charges.
+        self.wait_queue().lock().end_all();
         Some(farewells)
     }
 }

@@ -15,7 +15,7 @@ mod window;
 pub(crate) use record::publish;
 pub use report::{Pressure, PressureLine};
 pub use stall::StallGuard;
-pub(crate) use stall::{Stall, release, stall, stall_that_lasts};
+pub(crate) use stall::{Stall, begin_of_task, end_of_task, release, stall, stall_that_lasts};
 pub use trigger::{PressureKind, PressureTrigger, PressureWatch, TriggerError};
 
 use crate::tree::handle::Group;

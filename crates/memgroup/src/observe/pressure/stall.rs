@@ -6,7 +6,9 @@
 //! A stall **lasts** if its guard says so: a wait, a throttle, a reclaim with a round in vain. While one lasts, changes of scope on all threads are
 //! looked at, which costs them some hundred nanoseconds where they matter. During other stalls they are not.
 //!
-//! - I1. `WATCHED` counts the threads with a stall that lasts.
+//! A future that waits stalls its task, whatever thread polls it. Such a stall lasts.
+//!
+//! - I1. `WATCHED` counts the threads and tasks with a stall that lasts.
 //! - B1. During a stall that does not last, the threads at work are those found when the last stall of the chain began or ended. So `full` is off by
 //!   at most that long.
 
@@ -60,6 +62,22 @@ pub(crate) fn stall(node: &'static Node) -> Stall {
 /// Begins a stall that lasts from its beginning: a wait, a throttle.
 pub(crate) fn stall_that_lasts(node: &'static Node) -> Stall {
     Stall::new(node, true)
+}
+
+/// Begins a stall of a task, which lasts and is of no thread: a future that waits. The task holds the group.
+pub(crate) fn begin_of_task(node: &'static Node) {
+    if node.shared().config.pressure && !cfg!(memgroup_loom) {
+        record::watch();
+        begin_at(node, None);
+    }
+}
+
+/// Ends the stall of a task.
+pub(crate) fn end_of_task(node: &'static Node) {
+    if node.shared().config.pressure && !cfg!(memgroup_loom) {
+        end_at(node, node.generation(), None);
+        record::unwatch();
+    }
 }
 
 impl Stall {
