@@ -38,7 +38,9 @@ impl Shared {
         loop {
             let mut tree = held.take().unwrap_or_else(|| self.tree.lock());
             let Some(id) = tree.next_to_remove(top.id()) else { return };
-            self.remove_held(tree, self.made(id));
+            // Held until its waiters are woken: without a handle it may be released before, and its place be another group's.
+            let group = Group::pinned(self.made(id));
+            self.remove_held(tree, group.node());
         }
     }
 
