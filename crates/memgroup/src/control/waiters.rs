@@ -17,7 +17,9 @@
 //! - I4. While a charge waits at a group, no stock of its subtree is open (`over_limit`). So each uncharge there comes to the group's counter,
 //!   and finds the mark.
 //! - I5. A thread that serves calls no user code and allocates nothing under the lock. It takes the lock of the list of waits, which is the last. The
-//!   tree lock is taken before the queue's lock or not at all.
+//!   tree lock is taken before the queues' lock or not at all.
+//! - I6. A waker is called without a lock: by the thread that served its task, or, where that may hold locks, by a reclaimer
+//!   (`serve_freed_untold`). Loom: `charge::future::loom`.
 //! - E1. enqueue → serve, uncharge → serve: no wake-up is lost. The group is marked before a waiter enters the queue, and the waiter looks for room
 //!   once more in the queue, by an RMW. An uncharge that this look did not see comes later in the counter's one order. So does a charge that is taken
 //!   back because a level above refused. Each finds the mark and the least bytes that a waiter asks for. If so many are free, it takes the lock after

@@ -425,7 +425,9 @@ impl ChargeQueue {
             return;
         }
         for place in 0..(self.chunks.len() * CHUNK) as u32 {
-            let Some(entry) = self.used(place).filter(|entry| std::ptr::eq(entry.node, node)) else { continue };
+            let Some(entry) = self.used(place).filter(|entry| std::ptr::eq(entry.node, node)) else {
+                continue;
+            };
             let &Entry { at, links, .. } = entry;
             let Some(number) = at.rare().queue.queue().filter(|_| entry.is_in_queue()) else { continue };
             let root = order::remove(self, self.queue(number).root, links.key);

@@ -102,7 +102,8 @@ impl ChargeQueue {
     }
 
     fn has_room_for_a_queue(&self) -> bool {
-        let least = [self.queues.capacity(), self.free_queues.capacity(), self.due.capacity(), self.later.capacity()];
+        let least =
+            [self.queues.capacity(), self.free_queues.capacity(), self.due.capacity(), self.later.capacity()];
         !self.free_queues.is_empty() || least.into_iter().all(|capacity| self.queues.len() < capacity)
     }
 
