@@ -15,6 +15,7 @@ use memgroup::{
 use random::Random;
 
 const THREADS: u64 = 4;
+const REMOVALS: usize = ROUNDS / 20;
 const ROUNDS: usize = if cfg!(any(miri, memgroup_emulated)) {
     100
 } else if cfg!(any(memgroup_yields, debug_assertions)) {
@@ -68,41 +69,48 @@ fn keeps_live_charges_above_removed_groups_accounted() {
     assert_eq!((tenants.usage_exact(), h.snapshot().groups.len()), (0, 2));
 }
 
+/// Ends the work of other threads, also when a check fails.
+struct EndsWork<'a>(&'a AtomicBool);
+
+impl Drop for EndsWork<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Threads create groups at all depths below a group while it is removed again and again.
 #[test]
 fn ends_beside_threads_that_create_below() {
     let h = hierarchy();
-    let mut removals = 0;
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|threads| {
-        let creators: Vec<_> = (0..THREADS)
-            .map(|number| {
-                let h = &h;
-                threads.spawn(move || {
-                    let mut random = Random(number + 1);
-                    let mut at = h.get_or_create("/top").unwrap();
-                    for _ in 0..ROUNDS {
-                        at = match at.create(&format!("{number}-{}", random.below(4))) {
-                            Ok(child) => {
-                                // The charge may be refused: the group may be removed already.
-                                drop(child.try_charge(1 + random.below(5000)));
-                                if random.below(3) == 0 { at } else { child }
-                            }
-                            Err(_) => h.get_or_create("/top").unwrap(),
-                        };
-                    }
-                })
-            })
-            .collect();
-        while !creators.iter().all(|creator| creator.is_finished()) {
-            let Ok(top) = h.lookup("/top") else { continue };
+        for number in 0..THREADS {
+            let (h, is_over) = (&h, &is_over);
+            threads.spawn(move || {
+                let mut random = Random(number + 1);
+                let mut at = h.get_or_create("/top").unwrap();
+                while !is_over.load(Ordering::Relaxed) {
+                    at = match at.create(&format!("{number}-{}", random.below(4))) {
+                        Ok(child) => {
+                            // The charge may be refused: the group may be removed already.
+                            drop(child.try_charge(1 + random.below(5000)));
+                            if random.below(3) == 0 { at } else { child }
+                        }
+                        // At the most groups that there may be, only a removal makes room.
+                        Err(_) => h.get_or_create("/top").unwrap_or(at),
+                    };
+                }
+            });
+        }
+        let _ends = EndsWork(&is_over);
+        for _ in 0..REMOVALS {
+            let Ok(top) = h.get_or_create("/top") else { continue };
             let below = top.children();
             top.remove_all().unwrap();
-            removals += 1;
             assert!(!top.is_online() && top.children().is_empty());
             assert!(below.iter().all(|child| !child.is_online()));
         }
     });
-    assert!(removals > 0);
     for child in h.root().children() {
         child.remove_all().unwrap();
     }
