@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "memgroup",
     "memgroup-sync",
     "memgroup-percpu",
     "memgroup-sqlite",
     "memgroup-process",
+    "memgroup-cache",
     "memgroup-cli",
     "memgroup-lab",
 ];

@@ -1,0 +1,200 @@
+//! The cache that the user holds: it charges an entry, then gives it to the store.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use memgroup::{Effort, Group, GroupShrinker, Shrinker, ShrinkerError};
+
+use crate::config::CacheConfig;
+use crate::entry::{Charged, Entry, NotCached, NotCachedReason};
+
+/// The underlying cache. Its callbacks are the shrinker's.
+///
+/// - S1. No method runs the user's code under a lock of the cache, except `Hash`, `Eq` and, in `moka`, the drop of a key.
+/// - S2. No method charges.
+pub trait Store<K, V>: Shrinker {
+    /// The bytes of an entry in the tables of the cache.
+    const ENTRY_BYTES: u64;
+    /// The most bytes that an entry may have.
+    fn most(&self) -> u64;
+    /// The shard of an entry that is inserted next.
+    fn shard(&self, key: &K) -> usize;
+    /// Inserts an entry. Returns whether the shrinker's slot has to be marked.
+    fn put(&self, key: K, entry: Entry<V>) -> bool;
+    /// The entry under a key.
+    fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>
+    where
+        K: Borrow<Q>;
+    /// Removes the entry under a key.
+    fn take<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>
+    where
+        K: Borrow<Q>;
+    /// Removes all entries.
+    fn clear(&self);
+    /// Bytes that are charged for the entries.
+    fn bytes(&self) -> u64;
+    /// The number of entries.
+    fn len(&self) -> u64;
+}
+
+/// The weight of an entry.
+pub(crate) type Weigh<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
+
+/// A cache that charges every entry to one group, and gives memory back when others need it below a common limit.
+///
+/// It is [`QuickCache`](crate::QuickCache) or [`MokaCache`](crate::MokaCache). All methods take `&self`: threads share it by reference or in an
+/// `Arc`.
+///
+/// - An entry is charged before the cache is touched, and no charge is made while a lock of the cache is held. So an insertion may make its own
+///   cache give memory back, and a value may use the cache when it is dropped.
+/// - An insertion without room is an error that returns the value. The old value under that key is removed, so that no reader finds it.
+/// - An entry that a reader holds is charged until the reader drops it.
+/// - A panic of a value's drop is caught, wherever the cache drops it. Its bytes are uncharged all the same.
+/// - A weight is a value's bytes with its key. Weights may be 0: an entry is charged for one byte at least.
+pub struct Cache<K, V, S: Store<K, V>> {
+    /// `None` once the cache is being dropped: no call begins then.
+    registered: Option<GroupShrinker>,
+    store: Arc<S>,
+    group: Group,
+    capacity: u64,
+    entry_bytes: u64,
+    effort: Effort,
+    weigh: Weigh<K, V>,
+}
+
+impl<K: Eq + Hash, V, S: Store<K, V>> Cache<K, V, S> {
+    pub(crate) fn with_store(
+        group: &Group,
+        config: CacheConfig,
+        weigh: Weigh<K, V>,
+        store: S,
+    ) -> Result<Self, ShrinkerError> {
+        let store = Arc::new(store);
+        let registered = group.add_shrinker(config.shrinker, Arc::clone(&store))?;
+        Ok(Cache {
+            registered: Some(registered),
+            store,
+            group: group.clone(),
+            capacity: config.capacity,
+            entry_bytes: config.entry_bytes.unwrap_or(S::ENTRY_BYTES),
+            effort: config.effort,
+            weigh,
+        })
+    }
+
+    /// The entry under a key.
+    pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>
+    where
+        K: Borrow<Q>,
+    {
+        self.store.get(key)
+    }
+
+    /// Charges a value to the group, and inserts it.
+    ///
+    /// The cache's own policy may evict it at once, in favour of others. The returned entry is charged all the same.
+    ///
+    /// # Errors
+    /// Without room in the group, after [as much effort](CacheConfig::effort) as was set; or if the value is too large for the cache. The error
+    /// returns the value. No value is left under the key.
+    pub fn insert(&self, key: K, value: V) -> Result<Entry<V>, NotCached<V>> {
+        let bytes = (self.weigh)(&key, &value).saturating_add(self.entry_bytes).max(1);
+        let most = self.store.most();
+        let charge = if bytes > most {
+            Err(NotCachedReason::TooLarge { bytes, most })
+        } else {
+            self.group.try_charge_by(bytes, self.effort).map_err(NotCachedReason::Charge)
+        };
+        match charge {
+            Ok(charge) => {
+                let entry = Entry(Arc::new(Charged::new(value, charge, self.store.shard(&key))));
+                if self.store.put(key, entry.clone())
+                    && let Some(registered) = &self.registered
+                {
+                    registered.mark();
+                }
+                Ok(entry)
+            }
+            Err(reason) => {
+                self.remove(&key);
+                Err(NotCached::new(value, reason))
+            }
+        }
+    }
+
+    /// The entry under a key, or a new one of the value from `make`. Two threads that miss the same key both make it: a thread that waited for the
+    /// other would wait for its charge, too.
+    ///
+    /// # Errors
+    /// As for [`insert`](Cache::insert).
+    pub fn get_or_insert_with(&self, key: K, make: impl FnOnce(&K) -> V) -> Result<Entry<V>, NotCached<V>> {
+        if let Some(entry) = self.get(&key) {
+            return Ok(entry);
+        }
+        let value = make(&key);
+        self.insert(key, value)
+    }
+
+    /// Removes the entry under a key, and returns it.
+    pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>
+    where
+        K: Borrow<Q>,
+    {
+        self.store.take(key)
+    }
+
+    /// Removes all entries.
+    pub fn clear(&self) {
+        self.store.clear();
+    }
+
+    /// The bytes that are charged for the entries in the cache, without those that only readers hold.
+    pub fn bytes(&self) -> u64 {
+        self.store.bytes()
+    }
+
+    /// The number of entries in the cache.
+    pub fn len(&self) -> u64 {
+        self.store.len()
+    }
+
+    /// Whether the cache has no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes that the cache never exceeds.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The group that pays.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    #[cfg(feature = "moka")]
+    pub(crate) fn store(&self) -> &S {
+        &self.store
+    }
+}
+
+impl<K, V, S: Store<K, V>> Drop for Cache<K, V, S> {
+    fn drop(&mut self) {
+        drop(self.registered.take());
+        // Entry by entry: the underlying cache would drop the values itself, and two that panic would end the process.
+        self.store.clear();
+    }
+}
+
+impl<K, V, S: Store<K, V>> fmt::Debug for Cache<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache")
+            .field("group", &self.group)
+            .field("bytes", &self.store.bytes())
+            .field("capacity_bytes", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,38 @@
+// The first definition of a link counts: here the item or the crate, on other sites the file.
+#![doc = "[memgroup]: memgroup\n[`CacheConfig::settle`]: CacheConfig::settle\n[`Effort::Reclaim`]: memgroup::Effort::Reclaim\n\n"]
+#![doc = include_str!("../README.md")]
+//!
+//! # Layers
+//!
+//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
+//!
+//! - `config`, `tally`, `settle`: settings; the bytes of a cache; how long a lower capacity lasts.
+//! - `entry`, `key`, `outside`: a value with its charge; keys of the underlying cache; values that are dropped outside of calls.
+//! - `cache`: charges an entry, then gives it to its store.
+//! - `quick`, `moka`: the stores.
+#![forbid(unsafe_code)]
+// Without a store there is only the interface.
+#![cfg_attr(not(any(feature = "quick_cache", feature = "moka")), allow(dead_code))]
+
+mod cache;
+mod config;
+mod entry;
+#[cfg(any(feature = "quick_cache", feature = "moka"))]
+mod key;
+#[cfg(feature = "moka")]
+mod moka;
+#[cfg(feature = "moka")]
+mod outside;
+#[cfg(feature = "quick_cache")]
+mod quick;
+#[cfg(any(feature = "quick_cache", feature = "moka"))]
+mod settle;
+mod tally;
+
+pub use cache::Cache;
+pub use config::CacheConfig;
+pub use entry::{Entry, NotCached, NotCachedReason};
+#[cfg(feature = "moka")]
+pub use moka::{MokaCache, MokaConfig};
+#[cfg(feature = "quick_cache")]
+pub use quick::QuickCache;

@@ -1,0 +1,353 @@
+//! The store of `moka::sync`.
+//!
+//! ```text
+//!   put ──▶ moka's table and its log of writes ──▶ maintenance, on some calling thread: admitted or not, oldest ones evicted
+//!   scan ──▶ maintenance ── wedge grows ── maintenance ──▶ oldest entries out of the table, each to the listener
+//!        └── listener: its holder waits on this thread ──▶ outside of the call: dropped, uncharged
+//!   the first put after the time to settle ── wedge shrinks to nothing
+//! ```
+//!
+//! No released version of `moka` can change its capacity. But maintenance evicts the oldest entries until the weights fit. So a **wedge**, an entry
+//! of weight 0, is made to weigh `capacity - held + wanted`, and maintenance evicts `wanted` bytes. An entry that is in already is not refused by
+//! the admission policy, and becomes the newest. If it expired or was evicted, a scan inserts it again. `moka` has weights of 32 bits: one is a
+//! unit of several bytes, if the capacity is larger.
+//!
+//! `moka` drops an evicted value when no thread can read its table any more: a preempted reader of any such cache keeps all of them. So the table
+//! has a **holder** of each value. The listener of evictions has the value taken out of it, and only the holder is dropped late.
+//!
+//! - I1. An entry holds its charge, and is dropped outside the cache's locks (`outside.rs`, O1), soon after the listener heard of it.
+//! - I2. No charge is made while a lock of the cache is held. Of the user's code only a key's `Hash`, `Eq` and `Drop` run there. A thread that is
+//!   in a call of any such cache does not scan. So a scan waits for the maintenance of another thread, which waits for none.
+//! - I3. One thread at a time scans a group's cache (the engine's promise).
+//! - B1. The weights of insertions since the last maintenance are unknown: a wedge may be too small by those of some instructions.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use memgroup::{Ask, Count, Group, Scan, Shrinker, ShrinkerError};
+use moka::policy::EvictionPolicy;
+
+use crate::cache::{Cache, Store};
+use crate::config::CacheConfig;
+use crate::entry::{Entry, discard};
+use crate::key::{KeyRef, Slot};
+use crate::outside::{self, Vacate};
+use crate::settle::{FLOOR_BYTES, Settle};
+use crate::tally::Tally;
+
+/// The number of the one wedge.
+const WEDGE: u64 = 0;
+
+/// A [`Cache`] with its entries in a `moka::sync::Cache`.
+///
+/// Its calls never suspend, and may be made in asynchronous code; see [`CacheConfig::effort`]. The crate's page says why there is no
+/// `moka::future`.
+///
+/// ```
+/// use std::time::Duration;
+/// use memgroup::{Config, Hierarchy};
+/// use memgroup_cache::{CacheConfig, MokaCache, MokaConfig};
+///
+/// let hierarchy = Hierarchy::new(Config::new())?;
+/// let tenants = hierarchy.create("/tenants")?;
+/// tenants.set_max(1 << 20)?;
+/// let (idle, busy) = (tenants.create("idle")?, tenants.create("busy")?);
+///
+/// let config = MokaConfig::new(CacheConfig::new(64 << 20)).time_to_live(Duration::from_secs(60));
+/// let pages = MokaCache::new(&idle, config, |_: &u64, page: &Vec<u8>| page.len() as u64)?;
+/// for number in 0..200 {
+///     pages.insert(number, vec![0; 4000])?;
+/// }
+/// assert_eq!(pages.bytes(), 200 * 4352);
+///
+/// // The idle group's pages fill the limit. The busy group gets its bytes from them.
+/// let charge = busy.try_charge(600_000)?;
+/// assert!(pages.len() < 200);
+/// # drop(charge);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type MokaCache<K, V> = Cache<K, V, MokaStore<K, V>>;
+
+impl<K, V> MokaCache<K, V>
+where
+    K: Eq + Hash + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    /// Creates a cache for a group. `weigh` tells the bytes of a value with its key.
+    ///
+    /// # Errors
+    /// As [`Group::add_shrinker`].
+    pub fn new(
+        group: &Group,
+        config: impl Into<MokaConfig>,
+        weigh: impl Fn(&K, &V) -> u64 + Send + Sync + 'static,
+    ) -> Result<MokaCache<K, V>, ShrinkerError> {
+        let config = config.into();
+        let store = MokaStore::new(&config);
+        Cache::with_store(group, config.cache, Box::new(weigh), store)
+    }
+
+    /// Runs `moka`'s maintenance: it evicts entries that are too many or expired, which it does by itself at every 64 insertions or so.
+    pub fn run_pending_tasks(&self) {
+        outside::call(|| self.store().map.run_pending_tasks());
+    }
+}
+
+/// The settings of a [`MokaCache`]. A [`CacheConfig`] is one, too.
+pub struct MokaConfig {
+    cache: CacheConfig,
+    time_to_live: Option<Duration>,
+    time_to_idle: Option<Duration>,
+    policy: EvictionPolicy,
+}
+
+impl MokaConfig {
+    /// Settings without expiry, with `moka`'s policy TinyLFU.
+    #[must_use]
+    pub fn new(cache: CacheConfig) -> MokaConfig {
+        MokaConfig { cache, time_to_live: None, time_to_idle: None, policy: EvictionPolicy::tiny_lfu() }
+    }
+
+    /// Sets how long an entry lasts after it was inserted. It is charged until maintenance finds that it is over.
+    #[must_use]
+    pub fn time_to_live(self, time: Duration) -> MokaConfig {
+        MokaConfig { time_to_live: Some(time), ..self }
+    }
+
+    /// Sets how long an entry lasts after it was last read.
+    #[must_use]
+    pub fn time_to_idle(self, time: Duration) -> MokaConfig {
+        MokaConfig { time_to_idle: Some(time), ..self }
+    }
+
+    /// Sets which entries are evicted first, and which are not taken in.
+    #[must_use]
+    pub fn eviction_policy(self, policy: EvictionPolicy) -> MokaConfig {
+        MokaConfig { policy, ..self }
+    }
+}
+
+impl From<CacheConfig> for MokaConfig {
+    fn from(cache: CacheConfig) -> MokaConfig {
+        MokaConfig::new(cache)
+    }
+}
+
+impl fmt::Debug for MokaConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MokaConfig")
+            .field("cache", &self.cache)
+            .field("time_to_live", &self.time_to_live)
+            .field("time_to_idle", &self.time_to_idle)
+            .field("eviction_policy", &self.policy)
+            .finish()
+    }
+}
+
+/// The place of an entry in `moka`'s table.
+struct Holder<V> {
+    entry: Mutex<Option<Entry<V>>>,
+    bytes: u64,
+    tally: Arc<Tally>,
+}
+
+impl<V> Holder<V> {
+    fn entry(&self) -> MutexGuard<'_, Option<Entry<V>>> {
+        // No code of the user's runs under the lock.
+        self.entry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the entry out of the cache; once.
+    fn take(&self) -> Option<Entry<V>> {
+        let entry = self.entry().take()?;
+        self.tally.sub(self.bytes);
+        Some(entry)
+    }
+}
+
+impl<V> Vacate for Holder<V> {
+    fn vacate(&self) {
+        discard(self.take());
+    }
+}
+
+impl<V> Drop for Holder<V> {
+    /// Only `moka`'s own end drops a holder with a value: the listener does not hear of it.
+    fn drop(&mut self) {
+        self.vacate();
+    }
+}
+
+/// The content of `moka`'s table.
+enum Held<V> {
+    Entry(Arc<Holder<V>>),
+    /// In units.
+    Wedge(u32),
+}
+
+impl<V> Clone for Held<V> {
+    fn clone(&self) -> Self {
+        match self {
+            Held::Entry(holder) => Held::Entry(Arc::clone(holder)),
+            Held::Wedge(weight) => Held::Wedge(*weight),
+        }
+    }
+}
+
+/// The entries of a [`MokaCache`].
+pub struct MokaStore<K, V> {
+    map: moka::sync::Cache<Slot<K>, Held<V>>,
+    tally: Arc<Tally>,
+    settle: Settle,
+    capacity: u64,
+    /// Bytes of a unit of weight.
+    unit: u64,
+}
+
+impl<K, V> MokaStore<K, V>
+where
+    K: Eq + Hash + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    fn new(config: &MokaConfig) -> MokaStore<K, V> {
+        let capacity = config.cache.capacity;
+        let unit = capacity / u64::from(u32::MAX) + 1;
+        let weigh = move |_: &Slot<K>, held: &Held<V>| match held {
+            Held::Entry(holder) => u32::try_from(holder.bytes.div_ceil(unit)).unwrap_or(u32::MAX),
+            Held::Wedge(weight) => *weight,
+        };
+        let mut builder = moka::sync::Cache::builder()
+            .max_capacity(capacity / unit)
+            .eviction_policy(config.policy.clone())
+            .weigher(weigh)
+            .eviction_listener(|_, held, _| {
+                if let Held::Entry(holder) = held {
+                    outside::vacate_outside(holder);
+                }
+            });
+        if let Some(time) = config.time_to_live {
+            builder = builder.time_to_live(time);
+        }
+        if let Some(time) = config.time_to_idle {
+            builder = builder.time_to_idle(time);
+        }
+        let settle = Settle::new(config.cache.settle);
+        MokaStore { map: builder.build(), tally: Arc::default(), settle, capacity, unit }
+    }
+
+    /// Makes the wedge weigh so many units, from the next maintenance on.
+    fn set_wedge(&self, weight: u64) {
+        self.map.insert(Slot::Wedge(WEDGE), Held::Wedge(u32::try_from(weight).unwrap_or(u32::MAX)));
+    }
+
+    /// Evicts at least `bytes`, or all.
+    fn give(&self, bytes: u64) {
+        // The wedge is in from here on, also if it has expired.
+        self.set_wedge(0);
+        self.map.run_pending_tasks();
+        let (held, capacity) = (self.map.weighted_size(), self.capacity / self.unit);
+        let stays = held.saturating_sub(bytes.div_ceil(self.unit));
+        self.set_wedge(capacity.saturating_sub(stays));
+        self.settle.start();
+        self.map.run_pending_tasks();
+        let floor = FLOOR_BYTES / self.unit;
+        if stays < floor {
+            self.set_wedge(capacity.saturating_sub(floor));
+        }
+    }
+}
+
+impl<K, V> Shrinker for MokaStore<K, V>
+where
+    K: Eq + Hash + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    fn count(&self, _token: u64) -> Count {
+        self.tally.visit();
+        Count::of(self.tally.bytes(), self.tally.entries())
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        if outside::is_inside() {
+            return Scan::Stopped { bytes: 0 };
+        }
+        let before = self.tally.gone();
+        outside::call(|| self.give(ask.bytes()));
+        match self.tally.gone() - before {
+            0 => Scan::Stopped { bytes: 0 },
+            bytes => Scan::Freed { bytes },
+        }
+    }
+}
+
+impl<K, V> Store<K, V> for MokaStore<K, V>
+where
+    K: Eq + Hash + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    const ENTRY_BYTES: u64 = 352;
+
+    fn most(&self) -> u64 {
+        self.capacity
+    }
+
+    fn shard(&self, _: &K) -> usize {
+        0
+    }
+
+    fn put(&self, key: K, entry: Entry<V>) -> bool {
+        let bytes = entry.bytes();
+        let is_grown = self.tally.add(bytes);
+        let holder = Holder { entry: Mutex::new(Some(entry)), bytes, tally: Arc::clone(&self.tally) };
+        outside::call(|| {
+            if self.settle.is_over() {
+                self.set_wedge(0);
+            }
+            self.map.insert(Slot::Key(key), Held::Entry(Arc::new(holder)));
+        });
+        is_grown
+    }
+
+    fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>
+    where
+        K: Borrow<Q>,
+    {
+        match outside::call(|| self.map.get(&KeyRef(key)))? {
+            // Gone, if it was evicted since.
+            Held::Entry(holder) => holder.entry().clone(),
+            Held::Wedge(_) => None,
+        }
+    }
+
+    fn take<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>
+    where
+        K: Borrow<Q>,
+    {
+        // Taken within the call: at its end the listener's holders are vacated.
+        outside::call(|| match self.map.remove(&KeyRef(key))? {
+            Held::Entry(holder) => holder.take(),
+            Held::Wedge(_) => None,
+        })
+    }
+
+    fn clear(&self) {
+        outside::call(|| self.map.invalidate_all());
+        let mut before = u64::MAX;
+        // A run of maintenance ends after 100 ms.
+        while self.tally.gone() != before {
+            before = self.tally.gone();
+            outside::call(|| self.map.run_pending_tasks());
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.tally.bytes()
+    }
+
+    fn len(&self) -> u64 {
+        self.tally.entries()
+    }
+}
