@@ -8,7 +8,7 @@ use std::sync::Arc;
 use memgroup::{Effort, Group, GroupShrinker, Shrinker, ShrinkerError};
 
 use crate::config::CacheConfig;
-use crate::entry::{Charged, Entry, NotCached, NotCachedReason};
+use crate::entry::{Charged, Entry, NotCached, NotCachedReason, discard};
 
 /// The underlying cache. Its callbacks are the shrinker's.
 ///
@@ -44,7 +44,7 @@ pub(crate) type Weigh<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
 
 /// A cache that charges every entry to one group, and gives memory back when others need it below a common limit.
 ///
-/// It is [`QuickCache`](crate::QuickCache) or [`MokaCache`](crate::MokaCache). All methods take `&self`: threads share it by reference or in an
+/// It is a `QuickCache` or a `MokaCache`. All methods take `&self`: threads share it by reference or in an
 /// `Arc`.
 ///
 /// - An entry is charged before the cache is touched, and no charge is made while a lock of the cache is held. So an insertion may make its own
@@ -118,7 +118,7 @@ impl<K: Eq + Hash, V, S: Store<K, V>> Cache<K, V, S> {
                 Ok(entry)
             }
             Err(reason) => {
-                self.remove(&key);
+                discard(self.remove(&key));
                 Err(NotCached::new(value, reason))
             }
         }

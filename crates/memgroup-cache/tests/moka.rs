@@ -54,3 +54,32 @@ fn has_units_of_weight_where_the_capacity_is_huge() {
     assert!((85 * BYTES..=110 * BYTES).contains(&freed), "{freed} bytes, rounded to units");
     assert_eq!(group.usage_exact(), 1000 * BYTES - freed);
 }
+
+/// A key that charges when it is dropped: `moka` drops some under its locks.
+#[derive(PartialEq, Eq)]
+struct Charging(u64, memgroup::Group);
+
+impl std::hash::Hash for Charging {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Drop for Charging {
+    fn drop(&mut self) {
+        drop(self.1.try_charge(20 * BYTES));
+    }
+}
+
+#[test]
+fn scans_nothing_on_a_thread_that_is_in_a_call_of_a_cache() {
+    let _watched = xtask::Watchdog::over("keys that charge under the cache's locks");
+    let (_hierarchy, parent) = parent(300 * BYTES);
+    let group = parent.create("tenant").unwrap();
+    let cache = TenantCache::new(&group, config(64 * MIB), |_: &Charging, _: &u64| 1000).unwrap();
+    let kept = (0..3000).filter(|key| cache.insert(Charging(*key, group.clone()), *key).is_ok()).count();
+    assert!(kept > 2000, "{kept}");
+    assert_eq!(group.usage_exact(), cache.bytes());
+    cache.clear();
+    assert_eq!(group.usage_exact(), 0);
+}

@@ -260,11 +260,11 @@ impl Drop for Heir {
 #[test]
 fn lets_a_value_use_its_cache_when_it_is_dropped() {
     let _watched = Watchdog::over("values that insert others when they are dropped");
-    let (_hierarchy, parent) = parent(300 * BYTES);
+    let (_hierarchy, parent) = parent(1500 * BYTES);
     let group = parent.create("tenant").unwrap();
     let drops = Arc::new(AtomicU64::new(0));
     let place = Arc::<OnceLock<_>>::default();
-    let cache = Arc::new(TenantCache::new(&group, config(MIB), |_: &u64, _: &Heir| 1000).unwrap());
+    let cache = Arc::new(TenantCache::new(&group, config(4 * MIB), |_: &u64, _: &Heir| 1000).unwrap());
     place.set(Arc::downgrade(&cache)).unwrap();
     for key in 0..3000 {
         let heir = Heir { cache: Arc::clone(&place), key, drops: Arc::clone(&drops) };
