@@ -12,7 +12,7 @@
 //!
 //! - I1. A queue is reviewed by one reclaimer at a time. Others review other queues meanwhile.
 //! - I2. It holds the group of each queue that it serves, and the task's group during a review. It calls shrinkers and hooks with no lock.
-//! - I3. A task may leave during its review. Then the reclaimer uncharges what it made. Loom: `charge::future::loom`.
+//! - I3. A task may leave during its review. Then the reclaimer uncharges the charge that it made. Loom: `charge::future::loom`.
 //! - I4. When the last reclaimer ends, it ends the waits of all tasks. Later ones find that there is none, under the same lock.
 
 use std::collections::HashMap;

@@ -130,7 +130,8 @@ impl ChargeQueue {
             State::Away => {
                 self.set_away(place, false);
                 // By an RMW: an uncharge that did not see its bytes, or the mark, comes before this look (E1).
-                self.serve_by(at, at.counter.read_now());
+                let is_load = mutation::active(Mutation::ReviewEndsWithALoad);
+                self.serve_by(at, if is_load { at.counter.read() } else { at.counter.read_now() });
             }
             _ => return false,
         }
