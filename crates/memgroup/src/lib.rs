@@ -34,6 +34,8 @@ pub use base::error::GroupError;
 pub use base::id::{GroupId, IdError};
 pub use base::limit::{BYTES_MAX, LimitError, ParseBytesError, parse_bytes};
 pub use charge::charge::Charge;
+pub use charge::future::{Charging, Growing};
+pub use charge::reclaimer::{Reclaimer, ReclaimerStop};
 pub use control::fault_injection::{FailureInjection, InjectionError};
 pub use control::high::{Throttle, ThrottleEnd, Throttled};
 pub use control::labels::LABELS_MAX;

@@ -5,8 +5,10 @@ pub(crate) mod batch;
 pub(crate) mod charge;
 pub(crate) mod evict;
 pub(crate) mod fast;
+pub(crate) mod future;
 #[cfg(all(test, memgroup_loom))]
 pub(crate) mod loom;
+pub(crate) mod reclaimer;
 pub(crate) mod refill;
 pub(crate) mod slow;
 pub(crate) mod wait;

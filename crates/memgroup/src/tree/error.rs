@@ -27,6 +27,9 @@ pub enum ChargeErrorKind {
     /// As [`Refused`](ChargeErrorKind::Refused), while a group was being stopped for memory there: it had not freed enough yet.
     /// [`held_by`](ChargeError::held_by) names it. The charge may succeed soon: ask again, or wait with a deadline.
     VictimDying,
+    /// The charge was to wait as a future ([`Group::charge`](crate::Group::charge)), and the hierarchy has no
+    /// [`Reclaimer`](crate::Reclaimer) which could make room for it. The other numbers are those of the refusal.
+    NoReclaimer,
 }
 
 /// A charge that was not made. Nothing was charged anywhere.
@@ -236,6 +239,10 @@ impl fmt::Display for ChargeError {
         match self.kind {
             ChargeErrorKind::Refused | ChargeErrorKind::VictimDying => {
                 write!(f, "charge {} bytes: refused by group {group}", self.asked)?;
+                self.write_usage(f)
+            }
+            ChargeErrorKind::NoReclaimer => {
+                write!(f, "charge {} bytes: no room in group {group}, and no reclaimer runs", self.asked)?;
                 self.write_usage(f)
             }
             ChargeErrorKind::Deadline => {
