@@ -52,7 +52,7 @@ pub use lifecycle::memory::PerCpuStats;
 pub use memgroup_percpu::{PageSize, SlotSource};
 pub use observe::event::{EventSubscription, SubscriptionReport};
 pub use observe::pressure::{
-    Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TriggerError,
+    Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall, TriggerError,
 };
 pub use observe::wait::{WaitKind, WaitReport, Waiters};
 pub use reclaim::{

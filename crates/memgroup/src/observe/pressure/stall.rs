@@ -6,7 +6,7 @@
 //! A stall **lasts** if its guard says so: a wait, a throttle, a reclaim with a round in vain. While one lasts, changes of scope on all threads are
 //! looked at, which costs them some hundred nanoseconds where they matter. During other stalls they are not.
 //!
-//! - I1. `WATCHED` counts the threads with a stall that lasts.
+//! - I1. `WATCHED` counts the threads with a stall that lasts, and the stalls of tasks.
 //! - B1. During a stall that does not last, the threads at work are those found when the last stall of the chain began or ended. So `full` is off by
 //!   at most that long.
 
@@ -97,6 +97,39 @@ pub struct StallGuard<'g> {
 impl StallGuard<'_> {
     pub(crate) fn new(_: &Group, stall: Stall) -> StallGuard<'_> {
         StallGuard { _stall: stall, group: PhantomData }
+    }
+}
+
+/// A stall of a task for memory of a group; made by [`Group::stall_task`]. It may move between threads.
+#[must_use = "the stall is over when the guard is dropped"]
+#[derive(Debug)]
+pub struct TaskStall {
+    group: Group,
+    is_counted: bool,
+}
+
+impl TaskStall {
+    pub(crate) fn new(group: &Group) -> TaskStall {
+        let is_counted = group.node().shared().config.pressure && !cfg!(memgroup_loom);
+        if is_counted {
+            record::watch();
+            begin_at(group.node(), None);
+        }
+        TaskStall { group: group.clone(), is_counted }
+    }
+
+    /// The group for whose memory the task waits.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+}
+
+impl Drop for TaskStall {
+    fn drop(&mut self) {
+        if self.is_counted {
+            end_at(self.group.node(), self.group.node().generation(), None);
+            record::unwatch();
+        }
     }
 }
 
