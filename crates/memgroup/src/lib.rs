@@ -47,8 +47,10 @@ pub use control::share::{FairShare, SHARE_MAX, ShareError};
 pub use control::waiters::WeightError;
 pub use counter::events::Events;
 pub use counter::protect::{Protection, ProtectionError};
+pub use lifecycle::ended::EndedGroup;
 pub use lifecycle::maintenance::{Maintained, Maintenance};
 pub use lifecycle::memory::PerCpuStats;
+pub use lifecycle::owned::OwnedGroup;
 pub use memgroup_percpu::{PageSize, SlotSource};
 pub use observe::event::{EventSubscription, SubscriptionReport};
 pub use observe::pressure::{
@@ -66,6 +68,7 @@ pub use stats::flush::Freshness;
 pub use stats::stock_stats::StockStats;
 pub use tree::error::{ChargeError, ChargeErrorKind};
 pub use tree::handle::{Group, Hierarchy};
+pub use tree::weak::WeakGroup;
 
 /// The snippets of the crate's page in the repository compile and run.
 #[cfg(doctest)]

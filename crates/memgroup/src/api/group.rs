@@ -205,6 +205,33 @@ impl Group {
     pub fn remove(&self) -> Result<(), GroupError> {
         self.node().shared().remove(self.node())
     }
+
+    /// Removes the group and all groups below it, as `fs::remove_dir_all` does with directories.
+    ///
+    /// From the first instant on no path leads to any of them, their names may be used again, and none can be created in this group. They are
+    /// removed one after another, the lowest first, each as by [`remove`](Group::remove). A group that another thread creates below meanwhile, through
+    /// a handle, is removed too, or its creation fails. So all are removed at the return, however many threads create. Live charges stay counted in
+    /// their groups and above until they end.
+    ///
+    /// It takes the tree lock for one group at a time, so its time grows with the number of groups, and other threads go on meanwhile.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let request = hierarchy.get_or_create("/alice/request-7/sort").unwrap();
+    /// let charge = request.try_charge(4096).unwrap();
+    /// let alice = hierarchy.lookup("/alice").unwrap();
+    /// alice.remove_all().unwrap();
+    /// assert!(!request.is_online() && hierarchy.lookup("/alice").is_err());
+    /// assert_eq!(hierarchy.root().usage_exact(), 4096);
+    /// # drop(charge);
+    /// ```
+    ///
+    /// # Errors
+    /// It is the root, or was removed already, or is being removed. Nothing is changed then.
+    pub fn remove_all(&self) -> Result<(), GroupError> {
+        self.node().shared().remove_all(self.node())
+    }
 }
 
 /// Usage and limit, read.

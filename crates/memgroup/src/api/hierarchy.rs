@@ -91,13 +91,7 @@ impl Hierarchy {
                 Err(GroupError::NotFound { missing, .. }) => missing,
                 found => return found,
             };
-            match self.create(&missing) {
-                // Others may create and remove at the same time: the next look tells.
-                Ok(_)
-                | Err(GroupError::Exists { .. } | GroupError::NotFound { .. } | GroupError::Offline { .. }) =>
-                    {}
-                Err(error) => return Err(error),
-            }
+            self.shared().create_missing(path, &missing)?;
         }
     }
 

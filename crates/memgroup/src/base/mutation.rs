@@ -147,4 +147,8 @@ memgroup_sync::mutations! {
     ErasesHeldNodes,
     /// A mover keeps the turn of one subsystem while it waits for that of the next.
     MoverKeepsItsTurn,
+    /// An owner that leaves closes its group, although the group has another owner.
+    OwnerIgnoresOthers,
+    /// A weak handle becomes a handle on the group that has the place now.
+    UpgradeIgnoresGeneration,
 }

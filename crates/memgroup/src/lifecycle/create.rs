@@ -9,6 +9,8 @@ use crate::control::share;
 use crate::lifecycle::{maintenance, residence};
 use crate::state::config::{Config, ConfigError};
 use crate::stock::drain;
+use crate::tree::handle::Group;
+use crate::tree::name;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::{ROOT, State, Tree};
@@ -81,8 +83,16 @@ impl Shared {
         parent: &'static Node,
         name: &str,
     ) -> Result<&'static Node, GroupError> {
+        self.create_by(|tree| self.create_held(tree, parent.id(), name))
+    }
+
+    /// Creates a group under the tree lock.
+    pub(crate) fn create_by(
+        &'static self,
+        create: impl FnOnce(&mut Tree) -> Result<&'static Node, GroupError>,
+    ) -> Result<&'static Node, GroupError> {
         let mut tree = self.tree.lock();
-        let created = self.create_held(&mut tree, parent.id(), name);
+        let created = create(&mut tree);
         drop(tree);
         self.go_on();
         created
@@ -97,23 +107,26 @@ impl Shared {
 
     /// Creates a group as `create` does, by path.
     pub(crate) fn create_path(&'static self, path: &str) -> Result<&'static Node, GroupError> {
-        if path == "/" {
-            return Err(GroupError::IsRoot);
-        }
-        let wrong = |reason| GroupError::InvalidPath { path: path.to_owned(), reason };
-        let (parent, name) = path.rsplit_once('/').ok_or_else(|| wrong("it does not begin with a slash"))?;
-        if parent == "/" {
-            return Err(wrong("it has an empty name in it"));
-        }
-        let mut tree = self.tree.lock();
-        let parent = tree.lookup(if parent.is_empty() { "/" } else { parent })?;
-        let created = self.create_held(&mut tree, parent, name);
-        drop(tree);
-        self.go_on();
-        created
+        let (parent, name) = split(path)?;
+        self.create_by(|tree| {
+            let parent = tree.lookup(parent)?;
+            self.create_held(tree, parent, name)
+        })
     }
 
-    fn create_held(
+    /// Creates the group `missing`, which a look for `path` did not find.
+    pub(crate) fn create_missing(&'static self, path: &str, missing: &str) -> Result<(), GroupError> {
+        name::check_path(path)?;
+        match self.create_path(missing) {
+            Ok(node) => drop(Group::adopted(node)),
+            // Others may create and remove at the same time: the next look tells.
+            Err(GroupError::Exists { .. } | GroupError::NotFound { .. } | GroupError::Offline { .. }) => (),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn create_held(
         &'static self,
         tree: &mut Tree,
         parent: NodeId,
@@ -134,6 +147,20 @@ impl Shared {
         share::created(tree, node);
         node.pin();
         Ok(node)
+    }
+}
+
+/// Parent and name of the path of a group to create.
+pub(crate) fn split(path: &str) -> Result<(&str, &str), GroupError> {
+    if path == "/" {
+        return Err(GroupError::IsRoot);
+    }
+    let wrong = |reason| GroupError::InvalidPath { path: path.to_owned(), reason };
+    match path.rsplit_once('/') {
+        None => Err(wrong("it does not begin with a slash")),
+        Some(("/", _)) => Err(wrong("it has an empty name in it")),
+        Some(("", name)) => Ok(("/", name)),
+        Some(parts) => Ok(parts),
     }
 }
 

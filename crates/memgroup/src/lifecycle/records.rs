@@ -185,7 +185,7 @@ fn activity(node: &'static Node) -> u64 {
 fn is_idle(tree: &mut Tree, node: &'static Node, now: Instant, after: Duration) -> bool {
     match tree.state(node.id()) {
         State::Free => false,
-        State::Dying { .. } => true,
+        State::Closing | State::Dying { .. } => true,
         State::Online => {
             let activity = activity(node);
             let noted = tree.noted(node.id());

@@ -1,9 +1,12 @@
 //! Remove: a group goes offline; handles are given back; the last one takes the hierarchy with it.
 
+use memgroup_sync::MutexGuard;
+
 use crate::base::error::GroupError;
 use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
 use crate::control::{aftermath, protection};
+use crate::lifecycle::ended::Farewell;
 use crate::lifecycle::maintenance;
 use crate::observe::wait;
 use crate::stock::drain;
@@ -15,48 +18,80 @@ use crate::tree::topology::{ROOT, State, Tree};
 impl Shared {
     /// Removes a group: at once if nothing is charged to it, else it is dying until the last byte is released.
     pub(crate) fn remove(&'static self, node: &'static Node) -> Result<(), GroupError> {
-        let mut tree = self.tree.lock();
+        let tree = self.tree.lock();
         tree.check_removal(node.id())?;
-        take_offline(&mut tree, node);
+        self.remove_held(tree, node);
+        Ok(())
+    }
+
+    /// Removes a group and all groups below it, the lowest first. The caller holds `top`.
+    pub(crate) fn remove_all(&'static self, top: &'static Node) -> Result<(), GroupError> {
+        let mut tree = self.tree.lock();
+        tree.close(top.id())?;
+        self.remove_closing(tree, top);
+        Ok(())
+    }
+
+    /// Removes a group that is closing, and all groups below it. The lock is free between two of them, and callbacks run then.
+    pub(crate) fn remove_closing(&'static self, tree: MutexGuard<'_, Tree>, top: &'static Node) {
+        let mut held = Some(tree);
+        loop {
+            let mut tree = held.take().unwrap_or_else(|| self.tree.lock());
+            let Some(id) = tree.next_to_remove(top.id()) else { return };
+            self.remove_held(tree, self.made(id));
+        }
+    }
+
+    /// Removes a group without children, frees the tree lock, and tells the group's callbacks.
+    fn remove_held(&'static self, mut tree: MutexGuard<'_, Tree>, node: &'static Node) {
+        let farewell = take_offline(&mut tree, node);
         self.release_held(&mut tree, node.id());
         let due = maintenance::is_due(self, &tree);
         drop(tree);
+        if let Some(farewell) = farewell {
+            farewell.tell();
+        }
         if due {
             maintenance::step(self);
         }
-        Ok(())
     }
 
     /// Gives a handle back. With the last one every group is removed and the memory goes.
     pub(crate) fn let_go(&'static self) {
-        if self.let_go_one() && !cfg!(memgroup_loom) && self.retire() {
+        if self.let_go_one()
+            && !cfg!(memgroup_loom)
+            && let Some(farewells) = self.retire()
+        {
+            farewells.into_iter().for_each(Farewell::tell);
             maintenance::at_the_end(self);
         }
     }
 
-    /// Removes all groups, if no handle is left; whether it did.
+    /// Removes all groups, if no handle is left. Returns those with callbacks, if it did.
     #[cold]
-    fn retire(&'static self) -> bool {
+    fn retire(&'static self) -> Option<Vec<Farewell>> {
         let mut tree = self.tree.lock();
         // A charge with bytes may have given out a new handle meanwhile: the end of that handle comes here again. Or another
         // retirement was faster: the hierarchy waits in the pool, or has a new user.
         if !self.is_without_handles() || tree.retired || tree.in_use() == 0 {
-            return false;
+            return None;
         }
         tree.retired = true;
         let online: Vec<NodeId> = match tree.state(ROOT) {
             State::Online => tree.subtree(ROOT).collect(),
-            State::Dying { .. } | State::Free => Vec::new(),
+            State::Closing | State::Dying { .. } | State::Free => Vec::new(),
         };
+        let mut farewells = Vec::new();
         for &id in online.iter().rev() {
-            take_offline(&mut tree, self.made(id));
+            farewells.extend(take_offline(&mut tree, self.made(id)));
             self.release_held(&mut tree, id);
         }
-        true
+        Some(farewells)
     }
 }
 
-fn take_offline(tree: &mut Tree, node: &'static Node) {
+/// Online or closing → dying. Returns the group's callbacks.
+fn take_offline(tree: &mut Tree, node: &'static Node) -> Option<Farewell> {
     node.counter.mark_offline();
     wait::removed(node);
     if !mutation::active(Mutation::RemovalLeavesStocksOpen) {
@@ -64,7 +99,7 @@ fn take_offline(tree: &mut Tree, node: &'static Node) {
         drain::wait_returned(node);
     }
     protection::clear(tree, node);
-    tree.retire(node.id());
+    Farewell::take(node, tree.retire(node.id()))
 }
 
 impl Drop for Group {

@@ -5,13 +5,25 @@ use std::collections::BTreeMap;
 use crate::base::id::{NodeId, TOP};
 use crate::state::config::CHUNK;
 use crate::tree::name::Name;
-use crate::tree::topology::State;
+
+/// The state of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Free,
+    Online,
+    Closing,
+    Dying,
+}
 
 /// One place of the tree: a group, or none.
 pub(super) struct Entry {
-    pub(super) state: State,
+    pub(super) phase: Phase,
+    pub(super) depth: u16,
+    /// Owners of the group; 0 where no owner removes it.
+    pub(super) owners: u32,
+    /// When it was created; if it is dying, when it was removed. In nanoseconds of the tree's clock.
+    pub(super) since: u64,
     pub(super) name: Name,
-    pub(super) depth: u32,
     pub(super) parent: NodeId,
     pub(super) first_child: NodeId,
     pub(super) next_sibling: NodeId,
@@ -26,9 +38,11 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn free() -> Entry {
         Entry {
-            state: State::Free,
-            name: Name::EMPTY,
+            phase: Phase::Free,
             depth: 0,
+            owners: 0,
+            since: 0,
+            name: Name::EMPTY,
             parent: TOP,
             first_child: TOP,
             next_sibling: TOP,

@@ -11,3 +11,4 @@ pub(crate) mod node;
 pub(crate) mod parts;
 pub(crate) mod shared;
 pub(crate) mod topology;
+pub(crate) mod weak;

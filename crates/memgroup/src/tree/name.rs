@@ -104,6 +104,11 @@ pub(crate) fn components(path: &str) -> Result<impl DoubleEndedIterator<Item = &
     Ok(below_root.split('/').filter(|name| !name.is_empty()))
 }
 
+/// Checks a path with all its names, before any group of it is created.
+pub(crate) fn check_path(path: &str) -> Result<(), GroupError> {
+    components(path)?.try_for_each(|name| check(name).map(drop))
+}
+
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
     use crate::tree::name::{Name, check, components};

@@ -4,16 +4,19 @@
 //! byte of a removed group comes here.
 //!
 //! ```text
-//!   Free ── create ──▶ Online ── remove ──▶ Dying ── release ──▶ Free
-//!                                           (usage 0, no handle)
+//!   Free ── create ──▶ Online ─────────── remove ──────────▶ Dying ── release ──▶ Free
+//!                        └── close ──▶ Closing ── remove ─────┘       (usage 0, no handle)
 //! ```
 //!
+//! A group is closing while the groups below it are removed, and it after them (`closing`). It has no name and gets no children.
+//!
 //! - I1. A group pins its parent from creation to release, so no chain ever leads through a free node.
-//! - I2. A dying group is in no child list; its name may be used again at once.
+//! - I2. A dying group is in no child list. A closing group is in the list of siblings, but not among the names. So the name may be used again at
+//!   once.
 //! - I3. Walking a subtree allocates nothing: it may happen inside an allocator.
 
 use std::ops::Bound;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use memgroup_sync::atomic::Ordering;
 
@@ -21,9 +24,10 @@ use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::state::config::CHUNK;
 use crate::state::stats::update_tree::UpdateTree;
-use crate::tree::entries::{Entries, Entry};
+use crate::tree::entries::{Entries, Entry, Phase};
 use crate::tree::name::{self, Name};
 
+mod closing;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
 
@@ -34,6 +38,7 @@ pub(crate) const ROOT: NodeId = NodeId(0);
 pub(crate) enum State {
     Free,
     Online,
+    Closing,
     Dying { since: Instant },
 }
 
@@ -49,6 +54,8 @@ pub(crate) struct Noted {
 /// The tree of one hierarchy.
 pub(crate) struct Tree {
     entries: Entries,
+    /// The beginning of the tree's clock.
+    began: Instant,
     /// Places ever made.
     places: u32,
     free: Vec<NodeId>,
@@ -75,6 +82,7 @@ impl Tree {
     pub(crate) fn new(groups_max: u32, depth_max: u32) -> Tree {
         let mut tree = Tree {
             entries: Entries::default(),
+            began: Instant::now(),
             places: 1,
             free: Vec::new(),
             noted: Vec::new(),
@@ -88,8 +96,16 @@ impl Tree {
             retired: false,
         };
         tree.entries.make(ROOT);
-        *tree.entry_mut(ROOT) = Entry { state: State::Online, ..Entry::free() };
+        tree.begin_root();
         tree
+    }
+
+    fn begin_root(&mut self) {
+        self.replace(ROOT, Entry { phase: Phase::Online, since: self.nanos(), ..Entry::free() });
+    }
+
+    fn nanos(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
     }
 
     fn entry(&self, id: NodeId) -> &Entry {
@@ -102,11 +118,16 @@ impl Tree {
 
     /// The state of a place. Places that were forgotten are free.
     pub(crate) fn state(&self, id: NodeId) -> State {
-        self.entries.find(id).map_or(State::Free, |entry| entry.state)
+        self.entries.find(id).map_or(State::Free, |entry| match entry.phase {
+            Phase::Free => State::Free,
+            Phase::Online => State::Online,
+            Phase::Closing => State::Closing,
+            Phase::Dying => State::Dying { since: self.began + Duration::from_nanos(entry.since) },
+        })
     }
 
     pub(crate) fn depth(&self, id: NodeId) -> u32 {
-        self.entry(id).depth
+        self.entry(id).depth.into()
     }
 
     pub(crate) fn name(&self, id: NodeId) -> &str {
@@ -156,7 +177,8 @@ impl Tree {
         Ok(at)
     }
 
-    fn child(&self, parent: NodeId, name: &str) -> Option<NodeId> {
+    /// The online child of this name.
+    pub(crate) fn child(&self, parent: NodeId, name: &str) -> Option<NodeId> {
         self.entry(parent).children.as_ref()?.get(name.as_bytes()).copied()
     }
 
@@ -192,7 +214,9 @@ impl Tree {
             self.bare_in[(id.0 / CHUNK) as usize] -= 1;
         }
         self.in_use += 1;
-        let entry = Entry { state: State::Online, name: Name::new(name), depth, parent, ..Entry::free() };
+        let (phase, since) = (Phase::Online, self.nanos());
+        let entry =
+            Entry { phase, since, name: Name::new(name), depth: depth as u16, parent, ..Entry::free() };
         self.replace(id, entry);
         self.link(id);
         Ok(id)
@@ -214,23 +238,27 @@ impl Tree {
         let entry = self.entry(id);
         if id == ROOT {
             Err(GroupError::IsRoot)
-        } else if entry.state != State::Online {
+        } else if entry.phase != Phase::Online {
             Err(GroupError::Offline { path: self.path(id) })
         } else if entry.first_child != TOP {
-            Err(GroupError::HasChildren { path: self.path(id), children: self.child_count(id) })
+            // One that is closing is not counted.
+            Err(GroupError::HasChildren { path: self.path(id), children: self.child_count(id).max(1) })
         } else {
             Ok(())
         }
     }
 
-    /// Online → Dying: out of its parent's list.
-    pub(crate) fn retire(&mut self, id: NodeId) {
+    /// Online or Closing → Dying: out of its parent's list. Returns the group's age.
+    pub(crate) fn retire(&mut self, id: NodeId) -> Duration {
         // Before it is dying: nodes are used again, and entries of earlier groups go.
         self.depart(id);
-        let (parent, previous, next) = {
+        self.unname(id);
+        let now = self.nanos();
+        let (age, parent, previous, next) = {
             let entry = self.entry_mut(id);
-            entry.state = State::Dying { since: Instant::now() };
+            entry.phase = Phase::Dying;
             (
+                Duration::from_nanos(now - std::mem::replace(&mut entry.since, now)),
                 entry.parent,
                 std::mem::replace(&mut entry.previous_sibling, TOP),
                 // It stays for a walk that has come to this group (`after`).
@@ -239,13 +267,8 @@ impl Tree {
         };
         self.dying += 1;
         if parent == TOP {
-            return;
+            return age;
         }
-        let name = std::mem::replace(&mut self.entry_mut(id).name, Name::EMPTY);
-        if let Some(children) = &mut self.entry_mut(parent).children {
-            children.remove(&name);
-        }
-        self.entry_mut(id).name = name;
         if previous == TOP {
             self.entry_mut(parent).first_child = next;
         } else {
@@ -254,6 +277,7 @@ impl Tree {
         if next != TOP {
             self.entry_mut(next).previous_sibling = previous;
         }
+        age
     }
 
     fn depart(&mut self, id: NodeId) {
@@ -267,7 +291,7 @@ impl Tree {
     }
 
     fn is_dying(&self, id: NodeId) -> bool {
-        matches!(self.state(id), State::Dying { .. })
+        self.entries.find(id).is_some_and(|entry| entry.phase == Phase::Dying)
     }
 
     /// A dying group that may still have its record; the caller takes that away.
@@ -294,7 +318,7 @@ impl Tree {
 
     /// Dying → Free: the place may be given to another group. Returns the parent; the caller returns the pin on it.
     pub(crate) fn release(&mut self, id: NodeId) -> Option<NodeId> {
-        debug_assert!(matches!(self.state(id), State::Dying { .. }));
+        debug_assert!(self.is_dying(id));
         let parent = self.parent(id);
         self.replace(id, Entry::free());
         self.in_use -= 1;
@@ -389,7 +413,7 @@ impl Tree {
         debug_assert!(self.in_use == 0 && self.state(ROOT) == State::Free);
         self.in_use = 1;
         self.retired = false;
-        self.replace(ROOT, Entry { state: State::Online, ..Entry::free() });
+        self.begin_root();
     }
 
     /// The place has another group, or none.

@@ -8,6 +8,7 @@ use crate::api::group::Overdraft;
 use crate::api::snapshot::{Row, SubsystemSnapshot};
 use crate::base::id::GroupId;
 use crate::counter::events::Events;
+use crate::lifecycle::ended::EndedGroup;
 use crate::observe::pressure::{Pressure, PressureLine};
 use crate::observe::wait::Waiters;
 use crate::reclaim::ShrinkerReport;
@@ -16,6 +17,22 @@ use crate::state::stats::stat::Stat;
 /// Labels by name.
 pub(super) fn labels<S: Serializer>(labels: &[(String, u64)], to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(labels.iter().map(|(name, bytes)| (name, bytes)))
+}
+
+/// Times are in microseconds.
+impl Serialize for EndedGroup {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut ended = to.serialize_struct("EndedGroup", 8)?;
+        ended.serialize_field("path", &self.path)?;
+        ended.serialize_field("id", &self.id.as_u64())?;
+        ended.serialize_field("lifetime_us", &micros(self.lifetime))?;
+        ended.serialize_field("peak_bytes", &self.peak_bytes)?;
+        ended.serialize_field("usage_bytes", &self.usage_bytes)?;
+        ended.serialize_field("refusals", &self.refusals)?;
+        ended.serialize_field("events", &self.events)?;
+        ended.serialize_field("stalled_us", &micros(self.stalled))?;
+        ended.end()
+    }
 }
 
 impl Serialize for Waiters {

@@ -1,0 +1,94 @@
+//! Closing: a group loses its name, and the groups below it are removed, the lowest first, and then the group itself. And its owners.
+//!
+//! ```text
+//!   close(top)           top has no name from here on
+//!   ┌▶ next_to_remove    the first group below without children; those on the way to it are closed
+//!   └─ remove it         with the lock free between two groups, until top is removed
+//! ```
+//!
+//! - B1. A closed group gets no children. So each level has a fixed number of groups once the level above is closed, and the removal ends although
+//!   other threads create groups meanwhile.
+//! - I1. `owners` changes under the tree lock, and only in the group's own lifetime. With the last owner the group is closed in the same hold of the
+//!   lock. So a thread that looks a path up finds a group that has an owner, or finds no group and creates one.
+
+use std::mem;
+
+use crate::base::error::GroupError;
+use crate::base::id::{NodeId, TOP};
+use crate::base::mutation::{self, Mutation};
+use crate::tree::entries::Phase;
+use crate::tree::name::Name;
+use crate::tree::topology::{ROOT, State, Tree};
+
+impl Tree {
+    /// Online → Closing: `top` is about to be removed with all groups below it.
+    pub(crate) fn close(&mut self, top: NodeId) -> Result<(), GroupError> {
+        if top == ROOT {
+            return Err(GroupError::IsRoot);
+        }
+        if self.state(top) != State::Online {
+            return Err(GroupError::Offline { path: self.path(top) });
+        }
+        self.close_online(top);
+        Ok(())
+    }
+
+    fn close_online(&mut self, id: NodeId) {
+        self.unname(id);
+        self.entry_mut(id).phase = Phase::Closing;
+    }
+
+    /// Takes an online group out of the names of its parent.
+    pub(super) fn unname(&mut self, id: NodeId) {
+        let entry = self.entry_mut(id);
+        if entry.phase != Phase::Online || entry.parent == TOP {
+            return;
+        }
+        let (parent, name) = (entry.parent, mem::replace(&mut entry.name, Name::EMPTY));
+        if let Some(children) = &mut self.entry_mut(parent).children {
+            children.remove(&name);
+        }
+        self.entry_mut(id).name = name;
+    }
+
+    /// The next group to remove of those below `top` and itself, which is closing; `None` if another thread has removed it.
+    pub(crate) fn next_to_remove(&mut self, top: NodeId) -> Option<NodeId> {
+        if self.is_dying(top) {
+            return None;
+        }
+        let mut at = top;
+        loop {
+            if self.entry(at).phase == Phase::Online {
+                self.close_online(at);
+            }
+            match self.entry(at).first_child {
+                TOP => return Some(at),
+                child => at = child,
+            }
+        }
+    }
+
+    /// The group was created for an owner.
+    pub(crate) fn begin_ownership(&mut self, id: NodeId) {
+        self.entry_mut(id).owners = 1;
+    }
+
+    /// One more owner of an online group. A group that was created without one stays so.
+    pub(crate) fn own(&mut self, id: NodeId) {
+        let owners = &mut self.entry_mut(id).owners;
+        *owners += u32::from(*owners > 0);
+    }
+
+    /// One owner less. If it was the last one of an online group, the group is closing now; whether it is.
+    pub(crate) fn disown(&mut self, id: NodeId) -> bool {
+        let entry = self.entry_mut(id);
+        let was_owned = entry.owners > 0;
+        entry.owners = entry.owners.saturating_sub(1);
+        let is_last = entry.owners == 0 || mutation::active(Mutation::OwnerIgnoresOthers);
+        let closes = was_owned && is_last && entry.phase == Phase::Online;
+        if closes {
+            self.close_online(id);
+        }
+        closes
+    }
+}
