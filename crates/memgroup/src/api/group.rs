@@ -66,7 +66,7 @@ impl Group {
             // Stocks may have caps that leave shares of a smaller room too little.
             freeze::drain_all(self.node());
         }
-        waiters::serve(self.node());
+        waiters::serve_all(self.node());
         Ok(())
     }
 

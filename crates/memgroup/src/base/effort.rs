@@ -23,6 +23,17 @@ pub(crate) struct Means {
     pub(crate) effort: Effort,
     /// Until when it waits for room, if it waits.
     pub(crate) deadline: Option<Instant>,
+    pub(crate) poll: Poll,
+}
+
+/// Whether a charge is one try of a future, which is told which level refuses and waits there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Poll {
+    No,
+    /// It goes behind charges that wait already.
+    First,
+    /// It has waited, at a level where another one refused it.
+    Again,
 }
 
 impl Means {
@@ -30,7 +41,12 @@ impl Means {
     pub(crate) const PLAIN: Means = Means::with(Effort::Stop);
 
     pub(crate) const fn with(effort: Effort) -> Means {
-        Means { effort, deadline: None }
+        Means { effort, deadline: None, poll: Poll::No }
+    }
+
+    /// Those of a future. It climbs no step that takes the lock of a level.
+    pub(crate) const fn of_poll(poll: Poll) -> Means {
+        Means { poll, ..Means::with(Effort::Count) }
     }
 
     pub(crate) fn until(deadline: Instant) -> Means {

@@ -131,6 +131,20 @@ memgroup_sync::mutations! {
     WaiterIsToldLate,
     /// A charge at its deadline leaves without a look whether it was made meanwhile.
     WaiterGoesWithoutTheCharge,
+    /// A thread that serves waiting charges calls the wakers of tasks under the lock of the queues.
+    WakersAreCalledUnderTheLock,
+    /// A future that is dropped forgets the charge that was handed to it.
+    DroppedFutureKeepsTheCharge,
+    /// A future at its deadline leaves without a look whether its charge was made meanwhile.
+    FutureGoesWithoutTheCharge,
+    /// A reclaimer forgets the charge that it made for a wait that is over.
+    ReviewIgnoresTheEnd,
+    /// A reclaimer makes room for a queue and leaves its group unmarked.
+    ReclaimerDoesNotMark,
+    /// The last reclaimer ends, and tells no task that waits.
+    LastReclaimerLeavesTasks,
+    /// A future leaves the waker of its first poll in the queue.
+    FutureKeepsItsFirstWaker,
     /// A charge that a higher level refuses leaves the levels below without a look for waiting charges.
     TakenBackWithoutALook,
     /// A reset of a peak reader begins with bytes of charges under way, above the peak.

@@ -45,19 +45,19 @@ use std::time::Instant;
 
 use memgroup_sync::grace;
 
-use crate::base::effort::{Effort, Means};
+use crate::base::effort::{Effort, Means, Poll};
 use crate::base::limit::BYTES_MAX;
 use crate::charge::batch;
 use crate::charge::wait::{WaitSession, Waited, held_level};
 use crate::control::freeze::{self, FrozenLevel};
 use crate::control::make_room::{Room, make_room};
 use crate::control::oom::OomAttempt;
-use crate::control::waiters::Want;
 use crate::control::{aftermath, dry_run, high};
 use crate::counter::chain::{self, Climb, Refused, Until};
 use crate::counter::events::Event;
 use crate::counter::share;
 use crate::observe::event;
+use crate::observe::wait::charges::Want;
 use crate::reclaim::{self, credit};
 use crate::state::counter::{Reading, Verdict};
 use crate::state::stats::builtin::memory;
@@ -100,7 +100,7 @@ pub(crate) fn charge_slow_path(node: &'static Node, mut ask: Ask) -> Result<(), 
     let Ask { bytes, until, want, means, .. } = ask;
     // The first two steps, before there is a ladder: they make most charges, and cost less without its state.
     let mut refused = None;
-    if means.deadline.is_none() && want == Want::Charge {
+    if means.deadline.is_none() && means.poll == Poll::No && want == Want::Charge {
         if ask.prepays.take().is_some_and(|slot| batch::buy(node, slot, bytes, means.effort)) {
             return Ok(());
         }
@@ -119,13 +119,17 @@ fn climb(mut charge: SlowCharge) -> Result<(), ChargeError> {
         let is_made = !charge.goes_behind_waiters()
             && (charge.with_batch()
                 || charge.exactly()
-                || charge.past_dry_runs()
-                || charge.after_drain()
-                || charge.after_reclaim()
-                || charge.after_kill()
-                || charge.finally());
+                || charge.goes_on()
+                    && (charge.past_dry_runs()
+                        || charge.after_drain()
+                        || charge.after_reclaim()
+                        || charge.after_kill()
+                        || charge.finally()));
         if is_made {
             break;
+        }
+        if !charge.goes_on() {
+            return Err(ChargeError::of(charge.last.node, charge.last.seen, charge.ask.bytes));
         }
         match charge.wait() {
             Waited::Handed => break,
@@ -187,16 +191,22 @@ impl SlowCharge {
 
     /// A charge that can wait, and can fit one day, queues behind those that wait already. Looked at once.
     fn goes_behind_waiters(&mut self) -> bool {
-        let Some(deadline) = self.ask.means.deadline.filter(|_| self.session.is_none()) else { return false };
-        let can_wait = || {
-            self.began.is_some_and(|began| began < deadline)
-                && never_fits(self.node, self.ask.bytes).is_none()
-        };
+        let deadline = self.ask.means.deadline.filter(|_| self.session.is_none());
+        let is_in_time = deadline.is_some_and(|deadline| self.began.is_some_and(|began| began < deadline));
+        if !is_in_time && self.ask.means.poll != Poll::First {
+            return false;
+        }
+        let can_wait = || never_fits(self.node, self.ask.bytes).is_none();
         let held = held_level(self.node).filter(|_| can_wait());
         if let Some(at) = held {
             self.last = Refused { node: at, seen: at.counter.read() };
         }
         held.is_some()
+    }
+
+    /// Whether it climbs further than a poll. A reclaimer climbs these steps for a future.
+    fn goes_on(&self) -> bool {
+        self.ask.means.poll == Poll::No
     }
 
     /// Spends prepaid bytes, or buys a batch for itself and the charges to come. Once.
@@ -393,45 +403,45 @@ impl SlowCharge {
 
     /// Counts the refusal, and says it.
     fn refused(&self) -> ChargeError {
-        let Refused { node, seen } = self.last;
-        node.counter.count_refusal();
-        count(node, memory::REFUSALS, 1);
-        self.node.back_off(REFUSED);
-        // The group's own stocks were not drained, if their bytes could not have made room.
-        let prepaid = if seen.prepaid_most > 0 { drain::prepaid(node) } else { 0 };
-        let seen = Reading { usage: seen.usage.saturating_sub(prepaid), ..seen };
-        let error = self.held_by(ChargeError::of(node, seen, self.ask.bytes));
+        let error = refuse(self.node, self.last, self.ask.bytes);
         match (self.ended, self.began) {
             (Some(kind), Some(began)) => error.after_wait(kind, began.elapsed()),
             _ => error,
         }
     }
+}
 
-    /// Adds the group that has the memory.
-    fn held_by(&self, error: ChargeError) -> ChargeError {
-        let Refused { node, seen } = self.last;
-        if seen.offline || self.ask.bytes > seen.most() {
-            return error;
-        }
-        let victims = node.shared().victims();
-        if let Some(victim) = victims.is_any().then(|| victims.dying_in(node)).flatten() {
-            return error.while_dying(victim);
-        }
-        match share::largest_above(node, self.node).filter(|_| !seen.is_share) {
-            Some(largest) => error.beside(largest),
-            None => error,
-        }
+/// Counts a refusal of a charge of `asker` by the level that refused last, and says it.
+pub(crate) fn refuse(asker: &'static Node, last: Refused, bytes: u64) -> ChargeError {
+    let Refused { node, seen } = last;
+    node.counter.count_refusal();
+    count(node, memory::REFUSALS, 1);
+    asker.back_off(REFUSED);
+    // The group's own stocks were not drained, if their bytes could not have made room.
+    let prepaid = if seen.prepaid_most > 0 { drain::prepaid(node) } else { 0 };
+    let seen = Reading { usage: seen.usage.saturating_sub(prepaid), ..seen };
+    let error = ChargeError::of(node, seen, bytes);
+    if last.seen.offline || bytes > last.seen.most() {
+        return error;
+    }
+    let victims = node.shared().victims();
+    if let Some(victim) = victims.is_any().then(|| victims.dying_in(node)).flatten() {
+        return error.while_dying(victim);
+    }
+    match share::largest_above(node, asker).filter(|_| !seen.is_share) {
+        Some(largest) => error.beside(largest),
+        None => error,
     }
 }
 
 /// The lowest level at which a charge of so many bytes can never fit.
-fn never_fits(node: &'static Node, bytes: u64) -> Option<Refused> {
+pub(crate) fn never_fits(node: &'static Node, bytes: u64) -> Option<Refused> {
     let mut levels = chain::levels(node).map(|node| Refused { node, seen: node.counter.read() });
     levels.find(|Refused { seen, .. }| bytes > BYTES_MAX || bytes > seen.max && !seen.is_dry_run)
 }
 
 /// A charge is held up by a limit: not by a removal, nor by the size of a counter.
-fn count_max(refused: Refused, bytes: u64) {
+pub(crate) fn count_max(refused: Refused, bytes: u64) {
     if !refused.seen.offline && bytes <= BYTES_MAX - refused.seen.usage {
         event::count(refused.node, Event::Max);
     }

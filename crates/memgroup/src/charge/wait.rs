@@ -16,8 +16,8 @@ use core::time::Duration;
 use std::cell::Cell;
 use std::time::Instant;
 
-use memgroup_sync::MutexGuard;
 use memgroup_sync::atomic::Ordering;
+use memgroup_sync::{MutexGuard, thread};
 
 use crate::base::deadline::Deadline;
 use crate::base::effort::Means;
@@ -27,18 +27,17 @@ use crate::charge::charge::Charge;
 use crate::charge::slow::{Ask, charge_slow_path};
 use crate::control::make_room::{Room, make_room};
 use crate::control::oom::OomAttempt;
-use crate::control::waiters::{ChargeQueue, State, Waiter, Want};
 use crate::control::{aftermath, over_limit, waiters};
 use crate::counter::chain::{self, Refused, Until};
-use crate::observe::wait::list::{self, Listed};
-use crate::observe::wait::{WaitKind, Wake};
+use crate::observe::pressure::{self, Stall};
+use crate::observe::wait::charges::{ChargeQueue, Party, State, Want};
 use crate::state::counter::Reading;
 use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
 /// After how long the first in a line has shrinkers asked again: caches may have been filled without anything being uncharged.
-const REVIEW: Duration = Duration::from_millis(100);
+pub(crate) const REVIEW: Duration = Duration::from_millis(100);
 
 /// Charges `bytes`, and waits for room until `deadline`.
 pub(crate) fn charge_until(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
@@ -83,15 +82,20 @@ pub(crate) struct WaitSession {
     bytes: u64,
     deadline: Instant,
     want: Want,
-    listed: Listed,
+    /// Its place among the waits.
+    place: u32,
     /// The kills for the charge since it waits.
     attempt: Cell<Option<OomAttempt>>,
+    _stall: Stall,
 }
 
 impl WaitSession {
     pub(crate) fn begin(node: &'static Node, bytes: u64, deadline: Instant, want: Want) -> WaitSession {
-        let listed = list::begin(node, WaitKind::Charge, bytes, deadline);
-        WaitSession { node, bytes, deadline, want, listed, attempt: Cell::new(None) }
+        let thread = Party::Thread(thread::current());
+        let place =
+            ChargeQueue::reserve(node.shared().wait_queue()).list(node, bytes, deadline, want, thread);
+        let stall = pressure::stall_that_lasts(node);
+        WaitSession { node, bytes, deadline, want, place, attempt: Cell::new(None), _stall: stall }
     }
 
     /// Waits once, at the level that refused `last`.
@@ -100,16 +104,7 @@ impl WaitSession {
             Ok(Left::Handed) => return Waited::Handed,
             Ok(Left::Again(refused)) | Err(refused) => *last = refused,
             Ok(Left::Over(kind)) => {
-                let at = if self.node.counter.is_offline() { self.node } else { last.node };
-                let seen = at.counter.read();
-                let seen = match last.seen {
-                    Reading { is_share: true, max, .. } if std::ptr::eq(at, last.node) => {
-                        Reading { is_share: true, max, ..seen }
-                    }
-                    Reading { reserved, .. } if std::ptr::eq(at, last.node) => Reading { reserved, ..seen },
-                    _ => seen,
-                };
-                *last = Refused { node: at, seen };
+                *last = over(self.node, *last);
                 *ended = (!last.seen.offline).then_some(kind);
                 return Waited::Over;
             }
@@ -120,52 +115,62 @@ impl WaitSession {
     /// Waits at `at`, which has refused. `Err`: the group was removed.
     pub(crate) fn in_line(&self, at: &'static Node) -> Result<Left, Refused> {
         let _hold = FreezeGuard::begin(self.node, at)?;
-        self.enqueue(at);
-        self.listed.at(at);
-        let wake = loop {
-            let wake = self.listed.park(self.until());
-            match wake {
-                Wake::All => break wake,
-                Wake::Deadline if Instant::now() >= self.deadline => break wake,
-                Wake::Deadline => {
-                    if self.review(at) {
-                        break wake;
-                    }
-                }
-                // Else a notice of a queue that it has left.
-                Wake::Notified if !self.queue().waits(self.listed.ticket()) => break wake,
-                Wake::Notified => {}
+        let mut queues = ChargeQueue::reserve(self.node.shared().wait_queue());
+        queues.enqueue(self.place, at);
+        let wakers = queues.take_wakers();
+        drop(queues);
+        wakers.call();
+        let mut review = self.next_review();
+        while self.is_in_queue() {
+            let now = Instant::now();
+            if now >= self.deadline {
+                break;
             }
-        };
+            if now >= review {
+                self.review(at);
+                review = self.next_review();
+            } else {
+                thread::park_timeout(review.min(self.deadline) - now);
+            }
+        }
         Ok(match self.leave() {
             State::Handed => Left::Handed,
-            _ if wake == Wake::All => Left::Over(ChargeErrorKind::Woken),
-            State::Again(refused) => Left::Again(refused),
-            State::Waiting | State::Away => Left::Over(ChargeErrorKind::Deadline),
+            State::Woken => Left::Over(ChargeErrorKind::Woken),
+            State::Again => {
+                let node = self.queues().entry(self.place).at;
+                Left::Again(Refused { node, seen: node.counter.read() })
+            }
+            State::Idle | State::Waiting | State::Away | State::Deserted => {
+                Left::Over(ChargeErrorKind::Deadline)
+            }
         })
     }
 
-    fn queue(&self) -> MutexGuard<'_, ChargeQueue> {
+    fn queues(&self) -> MutexGuard<'_, ChargeQueue> {
         self.node.shared().wait_queue().lock()
     }
 
+    fn is_in_queue(&self) -> bool {
+        self.queues().entry(self.place).is_in_queue()
+    }
+
     /// When it looks again whether caches can give, or another group must be stopped.
-    fn until(&self) -> Instant {
+    fn next_review(&self) -> Instant {
         let shared = self.node.shared();
         let gives = shared.config.reclaim && shared.shrinkers().is_any();
         // A charge, too, may lower the bytes kept free for others, and serves no waiter.
         let reviews = gives || self.may_kill() || shared.protected().is_any();
-        if reviews { self.deadline.min(Instant::now() + REVIEW) } else { self.deadline }
+        if reviews { Instant::now() + REVIEW } else { self.deadline }
     }
 
     fn may_kill(&self) -> bool {
         self.want == Want::Charge && self.node.shared().victims().is_any()
     }
 
-    /// The first in the queue has shrinkers asked once more, and the next victim if the one before takes too long. Whether the charge is made.
-    fn review(&self, at: &'static Node) -> bool {
-        if !self.queue().begin_review(self.listed.ticket()) {
-            return false;
+    /// The first in the queue has shrinkers asked once more, and the next victim if the one before takes too long.
+    fn review(&self, at: &'static Node) {
+        if !self.queues().begin_review(self.place) {
+            return;
         }
         let (&WaitSession { node, bytes, .. }, mut over) = (self, at);
         let gives = node.shared().config.reclaim && node.shared().shrinkers().is_any();
@@ -175,8 +180,10 @@ impl WaitSession {
         if is_made && self.want == Want::Room {
             aftermath::uncharge_counters(node, bytes);
         }
-        self.queue().end_review(self.listed.ticket(), is_made);
-        is_made
+        let was_away = waiters::with_queues(node.shared(), |queues| queues.end_review(self.place, is_made));
+        if is_made && !was_away && self.want == Want::Charge {
+            aftermath::uncharge_counters(node, bytes);
+        }
     }
 
     /// Stops a group that was not asked yet for this charge. Whether the charge is made.
@@ -187,16 +194,38 @@ impl WaitSession {
         is_made
     }
 
-    fn enqueue(&self, at: &'static Node) {
-        let &WaitSession { node, bytes, want, .. } = self;
-        self.queue().enqueue(Waiter::new(at, node, bytes, want), self.listed.ticket());
-    }
-
-    /// Leaves the queue, with the charge that was handed over.
+    /// Leaves the queue. Returns the state in which it was: with `Handed`, its charge is made.
     fn leave(&self) -> State {
-        let state = self.queue().leave(self.listed.ticket());
+        let mut queues = self.queues();
+        let state = queues.entry(self.place).state;
+        queues.leave_queue(self.place);
         if mutation::active(Mutation::WaiterGoesWithoutTheCharge) { State::Waiting } else { state }
     }
+}
+
+impl Drop for WaitSession {
+    fn drop(&mut self) {
+        if crate::observe::wait::is_model_failing() {
+            return;
+        }
+        let party = self.queues().unlist(self.place);
+        // The thread's handle is freed without the lock.
+        drop(party);
+    }
+}
+
+/// The level that a wait of `node` names at its end, after `last` refused it.
+pub(crate) fn over(node: &'static Node, last: Refused) -> Refused {
+    let at = if node.counter.is_offline() { node } else { last.node };
+    let seen = at.counter.read();
+    let seen = match last.seen {
+        Reading { is_share: true, max, .. } if std::ptr::eq(at, last.node) => {
+            Reading { is_share: true, max, ..seen }
+        }
+        Reading { reserved, .. } if std::ptr::eq(at, last.node) => Reading { reserved, ..seen },
+        _ => seen,
+    };
+    Refused { node: at, seen }
 }
 
 /// A charge waits at a group: until this is dropped there is no stock in its subtree.

@@ -11,8 +11,8 @@ use crate::charge::loom::{
 };
 use crate::charge::wait::{Left, WaitSession};
 use crate::control::aftermath;
-use crate::control::waiters::Want;
 use crate::counter::chain::Refused;
+use crate::observe::wait::charges::Want;
 use crate::state::counter::Verdict;
 use crate::tree::node::Node;
 

@@ -47,7 +47,7 @@ fn after_charge(node: &'static Node, outcome: Result<Charged, Refused>) -> Resul
             for level in chain::levels(node).take_while(below) {
                 oom::after_uncharge(level);
                 if !mutation::active(Mutation::TakenBackWithoutALook) {
-                    waiters::serve_freed(level);
+                    waiters::serve_freed_untold(level);
                 }
             }
             return Err(refused);
@@ -150,7 +150,7 @@ pub(crate) fn drained(taken: Taken) -> Drained {
     let &Taken { node, amount, .. } = &taken;
     if amount.bytes > 0 {
         fallen(node);
-        chain::levels(node).for_each(|level| _ = waiters::serve_freed(level));
+        chain::levels(node).for_each(waiters::serve_freed_untold);
         count_drain(node, amount.bytes);
     }
     // Last: from here on the group may be removed without waiting.

@@ -15,7 +15,7 @@ use crate::tree::topology::{State, Tree};
 /// Changes the settings of an online group, and serves the waiting charges that fit now.
 pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
     used::set(tree, node, min, low);
-    chain::levels(node).for_each(|level| _ = waiters::serve(level));
+    chain::levels(node).for_each(waiters::serve_untold);
 }
 
 /// Ends the protection of a group that goes offline, its share and those that it gives.

@@ -25,221 +25,240 @@
 
 use core::fmt;
 
-use memgroup_sync::Mutex;
 use memgroup_sync::atomic::Ordering;
 
-use crate::base::id::NodeId;
 use crate::base::limit::BYTES_MAX;
 use crate::base::mutation::{self, Mutation};
 use crate::control::aftermath;
-use crate::counter::chain::{self, Climb, Refused, Until};
-use crate::observe::wait::list::Ticket;
-use crate::observe::wait::queue::{Queued, WaitQueue};
+use crate::counter::chain::{self, Climb, Until};
+use crate::observe::wait::charges::{ChargeQueue, Entry, State, Want};
 use crate::state::counter::{Reading, Verdict};
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
 use crate::tree::shared::Shared;
 
 /// How many others may be served before the first waiter, if they fit and it does not.
-pub(crate) const PASSES_MOST: u32 = 16;
+pub(crate) const PASSES_MOST: u8 = 16;
 
-/// How many waiters one call serves, and how many it checks that do not fit.
+/// How many waiters one call serves, and how many it tries in vain.
 const SERVED_MOST: u32 = 16;
-const CHECKED_MOST: u32 = 64;
+const TRIED_MOST: u32 = 64;
 
 /// The largest weight of a group.
 const WEIGHT_MOST: u32 = 10_000;
 
-/// The purpose of a wait.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Want {
-    Charge,
-    /// Room alone: nothing is charged, and no group is killed.
-    Room,
-}
-
-/// The state of a waiter.
-#[derive(Clone, Copy)]
-pub(crate) enum State {
-    Waiting,
-    /// The waiter makes room itself, and is not to be served.
-    Away,
-    /// Its charge was made; if it waits for room alone, there was room.
+/// The outcome of a try to serve a waiter.
+enum Tried {
+    /// There is no room for it here.
+    Waits,
     Handed,
-    /// Another level refuses, or this level always will. The waiter tries again itself.
-    Again(Refused),
+    /// Its party is to try again: this level refuses.
+    Again(&'static Node),
 }
 
-/// A charge in the queue.
-pub(crate) struct Waiter {
-    /// The group at which it waits.
-    at: &'static Node,
-    /// The group to be charged.
-    node: &'static Node,
-    bytes: u64,
-    want: Want,
-    /// How many were served before it while it was the first.
-    passed: u32,
-    state: State,
-}
-
-impl Waiter {
-    pub(crate) fn new(at: &'static Node, node: &'static Node, bytes: u64, want: Want) -> Waiter {
-        Waiter { at, node, bytes, want, passed: 0, state: State::Waiting }
+/// Makes the charge of a waiter, if there is room. `seen` is the state of the group at which it waits.
+fn try_charge(waiter: &Entry, seen: &mut Reading) -> Tried {
+    let &Entry { at, node, bytes, want, .. } = waiter;
+    // A dry run takes the tree lock. So a waiting thread passes its limit itself, and a reclaimer does so for a task.
+    if tries_itself(waiter, *seen) {
+        return Tried::Again(at);
     }
-
-    /// Makes the charge, if there is room. `seen` is the state of the group at which it waits.
-    fn try_charge(&self, seen: &mut Reading) -> State {
-        let &Waiter { at, node, bytes, want, .. } = self;
-        // A dry run takes the tree lock. So the waiter itself passes its limit.
-        if seen.offline || bytes > seen.max.min(BYTES_MAX) || seen.is_dry_run {
-            return State::Again(Refused { node: at, seen: *seen });
-        }
-        if bytes > seen.headroom() {
-            return State::Waiting;
-        }
-        let outcome = match want {
-            Want::Charge => chain::charge(node, bytes, Climb::to(Until::Top, Verdict::Hint))
-                .map(|charged| aftermath::tell_events(node, charged)),
-            Want::Room => chain::look_for_room(node, Until::Top, bytes),
-        };
-        *seen = at.counter.read();
-        match outcome {
-            Ok(()) => State::Handed,
-            // A charge that does not wait was faster.
-            Err(refused) if std::ptr::eq(refused.node, at) => State::Waiting,
-            Err(refused) => State::Again(refused),
-        }
+    let outcome = match want {
+        Want::Charge => chain::charge(node, bytes, Climb::to(Until::Top, Verdict::Hint))
+            .map(|charged| aftermath::tell_events(node, charged)),
+        Want::Room => chain::look_for_room(node, Until::Top, bytes),
+    };
+    *seen = at.counter.read();
+    match outcome {
+        Ok(()) => Tried::Handed,
+        // A charge that does not wait was faster.
+        Err(refused) if std::ptr::eq(refused.node, at) => Tried::Waits,
+        Err(refused) => Tried::Again(refused.node),
     }
 }
 
-/// All waiting charges of one hierarchy, by the group at which they wait.
-pub(crate) type ChargeQueue = WaitQueue<NodeId, Waiter>;
+/// Whether nothing can be done for a waiter at a group in this state.
+fn tries_itself(waiter: &Entry, seen: Reading) -> bool {
+    seen.offline
+        || waiter.bytes > BYTES_MAX
+        || if seen.is_dry_run { !waiter.is_task() } else { waiter.bytes > seen.max }
+}
 
 impl ChargeQueue {
-    /// Adds a waiter, and serves it if there is room.
-    pub(crate) fn enqueue(&mut self, waiter: Waiter, ticket: Ticket) {
-        let at = waiter.at;
-        // The weight is read under the lock, as `set_weight` stores it.
-        let bytes = waiter.bytes;
-        self.insert(at.id(), waiter.node.waiting.weight(), ticket, waiter);
+    /// Puts a wait into the queue of `at`, and serves it if there is room.
+    pub(crate) fn enqueue(&mut self, place: u32, at: &'static Node) {
+        if self.entry(place).state == State::Woken {
+            return;
+        }
+        self.join(place, at);
         let is_told_late = mutation::active(Mutation::WaiterIsToldLate);
         if !is_told_late {
-            at.counter.set_least_waiting(at.counter.least_waiting().min(bytes));
+            at.counter.set_least_waiting(self.least(at));
         }
         if !mutation::active(Mutation::WaiterDoesNotLookAgain) {
-            self.serve_by(at, at.counter.read_now());
+            let seen = at.counter.read_now();
+            // A limit that was lowered since the charge was tried: `serve_all`.
+            if tries_itself(self.entry(place), seen) {
+                self.settle(place, State::Again);
+            }
+            self.serve_by(at, seen);
         }
         if is_told_late {
-            at.counter.set_least_waiting(at.counter.least_waiting().min(bytes));
+            at.counter.set_least_waiting(self.least(at));
         }
+        at.rare().queue.queue().into_iter().for_each(|number| self.review_first(number));
     }
 
-    /// Removes a waiter, and returns its state.
-    pub(crate) fn leave(&mut self, ticket: Ticket) -> State {
-        let Waiter { at, state, .. } = self.remove(ticket);
-        let least = self.of(at.id()).iter().map(|queued| queued.item.bytes).min();
-        at.counter.set_least_waiting(least.unwrap_or(u64::MAX));
-        state
-    }
-
-    /// Whether a waiter still waits.
-    pub(crate) fn waits(&mut self, ticket: Ticket) -> bool {
-        matches!(self.get(ticket).state, State::Waiting)
-    }
-
-    /// Lets the first waiter make room itself. It keeps its place. Returns `false` if it is not the first, or waits no more.
-    pub(crate) fn begin_review(&mut self, ticket: Ticket) -> bool {
-        let at = self.get(ticket).at.id();
-        let first = &mut self.of(at)[0];
-        let begins = first.ticket == ticket && matches!(first.item.state, State::Waiting);
+    /// Lets the first waiter have room made for it. It keeps its place. Returns `false` if it is not the first, or waits no more.
+    pub(crate) fn begin_review(&mut self, place: u32) -> bool {
+        let entry = self.entry(place);
+        let begins = entry.state == State::Waiting && self.first(entry.at) == Some(place);
         if begins {
-            first.item.state = State::Away;
+            self.set_away(place, true);
         }
         begins
     }
 
-    /// The first waiter has made its charge, or waits again.
-    pub(crate) fn end_review(&mut self, ticket: Ticket, is_made: bool) {
-        let waiter = self.get(ticket);
-        let at = waiter.at;
-        waiter.state = if is_made { State::Handed } else { State::Waiting };
-        if !is_made {
-            self.serve(at);
+    /// The waiter has its charge made, or waits again. Returns `false` if its wait was ended meanwhile.
+    pub(crate) fn end_review(&mut self, place: u32, is_made: bool) -> bool {
+        let &Entry { at, state, .. } = self.entry(place);
+        match state {
+            State::Away if is_made => self.settle(place, State::Handed),
+            State::Away => {
+                self.set_away(place, false);
+                self.serve(at);
+            }
+            _ => return false,
         }
+        true
     }
 
-    /// Serves the charges that wait at `at`, as far as there is room. It serves and checks only so many: the thread that freed the room may be inside
+    /// Serves the charges that wait at `at`, as far as there is room. It serves and tries only so many: the thread that freed the room may be inside
     /// an allocator. Those that it serves serve others when they leave.
     pub(crate) fn serve(&mut self, at: &'static Node) {
         self.serve_by(at, at.counter.read());
     }
 
     fn serve_by(&mut self, at: &'static Node, mut seen: Reading) {
-        let (mut first, mut served, mut unserved) = (None::<&mut Waiter>, 0, 0);
-        for Queued { item: waiter, ticket, .. } in self.of(at.id()) {
-            match waiter.state {
-                State::Handed | State::Again(_) => continue,
-                // It makes room itself, which may take as long as a shrinker's call. The others need not wait for that, but pass it.
-                State::Away => {
-                    first.get_or_insert(waiter);
-                    continue;
-                }
-                State::Waiting => waiter.state = waiter.try_charge(&mut seen),
-            }
-            match waiter.state {
-                State::Waiting | State::Away => {
-                    unserved += 1;
-                    first.get_or_insert(waiter);
-                }
-                State::Handed | State::Again(_) => {
-                    ticket.notify(at.shared());
-                    if let State::Handed = waiter.state {
-                        served += 1;
-                        first.iter_mut().for_each(|first| first.passed += 1);
-                    }
-                }
-            }
-            let is_reserved =
-                |first: &&mut Waiter| first.passed >= PASSES_MOST && matches!(first.state, State::Waiting);
-            if served == SERVED_MOST || unserved == CHECKED_MOST || first.as_ref().is_some_and(is_reserved) {
+        let (mut after, mut served, mut tried) = (None, 0, 0);
+        while served < SERVED_MOST && tried < TRIED_MOST {
+            let Some(first) = self.first(at) else { break };
+            let all_try = seen.offline || seen.is_dry_run;
+            let room = if all_try { u64::MAX - 1 } else { seen.headroom() };
+            let Some(place) = self.first_fit(at, after, room) else { break };
+            // One that makes room itself, which may take as long as a shrinker's call, is passed by the others.
+            let Entry { passed, state, .. } = *self.entry(first);
+            if place != first && passed >= PASSES_MOST && state == State::Waiting {
                 break;
+            }
+            match try_charge(self.entry(place), &mut seen) {
+                Tried::Waits => {
+                    after = Some(self.entry(place).key());
+                    tried += 1;
+                }
+                Tried::Again(level) => {
+                    self.settle(place, State::Again);
+                    self.entry_mut(place).at = level;
+                    served += 1;
+                }
+                Tried::Handed => {
+                    if place != first {
+                        let first = self.entry_mut(first);
+                        first.passed = first.passed.saturating_add(1);
+                    }
+                    self.settle(place, State::Handed);
+                    served += 1;
+                }
             }
         }
     }
 }
 
-/// Serves the charges that wait at `at`, after bytes were freed there. Returns whether a charge waits there.
+/// Serves the charges that wait at `at`, after bytes were freed there. The caller holds no lock. Returns whether a charge waits there.
 pub(crate) fn serve(at: &'static Node) -> bool {
     let is_waited = at.waiting.is_held();
     if is_waited {
-        at.shared().wait_queue().lock().serve(at);
+        with_queues(at.shared(), |queues| queues.serve(at));
     }
     is_waited
 }
 
-/// `serve`, after bytes went back to the counter of `at` by an RMW of this thread: where no waiter asks for as few as are free, without the lock.
+/// Changes the queues, and calls the wakers of those that were served. The caller holds no lock.
+pub(crate) fn with_queues<T>(shared: &'static Shared, act: impl FnOnce(&mut ChargeQueue) -> T) -> T {
+    let mut queues = shared.wait_queue().lock();
+    let done = act(&mut queues);
+    let wakers = queues.take_wakers();
+    if mutation::active(Mutation::WakersAreCalledUnderTheLock) {
+        wakers.call();
+        return done;
+    }
+    drop(queues);
+    wakers.call();
+    done
+}
+
+/// Whether a waiter may fit, after bytes went back to the counter of `at` by an RMW of this thread. Where no waiter asks for as few as are free, none
+/// does.
+fn may_fit(at: &'static Node) -> bool {
+    let seen = at.counter.read();
+    seen.offline || seen.is_dry_run || at.counter.least_waiting() <= seen.headroom()
+}
+
+/// `serve`, after bytes went back to the counter of `at` by an RMW of this thread: where no waiter may fit, without the lock.
 pub(crate) fn serve_freed(at: &'static Node) -> bool {
     let is_waited = at.waiting.is_held();
-    if is_waited {
-        let seen = at.counter.read();
-        if seen.offline || seen.is_dry_run || at.counter.least_waiting() <= seen.headroom() {
-            return serve(at);
-        }
+    if is_waited && may_fit(at) {
+        return serve(at);
     }
     is_waited
 }
 
-impl Part for Mutex<ChargeQueue> {}
-
-static QUEUE: Key<Mutex<ChargeQueue>> = Key::new(3, || Mutex::new(ChargeQueue::new()));
-
-impl Shared {
-    /// The queue of charges that wait for room.
-    pub(crate) fn wait_queue(&self) -> &Mutex<ChargeQueue> {
-        self.parts.get(&QUEUE)
+/// `serve_freed`, for a caller that may hold locks, or a stock word: a reclaimer calls the wakers.
+pub(crate) fn serve_freed_untold(at: &'static Node) {
+    if at.waiting.is_held() && may_fit(at) {
+        let mut queues = at.shared().wait_queue().lock();
+        queues.serve(at);
+        queues.leave_untold();
     }
+}
+
+/// `serve`, for a caller that may hold locks.
+pub(crate) fn serve_untold(at: &'static Node) {
+    if at.waiting.is_held() {
+        let mut queues = at.shared().wait_queue().lock();
+        queues.serve(at);
+        queues.leave_untold();
+    }
+}
+
+/// After the limit of `at` changed: charges that it will never let pass are told so, and others are served.
+pub(crate) fn serve_all(at: &'static Node) {
+    with_queues(at.shared(), |queues| {
+        if at.rare().queue.queue().is_none() {
+            return;
+        }
+        let seen = at.counter.read();
+        queues.each(|queues, place| {
+            let entry = queues.entry(place);
+            let is_here = entry.state == State::Waiting && std::ptr::eq(entry.at, at);
+            if is_here && tries_itself(entry, seen) {
+                queues.settle(place, State::Again);
+            }
+        });
+        queues.serve(at);
+    });
+}
+
+/// Ends the waits of a group that was marked offline, and has no group below it.
+pub(crate) fn removed(node: &'static Node) {
+    with_queues(node.shared(), |queues| {
+        let words = &node.rare().queue;
+        if words.charges() > 0 {
+            queues.wake_within(node);
+        }
+        // A reclaimer lets go of it.
+        words.queue().into_iter().for_each(|number| queues.make_due(number));
+    });
 }
 
 /// A weight outside the range of weights.
@@ -289,7 +308,7 @@ impl Group {
         let mut queue = node.shared().wait_queue().lock();
         // ORDERING: Relaxed; under the lock of the queue, or a number for reports.
         node.waiting.weight.store(weight, Ordering::Relaxed);
-        queue.reweigh(weight, |waiter| std::ptr::eq(waiter.node, node));
+        queue.reweigh(node, weight);
         drop(queue);
         self.reweigh_share();
         Ok(())
@@ -305,24 +324,41 @@ impl Group {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use memgroup_sync::thread;
+
     use crate::control::waiters::*;
-    use crate::observe::wait::{WaitKind, list};
+    use crate::observe::wait::charges::Party;
     use crate::{Config, Hierarchy};
 
     const PAGE: u64 = 4096;
 
-    /// Whether a charge of `group` that waits at its parent is served by `act`. A thread that waits looks again by itself; here none does.
+    /// Puts a charge of `node` into the queue at `at`. A thread that waits looks again by itself; here none does.
+    fn enqueue(node: &'static Node, at: &'static Node, bytes: u64) -> u32 {
+        let deadline = Instant::now() + Duration::from_secs(3600);
+        let mut queues = ChargeQueue::reserve(at.shared().wait_queue());
+        let place = queues.list(node, bytes, deadline, Want::Charge, Party::Thread(thread::current()));
+        queues.enqueue(place, at);
+        place
+    }
+
+    /// Ends the wait. Whether its charge was made.
+    fn is_handed(node: &'static Node, place: u32) -> bool {
+        let mut queues = node.shared().wait_queue().lock();
+        let state = queues.entry(place).state;
+        drop(queues.unlist(place));
+        state == State::Handed
+    }
+
+    /// Whether a charge of `group` that waits at its parent is served by `act`.
     fn is_served_by(group: &Group, bytes: u64, act: impl FnOnce()) -> bool {
         let parent = group.parent().unwrap();
         let (at, node) = (parent.node(), group.node());
-        let listed = list::begin(node, WaitKind::Charge, bytes, Instant::now() + Duration::from_secs(3600));
-        let (queue, ticket) = (|| at.shared().wait_queue().lock(), listed.ticket());
         // ORDERING: Relaxed, as below; one thread.
         at.waiting.held.fetch_add(1, Ordering::Relaxed);
-        queue().enqueue(Waiter::new(at, node, bytes, Want::Charge), ticket);
-        assert!(queue().waits(ticket));
+        let place = enqueue(node, at, bytes);
+        assert_eq!(at.shared().wait_queue().lock().entry(place).state, State::Waiting);
         act();
-        let is_handed = matches!(queue().leave(ticket), State::Handed);
+        let is_handed = is_handed(node, place);
         // ORDERING: as above.
         at.waiting.held.fetch_sub(1, Ordering::Relaxed);
         if is_handed {
@@ -367,17 +403,15 @@ mod tests {
         let group = hierarchy.create("/group").unwrap();
         group.set_max(PAGE).unwrap();
         let (node, held) = (group.node(), group.try_charge(PAGE).unwrap());
-        let listed = list::begin(node, WaitKind::Charge, PAGE, Instant::now() + Duration::from_secs(3600));
         let queue = || node.shared().wait_queue().lock();
-        let ticket = listed.ticket();
-        queue().enqueue(Waiter::new(node, node, PAGE, Want::Charge), ticket);
-        assert!(queue().begin_review(ticket));
+        let place = enqueue(node, node, PAGE);
+        assert!(queue().begin_review(place));
         drop(held);
         group.drain();
         queue().serve(node);
         assert_eq!(group.usage_exact(), 0, "it makes room itself, meanwhile");
-        queue().end_review(ticket, false);
-        assert!(matches!(queue().leave(ticket), State::Handed));
+        queue().end_review(place, false);
+        assert!(is_handed(node, place));
         assert_eq!(group.usage_exact(), PAGE);
         aftermath::uncharge_counters(node, PAGE);
     }

@@ -5,7 +5,7 @@ use memgroup_sync::MutexGuard;
 use crate::base::error::GroupError;
 use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
-use crate::control::{aftermath, protection};
+use crate::control::{aftermath, protection, waiters};
 use crate::lifecycle::ended::Farewell;
 use crate::lifecycle::maintenance;
 use crate::observe::wait;
@@ -45,9 +45,14 @@ impl Shared {
     /// Removes a group without children, frees the tree lock, and tells the group's callbacks.
     fn remove_held(&'static self, mut tree: MutexGuard<'_, Tree>, node: &'static Node) {
         let farewell = take_offline(&mut tree, node);
+        // A group below the one that the caller removes is held by nothing else.
+        let held = Group::pinned(node);
         self.release_held(&mut tree, node.id());
         let due = maintenance::is_due(self, &tree);
         drop(tree);
+        // Tasks are woken without the lock.
+        waiters::removed(node);
+        drop(held);
         if let Some(farewell) = farewell {
             farewell.tell();
         }
@@ -86,6 +91,8 @@ impl Shared {
             farewells.extend(take_offline(&mut tree, self.made(id)));
             self.release_held(&mut tree, id);
         }
+        // Futures hold handles, so no task waits here. Threads may, by the bytes of their charges.
+        self.wait_queue().lock().end_all();
         Some(farewells)
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn seize(
         match slot.await_release(shared.nanos()) {
             Awaited::Seized => return true,
             Awaited::Refused => return false,
-            Awaited::Noted => queue.insert(key(slot), 0, listed.ticket(), None),
+            Awaited::Noted => queue.insert(key(slot), listed.ticket(), None),
         }
     }
     loop {

@@ -15,6 +15,38 @@ erasable! {
     }
 }
 
+erasable! {
+    /// The words of a group that the queues of waiting charges use, under their lock. They are zero where no charge waits.
+    pub(crate) struct QueueWords {
+        /// The number of the queue at this group, plus one; 0 without one.
+        queue: AtomicU32,
+        /// Charges of this group that wait, at any level.
+        charges: AtomicU32,
+    }
+}
+
+impl QueueWords {
+    pub(crate) fn queue(&self) -> Option<u32> {
+        // ORDERING: Relaxed, here and below; under the lock of the queues.
+        self.queue.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    pub(crate) fn set_queue(&self, queue: Option<u32>) {
+        // ORDERING: Relaxed; as above.
+        self.queue.store(queue.map_or(0, |queue| queue + 1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn charges(&self) -> u32 {
+        // ORDERING: Relaxed; as above.
+        self.charges.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_charges(&self, charges: u32) {
+        // ORDERING: Relaxed; as above.
+        self.charges.store(charges, Ordering::Relaxed);
+    }
+}
+
 impl Waiting {
     /// Whether a charge waits at the group. Then its counter has the OVER mark, and its subtree no stock.
     pub(crate) fn is_held(&self) -> bool {

@@ -124,6 +124,11 @@ impl ChargeError {
         ChargeError { held_by: Holder { group, usage, even }, ..self }
     }
 
+    /// The level that refused.
+    pub(crate) fn level(&self) -> &'static Node {
+        self.node
+    }
+
     /// Why.
     pub fn kind(&self) -> ChargeErrorKind {
         self.kind

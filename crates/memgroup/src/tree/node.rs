@@ -34,7 +34,7 @@ use crate::state::stalls::Stalls;
 use crate::state::stats::SUBSYSTEMS_MAX;
 use crate::state::stats::miss_counts::MissCounts;
 use crate::state::stats::store::{StatEntry, StatStore};
-use crate::state::waiting::Waiting;
+use crate::state::waiting::{QueueWords, Waiting};
 use crate::tree::holders::Holders;
 use crate::tree::marks::Marks;
 use crate::tree::parts::{Key, Part, Parts};
@@ -93,6 +93,7 @@ erasable! {
     pub(crate) struct RareWords {
         pub(crate) events: EventCounts,
         pub(crate) stalls: Stalls,
+        pub(crate) queue: QueueWords,
     }
 }
 

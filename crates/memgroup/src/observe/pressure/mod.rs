@@ -14,7 +14,7 @@ mod window;
 
 pub(crate) use record::publish;
 pub use report::{Pressure, PressureLine};
-pub(crate) use stall::{Stall, release, stall, stall_that_lasts};
+pub(crate) use stall::{Stall, begin_of_task, end_of_task, release, stall, stall_that_lasts};
 pub use stall::{StallGuard, TaskStall};
 pub use trigger::{PressureKind, PressureTrigger, PressureWatch, TriggerError};
 

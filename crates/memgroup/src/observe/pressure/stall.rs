@@ -6,7 +6,9 @@
 //! A stall **lasts** if its guard says so: a wait, a throttle, a reclaim with a round in vain. While one lasts, changes of scope on all threads are
 //! looked at, which costs them some hundred nanoseconds where they matter. During other stalls they are not.
 //!
-//! - I1. `WATCHED` counts the threads with a stall that lasts, and the stalls of tasks.
+//! A future that waits stalls its task, whatever thread polls it. Such a stall lasts.
+//!
+//! - I1. `WATCHED` counts the threads and tasks with a stall that lasts.
 //! - B1. During a stall that does not last, the threads at work are those found when the last stall of the chain began or ended. So `full` is off by
 //!   at most that long.
 
@@ -62,6 +64,22 @@ pub(crate) fn stall_that_lasts(node: &'static Node) -> Stall {
     Stall::new(node, true)
 }
 
+/// Begins a stall of a task, which lasts and is of no thread: a future that waits. The task holds the group.
+pub(crate) fn begin_of_task(node: &'static Node) {
+    if node.shared().config.pressure && !cfg!(memgroup_loom) {
+        record::watch();
+        begin_at(node, None);
+    }
+}
+
+/// Ends the stall of a task.
+pub(crate) fn end_of_task(node: &'static Node) {
+    if node.shared().config.pressure && !cfg!(memgroup_loom) {
+        end_at(node, node.generation(), None);
+        record::unwatch();
+    }
+}
+
 impl Stall {
     fn new(node: &'static Node, lasts: bool) -> Stall {
         let is_counted = node.shared().config.pressure && !cfg!(memgroup_loom);
@@ -105,20 +123,15 @@ impl StallGuard<'_> {
 #[derive(Debug)]
 pub struct TaskStall {
     group: Group,
-    is_counted: bool,
 }
 
 impl TaskStall {
     pub(crate) fn new(group: &Group) -> TaskStall {
-        let is_counted = group.node().shared().config.pressure && !cfg!(memgroup_loom);
-        if is_counted {
-            record::watch();
-            begin_at(group.node(), None);
-        }
-        TaskStall { group: group.clone(), is_counted }
+        begin_of_task(group.node());
+        TaskStall { group: group.clone() }
     }
 
-    /// The group for whose memory the task waits.
+    /// The group that the task waits for.
     pub fn group(&self) -> &Group {
         &self.group
     }
@@ -126,10 +139,7 @@ impl TaskStall {
 
 impl Drop for TaskStall {
     fn drop(&mut self) {
-        if self.is_counted {
-            end_at(self.group.node(), self.group.node().generation(), None);
-            record::unwatch();
-        }
+        end_of_task(self.group.node());
     }
 }
 

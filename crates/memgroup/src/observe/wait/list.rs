@@ -1,4 +1,4 @@
-//! List of waits: every wait in a hierarchy, from its beginning to its end.
+//! List of waits: every wait of a thread in a hierarchy, from its beginning to its end, except charges that wait for room (`charges`).
 //!
 //! ```text
 //!   begin ──▶ in the list ── park ──▶ Notified | All | Deadline ── park ... ──▶ dropped: out of the list
@@ -19,7 +19,7 @@
 //!   nothing else. So an event may be counted, and a waiter notified, inside an allocator and under the tree lock. The one exception is
 //!   `Hierarchy::waits`, which allocates its reports under both locks.
 //! - E1. `notify`, `wake_within` → `park`: the notice is under the lock, and the thread is unparked after it is there. Loom: the models of
-//!   `waiters`.
+//!   `reclaim::queue`.
 //! - E2. A removal marks the group offline, then goes through the list. A wait enters the list, then checks the mark. Both are under the lock, so no
 //!   wait of a removed group sleeps.
 //! - E3. An event ↔ `Listed::arm`: see `event` E1.
@@ -244,12 +244,13 @@ pub(crate) struct Listed {
     here: PhantomData<*const ()>,
 }
 
-/// Begins a wait of this thread for a group, at that group unless [`Listed::at`] names another. The caller holds the node until the wait is over.
+/// Begins a wait of this thread for a group, at that group.
+#[cfg(test)]
 pub(crate) fn begin(node: &'static Node, kind: WaitKind, bytes: u64, deadline: Instant) -> Listed {
     begin_at(node, node, kind, bytes, deadline)
 }
 
-/// As [`begin`], at another group.
+/// Begins a wait of this thread for a group, at that group or one above. The caller holds the node until the wait is over.
 pub(crate) fn begin_at(
     node: &'static Node,
     at: &'static Node,
@@ -296,11 +297,6 @@ fn begin_for(
 }
 
 impl Listed {
-    /// Sets the group at which it waits from now on.
-    pub(crate) fn at(&self, at: &'static Node) {
-        self.with(|entry| entry.at = at);
-    }
-
     /// Sets another deadline.
     pub(crate) fn postpone(&self, deadline: Instant) {
         self.with(|entry| entry.deadline = deadline);

@@ -1,6 +1,8 @@
 //! Wait: the list of all waits. See [`guide::wait`](crate::guide::wait).
 
+pub(crate) mod charges;
 pub(crate) mod list;
+pub(crate) mod order;
 pub(crate) mod queue;
 pub(crate) mod report;
 

@@ -5,8 +5,9 @@ use core::time::Duration;
 use std::time::Instant;
 
 use crate::base::id::GroupId;
-use crate::observe::wait::WaitKind;
-use crate::observe::wait::list::Entry;
+use crate::observe::wait::charges::ChargeQueue;
+use crate::observe::wait::{WaitKind, charges, list};
+use crate::tree::node::Node;
 use crate::tree::handle::{Group, Hierarchy};
 use crate::tree::shared::Shared;
 
@@ -65,18 +66,43 @@ pub struct Waiters {
     pub bytes: u64,
 }
 
-/// The group, the bytes and the begin of every listed wait except those for events, at one instant. The vector grows without the lock.
+/// A wait, as it is under the locks.
+struct Seen {
+    node: &'static Node,
+    at: &'static Node,
+    kind: WaitKind,
+    bytes: u64,
+    since: Instant,
+    deadline: Instant,
+}
+
+/// Calls `visit` with each wait, under the locks.
+fn each(shared: &'static Shared, mut visit: impl FnMut(Seen)) {
+    let mut queues = shared.wait_queue().lock();
+    // As of one instant: both locks at a time.
+    shared.waits().each(|entry| {
+        let &mut list::Entry { node, at, kind, bytes, since, deadline, .. } = entry;
+        visit(Seen { node, at, kind, bytes, since, deadline });
+    });
+    queues.each(|queues, place| {
+        let &charges::Entry { node, at, bytes, .. } = queues.entry(place);
+        let (since, deadline) = (queues.since(place), queues.deadline(place));
+        visit(Seen { node, at, kind: WaitKind::Charge, bytes, since, deadline });
+    });
+}
+
+/// The group, the bytes and the begin of every listed wait except those for events, at one instant. The vector grows without the locks.
 pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
     let mut waits = Vec::new();
     loop {
         let mut there = 0;
-        shared.waits().each(|entry| {
-            if entry.kind == WaitKind::Event {
+        each(shared, |wait| {
+            if wait.kind == WaitKind::Event {
                 return;
             }
             there += 1;
             if waits.len() < waits.capacity() {
-                waits.push((entry.node.group_id(), entry.bytes, entry.since));
+                waits.push((wait.node.group_id(), wait.bytes, wait.since));
             }
         });
         if waits.len() == there {
@@ -102,8 +128,7 @@ impl Hierarchy {
     pub fn waits(&self) -> Vec<WaitReport> {
         let mut waits = Vec::new();
         let tree = self.shared().tree.lock();
-        self.shared().waits().each(|entry| {
-            let &mut Entry { node, at, kind, bytes, since, deadline, .. } = entry;
+        each(self.shared(), |Seen { node, at, kind, bytes, since, deadline }| {
             let (group, at) = (tree.path(node.id()), tree.path(at.id()));
             waits.push(WaitReport { group, at, kind, bytes, since, deadline });
         });
@@ -139,11 +164,11 @@ impl Group {
         let top = self.node();
         let mut waiters = Waiters::default();
         let now = Instant::now();
-        top.shared().waits().each(|entry| {
-            if entry.kind != WaitKind::Event && entry.node.is_within(top) {
+        each(top.shared(), |wait| {
+            if wait.kind != WaitKind::Event && wait.node.is_within(top) {
                 waiters.now += 1;
-                waiters.longest = waiters.longest.max(now.saturating_duration_since(entry.since));
-                waiters.bytes = waiters.bytes.saturating_add(entry.bytes);
+                waiters.longest = waiters.longest.max(now.saturating_duration_since(wait.since));
+                waiters.bytes = waiters.bytes.saturating_add(wait.bytes);
             }
         });
         waiters
@@ -154,6 +179,11 @@ impl Group {
     /// Charges fail with [`Woken`](crate::ChargeErrorKind::Woken) unless they were made meanwhile. Delays and waits for events are over. Waits that
     /// begin afterwards are not ended.
     pub fn wake_waiters(&self) -> usize {
-        self.node().shared().waits().wake_within(self.node())
+        let (node, shared) = (self.node(), self.node().shared());
+        let mut queues = shared.wait_queue().lock();
+        let charges = queues.wake_within(node);
+        let others = shared.waits().wake_within(node);
+        ChargeQueue::tell_all(queues, shared.wait_queue());
+        charges + others
     }
 }

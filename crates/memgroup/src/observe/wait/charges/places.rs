@@ -1,0 +1,153 @@
+//! Places: the memory of waits and of their queues. It grows by what is made without the lock, and places keep their number.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use memgroup_sync::{Mutex, MutexGuard};
+
+use crate::observe::wait::charges::{ChargeQueue, Entry, Queue};
+use crate::observe::wait::order::NONE;
+
+/// Places in a chunk.
+pub(super) const CHUNK: usize = if cfg!(memgroup_loom) { 4 } else { 64 };
+
+pub(super) enum Slot {
+    /// Free, and the next that is free.
+    Free(u32),
+    Used(Entry),
+}
+
+/// Memory for further waits, made without the lock.
+#[derive(Default)]
+struct Spare {
+    chunk: Option<Box<[Slot]>>,
+    chunks: Vec<Box<[Slot]>>,
+    queues: Vec<Queue>,
+    free_queues: Vec<u32>,
+    due: VecDeque<u32>,
+    later: VecDeque<(Instant, u32)>,
+}
+
+impl Spare {
+    fn is_empty(&self) -> bool {
+        self.chunk.is_none() && self.chunks.capacity() + self.queues.capacity() == 0
+    }
+}
+
+/// The memory that is missing: a chunk of places, and lists with so much room.
+struct Lacks {
+    chunk: bool,
+    chunks: usize,
+    queues: usize,
+}
+
+impl Lacks {
+    fn made(self) -> Spare {
+        let Lacks { chunk, chunks, queues } = self;
+        Spare {
+            chunk: chunk.then(|| (0..CHUNK).map(|_| Slot::Free(NONE)).collect()),
+            chunks: Vec::with_capacity(chunks),
+            queues: Vec::with_capacity(queues),
+            free_queues: Vec::with_capacity(queues),
+            due: VecDeque::with_capacity(queues),
+            later: VecDeque::with_capacity(queues),
+        }
+    }
+}
+
+/// Makes one vector as roomy as another, which is left with the old memory.
+macro_rules! take_roomier {
+    ($own:expr, $spare:expr) => {
+        if $spare.capacity() > $own.capacity() {
+            $spare.extend($own.drain(..));
+            std::mem::swap(&mut $own, &mut $spare);
+        }
+    };
+}
+
+pub(super) use take_roomier;
+
+/// Memory.
+impl ChargeQueue {
+    /// Takes the lock when there is memory for one more wait, and for its queue.
+    pub(crate) fn reserve(lock: &Mutex<ChargeQueue>) -> MutexGuard<'_, ChargeQueue> {
+        let mut spare = Spare::default();
+        loop {
+            let mut queues = lock.lock();
+            queues.take(&mut spare);
+            let lacks = queues.lacks();
+            if lacks.is_none() && spare.is_empty() {
+                return queues;
+            }
+            drop(queues);
+            // The old memory is freed without the lock.
+            spare = Spare::default();
+            if let Some(lacks) = lacks {
+                spare = lacks.made();
+            }
+        }
+    }
+
+    /// What is to be made before one more wait can begin.
+    fn lacks(&self) -> Option<Lacks> {
+        let chunk = self.free == NONE;
+        let chunks = chunk && self.chunks.len() == self.chunks.capacity();
+        let queues = !self.has_room_for_a_queue();
+        let double = |len: usize| (2 * len).max(4);
+        (chunk || queues).then(|| Lacks {
+            chunk,
+            chunks: if chunks { double(self.chunks.len()) } else { 0 },
+            queues: if queues { double(self.queues.len()) } else { 0 },
+        })
+    }
+
+    fn has_room_for_a_queue(&self) -> bool {
+        let least = [self.queues.capacity(), self.free_queues.capacity(), self.due.capacity(), self.later.capacity()];
+        !self.free_queues.is_empty() || least.into_iter().all(|capacity| self.queues.len() < capacity)
+    }
+
+    fn take(&mut self, spare: &mut Spare) {
+        take_roomier!(self.queues, spare.queues);
+        take_roomier!(self.free_queues, spare.free_queues);
+        take_roomier!(self.due, spare.due);
+        take_roomier!(self.later, spare.later);
+        take_roomier!(self.chunks, spare.chunks);
+        // Another thread may have added a chunk since this one was made.
+        if self.free == NONE
+            && self.chunks.len() < self.chunks.capacity()
+            && let Some(mut chunk) = spare.chunk.take()
+        {
+            let first = (self.chunks.len() * CHUNK) as u32;
+            let all_but_last = chunk.iter_mut().take(CHUNK - 1);
+            all_but_last.zip(first + 1..).for_each(|(slot, next)| *slot = Slot::Free(next));
+            self.chunks.push(chunk);
+            self.free = first;
+        }
+    }
+
+    pub(super) fn slot(&mut self, place: u32) -> &mut Slot {
+        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+
+    pub(crate) fn entry(&self, place: u32) -> &Entry {
+        match &self.chunks[place as usize / CHUNK][place as usize % CHUNK] {
+            Slot::Used(entry) => entry,
+            Slot::Free(_) => panic!("a wait has its place until it ends"),
+        }
+    }
+
+    pub(crate) fn entry_mut(&mut self, place: u32) -> &mut Entry {
+        match self.slot(place) {
+            Slot::Used(entry) => entry,
+            Slot::Free(_) => panic!("a wait has its place until it ends"),
+        }
+    }
+
+    /// The wait with this number, if it is there still.
+    pub(crate) fn find(&mut self, place: u32, number: u64) -> Option<&mut Entry> {
+        match self.slot(place) {
+            Slot::Used(entry) => Some(entry).filter(|entry| entry.number() == number),
+            Slot::Free(_) => None,
+        }
+    }
+}

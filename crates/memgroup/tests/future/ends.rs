@@ -1,0 +1,154 @@
+//! How a wait ends without a charge.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use memgroup::{ChargeError, ChargeErrorKind, Charging, Config, Hierarchy};
+
+use crate::executor::{Calls, block_on, poll, poll_with};
+use crate::{PAGE, Running, until};
+
+fn error(charging: &mut Charging) -> ChargeError {
+    match poll(charging) {
+        Poll::Ready(Err(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn says_at_once_that_no_reclaimer_runs() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let group = hierarchy.create("/group").unwrap();
+    group.set_max(PAGE).unwrap();
+    let held = group.try_charge(PAGE).unwrap();
+    let failed = error(&mut group.charge(PAGE));
+    assert_eq!((failed.kind(), failed.usage(), failed.max()), (ChargeErrorKind::NoReclaimer, PAGE, Some(PAGE)));
+    assert!(failed.to_string().contains("no reclaimer runs"), "{failed}");
+    assert_eq!(error(&mut group.charge(2 * PAGE)).kind(), ChargeErrorKind::Refused, "it can never fit");
+    drop(held);
+    assert!(poll(&mut group.charge(PAGE)).is_ready(), "prepaid bytes are room");
+    drop(hierarchy.reclaimer());
+}
+
+#[test]
+fn ends_when_the_last_reclaimer_ends() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 1);
+    let _held = group.try_charge(PAGE).unwrap();
+    let calls = Arc::new(Calls::default());
+    let mut waiting: Vec<_> = (0..100).map(|_| group.charge(PAGE)).collect();
+    assert!(waiting.iter_mut().all(|one| poll_with(one, &calls.waker()).is_pending()));
+    let other = running.hierarchy.reclaimer();
+    running.stop.stop();
+    assert!(poll_with(&mut waiting[0], &calls.waker()).is_pending(), "another one is there");
+    drop(other);
+    assert_eq!(calls.now(), 100);
+    assert!(waiting.iter_mut().all(|one| error(one).kind() == ChargeErrorKind::NoReclaimer));
+    assert_eq!(group.waiters().now, 0);
+}
+
+#[test]
+fn ends_at_a_poll_after_its_deadline() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 1);
+    let held = group.try_charge(PAGE).unwrap();
+    let mut charging = group.charge(PAGE).until(Instant::now() + Duration::from_millis(20));
+    assert!(poll(&mut charging).is_pending());
+    until(|| Instant::now() >= charging.deadline().unwrap());
+    let late = error(&mut charging);
+    assert_eq!((late.kind(), late.usage(), late.asked()), (ChargeErrorKind::Deadline, PAGE, PAGE));
+    assert!(late.waited() > Duration::ZERO && group.refusals() == 1);
+    let late = error(&mut group.charge(PAGE).until(Instant::now()));
+    assert_eq!(late.kind(), ChargeErrorKind::Deadline);
+    drop(held);
+    assert!(block_on(group.charge(PAGE).until(Instant::now())).is_ok(), "there is room");
+}
+
+#[test]
+fn takes_a_charge_that_was_made_before_the_deadline() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 1);
+    let held = group.try_charge(PAGE).unwrap();
+    let mut charging = group.charge(PAGE).until(Duration::from_millis(50));
+    let calls = Arc::new(Calls::default());
+    if poll_with(&mut charging, &calls.waker()).is_pending() {
+        drop(held);
+        until(|| calls.now() == 1 && Instant::now() >= charging.deadline().unwrap());
+        assert!(matches!(poll(&mut charging), Poll::Ready(Ok(_))));
+    }
+}
+
+#[test]
+fn ends_with_its_group_and_when_waits_are_ended() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 1);
+    let held = group.try_charge(PAGE).unwrap();
+    let calls = Arc::new(Calls::default());
+    let mut woken: Vec<_> = (0..40).map(|_| group.charge(PAGE)).collect();
+    assert!(woken.iter_mut().all(|one| poll_with(one, &calls.waker()).is_pending()));
+    assert_eq!((group.wake_waiters(), calls.now()), (40, 40));
+    assert!(woken.iter_mut().all(|one| error(one).kind() == ChargeErrorKind::Woken));
+    let mut gone = group.charge(PAGE);
+    assert!(poll_with(&mut gone, &calls.waker()).is_pending());
+    group.remove().unwrap();
+    assert_eq!(calls.now(), 41);
+    assert_eq!(error(&mut gone).kind(), ChargeErrorKind::Offline);
+    assert_eq!(error(&mut group.charge(PAGE)).kind(), ChargeErrorKind::Offline);
+    drop((held, group, gone, woken));
+    until(|| running.hierarchy.dying().is_empty());
+}
+
+#[test]
+fn is_refused_when_the_limit_is_lowered_below_its_bytes() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 4);
+    let held = group.try_charge(4 * PAGE).unwrap();
+    let calls = Arc::new(Calls::default());
+    let (mut large, mut small) = (group.charge(4 * PAGE), group.charge(PAGE));
+    assert!(poll_with(&mut large, &calls.waker()).is_pending() && poll(&mut small).is_pending());
+    group.set_max(2 * PAGE).unwrap();
+    until(|| calls.now() == 1);
+    assert_eq!(error(&mut large).kind(), ChargeErrorKind::Refused);
+    drop(held);
+    until(|| poll(&mut small).is_ready());
+}
+
+#[test]
+fn a_charge_that_was_handed_to_a_dropped_future_goes_to_the_next() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 1);
+    let held = group.try_charge(PAGE).unwrap();
+    let [first, second] = [(); 2].map(|()| Arc::new(Calls::default()));
+    let (mut dropped, mut next) = (group.charge(PAGE), group.charge(PAGE));
+    assert!(poll_with(&mut dropped, &first.waker()).is_pending());
+    assert!(poll_with(&mut next, &second.waker()).is_pending());
+    drop(held);
+    until(|| first.now() == 1);
+    assert_eq!(second.now(), 0);
+    drop(dropped);
+    until(|| second.now() == 1);
+    assert!(matches!(poll(&mut next), Poll::Ready(Ok(_))));
+    drop(next);
+    assert_eq!(group.usage_exact(), 0);
+}
+
+#[test]
+fn a_waker_that_panics_keeps_no_other_from_being_woken() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            std::panic::resume_unwind(Box::new("a waker's panic"));
+        }
+    }
+    let running = Running::new(Config::new());
+    let group = running.group("group", 2);
+    let held = group.try_charge(2 * PAGE).unwrap();
+    let (mut panics, mut other) = (group.charge(PAGE), group.charge(PAGE));
+    let calls = Arc::new(Calls::default());
+    assert!(poll_with(&mut panics, &Arc::new(Panics).into()).is_pending());
+    assert!(poll_with(&mut other, &calls.waker()).is_pending());
+    drop(held);
+    until(|| calls.now() == 1);
+    assert!(poll(&mut panics).is_ready());
+}

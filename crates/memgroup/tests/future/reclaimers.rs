@@ -1,0 +1,136 @@
+//! Reclaimers: caches that give back for futures, threads beside tasks, and the end.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use memgroup::{Ask, Charge, Config, Count, Hierarchy, Scan, Shrinker, ShrinkerConfig};
+
+use crate::executor::block_on;
+use crate::{PAGE, Running, until};
+
+/// A cache whose items are charges of a page.
+#[derive(Clone, Default)]
+struct Cache(Arc<Mutex<Vec<Charge>>>);
+
+impl Cache {
+    fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+impl Shrinker for Cache {
+    fn count(&self, _token: u64) -> Count {
+        let items = self.len() as u64;
+        Count::of(items * PAGE, items)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        let mut bytes = 0;
+        while bytes < ask.bytes() {
+            let Some(item) = self.0.lock().unwrap().pop() else { break };
+            bytes += item.bytes();
+        }
+        Scan::Freed { bytes }
+    }
+}
+
+#[test]
+fn every_future_succeeds_beside_a_full_cache() {
+    const PAGES: u64 = 400;
+    let running = Running::new(Config::new());
+    let parent = running.group("parent", PAGES);
+    let (cached, asks) = (parent.create("cached").unwrap(), parent.create("asks").unwrap());
+    let cache = Cache::default();
+    let items: Vec<_> = (0..PAGES).map(|_| cached.try_charge(PAGE).unwrap()).collect();
+    *cache.0.lock().unwrap() = items;
+    let shrinker = cached.add_shrinker(ShrinkerConfig::new("cache"), cache.clone()).unwrap();
+    shrinker.mark();
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let asks = asks.clone();
+            std::thread::spawn(move || {
+                Vec::from_iter((0..PAGES / 8).map(|_| block_on(asks.charge(PAGE)).unwrap()))
+            })
+        })
+        .collect();
+    let charges: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    assert_eq!((charges.len() as u64, cache.len()), (PAGES, 0));
+    drop(charges);
+    assert_eq!((parent.usage_exact(), parent.waiters().now), (0, 0));
+}
+
+#[test]
+fn asks_a_cache_that_is_filled_while_a_future_waits() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 1);
+    let cache = Cache::default();
+    let shrinker = group.add_shrinker(ShrinkerConfig::new("cache"), cache.clone()).unwrap();
+    let held = group.try_charge(PAGE).unwrap();
+    let waiting = {
+        let group = group.clone();
+        std::thread::spawn(move || block_on(group.charge(PAGE)).unwrap())
+    };
+    until(|| group.waiters().now == 1);
+    cache.0.lock().unwrap().push(held);
+    shrinker.mark();
+    assert_eq!(waiting.join().unwrap().bytes(), PAGE);
+}
+
+#[test]
+fn threads_and_tasks_wait_in_one_order() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 1);
+    let mut held = Some(group.try_charge(PAGE).unwrap());
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let waiters: Vec<_> = (0..6)
+        .map(|number| {
+            let (group, order) = (group.clone(), Arc::clone(&order));
+            let thread = std::thread::spawn(move || {
+                let charge = if number % 2 == 0 {
+                    block_on(group.charge(PAGE)).unwrap()
+                } else {
+                    group.charge_until(PAGE, Duration::from_secs(3600)).unwrap()
+                };
+                order.lock().unwrap().push(number);
+                drop(charge);
+            });
+            until(|| running.hierarchy.waits().len() == number + 1);
+            thread
+        })
+        .collect();
+    held.take();
+    waiters.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn stocks_open_again_when_no_task_waits() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 100);
+    let held = group.try_charge(100 * PAGE).unwrap();
+    let waiting = {
+        let group = group.clone();
+        std::thread::spawn(move || block_on(group.charge(PAGE)).unwrap())
+    };
+    until(|| group.waiters().now == 1);
+    drop(held);
+    drop(waiting.join().unwrap());
+    until(|| {
+        drop(group.try_charge(64).unwrap());
+        group.stock().prepaid_bytes > 0
+    });
+}
+
+#[test]
+fn ends_with_its_hierarchy_and_keeps_it_not() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let reclaimer = hierarchy.reclaimer();
+    let stop = reclaimer.stop_handle();
+    let thread = std::thread::spawn(|| reclaimer.run());
+    drop(hierarchy);
+    thread.join().unwrap();
+    stop.stop();
+    let next = Hierarchy::new(Config::new()).unwrap();
+    let group = next.create("/group").unwrap();
+    drop(block_on(group.charge(PAGE)).unwrap());
+}
