@@ -1,15 +1,16 @@
-//! In group: a future whose group is in force while it is polled and dropped.
+//! In group: a future or body that has a group in force while it is polled and dropped.
 //!
 //! - I1. The guard of the scope lives on the stack of one poll. So it is dropped on the thread that made it, also when the poll unwinds.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use http_body::{Body, Frame, SizeHint};
 use memgroup::{Group, scope};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// A future whose group is in force during each poll, and while the future is dropped. Made by [`InGroupExt::in_group`].
+    /// A future, or a body, with a group that is in force during each poll, and while it is dropped. Made by [`InGroupExt::in_group`].
     #[must_use = "futures do nothing unless polled"]
     #[derive(Debug)]
     pub struct InGroup<F> {
@@ -53,9 +54,31 @@ impl<F: Future> Future for InGroup<F> {
     }
 }
 
-/// Puts a group in force for a future.
-pub trait InGroupExt: Future + Sized {
-    /// Puts `group` in force during each poll of the future, and while the future is dropped.
+impl<B: Body> Body for InGroup<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        let _scope = scope::enter(this.group);
+        this.inner.as_pin_mut().map_or(Poll::Ready(None), |body| body.poll_frame(context))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_none_or(B::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.as_ref().map_or(SizeHint::with_exact(0), B::size_hint)
+    }
+}
+
+/// Puts a group in force for a future, or for the body of a request or response.
+pub trait InGroupExt: Sized {
+    /// Puts `group` in force during each poll of the future or the body, and while it is dropped.
     ///
     /// Adapters that hook allocations, and [`scope::current`], then find the group. Groups nest: the innermost future's group is in force. Between
     /// two polls the thread has the group that it had before, so `select!`, `join!` and other tasks on the thread are not affected. A poll that
@@ -86,4 +109,4 @@ pub trait InGroupExt: Future + Sized {
     }
 }
 
-impl<F: Future> InGroupExt for F {}
+impl<F> InGroupExt for F {}

@@ -219,3 +219,9 @@ impl<F: Future> Future for Limited<F> {
         self.wait(context)
     }
 }
+
+impl<F: Future> fmt::Debug for Limited<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limited").field("group", self.group()).finish_non_exhaustive()
+    }
+}

@@ -85,10 +85,10 @@ async fn is_owed_again_when_it_is_cancelled() {
 #[tokio::test]
 async fn counts_as_a_stall_of_the_group() {
     let (hierarchy, group) = fixture();
-    // 10 % above: 640 ms for 256 KiB.
+    // 2.5 % above: 40 ms for 256 KiB.
     group.set_high(10 << 20).unwrap();
     let work = async {
-        let held = scope::try_charge_current(11 << 20).unwrap().unwrap();
+        let held = scope::try_charge_current((10 << 20) + (256 << 10)).unwrap().unwrap();
         yield_now().await;
         drop(held);
     };

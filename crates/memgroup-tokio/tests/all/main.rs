@@ -1,8 +1,11 @@
 //! Tasks in groups: on tokio's runtime, with its paused time where time matters.
 
+mod body;
+mod charge;
 mod delay;
 mod in_group;
 mod limited;
+mod request;
 mod spawn;
 mod tasks;
 
