@@ -1,4 +1,19 @@
-//! Asynchronous tasks under memgroup.
+// The first definition of a link counts: here items of the crate, on other sites files.
+#![doc = "[Details]: #details\n[memgroup]: memgroup\n"]
+#![doc = include_str!("links.md")]
+#![doc = include_str!("../README.md")]
+#![doc = include_str!("../docs/details.md")]
+//!
+//! # Layers
+//!
+//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
+//!
+//! - `charge`, `delay`: the engine's waits, with timers of tokio.
+//! - `in_group`, `body`, `spawn`: the group in force at polls; bytes of bodies; tasks.
+//! - `stop`, `limited`, `tasks`: ends of tasks.
+//! - `request`: the layer.
+
+#![forbid(unsafe_code)]
 
 mod body;
 mod charge;
