@@ -104,27 +104,34 @@ fn beside(count: usize) {
     let first = join(&group);
     std::thread::sleep(Duration::from_millis(20));
     let before = allocated();
-    waiting.extend((0..count).map(|_| join(&group)));
+    waiting.extend((0..count).map(|_| Some(join(&group))));
     let bytes = (allocated() - before) as f64 / count as f64 + size_of::<Charging>() as f64;
     drop(first);
     let mut seed = 1_u64;
     let [mut joins, mut cancels, mut serves, mut takes] = [(); 4].map(|()| Vec::new());
     for _ in 0..ROUNDS {
-        let [mut join_time, mut cancel_time, mut serve_time, mut take_time] = [(); 4].map(|()| Timed::default());
+        let [mut join_time, mut cancel_time, mut serve_time, mut take_time] =
+            [(); 4].map(|()| Timed::default());
         for _ in 0..TURNS {
-            waiting.push_back(join_time.time(|| join(&group)));
+            waiting.push_back(Some(join_time.time(|| join(&group))));
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let at = (seed >> 33) as usize % waiting.len();
-            let cancelled = waiting.remove(at);
+            // A place that is empty already is as good as another that is not far.
+            let cancelled = (at..waiting.len()).find_map(|at| waiting[at].take());
             cancel_time.time(|| drop(cancelled));
         }
         for _ in 0..TURNS {
             // The uncharge serves the one that has waited longest, and its poll takes the charge.
             serve_time.time(|| held.shrink(PAGE));
-            let mut first = waiting.pop_front().expect("some wait");
-            let Poll::Ready(charge) = take_time.time(|| poll(&mut first)) else { panic!("it was served") };
-            held = charge;
-            waiting.push_back(join(&group));
+            // While a reclaimer looks after the first, the second is served.
+            held = loop {
+                let Some(mut first) = waiting.pop_front().expect("one is served") else { continue };
+                if let Poll::Ready(charge) = take_time.time(|| poll(&mut first)) {
+                    break charge;
+                }
+                waiting.push_back(Some(first));
+            };
+            waiting.push_back(Some(join(&group)));
         }
         let figures = [&mut joins, &mut cancels, &mut serves, &mut takes];
         let times = [join_time, cancel_time, serve_time, take_time];
@@ -139,9 +146,15 @@ fn beside(count: usize) {
 }
 
 fn main() {
-    println!("a future has {} bytes; nanoseconds of each operation, about 25 of them for the clock", size_of::<Charging>());
+    println!(
+        "a future has {} bytes; nanoseconds of each operation, about 25 of them for the clock",
+        size_of::<Charging>()
+    );
     let columns = ["bytes each", "join", "cancel", "serve", "take"];
-    println!("{:>7} {:>10} {:>10} {:>10} {:>10} {:>10}", "waiting", columns[0], columns[1], columns[2], columns[3], columns[4]);
+    println!(
+        "{:>7} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "waiting", columns[0], columns[1], columns[2], columns[3], columns[4]
+    );
     for count in [1, 1000, 100_000] {
         beside(count);
     }

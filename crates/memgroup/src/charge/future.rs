@@ -182,7 +182,9 @@ impl Charging {
             pressure::begin_of_task(node);
             self.phase = Phase::Listed(place);
         }
-        count_max(refused, self.bytes);
+        if !refused.seen.is_dry_run {
+            count_max(refused, self.bytes);
+        }
         true
     }
 

@@ -29,8 +29,8 @@ use crate::control::{aftermath, dry_run, over_limit, waiters};
 use crate::counter::chain::{Climb, Until};
 use crate::counter::events::Event;
 use crate::observe::event;
-use crate::observe::wait::charges::{ChargeQueue, Entry};
 use crate::observe::wait::charges::duties::Duty;
+use crate::observe::wait::charges::{ChargeQueue, Entry};
 use crate::state::counter::Verdict;
 use crate::tree::handle::Hierarchy;
 use crate::tree::node::Node;
@@ -222,7 +222,8 @@ impl Review {
             Err(refused) => refused.node,
         };
         let end = deadline.min(Instant::now() + shared.config.reclaim_patience);
-        if shared.shrinkers().is_any() && make_room(node, Until::Top, bytes, &mut over, end) == Room::Charged {
+        if shared.shrinkers().is_any() && make_room(node, Until::Top, bytes, &mut over, end) == Room::Charged
+        {
             return true;
         }
         if shared.victims().is_any() && attempt.make_charge(Until::Top, bytes, &mut over) {

@@ -17,11 +17,14 @@
 //! - I4. While a charge waits at a group, no stock of its subtree is open (`over_limit`). So each uncharge there comes to the group's counter,
 //!   and finds the mark.
 //! - I5. A thread that serves calls no user code and allocates nothing under the lock. It takes the lock of the list of waits, which is the last. The
-//!   tree lock is taken before the queue's lock or not at all.
+//!   tree lock is taken before the queues' lock or not at all.
+//! - I6. A waker is called without a lock: by the thread that served its task, or, where that may hold locks, by a reclaimer
+//!   (`serve_freed_untold`). Loom: `charge::future::loom`.
 //! - E1. enqueue → serve, uncharge → serve: no wake-up is lost. The group is marked before a waiter enters the queue, and the waiter looks for room
 //!   once more in the queue, by an RMW. An uncharge that this look did not see comes later in the counter's one order. So does a charge that is taken
 //!   back because a level above refused. Each finds the mark and the least bytes that a waiter asks for. If so many are free, it takes the lock after
-//!   the look, and finds the waiter. Loom: `an_uncharge_serves_the_waiter`.
+//!   the look, and finds the waiter. A review ends with the same look. Loom: `an_uncharge_serves_the_waiter`,
+//!   `a_task_is_served_although_it_waited_before_the_mark`.
 
 use core::fmt;
 
@@ -126,7 +129,8 @@ impl ChargeQueue {
             State::Away if is_made => self.settle(place, State::Handed),
             State::Away => {
                 self.set_away(place, false);
-                self.serve(at);
+                // By an RMW: an uncharge that did not see its bytes, or the mark, comes before this look (E1).
+                self.serve_by(at, at.counter.read_now());
             }
             _ => return false,
         }
@@ -153,7 +157,7 @@ impl ChargeQueue {
             }
             match try_charge(self.entry(place), &mut seen) {
                 Tried::Waits => {
-                    after = Some(self.entry(place).key());
+                    after = Some(self.entry(place).key);
                     tried += 1;
                 }
                 Tried::Again(level) => {

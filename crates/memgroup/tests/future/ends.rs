@@ -23,7 +23,10 @@ fn says_at_once_that_no_reclaimer_runs() {
     group.set_max(PAGE).unwrap();
     let held = group.try_charge(PAGE).unwrap();
     let failed = error(&mut group.charge(PAGE));
-    assert_eq!((failed.kind(), failed.usage(), failed.max()), (ChargeErrorKind::NoReclaimer, PAGE, Some(PAGE)));
+    assert_eq!(
+        (failed.kind(), failed.usage(), failed.max()),
+        (ChargeErrorKind::NoReclaimer, PAGE, Some(PAGE))
+    );
     assert!(failed.to_string().contains("no reclaimer runs"), "{failed}");
     assert_eq!(error(&mut group.charge(2 * PAGE)).kind(), ChargeErrorKind::Refused, "it can never fit");
     drop(held);

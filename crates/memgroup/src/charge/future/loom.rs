@@ -26,19 +26,38 @@ impl Wake for Unpark {
 /// The number of the first reclaimer.
 const FIRST: u64 = 0;
 
-fn charging(node: &'static Node) -> Charging {
-    Charging { group: Group::pinned(node), bytes: UNIT, deadline: None, phase: Phase::New }
+/// A future, which is left as it is when the model has found a fault.
+struct Modelled(Option<Charging>);
+
+impl Modelled {
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<(), ChargeError>> {
+        self.0.as_mut().unwrap().poll_charge(waker)
+    }
 }
 
-fn poll_once(charging: &mut Charging) -> Poll<Result<(), ChargeError>> {
-    charging.poll_charge(Waker::noop())
+impl Drop for Modelled {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::mem::forget(self.0.take());
+        }
+    }
+}
+
+fn charging(node: &'static Node) -> Modelled {
+    let group = Group::pinned(node);
+    Modelled(Some(Charging { group, bytes: UNIT, deadline: None, phase: Phase::New }))
+}
+
+fn poll_once(charging: &mut Modelled) -> Poll<Result<(), ChargeError>> {
+    charging.poll(Waker::noop())
 }
 
 /// Polls it until it ends.
-fn block_on(mut charging: Charging) -> Result<(), ChargeError> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current(), charging.node())));
+fn block_on(mut charging: Modelled) -> Result<(), ChargeError> {
+    let node = charging.0.as_ref().unwrap().node();
+    let waker = Waker::from(Arc::new(Unpark(thread::current(), node)));
     loop {
-        match charging.poll_charge(&waker) {
+        match charging.poll(&waker) {
             Poll::Ready(outcome) => return outcome,
             Poll::Pending => thread::park(),
         }
@@ -120,7 +139,7 @@ fn one_whose_deadline_passes() {
     let mut late = charging(group);
     assert!(poll_once(&mut late).is_pending());
     let user = thread::spawn(move || aftermath::uncharge_counters(group, UNIT));
-    late.deadline = Some(Instant::now());
+    late.0.as_mut().unwrap().deadline = Some(Instant::now());
     match poll_once(&mut late) {
         Poll::Ready(Ok(())) => aftermath::uncharge_counters(group, UNIT),
         Poll::Ready(Err(error)) => assert_eq!(error.kind(), ChargeErrorKind::Deadline),
@@ -187,7 +206,9 @@ fn a_task_that_looks_only_before_it_queues_is_caught() {
 #[test]
 #[should_panic]
 fn a_waker_that_is_called_under_the_lock_is_caught() {
-    mutation::with(Mutation::WakersAreCalledUnderTheLock, || explore_up_to(2, one_waits_and_another_uncharges));
+    mutation::with(Mutation::WakersAreCalledUnderTheLock, || {
+        explore_up_to(2, one_waits_and_another_uncharges)
+    });
 }
 
 #[test]

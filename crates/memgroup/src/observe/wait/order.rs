@@ -11,6 +11,8 @@ pub(crate) const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 pub(crate) struct Links {
     pub(crate) key: u64,
+    /// The bytes for which the wait looks now; `u64::MAX` if it is not to be found.
+    asks: u64,
     /// The least bytes asked for in the subtree.
     least: u64,
     left: u32,
@@ -18,8 +20,8 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn new(key: u64) -> Links {
-        Links { key, least: u64::MAX, left: NONE, right: NONE }
+    pub(crate) fn new(key: u64, asks: u64) -> Links {
+        Links { key, asks, least: asks, left: NONE, right: NONE }
     }
 
     /// Out of the tree, a wait is in a list by the same words: the one before it, and the next.
@@ -29,6 +31,10 @@ impl Links {
 
     pub(crate) fn linked(&self) -> (u32, u32) {
         (self.left, self.right)
+    }
+
+    fn set_below(&mut self, is_left: bool, below: u32) {
+        *(if is_left { &mut self.left } else { &mut self.right }) = below;
     }
 
     pub(crate) fn set_before(&mut self, before: u32) {
@@ -44,8 +50,6 @@ impl Links {
 pub(crate) trait Places {
     fn links(&self, place: u32) -> &Links;
     fn links_mut(&mut self, place: u32) -> &mut Links;
-    /// The bytes for which the wait looks now; `u64::MAX` if it is not to be found.
-    fn asks(&self, place: u32) -> u64;
 }
 
 /// The number by which the tree is a heap. Different for different places.
@@ -60,11 +64,11 @@ fn least(places: &impl Places, root: u32) -> u64 {
     if root == NONE { u64::MAX } else { places.links(root).least }
 }
 
-/// Computes the least bytes of a subtree from those below.
-fn update(places: &mut impl Places, root: u32) {
-    let Links { left, right, .. } = *places.links(root);
-    let all = places.asks(root).min(least(places, left)).min(least(places, right));
-    places.links_mut(root).least = all;
+/// Computes the least bytes of a subtree from those below. Whether they changed.
+fn update(places: &mut impl Places, root: u32) -> bool {
+    let Links { asks, left, right, .. } = *places.links(root);
+    let all = asks.min(least(places, left)).min(least(places, right));
+    std::mem::replace(&mut places.links_mut(root).least, all) != all
 }
 
 /// The least bytes asked for in a tree.
@@ -83,12 +87,12 @@ pub(crate) fn first_fit(places: &impl Places, root: u32, after: Option<u64>, roo
     if root == NONE || places.links(root).least > room {
         return None;
     }
-    let Links { key, left, right, .. } = *places.links(root);
+    let Links { key, asks, left, right, .. } = *places.links(root);
     if after.is_none_or(|after| key > after) {
         if let Some(found) = first_fit(places, left, after, room) {
             return Some(found);
         }
-        if places.asks(root) <= room {
+        if asks <= room {
             return Some(root);
         }
     }
@@ -98,19 +102,19 @@ pub(crate) fn first_fit(places: &impl Places, root: u32, after: Option<u64>, roo
 /// Adds a wait with new links, and returns the root.
 #[must_use]
 pub(crate) fn insert(places: &mut impl Places, root: u32, place: u32) -> u32 {
+    let Links { key, asks, .. } = *places.links(place);
     if root == NONE || rank(place) > rank(root) {
-        let (left, right) = split(places, root, places.links(place).key);
+        let (left, right) = split(places, root, key);
         let links = places.links_mut(place);
         (links.left, links.right) = (left, right);
         update(places, place);
         return place;
     }
-    let is_left = places.links(place).key < places.links(root).key;
-    let below = *if is_left { &places.links(root).left } else { &places.links(root).right };
-    let below = insert(places, below, place);
     let links = places.links_mut(root);
-    *(if is_left { &mut links.left } else { &mut links.right }) = below;
-    update(places, root);
+    links.least = links.least.min(asks);
+    let (is_left, left, right) = (key < links.key, links.left, links.right);
+    let below = insert(places, if is_left { left } else { right }, place);
+    places.links_mut(root).set_below(is_left, below);
     root
 }
 
@@ -136,18 +140,19 @@ fn split(places: &mut impl Places, root: u32, key: u64) -> (u32, u32) {
 /// Removes the wait with this key, and returns the root.
 #[must_use]
 pub(crate) fn remove(places: &mut impl Places, root: u32, key: u64) -> u32 {
+    remove_below(places, root, key).0
+}
+
+/// The root, and whether the least bytes below it changed. Where they did not, the other waits there are not looked at.
+fn remove_below(places: &mut impl Places, root: u32, key: u64) -> (u32, bool) {
     debug_assert!(root != NONE, "the wait is in the tree");
     let Links { key: here, left, right, .. } = *places.links(root);
     if here == key {
-        return merge(places, left, right);
+        return (merge(places, left, right), true);
     }
-    if key < here {
-        places.links_mut(root).left = remove(places, left, key);
-    } else {
-        places.links_mut(root).right = remove(places, right, key);
-    }
-    update(places, root);
-    root
+    let (below, has_changed) = remove_below(places, if key < here { left } else { right }, key);
+    places.links_mut(root).set_below(key < here, below);
+    (root, has_changed && update(places, root))
 }
 
 /// Joins two trees, of which all waits of the first come before those of the other.
@@ -168,13 +173,14 @@ fn merge(places: &mut impl Places, before: u32, behind: u32) -> u32 {
     }
 }
 
-/// Looks anew at the bytes that the wait with this key asks for.
-pub(crate) fn refresh(places: &mut impl Places, root: u32, key: u64) {
+/// The wait with this key asks for other bytes. Whether the least bytes of the tree changed.
+pub(crate) fn set_asks(places: &mut impl Places, root: u32, key: u64, asks: u64) -> bool {
     let Links { key: here, left, right, .. } = *places.links(root);
-    if key != here {
-        refresh(places, if key < here { left } else { right }, key);
+    if key == here {
+        places.links_mut(root).asks = asks;
+        return update(places, root);
     }
-    update(places, root);
+    set_asks(places, if key < here { left } else { right }, key, asks) && update(places, root)
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
@@ -185,20 +191,15 @@ mod tests {
 
     use crate::observe::wait::order::*;
 
-    /// Places with the bytes that are asked for there.
-    struct Model(Vec<(Links, u64)>);
+    struct Model(Vec<Links>);
 
     impl Places for Model {
         fn links(&self, place: u32) -> &Links {
-            &self.0[place as usize].0
+            &self.0[place as usize]
         }
 
         fn links_mut(&mut self, place: u32) -> &mut Links {
-            &mut self.0[place as usize].0
-        }
-
-        fn asks(&self, place: u32) -> u64 {
-            self.0[place as usize].1
+            &mut self.0[place as usize]
         }
     }
 
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn is_balanced_when_waits_come_and_go_in_order() {
-        let mut model = Model((0..100_000).map(|key| (Links::new(key), 1)).collect());
+        let mut model = Model((0..100_000).map(|key| Links::new(key, 1)).collect());
         let mut root = (0..100_000).fold(NONE, |root, place| insert(&mut model, root, place));
         assert!(depth(&model, root) < 64, "{}", depth(&model, root));
         for key in 0..50_000 {
@@ -233,26 +234,25 @@ mod tests {
                         root = remove(&mut model, root, u64::from(number));
                         sorted.remove(&u64::from(number));
                     }
-                    (1, Some(place)) => {
-                        model.0[place as usize].1 = bytes;
-                        refresh(&mut model, root, u64::from(number));
+                    (1, Some(_)) => {
+                        set_asks(&mut model, root, u64::from(number), bytes);
                     }
                     (2, _) => {
                         let (after, room) = (Some(u64::from(number)), bytes);
-                        let fits = |place: &u32| model.asks(*place) <= room;
+                        let fits = |place: &u32| model.links(*place).asks <= room;
                         let expected = sorted.range(u64::from(number) + 1..).map(|(_, place)| *place).find(fits);
                         prop_assert_eq!(first_fit(&model, root, after, room), expected);
                     }
                     (_, None) => {
                         let place = model.0.len() as u32;
-                        model.0.push((Links::new(u64::from(number)), bytes));
+                        model.0.push(Links::new(u64::from(number), bytes));
                         root = insert(&mut model, root, place);
                         sorted.insert(u64::from(number), place);
                     }
                     _ => {}
                 }
                 prop_assert_eq!(first(&model, root), sorted.values().next().copied());
-                let asked = sorted.values().map(|place| model.asks(*place)).min();
+                let asked = sorted.values().map(|place| model.links(*place).asks).min();
                 prop_assert_eq!(least_of(&model, root), asked.unwrap_or(u64::MAX));
             }
         }

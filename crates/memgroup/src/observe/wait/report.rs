@@ -7,8 +7,8 @@ use std::time::Instant;
 use crate::base::id::GroupId;
 use crate::observe::wait::charges::ChargeQueue;
 use crate::observe::wait::{WaitKind, charges, list};
-use crate::tree::node::Node;
 use crate::tree::handle::{Group, Hierarchy};
+use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
 /// One wait, as it was when it was read.

@@ -185,4 +185,3 @@ impl ChargeQueue {
         Some(was_marked)
     }
 }
-

@@ -30,7 +30,7 @@ use memgroup_sync::Mutex;
 use memgroup_sync::thread::Thread;
 
 use crate::observe::wait::charges::duties::Registered;
-use crate::observe::wait::charges::places::{CHUNK, Slot};
+use crate::observe::wait::charges::places::{CHUNK, Chunk, Slot};
 use crate::observe::wait::order::{self, Links, NONE, Places};
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
@@ -87,7 +87,8 @@ pub(crate) struct Entry {
     /// Nanoseconds of the queues' clock.
     since: u64,
     deadline: u64,
-    links: Links,
+    /// Its place in the order of a queue: its weight, and then its number.
+    pub(crate) key: u64,
     party: Party,
     pub(crate) state: State,
     pub(crate) want: Want,
@@ -103,14 +104,9 @@ impl Entry {
         matches!(self.party, Party::Task(_))
     }
 
-    /// Its place in the order of a queue.
-    pub(crate) fn key(&self) -> u64 {
-        self.links.key
-    }
-
     /// The number by which no other wait is called.
     pub(crate) fn number(&self) -> u64 {
-        self.links.key & ((1 << NUMBER_BITS) - 1)
+        self.key & ((1 << NUMBER_BITS) - 1)
     }
 
     /// Whether it is in a queue.
@@ -156,7 +152,7 @@ pub(crate) struct Queue {
 
 /// All waiting charges of one hierarchy.
 pub(crate) struct ChargeQueue {
-    chunks: Vec<Box<[Slot]>>,
+    chunks: Vec<Box<Chunk>>,
     free: u32,
     used: usize,
     next: u64,
@@ -172,16 +168,11 @@ pub(crate) struct ChargeQueue {
 
 impl Places for ChargeQueue {
     fn links(&self, place: u32) -> &Links {
-        &self.entry(place).links
+        &self.chunks[place as usize / CHUNK].links[place as usize % CHUNK]
     }
 
     fn links_mut(&mut self, place: u32) -> &mut Links {
-        &mut self.entry_mut(place).links
-    }
-
-    fn asks(&self, place: u32) -> u64 {
-        let entry = self.entry(place);
-        if entry.state == State::Waiting { entry.bytes } else { u64::MAX }
+        &mut self.chunks[place as usize / CHUNK].links[place as usize % CHUNK]
     }
 }
 
@@ -225,7 +216,7 @@ impl ChargeQueue {
             bytes,
             since: self.nanos(Instant::now()),
             deadline: self.nanos(deadline),
-            links: Links::new(key(0, number)),
+            key: key(0, number),
             party,
             state,
             want,
@@ -325,8 +316,9 @@ impl ChargeQueue {
         let entry = self.entry_mut(place);
         let weight = entry.node.waiting.weight();
         (entry.at, entry.state, entry.passed, entry.is_reviewed) = (at, State::Waiting, 0, false);
-        entry.links = Links::new(key(weight, entry.number()));
-        let is_task = entry.is_task();
+        entry.key = key(weight, entry.number());
+        let (is_task, links) = (entry.is_task(), Links::new(entry.key, entry.bytes));
+        *self.links_mut(place) = links;
         let root = order::insert(self, self.queue(number).root, place);
         let queue = self.queue_mut(number);
         queue.root = root;
@@ -335,12 +327,12 @@ impl ChargeQueue {
 
     /// Takes a wait out of its queue, if it is in one. It is idle then.
     pub(crate) fn leave_queue(&mut self, place: u32) {
-        let &Entry { at, links, .. } = self.entry(place);
+        let &Entry { at, key, .. } = self.entry(place);
         if !self.entry(place).is_in_queue() {
             return;
         }
         let Some(number) = at.rare().queue.queue() else { return };
-        let root = order::remove(self, self.queue(number).root, links.key);
+        let root = order::remove(self, self.queue(number).root, key);
         let entry = self.entry_mut(place);
         entry.state = State::Idle;
         let is_task = entry.is_task();
@@ -356,10 +348,10 @@ impl ChargeQueue {
     pub(crate) fn set_away(&mut self, place: u32, is_away: bool) {
         let entry = self.entry_mut(place);
         entry.state = if is_away { State::Away } else { State::Waiting };
-        let (at, key) = (entry.at, entry.key());
+        let (at, key, bytes) = (entry.at, entry.key, entry.bytes);
         if let Some(number) = at.rare().queue.queue() {
             let root = self.queue(number).root;
-            order::refresh(self, root, key);
+            order::set_asks(self, root, key, if is_away { u64::MAX } else { bytes });
             at.counter.set_least_waiting(order::least_of(self, root));
         }
     }
@@ -374,9 +366,8 @@ impl ChargeQueue {
             Party::Task(_) if entry.is_untold => {}
             Party::Task(_) => {
                 let (_, last) = self.untold;
-                let entry = self.entry_mut(place);
-                entry.is_untold = true;
-                entry.links.link(last, NONE);
+                self.entry_mut(place).is_untold = true;
+                self.links_mut(place).link(last, NONE);
                 match last {
                     NONE => self.untold.0 = place,
                     last => self.links_mut(last).set_next(place),
@@ -392,7 +383,7 @@ impl ChargeQueue {
         if !std::mem::replace(&mut entry.is_untold, false) {
             return;
         }
-        let (before, next) = entry.links.linked();
+        let (before, next) = self.links(place).linked();
         match before {
             NONE => self.untold.0 = next,
             before => self.links_mut(before).set_next(next),
@@ -425,19 +416,23 @@ impl ChargeQueue {
             return;
         }
         for place in 0..(self.chunks.len() * CHUNK) as u32 {
-            let Some(entry) = self.used(place).filter(|entry| std::ptr::eq(entry.node, node)) else { continue };
-            let &Entry { at, links, .. } = entry;
+            let Some(entry) = self.used(place).filter(|entry| std::ptr::eq(entry.node, node)) else {
+                continue;
+            };
+            let &Entry { at, key: before, bytes, state, .. } = entry;
             let Some(number) = at.rare().queue.queue().filter(|_| entry.is_in_queue()) else { continue };
-            let root = order::remove(self, self.queue(number).root, links.key);
+            let root = order::remove(self, self.queue(number).root, before);
             let entry = self.entry_mut(place);
-            entry.links = Links::new(key(weight, entry.number()));
+            entry.key = key(weight, entry.number());
+            let asks = if state == State::Away { u64::MAX } else { bytes };
+            *self.links_mut(place) = Links::new(self.entry(place).key, asks);
             let root = order::insert(self, root, place);
             self.queue_mut(number).root = root;
         }
     }
 
     fn used(&self, place: u32) -> Option<&Entry> {
-        match self.chunks.get(place as usize / CHUNK)?.get(place as usize % CHUNK)? {
+        match self.chunks.get(place as usize / CHUNK)?.slots.get(place as usize % CHUNK)? {
             Slot::Used(entry) => Some(entry),
             Slot::Free(_) => None,
         }

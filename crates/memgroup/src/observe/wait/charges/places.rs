@@ -6,7 +6,7 @@ use std::time::Instant;
 use memgroup_sync::{Mutex, MutexGuard};
 
 use crate::observe::wait::charges::{ChargeQueue, Entry, Queue};
-use crate::observe::wait::order::NONE;
+use crate::observe::wait::order::{Links, NONE};
 
 /// Places in a chunk.
 pub(super) const CHUNK: usize = if cfg!(memgroup_loom) { 4 } else { 64 };
@@ -17,11 +17,23 @@ pub(super) enum Slot {
     Used(Entry),
 }
 
+/// Places that are made together. The links of all are side by side: a search reads nothing else.
+pub(super) struct Chunk {
+    pub(super) links: [Links; CHUNK],
+    pub(super) slots: [Slot; CHUNK],
+}
+
+impl Chunk {
+    fn new() -> Chunk {
+        Chunk { links: [Links::new(0, 0); CHUNK], slots: [const { Slot::Free(NONE) }; CHUNK] }
+    }
+}
+
 /// Memory for further waits, made without the lock.
 #[derive(Default)]
 struct Spare {
-    chunk: Option<Box<[Slot]>>,
-    chunks: Vec<Box<[Slot]>>,
+    chunk: Option<Box<Chunk>>,
+    chunks: Vec<Box<Chunk>>,
     queues: Vec<Queue>,
     free_queues: Vec<u32>,
     due: VecDeque<u32>,
@@ -45,7 +57,7 @@ impl Lacks {
     fn made(self) -> Spare {
         let Lacks { chunk, chunks, queues } = self;
         Spare {
-            chunk: chunk.then(|| (0..CHUNK).map(|_| Slot::Free(NONE)).collect()),
+            chunk: chunk.then(|| Box::new(Chunk::new())),
             chunks: Vec::with_capacity(chunks),
             queues: Vec::with_capacity(queues),
             free_queues: Vec::with_capacity(queues),
@@ -102,7 +114,8 @@ impl ChargeQueue {
     }
 
     fn has_room_for_a_queue(&self) -> bool {
-        let least = [self.queues.capacity(), self.free_queues.capacity(), self.due.capacity(), self.later.capacity()];
+        let least =
+            [self.queues.capacity(), self.free_queues.capacity(), self.due.capacity(), self.later.capacity()];
         !self.free_queues.is_empty() || least.into_iter().all(|capacity| self.queues.len() < capacity)
     }
 
@@ -118,7 +131,7 @@ impl ChargeQueue {
             && let Some(mut chunk) = spare.chunk.take()
         {
             let first = (self.chunks.len() * CHUNK) as u32;
-            let all_but_last = chunk.iter_mut().take(CHUNK - 1);
+            let all_but_last = chunk.slots.iter_mut().take(CHUNK - 1);
             all_but_last.zip(first + 1..).for_each(|(slot, next)| *slot = Slot::Free(next));
             self.chunks.push(chunk);
             self.free = first;
@@ -126,11 +139,11 @@ impl ChargeQueue {
     }
 
     pub(super) fn slot(&mut self, place: u32) -> &mut Slot {
-        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+        &mut self.chunks[place as usize / CHUNK].slots[place as usize % CHUNK]
     }
 
     pub(crate) fn entry(&self, place: u32) -> &Entry {
-        match &self.chunks[place as usize / CHUNK][place as usize % CHUNK] {
+        match &self.chunks[place as usize / CHUNK].slots[place as usize % CHUNK] {
             Slot::Used(entry) => entry,
             Slot::Free(_) => panic!("a wait has its place until it ends"),
         }
