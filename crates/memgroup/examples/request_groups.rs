@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p memgroup --example request_groups` prints both for 100,000 groups of each kind.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memgroup::{Config, Group, Hierarchy, OwnedGroup};
@@ -85,6 +86,17 @@ fn main() {
         group
     };
     run(64, with_child, drop::<OwnedGroup>).1.print("64 at a time: drop of the owner, with a child");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let other = hierarchy.create("/other").expect("the name is free");
+            while !is_over.load(Ordering::Relaxed) {
+                use_it(&other.create_owned("request").expect("the name is free"));
+            }
+        });
+        run(64, owned, drop::<OwnedGroup>).1.print("64 at a time, beside a thread that does the same");
+        is_over.store(true, Ordering::Relaxed);
+    });
     let group = tenant.create_owned("weak").expect("the name is free");
     let (weak, mut upgrades) = (group.downgrade(), Times::new());
     (0..GROUPS).for_each(|_| drop(upgrades.add(|| weak.upgrade())));

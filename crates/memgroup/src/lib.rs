@@ -23,6 +23,8 @@ pub use api::label::{Label, LabelError, LabelledCharge};
 pub use api::peak::PeakReader;
 pub use api::scope;
 pub use api::scope::Scope;
+#[cfg(feature = "serde")]
+pub use api::settings::{ApplyError, GroupSpec, TreeSpec};
 pub use api::snapshot::{
     Dead, FILES, FileError, FileProblem, GroupSnapshot, Limits, Snapshot, SubsystemSnapshot,
 };

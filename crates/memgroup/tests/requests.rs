@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use memgroup::{
-    ChargeErrorKind, Config, EndedGroup, Group, GroupError, Hierarchy, OwnedGroup, SlotSource, scope,
+    ChargeErrorKind, Config, EndedGroup, Group, GroupError, Hierarchy, OwnedGroup, SlotSource, WeakGroup,
+    scope,
 };
 use random::Random;
 
@@ -403,4 +404,17 @@ fn a_callback_may_use_the_hierarchy() {
     drop(request);
     assert_eq!(handle.1.recv().unwrap(), (10, 3), "the root, the ended group and the next one");
     assert_eq!(h.snapshot().groups.len(), 1);
+}
+
+#[test]
+fn owners_and_weak_handles_go_to_other_threads() {
+    fn is_free<T: Send + Sync + std::panic::UnwindSafe + std::panic::RefUnwindSafe + 'static>() {}
+    is_free::<OwnedGroup>();
+    is_free::<WeakGroup>();
+    is_free::<EndedGroup>();
+    let h = hierarchy();
+    let owner = h.get_or_create_owned("/request").unwrap();
+    let weak = owner.downgrade();
+    std::thread::spawn(move || drop(owner)).join().unwrap();
+    assert_eq!((weak.upgrade(), paths(&h).len()), (None, 0));
 }

@@ -5,6 +5,8 @@ pub(crate) mod hierarchy;
 pub(crate) mod label;
 pub(crate) mod peak;
 pub mod scope;
+#[cfg(feature = "serde")]
+pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod statistics;
 pub(crate) mod tree_stats;

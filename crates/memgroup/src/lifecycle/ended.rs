@@ -128,7 +128,7 @@ impl Group {
     /// It is called once, on the thread that removes the group, after the removal and under no lock. So it should be short: the thread may be an
     /// executor's. Callbacks of one group are called in the order in which they were added, and those of groups below before. A panic of a
     /// callback is caught and forgotten, and the others are told. A callback that keeps a [`Hierarchy`](crate::Hierarchy) or a handle keeps the tree, as any
-    /// handle does.
+    /// handle does. One that keeps an owner of its own group keeps the group.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};

@@ -11,13 +11,13 @@ use crate::state::stats::builtin;
 use crate::state::stats::stat::Subsystem;
 use crate::state::stock_word::LARGEST_CAP;
 
-/// The deepest tree a hierarchy may be configured for; a charge climbs it by recursion.
 /// Nodes are made in chunks of this many.
 #[cfg(not(memgroup_loom))]
 pub(crate) const CHUNK: u32 = 64;
 #[cfg(memgroup_loom)]
 pub(crate) const CHUNK: u32 = 4;
 
+/// The deepest tree a hierarchy may be configured for.
 const DEPTH_LARGEST: u32 = 256;
 /// The most groups a hierarchy may be configured for.
 const GROUPS_LARGEST: u32 = 1 << 24;
@@ -26,7 +26,7 @@ const SAMPLED_MOST: u32 = 1 << 16;
 /// How long a kill may be waited for, and how long a charge may reclaim.
 const PATIENCES: core::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
-/// How to make a [`Hierarchy`](crate::Hierarchy); checked by `Hierarchy::new`.
+/// How to make a [`Hierarchy`](crate::Hierarchy); checked by `Hierarchy::new`. With the feature `serde` it can be read from a file.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy, SlotSource};

@@ -258,7 +258,7 @@ impl Tree {
             let entry = self.entry_mut(id);
             entry.phase = Phase::Dying;
             (
-                Duration::from_nanos(now - std::mem::replace(&mut entry.since, now)),
+                Duration::from_nanos(now.saturating_sub(std::mem::replace(&mut entry.since, now))),
                 entry.parent,
                 std::mem::replace(&mut entry.previous_sibling, TOP),
                 // It stays for a walk that has come to this group (`after`).

@@ -133,8 +133,9 @@ impl<'h> Actor<'h> {
         }
     }
 
-    fn remove(&self, member: &Member) {
-        let removed = member.group.remove();
+    fn remove(&self, member: &Member, with_all_below: bool) {
+        let group = &member.group;
+        let removed = if with_all_below { group.remove_all() } else { group.remove() };
         if removed.is_ok() || !member.group.is_online() {
             self.house.prune();
         }
@@ -145,7 +146,7 @@ impl<'h> Actor<'h> {
         let _pin = pin_virtual(self.slot);
         match step {
             Step::Create { parent, name } => house.create(&house.member(parent), &format!("g{name}")),
-            Step::Remove { group } => self.remove(&house.member(group)),
+            Step::Remove { group } => self.remove(&house.member(group), group / 1024 % 16 == 0),
             Step::Charge { group, form, bytes } => self.charge(&house.member(group), form, bytes),
             Step::Drop { charge } => drop(self.pick(charge)),
             Step::Grow { charge, form, bytes } => {

@@ -43,6 +43,8 @@ pub(crate) struct House {
     pub(crate) subscriptions: Mutex<Vec<(EventSubscription, Arc<Member>)>>,
     pub(crate) late: Arc<Late>,
     pub(crate) deaths: Arc<AtomicU64>,
+    /// Groups of which the end was told.
+    pub(crate) ended: Arc<AtomicU64>,
     /// The statistics that actors add to, each with its subsystem.
     pub(crate) stats: [(Statistics, StatKey); STATS],
     pub(crate) figures: Figures,
@@ -119,6 +121,7 @@ impl House {
             subscriptions: Mutex::default(),
             late: Arc::default(),
             deaths: Arc::default(),
+            ended: Arc::default(),
             stats: counted(&hierarchy),
             figures: Figures::default(),
             record_bytes,
@@ -139,6 +142,11 @@ impl House {
 
     pub(crate) fn create(&self, parent: &Arc<Member>, name: &str) {
         let Ok(group) = parent.group.create(name) else { return };
+        let ended = Arc::clone(&self.ended);
+        if group.on_end(move |_| _ = ended.fetch_add(1, Ordering::Relaxed)).is_err() {
+            // It was removed already, with its parent.
+            self.ended.fetch_add(1, Ordering::Relaxed);
+        }
         let member = Member::new(group, Some(Arc::clone(parent)));
         lock(&self.accounts).push(Arc::downgrade(&member.account));
         self.members.write().unwrap_or_else(PoisonError::into_inner).push(member);
@@ -192,5 +200,7 @@ impl House {
         members.iter().for_each(|member| member.group.remove().unwrap());
         drop(members);
         self.prune();
+        let [made, ended] = [&self.figures.groups, &self.ended].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(made, ended, "each group's end is told once");
     }
 }

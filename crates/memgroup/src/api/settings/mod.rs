@@ -1,0 +1,286 @@
+//! Settings from serde: of a hierarchy, of groups, and of whole trees.
+//!
+//! - I1. A [`GroupSpec`] and a [`TreeSpec`] have valid settings: each was checked when it was read. So applying one fails only where a group was
+//!   removed meanwhile, or where no group can be created.
+//! - I2. A new setting of a group is a field, a line in `KEYS`, and a line in `Group::apply`.
+
+mod config;
+mod table;
+mod tree;
+
+use core::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+
+use crate::api::settings::table::{Key, Seen};
+pub use crate::api::settings::tree::TreeSpec;
+use crate::base::error::GroupError;
+use crate::base::limit::{BYTES_MAX, LimitError};
+use crate::control::oom::OomScoreError;
+use crate::control::share::{SHARE_MAX, ShareError};
+use crate::control::waiters::WeightError;
+use crate::counter::protect::ProtectionError;
+use crate::tree::handle::Group;
+
+/// Settings of a group, read by serde. A setting that is not given stays as it is.
+///
+/// | key | file | values |
+/// |---|---|---|
+/// | `max` | `memory.max` | bytes, or `"max"` for no limit |
+/// | `high` | `memory.high` | bytes, or `"max"` for none |
+/// | `low` | `memory.low` | bytes, or `"max"` for all that the group has |
+/// | `min` | `memory.min` | bytes, or `"max"` for all that the group has |
+/// | `oom_group` | `memory.oom.group` | `true` or `false` |
+/// | `oom_score` | `memgroup.oom_score` | -1000 to 1000 |
+/// | `weight` | `memgroup.weight` | 1 to 10000 |
+/// | `share` | `memory.share` | 0 to 1024; 0 for no shares |
+/// | `reserve_min` | `memgroup.reserve_min` | `true` or `false` |
+/// | `enforced` | `memgroup.enforced` | `true` or `false` |
+///
+/// Bytes are an integer, or a text such as `"64M"` ([`parse_bytes`](crate::parse_bytes)). `high`, `low` and `min` above a `max` of the same table are an
+/// error. Errors name the key, the group and the allowed values.
+///
+/// ```
+/// # use memgroup::{Config, GroupSpec, Hierarchy};
+/// let request: GroupSpec = toml::from_str("max = '64M'\nhigh = '48M'").unwrap();
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let group = hierarchy.create("/request").unwrap();
+/// group.apply(&request).unwrap();
+/// assert_eq!((group.max(), group.high(), group.weight()), (Some(64 << 20), Some(48 << 20), 100));
+/// let error = toml::from_str::<GroupSpec>("max = '64Q'").unwrap_err();
+/// assert!(error.to_string().contains("key `max` of the group is \"64Q\"; allowed: 0 to less than 256T"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GroupSpec {
+    max: Option<Option<u64>>,
+    high: Option<Option<u64>>,
+    low: Option<u64>,
+    min: Option<u64>,
+    oom_group: Option<bool>,
+    oom_score: Option<i32>,
+    weight: Option<u32>,
+    share: Option<u32>,
+    reserve_min: Option<bool>,
+    enforced: Option<bool>,
+}
+
+const LIMIT: &str = "0 to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with K, M, G or T, such as \
+                     \"64M\"";
+const PROTECTION: &str = "0 to less than 256T, or \"max\" for all that it holds; bytes are an integer, or a text of digits with K, M, G or T, \
+                          such as \"16M\"";
+const TRUTH: &str = "true or false";
+
+const KEYS: &[Key<GroupSpec>] = &[
+    Key { name: "max", allowed: LIMIT, set: |spec, value| value.limit().map(|max| spec.max = Some(max)) },
+    Key { name: "high", allowed: LIMIT, set: |spec, value| value.limit().map(|high| spec.high = Some(high)) },
+    Key {
+        name: "low",
+        allowed: PROTECTION,
+        set: |spec, value| value.limit().map(|low| spec.low = Some(low.unwrap_or(BYTES_MAX))),
+    },
+    Key {
+        name: "min",
+        allowed: PROTECTION,
+        set: |spec, value| value.limit().map(|min| spec.min = Some(min.unwrap_or(BYTES_MAX))),
+    },
+    Key {
+        name: "oom_group",
+        allowed: TRUTH,
+        set: |spec, value| value.truth().map(|truth| spec.oom_group = Some(truth)),
+    },
+    Key {
+        name: "oom_score",
+        allowed: "an integer from -1000 to 1000",
+        set: |spec, value| {
+            let score = value.number().filter(|score| (-1000..=1000).contains(score));
+            score.map(|score| spec.oom_score = Some(score))
+        },
+    },
+    Key {
+        name: "weight",
+        allowed: "an integer from 1 to 10000",
+        set: |spec, value| {
+            let weight = value.number().filter(|weight| (1..=10_000).contains(weight));
+            weight.map(|weight| spec.weight = Some(weight))
+        },
+    },
+    Key {
+        name: "share",
+        allowed: "an integer from 0 to 1024; 0 turns shares off",
+        set: |spec, value| {
+            let factor = value.number().filter(|&factor| factor <= SHARE_MAX);
+            factor.map(|factor| spec.share = Some(factor))
+        },
+    },
+    Key {
+        name: "reserve_min",
+        allowed: TRUTH,
+        set: |spec, value| value.truth().map(|truth| spec.reserve_min = Some(truth)),
+    },
+    Key {
+        name: "enforced",
+        allowed: TRUTH,
+        set: |spec, value| value.truth().map(|truth| spec.enforced = Some(truth)),
+    },
+];
+
+impl GroupSpec {
+    /// The first setting that is above `max`: its key, its bytes, and `max`.
+    fn above_max(&self) -> Option<(&'static str, u64, u64)> {
+        let max = self.max.flatten()?;
+        let protection = |bytes: Option<u64>| bytes.filter(|&bytes| bytes < BYTES_MAX);
+        let settings =
+            [("high", self.high.flatten()), ("low", protection(self.low)), ("min", protection(self.min))];
+        settings.into_iter().find_map(|(key, bytes)| Some((key, bytes.filter(|&bytes| bytes > max)?, max)))
+    }
+
+    fn check<E: Error>(&self, owner: &str) -> Result<(), E> {
+        self.above_max().map_or(Ok(()), |(key, bytes, max)| {
+            Err(E::custom(format!(
+                "key `{key}` of {owner} is {bytes} bytes, above its `max` of {max}; allowed: up to its `max`"
+            )))
+        })
+    }
+}
+
+/// Reads the table of one group. `read_other` reads the value of a key of `others`.
+fn read_group<'de, A: MapAccess<'de>>(
+    table: &mut A,
+    owner: &str,
+    others: &[&'static str],
+    mut read_other: impl FnMut(&mut A) -> Result<(), A::Error>,
+) -> Result<GroupSpec, A::Error> {
+    let (mut spec, mut seen) = (GroupSpec::default(), Seen::new());
+    while let Some(key) = seen.next(table, owner)? {
+        if others.contains(&key.as_str()) {
+            read_other(table)?;
+        } else {
+            table::set(KEYS, others, &key, table, owner, &mut spec)?;
+        }
+    }
+    spec.check(owner)?;
+    Ok(spec)
+}
+
+struct GroupTable;
+
+impl<'de> Visitor<'de> for GroupTable {
+    type Value = GroupSpec;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table of the settings of a group")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<GroupSpec, A::Error> {
+        read_group(&mut table, "the group", &[], |_| Ok(()))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for GroupTable {
+    type Value = GroupSpec;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<GroupSpec, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for GroupSpec {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<GroupSpec, D::Error> {
+        GroupTable.deserialize(from)
+    }
+}
+
+/// Why settings were not applied. Printed, it completes the phrase "failed to ...", and names the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// A group was not created. Nothing was changed.
+    Group(GroupError),
+    /// `max` or `high` was refused.
+    Limit(LimitError),
+    /// `min`, `low` or `reserve_min` was refused: the group was removed meanwhile.
+    Protection(ProtectionError),
+    /// The share factor was refused: the group was removed meanwhile, or its hierarchy does not account the root.
+    Share(ShareError),
+    /// The weight was refused.
+    Weight(WeightError),
+    /// The oom score was refused.
+    OomScore(OomScoreError),
+}
+
+macro_rules! reasons {
+    ($($variant:ident $error:ident,)*) => {
+        $(impl From<$error> for ApplyError {
+            fn from(error: $error) -> ApplyError {
+                ApplyError::$variant(error)
+            }
+        })*
+
+        impl fmt::Display for ApplyError {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    ApplyError::Group(error) => write!(f, "create the groups of a tree: {error}"),
+                    $(ApplyError::$variant(error) => error.fmt(f),)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    Limit LimitError,
+    Protection ProtectionError,
+    Share ShareError,
+    Weight WeightError,
+    OomScore OomScoreError,
+}
+
+impl From<GroupError> for ApplyError {
+    fn from(error: GroupError) -> ApplyError {
+        ApplyError::Group(error)
+    }
+}
+
+impl std::error::Error for ApplyError {}
+
+/// Settings from serde.
+impl Group {
+    /// Applies the settings that `spec` has, and leaves all others. Each is in force as after its own method, such as [`set_max`](Group::set_max).
+    ///
+    /// # Errors
+    /// The group was removed, or it is a root that is not accounted and `spec` has a share. Settings that stand earlier in the table of
+    /// [`GroupSpec`] are applied then.
+    pub fn apply(&self, spec: &GroupSpec) -> Result<(), ApplyError> {
+        if let Some(max) = spec.max {
+            self.set_max(max)?;
+        }
+        if let Some(high) = spec.high {
+            self.set_high(high)?;
+        }
+        if let Some(low) = spec.low {
+            self.set_low(low)?;
+        }
+        if let Some(min) = spec.min {
+            self.set_min(min)?;
+        }
+        if let Some(as_a_whole) = spec.oom_group {
+            self.set_oom_group(as_a_whole);
+        }
+        if let Some(score) = spec.oom_score {
+            self.set_oom_score(score)?;
+        }
+        if let Some(weight) = spec.weight {
+            self.set_weight(weight)?;
+        }
+        if let Some(factor) = spec.share {
+            self.set_share(Some(factor).filter(|&factor| factor > 0))?;
+        }
+        if let Some(is_on) = spec.reserve_min {
+            self.set_reserve_min(is_on)?;
+        }
+        if let Some(enforced) = spec.enforced {
+            self.set_enforced(enforced);
+        }
+        Ok(())
+    }
+}
