@@ -56,7 +56,7 @@ pub use lifecycle::owned::OwnedGroup;
 pub use memgroup_percpu::{PageSize, SlotSource};
 pub use observe::event::{EventSubscription, SubscriptionReport};
 pub use observe::pressure::{
-    Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TriggerError,
+    Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall, TriggerError,
 };
 pub use observe::wait::{WaitKind, WaitReport, Waiters};
 pub use reclaim::{

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "memgroup",
     "memgroup-sync",
     "memgroup-percpu",
     "memgroup-sqlite",
     "memgroup-process",
     "memgroup-cache",
+    "memgroup-tokio",
     "memgroup-cli",
     "memgroup-lab",
 ];

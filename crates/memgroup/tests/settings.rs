@@ -72,6 +72,8 @@ fn reads_each_setting_of_a_configuration() {
         .pressure(false);
     assert_eq!(read, config);
     assert_eq!(toml::from_str::<Config>("").unwrap(), Config::new());
+    let sampled: Config = toml::from_str("scope_time_sampled = 32").unwrap();
+    assert_eq!(sampled, Config::new().scope_time_sampled(32));
     let read: Config = serde_json::from_str(r#"{"demote_after": "never", "decay": "7us"}"#).unwrap();
     assert_eq!(read, Config::new().float(1 << 20, Duration::from_micros(7)));
     assert!(Hierarchy::new(read).is_ok());

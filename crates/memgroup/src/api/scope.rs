@@ -2,8 +2,9 @@
 //!
 //! An adapter that hooks foreign allocations gets no argument that could name the group. It charges the current group of the thread.
 //! Entering and leaving a scope take a few plain stores. With `Config::scope_time`, the default, each also reads the clock and may add to
-//! one statistic. While a stall lasts, each also checks the groups that it changes (`observe::pressure`). Neither allocates, and the
-//! thread-local of the current group has no destructor. So scopes work inside an allocator and while a thread ends.
+//! one statistic; with `Config::scope_time_sampled` only one in many does. While a stall lasts, each also checks the groups that it changes
+//! (`observe::pressure`). Neither allocates, and the thread-local of the current group has no destructor. So scopes work inside an allocator
+//! and while a thread ends.
 //!
 //! - I1. The thread keeps a place of the node table together with its generation. A guard that was forgotten can keep its group
 //!   current for longer than the handle lives, but never makes another group current.
@@ -45,42 +46,82 @@ impl Current {
     fn node(&self) -> Option<&'static Node> {
         self.node.filter(|node| node.generation() == self.generation)
     }
-
-    /// The group, if pressure is measured in its hierarchy.
-    #[inline]
-    fn shown(&self) -> Option<&'static Node> {
-        self.node().filter(|node| node.shared().config.pressure)
-    }
-
-    /// The group, if the time in its scopes is counted.
-    #[inline]
-    fn timed(&self) -> Option<&'static Node> {
-        self.node().filter(|node| node.shared().config.scope_time)
-    }
 }
 
 std::thread_local! {
     static CURRENT: Cell<Current> = const { Cell::new(Current::NONE) };
-    // Since when the group is current, where its time is counted. Apart from the other, because a charge reads that alone.
+    // Since when the group is current, where this stretch of time is measured. Apart from the other, because a charge reads that alone.
     static SINCE: Cell<Option<Moment>> = const { Cell::new(None) };
+    static RANDOM: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counts the time since the last change for `node`, the group that was current, and starts anew.
+/// Whether the stretch of time that begins is a sample; true once in `of` on the average.
 #[inline]
-fn count_time(node: Option<&'static Node>, now: Moment) {
-    let since = SINCE.replace(Some(now));
-    if let (Some(node), Some(since)) = (node, since) {
-        update::add(node, CPU, cpu::SCOPE_USEC.index(), now.nanos_since(since) as i64);
+fn draw(of: u32) -> bool {
+    if of == 1 {
+        return true;
+    }
+    // A sequence of period 2^64 (Knuth, MMIX). Its upper bits are good enough, and never fall in step with the polls of a task.
+    let next = RANDOM.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    RANDOM.set(next);
+    ((next >> 32) * u64::from(of)) >> 32 == 0
+}
+
+/// How many stretches of time of the group one sample stands for; 0 where none is measured.
+#[inline(always)]
+fn sampled_of(node: Option<&'static Node>) -> u32 {
+    node.map_or(0, |node| node.shared().config.scope_time_of)
+}
+
+/// Ends the stretch of time of the group that was current, and begins one of the next. `scopes` are those that end with it.
+#[inline(always)]
+fn count_time(ended: Option<&'static Node>, begun: Option<&'static Node>, scopes: i64) {
+    let (of, begun_of) = (sampled_of(ended), sampled_of(begun));
+    if of == 0 && begun_of == 0 {
+        return;
+    }
+    let since = SINCE.get().filter(|_| of > 0);
+    let is_drawn = begun_of > 0 && draw(begun_of);
+    if since.is_none() && !is_drawn {
+        return SINCE.set(None);
+    }
+    let now = ticks::now();
+    SINCE.set(is_drawn.then_some(now));
+    if let (Some(node), Some(since)) = (ended, since) {
+        update::add(node, CPU, cpu::SCOPE_USEC.index(), now.nanos_since(since) as i64 * i64::from(of));
+        if scopes > 0 {
+            update::add(node, CPU, cpu::NR_SCOPES.index(), scopes * i64::from(of));
+        }
     }
 }
 
-/// Replaces the current group.
-#[inline]
-fn change(before: Current, after: Current) {
-    CURRENT.set(after);
-    let (seen, shown) = (before.shown(), after.shown());
+/// Whether a change of scope from or to the group is more than a store: its hierarchy measures pressure, or the time in scopes.
+#[inline(always)]
+fn is_observed(node: Option<&'static Node>) -> bool {
+    node.is_some_and(|node| {
+        let config = &node.shared().config;
+        config.pressure || config.scope_time_of > 0
+    })
+}
+
+/// Counts time, and shows the change to stalls.
+#[inline(never)]
+fn observe(before: Option<&'static Node>, after: Option<&'static Node>, generation: u32, scopes: i64) {
+    count_time(before, after, scopes);
+    let is_shown = |node: &&'static Node| node.shared().config.pressure;
+    let (seen, shown) = (before.filter(is_shown), after.filter(is_shown));
     if seen.is_some() || shown.is_some() {
-        pressure::publish(seen, shown, after.generation);
+        pressure::publish(seen, shown, generation);
+    }
+}
+
+/// Replaces the current group. The rare or long part is in a function of its own, so that the compiler makes a few plain stores of the rest.
+#[inline(always)]
+fn change(before: Current, after: Current, scopes: i64) {
+    CURRENT.set(after);
+    let (left, entered) = (before.node(), after.node());
+    if is_observed(left) || is_observed(entered) {
+        observe(left, entered, after.generation, scopes);
     }
 }
 
@@ -110,16 +151,12 @@ pub struct Scope<'g> {
 /// }
 /// assert_eq!(scope::current(), None);
 /// ```
-#[inline]
+#[inline(always)]
 pub fn enter(group: &Group) -> Scope<'_> {
     let before = CURRENT.get();
     let node = group.node();
-    let until_now = before.timed();
-    if node.shared().config.scope_time || until_now.is_some() {
-        count_time(until_now, ticks::now());
-    }
     let (node, generation) = (Some(node), node.generation());
-    change(before, Current { node, generation, depth: before.depth + 1 });
+    change(before, Current { node, generation, depth: before.depth + 1 }, 0);
     Scope { before, group: PhantomData }
 }
 
@@ -154,17 +191,11 @@ pub fn try_charge_current(bytes: u64) -> Option<Result<Charge, ChargeError>> {
 }
 
 impl Drop for Scope<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         let current = CURRENT.get();
         if current.depth == self.before.depth + 1 {
-            if let Some(node) = current.timed() {
-                count_time(Some(node), ticks::now());
-                update::add(node, CPU, cpu::NR_SCOPES.index(), 1);
-            } else if self.before.timed().is_some() {
-                SINCE.set(Some(ticks::now()));
-            }
-            change(current, self.before);
+            change(current, self.before, 1);
         } else {
             leave_out_of_order();
         }
@@ -179,5 +210,5 @@ fn leave_out_of_order() {
     let current = CURRENT.get();
     let guards = (current.depth & GUARDS).saturating_sub(1);
     let depth = if guards == 0 { 0 } else { (current.depth & !GUARDS).wrapping_add(GUARDS + 1) | guards };
-    change(current, Current { depth, ..Current::NONE });
+    change(current, Current { depth, ..Current::NONE }, 0);
 }

@@ -38,20 +38,21 @@ impl Shared {
         loop {
             let mut tree = held.take().unwrap_or_else(|| self.tree.lock());
             let Some(id) = tree.next_to_remove(top.id()) else { return };
-            // Held until its waiters are woken: without a handle it may be released before, and its place be another group's.
-            let group = Group::pinned(self.made(id));
-            self.remove_held(tree, group.node());
+            self.remove_held(tree, self.made(id));
         }
     }
 
     /// Removes a group without children, frees the tree lock, and tells the group's callbacks.
     fn remove_held(&'static self, mut tree: MutexGuard<'_, Tree>, node: &'static Node) {
         let farewell = take_offline(&mut tree, node);
+        // A group below the one that the caller removes is held by nothing else.
+        let held = Group::pinned(node);
         self.release_held(&mut tree, node.id());
         let due = maintenance::is_due(self, &tree);
         drop(tree);
-        // Tasks are woken without the lock. The caller holds the node.
+        // Tasks are woken without the lock.
         waiters::removed(node);
+        drop(held);
         if let Some(farewell) = farewell {
             farewell.tell();
         }

@@ -174,7 +174,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// One without a group. The caller makes its parts. `config` is checked.
     pub(crate) fn new(config: Config) -> Result<Shared, ConfigError> {
-        if config.scope_time {
+        if config.scope_time_of > 0 {
             memgroup_sync::ticks::prepare();
         }
         Ok(Shared {

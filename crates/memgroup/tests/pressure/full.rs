@@ -240,3 +240,24 @@ fn knows_the_threads_at_work_after_a_storm_of_scopes() {
         }
     });
 }
+
+#[test]
+fn counts_each_stalled_task_and_no_thread() {
+    let hierarchy = hierarchy();
+    let (group, other) = (hierarchy.create("/group").unwrap(), hierarchy.create("/other").unwrap());
+    let tasks = [group.stall_task(), group.stall_task()];
+    runs_full(&group);
+    {
+        let _scope = scope::enter(&group);
+        runs_not_full(&group);
+        let _other = scope::enter(&other);
+        runs_full(&group);
+    }
+    let [first, second] = tasks;
+    drop(first);
+    runs_full(&group);
+    thread::spawn(move || drop(second)).join().unwrap();
+    let some = some_us(&group);
+    busy(2 * MILLI);
+    assert_eq!((some_us(&group), full_us(&other)), (some, 0));
+}

@@ -65,6 +65,21 @@ fn counts_no_time_where_it_is_turned_off() {
 }
 
 #[test]
+fn counts_sampled_scopes_close_to_their_number() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).scope_time_sampled(8);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let group = hierarchy.create("/group").unwrap();
+    // The samples of a new thread are always the same ones.
+    std::thread::scope(|threads| {
+        let entering = || (0..20_000).for_each(|_| drop(scope::enter(&group)));
+        threads.spawn(entering).join().unwrap();
+    });
+    let scopes = local(&hierarchy.cpu(), &group, NR_SCOPES);
+    assert!((19_000..=21_000).contains(&scopes) && scopes % 8 == 0, "{scopes} of 20000");
+    assert!(Hierarchy::new(config.scope_time_sampled(65_537)).is_err());
+}
+
+#[test]
 fn adds_to_the_current_group_of_the_same_hierarchy_only() {
     let config = || Config::with_slots(SlotSource::virtual_slots(2).unwrap());
     let (one, other) = (Hierarchy::new(config()).unwrap(), Hierarchy::new(config()).unwrap());

@@ -10,6 +10,7 @@ use crate::state::config::Config;
 
 const INTEGER: &str = "an integer from 1 up";
 const TRUTH: &str = "true or false";
+const SAMPLED: &str = "an integer from 1 to 65536";
 const BYTES: &str = "bytes, as an integer, or as a text of digits with K, M, G or T, such as \"64K\"";
 const TIME: &str = "1ms to 1h, as a text of digits with us, ms, s, min or h, such as \"500ms\"";
 const DECAY: &str = "a text of digits with us, ms, s, min or h, such as \"10s\"";
@@ -41,7 +42,16 @@ const KEYS: &[Key<Config>] = &[
     key!(stock_budget_bytes, BYTES, bytes),
     key!(account_root, TRUTH, truth),
     key!(separate_trees, TRUTH, truth),
-    key!(scope_time, TRUTH, truth),
+    Key {
+        name: "scope_time",
+        allowed: TRUTH,
+        set: |config, value| value.truth().map(|counted| *config = config.scope_time(counted)),
+    },
+    Key {
+        name: "scope_time_sampled",
+        allowed: SAMPLED,
+        set: |config, value| value.number().map(|one_in| config.scope_time_of = one_in),
+    },
     key!(reclaim, TRUTH, truth),
     key!(reclaim_patience, TIME, time),
     key!(reclaim_reserve_bytes, BYTES, bytes),

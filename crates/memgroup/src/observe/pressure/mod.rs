@@ -14,8 +14,8 @@ mod window;
 
 pub(crate) use record::publish;
 pub use report::{Pressure, PressureLine};
-pub use stall::StallGuard;
 pub(crate) use stall::{Stall, begin_of_task, end_of_task, release, stall, stall_that_lasts};
+pub use stall::{StallGuard, TaskStall};
 pub use trigger::{PressureKind, PressureTrigger, PressureWatch, TriggerError};
 
 use crate::tree::handle::Group;
@@ -48,6 +48,24 @@ impl Group {
     /// stall too.
     pub fn stall(&self) -> StallGuard<'_> {
         StallGuard::new(self, stall_that_lasts(self.node()))
+    }
+
+    /// Stalls a task for memory of this group until the guard is dropped: a unit of work that waits without a thread.
+    ///
+    /// Each guard is a stall of its own, whichever threads hold it. While the task waits, no thread is in its scope, so none is at work for it. The
+    /// group is `full` unless a thread is in a scope of another task there.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenant = hierarchy.create("/tenant").unwrap();
+    /// let stalled = tenant.stall_task();
+    /// std::thread::sleep(std::time::Duration::from_millis(2));
+    /// std::thread::spawn(move || drop(stalled)).join().unwrap();
+    /// assert!(tenant.pressure().some.total >= 2000);
+    /// ```
+    pub fn stall_task(&self) -> TaskStall {
+        TaskStall::new(self)
     }
 
     /// Adds a trigger, which fires when its line was on for its stall within its window, whichever threads were stalled.

@@ -118,6 +118,31 @@ impl StallGuard<'_> {
     }
 }
 
+/// A stall of a task for memory of a group; made by [`Group::stall_task`]. It may move between threads.
+#[must_use = "the stall is over when the guard is dropped"]
+#[derive(Debug)]
+pub struct TaskStall {
+    group: Group,
+}
+
+impl TaskStall {
+    pub(crate) fn new(group: &Group) -> TaskStall {
+        begin_of_task(group.node());
+        TaskStall { group: group.clone() }
+    }
+
+    /// The group that the task waits for.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+}
+
+impl Drop for TaskStall {
+    fn drop(&mut self) {
+        end_of_task(self.group.node());
+    }
+}
+
 /// Whether the calling thread is stalled.
 pub(crate) fn is_stalled() -> bool {
     CURRENT.get().node().is_some()

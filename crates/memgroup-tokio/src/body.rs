@@ -1,0 +1,251 @@
+//! Body: the bytes of a request or response, charged while it lasts.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Buf;
+use http_body::{Body, Frame, SizeHint};
+use memgroup::{Charge, ChargeError, Charging, Effort};
+use pin_project_lite::pin_project;
+
+use crate::charge::{Timed, TimedExt};
+use crate::in_group::{InGroup, InGroupExt};
+
+/// Why a body was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BodyFailure {
+    /// It has more data than it may have.
+    TooLarge {
+        /// The most bytes that it may have.
+        max: u64,
+    },
+    /// A frame could not be charged.
+    Refused(ChargeError),
+}
+
+impl fmt::Display for BodyFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BodyFailure::TooLarge { max } => write!(f, "body too large: more than {max} bytes"),
+            BodyFailure::Refused(error) => write!(f, "failed to {error}"),
+        }
+    }
+}
+
+impl Error for BodyFailure {}
+
+/// The error of a [`ChargedBody`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyError<E> {
+    /// The error of the body within.
+    Inner(E),
+    /// The body was cut off.
+    Failed(BodyFailure),
+}
+
+impl<E: fmt::Display> fmt::Display for BodyError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BodyError::Inner(error) => error.fmt(f),
+            BodyError::Failed(failure) => failure.fmt(f),
+        }
+    }
+}
+
+impl<E: Error> Error for BodyError<E> {}
+
+/// The charge of a body. Clones are the same charge: it lasts until the body and all of them are dropped.
+#[derive(Clone, Debug)]
+pub struct BodyAccount {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    charge: Charge,
+    failure: Option<BodyFailure>,
+}
+
+impl BodyAccount {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that are charged for the body now.
+    pub fn bytes(&self) -> u64 {
+        self.lock().charge.bytes()
+    }
+
+    /// Why the body was cut off, if it was.
+    pub fn failure(&self) -> Option<BodyFailure> {
+        self.lock().failure
+    }
+}
+
+/// A frame that waits for its charge.
+struct Waiting<D> {
+    charging: Pin<Box<Timed<Charging>>>,
+    frame: Frame<D>,
+}
+
+pin_project! {
+    /// A body that holds a charge while it lasts, is polled in its group, and may be charged frame by frame.
+    ///
+    /// With [`growing`](ChargedBody::growing) each frame of data is charged before it is handed out, to the group of the first charge. The bytes stay
+    /// charged until the body and all clones of its [account](ChargedBody::account) are dropped: the reader may collect the frames. A frame that is
+    /// refused cuts the body off with [`BodyError::Failed`].
+    ///
+    /// **Cancel safety**: a frame that waits for its charge waits in the body, and the next poll goes on.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http_body_util::{BodyExt, Full};
+    /// # use memgroup::{Config, Hierarchy};
+    /// use memgroup_tokio::{BodyError, BodyFailure, ChargedBody};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let alice = hierarchy.create("/alice").unwrap();
+    /// let body = ChargedBody::new(Full::<Bytes>::from("ten bytes!"), alice.try_charge(0).unwrap()).growing();
+    /// let account = body.account();
+    /// let collected = body.collect().await.unwrap().to_bytes();
+    /// assert_eq!((collected.len(), account.bytes(), alice.usage_exact()), (10, 10, 10));
+    /// drop(account);
+    ///
+    /// let body = ChargedBody::new(Full::<Bytes>::from("ten bytes!"), alice.try_charge(0).unwrap()).max_bytes(9);
+    /// assert_eq!(body.collect().await.unwrap_err(), BodyError::Failed(BodyFailure::TooLarge { max: 9 }));
+    /// assert_eq!(alice.usage_exact(), 0);
+    /// # }
+    /// ```
+    pub struct ChargedBody<B: Body> {
+        #[pin]
+        body: InGroup<B>,
+        account: BodyAccount,
+        is_growing: bool,
+        patience: Duration,
+        // Bytes that the body may still have.
+        max: u64,
+        left: u64,
+        waiting: Option<Waiting<B::Data>>,
+        is_cut_off: bool,
+    }
+}
+
+impl<B: Body> ChargedBody<B> {
+    /// A body in the group of `charge`, which it holds while it lasts.
+    pub fn new(body: B, charge: Charge) -> ChargedBody<B> {
+        let body = body.in_group(&charge.group());
+        let account = BodyAccount { state: Arc::new(Mutex::new(State { charge, failure: None })) };
+        let (is_growing, patience, max, left) = (false, Duration::ZERO, u64::MAX, u64::MAX);
+        ChargedBody { body, account, is_growing, patience, max, left, waiting: None, is_cut_off: false }
+    }
+
+    /// Charges each frame of data before it is handed out. It calls no shrinker and no kill hook ([`Effort::Count`]).
+    #[must_use]
+    pub fn growing(mut self) -> ChargedBody<B> {
+        self.is_growing = true;
+        self
+    }
+
+    /// Lets a frame for which there is no room wait for it: the body reads no further, so the sender waits too. Needs a
+    /// [`Reclaimer`](memgroup::Reclaimer) and a runtime with a timer. Without, a frame waits for nothing.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> ChargedBody<B> {
+        self.patience = patience;
+        self
+    }
+
+    /// Sets the most bytes of data that the body may have. It is cut off at the first frame that exceeds them.
+    #[must_use]
+    pub fn max_bytes(mut self, max: u64) -> ChargedBody<B> {
+        (self.max, self.left) = (max, max);
+        self
+    }
+
+    /// The charge of the body.
+    pub fn account(&self) -> BodyAccount {
+        self.account.clone()
+    }
+}
+
+/// The result of a poll of a [`ChargedBody`].
+type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, BodyError<<B as Body>::Error>>>>;
+
+impl<B: Body> ChargedBody<B> {
+    /// Cuts the body off: drops it in its group.
+    fn cut_off(self: Pin<&mut Self>, failure: BodyFailure) -> Polled<B> {
+        let this = self.project();
+        this.body.clear();
+        *this.is_cut_off = true;
+        this.account.lock().failure = Some(failure);
+        Poll::Ready(Some(Err(BodyError::Failed(failure))))
+    }
+}
+
+impl<B: Body> Body for ChargedBody<B> {
+    type Data = B::Data;
+    type Error = BodyError<B::Error>;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled<B> {
+        let mut this = self.as_mut().project();
+        if let Some(waiting) = this.waiting {
+            let made = ready!(waiting.charging.as_mut().poll(context));
+            let frame = this.waiting.take().map(|waiting| waiting.frame);
+            return match made {
+                Ok(charge) => {
+                    let merged = this.account.lock().charge.merge(charge);
+                    assert!(merged.is_ok(), "it is charged to the group of the account");
+                    Poll::Ready(frame.map(Ok))
+                }
+                Err(error) => self.cut_off(BodyFailure::Refused(error)),
+            };
+        }
+        if *this.is_cut_off {
+            return Poll::Ready(None);
+        }
+        let frame = match ready!(this.body.as_mut().poll_frame(context)) {
+            None => return Poll::Ready(None),
+            Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::Inner(error)))),
+            Some(Ok(frame)) => frame,
+        };
+        let bytes = frame.data_ref().map_or(0, |data| data.remaining() as u64);
+        let Some(left) = this.left.checked_sub(bytes) else {
+            let max = *this.max;
+            return self.cut_off(BodyFailure::TooLarge { max });
+        };
+        *this.left = left;
+        if !*this.is_growing {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let grown = this.account.lock().charge.try_grow_by(bytes, Effort::Count);
+        match grown {
+            Ok(()) => Poll::Ready(Some(Ok(frame))),
+            Err(error) if this.patience.is_zero() => self.cut_off(BodyFailure::Refused(error)),
+            Err(_) => {
+                let charging = this.body.group().charge(bytes).timeout(*this.patience);
+                *this.waiting = Some(Waiting { charging: Box::pin(charging), frame });
+                self.poll_frame(context)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.waiting.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.waiting.is_some() { SizeHint::default() } else { self.body.size_hint() }
+    }
+}
+
+impl<B: Body> fmt::Debug for ChargedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChargedBody").field("account", &self.account).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,34 @@
+// The first definition of a link counts: here items of the crate, on other sites files.
+#![doc = "[Details]: #details\n[memgroup]: memgroup\n"]
+#![doc = include_str!("links.md")]
+#![doc = include_str!("../README.md")]
+#![doc = include_str!("../docs/details.md")]
+//!
+//! # Layers
+//!
+//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
+//!
+//! - `charge`, `delay`: the engine's waits, with timers of tokio.
+//! - `in_group`, `body`, `spawn`: the group in force at polls; bytes of bodies; tasks.
+//! - `stop`, `limited`, `tasks`: ends of tasks.
+//! - `request`: the layer.
+
+#![forbid(unsafe_code)]
+
+mod body;
+mod charge;
+mod delay;
+mod in_group;
+mod limited;
+mod request;
+mod spawn;
+mod stop;
+mod tasks;
+
+pub use body::{BodyAccount, BodyError, BodyFailure, ChargedBody};
+pub use charge::{ReclaimerThread, Timed, TimedExt};
+pub use in_group::{InGroup, InGroupExt};
+pub use limited::{Ended, Limited};
+pub use request::{Refusal, RequestGroup, RequestGroups, RequestService, ResponseBody};
+pub use spawn::{GroupExt, JoinSetExt};
+pub use tasks::Tasks;

@@ -1,0 +1,295 @@
+//! Layer: a service that handles each request in a group of its own.
+//!
+//! ```text
+//!   request ─▶ tenant ─▶ too large? ─▶ group below the tenant's ─▶ admitted? ─▶ handler, in the group ─▶ response
+//!               └─ status   └─ 413       └─ 503                      └─ 413, 429, 503  └─ body cut off, over the limit, killed: 413, 429, 503
+//! ```
+//!
+//! - I1. The group is removed when the future, the request's extensions and the body of the response are dropped: its owners.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use http_body::Body;
+use memgroup::{ChargeError, Effort, Group, GroupError, OwnedGroup};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::body::ChargedBody;
+use crate::charge::TimedExt;
+use crate::in_group::InGroupExt;
+use crate::request::{Refusal, RequestGroup, ResponseBody};
+use crate::spawn::GroupExt;
+use crate::tasks::Tasks;
+
+/// A `tower` layer: each request is handled in a group of its own, below the group of its tenant.
+///
+/// A function chooses the tenant by the request's head. It returns the tenant's group, or the status of the answer to a request without one.
+///
+/// - The handler's future and the response's body are polled in the request's group, which is in the request's extensions as [`RequestGroup`].
+/// - The request's body is charged frame by frame, before the handler sees the frame. The bytes stay charged until the response's body ends.
+/// - The handler ends when the request's group is over its limit, or is chosen as a victim. It is delayed while a group above is over its `high`.
+/// - The group is removed with the last owner: the handler, the response's body, and clones of the [`RequestGroup`].
+///
+/// | cause | answer |
+/// |---|---|
+/// | `Content-Length`, or the body read so far, exceeds [`body_max`](RequestGroups::body_max) | 413 |
+/// | the limit of the request's group refuses a frame or the admission, or was exceeded by forced charges | 413 |
+/// | the limit of the tenant refuses a frame or the admission | 429, with `Retry-After` |
+/// | a limit above refuses; no group could be created; the request was stopped for another | 503, with `Retry-After` |
+///
+/// A charge that the handler makes itself fails in the handler. [`RequestGroup::refuse`] makes the answer. After the handler has returned, a kill ends no
+/// body that is still being sent.
+///
+/// ```
+/// use http::{Request, Response, StatusCode};
+/// use http_body_util::Full;
+/// # use bytes::Bytes;
+/// # use memgroup::{Config, Hierarchy};
+/// use memgroup_tokio::RequestGroups;
+/// use tower_layer::Layer;
+/// use tower_service::Service;
+/// # #[derive(Clone)]
+/// # struct Echo;
+/// # impl<B: Send + 'static> Service<Request<B>> for Echo {
+/// #     type Response = Response<B>;
+/// #     type Error = std::convert::Infallible;
+/// #     type Future = std::future::Ready<Result<Response<B>, Self::Error>>;
+/// #     fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+/// #         std::task::Poll::Ready(Ok(()))
+/// #     }
+/// #     fn call(&mut self, request: Request<B>) -> Self::Future {
+/// #         std::future::ready(Ok(Response::new(request.into_body())))
+/// #     }
+/// # }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenants = hierarchy.clone();
+/// let layer = RequestGroups::new(move |head: &http::request::Parts| {
+///     let name = head.headers.get("tenant").and_then(|name| name.to_str().ok()).ok_or(StatusCode::UNAUTHORIZED)?;
+///     tenants.get_or_create(&format!("/{name}")).map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
+/// });
+/// let mut service = layer.request_max(1 << 20).body_max(64 << 10).layer(Echo);
+///
+/// let request = Request::builder().header("tenant", "alice").body(Full::<Bytes>::from("hello")).unwrap();
+/// let response = service.call(request).await.unwrap();
+/// assert_eq!(response.status(), StatusCode::OK);
+/// let alice = hierarchy.lookup("/alice").unwrap();
+/// assert_eq!(alice.children().len(), 1, "until the body was sent");
+/// drop(response);
+/// assert_eq!((alice.children().len(), alice.usage_exact()), (0, 0));
+///
+/// let large = Request::builder().header("tenant", "alice").body(Full::<Bytes>::from(vec![0; 65 << 10])).unwrap();
+/// assert_eq!(service.call(large).await.unwrap().status(), StatusCode::PAYLOAD_TOO_LARGE);
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RequestGroups {
+    tenant: Arc<Tenant>,
+    settings: Settings,
+}
+
+/// Chooses the group of a request's tenant.
+type Tenant = dyn Fn(&Parts) -> Result<Group, StatusCode> + Send + Sync;
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    request_max: Option<u64>,
+    body_max: u64,
+    admission: u64,
+    patience: Duration,
+    retry_after: Duration,
+    is_killable: bool,
+}
+
+impl RequestGroups {
+    /// A layer with the tenants that `tenant` chooses. Without further settings, nothing but the limits of the tenants' groups refuses.
+    pub fn new(
+        tenant: impl Fn(&Parts) -> Result<Group, StatusCode> + Send + Sync + 'static,
+    ) -> RequestGroups {
+        let settings = Settings {
+            request_max: None,
+            body_max: u64::MAX,
+            admission: 0,
+            patience: Duration::ZERO,
+            retry_after: Duration::from_secs(1),
+            is_killable: true,
+        };
+        RequestGroups { tenant: Arc::new(tenant), settings }
+    }
+}
+
+/// The settings.
+impl RequestGroups {
+    /// The limit of each request's group, in bytes: its body, its admission, and the handler's charges.
+    #[must_use]
+    pub fn request_max(mut self, max: u64) -> RequestGroups {
+        self.settings.request_max = Some(max);
+        self
+    }
+
+    /// The most bytes of data in the body of a request.
+    #[must_use]
+    pub fn body_max(mut self, max: u64) -> RequestGroups {
+        self.settings.body_max = max;
+        self
+    }
+
+    /// Bytes that are charged before the handler is called, until the response's body ends. A request for which they cannot be charged is refused
+    /// before it costs anything.
+    #[must_use]
+    pub fn admission(mut self, bytes: u64) -> RequestGroups {
+        self.settings.admission = bytes;
+        self
+    }
+
+    /// For how long the admission, and each frame of the body, wait for room. Zero unless set. Needs a [`Reclaimer`](memgroup::Reclaimer).
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> RequestGroups {
+        self.settings.patience = patience;
+        self
+    }
+
+    /// The time in `Retry-After`, in whole seconds; 1 s unless set.
+    #[must_use]
+    pub fn retry_after(mut self, after: Duration) -> RequestGroups {
+        self.settings.retry_after = after;
+        self
+    }
+
+    /// Whether the engine may choose the request as a victim; yes unless set.
+    #[must_use]
+    pub fn killable(mut self, is_killable: bool) -> RequestGroups {
+        self.settings.is_killable = is_killable;
+        self
+    }
+}
+
+impl<S> Layer<S> for RequestGroups {
+    type Service = RequestService<S>;
+
+    fn layer(&self, inner: S) -> RequestService<S> {
+        RequestService { inner, layer: self.clone() }
+    }
+}
+
+/// The service that a [`RequestGroups`] layer makes.
+#[derive(Clone)]
+pub struct RequestService<S> {
+    inner: S,
+    layer: RequestGroups,
+}
+
+/// Creates the group of a request, with a name that no other has.
+fn create(tenant: &Group, max: Option<u64>) -> Result<OwnedGroup, GroupError> {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    // ORDERING: Relaxed; the number alone matters.
+    let group = tenant.create_owned(&format!("request-{}", NUMBER.fetch_add(1, Ordering::Relaxed)))?;
+    // A limit that no counter can hold is none.
+    _ = group.set_max(max);
+    Ok(group)
+}
+
+impl Settings {
+    async fn admit(&self, group: &Group) -> Result<memgroup::Charge, ChargeError> {
+        match group.try_charge_by(self.admission, Effort::Count) {
+            Err(_) if !self.patience.is_zero() => group.charge(self.admission).timeout(self.patience).await,
+            tried => tried,
+        }
+    }
+
+    /// Handles one request, for which `service` is ready.
+    async fn handle<S, B, R>(
+        self,
+        mut service: S,
+        mut head: Parts,
+        body: B,
+        request: RequestGroup,
+    ) -> Result<Result<Response<ResponseBody<R>>, Refusal>, S::Error>
+    where
+        S: Service<Request<ChargedBody<B>>, Response = Response<R>>,
+        B: Body,
+        R: Body,
+    {
+        let group = request.group();
+        let admission = match self.admit(group).await {
+            Ok(charge) => charge,
+            Err(error) => return Ok(Err(request.refuse(&error))),
+        };
+        let body =
+            ChargedBody::new(body, admission).growing().max_bytes(self.body_max).patience(self.patience);
+        let account = body.account();
+        head.extensions.insert(request.clone());
+        let tasks = if self.is_killable { Tasks::of(group).ok() } else { None };
+        let handling = group.run(|| service.call(Request::from_parts(head, body)));
+        let handled = match &tasks {
+            Some(tasks) => tasks.track(handling),
+            None => handling.in_group(group).ended_over_limit(),
+        }
+        .await;
+        let response = match handled {
+            Err(ended) => return Ok(Err(request.ended(&ended))),
+            Ok(response) => response?,
+        };
+        if let Some(failure) = account.failure() {
+            return Ok(Err(request.cut_off(&failure)));
+        }
+        Ok(Ok(response.map(|body| ResponseBody::served(body, account, request))))
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for RequestService<S>
+where
+    S: Service<Request<ChargedBody<B>>, Response = Response<R>, Error: Send, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+    B: Body<Data: Send> + Send + 'static,
+    R: Body<Data: From<String>> + Send + 'static,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let settings = self.layer.settings;
+        let (head, body) = request.into_parts();
+        let begun = (self.layer.tenant)(&head)
+            .map_err(|status| Refusal::new(status, settings.retry_after, status))
+            .and_then(|tenant| settings.begin(tenant, &body));
+        // The service that is ready; its clone may not be.
+        let next = self.inner.clone();
+        let service = std::mem::replace(&mut self.inner, next);
+        Box::pin(async move {
+            let handled = match begun {
+                Ok(request) => settings.handle(service, head, body, request).await?,
+                Err(refusal) => Err(refusal),
+            };
+            Ok(handled.unwrap_or_else(Refusal::into_response))
+        })
+    }
+}
+
+impl Settings {
+    fn begin(&self, tenant: Group, body: &impl Body) -> Result<RequestGroup, Refusal> {
+        if body.size_hint().lower() > self.body_max {
+            let failure = crate::BodyFailure::TooLarge { max: self.body_max };
+            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, self.retry_after, failure));
+        }
+        match create(&tenant, self.request_max) {
+            Ok(group) => Ok(RequestGroup::new(group, tenant, self.retry_after)),
+            Err(error) => Err(Refusal::no_group(self.retry_after, &error)),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Spawn: tasks and closures in a group.
+
+use memgroup::{Group, scope};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+
+use crate::delay::Delay;
+use crate::in_group::InGroupExt;
+
+/// Tasks and closures in a group.
+pub trait GroupExt {
+    /// Spawns a task in the group: [`tokio::spawn`] of the future [in the group](InGroupExt::in_group).
+    ///
+    /// **Panics** outside of a tokio runtime.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, scope};
+    /// # use memgroup_tokio::GroupExt;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let alice = hierarchy.create("/alice").unwrap();
+    /// let found = alice.spawn(async { scope::current() }).await.unwrap();
+    /// assert_eq!(found, Some(alice));
+    /// # }
+    /// ```
+    fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static;
+
+    /// Runs a closure in the group, on a thread for blocking work: [`tokio::task::spawn_blocking`]. There it may use each
+    /// [`Effort`](memgroup::Effort), and charges that block.
+    ///
+    /// No limit and no kill ends it: the closure itself asks, between its steps.
+    ///
+    /// **Panics** outside of a tokio runtime.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, scope};
+    /// # use memgroup_tokio::GroupExt;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let alice = hierarchy.create("/alice").unwrap();
+    /// let charge = alice.spawn_blocking(|| scope::try_charge_current(100)).await.unwrap();
+    /// assert_eq!(charge.unwrap().unwrap().group(), alice);
+    /// # }
+    /// ```
+    fn spawn_blocking<R: Send + 'static>(&self, run: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R>;
+
+    /// Runs a closure in the group, here and now. For closures that other libraries run on their threads, such as rayon's.
+    ///
+    /// **Panics** as the closure does; the group in force before is restored.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, scope};
+    /// use memgroup_tokio::GroupExt;
+    /// use rayon::prelude::*;
+    ///
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let alice = hierarchy.create("/alice").unwrap();
+    /// let charges: Result<Vec<_>, _> =
+    ///     (0..100).into_par_iter().map(|_| alice.run(|| scope::try_charge_current(10).unwrap())).collect();
+    /// let charges = charges.unwrap();
+    /// assert_eq!(alice.usage_exact(), 1000);
+    /// # drop(charges);
+    /// ```
+    fn run<R>(&self, run: impl FnOnce() -> R) -> R;
+
+    /// Waits for as long as the group owes for bytes above its `high` ([`Group::owed`](memgroup::Group::owed)), and yields the thread meanwhile:
+    /// [`Group::throttle`](memgroup::Group::throttle) for tasks. It asks no shrinker. Call it where the task holds nothing that others wait for.
+    ///
+    /// It ends early, within 10 ms, when no level of the group is above its limit any more. The wait counts in the group's
+    /// [pressure](memgroup::Group::pressure).
+    ///
+    /// **Cancel safety**: the part that was not waited for is owed again. **Panics** outside of a tokio runtime with a timer, if a delay is due.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// use memgroup_tokio::GroupExt;
+    /// use tokio::time::{Duration, Instant};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let etl = hierarchy.create("/etl").unwrap();
+    /// etl.set_high(1 << 20).unwrap();
+    /// let pinned = etl.try_charge(2 << 20).unwrap();
+    /// let began = Instant::now();
+    /// etl.delayed().await;
+    /// assert!(began.elapsed() >= Duration::from_secs(2));
+    /// assert_eq!(etl.owed(), 0);
+    /// # }
+    /// ```
+    fn delayed(&self) -> impl Future<Output = ()> + Send;
+}
+
+impl GroupExt for Group {
+    fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        tokio::spawn(future.in_group(self))
+    }
+
+    fn spawn_blocking<R: Send + 'static>(&self, run: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
+        let group = self.clone();
+        tokio::task::spawn_blocking(move || group.run(run))
+    }
+
+    fn run<R>(&self, run: impl FnOnce() -> R) -> R {
+        let _scope = scope::enter(self);
+        run()
+    }
+
+    async fn delayed(&self) {
+        if let Some(delay) = Delay::begin(self) {
+            delay.await;
+        }
+    }
+}
+
+/// Tasks of a [`JoinSet`] in a group.
+pub trait JoinSetExt<T> {
+    /// Spawns a task in the group on this set, as [`JoinSet::spawn`] does.
+    ///
+    /// **Panics** outside of a tokio runtime.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, scope};
+    /// use memgroup_tokio::JoinSetExt;
+    /// use tokio::task::JoinSet;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let alice = hierarchy.create("/alice").unwrap();
+    /// let mut set = JoinSet::new();
+    /// set.spawn_in(&alice, async { scope::current() });
+    /// set.spawn_blocking_in(&alice, scope::current);
+    /// while let Some(found) = set.join_next().await {
+    ///     assert_eq!(found.unwrap(), Some(alice.clone()));
+    /// }
+    /// # }
+    /// ```
+    fn spawn_in(&mut self, group: &Group, future: impl Future<Output = T> + Send + 'static) -> AbortHandle;
+
+    /// Runs a closure in the group on this set, as [`JoinSet::spawn_blocking`] does.
+    ///
+    /// **Panics** outside of a tokio runtime.
+    fn spawn_blocking_in(&mut self, group: &Group, run: impl FnOnce() -> T + Send + 'static) -> AbortHandle;
+}
+
+impl<T: Send + 'static> JoinSetExt<T> for JoinSet<T> {
+    fn spawn_in(&mut self, group: &Group, future: impl Future<Output = T> + Send + 'static) -> AbortHandle {
+        self.spawn(future.in_group(group))
+    }
+
+    fn spawn_blocking_in(&mut self, group: &Group, run: impl FnOnce() -> T + Send + 'static) -> AbortHandle {
+        let group = group.clone();
+        self.spawn_blocking(move || group.run(run))
+    }
+}

@@ -1,0 +1,156 @@
+//! Bodies that are charged while they last.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Full};
+use memgroup::{Group, scope};
+use memgroup_tokio::{BodyError, BodyFailure, ChargedBody, InGroupExt, ReclaimerThread};
+use tokio::task::yield_now;
+
+use crate::{assert_empty, fixture};
+
+/// Frames of zeros, of these lengths.
+struct Frames(VecDeque<usize>);
+
+impl Frames {
+    fn new(lengths: impl IntoIterator<Item = usize>) -> Frames {
+        Frames(lengths.into_iter().collect())
+    }
+}
+
+impl Body for Frames {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|length| Ok(Frame::data(Bytes::from(vec![0; length])))))
+    }
+}
+
+fn charged<B: Body>(group: &Group, body: B) -> ChargedBody<B> {
+    ChargedBody::new(body, group.try_charge(100).unwrap())
+}
+
+#[tokio::test]
+async fn holds_its_charge_while_it_lasts() {
+    let (hierarchy, group) = fixture();
+    let mut body = charged(&group, Frames::new([10, 20]));
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), 10);
+    assert_eq!(group.usage_exact(), 100, "frames are not charged unless told");
+    drop(body);
+    assert_empty(&hierarchy, &group);
+}
+
+#[tokio::test]
+async fn charges_each_frame_until_the_account_is_dropped() {
+    let (hierarchy, group) = fixture();
+    let mut body = charged(&group, Frames::new([10, 20])).growing();
+    let account = body.account();
+    for usage in [110, 130] {
+        body.frame().await.unwrap().unwrap();
+        assert_eq!((account.bytes(), group.usage_exact()), (usage, usage));
+    }
+    assert!(body.frame().await.is_none());
+    drop(body);
+    assert_eq!((group.usage_exact(), account.failure()), (130, None));
+    drop(account);
+    assert_empty(&hierarchy, &group);
+}
+
+#[tokio::test]
+async fn is_cut_off_at_a_frame_that_is_refused() {
+    let (hierarchy, group) = fixture();
+    group.set_max(125).unwrap();
+    let mut body = charged(&group, Frames::new([20, 20, 1])).growing();
+    body.frame().await.unwrap().unwrap();
+    let Some(Err(BodyError::Failed(BodyFailure::Refused(error)))) = body.frame().await else { panic!() };
+    assert_eq!((error.asked(), error.usage()), (20, 120));
+    assert!(body.frame().await.is_none());
+    assert_eq!(body.account().failure(), Some(BodyFailure::Refused(error)));
+    drop(body);
+    assert_empty(&hierarchy, &group);
+}
+
+#[tokio::test]
+async fn is_cut_off_at_the_byte_beyond_its_most() {
+    let (hierarchy, group) = fixture();
+    for (most, is_whole) in [(30, true), (29, false)] {
+        let body = charged(&group, Frames::new([10, 20])).growing().max_bytes(most);
+        assert_eq!(body.collect().await.is_ok(), is_whole, "{most}");
+    }
+    assert_empty(&hierarchy, &group);
+}
+
+#[tokio::test]
+async fn a_frame_waits_for_room() {
+    let (hierarchy, group) = fixture();
+    let _reclaimer = ReclaimerThread::spawn(&hierarchy).unwrap();
+    group.set_max(1000).unwrap();
+    let held = group.try_charge(800).unwrap();
+    let body = charged(&group, Frames::new([50, 500])).growing().patience(Duration::from_secs(3600));
+    let reading = tokio::spawn(body.collect());
+    while group.waiters().now == 0 {
+        yield_now().await;
+    }
+    assert_eq!(group.usage_exact(), 950);
+    drop(held);
+    assert_eq!(reading.await.unwrap().unwrap().to_bytes().len(), 550);
+    assert_empty(&hierarchy, &group);
+}
+
+#[tokio::test]
+async fn a_body_that_waits_for_a_frame_can_be_dropped() {
+    let (hierarchy, group) = fixture();
+    let _reclaimer = ReclaimerThread::spawn(&hierarchy).unwrap();
+    group.set_max(1000).unwrap();
+    let held = group.try_charge(800).unwrap();
+    let body = charged(&group, Frames::new([500])).growing().patience(Duration::from_secs(3600));
+    let reading = tokio::spawn(body.collect());
+    while group.waiters().now == 0 {
+        yield_now().await;
+    }
+    reading.abort();
+    assert!(reading.await.unwrap_err().is_cancelled());
+    assert_eq!(group.usage_exact(), 800);
+    drop(held);
+    assert_empty(&hierarchy, &group);
+}
+
+#[tokio::test]
+async fn is_polled_and_dropped_in_its_group() {
+    struct Looks(Full<Bytes>, Group);
+
+    impl Body for Looks {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            assert_eq!(scope::current().as_ref(), Some(&self.1));
+            Pin::new(&mut self.0).poll_frame(context)
+        }
+    }
+
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            assert_eq!(scope::current().as_ref(), Some(&self.1));
+        }
+    }
+
+    let (_hierarchy, group) = fixture();
+    let looks = || Looks(Full::from("body"), group.clone());
+    assert_eq!(charged(&group, looks()).collect().await.unwrap().to_bytes().len(), 4);
+    assert_eq!(looks().in_group(&group).collect().await.unwrap().to_bytes().len(), 4);
+    assert_eq!(scope::current(), None);
+}
