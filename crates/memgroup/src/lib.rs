@@ -21,13 +21,13 @@ pub use api::group::Overdraft;
 pub use api::hierarchy::Dying;
 pub use api::label::{Label, LabelError, LabelledCharge};
 pub use api::peak::PeakReader;
-pub use api::scope;
 pub use api::scope::Scope;
 pub use api::snapshot::{
     Dead, FILES, FileError, FileProblem, GroupSnapshot, Limits, Snapshot, SubsystemSnapshot,
 };
 pub use api::statistics::{Footprint, Statistics};
 pub use api::tree_stats::{GroupStats, TreeStats};
+pub use api::{block, scope};
 pub use base::deadline::Deadline;
 pub use base::effort::Effort;
 pub use base::error::GroupError;
