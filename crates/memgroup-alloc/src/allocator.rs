@@ -74,9 +74,7 @@ impl<A: GlobalAlloc> Allocator<A> {
         let Ok(owner) = thread::charge(whole.units()) else { return null_mut() };
         let base = take(&self.inner, whole.layout);
         if base.is_null() {
-            if let Some(owner) = owner {
-                thread::uncharge(owner, whole.units());
-            }
+            thread::take_back(owner, whole.units());
             return base;
         }
         // SAFETY: the caller's promise.
@@ -135,7 +133,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promise, as in `dealloc`.
         let whole = unsafe { Whole::of_live(layout) };
-        let Some(new) = Whole::sized(layout.align(), size) else { return null_mut() };
+        let Some(new) = Whole::resized(layout, size) else { return null_mut() };
         let (before, after) = (whole.units(), new.units());
         // SAFETY: as above.
         let owner = unsafe { block::owner(block) };

@@ -41,11 +41,22 @@ impl Whole {
         Whole::sized(layout.align(), layout.size())
     }
 
+    /// The same, of its alignment, a power of two of at most half the address space, and its size.
     #[inline(always)]
-    pub(crate) fn sized(align: usize, size: usize) -> Option<Whole> {
+    fn sized(align: usize, size: usize) -> Option<Whole> {
         let prefix = if align > HEADER { align } else { HEADER };
-        let layout = Layout::from_size_align(size.checked_add(prefix)?, prefix).ok()?;
+        if size > (isize::MAX as usize).saturating_sub(prefix.saturating_mul(2)) {
+            return None;
+        }
+        // SAFETY: the prefix is 8, or the alignment of a layout, which is a power of two. The sum rounded up to it is at most `isize::MAX`.
+        let layout = unsafe { Layout::from_size_align_unchecked(size + prefix, prefix) };
         Some(Whole { layout, prefix })
+    }
+
+    /// The whole of a block of this alignment, with another size.
+    #[inline(always)]
+    pub(crate) fn resized(layout: Layout, size: usize) -> Option<Whole> {
+        Whole::sized(layout.align(), size)
     }
 
     /// The whole of a block that is live, and so has one.
