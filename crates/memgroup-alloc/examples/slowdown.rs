@@ -14,10 +14,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
-use memgroup::{Config, Hierarchy, scope};
-
 #[cfg(any(slowdown = "system-cap", slowdown = "mimalloc-cap"))]
 use cap::Cap;
+use memgroup::{Config, Hierarchy, scope};
 #[cfg(any(slowdown = "system-ours", slowdown = "mimalloc-ours"))]
 use memgroup_alloc::Allocator;
 

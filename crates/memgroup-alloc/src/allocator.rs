@@ -100,16 +100,18 @@ impl<A: GlobalAlloc> Allocator<A> {
     }
 }
 
-// SAFETY: blocks come from the inner allocator, with room for the header before the program's part, whose alignment the prefix keeps. No method
+// SAFETY: blocks come from the inner allocator, with room for the header before the program's part. The prefix keeps the alignment of that part. No method
 // unwinds: panics of the engine abort (`thread` I4).
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
     #[inline]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the whole layout is not of size 0, and the inner allocator's block is fresh.
         unsafe { self.make(layout, |inner, whole| inner.alloc(whole)) }
     }
 
     #[inline]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as in `alloc`.
         unsafe { self.make(layout, |inner, whole| inner.alloc_zeroed(whole)) }

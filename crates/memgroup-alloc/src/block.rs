@@ -82,6 +82,7 @@ impl Whole {
     /// # Safety
     /// `base` is a block of this layout, of the calling thread alone.
     #[inline(always)]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
     pub(crate) unsafe fn begin(self, base: *mut u8, owner: Option<Owner>) -> *mut u8 {
         // SAFETY: the prefix is within the block, and the header's eight bytes are its last. Both are multiples of 8, and so is `base`.
         unsafe {
@@ -107,6 +108,7 @@ impl Whole {
 /// # Safety
 /// `block` is live, and the calling thread was handed it.
 #[inline(always)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
 pub(crate) unsafe fn owner(block: *mut u8) -> Option<Owner> {
     // SAFETY: a live block has its header written right before it (I1, I3).
     unsafe { block.cast::<Option<Owner>>().sub(1).read() }

@@ -5,7 +5,7 @@
 //! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
 //!
 //! - `mutation`, `slots`, `records`, `barrier`: the held back bytes of a thread, and of all threads.
-//! - `mode`, `thread`: what a thread is doing, its record, and its end.
+//! - `mode`, `thread`: the modes of a thread, its record, and its end.
 //! - `block`, `allocator`: the layout of a block, and `GlobalAlloc`.
 //! - `checked`: safe points.
 

@@ -32,7 +32,7 @@ pub(crate) struct Record {
     pub(crate) slots: Slots,
     /// The units that each slot charges ahead next.
     ahead: [AtomicU32; SLOTS],
-    /// The slot whose owner goes next.
+    /// The slot that gets another owner next.
     turn: AtomicU32,
     /// Blocks were freed within the engine: the slots may hold more than they should.
     pub(crate) is_overfull: AtomicBool,
@@ -94,11 +94,11 @@ impl Record {
     #[inline(always)]
     pub(crate) fn put(&self, key: Key, units: u64) -> bool {
         let slot = self.last();
-        let is_put = self.enter() && {
-            let is_put = slot.put_alone(key, units, UNITS_MOST);
-            self.leave();
-            is_put
-        };
+        if !self.enter() {
+            return false;
+        }
+        let is_put = slot.put_alone(key, units, UNITS_MOST);
+        self.leave();
         is_put
     }
 
@@ -167,7 +167,7 @@ impl Record {
         unsafe { next.as_ref() }
     }
 
-    /// The slot whose owner has to go.
+    /// The slot that gets another owner next.
     pub(crate) fn victim(&self) -> usize {
         // ORDERING: Relaxed; of the owning thread alone.
         self.turn.fetch_add(1, Ordering::Relaxed) as usize % SLOTS

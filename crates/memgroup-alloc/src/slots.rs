@@ -48,7 +48,7 @@ pub(crate) enum Answer {
     Close,
 }
 
-/// What became of units that were put.
+/// The fate of units that were put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     Kept,

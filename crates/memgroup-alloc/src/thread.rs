@@ -199,10 +199,9 @@ fn keep_inside(record: &Record, owner: Owner, units: u64) -> bool {
     let Some(at) = slot else { return false };
     // ORDERING: Relaxed; for this thread.
     record.is_overfull.store(true, Ordering::Relaxed);
-    match record.slots.open(at, key(owner), units) {
+    if let Some((_, units)) = record.slots.open(at, key(owner), units) {
         // Too many for one word.
-        Some((_, units)) => owner.uncharge_inside(units * UNIT),
-        None => {}
+        owner.uncharge_inside(units * UNIT);
     }
     true
 }

@@ -4,8 +4,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 6] =
-    ["memgroup", "memgroup-sync", "memgroup-percpu", "memgroup-sqlite", "memgroup-cli", "memgroup-lab"];
+const CRATES: [&str; 7] = [
+    "memgroup",
+    "memgroup-sync",
+    "memgroup-percpu",
+    "memgroup-alloc",
+    "memgroup-sqlite",
+    "memgroup-cli",
+    "memgroup-lab",
+];
 
 /// The root of the workspace.
 fn root() -> PathBuf {
