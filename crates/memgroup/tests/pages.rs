@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "memgroup",
     "memgroup-sync",
     "memgroup-percpu",
@@ -12,6 +12,7 @@ const CRATES: [&str; 9] = [
     "memgroup-process",
     "memgroup-cache",
     "memgroup-tokio",
+    "memgroup-alloc",
     "memgroup-cli",
     "memgroup-lab",
 ];

@@ -29,6 +29,7 @@
 use core::fmt;
 
 use memgroup_sync::atomic::Ordering;
+use memgroup_sync::depth;
 
 use crate::base::limit::BYTES_MAX;
 use crate::base::mutation::{self, Mutation};
@@ -188,10 +189,16 @@ pub(crate) fn serve(at: &'static Node) -> bool {
     is_waited
 }
 
-/// Changes the queues, and calls the wakers of those that were served. The caller holds no lock.
+/// Changes the queues, and calls the wakers of those that were served. Within an allocator, or under a lock of the engine, a reclaimer calls them: a waker may
+/// want a lock that the thread holds.
 pub(crate) fn with_queues<T>(shared: &'static Shared, act: impl FnOnce(&mut ChargeQueue) -> T) -> T {
+    let is_inside = depth::is_inside();
     let mut queues = shared.wait_queue().lock();
     let done = act(&mut queues);
+    if is_inside {
+        queues.leave_untold();
+        return done;
+    }
     let wakers = queues.take_wakers();
     if mutation::active(Mutation::WakersAreCalledUnderTheLock) {
         wakers.call();
