@@ -8,6 +8,7 @@
 //! | [`atomic`] | `core::sync::atomic` | `loom::sync::atomic` |
 //! | [`AtomicRef`] | an atomic `Option<&'static T>` | the same of loom's |
 //! | [`Mutex`], [`MutexGuard`] | `std::sync::Mutex` without poisoning | `loom::sync::Mutex` |
+//! | [`depth`] | whether a thread is within the engine | never |
 //! | [`thread`] | `std::thread` | `loom::thread` |
 //! | [`spin::Wait`] | spins a little, then yields | yields at once |
 //! | [`thread_local!`] | `std::thread_local!`, const-initialised | `loom::thread_local!` |
@@ -26,7 +27,7 @@
 //!
 //! # Order of the modules
 //!
-//! [`atomic`], [`thread`], locks, [`spin`], [`ticks`], [`interleave`], [`keep`], [`Erasable`], fixed values, owned and plain atomic pointers; then
+//! [`atomic`], [`thread`], [`depth`], locks, [`spin`], [`ticks`], [`interleave`], [`keep`], [`Erasable`], fixed values, owned and plain atomic pointers; then
 //! [`grace`]; then [`hazard`] and [`Chunk`], which use it. Each imports only modules before it: `xtask/layers.txt` has the order.
 //!
 //! # Two differences for a caller
@@ -58,6 +59,7 @@ mod chunk;
 #[cfg(memgroup_loom)]
 #[path = "chunk/model.rs"]
 mod chunk;
+pub mod depth;
 mod erasable;
 mod fixed;
 pub mod grace;

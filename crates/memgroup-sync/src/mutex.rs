@@ -7,6 +7,7 @@
 //! - E1. unlock → lock: everything before the release happens before everything after the next acquisition.
 
 use core::fmt;
+use core::ops::{Deref, DerefMut};
 #[cfg(not(memgroup_loom))]
 use std::sync as imp;
 use std::sync::{PoisonError, TryLockError};
@@ -16,6 +17,7 @@ use loom::sync as imp;
 
 #[cfg(not(memgroup_loom))]
 use crate::atomic::{AtomicU32, Ordering};
+use crate::depth::{self, Depth};
 #[cfg(not(memgroup_loom))]
 use crate::ticks;
 
@@ -47,8 +49,35 @@ pub struct Mutex<T> {
     inner: imp::Mutex<T>,
 }
 
-/// The right to use the value of a [`Mutex`]; dropping it unlocks.
-pub type MutexGuard<'a, T> = imp::MutexGuard<'a, T>;
+/// The right to use the value of a [`Mutex`]; dropping it unlocks. While it lives the thread is [within the engine](crate::depth).
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct MutexGuard<'a, T> {
+    // In this order: the lock is released first.
+    inner: imp::MutexGuard<'a, T>,
+    _depth: Depth,
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
 
 impl<T> Mutex<T> {
     /// An unlocked mutex around `value`.
@@ -75,7 +104,10 @@ impl<T> Mutex<T> {
             None => self.lock_in_turn(),
         };
         #[cfg(memgroup_loom)]
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        MutexGuard {
+            inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner),
+            _depth: depth::enter(),
+        }
     }
 
     /// Whether a thread has waited for so long that it goes first (P1).
@@ -92,22 +124,24 @@ impl<T> Mutex<T> {
     #[cfg(not(memgroup_loom))]
     #[cold]
     fn lock_in_turn(&self) -> MutexGuard<'_, T> {
+        let depth = depth::enter();
         let _first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         // ORDERING: Relaxed, both; as in `is_owed`.
         self.waits_since.store(micros(), Ordering::Relaxed);
-        let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         // ORDERING: as above.
         self.waits_since.store(0, Ordering::Relaxed);
-        guard
+        MutexGuard { inner, _depth: depth }
     }
 
     /// Takes the lock if it is free, else returns `None` at once.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.inner.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        let inner = match self.inner.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(MutexGuard { inner, _depth: depth::enter() })
     }
 
     /// The value, once no other thread can lock it.

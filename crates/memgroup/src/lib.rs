@@ -21,7 +21,6 @@ pub use api::group::Overdraft;
 pub use api::hierarchy::Dying;
 pub use api::label::{Label, LabelError, LabelledCharge};
 pub use api::peak::PeakReader;
-pub use api::scope;
 pub use api::scope::Scope;
 #[cfg(feature = "serde")]
 pub use api::settings::{ApplyError, GroupSpec, TreeSpec};
@@ -30,6 +29,7 @@ pub use api::snapshot::{
 };
 pub use api::statistics::{Footprint, Statistics};
 pub use api::tree_stats::{GroupStats, TreeStats};
+pub use api::{block, scope};
 pub use base::deadline::Deadline;
 pub use base::effort::Effort;
 pub use base::error::GroupError;

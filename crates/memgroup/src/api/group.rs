@@ -6,7 +6,7 @@ use crate::base::error::GroupError;
 use crate::base::limit::{self, LimitError};
 use crate::charge::charge::Charge;
 use crate::charge::wait;
-use crate::control::{dry_run, freeze, over_limit, waiters};
+use crate::control::{dry_run, freeze, held_back, over_limit, waiters};
 use crate::counter::chain;
 use crate::counter::protect::{Protection, ProtectionError};
 use crate::reclaim::{
@@ -242,13 +242,13 @@ impl Group {
     pub fn usage_exact(&self) -> u64 {
         let node = self.node();
         if node.counter.prepaid_most() == 0 {
-            return self.usage();
+            return self.usage().saturating_sub(held_back::sum(node));
         }
         let counts = |below: &&'static Node| chain::levels(below).any(|level| std::ptr::eq(level, node));
         let listing = Listing::of(self);
         let nodes = listing.groups.iter().map(|listed| listed.group.node());
         let prepaid: u64 = nodes.filter(counts).map(drain::prepaid).sum();
-        self.usage().saturating_sub(prepaid)
+        self.usage().saturating_sub(prepaid).saturating_sub(held_back::sum(node))
     }
 
     /// The limit, in bytes, whether it is in force or a [dry run](Group::set_enforced); `None` if there is none.

@@ -1,5 +1,6 @@
 //! Api: the public handles.
 
+pub mod block;
 pub(crate) mod group;
 pub(crate) mod hierarchy;
 pub(crate) mod label;

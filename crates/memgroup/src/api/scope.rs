@@ -42,7 +42,7 @@ struct Current {
 impl Current {
     const NONE: Current = Current { node: None, generation: 0, depth: 0 };
 
-    #[inline]
+    #[inline(always)]
     fn node(&self) -> Option<&'static Node> {
         self.node.filter(|node| node.generation() == self.generation)
     }
@@ -175,7 +175,7 @@ pub fn current_id() -> Option<GroupId> {
 }
 
 /// Node of the current group of this thread.
-#[inline]
+#[inline(always)]
 pub(crate) fn node() -> Option<&'static Node> {
     CURRENT.get().node()
 }

@@ -1,6 +1,7 @@
 //! Charge: the fast path, the slow path, and the charge that a user holds.
 
 pub(crate) mod batch;
+pub(crate) mod block;
 #[allow(clippy::module_inception)]
 pub(crate) mod charge;
 pub(crate) mod evict;

@@ -52,7 +52,7 @@ use crate::charge::wait::{WaitSession, Waited, held_level};
 use crate::control::freeze::{self, FrozenLevel};
 use crate::control::make_room::{Room, make_room};
 use crate::control::oom::OomAttempt;
-use crate::control::{aftermath, dry_run, high};
+use crate::control::{aftermath, dry_run, held_back, high};
 use crate::counter::chain::{self, Climb, Refused, Until};
 use crate::counter::events::Event;
 use crate::counter::share;
@@ -121,8 +121,10 @@ fn climb(mut charge: SlowCharge) -> Result<(), ChargeError> {
                 || charge.exactly()
                 || charge.goes_on()
                     && (charge.past_dry_runs()
+                        || charge.with_held_back()
                         || charge.after_drain()
                         || charge.after_reclaim()
+                        || charge.with_held_back()
                         || charge.after_kill()
                         || charge.finally()));
         if is_made {
@@ -240,6 +242,19 @@ impl SlowCharge {
         is_made
     }
 
+    /// Bytes that an allocator holds back below the full group go back to the counters, if they are as many as the charge lacks.
+    fn with_held_back(&mut self) -> bool {
+        let Refused { seen, .. } = self.last;
+        let missing = (seen.usage.saturating_add(self.ask.bytes)).saturating_sub(seen.most()).max(1);
+        if !self.can_fit || held_back::collect(self.full, missing) == 0 {
+            return false;
+        }
+        let outcome = self.attempt();
+        let is_made = self.note(outcome);
+        self.full = self.last.node;
+        is_made
+    }
+
     /// Prepaid bytes of the full group's subtree go back to the counters, as many as the charge lacks.
     fn after_drain(&mut self) -> bool {
         if self.can_fit && !self.last.seen.is_beyond_stocks(self.ask.bytes) {
@@ -288,7 +303,7 @@ impl SlowCharge {
 
     /// The last try. Other threads may have filled caches since those had nothing left. Then they are asked again.
     fn finally(&mut self) -> bool {
-        let mut is_made = self.while_frozen();
+        let mut is_made = self.with_held_back() || self.while_frozen();
         while !is_made && self.asks_again() {
             is_made = self.after_reclaim() || self.while_frozen();
         }

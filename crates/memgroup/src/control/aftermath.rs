@@ -6,7 +6,7 @@
 use memgroup_sync::{grace, interleave};
 
 use crate::base::mutation::{self, Mutation};
-use crate::control::{oom, over_limit, waiters};
+use crate::control::{held_back, oom, over_limit, waiters};
 use crate::counter::chain::{self, Charged, Climb, Refused, Uncharged, Uncharging, Until};
 use crate::counter::events;
 use crate::observe::event;
@@ -143,6 +143,7 @@ pub(crate) fn drain(node: &'static Node) -> Drained {
 /// Empties the group's own stocks for good: none is opened again, or none in this record. The caller holds the tree lock.
 pub(crate) fn retire(node: &'static Node) {
     drained(drain::retire(node));
+    held_back::retire(node);
 }
 
 /// After bytes went from stocks back to the counters: acts on that, and then returns the grants.

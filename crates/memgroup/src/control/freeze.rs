@@ -15,7 +15,7 @@ use memgroup_sync::MutexGuard;
 use memgroup_sync::spin::Wait;
 
 use crate::base::mutation::{self, Mutation};
-use crate::control::aftermath;
+use crate::control::{aftermath, held_back};
 use crate::stock::drain::Drained;
 use crate::tree::handle::Group;
 use crate::tree::name::NAME_MAX;
@@ -24,8 +24,8 @@ use crate::tree::topology::ROOT;
 
 /// Empties open stocks of `top` and below it, until `wanted` bytes came back or none is left. The caller holds `top`, and not the tree lock.
 pub(crate) fn drain(top: &'static Node, wanted: u64) -> Drained {
-    let mut taken = Drained::default();
-    if top.counter.prepaid_most() == 0 {
+    let mut taken = Drained { bytes: held_back::collect(top, 1), stocks: 0 };
+    if top.counter.prepaid_most() == 0 || taken.bytes >= wanted {
         return taken;
     }
     walk(top, |node| {
@@ -87,7 +87,7 @@ impl Drop for Path {
 
 /// Empties all stocks of `top` and below, and waits until no grant is left there. The caller has set a mark that lets none pass.
 fn empty(top: &'static Node) -> Drained {
-    let mut all = Drained::default();
+    let mut all = Drained { bytes: held_back::close(top), stocks: 0 };
     let mut wait = Wait::new();
     loop {
         all = all.and(drain(top, u64::MAX));

@@ -12,7 +12,7 @@
 
 use crate::base::mutation::{self, Mutation};
 use crate::control::freeze::{FrozenLevel, LevelLock};
-use crate::control::{dry_run, waiters};
+use crate::control::{dry_run, held_back, waiters};
 use crate::counter::chain;
 use crate::tree::node::Node;
 
@@ -31,6 +31,9 @@ pub(crate) fn change<T>(node: &'static Node, change: impl FnOnce(&'static Node) 
         if mutation::active(Mutation::MarkGoesWithoutALook) {
             return changed;
         }
+    }
+    if node.waiting.is_held() {
+        held_back::close(node);
     }
     // Also after the mark is gone: a forced charge that found it has left the marking to this thread.
     if is_over(node) && !node.counter.read().over {

@@ -8,6 +8,7 @@ pub(crate) mod listing;
 pub(crate) mod marks;
 pub(crate) mod name;
 pub(crate) mod node;
+pub(crate) mod owner;
 pub(crate) mod parts;
 pub(crate) mod shared;
 pub(crate) mod topology;

@@ -23,7 +23,7 @@ use core::mem::offset_of;
 use memgroup_percpu::{FastSlot, Record};
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{Lent, Published, Withdrawn};
-use memgroup_sync::{AtomicRef, Chunk, FixedRef, FixedU32, erasable};
+use memgroup_sync::{AtomicRef, Chunk, FixedRef, FixedU32, depth, erasable};
 
 use crate::base::id::{GroupId, NodeId, TOP};
 use crate::state::config::CHUNK;
@@ -200,6 +200,7 @@ impl Node {
 
     #[cold]
     fn make_parts(&self) {
+        let _inside = depth::enter();
         let made = Box::new(Parts::new());
         let _one_at_a_time = self.shared().making_parts.lock();
         if self.parts.lend().is_none() {

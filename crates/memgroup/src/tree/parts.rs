@@ -7,6 +7,8 @@ use core::any::Any;
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::OnceLock;
 
+use memgroup_sync::depth;
+
 /// The state of one layer, in a group or in a hierarchy.
 pub(crate) trait Part: Any + Send + Sync + UnwindSafe + RefUnwindSafe {
     /// The owner's memory is given to a new group or hierarchy. The caller holds the tree lock.
@@ -38,6 +40,16 @@ impl Parts {
 
     /// The part, which is made if the owner has none yet.
     pub(crate) fn get<T: Part>(&self, key: &Key<T>) -> &T {
+        match self.find(key) {
+            Some(part) => part,
+            None => self.make(key),
+        }
+    }
+
+    /// Within the engine: an allocator that charges must not ask for the same part meanwhile.
+    #[cold]
+    fn make<T: Part>(&self, key: &Key<T>) -> &T {
+        let _inside = depth::enter();
         downcast(&**self.0[key.number].get_or_init(|| Box::new((key.make)())))
     }
 

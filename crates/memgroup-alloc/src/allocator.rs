@@ -1,0 +1,167 @@
+//! Allocator: the methods that the program's collections call.
+//!
+//! ```text
+//!   alloc ───▶ charge the current owner ───▶ inner allocator ───▶ header { owner }
+//!   realloc ─▶ charge or uncharge the difference, to the owner in the header
+//!   dealloc ─▶ uncharge the owner in the header, on any thread ───▶ inner allocator
+//! ```
+//!
+//! - I1. For each group, the bytes charged through this file == the units of its live blocks * 16 + the bytes that slots hold back. A block is
+//!   charged before it is requested, and uncharged if there is no memory for it.
+//! - I2. The owner of a block never changes. A block without an owner is charged to no group as long as it lives.
+//! - I3. Every method may be called at any time in a thread's life, and where the thread holds a lock of the engine.
+
+#![allow(unsafe_code)]
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr::{copy_nonoverlapping, null_mut};
+use std::alloc::System;
+
+use crate::block::{self, Whole};
+use crate::thread::{self, Grown};
+
+/// A global allocator that charges each block to the group in force on the thread that allocates it, over any other allocator.
+///
+/// ```
+/// use memgroup::{Config, Hierarchy, scope};
+/// use memgroup_alloc::Allocator;
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Allocator = Allocator::system();
+///
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenant = hierarchy.create("/tenant").unwrap();
+/// let text = {
+///     let _scope = scope::enter(&tenant);
+///     "x".repeat(100_000)
+/// };
+/// assert!((100_008..100_032).contains(&tenant.usage_exact()));
+/// drop(text);
+/// assert_eq!(tenant.usage_exact(), 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allocator<A = System> {
+    inner: A,
+}
+
+impl Allocator<System> {
+    /// Over the system's allocator.
+    pub const fn system() -> Allocator<System> {
+        Allocator { inner: System }
+    }
+}
+
+impl<A> Allocator<A> {
+    /// Over `inner`.
+    pub const fn over(inner: A) -> Allocator<A> {
+        Allocator { inner }
+    }
+
+    /// The allocator below.
+    pub const fn inner(&self) -> &A {
+        &self.inner
+    }
+}
+
+impl<A: GlobalAlloc> Allocator<A> {
+    /// A charged block, out of a block of the inner allocator that `take` returns.
+    ///
+    /// # Safety
+    /// `take` returns null or a fresh block of the layout.
+    #[inline(always)]
+    unsafe fn make(&self, layout: Layout, take: impl FnOnce(&A, Layout) -> *mut u8) -> *mut u8 {
+        let Some(whole) = Whole::of(layout) else { return null_mut() };
+        let Ok(owner) = thread::charge(whole.units()) else { return null_mut() };
+        let base = take(&self.inner, whole.layout);
+        if base.is_null() {
+            if let Some(owner) = owner {
+                thread::uncharge(owner, whole.units());
+            }
+            return base;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { whole.begin(base, owner) }
+    }
+
+    /// A copy of a block that cannot grow where it is. The old one is freed.
+    ///
+    /// # Safety
+    /// As for `realloc`.
+    #[cold]
+    unsafe fn move_to(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let Ok(new_layout) = Layout::from_size_align(size, layout.align()) else { return null_mut() };
+        // SAFETY: the caller's layouts are not of size 0.
+        let moved = unsafe { self.alloc(new_layout) };
+        if !moved.is_null() {
+            // SAFETY: both are live, at least so long, and two blocks.
+            unsafe { copy_nonoverlapping(block, moved, layout.size().min(size)) };
+            // SAFETY: the caller's promise: the old block is given up.
+            unsafe { self.dealloc(block, layout) };
+        }
+        moved
+    }
+}
+
+// SAFETY: blocks come from the inner allocator, with room for the header before the program's part, whose alignment the prefix keeps. No method
+// unwinds: panics of the engine abort (`thread` I4).
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the whole layout is not of size 0, and the inner allocator's block is fresh.
+        unsafe { self.make(layout, |inner, whole| inner.alloc(whole)) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as in `alloc`.
+        unsafe { self.make(layout, |inner, whole| inner.alloc_zeroed(whole)) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise: a live block of this layout, which was made with it.
+        let whole = unsafe { Whole::of_live(layout) };
+        // SAFETY: as above.
+        if let Some(owner) = unsafe { block::owner(block) } {
+            thread::uncharge(owner, whole.units());
+        }
+        // SAFETY: as above.
+        let base = unsafe { whole.base(block) };
+        // SAFETY: as above; the inner allocator made it with this layout.
+        unsafe { self.inner.dealloc(base, whole.layout) };
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's promise, as in `dealloc`.
+        let whole = unsafe { Whole::of_live(layout) };
+        let Some(new) = Whole::sized(layout.align(), size) else { return null_mut() };
+        let (before, after) = (whole.units(), new.units());
+        // SAFETY: as above.
+        let owner = unsafe { block::owner(block) };
+        if let Some(owner) = owner.filter(|_| after > before) {
+            match thread::grow(owner, after - before, after) {
+                Grown::Charged => {}
+                Grown::Refused => return null_mut(),
+                // SAFETY: the caller's promise.
+                Grown::NotHere => return unsafe { self.move_to(block, layout, size) },
+            }
+        }
+        // SAFETY: as above.
+        let base = unsafe { whole.base(block) };
+        // SAFETY: as above; `new` has the same alignment, and its size is not 0. The header and the program's bytes move together.
+        let moved = unsafe { self.inner.realloc(base, whole.layout, new.layout.size()) };
+        if let Some(owner) = owner {
+            match moved.is_null() {
+                true if after > before => thread::uncharge(owner, after - before),
+                false if after < before => thread::uncharge(owner, before - after),
+                _ => {}
+            }
+        }
+        if moved.is_null() {
+            return moved;
+        }
+        // SAFETY: the block has the new layout; the program's part lies as far behind the start as before.
+        unsafe { moved.add(new.prefix) }
+    }
+}

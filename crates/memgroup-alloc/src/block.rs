@@ -1,0 +1,102 @@
+//! Block: the bytes that a program gets, behind a header of eight bytes with their owner.
+//!
+//! ```text
+//!   from the inner allocator ──▶ ┌──────────────────────────────┬──────────┬──────────────┐
+//!                                │ padding, if align exceeds 8  │ owner: 8 │ size bytes   │
+//!                                └──────────────────────────────┴──────────┴──────────────┘
+//!                                                                          ▲ the program's pointer
+//! ```
+//!
+//! - I1. A pointer that a program holds lies [`Whole::prefix`] bytes behind the start of a live block of the inner allocator. The header lies right
+//!   before it.
+//! - I2. The program's layout tells the whole block's layout and the charged bytes. So neither is stored.
+//! - I3. The thread that makes a block writes its header. Only a thread that was handed the block reads it; the hand-over orders the two.
+
+#![allow(unsafe_code)]
+
+use core::alloc::Layout;
+
+use memgroup::block::Owner;
+
+use crate::slots::UNIT;
+
+/// Bytes of the header.
+const HEADER: usize = size_of::<Option<Owner>>();
+
+const _: () = assert!(HEADER == 8 && align_of::<Option<Owner>>() == 8);
+
+/// A block with its header.
+#[derive(Clone, Copy)]
+pub(crate) struct Whole {
+    /// The layout that the inner allocator gets.
+    pub(crate) layout: Layout,
+    /// Bytes before the program's.
+    pub(crate) prefix: usize,
+}
+
+impl Whole {
+    /// The whole of a block that the program knows as `layout`; `None` if it would be too large.
+    #[inline(always)]
+    pub(crate) fn of(layout: Layout) -> Option<Whole> {
+        Whole::sized(layout.align(), layout.size())
+    }
+
+    #[inline(always)]
+    pub(crate) fn sized(align: usize, size: usize) -> Option<Whole> {
+        let prefix = if align > HEADER { align } else { HEADER };
+        let layout = Layout::from_size_align(size.checked_add(prefix)?, prefix).ok()?;
+        Some(Whole { layout, prefix })
+    }
+
+    /// The whole of a block that is live, and so has one.
+    ///
+    /// # Safety
+    /// A live block of this crate has this layout.
+    #[inline(always)]
+    pub(crate) unsafe fn of_live(layout: Layout) -> Whole {
+        let prefix = if layout.align() > HEADER { layout.align() } else { HEADER };
+        // SAFETY: the caller's promise: `of` accepted the layout when the block was made, so the sum does not wrap.
+        let layout = unsafe { Layout::from_size_align_unchecked(layout.size() + prefix, prefix) };
+        Whole { layout, prefix }
+    }
+
+    /// The units charged for it.
+    #[inline(always)]
+    pub(crate) fn units(self) -> u64 {
+        (self.layout.size() as u64).div_ceil(UNIT)
+    }
+
+    /// Makes the program's block out of one of the inner allocator.
+    ///
+    /// # Safety
+    /// `base` is a block of this layout, of the calling thread alone.
+    #[inline(always)]
+    pub(crate) unsafe fn begin(self, base: *mut u8, owner: Option<Owner>) -> *mut u8 {
+        // SAFETY: the prefix is within the block, and the header's eight bytes are its last. Both are multiples of 8, and so is `base`.
+        unsafe {
+            let block = base.add(self.prefix);
+            block.cast::<Option<Owner>>().sub(1).write(owner);
+            block
+        }
+    }
+
+    /// The inner allocator's pointer of the program's block.
+    ///
+    /// # Safety
+    /// `block` is live, and `self` is its whole.
+    #[inline(always)]
+    pub(crate) unsafe fn base(self, block: *mut u8) -> *mut u8 {
+        // SAFETY: I1.
+        unsafe { block.sub(self.prefix) }
+    }
+}
+
+/// The owner of a block.
+///
+/// # Safety
+/// `block` is live, and the calling thread was handed it.
+#[inline(always)]
+pub(crate) unsafe fn owner(block: *mut u8) -> Option<Owner> {
+    // SAFETY: a live block has its header written right before it (I1, I3).
+    unsafe { block.cast::<Option<Owner>>().sub(1).read() }
+}

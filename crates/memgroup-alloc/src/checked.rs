@@ -1,0 +1,162 @@
+//! Checked: safe points of code that runs for long and allocates.
+
+use core::fmt;
+use std::io::{self, BufRead, Read};
+
+use memgroup::{ChargeError, block};
+
+use crate::thread;
+
+/// The group in force on a thread is above a limit, and nothing could be reclaimed for it.
+#[derive(Debug)]
+pub struct OverLimit(ChargeError);
+
+impl OverLimit {
+    /// The refusal of one byte more: which group is at its limit, and its numbers.
+    pub fn error(&self) -> &ChargeError {
+        &self.0
+    }
+}
+
+impl fmt::Display for OverLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stop at a checkpoint: {}", self.0)
+    }
+}
+
+impl std::error::Error for OverLimit {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl From<OverLimit> for io::Error {
+    fn from(over: OverLimit) -> io::Error {
+        io::Error::new(io::ErrorKind::OutOfMemory, over)
+    }
+}
+
+/// A safe point: whether the group in force on this thread is within its limits, after all that the engine can do about it.
+///
+/// It costs one load while no block of this thread was charged beyond a limit. Else the engine makes room as for a charge of one byte: it takes
+/// prepaid bytes, asks shrinkers and stops victims, on this thread. The flag is the thread's. So check before a scope ends in which blocks were
+/// allocated.
+///
+/// # Errors
+/// The group, or one above, is still above its limit. The caller stops and frees its memory; the next call asks again.
+///
+/// ```
+/// use memgroup::{Config, Hierarchy, scope};
+/// use memgroup_alloc::{Allocator, checkpoint};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Allocator = Allocator::system();
+///
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenant = hierarchy.create("/tenant").unwrap();
+/// tenant.set_max(1 << 20).unwrap();
+/// let _scope = scope::enter(&tenant);
+/// let mut rows = Vec::new();
+/// let stopped = loop {
+///     rows.push(vec![0_u8; 1000]);
+///     if let Err(over) = checkpoint() {
+///         break over;
+///     }
+/// };
+/// assert_eq!(stopped.error().max(), Some(1 << 20));
+/// drop(rows);
+/// checkpoint().unwrap();
+/// ```
+#[inline]
+pub fn checkpoint() -> Result<(), OverLimit> {
+    if block::is_over() { check() } else { Ok(()) }
+}
+
+#[cold]
+fn check() -> Result<(), OverLimit> {
+    thread::settle_own();
+    block::checkpoint().map_err(OverLimit)
+}
+
+/// A reader or an iterator with a [`checkpoint`] before each call.
+///
+/// A reader fails with [`io::ErrorKind::OutOfMemory`] and an [`OverLimit`] within. So a parser that reads from it ends with its own error, and
+/// frees its memory. An iterator gives the error as its last item.
+///
+/// ```
+/// use std::io::Read;
+///
+/// use memgroup::{Config, Hierarchy, scope};
+/// use memgroup_alloc::{Allocator, Checked};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Allocator = Allocator::system();
+///
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenant = hierarchy.create("/tenant").unwrap();
+/// tenant.set_max(1 << 20).unwrap();
+/// let _scope = scope::enter(&tenant);
+/// let mut text = Vec::new();
+/// let error = Checked::new(std::io::repeat(b'x')).read_to_end(&mut text).unwrap_err();
+/// assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory);
+/// # drop(text);
+///
+/// let lines: Result<Vec<String>, _> = Checked::new((0..).map(|number: u64| number.to_string())).collect();
+/// assert_eq!(lines.unwrap_err().error().max(), Some(1 << 20));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Checked<T> {
+    inner: T,
+    has_ended: bool,
+}
+
+impl<T> Checked<T> {
+    /// Checks before each call of `inner`.
+    pub fn new(inner: T) -> Checked<T> {
+        Checked { inner, has_ended: false }
+    }
+
+    /// The reader or iterator itself.
+    pub fn into_inner(self) -> T {
+        self.inner
+    }
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        checkpoint()?;
+        self.inner.read(buffer)
+    }
+}
+
+impl<R: BufRead> BufRead for Checked<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        checkpoint()?;
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.inner.consume(bytes);
+    }
+}
+
+impl<I: Iterator> Iterator for Checked<I> {
+    type Item = Result<I::Item, OverLimit>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_ended {
+            return None;
+        }
+        let checked = checkpoint();
+        self.has_ended = checked.is_err();
+        match checked {
+            Ok(()) => self.inner.next().map(Ok),
+            Err(over) => Some(Err(over)),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        // An error may come before the last item, or after it.
+        (0, self.inner.size_hint().1.and_then(|most| most.checked_add(1)))
+    }
+}

@@ -1,0 +1,35 @@
+#![doc = include_str!("../README.md")]
+//!
+//! # Layers
+//!
+//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
+//!
+//! - `mutation`, `slots`, `records`: the held back bytes of a thread, and of all threads.
+//! - `mode`, `thread`: what a thread is doing, its record, and its end.
+//! - `block`, `allocator`: the layout of a block, and `GlobalAlloc`.
+//! - `checked`: safe points.
+
+#[cfg(not(memgroup_loom))]
+mod allocator;
+#[cfg(not(memgroup_loom))]
+mod block;
+#[cfg(not(memgroup_loom))]
+mod checked;
+#[cfg(all(test, memgroup_loom))]
+mod loom;
+#[cfg(not(memgroup_loom))]
+mod mode;
+mod mutation;
+#[cfg_attr(memgroup_loom, allow(dead_code))]
+mod records;
+#[cfg_attr(memgroup_loom, allow(dead_code))]
+mod slots;
+#[cfg(not(memgroup_loom))]
+mod thread;
+
+#[cfg(not(memgroup_loom))]
+pub use allocator::Allocator;
+#[cfg(not(memgroup_loom))]
+pub use checked::{Checked, OverLimit, checkpoint};
+#[cfg(not(memgroup_loom))]
+pub use mode::{Uncounted, fallible, uncounted};

@@ -1,0 +1,255 @@
+//! Slots: the bytes that one thread holds back, each with its group, in one word.
+//!
+//! ```text
+//!   63                                         22 21                   0
+//!  ┌─────────────────────────────────────────────┬──────────────────────┐
+//!  │ key: address of the owner / 64; 0: no owner │ held back, in units  │
+//!  └─────────────────────────────────────────────┴──────────────────────┘
+//! ```
+//!
+//! Held back bytes are charged to the group, and no block uses them. A new block takes its bytes there, and a freed one puts them there: one
+//! compare-and-swap each, in a line that only this thread writes. Other threads write a word only to take its bytes out for the engine.
+//!
+//! - I1. The bytes in a word are charged to the word's owner. So a word with bytes keeps its owner's group.
+//! - I2. Every change of a word is one RMW of it. The word is its whole state, so an equal word is an equal state: bytes that leave a word
+//!   leave it once. Loom: `loom_two_refusers_take_one_delta_once`.
+//! - I3. One thread at a time opens slots of a record. So no owner has two slots in it.
+//! - E1. open ↔ close: the opening thread puts the owner in, fences, and looks whether the group may have a slot. The engine marks the group,
+//!   fences, and looks at the words. One sees the other. Loom: `loom_no_slot_stays_open_after_a_removal`.
+
+use memgroup_sync::atomic::{AtomicU64, Ordering};
+
+use crate::mutation::{self, Mutation};
+
+/// Bytes of a unit. Blocks are charged in whole units.
+pub(crate) const UNIT: u64 = 16;
+
+/// The most units that a slot holds back: 64 KiB.
+pub(crate) const UNITS_MOST: u64 = (64 << 10) / UNIT;
+
+/// The number of slots of a thread: one cache line.
+pub(crate) const SLOTS: usize = if cfg!(memgroup_loom) { 1 } else { 8 };
+
+const UNIT_BITS: u32 = 22;
+
+/// The most units that a word can hold.
+pub(crate) const UNITS_MASK: u64 = (1 << UNIT_BITS) - 1;
+
+/// The number of an owner in a word, not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key(pub(crate) u64);
+
+/// The answer of [`Slots::visit`]'s caller.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Keep,
+    Empty,
+    Close,
+}
+
+/// What became of units that were put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    Kept,
+    /// The slot had too many. These left it, the caller's among them.
+    Left(u64),
+    NoSlot,
+}
+
+/// The slots of one thread.
+#[repr(align(64))]
+pub(crate) struct Slots {
+    words: [AtomicU64; SLOTS],
+}
+
+#[inline(always)]
+fn has_key(word: u64, key: Key) -> bool {
+    word >> UNIT_BITS == key.0
+}
+
+fn word_of(key: Key, units: u64) -> u64 {
+    key.0 << UNIT_BITS | units
+}
+
+fn parts(word: u64) -> Option<(Key, u64)> {
+    (word != 0).then_some((Key(word >> UNIT_BITS), word & UNITS_MASK))
+}
+
+impl Slots {
+    /// Slots without an owner.
+    #[cfg(not(memgroup_loom))]
+    pub(crate) const fn new() -> Slots {
+        Slots { words: [const { AtomicU64::new(0) }; SLOTS] }
+    }
+
+    /// Slots without an owner.
+    #[cfg(memgroup_loom)]
+    pub(crate) fn new() -> Slots {
+        Slots { words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Takes `units` for a block, if its owner has a slot with so many.
+    #[inline(always)]
+    pub(crate) fn take(&self, key: Key, units: u64) -> bool {
+        for cell in &self.words {
+            // ORDERING: Relaxed; the compare-and-swap decides.
+            let mut word = cell.load(Ordering::Relaxed);
+            while has_key(word, key) {
+                if word & UNITS_MASK < units {
+                    return false;
+                }
+                // ORDERING: Relaxed, both; this thread, or the one that had the record before, put the bytes there. As an RMW it carries on
+                // the release of the put, which a thread that collects acquires.
+                match cell.compare_exchange_weak(word, word - units, Ordering::Relaxed, Ordering::Relaxed) {
+                    Ok(_) => return true,
+                    Err(newer) => word = newer,
+                }
+            }
+        }
+        false
+    }
+
+    /// Puts the `units` of a freed block into the slot of its owner. Above `most` units the slot is halved.
+    #[inline(always)]
+    pub(crate) fn put(&self, key: Key, units: u64, most: u64) -> Put {
+        for cell in &self.words {
+            // ORDERING: Relaxed; the compare-and-swap decides.
+            let mut word = cell.load(Ordering::Relaxed);
+            while has_key(word, key) {
+                let sum = (word & UNITS_MASK) + units;
+                let kept = if sum > most { most / 2 } else { sum };
+                if mutation::active(Mutation::PutsByStore) {
+                    // ORDERING: Release, as below (a fault for the models only).
+                    cell.store(word_of(key, kept), Ordering::Release);
+                    return Put::Kept;
+                }
+                // ORDERING: Release; pairs with the Acquire of a thread that takes the bytes out: they were charged before.
+                let swapped = cell.compare_exchange_weak(
+                    word,
+                    word_of(key, kept),
+                    Ordering::Release,
+                    Ordering::Relaxed,
+                );
+                match swapped {
+                    Ok(_) if kept == sum => return Put::Kept,
+                    Ok(_) => return Put::Left(sum - kept),
+                    Err(newer) => word = newer,
+                }
+            }
+        }
+        Put::NoSlot
+    }
+
+    /// The index of the slot of `key`, or of one without an owner.
+    pub(crate) fn find(&self, key: Key) -> Option<usize> {
+        // ORDERING: Relaxed; only this thread puts owners in (I3).
+        let words = || self.words.iter().map(|cell| cell.load(Ordering::Relaxed));
+        words().position(|word| has_key(word, key)).or_else(|| words().position(|word| word == 0))
+    }
+
+    /// Puts `units`, at most `UNITS_MASK`, into slot `at`, with their owner. Returns the units that left it, with their owner: those of another
+    /// owner, or of the same if there were too many for a word.
+    pub(crate) fn open(&self, at: usize, key: Key, units: u64) -> Option<(Key, u64)> {
+        let cell = &self.words[at];
+        // ORDERING: Relaxed; the compare-and-swap decides.
+        let mut word = cell.load(Ordering::Relaxed);
+        loop {
+            let sum = units + (word & UNITS_MASK);
+            let stays = has_key(word, key) && sum <= UNITS_MASK;
+            let before = parts(word).filter(|_| !stays);
+            let opened = word_of(key, if stays { sum } else { units });
+            // ORDERING: AcqRel; Release as in `put`. Acquire: the bytes of the other owner, which this thread uncharges now.
+            match cell.compare_exchange_weak(word, opened, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return before,
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Takes all units of `key` out, and its slot away.
+    pub(crate) fn close(&self, key: Key) -> u64 {
+        let mut all = 0;
+        let ask = |owner, _| if owner == key { Answer::Close } else { Answer::Keep };
+        self.visit(ask, |_, units| all += units);
+        all
+    }
+
+    /// Shows each slot with an owner to `ask`. Where the answer says so, its units are taken out, and given to `taken`.
+    pub(crate) fn visit(&self, mut ask: impl FnMut(Key, u64) -> Answer, mut taken: impl FnMut(Key, u64)) {
+        for cell in &self.words {
+            loop {
+                // ORDERING: Acquire; pairs with the Release in `put` and `open`, for a caller that only reads.
+                let word = cell.load(Ordering::Acquire);
+                let Some((key, units)) = parts(word) else { break };
+                let left = match ask(key, units) {
+                    Answer::Keep => break,
+                    Answer::Empty => word_of(key, 0),
+                    Answer::Close => 0,
+                };
+                if mutation::active(Mutation::CollectsByStore) {
+                    // ORDERING: Release (a fault for the models only).
+                    cell.store(left, Ordering::Release);
+                    taken(key, units);
+                    break;
+                }
+                // ORDERING: AcqRel; Acquire pairs with the Release in `put` and `open`: the bytes were charged before they are uncharged.
+                // Release: an opening thread that finds the slot gone sees the mark of the group that closed it (E1).
+                if cell.compare_exchange(word, left, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                    if units > 0 {
+                        taken(key, units);
+                    }
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::*;
+
+    const A: Key = Key(7);
+    const B: Key = Key(8);
+
+    #[test]
+    fn a_slot_gives_no_more_than_it_has() {
+        let slots = Slots::new();
+        assert!(!slots.take(A, 0), "no slot");
+        assert_eq!(slots.open(0, A, 10), None);
+        assert!(!slots.take(B, 1) && !slots.take(A, 11) && slots.take(A, 10) && !slots.take(A, 1));
+    }
+
+    #[test]
+    fn a_full_slot_is_halved() {
+        let slots = Slots::new();
+        slots.open(0, A, 90);
+        assert_eq!((slots.put(A, 10, 100), slots.put(A, 1, 100)), (Put::Kept, Put::Left(51)));
+        assert_eq!((slots.close(A), slots.put(A, 1, 100)), (50, Put::NoSlot));
+    }
+
+    #[test]
+    fn a_slot_that_goes_to_another_owner_gives_its_units_back() {
+        let slots = Slots::new();
+        (0..SLOTS).for_each(|at| assert_eq!(slots.open(at, Key(at as u64 + 1), 5), None));
+        assert_eq!((slots.find(Key(3)), slots.find(Key(100))), (Some(2), None));
+        assert_eq!(slots.open(2, Key(100), 1), Some((Key(3), 5)));
+        assert_eq!(slots.open(2, Key(100), 1), None);
+        assert_eq!(slots.close(Key(100)), 2);
+        assert_eq!(slots.find(Key(101)), Some(2));
+        slots.open(0, A, UNITS_MASK);
+        assert_eq!(slots.open(0, A, 1), Some((A, UNITS_MASK)), "too many for a word");
+    }
+
+    #[test]
+    fn a_visit_takes_what_the_answers_say() {
+        let slots = Slots::new();
+        slots.open(0, A, 5);
+        slots.open(1, B, 6);
+        let mut seen = Vec::new();
+        let answer = |key, _| if key == A { Answer::Empty } else { Answer::Keep };
+        slots.visit(answer, |key, units| seen.push((key, units)));
+        assert_eq!(seen, [(A, 5)]);
+        assert_eq!((slots.find(A), slots.close(A), slots.close(B)), (Some(0), 0, 6));
+    }
+}

@@ -1,0 +1,311 @@
+//! Thread: the record of this thread, and the way of a block's bytes to its owner.
+//!
+//! - I1. No thread-local here has a destructor, and none allocates. So blocks may be allocated and freed at any time in a thread's life.
+//! - I2. The end of a thread is told by a key of the system's threads (`pthread_key_create`). Its record goes back then, with the bytes in it. A
+//!   block that the thread allocates or frees later borrows a record for that one call.
+//! - I3. Within the engine no block is charged, and the engine is not called: the bytes of blocks that are freed there stay in the slots, until the
+//!   thread's next slow path outside.
+//! - I4. No panic leaves this file, because it would unwind through `GlobalAlloc`. The slow paths are `extern "C"`, so a panic of the engine aborts.
+//! - I5. While the engine works for a block, the thread is within the engine. So blocks that the engine allocates are charged to no group, and no call
+//!   comes back here.
+
+#![allow(unsafe_code)]
+
+use core::cell::Cell;
+use core::ptr;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::AtomicU32;
+
+use memgroup::block::{self, Holder, Owner, Take};
+use memgroup_sync::atomic::Ordering;
+use memgroup_sync::depth;
+
+use crate::mode;
+use crate::records::{Record, Records};
+use crate::slots::{Answer, Key, Put, UNIT, UNITS_MASK, UNITS_MOST};
+
+static RECORDS: Records = Records::new();
+
+/// Stands for the record of a thread that has none yet. It has no owner, ever.
+static NONE: Record = Record::new();
+
+/// The same, of a thread that has given its record back.
+static ENDED: Record = Record::new();
+
+std::thread_local! {
+    // A pointer, because to older compilers a constant cannot refer to a static that changes.
+    static RECORD: Cell<*const Record> = const { Cell::new(&raw const NONE) };
+}
+
+/// The limit refuses a block that may fail.
+#[derive(Debug)]
+pub(crate) struct Refused;
+
+/// The number of an owner. Of one with an address of more than 48 bits it fits no slot.
+#[inline(always)]
+fn key(owner: Owner) -> Key {
+    Key((owner.address().expose_provenance() / Owner::ALIGN) as u64)
+}
+
+fn has_slots(key: Key) -> bool {
+    key.0 << 22 >> 22 == key.0
+}
+
+fn owner(key: Key) -> Owner {
+    let address = ptr::with_exposed_provenance::<()>(key.0 as usize * Owner::ALIGN);
+    // SAFETY: keys are made of owners' addresses (`key`), which were exposed there, and stay good for ever. `Owner` is the reference alone.
+    unsafe { core::mem::transmute::<*const (), Owner>(address) }
+}
+
+#[inline(always)]
+fn record() -> &'static Record {
+    // SAFETY: NONE, ENDED, or one that came as a `&'static`.
+    unsafe { &*RECORD.get() }
+}
+
+/// Charges a new block of `units` to the current owner. Returns the owner; `None` if the block is charged to no group.
+#[inline(always)]
+pub(crate) fn charge(units: u64) -> Result<Option<Owner>, Refused> {
+    if block::allocates_inside() || mode::is_uncounted() {
+        return Ok(None);
+    }
+    let Some(owner) = block::current() else { return Ok(None) };
+    if record().slots.take(key(owner), units) { Ok(Some(owner)) } else { charge_slowly(owner, units) }
+}
+
+#[cold]
+#[inline(never)]
+#[allow(improper_ctypes_definitions)] // Rust code alone calls it (I4).
+extern "C" fn charge_slowly(owner: Owner, units: u64) -> Result<Option<Owner>, Refused> {
+    if block::is_inside() {
+        return Ok(None);
+    }
+    let _inside = depth::enter();
+    let bytes = units * UNIT;
+    if units > UNITS_MOST {
+        if mode::is_fallible() {
+            return owner.try_charge(bytes).map(|()| Some(owner)).map_err(|_| Refused);
+        }
+        return Ok(owner.charge(bytes, 0).map(|charged| charged.owner));
+    }
+    let charged = with_record(|record| {
+        settle(record);
+        let slot = record.slots.find(key(owner)).filter(|_| has_slots(key(owner)));
+        let ahead = slot.map_or(0, |at| record.next_ahead(at)) * UNIT;
+        let charged = owner.charge(bytes, ahead)?;
+        hold(record, charged.owner, (charged.bytes - bytes) / UNIT);
+        Some(charged.owner)
+    });
+    Ok(charged.unwrap_or_else(|| owner.charge(bytes, 0).map(|charged| charged.owner)))
+}
+
+/// The outcome of growing a block.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Grown {
+    Charged,
+    Refused,
+    /// Not here: the thread is within the engine, or no counter can hold the bytes.
+    NotHere,
+}
+
+/// Charges `more` units to the owner of a block that grows to `all`.
+#[inline]
+pub(crate) fn grow(owner: Owner, more: u64, all: u64) -> Grown {
+    if record().slots.take(key(owner), more) { Grown::Charged } else { grow_slowly(owner, more, all) }
+}
+
+#[cold]
+#[inline(never)]
+#[allow(improper_ctypes_definitions)] // As above.
+extern "C" fn grow_slowly(owner: Owner, more: u64, all: u64) -> Grown {
+    if block::is_inside() {
+        return Grown::NotHere;
+    }
+    let _inside = depth::enter();
+    if all > UNITS_MOST && mode::is_fallible() {
+        return if owner.try_charge(more * UNIT).is_ok() { Grown::Charged } else { Grown::Refused };
+    }
+    if owner.grow(more * UNIT) { Grown::Charged } else { Grown::NotHere }
+}
+
+/// Uncharges `units` of a block's owner.
+#[inline(always)]
+pub(crate) fn uncharge(owner: Owner, units: u64) {
+    match record().slots.put(key(owner), units, UNITS_MOST) {
+        Put::Kept => {}
+        Put::Left(units) => uncharge_slowly(owner, units, false),
+        Put::NoSlot => uncharge_slowly(owner, units, true),
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[allow(improper_ctypes_definitions)] // As above.
+extern "C" fn uncharge_slowly(owner: Owner, units: u64, may_open: bool) {
+    if block::is_inside() {
+        if with_record(|record| keep_inside(record, owner, units)) != Some(true) {
+            owner.uncharge_inside(units * UNIT);
+        }
+        return;
+    }
+    let _inside = depth::enter();
+    let opens = may_open && units <= UNITS_MOST && has_slots(key(owner));
+    let is_held = opens
+        && with_record(|record| {
+            settle(record);
+            hold(record, owner, units);
+        })
+        .is_some();
+    if !is_held {
+        owner.uncharge(units * UNIT);
+    }
+}
+
+/// Keeps `units` in a slot of their owner, or in one without an owner; whether there is one.
+fn keep_inside(record: &Record, owner: Owner, units: u64) -> bool {
+    let slot = record.slots.find(key(owner)).filter(|_| units <= UNITS_MOST && has_slots(key(owner)));
+    let Some(at) = slot else { return false };
+    // ORDERING: Relaxed; for this thread.
+    record.is_overfull.store(true, Ordering::Relaxed);
+    match record.slots.open(at, key(owner), units) {
+        // Too many for one word.
+        Some((_, units)) => owner.uncharge_inside(units * UNIT),
+        None => {}
+    }
+    true
+}
+
+/// Holds back `units`, which are charged to `owner`.
+fn hold(record: &Record, owner: Owner, units: u64) {
+    let key = key(owner);
+    if !has_slots(key) {
+        return owner.uncharge(units * UNIT);
+    }
+    let at = record.slots.find(key).unwrap_or_else(|| record.victim());
+    if let Some((other, units)) = record.slots.open(at, key, units) {
+        record.begin_again(at);
+        self::owner(other).uncharge(units * UNIT);
+    }
+    if !owner.may_hold() {
+        owner.uncharge(record.slots.close(key) * UNIT);
+    }
+}
+
+/// Outside the engine: uncharges the bytes of blocks that were freed inside.
+fn settle(record: &Record) {
+    // ORDERING: Relaxed, both; for this thread.
+    if record.is_overfull.load(Ordering::Relaxed) {
+        // ORDERING: as above.
+        record.is_overfull.store(false, Ordering::Relaxed);
+        let is_over = |key, units| units > UNITS_MOST || !owner(key).may_hold();
+        record.slots.visit(
+            |key, units| if is_over(key, units) { Answer::Close } else { Answer::Keep },
+            |key, units| owner(key).uncharge(units * UNIT),
+        );
+    }
+}
+
+/// Uncharges the bytes of blocks that this thread freed within the engine, if there are any.
+pub(crate) fn settle_own() {
+    if !block::is_inside() {
+        let _inside = depth::enter();
+        settle(record());
+    }
+}
+
+/// Calls `act` with the record of this thread. `None`: the system has no memory for one.
+fn with_record<T>(act: impl FnOnce(&'static Record) -> T) -> Option<T> {
+    let own = record();
+    if ptr::eq(own, &NONE) {
+        let claimed = RECORDS.claim(make)?;
+        if tell_at_the_end(claimed) {
+            RECORD.set(claimed);
+            return Some(act(claimed));
+        }
+        return Some(borrowed(claimed, act));
+    }
+    if ptr::eq(own, &ENDED) {
+        return RECORDS.claim(make).map(|claimed| borrowed(claimed, act));
+    }
+    Some(act(own))
+}
+
+/// Calls `act` with a record that goes back at once (I2).
+fn borrowed<T>(record: &'static Record, act: impl FnOnce(&'static Record) -> T) -> T {
+    let done = act(record);
+    record.give_back();
+    done
+}
+
+fn make() -> Option<&'static Record> {
+    block::register(&AllThreads);
+    // SAFETY: the layout is not of size 0.
+    let place = unsafe { System.alloc(Layout::new::<Record>()) }.cast::<Record>();
+    if place.is_null() {
+        return None;
+    }
+    // SAFETY: fresh memory with the layout of a record.
+    unsafe { place.write(Record::new()) };
+    // SAFETY: written above, and never freed.
+    Some(unsafe { &*place })
+}
+
+/// The key that tells of the end of a thread, plus one. Zero: none was made yet.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Has the record given back at the end of this thread; whether the system does that.
+fn tell_at_the_end(record: &'static Record) -> bool {
+    let Some(key) = exit_key() else { return false };
+    // SAFETY: the key was made by `exit_key`, and is never deleted. The value is any pointer.
+    unsafe { libc::pthread_setspecific(key, ptr::from_ref(record).cast()) == 0 }
+}
+
+fn exit_key() -> Option<libc::pthread_key_t> {
+    // ORDERING: Relaxed; a number by itself.
+    let known = KEY.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known - 1);
+    }
+    let mut made: libc::pthread_key_t = 0;
+    // SAFETY: `made` is written; the function is called with values that `tell_at_the_end` sets.
+    if unsafe { libc::pthread_key_create(&mut made, Some(at_the_end)) } != 0 {
+        return None;
+    }
+    // ORDERING: Relaxed, both; a number by itself.
+    match KEY.compare_exchange(0, made + 1, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => Some(made),
+        Err(others) => {
+            // SAFETY: made above, and known to no other thread.
+            unsafe { libc::pthread_key_delete(made) };
+            Some(others - 1)
+        }
+    }
+}
+
+/// The system calls this when a thread with a record ends.
+unsafe extern "C" fn at_the_end(record: *mut libc::c_void) {
+    RECORD.set(&raw const ENDED);
+    // SAFETY: the value that `tell_at_the_end` set: a record, which lives for ever.
+    unsafe { &*record.cast::<Record>() }.give_back();
+}
+
+/// The held back bytes of all threads.
+struct AllThreads;
+
+impl Holder for AllThreads {
+    fn visit(&self, ask: &mut dyn FnMut(Owner, u64) -> Take, taken: &mut dyn FnMut(Owner, u64)) {
+        for record in RECORDS.all() {
+            record.slots.visit(
+                |key, units| match ask(owner(key), units * UNIT) {
+                    Take::Nothing => Answer::Keep,
+                    Take::Bytes if units == 0 => Answer::Keep,
+                    Take::Bytes => Answer::Empty,
+                    Take::Close => Answer::Close,
+                },
+                |key, units| taken(owner(key), units * UNIT),
+            );
+        }
+    }
+}
+
+const _: () = assert!(UNITS_MOST <= UNITS_MASK);

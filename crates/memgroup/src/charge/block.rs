@@ -1,0 +1,156 @@
+//! Blocks: the charges of an allocator, which cannot fail. See [`crate::block`].
+
+use std::cell::Cell;
+
+use crate::base::effort::{Effort, Means};
+use crate::charge::charge::Charge;
+use crate::charge::slow::{Ask, charge_slow_path};
+use crate::control::{aftermath, high, over_limit};
+use crate::counter::chain::{self, Climb, Refused, Until};
+use crate::state::counter::Verdict;
+use crate::state::stats::builtin::memory;
+use crate::stats::update::count;
+use crate::tree::error::ChargeError;
+use crate::tree::node::Node;
+use crate::tree::owner::Owner;
+
+/// Bytes ahead are a multiple of this.
+const GRAIN: u64 = 64;
+
+/// The most bytes ahead that are charged by force.
+const FORCED_AHEAD: u64 = 4096;
+
+/// The part of the room below the limits that one charge may take ahead.
+const PART_OF_ROOM: u64 = 32;
+
+std::thread_local! {
+    // The thread was charged beyond a limit since its last checkpoint.
+    static IS_RAISED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A charge that was made for blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// The group that has the bytes: the one asked for, or where that was removed, the nearest one above that was not.
+    pub owner: Owner,
+    /// The bytes that were charged: at least those that were asked for.
+    pub bytes: u64,
+}
+
+/// Charges for blocks of memory.
+impl Owner {
+    /// Charges `bytes`, at any limit, and up to `ahead` more for the blocks to come.
+    ///
+    /// The bytes ahead are a multiple of 64. They are charged where all limits leave room for 32 times as many. Where not even `bytes` has room, the charge is forced, as
+    /// [`Group::charge_forced`](crate::Group::charge_forced) does it: the bytes above a limit are a debt and an overdraft, and `ahead` is charged with them
+    /// up to 4 KiB. Then the thread's flag is raised, on which [`checkpoint`](crate::block::checkpoint) acts.
+    ///
+    /// Returns `None` if no group is left that can be charged: the hierarchy is gone, or the bytes are more than a counter holds.
+    ///
+    /// It calls no foreign code, allocates nothing, and waits for no memory. It takes a lock of the engine in two cases only: to wake threads that wait
+    /// for an event that it counts, and to serve a waiting charge after a race for the last bytes.
+    ///
+    /// # Safety in an allocator
+    /// It may be called at any time in a thread's life, except where [`is_inside`](crate::block::is_inside) says yes.
+    pub fn charge(self, bytes: u64, ahead: u64) -> Option<Charged> {
+        let node = self.node();
+        let ahead = match ahead {
+            0 => 0,
+            _ => ahead.min(chain::headroom_to_prepay(node, 0) / PART_OF_ROOM) & !(GRAIN - 1),
+        };
+        charge_within(node, bytes + ahead).or_else(|| charge_online(node, bytes, ahead.min(FORCED_AHEAD)))
+    }
+
+    /// Charges `bytes` more for a block that grows, as [`charge`](Owner::charge) does: to this very group, which holds bytes of the block. Whether it
+    /// could. Where the group was removed, the call takes the tree lock.
+    pub fn grow(self, bytes: u64) -> bool {
+        let node = self.node();
+        charge_within(node, bytes).is_some()
+            || force(node, bytes).is_ok()
+            || node.counter.is_offline() && Charge::forced(node, bytes).is_ok()
+    }
+
+    /// Charges `bytes` as [`Group::try_charge_by`](crate::Group::try_charge_by) does with [`Effort::Count`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_charge(self, bytes: u64) -> Result<(), ChargeError> {
+        self.node().charge_by(bytes, Means::with(Effort::Count))
+    }
+
+    /// Uncharges `bytes` that were charged for blocks, from any thread.
+    ///
+    /// It calls no foreign code and waits for no memory. It takes locks of the engine where charges wait for the bytes, or a removed group is empty
+    /// then.
+    ///
+    /// # Panics
+    /// When the group holds fewer.
+    pub fn uncharge(self, bytes: u64) {
+        if bytes > 0 {
+            aftermath::uncharge_counters(self.node(), bytes);
+        }
+    }
+
+    /// Uncharges `bytes` without a lock, where [`is_inside`](crate::block::is_inside) says yes. Charges that wait are served by the next uncharge. A
+    /// removed group that was emptied by this call is not released before the next call that is not inside.
+    ///
+    /// # Panics
+    /// When the group holds fewer.
+    pub fn uncharge_inside(self, bytes: u64) {
+        chain::uncharge_held(self.node(), bytes);
+    }
+}
+
+/// Charges so many bytes if all levels have room.
+fn charge_within(node: &'static Node, bytes: u64) -> Option<Charged> {
+    let climb = Climb::to(Until::Top, Verdict::Hint);
+    chain::look_for_room(node, Until::Top, bytes)
+        .and_then(|()| aftermath::charge(node, bytes, climb))
+        .ok()?;
+    high::after_charge(node, Until::Top, bytes, Effort::Count);
+    Some(Charged { owner: Owner::of(node), bytes })
+}
+
+/// Charges the first level that is online: `bytes` within all limits, else with `ahead` by force.
+#[cold]
+fn charge_online(node: &'static Node, bytes: u64, ahead: u64) -> Option<Charged> {
+    let online = || chain::levels(node).find(|level| !level.counter.is_offline());
+    while let Some(level) = online() {
+        let outcome = charge_within(level, bytes).map_or_else(|| force(level, bytes + ahead), Ok);
+        match outcome {
+            Ok(charged) => return Some(charged),
+            // Removed at this moment: the next level is charged.
+            Err(refused) if refused.seen.offline => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// Charges at any limit, and raises the flag.
+fn force(node: &'static Node, bytes: u64) -> Result<Charged, Refused> {
+    aftermath::charge_forced(node, bytes, u64::MAX, false)?;
+    count(node, memory::FORCED, 1);
+    high::after_forced_charge(node, bytes);
+    IS_RAISED.set(true);
+    Ok(Charged { owner: Owner::of(node), bytes })
+}
+
+/// Whether a block of this thread was charged beyond a limit since its last [`checkpoint`].
+#[inline(always)]
+pub fn is_over() -> bool {
+    IS_RAISED.get()
+}
+
+/// Asks for room in the group: the bytes that it exceeds its limits by, and one more.
+pub(crate) fn checkpoint(node: &'static Node) -> Result<(), ChargeError> {
+    IS_RAISED.set(false);
+    over_limit::mark_levels(node);
+    let asked = Ask::exact(1, Until::Top);
+    let outcome = charge_slow_path(node, asked);
+    match outcome {
+        Ok(()) => aftermath::uncharge_counters(node, 1),
+        Err(_) => IS_RAISED.set(true),
+    }
+    outcome
+}
