@@ -27,6 +27,9 @@ const VERSIONS: [(&str, &str, &str); 2] = [
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
 ];
 
+/// Name of a cgroup, before the number of the process that made it.
+const PREFIX: &str = "memgroup-";
+
 impl Bound {
     /// Makes a bound for one server.
     pub(super) fn make(bytes: u64) -> Bound {
@@ -34,7 +37,8 @@ impl Bound {
         let made = own_cgroup(&cgroups).and_then(|(version, path)| {
             let (mount, limit, swap) = VERSIONS[version];
             let path = Path::new(mount).join(path.trim_start_matches('/'));
-            let made = path.join(format!("memgroup-{}", std::process::id()));
+            remove_orphans(&path);
+            let made = path.join(format!("{PREFIX}{}", std::process::id()));
             fs::create_dir(&made).ok()?;
             let swap_bytes = if version == 0 { 0 } else { bytes };
             if fs::write(made.join(limit), bytes.to_string()).is_err() {
@@ -88,6 +92,19 @@ impl Bound {
         let (Bound::Cgroup(_, bytes) | Bound::AddressSpace(bytes)) = self;
         *bytes
     }
+}
+
+/// Removes the cgroups of runs that were killed.
+fn remove_orphans(path: &Path) {
+    let names = fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_orphan = |name: &String| {
+        name.strip_prefix(PREFIX).is_some_and(|process| !Path::new("/proc").join(process).exists())
+    };
+    // A cgroup that has processes stays.
+    names.filter(is_orphan).for_each(|name| drop(fs::remove_dir(path.join(name))));
 }
 
 /// Index of the version that controls memory, and the path of the process's own cgroup there, from /proc/self/cgroup.

@@ -28,7 +28,7 @@ const LOST_PAUSE: Duration = Duration::from_millis(100);
 /// Numbers in the body of a small request.
 const NUMBERS: u64 = 32;
 /// Bytes in the JSON of a runaway.
-const JSON: usize = 4 << 20;
+const JSON: usize = 1 << 20;
 /// Frame of a body without end.
 const FRAME: usize = 64 << 10;
 /// The paths of a runaway's requests, in turn.
@@ -122,12 +122,21 @@ impl Run<'_> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.or_fail("start a connection")?;
         let spec = &self.spec.tenants[tenant];
-        let mut connection = Connection { run: self, tenant: spec, sender: None, turn: number as usize };
-        let tally = runtime.block_on(connection.all()).or_fail(format_args!("ask for tenant `{}`", spec.name));
+        let json = if spec.workload == Kind::Runaway { objects() } else { Bytes::new() };
+        let mut connection =
+            Connection { run: self, tenant: spec, json, sender: None, turn: number as usize };
+        let tally =
+            runtime.block_on(connection.all()).or_fail(format_args!("ask for tenant `{}`", spec.name));
         // ORDERING: Relaxed; only the count is handed over.
         self.busy[tenant].fetch_sub(1, Ordering::Relaxed);
         tally
     }
+}
+
+/// A JSON list of small objects. As a tree each takes some 80 times its text.
+fn objects() -> Bytes {
+    const ITEM: &str = "{\"a\":0},";
+    format!("[{}{{}}]", ITEM.repeat(JSON / ITEM.len())).into()
 }
 
 /// Answer to a request.
@@ -141,6 +150,8 @@ enum Answer {
 struct Connection<'a> {
     run: &'a Run<'a>,
     tenant: &'a TenantSpec,
+    /// Body of a runaway's JSON.
+    json: Bytes,
     /// Open since the last answer.
     sender: Option<SendRequest<Content>>,
     turn: usize,
@@ -203,10 +214,7 @@ impl Connection<'_> {
         let path = RUNAWAY[turn % RUNAWAY.len()];
         let content = match path {
             "stream" => Content { is_endless: true, ..content(Bytes::from_static(&[b'x'; FRAME])) },
-            "json" => {
-                const ITEM: &str = "{\"a\":0},";
-                content(format!("[{}{{}}]", ITEM.repeat(JSON / ITEM.len())).into())
-            }
+            "json" => content(self.json.clone()),
             _ => content(Bytes::new()),
         };
         (path, content)
@@ -239,7 +247,11 @@ impl Connection<'_> {
     }
 
     /// Sends a request over the open connection, or a new one. The error is none if there is no connection.
-    async fn send(&mut self, path: &str, content: Content) -> Result<(StatusCode, String), Option<hyper::Error>> {
+    async fn send(
+        &mut self,
+        path: &str,
+        content: Content,
+    ) -> Result<(StatusCode, String), Option<hyper::Error>> {
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
             None => {

@@ -51,28 +51,40 @@ pub(crate) fn run(
                 .to_owned(),
         ));
     }
-    progress.line(&format!("running for {} s", spec.seconds));
-    let mut report = Report::of(turn(spec, true, stop)?);
-    if compares && !stop.requested() {
-        progress.line(&format!("running without memgroup for {} s", spec.seconds));
-        report.baseline = Some(turn(spec, false, stop)?);
-    }
+    let bound = spec.process_max_bytes.map(Bound::make);
+    let turn = |title: &str, has_groups| {
+        let mut server = Process::start(spec, has_groups, bound.as_ref())?;
+        progress.line(&format!(
+            "running {title} for {} s, server: process {}",
+            spec.seconds,
+            server.child.id()
+        ));
+        turn(spec, has_groups, &mut server, stop)
+    };
+    let compared = turn("with memgroup", true).and_then(|own| {
+        let baseline =
+            (compares && !stop.requested()).then(|| turn("without memgroup", false)).transpose()?;
+        Ok(Report { baseline, ..Report::of(own) })
+    });
+    bound.as_ref().into_iter().for_each(Bound::remove);
+    let report = compared?;
     let has_died = report.memgroup.server.as_ref().is_some_and(|server| server.died_seconds.is_some());
     Ok((report, has_died))
 }
 
-/// Runs one server, and all requests.
-fn turn(spec: &Spec, has_groups: bool, stop: &Stop) -> Result<RegimeReport, RunError> {
-    let mut server = Process::start(spec, has_groups)?;
+/// Sends all requests to a server, and reports.
+fn turn(spec: &Spec, has_groups: bool, server: &mut Process, stop: &Stop) -> Result<RegimeReport, RunError> {
     let busy = spec.tenants.iter().map(|tenant| tenant.threads.into()).collect();
     let run = Run { spec, address: server.address, ending: AtomicBool::new(false), busy };
     let started = Instant::now();
     let whole = Duration::from_secs_f64(spec.seconds);
     let (elapsed, tallies) = thread::scope(|threads| {
         let run = &run;
-        let connections = spec.tenants.iter().enumerate().flat_map(|(index, tenant)| {
-            (0..tenant.threads).map(move |number| (index, number))
-        });
+        let connections = spec
+            .tenants
+            .iter()
+            .enumerate()
+            .flat_map(|(index, tenant)| (0..tenant.threads).map(move |number| (index, number)));
         let connections: Vec<_> = connections
             .map(|(index, number)| (index, threads.spawn(move || run.connection(index, number))))
             .collect();
@@ -111,7 +123,7 @@ fn turn(spec: &Spec, has_groups: bool, stop: &Stop) -> Result<RegimeReport, RunE
     Ok(report)
 }
 
-/// The server's process. Dropping it ends the process, and removes its bound.
+/// The server's process. Dropping it ends the process.
 struct Process {
     child: Child,
     /// Its end ends the server.
@@ -123,9 +135,9 @@ struct Process {
 }
 
 impl Process {
-    fn start(spec: &Spec, has_groups: bool) -> Result<Process, RunError> {
+    fn start(spec: &Spec, has_groups: bool, bound: Option<&Bound>) -> Result<Process, RunError> {
         let action = "start the server";
-        let order = Order { spec: spec.clone(), has_groups, bound: spec.process_max_bytes.map(Bound::make) };
+        let order = Order { spec: spec.clone(), has_groups, bound: bound.cloned() };
         let line = serde_json::to_string(&order).or_fail(action)? + "\n";
         let mut command = Command::new(std::env::current_exe().or_fail(action)?);
         command.args(["run", "--serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -197,8 +209,5 @@ impl Drop for Process {
         // A server that does not end by itself, because its threads wait for memory, is ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if let Some(bound) = &self.bound {
-            bound.remove();
-        }
     }
 }

@@ -7,7 +7,7 @@
 use std::io::{self, BufRead, Write};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::routing::get;
 use axum::{Json, Router};
@@ -20,13 +20,12 @@ use super::bound::Bound;
 use super::work;
 use crate::run::backend::Groups;
 use crate::run::base::error::{OrFail, RunError};
+use crate::run::base::stop::Stop;
 use crate::run::report::RegimeReport;
 use crate::run::spec::{Spec, TenantSpec};
 
 /// Bytes charged before a request costs anything.
 const ADMISSION: u64 = 16 << 10;
-/// Time between two looks at the kills.
-const KILLS_EVERY: Duration = Duration::from_millis(50);
 
 /// Order of the parent process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -40,8 +39,11 @@ pub(super) struct Order {
 pub(crate) fn serve() -> Result<u8, RunError> {
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line).map_err(serde_json::Error::io);
-    let order: Order =
-        read.and_then(|_| serde_json::from_str(&line)).or_fail("read the server's order from standard input")?;
+    let order: Order = read
+        .and_then(|_| serde_json::from_str(&line))
+        .or_fail("read the server's order from standard input")?;
+    // A terminal sends Ctrl-C to both processes. The parent ends the server, after it asked for the figures.
+    Stop::default().on_ctrl_c(|| ()).or_fail("listen for Ctrl-C")?;
     order.bound.as_ref().map_or(Ok(()), Bound::enter)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.or_fail("start the server's threads")?.block_on(listen(order))
@@ -50,14 +52,6 @@ pub(crate) fn serve() -> Result<u8, RunError> {
 async fn listen(order: Order) -> Result<u8, RunError> {
     let groups = order.has_groups.then(|| create(&order.spec)).transpose()?.map(Arc::new);
     let _reclaimer = groups.as_ref().map(|groups| ReclaimerTask::spawn(&groups.hierarchy));
-    if let Some(groups) = groups.clone() {
-        tokio::spawn(async move {
-            loop {
-                groups.kills();
-                tokio::time::sleep(KILLS_EVERY).await;
-            }
-        });
-    }
     let mut app = Router::new();
     for (index, tenant) in order.spec.tenants.iter().enumerate() {
         let mut handlers = work::routes();
@@ -69,7 +63,8 @@ async fn listen(order: Order) -> Result<u8, RunError> {
     let (spec, started) = (order.spec.clone(), Instant::now());
     let figures = move || {
         let report = RegimeReport::of_groups(groups.as_deref(), &spec, started.elapsed().as_secs_f64());
-        std::future::ready(Json(report))
+        // The victims are groups of requests, which have no name once they ended. Clients count the stopped requests.
+        std::future::ready(Json(RegimeReport { kills: None, ..report }))
     };
     // Outside of the layers: it answers when all groups are full.
     app = app.route("/", get(figures));

@@ -59,11 +59,9 @@ pub(crate) struct KillLog {
 }
 
 impl KillLog {
-    /// Counts the calls that ended since the last poll. Names omit the path `below`, which ends with a slash, and groups within a tenant's.
+    /// Counts the calls that ended since the last poll. Names omit the path `below`, which ends with a slash.
     pub(crate) fn poll(&mut self, hierarchy: &Hierarchy, below: &str) {
-        let tenant = |inside: &str| inside.split('/').next().map(str::to_owned);
-        let name =
-            |path: &str| path.strip_prefix(below).and_then(tenant).unwrap_or_else(|| path.to_owned());
+        let name = |path: &str| path.strip_prefix(below).unwrap_or(path).to_owned();
         let before = std::mem::take(&mut self.counted);
         for report in hierarchy.kills() {
             let Some(outcome) = report.outcome else { continue };

@@ -65,7 +65,7 @@ fn sentences_of(title: &str, report: &RegimeReport) -> Vec<String> {
         format!(", {}{of} charged", units::bytes(peak))
     });
     let memory = format!("{title}, most memory: {resident} resident{}.", charged.unwrap_or_default());
-    [outcome, memory].into_iter().chain(sentences::stopped(report)).collect()
+    vec![outcome, memory]
 }
 
 /// The end of a server that died.

@@ -33,7 +33,8 @@ pub(super) fn outcome_of(unit: &str, regime: Option<Regime>, report: &RegimeRepo
         if regime.is_some() {
             return format!("`{}`", tenant.name);
         }
-        let counts = [(tenant.refused, "refused"), (tenant.killed, "stopped"), (tenant.lost.unwrap_or(0), "lost")];
+        let counts =
+            [(tenant.refused, "refused"), (tenant.killed, "stopped"), (tenant.lost.unwrap_or(0), "lost")];
         let counts = counts.into_iter().filter(|&(count, _)| count > 0);
         let counts: Vec<_> = counts.map(|(count, verb)| format!("{} {verb}", units::count(count))).collect();
         format!("`{}` ({})", tenant.name, counts.join(", "))
@@ -117,7 +118,7 @@ fn shares(report: &RegimeReport) -> Option<String> {
 }
 
 /// One sentence for each stopped tenant: for which others, and the time until its memory was free.
-pub(super) fn stopped(report: &RegimeReport) -> Vec<String> {
+fn stopped(report: &RegimeReport) -> Vec<String> {
     let mut victims: BTreeMap<&str, Vec<&Kills>> = BTreeMap::new();
     for kills in report.kills.iter().flatten().filter(|kills| kills.stopped() > 0) {
         victims.entry(&kills.victim).or_default().push(kills);

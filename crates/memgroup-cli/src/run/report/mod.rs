@@ -160,7 +160,12 @@ impl TenantReport {
     }
 
     /// Figures of the group of `tenant` in `snapshot` after a run of that many `seconds`. All that the group does not know is left out.
-    fn of_group(spec: &Spec, tenant: &TenantSpec, found: Option<(&GroupSnapshot, &Snapshot)>, seconds: f64) -> TenantReport {
+    fn of_group(
+        spec: &Spec,
+        tenant: &TenantSpec,
+        found: Option<(&GroupSnapshot, &Snapshot)>,
+        seconds: f64,
+    ) -> TenantReport {
         let group = found.map(|(group, _)| group);
         let figures = group.map(|group| Figures::of(group, seconds)).unwrap_or_default();
         TenantReport {
@@ -235,7 +240,9 @@ impl RegimeReport {
             kills: groups.map(Groups::kills),
             all: parent.map(Held::of).unwrap_or_default(),
             figures: parent.map(|parent| Figures::of(parent, seconds)).unwrap_or_default(),
-            unattributed: groups.and_then(|groups| find(groups.unattributed.as_ref()?)).map(|(group, _)| Held::of(group)),
+            unattributed: groups
+                .and_then(|groups| find(groups.unattributed.as_ref()?))
+                .map(|(group, _)| Held::of(group)),
             percpu: groups.map(|groups| PerCpu::of(&groups.hierarchy)),
             ..RegimeReport::default()
         }
@@ -252,7 +259,8 @@ impl Turn {
         let shrinkers = groups.map(|groups| Shrinker::all(&groups.hierarchy));
         for (index, tenant) in report.tenants.iter_mut().enumerate() {
             let (counters, tally) = &ran.tenants[index];
-            [tenant.done, tenant.refused, tenant.killed, tenant.retried, tenant.interrupted] = counters.read();
+            [tenant.done, tenant.refused, tenant.killed, tenant.retried, tenant.interrupted] =
+                counters.read();
             let path = groups.map(|groups| groups.tenants[index].path());
             let is_own = |shrinker: &&Shrinker| path.as_ref() == Some(&shrinker.group);
             tenant.p50_us = tally.latencies.quantile_us(0.50);

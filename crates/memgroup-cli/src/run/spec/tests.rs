@@ -86,8 +86,8 @@ fn takes_every_patience_and_keeps_the_rest() {
 
 #[test]
 fn has_defaults_for_all_keys_but_name_workload_and_scale() {
-    let spec =
-        Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1", None).expect("a valid SPEC");
+    let spec = Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1", None)
+        .expect("a valid SPEC");
     assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, None));
     assert!(spec.reclaim && spec.oom && !spec.tenants[0].is_protected());
     assert_eq!(spec.tenants[0].settings, Settings::default());
@@ -392,14 +392,16 @@ fn names_the_line_of_the_65th_tenant() {
 #[test]
 fn accepts_the_largest_limit_that_a_group_can_count() {
     let most = (1_u64 << 48) - 1;
-    let spec = Spec::parse("a.toml", &VALID.replacen("\"48M\"", &most.to_string(), 1), None).expect("a valid SPEC");
+    let spec =
+        Spec::parse("a.toml", &VALID.replacen("\"48M\"", &most.to_string(), 1), None).expect("a valid SPEC");
     assert_eq!(spec.max_bytes, Some(most));
     assert!(error_of("\"48M\"", "\"256T\"").contains("less than 256T"));
 }
 
 #[test]
 fn names_a_file_that_does_not_exist() {
-    let error = Spec::read(Some(std::path::Path::new("no/such.toml")), None).expect_err("no such file").to_string();
+    let error =
+        Spec::read(Some(std::path::Path::new("no/such.toml")), None).expect_err("no such file").to_string();
     assert!(error.starts_with("no/such.toml: cannot be read: "), "{error}");
     assert!(error.ends_with("; allowed: a TOML file, such as `memgroup run --print-spec` prints"), "{error}");
 }
