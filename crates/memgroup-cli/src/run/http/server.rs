@@ -12,7 +12,7 @@ use std::time::Instant;
 use axum::routing::get;
 use axum::{Json, Router};
 use memgroup::{Config, Hierarchy};
-use memgroup_tokio::{ReclaimerTask, RequestGroups};
+use memgroup_tokio::{ReclaimerThread, RequestGroups};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
@@ -51,7 +51,8 @@ pub(crate) fn serve() -> Result<u8, RunError> {
 
 async fn listen(order: Order) -> Result<u8, RunError> {
     let groups = order.has_groups.then(|| create(&order.spec)).transpose()?.map(Arc::new);
-    let _reclaimer = groups.as_ref().map(|groups| ReclaimerTask::spawn(&groups.hierarchy));
+    let reclaimer = groups.as_ref().map(|groups| ReclaimerThread::spawn(&groups.hierarchy)).transpose();
+    let _reclaimer = reclaimer.or_fail("start the reclaimer")?;
     let mut app = Router::new();
     for (index, tenant) in order.spec.tenants.iter().enumerate() {
         let mut handlers = work::routes();
