@@ -60,7 +60,7 @@ pub(crate) struct Options {
     )]
     print_spec: bool,
 
-    /// What the tenants ask for [default: from the SPEC, sqlite]
+    /// Target of the tenants' work [default: from the SPEC, sqlite]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<Engine>,
 

@@ -23,7 +23,7 @@ use crate::run::spec::{Kind, Spec, TenantSpec};
 
 /// Time between two looks of a waiting connection at the end of the run.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Pause after a request whose connection was lost.
+/// Pause after a lost connection.
 const LOST_PAUSE: Duration = Duration::from_millis(100);
 /// Numbers in the body of a small request.
 const NUMBERS: u64 = 32;
@@ -237,7 +237,7 @@ impl Connection<'_> {
         }
     }
 
-    /// The answer to a request whose connection ended. A server that lives has refused a large body: it answered and closed before it was sent.
+    /// The answer to a request after its connection ended. A server that lives has refused a large body: it closed before the body was sent.
     async fn cut_off(&mut self, is_large: bool) -> Answer {
         self.sender = None;
         if is_large && TcpStream::connect(self.run.address).await.is_ok() {
