@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
@@ -16,6 +16,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::Sleep;
 
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::measure::latencies::Latencies;
@@ -29,18 +30,27 @@ const LOST_PAUSE: Duration = Duration::from_millis(100);
 const NUMBERS: u64 = 32;
 /// Bytes in the JSON of a runaway.
 const JSON: usize = 1 << 20;
-/// Frame of a body without end.
-const FRAME: usize = 64 << 10;
+/// Frame of a body without end, and the time between two.
+const FRAME: usize = 512 << 10;
+const FRAME_PAUSE: Duration = Duration::from_millis(1);
+/// The path of requests with a body without end.
+const STREAM: &str = "stream";
 /// The paths of a runaway's requests, in turn.
-const RUNAWAY: [&str; 4] = ["push", "stream", "json", "reserve"];
+const RUNAWAY: [&str; 4] = ["push", STREAM, "json", "reserve"];
 
 /// Body of a request.
-#[derive(Clone)]
 struct Content {
     data: Bytes,
-    /// The data comes again and again.
+    /// The data comes again and again, with a pause.
     is_endless: bool,
     is_sent: bool,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Content {
+    fn new(data: Bytes, is_endless: bool) -> Content {
+        Content { data, is_endless, is_sent: false, pause: None }
+    }
 }
 
 impl Body for Content {
@@ -49,10 +59,14 @@ impl Body for Content {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(context));
+        }
         let sends = !self.is_sent || self.is_endless;
         self.is_sent = true;
+        self.pause = self.is_endless.then(|| Box::pin(tokio::time::sleep(FRAME_PAUSE)));
         Poll::Ready(sends.then(|| Ok(Frame::data(self.data.clone()))))
     }
 
@@ -169,9 +183,9 @@ impl Connection<'_> {
         }
         let ends = tenant.work.map(|work| Instant::now() + work);
         while !run.is_ending() && ends.is_none_or(|ends| Instant::now() < ends) {
-            let (path, content) = self.next();
+            let (path, data) = self.next();
             let started = Instant::now();
-            let mut asked = std::pin::pin!(self.ask(path, content));
+            let mut asked = std::pin::pin!(self.ask(path, data));
             let answer = loop {
                 match tokio::time::timeout(LOOK_EVERY, &mut asked).await {
                     Ok(answer) => break Some(answer?),
@@ -201,38 +215,35 @@ impl Connection<'_> {
     }
 
     /// The next request.
-    fn next(&mut self) -> (&'static str, Content) {
+    fn next(&mut self) -> (&'static str, Bytes) {
         let turn = self.turn;
         self.turn += 1;
-        let content = |data| Content { data, is_endless: false, is_sent: false };
         if self.tenant.workload == Kind::Requests {
             let first = self.run.spec.seed.wrapping_mul(turn as u64 + 1);
             let numbers = (first..).take(NUMBERS as usize).map(|number| number.to_string());
             let text = format!("[{}]", numbers.collect::<Vec<_>>().join(","));
-            return ("small", content(text.into()));
+            return ("small", text.into());
         }
         let path = RUNAWAY[turn % RUNAWAY.len()];
-        let content = match path {
-            "stream" => Content { is_endless: true, ..content(Bytes::from_static(&[b'x'; FRAME])) },
-            "json" => content(self.json.clone()),
-            _ => content(Bytes::new()),
+        let data = match path {
+            STREAM => Bytes::from_static(&[b'x'; FRAME]),
+            "json" => self.json.clone(),
+            _ => Bytes::new(),
         };
-        (path, content)
+        (path, data)
     }
 
     /// Sends a request and reads its answer. The error is an answer that no handler should give.
-    async fn ask(&mut self, path: &str, content: Content) -> Result<Answer, String> {
-        let is_large = content.is_endless || content.data.len() > FRAME;
+    async fn ask(&mut self, path: &str, data: Bytes) -> Result<Answer, String> {
+        let is_large = data.len() >= FRAME;
         let had_connection = self.sender.is_some();
-        match self.send(path, content.clone()).await {
+        match self.send(path, data.clone()).await {
             Ok((status, text)) => answer(status, text),
             // The server closed the connection after its last answer, and before this request.
-            Err(Some(error)) if had_connection && error.is_canceled() => {
-                match self.send(path, content).await {
-                    Ok((status, text)) => answer(status, text),
-                    Err(_) => Ok(self.cut_off(is_large).await),
-                }
-            }
+            Err(Some(error)) if had_connection && error.is_canceled() => match self.send(path, data).await {
+                Ok((status, text)) => answer(status, text),
+                Err(_) => Ok(self.cut_off(is_large).await),
+            },
             Err(_) => Ok(self.cut_off(is_large).await),
         }
     }
@@ -247,11 +258,7 @@ impl Connection<'_> {
     }
 
     /// Sends a request over the open connection, or a new one. The error is none if there is no connection.
-    async fn send(
-        &mut self,
-        path: &str,
-        content: Content,
-    ) -> Result<(StatusCode, String), Option<hyper::Error>> {
+    async fn send(&mut self, path: &str, data: Bytes) -> Result<(StatusCode, String), Option<hyper::Error>> {
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
             None => {
@@ -265,7 +272,7 @@ impl Connection<'_> {
         };
         sender.ready().await?;
         let request = Request::post(format!("/{}/{path}", self.tenant.name)).header("host", "localhost");
-        let request = request.body(content).expect("names are parts of a URI");
+        let request = request.body(Content::new(data, path == STREAM)).expect("names are parts of a URI");
         let response = sender.send_request(request).await?;
         let status = response.status();
         let text = response.into_body().collect().await?.to_bytes();

@@ -141,11 +141,8 @@ impl Process {
         let line = serde_json::to_string(&order).or_fail(action)? + "\n";
         let mut command = Command::new(std::env::current_exe().or_fail(action)?);
         command.args(["run", "--serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.env_remove(blocks::CHARGED);
-        if let Some(Bound::AddressSpace(_)) = order.bound {
-            // Each arena of the system's allocator reserves 64M of the address space, of which most is no memory.
-            command.env("MALLOC_ARENA_MAX", "2");
-        }
+        // Each arena of the system's allocator reserves 64M of the address space, and keeps memory that was freed.
+        command.env_remove(blocks::CHARGED).env("MALLOC_ARENA_MAX", "2");
         if has_groups {
             command.env(blocks::CHARGED, "1");
         }

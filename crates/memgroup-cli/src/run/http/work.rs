@@ -5,7 +5,7 @@
 //!
 //! | path | allocates | ends at |
 //! |---|---|---|
-//! | `/push` | blocks, with a yield after each | a checkpoint |
+//! | `/push` | blocks, and waits after each | a checkpoint |
 //! | `/stream` | the frames of a body without end | the layer's charge for a frame |
 //! | `/json` | a tree of JSON, 80 times as large as its text | a checkpoint in the reader |
 //! | `/reserve` | blocks, by `try_reserve` | the allocator, which refuses a block |
@@ -26,7 +26,9 @@ use memgroup_tokio::{GroupExt, RequestGroup};
 use serde_json::Value;
 
 /// Block of a runaway handler.
-const BLOCK: usize = 64 << 10;
+const BLOCK: usize = 512 << 10;
+/// Time between two blocks, as if the handler read them from a database.
+const BLOCK_WAIT: Duration = Duration::from_millis(1);
 /// Time for which a handler holds its memory, as if it waited for a database.
 const WAIT: Duration = Duration::from_millis(2);
 /// Words that a small request makes of each number in its body.
@@ -85,7 +87,7 @@ async fn push(own: Own) -> Response {
             drop(held);
             return refused(&own, over.error());
         }
-        tokio::task::yield_now().await;
+        tokio::time::sleep(BLOCK_WAIT).await;
     }
 }
 
@@ -117,16 +119,15 @@ async fn json(own: Own, body: Bytes) -> Response {
 }
 
 async fn reserve(own: Own) -> Response {
-    const BYTES: usize = 8 * BLOCK;
     let mut held = Vec::new();
     loop {
         let mut block = Vec::new();
-        if fallible(|| block.try_reserve_exact(BYTES)).is_err() {
+        if fallible(|| block.try_reserve_exact(BLOCK)).is_err() {
             drop(held);
-            return no_memory(&own, BYTES as u64);
+            return no_memory(&own, BLOCK as u64);
         }
-        block.resize(BYTES, 1_u8);
+        block.resize(BLOCK, 1_u8);
         held.push(block);
-        tokio::task::yield_now().await;
+        tokio::time::sleep(BLOCK_WAIT).await;
     }
 }
