@@ -86,6 +86,17 @@ fn reports_that_a_server_without_a_runaway_lived() {
 }
 
 #[test]
+fn begins_after_an_idle_tenant() {
+    let place = Place::new();
+    let text = &SPEC[..SPEC.rfind("[[tenant]]").expect("a runaway")];
+    let text = text.replace("threads = 2", "threads = 2\nwork_seconds = 0.3");
+    let text = text + "[[tenant]]\nname = 'later'\nworkload = 'requests'\nafter = 'shop'\n";
+    let (report, table, _) = run(&place, &text, &["--seconds", "2"]);
+    let [shop, later] = ["shop", "later"].map(|name| tenant(&report["memgroup"], name)["done"].as_u64());
+    assert!(shop > Some(0) && later > Some(0), "{table}");
+}
+
+#[test]
 fn ends_the_server_with_the_program() {
     let place = Place::new();
     let spec = place.write("http.toml", SPEC);
@@ -145,7 +156,7 @@ fn names_keys_and_options_without_meaning() {
         (&["--details"][..], "--details has no meaning with the engine `http`"),
         (&["--watch"], "--watch has no meaning with the engine `http`"),
         (&["--no-reclaim"], "--no-reclaim has no meaning with the engine `http`"),
-        (&["--engine", "sqlite"], "key `engine` names another engine than --engine"),
+        (&["--engine", "sqlite"], "key `engine` is \"http\"; allowed: \"sqlite\", as --engine says"),
     ] {
         let output = memgroup(&[&["run", spec], more].concat());
         assert_eq!(output.status.code(), Some(2), "{more:?}: {}", stderr(&output));

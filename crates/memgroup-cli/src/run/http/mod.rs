@@ -101,12 +101,13 @@ fn turn(spec: &Spec, has_groups: bool, server: &mut Process, stop: &Stop) -> Res
         let joined = connections.into_iter().map(|(index, connection)| Ok((index, joined(connection)?)));
         (elapsed, joined.collect::<Result<Vec<(usize, Tally)>, RunError>>())
     });
+    let asked = has_groups.then(|| server.figures());
     server.look(started);
     let seconds = elapsed.as_secs_f64();
-    let mut report = match server.is_dead() || !has_groups {
+    let mut report = match asked {
+        Some(figures) if server.died.is_none() => figures?,
         // The figures of its groups died with it.
-        true => RegimeReport::of_groups(None, spec, seconds),
-        false => server.figures()?,
+        _ => RegimeReport::of_groups(None, spec, seconds),
     };
     let mut sums: Vec<Tally> = spec.tenants.iter().map(|_| Tally::default()).collect();
     tallies?.into_iter().for_each(|(index, tally)| sums[index].add(tally));
@@ -171,10 +172,6 @@ impl Process {
         }
         let resident = bound::proc_bytes(&self.child.id().to_string(), "VmHWM");
         self.resident_peak = self.resident_peak.max(resident.unwrap_or(0));
-    }
-
-    fn is_dead(&self) -> bool {
-        self.died.is_some()
     }
 
     /// Asks the server for the figures of its groups.

@@ -45,8 +45,6 @@ const SHARE: Values<'_, Option<u32>> = Values("an integer from 0 to 1024; 0 turn
     let factor = integer(value)?.try_into().ok().filter(|&factor: &u32| factor <= memgroup::SHARE_MAX)?;
     Some(Some(factor).filter(|&factor| factor > 0))
 });
-const ENGINE: Values<'_, Option<Engine>> =
-    Values("\"sqlite\" or \"http\"", &|value| variant(value).map(Some));
 const TRUTH: Values<'_, bool> = Values("true or false", &|value| value.as_bool());
 const SEED: Values<'_, u64> = Values("an integer from 0 up", &|value| integer(value)?.try_into().ok());
 const SECONDS: Values<'_, f64> =
@@ -253,13 +251,14 @@ impl Spec {
     pub(crate) fn parse(file: &str, text: &str, asked: Option<Engine>) -> Result<Spec, RunError> {
         let mut top = Source { file, text }.parse()?;
         let mut run = top.table("run")?;
-        let named = once(&mut top, &mut run, "engine", None, &ENGINE)?;
-        if let (Some(named), Some(asked)) = (named, asked)
-            && named != asked
-        {
-            return Err(top.wrong("key `engine` names another engine than --engine; allowed: the same"));
-        }
-        let engine = named.or(asked).unwrap_or(Engine::Sqlite);
+        let allowed = match asked {
+            None => "\"sqlite\" or \"http\"",
+            Some(Engine::Sqlite) => "\"sqlite\", as --engine says",
+            Some(Engine::Http) => "\"http\", as --engine says",
+        };
+        let engine =
+            Values(allowed, &|value| variant(value).filter(|&named| named == asked.unwrap_or(named)));
+        let engine = once(&mut top, &mut run, "engine", asked.unwrap_or(Engine::Sqlite), &engine)?;
         let seconds = once(&mut top, &mut run, "seconds", 20.0, &SECONDS)?;
         let seed = once(&mut top, &mut run, "seed", 1, &SEED)?;
         let max_bytes = once(&mut top, &mut run, "max", None, &LIMIT)?;
