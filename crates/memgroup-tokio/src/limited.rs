@@ -195,16 +195,18 @@ impl<F: Future> Future for Limited<F> {
             }
             *this.delay = None;
             if let Some(output) = this.output.take() {
+                *this.member = None;
                 return Poll::Ready(Ok(output));
             }
         }
         if let Poll::Ready(output) = this.inner.as_mut().poll(context) {
             *this.delay = Delay::begin(this.inner.group());
+            this.inner.clear();
             if this.delay.is_none() {
+                *this.member = None;
                 return Poll::Ready(Ok(output));
             }
             *this.output = Some(output);
-            this.inner.clear();
         } else if let Some(ended) = over_limit(this.inner.group()) {
             return self.end(ended);
         } else {

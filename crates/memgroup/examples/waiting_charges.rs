@@ -4,7 +4,8 @@
 //! cargo run --release -p memgroup --example waiting_charges
 //! ```
 //!
-//! Each figure is the median of the rounds' means. `serve` is the uncharge, `take` the poll after it. The memory is what the allocator was asked for, beside the futures themselves.
+//! Each figure is the median of the rounds' means. `serve` is the uncharge, `take` the poll after it. The memory is the bytes that were allocated
+//! for each, and the future itself.
 #![cfg(not(memgroup_loom))]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -139,6 +139,8 @@ memgroup_sync::mutations! {
     FutureGoesWithoutTheCharge,
     /// A reclaimer forgets the charge that it made for a wait that is over.
     ReviewIgnoresTheEnd,
+    /// The end of a review looks for room by a load.
+    ReviewEndsWithALoad,
     /// A reclaimer makes room for a queue and leaves its group unmarked.
     ReclaimerDoesNotMark,
     /// The last reclaimer ends, and tells no task that waits.

@@ -12,7 +12,7 @@
 //!
 //! - I1. A queue is reviewed by one reclaimer at a time. Others review other queues meanwhile.
 //! - I2. It holds the group of each queue that it serves, and the task's group during a review. It calls shrinkers and hooks with no lock.
-//! - I3. A task may leave during its review. Then the reclaimer uncharges what it made. Loom: `charge::future::loom`.
+//! - I3. A task may leave during its review. Then the reclaimer uncharges the charge that it made. Loom: `charge::future::loom`.
 //! - I4. When the last reclaimer ends, it ends the waits of all tasks. Later ones find that there is none, under the same lock.
 
 use std::collections::HashMap;
@@ -134,9 +134,7 @@ impl Drop for Reclaimer {
         self.stop.stop();
         let shared = self.stop.shared;
         // The queue that it was reviewing when it was stopped.
-        if !shared.wait_queue().lock().has_reclaimer() {
-            release_all(shared);
-        }
+        release_all(shared);
         aftermath::unpin(shared.root());
     }
 }
@@ -266,7 +264,13 @@ fn release(shared: &'static Shared, queue: u32) {
 /// Lets go of all groups, when no reclaimer is left.
 fn release_all(shared: &'static Shared) {
     loop {
-        let duty = shared.wait_queue().lock().next_duty(Instant::now() + FAR);
+        let mut queues = shared.wait_queue().lock();
+        // A new one looks after them.
+        if queues.has_reclaimer() {
+            return;
+        }
+        let duty = queues.next_duty(Instant::now() + FAR);
+        drop(queues);
         match duty {
             Duty::Review(queue) | Duty::Release(queue) => release(shared, queue),
             Duty::Later(_) | Duty::Nothing => return,

@@ -23,7 +23,7 @@
 //! - E1. enqueue → serve, uncharge → serve: no wake-up is lost. The group is marked before a waiter enters the queue, and the waiter looks for room
 //!   once more in the queue, by an RMW. An uncharge that this look did not see comes later in the counter's one order. So does a charge that is taken
 //!   back because a level above refused. Each finds the mark and the least bytes that a waiter asks for. If so many are free, it takes the lock after
-//!   the look, and finds the waiter. A review ends with the same look. Loom: `an_uncharge_serves_the_waiter`,
+//!   the look, and finds the waiter. A review ends with the same look. For a task a reclaimer marks the group later, and looks then. Loom: `an_uncharge_serves_the_waiter`,
 //!   `a_task_is_served_although_it_waited_before_the_mark`.
 
 use core::fmt;
@@ -130,7 +130,8 @@ impl ChargeQueue {
             State::Away => {
                 self.set_away(place, false);
                 // By an RMW: an uncharge that did not see its bytes, or the mark, comes before this look (E1).
-                self.serve_by(at, at.counter.read_now());
+                let is_load = mutation::active(Mutation::ReviewEndsWithALoad);
+                self.serve_by(at, if is_load { at.counter.read() } else { at.counter.read_now() });
             }
             _ => return false,
         }

@@ -1,4 +1,4 @@
-//! What a poll does, and what it leaves behind.
+//! Polls: their effects, and the state that they leave.
 
 use std::sync::Arc;
 use std::task::Poll;

@@ -8,7 +8,7 @@ use memgroup::{Ask, Charge, Config, Count, Hierarchy, Scan, Shrinker, ShrinkerCo
 use crate::executor::block_on;
 use crate::{PAGE, Running, until};
 
-/// A cache whose items are charges of a page.
+/// A cache. Its items are charges of a page.
 #[derive(Clone, Default)]
 struct Cache(Arc<Mutex<Vec<Charge>>>);
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use memgroup::{Charge, ChargeErrorKind, Charging, Config, SlotSource};
+use memgroup::{Charge, ChargeErrorKind, Charging, Config, Group, SlotSource};
 
 use crate::executor::{Calls, poll_with};
 use crate::random::Random;
@@ -12,8 +12,8 @@ use crate::{PAGE, Running};
 
 const STEPS: u32 = 20_000;
 
-/// One thread with futures and charges of its own.
-fn churn(seed: u64, groups: &[memgroup::Group]) {
+/// One thread with futures and charges of its own. The futures may end with errors of these kinds.
+fn churn(seed: u64, groups: &[Group], ends: &[ChargeErrorKind]) {
     let mut random = Random(seed + 1);
     let calls = Arc::new(Calls::default());
     let (mut waiting, mut held): (Vec<Charging>, Vec<Charge>) = (Vec::new(), Vec::new());
@@ -43,7 +43,7 @@ fn churn(seed: u64, groups: &[memgroup::Group]) {
                 match poll_with(&mut waiting[at], &calls.waker()) {
                     Poll::Pending => continue,
                     Poll::Ready(Ok(charge)) => held.push(charge),
-                    Poll::Ready(Err(error)) => assert_eq!(error.kind(), ChargeErrorKind::Deadline, "{error}"),
+                    Poll::Ready(Err(error)) => assert!(ends.contains(&error.kind()), "{error}"),
                 }
                 drop(waiting.swap_remove(at));
             }
@@ -52,7 +52,7 @@ fn churn(seed: u64, groups: &[memgroup::Group]) {
     }
 }
 
-fn storm(slots: usize) {
+fn storm(slots: usize, ends: &[ChargeErrorKind], beside: impl Fn(&Running)) {
     let running = Running::new(Config::with_slots(SlotSource::virtual_slots(slots).unwrap()));
     let parent = running.group("parent", 16);
     let groups: Vec<_> = ["a", "b", "c"].map(|name| parent.create(name).unwrap()).into();
@@ -60,8 +60,9 @@ fn storm(slots: usize) {
     std::thread::scope(|scope| {
         for seed in 0..4 {
             let groups = &groups;
-            scope.spawn(move || churn(seed, groups));
+            scope.spawn(move || churn(seed, groups, ends));
         }
+        beside(&running);
     });
     let root = running.hierarchy.root();
     for group in groups.iter().chain([&parent, &root]) {
@@ -72,10 +73,25 @@ fn storm(slots: usize) {
 
 #[test]
 fn conserves_on_2_slots() {
-    storm(2);
+    storm(2, &[ChargeErrorKind::Deadline], |_| ());
 }
 
 #[test]
 fn conserves_on_64_slots() {
-    storm(64);
+    storm(64, &[ChargeErrorKind::Deadline], |_| ());
+}
+
+#[test]
+fn conserves_while_reclaimers_come_and_go() {
+    storm(2, &[ChargeErrorKind::Deadline, ChargeErrorKind::NoReclaimer], |running| {
+        running.stop.stop();
+        for _ in 0..200 {
+            let reclaimer = running.hierarchy.reclaimer();
+            let stop = reclaimer.stop_handle();
+            let thread = std::thread::spawn(|| reclaimer.run());
+            std::thread::yield_now();
+            stop.stop();
+            thread.join().unwrap();
+        }
+    });
 }

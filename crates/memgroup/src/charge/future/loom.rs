@@ -121,15 +121,13 @@ fn one_is_dropped() {
 /// The first future is dropped while an uncharge hands it the bytes for which the second waits.
 fn the_first_of_two_is_dropped() {
     let group = full_group();
-    let mut dropped = charging(group);
-    assert!(poll_once(&mut dropped).is_pending());
-    let other = thread::spawn(move || {
-        assert!(block_on(charging(group)).is_ok());
-        aftermath::uncharge_counters(group, UNIT);
-    });
-    aftermath::uncharge_counters(group, UNIT);
+    let (mut dropped, mut next) = (charging(group), charging(group));
+    assert!(poll_once(&mut dropped).is_pending() && poll_once(&mut next).is_pending());
+    let user = thread::spawn(move || aftermath::uncharge_counters(group, UNIT));
     drop(dropped);
-    other.join().unwrap();
+    user.join().unwrap();
+    assert!(poll_once(&mut next) == Poll::Ready(Ok(())), "the next one is served");
+    aftermath::uncharge_counters(group, UNIT);
     assert_empty(group);
 }
 
@@ -239,7 +237,7 @@ fn a_charge_of_a_dropped_future_goes_to_the_next() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "the next one is served")]
 fn a_charge_kept_from_the_next_future_is_caught() {
     mutation::with(Mutation::DroppedFutureKeepsTheCharge, || explore_up_to(2, the_first_of_two_is_dropped));
 }
@@ -275,6 +273,12 @@ fn a_task_is_served_although_it_waited_before_the_mark() {
 #[should_panic(expected = "the uncharge serves it")]
 fn a_reclaimer_that_does_not_mark_is_caught() {
     mutation::with(Mutation::ReclaimerDoesNotMark, || explore_up_to(2, one_waits_before_the_mark));
+}
+
+#[test]
+#[should_panic(expected = "the uncharge serves it")]
+fn a_review_that_ends_with_a_load_is_caught() {
+    mutation::with(Mutation::ReviewEndsWithALoad, || explore_up_to(2, one_waits_before_the_mark));
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl ChargeQueue {
         self.notify_reclaimer();
     }
 
-    /// What a reclaimer is to do next. A queue is reviewed by one at a time.
+    /// The next task of a reclaimer. A queue is reviewed by one at a time.
     pub(crate) fn next_duty(&mut self, now: Instant) -> Duty {
         loop {
             let number = match (self.due.pop_front(), self.later.front()) {

@@ -13,7 +13,7 @@
 //! - I1. All of it is under one lock, which is taken before the list of other waits, and after the tree lock.
 //! - I2. A thread that holds the lock neither allocates nor frees: places come in chunks, which `reserve` makes without the lock. It
 //!   unparks threads, and calls, clones and drops no waker of a task: those are the user's code.
-//! - I3. A wait that is settled is in no queue. What it was told stays until its party leaves, or joins another queue.
+//! - I3. A wait that is settled is in no queue. Its outcome stays until its party leaves, or joins another queue.
 //! - I4. A task that was settled is untold until a thread takes its waker. A thread that leaves tasks untold has a reclaimer do it.
 //! - E1. A removal marks the group offline, then goes through the waits. A wait is listed, then checks the mark. Both are under the lock, so no wait
 //!   of a removed group sleeps.
@@ -46,7 +46,7 @@ pub(crate) enum Party {
 }
 
 impl Party {
-    /// That of a task whose waker was taken.
+    /// The party of a task that was told: its waker was taken.
     fn told() -> Party {
         Party::Task(Waker::noop().clone())
     }

@@ -1,4 +1,4 @@
-//! Places: the memory of waits and of their queues. It grows by what is made without the lock, and places keep their number.
+//! Places: the memory of waits and of their queues. New memory is made without the lock, and places keep their number.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -100,7 +100,7 @@ impl ChargeQueue {
         }
     }
 
-    /// What is to be made before one more wait can begin.
+    /// The memory that one more wait needs, if any.
     fn lacks(&self) -> Option<Lacks> {
         let chunk = self.free == NONE;
         let chunks = chunk && self.chunks.len() == self.chunks.capacity();
