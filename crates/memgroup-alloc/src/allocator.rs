@@ -74,9 +74,7 @@ impl<A: GlobalAlloc> Allocator<A> {
         let Ok(owner) = thread::charge(whole.units()) else { return null_mut() };
         let base = take(&self.inner, whole.layout);
         if base.is_null() {
-            if let Some(owner) = owner {
-                thread::uncharge(owner, whole.units());
-            }
+            thread::take_back(owner, whole.units());
             return base;
         }
         // SAFETY: the caller's promise.
@@ -102,16 +100,18 @@ impl<A: GlobalAlloc> Allocator<A> {
     }
 }
 
-// SAFETY: blocks come from the inner allocator, with room for the header before the program's part, whose alignment the prefix keeps. No method
+// SAFETY: blocks come from the inner allocator, with room for the header before the program's part. The prefix keeps the alignment of that part. No method
 // unwinds: panics of the engine abort (`thread` I4).
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
     #[inline]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the whole layout is not of size 0, and the inner allocator's block is fresh.
         unsafe { self.make(layout, |inner, whole| inner.alloc(whole)) }
     }
 
     #[inline]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as in `alloc`.
         unsafe { self.make(layout, |inner, whole| inner.alloc_zeroed(whole)) }
@@ -135,7 +135,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promise, as in `dealloc`.
         let whole = unsafe { Whole::of_live(layout) };
-        let Some(new) = Whole::sized(layout.align(), size) else { return null_mut() };
+        let Some(new) = Whole::resized(layout, size) else { return null_mut() };
         let (before, after) = (whole.units(), new.units());
         // SAFETY: as above.
         let owner = unsafe { block::owner(block) };

@@ -41,11 +41,22 @@ impl Whole {
         Whole::sized(layout.align(), layout.size())
     }
 
+    /// The same, of its alignment, a power of two of at most half the address space, and its size.
     #[inline(always)]
-    pub(crate) fn sized(align: usize, size: usize) -> Option<Whole> {
+    fn sized(align: usize, size: usize) -> Option<Whole> {
         let prefix = if align > HEADER { align } else { HEADER };
-        let layout = Layout::from_size_align(size.checked_add(prefix)?, prefix).ok()?;
+        if size > (isize::MAX as usize).saturating_sub(prefix.saturating_mul(2)) {
+            return None;
+        }
+        // SAFETY: the prefix is 8, or the alignment of a layout, which is a power of two. The sum rounded up to it is at most `isize::MAX`.
+        let layout = unsafe { Layout::from_size_align_unchecked(size + prefix, prefix) };
         Some(Whole { layout, prefix })
+    }
+
+    /// The whole of a block of this alignment, with another size.
+    #[inline(always)]
+    pub(crate) fn resized(layout: Layout, size: usize) -> Option<Whole> {
+        Whole::sized(layout.align(), size)
     }
 
     /// The whole of a block that is live, and so has one.
@@ -71,6 +82,7 @@ impl Whole {
     /// # Safety
     /// `base` is a block of this layout, of the calling thread alone.
     #[inline(always)]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
     pub(crate) unsafe fn begin(self, base: *mut u8, owner: Option<Owner>) -> *mut u8 {
         // SAFETY: the prefix is within the block, and the header's eight bytes are its last. Both are multiples of 8, and so is `base`.
         unsafe {
@@ -96,6 +108,7 @@ impl Whole {
 /// # Safety
 /// `block` is live, and the calling thread was handed it.
 #[inline(always)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
 pub(crate) unsafe fn owner(block: *mut u8) -> Option<Owner> {
     // SAFETY: a live block has its header written right before it (I1, I3).
     unsafe { block.cast::<Option<Owner>>().sub(1).read() }

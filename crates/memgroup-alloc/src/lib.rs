@@ -4,13 +4,15 @@
 //!
 //! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
 //!
-//! - `mutation`, `slots`, `records`: the held back bytes of a thread, and of all threads.
-//! - `mode`, `thread`: what a thread is doing, its record, and its end.
+//! - `mutation`, `slots`, `records`, `barrier`: the held back bytes of a thread, and of all threads.
+//! - `mode`, `thread`: the modes of a thread, its record, and its end.
 //! - `block`, `allocator`: the layout of a block, and `GlobalAlloc`.
 //! - `checked`: safe points.
 
 #[cfg(not(memgroup_loom))]
 mod allocator;
+#[cfg(not(memgroup_loom))]
+mod barrier;
 #[cfg(not(memgroup_loom))]
 mod block;
 #[cfg(not(memgroup_loom))]

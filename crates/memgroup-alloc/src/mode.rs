@@ -65,7 +65,7 @@ pub fn uncounted<T>(act: impl FnOnce() -> T) -> T {
 /// Calls `act`. A block of more than 64 KiB that it allocates on this thread fails if its group has no room for it.
 ///
 /// A block that fails is a null pointer. `try_reserve` returns it as an error. Code that cannot handle it, such as `Vec::push`, ends the process
-/// (`alloc::handle_alloc_error`). So `act` should allocate what is large by `try_reserve` alone. Before a block fails the engine takes
+/// (`alloc::handle_alloc_error`). So `act` should allocate large blocks by `try_reserve` alone. Before a block fails the engine takes
 /// prepaid bytes back; it asks no shrinker and stops no victim.
 ///
 /// ```

@@ -7,6 +7,8 @@ memgroup_sync::mutations! {
     PutsByStore,
     /// A thread that opens a slot looks before whether the group may have one.
     OpensWithoutALook,
+    /// A thread begins to change its slots by stores without the fence.
+    StoresWithoutFence,
     /// A thread that claims a record erases the words of the thread before.
     ClaimErases,
 }

@@ -8,10 +8,11 @@
 //! ```
 //!
 //! Held back bytes are charged to the group, and no block uses them. A new block takes its bytes there, and a freed one puts them there: one
-//! compare-and-swap each, in a line that only this thread writes. Other threads write a word only to take its bytes out for the engine.
+//! store each, in a line that only this thread writes. Other threads write a word only to take its bytes out for the engine. They stop the stores
+//! first (`records`); then both sides change it by compare-and-swap.
 //!
 //! - I1. The bytes in a word are charged to the word's owner. So a word with bytes keeps its owner's group.
-//! - I2. Every change of a word is one RMW of it. The word is its whole state, so an equal word is an equal state: bytes that leave a word
+//! - I2. Every change of a word is one RMW of it, or a store while no other thread may change it (`records` I3). The word is its whole state, so an equal word is an equal state: bytes that leave a word
 //!   leave it once. Loom: `loom_two_refusers_take_one_delta_once`.
 //! - I3. One thread at a time opens slots of a record. So no owner has two slots in it.
 //! - E1. open ↔ close: the opening thread puts the owner in, fences, and looks whether the group may have a slot. The engine marks the group,
@@ -47,7 +48,7 @@ pub(crate) enum Answer {
     Close,
 }
 
-/// What became of units that were put.
+/// The fate of units that were put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     Kept,
@@ -59,7 +60,7 @@ pub(crate) enum Put {
 /// The slots of one thread.
 #[repr(align(64))]
 pub(crate) struct Slots {
-    words: [AtomicU64; SLOTS],
+    slots: [Slot; SLOTS],
 }
 
 #[inline(always)]
@@ -75,82 +76,127 @@ fn parts(word: u64) -> Option<(Key, u64)> {
     (word != 0).then_some((Key(word >> UNIT_BITS), word & UNITS_MASK))
 }
 
-impl Slots {
-    /// Slots without an owner.
+/// One slot.
+pub(crate) struct Slot {
+    word: AtomicU64,
+}
+
+impl Slot {
+    /// A slot without an owner.
     #[cfg(not(memgroup_loom))]
-    pub(crate) const fn new() -> Slots {
-        Slots { words: [const { AtomicU64::new(0) }; SLOTS] }
+    pub(crate) const fn new() -> Slot {
+        Slot { word: AtomicU64::new(0) }
     }
 
-    /// Slots without an owner.
+    /// A slot without an owner.
     #[cfg(memgroup_loom)]
-    pub(crate) fn new() -> Slots {
-        Slots { words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    pub(crate) fn new() -> Slot {
+        Slot { word: AtomicU64::new(0) }
     }
 
-    /// Takes `units` for a block, if its owner has a slot with so many.
+    /// As `take`, of a thread that no other disturbs: by a store.
+    #[inline(always)]
+    pub(crate) fn take_alone(&self, key: Key, units: u64) -> bool {
+        // ORDERING: Relaxed; only this thread changes the word now.
+        let word = self.word.load(Ordering::Relaxed);
+        let is_there = has_key(word, key) && word & UNITS_MASK >= units;
+        if is_there {
+            // ORDERING: Relaxed; published by `Record::leave`.
+            self.word.store(word - units, Ordering::Relaxed);
+        }
+        is_there
+    }
+
+    /// As `put`, of a thread that no other disturbs: by a store. Whether the slot has the units now; else `put` is to be called.
+    #[inline(always)]
+    pub(crate) fn put_alone(&self, key: Key, units: u64, most: u64) -> bool {
+        // ORDERING: Relaxed; only this thread changes the word now.
+        let word = self.word.load(Ordering::Relaxed);
+        let is_put = has_key(word, key) && (word & UNITS_MASK) + units <= most;
+        if is_put {
+            // ORDERING: Relaxed; published by `Record::leave`.
+            self.word.store(word + units, Ordering::Relaxed);
+        }
+        is_put
+    }
+
+    /// Takes `units` for a block, if this is its owner's slot, and has so many.
     #[inline(always)]
     pub(crate) fn take(&self, key: Key, units: u64) -> bool {
-        for cell in &self.words {
-            // ORDERING: Relaxed; the compare-and-swap decides.
-            let mut word = cell.load(Ordering::Relaxed);
-            while has_key(word, key) {
-                if word & UNITS_MASK < units {
-                    return false;
-                }
-                // ORDERING: Relaxed, both; this thread, or the one that had the record before, put the bytes there. As an RMW it carries on
-                // the release of the put, which a thread that collects acquires.
-                match cell.compare_exchange_weak(word, word - units, Ordering::Relaxed, Ordering::Relaxed) {
-                    Ok(_) => return true,
-                    Err(newer) => word = newer,
-                }
+        let cell = &self.word;
+        // ORDERING: Relaxed; the compare-and-swap decides.
+        let mut word = cell.load(Ordering::Relaxed);
+        while has_key(word, key) {
+            if word & UNITS_MASK < units {
+                return false;
+            }
+            // ORDERING: Relaxed, both; this thread, or the one that had the record before, put the bytes there. As an RMW it carries on
+            // the release of the put, which a thread that collects acquires.
+            match cell.compare_exchange_weak(word, word - units, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(newer) => word = newer,
             }
         }
         false
     }
 
-    /// Puts the `units` of a freed block into the slot of its owner. Above `most` units the slot is halved.
+    /// Puts the `units` of a freed block into this slot, if it is its owner's. Above `most` units the slot is halved.
     #[inline(always)]
     pub(crate) fn put(&self, key: Key, units: u64, most: u64) -> Put {
-        for cell in &self.words {
-            // ORDERING: Relaxed; the compare-and-swap decides.
-            let mut word = cell.load(Ordering::Relaxed);
-            while has_key(word, key) {
-                let sum = (word & UNITS_MASK) + units;
-                let kept = if sum > most { most / 2 } else { sum };
-                if mutation::active(Mutation::PutsByStore) {
-                    // ORDERING: Release, as below (a fault for the models only).
-                    cell.store(word_of(key, kept), Ordering::Release);
-                    return Put::Kept;
-                }
-                // ORDERING: Release; pairs with the Acquire of a thread that takes the bytes out: they were charged before.
-                let swapped = cell.compare_exchange_weak(
-                    word,
-                    word_of(key, kept),
-                    Ordering::Release,
-                    Ordering::Relaxed,
-                );
-                match swapped {
-                    Ok(_) if kept == sum => return Put::Kept,
-                    Ok(_) => return Put::Left(sum - kept),
-                    Err(newer) => word = newer,
-                }
+        let cell = &self.word;
+        // ORDERING: Relaxed; the compare-and-swap decides.
+        let mut word = cell.load(Ordering::Relaxed);
+        while has_key(word, key) {
+            let sum = (word & UNITS_MASK) + units;
+            let kept = if sum > most { most / 2 } else { sum };
+            if mutation::active(Mutation::PutsByStore) {
+                // ORDERING: Release, as below (a fault for the models only).
+                cell.store(word_of(key, kept), Ordering::Release);
+                return Put::Kept;
+            }
+            // ORDERING: Release; pairs with the Acquire of a thread that takes the bytes out: they were charged before.
+            let swapped =
+                cell.compare_exchange_weak(word, word_of(key, kept), Ordering::Release, Ordering::Relaxed);
+            match swapped {
+                Ok(_) if kept == sum => return Put::Kept,
+                Ok(_) => return Put::Left(sum - kept),
+                Err(newer) => word = newer,
             }
         }
         Put::NoSlot
+    }
+}
+
+impl Slots {
+    /// Slots without an owner.
+    #[cfg(not(memgroup_loom))]
+    pub(crate) const fn new() -> Slots {
+        Slots { slots: [const { Slot::new() }; SLOTS] }
+    }
+
+    /// Slots without an owner.
+    #[cfg(memgroup_loom)]
+    pub(crate) fn new() -> Slots {
+        Slots { slots: core::array::from_fn(|_| Slot::new()) }
+    }
+
+    /// The slot with this index.
+    #[inline(always)]
+    pub(crate) fn at(&self, at: usize) -> &Slot {
+        &self.slots[at]
     }
 
     /// The index of the slot of `key`, or of one without an owner.
     pub(crate) fn find(&self, key: Key) -> Option<usize> {
         // ORDERING: Relaxed; only this thread puts owners in (I3).
-        let words = || self.words.iter().map(|cell| cell.load(Ordering::Relaxed));
+        let words = || self.slots.iter().map(|slot| slot.word.load(Ordering::Relaxed));
         words().position(|word| has_key(word, key)).or_else(|| words().position(|word| word == 0))
     }
 
     /// Puts `units`, at most `UNITS_MASK`, into slot `at`, with their owner. Returns the units that left it, with their owner: those of another
     /// owner, or of the same if there were too many for a word.
     pub(crate) fn open(&self, at: usize, key: Key, units: u64) -> Option<(Key, u64)> {
-        let cell = &self.words[at];
+        let cell = &self.slots[at].word;
         // ORDERING: Relaxed; the compare-and-swap decides.
         let mut word = cell.load(Ordering::Relaxed);
         loop {
@@ -176,7 +222,7 @@ impl Slots {
 
     /// Shows each slot with an owner to `ask`. Where the answer says so, its units are taken out, and given to `taken`.
     pub(crate) fn visit(&self, mut ask: impl FnMut(Key, u64) -> Answer, mut taken: impl FnMut(Key, u64)) {
-        for cell in &self.words {
+        for Slot { word: cell } in &self.slots {
             loop {
                 // ORDERING: Acquire; pairs with the Release in `put` and `open`, for a caller that only reads.
                 let word = cell.load(Ordering::Acquire);
@@ -215,17 +261,21 @@ mod tests {
     #[test]
     fn a_slot_gives_no_more_than_it_has() {
         let slots = Slots::new();
-        assert!(!slots.take(A, 0), "no slot");
         assert_eq!(slots.open(0, A, 10), None);
-        assert!(!slots.take(B, 1) && !slots.take(A, 11) && slots.take(A, 10) && !slots.take(A, 1));
+        let slot = slots.at(0);
+        assert!(!slot.take(B, 1) && !slot.take(A, 11) && slot.take(A, 9) && !slot.take(A, 2));
+        assert!(!slot.take_alone(B, 1) && !slot.take_alone(A, 2) && slot.take_alone(A, 1));
+        assert!(!slot.put_alone(B, 1, 5) && !slot.put_alone(A, 6, 5) && slot.put_alone(A, 5, 5));
+        assert_eq!(slots.close(A), 5);
     }
 
     #[test]
     fn a_full_slot_is_halved() {
         let slots = Slots::new();
         slots.open(0, A, 90);
-        assert_eq!((slots.put(A, 10, 100), slots.put(A, 1, 100)), (Put::Kept, Put::Left(51)));
-        assert_eq!((slots.close(A), slots.put(A, 1, 100)), (50, Put::NoSlot));
+        let slot = slots.at(0);
+        assert_eq!((slot.put(A, 10, 100), slot.put(A, 1, 100)), (Put::Kept, Put::Left(51)));
+        assert_eq!((slots.close(A), slot.put(A, 1, 100)), (50, Put::NoSlot));
     }
 
     #[test]

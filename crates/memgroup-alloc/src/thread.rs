@@ -20,17 +20,17 @@ use memgroup::block::{self, Holder, Owner, Take};
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::depth;
 
-use crate::mode;
 use crate::records::{Record, Records};
-use crate::slots::{Answer, Key, Put, UNIT, UNITS_MASK, UNITS_MOST};
+use crate::slots::{Answer, Key, Put, Slot, UNIT, UNITS_MASK, UNITS_MOST};
+use crate::{barrier, mode};
 
 static RECORDS: Records = Records::new();
 
 /// Stands for the record of a thread that has none yet. It has no owner, ever.
-static NONE: Record = Record::new();
+static NONE: Record = Record::new(false);
 
 /// The same, of a thread that has given its record back.
-static ENDED: Record = Record::new();
+static ENDED: Record = Record::new(false);
 
 std::thread_local! {
     // A pointer, because to older compilers a constant cannot refer to a static that changes.
@@ -63,6 +63,11 @@ fn record() -> &'static Record {
     unsafe { &*RECORD.get() }
 }
 
+/// The slot of `key` on this thread, or one without an owner.
+fn find(key: Key) -> Option<&'static Slot> {
+    record().find(key)
+}
+
 /// Charges a new block of `units` to the current owner. Returns the owner; `None` if the block is charged to no group.
 #[inline(always)]
 pub(crate) fn charge(units: u64) -> Result<Option<Owner>, Refused> {
@@ -70,7 +75,14 @@ pub(crate) fn charge(units: u64) -> Result<Option<Owner>, Refused> {
         return Ok(None);
     }
     let Some(owner) = block::current() else { return Ok(None) };
-    if record().slots.take(key(owner), units) { Ok(Some(owner)) } else { charge_slowly(owner, units) }
+    if record().take(key(owner), units) { Ok(Some(owner)) } else { charge_elsewhere(owner, units) }
+}
+
+/// As `charge`, from another slot than the last, or from the engine.
+#[inline(never)]
+fn charge_elsewhere(owner: Owner, units: u64) -> Result<Option<Owner>, Refused> {
+    let is_taken = find(key(owner)).is_some_and(|slot| slot.take(key(owner), units));
+    if is_taken { Ok(Some(owner)) } else { charge_slowly(owner, units) }
 }
 
 #[cold]
@@ -109,9 +121,11 @@ pub(crate) enum Grown {
 }
 
 /// Charges `more` units to the owner of a block that grows to `all`.
-#[inline]
+#[inline(never)]
 pub(crate) fn grow(owner: Owner, more: u64, all: u64) -> Grown {
-    if record().slots.take(key(owner), more) { Grown::Charged } else { grow_slowly(owner, more, all) }
+    let is_taken =
+        record().take(key(owner), more) || find(key(owner)).is_some_and(|slot| slot.take(key(owner), more));
+    if is_taken { Grown::Charged } else { grow_slowly(owner, more, all) }
 }
 
 #[cold]
@@ -131,10 +145,28 @@ extern "C" fn grow_slowly(owner: Owner, more: u64, all: u64) -> Grown {
 /// Uncharges `units` of a block's owner.
 #[inline(always)]
 pub(crate) fn uncharge(owner: Owner, units: u64) {
-    match record().slots.put(key(owner), units, UNITS_MOST) {
+    if !record().put(key(owner), units) {
+        uncharge_elsewhere(owner, units);
+    }
+}
+
+/// As `uncharge`, to another slot than the last, or to the engine.
+#[inline(never)]
+fn uncharge_elsewhere(owner: Owner, units: u64) {
+    let slot = find(key(owner));
+    match slot.map_or(Put::NoSlot, |slot| slot.put(key(owner), units, UNITS_MOST)) {
         Put::Kept => {}
         Put::Left(units) => uncharge_slowly(owner, units, false),
         Put::NoSlot => uncharge_slowly(owner, units, true),
+    }
+}
+
+/// The block was not made after all.
+#[cold]
+#[inline(never)]
+pub(crate) fn take_back(owner: Option<Owner>, units: u64) {
+    if let Some(owner) = owner {
+        uncharge(owner, units);
     }
 }
 
@@ -167,10 +199,9 @@ fn keep_inside(record: &Record, owner: Owner, units: u64) -> bool {
     let Some(at) = slot else { return false };
     // ORDERING: Relaxed; for this thread.
     record.is_overfull.store(true, Ordering::Relaxed);
-    match record.slots.open(at, key(owner), units) {
+    if let Some((_, units)) = record.slots.open(at, key(owner), units) {
         // Too many for one word.
-        Some((_, units)) => owner.uncharge_inside(units * UNIT),
-        None => {}
+        owner.uncharge_inside(units * UNIT);
     }
     true
 }
@@ -245,7 +276,7 @@ fn make() -> Option<&'static Record> {
         return None;
     }
     // SAFETY: fresh memory with the layout of a record.
-    unsafe { place.write(Record::new()) };
+    unsafe { place.write(Record::new(barrier::is_offered())) };
     // SAFETY: written above, and never freed.
     Some(unsafe { &*place })
 }
@@ -294,7 +325,24 @@ struct AllThreads;
 
 impl Holder for AllThreads {
     fn visit(&self, ask: &mut dyn FnMut(Owner, u64) -> Take, taken: &mut dyn FnMut(Owner, u64)) {
+        let mut is_wanted = false;
         for record in RECORDS.all() {
+            let look = |key, units| {
+                is_wanted |= ask(owner(key), units * UNIT) != Take::Nothing;
+                Answer::Keep
+            };
+            record.slots.visit(look, |_, _| ());
+        }
+        if !is_wanted {
+            return;
+        }
+        // As many as are stopped go on: records that are added meanwhile come before the first.
+        let first = RECORDS.all().next();
+        let all = || core::iter::successors(first, |record| record.after());
+        all().for_each(Record::stop);
+        barrier::make();
+        for record in all() {
+            record.wait_idle();
             record.slots.visit(
                 |key, units| match ask(owner(key), units * UNIT) {
                     Take::Nothing => Answer::Keep,
@@ -304,6 +352,7 @@ impl Holder for AllThreads {
                 },
                 |key, units| taken(owner(key), units * UNIT),
             );
+            record.go_on();
         }
     }
 }

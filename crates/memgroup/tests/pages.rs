@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "memgroup",
     "memgroup-sync",
     "memgroup-percpu",
+    "memgroup-alloc",
     "memgroup-sqlite",
     "memgroup-tokio",
     "memgroup-cli",

@@ -1,0 +1,138 @@
+//! The engine's own tests under a global allocator that charges a group: each thread of a test has one in force, and all that it allocates outside of
+//! other scopes is charged. The process aborts where the allocator is called while it charges or uncharges a block.
+//!
+//! Not here: tests that need a thread without a group, figures of the whole process, and those in binaries with paths of their own.
+#![cfg(not(memgroup_loom))]
+#![allow(unsafe_code)]
+#![allow(clippy::duplicate_mod, reason = "two of the binaries that are modules here have the same module")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+use memgroup::{Config, Group, Hierarchy, SlotSource, block, scope};
+use memgroup_alloc::Allocator;
+
+#[path = "../../../memgroup/tests/depth.rs"]
+mod depth;
+#[path = "../../../memgroup/tests/dry_run.rs"]
+mod dry_run;
+#[path = "../../../memgroup/tests/effort.rs"]
+mod effort;
+#[path = "../../../memgroup/tests/groups.rs"]
+mod groups;
+#[path = "../../../memgroup/tests/high/main.rs"]
+mod high;
+#[path = "../../../memgroup/tests/labels.rs"]
+mod labels;
+#[path = "../../../memgroup/tests/ledger.rs"]
+mod ledger;
+#[path = "../../../memgroup/tests/moves.rs"]
+mod moves;
+#[path = "../../../memgroup/tests/oom/main.rs"]
+mod oom;
+#[path = "../../../memgroup/tests/parts.rs"]
+mod parts;
+#[path = "../../../memgroup/tests/peaks.rs"]
+mod peaks;
+#[path = "../../../memgroup/tests/quotas.rs"]
+mod quotas;
+#[path = "../../../memgroup/tests/stress.rs"]
+mod stress;
+#[path = "../../../memgroup/tests/wait/main.rs"]
+mod wait;
+
+/// The allocator, which gives each thread a group and looks for calls within calls.
+struct Strict {
+    charging: Allocator<Inner>,
+}
+
+/// The system's allocator, below: the charge of a block is over when it is called.
+struct Inner;
+
+#[global_allocator]
+static ALLOCATOR: Strict = Strict { charging: Allocator::over(Inner) };
+
+static GROUP: OnceLock<(Hierarchy, Group)> = OnceLock::new();
+
+std::thread_local! {
+    static HAS_GROUP: Cell<bool> = const { Cell::new(false) };
+    static IS_CHARGING: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Strict {
+    /// Gives this thread its group, and notes that a call begins.
+    fn begin(&self) {
+        if IS_CHARGING.replace(true) {
+            let text = "the allocator is called while it charges a block\n";
+            // SAFETY: a text of this length.
+            unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+            std::process::abort();
+        }
+        // SAFETY: takes no argument, and cannot fail.
+        let process = unsafe { libc::getpid() };
+        // SAFETY: as above.
+        let is_first = process == unsafe { libc::gettid() };
+        if !is_first && !block::is_inside() && !HAS_GROUP.replace(true) {
+            IS_CHARGING.set(false);
+            let (_, group) = GROUP.get_or_init(|| {
+                // The choice of other slots starts a thread, which would wait for this call.
+                let slots = SlotSource::virtual_slots(2).unwrap();
+                let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
+                let group = hierarchy.create("/tests").unwrap();
+                (hierarchy, group)
+            });
+            std::mem::forget(scope::enter(group));
+            IS_CHARGING.set(true);
+        }
+    }
+}
+
+// SAFETY: the system's.
+unsafe impl GlobalAlloc for Inner {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+// SAFETY: that of the allocator within.
+unsafe impl GlobalAlloc for Strict {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.begin();
+        // SAFETY: the caller's promise.
+        let block = unsafe { self.charging.alloc(layout) };
+        IS_CHARGING.set(false);
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        self.begin();
+        // SAFETY: the caller's promise.
+        unsafe { self.charging.dealloc(block, layout) };
+        IS_CHARGING.set(false);
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        self.begin();
+        // SAFETY: the caller's promise.
+        let moved = unsafe { self.charging.realloc(block, layout, size) };
+        IS_CHARGING.set(false);
+        moved
+    }
+}
+
+#[test]
+fn the_tests_are_charged() {
+    let before = block::current().expect("a group is in force");
+    let block = vec![1_u8; 1 << 20];
+    let (_, group) = GROUP.get().unwrap();
+    assert!(group.usage_exact() >= 1 << 20);
+    drop(block);
+    assert_eq!(block::current(), Some(before));
+}
