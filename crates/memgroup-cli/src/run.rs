@@ -1,4 +1,4 @@
-//! `memgroup run`: several tenants' SQL in one process, each in its own group.
+//! `memgroup run`: several tenants' SQL, or their HTTP requests, in one process, each in its own group.
 //!
 //!   SPEC ─▶ data (a file per tenant) ─▶ backend (groups under SQLite) ─▶ work (threads) ─▶ report ─▶ tables, JSON
 //!
@@ -16,11 +16,13 @@
 //! | `report` | the model behind tables and JSON |
 //! | `output` | tables and JSON |
 //! | `compare` | the turns of `--baseline` |
+//! | `http` | the engine `http`: a server in a child process, and its clients |
 
 mod backend;
 mod base;
 mod compare;
 mod data;
+mod http;
 mod live;
 mod measure;
 mod output;
@@ -37,7 +39,7 @@ use base::stop::{EXIT_INTERRUPTED, Stop};
 use data::{Job, files};
 use live::Form;
 use report::{Report, Turn};
-use spec::Spec;
+use spec::{Engine, Spec};
 
 /// Exit code after a failure.
 pub(crate) const EXIT_FAILURE: u8 = 1;
@@ -51,11 +53,18 @@ pub(crate) struct Options {
     #[arg(value_name = "SPEC.toml")]
     spec: Option<PathBuf>,
 
-    /// Print the built-in SPEC and run nothing
-    #[arg(long, exclusive = true)]
+    /// Print the built-in SPEC of the engine and run nothing
+    #[arg(
+        long,
+        conflicts_with_all = ["spec", "seconds", "seed", "no_reclaim", "baseline", "details", "watch", "json", "data", "turn", "serve"]
+    )]
     print_spec: bool,
 
-    /// Run time of the statements in seconds [default: from the SPEC, 20]
+    /// Target of the tenants' work [default: from the SPEC, sqlite]
+    #[arg(long, value_name = "ENGINE")]
+    engine: Option<Engine>,
+
+    /// Run time in seconds [default: from the SPEC, 20]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = spec::parse_seconds)]
     seconds: Option<f64>,
 
@@ -68,6 +77,8 @@ pub(crate) struct Options {
     no_reclaim: bool,
 
     /// Run the same work also without limits and under SQLite's process-wide heap limit, in turns, and compare
+    ///
+    /// With --engine http: also without memgroup, under the same bound of the server's process.
     #[arg(long)]
     baseline: bool,
 
@@ -96,17 +107,39 @@ pub(crate) struct Options {
     /// Run one turn of a comparison, with regime and SPEC from standard input, and print its result as JSON
     #[arg(long, hide = true, conflicts_with_all = ["baseline", "json", "watch", "details"])]
     turn: bool,
+
+    /// Serve the tenants' requests, with an order from standard input, and print the port
+    #[arg(long, hide = true, exclusive = true)]
+    serve: bool,
+}
+
+impl Options {
+    /// Fails if an option has no meaning with the engine `http`.
+    fn check_for_http(&self) -> Result<(), RunError> {
+        let given = [
+            (self.no_reclaim, "--no-reclaim"),
+            (self.details, "--details"),
+            (self.watch.is_some(), "--watch"),
+            (self.data.is_some(), "--data"),
+        ];
+        given.iter().find(|(is_given, _)| *is_given).map_or(Ok(()), |(_, option)| {
+            Err(RunError::Usage(format!("{option} has no meaning with the engine `http`; leave it out")))
+        })
+    }
 }
 
 /// Runs the tenants, reports, and returns the exit code.
 pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     if options.print_spec {
-        return output::print(spec::BUILT_IN).map(|()| 0);
+        return output::print(options.engine.unwrap_or(Engine::Sqlite).built_in()).map(|()| 0);
+    }
+    if options.serve {
+        return http::serve();
     }
     let (regime, mut spec) = if options.turn {
         compare::order_of_parent()?
     } else {
-        (Regime::Groups, Spec::read(options.spec.as_deref())?)
+        (Regime::Groups, Spec::read(options.spec.as_deref(), options.engine)?)
     };
     spec.seconds = options.seconds.unwrap_or(spec.seconds);
     spec.seed = options.seed.unwrap_or(spec.seed);
@@ -119,6 +152,9 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
         ));
     }
     json.map_or(Ok(()), output::check)?;
+    if spec.engine == Engine::Http {
+        return run_http(options, &spec, json_on_stdout);
+    }
     // Absolute, because SQLite takes a name that begins with "file:" for a URI.
     let directory = options.data.clone().unwrap_or_else(files::default_directory);
     let directory = path::absolute(&directory).map_err(|error| {
@@ -151,6 +187,22 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
         progress.line("ended by Ctrl-C before the first statement; there is nothing to report");
     }
     Ok(if has_failed { EXIT_FAILURE } else { code() })
+}
+
+/// Runs the engine `http`.
+fn run_http(options: &Options, spec: &Spec, stdout_taken: bool) -> Result<u8, RunError> {
+    options.check_for_http()?;
+    let stop = Stop::default();
+    stop.on_ctrl_c(|| ()).or_fail("listen for Ctrl-C")?;
+    let progress = Progress::on_stderr();
+    spec.notes().iter().for_each(|note| progress.line(note));
+    let (report, has_died) = http::run(spec, options.baseline, &progress, &stop)?;
+    output::publish(&report, stop.cause(), options.json.as_deref(), stdout_taken, false)?;
+    Ok(match stop.requested() {
+        _ if has_died => EXIT_FAILURE,
+        true => EXIT_INTERRUPTED,
+        false => 0,
+    })
 }
 
 /// Runs one regime in this process. The result is none if a stop was requested before the first statement.

@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn sends_a_spec_as_one_line() {
-        let spec = Spec::read(None).expect("a valid SPEC");
+        let spec = Spec::read(None, None).expect("a valid SPEC");
         for spec in [spec.without_limits(), spec] {
             let line = serde_json::to_string(&spec).expect("JSON");
             assert!(!line.contains('\n'));

@@ -2,6 +2,7 @@
 //!
 //! All tests share one data directory, except those about its files.
 
+mod http;
 mod limits;
 mod reclaim;
 mod shares;

@@ -66,8 +66,8 @@ pub(crate) enum Backend {
 /// A group for each tenant.
 pub(crate) struct Groups {
     pub(crate) hierarchy: Hierarchy,
-    /// Group of the memory that SQLite takes for no tenant.
-    pub(crate) unattributed: Group,
+    /// Group of the memory that SQLite takes for no tenant; none without SQLite.
+    pub(crate) unattributed: Option<Group>,
     /// Parent of all tenants.
     pub(crate) parent: Group,
     /// In the order of the SPEC.
@@ -184,10 +184,15 @@ impl Groups {
         let config = Config::new().reclaim(spec.reclaim).oom(spec.reclaim && spec.oom);
         let hierarchy = Hierarchy::new(config).or_fail("set up the hierarchy")?;
         let installed = memgroup_sqlite::install(&hierarchy).or_fail("put memgroup under SQLite")?;
-        Groups::create(hierarchy, installed.unattributed().clone(), spec)
+        Groups::create(hierarchy, Some(installed.unattributed().clone()), spec)
     }
 
-    fn create(hierarchy: Hierarchy, unattributed: Group, spec: &Spec) -> Result<Groups, RunError> {
+    /// Creates the groups of `spec`.
+    pub(crate) fn create(
+        hierarchy: Hierarchy,
+        unattributed: Option<Group>,
+        spec: &Spec,
+    ) -> Result<Groups, RunError> {
         let unset = Settings::default();
         let parent = create(&hierarchy.root(), PARENT, spec.max_bytes, &unset)?;
         parent.set_share(spec.share).or_fail("share the memory of all tenants")?;
@@ -236,9 +241,9 @@ mod tests {
 
     #[test]
     fn fails_when_a_byte_stays_charged_to_a_tenant() {
-        let spec = Spec::read(None).expect("a valid SPEC");
+        let spec = Spec::read(None, None).expect("a valid SPEC");
         let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
-        let groups = Groups::create(hierarchy.clone(), hierarchy.root(), &spec).expect("groups");
+        let groups = Groups::create(hierarchy.clone(), None, &spec).expect("groups");
         let last = groups.tenants.len() - 1;
         let charge = groups.tenants[last].try_charge(1).expect("room");
         let backend = Backend::Groups(groups);
@@ -250,9 +255,9 @@ mod tests {
 
     #[test]
     fn removes_the_group_of_the_loader() {
-        let spec = Spec::read(None).expect("a valid SPEC");
+        let spec = Spec::read(None, None).expect("a valid SPEC");
         let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
-        let groups = Groups::create(hierarchy.clone(), hierarchy.root(), &spec).expect("groups");
+        let groups = Groups::create(hierarchy.clone(), None, &spec).expect("groups");
         let backend = Backend::Groups(groups);
         let loader = backend.create_loader().expect("a group");
         thread::scope(|threads| {

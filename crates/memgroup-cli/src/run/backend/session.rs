@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn applies_settings_that_forbid_writing() {
-        let spec = Spec::read(None).expect("a valid SPEC");
+        let spec = Spec::read(None, None).expect("a valid SPEC");
         for tenant in &spec.tenants {
             let connection = Connection::open_in_memory().expect("a connection");
             connection.execute_batch(&settings(tenant)).expect("valid settings");

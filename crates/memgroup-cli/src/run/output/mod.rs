@@ -7,6 +7,7 @@
 
 mod comparison;
 mod details;
+mod http;
 mod sentences;
 mod summary;
 mod table;
@@ -71,7 +72,10 @@ pub(crate) fn publish(
     stdout_taken: bool,
     details: bool,
 ) -> Result<(), RunError> {
-    let text = |is_terminal| summary::of_report(report, ended_by, details, Emphasis::on(is_terminal));
+    let text = |is_terminal| match report.memgroup.server {
+        Some(_) => http::of_report(report, ended_by, Emphasis::on(is_terminal)),
+        None => summary::of_report(report, ended_by, details, Emphasis::on(is_terminal)),
+    };
     let written = file.map_or(Ok(()), |file| {
         let text = json(report)?;
         if file == Path::new(STDOUT) {

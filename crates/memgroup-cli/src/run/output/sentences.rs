@@ -19,6 +19,11 @@ const PLAIN_REFUSAL: &str = "out of memory";
 
 /// The tenants with failed statements; shorter in a comparison, with its `regime`. The caller adds the full stop.
 pub(super) fn outcome(regime: Option<Regime>, report: &RegimeReport) -> String {
+    begin(regime, &outcome_of("statement", regime, report))
+}
+
+/// The same about a `unit` of work, as the end of a sentence.
+pub(super) fn outcome_of(unit: &str, regime: Option<Regime>, report: &RegimeReport) -> String {
     let failed = if regime.is_none() { "failed for lack of memory" } else { "failed" };
     let with_failures = |greedy: bool| -> Vec<&TenantReport> {
         let tenants = report.tenants.iter();
@@ -28,7 +33,8 @@ pub(super) fn outcome(regime: Option<Regime>, report: &RegimeReport) -> String {
         if regime.is_some() {
             return format!("`{}`", tenant.name);
         }
-        let counts = [(tenant.refused, "refused"), (tenant.killed, "stopped")];
+        let counts =
+            [(tenant.refused, "refused"), (tenant.killed, "stopped"), (tenant.lost.unwrap_or(0), "lost")];
         let counts = counts.into_iter().filter(|&(count, _)| count > 0);
         let counts: Vec<_> = counts.map(|(count, verb)| format!("{} {verb}", units::count(count))).collect();
         format!("`{}` ({})", tenant.name, counts.join(", "))
@@ -37,13 +43,12 @@ pub(super) fn outcome(regime: Option<Regime>, report: &RegimeReport) -> String {
         let all = tenant.done + tenant.failed();
         format!("`{}` ({} of {})", tenant.name, units::count(tenant.failed()), units::count(all))
     });
-    let text = match (greedy.is_empty(), others.is_empty()) {
-        (true, true) => format!("no statement {failed}"),
-        (false, true) => format!("only statements of {greedy} {failed}"),
-        (true, false) => format!("statements of {others} {failed}"),
-        (false, false) => format!("statements of {greedy} {failed}, and also of {others}"),
-    };
-    begin(regime, &text)
+    match (greedy.is_empty(), others.is_empty()) {
+        (true, true) => format!("no {unit} {failed}"),
+        (false, true) => format!("only {unit}s of {greedy} {failed}"),
+        (true, false) => format!("{unit}s of {others} {failed}"),
+        (false, false) => format!("{unit}s of {greedy} {failed}, and also of {others}"),
+    }
 }
 
 /// Sentences about memgroup's own run, besides the outcome.

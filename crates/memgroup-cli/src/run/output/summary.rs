@@ -81,7 +81,7 @@ pub(super) fn of_report(
 }
 
 /// Breaks `text` into lines of at most `WIDTH` columns. Later lines are indented.
-fn wrapped(text: &str) -> String {
+pub(super) fn wrapped(text: &str) -> String {
     let mut lines = String::new();
     let mut column = 0;
     for word in text.split_whitespace() {

@@ -4,7 +4,7 @@
 
 mod merge;
 
-use memgroup::Group;
+use memgroup::{Group, GroupSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::run::backend::{Backend, Groups, Regime};
@@ -14,7 +14,7 @@ use crate::run::measure::kills::Kills;
 use crate::run::measure::latencies::Latencies;
 use crate::run::measure::shrinkers::Shrinker;
 use crate::run::measure::{Figures, Held, Idle, PerCpu, Share};
-use crate::run::spec::{Kind, TenantSpec};
+use crate::run::spec::{Kind, Spec, TenantSpec};
 use crate::run::work::Ran;
 
 /// The report of `memgroup run`.
@@ -42,6 +42,20 @@ impl Report {
     }
 }
 
+/// The process of an HTTP server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Server {
+    /// Its bound: a memory cgroup, or RLIMIT_AS. None: it has none.
+    pub(crate) bound: Option<String>,
+    pub(crate) max: Option<u64>,
+    /// Most bytes of it that were in memory.
+    pub(crate) resident_peak: u64,
+    /// Seconds since the first request; none if it lived to the end.
+    pub(crate) died_seconds: Option<f64>,
+    /// Its exit status, if it died.
+    pub(crate) died_of: Option<String>,
+}
+
 /// Result of one process, with the latencies that are needed to add results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Turn {
@@ -51,13 +65,16 @@ pub(crate) struct Turn {
 }
 
 /// Report of one regime, from one process or several.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct RegimeReport {
     /// Run time of the statements.
     pub(crate) seconds: f64,
     pub(crate) seed: u64,
     /// The run ended early.
     pub(crate) interrupted: bool,
+    /// The server; none with SQLite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) server: Option<Server>,
     /// Whether caches were reclaimed; none without groups.
     pub(crate) reclaim: Option<bool>,
     /// Limit of the root in a run without limits; none otherwise.
@@ -105,6 +122,9 @@ pub(crate) struct TenantReport {
     pub(crate) killed: u64,
     /// Retries of statements that found no memory.
     pub(crate) retried: u64,
+    /// Requests without an answer, because the connection was lost or the server was gone; none with SQLite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lost: Option<u64>,
     /// Statements interrupted by the end of the run.
     pub(crate) interrupted: u64,
     pub(crate) p50_us: Option<f64>,
@@ -134,9 +154,32 @@ pub(crate) struct TenantReport {
 }
 
 impl TenantReport {
-    /// Statements that failed for lack of memory: refused or stopped.
+    /// Statements that failed for lack of memory: refused, stopped, or lost with their server.
     pub(crate) fn failed(&self) -> u64 {
-        self.refused + self.killed
+        self.refused + self.killed + self.lost.unwrap_or(0)
+    }
+
+    /// Figures of the group of `tenant` in `snapshot` after a run of that many `seconds`. All that the group does not know is left out.
+    fn of_group(
+        spec: &Spec,
+        tenant: &TenantSpec,
+        found: Option<(&GroupSnapshot, &Snapshot)>,
+        seconds: f64,
+    ) -> TenantReport {
+        let group = found.map(|(group, _)| group);
+        let figures = group.map(|group| Figures::of(group, seconds)).unwrap_or_default();
+        TenantReport {
+            name: tenant.name.clone(),
+            workload: Some(tenant.workload),
+            threads: tenant.threads,
+            held: group.map(Held::of).unwrap_or_default(),
+            protected: tenant.is_protected() || (spec.share.is_some() && !tenant.workload.is_greedy()),
+            throttled_us: group.map(|_| figures.memory("throttled_us")),
+            would_refuse: group.map(|group| group.events_local.would_refuse),
+            share: found.and_then(|(group, all)| Share::of(group, all)),
+            figures,
+            ..TenantReport::default()
+        }
     }
 
     /// Whether it asks for more memory than any limit allows.
@@ -165,6 +208,7 @@ impl RegimeReport {
             done: sum(|tenant| tenant.done),
             refused: sum(|tenant| tenant.refused),
             killed: sum(|tenant| tenant.killed),
+            lost: self.server.as_ref().map(|_| sum(|tenant| tenant.lost.unwrap_or(0))),
             retried: sum(|tenant| tenant.retried),
             held: self.all,
             database: sum(|tenant| tenant.database),
@@ -175,64 +219,66 @@ impl RegimeReport {
     }
 }
 
+impl RegimeReport {
+    /// Figures of the groups of `spec` after a run of that many `seconds`, all of one moment. Without groups they are unknown.
+    pub(crate) fn of_groups(groups: Option<&Groups>, spec: &Spec, seconds: f64) -> RegimeReport {
+        let snapshot = groups.map(|groups| groups.hierarchy.snapshot());
+        let find = |group: &Group| {
+            let all = snapshot.as_ref()?;
+            Some((all.groups.iter().find(|found| found.id == group.id())?, all))
+        };
+        let tenant = |(index, tenant)| {
+            let found = groups.and_then(|groups| find(&groups.tenants[index]));
+            TenantReport::of_group(spec, tenant, found, seconds)
+        };
+        let parent = groups.and_then(|groups| find(&groups.parent)).map(|(parent, _)| parent);
+        RegimeReport {
+            seconds,
+            seed: spec.seed,
+            guard: snapshot.as_ref().and_then(|snapshot| snapshot.groups[0].limits.max_bytes),
+            tenants: spec.tenants.iter().enumerate().map(tenant).collect(),
+            kills: groups.map(Groups::kills),
+            all: parent.map(Held::of).unwrap_or_default(),
+            figures: parent.map(|parent| Figures::of(parent, seconds)).unwrap_or_default(),
+            unattributed: groups
+                .and_then(|groups| find(groups.unattributed.as_ref()?))
+                .map(|(group, _)| Held::of(group)),
+            percpu: groups.map(|groups| PerCpu::of(&groups.hierarchy)),
+            ..RegimeReport::default()
+        }
+    }
+}
+
 impl Turn {
     /// Measures `backend` after `ran`, while the connections are still open.
     pub(crate) fn of(backend: &Backend, job: &Job<'_>, databases: &[Database], ran: &Ran) -> Turn {
         let spec = job.spec;
         let seconds = ran.elapsed.as_secs_f64();
         let groups = backend.groups();
-        // One snapshot, so that all figures are of one moment.
-        let snapshot = groups.map(|groups| groups.hierarchy.snapshot());
-        let find = |group: &Group| snapshot.as_ref()?.groups.iter().find(|found| found.id == group.id());
+        let mut report = RegimeReport::of_groups(groups, spec, seconds);
         let shrinkers = groups.map(|groups| Shrinker::all(&groups.hierarchy));
-        let tenant = |(index, tenant): (usize, &TenantSpec)| {
+        for (index, tenant) in report.tenants.iter_mut().enumerate() {
             let (counters, tally) = &ran.tenants[index];
-            let group = groups.and_then(|groups| find(&groups.tenants[index]));
-            let figures = group.map(|group| Figures::of(group, seconds)).unwrap_or_default();
-            let [done, refused, killed, retried, interrupted] = counters.read();
-            let is_own = |shrinker: &&Shrinker| group.is_some_and(|group| group.path == shrinker.group);
-            TenantReport {
-                name: tenant.name.clone(),
-                workload: Some(tenant.workload),
-                threads: tenant.threads,
-                done,
-                refused,
-                killed,
-                retried,
-                interrupted,
-                p50_us: tally.latencies.quantile_us(0.50),
-                p99_us: tally.latencies.quantile_us(0.99),
-                held: group.map(Held::of).unwrap_or_default(),
-                protected: tenant.is_protected() || (spec.share.is_some() && !tenant.workload.is_greedy()),
-                throttled_us: group.map(|_| figures.memory("throttled_us")),
-                would_refuse: group.map(|group| group.events_local.would_refuse),
-                idle: tally.idle.map(|idle| {
-                    let since = |before| figures.memory("reclaimed").saturating_sub(before);
-                    Idle { reclaimed: idle.reclaimed.map(since), ..idle }
-                }),
-                figures,
-                database: databases[index].bytes,
-                first_refusal: tally.first_refusal.clone(),
-                page_cache: tally.page_cache,
-                share: group.zip(snapshot.as_ref()).and_then(|(group, all)| Share::of(group, all)),
-                shrinkers: shrinkers.as_ref().map(|all| all.iter().filter(is_own).cloned().collect()),
-            }
-        };
-        let parent = groups.and_then(|groups| find(&groups.parent));
-        let report = RegimeReport {
-            seconds,
-            seed: spec.seed,
-            interrupted: job.stop.requested(),
-            reclaim: groups.map(|_| spec.reclaim),
-            without_retries: None,
-            guard: snapshot.as_ref().and_then(|snapshot| snapshot.groups[0].limits.max_bytes),
-            tenants: spec.tenants.iter().enumerate().map(tenant).collect(),
-            kills: groups.map(Groups::kills),
-            all: parent.map_or_else(|| backend.held_by_heap(), Held::of),
-            figures: parent.map(|parent| Figures::of(parent, seconds)).unwrap_or_default(),
-            unattributed: groups.and_then(|groups| find(&groups.unattributed)).map(Held::of),
-            percpu: groups.map(|groups| PerCpu::of(&groups.hierarchy)),
-        };
+            [tenant.done, tenant.refused, tenant.killed, tenant.retried, tenant.interrupted] =
+                counters.read();
+            let path = groups.map(|groups| groups.tenants[index].path());
+            let is_own = |shrinker: &&Shrinker| path.as_ref() == Some(&shrinker.group);
+            tenant.p50_us = tally.latencies.quantile_us(0.50);
+            tenant.p99_us = tally.latencies.quantile_us(0.99);
+            tenant.idle = tally.idle.map(|idle| {
+                let since = |before| tenant.figures.memory("reclaimed").saturating_sub(before);
+                Idle { reclaimed: idle.reclaimed.map(since), ..idle }
+            });
+            tenant.database = databases[index].bytes;
+            tenant.first_refusal = tally.first_refusal.clone();
+            tenant.page_cache = tally.page_cache;
+            tenant.shrinkers = shrinkers.as_ref().map(|all| all.iter().filter(is_own).cloned().collect());
+        }
+        if groups.is_none() {
+            report.all = backend.held_by_heap();
+        }
+        report.interrupted = job.stop.requested();
+        report.reclaim = groups.map(|_| spec.reclaim);
         let latencies = ran.tenants.iter().map(|(_, tally)| tally.latencies.clone()).collect();
         Turn { report, latencies }
     }
@@ -281,6 +327,7 @@ pub(crate) mod tests {
             refused,
             killed: 0,
             retried: 0,
+            lost: None,
             interrupted: 1,
             p50_us: (done > 0).then_some(12.5),
             p99_us: (done > 0).then_some(2_500.0),
@@ -361,6 +408,7 @@ pub(crate) mod tests {
             seconds: 20.0,
             seed: 1,
             interrupted: false,
+            server: None,
             reclaim: Some(true),
             without_retries: None,
             guard: None,

@@ -14,10 +14,27 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::run::base::error::RunError;
-use source::{Source, Table, Values, bytes, integer, number};
+use source::{Source, Table, Values, bytes, integer, number, variant};
 
-/// The built-in scenario, a SPEC like any other.
-pub(crate) const BUILT_IN: &str = include_str!("../../../specs/tenants.toml");
+/// Engine of a run: the program that tenants ask for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Engine {
+    /// SQL in this process
+    Sqlite,
+    /// Requests to an HTTP server, a child of this process
+    Http,
+}
+
+impl Engine {
+    /// The engine's built-in scenario, a SPEC like any other.
+    pub(crate) fn built_in(self) -> &'static str {
+        match self {
+            Engine::Sqlite => include_str!("../../../specs/tenants.toml"),
+            Engine::Http => include_str!("../../../specs/http.toml"),
+        }
+    }
+}
 
 /// At least 1M, because opening one connection takes about 200 KiB. The upper end is the most that a group can count.
 const LIMIT: Values<'_, Option<u64>> = Values(
@@ -36,7 +53,7 @@ const SECONDS: Values<'_, f64> =
 pub(crate) const SECONDS_MIN: f64 = 0.1;
 const TENANTS_MAX: usize = 64;
 
-/// Kind of the statements that a tenant runs.
+/// Kind of the statements that a tenant runs, or of the requests that it posts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -46,10 +63,12 @@ pub(crate) enum Kind {
     Dashboards,
     /// Sorts and joins over all of `lineitem`.
     Etl,
-    /// A sorted join without its join condition.
+    /// A sorted join without its join condition; requests for which a handler allocates without bound.
     Runaway,
     /// A temporary table that is filled until no more memory is to be had, and kept.
     Hoarder,
+    /// Small requests to the HTTP server.
+    Requests,
 }
 
 impl Kind {
@@ -66,6 +85,9 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
+    /// The smallest scale.
+    pub(crate) const LEAST: Scale = Scale { milli: 1 };
+
     /// The scale with that factor, if it is allowed.
     pub(crate) fn of_factor(factor: f64) -> Option<Scale> {
         let milli = (factor * 1_000.0).round();
@@ -167,6 +189,9 @@ impl TenantSpec {
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spec {
+    pub(crate) engine: Engine,
+    /// Bound of the HTTP server's process. None: it has none.
+    pub(crate) process_max_bytes: Option<u64>,
     /// Run time of the statements.
     pub(crate) seconds: f64,
     /// Seed of all keys.
@@ -186,15 +211,19 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// Reads `file` once, because it may be a pipe or change during a run; without one the built-in scenario.
-    pub(crate) fn read(file: Option<&Path>) -> Result<Spec, RunError> {
-        let Some(file) = file else { return Spec::parse("the built-in scenario", BUILT_IN) };
+    /// Reads `file` once, because it may be a pipe or change during a run; without one the built-in scenario of the engine. `asked` is the
+    /// engine of the command line.
+    pub(crate) fn read(file: Option<&Path>, asked: Option<Engine>) -> Result<Spec, RunError> {
+        let Some(file) = file else {
+            let text = asked.unwrap_or(Engine::Sqlite).built_in();
+            return Spec::parse("the built-in scenario", text, asked);
+        };
         let name = file.display().to_string();
         let text = fs::read_to_string(file).map_err(|error| {
             let allowed = "allowed: a TOML file, such as `memgroup run --print-spec` prints";
             RunError::Usage(format!("{name}: cannot be read: {error}; {allowed}"))
         })?;
-        Spec::parse(&name, &text)
+        Spec::parse(&name, &text, asked)
     }
 
     /// The same work without any limit.
@@ -218,17 +247,29 @@ impl Spec {
         Spec { tenants: tenants.collect(), ..self.clone() }
     }
 
-    /// Reads the SPEC `text`; errors call it `file`.
-    pub(crate) fn parse(file: &str, text: &str) -> Result<Spec, RunError> {
+    /// Reads the SPEC `text` for the engine that it names, or that was `asked` for; errors call it `file`.
+    pub(crate) fn parse(file: &str, text: &str, asked: Option<Engine>) -> Result<Spec, RunError> {
         let mut top = Source { file, text }.parse()?;
         let mut run = top.table("run")?;
+        let allowed = match asked {
+            None => "\"sqlite\" or \"http\"",
+            Some(Engine::Sqlite) => "\"sqlite\", as --engine says",
+            Some(Engine::Http) => "\"http\", as --engine says",
+        };
+        let engine =
+            Values(allowed, &|value| variant(value).filter(|&named| named == asked.unwrap_or(named)));
+        let engine = once(&mut top, &mut run, "engine", asked.unwrap_or(Engine::Sqlite), &engine)?;
         let seconds = once(&mut top, &mut run, "seconds", 20.0, &SECONDS)?;
         let seed = once(&mut top, &mut run, "seed", 1, &SEED)?;
         let max_bytes = once(&mut top, &mut run, "max", None, &LIMIT)?;
         let share = once(&mut top, &mut run, "share", None, &SHARE)?;
         let reserve_min = once(&mut top, &mut run, "reserve_min", false, &TRUTH)?;
-        let reclaim = once(&mut top, &mut run, "reclaim", true, &TRUTH)?;
         let oom = once(&mut top, &mut run, "oom", true, &TRUTH)?;
+        let (mut reclaim, mut process_max_bytes) = (true, None);
+        match engine {
+            Engine::Sqlite => reclaim = once(&mut top, &mut run, "reclaim", true, &TRUTH)?,
+            Engine::Http => process_max_bytes = once(&mut top, &mut run, "process_max", None, &LIMIT)?,
+        }
         run.map_or(Ok(()), Table::finish)?;
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let tables = top.tables("tenant")?;
@@ -239,13 +280,24 @@ impl Spec {
             return Err(first_too_many.wrong(text));
         }
         for table in tables {
-            tenants.push(tenant::read(table, &tenants, seconds)?);
+            tenants.push(tenant::read(table, &tenants, seconds, engine)?);
         }
         if tenants.is_empty() {
             let text = "key `tenant` is missing; allowed: at least one [[tenant]]";
             return Err(RunError::Usage(format!("{file}: {text}")));
         }
-        Ok(Spec { seconds, seed, max_bytes, share, reserve_min, reclaim, oom, tenants })
+        Ok(Spec {
+            engine,
+            process_max_bytes,
+            seconds,
+            seed,
+            max_bytes,
+            share,
+            reserve_min,
+            reclaim,
+            oom,
+            tenants,
+        })
     }
 }
 

@@ -72,7 +72,7 @@ fn is_above(bytes: Option<u64>, max: Option<u64>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BUILT_IN, Spec};
+    use super::super::{Engine, Spec};
 
     /// Notes on tenants with these settings and a common `max` of 100M.
     fn notes(tenants: &[&str]) -> Vec<String> {
@@ -80,7 +80,7 @@ mod tests {
         for (name, settings) in ["a", "b", "c"].iter().zip(tenants) {
             text += &format!("[[tenant]]\nname = '{name}'\nworkload = 'etl'\nscale = 0.001\n{settings}\n");
         }
-        Spec::parse("a.toml", &text).expect("a valid SPEC").notes()
+        Spec::parse("a.toml", &text, None).expect("a valid SPEC").notes()
     }
 
     #[test]
@@ -165,8 +165,9 @@ mod tests {
 
     #[test]
     fn notes_nothing_for_the_specs_of_the_program() {
-        for text in [BUILT_IN, include_str!("../../../specs/overcommitted.toml")] {
-            assert_eq!(Spec::parse("a.toml", text).expect("a valid SPEC").notes(), [""; 0]);
+        let own = include_str!("../../../specs/overcommitted.toml");
+        for text in [Engine::Sqlite.built_in(), Engine::Http.built_in(), own] {
+            assert_eq!(Spec::parse("a.toml", text, None).expect("a valid SPEC").notes(), [""; 0]);
         }
     }
 }

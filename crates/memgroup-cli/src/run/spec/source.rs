@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
+use serde::de::value::{Error, StrDeserializer};
+use serde::de::{DeserializeOwned, IntoDeserializer};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -181,6 +183,12 @@ pub(super) fn number(value: &DeValue<'_>) -> Option<f64> {
 pub(super) fn bytes(value: &DeValue<'_>) -> Option<Option<u64>> {
     let integer = integer(value).map(|integer| integer.to_string());
     memgroup::parse_bytes(value.as_str().or(integer.as_deref())?).ok()
+}
+
+/// The variant with the name that `value` is.
+pub(super) fn variant<T: DeserializeOwned>(value: &DeValue<'_>) -> Option<T> {
+    let name: StrDeserializer<'_, Error> = value.as_str()?.into_deserializer();
+    T::deserialize(name).ok()
 }
 
 /// The value as it is written; a long one by its kind.

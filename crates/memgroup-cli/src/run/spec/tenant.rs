@@ -3,12 +3,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use serde::de::value::{Error, StrDeserializer};
-use serde::de::{DeserializeOwned, IntoDeserializer};
 use toml::de::DeValue;
 
-use super::source::{Table, Values, bytes, integer, number};
-use super::{Kind, LIMIT, Scale, Settings, TRUTH, Temp, TenantSpec};
+use super::source::{Table, Values, bytes, integer, number, variant};
+use super::{Engine, Kind, LIMIT, Scale, Settings, TRUTH, Temp, TenantSpec};
 use crate::run::base::error::RunError;
 
 const NAME: Values<'_, String> =
@@ -18,7 +16,12 @@ const NAME: Values<'_, String> =
         value.as_str().filter(is_name).map(str::to_owned)
     });
 const WORKLOAD: Values<'_, Kind> =
-    Values("\"lookups\", \"dashboards\", \"etl\", \"runaway\" or \"hoarder\"", &|value| variant(value));
+    Values("\"lookups\", \"dashboards\", \"etl\", \"runaway\" or \"hoarder\"", &|value| {
+        variant(value).filter(|&kind| kind != Kind::Requests)
+    });
+const REQUESTS: Values<'_, Kind> = Values("\"requests\" or \"runaway\"", &|value| {
+    variant(value).filter(|kind| matches!(kind, Kind::Requests | Kind::Runaway))
+});
 const SCALE: Values<'_, Scale> = Values("a TPC-H scale factor of 0.001 to 10, in steps of 0.001", &|value| {
     Scale::of_factor(number(value)?)
 });
@@ -40,6 +43,7 @@ pub(super) fn read(
     mut table: Table<'_>,
     earlier: &[TenantSpec],
     seconds: f64,
+    engine: Engine,
 ) -> Result<TenantSpec, RunError> {
     let name = table.need("name", &NAME)?;
     if name.value == "unattributed" {
@@ -58,17 +62,18 @@ pub(super) fn read(
         let work = number(value).filter(|&work| work > 0.0 && work <= seconds)?;
         Some(Some(Duration::from_secs_f64(work)))
     });
-    let workload = table.need("workload", &WORKLOAD)?.value;
+    let is_sql = engine == Engine::Sqlite;
+    let workload = table.need("workload", if is_sql { &WORKLOAD } else { &REQUESTS })?.value;
     let temp = if workload == Kind::Hoarder { Temp::Memory } else { Temp::File };
     let tenant = TenantSpec {
         name: name.value,
         workload,
         threads: within(&mut table, "threads", 1, 1..=64, "")?,
-        scale: table.need("scale", &SCALE)?.value,
+        scale: if is_sql { table.need("scale", &SCALE)?.value } else { Scale::LEAST },
         max_bytes: table.get("max", None, &LIMIT)?,
-        settings: settings(&mut table)?,
-        cache_bytes: table.get("cache", 1 << 20, &CACHE)?,
-        temp: table.get("temp", temp, &TEMP)?,
+        settings: settings(&mut table, is_sql)?,
+        cache_bytes: if is_sql { table.get("cache", 1 << 20, &CACHE)? } else { 0 },
+        temp: if is_sql { table.get("temp", temp, &TEMP)? } else { temp },
         pause: Duration::from_micros(within(&mut table, "pause_us", 0, 0..=60_000_000, ", in microseconds")?),
         patience: Duration::from_millis(within(
             &mut table,
@@ -84,8 +89,8 @@ pub(super) fn read(
     Ok(tenant)
 }
 
-/// Reads the settings of the tenant's group besides `max`.
-fn settings(table: &mut Table<'_>) -> Result<Settings, RunError> {
+/// Reads the settings of the tenant's group besides `max`. A request is stopped alone, so `oom_group` is for SQL.
+fn settings(table: &mut Table<'_>, is_sql: bool) -> Result<Settings, RunError> {
     let unset = Settings::default();
     Ok(Settings {
         min_bytes: table.get("min", unset.min_bytes, &PROTECTION)?,
@@ -93,7 +98,7 @@ fn settings(table: &mut Table<'_>) -> Result<Settings, RunError> {
         high_bytes: table.get("high", unset.high_bytes, &LIMIT)?,
         // The kernel's bounds of oom_score_adj and cpu.weight.
         oom_score: within(table, "oom_score", unset.oom_score, -1_000..=1_000, "")?,
-        oom_group: table.get("oom_group", unset.oom_group, &TRUTH)?,
+        oom_group: is_sql && table.get("oom_group", unset.oom_group, &TRUTH)?,
         weight: within(table, "weight", unset.weight, 1..=10_000, "")?,
         enforced: table.get("enforced", unset.enforced, &TRUTH)?,
     })
@@ -110,10 +115,4 @@ fn within<T: TryFrom<i128>>(
     let text = format!("an integer from {} to {}{unit}", allowed.start(), allowed.end());
     let read = |value: &DeValue<'_>| integer(value).filter(|found| allowed.contains(found))?.try_into().ok();
     table.get(key, unset, &Values(&text, &read))
-}
-
-/// The variant with the name that `value` is.
-fn variant<T: DeserializeOwned>(value: &DeValue<'_>) -> Option<T> {
-    let name: StrDeserializer<'_, Error> = value.as_str()?.into_deserializer();
-    T::deserialize(name).ok()
 }

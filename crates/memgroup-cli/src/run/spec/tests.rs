@@ -35,7 +35,7 @@ patience_ms = 1500
 
 #[test]
 fn reads_every_key() {
-    let spec = Spec::parse("a.toml", VALID).expect("a valid SPEC");
+    let spec = Spec::parse("a.toml", VALID, None).expect("a valid SPEC");
     assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (1.5, 7, Some(48 << 20)));
     let [shop, hog] = &spec.tenants[..] else { panic!("two tenants: {spec:?}") };
     assert_eq!((shop.name.as_str(), shop.workload, shop.threads), ("shop", Kind::Lookups, 3));
@@ -62,7 +62,7 @@ fn reads_every_key() {
 
 #[test]
 fn removes_every_limit_and_keeps_the_work() {
-    let spec = Spec::parse("a.toml", &format!("oom = true{VALID}")).expect("a valid SPEC");
+    let spec = Spec::parse("a.toml", &format!("oom = true{VALID}"), None).expect("a valid SPEC");
     let free = spec.without_limits();
     assert_eq!((free.max_bytes, free.oom, free.reserve_min), (None, false, false));
     for (before, after) in spec.tenants.iter().zip(&free.tenants) {
@@ -75,7 +75,7 @@ fn removes_every_limit_and_keeps_the_work() {
 
 #[test]
 fn takes_every_patience_and_keeps_the_rest() {
-    let spec = Spec::read(None).expect("a valid SPEC");
+    let spec = Spec::read(None, None).expect("a valid SPEC");
     let once = spec.without_retries();
     assert!(spec.tenants.iter().any(|tenant| !tenant.patience.is_zero()));
     for (before, after) in spec.tenants.iter().zip(&once.tenants) {
@@ -86,8 +86,8 @@ fn takes_every_patience_and_keeps_the_rest() {
 
 #[test]
 fn has_defaults_for_all_keys_but_name_workload_and_scale() {
-    let spec =
-        Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1").expect("a valid SPEC");
+    let spec = Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1", None)
+        .expect("a valid SPEC");
     assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, None));
     assert!(spec.reclaim && spec.oom && !spec.tenants[0].is_protected());
     assert_eq!(spec.tenants[0].settings, Settings::default());
@@ -97,7 +97,7 @@ fn has_defaults_for_all_keys_but_name_workload_and_scale() {
 
 #[test]
 fn protects_the_tenants_of_the_built_in_scenario_by_shares_alone() {
-    let spec = Spec::read(None).expect("a valid SPEC");
+    let spec = Spec::read(None, None).expect("a valid SPEC");
     let max = spec.max_bytes.expect("a common limit");
     assert!(spec.reclaim && spec.oom && spec.share == Some(8) && !spec.reserve_min);
     for kind in [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway, Kind::Hoarder] {
@@ -113,8 +113,8 @@ fn protects_the_tenants_of_the_built_in_scenario_by_shares_alone() {
 
 #[test]
 fn reads_the_factor_of_shares_and_names_a_wrong_one() {
-    let with = |share: &str| Spec::parse("a.toml", &format!("share = {share}\n{VALID}"));
-    assert_eq!(Spec::parse("a.toml", VALID).expect("a valid SPEC").share, None);
+    let with = |share: &str| Spec::parse("a.toml", &format!("share = {share}\n{VALID}"), None);
+    assert_eq!(Spec::parse("a.toml", VALID, None).expect("a valid SPEC").share, None);
     assert_eq!(with("8").expect("a valid SPEC").share, Some(8));
     assert_eq!(with("0").expect("a valid SPEC").share, None);
     assert_eq!(with("8").expect("a valid SPEC").without_limits().share, None);
@@ -130,8 +130,8 @@ fn reads_the_factor_of_shares_and_names_a_wrong_one() {
 #[test]
 fn reads_the_keys_of_the_run_from_a_table_too() {
     let (_, tenants) = VALID.split_once("max = \"48M\"\n").expect("it is there");
-    let read = |top: &str| Spec::parse("a.toml", &format!("{top}{tenants}"));
-    let there = Spec { reclaim: false, ..Spec::parse("a.toml", VALID).expect("a valid SPEC") };
+    let read = |top: &str| Spec::parse("a.toml", &format!("{top}{tenants}"), None);
+    let there = Spec { reclaim: false, ..Spec::parse("a.toml", VALID, None).expect("a valid SPEC") };
     for top in [
         "[run]\nseconds = 1.5\nseed = 7\nmax = '48M'\nreclaim = false\n",
         "seconds = 1.5\nreclaim = false\n[run]\nseed = 7\nmax = '48M'\n",
@@ -151,7 +151,7 @@ fn reads_the_keys_of_the_run_from_a_table_too() {
         ),
         (
             "[run]\nsecond = 1\n",
-            "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: max, oom, reclaim, reserve_min, seconds, seed, share",
+            "a.toml:2: key `second` of [run] is unknown (is `seconds` meant?); allowed: engine, max, oom, reclaim, reserve_min, seconds, seed, share",
         ),
         ("[run]\noom = 1\n", "a.toml:2: key `oom` of [run] is 1; allowed: true or false"),
         ("run = true\n", "a.toml:1: key `run` is not a table; allowed: [run]"),
@@ -164,7 +164,7 @@ fn reads_the_keys_of_the_run_from_a_table_too() {
 fn error_of(from: &str, to: &str) -> String {
     assert!(VALID.contains(from), "{from}");
     let text = VALID.replacen(from, to, 1);
-    Spec::parse("a.toml", &text).expect_err(to).to_string()
+    Spec::parse("a.toml", &text, None).expect_err(to).to_string()
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "seed = 7",
             "sede = 7",
-            "a.toml:3: key `sede` is unknown; allowed: max, oom, reclaim, reserve_min, run, seconds, seed, share, tenant",
+            "a.toml:3: key `sede` is unknown; allowed: engine, max, oom, reclaim, reserve_min, run, seconds, seed, share, tenant",
         ),
         (
             "\"48M\"",
@@ -203,7 +203,7 @@ fn names_file_line_key_and_allowed_values_in_errors() {
         (
             "seed = 7",
             "[[tenants]]",
-            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: max, oom, reclaim, reserve_min, run, seconds, seed, share, tenant",
+            "a.toml:3: key `tenants` is unknown (is `tenant` meant?); allowed: engine, max, oom, reclaim, reserve_min, run, seconds, seed, share, tenant",
         ),
         (
             "name = \"shop\"",
@@ -360,7 +360,7 @@ fn names_file_line_key_and_allowed_values_in_errors() {
 fn finds_each_kind_by_its_name() {
     let kind = |name: &str| {
         let text = VALID.replacen("\"lookups\"", &format!("{name:?}"), 1);
-        Spec::parse("a.toml", &text).map(|spec| spec.tenants[0].workload).ok()
+        Spec::parse("a.toml", &text, None).map(|spec| spec.tenants[0].workload).ok()
     };
     let kinds = [Kind::Lookups, Kind::Dashboards, Kind::Etl, Kind::Runaway].map(Some);
     assert_eq!(["lookups", "dashboards", "etl", "runaway"].map(kind), kinds);
@@ -374,7 +374,7 @@ fn refuses_a_spec_without_tenants() {
         ("tenant = 3", "a.toml:1: key `tenant` is not a list of tables; allowed: [[tenant]]"),
         ("\ntenant = ['a']", "a.toml:2: key `tenant` is not a list of tables; allowed: [[tenant]]"),
     ] {
-        let error = Spec::parse("a.toml", text).expect_err(text).to_string();
+        let error = Spec::parse("a.toml", text, None).expect_err(text).to_string();
         assert_eq!(error, expected);
     }
 }
@@ -384,29 +384,31 @@ fn names_the_line_of_the_65th_tenant() {
     let tenants = |count: usize| -> String {
         (0..count).map(|n| format!("[[tenant]]\nname = 't{n}'\nworkload = 'etl'\nscale = 1\n")).collect()
     };
-    assert_eq!(Spec::parse("a.toml", &tenants(64)).expect("a valid SPEC").tenants.len(), 64);
-    let error = Spec::parse("a.toml", &tenants(66)).expect_err("two too many").to_string();
+    assert_eq!(Spec::parse("a.toml", &tenants(64), None).expect("a valid SPEC").tenants.len(), 64);
+    let error = Spec::parse("a.toml", &tenants(66), None).expect_err("two too many").to_string();
     assert_eq!(error, "a.toml:257: key `tenant` stands 66 times; allowed: 1 to 64");
 }
 
 #[test]
 fn accepts_the_largest_limit_that_a_group_can_count() {
     let most = (1_u64 << 48) - 1;
-    let spec = Spec::parse("a.toml", &VALID.replacen("\"48M\"", &most.to_string(), 1)).expect("a valid SPEC");
+    let spec =
+        Spec::parse("a.toml", &VALID.replacen("\"48M\"", &most.to_string(), 1), None).expect("a valid SPEC");
     assert_eq!(spec.max_bytes, Some(most));
     assert!(error_of("\"48M\"", "\"256T\"").contains("less than 256T"));
 }
 
 #[test]
 fn names_a_file_that_does_not_exist() {
-    let error = Spec::read(Some(std::path::Path::new("no/such.toml"))).expect_err("no such file").to_string();
+    let error =
+        Spec::read(Some(std::path::Path::new("no/such.toml")), None).expect_err("no such file").to_string();
     assert!(error.starts_with("no/such.toml: cannot be read: "), "{error}");
     assert!(error.ends_with("; allowed: a TOML file, such as `memgroup run --print-spec` prints"), "{error}");
 }
 
 #[test]
 fn gives_the_runaway_more_work_than_ten_times_its_limit() {
-    let spec = Spec::read(None).expect("a valid SPEC");
+    let spec = Spec::read(None, None).expect("a valid SPEC");
     for tenant in spec.tenants.iter().filter(|tenant| tenant.workload == Kind::Runaway) {
         let milli = u64::from(tenant.scale.milli());
         // Each customer with each order; a name, a key and two comments take more than 50 bytes.
@@ -425,7 +427,7 @@ fn accepts_every_spec_of_the_program() {
     let mut count = 0;
     for entry in std::fs::read_dir(directory).expect("the directory is there") {
         let path = entry.expect("an entry").path();
-        Spec::read(Some(&path)).unwrap_or_else(|error| panic!("{error}"));
+        Spec::read(Some(&path), None).unwrap_or_else(|error| panic!("{error}"));
         count += 1;
     }
     assert!(count >= 2, "{count}");

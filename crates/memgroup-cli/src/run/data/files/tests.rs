@@ -12,7 +12,7 @@ use crate::run::spec::Spec;
 
 fn spec() -> Spec {
     let tenant = |name| format!("[[tenant]]\nname = '{name}'\nworkload = 'etl'\nscale = 0.001\n");
-    Spec::parse("a.toml", &format!("{}{}", tenant("a"), tenant("b"))).expect("a valid SPEC")
+    Spec::parse("a.toml", &format!("{}{}", tenant("a"), tenant("b")), None).expect("a valid SPEC")
 }
 
 fn prepared(directory: &Path) -> Result<Option<Vec<Database>>, RunError> {
@@ -173,7 +173,7 @@ fn makes_each_database_larger_than_the_page_caches_of_its_tenant() {
     let databases = prepared(directory.path()).expect("data").expect("no stop");
     // At scale 0.001; sizes grow with the scale.
     let bytes_per_milli = databases[0].bytes;
-    for tenant in Spec::read(None).expect("a valid SPEC").tenants {
+    for tenant in Spec::read(None, None).expect("a valid SPEC").tenants {
         let bytes = bytes_per_milli * u64::from(tenant.scale.milli());
         let held = tenant.cache_bytes * u64::from(tenant.threads);
         assert!(bytes > held, "{}: {bytes} bytes, of which it may hold {held}", tenant.name);

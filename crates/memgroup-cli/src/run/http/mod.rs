@@ -1,0 +1,211 @@
+//! Engine `http`: an HTTP server in a process of its own, and the tenants' requests to it.
+//!
+//! ```text
+//!   SPEC ─▶ bound ─▶ server (child process: groups, handlers) ◀─ requests ─ client (threads) ─▶ report
+//! ```
+//!
+//! The server is a process, so the client's memory is not the server's, and a server that dies is seen. With `--baseline` a second server runs the
+//! same handlers without memgroup, under a bound of the same size.
+
+mod bound;
+mod client;
+mod server;
+mod work;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+pub(crate) use server::serve;
+
+use crate::blocks;
+use crate::run::base::error::{OrFail, RunError};
+use crate::run::base::joined;
+use crate::run::base::progress::Progress;
+use crate::run::base::stop::Stop;
+use crate::run::report::{RegimeReport, Report, Server};
+use crate::run::spec::Spec;
+use bound::Bound;
+use client::{Run, Tally};
+use server::Order;
+
+/// Time between two looks at the server.
+const WATCH_EVERY: Duration = Duration::from_millis(20);
+
+/// Runs the tenants of `spec` with memgroup; with `compares` also without. Returns the report, and whether memgroup's own server died.
+pub(crate) fn run(
+    spec: &Spec,
+    compares: bool,
+    progress: &Progress,
+    stop: &Stop,
+) -> Result<(Report, bool), RunError> {
+    if compares && spec.process_max_bytes.is_none() {
+        return Err(RunError::Usage(
+            "--baseline needs a bound of the server: give the SPEC a top-level key `process_max`, such as process_max = \"192M\""
+                .to_owned(),
+        ));
+    }
+    let bound = spec.process_max_bytes.map(Bound::make);
+    let turn = |title: &str, has_groups| {
+        let mut server = Process::start(spec, has_groups, bound.as_ref())?;
+        progress.line(&format!(
+            "running {title} for {} s, server: process {}",
+            spec.seconds,
+            server.child.id()
+        ));
+        turn(spec, has_groups, &mut server, stop)
+    };
+    let compared = turn("with memgroup", true).and_then(|own| {
+        let baseline =
+            (compares && !stop.requested()).then(|| turn("without memgroup", false)).transpose()?;
+        Ok(Report { baseline, ..Report::of(own) })
+    });
+    bound.as_ref().into_iter().for_each(Bound::remove);
+    let report = compared?;
+    let has_died = report.memgroup.server.as_ref().is_some_and(|server| server.died_seconds.is_some());
+    Ok((report, has_died))
+}
+
+/// Sends all requests to a server, and reports.
+fn turn(spec: &Spec, has_groups: bool, server: &mut Process, stop: &Stop) -> Result<RegimeReport, RunError> {
+    let busy = spec.tenants.iter().map(|tenant| tenant.threads.into()).collect();
+    let run = Run { spec, address: server.address, ending: AtomicBool::new(false), busy };
+    let started = Instant::now();
+    let whole = Duration::from_secs_f64(spec.seconds);
+    let (elapsed, tallies) = thread::scope(|threads| {
+        let run = &run;
+        let connections = spec
+            .tenants
+            .iter()
+            .enumerate()
+            .flat_map(|(index, tenant)| (0..tenant.threads).map(move |number| (index, number)));
+        let connections: Vec<_> = connections
+            .map(|(index, number)| (index, threads.spawn(move || run.connection(index, number))))
+            .collect();
+        while started.elapsed() < whole
+            && !stop.requested()
+            && !connections.iter().all(|(_, connection)| connection.is_finished())
+        {
+            server.look(started);
+            thread::sleep(WATCH_EVERY.min(whole.saturating_sub(started.elapsed())));
+        }
+        let elapsed = started.elapsed();
+        // ORDERING: Relaxed; only the flag is handed over.
+        run.ending.store(true, Ordering::Relaxed);
+        let joined = connections.into_iter().map(|(index, connection)| Ok((index, joined(connection)?)));
+        (elapsed, joined.collect::<Result<Vec<(usize, Tally)>, RunError>>())
+    });
+    let asked = has_groups.then(|| server.figures());
+    server.look(started);
+    let seconds = elapsed.as_secs_f64();
+    let mut report = match asked {
+        Some(figures) if server.died.is_none() => figures?,
+        // The figures of its groups died with it.
+        _ => RegimeReport::of_groups(None, spec, seconds),
+    };
+    let mut sums: Vec<Tally> = spec.tenants.iter().map(|_| Tally::default()).collect();
+    tallies?.into_iter().for_each(|(index, tally)| sums[index].add(tally));
+    for (tenant, tally) in report.tenants.iter_mut().zip(sums) {
+        (tenant.done, tenant.refused, tenant.killed) = (tally.done, tally.refused, tally.killed);
+        (tenant.lost, tenant.interrupted) = (Some(tally.lost), tally.interrupted);
+        tenant.p50_us = tally.latencies.quantile_us(0.50);
+        tenant.p99_us = tally.latencies.quantile_us(0.99);
+        tenant.first_refusal = tally.first_refusal;
+    }
+    report.seconds = seconds;
+    report.interrupted = stop.requested();
+    report.server = Some(server.report());
+    Ok(report)
+}
+
+/// The server's process. Dropping it ends the process.
+struct Process {
+    child: Child,
+    /// Its end ends the server.
+    input: Option<ChildStdin>,
+    bound: Option<Bound>,
+    address: SocketAddr,
+    resident_peak: u64,
+    died: Option<(Duration, String)>,
+}
+
+impl Process {
+    fn start(spec: &Spec, has_groups: bool, bound: Option<&Bound>) -> Result<Process, RunError> {
+        let action = "start the server";
+        let order = Order { spec: spec.clone(), has_groups, bound: bound.cloned() };
+        let line = serde_json::to_string(&order).or_fail(action)? + "\n";
+        let mut command = Command::new(std::env::current_exe().or_fail(action)?);
+        command.args(["run", "--serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Each arena of the system's allocator reserves 64M of the address space, and keeps memory that was freed.
+        command.env_remove(blocks::CHARGED).env("MALLOC_ARENA_MAX", "2");
+        if has_groups {
+            command.env(blocks::CHARGED, "1");
+        }
+        let child = command.spawn().or_fail(action)?;
+        let (bound, address) = (order.bound, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let mut server = Process { child, input: None, bound, address, resident_peak: 0, died: None };
+        let mut port = String::new();
+        server.input = server.child.stdin.take();
+        if let (Some(input), Some(output)) = (&mut server.input, server.child.stdout.take()) {
+            // A server that ended early has printed its error.
+            let _ = input.write_all(line.as_bytes());
+            BufReader::new(output).read_line(&mut port).or_fail(action)?;
+        }
+        let port = port.trim().parse().map_err(|_| "it told no port").or_fail(action)?;
+        server.address.set_port(port);
+        Ok(server)
+    }
+
+    /// Notes the server's memory, and whether it lives.
+    fn look(&mut self, started: Instant) {
+        if self.died.is_some() {
+            return;
+        }
+        if let Ok(Some(status)) = self.child.try_wait() {
+            self.died = Some((started.elapsed(), status.to_string()));
+        }
+        let resident = bound::proc_bytes(&self.child.id().to_string(), "VmHWM");
+        self.resident_peak = self.resident_peak.max(resident.unwrap_or(0));
+    }
+
+    /// Asks the server for the figures of its groups.
+    fn figures(&self) -> Result<RegimeReport, RunError> {
+        let action = "ask the server for its figures";
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().or_fail(action)?;
+        let asked = runtime.block_on(async {
+            let stream = tokio::net::TcpStream::connect(self.address).await?;
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+            tokio::spawn(connection);
+            let request = hyper::Request::get("/").header("host", "localhost").body(Empty::<Bytes>::new())?;
+            let body = sender.send_request(request).await?.into_body().collect().await?.to_bytes();
+            Ok::<_, Box<dyn std::error::Error>>(serde_json::from_slice(&body)?)
+        });
+        asked.or_fail(action)
+    }
+
+    fn report(&self) -> Server {
+        Server {
+            bound: self.bound.as_ref().map(Bound::title),
+            max: self.bound.as_ref().map(Bound::bytes),
+            resident_peak: self.resident_peak,
+            died_seconds: self.died.as_ref().map(|(after, _)| after.as_secs_f64()),
+            died_of: self.died.as_ref().map(|(_, status)| status.clone()),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.input = None;
+        // A server that does not end by itself, because its threads wait for memory, is ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
