@@ -136,7 +136,7 @@ fn force(node: &'static Node, bytes: u64) -> Result<Charged, Refused> {
     Ok(Charged { owner: Owner::of(node), bytes })
 }
 
-/// Whether a block of this thread was charged beyond a limit since its last [`checkpoint`].
+/// Whether a block of this thread was charged beyond a limit since its last [`checkpoint`](crate::block::checkpoint).
 #[inline(always)]
 pub fn is_over() -> bool {
     IS_RAISED.get()
