@@ -105,7 +105,8 @@ fn uncharge(node: &'static Node, bytes: u64) {
     chain::uncharge_held(node, bytes);
     chain::levels(node).for_each(|level| {
         oom::after_uncharge(level);
-        waiters::serve_freed(level);
+        // No waker is called here: another thread's record may be stopped.
+        waiters::serve_freed_untold(level);
     });
     aftermath::unpin(node);
 }

@@ -29,7 +29,7 @@
 use core::fmt;
 
 use memgroup_sync::atomic::Ordering;
-use memgroup_sync::depth;
+use memgroup_sync::{depth, grace};
 
 use crate::base::limit::BYTES_MAX;
 use crate::base::mutation::{self, Mutation};
@@ -100,12 +100,7 @@ impl ChargeQueue {
             at.counter.set_least_waiting(self.least(at));
         }
         if !mutation::active(Mutation::WaiterDoesNotLookAgain) {
-            let seen = at.counter.read_now();
-            // A limit that was lowered since the charge was tried: `serve_all`.
-            if tries_itself(self.entry(place), seen) {
-                self.settle(place, State::Again);
-            }
-            self.serve_by(at, seen);
+            self.serve_with(place, at, at.counter.read_now());
         }
         if is_told_late {
             at.counter.set_least_waiting(self.least(at));
@@ -132,7 +127,8 @@ impl ChargeQueue {
                 self.set_away(place, false);
                 // By an RMW: an uncharge that did not see its bytes, or the mark, comes before this look (E1).
                 let is_load = mutation::active(Mutation::ReviewEndsWithALoad);
-                self.serve_by(at, if is_load { at.counter.read() } else { at.counter.read_now() });
+                let seen = if is_load { at.counter.read() } else { at.counter.read_now() };
+                self.serve_with(place, at, seen);
             }
             _ => return false,
         }
@@ -143,6 +139,15 @@ impl ChargeQueue {
     /// an allocator. Those that it serves serve others when they leave.
     pub(crate) fn serve(&mut self, at: &'static Node) {
         self.serve_by(at, at.counter.read());
+    }
+
+    /// Serves the charges that wait at `at`, after `place` became one that can be served. A limit may have been lowered before that, so that
+    /// `serve_all` did not tell it.
+    fn serve_with(&mut self, place: u32, at: &'static Node, seen: Reading) {
+        if tries_itself(self.entry(place), seen) {
+            self.settle(place, State::Again);
+        }
+        self.serve_by(at, seen);
     }
 
     fn serve_by(&mut self, at: &'static Node, mut seen: Reading) {
@@ -189,10 +194,10 @@ pub(crate) fn serve(at: &'static Node) -> bool {
     is_waited
 }
 
-/// Changes the queues, and calls the wakers of those that were served. Within an allocator, or under a lock of the engine, a reclaimer calls them: a waker may
-/// want a lock that the thread holds.
+/// Changes the queues, and calls the wakers of those that were served. Within an allocator, a lock of the engine or a read section a reclaimer calls them: a
+/// waker may want a lock that the thread holds, or wait for the section's end.
 pub(crate) fn with_queues<T>(shared: &'static Shared, act: impl FnOnce(&mut ChargeQueue) -> T) -> T {
-    let is_inside = depth::is_inside();
+    let is_inside = depth::is_inside() || grace::inside();
     let mut queues = shared.wait_queue().lock();
     let done = act(&mut queues);
     if is_inside {

@@ -25,7 +25,7 @@
 //!   half of that at most. So prepaid bytes move a share by M / 16a at most, up or down.
 //! - B1. U is the usage at the instant of the decision. u, W and levels above the parent are read before, and may be a moment old.
 //! - B2. Own bytes have no part in W, so the even shares of children are as if there were none. Forced charges, and the bytes of children that are removed, may make them
-//!   more than `Used::own`, until that is found anew.
+//!   more than `Used::own`, until that is found anew. So may bytes that children free and charge while they are added up, by as many.
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
@@ -251,11 +251,11 @@ pub(crate) fn recount_own(level: &'static Node) -> bool {
     let Some(used) = level.find_used().filter(|_| level.marks.is_shared()) else { return false };
     let before = used.own();
     for _ in 0..RECOUNTS_MOST {
-        let known = used.own();
+        let (known, before) = (used.own(), level.counter.usage());
         let mut of_children = 0_u64;
         let mut steps = ChildSteps::of(level);
         while steps.step(&level.shared().tree.lock(), |child| of_children += child.counter.usage()) {}
-        if used.correct_own(known, level.counter.usage().saturating_sub(of_children)) {
+        if used.correct_own(known, level.counter.usage().max(before).saturating_sub(of_children)) {
             break;
         }
     }

@@ -153,5 +153,5 @@ fn a_waker_that_panics_keeps_no_other_from_being_woken() {
     assert!(poll_with(&mut other, &calls.waker()).is_pending());
     drop(held);
     until(|| calls.now() == 1);
-    assert!(poll(&mut panics).is_ready());
+    until(|| poll(&mut panics).is_ready());
 }

@@ -1,5 +1,6 @@
 //! Reclaimers: caches that give back for futures, threads beside tasks, and the end.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -133,4 +134,58 @@ fn ends_with_its_hierarchy_and_keeps_it_not() {
     let next = Hierarchy::new(Config::new()).unwrap();
     let group = next.create("/group").unwrap();
     drop(block_on(group.charge(PAGE)).unwrap());
+}
+
+/// A shrinker that is in a call until it is let go.
+struct Blocks {
+    cache: Cache,
+    is_called: Arc<AtomicBool>,
+    is_let_go: Arc<AtomicBool>,
+}
+
+impl Shrinker for Blocks {
+    fn count(&self, token: u64) -> Count {
+        self.cache.count(token)
+    }
+
+    fn scan(&self, ask: &Ask<'_>) -> Scan {
+        self.is_called.store(true, Ordering::Relaxed);
+        until(|| self.is_let_go.load(Ordering::Relaxed));
+        self.cache.scan(ask)
+    }
+}
+
+#[test]
+fn another_reclaimer_makes_room_while_one_is_in_a_shrinkers_call() {
+    let running = Running::new(Config::new());
+    let second = running.hierarchy.reclaimer();
+    let stop = second.stop_handle();
+    let second = std::thread::spawn(|| second.run());
+    let [slow, quick] = ["slow", "quick"].map(|name| running.group(name, 1));
+    let (is_called, is_let_go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let blocks = Blocks {
+        cache: Cache::default(),
+        is_called: Arc::clone(&is_called),
+        is_let_go: Arc::clone(&is_let_go),
+    };
+    blocks.cache.0.lock().unwrap().push(slow.try_charge(PAGE).unwrap());
+    let cache = Cache::default();
+    let held = quick.try_charge(PAGE).unwrap();
+    let blocks = slow.add_shrinker(ShrinkerConfig::new("blocks"), blocks).unwrap();
+    let registered = quick.add_shrinker(ShrinkerConfig::new("cache"), cache.clone()).unwrap();
+    blocks.mark();
+    std::thread::scope(|threads| {
+        let waits = threads.spawn(|| block_on(quick.charge(PAGE)).map(drop));
+        // Its first review finds nothing. The next one is due in 100 ms.
+        std::thread::sleep(Duration::from_millis(50));
+        let slow_waits = threads.spawn(|| block_on(slow.charge(PAGE)).map(drop));
+        until(|| is_called.load(Ordering::Relaxed));
+        cache.0.lock().unwrap().push(held);
+        registered.mark();
+        waits.join().unwrap().unwrap();
+        is_let_go.store(true, Ordering::Relaxed);
+        slow_waits.join().unwrap().unwrap();
+    });
+    stop.stop();
+    second.join().unwrap();
 }

@@ -312,6 +312,8 @@ impl ChargeQueue {
 
     /// Puts a wait into the queue of `at`, in the order of weight and arrival.
     pub(crate) fn join(&mut self, place: u32, at: &'static Node) {
+        // Its links are those of the list of untold tasks until here. A task that was told to try again may come before its waker was taken.
+        self.take_untold(place);
         let number = self.make_queue(at);
         let entry = self.entry_mut(place);
         let weight = entry.node.waiting.weight();
