@@ -155,3 +155,28 @@ fn a_waker_that_panics_keeps_no_other_from_being_woken() {
     until(|| calls.now() == 1);
     until(|| poll(&mut panics).is_ready());
 }
+
+#[test]
+fn a_task_that_tries_again_before_its_waker_was_called_leaves_others_theirs() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    // It never runs, so it calls no waker.
+    let _reclaimer = hierarchy.reclaimer();
+    let group = hierarchy.create("/group").unwrap();
+    group.set_max(2 * PAGE).unwrap();
+    let held = group.try_charge(2 * PAGE).unwrap();
+    let calls: [_; 3] = std::array::from_fn(|_| Arc::new(Calls::default()));
+    let mut waits: [_; 3] = std::array::from_fn(|_| group.charge(2 * PAGE));
+    for (wait, calls) in waits.iter_mut().zip(&calls) {
+        assert!(poll_with(wait, &calls.waker()).is_pending());
+    }
+    // As within an allocator: each is told to try again, and no waker is called.
+    let inside = memgroup_sync::depth::enter();
+    group.set_max(PAGE).unwrap();
+    group.set_max(2 * PAGE).unwrap();
+    drop(inside);
+    assert!(poll(&mut waits[1]).is_pending(), "it is in the queue again");
+    group.set_max(2 * PAGE).unwrap();
+    assert_eq!(calls.each_ref().map(|calls| calls.now()), [1, 0, 1]);
+    drop((waits, held));
+    assert_eq!(group.usage_exact(), 0);
+}
