@@ -76,6 +76,12 @@ impl BodyAccount {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds bytes that were charged without the lock: a charge may call wakers, which may ask the account.
+    fn add(&self, charge: Charge) {
+        let merged = self.lock().charge.merge(charge);
+        assert!(merged.is_ok(), "it is charged to the group of the account");
+    }
+
     /// Bytes that are charged for the body now.
     pub fn bytes(&self) -> u64 {
         self.lock().charge.bytes()
@@ -199,8 +205,7 @@ impl<B: Body> Body for ChargedBody<B> {
             let frame = this.waiting.take().map(|waiting| waiting.frame);
             return match made {
                 Ok(charge) => {
-                    let merged = this.account.lock().charge.merge(charge);
-                    assert!(merged.is_ok(), "it is charged to the group of the account");
+                    this.account.add(charge);
                     Poll::Ready(frame.map(Ok))
                 }
                 Err(error) => self.cut_off(BodyFailure::Refused(error)),
@@ -223,9 +228,11 @@ impl<B: Body> Body for ChargedBody<B> {
         if !*this.is_growing {
             return Poll::Ready(Some(Ok(frame)));
         }
-        let grown = this.account.lock().charge.try_grow_by(bytes, Effort::Count);
-        match grown {
-            Ok(()) => Poll::Ready(Some(Ok(frame))),
+        match this.body.group().try_charge_by(bytes, Effort::Count) {
+            Ok(charge) => {
+                this.account.add(charge);
+                Poll::Ready(Some(Ok(frame)))
+            }
             Err(error) if this.patience.is_zero() => self.cut_off(BodyFailure::Refused(error)),
             Err(_) => {
                 let charging = this.body.group().charge(bytes).timeout(*this.patience);

@@ -1,4 +1,3 @@
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use memgroup::{
@@ -15,14 +14,13 @@ const MIB: u64 = 1 << 20;
 struct Process {
     directory: tempfile::TempDir,
     hierarchy: Hierarchy,
-    others: Arc<AtomicU64>,
 }
 
 impl Process {
     fn new() -> Process {
-        let (directory, others) = (tempfile::tempdir().unwrap(), Arc::new(AtomicU64::new(0)));
+        let directory = tempfile::tempdir().unwrap();
         let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
-        let process = Process { directory, hierarchy, others };
+        let process = Process { directory, hierarchy };
         process.write("proc/self/cgroup", "0::/app\n");
         process.write("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
         process.write("sys/fs/cgroup/app/memory.max", "1677721600\n");
@@ -39,7 +37,6 @@ impl Process {
 
     /// Bytes that are not charged.
     fn uses(&self, others: u64) {
-        self.others.store(others, Ordering::Relaxed);
         let used = self.hierarchy.root().usage() + others;
         self.write("sys/fs/cgroup/app/memory.current", &format!("{used}\n"));
     }

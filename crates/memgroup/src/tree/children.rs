@@ -12,27 +12,27 @@ const STEP: usize = 128;
 /// A walk over the children of one group, by name.
 pub(crate) struct ChildSteps {
     parent: &'static Node,
-    /// The name of the last one; empty before the first.
-    last: String,
+    /// The name of the last one, and its length; 0 before the first.
+    last: ([u8; NAME_MAX], usize),
 }
 
 impl ChildSteps {
     pub(crate) fn of(parent: &'static Node) -> ChildSteps {
-        // With the tree lock held nothing is allocated for names: an allocator that charges may need it.
-        ChildSteps { parent, last: String::with_capacity(NAME_MAX) }
+        // Nothing is allocated for names: a charge that only counts takes such steps, too.
+        ChildSteps { parent, last: ([0; NAME_MAX], 0) }
     }
 
     /// Calls `visit` for the next children. Returns whether there may be more.
     pub(crate) fn step(&mut self, tree: &Tree, mut visit: impl FnMut(&'static Node)) -> bool {
-        let ChildSteps { parent, last } = self;
-        let after = Some(last.as_str()).filter(|last| !last.is_empty());
-        let (mut count, mut end) = (0, None);
+        let ChildSteps { parent, last: (last, length) } = self;
+        let after = str::from_utf8(&last[..*length]).ok().filter(|last| !last.is_empty());
+        let (mut count, mut end) = (0, "");
         for (name, id) in tree.children_after(parent.id(), after).take(STEP) {
             visit(parent.shared().made(id));
-            (count, end) = (count + 1, Some(name));
+            (count, end) = (count + 1, name);
         }
-        last.clear();
-        last.push_str(end.unwrap_or_default());
+        last[..end.len()].copy_from_slice(end.as_bytes());
+        *length = end.len();
         count == STEP
     }
 }
