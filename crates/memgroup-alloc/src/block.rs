@@ -18,10 +18,13 @@ use core::alloc::Layout;
 
 use memgroup::block::Owner;
 
-use crate::slots::UNIT;
+use crate::slots::{UNIT, UNITS_MOST};
 
 /// Bytes of the header.
 const HEADER: usize = size_of::<Option<Owner>>();
+
+/// Bytes of the largest small block.
+const SMALL_MOST: usize = (UNITS_MOST * UNIT) as usize - HEADER;
 
 const _: () = assert!(HEADER == 8 && align_of::<Option<Owner>>() == 8);
 
@@ -39,6 +42,17 @@ impl Whole {
     #[inline(always)]
     pub(crate) fn of(layout: Layout) -> Option<Whole> {
         Whole::sized(layout.align(), layout.size())
+    }
+
+    /// The same of a small block, as most are; `None` for others. Its layout costs one addition.
+    #[inline(always)]
+    pub(crate) fn small(layout: Layout) -> Option<Whole> {
+        if layout.align() > HEADER || layout.size() > SMALL_MOST {
+            return None;
+        }
+        // SAFETY: the alignment is a power of two, and the size is far below `isize::MAX`.
+        let layout = unsafe { Layout::from_size_align_unchecked(layout.size() + HEADER, HEADER) };
+        Some(Whole { layout, prefix: HEADER })
     }
 
     /// The same, of its alignment, a power of two of at most half the address space, and its size.
@@ -74,7 +88,8 @@ impl Whole {
     /// The units charged for it.
     #[inline(always)]
     pub(crate) fn units(self) -> u64 {
-        (self.layout.size() as u64).div_ceil(UNIT)
+        // A layout is at most `isize::MAX`, so the sum fits.
+        (self.layout.size() as u64 + (UNIT - 1)) >> UNIT.trailing_zeros()
     }
 
     /// Makes the program's block out of one of the inner allocator.

@@ -9,7 +9,7 @@ use crate::mutation::{self, Mutation};
 use crate::records::{Record, Records};
 use crate::slots::{Answer, Key, Put, Slots};
 
-const GROUP: Key = Key(1);
+const GROUP: Key = Key::of(1);
 
 /// A group of the engine: its usage, and whether it was removed.
 struct Group {

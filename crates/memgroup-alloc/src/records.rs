@@ -78,26 +78,24 @@ impl Record {
         }
     }
 
-    /// Takes `units` out of the slot that was used last, if it is the one of `key`.
+    /// Takes `units` out of the slot that was used last, if it is the one of `key`, and the record is not stopped.
     #[inline(always)]
     pub(crate) fn take(&self, key: Key, units: u64) -> bool {
-        let slot = self.last();
-        if !self.enter() {
-            return slot.take(key, units);
+        if units > UNITS_MOST || !self.enter() {
+            return false;
         }
-        let is_taken = slot.take_alone(key, units);
+        let is_taken = self.last().take_alone(key, units);
         self.leave();
         is_taken
     }
 
-    /// Puts `units` into the slot that was used last, if it is the one of `key`, and has room.
+    /// Puts `units` into the slot that was used last, if it is the one of `key`, has room, and the record is not stopped.
     #[inline(always)]
     pub(crate) fn put(&self, key: Key, units: u64) -> bool {
-        let slot = self.last();
-        if !self.enter() {
+        if units > UNITS_MOST || !self.enter() {
             return false;
         }
-        let is_put = slot.put_alone(key, units, UNITS_MOST);
+        let is_put = self.last().put_alone(key, units, UNITS_MOST);
         self.leave();
         is_put
     }

@@ -33,12 +33,32 @@ pub(crate) const SLOTS: usize = if cfg!(memgroup_loom) { 1 } else { 8 };
 
 const UNIT_BITS: u32 = 22;
 
-/// The most units that a word can hold.
-pub(crate) const UNITS_MASK: u64 = (1 << UNIT_BITS) - 1;
+/// The bits of the units in a word.
+const UNITS_MASK: u64 = (1 << UNIT_BITS) - 1;
 
-/// The number of an owner in a word, not 0.
+/// The most units that a word holds: half of what its bits could say. So a word that gets or loses a small block's units keeps its key.
+pub(crate) const HELD_MOST: u64 = UNITS_MASK / 2;
+
+const _: () = assert!(UNITS_MOST <= HELD_MOST);
+
+/// The number of an owner, not 0, at its place in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key(pub(crate) u64);
+pub(crate) struct Key(u64);
+
+impl Key {
+    /// The bits of a number.
+    pub(crate) const BITS: u32 = u64::BITS - UNIT_BITS;
+
+    /// The key of a number, not 0, of at most `BITS` bits.
+    #[inline(always)]
+    pub(crate) const fn of(number: u64) -> Key {
+        Key(number << UNIT_BITS)
+    }
+
+    pub(crate) fn number(self) -> u64 {
+        self.0 >> UNIT_BITS
+    }
+}
 
 /// The answer of [`Slots::visit`]'s caller.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,17 +83,16 @@ pub(crate) struct Slots {
     slots: [Slot; SLOTS],
 }
 
-#[inline(always)]
 fn has_key(word: u64, key: Key) -> bool {
-    word >> UNIT_BITS == key.0
+    word & !UNITS_MASK == key.0
 }
 
 fn word_of(key: Key, units: u64) -> u64 {
-    key.0 << UNIT_BITS | units
+    key.0 | units
 }
 
 fn parts(word: u64) -> Option<(Key, u64)> {
-    (word != 0).then_some((Key(word >> UNIT_BITS), word & UNITS_MASK))
+    (word != 0).then_some((Key(word & !UNITS_MASK), word & UNITS_MASK))
 }
 
 /// One slot.
@@ -94,12 +113,14 @@ impl Slot {
         Slot { word: AtomicU64::new(0) }
     }
 
-    /// As `take`, of a thread that no other disturbs: by a store.
+    /// As `take`, of a small block, by a thread that no other disturbs: by a store.
     #[inline(always)]
     pub(crate) fn take_alone(&self, key: Key, units: u64) -> bool {
         // ORDERING: Relaxed; only this thread changes the word now.
         let word = self.word.load(Ordering::Relaxed);
-        let is_there = has_key(word, key) && word & UNITS_MASK >= units;
+        debug_assert!(units <= UNITS_MOST);
+        // Another key, or too few units, and the difference is more than any word holds.
+        let is_there = word.wrapping_sub(key.0).wrapping_sub(units) <= HELD_MOST;
         if is_there {
             // ORDERING: Relaxed; published by `Record::leave`.
             self.word.store(word - units, Ordering::Relaxed);
@@ -107,12 +128,14 @@ impl Slot {
         is_there
     }
 
-    /// As `put`, of a thread that no other disturbs: by a store. Whether the slot has the units now; else `put` is to be called.
+    /// As `put`, of a small block, by a thread that no other disturbs: by a store. Whether the slot has the units now; else `put` is to be called.
     #[inline(always)]
     pub(crate) fn put_alone(&self, key: Key, units: u64, most: u64) -> bool {
         // ORDERING: Relaxed; only this thread changes the word now.
         let word = self.word.load(Ordering::Relaxed);
-        let is_put = has_key(word, key) && (word & UNITS_MASK) + units <= most;
+        debug_assert!(units <= UNITS_MOST);
+        // As in `take_alone`.
+        let is_put = word.wrapping_sub(key.0).wrapping_add(units) <= most;
         if is_put {
             // ORDERING: Relaxed; published by `Record::leave`.
             self.word.store(word + units, Ordering::Relaxed);
@@ -180,10 +203,10 @@ impl Slots {
         Slots { slots: core::array::from_fn(|_| Slot::new()) }
     }
 
-    /// The slot with this index.
+    /// The slot with this index, below `SLOTS`. The remainder spares the compiler a check.
     #[inline(always)]
     pub(crate) fn at(&self, at: usize) -> &Slot {
-        &self.slots[at]
+        &self.slots[at % SLOTS]
     }
 
     /// The index of the slot of `key`, or of one without an owner.
@@ -193,7 +216,7 @@ impl Slots {
         words().position(|word| has_key(word, key)).or_else(|| words().position(|word| word == 0))
     }
 
-    /// Puts `units`, at most `UNITS_MASK`, into slot `at`, with their owner. Returns the units that left it, with their owner: those of another
+    /// Puts `units`, at most `HELD_MOST`, into slot `at`, with their owner. Returns the units that left it, with their owner: those of another
     /// owner, or of the same if there were too many for a word.
     pub(crate) fn open(&self, at: usize, key: Key, units: u64) -> Option<(Key, u64)> {
         let cell = &self.slots[at].word;
@@ -201,7 +224,7 @@ impl Slots {
         let mut word = cell.load(Ordering::Relaxed);
         loop {
             let sum = units + (word & UNITS_MASK);
-            let stays = has_key(word, key) && sum <= UNITS_MASK;
+            let stays = has_key(word, key) && sum <= HELD_MOST;
             let before = parts(word).filter(|_| !stays);
             let opened = word_of(key, if stays { sum } else { units });
             // ORDERING: AcqRel; Release as in `put`. Acquire: the bytes of the other owner, which this thread uncharges now.
@@ -255,8 +278,8 @@ impl Slots {
 mod tests {
     use super::*;
 
-    const A: Key = Key(7);
-    const B: Key = Key(8);
+    const A: Key = Key::of(7);
+    const B: Key = Key::of(8);
 
     #[test]
     fn a_slot_gives_no_more_than_it_has() {
@@ -281,14 +304,14 @@ mod tests {
     #[test]
     fn a_slot_that_goes_to_another_owner_gives_its_units_back() {
         let slots = Slots::new();
-        (0..SLOTS).for_each(|at| assert_eq!(slots.open(at, Key(at as u64 + 1), 5), None));
-        assert_eq!((slots.find(Key(3)), slots.find(Key(100))), (Some(2), None));
-        assert_eq!(slots.open(2, Key(100), 1), Some((Key(3), 5)));
-        assert_eq!(slots.open(2, Key(100), 1), None);
-        assert_eq!(slots.close(Key(100)), 2);
-        assert_eq!(slots.find(Key(101)), Some(2));
-        slots.open(0, A, UNITS_MASK);
-        assert_eq!(slots.open(0, A, 1), Some((A, UNITS_MASK)), "too many for a word");
+        (0..SLOTS).for_each(|at| assert_eq!(slots.open(at, Key::of(at as u64 + 1), 5), None));
+        assert_eq!((slots.find(Key::of(3)), slots.find(Key::of(100))), (Some(2), None));
+        assert_eq!(slots.open(2, Key::of(100), 1), Some((Key::of(3), 5)));
+        assert_eq!(slots.open(2, Key::of(100), 1), None);
+        assert_eq!(slots.close(Key::of(100)), 2);
+        assert_eq!(slots.find(Key::of(101)), Some(2));
+        slots.open(0, A, HELD_MOST);
+        assert_eq!(slots.open(0, A, 1), Some((A, HELD_MOST)), "too many for a word");
     }
 
     #[test]

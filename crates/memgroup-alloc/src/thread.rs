@@ -21,7 +21,7 @@ use memgroup_sync::atomic::Ordering;
 use memgroup_sync::depth;
 
 use crate::records::{Record, Records};
-use crate::slots::{Answer, Key, Put, Slot, UNIT, UNITS_MASK, UNITS_MOST};
+use crate::slots::{Answer, Key, Put, Slot, UNIT, UNITS_MOST};
 use crate::{barrier, mode};
 
 static RECORDS: Records = Records::new();
@@ -41,18 +41,13 @@ std::thread_local! {
 #[derive(Debug)]
 pub(crate) struct Refused;
 
-/// The number of an owner. Of one with an address of more than 48 bits it fits no slot.
 #[inline(always)]
 fn key(owner: Owner) -> Key {
-    Key((owner.address().expose_provenance() / Owner::ALIGN) as u64)
-}
-
-fn has_slots(key: Key) -> bool {
-    key.0 << 22 >> 22 == key.0
+    Key::of((owner.address().expose_provenance() / Owner::ALIGN) as u64)
 }
 
 fn owner(key: Key) -> Owner {
-    let address = ptr::with_exposed_provenance::<()>(key.0 as usize * Owner::ALIGN);
+    let address = ptr::with_exposed_provenance::<()>(key.number() as usize * Owner::ALIGN);
     // SAFETY: keys are made of owners' addresses (`key`), which were exposed there, and stay good for ever. `Owner` is the reference alone.
     unsafe { core::mem::transmute::<*const (), Owner>(address) }
 }
@@ -68,47 +63,68 @@ fn find(key: Key) -> Option<&'static Slot> {
     record().find(key)
 }
 
-/// Charges a new block of `units` to the current owner. Returns the owner; `None` if the block is charged to no group.
+/// Charges a new small block of `units` to the current owner. Returns the owner; `None` if the block is charged to no group.
 #[inline(always)]
-pub(crate) fn charge(units: u64) -> Result<Option<Owner>, Refused> {
-    if block::allocates_inside() || mode::is_uncounted() {
-        return Ok(None);
-    }
-    let Some(owner) = block::current() else { return Ok(None) };
-    if record().take(key(owner), units) { Ok(Some(owner)) } else { charge_elsewhere(owner, units) }
+pub(crate) fn charge(units: u64) -> Option<Owner> {
+    let owner = owner_of_new()?;
+    if record().take(key(owner), units) { Some(owner) } else { charge_elsewhere(owner, units) }
 }
 
-/// As `charge`, from another slot than the last, or from the engine.
+/// As `charge`, of a block that may be refused.
+pub(crate) fn charge_unless_refused(units: u64) -> Result<Option<Owner>, Refused> {
+    let Some(owner) = owner_of_new() else { return Ok(None) };
+    if units <= UNITS_MOST {
+        return Ok(charge_elsewhere(owner, units));
+    }
+    charge_large(owner, units)
+}
+
+/// The owner of a block that this thread makes now.
+#[inline(always)]
+fn owner_of_new() -> Option<Owner> {
+    if block::allocates_inside() || mode::is_uncounted() { None } else { block::current() }
+}
+
+/// As `charge`, from any slot, or from the engine.
 #[inline(never)]
-fn charge_elsewhere(owner: Owner, units: u64) -> Result<Option<Owner>, Refused> {
+fn charge_elsewhere(owner: Owner, units: u64) -> Option<Owner> {
     let is_taken = find(key(owner)).is_some_and(|slot| slot.take(key(owner), units));
-    if is_taken { Ok(Some(owner)) } else { charge_slowly(owner, units) }
+    if is_taken { Some(owner) } else { charge_slowly(owner, units) }
 }
 
 #[cold]
 #[inline(never)]
 #[allow(improper_ctypes_definitions)] // Rust code alone calls it (I4).
-extern "C" fn charge_slowly(owner: Owner, units: u64) -> Result<Option<Owner>, Refused> {
+extern "C" fn charge_slowly(owner: Owner, units: u64) -> Option<Owner> {
     if block::is_inside() {
-        return Ok(None);
+        return None;
     }
     let _inside = depth::enter();
     let bytes = units * UNIT;
-    if units > UNITS_MOST {
-        if mode::is_fallible() {
-            return owner.try_charge(bytes).map(|()| Some(owner)).map_err(|_| Refused);
-        }
-        return Ok(owner.charge(bytes, 0).map(|charged| charged.owner));
-    }
     let charged = with_record(|record| {
         settle(record);
-        let slot = record.slots.find(key(owner)).filter(|_| has_slots(key(owner)));
+        let slot = record.slots.find(key(owner));
         let ahead = slot.map_or(0, |at| record.next_ahead(at)) * UNIT;
         let charged = owner.charge(bytes, ahead)?;
         hold(record, charged.owner, (charged.bytes - bytes) / UNIT);
         Some(charged.owner)
     });
-    Ok(charged.unwrap_or_else(|| owner.charge(bytes, 0).map(|charged| charged.owner)))
+    charged.unwrap_or_else(|| owner.charge(bytes, 0).map(|charged| charged.owner))
+}
+
+#[cold]
+#[inline(never)]
+#[allow(improper_ctypes_definitions)] // As above.
+extern "C" fn charge_large(owner: Owner, units: u64) -> Result<Option<Owner>, Refused> {
+    if block::is_inside() {
+        return Ok(None);
+    }
+    let _inside = depth::enter();
+    let bytes = units * UNIT;
+    if mode::is_fallible() {
+        return owner.try_charge(bytes).map(|()| Some(owner)).map_err(|_| Refused);
+    }
+    Ok(owner.charge(bytes, 0).map(|charged| charged.owner))
 }
 
 /// The outcome of growing a block.
@@ -181,7 +197,7 @@ extern "C" fn uncharge_slowly(owner: Owner, units: u64, may_open: bool) {
         return;
     }
     let _inside = depth::enter();
-    let opens = may_open && units <= UNITS_MOST && has_slots(key(owner));
+    let opens = may_open && units <= UNITS_MOST;
     let is_held = opens
         && with_record(|record| {
             settle(record);
@@ -195,7 +211,7 @@ extern "C" fn uncharge_slowly(owner: Owner, units: u64, may_open: bool) {
 
 /// Keeps `units` in a slot of their owner, or in one without an owner; whether there is one.
 fn keep_inside(record: &Record, owner: Owner, units: u64) -> bool {
-    let slot = record.slots.find(key(owner)).filter(|_| units <= UNITS_MOST && has_slots(key(owner)));
+    let slot = record.slots.find(key(owner)).filter(|_| units <= UNITS_MOST);
     let Some(at) = slot else { return false };
     // ORDERING: Relaxed; for this thread.
     record.is_overfull.store(true, Ordering::Relaxed);
@@ -209,9 +225,6 @@ fn keep_inside(record: &Record, owner: Owner, units: u64) -> bool {
 /// Holds back `units`, which are charged to `owner`.
 fn hold(record: &Record, owner: Owner, units: u64) {
     let key = key(owner);
-    if !has_slots(key) {
-        return owner.uncharge(units * UNIT);
-    }
     let at = record.slots.find(key).unwrap_or_else(|| record.victim());
     if let Some((other, units)) = record.slots.open(at, key, units) {
         record.begin_again(at);
@@ -357,4 +370,4 @@ impl Holder for AllThreads {
     }
 }
 
-const _: () = assert!(UNITS_MOST <= UNITS_MASK);
+const _: () = assert!(Owner::ADDRESS_BITS - Owner::ALIGN.trailing_zeros() <= Key::BITS);

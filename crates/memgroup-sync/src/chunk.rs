@@ -26,6 +26,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::Erasable;
 use crate::grace::{self, Epoch, Limbo};
 
+/// The bits of a cell's address. Memory beyond is not used, so that a word has room for an address and for more.
+pub const ADDRESS_BITS: u32 = 48;
+
 /// The chunks of one type that have no owner: the addresses for the next ones.
 ///
 /// A pool lives for ever, so that its chunks can find it.
@@ -162,6 +165,11 @@ impl<T: Erasable> fmt::Debug for Chunk<T> {
     }
 }
 
+/// Whether all addresses of so many bytes from `base` have [`ADDRESS_BITS`].
+fn is_near(base: NonNull<u8>, bytes: usize) -> bool {
+    (base.addr().get() as u64).checked_add(bytes as u64).is_some_and(|end| end >> ADDRESS_BITS == 0)
+}
+
 /// Bytes of the address space that is mapped at a time, at least: the kernel has few mappings then.
 #[cfg(all(target_os = "linux", not(miri)))]
 const MAPPED_LEAST: usize = 1 << 20;
@@ -179,6 +187,11 @@ fn map<T: Erasable>(cells: usize, into: &mut Vec<&'static [T]>) {
         libc::mmap(core::ptr::null_mut(), chunks * each, protection, flags | libc::MAP_NORESERVE, -1, 0)
     };
     let Some(base) = NonNull::new(address).filter(|_| address != libc::MAP_FAILED) else { return };
+    if !is_near(base.cast(), chunks * each) {
+        // SAFETY: mapped just now, and known to nothing else.
+        unsafe { libc::munmap(address, chunks * each) };
+        return;
+    }
     // A huge page would back many cells for the first byte of one. The advice may be refused: it only saves.
     // SAFETY: the range was mapped just now.
     unsafe { libc::madvise(address, chunks * each, libc::MADV_NOHUGEPAGE) };
@@ -205,6 +218,10 @@ fn map<T: Erasable>(cells: usize, into: &mut Vec<&'static [T]>) {
     let Ok(layout) = std::alloc::Layout::array::<T>(cells) else { return };
     // SAFETY: the layout has a size: `ChunkPool::new` asserts it.
     let Some(first) = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }) else { return };
+    if !is_near(first, layout.size()) {
+        // SAFETY: allocated just now with this layout, and known to nothing else.
+        return unsafe { std::alloc::dealloc(first.as_ptr(), layout) };
+    }
     // SAFETY: memory of this layout that is never freed (I1), and is zero, a value of `T`.
     into.push(unsafe { NonNull::slice_from_raw_parts(first.cast(), cells).as_ref() });
 }

@@ -77,7 +77,7 @@ pub mod ticks;
 pub use atomic_ref::AtomicRef;
 #[cfg(all(feature = "inject", not(memgroup_loom)))]
 pub use chunk::inject;
-pub use chunk::{Chunk, ChunkPool, RetiredChunk};
+pub use chunk::{ADDRESS_BITS, Chunk, ChunkPool, RetiredChunk};
 pub use crossbeam_utils::CachePadded;
 pub use erasable::Erasable;
 pub use fixed::{FixedRef, FixedSlice, FixedU32};

@@ -4,6 +4,9 @@
 
 use crate::Erasable;
 
+/// The bits of a cell's address.
+pub const ADDRESS_BITS: u32 = 48;
+
 /// Makes chunks. A model has no memory to give back.
 pub struct ChunkPool<T: Erasable> {
     cells: usize,

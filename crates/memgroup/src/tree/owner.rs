@@ -29,7 +29,7 @@ impl Owner {
         self.0
     }
 
-    /// The address that stands for the owner: a multiple of [`Owner::ALIGN`], never 0.
+    /// The address that stands for the owner: a multiple of [`Owner::ALIGN`] of at most [`Owner::ADDRESS_BITS`] bits, never 0.
     #[inline(always)]
     pub fn address(self) -> *const () {
         core::ptr::from_ref(self.0).cast()
@@ -37,6 +37,9 @@ impl Owner {
 
     /// Every address of an owner is a multiple of this.
     pub const ALIGN: usize = 64;
+
+    /// The bits of an owner's address. No group is made in memory beyond.
+    pub const ADDRESS_BITS: u32 = memgroup_sync::ADDRESS_BITS;
 }
 
 impl PartialEq for Owner {
