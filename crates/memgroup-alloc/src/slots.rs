@@ -36,7 +36,7 @@ const UNIT_BITS: u32 = 22;
 /// The bits of the units in a word.
 const UNITS_MASK: u64 = (1 << UNIT_BITS) - 1;
 
-/// The most units that a word holds: half of what its bits could say. So a word that gets or loses a small block's units keeps its key.
+/// The most units that a word holds: half of the most that its bits could say. So a word that gets or loses a small block's units keeps its key.
 pub(crate) const HELD_MOST: u64 = UNITS_MASK / 2;
 
 const _: () = assert!(UNITS_MOST <= HELD_MOST);

@@ -29,10 +29,10 @@ pub struct Args {
     /// Which mechanism to measure against its control
     #[arg(value_enum)]
     pub experiment: Experiment,
-    /// charge, drain, shrink, control, limits, share: threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
+    /// charge, drain, shrink, control, limits, share, alloc: threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// charge, percpu, rstat, shrink, control, limits, share: run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs;
+    /// charge, percpu, rstat, shrink, control, limits, share, alloc: run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs;
     /// percpu at most 16; rstat 52, 2, 8 and 128; drain 1, 2, 8, 128 and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
@@ -134,6 +134,8 @@ pub enum Experiment {
     Limits,
     /// Fair shares: a runaway among small tenants, with them and without
     Share,
+    /// Servers: a global allocator that charges, tasks in groups, and charges that wait as futures
+    Alloc,
 }
 
 /// The page sizes that per-CPU memory can be kept in.
@@ -171,7 +173,7 @@ impl Page {
 }
 
 /// The experiments of an option that all of them have.
-const ALL: &str = "charge, drain, percpu, rstat, shrink, control, limits and share";
+const ALL: &str = "charge, drain, percpu, rstat, shrink, control, limits, share and alloc";
 
 impl Args {
     /// An experiment with everything at its default, in full length.
@@ -218,7 +220,7 @@ impl Args {
         let number = |value: Option<usize>| value.map(|value| value.to_string());
         let flag = |given: bool| given.then(String::new);
         let options = [
-            ("--threads", number(self.threads), "charge, drain, shrink, control, limits and share"),
+            ("--threads", number(self.threads), "charge, drain, shrink, control, limits, share and alloc"),
             ("--page", self.page.map(word), "percpu"),
             ("--outer", number(self.outer), "percpu"),
             ("--inner", number(self.inner), "percpu"),
@@ -339,7 +341,7 @@ mod tests {
         );
         assert_eq!(
             refused(|a| (a.experiment, a.threads) = (Experiment::Rstat, Some(3))),
-            "use --threads with rstat: it is an option of charge, drain, shrink, control, limits and share"
+            "use --threads with rstat: it is an option of charge, drain, shrink, control, limits, share and alloc"
         );
     }
 

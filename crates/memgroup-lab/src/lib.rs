@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod alloc;
 mod args;
 mod charge;
 mod control;
@@ -60,5 +61,6 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         Experiment::Control => control::run(args, out),
         Experiment::Limits => limits::run(args, out),
         Experiment::Share => share::run(args, out),
+        Experiment::Alloc => alloc::run(args, out),
     }
 }

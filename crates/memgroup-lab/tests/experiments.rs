@@ -535,3 +535,20 @@ fn ends_the_run_when_the_output_takes_nothing() {
     let error = run_to(&tiny(Experiment::Drain), &mut Closed).unwrap_err();
     assert!(matches!(error, Error::Output(_)), "{error}");
 }
+
+#[test]
+fn shows_the_costs_of_servers_beside_their_controls() {
+    let (printed, json) = report_of(tiny(Experiment::Alloc));
+    assert_form(&json, "alloc", None);
+    assert_fits(&printed);
+    for text in
+        ["bare (control)", "ended_over_limit", "waiting charges", "Notify (control), p50", "a task frees"]
+    {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    // Built beside the program, which its own tests do not do.
+    assert!(printed.contains("no programs with other allocators"), "{printed}");
+    for metric in ["join", "cancel", "serve", "take", "in_group adds", "p50"] {
+        assert!(!rows(&json, metric).is_empty(), "{metric}");
+    }
+}

@@ -148,6 +148,18 @@ pub(crate) fn give_heap_back() {
     }
 }
 
+/// Bytes of the heap that are in use, with the allocator's own overhead; none where it cannot be asked.
+pub(crate) fn heap_bytes() -> Option<u64> {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: mallinfo2 has no arguments, and reads the allocator's counts under its locks.
+        let counts = unsafe { libc::mallinfo2() };
+        Some((counts.uordblks + counts.hblkhd) as u64)
+    }
+    #[cfg(not(target_env = "gnu"))]
+    None
+}
+
 /// Nanoseconds of CPU time that the calling thread has had.
 pub(crate) fn thread_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
