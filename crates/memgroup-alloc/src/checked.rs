@@ -1,7 +1,7 @@
 //! Checked: safe points of code that runs for long and allocates.
 
 use core::fmt;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, Read, Write};
 
 use memgroup::{ChargeError, block};
 
@@ -78,10 +78,10 @@ fn check() -> Result<(), OverLimit> {
     block::checkpoint().map_err(OverLimit)
 }
 
-/// A reader or an iterator with a [`checkpoint`] before each call.
+/// A reader, a writer or an iterator with a [`checkpoint`] before each call. With the feature `serde` also a deserializer.
 ///
-/// A reader fails with [`io::ErrorKind::OutOfMemory`] and an [`OverLimit`] within. So a parser that reads from it ends with its own error, and
-/// frees its memory. An iterator gives the error as its last item.
+/// A reader or a writer fails with [`io::ErrorKind::OutOfMemory`] and an [`OverLimit`] within. So a parser that reads from it, or a serializer that
+/// writes to it, ends with its own error. An iterator gives the error as its last item.
 ///
 /// ```
 /// use std::io::Read;
@@ -106,7 +106,7 @@ fn check() -> Result<(), OverLimit> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Checked<T> {
-    inner: T,
+    pub(crate) inner: T,
     has_ended: bool,
 }
 
@@ -116,7 +116,7 @@ impl<T> Checked<T> {
         Checked { inner, has_ended: false }
     }
 
-    /// The reader or iterator itself.
+    /// The reader, writer or iterator itself.
     pub fn into_inner(self) -> T {
         self.inner
     }
@@ -137,6 +137,17 @@ impl<R: BufRead> BufRead for Checked<R> {
 
     fn consume(&mut self, bytes: usize) {
         self.inner.consume(bytes);
+    }
+}
+
+impl<W: Write> Write for Checked<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        checkpoint()?;
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
     }
 }
 

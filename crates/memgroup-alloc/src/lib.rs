@@ -7,7 +7,7 @@
 //! - `mutation`, `slots`, `records`, `barrier`: the held back bytes of a thread, and of all threads.
 //! - `mode`, `thread`: the modes of a thread, its record, and its end.
 //! - `block`, `allocator`: the layout of a block, and `GlobalAlloc`.
-//! - `checked`: safe points.
+//! - `checked`, `deserializer`: safe points.
 
 #[cfg(not(memgroup_loom))]
 mod allocator;
@@ -17,6 +17,8 @@ mod barrier;
 mod block;
 #[cfg(not(memgroup_loom))]
 mod checked;
+#[cfg(all(feature = "serde", not(memgroup_loom)))]
+mod deserializer;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 #[cfg(not(memgroup_loom))]
