@@ -6,20 +6,21 @@
 
 use core::fmt;
 
+use memgroup::Deadline;
 use serde_core::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
 
-use crate::checked::{Checked, checkpoint};
+use crate::checked::Checked;
 
-/// A visitor, a seed or an access of a checked deserializer.
-struct Nested<T>(T);
+/// A visitor, a seed or an access of a checked deserializer, with the deadline of its checkpoints.
+struct Nested<T>(T, Option<Deadline>);
 
 macro_rules! check_and_forward {
     ($($method:ident($($argument:ident: $type:ty),*))*) => {$(
         fn $method<V: Visitor<'de>>(self, $($argument: $type,)* visitor: V) -> Result<V::Value, D::Error> {
-            checkpoint().map_err(Error::custom)?;
-            self.inner.$method($($argument,)* Nested(visitor))
+            self.check().map_err(Error::custom)?;
+            self.inner.$method($($argument,)* Nested(visitor, self.deadline))
         }
     )*};
 }
@@ -103,7 +104,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Nested<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
-        self.0.deserialize(Checked::new(deserializer))
+        self.0.deserialize(Checked::by(deserializer, self.1))
     }
 }
 
@@ -154,23 +155,23 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Nested<V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
-        self.0.visit_some(Checked::new(deserializer))
+        self.0.visit_some(Checked::by(deserializer, self.1))
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
-        self.0.visit_newtype_struct(Checked::new(deserializer))
+        self.0.visit_newtype_struct(Checked::by(deserializer, self.1))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<V::Value, A::Error> {
-        self.0.visit_seq(Nested(access))
+        self.0.visit_seq(Nested(access, self.1))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<V::Value, A::Error> {
-        self.0.visit_map(Nested(access))
+        self.0.visit_map(Nested(access, self.1))
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, access: A) -> Result<V::Value, A::Error> {
-        self.0.visit_enum(Nested(access))
+        self.0.visit_enum(Nested(access, self.1))
     }
 }
 
@@ -178,7 +179,7 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Nested<A> {
     type Error = A::Error;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
-        self.0.next_element_seed(Nested(seed))
+        self.0.next_element_seed(Nested(seed, self.1))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -190,11 +191,11 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Nested<A> {
     type Error = A::Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        self.0.next_key_seed(Nested(seed))
+        self.0.next_key_seed(Nested(seed, self.1))
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.next_value_seed(Nested(seed))
+        self.0.next_value_seed(Nested(seed, self.1))
     }
 
     fn next_entry_seed<K: DeserializeSeed<'de>, S: DeserializeSeed<'de>>(
@@ -202,7 +203,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Nested<A> {
         key: K,
         value: S,
     ) -> Result<Option<(K::Value, S::Value)>, A::Error> {
-        self.0.next_entry_seed(Nested(key), Nested(value))
+        self.0.next_entry_seed(Nested(key, self.1), Nested(value, self.1))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -215,7 +216,7 @@ impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Nested<A> {
     type Variant = Nested<A::Variant>;
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), A::Error> {
-        self.0.variant_seed(Nested(seed)).map(|(variant, content)| (variant, Nested(content)))
+        self.0.variant_seed(Nested(seed, self.1)).map(|(variant, content)| (variant, Nested(content, self.1)))
     }
 }
 
@@ -227,11 +228,11 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Nested<A> {
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.newtype_variant_seed(Nested(seed))
+        self.0.newtype_variant_seed(Nested(seed, self.1))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
-        self.0.tuple_variant(len, Nested(visitor))
+        self.0.tuple_variant(len, Nested(visitor, self.1))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -239,6 +240,6 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Nested<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.0.struct_variant(fields, Nested(visitor))
+        self.0.struct_variant(fields, Nested(visitor, self.1))
     }
 }

@@ -34,6 +34,6 @@ mod thread;
 #[cfg(not(memgroup_loom))]
 pub use allocator::Allocator;
 #[cfg(not(memgroup_loom))]
-pub use checked::{Checked, OverLimit, checkpoint};
+pub use checked::{Checked, OverLimit, checkpoint, checkpoint_until};
 #[cfg(not(memgroup_loom))]
 pub use mode::{Uncounted, fallible, uncounted};
