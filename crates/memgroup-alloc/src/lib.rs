@@ -8,6 +8,9 @@
 //! - `mode`, `thread`: the modes of a thread, its record, and its end.
 //! - `block`, `allocator`: the layout of a block, and `GlobalAlloc`.
 //! - `checked`, `deserializer`: safe points.
+//! - `unwind`: refused blocks that unwind.
+
+#![cfg_attr(feature = "nightly", feature(alloc_error_hook))]
 
 #[cfg(not(memgroup_loom))]
 mod allocator;
@@ -30,6 +33,8 @@ mod records;
 mod slots;
 #[cfg(not(memgroup_loom))]
 mod thread;
+#[cfg(all(feature = "nightly", not(memgroup_loom)))]
+mod unwind;
 
 #[cfg(not(memgroup_loom))]
 pub use allocator::Allocator;
@@ -37,3 +42,5 @@ pub use allocator::Allocator;
 pub use checked::{Checked, OverLimit, checkpoint, checkpoint_until};
 #[cfg(not(memgroup_loom))]
 pub use mode::{Uncounted, fallible, uncounted};
+#[cfg(all(feature = "nightly", not(memgroup_loom)))]
+pub use unwind::unwind_on_refusal;
