@@ -108,7 +108,7 @@ pub fn checkpoint_until(deadline: impl Into<Deadline>) -> Result<(), OverLimit> 
 
 /// A checkpoint that waits until the deadline, if there is one.
 #[inline]
-pub(crate) fn checkpoint_by(deadline: Option<impl Into<Deadline>>) -> Result<(), OverLimit> {
+fn checkpoint_by(deadline: Option<impl Into<Deadline>>) -> Result<(), OverLimit> {
     if block::is_over() { check(deadline.map(Into::into)) } else { Ok(()) }
 }
 
