@@ -1,9 +1,9 @@
 //! Checked: safe points of code that runs for long and allocates.
 
 use core::fmt;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, Read, Write};
 
-use memgroup::{ChargeError, block};
+use memgroup::{ChargeError, Deadline, block};
 
 use crate::thread;
 
@@ -69,19 +69,59 @@ impl From<OverLimit> for io::Error {
 /// ```
 #[inline]
 pub fn checkpoint() -> Result<(), OverLimit> {
-    if block::is_over() { check() } else { Ok(()) }
+    checkpoint_by(None::<Deadline>)
+}
+
+/// A [`checkpoint`] that waits until `deadline` for the group to be within its limits.
+///
+/// The thread parks, with its memory. It goes on when other threads of its group, or of the groups beside it, free enough, or when a limit is raised. The
+/// wait is a stall in the group's [pressure](memgroup::Group::pressure). Use it on blocking threads: one that runs other tasks, as that of an asynchronous
+/// executor does, would hold them up. A thread that alone has the group's memory waits in vain.
+///
+/// # Errors
+/// The group, or one above, is above its limit at the deadline.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use memgroup::{Config, Hierarchy, scope};
+/// use memgroup_alloc::{Allocator, checkpoint, checkpoint_until};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Allocator = Allocator::system();
+///
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenant = hierarchy.create("/tenant").unwrap();
+/// tenant.set_max(1 << 20).unwrap();
+/// let _scope = scope::enter(&tenant);
+/// let neighbour = vec![0_u8; 1 << 20];
+/// checkpoint().unwrap_err();
+/// std::thread::scope(|threads| {
+///     threads.spawn(|| drop(neighbour));
+///     checkpoint_until(Duration::from_secs(60)).unwrap();
+/// });
+/// ```
+#[inline]
+pub fn checkpoint_until(deadline: impl Into<Deadline>) -> Result<(), OverLimit> {
+    checkpoint_by(Some(deadline))
+}
+
+/// A checkpoint that waits until the deadline, if there is one.
+#[inline]
+fn checkpoint_by(deadline: Option<impl Into<Deadline>>) -> Result<(), OverLimit> {
+    if block::is_over() { check(deadline.map(Into::into)) } else { Ok(()) }
 }
 
 #[cold]
-fn check() -> Result<(), OverLimit> {
+fn check(deadline: Option<Deadline>) -> Result<(), OverLimit> {
     thread::settle_own();
-    block::checkpoint().map_err(OverLimit)
+    deadline.map_or_else(block::checkpoint, block::checkpoint_until).map_err(OverLimit)
 }
 
-/// A reader or an iterator with a [`checkpoint`] before each call.
+/// A reader, a writer or an iterator with a [`checkpoint`] before each call. With the feature `serde` also a deserializer.
 ///
-/// A reader fails with [`io::ErrorKind::OutOfMemory`] and an [`OverLimit`] within. So a parser that reads from it ends with its own error, and
-/// frees its memory. An iterator gives the error as its last item.
+/// A reader or a writer fails with [`io::ErrorKind::OutOfMemory`] and an [`OverLimit`] within. So a parser that reads from it, or a serializer that
+/// writes to it, ends with its own error. An iterator gives the error as its last item.
 ///
 /// ```
 /// use std::io::Read;
@@ -106,17 +146,33 @@ fn check() -> Result<(), OverLimit> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Checked<T> {
-    inner: T,
+    pub(crate) inner: T,
+    /// Until when its checkpoints wait, if they do.
+    pub(crate) deadline: Option<Deadline>,
     has_ended: bool,
 }
 
 impl<T> Checked<T> {
     /// Checks before each call of `inner`.
     pub fn new(inner: T) -> Checked<T> {
-        Checked { inner, has_ended: false }
+        Checked::by(inner, None)
     }
 
-    /// The reader or iterator itself.
+    pub(crate) fn by(inner: T, deadline: Option<Deadline>) -> Checked<T> {
+        Checked { inner, deadline, has_ended: false }
+    }
+
+    /// Waits until `deadline` where the group is above its limit, as [`checkpoint_until`] does. The deadline is that of all checkpoints together.
+    pub fn waiting_until(self, deadline: impl Into<Deadline>) -> Checked<T> {
+        Checked { deadline: Some(deadline.into()), ..self }
+    }
+
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), OverLimit> {
+        checkpoint_by(self.deadline)
+    }
+
+    /// The reader, writer or iterator itself.
     pub fn into_inner(self) -> T {
         self.inner
     }
@@ -124,19 +180,30 @@ impl<T> Checked<T> {
 
 impl<R: Read> Read for Checked<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        checkpoint()?;
+        self.check()?;
         self.inner.read(buffer)
     }
 }
 
 impl<R: BufRead> BufRead for Checked<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        checkpoint()?;
+        self.check()?;
         self.inner.fill_buf()
     }
 
     fn consume(&mut self, bytes: usize) {
         self.inner.consume(bytes);
+    }
+}
+
+impl<W: Write> Write for Checked<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.check()?;
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
     }
 }
 
@@ -147,7 +214,7 @@ impl<I: Iterator> Iterator for Checked<I> {
         if self.has_ended {
             return None;
         }
-        let checked = checkpoint();
+        let checked = self.check();
         self.has_ended = checked.is_err();
         match checked {
             Ok(()) => self.inner.next().map(Ok),

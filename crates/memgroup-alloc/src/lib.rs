@@ -7,7 +7,10 @@
 //! - `mutation`, `slots`, `records`, `barrier`: the held back bytes of a thread, and of all threads.
 //! - `mode`, `thread`: the modes of a thread, its record, and its end.
 //! - `block`, `allocator`: the layout of a block, and `GlobalAlloc`.
-//! - `checked`: safe points.
+//! - `checked`, `deserializer`: safe points.
+//! - `unwind`: refused blocks that unwind.
+
+#![cfg_attr(feature = "nightly", feature(alloc_error_hook))]
 
 #[cfg(not(memgroup_loom))]
 mod allocator;
@@ -17,6 +20,8 @@ mod barrier;
 mod block;
 #[cfg(not(memgroup_loom))]
 mod checked;
+#[cfg(all(feature = "serde", not(memgroup_loom)))]
+mod deserializer;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 #[cfg(not(memgroup_loom))]
@@ -28,10 +33,14 @@ mod records;
 mod slots;
 #[cfg(not(memgroup_loom))]
 mod thread;
+#[cfg(all(feature = "nightly", not(memgroup_loom)))]
+mod unwind;
 
 #[cfg(not(memgroup_loom))]
 pub use allocator::Allocator;
 #[cfg(not(memgroup_loom))]
-pub use checked::{Checked, OverLimit, checkpoint};
+pub use checked::{Checked, OverLimit, checkpoint, checkpoint_until};
 #[cfg(not(memgroup_loom))]
 pub use mode::{Uncounted, fallible, uncounted};
+#[cfg(all(feature = "nightly", not(memgroup_loom)))]
+pub use unwind::unwind_on_refusal;

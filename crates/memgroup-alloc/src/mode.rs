@@ -3,9 +3,14 @@
 use core::cell::Cell;
 use core::marker::PhantomData;
 
+use memgroup::ChargeError;
+use memgroup::block::Owner;
+
 std::thread_local! {
     static UNCOUNTED: Cell<u32> = const { Cell::new(0) };
     static FALLIBLE: Cell<u32> = const { Cell::new(0) };
+    // The refusal of the last block that might fail, if it was refused.
+    static REFUSAL: Cell<Option<ChargeError>> = const { Cell::new(None) };
 }
 
 #[inline(always)]
@@ -13,8 +18,22 @@ pub(crate) fn is_uncounted() -> bool {
     UNCOUNTED.get() > 0
 }
 
+/// Whether a large block may fail. Not so while the thread panics: a report of the panic, or a destructor, could not handle it.
 pub(crate) fn is_fallible() -> bool {
-    FALLIBLE.get() > 0
+    FALLIBLE.get() > 0 && !std::thread::panicking()
+}
+
+/// Charges for a block that may fail.
+pub(crate) fn try_charge(owner: Owner, bytes: u64) -> Result<(), ChargeError> {
+    let outcome = owner.try_charge(bytes);
+    REFUSAL.set(outcome.err());
+    outcome
+}
+
+/// The refusal of this thread's last block that might fail, if it was refused.
+#[cfg(feature = "nightly")]
+pub(crate) fn refusal() -> Option<ChargeError> {
+    REFUSAL.get()
 }
 
 /// Token: while it lives, blocks that this thread allocates are charged to no group.
@@ -66,7 +85,9 @@ pub fn uncounted<T>(act: impl FnOnce() -> T) -> T {
 ///
 /// A block that fails is a null pointer. `try_reserve` returns it as an error. Code that cannot handle it, such as `Vec::push`, ends the process
 /// (`alloc::handle_alloc_error`). So `act` should allocate large blocks by `try_reserve` alone. Before a block fails the engine takes
-/// prepaid bytes back; it asks no shrinker and stops no victim.
+/// prepaid bytes back; it asks no shrinker and stops no victim. While the thread panics no block fails.
+///
+/// With the feature `nightly`, and after a call of `unwind_on_refusal`, such code unwinds.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy, scope};

@@ -256,6 +256,33 @@ fn large_blocks_may_fail_where_the_program_says_so() {
 }
 
 #[test]
+fn no_block_fails_while_the_thread_panics() {
+    struct Late;
+    impl Drop for Late {
+        fn drop(&mut self) {
+            drop(vec![1_u8; 1 << 20]);
+        }
+    }
+    let (_hierarchy, tenant) = tenant();
+    tenant.set_max(100_000).unwrap();
+    let _scope = scope::enter(&tenant);
+    let fails = || fallible(|| Vec::<u8>::new().try_reserve_exact(1 << 20)).unwrap_err();
+    fails();
+    thread::scope(|threads| {
+        let panics = threads.spawn(|| {
+            let _scope = scope::enter(&tenant);
+            fallible(|| {
+                let _late = Late;
+                std::panic::resume_unwind(Box::new(0));
+            });
+        });
+        panics.join().unwrap_err();
+    });
+    fails();
+    assert_eq!(tenant.usage_exact(), 0);
+}
+
+#[test]
 fn groups_may_be_made_and_removed_by_a_thread_that_charges_one() {
     let (hierarchy, tenant) = tenant();
     let scope = scope::enter(&tenant);

@@ -25,6 +25,8 @@
 use memgroup_sync::{depth, grace};
 
 use crate::api::scope;
+use crate::base::deadline::Deadline;
+use crate::base::effort::Means;
 pub use crate::charge::block::{Charged, is_over};
 pub use crate::control::held_back::{Holder, Take, register};
 use crate::tree::error::ChargeError;
@@ -86,10 +88,46 @@ pub fn allocates_inside() -> bool {
 /// ```
 #[inline]
 pub fn checkpoint() -> Result<(), ChargeError> {
-    if is_over() { ask_for_room() } else { Ok(()) }
+    if is_over() { ask_for_room(Means::PLAIN) } else { Ok(()) }
+}
+
+/// A [`checkpoint`] that waits until `deadline` for the group to be within its limits, as [`Group::charge_until`](crate::Group::charge_until) does.
+///
+/// The thread parks. It goes on when other threads free enough, or a limit is raised. The wait is a stall in the group's
+/// [pressure](crate::Group::pressure). The thread keeps its own memory meanwhile. Where it [is inside](is_inside) the engine, it does not wait.
+///
+/// # Errors
+/// As for [`checkpoint`]; [`ChargeErrorKind::Deadline`](crate::ChargeErrorKind::Deadline) after a wait.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use memgroup::{ChargeErrorKind, Config, Hierarchy, block, scope};
+///
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenant = hierarchy.create("/tenant").unwrap();
+/// tenant.set_max(1000).unwrap();
+/// let _scope = scope::enter(&tenant);
+/// let owner = block::current().unwrap();
+/// let charged = owner.charge(4000, 0).unwrap();
+/// let over = block::checkpoint_until(Duration::from_millis(5)).unwrap_err();
+/// assert_eq!(over.kind(), ChargeErrorKind::Deadline);
+/// std::thread::scope(|threads| {
+///     threads.spawn(|| owner.uncharge(charged.bytes));
+///     block::checkpoint_until(Duration::from_secs(60)).unwrap();
+/// });
+/// ```
+#[inline]
+pub fn checkpoint_until(deadline: impl Into<Deadline>) -> Result<(), ChargeError> {
+    if is_over() { wait_for_room(deadline.into()) } else { Ok(()) }
 }
 
 #[cold]
-fn ask_for_room() -> Result<(), ChargeError> {
-    scope::node().map_or(Ok(()), crate::charge::block::checkpoint)
+fn wait_for_room(deadline: Deadline) -> Result<(), ChargeError> {
+    ask_for_room(if is_inside() { Means::PLAIN } else { Means::until(deadline.instant_or_far()) })
+}
+
+#[cold]
+fn ask_for_room(means: Means) -> Result<(), ChargeError> {
+    scope::node().map_or(Ok(()), |node| crate::charge::block::checkpoint(node, means))
 }

@@ -143,10 +143,10 @@ pub fn is_over() -> bool {
 }
 
 /// Asks for room in the group: the bytes that it exceeds its limits by, and one more.
-pub(crate) fn checkpoint(node: &'static Node) -> Result<(), ChargeError> {
+pub(crate) fn checkpoint(node: &'static Node, means: Means) -> Result<(), ChargeError> {
     IS_RAISED.set(false);
     over_limit::mark_levels(node);
-    let asked = Ask::exact(1, Until::Top);
+    let asked = Ask { means, ..Ask::exact(1, Until::Top) };
     let outcome = charge_slow_path(node, asked);
     match outcome {
         Ok(()) => aftermath::uncharge_counters(node, 1),

@@ -2,6 +2,7 @@
 #![cfg(not(memgroup_loom))]
 
 mod charges;
+mod checkpoints;
 mod ends;
 mod fairness;
 #[path = "../random/mod.rs"]

@@ -29,7 +29,7 @@ use std::time::Instant;
 
 use memgroup_sync::atomic::{AtomicU32, Ordering, fence};
 use memgroup_sync::thread::{self, Thread};
-use memgroup_sync::{Mutex, interleave};
+use memgroup_sync::{Mutex, depth, interleave};
 
 use crate::base::mutation::{self, Mutation};
 use crate::observe::pressure::{self, Stall};
@@ -148,7 +148,7 @@ impl Waits {
         Waits { list: Mutex::new(list), armed: AtomicU32::new(0) }
     }
 
-    /// Adds a wait. The list grows without the lock: an allocator may charge.
+    /// Adds a wait. The list grows without the lock: an allocator may charge. It outlives the wait, so no group is charged for it.
     fn put(&self, entry: Entry) -> Ticket {
         let mut spare = Vec::new();
         let mut list = self.list.lock();
@@ -156,6 +156,7 @@ impl Waits {
             let capacity = 2 * list.slots.capacity();
             drop(list);
             if spare.capacity() < capacity {
+                let _inside = depth::enter();
                 spare = Vec::with_capacity(capacity);
             }
             list = self.list.lock();

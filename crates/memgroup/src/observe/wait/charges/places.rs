@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use memgroup_sync::{Mutex, MutexGuard};
+use memgroup_sync::{Mutex, MutexGuard, depth};
 
 use crate::observe::wait::charges::{ChargeQueue, Entry, Queue};
 use crate::observe::wait::order::{Links, NONE};
@@ -56,6 +56,8 @@ struct Lacks {
 impl Lacks {
     fn made(self) -> Spare {
         let Lacks { chunk, chunks, queues } = self;
+        // It outlives the wait, so the waiting thread's group is not charged for it.
+        let _inside = depth::enter();
         Spare {
             chunk: chunk.then(|| Box::new(Chunk::new())),
             chunks: Vec::with_capacity(chunks),
