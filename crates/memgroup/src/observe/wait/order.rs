@@ -150,8 +150,12 @@ fn remove_below(places: &mut impl Places, root: u32, key: u64) -> (u32, bool) {
     if here == key {
         return (merge(places, left, right), true);
     }
-    let (below, has_changed) = remove_below(places, if key < here { left } else { right }, key);
-    places.links_mut(root).set_below(key < here, below);
+    let child = if key < here { left } else { right };
+    let (below, has_changed) = remove_below(places, child, key);
+    // Most levels stay as they are, and are not written.
+    if below != child {
+        places.links_mut(root).set_below(key < here, below);
+    }
     (root, has_changed && update(places, root))
 }
 
