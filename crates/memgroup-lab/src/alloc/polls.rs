@@ -25,6 +25,8 @@ struct Counts<'c>(&'c mut u64);
 impl Future for Counts<'_> {
     type Output = ();
 
+    // As a poll of much code: the compiler drops no part of a scope around it, and moves none.
+    #[inline(never)]
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
         *self.0 = black_box(*self.0 + 1);
         Poll::Pending

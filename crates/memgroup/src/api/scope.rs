@@ -31,20 +31,37 @@ use crate::tree::node::Node;
 const GUARDS: u32 = 0xffff;
 
 /// The current group of a thread.
+///
+/// It is two words, each of which is read and written as a whole: a load of two smaller stores would wait for them.
 #[derive(Clone, Copy)]
 struct Current {
     node: Option<&'static Node>,
-    generation: u32,
-    /// Number of guards that live. The bits above `GUARDS` count guards dropped out of order since there was none.
-    depth: u32,
+    /// The generation; and in the lower half the number of guards that live. The bits there above `GUARDS` count guards dropped out of order
+    /// since there was none.
+    tag: u64,
 }
 
 impl Current {
-    const NONE: Current = Current { node: None, generation: 0, depth: 0 };
+    const NONE: Current = Current { node: None, tag: 0 };
 
     #[inline(always)]
-    fn node(&self) -> Option<&'static Node> {
-        self.node.filter(|node| node.generation() == self.generation)
+    fn of(node: Option<&'static Node>, generation: u32, depth: u32) -> Current {
+        Current { node, tag: u64::from(generation) << 32 | u64::from(depth) }
+    }
+
+    #[inline(always)]
+    fn generation(self) -> u32 {
+        (self.tag >> 32) as u32
+    }
+
+    #[inline(always)]
+    fn depth(self) -> u32 {
+        self.tag as u32
+    }
+
+    #[inline(always)]
+    fn node(self) -> Option<&'static Node> {
+        self.node.filter(|node| node.generation() == self.generation())
     }
 }
 
@@ -104,24 +121,15 @@ fn is_observed(node: Option<&'static Node>) -> bool {
     })
 }
 
-/// Counts time, and shows the change to stalls.
+/// Counts time, and shows the change to stalls. Out of line, so that the compiler makes a few plain stores of the rest.
 #[inline(never)]
-fn observe(before: Option<&'static Node>, after: Option<&'static Node>, generation: u32, scopes: i64) {
+fn observe(before: Current, after: Current, scopes: i64) {
+    let (before, generation, after) = (before.node(), after.generation(), after.node());
     count_time(before, after, scopes);
     let is_shown = |node: &&'static Node| node.shared().config.pressure;
     let (seen, shown) = (before.filter(is_shown), after.filter(is_shown));
     if seen.is_some() || shown.is_some() {
         pressure::publish(seen, shown, generation);
-    }
-}
-
-/// Replaces the current group. The rare or long part is in a function of its own, so that the compiler makes a few plain stores of the rest.
-#[inline(always)]
-fn change(before: Current, after: Current, scopes: i64) {
-    CURRENT.set(after);
-    let (left, entered) = (before.node(), after.node());
-    if is_observed(left) || is_observed(entered) {
-        observe(left, entered, after.generation, scopes);
     }
 }
 
@@ -134,6 +142,8 @@ fn change(before: Current, after: Current, scopes: i64) {
 #[must_use = "the group is current only while the guard lives"]
 pub struct Scope<'g> {
     before: Current,
+    /// Whether the change back is more than a store.
+    is_observed: bool,
     // The borrow keeps the group's handle, hence its node, while the thread points to it; the pointer makes the guard !Send.
     group: PhantomData<(&'g Group, *const ())>,
 }
@@ -155,9 +165,13 @@ pub struct Scope<'g> {
 pub fn enter(group: &Group) -> Scope<'_> {
     let before = CURRENT.get();
     let node = group.node();
-    let (node, generation) = (Some(node), node.generation());
-    change(before, Current { node, generation, depth: before.depth + 1 }, 0);
-    Scope { before, group: PhantomData }
+    let after = Current::of(Some(node), node.generation(), before.depth() + 1);
+    CURRENT.set(after);
+    let is_observed = is_observed(Some(node)) || is_observed(before.node());
+    if is_observed {
+        observe(before, after, 0);
+    }
+    Scope { before, is_observed, group: PhantomData }
 }
 
 /// The current group of this thread.
@@ -194,10 +208,12 @@ impl Drop for Scope<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         let current = CURRENT.get();
-        if current.depth == self.before.depth + 1 {
-            change(current, self.before, 1);
-        } else {
-            leave_out_of_order();
+        if current.depth() != self.before.depth() + 1 {
+            return leave_out_of_order();
+        }
+        CURRENT.set(self.before);
+        if self.is_observed {
+            observe(current, self.before, 1);
         }
     }
 }
@@ -208,7 +224,11 @@ impl Drop for Scope<'_> {
 #[cold]
 fn leave_out_of_order() {
     let current = CURRENT.get();
-    let guards = (current.depth & GUARDS).saturating_sub(1);
-    let depth = if guards == 0 { 0 } else { (current.depth & !GUARDS).wrapping_add(GUARDS + 1) | guards };
-    change(current, Current { depth, ..Current::NONE }, 0);
+    let guards = (current.depth() & GUARDS).saturating_sub(1);
+    let depth = if guards == 0 { 0 } else { (current.depth() & !GUARDS).wrapping_add(GUARDS + 1) | guards };
+    let after = Current::of(None, 0, depth);
+    CURRENT.set(after);
+    if is_observed(current.node()) {
+        observe(current, after, 0);
+    }
 }
