@@ -3,6 +3,9 @@
 //! It is a treap: sorted by key, and a heap by a number that is drawn from the place. So it is balanced whatever the order of
 //! arrivals, and each operation takes O(log n) steps. Each node knows the least bytes that a wait below it asks for. So the first wait that fits
 //! into the room is found in O(log n) too, however many come before it that do not fit.
+//!
+//! Each node knows the one above. So a removal begins at the wait, not at the root, and looks at a few others on the average: the rest of a large tree
+//! is in no cache.
 
 /// No place.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -17,11 +20,12 @@ pub(crate) struct Links {
     least: u64,
     left: u32,
     right: u32,
+    above: u32,
 }
 
 impl Links {
     pub(crate) fn new(key: u64, asks: u64) -> Links {
-        Links { key, asks, least: asks, left: NONE, right: NONE }
+        Links { key, asks, least: asks, left: NONE, right: NONE, above: NONE }
     }
 
     /// Out of the tree, a wait is in a list by the same words: the one before it, and the next.
@@ -31,10 +35,6 @@ impl Links {
 
     pub(crate) fn linked(&self) -> (u32, u32) {
         (self.left, self.right)
-    }
-
-    fn set_below(&mut self, is_left: bool, below: u32) {
-        *(if is_left { &mut self.left } else { &mut self.right }) = below;
     }
 
     pub(crate) fn set_before(&mut self, before: u32) {
@@ -62,6 +62,30 @@ fn rank(place: u32) -> u32 {
 
 fn least(places: &impl Places, root: u32) -> u64 {
     if root == NONE { u64::MAX } else { places.links(root).least }
+}
+
+/// Puts a subtree below `above`, or nothing.
+fn set_below(places: &mut impl Places, above: u32, is_left: bool, below: u32) {
+    let links = places.links_mut(above);
+    *(if is_left { &mut links.left } else { &mut links.right }) = below;
+    set_above(places, below, above);
+}
+
+fn set_above(places: &mut impl Places, below: u32, above: u32) {
+    if below != NONE {
+        places.links_mut(below).above = above;
+    }
+}
+
+/// Computes the least bytes of all subtrees from `place` up to the first in which they stay. Whether those of the tree changed.
+fn update_up(places: &mut impl Places, mut place: u32) -> bool {
+    while place != NONE {
+        if !update(places, place) {
+            return false;
+        }
+        place = places.links(place).above;
+    }
+    true
 }
 
 /// Computes the least bytes of a subtree from those below. Whether they changed.
@@ -105,8 +129,8 @@ pub(crate) fn insert(places: &mut impl Places, root: u32, place: u32) -> u32 {
     let Links { key, asks, .. } = *places.links(place);
     if root == NONE || rank(place) > rank(root) {
         let (left, right) = split(places, root, key);
-        let links = places.links_mut(place);
-        (links.left, links.right) = (left, right);
+        set_below(places, place, true, left);
+        set_below(places, place, false, right);
         update(places, place);
         return place;
     }
@@ -114,7 +138,7 @@ pub(crate) fn insert(places: &mut impl Places, root: u32, place: u32) -> u32 {
     links.least = links.least.min(asks);
     let (is_left, left, right) = (key < links.key, links.left, links.right);
     let below = insert(places, if is_left { left } else { right }, place);
-    places.links_mut(root).set_below(is_left, below);
+    set_below(places, root, is_left, below);
     root
 }
 
@@ -126,37 +150,30 @@ fn split(places: &mut impl Places, root: u32, key: u64) -> (u32, u32) {
     let Links { key: here, left, right, .. } = *places.links(root);
     let parts = if here < key {
         let (before, behind) = split(places, right, key);
-        places.links_mut(root).right = before;
+        set_below(places, root, false, before);
         (root, behind)
     } else {
         let (before, behind) = split(places, left, key);
-        places.links_mut(root).left = behind;
+        set_below(places, root, true, behind);
         (before, root)
     };
     update(places, root);
     parts
 }
 
-/// Removes the wait with this key, and returns the root.
+/// Removes a wait, and returns the root.
 #[must_use]
-pub(crate) fn remove(places: &mut impl Places, root: u32, key: u64) -> u32 {
-    remove_below(places, root, key).0
-}
-
-/// The root, and whether the least bytes below it changed. Where they did not, the other waits there are not looked at.
-fn remove_below(places: &mut impl Places, root: u32, key: u64) -> (u32, bool) {
-    debug_assert!(root != NONE, "the wait is in the tree");
-    let Links { key: here, left, right, .. } = *places.links(root);
-    if here == key {
-        return (merge(places, left, right), true);
+pub(crate) fn remove(places: &mut impl Places, root: u32, place: u32) -> u32 {
+    let Links { left, right, above, .. } = *places.links(place);
+    let below = merge(places, left, right);
+    if above == NONE {
+        set_above(places, below, NONE);
+        return below;
     }
-    let child = if key < here { left } else { right };
-    let (below, has_changed) = remove_below(places, child, key);
-    // Most levels stay as they are, and are not written.
-    if below != child {
-        places.links_mut(root).set_below(key < here, below);
-    }
-    (root, has_changed && update(places, root))
+    let is_left = places.links(above).left == place;
+    set_below(places, above, is_left, below);
+    update_up(places, above);
+    root
 }
 
 /// Joins two trees, of which all waits of the first come before those of the other.
@@ -164,27 +181,18 @@ fn merge(places: &mut impl Places, before: u32, behind: u32) -> u32 {
     if before == NONE || behind == NONE {
         return if before == NONE { behind } else { before };
     }
-    if rank(before) > rank(behind) {
-        let right = places.links(before).right;
-        places.links_mut(before).right = merge(places, right, behind);
-        update(places, before);
-        before
-    } else {
-        let left = places.links(behind).left;
-        places.links_mut(behind).left = merge(places, before, left);
-        update(places, behind);
-        behind
-    }
+    let (root, is_left) = if rank(before) > rank(behind) { (before, false) } else { (behind, true) };
+    let Links { left, right, .. } = *places.links(root);
+    let below = if is_left { merge(places, before, left) } else { merge(places, right, behind) };
+    set_below(places, root, is_left, below);
+    update(places, root);
+    root
 }
 
-/// The wait with this key asks for other bytes. Whether the least bytes of the tree changed.
-pub(crate) fn set_asks(places: &mut impl Places, root: u32, key: u64, asks: u64) -> bool {
-    let Links { key: here, left, right, .. } = *places.links(root);
-    if key == here {
-        places.links_mut(root).asks = asks;
-        return update(places, root);
-    }
-    set_asks(places, if key < here { left } else { right }, key, asks) && update(places, root)
+/// A wait asks for other bytes. Whether the least bytes of its tree changed.
+pub(crate) fn set_asks(places: &mut impl Places, place: u32, asks: u64) -> bool {
+    places.links_mut(place).asks = asks;
+    update_up(places, place)
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
@@ -215,13 +223,22 @@ mod tests {
         1 + depth(model, links.left).max(depth(model, links.right))
     }
 
+    /// Each node knows the one above.
+    fn check_above(model: &Model, root: u32, above: u32) {
+        if root != NONE {
+            let links = *model.links(root);
+            assert_eq!(links.above, above);
+            [links.left, links.right].map(|below| check_above(model, below, root));
+        }
+    }
+
     #[test]
     fn is_balanced_when_waits_come_and_go_in_order() {
         let mut model = Model((0..100_000).map(|key| Links::new(key, 1)).collect());
         let mut root = (0..100_000).fold(NONE, |root, place| insert(&mut model, root, place));
         assert!(depth(&model, root) < 64, "{}", depth(&model, root));
         for key in 0..50_000 {
-            root = remove(&mut model, root, key);
+            root = remove(&mut model, root, key as u32);
         }
         assert!(depth(&model, root) < 64 && first(&model, root) == Some(50_000));
     }
@@ -234,12 +251,14 @@ mod tests {
             for (number, bytes, kind) in steps {
                 let known = sorted.get(&u64::from(number)).copied();
                 match (kind, known) {
-                    (0, Some(_)) => {
-                        root = remove(&mut model, root, u64::from(number));
+                    (0, Some(place)) => {
+                        root = remove(&mut model, root, place);
                         sorted.remove(&u64::from(number));
                     }
-                    (1, Some(_)) => {
-                        set_asks(&mut model, root, u64::from(number), bytes);
+                    (1, Some(place)) => {
+                        let before = least_of(&model, root);
+                        let has_changed = set_asks(&mut model, place, bytes);
+                        prop_assert_eq!(has_changed, before != least_of(&model, root));
                     }
                     (2, _) => {
                         let (after, room) = (Some(u64::from(number)), bytes);
@@ -255,6 +274,7 @@ mod tests {
                     }
                     _ => {}
                 }
+                check_above(&model, root, NONE);
                 prop_assert_eq!(first(&model, root), sorted.values().next().copied());
                 let asked = sorted.values().map(|place| model.links(*place).asks).min();
                 prop_assert_eq!(least_of(&model, root), asked.unwrap_or(u64::MAX));

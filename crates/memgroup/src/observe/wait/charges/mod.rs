@@ -329,12 +329,12 @@ impl ChargeQueue {
 
     /// Takes a wait out of its queue, if it is in one. It is idle then.
     pub(crate) fn leave_queue(&mut self, place: u32) {
-        let &Entry { at, key, .. } = self.entry(place);
+        let at = self.entry(place).at;
         if !self.entry(place).is_in_queue() {
             return;
         }
         let Some(number) = at.rare().queue.queue() else { return };
-        let root = order::remove(self, self.queue(number).root, key);
+        let root = order::remove(self, self.queue(number).root, place);
         let entry = self.entry_mut(place);
         entry.state = State::Idle;
         let is_task = entry.is_task();
@@ -350,10 +350,10 @@ impl ChargeQueue {
     pub(crate) fn set_away(&mut self, place: u32, is_away: bool) {
         let entry = self.entry_mut(place);
         entry.state = if is_away { State::Away } else { State::Waiting };
-        let (at, key, bytes) = (entry.at, entry.key, entry.bytes);
+        let (at, bytes) = (entry.at, entry.bytes);
         if let Some(number) = at.rare().queue.queue() {
             let root = self.queue(number).root;
-            order::set_asks(self, root, key, if is_away { u64::MAX } else { bytes });
+            order::set_asks(self, place, if is_away { u64::MAX } else { bytes });
             at.counter.set_least_waiting(order::least_of(self, root));
         }
     }
@@ -421,9 +421,9 @@ impl ChargeQueue {
             let Some(entry) = self.used(place).filter(|entry| std::ptr::eq(entry.node, node)) else {
                 continue;
             };
-            let &Entry { at, key: before, bytes, state, .. } = entry;
+            let &Entry { at, bytes, state, .. } = entry;
             let Some(number) = at.rare().queue.queue().filter(|_| entry.is_in_queue()) else { continue };
-            let root = order::remove(self, self.queue(number).root, before);
+            let root = order::remove(self, self.queue(number).root, place);
             let entry = self.entry_mut(place);
             entry.key = key(weight, entry.number());
             let asks = if state == State::Away { u64::MAX } else { bytes };
