@@ -137,6 +137,8 @@ memgroup_sync::mutations! {
     DroppedFutureKeepsTheCharge,
     /// A future at its deadline leaves without a look whether its charge was made meanwhile.
     FutureGoesWithoutTheCharge,
+    /// A reclaimer ends the wait of a task at its deadline, though a charge was handed to it.
+    LateTaskLosesItsCharge,
     /// A reclaimer forgets the charge that it made for a wait that is over.
     ReviewIgnoresTheEnd,
     /// The end of a review looks for room by a load.

@@ -78,8 +78,9 @@ enum Tried {
 impl Charging {
     /// Sets until when it waits: an instant, a duration from now on, or [`Deadline::NEVER`], as it is unless set.
     ///
-    /// The future has no timer. A poll after the deadline ends it. So its executor polls it then: an adapter arms a timer for
-    /// [`deadline`](Charging::deadline).
+    /// The hierarchy's [reclaimer](crate::Reclaimer) wakes it then, and it ends: of all futures that wait, it sleeps until the first deadline. While
+    /// every reclaimer is in a shrinker's call or a kill hook, deadlines are late. A poll after the deadline ends the future in any case. So an
+    /// adapter may arm a timer for [`deadline`](Charging::deadline).
     ///
     /// ```
     /// # use memgroup::{Config, Deadline, Hierarchy};
@@ -172,6 +173,9 @@ impl Charging {
             }
         };
         queues.enqueue(place, at);
+        if let Some(deadline) = self.deadline {
+            queues.set_deadline(place, deadline);
+        }
         // This poll tells itself.
         queues.take_untold(place);
         let wakers = queues.take_wakers();
@@ -263,6 +267,8 @@ impl Charging {
             let state = match self.phase {
                 Phase::New => State::Again,
                 Phase::Listed(place) => match self.look(place, waker) {
+                    // It got a later deadline meanwhile.
+                    Some(State::Late) if !self.is_late() => State::Again,
                     Some(state) => state,
                     None => return Poll::Pending,
                 },

@@ -90,13 +90,14 @@ impl Reclaimer {
             if !queues.is_registered(number) {
                 return;
             }
+            let now = Instant::now();
+            queues.end_late(now);
             let wakers = queues.take_wakers();
             if !wakers.is_empty() {
                 drop(queues);
                 wakers.call();
                 continue;
             }
-            let now = Instant::now();
             let until = match queues.next_duty(now) {
                 Duty::Review(queue) => {
                     let at = queues.queue(queue).at;
@@ -113,6 +114,8 @@ impl Reclaimer {
                 Duty::Later(when) => when.saturating_duration_since(now),
                 Duty::Nothing => FAR,
             };
+            let first = queues.first_deadline();
+            let until = first.map_or(until, |first| until.min(first.saturating_duration_since(now)));
             let before = queues.sleep(number, this_thread);
             drop(queues);
             drop(before);

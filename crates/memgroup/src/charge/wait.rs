@@ -140,7 +140,7 @@ impl WaitSession {
                 let node = self.queues().entry(self.place).at;
                 Left::Again(Refused { node, seen: node.counter.read() })
             }
-            State::Idle | State::Waiting | State::Away | State::Deserted => {
+            State::Idle | State::Waiting | State::Away | State::Deserted | State::Late => {
                 Left::Over(ChargeErrorKind::Deadline)
             }
         })

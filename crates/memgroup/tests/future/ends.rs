@@ -69,6 +69,43 @@ fn ends_at_a_poll_after_its_deadline() {
 }
 
 #[test]
+fn is_woken_at_its_deadline_without_a_timer() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 1);
+    let _held = group.try_charge(PAGE).unwrap();
+    let began = Instant::now();
+    let ends: Vec<_> = std::thread::scope(|scope| {
+        let wait = |millis: u64| {
+            let (group, deadline) = (&group, began + Duration::from_millis(millis));
+            scope.spawn(move || (block_on(group.charge(PAGE).until(deadline)), deadline, Instant::now()))
+        };
+        // In no order, some at the same instant, and some that have passed.
+        let waits: Vec<_> = (0..64).map(|number| wait(number * 37 % 32)).collect();
+        waits.into_iter().map(|wait| wait.join().unwrap()).collect()
+    });
+    for (outcome, deadline, end) in ends {
+        assert!(end >= deadline && outcome.unwrap_err().kind() == ChargeErrorKind::Deadline);
+    }
+    assert!(group.waiters().now == 0 && running.hierarchy.waits().is_empty());
+}
+
+#[test]
+fn waits_on_when_its_deadline_was_moved() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 1);
+    let held = group.try_charge(PAGE).unwrap();
+    let calls = Arc::new(Calls::default());
+    let mut charging = group.charge(PAGE).until(Duration::from_millis(5));
+    if poll_with(&mut charging, &calls.waker()).is_pending() {
+        charging = charging.until(Duration::from_secs(3600));
+        until(|| calls.now() == 1);
+        assert!(poll_with(&mut charging, &calls.waker()).is_pending(), "its new deadline is far");
+        drop(held);
+        assert!(block_on(charging).is_ok());
+    }
+}
+
+#[test]
 fn takes_a_charge_that_was_made_before_the_deadline() {
     let running = Running::new(Config::new());
     let group = running.group("group", 1);

@@ -148,6 +148,30 @@ fn one_whose_deadline_passes() {
     assert_empty(group);
 }
 
+/// An uncharge hands a charge over while a reclaimer ends the wait at its deadline.
+fn one_that_is_late() {
+    let group = full_group();
+    let mut late = charging(group);
+    let deadline = Instant::now();
+    late.0.as_mut().unwrap().deadline = Some(deadline + Duration::from_secs(3600));
+    assert!(poll_once(&mut late).is_pending());
+    late.0.as_mut().unwrap().deadline = Some(deadline);
+    let user = thread::spawn(move || aftermath::uncharge_counters(group, UNIT));
+    let mut queues = group.shared().wait_queue().lock();
+    queues.end_late(deadline + Duration::from_secs(7200));
+    let wakers = queues.take_wakers();
+    drop(queues);
+    wakers.call();
+    match poll_once(&mut late) {
+        Poll::Ready(Ok(())) => aftermath::uncharge_counters(group, UNIT),
+        Poll::Ready(Err(error)) => assert_eq!(error.kind(), ChargeErrorKind::Deadline),
+        Poll::Pending => panic!("its wait was ended"),
+    }
+    drop(late);
+    user.join().unwrap();
+    assert_empty(group);
+}
+
 /// A future is dropped while a reclaimer makes its charge.
 fn one_is_dropped_during_its_review() {
     let group = full_group();
@@ -251,6 +275,17 @@ fn a_charge_that_is_handed_over_at_the_deadline_is_not_lost() {
 #[should_panic(expected = "a charge that was handed over is not lost")]
 fn a_future_that_leaves_without_its_charge_is_caught() {
     mutation::with(Mutation::FutureGoesWithoutTheCharge, || explore_up_to(3, one_whose_deadline_passes));
+}
+
+#[test]
+fn a_charge_that_is_handed_over_beside_a_late_wakeup_is_not_lost() {
+    explore_up_to(3, one_that_is_late);
+}
+
+#[test]
+#[should_panic(expected = "a charge that was handed over is not lost")]
+fn a_late_wakeup_that_ignores_the_charge_is_caught() {
+    mutation::with(Mutation::LateTaskLosesItsCharge, || explore_up_to(3, one_that_is_late));
 }
 
 #[test]

@@ -228,7 +228,8 @@ mod tests {
         if root != NONE {
             let links = *model.links(root);
             assert_eq!(links.above, above);
-            [links.left, links.right].map(|below| check_above(model, below, root));
+            check_above(model, links.left, root);
+            check_above(model, links.right, root);
         }
     }
 

@@ -155,7 +155,7 @@ impl ChargeQueue {
             } else if queue.is_served && !queue.is_due && !queue.is_in_review {
                 let is_idle = queue.tasks == 0 && (!queue.is_later || queue.at.counter.is_offline());
                 self.queue_mut(number).is_in_review = true;
-                if !self.due.is_empty() || !self.later.is_empty() {
+                if !self.due.is_empty() || !self.later.is_empty() || self.has_timed() {
                     // This reclaimer may be in foreign code for long. Another one is to look when the rest is due.
                     self.notify_reclaimer();
                 }

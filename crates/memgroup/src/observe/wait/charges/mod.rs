@@ -18,6 +18,7 @@
 //! - E1. A removal marks the group offline, then goes through the waits. A wait is listed, then checks the mark. Both are under the lock, so no wait
 //!   of a removed group sleeps.
 
+pub(crate) mod deadlines;
 pub(crate) mod duties;
 mod places;
 mod wakers;
@@ -76,6 +77,8 @@ pub(crate) enum State {
     Woken,
     /// No reclaimer is left for a task.
     Deserted,
+    /// A task's deadline has passed.
+    Late,
 }
 
 /// One wait.
@@ -97,6 +100,8 @@ pub(crate) struct Entry {
     /// A reclaimer has tried to make room for it since it is in this queue.
     pub(crate) is_reviewed: bool,
     is_untold: bool,
+    /// It is in the order of deadlines.
+    is_timed: bool,
 }
 
 impl Entry {
@@ -159,6 +164,8 @@ pub(crate) struct ChargeQueue {
     began: Instant,
     /// The first and the last of the tasks that are untold. They are linked by their `links`.
     untold: (u32, u32),
+    /// The tasks with a deadline, in its order.
+    timed: u32,
     queues: Vec<Queue>,
     free_queues: Vec<u32>,
     due: VecDeque<u32>,
@@ -185,6 +192,7 @@ impl ChargeQueue {
             next: 0,
             began: Instant::now(),
             untold: (NONE, NONE),
+            timed: NONE,
             queues: Vec::new(),
             free_queues: Vec::new(),
             due: VecDeque::new(),
@@ -223,6 +231,7 @@ impl ChargeQueue {
             passed: 0,
             is_reviewed: false,
             is_untold: false,
+            is_timed: false,
         };
         let taken = std::mem::replace(self.slot(place), Slot::Used(entry));
         self.free = if let Slot::Free(next) = taken { next } else { NONE };
@@ -236,6 +245,7 @@ impl ChargeQueue {
     pub(crate) fn unlist(&mut self, place: u32) -> Party {
         self.leave_queue(place);
         self.take_untold(place);
+        self.take_timed(place);
         let free = self.free;
         let taken = std::mem::replace(self.slot(place), Slot::Free(free));
         self.free = place;

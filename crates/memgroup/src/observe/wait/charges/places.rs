@@ -20,12 +20,18 @@ pub(super) enum Slot {
 /// Places that are made together. The links of all are side by side: a search reads nothing else.
 pub(super) struct Chunk {
     pub(super) links: [Links; CHUNK],
+    /// Those of the order of deadlines.
+    pub(super) times: [Links; CHUNK],
     pub(super) slots: [Slot; CHUNK],
 }
 
 impl Chunk {
     fn new() -> Chunk {
-        Chunk { links: [Links::new(0, 0); CHUNK], slots: [const { Slot::Free(NONE) }; CHUNK] }
+        Chunk {
+            links: [Links::new(0, 0); CHUNK],
+            times: [Links::new(0, 0); CHUNK],
+            slots: [const { Slot::Free(NONE) }; CHUNK],
+        }
     }
 }
 
