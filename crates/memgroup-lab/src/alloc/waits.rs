@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use memgroup::{Charge, Charging, Config, Group};
 
@@ -14,6 +15,8 @@ const PAGE: u64 = 4096;
 const WAITING: [usize; 3] = [1, 1_000, 100_000];
 const BYTES_MOST: f64 = 200.0;
 const OPERATION_MOST_US: f64 = 1.0;
+/// Each has a deadline, in the order of which the reclaimer keeps them.
+const DEADLINE: Duration = Duration::from_secs(3600);
 /// Operations of each kind in one round.
 const TURNS: usize = 1_000;
 
@@ -26,7 +29,7 @@ fn poll(charging: &mut Charging) -> Result<Poll<Charge>> {
 
 /// A future that waits.
 fn join(group: &Group) -> Result<Charging> {
-    let mut charging = group.charge(PAGE);
+    let mut charging = group.charge(PAGE).until(DEADLINE);
     let polled = poll(&mut charging)?;
     ensure(polled.is_pending(), || "a charge without room was made".to_owned())?;
     Ok(charging)
@@ -147,6 +150,6 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             );
         }
     }
-    table.note("bytes: of the heap with its own overhead, and the future; not of the task. Some 25 ns of each operation are the clock's");
+    table.note("bytes: of the heap with its own overhead, and the future; not of the task. Each has a deadline. Some 25 ns of each operation are the clock's");
     lab.print(&table)
 }
