@@ -56,7 +56,8 @@ pub use lifecycle::owned::OwnedGroup;
 pub use memgroup_percpu::{PageSize, SlotSource};
 pub use observe::event::{EventSubscription, EventsAfter, SubscriptionReport};
 pub use observe::pressure::{
-    Fired, Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall, TriggerError,
+    Fired, Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall,
+    TriggerError,
 };
 pub use observe::wait::{WaitEnded, WaitKind, WaitReport, Waiters};
 pub use reclaim::{

@@ -120,15 +120,18 @@ impl Reclaimer {
                 Duty::Later(when) => when.saturating_duration_since(now),
                 Duty::Nothing => FAR,
             };
+            // Both locks before it is told that it sleeps: a wait for a lock may take an unpark that is meant for the sleep.
+            let (wakers, look_at) = tasks.take(true);
+            if !wakers.is_empty() {
+                drop(queues);
+                wakers.call();
+                continue;
+            }
             let before = queues.sleep(number, this_thread);
             drop(queues);
             drop(before);
-            let (wakers, look_at) = tasks.take(true);
-            if wakers.is_empty() {
-                let left = look_at.map_or(FAR, |at| at.saturating_duration_since(Instant::now()));
-                thread::park_timeout(until.min(left));
-            }
-            wakers.call();
+            let left = look_at.map_or(FAR, |at| at.saturating_duration_since(Instant::now()));
+            thread::park_timeout(until.min(left));
         }
     }
 

@@ -30,8 +30,8 @@ mod place;
 
 use std::time::Instant;
 
-use memgroup_sync::atomic::{AtomicU32, Ordering, fence};
 use memgroup_sync::Mutex;
+use memgroup_sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::base::mutation::{self, Mutation};
 #[cfg(test)]
@@ -118,7 +118,9 @@ impl Slot {
     /// A wait of a group.
     fn entry(&mut self) -> Option<&mut Entry> {
         match self {
-            Slot::Used(entry) if !matches!(entry.target, Some(Target::Callbacks | Target::Untold)) => Some(entry),
+            Slot::Used(entry) if !matches!(entry.target, Some(Target::Callbacks | Target::Untold)) => {
+                Some(entry)
+            }
             Slot::Used(_) | Slot::Free(_) => None,
         }
     }
@@ -291,7 +293,8 @@ impl Waits {
 
     /// Ends the waits of `top`, of the groups below, and those at `top`. Returns how many were told now.
     pub(crate) fn wake_within(&self, top: &'static Node) -> usize {
-        let is_of_hierarchy = |entry: &Entry| matches!(entry.target, Some(Target::Callbacks | Target::Untold));
+        let is_of_hierarchy =
+            |entry: &Entry| matches!(entry.target, Some(Target::Callbacks | Target::Untold));
         self.list.lock().tell(Wake::All, |entry| {
             !is_of_hierarchy(entry) && (entry.node.is_within(top) || std::ptr::eq(entry.at, top))
         })
@@ -316,8 +319,7 @@ impl Waits {
     /// Disarms and notifies the armed waits that `concerns` names, by their group and target.
     pub(crate) fn wake_armed(&self, concerns: impl Fn(&'static Node, Target) -> bool) {
         self.list.lock().tell(Wake::Notified, |entry| {
-            let is_meant =
-                entry.is_armed && entry.target.is_some_and(|target| concerns(entry.node, target));
+            let is_meant = entry.is_armed && entry.target.is_some_and(|target| concerns(entry.node, target));
             if is_meant {
                 self.disarm(entry);
             }
@@ -325,7 +327,7 @@ impl Waits {
         });
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, memgroup_loom))]
     pub(crate) fn is_empty(&self) -> bool {
         let list = self.list.lock();
         let is_free = list.slots.iter().all(|slot| matches!(slot, Slot::Free(_)));
