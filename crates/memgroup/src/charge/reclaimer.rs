@@ -108,6 +108,7 @@ impl Reclaimer {
                 Duty::Review(queue) => {
                     let at = queues.queue(queue).at;
                     drop(queues);
+                    tasks.hand_on();
                     review(at, queue, &mut attempts);
                     continue;
                 }

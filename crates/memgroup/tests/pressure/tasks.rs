@@ -1,10 +1,13 @@
 //! Waiting for triggers as futures.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::Poll;
 use std::time::Duration;
 
-use memgroup::{Config, Deadline, Fired, Group, PressureWatch, SlotSource, WaitEnded, WaitKind};
+use memgroup::{
+    Ask, Config, Count, Deadline, Fired, Group, PressureWatch, Scan, Shrinker, ShrinkerConfig, SlotSource,
+    WaitEnded, WaitKind,
+};
 
 use crate::executor::{Calls, block_on, poll, poll_with};
 use crate::random::Random;
@@ -47,6 +50,54 @@ fn wakes_a_dozing_task_when_a_stall_begins() {
         std::thread::yield_now();
     }
     assert_eq!(block_on(fired), Ok(()), "while the stall is on");
+}
+
+/// A shrinker with a call that lasts until `is_free` is closed.
+struct Hangs {
+    begun: mpsc::Sender<()>,
+    is_free: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Shrinker for Hangs {
+    fn count(&self, _token: u64) -> Count {
+        Count::of(4096, 1)
+    }
+
+    fn scan(&self, _ask: &Ask<'_>) -> Scan {
+        self.begun.send(()).unwrap();
+        self.is_free.lock().unwrap().recv().unwrap_err();
+        Scan::Freed { bytes: 0 }
+    }
+}
+
+#[test]
+fn a_second_reclaimer_wakes_tasks_while_the_first_is_busy() {
+    let (running, group) = running();
+    let second = running.hierarchy.reclaimer();
+    let stop = second.stop_handle();
+    let second = std::thread::spawn(|| second.run());
+    let full = running.hierarchy.create("/full").unwrap();
+    full.set_max(4096).unwrap();
+    let (begun, is_busy) = mpsc::channel();
+    let (go, is_free) = mpsc::channel::<()>();
+    let is_free = Mutex::new(is_free);
+    let shrinker = full.add_shrinker(ShrinkerConfig::new("hangs"), Hangs { begun, is_free }).unwrap();
+    shrinker.mark();
+    let held = full.try_charge(4096).unwrap();
+    let trigger = watch(&group, "some 30000 1000000");
+    std::thread::scope(|scope| {
+        let _stall = group.stall();
+        let task = scope.spawn(|| block_on(trigger.fired()));
+        let mut charging = full.charge(4096);
+        assert!(poll(&mut charging).is_pending());
+        is_busy.recv().unwrap();
+        assert_eq!(task.join().unwrap(), Ok(()), "one reclaimer is in a shrinker's call");
+        drop(charging);
+        drop(go);
+    });
+    drop((held, shrinker));
+    stop.stop();
+    second.join().unwrap();
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! # Synchronisation
 //!
 //! - E1. `announce` ↔ `wait`: an event counts, fences, and looks for an armed wait. A waiter arms its wait, fences, and looks at the counts. One of
-//!   the two sees the other, so no wake-up is lost. Loom: `an_event_wakes_its_waiter`, and its twins with a fault each.
+//!   the two sees the other, so no wake-up is lost. A waiter is a thread or a task. Loom: `an_event_wakes_its_waiter`, `an_event_wakes_its_task`,
+//!   and their twins with a fault each.
 
 mod deliver;
 #[cfg(all(test, memgroup_loom))]
@@ -103,7 +104,7 @@ impl EventsAfter {
         self.wait.deadline()
     }
 
-    /// The group whose events it waits for.
+    /// The group that it waits for.
     pub fn group(&self) -> &Group {
         self.wait.group()
     }

@@ -54,7 +54,7 @@ pub(crate) enum Target {
     Group(Reach),
     /// Every event that a callback could be due for. Such a wait is of the hierarchy, and in no report.
     Callbacks,
-    /// The firing of the trigger whose state is at this address, or the begin of a stall for which it dozes.
+    /// The firing of the trigger with its state at this address, or the begin of a stall for which it dozes.
     Trigger(usize),
     /// Tasks that are untold. Such a wait is of a reclaimer, and in no report.
     Untold,
@@ -74,7 +74,7 @@ pub(crate) struct Entry {
     number: u64,
     party: Party,
     told: Option<Wake>,
-    /// A task that was told, and whose waker is to be called.
+    /// A task that was told. A reclaimer is to call its waker.
     is_untold: bool,
     /// When a reclaimer tells the task to look again.
     look_at: Option<Instant>,
@@ -233,6 +233,13 @@ impl List {
     /// A reclaimer is told of untold tasks from now on, or is awake.
     pub(super) fn set_asleep(&mut self, ticket: Ticket, is_asleep: bool) {
         self.listed(ticket).told = (!is_asleep).then_some(Wake::Notified);
+    }
+
+    /// Wakes a reclaimer that sleeps, if a task is to look again later.
+    pub(super) fn hand_on(&mut self) {
+        if self.slots.iter_mut().filter_map(Slot::any).any(|entry| entry.look_at.is_some()) {
+            self.wake_reclaimer();
+        }
     }
 
     /// Has a reclaimer tell the task at that moment.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An event may be counted inside an allocator, under locks of the engine, or while a level is frozen. A waker is the user's code, and may charge. So the
-//! thread that counts an event calls no waker: a reclaimer does, whose thread is in none of these.
+//! thread that counts an event calls no waker. A reclaimer does, on a thread that is in none of these.
 //!
 //! - I1. A task is in the list from the poll that found nothing until its future ends or is dropped.
 //! - I2. A reclaimer is in the list while it runs. It is told of untold tasks while it sleeps. Awake, it looks for them before it sleeps.
@@ -176,6 +176,11 @@ impl TaskWaker {
             self.0.waits().with_list(|list| list.set_asleep(self.0.ticket(), asleep));
         }
         (wakers, next)
+    }
+
+    /// The reclaimer may be in foreign code for long. If a task is to look again later, another one that sleeps is to tell it.
+    pub(crate) fn hand_on(&self) {
+        self.0.waits().with_list(List::hand_on);
     }
 }
 
