@@ -85,16 +85,18 @@ fn a_second_reclaimer_wakes_tasks_while_the_first_is_busy() {
     shrinker.mark();
     let held = full.try_charge(4096).unwrap();
     let trigger = watch(&group, "some 30000 1000000");
-    std::thread::scope(|scope| {
-        let _stall = group.stall();
-        let task = scope.spawn(|| block_on(trigger.fired()));
-        let mut charging = full.charge(4096);
-        assert!(poll(&mut charging).is_pending());
-        is_busy.recv().unwrap();
-        assert_eq!(task.join().unwrap(), Ok(()), "one reclaimer is in a shrinker's call");
-        drop(charging);
-        drop(go);
-    });
+    let calls = Arc::new(Calls::default());
+    let _stall = group.stall();
+    let mut fired = trigger.fired();
+    assert!(poll_with(&mut fired, &calls.waker()).is_pending());
+    let mut charging = full.charge(4096);
+    assert!(poll(&mut charging).is_pending());
+    is_busy.recv().unwrap();
+    while calls.now() == 0 {
+        std::thread::yield_now();
+    }
+    drop((charging, go));
+    assert_eq!(block_on(fired), Ok(()));
     drop((held, shrinker));
     stop.stop();
     second.join().unwrap();
