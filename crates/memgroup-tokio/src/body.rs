@@ -12,7 +12,6 @@ use http_body::{Body, Frame, SizeHint};
 use memgroup::{Charge, ChargeError, Charging, Effort};
 use pin_project_lite::pin_project;
 
-use crate::charge::{Timed, TimedExt};
 use crate::in_group::{InGroup, InGroupExt};
 
 /// Why a body was cut off.
@@ -95,7 +94,7 @@ impl BodyAccount {
 
 /// A frame that waits for its charge.
 struct Waiting<D> {
-    charging: Pin<Box<Timed<Charging>>>,
+    charging: Charging,
     frame: Frame<D>,
 }
 
@@ -160,7 +159,7 @@ impl<B: Body> ChargedBody<B> {
     }
 
     /// Lets a frame for which there is no room wait for it: the body reads no further, so the sender waits too. Needs a
-    /// [`Reclaimer`](memgroup::Reclaimer) and a runtime with a timer. Without, a frame waits for nothing.
+    /// [`Reclaimer`](memgroup::Reclaimer). Without one, a frame waits for nothing.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> ChargedBody<B> {
         self.patience = patience;
@@ -201,7 +200,7 @@ impl<B: Body> Body for ChargedBody<B> {
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled<B> {
         let mut this = self.as_mut().project();
         if let Some(waiting) = this.waiting {
-            let made = ready!(waiting.charging.as_mut().poll(context));
+            let made = ready!(Pin::new(&mut waiting.charging).poll(context));
             let frame = this.waiting.take().map(|waiting| waiting.frame);
             return match made {
                 Ok(charge) => {
@@ -235,8 +234,8 @@ impl<B: Body> Body for ChargedBody<B> {
             }
             Err(error) if this.patience.is_zero() => self.cut_off(BodyFailure::Refused(error)),
             Err(_) => {
-                let charging = this.body.group().charge(bytes).timeout(*this.patience);
-                *this.waiting = Some(Waiting { charging: Box::pin(charging), frame });
+                let charging = this.body.group().charge(bytes).until(*this.patience);
+                *this.waiting = Some(Waiting { charging, frame });
                 self.poll_frame(context)
             }
         }

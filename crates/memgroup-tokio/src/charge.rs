@@ -1,7 +1,7 @@
-//! Charge: the engine's waiting charges, with a timer of tokio at their deadline; and their reclaimer.
+//! Charge: the reclaimer of the engine's waits; and timeouts by tokio's clock, which may be paused in tests.
 //!
-//! The engine's future has a deadline and no timer. A poll after the deadline ends it. The timer may run on another clock than the engine, as in tests
-//! with paused time: when it fires, the future gets a deadline that has passed.
+//! The reclaimer sleeps until the first deadline of all waits of its hierarchy. So a wait with a deadline has no timer of its own. A timeout by tokio's
+//! clock has one: when it fires, the future gets a deadline that has passed.
 
 use std::io;
 use std::pin::Pin;
@@ -9,34 +9,31 @@ use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use memgroup::{ChargeError, Hierarchy, ReclaimerStop};
+use memgroup::{Deadline, Hierarchy, ReclaimerStop};
 use tokio::time::{Instant, Sleep};
 
 use crate::charge::waits::Waits;
 
-/// A charge that waits, with a timer at its deadline. Made by [`TimedExt`].
+/// A wait of the engine with a timer of tokio. Made by [`TimedExt`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Timed<C> {
     /// `None` once it has ended.
-    charging: Option<C>,
+    wait: Option<C>,
     deadline: Option<Instant>,
-    /// Armed when the charge has to wait.
+    /// Armed when it has to wait.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-/// A charge of the engine that waits: [`Charging`](memgroup::Charging) and [`Growing`](memgroup::Growing).
+/// A future of the engine that waits: [`Charging`](memgroup::Charging) and [`Growing`](memgroup::Growing), for room;
+/// [`EventsAfter`](memgroup::EventsAfter) and [`Fired`](memgroup::Fired), for events and for pressure.
 pub trait TimedExt: Waits {
-    /// Arms a timer at the charge's own deadline ([`Charging::until`](memgroup::Charging::until)), when it has to wait.
+    /// Ends the wait `timeout` from now on by tokio's clock, which may be paused in tests. It replaces the future's own deadline.
     ///
-    /// **Errors**: those of the charge. **Cancel safety**: dropped at any moment, nothing stays charged. **Panics** when it has to wait outside of a
+    /// The deadline of the engine ([`Charging::until`](memgroup::Charging::until)) needs no timer for each wait. This one needs 128 bytes more.
+    ///
+    /// **Errors**: those of the future. **Cancel safety**: that of the future; nothing stays charged. **Panics** when it has to wait outside of a
     /// tokio runtime with a timer.
-    fn timed(self) -> Timed<Self> {
-        let deadline = self.deadline().map(Instant::from_std);
-        Timed { charging: Some(self), deadline, sleep: None }
-    }
-
-    /// Sets the deadline to `timeout` from now on by tokio's clock, which may be paused in tests, and arms a timer for it.
     ///
     /// ```
     /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};
@@ -56,46 +53,38 @@ pub trait TimedExt: Waits {
     /// # }
     /// ```
     fn timeout(self, timeout: Duration) -> Timed<Self> {
-        self.until(Instant::now().into_std().checked_add(timeout).into()).timed()
+        Timed {
+            wait: Some(self.until(Deadline::NEVER)),
+            deadline: Instant::now().checked_add(timeout),
+            sleep: None,
+        }
     }
 }
 
 impl<C: Waits> TimedExt for C {}
 
 mod waits {
-    use memgroup::{Charging, Deadline, Growing};
+    use memgroup::{Charging, Deadline, EventsAfter, Fired, Growing};
 
-    /// A charge that waits until a deadline.
+    /// A future that waits until a deadline.
     pub trait Waits: Sized {
-        fn deadline(&self) -> Option<std::time::Instant>;
         fn until(self, deadline: Deadline) -> Self;
     }
 
-    impl Waits for Charging {
-        fn deadline(&self) -> Option<std::time::Instant> {
-            self.deadline()
-        }
-
-        fn until(self, deadline: Deadline) -> Charging {
-            self.until(deadline)
-        }
+    macro_rules! waits {
+        ($($wait:ty),*) => {
+            $(impl Waits for $wait {
+                fn until(self, deadline: Deadline) -> Self {
+                    self.until(deadline)
+                }
+            })*
+        };
     }
 
-    impl Waits for Growing<'_> {
-        fn deadline(&self) -> Option<std::time::Instant> {
-            self.deadline()
-        }
-
-        fn until(self, deadline: Deadline) -> Self {
-            self.until(deadline)
-        }
-    }
+    waits!(Charging, Growing<'_>, EventsAfter, Fired<'_>);
 }
 
-impl<C, T> Timed<C>
-where
-    C: Future<Output = Result<T, ChargeError>> + Waits + Unpin,
-{
+impl<C> Timed<C> {
     /// Whether the timer has fired, which is armed here.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         self.deadline.is_some_and(|deadline| {
@@ -105,28 +94,26 @@ where
     }
 }
 
-impl<C, T> Future for Timed<C>
-where
-    C: Future<Output = Result<T, ChargeError>> + Waits + Unpin,
-{
-    type Output = Result<T, ChargeError>;
+impl<C: Future + Waits + Unpin> Future for Timed<C> {
+    type Output = C::Output;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, ChargeError>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<C::Output> {
         let this = &mut *self;
-        let mut charging = this.charging.take().expect("a charge is polled after its end");
-        let mut polled = Pin::new(&mut charging).poll(context);
+        let mut wait = this.wait.take().expect("a wait is polled after its end");
+        let mut polled = Pin::new(&mut wait).poll(context);
         if polled.is_pending() && this.is_late(context) {
-            charging = charging.until(std::time::Instant::now().into());
-            polled = Pin::new(&mut charging).poll(context);
+            wait = wait.until(std::time::Instant::now().into());
+            polled = Pin::new(&mut wait).poll(context);
         }
         if polled.is_pending() {
-            this.charging = Some(charging);
+            this.wait = Some(wait);
         }
         polled
     }
 }
 
-/// A thread that runs a [`Reclaimer`](memgroup::Reclaimer): it makes room for charges that wait, until this is dropped.
+/// A thread that runs a [`Reclaimer`](memgroup::Reclaimer): it makes room for charges that wait, until this is dropped. It also wakes tasks that wait for
+/// events and triggers.
 ///
 /// One is enough for a hierarchy. Without one, `.await` of a charge that finds no room fails at once. It is a thread of its own: a blocking task of the
 /// runtime would keep paused time from advancing, and the runtime from shutting down.

@@ -54,11 +54,12 @@ pub use lifecycle::maintenance::{Maintained, Maintenance};
 pub use lifecycle::memory::PerCpuStats;
 pub use lifecycle::owned::OwnedGroup;
 pub use memgroup_percpu::{PageSize, SlotSource};
-pub use observe::event::{EventSubscription, SubscriptionReport};
+pub use observe::event::{EventSubscription, EventsAfter, SubscriptionReport};
 pub use observe::pressure::{
-    Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall, TriggerError,
+    Fired, Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall,
+    TriggerError,
 };
-pub use observe::wait::{WaitKind, WaitReport, Waiters};
+pub use observe::wait::{WaitEnded, WaitKind, WaitReport, Waiters};
 pub use reclaim::{
     Ask, AskError, CallsError, Count, GroupShrinker, Quarantine, Reclaimed, Registration, Removal, Scan,
     Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport, ShrinkerSlot,

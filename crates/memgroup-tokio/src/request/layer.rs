@@ -21,7 +21,6 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::body::ChargedBody;
-use crate::charge::TimedExt;
 use crate::in_group::InGroupExt;
 use crate::request::{Refusal, RequestGroup, ResponseBody};
 use crate::spawn::GroupExt;
@@ -200,7 +199,7 @@ fn create(tenant: &Group, max: Option<u64>) -> Result<OwnedGroup, GroupError> {
 impl Settings {
     async fn admit(&self, group: &Group) -> Result<memgroup::Charge, ChargeError> {
         match group.try_charge_by(self.admission, Effort::Count) {
-            Err(_) if !self.patience.is_zero() => group.charge(self.admission).timeout(self.patience).await,
+            Err(_) if !self.patience.is_zero() => group.charge(self.admission).until(self.patience).await,
             tried => tried,
         }
     }

@@ -76,7 +76,20 @@ async fn is_refused_at_once_without_a_reclaimer() {
     assert_eq!(error.kind(), ChargeErrorKind::Refused, "it never fits");
     let held = group.try_charge(600).unwrap();
     drop(ReclaimerThread::spawn(&hierarchy).unwrap());
-    assert_eq!(group.charge(600).timed().await.unwrap_err().kind(), ChargeErrorKind::NoReclaimer);
+    assert_eq!(group.charge(600).await.unwrap_err().kind(), ChargeErrorKind::NoReclaimer);
+    drop(held);
+    assert_empty(&hierarchy, &group);
+}
+
+#[test]
+fn ends_at_its_deadline_on_a_runtime_without_a_timer() {
+    let (hierarchy, group) = fixture();
+    group.set_max(1000).unwrap();
+    let held = group.try_charge(600).unwrap();
+    let _reclaimer = ReclaimerThread::spawn(&hierarchy).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let error = runtime.block_on(group.charge(600).until(Duration::from_millis(20))).unwrap_err();
+    assert!(error.kind() == ChargeErrorKind::Deadline && error.waited() >= Duration::from_millis(20));
     drop(held);
     assert_empty(&hierarchy, &group);
 }

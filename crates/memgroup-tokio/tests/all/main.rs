@@ -3,6 +3,7 @@
 mod body;
 mod charge;
 mod delay;
+mod events;
 mod in_group;
 mod limited;
 mod request;

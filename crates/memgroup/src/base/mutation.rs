@@ -119,6 +119,8 @@ memgroup_sync::mutations! {
     EventLooksWithoutFence,
     /// A thread that waits for events looks at the counts before it announces itself.
     WaiterLooksBeforeItIsArmed,
+    /// A reclaimer looks for tasks that it is to wake before it can be told of them.
+    ReclaimerSleepsWithoutALook,
     /// A callback that is due again when it returns wakes no thread.
     CallbackReturnsInSilence,
     /// A reader of the peak that is reset loads the usage.

@@ -1,4 +1,4 @@
-//! Reclaimer: makes room for charges that wait as futures, on a thread of the user's.
+//! Reclaimer: makes room for charges that wait as futures, on a thread of the user's. It also wakes the futures that wait for events and triggers.
 //!
 //! A poll climbs the first steps of the ladder alone. A reclaimer climbs the others for the first task in each queue: it marks the group, so that
 //! no stock below it is open and every uncharge serves the queue. Then it drains, passes dry runs, has shrinkers make room, and has a victim stopped.
@@ -31,6 +31,7 @@ use crate::counter::events::Event;
 use crate::observe::event;
 use crate::observe::wait::charges::duties::Duty;
 use crate::observe::wait::charges::{ChargeQueue, Entry};
+use crate::observe::wait::tasks::TaskWaker;
 use crate::state::counter::Verdict;
 use crate::tree::handle::Hierarchy;
 use crate::tree::node::Node;
@@ -40,6 +41,9 @@ use crate::tree::shared::Shared;
 const FAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// Makes room for the charges that wait as futures ([`Group::charge`](crate::Group::charge)); from [`Hierarchy::reclaimer`].
+///
+/// It also wakes futures that wait for events ([`Group::events_after`](crate::Group::events_after)) and triggers
+/// ([`PressureWatch::fired`](crate::PressureWatch::fired)).
 ///
 /// It counts as running from the moment when it is made until it is stopped or dropped. It does not keep its hierarchy: when the last
 /// handle is dropped, it ends.
@@ -84,8 +88,11 @@ impl Reclaimer {
     pub fn run(self) {
         let (shared, number) = (self.stop.shared, self.stop.number);
         let mut attempts = Attempts::new();
+        let tasks = TaskWaker::begin(shared);
         loop {
             let this_thread = thread::current();
+            let (wakers, _) = tasks.take(false);
+            wakers.call();
             let mut queues = shared.wait_queue().lock();
             if !queues.is_registered(number) {
                 return;
@@ -102,6 +109,7 @@ impl Reclaimer {
                 Duty::Review(queue) => {
                     let at = queues.queue(queue).at;
                     drop(queues);
+                    tasks.hand_on();
                     review(at, queue, &mut attempts);
                     continue;
                 }
@@ -116,10 +124,18 @@ impl Reclaimer {
             };
             let first = queues.first_deadline();
             let until = first.map_or(until, |first| until.min(first.saturating_duration_since(now)));
+            // Both locks before it is told that it sleeps: a wait for a lock may take an unpark that is meant for the sleep.
+            let (wakers, look_at) = tasks.take(true);
+            if !wakers.is_empty() {
+                drop(queues);
+                wakers.call();
+                continue;
+            }
             let before = queues.sleep(number, this_thread);
             drop(queues);
             drop(before);
-            thread::park_timeout(until);
+            let left = look_at.map_or(FAR, |at| at.saturating_duration_since(Instant::now()));
+            thread::park_timeout(until.min(left));
         }
     }
 
@@ -155,6 +171,7 @@ pub(crate) fn end(shared: &'static Shared, number: u64) {
     let mut queues = shared.wait_queue().lock();
     if queues.unregister(number) {
         ChargeQueue::tell_all(queues, shared.wait_queue());
+        shared.waits().desert_tasks();
         release_all(shared);
     }
 }

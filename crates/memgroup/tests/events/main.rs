@@ -6,7 +6,14 @@ use std::time::Duration;
 
 mod callbacks;
 mod counts;
+#[path = "../future/executor.rs"]
+mod executor;
+#[path = "../random/mod.rs"]
+mod random;
+#[path = "../future/running.rs"]
+mod running;
 mod storm;
+mod tasks;
 mod waits;
 
 /// Runs a test that can only fail by never ending.

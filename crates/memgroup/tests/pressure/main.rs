@@ -1,12 +1,17 @@
 //! Pressure: stalls, threads at work, and triggers.
 #![cfg(not(memgroup_loom))]
 
+#[path = "../future/executor.rs"]
+mod executor;
 mod full;
 mod hostile;
 #[path = "../random/mod.rs"]
 mod random;
 mod reclaim;
+#[path = "../future/running.rs"]
+mod running;
 mod storm;
+mod tasks;
 mod triggers;
 mod waits;
 

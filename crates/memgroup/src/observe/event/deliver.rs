@@ -27,6 +27,7 @@ use crate::base::deadline::Deadline;
 use crate::base::mutation::{self, Mutation};
 use crate::base::panic;
 use crate::counter::events::Events;
+use crate::observe::wait::WaitKind;
 use crate::observe::wait::list::{Target, begin_for_events};
 use crate::state::stats::Reach;
 use crate::tree::handle::{Group, Hierarchy};
@@ -164,7 +165,7 @@ pub(crate) fn deliver(shared: &'static Shared, deadline: Instant) -> usize {
         if calls > 0 || Instant::now() >= deadline {
             return calls;
         }
-        let listed = begin_for_events(shared.root(), Target::Callbacks, deadline);
+        let listed = begin_for_events(shared.root(), WaitKind::Event, Target::Callbacks, deadline);
         listed.arm();
         if !all(shared).any(|subscriber| subscriber.is_due()) {
             listed.park(deadline);

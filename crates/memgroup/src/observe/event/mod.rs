@@ -3,11 +3,17 @@
 //! # Synchronisation
 //!
 //! - E1. `announce` ↔ `wait`: an event counts, fences, and looks for an armed wait. A waiter arms its wait, fences, and looks at the counts. One of
-//!   the two sees the other, so no wake-up is lost. Loom: `an_event_wakes_its_waiter`, and its twins with a fault each.
+//!   the two sees the other, so no wake-up is lost. A waiter is a thread or a task. Loom: `an_event_wakes_its_waiter`, `an_event_wakes_its_task`,
+//!   and their twins with a fault each.
 
 mod deliver;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use std::time::Instant;
 
 use memgroup_sync::atomic::Ordering;
 
@@ -15,19 +21,20 @@ use crate::base::deadline::Deadline;
 use crate::base::mutation::{self, Mutation};
 use crate::counter::events::{self, Event, Events};
 pub use crate::observe::event::deliver::{EventSubscription, SubscriptionReport};
-use crate::observe::wait::Wake;
 use crate::observe::wait::list::{Target, begin_for_events};
+use crate::observe::wait::tasks::{TaskWait, WaitEnded};
+use crate::observe::wait::{WaitKind, Wake};
 use crate::state::stats::Reach;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
-/// Counts an event of `node`, here and above, and wakes the threads that wait for it. The caller holds the node.
+/// Counts an event of `node`, here and above, and tells the threads and tasks that wait for it. The caller holds the node.
 pub(crate) fn count(node: &'static Node, event: Event) {
     events::count(node, event);
     announce(node);
 }
 
-/// Wakes the threads that wait for events of `node`, after one was counted.
+/// Tells the threads and tasks that wait for events of `node`, after one was counted.
 pub(crate) fn announce(node: &'static Node) {
     if node.shared().waits().is_armed() {
         wake_watchers(node);
@@ -43,29 +50,81 @@ fn wake_watchers(node: &'static Node) {
             Target::Group(Reach::Local) => std::ptr::eq(group, node),
             Target::Group(Reach::Subtree) => node.is_within(group),
             Target::Callbacks => true,
+            Target::Trigger(_) | Target::Untold => false,
         });
     }
+}
+
+/// The counts, if one differs from `seen`.
+fn look(node: &'static Node, reach: Reach, seen: &Events) -> Option<Events> {
+    Some(node.events().of(reach)).filter(|now| now != seen)
 }
 
 /// Waits until a count differs from `seen`. Returns `None` if the wait ends before.
 fn wait(node: &'static Node, reach: Reach, seen: &Events, deadline: Deadline) -> Option<Events> {
     let deadline = deadline.instant_or_far();
-    let look = || {
-        // Read first: a reader that sees the removal sees the events before it too.
-        let is_over = node.counter.is_offline();
-        let now = node.events().of(reach);
-        if now != *seen { Some(Some(now)) } else { is_over.then_some(None) }
-    };
-    let listed = begin_for_events(node, Target::Group(reach), deadline);
+    let look = || look(node, reach, seen);
+    let listed = begin_for_events(node, WaitKind::Event, Target::Group(reach), deadline);
     loop {
         let early = mutation::active(Mutation::WaiterLooksBeforeItIsArmed).then(look);
         listed.arm();
-        if let Some(end) = early.unwrap_or_else(look) {
-            return end;
+        if let Some(now) = early.unwrap_or_else(look) {
+            return Some(now);
         }
         if listed.park(deadline) != Wake::Notified {
-            return look().flatten();
+            return look();
         }
+    }
+}
+
+/// A wait for events without a thread; from [`Group::events_after`].
+///
+/// It does nothing before its first poll, and belongs to no runtime. Dropped at any moment it leaves nothing behind.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct EventsAfter {
+    wait: TaskWait,
+    reach: Reach,
+    seen: Events,
+}
+
+impl EventsAfter {
+    fn new(group: &Group, reach: Reach, seen: &Events) -> EventsAfter {
+        let wait = TaskWait::new(group, WaitKind::Event, Target::Group(reach));
+        EventsAfter { wait, reach, seen: *seen }
+    }
+
+    /// Sets until when it waits: an instant, a duration from now on, or [`Deadline::NEVER`], as it is unless set. A reclaimer wakes the task then.
+    pub fn until(mut self, deadline: impl Into<Deadline>) -> EventsAfter {
+        self.wait.set_deadline(deadline.into());
+        self
+    }
+
+    /// Until when it waits; `None` for a wait without end.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.wait.deadline()
+    }
+
+    /// The group that it waits for.
+    pub fn group(&self) -> &Group {
+        self.wait.group()
+    }
+}
+
+impl Future for EventsAfter {
+    type Output = Result<Events, WaitEnded>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Events, WaitEnded>> {
+        let EventsAfter { wait, reach, seen } = &mut *self;
+        let node = wait.group().node();
+        wait.poll(context.waker(), || look(node, *reach, seen).ok_or(None))
+    }
+}
+
+impl core::fmt::Debug for EventsAfter {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut wait = f.debug_struct("EventsAfter");
+        wait.field("group", &self.group().path()).field("seen", &self.seen);
+        wait.field("deadline", &self.deadline()).finish_non_exhaustive()
     }
 }
 
@@ -99,5 +158,78 @@ impl Group {
     /// Waits as [`wait_events`](Group::wait_events) does, for events of this group alone.
     pub fn wait_events_local(&self, seen: &Events, deadline: impl Into<Deadline>) -> Option<Events> {
         wait(self.node(), Reach::Local, seen, deadline.into())
+    }
+
+    /// Waits as [`wait_events`](Group::wait_events) does, and without a thread: a future, of no runtime.
+    ///
+    /// A loop that takes each answer for its next `seen` misses no event, and ends with the group. Counts that differ already are the answer
+    /// of the first poll. Otherwise a [`Reclaimer`](crate::Reclaimer) wakes the task: an event may be counted inside an allocator or under locks,
+    /// where no waker may be called. So a hierarchy needs one that [runs](crate::Reclaimer::run). While it is in a shrinker's call or a kill hook, it
+    /// wakes no task; another reclaimer does.
+    ///
+    /// A poll runs no code of the user's but the clone and the drop of a waker. It waits for short locks only. An event takes one of them, the lock of
+    /// the list of waits, if a wait is armed for it. The wait is [listed](crate::Hierarchy::waits).
+    ///
+    /// *Cancel safety*: dropped at any moment it leaves nothing behind, and no event is lost: the next future finds the counts.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, WaitEnded};
+    /// # use std::pin::pin;
+    /// # use std::sync::Arc;
+    /// # use std::task::{Context, Poll, Wake, Waker};
+    /// # struct Unpark(std::thread::Thread);
+    /// # impl Wake for Unpark { fn wake(self: Arc<Self>) { self.0.unpark() } }
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    /// #     let mut future = pin!(future);
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+    /// #             Poll::Ready(output) => return output,
+    /// #             Poll::Pending => std::thread::park(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let reclaimer = hierarchy.reclaimer();
+    /// let stop = reclaimer.stop_handle();
+    /// let thread = std::thread::spawn(|| reclaimer.run());
+    ///
+    /// let alice = hierarchy.create("/alice").unwrap();
+    /// alice.set_max(4096).unwrap();
+    /// let task = {
+    ///     let (alice, mut seen) = (alice.clone(), alice.events());
+    ///     async move {
+    ///         loop {
+    ///             match alice.events_after(&seen).await {
+    ///                 Ok(now) => seen = now,
+    ///                 Err(ended) => return (seen.max, ended),
+    ///             }
+    ///         }
+    ///     }
+    /// };
+    /// let task = std::thread::spawn(|| block_on(task));
+    /// alice.try_charge(5000).unwrap_err();
+    /// alice.remove().unwrap();
+    /// assert_eq!(task.join().unwrap(), (1, WaitEnded::Removed));
+    /// stop.stop();
+    /// thread.join().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// There are no new counts, and:
+    /// - [`Removed`](WaitEnded::Removed): the group was removed.
+    /// - [`Woken`](WaitEnded::Woken): all its waits were [ended](Group::wake_waiters).
+    /// - [`Deadline`](WaitEnded::Deadline): the [deadline](EventsAfter::until) has passed.
+    /// - [`NoReclaimer`](WaitEnded::NoReclaimer): there is no reclaimer, or the last one was stopped.
+    ///
+    /// # Panics
+    /// When it is polled after its end.
+    pub fn events_after(&self, seen: &Events) -> EventsAfter {
+        EventsAfter::new(self, Reach::Subtree, seen)
+    }
+
+    /// Waits as [`events_after`](Group::events_after) does, for events of this group alone.
+    pub fn events_local_after(&self, seen: &Events) -> EventsAfter {
+        EventsAfter::new(self, Reach::Local, seen)
     }
 }

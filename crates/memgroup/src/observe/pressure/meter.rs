@@ -268,7 +268,9 @@ impl<'n> Meter<'n> {
         let Some(triggers) = self.node.find_part(&TRIGGERS) else { return };
         let triggers = triggers.0.lock();
         let seen = self.lock().tally.seen(now);
-        triggers.iter().for_each(|trigger| trigger.see(&seen));
+        for trigger in triggers.iter().filter(|trigger| trigger.see(&seen)) {
+            self.node.shared().waits().wake_armed(|_, target| target == trigger.target());
+        }
     }
 
     fn triggers(&self) -> Lent<'n, Triggers> {

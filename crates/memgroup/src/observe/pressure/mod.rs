@@ -16,7 +16,7 @@ pub(crate) use record::publish;
 pub use report::{Pressure, PressureLine};
 pub(crate) use stall::{Stall, begin_of_task, end_of_task, release, stall, stall_that_lasts};
 pub use stall::{StallGuard, TaskStall};
-pub use trigger::{PressureKind, PressureTrigger, PressureWatch, TriggerError};
+pub use trigger::{Fired, PressureKind, PressureTrigger, PressureWatch, TriggerError};
 
 use crate::tree::handle::Group;
 

@@ -1,24 +1,31 @@
-//! Pressure trigger: wakes a thread when a group was stalled for so long within so much time, while it is still stalled.
+//! Pressure trigger: wakes a thread or a task when a group was stalled for so long within so much time, while it is still stalled.
 //!
 //! A thread that begins or ends a stall in the group or below checks its triggers, and so does a waiter. The waiter sleeps until the earliest moment at
-//! which the trigger could fire. If nothing was stalled for a whole window, it sleeps until a stall begins. The engine has no thread for it.
+//! which the trigger could fire. If nothing was stalled for a whole window, it sleeps until a stall begins. The engine has no thread for it: a
+//! waiting thread sleeps in the list of waits, and a reclaimer wakes a waiting task.
 //!
 //! - I1. A trigger fires at most once within its window.
 //! - I2. Each time that it fires one wait returns, also one that begins afterwards.
-//! - I3. A waiter dozes only if it has seen that nothing is stalled after it announced that it dozes. A stall that begins later finds that, and
-//!   wakes it.
+//! - I3. A waiter dozes only if it has seen that nothing is stalled after it announced that it dozes, and after its wait was armed. A stall that
+//!   begins later finds that under the trigger's lock, and then the wait under the list's.
 //! - B1. It fires at most a fiftieth of the window after its condition holds, plus the time to wake a thread.
 
 use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
 use core::str::FromStr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use core::task::{Context, Poll};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memgroup_sync::interleave;
+use memgroup_sync::{Mutex, interleave};
 
 use crate::base::deadline::Deadline;
 use crate::observe::pressure::tally::{Progress, Seen};
 use crate::observe::pressure::window::Window;
+use crate::observe::wait::list::{Target, begin_for_events};
+use crate::observe::wait::tasks::{TaskWait, WaitEnded};
+use crate::observe::wait::{WaitKind, Wake};
 use crate::tree::handle::Group;
 
 /// The windows that the kernel accepts.
@@ -187,7 +194,6 @@ impl std::error::Error for TriggerError {}
 pub(crate) struct TriggerState {
     trigger: PressureTrigger,
     state: Mutex<State>,
-    bell: Condvar,
 }
 
 struct State {
@@ -196,7 +202,7 @@ struct State {
     fired: Option<(u64, u64)>,
     /// The trigger has fired, and no wait has returned for it.
     is_due: bool,
-    /// A thread waits without a timeout of its own.
+    /// A waiter sleeps until a stall begins.
     dozes: bool,
 }
 
@@ -233,22 +239,23 @@ impl TriggerState {
     fn new(trigger: PressureTrigger, seen: &Seen) -> TriggerState {
         let window = Window::new(nanos(trigger.window), seen.now, trigger.progress(seen).total_nanos);
         let state = State { window, fired: None, is_due: false, dozes: false };
-        TriggerState { trigger, state: Mutex::new(state), bell: Condvar::new() }
+        TriggerState { trigger, state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The events for which its waits are armed.
+    pub(crate) fn target(&self) -> Target {
+        Target::Trigger(std::ptr::from_ref(self).addr())
     }
 
-    /// Takes in the line after a stall has begun or ended.
-    pub(crate) fn see(&self, seen: &Seen) {
-        let mut state = self.lock();
+    /// Takes in the line after a stall has begun or ended. Returns whether its waits are to be notified.
+    pub(crate) fn see(&self, seen: &Seen) -> bool {
+        let mut state = self.state.lock();
         let fires = state.see(&self.trigger, seen);
-        if fires || (state.dozes && self.trigger.progress(seen).is_on) {
+        let wakes = fires || (state.dozes && self.trigger.progress(seen).is_on);
+        if wakes {
             state.dozes = false;
-            drop(state);
-            self.bell.notify_all();
         }
+        wakes
     }
 
     /// How long a waiter may sleep after it has seen this; `None`: until a stall begins.
@@ -263,7 +270,7 @@ impl TriggerState {
 
 /// A trigger on the pressure of a group, which is on until this is dropped; from [`Group::add_pressure_trigger`].
 ///
-/// It keeps its group as a handle does. A removed group has no new stalls, so its triggers do not fire.
+/// It keeps its group as a handle does. A removed group has no new stalls, and waits for its triggers end.
 #[must_use = "the trigger is on only while this lives"]
 pub struct PressureWatch {
     group: Group,
@@ -288,36 +295,144 @@ impl PressureWatch {
         self.state.trigger
     }
 
-    /// Waits until the trigger fires. Returns `true` at once if it has fired since the last wait returned `true`, and `false` at the deadline. Of
-    /// several threads that wait, one returns.
-    ///
-    /// It fires at most once within its window, and while the stall is still on. The stalls it fires for happen before the return.
-    pub fn wait(&self, deadline: impl Into<Deadline>) -> bool {
-        let deadline = deadline.into().instant_or_far();
+    /// Whether the trigger has fired, for the caller alone. As an error, for how long it may sleep before it looks again; `None`: until a stall
+    /// begins. Its wait is armed.
+    fn look(&self) -> Result<(), Option<Duration>> {
         let node = self.group.node();
         loop {
             let seen = node.pressure().seen(node);
             interleave::point();
-            let mut state = self.state.lock();
+            let mut state = self.state.state.lock();
             state.see(&self.state.trigger, &seen);
             if std::mem::take(&mut state.is_due) {
-                return true;
+                return Ok(());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
+            let patience = self.state.patience(&state, &seen);
+            if patience.is_some() || state.dozes {
+                return Err(patience);
             }
-            let patience = match self.state.patience(&state, &seen) {
-                Some(patience) => patience.min(left),
-                None if state.dozes => left,
-                None => {
-                    // Looks once more after it announced that it dozes (I3).
-                    state.dozes = true;
-                    continue;
-                }
-            };
-            drop(self.state.bell.wait_timeout(state, patience));
+            // Looks once more after it announced that it dozes (I3).
+            state.dozes = true;
         }
+    }
+
+    /// Waits until the trigger fires. Returns `true` at once if it has fired since the last wait returned `true`. Returns `false` at the deadline,
+    /// when the group is removed, or when its waits are [ended](Group::wake_waiters). Of several waits, one returns `true`.
+    ///
+    /// It fires at most once within its window, and while the stall is still on. The stalls it fires for happen before the return.
+    pub fn wait(&self, deadline: impl Into<Deadline>) -> bool {
+        let deadline = deadline.into().instant_or_far();
+        let listed = begin_for_events(self.group.node(), WaitKind::Pressure, self.state.target(), deadline);
+        loop {
+            listed.arm();
+            let patience = match self.look() {
+                Ok(()) => return true,
+                Err(patience) => patience,
+            };
+            let again = patience.map_or(deadline, |patience| deadline.min(Instant::now() + patience));
+            match listed.park(again) {
+                Wake::Notified => {}
+                Wake::Deadline if again < deadline => {}
+                _ => return self.look().is_ok(),
+            }
+        }
+    }
+
+    /// Waits as [`wait`](PressureWatch::wait) does, and without a thread: a future, of no runtime.
+    ///
+    /// A [`Reclaimer`](crate::Reclaimer) wakes the task when a stall begins or the trigger fires, and at the moments at which it could fire. So a
+    /// hierarchy needs one that [runs](crate::Reclaimer::run). While it is in a shrinker's call or a kill hook, it wakes no task; another reclaimer
+    /// does.
+    ///
+    /// A poll runs no code of the user's but the clone and the drop of a waker. It waits for short locks only: those that a stall takes at its begin
+    /// and end, and that of the list of waits. The wait is [listed](crate::Hierarchy::waits).
+    ///
+    /// *Cancel safety*: dropped at any moment it leaves nothing behind. A firing is kept until a wait returns for it.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy, WaitEnded};
+    /// # use std::pin::pin;
+    /// # use std::sync::Arc;
+    /// # use std::task::{Context, Poll, Wake, Waker};
+    /// # struct Unpark(std::thread::Thread);
+    /// # impl Wake for Unpark { fn wake(self: Arc<Self>) { self.0.unpark() } }
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    /// #     let mut future = pin!(future);
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+    /// #             Poll::Ready(output) => return output,
+    /// #             Poll::Pending => std::thread::park(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// let hierarchy = Hierarchy::new(Config::new())?;
+    /// let reclaimer = hierarchy.reclaimer();
+    /// let stop = reclaimer.stop_handle();
+    /// let thread = std::thread::spawn(|| reclaimer.run());
+    ///
+    /// let tenant = hierarchy.create("/tenant")?;
+    /// let watch = tenant.add_pressure_trigger("some 2000 1000000".parse()?);
+    /// let stalled = tenant.stall();
+    /// assert_eq!(block_on(watch.fired()), Ok(()), "while the stall is on");
+    /// drop(stalled);
+    /// tenant.remove()?;
+    /// assert_eq!(block_on(watch.fired()), Err(WaitEnded::Removed));
+    /// stop.stop();
+    /// thread.join().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// It has not fired, and:
+    /// - [`Removed`](WaitEnded::Removed): the group was removed.
+    /// - [`Woken`](WaitEnded::Woken): all its waits were [ended](Group::wake_waiters).
+    /// - [`Deadline`](WaitEnded::Deadline): the [deadline](Fired::until) has passed.
+    /// - [`NoReclaimer`](WaitEnded::NoReclaimer): there is no reclaimer, or the last one was stopped.
+    ///
+    /// # Panics
+    /// When it is polled after its end.
+    pub fn fired(&self) -> Fired<'_> {
+        let wait = TaskWait::new(&self.group, WaitKind::Pressure, self.state.target());
+        Fired { watch: self, wait }
+    }
+}
+
+/// A wait for a trigger without a thread; from [`PressureWatch::fired`].
+///
+/// It does nothing before its first poll, and belongs to no runtime. Dropped at any moment it leaves nothing behind.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Fired<'a> {
+    watch: &'a PressureWatch,
+    wait: TaskWait,
+}
+
+impl Fired<'_> {
+    /// Sets until when it waits: an instant, a duration from now on, or [`Deadline::NEVER`], as it is unless set. A reclaimer wakes the task then.
+    pub fn until(mut self, deadline: impl Into<Deadline>) -> Self {
+        self.wait.set_deadline(deadline.into());
+        self
+    }
+
+    /// Until when it waits; `None` for a wait without end.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.wait.deadline()
+    }
+}
+
+impl Future for Fired<'_> {
+    type Output = Result<(), WaitEnded>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), WaitEnded>> {
+        let Fired { watch, wait } = &mut *self;
+        let again = |patience: Option<Duration>| patience.map(|patience| Instant::now() + patience);
+        wait.poll(context.waker(), || watch.look().map_err(again))
+    }
+}
+
+impl fmt::Debug for Fired<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fired").field("watch", self.watch).field("deadline", &self.deadline()).finish()
     }
 }
 

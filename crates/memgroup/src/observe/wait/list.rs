@@ -1,38 +1,43 @@
-//! List of waits: every wait of a thread in a hierarchy, from its beginning to its end, except charges that wait for room (`charges`).
+//! List of waits: every wait in a hierarchy, from its beginning to its end, except charges that wait for room (`charges`).
 //!
 //! ```text
 //!   begin ──▶ in the list ── park ──▶ Notified | All | Deadline ── park ... ──▶ dropped: out of the list
 //!                  ▲
 //!                  └── notify (one wait) · wake_armed (waits for events) · wake_within (all waits of a subtree)
 //!
+//!   told: a thread is unparked at once; a task is untold, until a reclaimer takes its waker and calls it without the lock (`tasks`)
+//!
 //!   event    counts ── fence ── is a wait armed? ── no: done
 //!                                        └───────── yes: the list, under its lock ── disarm, notify
 //!   waiter   armed ── fence ── counts ── park ── ...
 //! ```
 //!
-//! A wait for events is armed for one notice. So a storm of events takes the lock once for each wait, and not once for each event.
+//! A wait for events or for a trigger is armed for one notice. So a storm of events takes the lock once for each wait, and not once for each event.
 //!
-//! - I1. A wait is in the list from `begin` to the drop of its `Listed`, and has a deadline.
-//! - I2. `Wake::All` stays: each further `park` returns it at once. A notice is for one `park`.
+//! - I1. A wait is in the list from `begin` to the drop of its `Place`, and has a deadline.
+//! - I2. `Wake::All` stays: each further `park` returns it at once. A notice is for one `park`, or for one poll of a task.
 //! - I3. The list has room for 1,024 waits of a hierarchy at a time. It grows for further ones, without its lock.
 //! - I4. The lock of the list is the last in the order of locks. A thread that holds it unparks threads, and calls, locks, allocates and frees
-//!   nothing else. So an event may be counted, and a waiter notified, inside an allocator and under the tree lock. The one exception is
+//!   nothing else. It calls, clones and drops no waker of a task: those are the user's code. So an event may be counted, and a waiter notified, inside an allocator and under the tree lock. The one exception is
 //!   `Hierarchy::waits`, which allocates its reports under both locks.
 //! - E1. `notify`, `wake_within` → `park`: the notice is under the lock, and the thread is unparked after it is there. Loom: the models of
 //!   `reclaim::queue`.
 //! - E2. A removal marks the group offline, then goes through the list. A wait enters the list, then checks the mark. Both are under the lock, so no
 //!   wait of a removed group sleeps.
-//! - E3. An event ↔ `Listed::arm`: see `event` E1.
+//! - E3. An event ↔ `Place::arm`: see `event` E1. A firing ↔ `Place::arm`: see `pressure::trigger` I3.
 
-use std::marker::PhantomData;
+mod place;
+
 use std::time::Instant;
 
 use memgroup_sync::atomic::{AtomicU32, Ordering, fence};
-use memgroup_sync::thread::{self, Thread};
-use memgroup_sync::{Mutex, depth, interleave};
+use memgroup_sync::{Mutex, depth};
 
 use crate::base::mutation::{self, Mutation};
-use crate::observe::pressure::{self, Stall};
+#[cfg(test)]
+pub(crate) use crate::observe::wait::list::place::begin;
+pub(crate) use crate::observe::wait::list::place::{Listed, Place, Wait, begin_at, begin_for_events};
+use crate::observe::wait::party::{Party, Wakers};
 use crate::observe::wait::{WaitKind, Wake};
 use crate::state::stats::Reach;
 use crate::tree::node::Node;
@@ -49,6 +54,10 @@ pub(crate) enum Target {
     Group(Reach),
     /// Every event that a callback could be due for. Such a wait is of the hierarchy, and in no report.
     Callbacks,
+    /// The firing of the trigger with its state at this address, or the begin of a stall for which it dozes.
+    Trigger(usize),
+    /// Tasks that are untold. Such a wait is of a reclaimer, and in no report.
+    Untold,
 }
 
 /// One wait.
@@ -63,17 +72,24 @@ pub(crate) struct Entry {
     target: Option<Target>,
     is_armed: bool,
     number: u64,
-    thread: Thread,
+    party: Party,
     told: Option<Wake>,
+    /// A task that was told. A reclaimer is to call its waker.
+    is_untold: bool,
+    /// When a reclaimer tells the task to look again.
+    look_at: Option<Instant>,
 }
 
 impl Entry {
-    /// Tells the waiting thread. Returns whether it had not been told so.
+    /// Tells the party that waits. Returns whether it had not been told so.
     fn tell(&mut self, wake: Wake) -> bool {
-        let is_news = self.told.is_none() || (self.told == Some(Wake::Notified) && wake == Wake::All);
+        let is_news = self.told.is_none() || (self.told == Some(Wake::Notified) && wake != Wake::Notified);
         if is_news {
             self.told = Some(wake);
-            self.thread.unpark();
+            match &self.party {
+                Party::Thread(thread) => thread.unpark(),
+                Party::Task(_) => self.is_untold = true,
+            }
         }
         is_news
     }
@@ -92,18 +108,31 @@ enum Slot {
 }
 
 impl Slot {
+    fn any(&mut self) -> Option<&mut Entry> {
+        match self {
+            Slot::Used(entry) => Some(entry),
+            Slot::Free(_) => None,
+        }
+    }
+
+    /// A wait of a group.
     fn entry(&mut self) -> Option<&mut Entry> {
         match self {
-            Slot::Used(entry) if entry.target != Some(Target::Callbacks) => Some(entry),
+            Slot::Used(entry) if !matches!(entry.target, Some(Target::Callbacks | Target::Untold)) => {
+                Some(entry)
+            }
             Slot::Used(_) | Slot::Free(_) => None,
         }
     }
 }
 
-struct List {
+pub(super) struct List {
     slots: Vec<Slot>,
     free: Option<usize>,
     next: u64,
+    /// How many tasks are untold, and where the search for the next one begins.
+    untold: usize,
+    cursor: usize,
 }
 
 impl List {
@@ -133,6 +162,103 @@ impl List {
             Slot::Free(_) => None,
         }
     }
+
+    /// A wait that is not over.
+    fn listed(&mut self, ticket: Ticket) -> &mut Entry {
+        self.entry(ticket).expect("a wait is in the list until its end")
+    }
+
+    /// Tells the waits that are meant, and a reclaimer if tasks are among them. Returns how many were told now.
+    fn tell(&mut self, wake: Wake, mut is_meant: impl FnMut(&mut Entry) -> bool) -> usize {
+        let mut told = 0;
+        for entry in self.slots.iter_mut().filter_map(Slot::any) {
+            if is_meant(entry) {
+                let was_untold = entry.is_untold;
+                told += usize::from(entry.tell(wake));
+                self.untold += usize::from(entry.is_untold && !was_untold);
+            }
+        }
+        if self.untold > 0 {
+            self.wake_reclaimer();
+        }
+        told
+    }
+
+    /// Wakes a reclaimer that sleeps, if one does. The others look for untold tasks before they sleep.
+    fn wake_reclaimer(&mut self) {
+        let mut entries = self.slots.iter_mut().filter_map(Slot::any);
+        let sleeps = |entry: &Entry| entry.target == Some(Target::Untold) && entry.told.is_none();
+        if let Some(reclaimer) = entries.find(|entry| sleeps(entry)) {
+            reclaimer.tell(Wake::Notified);
+        }
+    }
+
+    /// Takes the wakers of tasks that are untold, as many as are called at a time.
+    pub(super) fn take_wakers(&mut self) -> Wakers {
+        let mut wakers = Wakers::new();
+        while self.untold > 0 && !wakers.is_full() {
+            self.cursor = (self.cursor + 1) % self.slots.len();
+            if let Slot::Used(entry) = &mut self.slots[self.cursor]
+                && std::mem::take(&mut entry.is_untold)
+            {
+                self.untold -= 1;
+                wakers.push(std::mem::replace(&mut entry.party, Party::told()));
+            }
+        }
+        wakers
+    }
+
+    /// Tells the tasks that were to look again by `now`. Returns when the next one is.
+    pub(super) fn tell_late(&mut self, now: Instant) -> Option<Instant> {
+        self.tell(Wake::Notified, |entry| entry.look_at.take_if(|at| *at <= now).is_some());
+        self.slots.iter_mut().filter_map(Slot::any).filter_map(|entry| entry.look_at).min()
+    }
+
+    /// Takes a wait off the list.
+    fn end(&mut self, ticket: Ticket, waits: &Waits) -> Slot {
+        let free = self.free.replace(ticket.place);
+        let mut ended = std::mem::replace(&mut self.slots[ticket.place], Slot::Free(free));
+        if let Slot::Used(entry) = &mut ended {
+            waits.disarm(entry);
+            self.untold -= usize::from(entry.is_untold);
+        }
+        ended
+    }
+
+    /// Tells all tasks.
+    pub(super) fn tell_tasks(&mut self, wake: Wake) {
+        self.tell(wake, |entry| matches!(entry.party, Party::Task(_)));
+    }
+
+    /// A reclaimer is told of untold tasks from now on, or is awake.
+    pub(super) fn set_asleep(&mut self, ticket: Ticket, is_asleep: bool) {
+        self.listed(ticket).told = (!is_asleep).then_some(Wake::Notified);
+    }
+
+    /// Wakes a reclaimer that sleeps, if a task is to look again later.
+    pub(super) fn hand_on(&mut self) {
+        if self.slots.iter_mut().filter_map(Slot::any).any(|entry| entry.look_at.is_some()) {
+            self.wake_reclaimer();
+        }
+    }
+
+    /// Has a reclaimer tell the task at that moment.
+    fn look_again(&mut self, ticket: Ticket, at: Instant) {
+        self.listed(ticket).look_at = Some(at);
+        self.wake_reclaimer();
+    }
+
+    /// A task that polls has another waker, and is told no more: it looks itself. Returns the waker before, and the reason why it was woken.
+    fn renew(&mut self, ticket: Ticket, waker: Party) -> (Party, Option<Wake>) {
+        let entry = self.listed(ticket);
+        let was_untold = std::mem::take(&mut entry.is_untold);
+        entry.look_at = None;
+        let told = entry.take_told();
+        let keeps = mutation::active(Mutation::FutureKeepsItsFirstWaker);
+        let before = if keeps { waker } else { std::mem::replace(&mut entry.party, waker) };
+        self.untold -= usize::from(was_untold);
+        (before, told)
+    }
 }
 
 /// The waits of one hierarchy.
@@ -144,7 +270,7 @@ pub(crate) struct Waits {
 
 impl Waits {
     pub(crate) fn new() -> Waits {
-        let list = List { slots: Vec::with_capacity(PLACES), free: None, next: 0 };
+        let list = List { slots: Vec::with_capacity(PLACES), free: None, next: 0, untold: 0, cursor: 0 };
         Waits { list: Mutex::new(list), armed: AtomicU32::new(0) }
     }
 
@@ -175,10 +301,11 @@ impl Waits {
 
     /// Ends the waits of `top`, of the groups below, and those at `top`. Returns how many were told now.
     pub(crate) fn wake_within(&self, top: &'static Node) -> usize {
-        let mut list = self.list.lock();
-        let waits = list.slots.iter_mut().filter_map(Slot::entry);
-        let ours = waits.filter(|entry| entry.node.is_within(top) || std::ptr::eq(entry.at, top));
-        ours.map(|entry| usize::from(entry.tell(Wake::All))).sum()
+        let is_of_hierarchy =
+            |entry: &Entry| matches!(entry.target, Some(Target::Callbacks | Target::Untold));
+        self.list.lock().tell(Wake::All, |entry| {
+            !is_of_hierarchy(entry) && (entry.node.is_within(top) || std::ptr::eq(entry.at, top))
+        })
     }
 
     /// Calls `visit` with each wait, under the lock.
@@ -189,7 +316,7 @@ impl Waits {
     /// Whether a wait is armed. A wait that is not seen here sees the counts that the caller wrote before.
     pub(crate) fn is_armed(&self) -> bool {
         if !mutation::active(Mutation::EventLooksWithoutFence) {
-            // ORDERING: SeqCst fence; pairs with the one in `Listed::arm` (E3). Weaker, this load could come before the caller's counts can
+            // ORDERING: SeqCst fence; pairs with the one in `Place::arm` (E3). Weaker, this load could come before the caller's counts can
             // be seen. The waiter would then see no count and the event no waiter, and the waiter would sleep on.
             fence(Ordering::SeqCst);
         }
@@ -199,15 +326,26 @@ impl Waits {
 
     /// Disarms and notifies the armed waits that `concerns` names, by their group and target.
     pub(crate) fn wake_armed(&self, concerns: impl Fn(&'static Node, Target) -> bool) {
-        for slot in &mut self.list.lock().slots {
-            if let Slot::Used(entry) = slot
-                && entry.is_armed
-                && entry.target.is_some_and(|target| concerns(entry.node, target))
-            {
+        self.list.lock().tell(Wake::Notified, |entry| {
+            let is_meant = entry.is_armed && entry.target.is_some_and(|target| concerns(entry.node, target));
+            if is_meant {
                 self.disarm(entry);
-                entry.tell(Wake::Notified);
             }
-        }
+            is_meant
+        });
+    }
+
+    #[cfg(all(test, memgroup_loom))]
+    pub(crate) fn is_empty(&self) -> bool {
+        let list = self.list.lock();
+        let is_free = list.slots.iter().all(|slot| matches!(slot, Slot::Free(_)));
+        // ORDERING: Relaxed; changed under the lock.
+        is_free && list.untold == 0 && self.armed.load(Ordering::Relaxed) == 0
+    }
+
+    /// Acts on the list, under its lock.
+    pub(super) fn with_list<T>(&self, act: impl FnOnce(&mut List) -> T) -> T {
+        act(&mut self.list.lock())
     }
 
     fn disarm(&self, entry: &mut Entry) {
@@ -234,139 +372,6 @@ impl Ticket {
     }
 }
 
-/// A wait of this thread, which is over when this is dropped.
-pub(crate) struct Listed {
-    node: &'static Node,
-    ticket: Ticket,
-    deadline: Instant,
-    target: Option<Target>,
-    /// The thread is stalled meanwhile, unless it waits for events.
-    _stall: Option<Stall>,
-    here: PhantomData<*const ()>,
-}
-
-/// Begins a wait of this thread for a group, at that group.
-#[cfg(test)]
-pub(crate) fn begin(node: &'static Node, kind: WaitKind, bytes: u64, deadline: Instant) -> Listed {
-    begin_at(node, node, kind, bytes, deadline)
-}
-
-/// Begins a wait of this thread for a group, at that group or one above. The caller holds the node until the wait is over.
-pub(crate) fn begin_at(
-    node: &'static Node,
-    at: &'static Node,
-    kind: WaitKind,
-    bytes: u64,
-    deadline: Instant,
-) -> Listed {
-    begin_for(node, at, kind, bytes, deadline, None)
-}
-
-/// Begins a wait of this thread for events, which is not armed yet.
-pub(crate) fn begin_for_events(node: &'static Node, target: Target, deadline: Instant) -> Listed {
-    begin_for(node, node, WaitKind::Event, 0, deadline, Some(target))
-}
-
-fn begin_for(
-    node: &'static Node,
-    at: &'static Node,
-    kind: WaitKind,
-    bytes: u64,
-    deadline: Instant,
-    target: Option<Target>,
-) -> Listed {
-    let (thread, since) = (thread::current(), Instant::now());
-    let entry = Entry {
-        node,
-        at,
-        kind,
-        bytes,
-        since,
-        deadline,
-        target,
-        is_armed: false,
-        number: 0,
-        thread,
-        told: None,
-    };
-    let ticket = node.shared().waits().put(entry);
-    if let Some(Target::Group(_)) = target {
-        node.events().watch();
-    }
-    let stall = (kind != WaitKind::Event).then(|| pressure::stall_that_lasts(node));
-    Listed { node, ticket, deadline, target, _stall: stall, here: PhantomData }
-}
-
-impl Listed {
-    /// Sets another deadline.
-    pub(crate) fn postpone(&self, deadline: Instant) {
-        self.with(|entry| entry.deadline = deadline);
-    }
-
-    /// The ticket by which others notify it.
-    pub(crate) fn ticket(&self) -> Ticket {
-        self.ticket
-    }
-
-    /// Whether all waits of the group were ended.
-    pub(crate) fn is_called_off(&self) -> bool {
-        self.with(|entry| entry.told == Some(Wake::All))
-    }
-
-    /// From now on the next event notifies it. The caller looks at the counts afterwards.
-    pub(crate) fn arm(&self) {
-        self.with(|entry| {
-            if !std::mem::replace(&mut entry.is_armed, true) {
-                // ORDERING: Relaxed; before the fence below.
-                self.node.shared().waits().armed.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        interleave::point();
-        // ORDERING: SeqCst fence; pairs with the one in `Waits::is_armed` (E3). Weaker, the caller's look at the counts could come before this
-        // wait can be seen.
-        fence(Ordering::SeqCst);
-    }
-
-    /// Sleeps until it is notified, woken with all others, or the earlier of `until` and its deadline.
-    pub(crate) fn park(&self, until: Instant) -> Wake {
-        let until = until.min(self.deadline);
-        loop {
-            if let Some(wake) = self.with(Entry::take_told) {
-                return wake;
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Wake::Deadline;
-            }
-            thread::park_timeout(left);
-        }
-    }
-
-    fn with<T>(&self, act: impl FnOnce(&mut Entry) -> T) -> T {
-        let mut list = self.node.shared().waits().list.lock();
-        act(list.entry(self.ticket).expect("a wait is in the list until its end"))
-    }
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        if crate::observe::wait::is_model_failing() {
-            return;
-        }
-        if let Some(Target::Group(_)) = self.target {
-            self.node.events().unwatch();
-        }
-        let waits = self.node.shared().waits();
-        let mut list = waits.list.lock();
-        list.entry(self.ticket).into_iter().for_each(|entry| waits.disarm(entry));
-        let free = list.free.replace(self.ticket.place);
-        let ended = std::mem::replace(&mut list.slots[self.ticket.place], Slot::Free(free));
-        drop(list);
-        // The thread's handle is freed without the lock (I4).
-        drop(ended);
-    }
-}
-
 impl Part for Waits {}
 
 static WAITS: Key<Waits> = Key::new(2, Waits::new);
@@ -379,69 +384,5 @@ impl Shared {
 }
 
 #[cfg(all(test, not(memgroup_loom)))]
-mod tests {
-    use std::time::Duration;
-
-    use crate::observe::wait::list::*;
-    use crate::{Config, Hierarchy};
-
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_millis(5)
-    }
-
-    fn far() -> Instant {
-        Instant::now() + Duration::from_secs(3600)
-    }
-
-    #[test]
-    fn does_not_sleep_when_notified_before_and_once_for_each_notice() {
-        let hierarchy = Hierarchy::new(Config::new()).unwrap();
-        let group = hierarchy.create("/group").unwrap();
-        let listed = begin(group.node(), WaitKind::Event, 0, far());
-        let ticket = listed.ticket();
-        ticket.notify(group.node().shared());
-        ticket.notify(group.node().shared());
-        assert_eq!(listed.park(far()), Wake::Notified);
-        assert_eq!(listed.park(soon()), Wake::Deadline);
-        drop(listed);
-        let next = begin(group.node(), WaitKind::Event, 0, soon());
-        ticket.notify(group.node().shared());
-        assert_eq!(next.park(soon()), Wake::Deadline, "the notice is of a wait that is over");
-    }
-
-    #[test]
-    fn sleeps_on_when_unparked_for_another_reason() {
-        let hierarchy = Hierarchy::new(Config::new()).unwrap();
-        let listed = begin(hierarchy.root().node(), WaitKind::Event, 0, soon());
-        thread::current().unpark();
-        let until = soon();
-        assert_eq!(listed.park(until), Wake::Deadline);
-        assert!(Instant::now() >= until.min(listed.deadline));
-    }
-
-    #[test]
-    fn ends_with_a_removal_before_or_after_it_begins() {
-        let hierarchy = Hierarchy::new(Config::new()).unwrap();
-        let group = hierarchy.create("/group").unwrap();
-        let before = begin(group.node(), WaitKind::Throttle, 0, far());
-        group.remove().unwrap();
-        let after = begin(group.node(), WaitKind::Throttle, 0, far());
-        for listed in [before, after] {
-            assert!(listed.is_called_off());
-            assert_eq!([listed.park(far()), listed.park(far())], [Wake::All; 2]);
-        }
-    }
-
-    #[test]
-    fn grows_beyond_its_first_places() {
-        let hierarchy = Hierarchy::new(Config::new()).unwrap();
-        let group = hierarchy.create("/group").unwrap();
-        let places = hierarchy.root().node().shared().waits().list.lock().slots.capacity();
-        let waits: Vec<Listed> =
-            (0..places + 3).map(|_| begin(group.node(), WaitKind::Shrinker, 7, far())).collect();
-        assert_eq!((group.waiters().now, hierarchy.root().waiters().now), (places + 3, places + 3));
-        assert_eq!((hierarchy.waits().len(), group.wake_waiters()), (places + 3, places + 3));
-        drop(waits);
-        assert_eq!((hierarchy.waits().len(), hierarchy.root().waiters().now), (0, 0));
-    }
-}
+#[path = "list/tests.rs"]
+mod tests;

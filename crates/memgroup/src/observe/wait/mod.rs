@@ -3,14 +3,17 @@
 pub(crate) mod charges;
 pub(crate) mod list;
 pub(crate) mod order;
+pub(crate) mod party;
 pub(crate) mod queue;
 pub(crate) mod report;
+pub(crate) mod tasks;
 
 use core::time::Duration;
 use std::time::Instant;
 
 pub(crate) use crate::observe::wait::list::begin_at;
 pub use crate::observe::wait::report::{WaitReport, Waiters};
+pub use crate::observe::wait::tasks::WaitEnded;
 use crate::tree::node::Node;
 
 /// The purpose of a wait.
@@ -25,6 +28,15 @@ pub enum WaitKind {
     Shrinker,
     /// An event of the group.
     Event,
+    /// A [trigger](crate::PressureWatch) on the group's pressure.
+    Pressure,
+}
+
+impl WaitKind {
+    /// Whether it waits for memory, and not for news.
+    pub(crate) fn is_for_memory(self) -> bool {
+        !matches!(self, WaitKind::Event | WaitKind::Pressure)
+    }
 }
 
 /// The reason why a wait was woken.
@@ -34,6 +46,8 @@ pub(crate) enum Wake {
     Notified,
     /// All waits of the group were ended, or it was removed.
     All,
+    /// No reclaimer is left that would wake a task.
+    Deserted,
     /// The deadline has passed.
     Deadline,
 }

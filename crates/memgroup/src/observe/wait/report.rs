@@ -39,6 +39,7 @@ impl fmt::Display for WaitReport {
             WaitKind::Throttle => "the end of a delay",
             WaitKind::Shrinker => "a shrinker that another charge is using",
             WaitKind::Event => "an event",
+            WaitKind::Pressure => "a trigger on its pressure",
         };
         write!(f, "{} has waited {waited:.3?} for {kind}", self.group)?;
         if self.bytes > 0 {
@@ -54,7 +55,7 @@ impl fmt::Display for WaitReport {
     }
 }
 
-/// The waits of a group and of those below it, except those for events, as they were at one instant.
+/// The waits of a group and of those below it, except those for events and triggers, as they were at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiters {
@@ -91,13 +92,13 @@ fn each(shared: &'static Shared, mut visit: impl FnMut(Seen)) {
     });
 }
 
-/// The group, the bytes and the begin of every listed wait except those for events, at one instant. The vector grows without the locks.
+/// The group, the bytes and the begin of every listed wait for memory, at one instant. The vector grows without the locks.
 pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
     let mut waits = Vec::new();
     loop {
         let mut there = 0;
         each(shared, |wait| {
-            if wait.kind == WaitKind::Event {
+            if !wait.kind.is_for_memory() {
                 return;
             }
             there += 1;
@@ -115,7 +116,7 @@ pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
 
 /// Waits.
 impl Hierarchy {
-    /// Every wait of every group, the longest first. It shows why threads make no progress.
+    /// Every wait of every group, the longest first. It shows why threads and tasks make no progress.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -140,7 +141,7 @@ impl Hierarchy {
 
 /// Waiting charges.
 impl Group {
-    /// The waits of this group and of those below it now, except those for events.
+    /// The waits of this group and of those below it now, except those for events and triggers.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -165,7 +166,7 @@ impl Group {
         let mut waiters = Waiters::default();
         let now = Instant::now();
         each(top.shared(), |wait| {
-            if wait.kind != WaitKind::Event && wait.node.is_within(top) {
+            if wait.kind.is_for_memory() && wait.node.is_within(top) {
                 waiters.now += 1;
                 waiters.longest = waiters.longest.max(now.saturating_duration_since(wait.since));
                 waiters.bytes = waiters.bytes.saturating_add(wait.bytes);
@@ -176,7 +177,7 @@ impl Group {
 
     /// Ends all waits of this group and of those below it, of every kind. Returns how many it ended.
     ///
-    /// Charges fail with [`Woken`](crate::ChargeErrorKind::Woken) unless they were made meanwhile. Delays and waits for events are over. Waits that
+    /// Charges fail with [`Woken`](crate::ChargeErrorKind::Woken) unless they were made meanwhile. Delays and waits for events and triggers are over. Waits that
     /// begin afterwards are not ended.
     pub fn wake_waiters(&self) -> usize {
         let (node, shared) = (self.node(), self.node().shared());

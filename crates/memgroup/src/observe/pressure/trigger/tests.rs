@@ -41,7 +41,7 @@ impl Bench {
                 self.is_on = then;
             }
             self.watch.see(&seen(self.now_ms, self.total_ms, self.is_on));
-            if std::mem::take(&mut self.watch.lock().is_due) {
+            if std::mem::take(&mut self.watch.state.lock().is_due) {
                 self.fired_at_ms.push(self.now_ms);
             }
         }
@@ -108,7 +108,7 @@ fn lets_a_waiter_sleep_until_it_could_fire() {
     let watch = TriggerState::new(trigger("some 150000 1000000"), &seen(0, 0, false));
     let patience = |now_ms, total_ms, is_on| {
         let seen = seen(now_ms, total_ms, is_on);
-        let mut state = watch.lock();
+        let mut state = watch.state.lock();
         state.see(&watch.trigger, &seen);
         watch.patience(&state, &seen).map(|patience| patience.as_millis())
     };

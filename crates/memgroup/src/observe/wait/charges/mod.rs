@@ -28,30 +28,17 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use memgroup_sync::Mutex;
-use memgroup_sync::thread::Thread;
 
 use crate::observe::wait::charges::duties::Registered;
 use crate::observe::wait::charges::places::{CHUNK, Chunk, Slot};
 use crate::observe::wait::order::{self, Links, NONE, Places};
+pub(crate) use crate::observe::wait::party::Party;
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 use crate::tree::shared::Shared;
 
 /// Bits of a key that are the number of the wait. Those above are the weight, the heaviest first.
 const NUMBER_BITS: u32 = 50;
-
-/// The party that waits.
-pub(crate) enum Party {
-    Thread(Thread),
-    Task(Waker),
-}
-
-impl Party {
-    /// The party of a task that was told: its waker was taken.
-    fn told() -> Party {
-        Party::Task(Waker::noop().clone())
-    }
-}
 
 /// The purpose of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

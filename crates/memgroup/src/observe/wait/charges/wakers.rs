@@ -1,49 +1,20 @@
-//! Wakers of tasks that were settled, and that are called without a lock.
-
-use std::task::Waker;
+//! Tasks that were settled and are untold: their wakers are called without a lock.
 
 use memgroup_sync::{Mutex, MutexGuard};
 
-use crate::base::panic;
 use crate::observe::wait::charges::{ChargeQueue, Party};
 use crate::observe::wait::order::NONE;
-
-/// How many wakers a thread calls at most after one operation.
-const WAKERS_MOST: usize = 16;
-
-/// Wakers that a thread calls when it holds no lock.
-#[must_use = "the tasks wait for their wakers"]
-pub(crate) struct Wakers {
-    wakers: [Option<Waker>; WAKERS_MOST],
-    count: usize,
-}
-
-impl Wakers {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Calls them. A panic of one keeps no other from being called.
-    pub(crate) fn call(self) {
-        for waker in self.wakers.into_iter().flatten() {
-            panic::caught(|| waker.wake());
-        }
-    }
-}
+use crate::observe::wait::party::Wakers;
 
 /// Tasks that are untold.
 impl ChargeQueue {
     /// Takes the wakers of tasks that are untold. Where there are more, a reclaimer is to take them.
     pub(crate) fn take_wakers(&mut self) -> Wakers {
-        let mut wakers = Wakers { wakers: [const { None }; WAKERS_MOST], count: 0 };
-        while self.untold.0 != NONE && wakers.count < WAKERS_MOST {
+        let mut wakers = Wakers::new();
+        while self.untold.0 != NONE && !wakers.is_full() {
             let place = self.untold.0;
             self.take_untold(place);
-            let party = std::mem::replace(&mut self.entry_mut(place).party, Party::told());
-            if let Party::Task(waker) = party {
-                wakers.wakers[wakers.count] = Some(waker);
-                wakers.count += 1;
-            }
+            wakers.push(std::mem::replace(&mut self.entry_mut(place).party, Party::told()));
         }
         self.leave_untold();
         wakers
