@@ -92,7 +92,10 @@ impl Reclaimer {
         loop {
             let this_thread = thread::current();
             let (wakers, _) = tasks.take(false);
-            wakers.call();
+            if !wakers.is_empty() {
+                wakers.call();
+                continue;
+            }
             let mut queues = shared.wait_queue().lock();
             if !queues.is_registered(number) {
                 return;

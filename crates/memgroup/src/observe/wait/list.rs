@@ -94,6 +94,11 @@ impl Entry {
         is_news
     }
 
+    /// Whether it is of a group, and not of the whole hierarchy.
+    fn is_of_a_group(&self) -> bool {
+        !matches!(self.target, Some(Target::Callbacks | Target::Untold))
+    }
+
     fn take_told(&mut self) -> Option<Wake> {
         let told = self.told;
         self.told = told.filter(|wake| *wake != Wake::Notified);
@@ -118,9 +123,7 @@ impl Slot {
     /// A wait of a group.
     fn entry(&mut self) -> Option<&mut Entry> {
         match self {
-            Slot::Used(entry) if !matches!(entry.target, Some(Target::Callbacks | Target::Untold)) => {
-                Some(entry)
-            }
+            Slot::Used(entry) if entry.is_of_a_group() => Some(entry),
             Slot::Used(_) | Slot::Free(_) => None,
         }
     }
@@ -301,10 +304,8 @@ impl Waits {
 
     /// Ends the waits of `top`, of the groups below, and those at `top`. Returns how many were told now.
     pub(crate) fn wake_within(&self, top: &'static Node) -> usize {
-        let is_of_hierarchy =
-            |entry: &Entry| matches!(entry.target, Some(Target::Callbacks | Target::Untold));
         self.list.lock().tell(Wake::All, |entry| {
-            !is_of_hierarchy(entry) && (entry.node.is_within(top) || std::ptr::eq(entry.at, top))
+            entry.is_of_a_group() && (entry.node.is_within(top) || std::ptr::eq(entry.at, top))
         })
     }
 
