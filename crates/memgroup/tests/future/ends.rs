@@ -127,12 +127,14 @@ fn ends_with_its_group_and_when_waits_are_ended() {
     let calls = Arc::new(Calls::default());
     let mut woken: Vec<_> = (0..40).map(|_| group.charge(PAGE)).collect();
     assert!(woken.iter_mut().all(|one| poll_with(one, &calls.waker()).is_pending()));
-    assert_eq!((group.wake_waiters(), calls.now()), (40, 40));
+    assert_eq!(group.wake_waiters(), 40);
+    // The reclaimer may have taken some of the wakers.
+    until(|| calls.now() == 40);
     assert!(woken.iter_mut().all(|one| error(one).kind() == ChargeErrorKind::Woken));
     let mut gone = group.charge(PAGE);
     assert!(poll_with(&mut gone, &calls.waker()).is_pending());
     group.remove().unwrap();
-    assert_eq!(calls.now(), 41);
+    until(|| calls.now() == 41);
     assert_eq!(error(&mut gone).kind(), ChargeErrorKind::Offline);
     assert_eq!(error(&mut group.charge(PAGE)).kind(), ChargeErrorKind::Offline);
     drop((held, group, gone, woken));
@@ -164,10 +166,16 @@ fn a_charge_that_was_handed_to_a_dropped_future_goes_to_the_next() {
     assert!(poll_with(&mut dropped, &first.waker()).is_pending());
     assert!(poll_with(&mut next, &second.waker()).is_pending());
     drop(held);
-    until(|| first.now() == 1);
-    assert_eq!(second.now(), 0);
+    until(|| first.now() + second.now() == 1);
+    // While a reclaimer looks after the first, the second is served.
+    let is_first = first.now() == 1;
+    let calls = if is_first { second } else { first };
+    if !is_first {
+        std::mem::swap(&mut dropped, &mut next);
+    }
+    assert_eq!(calls.now(), 0);
     drop(dropped);
-    until(|| second.now() == 1);
+    until(|| calls.now() == 1);
     assert!(matches!(poll(&mut next), Poll::Ready(Ok(_))));
     drop(next);
     assert_eq!(group.usage_exact(), 0);

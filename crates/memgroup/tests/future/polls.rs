@@ -142,7 +142,9 @@ fn grows_a_charge_or_leaves_it() {
         drop(held);
         until(|| group.usage() == 2 * PAGE);
     }
-    assert_eq!((charge.bytes(), group.usage_exact()), (PAGE, PAGE), "it was dropped");
+    assert_eq!(charge.bytes(), PAGE, "it was dropped");
+    // A reclaimer may have made its charge just then, and uncharges it.
+    until(|| group.usage_exact() == PAGE);
     let error = block_on(charge.grow(3 * PAGE)).unwrap_err();
     assert_eq!((error.kind(), charge.bytes()), (ChargeErrorKind::Refused, PAGE));
     block_on(charge.grow(PAGE)).unwrap();
