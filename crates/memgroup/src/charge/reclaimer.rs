@@ -94,7 +94,7 @@ impl Reclaimer {
             let (wakers, _) = tasks.take(false);
             wakers.call();
             let mut queues = shared.wait_queue().lock();
-            if !queues.is_registered(number) {
+            if !queues.begin_round(number) {
                 return;
             }
             let now = Instant::now();
