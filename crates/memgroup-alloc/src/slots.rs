@@ -290,6 +290,11 @@ mod tests {
         assert!(!slot.take_alone(B, 1) && !slot.take_alone(A, 2) && slot.take_alone(A, 1));
         assert!(!slot.put_alone(B, 1, 5) && !slot.put_alone(A, 6, 5) && slot.put_alone(A, 5, 5));
         assert_eq!(slots.close(A), 5);
+        slots.open(0, B, 0);
+        assert!(
+            !slots.at(0).take_alone(A, 1) && !slots.at(0).put_alone(A, 1, UNITS_MOST),
+            "of the key before"
+        );
     }
 
     #[test]

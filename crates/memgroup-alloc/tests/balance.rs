@@ -2,7 +2,7 @@
 #![cfg(not(memgroup_loom))]
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::alloc::{GlobalAlloc, Layout, System, alloc, alloc_zeroed, dealloc};
 use std::cell::RefCell;
 use std::sync::mpsc;
 use std::thread;
@@ -252,6 +252,41 @@ fn large_blocks_may_fail_where_the_program_says_so() {
     buffer.reserve_exact(1 << 21);
     checkpoint().unwrap_err();
     drop(buffer);
+    assert_eq!(tenant.usage_exact(), 0);
+}
+
+/// Has memory for blocks below 100,000 bytes.
+struct Scarce;
+
+// SAFETY: the system's blocks, or null.
+unsafe impl GlobalAlloc for Scarce {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        if layout.size() < 100_000 { unsafe { System.alloc(layout) } } else { std::ptr::null_mut() }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(block, layout) };
+    }
+}
+
+#[test]
+fn a_block_for_which_there_is_no_memory_is_not_charged() {
+    let (_hierarchy, tenant) = tenant();
+    let _scope = scope::enter(&tenant);
+    let scarce = Allocator::over(Scarce);
+    let [small, large] = [1000, 200_000].map(|size| Layout::from_size_align(size, 8).unwrap());
+    // SAFETY: the layout is not of size 0.
+    assert!(unsafe { scarce.alloc(large) }.is_null());
+    assert_eq!(tenant.usage_exact(), 0);
+    // SAFETY: as above.
+    let block = unsafe { scarce.alloc(small) };
+    // SAFETY: a live block of this layout.
+    assert!(unsafe { scarce.realloc(block, small, large.size()) }.is_null());
+    assert_eq!(tenant.usage_exact(), charged(1000, 8));
+    // SAFETY: as above: a growth that failed leaves the block as it was.
+    unsafe { scarce.dealloc(block, small) };
     assert_eq!(tenant.usage_exact(), 0);
 }
 

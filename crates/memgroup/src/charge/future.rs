@@ -92,6 +92,9 @@ impl Charging {
     /// ```
     pub fn until(mut self, deadline: impl Into<Deadline>) -> Charging {
         self.deadline = deadline.into().instant();
+        if let Phase::Listed(place) = self.phase {
+            self.node().shared().wait_queue().lock().set_deadline(place, self.deadline);
+        }
         self
     }
 
@@ -173,9 +176,7 @@ impl Charging {
             }
         };
         queues.enqueue(place, at);
-        if let Some(deadline) = self.deadline {
-            queues.set_deadline(place, deadline);
-        }
+        queues.set_deadline(place, self.deadline);
         // This poll tells itself.
         queues.take_untold(place);
         let wakers = queues.take_wakers();
@@ -326,7 +327,7 @@ impl core::fmt::Debug for Charging {
 impl Growing<'_> {
     /// Sets until when it waits, as [`Charging::until`] does.
     pub fn until(mut self, deadline: impl Into<Deadline>) -> Self {
-        self.more.deadline = deadline.into().instant();
+        self.more = self.more.until(deadline);
         self
     }
 

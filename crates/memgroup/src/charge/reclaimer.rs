@@ -97,7 +97,7 @@ impl Reclaimer {
                 continue;
             }
             let mut queues = shared.wait_queue().lock();
-            if !queues.is_registered(number) {
+            if !queues.begin_round(number) {
                 return;
             }
             let now = Instant::now();

@@ -74,6 +74,13 @@ fn ends_at_its_deadline_without_a_timer() {
         let late = alice.events_after(&alice.events()).until(Duration::from_millis(20));
         assert_eq!(block_on(late), Err(WaitEnded::Deadline));
         assert!(began.elapsed() >= Duration::from_millis(20));
+        let calls = Arc::new(Calls::default());
+        let mut earlier = alice.events_after(&alice.events()).until(Duration::from_secs(3600));
+        assert!(poll_with(&mut earlier, &calls.waker()).is_pending());
+        earlier = earlier.until(Duration::from_millis(5));
+        until(|| calls.now() == 1);
+        assert_eq!(poll(&mut earlier), Poll::Ready(Err(WaitEnded::Deadline)));
+        drop(earlier);
         assert!(running.hierarchy.waits().is_empty());
     });
 }

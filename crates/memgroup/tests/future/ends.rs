@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use memgroup::{ChargeError, ChargeErrorKind, Charging, Config, Hierarchy};
+use memgroup::{ChargeError, ChargeErrorKind, Charging, Config, Deadline, Hierarchy};
 
 use crate::executor::{Calls, block_on, poll, poll_with};
 use crate::{PAGE, Running, until};
@@ -97,12 +97,31 @@ fn waits_on_when_its_deadline_was_moved() {
     let calls = Arc::new(Calls::default());
     let mut charging = group.charge(PAGE).until(Duration::from_millis(5));
     if poll_with(&mut charging, &calls.waker()).is_pending() {
-        charging = charging.until(Duration::from_secs(3600));
         until(|| calls.now() == 1);
+        charging = charging.until(Duration::from_secs(3600));
         assert!(poll_with(&mut charging, &calls.waker()).is_pending(), "its new deadline is far");
         drop(held);
         assert!(block_on(charging).is_ok());
     }
+}
+
+#[test]
+fn ends_at_an_earlier_deadline_that_it_got_while_it_waited() {
+    let running = Running::new(Config::new());
+    let group = running.group("group", 1);
+    let _held = group.try_charge(PAGE).unwrap();
+    let calls = Arc::new(Calls::default());
+    let mut charging = group.charge(PAGE).until(Duration::from_secs(3600));
+    assert!(poll_with(&mut charging, &calls.waker()).is_pending());
+    charging = charging.until(Duration::from_millis(5));
+    until(|| calls.now() == 1);
+    assert_eq!(error(&mut charging).kind(), ChargeErrorKind::Deadline);
+    let mut charging = group.charge(PAGE).until(Duration::from_secs(3600));
+    assert!(poll_with(&mut charging, &calls.waker()).is_pending());
+    let deadline = || running.hierarchy.waits()[0].deadline;
+    let before = deadline();
+    let _charging = charging.until(Deadline::NEVER);
+    assert!(deadline() > before + Duration::from_secs(3600), "it has none any more");
 }
 
 #[test]

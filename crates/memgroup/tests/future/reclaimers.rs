@@ -189,3 +189,40 @@ fn another_reclaimer_makes_room_while_one_is_in_a_shrinkers_call() {
     stop.stop();
     second.join().unwrap();
 }
+
+#[test]
+fn a_reclaimer_that_woke_by_its_time_is_not_the_one_that_is_notified() {
+    let running = Running::new(Config::new());
+    let second = running.hierarchy.reclaimer();
+    let stop = second.stop_handle();
+    let second = std::thread::spawn(|| second.run());
+    let [slow, quick] = ["slow", "quick"].map(|name| running.group(name, 1));
+    let (is_called, is_let_go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let [slow_cache, quick_cache] = [(); 2].map(|()| Cache::default());
+    let blocks = Blocks {
+        cache: slow_cache.clone(),
+        is_called: Arc::clone(&is_called),
+        is_let_go: Arc::clone(&is_let_go),
+    };
+    let held = slow.try_charge(PAGE).unwrap();
+    quick_cache.0.lock().unwrap().push(quick.try_charge(PAGE).unwrap());
+    let blocks = slow.add_shrinker(ShrinkerConfig::new("blocks"), blocks).unwrap();
+    let registered = quick.add_shrinker(ShrinkerConfig::new("cache"), quick_cache).unwrap();
+    registered.mark();
+    // Both sleep by then.
+    std::thread::sleep(Duration::from_millis(30));
+    std::thread::scope(|threads| {
+        let waits = threads.spawn(|| block_on(slow.charge(PAGE)).map(drop));
+        until(|| slow.waiters().now == 1);
+        // The first review finds nothing. The time of the next one, in 100 ms, wakes the reclaimer.
+        std::thread::sleep(Duration::from_millis(50));
+        slow_cache.0.lock().unwrap().push(held);
+        blocks.mark();
+        until(|| is_called.load(Ordering::Relaxed));
+        drop(block_on(quick.charge(PAGE)).unwrap());
+        is_let_go.store(true, Ordering::Relaxed);
+        waits.join().unwrap().unwrap();
+    });
+    stop.stop();
+    second.join().unwrap();
+}

@@ -245,9 +245,10 @@ impl List {
         }
     }
 
-    /// Has a reclaimer tell the task at that moment.
+    /// Has a reclaimer tell the task at that moment, or earlier.
     fn look_again(&mut self, ticket: Ticket, at: Instant) {
-        self.listed(ticket).look_at = Some(at);
+        let entry = self.listed(ticket);
+        entry.look_at = entry.look_at.into_iter().chain([at]).min();
         self.wake_reclaimer();
     }
 

@@ -83,6 +83,10 @@ impl TaskWait {
 
     pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
         self.deadline = deadline.instant();
+        if let Some(place) = &self.place {
+            place.with(|entry| entry.deadline = deadline.instant_or_far());
+            place.look_again(self.deadline);
+        }
     }
 
     /// Polls it. `look` returns the result, or, as an error, when it is to look again although nothing tells it.
@@ -123,9 +127,10 @@ impl TaskWait {
                 place
             }
         };
+        // First: it takes the notice away, and a notice disarms.
+        let told = place.renew(waker.clone());
         let early = mutation::active(Mutation::WaiterLooksBeforeItIsArmed).then(&mut *look);
         place.arm();
-        let told = place.renew(waker.clone());
         let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let again = match early.unwrap_or_else(&mut *look) {
             Ok(found) => return Poll::Ready(Ok(found)),

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::base::deadline::Deadline;
 use crate::base::mutation::{self, Mutation};
 use crate::observe::wait::charges::places::CHUNK;
 use crate::observe::wait::charges::{ChargeQueue, State};
@@ -25,12 +26,15 @@ impl Places for Times<'_> {
 
 /// Deadlines of tasks.
 impl ChargeQueue {
-    /// Has a reclaimer end the wait at `deadline`.
-    pub(crate) fn set_deadline(&mut self, place: u32, deadline: Instant) {
+    /// Has a reclaimer end the wait at `deadline`, if it has one.
+    pub(crate) fn set_deadline(&mut self, place: u32, until: Option<Instant>) {
         self.take_timed(place);
-        let deadline = self.nanos(deadline);
+        let deadline = self.nanos(Deadline::from(until).instant_or_far());
         let entry = self.entry_mut(place);
-        (entry.deadline, entry.is_timed) = (deadline, true);
+        (entry.deadline, entry.is_timed) = (deadline, until.is_some());
+        if until.is_none() {
+            return;
+        }
         let (root, mut times) = (self.timed, Times(self));
         *times.links_mut(place) = Links::new(deadline, 0);
         let root = order::insert(&mut times, root, place);

@@ -29,8 +29,10 @@ pub(crate) enum Duty {
 /// A reclaimer that is to be notified.
 pub(super) struct Registered {
     number: u64,
-    /// Its thread, while it sleeps.
-    sleeps: Option<Thread>,
+    /// Its thread, since it first slept.
+    thread: Option<Thread>,
+    /// It sleeps, and was not notified. One that was woken by its time says so itself: else it would be notified in a shrinker's call.
+    is_asleep: bool,
 }
 
 /// The work of reclaimers.
@@ -44,7 +46,7 @@ impl ChargeQueue {
             if queues.reclaimers.len() < queues.reclaimers.capacity() {
                 let number = queues.next;
                 queues.next += 1;
-                queues.reclaimers.push(Registered { number, sleeps: None });
+                queues.reclaimers.push(Registered { number, thread: None, is_asleep: false });
                 return number;
             }
             let most = (2 * queues.reclaimers.len()).max(2);
@@ -56,7 +58,8 @@ impl ChargeQueue {
     /// Ends a reclaimer. Returns whether it was the last, and there is one no more: then the tasks in queues were told.
     pub(crate) fn unregister(&mut self, number: u64) -> bool {
         let Some(index) = self.reclaimers.iter().position(|one| one.number == number) else { return false };
-        if let Some(thread) = self.reclaimers.swap_remove(index).sleeps {
+        let one = self.reclaimers.swap_remove(index);
+        if let Some(thread) = one.thread.filter(|_| one.is_asleep) {
             thread.unpark();
         }
         if !self.reclaimers.is_empty() {
@@ -86,8 +89,10 @@ impl ChargeQueue {
         });
     }
 
-    pub(crate) fn is_registered(&self, number: u64) -> bool {
-        self.reclaimers.iter().any(|one| one.number == number)
+    /// The reclaimer is awake. Whether it is to go on.
+    pub(crate) fn begin_round(&mut self, number: u64) -> bool {
+        let own = self.reclaimers.iter_mut().find(|one| one.number == number);
+        own.map(|own| own.is_asleep = false).is_some()
     }
 
     pub(crate) fn has_reclaimer(&self) -> bool {
@@ -95,7 +100,9 @@ impl ChargeQueue {
     }
 
     pub(super) fn notify_reclaimer(&mut self) {
-        if let Some(thread) = self.reclaimers.iter_mut().find_map(|one| one.sleeps.take()) {
+        let Some(one) = self.reclaimers.iter_mut().find(|one| one.is_asleep) else { return };
+        one.is_asleep = false;
+        if let Some(thread) = &one.thread {
             thread.unpark();
         }
     }
@@ -103,7 +110,8 @@ impl ChargeQueue {
     /// The reclaimer parks when it has let go of the lock.
     pub(crate) fn sleep(&mut self, number: u64, thread: Thread) -> Option<Thread> {
         let own = self.reclaimers.iter_mut().find(|one| one.number == number)?;
-        own.sleeps.replace(thread)
+        own.is_asleep = true;
+        own.thread.replace(thread)
     }
 
     /// Has the queue reviewed at once, if its first wait is a task for which no reclaimer has made room yet.
