@@ -1,3 +1,8 @@
+// The first definition of a link counts: here items of the crate, on other sites files.
+#![doc = "[guarantees]: memgroup::guide::guarantees\n[memgroup]: memgroup\n[scope]: memgroup::scope\n"]
+#![doc = "[`Checked`]: Checked\n[`Uncounted`]: Uncounted\n[`checkpoint`]: checkpoint\n"]
+#![doc = "[`checkpoint_until`]: checkpoint_until\n[`fallible`]: fallible\n[`uncounted`]: uncounted\n"]
+#![doc = "[`set_min`]: memgroup::Group::set_min\n"]
 #![doc = include_str!("../README.md")]
 //!
 //! # Layers

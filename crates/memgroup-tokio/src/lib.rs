@@ -8,7 +8,7 @@
 //!
 //! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
 //!
-//! - `charge`, `delay`: the engine's waits, with timers of tokio.
+//! - `charge`, `delay`: the reclaimer, and timeouts and delays by tokio's clock.
 //! - `in_group`, `body`, `spawn`: the group in force at polls; bytes of bodies; tasks.
 //! - `stop`, `limited`, `tasks`: ends of tasks.
 //! - `request`: the layer.

@@ -127,10 +127,13 @@ impl TaskWait {
                 place
             }
         };
-        // First: it takes the notice away, and a notice disarms.
-        let told = place.renew(waker.clone());
         let early = mutation::active(Mutation::WaiterLooksBeforeItIsArmed).then(&mut *look);
         place.arm();
+        let told = place.renew(waker.clone());
+        if told == Some(Wake::Notified) {
+            // The notice that was taken away just now may have come after the first, and a notice disarms.
+            place.arm();
+        }
         let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let again = match early.unwrap_or_else(&mut *look) {
             Ok(found) => return Poll::Ready(Ok(found)),
