@@ -341,7 +341,12 @@ impl Holder for AllThreads {
         let mut is_wanted = false;
         for record in RECORDS.all() {
             let look = |key, units| {
-                is_wanted |= ask(owner(key), units * UNIT) != Take::Nothing;
+                // An empty slot is worth no barrier, unless it is to be closed.
+                is_wanted |= match ask(owner(key), units * UNIT) {
+                    Take::Nothing => false,
+                    Take::Bytes => units > 0,
+                    Take::Close => true,
+                };
                 Answer::Keep
             };
             record.slots.visit(look, |_, _| ());
