@@ -60,7 +60,7 @@ fn a_hierarchy_is_for_as_many_groups_as_it_was_asked_to_be() {
         let h = Hierarchy::new(Config::with_slots(source).groups_max(groups_max)).unwrap();
         for number in 1..groups_max {
             let group = h.create(&format!("/{number}")).unwrap();
-            assert_eq!(group.try_charge(number.into()).unwrap().bytes(), number.into());
+            assert_eq!(group.try_charge(number.into()).unwrap().bytes(), u64::from(number));
         }
         assert_eq!(h.groups().len(), groups_max as usize);
         assert_eq!(h.create("/one-more").unwrap_err(), GroupError::TooMany { groups_max });

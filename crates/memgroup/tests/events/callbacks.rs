@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use memgroup::{Config, EventSubscription, Group, Hierarchy};
 
-use crate::within_a_minute;
+use super::within_a_minute;
 
 fn tenant() -> (Hierarchy, Group) {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memgroup::{Config, Events, Group, Hierarchy, SlotSource};
 
-use crate::random::Random;
-use crate::within_a_minute;
+use super::random::Random;
+use super::within_a_minute;
 
 fn assert_grown(group: &Group, before: &mut Events, now: Events) {
     for ((key, before), (_, now)) in before.pairs().into_iter().zip(now.pairs()) {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use memgroup::{Config, Events, EventsAfter, Group, SlotSource, WaitEnded, WaitKind};
 use memgroup_sync::{depth, grace};
 
-use crate::executor::{Calls, block_on, poll, poll_with};
-use crate::random::Random;
-use crate::running::Running;
-use crate::within_a_minute;
+use super::executor::{Calls, block_on, poll, poll_with};
+use super::random::Random;
+use super::running::Running;
+use super::within_a_minute;
 
 fn running() -> (Running, Group) {
     let running = Running::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap()));

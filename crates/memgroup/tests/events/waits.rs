@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use memgroup::{Config, Events, Group, Hierarchy};
 
-use crate::within_a_minute;
+use super::within_a_minute;
 
 fn tenant() -> (Hierarchy, Group, Group) {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();

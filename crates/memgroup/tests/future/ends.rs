@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use memgroup::{ChargeError, ChargeErrorKind, Charging, Config, Deadline, Hierarchy};
 
-use crate::executor::{Calls, block_on, poll, poll_with};
-use crate::{PAGE, Running, until};
+use super::executor::{Calls, block_on, poll, poll_with};
+use super::{PAGE, Running, until};
 
 fn error(charging: &mut Charging) -> ChargeError {
     match poll(charging) {

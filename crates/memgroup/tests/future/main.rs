@@ -12,7 +12,7 @@ mod storm;
 
 use memgroup::Group;
 
-use crate::running::Running;
+use running::Running;
 
 const PAGE: u64 = 4096;
 

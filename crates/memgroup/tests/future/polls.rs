@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use memgroup::{ChargeErrorKind, Charging, Config, Effort, Growing, KillAnswer, KillRequest, WaitKind};
 
-use crate::executor::{Calls, block_on, poll, poll_with};
-use crate::{PAGE, Running, until};
+use super::executor::{Calls, block_on, poll, poll_with};
+use super::{PAGE, Running, until};
 
 fn is_send<T: Send + 'static>(_: &T) {}
 

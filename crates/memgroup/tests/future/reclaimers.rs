@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use memgroup::{Ask, Charge, Config, Count, Hierarchy, Scan, Shrinker, ShrinkerConfig};
 
-use crate::executor::block_on;
-use crate::{PAGE, Running, until};
+use super::executor::block_on;
+use super::{PAGE, Running, until};
 
 /// A cache. Its items are charges of a page.
 #[derive(Clone, Default)]

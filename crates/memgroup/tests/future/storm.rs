@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use memgroup::{Charge, ChargeErrorKind, Charging, Config, Group, SlotSource};
 
-use crate::executor::{Calls, poll_with};
-use crate::random::Random;
-use crate::{PAGE, Running};
+use super::executor::{Calls, poll_with};
+use super::random::Random;
+use super::{PAGE, Running};
 
 const STEPS: u32 = 20_000;
 

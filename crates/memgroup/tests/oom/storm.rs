@@ -111,7 +111,8 @@ fn storm(slots: usize, seed: u64, steps: u64) {
         is_over.store(true, Ordering::Relaxed);
         let counted = parent.events();
         assert_eq!(counted.oom_kill, answers.load(Ordering::Relaxed), "each was counted once");
-        assert_eq!(counted.oom_kill, tenants.iter().map(|tenant| tenant.group.events().oom_kill).sum());
+        let killed: u64 = tenants.iter().map(|tenant| tenant.group.events().oom_kill).sum();
+        assert_eq!(counted.oom_kill, killed);
         assert!(counted.oom_kill > 0, "seed {seed}");
         results.into_iter().for_each(|result| result.unwrap());
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use memgroup::scope;
 
-use crate::{MILLI, busy, full_us, hierarchy, some_us};
+use super::{MILLI, busy, full_us, hierarchy, some_us};
 
 #[test]
 fn a_panic_ends_the_stalls_that_it_unwinds() {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use memgroup::{Ask, Charge, Count, Group, Scan, Shrinker, ShrinkerConfig, scope};
 
-use crate::{MILLI, busy, full_us, hierarchy, some_us};
+use super::{MILLI, busy, full_us, hierarchy, some_us};
 
 const PAGE: u64 = 4096;
 

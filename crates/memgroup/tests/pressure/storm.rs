@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use memgroup::{Group, scope};
 
-use crate::random::Random;
-use crate::{hierarchy, some_us, us};
+use super::random::Random;
+use super::{hierarchy, some_us, us};
 
 /// A stall: from when to when it was under way at least, and at most.
 #[derive(Clone, Copy)]
@@ -137,7 +137,7 @@ fn loses_nothing_when_groups_come_and_go_under_stalls() {
     for group in [&above, &hierarchy.root()] {
         let total = some_us(group);
         assert!(total + 1 >= least && total <= most + 1, "{total} us, the union is {least} to {most}");
-        thread::sleep(crate::MILLI);
+        thread::sleep(super::MILLI);
         assert_eq!(some_us(group), total, "nothing is stalled any more");
     }
 }

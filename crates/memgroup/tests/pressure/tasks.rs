@@ -9,10 +9,10 @@ use memgroup::{
     WaitEnded, WaitKind,
 };
 
-use crate::executor::{Calls, block_on, poll, poll_with};
-use crate::random::Random;
-use crate::running::Running;
-use crate::{MILLI, busy, some_us};
+use super::executor::{Calls, block_on, poll, poll_with};
+use super::random::Random;
+use super::running::Running;
+use super::{MILLI, busy, some_us};
 
 fn running() -> (Running, Group) {
     let running = Running::new(Config::with_slots(SlotSource::virtual_slots(4).unwrap()));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use memgroup::{Deadline, scope};
 
-use crate::{MILLI, busy, hierarchy, some_us};
+use super::{MILLI, busy, hierarchy, some_us};
 
 fn in_a_minute() -> Instant {
     Instant::now() + Duration::from_secs(60)

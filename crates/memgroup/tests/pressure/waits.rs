@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use memgroup::ThrottleEnd;
 
-use crate::{MILLI, full_us, hierarchy, some_us, us};
+use super::{MILLI, full_us, hierarchy, some_us, us};
 
 #[test]
 fn a_throttled_thread_is_stalled_in_its_own_group_and_above() {

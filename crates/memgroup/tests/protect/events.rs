@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use memgroup::{Ask, Charge, Count, Events, Group, Scan, Shrinker, ShrinkerConfig};
 
-use crate::cache::{MIB, Tenant, exact, pin};
+use super::cache::{MIB, Tenant, exact, pin};
 
 #[test]
 fn spares_low_until_nothing_else_is_left_and_counts_it() {
@@ -71,7 +71,7 @@ fn low_does_not_protect_below_min() {
     let (held, refused) = pin(&a, 20 * MIB);
     // A reserve is left free for the bytes within its low that were taken.
     assert_eq!(refused.unwrap().reserved(), MIB);
-    assert_eq!((both.usage(), held.len() as u64 * crate::cache::PAGE), (5 * MIB, 14 * MIB));
+    assert_eq!((both.usage(), held.len() as u64 * super::cache::PAGE), (5 * MIB, 14 * MIB));
     assert!(both.group.events().low > 0);
 }
 

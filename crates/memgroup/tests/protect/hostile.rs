@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use memgroup::{Ask, BYTES_MAX, Charge, Count, Group, Scan, Shrinker, ShrinkerConfig};
 
-use crate::cache::{BATCH, MIB, PAGE, Tenant, exact, pin};
+use super::cache::{BATCH, MIB, PAGE, Tenant, exact, pin};
 
 /// Gives back single bytes out of one charge.
 struct Bytes(std::sync::Mutex<Charge>);
@@ -265,7 +265,7 @@ fn loses_nothing_when_settings_change_under_load() {
     thread::scope(|scope| {
         let (tenants, done, a) = (&tenants, &done, &a);
         let setter = scope.spawn(move || {
-            let mut random = crate::random::Random(42);
+            let mut random = super::random::Random(42);
             while !done.load(Ordering::Relaxed) {
                 let tenant = &tenants[random.below(4) as usize];
                 let bytes = [0, MIB, 3 * MIB, BYTES_MAX][random.below(4) as usize];

@@ -2,7 +2,7 @@
 
 use memgroup::{BYTES_MAX, Config, Group, Hierarchy, SlotSource};
 
-use crate::cache::{MIB, PAGE, Tenant, exact, pin};
+use super::cache::{MIB, PAGE, Tenant, exact, pin};
 
 const KIB: u64 = 1 << 10;
 

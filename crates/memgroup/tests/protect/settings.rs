@@ -2,7 +2,7 @@
 
 use memgroup::{BYTES_MAX, Config, Hierarchy, Protection, ProtectionError};
 
-use crate::cache::{MIB, exact};
+use super::cache::{MIB, exact};
 
 #[test]
 fn returns_the_settings_that_were_set() {
@@ -68,7 +68,7 @@ fn protects_depending_on_the_group_that_needs_memory() {
 #[test]
 fn computes_the_same_in_one_pass() {
     let hierarchy = exact();
-    let mut random = crate::random::Random(0x5eed);
+    let mut random = super::random::Random(0x5eed);
     let mut groups = vec![hierarchy.root()];
     let mut held = Vec::new();
     for number in 0..500 {

@@ -6,7 +6,7 @@ use std::thread;
 use memgroup::{BYTES_MAX, Charge, Config, Group, Hierarchy, SlotSource};
 use proptest::prelude::*;
 
-use crate::random::Random;
+use super::random::Random;
 
 const KIB: u64 = 1 << 10;
 

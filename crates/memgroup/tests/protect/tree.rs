@@ -10,7 +10,7 @@
 
 use memgroup::{Charge, Config, Group, Hierarchy};
 
-use crate::cache::{MIB, Tenant, assert_close, exact, pin};
+use super::cache::{MIB, Tenant, assert_close, exact, pin};
 
 struct Tree {
     _hierarchy: Hierarchy,

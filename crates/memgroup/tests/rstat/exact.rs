@@ -137,7 +137,7 @@ impl Model {
                 let statistics = &self.statistics[subsystem];
                 let (stat, number) = (stat % statistics.stats().len(), self.pick(group).number);
                 let _pin = pin_virtual(slot % self.slots);
-                statistics.add(&self.pick(group).group, crate::nth(statistics, stat), delta);
+                statistics.add(&self.pick(group).group, super::nth(statistics, stat), delta);
                 self.local[number][subsystem][stat] += delta;
             }
             Step::Create { parent } => {

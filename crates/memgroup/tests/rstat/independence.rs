@@ -2,7 +2,7 @@
 
 use memgroup::{Config, Freshness, Reach, SlotSource, Stat, Subsystem};
 
-use crate::{HITS, add_on, fixture, fixture_of, nth, subtree};
+use super::{HITS, add_on, fixture, fixture_of, nth, subtree};
 
 const OTHER: Subsystem = Subsystem { name: "other", stats: &[Stat::count("things")] };
 

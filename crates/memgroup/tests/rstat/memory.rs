@@ -8,7 +8,7 @@ use memgroup::stats::memory::{
 use memgroup::{Config, Freshness, Group, Hierarchy, Maintenance, Reach, SlotSource};
 use memgroup_percpu::pin_virtual;
 
-use crate::{HITS, fixture, local, nth, subtree};
+use super::{HITS, fixture, local, nth, subtree};
 
 fn charges(hierarchy: &Hierarchy, group: &Group) -> i64 {
     subtree(&hierarchy.memory(), group, CHARGES)
@@ -100,7 +100,7 @@ fn keeps_values_of_a_removed_group_once_in_its_ancestors() {
         let leaf = parent.create("leaf").unwrap();
         let kept = leaf.try_charge(100).unwrap();
         drop(leaf.try_charge(100).unwrap());
-        crate::add_on(round % 2, &cache, &leaf, nth(&cache, 0), 10);
+        super::add_on(round % 2, &cache, &leaf, nth(&cache, 0), 10);
         if round % 2 == 0 {
             assert_eq!(subtree(&cache, &leaf, HITS), 10);
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use memgroup::{Freshness, Reach, Stat, Subsystem, TreeStats};
 
-use crate::{BUILT, HELD, HITS, add_on, fixture, local, panic_of, subtree};
+use super::{BUILT, HELD, HITS, add_on, fixture, local, panic_of, subtree};
 
 #[test]
 fn reads_additions_of_each_slot_at_every_level() {

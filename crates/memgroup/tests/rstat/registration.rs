@@ -6,7 +6,7 @@ use memgroup::{
     Config, Freshness, Hierarchy, Maintenance, Reach, SUBSYSTEMS_MAX, SlotSource, Stat, Subsystem, stats,
 };
 
-use crate::{CACHE, HELD, HITS, add_on, fixture, nth, panic_of, subtree};
+use super::{CACHE, HELD, HITS, add_on, fixture, nth, panic_of, subtree};
 
 const THINGS: &[Stat] = &[Stat::count("things")];
 const WIDE: Subsystem =

@@ -13,8 +13,8 @@ use memgroup::{
 };
 use memgroup_percpu::pin_virtual;
 
-use crate::random::Random;
-use crate::{HELD, HITS, fixture_of, local, nth, subtree};
+use super::random::Random;
+use super::{HELD, HITS, fixture_of, local, nth, subtree};
 
 const WORKERS: u64 = 4;
 const FAMILIES: usize = 3;

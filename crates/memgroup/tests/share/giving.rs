@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use memgroup::ChargeErrorKind;
 
-use crate::cache::{MIB, PAGE, Tenant, exact, pin};
+use super::cache::{MIB, PAGE, Tenant, exact, pin};
 
 #[test]
 fn caches_above_their_even_share_give_before_larger_ones_within() {

@@ -3,7 +3,7 @@
 use memgroup::{BYTES_MAX, Config, Group, Hierarchy, KillAnswer, KillRequest, SlotSource};
 use memgroup_percpu::pin_virtual;
 
-use crate::cache::{MIB, Tenant, exact, pin};
+use super::cache::{MIB, Tenant, exact, pin};
 
 const KIB: u64 = 1 << 10;
 

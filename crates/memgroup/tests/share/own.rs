@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memgroup::{Charge, Group, Hierarchy, KillAnswer, KillRequest};
 
-use crate::cache::{MIB, Tenant, exact};
+use super::cache::{MIB, Tenant, exact};
 
 /// 90 MiB with shares, one child, and charges of the parent itself.
 fn parent_with_child() -> (Hierarchy, Group, Group) {

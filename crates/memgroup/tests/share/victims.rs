@@ -8,7 +8,7 @@ use memgroup::{
     Charge, ChargeErrorKind, Config, Group, Hierarchy, KillAnswer, KillRegistration, KillRequest,
 };
 
-use crate::cache::{MIB, exact};
+use super::cache::{MIB, exact};
 
 /// Memory of a group that is given back when the group is told to stop.
 struct Work {

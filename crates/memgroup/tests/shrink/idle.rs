@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use memgroup::{CallsError, Scan};
 
-use crate::cache::{PAGE, add, parent, plenty};
+use super::cache::{PAGE, add, parent, plenty};
 
 #[test]
 fn waits_until_the_last_call_has_returned() {

@@ -9,7 +9,7 @@ use memgroup::{
     Ask, Charge, ChargeErrorKind, Count, Group, GroupShrinker, Hierarchy, Quarantine, Scan, ShrinkerConfig,
 };
 
-use crate::cache::{Made, PAGE, add, parent, plenty};
+use super::cache::{Made, PAGE, add, parent, plenty};
 
 /// An idle tenant's pages fill the parent's limit, and giving back takes long.
 fn serves_every_thread(slots: usize, threads: u64, charges: u64) {

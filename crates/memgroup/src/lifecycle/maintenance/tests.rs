@@ -127,9 +127,9 @@ fn adds_up_all_passes_of_one_hierarchy() {
         .collect();
     let (stay, go): (Vec<_>, Vec<_>) = (0..).zip(groups).partition(|(number, _)| number % 10 == 0);
     go.into_iter().for_each(|(_, group)| group.remove().unwrap());
-    // Removals leave work to later calls, and nothing moves that would free no page.
+    // Removals leave work to later calls, and nothing moves that would free no page. On a slow machine a further removal may leave as much as it does.
     while is_under_way(hierarchy.shared()) {
-        hierarchy.create("/one").unwrap().remove().unwrap();
+        step(hierarchy.shared());
     }
     let removals = hierarchy.maintained();
     assert!(removals.moved_bytes > 0 && removals.moved_records > 0, "{removals:?}");
