@@ -30,7 +30,7 @@ pub struct Timed<C> {
 pub trait TimedExt: Waits {
     /// Ends the wait `timeout` from now on by tokio's clock, which may be paused in tests. It replaces the future's own deadline.
     ///
-    /// The deadline of the engine ([`Charging::until`](memgroup::Charging::until)) needs no timer for each wait. This one needs 128 bytes more.
+    /// The deadline of the engine ([`Charging::until`](memgroup::Charging::until)) needs no timer for each wait. This one allocates a timer when it has to wait.
     ///
     /// **Errors**: those of the future. **Cancel safety**: that of the future; nothing stays charged. **Panics** when it has to wait outside of a
     /// tokio runtime with a timer.
