@@ -128,7 +128,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     );
     let rounds = lab.pick(1, 7, 21);
     for count in WAITING {
-        let count = lab.pick(count.min(100), count, count);
+        let count = lab.pick((count / 100).max(1), count, count);
         let figures = beside(lab, count, rounds)?;
         let mut record = lab.record("waiting charge", json!({"waiting": count}));
         let bytes = record.value("memory", "bytes", figures.bytes);

@@ -1,4 +1,5 @@
-//! Plain text tables: the first column left, the rest right, as wide as they must be.
+//! Plain text tables: the first column left, the rest right, as wide as they must be. Columns for which a line has no room stand
+//! below, beside the names again.
 
 use std::fmt::Write;
 
@@ -6,6 +7,9 @@ use super::stats::Summary;
 
 /// Columns of a terminal. Titles and notes stay within, and tables of ordinary figures too.
 pub(crate) const WIDTH: usize = 100;
+
+/// The most columns of a line, with the largest figures of a slow machine.
+const WIDTH_MOST: usize = 110;
 
 /// A titled table under construction.
 pub(crate) struct Table {
@@ -42,16 +46,29 @@ impl Table {
         for line in wrapped(&self.title, WIDTH) {
             let _ = writeln!(text, "{line}");
         }
-        for (index, row) in self.rows.iter().enumerate() {
-            let mut line = format!("{:<1$}", row[0], widths[0]);
-            for (cell, width) in row.iter().zip(&widths).skip(1) {
-                let _ = write!(line, "  {cell:>width$}");
+        let mut begin = 1;
+        loop {
+            let mut columns = widths[0];
+            let mut end = begin;
+            while end < widths.len() && (end == begin || columns + 2 + widths[end] <= WIDTH_MOST - 2) {
+                columns += 2 + widths[end];
+                end += 1;
             }
-            let _ = writeln!(text, "  {}", line.trim_end());
-            if index == 0 {
-                let columns = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
-                let _ = writeln!(text, "  {}", "-".repeat(columns));
+            for (index, row) in self.rows.iter().enumerate() {
+                let mut line = format!("{:<1$}", row[0], widths[0]);
+                for (cell, width) in row.iter().zip(&widths).take(end).skip(begin) {
+                    let _ = write!(line, "  {cell:>width$}");
+                }
+                let _ = writeln!(text, "  {}", line.trim_end());
+                if index == 0 {
+                    let _ = writeln!(text, "  {}", "-".repeat(columns));
+                }
             }
+            begin = end;
+            if begin == widths.len() {
+                break;
+            }
+            text.push('\n');
         }
         for line in self.notes.iter().flat_map(|note| wrapped(note, WIDTH - 2)) {
             let _ = writeln!(text, "  {line}");
@@ -154,6 +171,23 @@ mod tests {
             table.render(),
             "pairs\n  variant     ns\n  --------------\n  stock     5.10\n  no stock   350\n  two threads\n"
         );
+    }
+
+    #[test]
+    fn puts_columns_without_room_below_beside_the_names() {
+        let mut table = Table::new("wide", ["variant", "first", "second", "third"]);
+        table.row("stock", ["a".repeat(40), "b".repeat(57), "c".repeat(120)]);
+        let text = table.render();
+        let lines: Vec<&str> = text.lines().collect();
+        let of = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
+        assert_eq!(
+            (of("first"), of(&"a".repeat(40))),
+            (of("second"), of(&"b".repeat(57))),
+            "110 columns:\n{text}"
+        );
+        assert_eq!(lines[of("first")].chars().count(), WIDTH_MOST);
+        assert!(of("third") > of(&"b".repeat(57)), "{text}");
+        assert_eq!(text.matches("  stock  ").count(), 2, "{text}");
     }
 
     #[test]

@@ -112,10 +112,10 @@ impl Footprint {
     /// Both books agree (I3), and the memory in use is backed unless slots were folded.
     fn check(&self, plan: Plan) -> Result<()> {
         let tolerance = self.os_bytes / 100 + plan.page.bytes() * plan.slots.slots() as u64;
-        let (ours, systems) = (self.own_bytes, self.os_bytes);
+        let Footprint { own_bytes: ours, os_bytes: systems, slots, chunks, .. } = *self;
         ensure(systems.abs_diff(ours) <= tolerance, || {
             format!(
-                "{ours} bytes of per-CPU memory are backed by the engine's books, {systems} by the system's; they may differ by {tolerance}"
+                "{ours} bytes of per-CPU memory are backed by the engine's books, {systems} by the system's, on {slots} slots in {chunks} chunks; they may differ by {tolerance}"
             )
         })?;
         let (live, needed) = (self.own_live_bytes, self.needed_bytes);

@@ -63,7 +63,7 @@ pub(super) fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kern
         "% of peak: maintained over created, at least {} while every group keeps a record on each slot; net: both less the memory at the start, or at rest where that was less; x needed: when maintained",
         figure(script.limit_percent())
     ));
-    table.note("ours: the backed part of the arenas' mappings (/proc/self/smaps); the kernel's: Percpu: of /proc/meminfo, with all other per-CPU memory there");
+    table.note("ours: the backed pages of the arenas' mappings (/proc/self/pagemap); the kernel's: Percpu: of /proc/meminfo, with all other per-CPU memory there");
     table.note("no depopulation is the control: it is never maintained, and nothing goes back");
     if script != SEED_SCRIPT {
         table.note("the seed's rows are of its own script: 11,000 groups created, 1 of 11 left");
