@@ -111,34 +111,38 @@ fn reads_one_subsystem_beside_a_flush_of_another_and_a_mover() {
 
 #[test]
 fn adds_up_all_passes_of_one_hierarchy() {
-    let config =
-        Config::new().slots(SlotSource::virtual_slots(1).unwrap()).float(0, Duration::ZERO).groups_max(1001);
-    let hierarchy = Hierarchy::new(config).unwrap();
-    let stats: &'static [Stat] =
-        (0..501).map(|number| Stat::gauge(format!("gauge{number}").leak())).collect::<Vec<_>>().leak();
-    let counts = hierarchy.register(Subsystem { name: "gauges", stats }).unwrap();
-    let key = counts.keys().next().unwrap();
-    let groups: Vec<_> = (0..1000)
-        .map(|number| {
-            let group = hierarchy.root().create(&format!("g{number}")).unwrap();
-            counts.add(&group, key, 1);
-            group
-        })
-        .collect();
-    let (stay, go): (Vec<_>, Vec<_>) = (0..).zip(groups).partition(|(number, _)| number % 10 == 0);
-    go.into_iter().for_each(|(_, group)| group.remove().unwrap());
-    // Removals leave work to later calls, and nothing moves that would free no page. On a slow machine a further removal may leave as much as it does.
-    while is_under_way(hierarchy.shared()) {
-        step(hierarchy.shared());
+    for on_removal in [true, false] {
+        let config = Config::new().slots(SlotSource::virtual_slots(1).unwrap()).float(0, Duration::ZERO);
+        let config = config.groups_max(1001).maintain_on_removal(on_removal);
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let stats: &'static [Stat] =
+            (0..501).map(|number| Stat::gauge(format!("gauge{number}").leak())).collect::<Vec<_>>().leak();
+        let counts = hierarchy.register(Subsystem { name: "gauges", stats }).unwrap();
+        let key = counts.keys().next().unwrap();
+        let groups: Vec<_> = (0..1000)
+            .map(|number| {
+                let group = hierarchy.root().create(&format!("g{number}")).unwrap();
+                counts.add(&group, key, 1);
+                group
+            })
+            .collect();
+        let (stay, go): (Vec<_>, Vec<_>) = (0..).zip(groups).partition(|(number, _)| number % 10 == 0);
+        go.into_iter().for_each(|(_, group)| group.remove().unwrap());
+        // Removals leave work to later calls, of which a further removal may do as little as it leaves.
+        while is_under_way(hierarchy.shared()) {
+            step(hierarchy.shared());
+        }
+        let removals = hierarchy.maintained();
+        let pass = hierarchy.maintain(Maintenance::new().all());
+        let all = hierarchy.maintained();
+        // All that can move moves once.
+        let [first, then] = if on_removal { [removals, pass] } else { [pass, removals] };
+        assert!(first.moved_bytes > 0 && first.moved_records > 0 && first.pages_held_max > 0, "{first:?}");
+        assert!(first.depopulated_bytes > then.depopulated_bytes, "{first:?} {then:?}");
+        assert_eq!(all.moved_bytes, removals.moved_bytes + pass.moved_bytes);
+        assert_eq!(all.depopulated_bytes, removals.depopulated_bytes + pass.depopulated_bytes);
+        assert_eq!(all.grace, removals.grace + pass.grace);
+        drop((stay, counts, hierarchy));
+        assert_eq!(Hierarchy::new(config).unwrap().maintained(), Maintained::default());
     }
-    let removals = hierarchy.maintained();
-    assert!(removals.moved_bytes > 0 && removals.moved_records > 0, "{removals:?}");
-    let pass = hierarchy.maintain(Maintenance::new().all());
-    let all = hierarchy.maintained();
-    assert!(pass.pages_held_max > 0, "{pass:?}");
-    assert_eq!(all.moved_bytes, removals.moved_bytes + pass.moved_bytes);
-    assert_eq!(all.depopulated_bytes, removals.depopulated_bytes + pass.depopulated_bytes);
-    assert_eq!(all.grace, removals.grace + pass.grace);
-    drop((stay, counts, hierarchy));
-    assert_eq!(Hierarchy::new(config).unwrap().maintained(), Maintained::default());
 }
