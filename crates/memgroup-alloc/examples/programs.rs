@@ -39,6 +39,14 @@ static ALLOCATOR: tracking_allocator::Allocator<std::alloc::System> = tracking_a
 static ALLOCATOR: tracking_allocator::Allocator<mimalloc::MiMalloc> =
     tracking_allocator::Allocator::from_allocator(mimalloc::MiMalloc);
 
+#[cfg(allocator = "system-header")]
+#[global_allocator]
+static ALLOCATOR: header::Header<std::alloc::System> = header::Header(std::alloc::System);
+
+#[cfg(allocator = "mimalloc-header")]
+#[global_allocator]
+static ALLOCATOR: header::Header<mimalloc::MiMalloc> = header::Header(mimalloc::MiMalloc);
+
 #[cfg(allocator = "system-ours")]
 #[global_allocator]
 static ALLOCATOR: memgroup_alloc::Allocator = memgroup_alloc::Allocator::system();
@@ -47,6 +55,60 @@ static ALLOCATOR: memgroup_alloc::Allocator = memgroup_alloc::Allocator::system(
 #[global_allocator]
 static ALLOCATOR: memgroup_alloc::Allocator<mimalloc::MiMalloc> =
     memgroup_alloc::Allocator::over(mimalloc::MiMalloc);
+
+/// The header alone: eight bytes before each block, which a free reads. No byte is counted.
+#[cfg(any(allocator = "system-header", allocator = "mimalloc-header"))]
+mod header {
+    use std::alloc::{GlobalAlloc, Layout};
+
+    pub(super) struct Header<A>(pub(super) A);
+
+    const OWNER: u64 = 7;
+
+    /// The layout with the header, and the bytes before the program's.
+    #[inline(always)]
+    fn whole(layout: Layout) -> (Layout, usize) {
+        let prefix = layout.align().max(size_of::<u64>());
+        // SAFETY: no program here asks for a block of nearly all the address space; the alignment is a power of two.
+        (unsafe { Layout::from_size_align_unchecked(layout.size() + prefix, prefix) }, prefix)
+    }
+
+    // SAFETY: that of the allocator within; the prefix is a multiple of the alignment.
+    unsafe impl<A: GlobalAlloc> GlobalAlloc for Header<A> {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            let (whole, prefix) = whole(layout);
+            // SAFETY: the layout is not empty.
+            let base = unsafe { self.0.alloc(whole) };
+            if base.is_null() {
+                return base;
+            }
+            // SAFETY: the prefix is within the block.
+            let block = unsafe { base.add(prefix) };
+            // SAFETY: the header is the prefix's last eight bytes, at a multiple of 8.
+            unsafe { block.cast::<u64>().sub(1).write(OWNER) };
+            block
+        }
+
+        unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+            let (whole, prefix) = whole(layout);
+            // SAFETY: `alloc` wrote the header.
+            let owner = unsafe { block.cast::<u64>().sub(1).read() };
+            if owner != OWNER {
+                std::process::abort();
+            }
+            // SAFETY: the pointer and the layout that the inner allocator knows.
+            unsafe { self.0.dealloc(block.sub(prefix), whole) };
+        }
+
+        unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+            let (whole, prefix) = whole(layout);
+            // SAFETY: as in `dealloc`. The header moves with the block.
+            let base = unsafe { self.0.realloc(block.sub(prefix), whole, size + prefix) };
+            // SAFETY: the prefix is within the block.
+            if base.is_null() { base } else { unsafe { base.add(prefix) } }
+        }
+    }
+}
 
 /// Whether the blocks are charged to groups.
 const CHARGES: bool = cfg!(any(allocator = "system-ours", allocator = "mimalloc-ours"));
