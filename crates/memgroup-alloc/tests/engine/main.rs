@@ -1,24 +1,30 @@
 //! The engine's own tests under a global allocator that charges a group: each thread of a test has one in force, and all that it allocates outside of
 //! other scopes is charged. The process aborts where the allocator is called while it charges or uncharges a block.
 //!
-//! Not here: tests that need a thread without a group, figures of the whole process, and those in binaries with paths of their own.
+//! Not here: the binaries that read figures of the whole process (`allocations`, `lifetime`, `oracles`, `percpu`), and the soak.
 #![cfg(not(memgroup_loom))]
 #![allow(unsafe_code)]
 #![allow(clippy::duplicate_mod, reason = "two of the binaries that are modules here have the same module")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::sync::OnceLock;
 
 use memgroup::{Config, Group, Hierarchy, SlotSource, block, scope};
 use memgroup_alloc::Allocator;
 
+#[path = "../../../memgroup/tests/charges.rs"]
+mod charges;
 #[path = "../../../memgroup/tests/depth.rs"]
 mod depth;
 #[path = "../../../memgroup/tests/dry_run.rs"]
 mod dry_run;
 #[path = "../../../memgroup/tests/effort.rs"]
 mod effort;
+#[path = "../../../memgroup/tests/events/main.rs"]
+mod events;
+#[path = "../../../memgroup/tests/future/main.rs"]
+mod future;
 #[path = "../../../memgroup/tests/groups.rs"]
 mod groups;
 #[path = "../../../memgroup/tests/high/main.rs"]
@@ -35,8 +41,24 @@ mod oom;
 mod parts;
 #[path = "../../../memgroup/tests/peaks.rs"]
 mod peaks;
+#[path = "../../../memgroup/tests/pressure/main.rs"]
+mod pressure;
+#[path = "../../../memgroup/tests/protect/main.rs"]
+mod protect;
 #[path = "../../../memgroup/tests/quotas.rs"]
 mod quotas;
+#[path = "../../../memgroup/tests/requests.rs"]
+mod requests;
+#[path = "../../../memgroup/tests/rstat/main.rs"]
+mod rstat;
+#[path = "../../../memgroup/tests/settings.rs"]
+mod settings;
+#[path = "../../../memgroup/tests/share/main.rs"]
+mod share;
+#[path = "../../../memgroup/tests/shrink/main.rs"]
+mod shrink;
+#[path = "../../../memgroup/tests/snapshot/main.rs"]
+mod snapshot;
 #[path = "../../../memgroup/tests/stress.rs"]
 mod stress;
 #[path = "../../../memgroup/tests/wait/main.rs"]
@@ -44,14 +66,11 @@ mod wait;
 
 /// The allocator, which gives each thread a group and looks for calls within calls.
 struct Strict {
-    charging: Allocator<Inner>,
+    charging: Allocator,
 }
 
-/// The system's allocator, below: the charge of a block is over when it is called.
-struct Inner;
-
 #[global_allocator]
-static ALLOCATOR: Strict = Strict { charging: Allocator::over(Inner) };
+static ALLOCATOR: Strict = Strict { charging: Allocator::system() };
 
 static GROUP: OnceLock<(Hierarchy, Group)> = OnceLock::new();
 
@@ -64,10 +83,7 @@ impl Strict {
     /// Gives this thread its group, and notes that a call begins.
     fn begin(&self) {
         if IS_CHARGING.replace(true) {
-            let text = "the allocator is called while it charges a block\n";
-            // SAFETY: a text of this length.
-            unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
-            std::process::abort();
+            abort_with("the allocator is called while it charges a block\n");
         }
         // SAFETY: takes no argument, and cannot fail.
         let process = unsafe { libc::getpid() };
@@ -88,17 +104,10 @@ impl Strict {
     }
 }
 
-// SAFETY: the system's.
-unsafe impl GlobalAlloc for Inner {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(block, layout) }
-    }
+fn abort_with(text: &str) -> ! {
+    // SAFETY: a text of this length.
+    unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+    std::process::abort();
 }
 
 // SAFETY: that of the allocator within.
@@ -112,6 +121,15 @@ unsafe impl GlobalAlloc for Strict {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if IS_CHARGING.get() {
+            // The last block of a removed group is freed. The engine then frees memory of its own, which no group is charged for.
+            // SAFETY: the block is live, and its header, with the owner or null, is right before it.
+            if unsafe { !block.cast::<*const ()>().sub(1).read().is_null() } {
+                abort_with("the engine frees a charged block while the allocator uncharges one\n");
+            }
+            // SAFETY: the caller's promise.
+            return unsafe { self.charging.dealloc(block, layout) };
+        }
         self.begin();
         // SAFETY: the caller's promise.
         unsafe { self.charging.dealloc(block, layout) };
