@@ -186,6 +186,21 @@ fn a_refusal_takes_held_back_bytes_first() {
 }
 
 #[test]
+fn bytes_that_were_freed_within_the_engine_go_back_outside() {
+    let (hierarchy, tenant) = tenant();
+    let other = hierarchy.create("/other").unwrap();
+    let mut blocks: Vec<_> = within(&tenant, || (0..100).map(|_| vec![1_u8; 1000]).collect());
+    let held_back = || tenant.usage() - tenant.usage_exact();
+    while held_back() <= 64 << 10 {
+        let _inside = memgroup_sync::depth::enter();
+        drop(blocks.pop().expect("a slot that is overfull"));
+    }
+    // It comes to the engine for a block of another group.
+    drop(within(&other, || vec![1_u8; 100]));
+    assert_eq!(held_back(), 0);
+}
+
+#[test]
 fn a_waiting_charge_gets_the_bytes_that_a_thread_frees() {
     let (hierarchy, tenant) = tenant();
     tenant.set_max(100_000).unwrap();

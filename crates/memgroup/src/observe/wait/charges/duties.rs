@@ -197,3 +197,6 @@ impl ChargeQueue {
         Some(was_marked)
     }
 }
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
