@@ -211,3 +211,40 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
         unsafe { moved.add(new.prefix) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memgroup::{Config, Hierarchy, scope};
+
+    use super::*;
+
+    /// Not as the global allocator: under Miri's default rules (Stacked Borrows) a box may not be freed by a header before its bytes.
+    #[test]
+    fn a_block_keeps_its_bytes_and_its_charge_as_it_grows_and_shrinks() {
+        let hierarchy = Hierarchy::new(Config::new().groups_max(16)).unwrap();
+        let tenant = hierarchy.create("/tenant").unwrap();
+        let allocator = Allocator::system();
+        for align in [8, 64] {
+            let layout = |size| Layout::from_size_align(size, align).unwrap();
+            let scope = scope::enter(&tenant);
+            // SAFETY: the layout is not of size 0.
+            let mut block = unsafe { allocator.alloc(layout(100)) };
+            drop(scope);
+            let mut size = 100;
+            for next in [101, 2000, 70_000, 300] {
+                // SAFETY: a live block of so many bytes.
+                unsafe { block.write_bytes(7, size) };
+                // SAFETY: a live block of this layout.
+                block = unsafe { allocator.realloc(block, layout(size), next) };
+                // SAFETY: the bytes that were written above, and moved.
+                let kept = unsafe { std::slice::from_raw_parts(block, size.min(next)) };
+                assert!(kept.iter().all(|byte| *byte == 7));
+                size = next;
+                assert_eq!(tenant.usage_exact(), (size + align).next_multiple_of(16) as u64);
+            }
+            // SAFETY: a live block of this layout, which is given up.
+            unsafe { allocator.dealloc(block, layout(size)) };
+            assert_eq!(tenant.usage_exact(), 0);
+        }
+    }
+}

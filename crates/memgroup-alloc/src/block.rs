@@ -128,3 +128,38 @@ pub(crate) unsafe fn owner(block: *mut u8) -> Option<Owner> {
     // SAFETY: a live block has its header written right before it (I1, I3).
     unsafe { block.cast::<Option<Owner>>().sub(1).read() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::{GlobalAlloc, System};
+
+    use super::*;
+
+    #[test]
+    fn the_header_lies_between_the_start_and_the_bytes_of_the_program() {
+        for (align, size) in [(1, 1), (8, 100), (16, 1), (4096, 1), (1, SMALL_MOST), (8, SMALL_MOST + 1)] {
+            let layout = Layout::from_size_align(size, align).unwrap();
+            let whole = Whole::of(layout).unwrap();
+            // SAFETY: `of` has accepted the layout.
+            let live = unsafe { Whole::of_live(layout) };
+            for other in Whole::small(layout).into_iter().chain([live]) {
+                assert_eq!((other.layout, other.prefix), (whole.layout, whole.prefix));
+            }
+            // SAFETY: the layout is not of size 0.
+            let base = unsafe { System.alloc(whole.layout) };
+            assert!(!base.is_null());
+            // SAFETY: just allocated, with this layout.
+            let block = unsafe { whole.begin(base, None) };
+            // SAFETY: the program's bytes are those behind the prefix.
+            unsafe { block.write_bytes(0xFF, size) };
+            // SAFETY: the block is live.
+            let owner = unsafe { owner(block) };
+            assert!(owner.is_none() && block.addr() % align == 0, "{size} by {align}");
+            // SAFETY: as above.
+            assert_eq!(unsafe { whole.base(block) }, base);
+            // SAFETY: from `alloc` with this layout, and given up.
+            unsafe { System.dealloc(base, whole.layout) };
+        }
+        assert!(Whole::resized(Layout::new::<u8>(), isize::MAX as usize).is_none(), "too large for a header");
+    }
+}

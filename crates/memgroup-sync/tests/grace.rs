@@ -110,8 +110,8 @@ fn sees_no_poison(form: Form, time: Duration) {
             (0..).take_while(|_| !over()).map(|_| visit()).sum::<usize>()
         });
         let begun = Instant::now();
-        let rounds =
-            (0..).take_while(|_| begun.elapsed() < time).inspect(|&round| write(&table, form, round)).count();
+        let goes_on = |&round: &usize| round <= 3 || begun.elapsed() < time;
+        let rounds = (0..).take_while(goes_on).inspect(|&round| write(&table, form, round)).count();
         // ORDERING: Relaxed, as above.
         table.over.store(true, Ordering::Relaxed);
         let poisoned =
@@ -120,7 +120,6 @@ fn sees_no_poison(form: Form, time: Duration) {
     });
     println!("{form:?}: {rounds} grace periods");
     assert_eq!(poisoned, 0, "sections that saw a cell used again, in {rounds} rounds");
-    assert!(rounds > 3);
 }
 
 #[test]
