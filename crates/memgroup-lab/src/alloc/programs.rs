@@ -16,7 +16,7 @@ use std::process::Command;
 use crate::harness::prelude::*;
 
 const INNER: [&str; 2] = ["system", "mimalloc"];
-/// The bare allocator is the control. `header` writes eight bytes before each block and counts nothing: what any allocator costs that knows
+/// The bare allocator is the control. `header` writes eight bytes before each block and counts nothing: the cost of any allocator that knows
 /// a block's owner.
 const KINDS: [&str; 5] = ["bare", "cap", "tracking", "header", "ours"];
 /// A program, and the most that its slowdown may be with each inner allocator.
