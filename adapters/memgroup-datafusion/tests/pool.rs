@@ -1,0 +1,157 @@
+//! The pool as DataFusion's operators call it.
+
+use std::sync::Arc;
+
+use datafusion::common::DataFusionError;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
+use memgroup::{Config, Group, Hierarchy, SlotSource};
+use memgroup_datafusion::GroupPool;
+
+const MIB: usize = 1 << 20;
+
+struct Query {
+    tenant: Group,
+    group: Group,
+    pool: Arc<GroupPool>,
+}
+
+impl Query {
+    fn new(max: usize) -> Query {
+        let slots = SlotSource::virtual_slots(2).unwrap();
+        let hierarchy = Hierarchy::new(Config::with_slots(slots).stock_cap_bytes(0)).unwrap();
+        let tenant = hierarchy.create("/tenant").unwrap();
+        tenant.set_max(max as u64).unwrap();
+        let group = tenant.create("query").unwrap();
+        let pool = Arc::new(GroupPool::new(&hierarchy, &group));
+        Query { tenant, group, pool }
+    }
+
+    fn consumer(&self, name: &str, can_spill: bool) -> MemoryReservation {
+        let pool: Arc<dyn MemoryPool> = self.pool.clone();
+        MemoryConsumer::new(name).with_can_spill(can_spill).register(&pool)
+    }
+}
+
+fn text_of(error: &DataFusionError) -> String {
+    assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error:?}");
+    error.strip_backtrace()
+}
+
+#[test]
+fn charges_the_group_and_all_above() {
+    let query = Query::new(10 * MIB);
+    let join = query.consumer("HashJoinInput", false);
+    join.try_grow(3 * MIB).unwrap();
+    join.shrink(MIB);
+    assert_eq!((query.group.usage_exact(), query.tenant.usage_exact()), (2 << 20, 2 << 20));
+    assert_eq!(query.pool.reserved(), 2 * MIB);
+    let other = join.split(MIB);
+    drop(join);
+    assert_eq!((query.pool.reserved(), query.group.usage_exact()), (MIB, 1 << 20));
+    drop(other);
+    assert_eq!((query.pool.reserved(), query.group.usage_exact()), (0, 0));
+    assert!(query.pool.consumers().is_empty());
+}
+
+#[test]
+fn the_limit_is_the_least_of_the_tree() {
+    let query = Query::new(10 * MIB);
+    assert!(matches!(query.pool.memory_limit(), MemoryLimit::Finite(bytes) if bytes == 10 * MIB));
+    query.group.set_max(4 << 20).unwrap();
+    let join = query.consumer("HashJoinInput", false);
+    join.try_grow(MIB).unwrap();
+    assert!(matches!(query.pool.memory_limit(), MemoryLimit::Finite(bytes) if bytes == 4 * MIB));
+    query.group.set_max(None).unwrap();
+    query.tenant.set_max(None).unwrap();
+    assert!(matches!(query.pool.memory_limit(), MemoryLimit::Infinite));
+}
+
+#[test]
+fn an_error_names_the_consumers_and_the_group_that_refuses() {
+    let query = Query::new(10 * MIB);
+    let (join, sort) = (query.consumer("HashJoinInput", false), query.consumer("ExternalSorter[0]", true));
+    sort.try_grow(2 * MIB).unwrap();
+    join.try_grow(7 * MIB).unwrap();
+    let text = text_of(&join.try_grow(2 * MIB).unwrap_err());
+    for part in [
+        "additional 2.0 MB for HashJoinInput with 7.0 MB already allocated",
+        "1024.0 KB left",
+        "refused by group /tenant",
+        "HashJoinInput#",
+        "(cannot spill) holds 7.0 MB",
+        "(can spill) holds 2.0 MB",
+    ] {
+        assert!(text.contains(part), "no \"{part}\" in: {text}");
+    }
+    assert_eq!(query.group.usage_exact(), 9 << 20, "a refused growth charges nothing");
+}
+
+#[test]
+fn a_growth_that_cannot_fail_is_a_debt() {
+    let query = Query::new(10 * MIB);
+    let join = query.consumer("HashJoinInput", false);
+    join.grow(12 * MIB);
+    assert_eq!(query.tenant.usage_exact(), 12 << 20);
+    assert!(join.try_grow(1).is_err(), "no growth passes until the debt is paid");
+    join.shrink(4 * MIB);
+    join.try_grow(2 * MIB).unwrap();
+    drop(join);
+    assert_eq!(query.tenant.usage_exact(), 0);
+}
+
+#[test]
+fn a_lone_consumer_that_can_spill_takes_all() {
+    let query = Query::new(10 * MIB);
+    let (sort, idle) = (query.consumer("ExternalSorter[0]", true), query.consumer("ExternalSorter[1]", true));
+    for _ in 0..10 {
+        sort.try_grow(MIB).unwrap();
+    }
+    assert!(sort.try_grow(1).is_err());
+    drop(idle);
+}
+
+#[test]
+fn the_largest_spills_for_one_within_its_share() {
+    let query = Query::new(10 * MIB);
+    let (large, small) = (query.consumer("ExternalSorter[0]", true), query.consumer("ExternalSorter[1]", true));
+    large.try_grow(9 * MIB).unwrap();
+    small.try_grow(MIB).unwrap();
+    assert!(small.try_grow(MIB).is_err(), "there is no room");
+    // The larger one is refused, and spills.
+    assert!(large.try_grow(1).is_err());
+    large.free();
+    large.try_grow(MIB).unwrap();
+    small.try_grow(3 * MIB).unwrap();
+}
+
+#[test]
+fn keeps_room_for_those_that_cannot_spill() {
+    let query = Query::new(20 * MIB);
+    let sorts: Vec<_> = (0..4).map(|at| query.consumer(&format!("ExternalSorter[{at}]"), true)).collect();
+    let merges: Vec<_> = (0..4).map(|at| query.consumer(&format!("ExternalSorterMerge[{at}]"), false)).collect();
+    merges[0].try_grow(2 * MIB).unwrap();
+    // The first partition's rows come first. 8 MiB are kept for merges: 2 MiB each.
+    let taken = (0..40).take_while(|_| sorts[0].try_grow(MIB / 2).is_ok()).count();
+    assert_eq!(taken, 24);
+    for merge in &merges[1..] {
+        merge.try_grow(2 * MIB).unwrap();
+    }
+    // All of the room is taken. The second partition's first batch has the first one spill.
+    assert!(sorts[1].try_grow(MIB).is_err());
+    assert!(sorts[0].try_grow(1).is_err());
+    sorts[0].free();
+    sorts[1].try_grow(MIB).unwrap();
+}
+
+#[test]
+fn finds_each_of_many_consumers() {
+    let query = Query::new(1 << 40);
+    let all: Vec<_> = (0..3000).map(|at| query.consumer(&format!("HashJoinInput[{at}]"), false)).collect();
+    for (at, consumer) in all.iter().enumerate() {
+        consumer.try_grow(at + 1).unwrap();
+    }
+    let list = query.pool.consumers();
+    assert_eq!(list.iter().map(|consumer| consumer.held).collect::<Vec<_>>(), (1..=3000).collect::<Vec<_>>());
+    drop(all);
+    assert_eq!((query.pool.reserved(), query.group.usage_exact()), (0, 0));
+}
