@@ -10,7 +10,6 @@ use datafusion::execution::memory_pool::{
 use memgroup::{BYTES_MAX, Charge, ChargeError, Effort, Group, GroupId, Hierarchy};
 
 use crate::consumers::{ConsumerReport, Consumers, Place};
-use crate::spill::Room;
 
 /// Consumers that an error names.
 const NAMED: usize = 3;
@@ -25,7 +24,7 @@ pub struct GroupPool {
     group: Group,
     id: GroupId,
     consumers: Consumers,
-    /// Bytes up to which a consumer that can spill grows without a look at the others.
+    /// Bytes up to which a consumer that can spill grows without a look at the others: half a share, as it was at the last look.
     line: AtomicUsize,
 }
 
@@ -68,38 +67,33 @@ impl GroupPool {
         is_limited.then_some(reserved.saturating_add(headroom as usize))
     }
 
-    /// Whether a consumer that can spill may hold `held` bytes, `additional` more than now.
+    /// The even share of each consumer that can spill, of all that those that cannot spill do not hold.
     #[cold]
-    fn may_hold(&self, id: usize, held: usize, additional: usize) -> bool {
+    fn share(&self) -> usize {
         let list = self.consumers.list();
-        let Some(most) = self.most(list.iter().map(|consumer| consumer.held).sum()) else {
-            // ORDERING: Relaxed, here and below; a hint by itself.
-            self.line.store(usize::MAX, Ordering::Relaxed);
-            return true;
+        let reserved = list.iter().map(|consumer| consumer.held).sum();
+        let Some(most) = self.most(reserved) else {
+            return usize::MAX;
         };
-        let room = Room::of(most, &list, id);
-        self.line.store(room.line(), Ordering::Relaxed);
-        if let Some(largest) = room.must_spill_for(id, held, additional)
-            && let Some(place) = self.consumers.place(largest)
-        {
-            place.ask();
-        }
-        room.is_enough(held, additional)
+        let kept: usize =
+            list.iter().filter(|consumer| !consumer.can_spill).map(|consumer| consumer.held).sum();
+        let sharing = list.iter().filter(|consumer| consumer.can_spill).count();
+        most.saturating_sub(kept) / sharing.max(1)
     }
 
-    /// Whether the consumer may grow to `held` bytes, as the other consumers of the query see it.
+    /// Whether a consumer that can spill has more to write to disk than it asks for, and would hold more than its share.
+    ///
+    /// One with less has just begun, or has spilled: refused, it would fail.
     #[inline]
-    fn passes(&self, consumer: &MemoryConsumer, place: &Place, additional: usize) -> bool {
-        if !consumer.can_spill() {
-            return true;
-        }
-        let held = place.held();
-        if held > 0 && place.was_asked() {
+    fn spills(&self, held: usize, additional: usize) -> bool {
+        let after = held.saturating_add(additional);
+        // ORDERING: Relaxed, here and below; a hint by itself.
+        if held <= additional || after <= self.line.load(Ordering::Relaxed) {
             return false;
         }
-        let after = held.saturating_add(additional);
-        // ORDERING: Relaxed; a hint by itself.
-        after <= self.line.load(Ordering::Relaxed) || self.may_hold(consumer.id(), after, additional)
+        let share = self.share();
+        self.line.store(share / 2, Ordering::Relaxed);
+        after > share
     }
 
     #[inline]
@@ -111,22 +105,47 @@ impl GroupPool {
         }
     }
 
+    /// The error of a refused growth, in DataFusion's words.
     #[cold]
-    fn refusal(&self, reservation: &MemoryReservation, additional: usize, by: Option<&ChargeError>) -> DataFusionError {
+    fn refusal(
+        &self,
+        reservation: &MemoryReservation,
+        additional: usize,
+        by: Option<&ChargeError>,
+    ) -> DataFusionError {
+        // ORDERING: Relaxed; a hint by itself. Memory is scarce now: the next growth looks at all.
+        self.line.store(0, Ordering::Relaxed);
         let mut list = self.consumers();
         let reserved: usize = list.iter().map(|consumer| consumer.held).sum();
         let consumer = reservation.consumer();
         let held = list.iter().find(|known| known.id == consumer.id()).map_or(0, |known| known.held);
-        let left = self.most(reserved).map_or_else(|| "no limit".to_owned(), |most| human_readable_size(most.saturating_sub(reserved)));
+        let left = self
+            .most(reserved)
+            .map_or_else(|| "no limit".to_owned(), |most| human_readable_size(most.saturating_sub(reserved)));
         let reason = by.map_or_else(
-            || format!("it can spill, and the other consumers of the query in group {} need the room", self.group.path()),
+            || {
+                format!(
+                    "it can spill, and would hold more than its even share in group {}",
+                    self.group.path()
+                )
+            },
             ToString::to_string,
         );
         list.sort_by_key(|known| std::cmp::Reverse(known.held));
-        let top: Vec<String> = list.iter().take(NAMED).map(|known| {
-            let can = if known.can_spill { "can spill" } else { "cannot spill" };
-            format!("{}#{} ({can}) holds {}, at most {}", known.name, known.id, human_readable_size(known.held), human_readable_size(known.most))
-        }).collect();
+        let top: Vec<String> = list
+            .iter()
+            .take(NAMED)
+            .map(|known| {
+                let can = if known.can_spill { "can spill" } else { "cannot spill" };
+                format!(
+                    "{}#{} ({can}) holds {}, at most {}",
+                    known.name,
+                    known.id,
+                    human_readable_size(known.held),
+                    human_readable_size(known.most)
+                )
+            })
+            .collect();
         resources_datafusion_err!(
             "Failed to allocate additional {} for {} with {} already allocated by it, {left} left: {reason}. Top memory consumers: {}",
             human_readable_size(additional),
@@ -174,7 +193,7 @@ impl MemoryPool for GroupPool {
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         let consumer = reservation.consumer();
         let place = self.consumers.place(consumer.id());
-        if place.is_some_and(|place| !self.passes(consumer, place, additional)) {
+        if consumer.can_spill() && place.is_some_and(|place| self.spills(place.held(), additional)) {
             return Err(self.refusal(reservation, additional, None));
         }
         match self.group.try_charge_by(additional as u64, Effort::Count) {
@@ -203,6 +222,9 @@ impl fmt::Display for GroupPool {
 
 impl fmt::Debug for GroupPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GroupPool").field("group", &self.group.path()).field("consumers", &self.consumers()).finish()
+        f.debug_struct("GroupPool")
+            .field("group", &self.group.path())
+            .field("consumers", &self.consumers())
+            .finish()
     }
 }

@@ -11,7 +11,7 @@
 //! - I2. A place has two cache lines of its own: consumers on different threads share none.
 //! - I3. Finding a place takes no lock. Entering, leaving and listing take one.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_utils::CachePadded;
@@ -34,8 +34,6 @@ pub(crate) struct Place {
     own: AtomicUsize,
     others: AtomicUsize,
     most: AtomicUsize,
-    /// Whether its next growth is refused, so that it spills for another consumer.
-    gives: AtomicBool,
 }
 
 /// A number of this thread, of which no two threads that run have the same.
@@ -87,17 +85,6 @@ impl Place {
         if held > isize::MAX as usize { 0 } else { held }
     }
 
-    /// Asks the consumer to spill.
-    pub(crate) fn ask(&self) {
-        self.gives.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the consumer was asked to spill; asked once.
-    #[inline]
-    pub(crate) fn was_asked(&self) -> bool {
-        self.gives.load(Ordering::Relaxed) && self.gives.swap(false, Ordering::Relaxed)
-    }
-
     #[inline]
     fn is_of(&self, id: usize) -> bool {
         self.id.load(Ordering::Relaxed) == id + 1
@@ -108,7 +95,6 @@ impl Place {
         for figure in [&self.owner, &self.own, &self.others, &self.most] {
             figure.store(0, Ordering::Relaxed);
         }
-        self.gives.store(false, Ordering::Relaxed);
         self.id.store(id + 1, Ordering::Relaxed);
     }
 }
@@ -163,8 +149,7 @@ impl Consumers {
         for (number, segment) in self.segments.iter().enumerate() {
             let segment =
                 segment.get_or_init(|| (0..FIRST << number).map(|_| CachePadded::default()).collect());
-            if let Some(place) =
-                Self::window(segment, id).find(|place| place.id.load(Ordering::Relaxed) == 0)
+            if let Some(place) = Self::window(segment, id).find(|place| place.id.load(Ordering::Relaxed) == 0)
             {
                 return place.enter(id);
             }

@@ -100,47 +100,57 @@ fn a_growth_that_cannot_fail_is_a_debt() {
 }
 
 #[test]
-fn a_lone_consumer_that_can_spill_takes_all() {
-    let query = Query::new(10 * MIB);
-    let (sort, idle) = (query.consumer("ExternalSorter[0]", true), query.consumer("ExternalSorter[1]", true));
-    for _ in 0..10 {
-        sort.try_grow(MIB).unwrap();
+fn one_above_its_share_spills_and_one_that_has_just_begun_does_not() {
+    let query = Query::new(20 * MIB);
+    let join = query.consumer("HashJoinInput", false);
+    let (large, small) =
+        (query.consumer("ExternalSorter[0]", true), query.consumer("ExternalSorter[1]", true));
+    join.try_grow(4 * MIB).unwrap();
+    for _ in 0..8 {
+        large.try_grow(MIB).unwrap();
     }
-    assert!(sort.try_grow(1).is_err());
-    drop(idle);
-}
-
-#[test]
-fn the_largest_spills_for_one_within_its_share() {
-    let query = Query::new(10 * MIB);
-    let (large, small) = (query.consumer("ExternalSorter[0]", true), query.consumer("ExternalSorter[1]", true));
-    large.try_grow(9 * MIB).unwrap();
-    small.try_grow(MIB).unwrap();
-    assert!(small.try_grow(MIB).is_err(), "there is no room");
-    // The larger one is refused, and spills.
-    assert!(large.try_grow(1).is_err());
+    // 16 MiB are left for two.
+    let text = text_of(&large.try_grow(1).unwrap_err());
+    assert!(text.contains("more than its even share in group /tenant/query"), "{text}");
+    assert!(small.try_grow(9 * MIB).is_err(), "the group's limit refuses it");
+    small.try_grow(8 * MIB).unwrap();
     large.free();
-    large.try_grow(MIB).unwrap();
+    small.try_grow(8 * MIB).unwrap();
+    assert!(small.try_grow(MIB).is_err());
+    drop((join, large));
     small.try_grow(3 * MIB).unwrap();
 }
 
 #[test]
-fn keeps_room_for_those_that_cannot_spill() {
+fn without_a_limit_no_consumer_spills() {
     let query = Query::new(20 * MIB);
-    let sorts: Vec<_> = (0..4).map(|at| query.consumer(&format!("ExternalSorter[{at}]"), true)).collect();
-    let merges: Vec<_> = (0..4).map(|at| query.consumer(&format!("ExternalSorterMerge[{at}]"), false)).collect();
-    merges[0].try_grow(2 * MIB).unwrap();
-    // The first partition's rows come first. 8 MiB are kept for merges: 2 MiB each.
-    let taken = (0..40).take_while(|_| sorts[0].try_grow(MIB / 2).is_ok()).count();
-    assert_eq!(taken, 24);
-    for merge in &merges[1..] {
-        merge.try_grow(2 * MIB).unwrap();
-    }
-    // All of the room is taken. The second partition's first batch has the first one spill.
-    assert!(sorts[1].try_grow(MIB).is_err());
-    assert!(sorts[0].try_grow(1).is_err());
-    sorts[0].free();
-    sorts[1].try_grow(MIB).unwrap();
+    query.tenant.set_max(None).unwrap();
+    let (sort, _idle) =
+        (query.consumer("ExternalSorter[0]", true), query.consumer("ExternalSorter[1]", true));
+    (0..100).for_each(|_| sort.try_grow(MIB).unwrap());
+}
+
+#[test]
+fn threads_share_a_consumer_without_losing_a_byte() {
+    let query = Query::new(1 << 40);
+    let shared = query.consumer("RepartitionExec[0]", true);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let own = shared.new_empty();
+                for at in 0..20_000 {
+                    own.try_grow(at).unwrap();
+                    if at % 3 == 0 {
+                        own.free();
+                    }
+                }
+                assert!(own.size() > 0);
+                // Another thread shrinks what this one grew.
+                std::thread::scope(|other| drop(other.spawn(|| own.free())));
+            });
+        }
+    });
+    assert_eq!((query.pool.reserved(), query.group.usage_exact()), (0, 0));
 }
 
 #[test]

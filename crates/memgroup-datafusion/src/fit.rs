@@ -1,0 +1,106 @@
+//! Settings of a plan that fit the memory a query can hold.
+//!
+//! DataFusion's operators need some batches of rows in each partition before they can spill: to sort one, to merge two spilled files, to
+//! hand one on. What they need grows with the rows of a batch and with the partitions, and not with the limit. So a plan with eight partitions of
+//! 8,192 rows a batch fails below some 100 MiB, whichever consumer a pool refuses. The remedy is a plan for the limit.
+
+use datafusion::prelude::SessionConfig;
+
+/// Bytes that each partition of a plan should have, with batches of [`ROWS`] rows of some 64 bytes.
+const PARTITION: usize = 32 << 20;
+/// DataFusion's rows of a batch.
+const ROWS: usize = 8192;
+/// Fewer rows a batch save little memory and cost much time.
+const ROWS_LEAST: usize = 1024;
+/// Bytes of a row that a merge of spilled files holds: two batches a file, each of them counted twice.
+const MERGED_ROW: usize = 256;
+/// A merge of spilled files has at least two, and no more than so many: each is an open file.
+const FAN_IN: (usize, usize) = (2, 64);
+
+/// The settings for one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fit {
+    most: usize,
+    rows: usize,
+    partitions: usize,
+    /// Bytes that a sort reserves for its merge in each partition.
+    merge: usize,
+    /// Spilled files that are merged at once.
+    pub(crate) fan_in: usize,
+}
+
+impl Fit {
+    /// The settings for a query that can hold `most` bytes and would have so many partitions.
+    pub(crate) fn of(most: usize, partitions: usize) -> Fit {
+        let each = most / partitions.max(1);
+        // First fewer rows, which costs little, then fewer partitions.
+        let rows =
+            (ROWS as u64 * each as u64 / PARTITION as u64).clamp(ROWS_LEAST as u64, ROWS as u64) as usize;
+        let partitions = (most / (PARTITION / ROWS * rows)).clamp(1, partitions.max(1));
+        let each = most / partitions;
+        let fan_in = (each / 4 / (MERGED_ROW * rows)).clamp(FAN_IN.0, FAN_IN.1);
+        Fit { most, rows, partitions, merge: each / 8, fan_in }
+    }
+
+    /// Settings as for half the memory; `None` where they have the fewest rows and partitions already.
+    pub(crate) fn smaller(self) -> Option<Fit> {
+        let is_least = self.rows == ROWS_LEAST && self.partitions == 1;
+        (!is_least).then(|| Fit::of(self.most / 2, self.partitions))
+    }
+
+    /// The settings in a configuration, where they are less than what it says.
+    pub(crate) fn apply(self, config: SessionConfig) -> SessionConfig {
+        let rows = self.rows.min(config.batch_size());
+        let merge = self.merge.min(config.options().execution.sort_spill_reservation_bytes);
+        config
+            .with_batch_size(rows)
+            .with_target_partitions(self.partitions)
+            .with_sort_spill_reservation_bytes(merge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_nothing_where_there_is_room() {
+        let config = SessionConfig::new().with_target_partitions(8);
+        let fit = Fit::of(8 << 30, 8);
+        assert_eq!((fit.rows, fit.partitions, fit.fan_in), (ROWS, 8, FAN_IN.1));
+        let applied = fit.apply(config.clone());
+        assert_eq!(
+            applied.options().execution.sort_spill_reservation_bytes,
+            config.options().execution.sort_spill_reservation_bytes
+        );
+    }
+
+    #[test]
+    fn lowers_the_rows_first_and_then_the_partitions() {
+        let of = |mib: usize| {
+            let fit = Fit::of(mib << 20, 4);
+            (fit.rows, fit.partitions)
+        };
+        assert_eq!(
+            [of(128), of(64), of(16), of(8), of(1)],
+            [(8192, 4), (4096, 4), (1024, 4), (1024, 2), (1024, 1)]
+        );
+    }
+
+    #[test]
+    fn comes_to_the_smallest_plan() {
+        let all = std::iter::successors(Some(Fit::of(1 << 30, 16)), |fit| fit.smaller());
+        let last = all.inspect(|fit| assert!(fit.fan_in >= FAN_IN.0)).last().unwrap();
+        assert_eq!((last.rows, last.partitions), (ROWS_LEAST, 1));
+    }
+
+    #[test]
+    fn keeps_what_is_less_already() {
+        let config = SessionConfig::new().with_batch_size(100).with_sort_spill_reservation_bytes(7);
+        let applied = Fit::of(16 << 20, config.target_partitions()).apply(config);
+        assert_eq!(
+            (applied.batch_size(), applied.options().execution.sort_spill_reservation_bytes),
+            (100, 7)
+        );
+    }
+}
