@@ -1,4 +1,4 @@
-//! The consumers of one pool: what each holds now and held at most.
+//! The consumers of one pool: the bytes that each holds now, and held at most.
 //!
 //! ```text
 //!   segment 0   ┌──┬──┬──┬──┬──┬──┬── 64 places     id 5: one of the eight places from 5 on
@@ -30,7 +30,7 @@ pub(crate) struct Place {
     id: AtomicUsize,
     /// The first thread that grew it, as [`this_thread`], or zero. That thread alone writes `own`, without atomic additions.
     owner: AtomicUsize,
-    /// What it holds is the wrapping sum of the two: growth and shrinkage by its first thread, and by all others.
+    /// The bytes that it holds are the wrapping sum of the two: growth and shrinkage by its first thread, and by all others.
     own: AtomicUsize,
     others: AtomicUsize,
     most: AtomicUsize,
@@ -48,7 +48,7 @@ fn this_thread() -> usize {
 // ORDERING: Relaxed, all of them. Each figure stands by itself. A thread that looks for a place was handed a reservation after the place was
 // entered (I1), and that hand-over orders the two. A thread with the number of one that ended comes after it.
 impl Place {
-    /// Adds `bytes`, and returns what the consumer holds then.
+    /// Adds `bytes`, and returns the bytes that the consumer holds then.
     #[inline]
     pub(crate) fn add(&self, bytes: usize) -> usize {
         self.change(bytes);
@@ -81,7 +81,7 @@ impl Place {
     #[inline]
     pub(crate) fn held(&self) -> usize {
         let held = self.own.load(Ordering::Relaxed).wrapping_add(self.others.load(Ordering::Relaxed));
-        // Between the two loads a thread may shrink what another one grew.
+        // Between the two loads a thread may give back bytes that another one grew by.
         if held > isize::MAX as usize { 0 } else { held }
     }
 
@@ -106,7 +106,7 @@ pub struct ConsumerReport {
     pub name: String,
     /// Its number, of which no two in the process are the same.
     pub id: usize,
-    /// Whether it can write what it holds to disk.
+    /// Whether it can write the memory that it holds to disk.
     pub can_spill: bool,
     /// Bytes that it holds.
     pub held: usize,

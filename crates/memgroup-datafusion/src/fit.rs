@@ -1,7 +1,7 @@
 //! Settings of a plan that fit the memory a query can hold.
 //!
 //! DataFusion's operators need some batches of rows in each partition before they can spill: to sort one, to merge two spilled files, to
-//! hand one on. What they need grows with the rows of a batch and with the partitions, and not with the limit. So a plan with eight partitions of
+//! hand one on. Their need grows with the rows of a batch and with the partitions, and not with the limit. So a plan with eight partitions of
 //! 8,192 rows a batch fails below some 100 MiB, whichever consumer a pool refuses. The remedy is a plan for the limit.
 
 use datafusion::prelude::SessionConfig;
@@ -48,7 +48,7 @@ impl Fit {
         (!is_least).then(|| Fit::of(self.most / 2, self.partitions))
     }
 
-    /// The settings in a configuration, where they are less than what it says.
+    /// The settings in a configuration, where they are less than its own.
     pub(crate) fn apply(self, config: SessionConfig) -> SessionConfig {
         let rows = self.rows.min(config.batch_size());
         let merge = self.merge.min(config.options().execution.sort_spill_reservation_bytes);

@@ -14,7 +14,7 @@ use crate::consumers::{ConsumerReport, Consumers, Place};
 /// Consumers that an error names.
 const NAMED: usize = 3;
 
-/// A DataFusion [`MemoryPool`] whose bytes are charged to a group.
+/// A DataFusion [`MemoryPool`] that charges all its bytes to a group.
 ///
 /// # Concurrency
 /// A growth or shrinkage is the engine's charge or uncharge and an atomic addition to the consumer's own figures. It takes no lock and runs no
@@ -29,7 +29,7 @@ pub struct GroupPool {
 }
 
 impl GroupPool {
-    /// A pool whose bytes are charged to `group` of `hierarchy`.
+    /// A pool that charges `group` of `hierarchy`.
     ///
     /// # Panics
     /// The group is not of this hierarchy.
@@ -62,7 +62,7 @@ impl GroupPool {
     /// Bytes that the query could hold in all now, at every level of the tree; `None` where no limit holds.
     fn most(&self, reserved: usize) -> Option<usize> {
         let headroom = self.group.headroom();
-        // Without a limit the headroom is what a counter can still hold.
+        // Without a limit the headroom is the room of a counter.
         let is_limited = headroom < BYTES_MAX / 2;
         is_limited.then_some(reserved.saturating_add(headroom as usize))
     }

@@ -34,7 +34,7 @@ fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusion
 }
 
 impl Tenant {
-    /// A tenant whose memory is charged to `group`. Its queries see the tables and functions of `context`, with its settings and caches.
+    /// A tenant that charges `group`. Its queries see the tables and functions of `context`, with its settings and caches.
     /// They spill to the system's directory for temporary files.
     pub fn new(hierarchy: &Hierarchy, group: &Group, context: &SessionContext) -> Tenant {
         Tenant {
@@ -45,7 +45,7 @@ impl Tenant {
         }
     }
 
-    /// The same tenant, whose queries spill as `disk` says.
+    /// The same tenant. Its queries spill as `disk` says.
     #[must_use]
     pub fn spill_to(self, disk: DiskManagerBuilder) -> Tenant {
         Tenant { disk, ..self }
@@ -80,7 +80,7 @@ impl Tenant {
         Ok(Query { tenant: self.clone(), context, fit, pool, tasks, group, ended })
     }
 
-    /// A context whose plans charge the pool, with these settings.
+    /// A context with these settings. Its plans charge the pool.
     fn context(&self, pool: &Arc<GroupPool>, fit: Option<Fit>) -> Result<SessionContext> {
         // A new default catalog would hide the tables.
         let mut config = self.state.config().clone().with_create_default_catalog_and_schema(false);
@@ -167,7 +167,7 @@ impl Query {
         }
     }
 
-    /// Ends the query: removes its group, and returns the group's figures. DataFusion's tasks end by themselves, and what they still hold stays
+    /// Ends the query: removes its group, and returns the group's figures. DataFusion's tasks end by themselves, and the bytes that they still hold stay
     /// charged to the tenant until then.
     pub fn end(self) -> EndedGroup {
         let Query { context, pool, tasks, group, ended, .. } = self;

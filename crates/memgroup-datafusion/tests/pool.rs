@@ -145,7 +145,7 @@ fn threads_share_a_consumer_without_losing_a_byte() {
                     }
                 }
                 assert!(own.size() > 0);
-                // Another thread shrinks what this one grew.
+                // Another thread gives back the bytes that this one grew by.
                 std::thread::scope(|other| drop(other.spawn(|| own.free())));
             });
         }

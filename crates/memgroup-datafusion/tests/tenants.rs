@@ -143,7 +143,9 @@ async fn prints_which_plans_end_with_each_pool() {
             }
         }
         let [greedy, fair, ours] = ended;
-        println!("{mib} MiB: of 6 plans end {greedy} with Greedy, {fair} with FairSpill, {ours} with memgroup");
+        println!(
+            "{mib} MiB: of 6 plans end {greedy} with Greedy, {fair} with FairSpill, {ours} with memgroup"
+        );
     }
 }
 
