@@ -3,13 +3,13 @@
 //! - I1. A record is never freed, and never leaves the list. So bytes in the slots of a thread that has ended stay where the engine finds
 //!   them, and the next thread that claims the record uses them. Loom: `loom_a_thread_that_ends_loses_no_bytes`.
 //! - I2. A record is claimed by one thread at a time: by a compare-and-swap of `is_claimed`.
-
 //! - I3. A thread changes a word of its record by a store only while the record is *busy* and not *stopped*. Another thread stops the record, and waits
 //!   until it is not busy. Then it changes words by compare-and-swap, as the owner does meanwhile. Loom: `loom_a_free_beside_a_refusal_loses_no_unit`.
 //! - E1. enter ↔ stop: the owner marks the record busy, fences, and looks whether it is stopped. The other thread stops it, fences, and looks whether it is
 //!   busy. One sees the other. The owner's fence is one for the compiler alone, because the other's is a barrier on all processors (`membarrier`).
 //!   Where the system has no such barrier, each record is stopped for ever.
 //! - P1. A thread that stops a record waits for a few instructions of its owner, or until the system lets it run.
+//! - P2. The child of a fork has one thread. No record there is busy with, or stopped by, a thread that the child lacks (`begin_child`).
 
 #![allow(unsafe_code)]
 
@@ -37,7 +37,7 @@ pub(crate) struct Record {
     /// Blocks were freed within the engine: the slots may hold more than they should.
     pub(crate) is_overfull: AtomicBool,
     is_claimed: AtomicBool,
-    is_busy: AtomicBool,
+    pub(crate) is_busy: AtomicBool,
     /// How many threads have stopped it; where stores are not allowed, one more.
     stops: AtomicU32,
     /// The index of the slot that was used last.
@@ -116,7 +116,7 @@ impl Record {
 
     /// Begins to change a slot by stores; `false` if the record is stopped.
     #[inline(always)]
-    fn enter(&self) -> bool {
+    pub(crate) fn enter(&self) -> bool {
         // ORDERING: Relaxed; the fence puts it before the look (E1).
         self.is_busy.store(true, Ordering::Relaxed);
         if !mutation::active(Mutation::StoresWithoutFence) {
@@ -131,7 +131,7 @@ impl Record {
     }
 
     #[inline(always)]
-    fn leave(&self) {
+    pub(crate) fn leave(&self) {
         // ORDERING: Release; pairs with the Acquire in `wait_idle`: the stores are seen.
         self.is_busy.store(false, Ordering::Release);
     }
@@ -155,6 +155,15 @@ impl Record {
     pub(crate) fn go_on(&self) {
         // ORDERING: Release; pairs with the Acquire in `enter`.
         self.stops.fetch_sub(1, Ordering::Release);
+    }
+
+    /// In the child of a fork: the threads that were between two stores, or had stopped the record, are not there to go on.
+    #[cfg(not(memgroup_loom))]
+    pub(crate) fn begin_child(&self, allows_stores: bool) {
+        // ORDERING: Relaxed, both; the child has one thread, and the start of each other orders them.
+        self.is_busy.store(false, Ordering::Relaxed);
+        // ORDERING: as above.
+        self.stops.store(u32::from(!allows_stores), Ordering::Relaxed);
     }
 
     /// The record that was added before this one.

@@ -14,7 +14,7 @@
 use core::cell::Cell;
 use core::ptr;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use memgroup::block::{self, Holder, Owner, Take};
 use memgroup_sync::atomic::Ordering;
@@ -283,6 +283,9 @@ fn borrowed<T>(record: &'static Record, act: impl FnOnce(&'static Record) -> T) 
 
 fn make() -> Option<&'static Record> {
     block::register(&AllThreads);
+    if !hears_of_forks() {
+        return None;
+    }
     // SAFETY: the layout is not of size 0.
     let place = unsafe { System.alloc(Layout::new::<Record>()) }.cast::<Record>();
     if place.is_null() {
@@ -292,6 +295,25 @@ fn make() -> Option<&'static Record> {
     unsafe { place.write(Record::new(barrier::is_offered())) };
     // SAFETY: written above, and never freed.
     Some(unsafe { &*place })
+}
+
+/// Whether the system calls `begin_child` in the child of a fork, from now on.
+fn hears_of_forks() -> bool {
+    static IS_ASKED: AtomicBool = AtomicBool::new(false);
+    // ORDERING: Relaxed, both; an answer by itself.
+    if cfg!(miri) || IS_ASKED.swap(true, Ordering::Relaxed) {
+        return true;
+    }
+    // SAFETY: the function only changes atomics, so it may be called in any child.
+    let hears = unsafe { libc::pthread_atfork(None, None, Some(begin_child)) } == 0;
+    // ORDERING: as above.
+    IS_ASKED.store(hears, Ordering::Relaxed);
+    hears
+}
+
+/// The system calls this on the only thread of a fork's child (`records` P2).
+unsafe extern "C" fn begin_child() {
+    RECORDS.all().for_each(|record| record.begin_child(barrier::is_offered()));
 }
 
 /// The key that tells of the end of a thread, plus one. Zero: none was made yet.
@@ -376,3 +398,55 @@ impl Holder for AllThreads {
 }
 
 const _: () = assert!(Owner::ADDRESS_BITS - Owner::ALIGN.trailing_zeros() <= Key::BITS);
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    /// The exit status of a child that calls `look`. It may change atomics, and nothing else.
+    fn status_of_child(look: impl Fn() -> libc::c_int) -> libc::c_int {
+        // SAFETY: the child ends below, and only reads and writes atomics before.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "the system makes a child");
+        if child == 0 {
+            // SAFETY: ends the child at once, without destructors.
+            unsafe { libc::_exit(look()) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is written; the child is this process's own.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        libc::WEXITSTATUS(status)
+    }
+
+    #[test]
+    fn a_child_waits_for_no_thread_that_it_lacks() {
+        let both = Barrier::new(2);
+        let fork_beside = |act: fn(&'static Record), end: fn(&'static Record)| {
+            std::thread::scope(|threads| {
+                threads.spawn(|| {
+                    with_record(|record| {
+                        act(record);
+                        both.wait();
+                        both.wait();
+                        end(record);
+                    })
+                    .expect("a record");
+                });
+                both.wait();
+                let status = status_of_child(|| {
+                    let is_free = |record: &Record| {
+                        // ORDERING: Relaxed; the child has one thread.
+                        !record.is_busy.load(Ordering::Relaxed) && record.enter() == barrier::is_offered()
+                    };
+                    libc::c_int::from(!RECORDS.all().all(is_free))
+                });
+                both.wait();
+                status
+            })
+        };
+        assert_eq!(fork_beside(|record| _ = record.enter(), Record::leave), 0, "a busy record");
+        assert_eq!(fork_beside(Record::stop, Record::go_on), 0, "a stopped record");
+    }
+}
