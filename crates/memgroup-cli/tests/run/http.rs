@@ -1,6 +1,7 @@
 //! The engine `http`: a server in a child process, and the requests of its tenants.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -94,6 +95,53 @@ fn begins_after_an_idle_tenant() {
     let (report, table, _) = run(&place, &text, &["--seconds", "2"]);
     let [shop, later] = ["shop", "later"].map(|name| tenant(&report["memgroup"], name)["done"].as_u64());
     assert!(shop > Some(0) && later > Some(0), "{table}");
+}
+
+#[test]
+fn tells_how_long_a_tenant_has_waited_for_an_answer() {
+    let place = Place::new();
+    // Uploads hold all memory, and wait for more as long as the others do.
+    let spec = r#"
+engine = "http"
+seconds = 3
+max = "2M"
+oom = false
+
+[[tenant]]
+name = "shop"
+workload = "requests"
+patience_ms = 3600000
+
+[[tenant]]
+name = "hog"
+workload = "runaway"
+threads = 4
+patience_ms = 3600000
+"#;
+    let (report, table, code) = run(&place, spec, &[]);
+    assert_eq!(code, Some(0), "{table}");
+    let shop = tenant(&report["memgroup"], "shop");
+    assert_eq!((&shop["refused"], &shop["lost"], &shop["interrupted"]), (&0.into(), &0.into(), &1.into()));
+    assert!(shop["p99_us"].as_f64() > Some(1e6), "{table}");
+}
+
+#[test]
+fn ends_a_server_that_never_answers() {
+    let place = Place::new();
+    let spec = place.write("http.toml", SPEC);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memgroup"));
+    command.arg("run").arg(spec).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let mut rest = wait_for(&mut child, |line| line.starts_with("running with memgroup for "));
+    let id = child.id();
+    let server = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("a file");
+    let stopped = Command::new("kill").args(["-STOP", server.trim()]).status().expect("kill starts");
+    assert!(stopped.success());
+    let mut said = String::new();
+    rest.read_to_string(&mut said).expect("text");
+    assert_eq!(child.wait().expect("it ends").code(), Some(1), "{said}");
+    assert!(said.contains("failed to ask the server for its figures: no answer within 5 s"), "{said}");
+    assert!(!Path::new(&format!("/proc/{}/exe", server.trim())).exists(), "the server is ended");
 }
 
 #[test]

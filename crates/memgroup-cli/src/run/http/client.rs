@@ -1,7 +1,8 @@
 //! Client: the connections of the tenants, a thread each, and the results of their requests.
 //!
 //! - I1. Each request that begins is counted once: done, refused, killed, lost or interrupted.
-//! - I2. Only the latency of a request that was done is recorded.
+//! - I2. The latency of each request that was done is recorded. So is the time that an interrupted one has waited, if no answer took its connection
+//!   so long: it would have taken at least that. So a tenant that waits for ever has a latency.
 //! - E1. Connection → watcher: the counts are approximate during the run, and exact after the join. Watcher → connections: only the flag is handed over.
 
 use std::net::SocketAddr;
@@ -181,6 +182,7 @@ impl Connection<'_> {
         {
             run.pause(LOOK_EVERY).await;
         }
+        let mut longest = Duration::ZERO;
         let ends = tenant.work.map(|work| Instant::now() + work);
         while !run.is_ending() && ends.is_none_or(|ends| Instant::now() < ends) {
             let (path, data) = self.next();
@@ -193,11 +195,13 @@ impl Connection<'_> {
                     Err(_) => {}
                 }
             };
+            let waited = started.elapsed();
+            if matches!(answer, Some(Answer::Done)) || answer.is_none() && waited > longest {
+                tally.latencies.record(waited.as_nanos() as u64);
+            }
+            longest = longest.max(waited);
             match answer {
-                Some(Answer::Done) => {
-                    tally.done += 1;
-                    tally.latencies.record(started.elapsed().as_nanos() as u64);
-                }
+                Some(Answer::Done) => tally.done += 1,
                 Some(Answer::Refused(text)) => {
                     tally.refused += 1;
                     tally.first_refusal.get_or_insert(text);

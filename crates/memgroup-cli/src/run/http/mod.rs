@@ -35,6 +35,8 @@ use bound::Bound;
 use client::{Run, Tally};
 use server::Order;
 
+/// Time that a server has to tell its figures. One that never answers is an error, and is ended.
+const FIGURES_WITHIN: Duration = Duration::from_secs(5);
 /// Time between two looks at the server.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 
@@ -178,7 +180,7 @@ impl Process {
     fn figures(&self) -> Result<RegimeReport, RunError> {
         let action = "ask the server for its figures";
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().or_fail(action)?;
-        let asked = runtime.block_on(async {
+        let ask = async {
             let stream = tokio::net::TcpStream::connect(self.address).await?;
             let (mut sender, connection) =
                 hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -186,8 +188,12 @@ impl Process {
             let request = hyper::Request::get("/").header("host", "localhost").body(Empty::<Bytes>::new())?;
             let body = sender.send_request(request).await?.into_body().collect().await?.to_bytes();
             Ok::<_, Box<dyn std::error::Error>>(serde_json::from_slice(&body)?)
-        });
-        asked.or_fail(action)
+        };
+        let asked = runtime.block_on(async { tokio::time::timeout(FIGURES_WITHIN, ask).await });
+        asked
+            .map_err(|_| format!("no answer within {} s", FIGURES_WITHIN.as_secs()))
+            .or_fail(action)?
+            .or_fail(action)
     }
 
     fn report(&self) -> Server {
