@@ -73,22 +73,45 @@ mod header {
         (unsafe { Layout::from_size_align_unchecked(layout.size() + prefix, prefix) }, prefix)
     }
 
+    /// Writes the header.
+    ///
+    /// # Safety
+    /// `base` is null, or a fresh block longer than `prefix`.
+    #[inline(always)]
+    unsafe fn begin(base: *mut u8, prefix: usize) -> *mut u8 {
+        if base.is_null() {
+            return base;
+        }
+        // SAFETY: the prefix is within the block.
+        let block = unsafe { base.add(prefix) };
+        // SAFETY: the header is the prefix's last eight bytes, at a multiple of 8.
+        unsafe { block.cast::<u64>().sub(1).write(OWNER) };
+        block
+    }
+
+    // Never inlined, as those of `memgroup_alloc::Allocator`. Inlined into drop glue, they cost 1.13 of the bare time of JSON, and cost 1.06.
+    //
     // SAFETY: that of the allocator within; the prefix is a multiple of the alignment.
     unsafe impl<A: GlobalAlloc> GlobalAlloc for Header<A> {
+        #[inline(never)]
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             let (whole, prefix) = whole(layout);
             // SAFETY: the layout is not empty.
             let base = unsafe { self.0.alloc(whole) };
-            if base.is_null() {
-                return base;
-            }
-            // SAFETY: the prefix is within the block.
-            let block = unsafe { base.add(prefix) };
-            // SAFETY: the header is the prefix's last eight bytes, at a multiple of 8.
-            unsafe { block.cast::<u64>().sub(1).write(OWNER) };
-            block
+            // SAFETY: fresh, and so long.
+            unsafe { begin(base, prefix) }
         }
 
+        #[inline(never)]
+        unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+            let (whole, prefix) = whole(layout);
+            // SAFETY: as in `alloc`.
+            let base = unsafe { self.0.alloc_zeroed(whole) };
+            // SAFETY: as above.
+            unsafe { begin(base, prefix) }
+        }
+
+        #[inline(never)]
         unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
             let (whole, prefix) = whole(layout);
             // SAFETY: `alloc` wrote the header.
@@ -100,6 +123,7 @@ mod header {
             unsafe { self.0.dealloc(block.sub(prefix), whole) };
         }
 
+        #[inline(never)]
         unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
             let (whole, prefix) = whole(layout);
             // SAFETY: as in `dealloc`. The header moves with the block.
@@ -113,7 +137,8 @@ mod header {
 /// Whether the blocks are charged to groups.
 const CHARGES: bool = cfg!(any(allocator = "system-ours", allocator = "mimalloc-ours"));
 
-/// The groups of `tracking-allocator`, with the least that a user does about a block: one counter a group.
+/// The groups of `tracking-allocator`, with the least that a user does about a block: one counter a group. One thread at a time may enter a group,
+/// so each thread has one of its own.
 #[cfg(any(allocator = "system-tracking", allocator = "mimalloc-tracking"))]
 mod tracking {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -122,12 +147,16 @@ mod tracking {
 
     const GROUPS: usize = 128;
 
-    struct Counters([AtomicUsize; GROUPS]);
+    /// In lines of its own: threads that count in two groups do not disturb each other.
+    #[repr(align(128))]
+    struct Counter(AtomicUsize);
+
+    struct Counters([Counter; GROUPS]);
 
     impl AllocationTracker for Counters {
         fn allocated(&self, _: usize, _: usize, whole: usize, group: AllocationGroupId) {
             // ORDERING: Relaxed, here and below; a number by itself.
-            self.0[group.as_usize().get() % GROUPS].fetch_add(whole, Ordering::Relaxed);
+            self.0[group.as_usize().get() % GROUPS].0.fetch_add(whole, Ordering::Relaxed);
         }
 
         fn deallocated(
@@ -139,12 +168,12 @@ mod tracking {
             _: AllocationGroupId,
         ) {
             // ORDERING: as above.
-            self.0[group.as_usize().get() % GROUPS].fetch_sub(whole, Ordering::Relaxed);
+            self.0[group.as_usize().get() % GROUPS].0.fetch_sub(whole, Ordering::Relaxed);
         }
     }
 
     pub(super) fn begin() {
-        let counters = Counters([const { AtomicUsize::new(0) }; GROUPS]);
+        let counters = Counters([const { Counter(AtomicUsize::new(0)) }; GROUPS]);
         AllocationRegistry::set_global_tracker(counters).expect("the only tracker");
         AllocationRegistry::enable_tracking();
     }
@@ -233,6 +262,7 @@ fn slow(program: &str, threads: usize, bytes: usize, repetitions: usize) {
     times.iter().for_each(|seconds| println!("seconds {seconds}"));
     println!("resident {}", status("VmHWM:"));
     drop(times);
+    assert_eq!(group.peak() > 0, CHARGES, "the allocator is the one that the build names");
     assert_eq!(group.usage_exact(), 0, "all blocks are freed");
 }
 
@@ -261,6 +291,7 @@ fn resident_and_charged(bytes: usize) {
     let mut owner = Owner::new(group.clone());
     let before = status("VmRSS:");
     let tree: serde_json::Value = owner.within(|| serde_json::from_str(&text).expect("it is JSON"));
+    assert_eq!(group.usage_exact() > 0, CHARGES, "the allocator is the one that the build names");
     println!("charged {}\nresident {}", group.usage_exact(), status("VmRSS:") - before);
     drop(tree);
     println!(
