@@ -19,6 +19,9 @@ const NAMED: usize = 3;
 /// # Concurrency
 /// A growth or shrinkage is the engine's charge or uncharge and an atomic addition to the consumer's own figures. It takes no lock and runs no
 /// foreign code: no shrinker, no kill hook ([`Effort::Count`]). A growth at a limit also lists the consumers, with a lock.
+///
+/// # Panics
+/// [`MemoryPool::grow`] panics where the bytes of a group would exceed [`BYTES_MAX`].
 pub struct GroupPool {
     hierarchy: Hierarchy,
     group: Group,
@@ -119,9 +122,10 @@ impl GroupPool {
         let reserved: usize = list.iter().map(|consumer| consumer.held).sum();
         let consumer = reservation.consumer();
         let held = list.iter().find(|known| known.id == consumer.id()).map_or(0, |known| known.held);
-        let left = self
-            .most(reserved)
-            .map_or_else(|| "no limit".to_owned(), |most| human_readable_size(most.saturating_sub(reserved)));
+        let left = self.most(reserved).map_or_else(
+            || "without a limit".to_owned(),
+            |most| format!("{} left", human_readable_size(most.saturating_sub(reserved))),
+        );
         let reason = by.map_or_else(
             || {
                 format!(
@@ -147,7 +151,7 @@ impl GroupPool {
             })
             .collect();
         resources_datafusion_err!(
-            "Failed to allocate additional {} for {} with {} already allocated by it, {left} left: {reason}. Top memory consumers: {}",
+            "Failed to allocate additional {} for {} with {} already allocated by it, {left}: {reason}. Top memory consumers: {}",
             human_readable_size(additional),
             consumer.name(),
             human_readable_size(held),
@@ -177,7 +181,7 @@ impl MemoryPool for GroupPool {
         let place = self.consumers.place(reservation.consumer().id());
         match self.group.charge_forced(additional as u64) {
             Ok(charge) => self.keep(place, charge, additional),
-            Err(error) => panic!("{error}"),
+            Err(error) => panic!("failed to {error}"),
         }
     }
 
@@ -186,7 +190,8 @@ impl MemoryPool for GroupPool {
         if let Some(place) = self.consumers.place(reservation.consumer().id()) {
             place.take(shrink);
         }
-        drop(self.hierarchy.charge_from_parts(self.id, shrink as u64));
+        let charge = self.hierarchy.charge_from_parts(self.id, shrink as u64);
+        drop(charge.expect("the pool's handle keeps the group, a removed one too"));
     }
 
     #[inline]

@@ -10,6 +10,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::DataFusionError;
 use datafusion::dataframe::DataFrameWriteOptions;
 use datafusion::datasource::MemTable;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
@@ -203,4 +204,33 @@ async fn a_query_is_ended_for_another_tenant() {
     assert_eq!(charge.unwrap().bytes(), 32 << 20);
     let error = ran.await.unwrap().unwrap_err();
     assert!(matches!(error, DataFusionError::ResourcesExhausted(_)), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_queries_leave_no_byte_and_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path()).await;
+    let context = context(&path, 4, None).await;
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let group = hierarchy.create("/tenant").unwrap();
+    group.set_max(16 << 20).unwrap();
+    let spilled = tempfile::tempdir().unwrap();
+    let disk = DiskManagerBuilder::default()
+        .with_mode(DiskManagerMode::Directories(vec![spilled.path().to_path_buf()]));
+    let tenant = Tenant::new(&hierarchy, &group, &context).spill_to(disk);
+    let files = || std::fs::read_dir(spilled.path()).unwrap().count();
+    let mut most_files = 0;
+    for (number, sql) in QUERIES.into_iter().cycle().take(12).enumerate() {
+        let query = tenant.begin("query").unwrap();
+        let until = Duration::from_millis(60 * number as u64);
+        let _ = tokio::time::timeout(until, query.collect(sql)).await;
+        most_files = most_files.max(files());
+        query.end();
+        assert!(hierarchy.lookup("/tenant/query").is_err());
+        until_empty(&group).await;
+        while files() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    assert!(most_files > 0, "a query was cancelled after it had spilled");
 }
