@@ -123,8 +123,10 @@ unsafe impl GlobalAlloc for Strict {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if IS_CHARGING.get() {
             // The last block of a removed group is freed. The engine then frees memory of its own, which no group is charged for.
-            // SAFETY: the block is live, and its header, with the owner or null, is right before it.
-            if unsafe { !block.cast::<*const ()>().sub(1).read().is_null() } {
+            // SAFETY: the block is live, and its header is right before it.
+            let header = unsafe { block.cast::<*const ()>().sub(1) };
+            // SAFETY: the header is the owner or null.
+            if !unsafe { header.read() }.is_null() {
                 abort_with("the engine frees a charged block while the allocator uncharges one\n");
             }
             // SAFETY: the caller's promise.
