@@ -27,6 +27,8 @@ pub(crate) struct Fit {
     merge: usize,
     /// Spilled files that are merged at once.
     pub(crate) fan_in: usize,
+    /// Joins sort both sides, which can spill. A hash join cannot.
+    sorts_joins: bool,
 }
 
 impl Fit {
@@ -39,22 +41,25 @@ impl Fit {
         let partitions = (most / (PARTITION / ROWS * rows)).clamp(1, partitions.max(1));
         let each = most / partitions;
         let fan_in = (each / 4 / (MERGED_ROW * rows)).clamp(FAN_IN.0, FAN_IN.1);
-        Fit { most, rows, partitions, merge: each / 8, fan_in }
+        Fit { most, rows, partitions, merge: each / 8, fan_in, sorts_joins: false }
     }
 
-    /// Settings as for half the memory; `None` where they have the fewest rows and partitions already.
+    /// Settings as for half the memory, with joins that can spill; `None` where they have the fewest rows and partitions already.
     pub(crate) fn smaller(self) -> Option<Fit> {
-        let is_least = self.rows == ROWS_LEAST && self.partitions == 1;
-        (!is_least).then(|| Fit::of(self.most / 2, self.partitions))
+        let is_least = self.rows == ROWS_LEAST && self.partitions == 1 && self.sorts_joins;
+        (!is_least).then(|| Fit { sorts_joins: true, ..Fit::of(self.most / 2, self.partitions) })
     }
 
     /// The settings in a configuration, where they are less than its own.
-    pub(crate) fn apply(self, config: SessionConfig) -> SessionConfig {
+    pub(crate) fn apply(self, mut config: SessionConfig) -> SessionConfig {
         let rows = self.rows.min(config.batch_size());
         let merge = self.merge.min(config.options().execution.sort_spill_reservation_bytes);
+        config.options_mut().optimizer.prefer_hash_join &= !self.sorts_joins;
+        // DataFusion sorts no join in a plan of one partition.
+        let partitions = if self.sorts_joins { self.partitions.max(2) } else { self.partitions };
         config
             .with_batch_size(rows)
-            .with_target_partitions(self.partitions)
+            .with_target_partitions(partitions)
             .with_sort_spill_reservation_bytes(merge)
     }
 }
@@ -91,7 +96,7 @@ mod tests {
     fn comes_to_the_smallest_plan() {
         let all = std::iter::successors(Some(Fit::of(1 << 30, 16)), |fit| fit.smaller());
         let last = all.inspect(|fit| assert!(fit.fan_in >= FAN_IN.0)).last().unwrap();
-        assert_eq!((last.rows, last.partitions), (ROWS_LEAST, 1));
+        assert_eq!((last.rows, last.partitions, last.sorts_joins), (ROWS_LEAST, 1, true));
     }
 
     #[test]
