@@ -46,6 +46,6 @@ pub use allocator::Allocator;
 #[cfg(not(memgroup_loom))]
 pub use checked::{Checked, OverLimit, checkpoint, checkpoint_until};
 #[cfg(not(memgroup_loom))]
-pub use mode::{Uncounted, fallible, uncounted};
+pub use mode::{Uncounted, fallible, is_uncounted, uncounted};
 #[cfg(all(feature = "nightly", not(memgroup_loom)))]
 pub use unwind::unwind_on_refusal;

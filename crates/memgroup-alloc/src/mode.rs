@@ -13,8 +13,9 @@ std::thread_local! {
     static REFUSAL: Cell<Option<ChargeError>> = const { Cell::new(None) };
 }
 
+/// Whether an [`Uncounted`] token lives on this thread: blocks that it allocates are charged to no group.
 #[inline(always)]
-pub(crate) fn is_uncounted() -> bool {
+pub fn is_uncounted() -> bool {
     UNCOUNTED.get() > 0
 }
 

@@ -11,7 +11,8 @@
 //! - I2. A place has two cache lines of its own: consumers on different threads share none.
 //! - I3. Finding a place takes no lock. Entering, leaving and listing take one.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_utils::CachePadded;
@@ -34,6 +35,8 @@ pub(crate) struct Place {
     own: AtomicUsize,
     others: AtomicUsize,
     most: AtomicUsize,
+    /// Another query needs its memory: it is to spill at its next growth.
+    is_asked: AtomicBool,
 }
 
 /// A number of this thread, of which no two threads that run have the same.
@@ -85,6 +88,11 @@ impl Place {
         if held > isize::MAX as usize { 0 } else { held }
     }
 
+    /// Whether the consumer is asked to spill. It is told once.
+    pub(crate) fn take_ask(&self) -> bool {
+        self.is_asked.load(Ordering::Relaxed) && self.is_asked.swap(false, Ordering::Relaxed)
+    }
+
     #[inline]
     fn is_of(&self, id: usize) -> bool {
         self.id.load(Ordering::Relaxed) == id + 1
@@ -95,6 +103,7 @@ impl Place {
         for figure in [&self.owner, &self.own, &self.others, &self.most] {
             figure.store(0, Ordering::Relaxed);
         }
+        self.is_asked.store(false, Ordering::Relaxed);
         self.id.store(id + 1, Ordering::Relaxed);
     }
 }
@@ -174,6 +183,30 @@ impl Consumers {
     fn place_beside(&self, id: usize) -> Option<&Place> {
         let segments = self.segments.iter().map_while(OnceLock::get);
         segments.flat_map(|segment| Self::window(segment, id)).find(|place| place.is_of(id))
+    }
+
+    /// Asks consumers that can spill to do so at their next growth, those that hold most first, until they hold `bytes` together. Returns the bytes
+    /// that they hold.
+    pub(crate) fn ask(&self, bytes: usize) -> usize {
+        let mut list = self.list();
+        list.retain(|consumer| consumer.can_spill && consumer.held > 0);
+        list.sort_by_key(|consumer| Reverse(consumer.held));
+        let mut asked = 0;
+        for consumer in list {
+            if asked >= bytes {
+                break;
+            }
+            if let Some(place) = self.place(consumer.id) {
+                place.is_asked.store(true, Ordering::Relaxed);
+                asked += consumer.held;
+            }
+        }
+        asked
+    }
+
+    /// Bytes of the consumers that can spill.
+    pub(crate) fn spillable(&self) -> usize {
+        self.list().iter().filter(|consumer| consumer.can_spill).map(|consumer| consumer.held).sum()
     }
 
     /// All consumers with their figures.

@@ -14,6 +14,9 @@ const ROWS: usize = 8192;
 const ROWS_LEAST: usize = 1024;
 /// Bytes of a row that a merge of spilled files holds: two batches a file, each of them counted twice.
 const MERGED_ROW: usize = 256;
+/// Eighths of their even share that consumers which can spill have. A sort of narrow rows needs more memory for the keys of its merge than for
+/// the rows.
+const EIGHTHS: (usize, usize) = (1, 8);
 /// A merge of spilled files has at least two, and no more than so many: each is an open file.
 const FAN_IN: (usize, usize) = (2, 64);
 
@@ -29,6 +32,8 @@ pub(crate) struct Fit {
     pub(crate) fan_in: usize,
     /// Joins sort both sides, which can spill. A hash join cannot.
     sorts_joins: bool,
+    /// Eighths of its even share up to which a consumer that can spill grows.
+    pub(crate) eighths: usize,
 }
 
 impl Fit {
@@ -41,13 +46,16 @@ impl Fit {
         let partitions = (most / (PARTITION / ROWS * rows)).clamp(1, partitions.max(1));
         let each = most / partitions;
         let fan_in = (each / 4 / (MERGED_ROW * rows)).clamp(FAN_IN.0, FAN_IN.1);
-        Fit { most, rows, partitions, merge: each / 8, fan_in, sorts_joins: false }
+        Fit { most, rows, partitions, merge: each / 8, fan_in, sorts_joins: false, eighths: EIGHTHS.1 }
     }
 
-    /// Settings as for half the memory, with joins that can spill; `None` where they have the fewest rows and partitions already.
+    /// Settings as for half the memory, with joins that can spill and consumers that spill earlier; `None` where all of it is at its least already.
     pub(crate) fn smaller(self) -> Option<Fit> {
-        let is_least = self.rows == ROWS_LEAST && self.partitions == 1 && self.sorts_joins;
-        (!is_least).then(|| Fit { sorts_joins: true, ..Fit::of(self.most / 2, self.partitions) })
+        let is_least = self.rows == ROWS_LEAST && self.partitions == 1 && self.eighths == EIGHTHS.0;
+        (!is_least).then(|| {
+            let eighths = (self.eighths / 2).max(EIGHTHS.0);
+            Fit { sorts_joins: true, eighths, ..Fit::of(self.most / 2, self.partitions) }
+        })
     }
 
     /// The settings in a configuration, where they are less than its own.
@@ -96,7 +104,7 @@ mod tests {
     fn comes_to_the_smallest_plan() {
         let all = std::iter::successors(Some(Fit::of(1 << 30, 16)), |fit| fit.smaller());
         let last = all.inspect(|fit| assert!(fit.fan_in >= FAN_IN.0)).last().unwrap();
-        assert_eq!((last.rows, last.partitions, last.sorts_joins), (ROWS_LEAST, 1, true));
+        assert_eq!((last.rows, last.partitions, last.sorts_joins, last.eighths), (ROWS_LEAST, 1, true, 1));
     }
 
     #[test]

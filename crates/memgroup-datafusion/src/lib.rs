@@ -1,22 +1,35 @@
 // The first definition of a link counts: here items of the crate, on other sites files.
-#![doc = "[memgroup]: memgroup\n[`GroupPool`]: GroupPool\n[`Tenant`]: Tenant\n[`Query`]: Query\n[`Tenant::begin`]: Tenant::begin\n[`Query::collect`]: Query::collect\n[`Group::set_share`]: memgroup::Group::set_share\n"]
+#![doc = "[memgroup]: memgroup\n[`GroupPool`]: GroupPool\n[`Tenant`]: Tenant\n[`Query`]: Query\n"]
+#![doc = "[`Tenant::begin`]: Tenant::begin\n[`Tenant::begin_when_room`]: Tenant::begin_when_room\n"]
+#![doc = "[`Query::collect`]: Query::collect\n[`Query::end`]: Query::end\n[`EndedQuery`]: EndedQuery\n"]
+#![doc = "[`GroupTracer`]: GroupTracer\n[`charged_caches`]: charged_caches\n[memgroup-alloc]: memgroup_alloc\n"]
+#![doc = "[patience]: GroupPool::patience\n[reclaimer]: memgroup::Hierarchy::reclaimer\n"]
+#![doc = "[set_low]: memgroup::Group::set_low\n[set_share]: memgroup::Group::set_share\n"]
 #![doc = include_str!("../README.md")]
 //!
 //! # Layers
 //!
 //! For readers of the source. A module imports only modules of earlier lines:
 //!
-//! - `consumers`: the figures of each consumer of a pool; `fit`: settings of a plan for a limit.
-//! - `pool`: the pool of one query.
+//! - `consumers`: the figures of each consumer of a pool; `fit`: settings of a plan for a limit; `caches`: DataFusion's caches as shrinkers.
+//! - `neighbours`: the queries that run now, and the one that gives memory; `place`: the group of allocations, in all tasks of a query.
+//! - `pool`: the pool of one query; `spill`: its files; `exec`: its figures in plans.
 //! - `tenant`: tenants and their queries.
 
 #![forbid(unsafe_code)]
 
+mod caches;
 mod consumers;
+mod exec;
 mod fit;
+mod neighbours;
+mod place;
 mod pool;
+mod spill;
 mod tenant;
 
+pub use caches::charged_caches;
 pub use consumers::ConsumerReport;
+pub use place::GroupTracer;
 pub use pool::GroupPool;
-pub use tenant::{Query, Tenant};
+pub use tenant::{EndedQuery, Query, Tenant};

@@ -1,18 +1,24 @@
 //! The pool of one query: each growth is a charge to the query's group.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use datafusion::common::{DataFusionError, Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation, human_readable_size,
 };
 use memgroup::{BYTES_MAX, Charge, ChargeError, Effort, Group, GroupId, Hierarchy};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::consumers::{ConsumerReport, Consumers, Place};
+use crate::consumers::{ConsumerReport, Place};
+use crate::neighbours::Member;
 
 /// Consumers that an error names.
 const NAMED: usize = 3;
+/// How often a growth that waits is tried.
+const TRY_AGAIN: Duration = Duration::from_millis(2);
 
 /// A DataFusion [`MemoryPool`] that charges all its bytes to a group.
 ///
@@ -20,26 +26,44 @@ const NAMED: usize = 3;
 /// A growth or shrinkage is the engine's charge or uncharge and an atomic addition to the consumer's own figures. It takes no lock and runs no
 /// foreign code: no shrinker, no kill hook ([`Effort::Count`]). A growth at a limit also lists the consumers, with a lock.
 ///
+/// A growth that a limit refuses asks other queries to spill, those that are furthest above their share first. A consumer that can spill is then
+/// refused, and spills. One that cannot waits for their memory if the pool [may wait](GroupPool::patience).
+///
 /// # Panics
 /// [`MemoryPool::grow`] panics where the bytes of a group would exceed [`BYTES_MAX`].
 pub struct GroupPool {
     hierarchy: Hierarchy,
     group: Group,
     id: GroupId,
-    consumers: Consumers,
-    /// Bytes up to which a consumer that can spill grows without a look at the others: half a share, as it was at the last look.
-    line: AtomicUsize,
+    member: Arc<Member>,
+    /// Bytes that are charged and that no consumer holds: the next growths take them.
+    admitted: AtomicUsize,
+    /// Nanoseconds that growths may wait in all, and have waited.
+    patience: Duration,
+    waited: AtomicU64,
+    /// The group that the query's allocations are charged to, in a tree of its own.
+    allocated: Option<Group>,
+    /// Eighths of its even share up to which a consumer that can spill grows.
+    eighths: AtomicUsize,
+}
+
+/// The cause of a refused growth.
+enum Refuser<'a> {
+    Tree(&'a ChargeError),
+    /// The consumer is to spill.
+    Share,
+    Allocated(&'a Group),
 }
 
 impl GroupPool {
-    /// A pool that charges `group` of `hierarchy`.
+    /// A pool that charges `group` of `hierarchy`. No growth of it waits.
     ///
     /// # Panics
     /// The group is not of this hierarchy.
     pub fn new(hierarchy: &Hierarchy, group: &Group) -> GroupPool {
         let id = group.id();
         assert!(
-            hierarchy.group(id).is_some_and(|found| found.path() == group.path()),
+            hierarchy.group(id).is_some_and(|found| found == *group),
             "a pool of group {}: it is not of this hierarchy",
             group.path()
         );
@@ -47,9 +71,56 @@ impl GroupPool {
             hierarchy: hierarchy.clone(),
             group: group.clone(),
             id,
-            consumers: Consumers::new(),
-            line: AtomicUsize::new(0),
+            member: Member::enter(group),
+            admitted: AtomicUsize::new(0),
+            patience: Duration::ZERO,
+            waited: AtomicU64::new(0),
+            allocated: None,
+            eighths: AtomicUsize::new(8),
         }
+    }
+
+    /// The same pool. Its growths may wait so long in all: those of consumers that cannot spill, once other queries were asked to.
+    ///
+    /// A growth waits only on a multi-threaded tokio runtime. It hands the thread's other tasks to another thread first
+    /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. At the end of its patience shrinkers and kill
+    /// hooks run on the thread, as for any charge.
+    ///
+    /// **Panics**, of a growth that would wait: within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html). Give no patience there.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> GroupPool {
+        self.patience = patience;
+        self
+    }
+
+    /// The same pool, for a query with allocations that are charged to `group`, of another hierarchy. A growth that has no room there is refused too.
+    pub(crate) fn beside(mut self, group: Option<Group>) -> GroupPool {
+        self.allocated = group;
+        self
+    }
+
+    /// Consumers that can spill grow up to so many eighths of their even share.
+    pub(crate) fn spill_at_eighths(&self, eighths: usize) {
+        // ORDERING: Relaxed; a number by itself.
+        self.eighths.store(eighths, Ordering::Relaxed);
+    }
+
+    /// Takes a charge of the group over: the next growths have its bytes.
+    pub(crate) fn admit(&self, charge: Charge) {
+        let (_, bytes) = charge.into_parts();
+        // ORDERING: Relaxed; a number by itself. The bytes are charged to the group whichever thread takes them.
+        self.admitted.fetch_add(bytes as usize, Ordering::Relaxed);
+    }
+
+    /// Takes admitted bytes for a growth: all that it asks for, or none.
+    #[inline]
+    fn take_admitted(&self, bytes: usize) -> bool {
+        // ORDERING: Relaxed; as in `admit`.
+        self.admitted.load(Ordering::Relaxed) >= bytes.max(1)
+            && self
+                .admitted
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |admitted| admitted.checked_sub(bytes))
+                .is_ok()
     }
 
     /// The group that is charged.
@@ -57,23 +128,35 @@ impl GroupPool {
         &self.group
     }
 
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+
+    /// Growths that the pool refused so far, at any level of the tree and for any reason. A query goes on after most of them: it spills.
+    pub fn refused(&self) -> u64 {
+        self.member.refused()
+    }
+
     /// The consumers that are registered now, in the order of their registration.
     pub fn consumers(&self) -> Vec<ConsumerReport> {
-        self.consumers.list()
+        self.member.consumers.list()
     }
 
     /// Bytes that the query could hold in all now, at every level of the tree; `None` where no limit holds.
     fn most(&self, reserved: usize) -> Option<usize> {
-        let headroom = self.group.headroom();
+        let allocated = self.allocated.as_ref().map_or(BYTES_MAX, Group::headroom);
+        let headroom = self.group.headroom().min(allocated);
+        // ORDERING: Relaxed; as in `admit`.
+        let admitted = self.admitted.load(Ordering::Relaxed);
         // Without a limit the headroom is the room of a counter.
         let is_limited = headroom < BYTES_MAX / 2;
-        is_limited.then_some(reserved.saturating_add(headroom as usize))
+        is_limited.then_some(reserved.saturating_add(admitted).saturating_add(headroom as usize))
     }
 
     /// The even share of each consumer that can spill, of all that those that cannot spill do not hold.
     #[cold]
     fn share(&self) -> usize {
-        let list = self.consumers.list();
+        let list = self.member.consumers.list();
         let reserved = list.iter().map(|consumer| consumer.held).sum();
         let Some(most) = self.most(reserved) else {
             return usize::MAX;
@@ -81,31 +164,73 @@ impl GroupPool {
         let kept: usize =
             list.iter().filter(|consumer| !consumer.can_spill).map(|consumer| consumer.held).sum();
         let sharing = list.iter().filter(|consumer| consumer.can_spill).count();
-        most.saturating_sub(kept) / sharing.max(1)
+        // ORDERING: Relaxed; a number by itself.
+        most.saturating_sub(kept) / sharing.max(1) / 8 * self.eighths.load(Ordering::Relaxed)
     }
 
     /// Whether a consumer that can spill has more to write to disk than it asks for, and would hold more than its share.
     ///
     /// One with less has just begun, or has spilled: refused, it would fail.
     #[inline]
-    fn spills(&self, held: usize, additional: usize) -> bool {
+    fn spills(&self, place: &Place, additional: usize) -> bool {
+        let held = place.held();
         let after = held.saturating_add(additional);
         // ORDERING: Relaxed, here and below; a hint by itself.
-        if held <= additional || after <= self.line.load(Ordering::Relaxed) {
+        if held <= additional || after <= self.member.line.load(Ordering::Relaxed) {
             return false;
         }
         let share = self.share();
-        self.line.store(share / 2, Ordering::Relaxed);
-        after > share
+        self.member.line.store(share / 2, Ordering::Relaxed);
+        after > share || place.take_ask()
     }
 
     #[inline]
-    fn keep(&self, place: Option<&Place>, charge: Charge, bytes: usize) {
+    fn keep(&self, place: Option<&Place>, charge: Option<Charge>, bytes: usize) {
         // The bytes are uncharged by the group's id.
-        charge.into_parts();
+        charge.map(Charge::into_parts);
         if let Some(place) = place {
             place.add(bytes);
         }
+    }
+
+    /// The next step of a growth that the tree refused: it asks other queries to spill, and waits for their memory if it cannot spill itself.
+    #[cold]
+    fn make_room(
+        &self,
+        reservation: &MemoryReservation,
+        additional: usize,
+        error: &ChargeError,
+    ) -> Result<Charge> {
+        let has_asked = self.member.ask_others(error);
+        let consumer = reservation.consumer();
+        let place = self.member.consumers.place(consumer.id());
+        let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
+        let charge = if has_asked && !can_spill { self.wait(additional) } else { None };
+        charge.ok_or_else(|| self.refusal(reservation, additional, &Refuser::Tree(error)))
+    }
+
+    /// Waits for room, where the pool may and the thread holds up no other task.
+    fn wait(&self, bytes: usize) -> Option<Charge> {
+        // ORDERING: Relaxed, here and below; a number by itself.
+        let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
+        let left = self.patience.checked_sub(waited).filter(|left| !left.is_zero())?;
+        if Handle::try_current().ok()?.runtime_flavor() != RuntimeFlavor::MultiThread {
+            return None;
+        }
+        tokio::task::block_in_place(|| {
+            let (begin, _stall) = (Instant::now(), self.group.stall());
+            let charge = loop {
+                if let Ok(charge) = self.group.try_charge_by(bytes as u64, Effort::Reclaim) {
+                    break Some(charge);
+                }
+                if begin.elapsed() >= left {
+                    break self.group.try_charge_by(bytes as u64, Effort::Stop).ok();
+                }
+                std::thread::sleep(TRY_AGAIN);
+            };
+            self.waited.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            charge
+        })
     }
 
     /// The error of a refused growth, in DataFusion's words.
@@ -114,10 +239,9 @@ impl GroupPool {
         &self,
         reservation: &MemoryReservation,
         additional: usize,
-        by: Option<&ChargeError>,
+        by: &Refuser<'_>,
     ) -> DataFusionError {
-        // ORDERING: Relaxed; a hint by itself. Memory is scarce now: the next growth looks at all.
-        self.line.store(0, Ordering::Relaxed);
+        self.member.count_refusal();
         let mut list = self.consumers();
         let reserved: usize = list.iter().map(|consumer| consumer.held).sum();
         let consumer = reservation.consumer();
@@ -126,15 +250,16 @@ impl GroupPool {
             || "without a limit".to_owned(),
             |most| format!("{} left", human_readable_size(most.saturating_sub(reserved))),
         );
-        let reason = by.map_or_else(
-            || {
-                format!(
-                    "it can spill, and would hold more than its even share in group {}",
-                    self.group.path()
-                )
-            },
-            ToString::to_string,
-        );
+        let reason = match by {
+            Refuser::Tree(error) => error.to_string(),
+            Refuser::Share => format!(
+                "it can spill, and would hold more than its even share in group {}, or another query needs its memory",
+                self.group.path()
+            ),
+            Refuser::Allocated(group) => {
+                format!("the query's allocations fill group {}, {} bytes", group.path(), group.usage())
+            }
+        };
         list.sort_by_key(|known| std::cmp::Reverse(known.held));
         let top: Vec<String> = list
             .iter()
@@ -160,34 +285,43 @@ impl GroupPool {
     }
 }
 
+impl Drop for GroupPool {
+    fn drop(&mut self) {
+        let left = *self.admitted.get_mut();
+        drop(self.hierarchy.charge_from_parts(self.id, left as u64));
+    }
+}
+
 impl MemoryPool for GroupPool {
     fn name(&self) -> &str {
         "memgroup"
     }
 
     fn register(&self, consumer: &MemoryConsumer) {
-        self.consumers.enter(consumer);
-        // ORDERING: Relaxed; a hint by itself. The next growth looks at the new consumer.
-        self.line.store(0, Ordering::Relaxed);
+        self.member.consumers.enter(consumer);
+        self.member.look_again();
     }
 
     fn unregister(&self, consumer: &MemoryConsumer) {
-        self.consumers.leave(consumer);
-        // ORDERING: as above.
-        self.line.store(0, Ordering::Relaxed);
+        self.member.consumers.leave(consumer);
+        self.member.look_again();
     }
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
-        let place = self.consumers.place(reservation.consumer().id());
+        let place = self.member.consumers.place(reservation.consumer().id());
+        if self.take_admitted(additional) {
+            self.keep(place, None, additional);
+            return;
+        }
         match self.group.charge_forced(additional as u64) {
-            Ok(charge) => self.keep(place, charge, additional),
+            Ok(charge) => self.keep(place, Some(charge), additional),
             Err(error) => panic!("failed to {error}"),
         }
     }
 
     #[inline]
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
-        if let Some(place) = self.consumers.place(reservation.consumer().id()) {
+        if let Some(place) = self.member.consumers.place(reservation.consumer().id()) {
             place.take(shrink);
         }
         let charge = self.hierarchy.charge_from_parts(self.id, shrink as u64);
@@ -197,21 +331,25 @@ impl MemoryPool for GroupPool {
     #[inline]
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         let consumer = reservation.consumer();
-        let place = self.consumers.place(consumer.id());
-        if consumer.can_spill() && place.is_some_and(|place| self.spills(place.held(), additional)) {
-            return Err(self.refusal(reservation, additional, None));
+        let place = self.member.consumers.place(consumer.id());
+        if consumer.can_spill() && place.is_some_and(|place| self.spills(place, additional)) {
+            return Err(self.refusal(reservation, additional, &Refuser::Share));
         }
-        match self.group.try_charge_by(additional as u64, Effort::Count) {
-            Ok(charge) => {
-                self.keep(place, charge, additional);
-                Ok(())
-            }
-            Err(error) => Err(self.refusal(reservation, additional, Some(&error))),
+        if let Some(group) = self.allocated.as_ref().filter(|group| group.headroom() < additional as u64) {
+            return Err(self.refusal(reservation, additional, &Refuser::Allocated(group)));
         }
+        let charge = if self.take_admitted(additional) {
+            None
+        } else {
+            let charge = self.group.try_charge_by(additional as u64, Effort::Count);
+            Some(charge.or_else(|error| self.make_room(reservation, additional, &error))?)
+        };
+        self.keep(place, charge, additional);
+        Ok(())
     }
 
     fn reserved(&self) -> usize {
-        self.consumers.list().iter().map(|consumer| consumer.held).sum()
+        self.member.consumers.list().iter().map(|consumer| consumer.held).sum()
     }
 
     fn memory_limit(&self) -> MemoryLimit {

@@ -1,5 +1,6 @@
 //! Tenants and their queries: a group each.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,20 +12,28 @@ use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
-use memgroup::{EndedGroup, Group, Hierarchy, OwnedGroup};
+use memgroup::{Charge, Deadline, EndedGroup, Group, Hierarchy, OwnedGroup};
 use memgroup_tokio::Tasks;
 
+use crate::exec::{Figures, GroupRule};
 use crate::fit::Fit;
+use crate::place::{Place, Placed};
 use crate::pool::GroupPool;
+use crate::spill::SpillFiles;
 
 /// The most that a query waits for the tasks of its last plan, before it is begun anew.
 const DRAIN_MILLIS_MOST: u32 = 1000;
+
+/// For how long the growths of one query wait in all, unless the tenant is given another time.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A tenant of a database: a group, below which each query has one of its own.
 #[derive(Clone)]
 pub struct Tenant {
     hierarchy: Hierarchy,
     group: Group,
+    allocated: Option<Group>,
+    patience: Duration,
     state: SessionState,
     disk: DiskManagerBuilder,
 }
@@ -40,6 +49,8 @@ impl Tenant {
         Tenant {
             hierarchy: hierarchy.clone(),
             group: group.clone(),
+            allocated: None,
+            patience: PATIENCE,
             state: context.state(),
             disk: DiskManagerBuilder::default(),
         }
@@ -49,6 +60,32 @@ impl Tenant {
     #[must_use]
     pub fn spill_to(self, disk: DiskManagerBuilder) -> Tenant {
         Tenant { disk, ..self }
+    }
+
+    /// The same tenant. The growths of each of its queries may wait so long in all ([`GroupPool::patience`]); a second by default.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Tenant {
+        Tenant { patience, ..self }
+    }
+
+    /// The same tenant, with all that its queries allocate charged to groups below `group`, one for each query.
+    ///
+    /// It needs the global allocator of `memgroup-alloc`, and [`GroupTracer`](crate::GroupTracer) for DataFusion's tasks. The groups are of
+    /// another hierarchy than the tenant's, so that no byte counts twice in one tree. Both may have limits. A growth that has no room in
+    /// the second tree is refused, and the consumer spills. Bytes that DataFusion allocates without asking its pool exceed the limit.
+    ///
+    /// Without this call the allocations of queries are charged to no group: the pool charges the bytes that they reserve.
+    ///
+    /// # Panics
+    /// The group is of the tenant's own hierarchy.
+    #[must_use]
+    pub fn count_allocated(self, group: &Group) -> Tenant {
+        assert!(
+            self.hierarchy.group(group.id()).as_ref() != Some(group),
+            "allocations in group {}: it is of the hierarchy in which the tenant's pools charge the same bytes; use another hierarchy",
+            group.path()
+        );
+        Tenant { allocated: Some(group.clone()), ..self }
     }
 
     /// The tenant's group.
@@ -65,38 +102,99 @@ impl Tenant {
     /// The tenant has a query of this name, or was removed, or the hierarchy is full.
     pub fn begin(&self, name: &str) -> Result<Query> {
         let group = self.group.create_owned(name).map_err(external)?;
+        self.query(group, None)
+    }
+
+    /// Begins a query once there is room for `bytes` of it: it waits in line with the tenants' other queries, and blocks no thread. The query has
+    /// these bytes for itself.
+    ///
+    /// Caches are shrunk for it by the hierarchy's [reclaimer](memgroup::Hierarchy::reclaimer), which has to run.
+    ///
+    /// # Errors
+    /// As [`begin`](Tenant::begin). [`DataFusionError::ResourcesExhausted`] if there is no room at the deadline, or no reclaimer runs, or
+    /// a limit allows less in all.
+    pub async fn begin_when_room(
+        &self,
+        name: &str,
+        bytes: u64,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Query> {
+        let group = self.group.create_owned(name).map_err(external)?;
+        let admitted = group.charge(bytes).until(deadline).await;
+        let admitted =
+            admitted.map_err(|error| resources_datafusion_err!("query {name} was not begun: {error}"))?;
+        self.query(group, Some(admitted))
+    }
+
+    fn query(&self, group: OwnedGroup, admitted: Option<Charge>) -> Result<Query> {
         let ended: Arc<Mutex<Option<EndedGroup>>> = Arc::default();
         let told = Arc::clone(&ended);
         group
             .on_end(move |figures| *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(figures))
             .map_err(external)?;
         let tasks = Tasks::of(&group).map_err(external)?;
-        let pool = Arc::new(GroupPool::new(&self.hierarchy, &group));
+        let allocated = self.allocated.as_ref().map(|above| above.create_owned(&group_name(&group)));
+        let allocated = allocated.transpose().map_err(external)?;
+        let pool = GroupPool::new(&self.hierarchy, &group)
+            .patience(self.patience)
+            .beside(allocated.as_deref().cloned());
+        if let Some(admitted) = admitted {
+            pool.admit(admitted);
+        }
+        let pool = Arc::new(pool);
         let fit = match pool.memory_limit() {
             MemoryLimit::Finite(most) => Some(Fit::of(most, self.state.config().target_partitions())),
             _ => None,
         };
-        let context = self.context(&pool, fit)?;
-        Ok(Query { tenant: self.clone(), context, fit, pool, tasks, group, ended })
+        let figures = Figures {
+            group: (*group).clone(),
+            member: Arc::clone(pool.member()),
+            io: self.hierarchy.io(),
+            allocated: allocated.as_deref().cloned(),
+        };
+        let place = match &figures.allocated {
+            Some(allocated) => Place { group: allocated.clone(), is_uncounted: false },
+            None => Place { group: (*group).clone(), is_uncounted: true },
+        };
+        let context = self.context(&pool, &place, &figures, fit)?;
+        let tenant = self.clone();
+        Ok(Query { tenant, context, fit, pool, place, figures, tasks, _allocated: allocated, group, ended })
     }
 
     /// A context with these settings. Its plans charge the pool.
-    fn context(&self, pool: &Arc<GroupPool>, fit: Option<Fit>) -> Result<SessionContext> {
+    fn context(
+        &self,
+        pool: &Arc<GroupPool>,
+        place: &Place,
+        figures: &Figures,
+        fit: Option<Fit>,
+    ) -> Result<SessionContext> {
         // A new default catalog would hide the tables.
         let mut config = self.state.config().clone().with_create_default_catalog_and_schema(false);
-        let mut runtime = RuntimeEnvBuilder::from_runtime_env(self.state.runtime_env())
-            .with_memory_pool(Arc::clone(pool) as Arc<dyn MemoryPool>);
+        let mut disk = self.disk.clone();
         if let Some(fit) = fit {
             config = fit.apply(config);
-            runtime =
-                runtime.with_disk_manager_builder(self.disk.clone().with_max_spill_merge_fan_in(fit.fan_in));
+            disk = disk.with_max_spill_merge_fan_in(fit.fan_in);
         }
+        let files = SpillFiles::new(disk.clone().build()?, &figures.group, figures.io.clone());
+        let runtime = RuntimeEnvBuilder::from_runtime_env(self.state.runtime_env())
+            .with_memory_pool(Arc::clone(pool) as Arc<dyn MemoryPool>)
+            .with_disk_manager_builder(disk.with_temp_file_factory(Arc::new(files)));
         let state = SessionStateBuilder::new_from_existing(self.state.clone())
             .with_config(config)
             .with_runtime_env(runtime.build_arc()?)
+            .with_physical_optimizer_rule(Arc::new(GroupRule {
+                place: place.clone(),
+                figures: figures.clone(),
+            }))
             .build();
         Ok(SessionContext::new_with_state(state))
     }
+}
+
+/// The last part of a group's path.
+fn group_name(group: &Group) -> String {
+    group.path().rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 fn is_out_of_memory(error: &DataFusionError) -> bool {
@@ -109,7 +207,10 @@ pub struct Query {
     context: SessionContext,
     fit: Option<Fit>,
     pool: Arc<GroupPool>,
+    place: Place,
+    figures: Figures,
     tasks: Tasks,
+    _allocated: Option<OwnedGroup>,
     group: OwnedGroup,
     ended: Arc<Mutex<Option<EndedGroup>>>,
 }
@@ -135,7 +236,7 @@ impl Query {
     /// # Errors
     /// That of the part; [`DataFusionError::ResourcesExhausted`] if the query is stopped.
     pub async fn run<T>(&self, part: impl Future<Output = Result<T>>) -> Result<T> {
-        match self.tasks.track(part).await {
+        match self.tasks.track(Placed::new(part, self.place.clone())).await {
             Ok(result) => result,
             Err(ended) => Err(resources_datafusion_err!("{ended}")),
         }
@@ -149,7 +250,8 @@ impl Query {
     pub async fn collect(&self, sql: &str) -> Result<Vec<RecordBatch>> {
         let (mut context, mut fit, reserved) = (self.context.clone(), self.fit, self.pool.reserved());
         loop {
-            let result = self.tasks.track(async { context.sql(sql).await?.collect().await }).await;
+            let part = async { context.sql(sql).await?.collect().await };
+            let result = self.tasks.track(Placed::new(part, self.place.clone())).await;
             let result = result.map_err(|ended| resources_datafusion_err!("{ended}"))?;
             let smaller = fit.and_then(Fit::smaller);
             match result {
@@ -163,18 +265,48 @@ impl Query {
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            (context, fit) = (self.tenant.context(&self.pool, smaller)?, smaller);
+            self.pool.spill_at_eighths(smaller.map_or(8, |fit| fit.eighths));
+            (context, fit) = (self.tenant.context(&self.pool, &self.place, &self.figures, smaller)?, smaller);
         }
     }
 
-    /// Ends the query: removes its group, and returns the group's figures. DataFusion's tasks end by themselves, and the bytes that they still hold stay
+    /// Ends the query: removes its group, and returns its figures. DataFusion's tasks end by themselves, and the bytes that they still hold stay
     /// charged to the tenant until then.
-    pub fn end(self) -> EndedGroup {
+    pub fn end(self) -> EndedQuery {
+        let spilled_bytes = self.figures.spilled();
+        let refused_growths = self.pool.refused();
+        let allocated_peak_bytes = self.figures.allocated.as_ref().map(Group::peak);
         let Query { context, pool, tasks, group, ended, .. } = self;
         drop((context, pool, tasks));
         // No other owner is handed out, so this removes the group and tells its figures.
         drop(group);
         let told = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
-        told.expect("the removal of the group told its figures")
+        let group = told.expect("the removal of the group told its figures");
+        EndedQuery { group, spilled_bytes, refused_growths, allocated_peak_bytes }
+    }
+}
+
+/// The figures of a query that ended; from [`Query::end`]. Printed, it is a line for a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EndedQuery {
+    /// The figures of its group.
+    pub group: EndedGroup,
+    /// Bytes that it wrote to files for lack of memory.
+    pub spilled_bytes: u64,
+    /// Growths of its consumers that were refused ([`GroupPool::refused`]). `group.refusals` are those that the query's own limit refused.
+    pub refused_growths: u64,
+    /// The most bytes that it had allocated at one time, where they are counted ([`Tenant::count_allocated`]).
+    pub allocated_peak_bytes: Option<u64>,
+}
+
+impl fmt::Display for EndedQuery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} spilled_bytes={}", self.group, self.spilled_bytes)?;
+        write!(f, " refused_growths={}", self.refused_growths)?;
+        match self.allocated_peak_bytes {
+            Some(bytes) => write!(f, " allocated_peak_bytes={bytes}"),
+            None => Ok(()),
+        }
     }
 }

@@ -96,7 +96,7 @@ impl Bench {
         let ended = query.end();
         assert!(self.hierarchy.lookup("/tenant/query").is_err());
         until_empty(&self.group).await;
-        (rows, ended.peak_bytes)
+        (rows, ended.group.peak_bytes)
     }
 }
 

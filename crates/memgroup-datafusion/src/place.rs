@@ -1,0 +1,154 @@
+//! The group that allocations are charged to, for the tasks of a query: during each poll, and in the tasks and closures that DataFusion spawns.
+
+use std::any::Any;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::Result as DataFusionResult;
+use datafusion::common::runtime::{JoinSetTracer, JoinSetTracerError, set_join_set_tracer};
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream};
+use futures_util::Stream;
+use futures_util::future::BoxFuture;
+use memgroup::{Group, scope};
+use memgroup_alloc::Uncounted;
+use pin_project_lite::pin_project;
+
+/// A group in force, and whether blocks are charged to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) group: Group,
+    /// The pool charges the same bytes: `memgroup-alloc` leaves them out.
+    pub(crate) is_uncounted: bool,
+}
+
+impl Place {
+    /// The place of this thread, if a group is in force.
+    fn current() -> Option<Place> {
+        Some(Place { group: scope::current()?, is_uncounted: memgroup_alloc::is_uncounted() })
+    }
+
+    pub(crate) fn call<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _token = self.is_uncounted.then(Uncounted::begin);
+        let _scope = scope::enter(&self.group);
+        act()
+    }
+}
+
+pin_project! {
+    /// A future or stream that is polled and dropped in a place.
+    pub(crate) struct Placed<F> {
+        #[pin]
+        inner: Option<F>,
+        place: Place,
+    }
+
+    impl<F> PinnedDrop for Placed<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            this.place.call(|| this.inner.set(None));
+        }
+    }
+}
+
+impl<F> Placed<F> {
+    pub(crate) fn new(inner: F, place: Place) -> Placed<F> {
+        Placed { inner: Some(inner), place }
+    }
+}
+
+impl<F: Future> Future for Placed<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let inner = this.inner.as_pin_mut().expect("it is taken when it is dropped");
+        this.place.call(|| inner.poll(context))
+    }
+}
+
+impl Stream for Placed<SendableRecordBatchStream> {
+    type Item = DataFusionResult<RecordBatch>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.project();
+        let inner = this.inner.as_pin_mut().expect("it is taken when it is dropped");
+        this.place.call(|| inner.poll_next(context))
+    }
+}
+
+impl RecordBatchStream for Placed<SendableRecordBatchStream> {
+    fn schema(&self) -> SchemaRef {
+        self.inner.as_ref().expect("it is taken when it is dropped").schema()
+    }
+}
+
+/// Puts the tasks and blocking closures that DataFusion spawns into the place of the thread that spawns them: its group, and whether blocks are
+/// charged to it.
+///
+/// DataFusion has one such tracer in a process. [`install`](GroupTracer::install) sets this one. A program with a tracer of its own wraps it
+/// ([`over`](GroupTracer::over)), or calls this one from its own.
+///
+/// ```
+/// use memgroup_datafusion::GroupTracer;
+///
+/// static TRACER: GroupTracer = GroupTracer::new();
+/// TRACER.install().unwrap();
+/// ```
+#[derive(Default)]
+pub struct GroupTracer {
+    inner: Option<&'static dyn JoinSetTracer>,
+}
+
+impl GroupTracer {
+    /// A tracer that does nothing else.
+    pub const fn new() -> GroupTracer {
+        GroupTracer { inner: None }
+    }
+
+    /// A tracer that hands each task to `inner` first.
+    pub const fn over(inner: &'static dyn JoinSetTracer) -> GroupTracer {
+        GroupTracer { inner: Some(inner) }
+    }
+
+    /// Makes it the process's tracer.
+    ///
+    /// # Errors
+    /// The process has one. Then that one is to call this one: it is a [`JoinSetTracer`].
+    pub fn install(&'static self) -> Result<(), JoinSetTracerError> {
+        set_join_set_tracer(self)
+    }
+}
+
+impl std::fmt::Debug for GroupTracer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GroupTracer").field("is_over_another", &self.inner.is_some()).finish()
+    }
+}
+
+type Output = Box<dyn Any + Send>;
+
+impl JoinSetTracer for GroupTracer {
+    fn trace_future(&self, future: BoxFuture<'static, Output>) -> BoxFuture<'static, Output> {
+        let future = match self.inner {
+            Some(inner) => inner.trace_future(future),
+            None => future,
+        };
+        match Place::current() {
+            Some(place) => Box::pin(Placed::new(future, place)),
+            None => future,
+        }
+    }
+
+    fn trace_block(&self, act: Box<dyn FnOnce() -> Output + Send>) -> Box<dyn FnOnce() -> Output + Send> {
+        let act = match self.inner {
+            Some(inner) => inner.trace_block(act),
+            None => act,
+        };
+        match Place::current() {
+            Some(place) => Box::new(move || place.call(act)),
+            None => act,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! A query's figures in its plans and its record; DataFusion's caches as shrinkers.
+
+use std::path::Path;
+use std::time::Duration;
+
+use datafusion::dataframe::DataFrameWriteOptions;
+use datafusion::execution::cache::cache_manager::CacheManagerConfig;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use memgroup::stats::io::{RBYTES, WBYTES};
+use memgroup::{Config, Freshness, Group, Hierarchy, Reach};
+use memgroup_datafusion::{Tenant, charged_caches};
+
+const SORT: &str =
+    "select value, 'text ' || value as t from generate_series(1, 400000) order by value % 1000, t";
+
+async fn until_empty(group: &Group) {
+    while group.usage_exact() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spilled_bytes_are_in_the_statistics_the_plan_and_the_record() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let alice = hierarchy.create("/alice").unwrap();
+    alice.set_max(8 << 20).unwrap();
+    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
+    let tenant = Tenant::new(&hierarchy, &alice, &context);
+    let query = tenant.begin("query").unwrap();
+    let rows = query.collect(&format!("explain analyze {SORT}")).await.unwrap();
+    let text = datafusion::arrow::util::pretty::pretty_format_batches(&rows).unwrap().to_string();
+    let line = text
+        .lines()
+        .find(|line| line.contains("GroupExec: group=/alice/query"))
+        .unwrap_or_else(|| panic!("{text}"));
+    for metric in ["group_peak_bytes=", "spilled_bytes=", "refused_growths=", "stalled_us="] {
+        assert!(line.contains(metric), "{metric} in {line}");
+    }
+    assert!(!line.contains("spilled_bytes=0,"), "{line}");
+    assert!(!line.contains("allocated_peak_bytes"), "{line}");
+
+    let io = hierarchy.io();
+    let written = io.get(query.group(), WBYTES, Reach::Subtree, Freshness::Fresh);
+    assert!(written > 1 << 20, "{written} bytes written");
+    let ended = query.end();
+    assert_eq!(ended.spilled_bytes, written as u64);
+    assert!(ended.refused_growths > 0);
+    let figures = format!(" spilled_bytes={written} refused_growths={}", ended.refused_growths);
+    assert!(ended.to_string().ends_with(&figures), "{ended}");
+    assert_eq!(
+        io.get(&alice, WBYTES, Reach::Subtree, Freshness::Fresh),
+        written,
+        "they stay with the tenant"
+    );
+    let read = io.get(&alice, RBYTES, Reach::Subtree, Freshness::Fresh);
+    assert!(read > 0, "{read} bytes read");
+    until_empty(&alice).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_without_a_limit_spills_nothing_and_shows_its_group() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let alice = hierarchy.create("/alice").unwrap();
+    let query = Tenant::new(&hierarchy, &alice, &SessionContext::new()).begin("query").unwrap();
+    let rows = query.collect(&format!("explain {SORT}")).await.unwrap();
+    let text = datafusion::arrow::util::pretty::pretty_format_batches(&rows).unwrap().to_string();
+    assert!(text.contains("GroupExec: group=/alice/query"), "{text}");
+    query.collect(SORT).await.unwrap();
+    let ended = query.end();
+    assert_eq!((ended.spilled_bytes, ended.refused_growths), (0, 0));
+    assert!(ended.group.peak_bytes > 1 << 20, "{ended}");
+}
+
+/// Parquet files with footers that are cached.
+async fn files(dir: &Path, count: usize) {
+    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    for number in 0..count {
+        let path = dir.join(format!("{number}.parquet"));
+        let sql = format!("select value + {number} as v from generate_series(1, 100)");
+        let table = context.sql(&sql).await.unwrap();
+        table.write_parquet(path.to_str().unwrap(), DataFrameWriteOptions::new(), None).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caches_are_charged_and_give_way_before_a_tenant_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    files(dir.path(), 40).await;
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let all = hierarchy.create("/all").unwrap();
+    let (caches, alice) = (all.create("caches").unwrap(), all.create("alice").unwrap());
+    let config = charged_caches(&caches, CacheManagerConfig::default()).unwrap();
+    let runtime = RuntimeEnvBuilder::new().with_cache_manager(config).build_arc().unwrap();
+    let context = SessionContext::new_with_config_rt(SessionConfig::new(), runtime);
+    context.register_parquet("t", dir.path().to_str().unwrap(), ParquetReadOptions::default()).await.unwrap();
+    let count = "select count(*), sum(v) from t";
+    let query = Tenant::new(&hierarchy, &alice, &context).begin("query").unwrap();
+    let expected = query.collect(count).await.unwrap();
+    let cached = caches.usage_exact();
+    let manager = &context.runtime_env().cache_manager;
+    assert!(manager.get_file_metadata_cache().len() == 40 && cached > 40 << 10, "{cached} bytes cached");
+
+    all.set_max(all.usage_exact() + (64 << 10)).unwrap();
+    let charge = alice.try_charge(96 << 10).unwrap();
+    assert!(caches.usage_exact() <= cached - (32 << 10), "the caches gave way");
+    assert!(manager.get_file_metadata_cache().len() < 40);
+    assert_eq!(query.collect(count).await.unwrap(), expected);
+    drop(charge);
+
+    manager.get_file_metadata_cache().clear();
+    manager.get_file_statistic_cache().unwrap().clear();
+    manager.get_list_files_cache().unwrap().clear();
+    assert_eq!(caches.usage_exact(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_are_not_cached_where_their_group_has_no_room() {
+    let dir = tempfile::tempdir().unwrap();
+    files(dir.path(), 10).await;
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let caches = hierarchy.create("/caches").unwrap();
+    caches.set_max(8 << 10).unwrap();
+    let config = charged_caches(&caches, CacheManagerConfig::default()).unwrap();
+    let runtime = RuntimeEnvBuilder::new().with_cache_manager(config).build_arc().unwrap();
+    let context = SessionContext::new_with_config_rt(SessionConfig::new(), runtime);
+    context.register_parquet("t", dir.path().to_str().unwrap(), ParquetReadOptions::default()).await.unwrap();
+    let rows = context.sql("select v from t").await.unwrap().collect().await.unwrap();
+    assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), 1000);
+    assert!(caches.usage_exact() <= 8 << 10);
+    assert!(context.runtime_env().cache_manager.get_file_metadata_cache().len() < 10);
+    drop((context, rows));
+    assert_eq!(caches.usage_exact(), 0, "the caches went with their context");
+    assert!(hierarchy.shrinkers().is_empty());
+}
