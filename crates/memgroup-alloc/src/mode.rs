@@ -25,10 +25,18 @@ pub(crate) fn is_fallible() -> bool {
 }
 
 /// Charges for a block that may fail.
-pub(crate) fn try_charge(owner: Owner, bytes: u64) -> Result<(), ChargeError> {
-    let outcome = owner.try_charge(bytes);
-    REFUSAL.set(outcome.err());
-    outcome
+pub(crate) fn try_charge(owner: Owner, bytes: u64) -> Option<Owner> {
+    noted(owner.try_charge(bytes))
+}
+
+/// Charges for a block that may fail to grow. Whether it could.
+pub(crate) fn try_grow(owner: Owner, bytes: u64) -> bool {
+    noted(owner.try_grow(bytes)).is_some()
+}
+
+fn noted<T>(outcome: Result<T, ChargeError>) -> Option<T> {
+    REFUSAL.set(outcome.as_ref().err().copied());
+    outcome.ok()
 }
 
 /// The refusal of this thread's last block that might fail, if it was refused.

@@ -122,7 +122,7 @@ extern "C" fn charge_large(owner: Owner, units: u64) -> Result<Option<Owner>, Re
     let _inside = depth::enter();
     let bytes = units * UNIT;
     if mode::is_fallible() {
-        return mode::try_charge(owner, bytes).map(|()| Some(owner)).map_err(|_| Refused);
+        return mode::try_charge(owner, bytes).map(Some).ok_or(Refused);
     }
     Ok(owner.charge(bytes, 0).map(|charged| charged.owner))
 }
@@ -153,7 +153,7 @@ extern "C" fn grow_slowly(owner: Owner, more: u64, all: u64) -> Grown {
     }
     let _inside = depth::enter();
     if all > UNITS_MOST && mode::is_fallible() {
-        return if mode::try_charge(owner, more * UNIT).is_ok() { Grown::Charged } else { Grown::Refused };
+        return if mode::try_grow(owner, more * UNIT) { Grown::Charged } else { Grown::Refused };
     }
     if owner.grow(more * UNIT) { Grown::Charged } else { Grown::NotHere }
 }

@@ -453,3 +453,23 @@ proptest! {
         prop_assert_eq!(hierarchy.dying().len(), 0);
     }
 }
+
+#[test]
+fn blocks_that_may_fail_in_a_removed_group_are_charged_above_it_within_the_limit() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(1 << 20).unwrap();
+    let removed = parent.create("removed").unwrap();
+    let scope = memgroup::scope::enter(&removed);
+    let mut old = Vec::<u8>::with_capacity(80_000);
+    removed.remove().unwrap();
+    let mut new = Vec::<u8>::new();
+    fallible(|| new.try_reserve_exact(100_000)).unwrap();
+    fallible(|| old.try_reserve_exact(200_000)).unwrap();
+    assert!((300_000..310_000).contains(&parent.usage_exact()), "{}", parent.usage_exact());
+    fallible(|| new.try_reserve_exact(1 << 20)).unwrap_err();
+    fallible(|| old.try_reserve_exact(1 << 20)).unwrap_err();
+    assert!(parent.usage_exact() < 310_000, "a block that failed costs nothing: {}", parent.usage_exact());
+    drop((new, old, scope));
+    assert_eq!(parent.usage_exact(), 0);
+}

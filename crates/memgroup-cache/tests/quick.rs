@@ -55,3 +55,13 @@ fn counts_no_bytes_that_a_reader_holds() {
     drop(entry);
     assert_eq!(group.usage_exact(), 0);
 }
+
+#[test]
+fn no_old_value_is_left_under_a_key_with_a_new_one_that_does_not_fit() {
+    let (_hierarchy, parent) = parent(64 * MIB);
+    let (group, cache) = fixed(&parent, "tenant");
+    cache.insert(1, vec![1; 1000]).unwrap();
+    assert!(cache.insert(1, vec![2; 32 * MIB as usize]).is_err(), "it is larger than the cache");
+    assert!(cache.get(&1).is_none(), "the old value is out of date");
+    assert_charged(&group, &cache);
+}

@@ -64,7 +64,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ENGINE")]
     engine: Option<Engine>,
 
-    /// Run time in seconds [default: from the SPEC, 20]
+    /// Run time in seconds [default: from the SPEC; the built-in ones have 20 and, for http, 10]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = spec::parse_seconds)]
     seconds: Option<f64>,
 

@@ -77,7 +77,9 @@ fn query(random: &mut Random) -> String {
         3 => format!("select k, row_number() over (partition by v % {few} order by t, k) from r"),
         4 => format!("select distinct v % {many}, t from r"),
         5 => format!("select t, count(distinct v % {few}) from r group by t order by 2, 1 limit {many}"),
-        _ => format!("select k from r where v % {few} in (select v % {many} from r where k < {many}) order by v"),
+        _ => format!(
+            "select k from r where v % {few} in (select v % {many} from r where k < {many}) order by v"
+        ),
     }
 }
 
@@ -198,7 +200,10 @@ async fn run(tenant: &Tenant, sql: &str, expected: &[String], plan: Plan, has_fa
             match tenant.begin_when_room(&name, bytes, soon).await {
                 Ok(query) => query,
                 Err(error) => {
-                    assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{name}: {error}");
+                    assert!(
+                        matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
+                        "{name}: {error}"
+                    );
                     return count(&ends.exhausted);
                 }
             }

@@ -16,7 +16,8 @@ const MIB: u64 = 1 << 20;
 /// The tenant that the header names. An unknown one is refused.
 fn tenant_of(hierarchy: &Hierarchy, head: &Parts) -> Result<Group, StatusCode> {
     let name = head.headers.get("x-tenant").and_then(|name| name.to_str().ok());
-    let name = name.ok_or(StatusCode::UNAUTHORIZED)?;
+    // A name with a slash could be the group of another tenant's request.
+    let name = name.filter(|name| !name.contains('/')).ok_or(StatusCode::UNAUTHORIZED)?;
     hierarchy.lookup(&format!("/tenants/{name}")).map_err(|_| StatusCode::FORBIDDEN)
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Buf;
 use http_body::{Body, Frame, SizeHint};
-use memgroup::{Charge, ChargeError, Charging, Effort};
+use memgroup::{Charge, ChargeError, ChargeErrorKind, Charging, Effort};
 use pin_project_lite::pin_project;
 
 use crate::in_group::{InGroup, InGroupExt};
@@ -96,6 +96,16 @@ impl BodyAccount {
 struct Waiting<D> {
     charging: Charging,
     frame: Frame<D>,
+    /// The refusal before the wait.
+    refused: ChargeError,
+}
+
+/// Bytes of a frame besides its data: a body of many small frames is held as a list of them.
+const FRAME: u64 = 64;
+
+/// The error of a wait, or the refusal before it where no reclaimer runs: that one names the limit.
+pub(crate) fn unless_deserted(error: ChargeError, refused: ChargeError) -> ChargeError {
+    if error.kind() == ChargeErrorKind::NoReclaimer { refused } else { error }
 }
 
 pin_project! {
@@ -151,7 +161,7 @@ impl<B: Body> ChargedBody<B> {
         ChargedBody { body, account, is_growing, patience, max, left, waiting: None, is_cut_off: false }
     }
 
-    /// Charges each frame of data before it is handed out. It calls no shrinker and no kill hook ([`Effort::Count`]).
+    /// Charges each frame of data before it is handed out: its bytes, and 64 more for the frame itself. It calls no shrinker and no kill hook ([`Effort::Count`]).
     #[must_use]
     pub fn growing(mut self) -> ChargedBody<B> {
         self.is_growing = true;
@@ -201,13 +211,16 @@ impl<B: Body> Body for ChargedBody<B> {
         let mut this = self.as_mut().project();
         if let Some(waiting) = this.waiting {
             let made = ready!(Pin::new(&mut waiting.charging).poll(context));
-            let frame = this.waiting.take().map(|waiting| waiting.frame);
             return match made {
                 Ok(charge) => {
                     this.account.add(charge);
-                    Poll::Ready(frame.map(Ok))
+                    Poll::Ready(this.waiting.take().map(|waiting| Ok(waiting.frame)))
                 }
-                Err(error) => self.cut_off(BodyFailure::Refused(error)),
+                Err(error) => {
+                    let refused = this.waiting.take().map(|waiting| waiting.refused);
+                    let error = refused.map_or(error, |refused| unless_deserted(error, refused));
+                    self.cut_off(BodyFailure::Refused(error))
+                }
             };
         }
         if *this.is_cut_off {
@@ -218,7 +231,8 @@ impl<B: Body> Body for ChargedBody<B> {
             Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::Inner(error)))),
             Some(Ok(frame)) => frame,
         };
-        let bytes = frame.data_ref().map_or(0, |data| data.remaining() as u64);
+        let data = frame.data_ref().map(|data| data.remaining() as u64);
+        let bytes = data.unwrap_or(0);
         let Some(left) = this.left.checked_sub(bytes) else {
             let max = *this.max;
             return self.cut_off(BodyFailure::TooLarge { max });
@@ -227,15 +241,16 @@ impl<B: Body> Body for ChargedBody<B> {
         if !*this.is_growing {
             return Poll::Ready(Some(Ok(frame)));
         }
+        let bytes = data.map_or(0, |data| data + FRAME);
         match this.body.group().try_charge_by(bytes, Effort::Count) {
             Ok(charge) => {
                 this.account.add(charge);
                 Poll::Ready(Some(Ok(frame)))
             }
             Err(error) if this.patience.is_zero() => self.cut_off(BodyFailure::Refused(error)),
-            Err(_) => {
+            Err(refused) => {
                 let charging = this.body.group().charge(bytes).until(*this.patience);
-                *this.waiting = Some(Waiting { charging, frame });
+                *this.waiting = Some(Waiting { charging, frame, refused });
                 self.poll_frame(context)
             }
         }

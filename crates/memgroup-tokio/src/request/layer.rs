@@ -20,7 +20,7 @@ use memgroup::{ChargeError, Effort, Group, GroupError, OwnedGroup};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::body::ChargedBody;
+use crate::body::{ChargedBody, unless_deserted};
 use crate::in_group::InGroupExt;
 use crate::request::{Refusal, RequestGroup, ResponseBody};
 use crate::spawn::GroupExt;
@@ -31,8 +31,9 @@ use crate::tasks::Tasks;
 /// A function chooses the tenant by the request's head. It returns the tenant's group, or the status of the answer to a request without one.
 ///
 /// - The handler's future and the response's body are polled in the request's group, which is in the request's extensions as [`RequestGroup`].
-/// - The request's body is charged frame by frame, before the handler sees the frame. The bytes stay charged until the response's body ends.
-/// - The handler ends when the request's group is over its limit, or is chosen as a victim. It is delayed while a group above is over its `high`.
+/// - The request's body is charged frame by frame, before the handler sees the frame, with 64 bytes for each. The bytes stay charged until the response's body ends.
+/// - The handler ends when the request's group is over its limit, or is chosen as a victim for a charge
+///   that [waits](RequestGroups::patience). It is delayed while a group above is over its `high`.
 /// - The group is removed with the last owner: the handler, the response's body, and clones of the [`RequestGroup`].
 ///
 /// | cause | answer |
@@ -95,6 +96,9 @@ pub struct RequestGroups {
     settings: Settings,
 }
 
+/// For how long a charge of the layer waits unless set. The victim of another tenant's charge has ended by then, if it is polled.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// Chooses the group of a request's tenant.
 type Tenant = dyn Fn(&Parts) -> Result<Group, StatusCode> + Send + Sync;
 
@@ -117,7 +121,7 @@ impl RequestGroups {
             request_max: None,
             body_max: u64::MAX,
             admission: 0,
-            patience: Duration::ZERO,
+            patience: PATIENCE,
             retry_after: Duration::from_secs(1),
             is_killable: true,
         };
@@ -149,7 +153,9 @@ impl RequestGroups {
         self
     }
 
-    /// For how long the admission, and each frame of the body, wait for room. Zero unless set. Needs a [`Reclaimer`](memgroup::Reclaimer).
+    /// For how long the admission, and each frame of the body, wait for room; 100 ms unless set. Needs a [`Reclaimer`](memgroup::Reclaimer): while they
+    /// wait, it shrinks caches and stops victims for them. Without one, or with a patience of zero, they are refused at once, and no victim is
+    /// stopped for them.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> RequestGroups {
         self.settings.patience = patience;
@@ -199,7 +205,10 @@ fn create(tenant: &Group, max: Option<u64>) -> Result<OwnedGroup, GroupError> {
 impl Settings {
     async fn admit(&self, group: &Group) -> Result<memgroup::Charge, ChargeError> {
         match group.try_charge_by(self.admission, Effort::Count) {
-            Err(_) if !self.patience.is_zero() => group.charge(self.admission).until(self.patience).await,
+            Err(refused) if !self.patience.is_zero() => {
+                let charging = group.charge(self.admission).until(self.patience).await;
+                charging.map_err(|error| unless_deserted(error, refused))
+            }
             tried => tried,
         }
     }

@@ -94,7 +94,7 @@ impl Refusal {
     fn new(status: StatusCode, retry_after: Duration, text: impl fmt::Display) -> Refusal {
         let is_for_now = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         // Whole seconds, at least one: 0 asks for an attempt at once.
-        let seconds = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
+        let seconds = retry_after.as_secs().saturating_add(u64::from(retry_after.subsec_nanos() > 0));
         Refusal { status, retry_after: is_for_now.then_some(seconds.max(1)), text: format!("{text}\n") }
     }
 

@@ -50,18 +50,33 @@ async fn holds_its_charge_while_it_lasts() {
     assert_empty(&hierarchy, &group);
 }
 
+/// Bytes that are charged for each frame besides its data.
+const FRAME: u64 = 64;
+
+#[tokio::test]
+async fn many_small_frames_are_charged_for_the_memory_of_a_list_of_them() {
+    let (hierarchy, group) = fixture();
+    group.set_max(100 + 1000 * (1 + FRAME)).unwrap();
+    let body = charged(&group, Frames::new([1; 1001])).growing();
+    let account = body.account();
+    assert!(body.collect().await.is_err());
+    assert_eq!(account.bytes(), 100 + 1000 * (1 + FRAME));
+    drop(account);
+    assert_empty(&hierarchy, &group);
+}
+
 #[tokio::test]
 async fn charges_each_frame_until_the_account_is_dropped() {
     let (hierarchy, group) = fixture();
     let mut body = charged(&group, Frames::new([10, 20])).growing();
     let account = body.account();
-    for usage in [110, 130] {
+    for usage in [100 + 10 + FRAME, 100 + 10 + 20 + 2 * FRAME] {
         body.frame().await.unwrap().unwrap();
         assert_eq!((account.bytes(), group.usage_exact()), (usage, usage));
     }
     assert!(body.frame().await.is_none());
     drop(body);
-    assert_eq!((group.usage_exact(), account.failure()), (130, None));
+    assert_eq!((group.usage_exact(), account.failure()), (130 + 2 * FRAME, None));
     drop(account);
     assert_empty(&hierarchy, &group);
 }
@@ -69,11 +84,11 @@ async fn charges_each_frame_until_the_account_is_dropped() {
 #[tokio::test]
 async fn is_cut_off_at_a_frame_that_is_refused() {
     let (hierarchy, group) = fixture();
-    group.set_max(125).unwrap();
+    group.set_max(125 + FRAME).unwrap();
     let mut body = charged(&group, Frames::new([20, 20, 1])).growing();
     body.frame().await.unwrap().unwrap();
     let Some(Err(BodyError::Failed(BodyFailure::Refused(error)))) = body.frame().await else { panic!() };
-    assert_eq!((error.asked(), error.usage()), (20, 120));
+    assert_eq!((error.asked(), error.usage()), (20 + FRAME, 120 + FRAME));
     assert!(body.frame().await.is_none());
     assert_eq!(body.account().failure(), Some(BodyFailure::Refused(error)));
     drop(body);
@@ -94,14 +109,14 @@ async fn is_cut_off_at_the_byte_beyond_its_most() {
 async fn a_frame_waits_for_room() {
     let (hierarchy, group) = fixture();
     let _reclaimer = ReclaimerThread::spawn(&hierarchy).unwrap();
-    group.set_max(1000).unwrap();
+    group.set_max(1100).unwrap();
     let held = group.try_charge(800).unwrap();
     let body = charged(&group, Frames::new([50, 500])).growing().patience(Duration::from_secs(3600));
     let reading = tokio::spawn(body.collect());
     while group.waiters().now == 0 {
         yield_now().await;
     }
-    assert_eq!(group.usage_exact(), 950);
+    assert_eq!(group.usage_exact(), 950 + FRAME);
     drop(held);
     assert_eq!(reading.await.unwrap().unwrap().to_bytes().len(), 550);
     assert_empty(&hierarchy, &group);

@@ -124,7 +124,7 @@ async fn handles_a_request_in_a_group_below_its_tenants() {
     let mut service = fixture.layer.clone().admission(100).layer(Handler(echo));
     let response = service.call(request("alice", "hello")).await.unwrap();
     assert_eq!(answer(&response), (200, None));
-    assert_eq!((fixture.alice.children().len(), fixture.alice.usage_exact()), (1, 105));
+    assert_eq!((fixture.alice.children().len(), fixture.alice.usage_exact()), (1, 105 + 64));
     assert_eq!(body_text(response).await, "hello");
     fixture.assert_ended();
 }
@@ -182,7 +182,7 @@ impl<I: Iterator + Unpin> futures_core::Stream for Frames<I> {
 #[tokio::test]
 async fn answers_by_the_limit_that_refuses_a_frame() {
     let fixture = Fixture::new();
-    let mut service = fixture.layer.clone().request_max(500).layer(Handler(echo));
+    let mut service = fixture.layer.clone().request_max(500 + 64).layer(Handler(echo));
     let mut sent = async |tenant: &str, bytes: usize| {
         let body = Full::from(vec![0; bytes]);
         let request = Request::builder().header("tenant", tenant).body(body).unwrap();
@@ -279,6 +279,40 @@ async fn answers_503_to_a_request_that_is_stopped_for_another() {
     assert_eq!(answer(&response), (503, Some("1")));
     assert!(fixture.bob.try_charge(500).is_ok());
     drop(response);
+    fixture.assert_ended();
+}
+
+#[tokio::test]
+async fn stops_a_request_above_its_tenants_limit_for_another_tenant_without_settings() {
+    let fixture = Fixture::new();
+    let _reclaimer = ReclaimerThread::spawn(&fixture.hierarchy).unwrap();
+    let holds = |request: Request<Incoming>| async move {
+        if request.headers()["tenant"] == "alice" {
+            let _held = scope::current().unwrap().charge_forced(1000).unwrap();
+            pending::<()>().await;
+        }
+        text("done")
+    };
+    let mut service = fixture.layer.clone().admission(100).layer(Handler(holds));
+    let runaway = tokio::spawn(service.call(request("alice", "")));
+    while fixture.alice.usage_exact() < 1000 {
+        yield_now().await;
+    }
+    assert_eq!(answer(&service.call(request("bob", "")).await.unwrap()), (200, None));
+    assert_eq!(answer(&runaway.await.unwrap().unwrap()), (503, Some("1")));
+    fixture.assert_ended();
+}
+
+#[tokio::test]
+async fn refuses_at_once_and_names_the_limit_where_no_reclaimer_runs() {
+    let fixture = Fixture::new();
+    let held = fixture.alice.try_charge(800).unwrap();
+    let mut service = fixture.layer.clone().admission(100).layer(Handler(echo));
+    let response = service.call(request("alice", "hello")).await.unwrap();
+    assert_eq!(answer(&response), (429, Some("1")));
+    let text = body_text(response).await;
+    assert!(text.ends_with("refused by group /tenants/alice, usage 800 of max 800\n"), "{text}");
+    drop(held);
     fixture.assert_ended();
 }
 

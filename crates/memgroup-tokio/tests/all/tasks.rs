@@ -3,9 +3,10 @@
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use memgroup::{Config, Group, Hierarchy, KillHookError, scope};
+use memgroup::{Config, Group, Hierarchy, KillHookError, KillOutcome, scope};
 use memgroup_tokio::{Ended, Tasks};
 use tokio::task::yield_now;
 
@@ -23,6 +24,16 @@ fn full() -> (Hierarchy, Group, Group, Group) {
 async fn holds(bytes: u64) {
     let _held = scope::try_charge_current(bytes).unwrap().unwrap();
     pending::<()>().await;
+}
+
+/// A waker that notes its call.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A waker that panics.
@@ -57,6 +68,23 @@ async fn ends_all_tasks_of_the_group_and_no_others() {
     assert_eq!(others.stop(), 1);
     assert_eq!(other.await.unwrap(), Err(Ended::Stopped { group: "/tenants/small".to_owned() }));
     drop(charge);
+    assert_empty(&hierarchy, &runaway);
+}
+
+#[tokio::test]
+async fn reports_the_end_of_tasks_that_held_no_bytes_themselves() {
+    let (hierarchy, _tenants, runaway, small) = full();
+    let held = runaway.try_charge(1 << 20).unwrap();
+    let tasks = Tasks::of(&runaway).unwrap();
+    let pending: Vec<_> = (0..3).map(|_| tasks.spawn(pending::<()>())).collect();
+    yield_now().await;
+    assert!(small.try_charge(4096).is_err());
+    assert_eq!(hierarchy.kills().last().unwrap().outcome, None);
+    for task in pending {
+        assert!(matches!(task.await.unwrap(), Err(Ended::Killed { .. })));
+    }
+    assert_eq!(hierarchy.kills().last().unwrap().outcome, Some(KillOutcome::Died));
+    drop(held);
     assert_empty(&hierarchy, &runaway);
 }
 
@@ -98,10 +126,13 @@ fn passes_over_a_waker_that_panics() {
     let mut other = pin!(tasks.track(holds(512 << 10)));
     let waker = Waker::from(Arc::new(Panics));
     assert!(panics.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    let mut context = Context::from_waker(Waker::noop());
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
     assert!(other.as_mut().poll(&mut context).is_pending());
 
     assert!(small.try_charge(4096).is_err());
+    assert!(woken.0.load(Ordering::Relaxed), "the other one is woken all the same");
     for future in [panics.as_mut(), other.as_mut()] {
         assert!(matches!(future.poll(&mut context), Poll::Ready(Err(Ended::Killed { .. }))));
     }

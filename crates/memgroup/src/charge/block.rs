@@ -10,7 +10,7 @@ use crate::counter::chain::{self, Climb, Refused, Until};
 use crate::state::counter::Verdict;
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
-use crate::tree::error::ChargeError;
+use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::node::Node;
 use crate::tree::owner::Owner;
 
@@ -70,12 +70,39 @@ impl Owner {
             || node.counter.is_offline() && Charge::forced(node, bytes).is_ok()
     }
 
-    /// Charges `bytes` as [`Group::try_charge_by`](crate::Group::try_charge_by) does with [`Effort::Count`].
+    /// Charges `bytes` as [`Group::try_charge_by`](crate::Group::try_charge_by) does with [`Effort::Count`]. Where the group was removed, it charges the
+    /// nearest group above that was not. Returns the one that it charged.
     ///
     /// # Errors
     /// As there.
-    pub fn try_charge(self, bytes: u64) -> Result<(), ChargeError> {
-        self.node().charge_by(bytes, Means::with(Effort::Count))
+    pub fn try_charge(self, bytes: u64) -> Result<Owner, ChargeError> {
+        let count = |node: &'static Node| node.charge_by(bytes, Means::with(Effort::Count));
+        let mut tried = (self.node(), count(self.node()));
+        while let (node, Err(error)) = &tried
+            && error.kind() == ChargeErrorKind::Offline
+            && let Some(level) = online(node)
+        {
+            tried = (level, count(level));
+        }
+        let (node, charged) = tried;
+        charged.map(|()| Owner::of(node))
+    }
+
+    /// Charges `bytes` more for a block that grows, to this very group, if there is room for them. Where the group was removed, there is to be room in
+    /// the nearest group above that was not.
+    ///
+    /// # Errors
+    /// As [`try_charge`](Owner::try_charge).
+    pub fn try_grow(self, bytes: u64) -> Result<(), ChargeError> {
+        let charged = self.try_charge(bytes)?;
+        if charged != self {
+            let is_grown = self.grow(bytes);
+            charged.uncharge(bytes);
+            if !is_grown {
+                return Err(ChargeError::of(self.node(), self.node().counter.read(), bytes));
+            }
+        }
+        Ok(())
     }
 
     /// Uncharges `bytes` that were charged for blocks, from any thread.
@@ -111,11 +138,15 @@ fn charge_within(node: &'static Node, bytes: u64) -> Option<Charged> {
     Some(Charged { owner: Owner::of(node), bytes })
 }
 
+/// The first level of a group that was not removed.
+fn online(node: &'static Node) -> Option<&'static Node> {
+    chain::levels(node).find(|level| !level.counter.is_offline())
+}
+
 /// Charges the first level that is online: `bytes` within all limits, else with `ahead` by force.
 #[cold]
 fn charge_online(node: &'static Node, bytes: u64, ahead: u64) -> Option<Charged> {
-    let online = || chain::levels(node).find(|level| !level.counter.is_offline());
-    while let Some(level) = online() {
+    while let Some(level) = online(node) {
         let outcome = charge_within(level, bytes).map_or_else(|| force(level, bytes + ahead), Ok);
         match outcome {
             Ok(charged) => return Some(charged),
