@@ -35,6 +35,8 @@ pub(crate) struct Place {
     own: AtomicUsize,
     others: AtomicUsize,
     most: AtomicUsize,
+    /// Its bytes are not charged: other consumers reserve the same ones.
+    is_uncharged: AtomicBool,
     /// Another query needs its memory: it is to spill at its next growth.
     is_asked: AtomicBool,
 }
@@ -88,6 +90,11 @@ impl Place {
         if held > isize::MAX as usize { 0 } else { held }
     }
 
+    #[inline]
+    pub(crate) fn is_uncharged(&self) -> bool {
+        self.is_uncharged.load(Ordering::Relaxed)
+    }
+
     /// Whether the consumer is asked to spill. It is told once.
     pub(crate) fn take_ask(&self) -> bool {
         self.is_asked.load(Ordering::Relaxed) && self.is_asked.swap(false, Ordering::Relaxed)
@@ -99,11 +106,12 @@ impl Place {
     }
 
     /// Gives a free place to a consumer.
-    fn enter(&self, id: usize) {
+    fn enter(&self, id: usize, is_charged: bool) {
         for figure in [&self.owner, &self.own, &self.others, &self.most] {
             figure.store(0, Ordering::Relaxed);
         }
         self.is_asked.store(false, Ordering::Relaxed);
+        self.is_uncharged.store(!is_charged, Ordering::Relaxed);
         self.id.store(id + 1, Ordering::Relaxed);
     }
 }
@@ -117,6 +125,8 @@ pub struct ConsumerReport {
     pub id: usize,
     /// Whether it can write the memory that it holds to disk.
     pub can_spill: bool,
+    /// Whether its bytes are charged ([`GroupPool::uncharged`](crate::GroupPool::uncharged)).
+    pub is_charged: bool,
     /// Bytes that it holds.
     pub held: usize,
     /// The most bytes that it held at one time.
@@ -145,13 +155,14 @@ impl Consumers {
         (0..WINDOW).map(move |at| &*segment[(id + at) & (segment.len() - 1)])
     }
 
-    pub(crate) fn enter(&self, consumer: &MemoryConsumer) {
+    pub(crate) fn enter(&self, consumer: &MemoryConsumer, is_charged: bool) {
         let mut known = self.lock();
         let id = consumer.id();
         known.push(ConsumerReport {
             name: consumer.name().to_owned(),
             id,
             can_spill: consumer.can_spill(),
+            is_charged,
             held: 0,
             most: 0,
         });
@@ -160,7 +171,7 @@ impl Consumers {
                 segment.get_or_init(|| (0..FIRST << number).map(|_| CachePadded::default()).collect());
             if let Some(place) = Self::window(segment, id).find(|place| place.id.load(Ordering::Relaxed) == 0)
             {
-                return place.enter(id);
+                return place.enter(id, is_charged);
             }
         }
     }
@@ -207,6 +218,11 @@ impl Consumers {
     /// Bytes of the consumers that can spill.
     pub(crate) fn spillable(&self) -> usize {
         self.list().iter().filter(|consumer| consumer.can_spill).map(|consumer| consumer.held).sum()
+    }
+
+    /// The charged bytes of all consumers.
+    pub(crate) fn charged(&self) -> usize {
+        self.list().iter().filter(|consumer| consumer.is_charged).map(|consumer| consumer.held).sum()
     }
 
     /// All consumers with their figures.

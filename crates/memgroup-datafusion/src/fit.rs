@@ -14,9 +14,9 @@ const ROWS: usize = 8192;
 const ROWS_LEAST: usize = 1024;
 /// Bytes of a row that a merge of spilled files holds: two batches a file, each of them counted twice.
 const MERGED_ROW: usize = 256;
-/// Eighths of their even share that consumers which can spill have. A sort of narrow rows needs more memory for the keys of its merge than for
-/// the rows.
-const EIGHTHS: (usize, usize) = (1, 8);
+/// Eighths of their even share that consumers which can spill have at first. A sort of narrow rows needs more memory for the keys of its merge than
+/// for the rows, and ends with fewer.
+pub(crate) const EIGHTHS: usize = 8;
 /// A merge of spilled files has at least two, and no more than so many: each is an open file.
 const FAN_IN: (usize, usize) = (2, 64);
 
@@ -46,14 +46,14 @@ impl Fit {
         let partitions = (most / (PARTITION / ROWS * rows)).clamp(1, partitions.max(1));
         let each = most / partitions;
         let fan_in = (each / 4 / (MERGED_ROW * rows)).clamp(FAN_IN.0, FAN_IN.1);
-        Fit { most, rows, partitions, merge: each / 8, fan_in, sorts_joins: false, eighths: EIGHTHS.1 }
+        Fit { most, rows, partitions, merge: each / 8, fan_in, sorts_joins: false, eighths: EIGHTHS }
     }
 
     /// Settings as for half the memory, with joins that can spill and consumers that spill earlier; `None` where all of it is at its least already.
     pub(crate) fn smaller(self) -> Option<Fit> {
-        let is_least = self.rows == ROWS_LEAST && self.partitions == 1 && self.eighths == EIGHTHS.0;
+        let is_least = self.rows == ROWS_LEAST && self.partitions == 1 && self.eighths == 1;
         (!is_least).then(|| {
-            let eighths = (self.eighths / 2).max(EIGHTHS.0);
+            let eighths = (self.eighths / 2).max(1);
             Fit { sorts_joins: true, eighths, ..Fit::of(self.most / 2, self.partitions) }
         })
     }

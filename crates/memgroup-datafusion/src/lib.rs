@@ -2,7 +2,7 @@
 #![doc = "[memgroup]: memgroup\n[`GroupPool`]: GroupPool\n[`Tenant`]: Tenant\n[`Query`]: Query\n"]
 #![doc = "[`Tenant::begin`]: Tenant::begin\n[`Tenant::begin_when_room`]: Tenant::begin_when_room\n"]
 #![doc = "[`Query::collect`]: Query::collect\n[`Query::end`]: Query::end\n[`EndedQuery`]: EndedQuery\n"]
-#![doc = "[`GroupTracer`]: GroupTracer\n[`charged_caches`]: charged_caches\n[memgroup-alloc]: memgroup_alloc\n"]
+#![doc = "[`GroupPool::uncharged`]: GroupPool::uncharged\n[`GroupTracer`]: GroupTracer\n[`charged_caches`]: charged_caches\n[memgroup-alloc]: memgroup_alloc\n"]
 #![doc = "[patience]: GroupPool::patience\n[reclaimer]: memgroup::Hierarchy::reclaimer\n"]
 #![doc = "[set_low]: memgroup::Group::set_low\n[set_share]: memgroup::Group::set_share\n"]
 #![doc = include_str!("../README.md")]

@@ -13,6 +13,7 @@ use memgroup::{BYTES_MAX, Charge, ChargeError, Effort, Group, GroupId, Hierarchy
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::consumers::{ConsumerReport, Place};
+use crate::fit::EIGHTHS;
 use crate::neighbours::Member;
 
 /// Consumers that an error names.
@@ -45,6 +46,8 @@ pub struct GroupPool {
     allocated: Option<Group>,
     /// Eighths of its even share up to which a consumer that can spill grows.
     eighths: AtomicUsize,
+    /// Names of consumers with bytes that others reserve, too.
+    uncharged: Vec<String>,
 }
 
 /// The cause of a refused growth.
@@ -76,7 +79,8 @@ impl GroupPool {
             patience: Duration::ZERO,
             waited: AtomicU64::new(0),
             allocated: None,
-            eighths: AtomicUsize::new(8),
+            eighths: AtomicUsize::new(EIGHTHS),
+            uncharged: Vec::new(),
         }
     }
 
@@ -90,6 +94,16 @@ impl GroupPool {
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> GroupPool {
         self.patience = patience;
+        self
+    }
+
+    /// The same pool. Consumers of this name are listed, and their bytes are not charged: other consumers reserve the same ones.
+    ///
+    /// With DataFusion's feature `arrow_buffer_pool` a program claims Arrow's buffers for a consumer that it names (`ArrowMemoryPool`). The operators
+    /// that hold these buffers have reserved them already.
+    #[must_use]
+    pub fn uncharged(mut self, consumer: impl Into<String>) -> GroupPool {
+        self.uncharged.push(consumer.into());
         self
     }
 
@@ -156,7 +170,8 @@ impl GroupPool {
     /// The even share of each consumer that can spill, of all that those that cannot spill do not hold.
     #[cold]
     fn share(&self) -> usize {
-        let list = self.member.consumers.list();
+        let mut list = self.member.consumers.list();
+        list.retain(|consumer| consumer.is_charged);
         let reserved = list.iter().map(|consumer| consumer.held).sum();
         let Some(most) = self.most(reserved) else {
             return usize::MAX;
@@ -165,7 +180,7 @@ impl GroupPool {
             list.iter().filter(|consumer| !consumer.can_spill).map(|consumer| consumer.held).sum();
         let sharing = list.iter().filter(|consumer| consumer.can_spill).count();
         // ORDERING: Relaxed; a number by itself.
-        most.saturating_sub(kept) / sharing.max(1) / 8 * self.eighths.load(Ordering::Relaxed)
+        most.saturating_sub(kept) / sharing.max(1) / EIGHTHS * self.eighths.load(Ordering::Relaxed)
     }
 
     /// Whether a consumer that can spill has more to write to disk than it asks for, and would hold more than its share.
@@ -243,7 +258,7 @@ impl GroupPool {
     ) -> DataFusionError {
         self.member.count_refusal();
         let mut list = self.consumers();
-        let reserved: usize = list.iter().map(|consumer| consumer.held).sum();
+        let reserved = self.reserved();
         let consumer = reservation.consumer();
         let held = list.iter().find(|known| known.id == consumer.id()).map_or(0, |known| known.held);
         let left = self.most(reserved).map_or_else(
@@ -298,7 +313,8 @@ impl MemoryPool for GroupPool {
     }
 
     fn register(&self, consumer: &MemoryConsumer) {
-        self.member.consumers.enter(consumer);
+        let is_charged = !self.uncharged.iter().any(|name| name == consumer.name());
+        self.member.consumers.enter(consumer, is_charged);
         self.member.look_again();
     }
 
@@ -309,7 +325,7 @@ impl MemoryPool for GroupPool {
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
         let place = self.member.consumers.place(reservation.consumer().id());
-        if self.take_admitted(additional) {
+        if place.is_some_and(Place::is_uncharged) || self.take_admitted(additional) {
             self.keep(place, None, additional);
             return;
         }
@@ -323,6 +339,9 @@ impl MemoryPool for GroupPool {
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         if let Some(place) = self.member.consumers.place(reservation.consumer().id()) {
             place.take(shrink);
+            if place.is_uncharged() {
+                return;
+            }
         }
         let charge = self.hierarchy.charge_from_parts(self.id, shrink as u64);
         drop(charge.expect("the pool's handle keeps the group, a removed one too"));
@@ -332,6 +351,10 @@ impl MemoryPool for GroupPool {
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         let consumer = reservation.consumer();
         let place = self.member.consumers.place(consumer.id());
+        if place.is_some_and(Place::is_uncharged) {
+            self.keep(place, None, additional);
+            return Ok(());
+        }
         if consumer.can_spill() && place.is_some_and(|place| self.spills(place, additional)) {
             return Err(self.refusal(reservation, additional, &Refuser::Share));
         }
@@ -349,7 +372,7 @@ impl MemoryPool for GroupPool {
     }
 
     fn reserved(&self) -> usize {
-        self.member.consumers.list().iter().map(|consumer| consumer.held).sum()
+        self.member.consumers.charged()
     }
 
     fn memory_limit(&self) -> MemoryLimit {

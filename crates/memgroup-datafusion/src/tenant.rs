@@ -6,17 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DataFusionError, Result, resources_datafusion_err};
 use datafusion::execution::context::{SessionContext, SessionState};
 use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::logical_expr::LogicalPlan;
 use memgroup::{Charge, Deadline, EndedGroup, Group, Hierarchy, OwnedGroup};
 use memgroup_tokio::Tasks;
 
 use crate::exec::{Figures, GroupRule};
-use crate::fit::Fit;
+use crate::fit::{EIGHTHS, Fit};
 use crate::place::{Place, Placed};
 use crate::pool::GroupPool;
 use crate::spill::SpillFiles;
@@ -197,6 +199,11 @@ fn group_name(group: &Group) -> String {
     group.path().rsplit('/').next().unwrap_or_default().to_owned()
 }
 
+/// Whether a plan writes rows to a table or a file.
+fn writes(plan: &LogicalPlan) -> Result<bool> {
+    plan.exists(|plan| Ok(matches!(plan, LogicalPlan::Dml(_) | LogicalPlan::Copy(_))))
+}
+
 fn is_out_of_memory(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
@@ -243,19 +250,25 @@ impl Query {
     }
 
     /// Runs SQL and returns all of its rows. Where memory runs out it is begun anew, with half the memory for each partition in mind, until a plan
-    /// cannot be smaller.
+    /// cannot be smaller. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
     ///
     /// # Errors
     /// As [`run`](Query::run); a query that is stopped is not begun anew.
     pub async fn collect(&self, sql: &str) -> Result<Vec<RecordBatch>> {
         let (mut context, mut fit, reserved) = (self.context.clone(), self.fit, self.pool.reserved());
         loop {
-            let part = async { context.sql(sql).await?.collect().await };
+            self.pool.spill_at_eighths(fit.map_or(EIGHTHS, |fit| fit.eighths));
+            let mut may_begin_anew = true;
+            let part = async {
+                let frame = context.sql(sql).await?;
+                may_begin_anew = !writes(frame.logical_plan())?;
+                frame.collect().await
+            };
             let result = self.tasks.track(Placed::new(part, self.place.clone())).await;
             let result = result.map_err(|ended| resources_datafusion_err!("{ended}"))?;
             let smaller = fit.and_then(Fit::smaller);
             match result {
-                Err(error) if smaller.is_some() && is_out_of_memory(&error) => {}
+                Err(error) if smaller.is_some() && may_begin_anew && is_out_of_memory(&error) => {}
                 result => return result,
             }
             // DataFusion's tasks end by themselves, some time after their query.
@@ -265,7 +278,6 @@ impl Query {
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            self.pool.spill_at_eighths(smaller.map_or(8, |fit| fit.eighths));
             (context, fit) = (self.tenant.context(&self.pool, &self.place, &self.figures, smaller)?, smaller);
         }
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use datafusion::common::DataFusionError;
 use datafusion::dataframe::DataFrameWriteOptions;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -132,4 +133,23 @@ async fn files_are_not_cached_where_their_group_has_no_room() {
     drop((context, rows));
     assert_eq!(caches.usage_exact(), 0, "the caches went with their context");
     assert!(hierarchy.shrinkers().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_that_writes_is_not_begun_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let alice = hierarchy.create("/alice").unwrap();
+    alice.set_max(1 << 20).unwrap();
+    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
+    let tenant = Tenant::new(&hierarchy, &alice, &context);
+    let run = async |sql: &str| {
+        let query = tenant.begin("query").unwrap();
+        query.collect(sql).await.map(|_| ())
+    };
+    run(SORT).await.expect("a later attempt ends");
+    let path = dir.path().join("rows.parquet");
+    let error = run(&format!("copy ({SORT}) to '{}'", path.display())).await.unwrap_err();
+    assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
+    until_empty(&alice).await;
 }

@@ -165,3 +165,29 @@ fn finds_each_of_many_consumers() {
     drop(all);
     assert_eq!((query.pool.reserved(), query.group.usage_exact()), (0, 0));
 }
+
+#[test]
+fn consumers_that_others_reserve_for_are_listed_and_count_once() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let group = hierarchy.create("/query").unwrap();
+    group.set_max(10 << 20).unwrap();
+    let pool = Arc::new(GroupPool::new(&hierarchy, &group).uncharged("buffers"));
+    let shared: Arc<dyn MemoryPool> = pool.clone();
+    let operator = MemoryConsumer::new("operator").register(&shared);
+    let buffers = MemoryConsumer::new("buffers").register(&shared);
+    operator.try_grow(8 * MIB).unwrap();
+    buffers.try_grow(8 * MIB).unwrap();
+    buffers.grow(MIB);
+    assert_eq!((pool.reserved(), group.usage_exact()), (8 * MIB, 8 << 20));
+    assert!(matches!(pool.memory_limit(), MemoryLimit::Finite(bytes) if bytes == 10 * MIB));
+    let listed: Vec<_> =
+        pool.consumers().into_iter().map(|known| (known.name, known.is_charged, known.held)).collect();
+    let operators = ("operator".to_owned(), true, 8 * MIB);
+    assert_eq!(listed, [operators, ("buffers".to_owned(), false, 9 * MIB)]);
+    buffers.shrink(4 * MIB);
+    drop(buffers);
+    assert_eq!(group.usage_exact(), 8 << 20);
+    operator.try_grow(3 * MIB).unwrap_err();
+    drop(operator);
+    assert_eq!(group.usage_exact(), 0);
+}
