@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
+    "memgroup-ballista",
     "memgroup-datafusion",
     "memgroup",
     "memgroup-sync",

@@ -1,0 +1,54 @@
+//! The settings of executors and schedulers that have tenants.
+
+use std::sync::Arc;
+
+use ballista_core::RuntimeProducer;
+use ballista_executor::executor_process::ExecutorProcessConfig;
+use ballista_scheduler::config::SchedulerConfig;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+
+use crate::flight;
+use crate::options::with_tenant_options;
+use crate::tenants::Tenants;
+
+/// The same executor, with tasks that charge the groups of their sessions' tenants. Its Arrow Flight service tells the tenants' figures.
+///
+/// An own producer of runtimes or of configurations in `config` is kept: this one goes around it. [`ExecutorProcessConfig::memory_pool_size`] becomes
+/// `Some(0)`, because Ballista replaces the pool of any runtime for another value. An own Arrow Flight service is kept as it is, and then the figures
+/// are not told.
+#[must_use]
+pub fn tenant_executor(tenants: &Tenants, config: ExecutorProcessConfig) -> ExecutorProcessConfig {
+    let work_dir = config.work_dir.clone();
+    let base: RuntimeProducer = config.override_runtime_producer.unwrap_or_else(|| {
+        Arc::new(move |_| {
+            let builder = RuntimeEnvBuilder::new();
+            match &work_dir {
+                Some(dir) => builder.with_temp_file_path(dir).build_arc(),
+                None => builder.build_arc(),
+            }
+        })
+    });
+    let flight = config.override_arrow_flight_service.unwrap_or_else(|| {
+        flight::provider(
+            tenants.hierarchy().clone(),
+            config.grpc_max_encoding_message_size as usize,
+            config.grpc_max_decoding_message_size as usize,
+        )
+    });
+    ExecutorProcessConfig {
+        memory_pool_size: Some(0),
+        override_runtime_producer: Some(tenants.runtimes(base)),
+        override_config_producer: Some(with_tenant_options(config.override_config_producer)),
+        override_arrow_flight_service: Some(flight),
+        ..config
+    }
+}
+
+/// The same scheduler, which hands the tenant of each session on to the executors.
+#[must_use]
+pub fn tenant_scheduler(config: SchedulerConfig) -> SchedulerConfig {
+    SchedulerConfig {
+        override_config_producer: Some(with_tenant_options(config.override_config_producer)),
+        ..config
+    }
+}

@@ -1,0 +1,67 @@
+//! The memory pool of one session on one executor.
+
+use std::fmt;
+
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
+use memgroup::{Hierarchy, OwnedGroup};
+use memgroup_datafusion::GroupPool;
+
+/// A [`GroupPool`] that owns its session's group. The group is removed with the pool, so after the last reservation.
+#[derive(Debug)]
+pub struct SessionPool {
+    // The order matters: the pool's handle goes before the group's owner.
+    pool: GroupPool,
+    _group: OwnedGroup,
+}
+
+impl SessionPool {
+    pub(crate) fn new(hierarchy: &Hierarchy, group: OwnedGroup) -> SessionPool {
+        SessionPool { pool: GroupPool::new(hierarchy, &group), _group: group }
+    }
+
+    /// The pool without its group's owner.
+    pub fn pool(&self) -> &GroupPool {
+        &self.pool
+    }
+}
+
+impl MemoryPool for SessionPool {
+    fn name(&self) -> &str {
+        self.pool.name()
+    }
+
+    fn register(&self, consumer: &MemoryConsumer) {
+        self.pool.register(consumer);
+    }
+
+    fn unregister(&self, consumer: &MemoryConsumer) {
+        self.pool.unregister(consumer);
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        self.pool.grow(reservation, additional);
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        self.pool.shrink(reservation, shrink);
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        self.pool.try_grow(reservation, additional)
+    }
+
+    fn reserved(&self) -> usize {
+        self.pool.reserved()
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        self.pool.memory_limit()
+    }
+}
+
+impl fmt::Display for SessionPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pool.fmt(f)
+    }
+}
