@@ -47,7 +47,7 @@ impl Drop for Process {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> Result<u16, Failure> {
+pub(crate) fn free_port() -> Result<u16, Failure> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 

@@ -9,6 +9,7 @@ mod processes;
 #[path = "../../examples/cluster/roles.rs"]
 mod roles;
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,9 +42,10 @@ fn plays_the_role_that_the_environment_names() {
     roles::play();
 }
 
+const CHILD: [&str; 3] = ["--exact", "plays_the_role_that_the_environment_names", "--nocapture"];
+
 fn start(executors: usize) -> Arc<Cluster> {
-    let arguments = ["--exact", "plays_the_role_that_the_environment_names", "--nocapture"];
-    Arc::new(Cluster::start(TREE, executors, 2, &arguments).unwrap())
+    Arc::new(Cluster::start(TREE, executors, 2, &CHILD).unwrap())
 }
 
 /// The sum of a tenant's figures over all executors.
@@ -136,4 +138,29 @@ async fn finishes_the_queries_of_a_tenant_when_an_executor_dies() {
     let usage = cluster.usage().unwrap();
     assert_ne!(usage.executors["executor-2"].answer, Answer::Now, "the killed executor answers:\n{usage}");
     until_empty(&cluster).await;
+}
+
+/// The pipe also closes when the parent is killed.
+#[test]
+fn ends_a_process_when_the_pipe_of_its_parent_closes() {
+    let role = roles::Role::Scheduler { port: processes::free_port().unwrap() };
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(CHILD)
+        .env(roles::VARIABLE, serde_json::to_string(&role).unwrap())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pipe = child.stdin.take().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(child.try_wait().unwrap().is_none(), "the process ended before its parent did");
+    drop(pipe);
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > Duration::from_secs(20) {
+            child.kill().unwrap();
+            panic!("the process goes on without its parent");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
