@@ -130,7 +130,7 @@ pin_project! {
     /// let body = ChargedBody::new(Full::<Bytes>::from("ten bytes!"), alice.try_charge(0).unwrap()).growing();
     /// let account = body.account();
     /// let collected = body.collect().await.unwrap().to_bytes();
-    /// assert_eq!((collected.len(), account.bytes(), alice.usage_exact()), (10, 10, 10));
+    /// assert_eq!((collected.len(), account.bytes(), alice.usage_exact()), (10, 74, 74), "64 for the frame itself");
     /// drop(account);
     ///
     /// let body = ChargedBody::new(Full::<Bytes>::from("ten bytes!"), alice.try_charge(0).unwrap()).max_bytes(9);
