@@ -77,10 +77,17 @@ impl Member {
         let Some(full) = self.chain.iter().find(|group| group.id() == error.group()) else {
             return false;
         };
-        let mut missing = usize::try_from(error.asked()).unwrap_or(usize::MAX);
-        let mut has_asked = false;
-        for member in in_order(full, error) {
-            if missing == 0 || Arc::ptr_eq(&member, self) {
+        let room = error.max().map_or(0, |max| max.saturating_sub(error.usage()));
+        let missing = usize::try_from(error.asked().saturating_sub(room)).unwrap_or(usize::MAX);
+        let mut others = in_order(full, error);
+        others.truncate(others.iter().position(|member| Arc::ptr_eq(member, self)).unwrap_or(others.len()));
+        // A growth that cannot be helped makes no query spill.
+        if others.iter().map(|member| member.consumers.spillable()).sum::<usize>() < missing {
+            return false;
+        }
+        let (mut missing, mut has_asked) = (missing, false);
+        for member in others {
+            if missing == 0 {
                 break;
             }
             let asked = member.consumers.ask(missing);

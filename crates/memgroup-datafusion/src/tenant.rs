@@ -290,7 +290,8 @@ impl Query {
         let allocated_peak_bytes = self.figures.allocated.as_ref().map(Group::peak);
         let Query { context, pool, tasks, group, ended, .. } = self;
         drop((context, pool, tasks));
-        // No other owner is handed out, so this removes the group and tells its figures.
+        // Other owners, which the hierarchy hands out by the path, do not keep it. This tells its figures.
+        _ = group.remove_all();
         drop(group);
         let told = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         let group = told.expect("the removal of the group told its figures");

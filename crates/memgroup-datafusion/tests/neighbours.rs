@@ -227,3 +227,25 @@ async fn admitted_bytes_that_no_consumer_took_go_back_at_the_end() {
     query.end();
     assert_eq!(small.group().usage_exact(), 0);
 }
+
+#[test]
+fn a_growth_that_no_spill_can_help_makes_no_query_spill() {
+    let database = Database::new();
+    let (hog, small) = (database.pool("hog", "1"), database.pool("small", "1"));
+    let (sort, join) = (consumer(&hog, "sort", true), consumer(&small, "join", false));
+    sort.try_grow(50 * MIB).unwrap();
+    join.try_grow(1 << 40).unwrap_err();
+    join.try_grow(101 * MIB).unwrap_err();
+    sort.try_grow(MIB).expect("it was not asked");
+}
+
+#[tokio::test]
+async fn a_query_with_another_owner_ends_all_the_same() {
+    let database = Database::new();
+    let tenant = Tenant::new(&database.hierarchy, &database.tenants, &SessionContext::new());
+    let query = tenant.begin("query").unwrap();
+    let other = database.hierarchy.get_or_create_owned("/tenants/query").unwrap();
+    assert_eq!(query.end().group.path, "/tenants/query");
+    drop(other);
+    assert!(database.hierarchy.lookup("/tenants/query").is_err());
+}
