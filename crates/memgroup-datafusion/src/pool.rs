@@ -126,15 +126,19 @@ impl GroupPool {
         self.admitted.fetch_add(bytes as usize, Ordering::Relaxed);
     }
 
-    /// Takes admitted bytes for a growth: all that it asks for, or none.
+    /// Takes admitted bytes for a growth, as many as there are of those that it asks for.
     #[inline]
-    fn take_admitted(&self, bytes: usize) -> bool {
+    fn take_admitted(&self, bytes: usize) -> usize {
         // ORDERING: Relaxed; as in `admit`.
-        self.admitted.load(Ordering::Relaxed) >= bytes.max(1)
-            && self
-                .admitted
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |admitted| admitted.checked_sub(bytes))
-                .is_ok()
+        if self.admitted.load(Ordering::Relaxed) == 0 { 0 } else { self.take_admitted_now(bytes) }
+    }
+
+    #[cold]
+    fn take_admitted_now(&self, bytes: usize) -> usize {
+        let take = |admitted: usize| Some(admitted.saturating_sub(bytes));
+        // ORDERING: Relaxed; as in `admit`.
+        let before = self.admitted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        before.map_or(0, |before| before.min(bytes))
     }
 
     /// The group that is charged.
@@ -214,13 +218,14 @@ impl GroupPool {
         &self,
         reservation: &MemoryReservation,
         additional: usize,
+        missing: usize,
         error: &ChargeError,
     ) -> Result<Charge> {
         let has_asked = self.member.ask_others(error);
         let consumer = reservation.consumer();
         let place = self.member.consumers.place(consumer.id());
         let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
-        let charge = if has_asked && !can_spill { self.wait(additional) } else { None };
+        let charge = if has_asked && !can_spill { self.wait(missing) } else { None };
         charge.ok_or_else(|| self.refusal(reservation, additional, &Refuser::Tree(error)))
     }
 
@@ -325,11 +330,12 @@ impl MemoryPool for GroupPool {
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
         let place = self.member.consumers.place(reservation.consumer().id());
-        if place.is_some_and(Place::is_uncharged) || self.take_admitted(additional) {
+        if place.is_some_and(Place::is_uncharged) {
             self.keep(place, None, additional);
             return;
         }
-        match self.group.charge_forced(additional as u64) {
+        let missing = additional - self.take_admitted(additional);
+        match self.group.charge_forced(missing as u64) {
             Ok(charge) => self.keep(place, Some(charge), additional),
             Err(error) => panic!("failed to {error}"),
         }
@@ -361,11 +367,15 @@ impl MemoryPool for GroupPool {
         if let Some(group) = self.allocated.as_ref().filter(|group| group.headroom() < additional as u64) {
             return Err(self.refusal(reservation, additional, &Refuser::Allocated(group)));
         }
-        let charge = if self.take_admitted(additional) {
-            None
-        } else {
-            let charge = self.group.try_charge_by(additional as u64, Effort::Count);
-            Some(charge.or_else(|error| self.make_room(reservation, additional, &error))?)
+        let missing = additional - self.take_admitted(additional);
+        let charge = self.group.try_charge_by(missing as u64, Effort::Count);
+        let charge = match charge.or_else(|error| self.make_room(reservation, additional, missing, &error)) {
+            Ok(charge) => Some(charge),
+            Err(refused) => {
+                // ORDERING: Relaxed; as in `admit`.
+                self.admitted.fetch_add(additional - missing, Ordering::Relaxed);
+                return Err(refused);
+            }
         };
         self.keep(place, charge, additional);
         Ok(())

@@ -14,6 +14,7 @@ use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use memgroup::{Charge, Deadline, EndedGroup, Group, Hierarchy, OwnedGroup};
 use memgroup_tokio::Tasks;
 
@@ -158,37 +159,37 @@ impl Tenant {
             Some(allocated) => Place { group: allocated.clone(), is_uncounted: false },
             None => Place { group: (*group).clone(), is_uncounted: true },
         };
-        let context = self.context(&pool, &place, &figures, fit)?;
+        let rule: Arc<dyn PhysicalOptimizerRule + Send + Sync> =
+            Arc::new(GroupRule { place: place.clone(), figures: figures.clone() });
+        let state =
+            SessionStateBuilder::new_from_existing(self.state.clone()).with_physical_optimizer_rule(rule);
+        let context = self.context(state.build(), &pool, &figures, fit)?;
         let tenant = self.clone();
         Ok(Query { tenant, context, fit, pool, place, figures, tasks, _allocated: allocated, group, ended })
     }
 
-    /// A context with these settings. Its plans charge the pool.
+    /// A context with the settings and functions of `state`, and those of the fit. Its plans charge the pool.
     fn context(
         &self,
+        state: SessionState,
         pool: &Arc<GroupPool>,
-        place: &Place,
         figures: &Figures,
         fit: Option<Fit>,
     ) -> Result<SessionContext> {
         // A new default catalog would hide the tables.
-        let mut config = self.state.config().clone().with_create_default_catalog_and_schema(false);
+        let mut config = state.config().clone().with_create_default_catalog_and_schema(false);
         let mut disk = self.disk.clone();
         if let Some(fit) = fit {
             config = fit.apply(config);
             disk = disk.with_max_spill_merge_fan_in(fit.fan_in);
         }
         let files = SpillFiles::new(disk.clone().build()?, &figures.group, figures.io.clone());
-        let runtime = RuntimeEnvBuilder::from_runtime_env(self.state.runtime_env())
+        let runtime = RuntimeEnvBuilder::from_runtime_env(state.runtime_env())
             .with_memory_pool(Arc::clone(pool) as Arc<dyn MemoryPool>)
             .with_disk_manager_builder(disk.with_temp_file_factory(Arc::new(files)));
-        let state = SessionStateBuilder::new_from_existing(self.state.clone())
+        let state = SessionStateBuilder::new_from_existing(state)
             .with_config(config)
             .with_runtime_env(runtime.build_arc()?)
-            .with_physical_optimizer_rule(Arc::new(GroupRule {
-                place: place.clone(),
-                figures: figures.clone(),
-            }))
             .build();
         Ok(SessionContext::new_with_state(state))
     }
@@ -278,7 +279,8 @@ impl Query {
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            (context, fit) = (self.tenant.context(&self.pool, &self.place, &self.figures, smaller)?, smaller);
+            (context, fit) =
+                (self.tenant.context(self.context.state(), &self.pool, &self.figures, smaller)?, smaller);
         }
     }
 

@@ -153,3 +153,21 @@ async fn a_statement_that_writes_is_not_begun_anew() {
     assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
     until_empty(&alice).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_that_is_begun_anew_keeps_its_settings() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let alice = hierarchy.create("/alice").unwrap();
+    alice.set_max(1 << 20).unwrap();
+    let config = SessionConfig::new().with_target_partitions(2).with_information_schema(true);
+    let context = SessionContext::new_with_config(config);
+    let query = Tenant::new(&hierarchy, &alice, &context).begin("query").unwrap();
+    query.collect("set datafusion.execution.time_zone = '+05:00'").await.unwrap();
+    query.collect(&format!("prepare sorted as {SORT}")).await.unwrap();
+    let rows = query.collect("execute sorted").await.unwrap();
+    assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), 400_000);
+    assert!(query.pool().refused() > 0);
+    let zone = query.collect("show datafusion.execution.time_zone").await.unwrap();
+    let zone = datafusion::arrow::util::pretty::pretty_format_batches(&zone).unwrap().to_string();
+    assert!(zone.contains("+05:00"), "{zone}");
+}

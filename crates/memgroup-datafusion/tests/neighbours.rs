@@ -204,6 +204,7 @@ async fn a_query_is_begun_when_there_is_room_and_has_it_for_itself() {
     let _all = hog.try_charge(90 << 20).unwrap();
     let memory = consumer(query.pool(), "join", false);
     memory.try_grow(4 * MIB).unwrap();
+    memory.try_grow(7 * MIB).unwrap_err();
     memory.try_grow(6 * MIB).unwrap();
     memory.try_grow(1).unwrap_err();
     memory.shrink(7 * MIB);
@@ -248,4 +249,19 @@ async fn a_query_with_another_owner_ends_all_the_same() {
     assert_eq!(query.end().group.path, "/tenants/query");
     drop(other);
     assert!(database.hierarchy.lookup("/tenants/query").is_err());
+}
+
+#[tokio::test]
+async fn a_growth_takes_the_rest_of_the_admitted_bytes_and_charges_the_others() {
+    let database = Database::new();
+    let small = database.tenants.create("small").unwrap();
+    small.set_max(12 << 20).unwrap();
+    let small = Tenant::new(&database.hierarchy, &small, &SessionContext::new());
+    let query = small.begin_when_room("query", 10 << 20, Instant::now() + LONG).await.unwrap();
+    let memory = consumer(query.pool(), "join", false);
+    (0..4).for_each(|_| memory.try_grow(3 * MIB).unwrap());
+    memory.try_grow(1).unwrap_err();
+    assert_eq!(query.group().usage_exact(), 12 << 20);
+    drop(memory);
+    assert_eq!(query.group().usage_exact(), 0);
 }
