@@ -208,6 +208,7 @@ impl Consumers {
                 break;
             }
             if let Some(place) = self.place(consumer.id) {
+                // ORDERING: Relaxed; a hint by itself.
                 place.is_asked.store(true, Ordering::Relaxed);
                 asked += consumer.held;
             }

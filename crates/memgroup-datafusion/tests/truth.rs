@@ -119,6 +119,7 @@ async fn allocations_are_charged_beside_reservations_and_counted_once() {
     let query = counted.begin("limited").unwrap();
     assert_eq!(query.collect(NUMBERED).await.unwrap(), expected);
     let limited = query.end();
+    println!("without a limit: {unlimited}\nwithin {} bytes: {limited}", peak * 3 / 4);
     assert!(limited.allocated_peak_bytes.unwrap() < peak * 9 / 10, "{limited}, {peak} without a limit");
     until_below(&allocated, LEFT).await;
 }

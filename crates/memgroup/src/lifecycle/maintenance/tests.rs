@@ -27,7 +27,7 @@ fn charged(hierarchy: &Hierarchy, groups: u32) -> Vec<Group> {
 }
 
 #[test]
-#[cfg_attr(memgroup_emulated, ignore = "does not end in some versions of the emulator")]
+#[cfg_attr(memgroup_emulated, ignore = "does not end in an emulator; the cause is not known")]
 fn steps_of_a_stalled_grace_period_give_nothing_more_up() {
     let (tell, told) = channel();
     let (leave, left) = channel::<()>();
@@ -60,7 +60,7 @@ fn steps_of_a_stalled_grace_period_give_nothing_more_up() {
 }
 
 #[test]
-#[cfg_attr(memgroup_emulated, ignore = "does not end in some versions of the emulator")]
+#[cfg_attr(memgroup_emulated, ignore = "does not end in an emulator; the cause is not known")]
 fn steps_come_to_an_end() {
     let _watchdog = Watchdog::over("steps of maintenance");
     let hierarchy = Hierarchy::new(config(1)).unwrap();
@@ -112,7 +112,7 @@ fn reads_one_subsystem_beside_a_flush_of_another_and_a_mover() {
 }
 
 #[test]
-#[cfg_attr(memgroup_emulated, ignore = "does not end in some versions of the emulator")]
+#[cfg_attr(memgroup_emulated, ignore = "does not end in an emulator; the cause is not known")]
 fn adds_up_all_passes_of_one_hierarchy() {
     for on_removal in [true, false] {
         let config = Config::new().slots(SlotSource::virtual_slots(1).unwrap()).float(0, Duration::ZERO);
