@@ -119,6 +119,27 @@ impl Group {
         listing::children(self)
     }
 
+    /// Its online child of this name.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let tenants = hierarchy.create("/tenants").unwrap();
+    /// let alice = tenants.create("alice").unwrap();
+    /// assert_eq!(tenants.child("alice"), Some(alice));
+    /// assert_eq!((tenants.child("bob"), tenants.child_count()), (None, 1));
+    /// ```
+    pub fn child(&self, name: &str) -> Option<Group> {
+        let shared = self.node.shared();
+        let tree = shared.tree.lock();
+        tree.child(self.node.id(), name).and_then(|id| shared.node(id)).map(Group::pinned)
+    }
+
+    /// Number of its online children.
+    pub fn child_count(&self) -> usize {
+        self.node.shared().tree.lock().child_count(self.node.id())
+    }
+
     /// Whether the group has not been removed.
     pub fn is_online(&self) -> bool {
         !self.node.counter.is_offline()

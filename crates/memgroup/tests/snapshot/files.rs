@@ -64,7 +64,8 @@ fn has_exactly_the_listed_files() {
         // That one is written only.
         assert_eq!(root.file(name).is_none(), *name == "memory.reclaim", "{name}");
         if let Some(text) = root.file(name) {
-            assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{name}: {text:?}");
+            let is_empty = ["cgroup.procs", "cgroup.threads"].contains(name);
+            assert!(text.ends_with('\n') != is_empty && !text.ends_with("\n\n"), "{name}: {text:?}");
         }
     }
     let mut sorted = FILES.to_vec();
@@ -72,7 +73,7 @@ fn has_exactly_the_listed_files() {
     sorted.dedup();
     assert_eq!(sorted.len(), FILES.len(), "each name once");
     for name in
-        ["", "memory", "memory.swap.max", "memory.numa_stat", "cgroup.procs", "stat", ".stat", "Memory.max"]
+        ["", "memory", "memory.swap.max", "memory.numa_stat", "cgroup.freeze", "stat", ".stat", "Memory.max"]
     {
         assert_eq!(root.file(name), None, "{name}");
     }
@@ -101,6 +102,36 @@ fn shows_a_file_for_a_registered_subsystem() {
     let files: Vec<_> = root.files().collect();
     assert_eq!(files.len(), FILES.len() + 1);
     assert!(files.contains(&"cache.stat".to_owned()), "{files:?}");
+    let listed: Vec<_> = h.files().into_iter().map(|file| file.name).collect();
+    assert_eq!(listed, files);
+}
+
+#[test]
+fn reads_a_group_as_its_snapshot_shows_it() {
+    let h = hierarchy();
+    const CACHE: Subsystem =
+        Subsystem { name: "cache", stats: &[Stat::count("hits"), Stat::time("busy_usec")] };
+    let cache = h.register(CACHE).unwrap();
+    let parent = h.create("/a").unwrap();
+    let (child, gone) = (parent.create("b").unwrap(), parent.create("c").unwrap());
+    parent.set_max(9000).unwrap();
+    parent.set_share(8).unwrap();
+    let held = [child.try_charge(5000).unwrap(), gone.try_charge(1).unwrap()];
+    child.try_charge(5000).unwrap_err();
+    gone.remove().unwrap();
+    cache.add_time(&child, CACHE.key("busy_usec"), std::time::Duration::from_micros(7));
+    for group in [&h.root(), &parent, &child, &gone] {
+        let snapshot = &group.snapshot().groups[0];
+        for file in h.files() {
+            let name = file.name.as_str();
+            assert_eq!(group.read_file(name), snapshot.file(name), "{name} of {}", group.path());
+            assert_eq!(group.read_file(name).is_some(), file.readable, "{name}");
+        }
+        assert_eq!(group.read_file("cgroup.freeze"), None);
+    }
+    assert_eq!(parent.read_file("cgroup.stat").unwrap(), "nr_descendants 1\nnr_dying_descendants 1\n");
+    assert_eq!(parent.read_file("cache.stat").unwrap(), "hits 0\nbusy_usec 7\n");
+    drop(held);
 }
 
 #[test]

@@ -123,7 +123,30 @@ fn refuses_unknown_and_read_only_files() {
     let writable = FILES.iter().filter(
         |file| !matches!(group.write_file(file, ""), Err(error) if error.problem == FileProblem::ReadOnly),
     );
-    assert_eq!(writable.count(), 11);
+    assert_eq!(writable.count(), 15);
+}
+
+#[test]
+fn takes_only_what_is_so_in_files_about_processes_and_subsystems() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    for text in ["+memory", "+memory +io\n", " \n", ""] {
+        group.write_file("cgroup.subtree_control", text).unwrap();
+    }
+    for (file, text, said, kind) in [
+        ("cgroup.subtree_control", "+memory -io", "on in every group", io::ErrorKind::Unsupported),
+        ("cgroup.subtree_control", "+pids", "+memory, +cpu, +io", io::ErrorKind::InvalidInput),
+        ("cgroup.subtree_control", "memory", "turns no subsystem on", io::ErrorKind::InvalidInput),
+        ("cgroup.procs", "1", "no processes", io::ErrorKind::Unsupported),
+        ("cgroup.threads", "", "no processes", io::ErrorKind::Unsupported),
+        ("cgroup.type", "threaded\n", "no threads", io::ErrorKind::Unsupported),
+        ("cgroup.type", "domain", "every group is a domain", io::ErrorKind::InvalidInput),
+    ] {
+        let error = group.write_file(file, text).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("write {file} of group /a: ")), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+        assert_eq!(io::Error::from(error).kind(), kind, "{file}: {text:?}");
+    }
 }
 
 #[test]

@@ -2,15 +2,21 @@
 //!
 //! A new setting is a field of [`Limits`], a line in `Limits::of`, and a line in `TABLE`. Any other new file is a line in `TABLE`.
 
+mod error;
+mod figures;
+
 use core::fmt;
 use core::fmt::Write as _;
 use core::str::FromStr;
-use std::io;
+
+pub use error::{FileError, FileProblem};
+use figures::Figures;
 
 use crate::api::snapshot::GroupSnapshot;
 use crate::base::limit::{BYTES_MAX, parse_bytes};
 use crate::counter::events::Events;
-use crate::tree::handle::Group;
+use crate::state::stats::Reach;
+use crate::tree::handle::{Group, Hierarchy};
 
 /// Rounds of reclaim in a row that free nothing, while other threads reclaim too, after which a write to `memory.reclaim` ends.
 const FRUITLESS_MOST: u32 = 16;
@@ -62,8 +68,8 @@ impl Limits {
     }
 }
 
-/// Makes the text of a file; a function of the group's snapshot.
-type Read = fn(&GroupSnapshot) -> String;
+/// Makes the text of a file.
+type Read = fn(&dyn Figures) -> String;
 
 /// Applies a text that is written to a file of a group.
 type Write = fn(&Group, &str) -> Result<(), FileProblem>;
@@ -87,63 +93,78 @@ const fn read_only(name: &'static str, read: Read) -> File {
 }
 
 const TABLE: &[File] = &[
-    setting("memory.max", |g| limit(g.limits.max_bytes), |g, text| set(g.set_max(bytes(text)?))),
-    setting("memory.high", |g| limit(g.limits.high_bytes), |g, text| set(g.set_high(bytes(text)?))),
+    setting("memory.max", |g| limit(g.limits().max_bytes), |g, text| set(g.set_max(bytes(text)?))),
+    setting("memory.high", |g| limit(g.limits().high_bytes), |g, text| set(g.set_high(bytes(text)?))),
     setting(
         "memory.low",
-        |g| limit(g.limits.low_bytes),
+        |g| limit(g.limits().low_bytes),
         |g, text| set(g.set_low(bytes(text)?.unwrap_or(BYTES_MAX))),
     ),
     setting(
         "memory.min",
-        |g| limit(g.limits.min_bytes),
+        |g| limit(g.limits().min_bytes),
         |g, text| set(g.set_min(bytes(text)?.unwrap_or(BYTES_MAX))),
     ),
     setting(
         "memory.oom.group",
-        |g| flag(g.limits.oom_group),
+        |g| flag(g.limits().oom_group),
         |g, text| yes_or_no(text).map(|as_a_whole| g.set_oom_group(as_a_whole)),
     ),
     setting(
         "memory.share",
-        |g| line(g.limits.share),
+        |g| line(g.limits().share),
         |g, text| set(g.set_share(Some(number(text, "from 0 to 1024")?).filter(|&factor| factor > 0))),
     ),
     setting(
         "memgroup.reserve_min",
-        |g| flag(g.limits.reserve_min),
+        |g| flag(g.limits().reserve_min),
         |g, text| set(g.set_reserve_min(yes_or_no(text)?)),
     ),
     setting(
         "memgroup.oom_score",
-        |g| line(g.limits.oom_score),
+        |g| line(g.limits().oom_score),
         |g, text| set(g.set_oom_score(number(text, "from -1000 to 1000")?)),
     ),
     setting(
         "memgroup.weight",
-        |g| line(g.limits.weight),
+        |g| line(g.limits().weight),
         |g, text| set(g.set_weight(number(text, "from 1 to 10000")?)),
     ),
     setting(
         "memgroup.enforced",
-        |g| flag(g.limits.enforced),
+        |g| flag(g.limits().enforced),
         |g, text| yes_or_no(text).map(|enforced| g.set_enforced(enforced)),
     ),
-    read_only("memory.current", |g| line(g.usage_bytes)),
-    read_only("memory.peak", |g| line(g.peak_bytes)),
-    read_only("memory.events", |g| events(&g.events)),
-    read_only("memory.events.local", |g| events(&g.events_local)),
-    read_only("memory.pressure", |g| g.pressure.to_string()),
+    read_only("memory.current", |g| line(g.usage_bytes())),
+    read_only("memory.peak", |g| line(g.peak_bytes())),
+    read_only("memory.events", |g| events(&g.events(Reach::Subtree))),
+    read_only("memory.events.local", |g| events(&g.events(Reach::Local))),
+    read_only("memory.pressure", |g| g.pressure().to_string()),
     File { name: "memory.reclaim", read: None, write: Some(reclaim) },
     read_only("cgroup.controllers", controllers),
+    // All subsystems are on in every group.
+    setting("cgroup.subtree_control", controllers, turn_on),
+    setting(
+        "cgroup.type",
+        |_| line("domain"),
+        |_, text| match text.trim() {
+            "threaded" => Err(FileProblem::Unsupported("a group has no threads, so it cannot be threaded")),
+            _ => Err(FileProblem::Text(format!(
+                "{text:?} is no type that can be set; every group is a domain"
+            ))),
+        },
+    ),
+    setting("cgroup.procs", |_| String::new(), no_members),
+    setting("cgroup.threads", |_| String::new(), no_members),
     // The key `frozen` belongs to the file, although no group is ever frozen.
     read_only("cgroup.events", |g| format!("populated {}\nfrozen 0\n", u8::from(g.is_populated()))),
     read_only("cgroup.stat", |g| {
-        format!("nr_descendants {}\nnr_dying_descendants {}\n", g.descendants, g.dying_descendants)
+        let [online, dying] = g.descendants();
+        format!("nr_descendants {online}\nnr_dying_descendants {dying}\n")
     }),
-    read_only("memory.stat", |g| stat(g, "memory")),
-    read_only("cpu.stat", |g| stat(g, "cpu")),
-    read_only("io.stat", |g| stat(g, "io")),
+    read_only("memory.stat", |g| g.stat("memory").unwrap_or_default()),
+    read_only("cpu.stat", |g| g.stat("cpu").unwrap_or_default()),
+    read_only("io.stat", |g| g.stat("io").unwrap_or_default()),
 ];
 
 /// Names of the files that every group has, `memory.max` first. A registered subsystem adds `<name>.stat`.
@@ -182,13 +203,53 @@ fn events(events: &Events) -> String {
     text
 }
 
-fn controllers(group: &GroupSnapshot) -> String {
-    let names: Vec<&str> = group.subsystems().map(|subsystem| subsystem.name).collect();
-    names.join(" ") + "\n"
+fn controllers(group: &dyn Figures) -> String {
+    group.controllers().join(" ") + "\n"
 }
 
-fn stat(group: &GroupSnapshot, subsystem: &str) -> String {
-    group.subsystem(subsystem).map(|subsystem| subsystem.text()).unwrap_or_default()
+/// The text of a file, of any source of figures.
+fn text(figures: &dyn Figures, name: &str) -> Option<String> {
+    match find(name) {
+        Some(file) => file.read.map(|read| read(figures)),
+        None => figures.stat(name.strip_suffix(".stat")?),
+    }
+}
+
+/// A file that all groups of a hierarchy have; from [`Hierarchy::files`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupFile {
+    /// Its name.
+    pub name: String,
+    /// Whether it can be read.
+    pub readable: bool,
+    /// Whether it can be written.
+    pub writable: bool,
+}
+
+/// Files of cgroup v2.
+impl Hierarchy {
+    /// The files that each group has now: [`FILES`] in their order, and then those of registered subsystems. A subsystem is never taken away, so a file
+    /// keeps its position.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let files = hierarchy.files();
+    /// assert!(files.iter().any(|file| file.name == "memory.max" && file.readable && file.writable));
+    /// assert!(files.iter().any(|file| file.name == "memory.reclaim" && !file.readable));
+    /// ```
+    pub fn files(&self) -> Vec<GroupFile> {
+        let of = |file: &File| GroupFile {
+            name: file.name.to_owned(),
+            readable: file.read.is_some(),
+            writable: file.write.is_some(),
+        };
+        let own = self.subsystems().into_iter().map(|name| format!("{name}.stat"));
+        let own = own.filter(|name| find(name).is_none());
+        let own = own.map(|name| GroupFile { name, readable: true, writable: false });
+        TABLE.iter().map(of).chain(own).collect()
+    }
 }
 
 impl GroupSnapshot {
@@ -207,94 +268,13 @@ impl GroupSnapshot {
     /// ```
     #[must_use]
     pub fn file(&self, name: &str) -> Option<String> {
-        if let Some(file) = find(name) {
-            return file.read.map(|read| read(self));
-        }
-        self.subsystem(name.strip_suffix(".stat")?).map(|subsystem| subsystem.text())
+        text(self, name)
     }
 
     /// Names of all files of the group, those that can only be written included.
     pub fn files(&self) -> impl Iterator<Item = String> + '_ {
         let own = self.subsystems().map(|subsystem| format!("{}.stat", subsystem.name));
         FILES.iter().map(|&name| name.to_owned()).chain(own.filter(|name| find(name).is_none()))
-    }
-}
-
-/// A file of a group that was not written, and why. Printed, it completes the phrase "failed to ...".
-///
-/// `From` converts it to an [`io::Error`] of the kind that stands for the kernel's answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FileError {
-    /// Path of the group.
-    pub path: String,
-    /// Name of the file, as given.
-    pub file: String,
-    /// Reason.
-    pub problem: FileProblem,
-}
-
-/// Why a file of a group was not written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FileProblem {
-    /// No group has such a file.
-    Unknown,
-    /// The file can only be read.
-    ReadOnly,
-    /// The group was removed.
-    Offline,
-    /// The text is invalid. The message repeats it, and says which texts are valid.
-    Text(String),
-    /// Fewer bytes were reclaimed than requested, and no cache can give more now. The freed bytes stay freed.
-    Short {
-        /// Bytes that were requested.
-        asked_bytes: u64,
-        /// Bytes that were freed.
-        freed_bytes: u64,
-    },
-}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let FileError { path, file, problem } = self;
-        let writable = || {
-            let names: Vec<_> =
-                TABLE.iter().filter(|file| file.write.is_some()).map(|file| file.name).collect();
-            names.join(", ")
-        };
-        if *problem == FileProblem::Unknown {
-            return write!(
-                f,
-                "write {file:?} of group {path}: there is no such file; can be written: {}",
-                writable()
-            );
-        }
-        write!(f, "write {file} of group {path}: ")?;
-        match problem {
-            FileProblem::Unknown | FileProblem::ReadOnly => {
-                write!(f, "it can only be read; can be written: {}", writable())
-            }
-            FileProblem::Offline => f.write_str("the group was removed"),
-            FileProblem::Text(wrong) => f.write_str(wrong),
-            FileProblem::Short { asked_bytes, freed_bytes } => {
-                write!(f, "{freed_bytes} of {asked_bytes} bytes were freed, and no cache can give more now")
-            }
-        }
-    }
-}
-
-impl std::error::Error for FileError {}
-
-impl From<FileError> for io::Error {
-    fn from(error: FileError) -> io::Error {
-        let kind = match error.problem {
-            FileProblem::Unknown | FileProblem::Offline => io::ErrorKind::NotFound,
-            FileProblem::ReadOnly => io::ErrorKind::PermissionDenied,
-            FileProblem::Text(_) => io::ErrorKind::InvalidInput,
-            FileProblem::Short { .. } => io::ErrorKind::WouldBlock,
-        };
-        io::Error::new(kind, error)
     }
 }
 
@@ -316,6 +296,31 @@ fn number<T: FromStr>(text: &str, range: &str) -> Result<T, FileProblem> {
 
 fn set<T, E: fmt::Display>(result: Result<T, E>) -> Result<T, FileProblem> {
     result.map_err(|error| FileProblem::Text(error.to_string()))
+}
+
+/// `cgroup.subtree_control`: takes what is so already, `+memory`.
+fn turn_on(group: &Group, text: &str) -> Result<(), FileProblem> {
+    let known = group.controllers();
+    for word in text.split_whitespace() {
+        let is_known = |name| known.contains(&name);
+        if word.strip_prefix('-').is_some_and(is_known) {
+            return Err(FileProblem::Unsupported("the subsystems of a hierarchy are on in every group"));
+        }
+        if !word.strip_prefix('+').is_some_and(is_known) {
+            let known = known.join(", +");
+            return Err(FileProblem::Text(format!(
+                "{word:?} turns no subsystem on; can be written: +{known}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// `cgroup.procs` and `cgroup.threads`.
+fn no_members(_: &Group, _: &str) -> Result<(), FileProblem> {
+    Err(FileProblem::Unsupported(
+        "a group has no processes and no threads; the program charges memory to it, or enters its scope",
+    ))
 }
 
 /// `memory.reclaim`: makes caches free so many bytes. Stocks do not count, because a drain frees no memory.
@@ -358,6 +363,24 @@ fn reclaim_bytes(group: &Group, asked_bytes: u64) -> Result<(), FileProblem> {
 
 /// Files of cgroup v2.
 impl Group {
+    /// Text of the file with this name as it is now; `None` if there is no such file, or it can only be written.
+    ///
+    /// It is the text of [`GroupSnapshot::file`], and computes the figures of this file alone. Settings, usage and events are a few loads. A `.stat` file
+    /// flushes the statistics of its subsystem. `cgroup.stat` and `cgroup.events` visit the groups below. A removed group can be read.
+    ///
+    /// ```
+    /// # use memgroup::{Config, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let group = hierarchy.create("/tenant").unwrap();
+    /// group.set_max(512 << 20).unwrap();
+    /// assert_eq!(group.read_file("memory.max").unwrap(), "536870912\n");
+    /// assert_eq!(group.read_file("memory.reclaim"), None);
+    /// ```
+    #[must_use]
+    pub fn read_file(&self, name: &str) -> Option<String> {
+        text(self, name)
+    }
+
     /// Applies `text` as writing it to the cgroup v2 file of this name does.
     ///
     /// `memory.max` takes bytes (`512M`) or `max`, as [`set_max`](Group::set_max) does. `memory.reclaim` takes bytes, makes caches

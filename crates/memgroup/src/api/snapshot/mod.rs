@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-pub use files::{FILES, FileError, FileProblem, Limits};
+pub use files::{FILES, FileError, FileProblem, GroupFile, Limits};
 
 use crate::api::group::Overdraft;
 use crate::api::statistics;
