@@ -119,11 +119,14 @@ impl Open {
         if data.len() > WRITE_MAX {
             return Err(Errno::E2BIG);
         }
+        if self.file.kind == Kind::Peak {
+            self.state().peak.get_or_insert_with(|| group.peak_reader()).reset();
+            return Ok(Write::Done);
+        }
         let text = data.split(|&byte| byte == 0).next().unwrap_or_default();
         let text = str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
         match self.file.kind {
             Kind::Reclaim => return Ok(Write::Later(group, text.to_owned())),
-            Kind::Peak => self.state().peak.get_or_insert_with(|| group.peak_reader()).reset(),
             Kind::Pressure => self.add_trigger(&group, text)?,
             _ => group.write_file(&self.file.name, text).map_err(|error| error::of_file(&error.problem))?,
         }

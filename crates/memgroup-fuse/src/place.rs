@@ -29,7 +29,9 @@ pub(crate) fn absolute(path: &Path) -> io::Result<PathBuf> {
 /// Unmounts dead trees at the path, those of programs that ended. Every other file system stays.
 pub(crate) fn clear(path: &Path) -> Result<(), MountProblem> {
     loop {
-        let found = fs::symlink_metadata(path);
+        // Of these the kernel answers the second by itself for a moment, also for a dead file system.
+        let found =
+            rustix::fs::statfs(path).map_err(io::Error::from).and_then(|_| fs::symlink_metadata(path));
         let top = top(path).map_err(MountProblem::Mounts)?;
         let is_tree = top.as_ref().is_some_and(|top| top.fs_type == KIND);
         match found {
