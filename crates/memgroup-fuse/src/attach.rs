@@ -14,7 +14,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{getegid, geteuid};
 
 use crate::error::MountProblem;
-use crate::place::KIND;
+
+/// The type of our file systems in `/proc/self/mountinfo`.
+pub(crate) const KIND: &str = "fuse.memgroup";
 
 const FUSERMOUNT: &str = "fusermount3";
 

@@ -35,7 +35,7 @@ impl Options {
         Options { allow_other: false, unmount_at_end: true }
     }
 
-    /// Whether processes of other users see the tree. Owners and permissions of the files say who may do what. For other users than root,
+    /// Whether processes of other users see the tree. Owners and permissions of the files bound them. For other users than root,
     /// `/etc/fuse.conf` must have `user_allow_other`.
     pub fn allow_other(self, allow_other: bool) -> Options {
         Options { allow_other, ..self }

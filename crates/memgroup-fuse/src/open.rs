@@ -41,7 +41,7 @@ struct State {
     has_fired: bool,
 }
 
-/// The values for whose change a poll waits.
+/// The values that a poll compares.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Events(Events),
@@ -50,7 +50,7 @@ enum Seen {
     Nothing,
 }
 
-/// What a write is to do: it is done, or it takes long and is left to a worker.
+/// A write that is done, or that takes long and is left to a worker.
 pub(crate) enum Write {
     Done,
     Later(Group, String),

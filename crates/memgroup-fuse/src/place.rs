@@ -7,11 +7,8 @@ use std::path::{Path, PathBuf};
 use procfs_core::process::MountInfo;
 use rustix::mount::UnmountFlags;
 
-use crate::attach;
+use crate::attach::{self, KIND};
 use crate::error::MountProblem;
-
-/// The type of our file systems in `/proc/self/mountinfo`.
-pub(crate) const KIND: &str = "fuse.memgroup";
 
 /// The absolute path of the directory, without links. A dead file system may be mounted at it.
 pub(crate) fn absolute(path: &Path) -> io::Result<PathBuf> {

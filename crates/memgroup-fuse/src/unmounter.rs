@@ -8,8 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::attach;
-use crate::place::KIND;
+use crate::attach::{self, KIND};
 
 /// Unmounts only a tree with the source that was given: another one may be mounted there by then.
 const SCRIPT: &str = r#"
