@@ -102,7 +102,11 @@ pub fn mount(hierarchy: &Hierarchy, path: impl AsRef<Path>, options: Options) ->
     let thread = thread.map_err(|failed| error(MountProblem::Session(failed)))?;
     match began.recv() {
         Ok(Ok((path, source))) => Ok(Mount { path, source, thread: Some(thread) }),
-        Ok(Err(problem)) => Err(error(problem)),
+        Ok(Err(problem)) => {
+            // It gives its handle of the hierarchy back.
+            _ = thread.join();
+            Err(error(problem))
+        }
         Err(_) => Err(error(MountProblem::Session(io::Error::other("the thread that serves has ended")))),
     }
 }
@@ -166,7 +170,7 @@ impl Mount {
     /// Unmounts as the drop does, and tells when that failed.
     ///
     /// # Errors
-    /// The system refused. The tree stays mounted as long as the program runs.
+    /// The system refused, or another file system is mounted above the tree. It stays mounted as long as the program runs.
     pub fn unmount(mut self) -> io::Result<()> {
         self.end()
     }
@@ -184,7 +188,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // The system may refuse only a user that may not unmount any more.
+        // After an error it stays mounted: a drop cannot tell.
         _ = self.end();
     }
 }

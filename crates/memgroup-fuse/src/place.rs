@@ -57,12 +57,14 @@ fn detach(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Unmounts the tree with this source, if it is still the top mount at the path, and ends its connection to the kernel: open descriptors answer that it
-/// is gone. Returns whether the connection has ended.
+/// Unmounts the tree with this source, and ends its connection to the kernel: open descriptors answer that it is gone. Returns whether the connection has
+/// ended. If the tree is not mounted any more, it does nothing.
 pub(crate) fn end(path: &Path, source: &str) -> io::Result<bool> {
-    let Some(ours) = top(path)?.filter(|top| top.mount_source.as_deref() == Some(source)) else {
-        return Ok(false);
-    };
+    let is_ours = |mount: &MountInfo| mount.mount_source.as_deref() == Some(source);
+    let Some(ours) = mounts()?.into_iter().find(is_ours) else { return Ok(false) };
+    if !top(path)?.is_some_and(|top| is_ours(&top)) {
+        return Err(io::Error::other("another file system is mounted above it; unmount that first"));
+    }
     // Only the owner of the machine may force.
     let force = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
     if rustix::mount::unmount(path, force).is_ok() {
@@ -76,44 +78,47 @@ pub(crate) fn end(path: &Path, source: &str) -> io::Result<bool> {
 
 /// The mount at the path that was made last, and so is seen there.
 fn top(path: &Path) -> io::Result<Option<MountInfo>> {
-    let list = fs::read("/proc/self/mountinfo")?;
-    let list = String::from_utf8_lossy(&list);
-    Ok(top_of(&list, path))
+    let point = escaped(path);
+    Ok(mounts()?.into_iter().rfind(|mount| mount.mount_point == Path::new(&point)))
 }
 
-fn top_of(list: &str, path: &Path) -> Option<MountInfo> {
-    // The list has some characters as octal numbers.
-    let escaped: String = path
-        .to_string_lossy()
-        .chars()
-        .map(|c| match c {
-            ' ' | '\t' | '\n' | '\\' => format!("\\{:03o}", u32::from(c)),
-            c => c.to_string(),
-        })
-        .collect();
-    let mut mounts = list.lines().filter_map(|line| MountInfo::from_line(line).ok());
-    mounts.rfind(|mount| mount.mount_point == Path::new(&escaped))
+/// All mounts that this process sees, the latest last.
+fn mounts() -> io::Result<Vec<MountInfo>> {
+    let list = fs::read("/proc/self/mountinfo")?;
+    Ok(parse(&String::from_utf8_lossy(&list)))
+}
+
+fn parse(list: &str) -> Vec<MountInfo> {
+    list.lines().filter_map(|line| MountInfo::from_line(line).ok()).collect()
+}
+
+/// The path as the list of mounts has it, where some characters are octal numbers.
+pub(crate) fn escaped(path: &Path) -> String {
+    let escape = |c| match c {
+        ' ' | '\t' | '\n' | '\\' => format!("\\{:03o}", u32::from(c)),
+        c => c.to_string(),
+    };
+    path.to_string_lossy().chars().map(escape).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LIST: &str = "\
+    #[test]
+    fn reads_the_list_of_mounts_and_skips_lines_of_other_forms() {
+        let list = "\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw
 40 22 0:35 / /mnt/a\\040b rw - tmpfs tmpfs rw
-41 22 0:36 / /mnt/a rw - fuse.memgroup memgroup-7-0 rw,user_id=0
 a line of a later kernel
-42 22 0:37 / /mnt/a rw - fuse.sshfs host: rw
+41 22 0:36 / /mnt/a rw - fuse.memgroup memgroup-7-0 rw,user_id=0
 ";
-
-    #[test]
-    fn finds_the_mount_that_is_seen_at_a_path() {
-        let kind = |path: &str| top_of(LIST, Path::new(path)).map(|mount| mount.fs_type);
-        assert_eq!(kind("/mnt/a").as_deref(), Some("fuse.sshfs"));
-        assert_eq!(kind("/mnt/a b").as_deref(), Some("tmpfs"));
-        assert_eq!(kind("/mnt/a\\040b"), None);
-        assert_eq!(kind("/mnt"), None);
+        let kinds: Vec<_> = parse(list).into_iter().map(|mount| mount.fs_type).collect();
+        assert_eq!(kinds, ["ext4", "tmpfs", "fuse.memgroup"]);
+        assert_eq!(parse(list)[1].mount_point, Path::new(&escaped(Path::new("/mnt/a b"))));
+        assert_eq!(escaped(Path::new("/a\\b\tc\n")), "/a\\134b\\011c\\012");
+        assert_eq!(top(Path::new("/proc")).unwrap().unwrap().fs_type, "proc");
+        assert!(top(Path::new("/proc/self")).unwrap().is_none());
     }
 
     #[test]

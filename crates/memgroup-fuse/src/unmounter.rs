@@ -9,15 +9,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::attach::{self, KIND};
+use crate::place;
 
-/// Unmounts only a tree with the source that was given: another one may be mounted there by then.
+/// Unmounts only what the program mounted. Another file system may be seen there by then: the last one in the list of mounts.
 const SCRIPT: &str = r#"
 read -r end
-source=$1
-shift
-while read -r line; do
-    case $line in *" $kind $source "*) exec "$@" ;; esac
+while read -r id parent device root at rest; do
+    if [ "$at" = "$point" ]; then top=$rest; fi
 done </proc/self/mountinfo
+case $top in *" - $kind $source "*) exec "$@" ;; esac
 "#;
 
 /// The child process of one mount. Dropping it ends it.
@@ -26,8 +26,8 @@ pub(crate) struct Unmounter(Child);
 impl Unmounter {
     pub(crate) fn start(path: &Path, source: &str) -> io::Result<Unmounter> {
         let mut shell = Command::new("sh");
-        shell.arg("-c").arg(SCRIPT).args(["sh", source]).args(attach::unmount_command()).arg(path);
-        shell.env("kind", format!("- {KIND}"));
+        shell.args(["-c", SCRIPT, "sh"]).args(attach::unmount_command()).arg(path);
+        shell.env("point", place::escaped(path)).env("kind", KIND).env("source", source);
         // It keeps no directory in use, and a signal to the program's terminal does not end it.
         shell.current_dir("/").process_group(0);
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

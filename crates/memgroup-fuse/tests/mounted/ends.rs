@@ -27,9 +27,10 @@ fn tree() -> Hierarchy {
 /// The types of the file systems that are mounted at the path.
 fn mounts(path: &Path) -> Vec<String> {
     let list = fs::read_to_string("/proc/self/mounts").unwrap();
+    let path = path.to_str().unwrap().replace(' ', "\\040");
     let at = |line: &str| {
         let mut words = line.split(' ').skip(1);
-        (words.next() == path.to_str()).then(|| words.next().unwrap().to_owned())
+        (words.next() == Some(&path)).then(|| words.next().unwrap().to_owned())
     };
     list.lines().filter_map(at).collect()
 }
@@ -119,21 +120,23 @@ fn unmounts_in_whatever_way_the_program_ends() {
     let _watchdog = Watchdog::over("a mount whose program has ended");
     for end in ["exit", "abort", "panic", "TERM", "KILL"] {
         let folder = tempfile::tempdir().unwrap();
-        let mut child = start_child("ends::unmounts_in_whatever_way_the_program_ends", end, folder.path());
-        assert_eq!(fs::read_to_string(folder.path().join("a/memory.max")).unwrap(), "max\n");
+        let path = folder.path().join("its tree");
+        fs::create_dir(&path).unwrap();
+        let mut child = start_child("ends::unmounts_in_whatever_way_the_program_ends", end, &path);
+        assert_eq!(fs::read_to_string(path.join("a/memory.max")).unwrap(), "max\n");
         // A descriptor does not keep it mounted.
-        let file = File::open(folder.path().join("a/memory.max")).unwrap();
+        let file = File::open(path.join("a/memory.max")).unwrap();
         match end {
             "TERM" => signal(&child, Signal::TERM),
             "KILL" => signal(&child, Signal::KILL),
             _ => child.stdin.take().unwrap().write_all(b"\n").unwrap(),
         }
         child.wait().unwrap();
-        while !mounts(folder.path()).is_empty() {
+        while !mounts(&path).is_empty() {
             thread::yield_now();
         }
         assert!((&file).read(&mut [0; 8]).is_err(), "{end}");
-        assert!(!folder.path().join("a").exists(), "{end}");
+        assert!(!path.join("a").exists(), "{end}");
     }
 }
 
@@ -205,6 +208,16 @@ fn unmounts_no_file_system_but_its_own() {
     rustix::mount::mount("other", folder.path(), "tmpfs", MountFlags::empty(), none).unwrap();
     mounted.unmount().unwrap();
     assert_eq!(mounts(folder.path()), ["tmpfs"]);
+    // A file system above a tree: neither its program nor the shell unmounts it.
+    unmount(folder.path(), UnmountFlags::empty()).unwrap();
+    let mounted = mount(&hierarchy, folder.path(), Options::new()).unwrap();
+    rustix::mount::mount("other", folder.path(), "tmpfs", MountFlags::empty(), none).unwrap();
+    let error = mounted.unmount().unwrap_err();
+    assert!(error.to_string().contains("another file system is mounted above it"), "{error}");
+    assert_eq!(mounts(folder.path()), ["fuse.memgroup", "tmpfs"]);
+    unmount(folder.path(), UnmountFlags::empty()).unwrap();
+    unmount(folder.path(), UnmountFlags::DETACH).unwrap();
+    rustix::mount::mount("other", folder.path(), "tmpfs", MountFlags::empty(), none).unwrap();
     // A tree above it leaves it too.
     drop(mount(&hierarchy, folder.path(), Options::new()).unwrap());
     assert_eq!(mounts(folder.path()), ["tmpfs"]);

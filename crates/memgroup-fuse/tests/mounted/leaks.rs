@@ -4,9 +4,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 
 use memgroup::Hierarchy;
 use memgroup_fuse::{Options, mount};
+use xtask::Watchdog;
 
 use super::{Mounted, can_mount, exact, mounted};
 
@@ -33,8 +37,26 @@ fn held() -> (usize, usize) {
     (count("/proc/self/fd"), count("/proc/self/task"))
 }
 
+/// Rounds so far: the progress of the tests.
+static ROUNDS: AtomicU64 = AtomicU64::new(0);
+
+/// A thread that is counted before, too.
+fn watchdog() -> Watchdog {
+    // ORDERING: Relaxed; a count.
+    Watchdog::new(|| ROUNDS.load(Relaxed), || format!("{:?} descriptors and threads", held()))
+}
+
+/// Waits until the process holds as much as before: a thread that was joined is listed for an instant more.
+fn wait_until_held(before: (usize, usize)) {
+    while held() != before {
+        thread::yield_now();
+    }
+}
+
 fn use_it(m: &Mounted, rounds: usize) {
     for round in 0..rounds {
+        // ORDERING: Relaxed; a count.
+        ROUNDS.fetch_add(1, Relaxed);
         fs::create_dir(m.path("a")).unwrap();
         fs::create_dir(m.path("a/b")).unwrap();
         let kept: Vec<File> =
@@ -66,11 +88,12 @@ fn use_it(m: &Mounted, rounds: usize) {
 #[test]
 fn loops_leave_no_group_and_no_descriptor() {
     alone("leaks::loops_leave_no_group_and_no_descriptor", || {
+        let _watchdog = watchdog();
         let Some(m) = mounted() else { return };
         use_it(&m, 4);
         let before = held();
         use_it(&m, 200);
-        assert_eq!(held(), before);
+        wait_until_held(before);
         let snapshot = m.hierarchy.snapshot();
         assert_eq!(snapshot.groups.len(), 1, "{:?}", snapshot.groups);
         assert!(m.hierarchy.waits().is_empty());
@@ -80,9 +103,11 @@ fn loops_leave_no_group_and_no_descriptor() {
 #[test]
 fn mounts_leave_no_thread_no_descriptor_and_no_handle() {
     alone("leaks::mounts_leave_no_thread_no_descriptor_and_no_handle", || {
-        let folder = tempfile::tempdir().unwrap();
+        let (_watchdog, folder) = (watchdog(), tempfile::tempdir().unwrap());
         let before = held();
         for round in 0..20 {
+            // ORDERING: Relaxed; a count.
+            ROUNDS.fetch_add(1, Relaxed);
             let hierarchy = Hierarchy::new(exact()).unwrap();
             let group = hierarchy.create("/a").unwrap();
             let mounted = mount(&hierarchy, folder.path(), Options::new()).unwrap();
@@ -95,7 +120,7 @@ fn mounts_leave_no_thread_no_descriptor_and_no_handle() {
             }
             assert!(file.read_at(&mut [0; 64], 0).is_err());
             drop(file);
-            assert_eq!(held(), before, "round {round}");
+            wait_until_held(before);
             // The tree ends with its last handle, so this one is the last.
             drop(hierarchy);
             let weak = group.downgrade();

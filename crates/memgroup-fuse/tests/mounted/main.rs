@@ -16,9 +16,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use memgroup::{Config, Hierarchy};
-use memgroup_fuse::{Mount, Options, mount};
+use memgroup_fuse::{Mount, MountProblem, Options, mount};
 use rustix::io::Errno;
 
 /// A tree that is mounted in a directory of its own.
@@ -52,16 +53,28 @@ fn mounted_of(hierarchy: Hierarchy, options: Options) -> Option<Mounted> {
     Some(Mounted { _mount: mount, hierarchy, folder })
 }
 
+/// Whether this process can mount. If not, a line says why.
 fn can_mount() -> bool {
-    if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        println!("skipped: /dev/fuse cannot be opened: {error}");
-        return false;
+    static REFUSED: OnceLock<Option<String>> = OnceLock::new();
+    let try_it = || {
+        if !rustix::process::geteuid().is_root() {
+            return Some("only root mounts by itself".to_owned());
+        }
+        let (hierarchy, folder) = (Hierarchy::new(exact()).unwrap(), tempfile::tempdir().unwrap());
+        let tried = mount(&hierarchy, folder.path(), Options::new().unmount_at_end(false));
+        tried.err().filter(|error| is_of_the_system(&error.problem)).map(|error| error.to_string())
+    };
+    let refused = REFUSED.get_or_init(try_it);
+    if let Some(why) = refused {
+        println!("skipped: {why}");
     }
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root mounts by itself");
-        return false;
-    }
-    true
+    refused.is_none()
+}
+
+/// Whether the system lets no program like this one mount. Any other error fails the test.
+fn is_of_the_system(problem: &MountProblem) -> bool {
+    use MountProblem::{Device, Fusermount, NoFusermount, Refused};
+    matches!(problem, Device(_) | Fusermount(_) | NoFusermount(_) | Refused(_))
 }
 
 impl Mounted {

@@ -2,6 +2,8 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -121,11 +123,12 @@ fn reads_in_the_middle_of_a_storm_of_charges() {
     let Some(m) = mounted() else { return };
     let groups: Vec<_> = (0..4).map(|number| m.hierarchy.create(&format!("/{number}")).unwrap()).collect();
     groups[0].set_max(5000).unwrap();
-    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     thread::scope(|threads| {
         for group in &groups {
             threads.spawn(|| {
-                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                // ORDERING: Relaxed; it orders nothing.
+                while !is_over.load(Relaxed) {
                     let held: Vec<_> = (0..50).map(|_| group.try_charge(1000)).collect();
                     drop(held);
                     thread::sleep(Duration::from_micros(100));
@@ -140,7 +143,8 @@ fn reads_in_the_middle_of_a_storm_of_charges() {
             assert!(current <= 5000, "{current}");
             m.read("memory.events");
         }
-        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        // ORDERING: Relaxed, as above.
+        is_over.store(true, Relaxed);
     });
     assert_eq!(m.read("memory.current"), "0\n");
 }
