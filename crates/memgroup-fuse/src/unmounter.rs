@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use crate::attach::{self, KIND};
 use crate::place;
 
-/// Unmounts only what the program mounted. Another file system may be seen there by then: the last one in the list of mounts.
+/// Unmounts the tree of the program alone. By then another file system may be seen there: the last one in the list of mounts.
 const SCRIPT: &str = r#"
 read -r end
 while read -r id parent device root at rest; do
