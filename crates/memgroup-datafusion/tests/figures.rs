@@ -47,7 +47,10 @@ async fn spilled_bytes_are_in_the_statistics_the_plan_and_the_record() {
     let ended = query.end();
     assert_eq!(ended.spilled_bytes, written as u64);
     assert!(ended.refused_growths > 0);
-    let figures = format!(" spilled_bytes={written} refused_growths={}", ended.refused_growths);
+    let figures = format!(
+        " spilled_bytes={written} refused_growths={} begun_anew={}",
+        ended.refused_growths, ended.begun_anew
+    );
     assert!(ended.to_string().ends_with(&figures), "{ended}");
     assert_eq!(
         io.get(&alice, WBYTES, Reach::Subtree, Freshness::Fresh),
@@ -69,7 +72,7 @@ async fn a_query_without_a_limit_spills_nothing_and_shows_its_group() {
     assert!(text.contains("GroupExec: group=/alice/query"), "{text}");
     query.collect(SORT).await.unwrap();
     let ended = query.end();
-    assert_eq!((ended.spilled_bytes, ended.refused_growths), (0, 0));
+    assert_eq!((ended.spilled_bytes, ended.refused_growths, ended.begun_anew), (0, 0, 0));
     assert!(ended.group.peak_bytes > 1 << 20, "{ended}");
 }
 
@@ -170,4 +173,5 @@ async fn a_query_that_is_begun_anew_keeps_its_settings() {
     let zone = query.collect("show datafusion.execution.time_zone").await.unwrap();
     let zone = datafusion::arrow::util::pretty::pretty_format_batches(&zone).unwrap().to_string();
     assert!(zone.contains("+05:00"), "{zone}");
+    assert!(query.end().begun_anew > 0);
 }
