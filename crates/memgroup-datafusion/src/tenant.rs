@@ -9,6 +9,7 @@ use std::time::Duration;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DataFusionError, Result, resources_datafusion_err};
+use datafusion::dataframe::DataFrame;
 use datafusion::execution::context::{SessionContext, SessionState};
 use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
@@ -272,13 +273,18 @@ impl Query {
     /// As [`run`](Query::run); a query that is stopped is not begun anew.
     pub async fn collect(&self, sql: &str) -> Result<Vec<RecordBatch>> {
         let (mut context, mut fit, reserved) = (self.context.clone(), self.fit, self.pool.reserved());
+        // Later contexts have the settings and functions of the first one, and not its prepared statements. So it plans for all of them.
+        let (mut plan, mut may_begin_anew) = (None, true);
         loop {
             self.pool.spill_at_eighths(fit.map_or(EIGHTHS, |fit| fit.eighths));
-            let mut may_begin_anew = true;
             let part = async {
-                let frame = context.sql(sql).await?;
-                may_begin_anew = !writes(frame.logical_plan())?;
-                frame.collect().await
+                let known = match plan.take() {
+                    Some(known) => known,
+                    None => context.sql(sql).await?.into_unoptimized_plan(),
+                };
+                may_begin_anew = !writes(&known)?;
+                plan = Some(known.clone());
+                DataFrame::new(context.state(), known).collect().await
             };
             let result = self.tasks.track(Placed::new(part, self.place.clone())).await;
             let result = result.map_err(|ended| resources_datafusion_err!("{ended}"))?;

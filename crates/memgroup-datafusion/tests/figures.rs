@@ -15,6 +15,10 @@ use memgroup_datafusion::{Tenant, charged_caches};
 const SORT: &str =
     "select value, 'text ' || value as t from generate_series(1, 400000) order by value % 1000, t";
 
+/// The table of its hash join cannot spill.
+const JOIN: &str = "select one.value, other.value from generate_series(1, 400000) one \
+                    join generate_series(1, 400000) other on one.value = other.value";
+
 async fn until_empty(group: &Group) {
     while group.usage_exact() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -166,8 +170,8 @@ async fn a_query_that_is_begun_anew_keeps_its_settings() {
     let context = SessionContext::new_with_config(config);
     let query = Tenant::new(&hierarchy, &alice, &context).begin("query").unwrap();
     query.collect("set datafusion.execution.time_zone = '+05:00'").await.unwrap();
-    query.collect(&format!("prepare sorted as {SORT}")).await.unwrap();
-    let rows = query.collect("execute sorted").await.unwrap();
+    query.collect(&format!("prepare joined as {JOIN}")).await.unwrap();
+    let rows = query.collect("execute joined").await.unwrap();
     assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), 400_000);
     assert!(query.pool().refused() > 0);
     let zone = query.collect("show datafusion.execution.time_zone").await.unwrap();
