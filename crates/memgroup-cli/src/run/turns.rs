@@ -49,10 +49,11 @@ pub(crate) fn run<R: Serialize>(job: &Job<'_>, entries: &[Entry<R>], rounds: usi
         }
         let entry = &entries[at];
         let title = &entry.title;
-        if rounds * entries.len() > 1 {
-            job.progress.line(&format!("{number} of {}: {title}", rounds * entries.len()));
-        }
         let seconds = (entry.spec.seconds / rounds as f64).max(SECONDS_MIN);
+        job.progress.line(&match rounds * entries.len() {
+            1 => format!("running {title} for {seconds} s"),
+            all => format!("{number} of {all}: {title}"),
+        });
         let order = (&entry.regime, Spec { seconds, ..entry.spec.clone() });
         let result = turn(job, &order).or_fail(format_args!("run the work {title}"));
         if let Err(error) = sums.add(at, result) {
