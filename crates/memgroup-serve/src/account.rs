@@ -1,0 +1,46 @@
+//! Account: the bytes that the server takes, charged to its own group.
+//!
+//! - I1. Bytes are charged before they are allocated. Allocations that an explicit charge covers are made in [`uncounted`], so that a global allocator
+//!   of `memgroup-alloc` does not count them again.
+//! - I2. The server stays within the limit of its own group, but for what that allocator counts. A small answer does not need room above the group:
+//!   an operator can look at one group, and raise a limit, while the tree is full.
+
+use memgroup::{Charge, ChargeError, ChargeErrorKind, Effort, Group};
+pub(crate) use memgroup_alloc::uncounted;
+
+/// The most bytes that are charged at any limit of the groups above.
+const SMALL: u64 = 256 << 10;
+
+/// The group that the server charges.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    pub(crate) group: Group,
+}
+
+impl Account {
+    /// Charges `bytes`. It calls no shrinker and no kill hook.
+    pub(crate) fn charge(&self, bytes: u64) -> Result<Charge, ChargeError> {
+        let refused = match self.group.try_charge_by(bytes, Effort::Count) {
+            Ok(charge) => return Ok(charge),
+            Err(refused) => refused,
+        };
+        let is_full_above = refused.kind() == ChargeErrorKind::Refused && refused.group() != self.group.id();
+        if bytes <= SMALL && is_full_above { self.group.charge_forced(bytes) } else { Err(refused) }
+    }
+
+    /// Charges `bytes` more, or gives some back, so that `charge` has `bytes`.
+    pub(crate) fn resize(&self, charge: &mut Charge, bytes: u64) -> Result<(), ChargeError> {
+        match bytes.checked_sub(charge.bytes()) {
+            Some(more) => charge.try_grow_by(more, Effort::Count),
+            None => {
+                charge.shrink(charge.bytes() - bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// A charge of no bytes yet.
+    pub(crate) fn empty(&self) -> Result<Charge, ChargeError> {
+        self.group.try_charge_by(0, Effort::Count)
+    }
+}
