@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
-use memgroup::Hierarchy;
+use memgroup::{ChargeError, Hierarchy};
 use tokio::sync::Semaphore;
 
 use crate::access::Access;
@@ -12,6 +12,7 @@ use crate::account::Account;
 use crate::config::Serve;
 use crate::conn::Conns;
 use crate::pace::Pace;
+use crate::sample::Samples;
 use crate::snapshots::Snapshots;
 
 /// The most control actions at one time: each has a thread while it lasts.
@@ -27,15 +28,25 @@ pub(crate) struct App {
     pub(crate) conns: Arc<Conns>,
     pub(crate) pace: Pace,
     pub(crate) snapshots: Snapshots,
+    pub(crate) samples: Samples,
     pub(crate) actions: Arc<Semaphore>,
     pub(crate) started: SystemTime,
     groups: AtomicUsize,
+    untold: AtomicUsize,
 }
 
 impl App {
-    pub(crate) fn new(hierarchy: Hierarchy, serve: Serve, account: Account, access: Access) -> App {
+    pub(crate) fn new(
+        hierarchy: Hierarchy,
+        serve: Serve,
+        account: Account,
+        access: Access,
+    ) -> Result<App, ChargeError> {
+        let samples = Samples::new(&account, serve.history_groups)?;
         let groups = AtomicUsize::new(hierarchy.groups().len());
-        App {
+        Ok(App {
+            samples,
+            untold: AtomicUsize::new(0),
             pace: Pace::new(serve.cpu_percent),
             conns: Arc::default(),
             snapshots: Snapshots::default(),
@@ -46,7 +57,7 @@ impl App {
             serve,
             account,
             access,
-        }
+        })
     }
 
     /// About how many groups there are: the number at the last look.
@@ -56,5 +67,14 @@ impl App {
 
     pub(crate) fn set_groups(&self, groups: usize) {
         self.groups.store(groups, Ordering::Relaxed);
+    }
+
+    /// Groups that events do not cover, because the server's group is full.
+    pub(crate) fn untold(&self) -> usize {
+        self.untold.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_untold(&self, groups: usize) {
+        self.untold.store(groups, Ordering::Relaxed);
     }
 }

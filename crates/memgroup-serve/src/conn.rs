@@ -175,21 +175,21 @@ impl Conns {
     }
 
     /// Takes one of `most` places for streams of events.
-    pub(crate) fn begin_stream(self: &Arc<Conns>, most: usize) -> Option<Stream> {
+    pub(crate) fn begin_stream(self: &Arc<Conns>, most: usize) -> Option<StreamPlace> {
         let mut list = self.list();
         if list.streams >= most {
             return None;
         }
         list.streams += 1;
-        Some(Stream(Arc::clone(self)))
+        Some(StreamPlace(Arc::clone(self)))
     }
 }
 
 /// A place for a stream of events.
 #[derive(Debug)]
-pub(crate) struct Stream(Arc<Conns>);
+pub(crate) struct StreamPlace(Arc<Conns>);
 
-impl Drop for Stream {
+impl Drop for StreamPlace {
     fn drop(&mut self) {
         self.0.list().streams -= 1;
     }

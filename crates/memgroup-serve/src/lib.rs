@@ -8,6 +8,8 @@ mod app;
 mod chunks;
 mod config;
 mod conn;
+#[cfg(feature = "metrics")]
+mod facade;
 mod listen;
 mod log;
 mod metrics;
@@ -16,6 +18,7 @@ mod page;
 mod path;
 mod problem;
 mod route;
+mod sample;
 mod server;
 mod snapshots;
 mod token;

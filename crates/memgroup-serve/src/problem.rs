@@ -96,6 +96,7 @@ impl From<FileError> for Problem {
             FileProblem::Unknown => (StatusCode::NOT_FOUND, "no_such_file"),
             FileProblem::ReadOnly => (StatusCode::METHOD_NOT_ALLOWED, "file_is_read_only"),
             FileProblem::Offline => (StatusCode::GONE, "group_removed"),
+            FileProblem::Unsupported(_) => (StatusCode::BAD_REQUEST, "unsupported"),
             FileProblem::Text(_) => (StatusCode::BAD_REQUEST, "invalid_text"),
             FileProblem::Short { .. } => (StatusCode::CONFLICT, "reclaimed_less"),
             _ => (StatusCode::BAD_REQUEST, "not_written"),

@@ -31,6 +31,8 @@ pub(crate) enum Act {
     Remove,
     Waits,
     Kills,
+    History,
+    Events,
 }
 
 /// A path, a method, and the right that a request for it needs.
@@ -60,6 +62,8 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/v1/tree", Right::Read, Act::Tree),
     route("GET", "/v1/waits", Right::Read, Act::Waits),
     route("GET", "/v1/kills", Right::Read, Act::Kills),
+    route("GET", "/v1/history", Right::Read, Act::History),
+    route("GET", "/v1/events", Right::Read, Act::Events),
     route("GET", "/v1/groups/<path>", Right::Read, Act::Show),
     route("GET", "/v1/groups/<path>/<file>", Right::Read, Act::Show),
     route("PUT", "/v1/groups/<path>/<file>", Right::Control, Act::Write),

@@ -26,6 +26,7 @@ use crate::app::App;
 use crate::config::Serve;
 use crate::conn::{Conn, Tracked};
 use crate::listen::{self, ListenError, Socket};
+use crate::sample;
 use crate::token::Token;
 
 /// The most bytes of the head of a request, and of an answer that wait in a connection.
@@ -120,7 +121,13 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
         Ok((runtime, listeners)) => {
             let (address, socket) = (listeners.address(), listeners.socket());
             let access = Access::new(&serve, address);
-            let app = Arc::new(App::new(hierarchy, serve, account, access));
+            let app = match App::new(hierarchy, serve, account, access) {
+                Ok(app) => Arc::new(app),
+                Err(error) => {
+                    let _told = tell.send(Err(StartError::Charge(error)));
+                    return;
+                }
+            };
             // The caller waits for this.
             let _told = tell.send(Ok((address, socket)));
             let group = app.account.group.clone();
@@ -252,6 +259,7 @@ impl Listeners {
                 }
             }
         };
+        tokio::spawn(sample::run(Arc::clone(&app)).in_group(&app.account.group));
         tokio::select! {
             () = serve => {}
             // The sender lives as long as the server.

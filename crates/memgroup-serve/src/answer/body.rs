@@ -10,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep_until};
 
 use super::Sure;
+use super::events::Events;
 use super::tree::Tree;
 use crate::app::App;
 use crate::chunks::Chunks;
@@ -22,6 +23,7 @@ pub(crate) enum Content {
     Fixed(Bytes),
     Text(Chunks),
     Tree(Tree),
+    Events(Events),
 }
 
 /// The body of an answer. It tells its connection when it begins and ends.
@@ -36,7 +38,7 @@ pub(crate) struct AnswerBody {
 
 impl AnswerBody {
     pub(super) fn new(content: Content, app: Arc<App>, conn: Arc<Conn>) -> AnswerBody {
-        conn.sending(false);
+        conn.sending(matches!(content, Content::Events(_)));
         AnswerBody { content, app, conn, pause: None }
     }
 
@@ -72,6 +74,7 @@ impl Body for AnswerBody {
         let piece = match &mut this.content {
             Content::Fixed(bytes) => Some(std::mem::take(bytes)).filter(|bytes| !bytes.is_empty()),
             Content::Text(text) => text.pop(),
+            Content::Events(events) => std::task::ready!(events.poll(context)),
             Content::Tree(tree) => {
                 let began = Instant::now();
                 let piece = tree.pop();
@@ -86,7 +89,7 @@ impl Body for AnswerBody {
         match &self.content {
             Content::Fixed(bytes) => bytes.is_empty(),
             Content::Text(text) => text.len() == 0,
-            Content::Tree(_) => false,
+            Content::Tree(_) | Content::Events(_) => false,
         }
     }
 
@@ -94,7 +97,7 @@ impl Body for AnswerBody {
         match &self.content {
             Content::Fixed(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Content::Text(text) => SizeHint::with_exact(text.len() as u64),
-            Content::Tree(_) => SizeHint::default(),
+            Content::Tree(_) | Content::Events(_) => SizeHint::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ use http::StatusCode;
 use http::request::Parts as Head;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body as _, Incoming};
-use memgroup::{Group, GroupSpec, Hierarchy, scope};
+use memgroup::{FileProblem, Group, GroupSpec, Hierarchy, scope};
 
 use super::{Answer, Content};
 use crate::access::Peer;
@@ -80,7 +80,11 @@ impl Order {
     fn carry_out(&self, hierarchy: &Hierarchy) -> Result<StatusCode, Problem> {
         match self {
             Order::Write { path, file, text } => {
-                hierarchy.lookup(path)?.write_file(file, text)?;
+                hierarchy.lookup(path)?.write_file(file, text).map_err(|error| {
+                    let is_name = matches!(error.problem, FileProblem::Unknown | FileProblem::ReadOnly);
+                    let problem = Problem::from(error);
+                    if is_name { problem.allowed(writable(hierarchy)) } else { problem }
+                })?;
                 Ok(StatusCode::NO_CONTENT)
             }
             Order::Create { path, settings } => {
@@ -104,6 +108,11 @@ impl Order {
             }
         }
     }
+}
+
+/// The names of the files that can be written.
+fn writable(hierarchy: &Hierarchy) -> impl Iterator<Item = String> {
+    hierarchy.files().into_iter().filter(|file| file.writable).map(|file| file.name)
 }
 
 pub(super) async fn act(

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use memgroup::{KillOutcome, KillReport, WaitKind, WaitReport};
+use memgroup::{GroupFile, KillOutcome, KillReport, WaitKind, WaitReport};
 use serde::Serialize;
 
 use super::Answer;
@@ -31,6 +31,17 @@ struct About<'a> {
     history_groups: usize,
     connections: usize,
     connections_max: usize,
+    groups: usize,
+    groups_without_events: usize,
+    files: Vec<File>,
+}
+
+/// A file that every group has.
+#[derive(Serialize)]
+struct File {
+    name: String,
+    readable: bool,
+    writable: bool,
 }
 
 /// The server, and the rights of the client that asks.
@@ -38,6 +49,8 @@ pub(super) fn about(app: &App, right: Right) -> Result<Answer, Problem> {
     let rights: &[&str] = if right == Right::Control { &["read", "control"] } else { &["read"] };
     let program = std::env::current_exe().ok();
     let name = program.as_ref().and_then(|path| path.file_name());
+    let files = app.hierarchy.files().into_iter();
+    let files = files.map(|GroupFile { name, readable, writable, .. }| File { name, readable, writable });
     Answer::json(
         app,
         &About {
@@ -51,6 +64,9 @@ pub(super) fn about(app: &App, right: Right) -> Result<Answer, Problem> {
             history_groups: app.serve.history_groups,
             connections: app.conns.len(),
             connections_max: app.serve.connections,
+            groups: app.groups(),
+            groups_without_events: app.untold(),
+            files: files.collect(),
         },
     )
 }
@@ -97,15 +113,19 @@ pub(super) fn waits(app: &App) -> Result<Answer, Problem> {
 /// A call of a kill hook.
 #[derive(Debug, Serialize)]
 pub(crate) struct Kill<'k> {
-    victim: &'k str,
-    requester: &'k str,
-    full: &'k str,
+    /// When the hook was called.
+    unix_us: u64,
+    /// Its number among those that the server saw, in events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kill: Option<u64>,
+    pub(crate) victim: &'k str,
+    pub(crate) requester: &'k str,
+    pub(crate) full: &'k str,
     unit: Option<&'k str>,
-    age_us: u64,
     asked_bytes: u64,
-    usage_bytes: u64,
-    took_us: Option<u64>,
-    outcome: Option<&'static str>,
+    pub(crate) usage_bytes: u64,
+    pub(crate) took_us: Option<u64>,
+    pub(crate) outcome: Option<&'static str>,
     freed_bytes: Option<u64>,
 }
 
@@ -122,13 +142,14 @@ pub(crate) fn outcome(outcome: KillOutcome) -> &'static str {
 }
 
 impl Kill<'_> {
-    pub(crate) fn of(kill: &KillReport) -> Kill<'_> {
+    pub(crate) fn of(kill: &KillReport, now_unix_us: u64, number: Option<u64>) -> Kill<'_> {
         Kill {
+            unix_us: now_unix_us.saturating_sub(micros(kill.at.elapsed())),
+            kill: number,
             victim: &kill.victim,
             requester: &kill.requester,
             full: &kill.full,
             unit: kill.unit.as_deref(),
-            age_us: micros(kill.at.elapsed()),
             asked_bytes: kill.asked_bytes,
             usage_bytes: kill.usage_bytes,
             took_us: kill.took.map(micros),
@@ -143,6 +164,21 @@ impl Kill<'_> {
 
 /// The last kills, the oldest first.
 pub(super) fn kills(app: &App) -> Result<Answer, Problem> {
-    let kills = app.hierarchy.kills();
-    Answer::json(app, &kills.iter().map(Kill::of).collect::<Vec<_>>())
+    let (kills, now) = (app.hierarchy.kills(), unix_us(SystemTime::now()));
+    Answer::json(app, &kills.iter().map(|kill| Kill::of(kill, now, None)).collect::<Vec<_>>())
+}
+
+/// The history of the groups that a query names; of all that have one if it names none.
+pub(super) fn history(app: &App, paths: &[String]) -> Result<Answer, Problem> {
+    let state = app.samples.history.state();
+    let selected = state.of(paths);
+    if selected.is_empty() && !paths.is_empty() {
+        let detail = format!(
+            "no history of {}: the server keeps that of the {} groups with the most usage, once a second",
+            paths.join(", "),
+            app.serve.history_groups
+        );
+        return Err(Problem::new(http::StatusCode::NOT_FOUND, "no_history", detail).group(paths.join(", ")));
+    }
+    Answer::json(app, &selected)
 }

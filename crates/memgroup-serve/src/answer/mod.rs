@@ -2,6 +2,7 @@
 
 mod body;
 mod control;
+mod events;
 mod list;
 mod show;
 mod tree;
@@ -18,6 +19,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 pub(crate) use self::body::{AnswerBody, Content};
+pub(crate) use self::list::{Kill, outcome, unix_us};
 use crate::access::Peer;
 use crate::app::App;
 use crate::chunks::Chunks;
@@ -151,6 +153,11 @@ async fn dispatch(
         Act::Tree => query(&[]).and_then(|_| tree::whole(app)),
         Act::Waits => query(&[]).and_then(|_| list::waits(app)),
         Act::Kills => query(&[]).and_then(|_| list::kills(app)),
+        Act::History => query(&["group"]).and_then(|asked| {
+            let paths: Vec<String> = asked.into_iter().map(|(_, path)| path).collect();
+            list::history(app, &paths)
+        }),
+        Act::Events => query(&["after"]).and_then(|asked| events::events(app, &head.headers, asked)),
         Act::Show => query(&[]).and_then(|_| show::show(app, &parts(path)?)),
         Act::Write | Act::Create | Act::Remove => {
             return control::act(app, peer, route.act, path, head, body).await;

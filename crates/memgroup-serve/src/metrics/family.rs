@@ -2,7 +2,7 @@
 //!
 //! Names end in their unit and in `_total` where they only grow, as Prometheus has it. The label `id` is the path of a group, as in cAdvisor.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use memgroup::{BYTES_MAX, GroupSnapshot, Snapshot, Stat, StatKind};
@@ -14,6 +14,7 @@ use prometheus_client::registry::Unit;
 use super::select::Groups;
 use super::value::Value;
 use crate::app::App;
+use crate::sample::{BOUNDS, Totals};
 
 /// About how many series a group has without those of statistics.
 pub(super) const FIXED: usize = 28;
@@ -377,6 +378,7 @@ pub(super) fn whole_tree(
     ];
     one(encoder, Gauge, ("percpu", BYTES, "Per-CPU memory of the engine."), &states)?;
     shrinkers(encoder, snapshot)?;
+    kills(encoder, &app.samples.kills())?;
     let open = Value::Whole(app.conns.len() as u64);
     one(encoder, Gauge, ("serve_connections", None, "Connections of this server."), &[([], open)])?;
     let mut build =
@@ -418,4 +420,19 @@ fn shrinkers(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::R
         }
     }
     Ok(())
+}
+
+/// Calls of kill hooks since the server was started.
+fn kills(encoder: &mut DescriptorEncoder<'_>, totals: &Totals) -> fmt::Result {
+    let kinds = ["died", "overdue", "idle", "refused", "panicked"];
+    let count = |kind| Value::Whole(totals.outcomes.get(kind).copied().unwrap_or(0));
+    let values = kinds.map(|kind| ([("outcome", kind)], count(kind)));
+    let help = "Calls of kill hooks since the server was started, by their outcome.";
+    one(encoder, MetricType::Counter, ("kills", None, help), &values)?;
+    let help = "Time from the call of a kill hook until half of the bytes were freed.";
+    let unit = Some(&Unit::Seconds);
+    let mut metric = encoder.encode_descriptor("kill_duration", help, unit, MetricType::Histogram)?;
+    let buckets: Vec<(f64, u64)> = BOUNDS.into_iter().zip(totals.buckets).collect();
+    let (count, sum) = totals.died;
+    metric.encode_histogram(sum, count, &buckets, None::<&HashMap<usize, Exemplar<Labels<'_, 0>, f64>>>)
 }
