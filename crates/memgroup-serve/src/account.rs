@@ -20,23 +20,20 @@ pub(crate) struct Account {
 impl Account {
     /// Charges `bytes`. It calls no shrinker and no kill hook.
     pub(crate) fn charge(&self, bytes: u64) -> Result<Charge, ChargeError> {
-        let refused = match self.group.try_charge_by(bytes, Effort::Count) {
-            Ok(charge) => return Ok(charge),
-            Err(refused) => refused,
-        };
-        let is_full_above = refused.kind() == ChargeErrorKind::Refused && refused.group() != self.group.id();
-        if bytes <= SMALL && is_full_above { self.group.charge_forced(bytes) } else { Err(refused) }
+        let mut charge = self.empty()?;
+        self.resize(&mut charge, bytes)?;
+        Ok(charge)
     }
 
     /// Charges `bytes` more, or gives some back, so that `charge` has `bytes`.
     pub(crate) fn resize(&self, charge: &mut Charge, bytes: u64) -> Result<(), ChargeError> {
-        match bytes.checked_sub(charge.bytes()) {
-            Some(more) => charge.try_grow_by(more, Effort::Count),
-            None => {
-                charge.shrink(charge.bytes() - bytes);
-                Ok(())
-            }
-        }
+        let Some(more) = bytes.checked_sub(charge.bytes()) else {
+            charge.shrink(charge.bytes() - bytes);
+            return Ok(());
+        };
+        let Err(refused) = charge.try_grow_by(more, Effort::Count) else { return Ok(()) };
+        let is_full_above = refused.kind() == ChargeErrorKind::Refused && refused.group() != self.group.id();
+        if bytes <= SMALL && is_full_above { charge.grow_forced(more) } else { Err(refused) }
     }
 
     /// A charge of no bytes yet.

@@ -42,7 +42,7 @@ impl App {
         account: Account,
         access: Access,
     ) -> Result<App, ChargeError> {
-        let samples = Samples::new(&account, serve.history_groups)?;
+        let samples = Samples::new(&account, &serve)?;
         let groups = AtomicUsize::new(hierarchy.groups().len());
         Ok(App {
             samples,

@@ -33,6 +33,7 @@ pub struct Serve {
     pub(crate) min_bytes: u64,
     pub(crate) metrics_groups: usize,
     pub(crate) history_groups: usize,
+    pub(crate) events: usize,
     pub(crate) connections: usize,
     pub(crate) cpu_percent: u32,
     pub(crate) times: Times,
@@ -101,6 +102,7 @@ impl Serve {
             min_bytes: 0,
             metrics_groups: 1000,
             history_groups: 500,
+            events: 4096,
             connections: 64,
             cpu_percent: 25,
             times: Times::default(),
@@ -192,6 +194,12 @@ impl Serve {
     /// How many groups `/v1/history` covers, the largest ones: 500 unless told.
     pub fn history_groups(mut self, groups: usize) -> Serve {
         self.history_groups = groups;
+        self
+    }
+
+    /// How many events are kept for clients of `/v1/events` that come back: 4,096 unless told. Each may take 300 bytes. With longer ones fewer are kept.
+    pub fn events(mut self, events: usize) -> Serve {
+        self.events = events.max(1);
         self
     }
 

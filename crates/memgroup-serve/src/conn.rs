@@ -1,15 +1,15 @@
 //! Connections: how many there are, how long each may take, and which one is cut when there is no room.
 //!
 //! ```text
-//!           request read              answer ready             answer written
-//!   Waiting ────────────▶ Answering ────────────▶ Sending ──────────────────▶ Waiting
-//!      │ idle, head             │ (handler's own bounds)  │ write, answer
-//!      └───────── cut ◀─────────┴──────────────────────────┘
+//!           head read            body read              answer ready             answer written
+//!   Waiting ──────────▶ Reading ──────────▶ Answering ────────────▶ Sending ──────────────────▶ Waiting
+//!      │ idle, head        │ body                                      │ write, answer
+//!      └──────── cut ◀─────┴───────────────────────────────────────────┘
 //! ```
 //!
 //! - I1. There are never more connections than allowed. A new one takes the place of a client that has shown no right, the oldest first; then of one
-//!   that waits between two requests; then of one that does not read its answer. If there is none, the new one is refused.
-//! - I2. Every state but `Answering` has a deadline. A handler bounds its own steps.
+//!   whose request is not there yet, or not all of it; then of one that does not read its answer. If there is none, the new one is refused.
+//! - I2. Every state but `Answering` has a deadline. The one of `Reading` is the handler's.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,6 +28,8 @@ use crate::config::Times;
 enum Phase {
     /// For a request, since then.
     Waiting,
+    /// A handler reads the body of the request, within its own time.
+    Reading,
     /// A handler works.
     Answering,
     /// An answer is sent; a stream of events has no deadline for the whole of it.
@@ -73,6 +75,11 @@ impl Conn {
         self.enter(Phase::Answering);
     }
 
+    /// The body of the request is read.
+    pub(crate) fn reading(&self) {
+        self.enter(Phase::Reading);
+    }
+
     /// The request has a right, or has none.
     pub(crate) fn set_right(&self, has_right: bool) {
         self.state().has_right = has_right;
@@ -97,7 +104,7 @@ impl Conn {
                 Some(since) => Some(since + times.head),
                 None => Some(state.since + times.idle),
             },
-            Phase::Answering | Phase::Sending { is_stream: true } => None,
+            Phase::Reading | Phase::Answering | Phase::Sending { is_stream: true } => None,
             Phase::Sending { is_stream: false } => Some(state.since + times.answer),
         };
         stalled.into_iter().chain(phase).min()
@@ -208,7 +215,8 @@ impl List {
 
     fn victim(&self) -> Option<u64> {
         let stranger = || self.lowest(|state| (!state.has_right).then_some(state.since));
-        let idle = || self.lowest(|state| (state.phase == Phase::Waiting).then_some(state.since));
+        let is_silent = |state: &State| matches!(state.phase, Phase::Waiting | Phase::Reading);
+        let idle = || self.lowest(|state| is_silent(state).then_some(state.since));
         stranger().or_else(idle).or_else(|| self.stalled())
     }
 

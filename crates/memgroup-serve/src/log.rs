@@ -25,6 +25,14 @@ pub(crate) fn control(client: &impl fmt::Display, act: &str, result: &Result<Sta
     let _ = (client, act, result);
 }
 
+/// Logs a request to control whose client lacks the right.
+pub(crate) fn denied(client: &impl fmt::Display, act: &str, problem: &Problem) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "memgroup::control", %client, act, reason = problem.detail, "denied");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (client, act, problem);
+}
+
 #[cfg(feature = "tracing")]
 mod limits {
     use std::collections::HashMap;

@@ -4,6 +4,9 @@ use http::StatusCode;
 use memgroup::{ChargeError, FileError, FileProblem, GroupError};
 use serde::Serialize;
 
+/// The code of a problem that is a lack of memory for the answer.
+pub(crate) const NO_MEMORY: &str = "no_memory";
+
 /// An error that a client is told.
 ///
 /// `type` stays `about:blank`, which says that the status has the meaning of HTTP. `code` tells programs the kind of the error.
@@ -109,7 +112,7 @@ impl From<FileError> for Problem {
 impl From<ChargeError> for Problem {
     fn from(error: ChargeError) -> Problem {
         let detail = format!("no memory for the answer: failed to {error}");
-        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_memory", detail).retry_after(1);
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, NO_MEMORY, detail).retry_after(1);
         match error.path() {
             Some(path) => problem.group(path),
             None => problem,

@@ -45,11 +45,19 @@ pub struct Route {
     pub path: &'static str,
     /// The right.
     pub right: Right,
+    /// The names that its query may have.
+    pub query: &'static [&'static str],
     pub(crate) act: Act,
 }
 
 const fn route(method: &'static str, path: &'static str, right: Right, act: Act) -> Route {
-    Route { method, path, right, act }
+    Route { method, path, right, query: &[], act }
+}
+
+impl Route {
+    const fn query(self, query: &'static [&'static str]) -> Route {
+        Route { query, ..self }
+    }
 }
 
 /// All routes. A request for another path is answered with status 404, and one with another method with status 405.
@@ -62,13 +70,13 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/v1/tree", Right::Read, Act::Tree),
     route("GET", "/v1/waits", Right::Read, Act::Waits),
     route("GET", "/v1/kills", Right::Read, Act::Kills),
-    route("GET", "/v1/history", Right::Read, Act::History),
-    route("GET", "/v1/events", Right::Read, Act::Events),
+    route("GET", "/v1/history", Right::Read, Act::History).query(&["group"]),
+    route("GET", "/v1/events", Right::Read, Act::Events).query(&["after"]),
     route("GET", "/v1/groups/<path>", Right::Read, Act::Show),
     route("GET", "/v1/groups/<path>/<file>", Right::Read, Act::Show),
     route("PUT", "/v1/groups/<path>/<file>", Right::Control, Act::Write),
     route("POST", "/v1/groups/<path>", Right::Control, Act::Create),
-    route("DELETE", "/v1/groups/<path>", Right::Control, Act::Remove),
+    route("DELETE", "/v1/groups/<path>", Right::Control, Act::Remove).query(&["recursive"]),
 ];
 
 const GROUPS: &str = "/v1/groups";

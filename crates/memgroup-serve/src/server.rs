@@ -14,7 +14,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use memgroup::{Charge, Hierarchy};
+use memgroup::{Charge, Hierarchy, OwnedGroup};
 use memgroup_tokio::InGroupExt as _;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -50,8 +50,8 @@ pub enum StartError {
     Group(memgroup::GroupError),
     /// Its group cannot have the limit or the protection.
     Limit(String),
-    /// Its group has no room for the server.
-    Charge(memgroup::ChargeError),
+    /// Its group has no room for the server: the refusal.
+    Memory(String),
     /// The system refuses a thread, or random numbers: what was done, and the error.
     Io(String, std::io::Error),
 }
@@ -62,8 +62,7 @@ impl fmt::Display for StartError {
         match self {
             StartError::Listen(error) => error.fmt(f),
             StartError::Group(error) => error.fmt(f),
-            StartError::Limit(error) => f.write_str(error),
-            StartError::Charge(error) => error.fmt(f),
+            StartError::Limit(error) | StartError::Memory(error) => f.write_str(error),
             StartError::Io(act, error) => write!(f, "{act}: {error}"),
         }
     }
@@ -86,6 +85,8 @@ pub struct Server {
     address: Option<SocketAddr>,
     socket: Option<PathBuf>,
     token: Option<Token>,
+    /// Dropped last: the group is removed when nothing of the server is charged any more.
+    _group: OwnedGroup,
 }
 
 /// Serves the figures and files of `hierarchy` on a thread of its own, until the returned value is stopped or dropped.
@@ -103,9 +104,10 @@ pub struct Server {
 /// ```
 ///
 /// # Errors
-/// A listener cannot be made, its group cannot be created or limited, or the system refuses a thread. Nothing is left behind then but the group.
+/// A listener cannot be made, its group cannot be created or limited, or the system refuses a thread. Nothing is left behind then.
 pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartError> {
-    let group = hierarchy.get_or_create(&serve.group).map_err(StartError::Group)?;
+    let owned = hierarchy.get_or_create_owned(&serve.group).map_err(StartError::Group)?;
+    let group = (*owned).clone();
     group.set_max(serve.max_bytes).map_err(|error| StartError::Limit(error.to_string()))?;
     group.set_min(serve.min_bytes).map_err(|error| StartError::Limit(error.to_string()))?;
     let account = Account { group };
@@ -124,7 +126,7 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
             let app = match App::new(hierarchy, serve, account, access) {
                 Ok(app) => Arc::new(app),
                 Err(error) => {
-                    let _told = tell.send(Err(StartError::Charge(error)));
+                    let _told = tell.send(Err(StartError::Memory(error.to_string())));
                     return;
                 }
             };
@@ -142,7 +144,9 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
     let thread = thread.map_err(|error| StartError::Io("start a thread".to_owned(), error))?;
     let listening = told.recv();
     match listening {
-        Ok(Ok((address, socket))) => Ok(Server { stop, thread: Some(thread), address, socket, token }),
+        Ok(Ok((address, socket))) => {
+            Ok(Server { stop, thread: Some(thread), address, socket, token, _group: owned })
+        }
         Ok(Err(error)) => {
             let _ended = thread.join();
             Err(error)
@@ -182,8 +186,8 @@ impl Server {
         Some(format!("http://{address}/#token={}", token.secret()))
     }
 
-    /// Stops the server: closes all connections, removes the socket, and waits for the thread. It waits up to five seconds for a control action that
-    /// is under way, such as one that calls shrinkers.
+    /// Stops the server: closes all connections, removes the socket, waits for the thread, and removes the server's group if the server made it. It
+    /// waits up to five seconds for a control action that is under way, such as one that calls shrinkers.
     pub fn stop(self) {}
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::request::Parts as Head;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body as _, Incoming};
 use memgroup::{FileProblem, Group, GroupSpec, Hierarchy, scope};
@@ -14,8 +13,8 @@ use memgroup::{FileProblem, Group, GroupSpec, Hierarchy, scope};
 use super::{Answer, Content};
 use crate::access::Peer;
 use crate::app::App;
+use crate::conn::Conn;
 use crate::log;
-use crate::path::query;
 use crate::problem::Problem;
 use crate::route::{Act, parts};
 
@@ -26,16 +25,15 @@ const BODY: usize = 4096;
 #[derive(Debug, PartialEq)]
 enum Order {
     Write { path: String, file: String, text: String },
-    Create { path: String, settings: Option<GroupSpec> },
+    Create { path: String, settings: Option<GroupSpec>, text: String },
     Remove { path: String, is_recursive: bool },
 }
 
 impl Order {
-    fn read(act: Act, path: &str, query_text: Option<&str>, body: &[u8]) -> Result<Order, Problem> {
+    fn read(act: Act, path: &str, asked: &[(&str, String)], body: &[u8]) -> Result<Order, Problem> {
         let parts = parts(path)?;
         match act {
             Act::Write => {
-                query(query_text, &[])?;
                 let Some((path, file)) = parts.group_and_file() else {
                     let detail = format!(
                         "{path:?} names no file: write /v1/groups/PATH/FILE without a slash at the end"
@@ -50,7 +48,6 @@ impl Order {
                 Ok(Order::Write { path: path.clone(), file: file.to_owned(), text: text.to_owned() })
             }
             Act::Create => {
-                query(query_text, &[])?;
                 let path = parts.group();
                 let settings = match body {
                     b"" => None,
@@ -60,10 +57,10 @@ impl Order {
                         Problem::bad("invalid_settings", detail).group(&path)
                     })?),
                 };
-                Ok(Order::Create { path, settings })
+                let text = String::from_utf8_lossy(body).into_owned();
+                Ok(Order::Create { path, settings, text })
             }
             _ => {
-                let asked = query(query_text, &["recursive"])?;
                 let is_recursive = match asked.last().map(|(_, value)| value.as_str()) {
                     None | Some("false") => false,
                     Some("true") => true,
@@ -87,10 +84,12 @@ impl Order {
                 })?;
                 Ok(StatusCode::NO_CONTENT)
             }
-            Order::Create { path, settings } => {
+            Order::Create { path, settings, .. } => {
                 let group = hierarchy.create(path)?;
                 if let Some(settings) = settings {
                     group.apply(settings).map_err(|error| {
+                        // Nothing is left of an order that was not carried out.
+                        let _gone = group.remove();
                         Problem::new(StatusCode::CONFLICT, "not_applied", format!("failed to {error}"))
                             .group(path)
                     })?;
@@ -117,15 +116,18 @@ fn writable(hierarchy: &Hierarchy) -> impl Iterator<Item = String> {
 
 pub(super) async fn act(
     app: &Arc<App>,
+    conn: &Conn,
     peer: Peer,
     act: Act,
     path: &str,
-    head: &Head,
+    asked: Vec<(&'static str, String)>,
     body: Incoming,
 ) -> Result<Answer, Problem> {
     let charge = app.account.charge(BODY as u64)?;
+    conn.reading();
     let body = read_body(app, body).await?;
-    let order = Order::read(act, path, head.uri.query(), &body)?;
+    conn.answering();
+    let order = Order::read(act, path, &asked, &body)?;
     let Ok(place) = Arc::clone(&app.actions).try_acquire_owned() else {
         let detail = "other control actions are under way, such as a write to memory.reclaim; try again";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
@@ -161,10 +163,8 @@ fn order_text(order: &Order) -> String {
         Order::Write { path, file, text } => {
             format!("write {:?} to {file:?} of group {path:?}", text.trim_end())
         }
-        Order::Create { path, settings: None } => format!("create group {path:?}"),
-        Order::Create { path, settings: Some(settings) } => {
-            format!("create group {path:?} with {settings:?}")
-        }
+        Order::Create { path, settings: None, .. } => format!("create group {path:?}"),
+        Order::Create { path, text, .. } => format!("create group {path:?} with {text:?}"),
         Order::Remove { path, is_recursive: false } => format!("remove group {path:?}"),
         Order::Remove { path, is_recursive: true } => format!("remove group {path:?} and all groups below"),
     }

@@ -79,15 +79,10 @@ impl Begin {
     }
 }
 
-pub(super) fn events(
-    app: &Arc<App>,
-    headers: &HeaderMap,
-    asked: Vec<(&'static str, String)>,
-) -> Result<Answer, Problem> {
+pub(super) fn events(app: &Arc<App>, headers: &HeaderMap, after: Option<&str>) -> Result<Answer, Problem> {
     let header = headers.get("last-event-id").map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
-    let after = asked.into_iter().next_back().map(|(_, id)| id).or(header);
     let boot = boot(app);
-    let begin = Begin::read(after.as_deref(), boot)?;
+    let begin = Begin::read(after.or(header.as_deref()), boot)?;
     let streams = app.serve.connections / 2;
     let place = app.conns.begin_stream(streams).ok_or_else(|| {
         let detail = format!("{streams} streams of events are open, the most that there may be");

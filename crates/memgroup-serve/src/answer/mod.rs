@@ -9,7 +9,7 @@ mod tree;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
@@ -24,10 +24,11 @@ use crate::access::Peer;
 use crate::app::App;
 use crate::chunks::Chunks;
 use crate::conn::Conn;
+use crate::log;
 use crate::metrics;
 use crate::page;
 use crate::path::query;
-use crate::problem::Problem;
+use crate::problem::{NO_MEMORY, Problem};
 use crate::route::{Act, Right, Route, parts};
 
 const JSON: &str = "application/json";
@@ -99,7 +100,7 @@ pub(crate) async fn answer(
     conn.answering();
     let (head, body) = request.into_parts();
     let answer = match admitted(&app, &conn, &head, peer).await {
-        Ok((route, right)) => dispatch(&app, peer, route, right, &head, body).await,
+        Ok((route, right)) => dispatch(&app, &conn, peer, route, right, &head, body).await,
         Err(problem) => Err(problem),
     };
     let Answer { status, kind, content, headers } = answer.unwrap_or_else(Answer::from);
@@ -116,6 +117,9 @@ pub(crate) async fn answer(
     response
 }
 
+/// Time that a request takes at least of the server's part of a CPU.
+const REQUEST: Duration = Duration::from_micros(20);
+
 /// The route of a request that has the right, when it is its turn.
 async fn admitted(
     app: &App,
@@ -123,48 +127,72 @@ async fn admitted(
     head: &Parts,
     peer: Peer,
 ) -> Result<(&'static Route, Right), Problem> {
+    app.pace.turn().await;
+    app.pace.spend(REQUEST);
     let route = Route::find(&head.method, head.uri.path());
     let needed = route.as_ref().map_or(Right::Nothing, |route| route.right);
     let checked = app.access.check(head, peer, needed);
     conn.set_right(matches!(checked, Ok(right) if right > Right::Nothing));
+    if let (Right::Control, Err(problem)) = (needed, &checked) {
+        log::denied(&peer, &format!("{} {}", head.method, head.uri.path()), problem);
+    }
     let right = checked?;
-    app.pace.turn().await;
     Ok((route?, right))
+}
+
+/// Makes an answer for which there is memory. If there is none, clients that do not read their answers are cut, one after the other.
+async fn with_room(app: &App, make: impl Fn() -> Result<Answer, Problem>) -> Result<Answer, Problem> {
+    loop {
+        let began = Instant::now();
+        let answer = make();
+        app.pace.spend(began.elapsed());
+        match answer {
+            Err(problem) if problem.code == NO_MEMORY && app.conns.cut_stalled() => {
+                // The connection that was cut gives its memory back when its task runs.
+                tokio::task::yield_now().await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 async fn dispatch(
     app: &Arc<App>,
+    conn: &Conn,
     peer: Peer,
     route: &Route,
     right: Right,
     head: &Parts,
     body: Incoming,
 ) -> Result<Answer, Problem> {
-    let began = Instant::now();
-    let query = |allowed| query(head.uri.query(), allowed);
+    let asked = query(head.uri.query(), route.query)?;
     let path = head.uri.path();
-    let answer = match route.act {
-        Act::Page(file) => Ok(Answer::new(
-            page::FILES[file].kind,
-            Content::Fixed(Bytes::from_static(page::FILES[file].text.as_bytes())),
-        )),
-        Act::About => query(&[]).and_then(|_| list::about(app, right)),
-        Act::Metrics => query(&[]).and_then(|_| metrics::answer(app, head)),
-        Act::Tree => query(&[]).and_then(|_| tree::whole(app)),
-        Act::Waits => query(&[]).and_then(|_| list::waits(app)),
-        Act::Kills => query(&[]).and_then(|_| list::kills(app)),
-        Act::History => query(&["group"]).and_then(|asked| {
-            let paths: Vec<String> = asked.into_iter().map(|(_, path)| path).collect();
-            list::history(app, &paths)
-        }),
-        Act::Events => query(&["after"]).and_then(|asked| events::events(app, &head.headers, asked)),
-        Act::Show => query(&[]).and_then(|_| show::show(app, &parts(path)?)),
-        Act::Write | Act::Create | Act::Remove => {
-            return control::act(app, peer, route.act, path, head, body).await;
+    match route.act {
+        Act::Page(file) => {
+            let page::PageFile { kind, text } = &page::FILES[file];
+            Ok(Answer::new(kind, Content::Fixed(Bytes::from_static(text.as_bytes()))))
         }
-    };
-    app.pace.spend(began.elapsed());
-    answer
+        Act::About => with_room(app, || list::about(app, right)).await,
+        Act::Metrics => with_room(app, || metrics::answer(app, head)).await,
+        Act::Tree => with_room(app, || tree::whole(app)).await,
+        Act::Waits => with_room(app, || list::waits(app)).await,
+        Act::Kills => with_room(app, || list::kills(app)).await,
+        Act::Show => {
+            let parts = parts(path)?;
+            with_room(app, || show::show(app, &parts)).await
+        }
+        Act::History => {
+            let paths: Vec<String> = asked.into_iter().map(|(_, path)| path).collect();
+            with_room(app, || list::history(app, &paths)).await
+        }
+        Act::Events => {
+            let after = asked.into_iter().next_back().map(|(_, id)| id);
+            with_room(app, || events::events(app, &head.headers, after.as_deref())).await
+        }
+        Act::Write | Act::Create | Act::Remove => {
+            control::act(app, conn, peer, route.act, path, asked, body).await
+        }
+    }
 }
 
 /// The result of code that cannot fail.

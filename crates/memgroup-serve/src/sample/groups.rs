@@ -239,7 +239,7 @@ mod tests {
             let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
             let account = Account { group: hierarchy.create("/serve").unwrap() };
             let groups = Groups::new(account.empty().unwrap());
-            let mut fixture = Fixture { hierarchy, account, groups, ring: Ring::new(), read: 1 };
+            let mut fixture = Fixture { hierarchy, account, groups, ring: Ring::new(1000), read: 1 };
             fixture.groups.look(&fixture.account, &fixture.hierarchy.groups(), 0, None, |_, _| ());
             fixture
         }

@@ -24,6 +24,7 @@ pub(crate) use self::ring::Ring;
 use crate::account::Account;
 use crate::answer::{Kill, unix_us};
 use crate::app::App;
+use crate::config::Serve;
 #[cfg(feature = "metrics")]
 use crate::facade::Facade;
 #[cfg(feature = "tracing")]
@@ -47,10 +48,10 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    pub(crate) fn new(account: &Account, history_groups: usize) -> Result<Samples, ChargeError> {
-        let charge = account.charge(ring::CHARGE)?;
-        let history = History::new(history_groups);
-        Ok(Samples { ring: Ring::new(), history, kills: Mutex::default(), _charge: charge })
+    pub(crate) fn new(account: &Account, serve: &Serve) -> Result<Samples, ChargeError> {
+        let charge = account.charge(ring::bytes_of(serve.events))?;
+        let history = History::new(serve.history_groups);
+        Ok(Samples { ring: Ring::new(serve.events), history, kills: Mutex::default(), _charge: charge })
     }
 
     /// Sums over all kills since the server was started.

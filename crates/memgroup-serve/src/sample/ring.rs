@@ -1,7 +1,8 @@
 //! Ring: the last events, each with a number that is never used again.
 //!
 //! - I1. Numbers rise by one. A reader that asks for the events after a number gets all that follow, or is told how many are gone.
-//! - I2. The texts take at most [`BYTES`], and there are at most [`EVENTS`] of them. The memory for both is charged when the server starts.
+//! - I2. There are at most so many events as were set, and their texts take at most [`TEXT`] bytes for each of those. The memory for both is charged
+//!   when the server starts.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -9,13 +10,13 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use tokio::sync::watch;
 
-/// The most events that are kept.
-pub(crate) const EVENTS: usize = 4096;
-/// The most bytes of their texts.
-pub(crate) const BYTES: usize = 1 << 20;
+/// Bytes of texts for each event that may be kept.
+const TEXT: usize = 256;
 
-/// Bytes that the ring may take.
-pub(crate) const CHARGE: u64 = (BYTES + EVENTS * size_of::<Event>()) as u64;
+/// Bytes that a ring of so many events may take.
+pub(crate) const fn bytes_of(events: usize) -> u64 {
+    (events * (TEXT + size_of::<Event>())) as u64
+}
 
 /// An event as it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,7 @@ pub(crate) struct Event {
 /// The events, and a signal for their readers.
 #[derive(Debug)]
 pub(crate) struct Ring {
+    most: usize,
     kept: Mutex<Kept>,
     next: watch::Sender<u64>,
 }
@@ -48,9 +50,9 @@ pub(crate) struct After {
 }
 
 impl Ring {
-    pub(crate) fn new() -> Ring {
+    pub(crate) fn new(most: usize) -> Ring {
         let kept = Kept { events: VecDeque::new(), bytes: 0, next: 1 };
-        Ring { kept: Mutex::new(kept), next: watch::Sender::new(1) }
+        Ring { most, kept: Mutex::new(kept), next: watch::Sender::new(1) }
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
@@ -66,7 +68,7 @@ impl Ring {
         let number = kept.next;
         kept.events.push_back(Event { number, kind, data });
         kept.next += 1;
-        while kept.events.len() > EVENTS || kept.bytes > BYTES {
+        while kept.events.len() > self.most || kept.bytes > TEXT * self.most {
             let gone = kept.events.pop_front();
             kept.bytes -= gone.map_or(0, |event| event.data.len());
         }
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn gives_each_event_once_and_in_order() {
-        let ring = Ring::new();
+        let ring = Ring::new(100);
         assert_eq!(ring.from(1, 1000), After { lost: 0, events: vec![] });
         (0..5).for_each(|number| ring.push("limit", &number));
         assert_eq!(numbers(&ring.from(1, 1000)), [1, 2, 3, 4, 5]);
@@ -130,7 +132,9 @@ mod tests {
 
     #[test]
     fn tells_how_many_are_gone() {
-        let ring = Ring::new();
+        const EVENTS: usize = 64;
+        const BYTES: usize = EVENTS * TEXT;
+        let ring = Ring::new(EVENTS);
         (0..EVENTS + 10).for_each(|number| ring.push("limit", &number));
         assert_eq!(ring.oldest(), 11);
         let after = ring.from(3, 0);
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_number_from_the_future_waits_for_it() {
-        let ring = Ring::new();
+        let ring = Ring::new(100);
         ring.push("limit", &0);
         assert_eq!(ring.from(100, 1000), After { lost: 0, events: vec![] });
     }
