@@ -303,12 +303,14 @@ where
         // The process may have no file descriptor left. The connection waits in the queue of the system.
         return tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    let Some(conn) = app.conns.add(app.serve.connections) else { return };
+    let Some(conn) = app.conns.admit(app.serve.connections).await else { return };
     match app.account.charge(CONNECTION) {
         Ok(charge) => {
             let group = app.account.group.clone();
             let served = serve(Arc::clone(app), stream, peer, conn, charge, stopped.clone());
             tokio::spawn(served.in_group(&group));
+            // Its request may be there already.
+            tokio::task::yield_now().await;
         }
         Err(_) => app.conns.remove(&conn),
     }
