@@ -1,0 +1,191 @@
+//! Control: acts that change the tree, each with a line in the log.
+//!
+//! - I1. An act runs on a thread of its own: it may call shrinkers and callbacks of the program, which may take long. The server goes on meanwhile.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::{Body as _, Incoming};
+use memgroup::{FileProblem, Group, GroupSpec, Hierarchy, scope};
+
+use super::{Answer, Content};
+use crate::access::Peer;
+use crate::app::App;
+use crate::conn::Conn;
+use crate::log;
+use crate::problem::Problem;
+use crate::route::{Act, parts};
+
+/// The most bytes of the body of a request. No text of a file has more.
+const BODY: usize = 4096;
+
+/// An act that a request asks for.
+#[derive(Debug, PartialEq)]
+enum Order {
+    Write { path: String, file: String, text: String },
+    Create { path: String, settings: Option<GroupSpec>, text: String },
+    Remove { path: String, is_recursive: bool },
+}
+
+impl Order {
+    fn read(act: Act, path: &str, asked: &[(&str, String)], body: &[u8]) -> Result<Order, Problem> {
+        let parts = parts(path)?;
+        match act {
+            Act::Write => {
+                let Some((path, file)) = parts.group_and_file() else {
+                    let detail = format!(
+                        "{path:?} names no file: write /v1/groups/PATH/FILE without a slash at the end"
+                    );
+                    return Err(Problem::bad("no_file_named", detail).group(parts.group()));
+                };
+                let text = std::str::from_utf8(body).map_err(|_| {
+                    let detail =
+                        format!("write {file} of group {path}: the body is not UTF-8; write it as echo does");
+                    Problem::bad("invalid_text", detail).group(&path).file(file)
+                })?;
+                Ok(Order::Write { path: path.clone(), file: file.to_owned(), text: text.to_owned() })
+            }
+            Act::Create => {
+                let path = parts.group();
+                let settings = match body {
+                    b"" => None,
+                    body => Some(serde_json::from_slice::<GroupSpec>(body).map_err(|error| {
+                        let detail =
+                            format!("create group {path}: the body is no JSON object of settings, such as {{\"max\":\"64M\"}}: {error}");
+                        Problem::bad("invalid_settings", detail).group(&path)
+                    })?),
+                };
+                let text = String::from_utf8_lossy(body).into_owned();
+                Ok(Order::Create { path, settings, text })
+            }
+            _ => {
+                let is_recursive = match asked.last().map(|(_, value)| value.as_str()) {
+                    None | Some("false") => false,
+                    Some("true") => true,
+                    Some(other) => {
+                        let detail = format!("recursive={other:?} is neither true nor false");
+                        return Err(Problem::bad("invalid_query", detail).allowed(["true", "false"]));
+                    }
+                };
+                Ok(Order::Remove { path: parts.group(), is_recursive })
+            }
+        }
+    }
+
+    fn carry_out(&self, hierarchy: &Hierarchy) -> Result<StatusCode, Problem> {
+        match self {
+            Order::Write { path, file, text } => {
+                hierarchy.lookup(path)?.write_file(file, text).map_err(|error| {
+                    let is_name = matches!(error.problem, FileProblem::Unknown | FileProblem::ReadOnly);
+                    let problem = Problem::from(error);
+                    if is_name { problem.allowed(writable(hierarchy)) } else { problem }
+                })?;
+                Ok(StatusCode::NO_CONTENT)
+            }
+            Order::Create { path, settings, .. } => {
+                let group = hierarchy.create(path)?;
+                if let Some(settings) = settings {
+                    group.apply(settings).map_err(|error| {
+                        // Nothing is left of an order that was not carried out.
+                        let _gone = group.remove();
+                        Problem::new(StatusCode::CONFLICT, "not_applied", format!("failed to {error}"))
+                            .group(path)
+                    })?;
+                }
+                Ok(StatusCode::CREATED)
+            }
+            Order::Remove { path, is_recursive } => {
+                let group = hierarchy.lookup(path)?;
+                if *is_recursive {
+                    group.remove_all()?
+                } else {
+                    group.remove()?
+                }
+                Ok(StatusCode::NO_CONTENT)
+            }
+        }
+    }
+}
+
+/// The names of the files that can be written.
+fn writable(hierarchy: &Hierarchy) -> impl Iterator<Item = String> {
+    hierarchy.files().into_iter().filter(|file| file.writable).map(|file| file.name)
+}
+
+pub(super) async fn act(
+    app: &Arc<App>,
+    conn: &Conn,
+    peer: Peer,
+    act: Act,
+    path: &str,
+    asked: Vec<(&'static str, String)>,
+    body: Incoming,
+) -> Result<Answer, Problem> {
+    let charge = app.account.charge(BODY as u64)?;
+    conn.reading();
+    let body = read_body(app, body).await?;
+    conn.answering();
+    let order = Order::read(act, path, &asked, &body)?;
+    let Ok(place) = Arc::clone(&app.actions).try_acquire_owned() else {
+        let detail = "other control actions are under way, such as a write to memory.reclaim; try again";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
+    };
+    let (hierarchy, group) = (app.hierarchy.clone(), app.account.group.clone());
+    let carried_out = tokio::task::spawn_blocking(move || {
+        in_group(&group, || {
+            let result = order.carry_out(&hierarchy);
+            log::control(&peer, &order_text(&order), &result);
+            drop((place, charge));
+            result
+        })
+    });
+    let result = carried_out.await.unwrap_or_else(|error| {
+        // A callback of the program panicked.
+        let detail = format!("the act panicked: {error}");
+        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "panicked", detail))
+    });
+    app.snapshots.forget();
+    let mut answer = Answer::new(super::TEXT, Content::Fixed(Bytes::new()));
+    answer.status = result?;
+    Ok(answer)
+}
+
+fn in_group<T>(group: &Group, act: impl FnOnce() -> T) -> T {
+    let _scope = scope::enter(group);
+    act()
+}
+
+/// The order as a line of a log has it.
+fn order_text(order: &Order) -> String {
+    match order {
+        Order::Write { path, file, text } => {
+            format!("write {:?} to {file:?} of group {path:?}", text.trim_end())
+        }
+        Order::Create { path, settings: None, .. } => format!("create group {path:?}"),
+        Order::Create { path, text, .. } => format!("create group {path:?} with {text:?}"),
+        Order::Remove { path, is_recursive: false } => format!("remove group {path:?}"),
+        Order::Remove { path, is_recursive: true } => format!("remove group {path:?} and all groups below"),
+    }
+}
+
+async fn read_body(app: &App, body: Incoming) -> Result<Bytes, Problem> {
+    let too_large = || {
+        let detail = format!("the body has more than {BODY} bytes, the most that one may have");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
+    };
+    if body.size_hint().lower() > BODY as u64 {
+        return Err(too_large());
+    }
+    let read = tokio::time::timeout(app.serve.times.body, Limited::new(body, BODY).collect()).await;
+    match read {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(Problem::bad("invalid_body", format!("the body cannot be read: {error}"))),
+        Err(_) => {
+            let detail = format!("the body took more than {:?}", app.serve.times.body);
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "slow_body", detail))
+        }
+    }
+}

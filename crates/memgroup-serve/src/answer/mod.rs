@@ -1,0 +1,199 @@
+//! Answer: from a request to the bytes of its answer.
+
+mod body;
+mod control;
+mod events;
+mod list;
+mod show;
+mod tree;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+pub(crate) use self::body::{AnswerBody, Content};
+pub(crate) use self::list::{Kill, outcome, unix_us};
+use crate::access::Peer;
+use crate::app::App;
+use crate::chunks::Chunks;
+use crate::conn::Conn;
+use crate::log;
+use crate::metrics;
+use crate::page;
+use crate::path::query;
+use crate::problem::{NO_MEMORY, Problem};
+use crate::route::{Act, Right, Route, parts};
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+/// The status, the type and the bytes of an answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    status: StatusCode,
+    kind: &'static str,
+    content: Content,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Answer {
+    pub(crate) fn new(kind: &'static str, content: Content) -> Answer {
+        Answer { status: StatusCode::OK, kind, content, headers: Vec::new() }
+    }
+
+    /// A value as JSON, charged.
+    fn json(app: &App, value: &impl serde::Serialize) -> Result<Answer, Problem> {
+        let mut text = Chunks::new(&app.account)?;
+        match serde_json::to_writer(&mut text, value) {
+            Ok(()) => Ok(Answer::new(JSON, Content::Text(text))),
+            Err(error) => Err(match text.refusal() {
+                Some(refused) => refused.into(),
+                None => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "not_serialised", error.to_string()),
+            }),
+        }
+    }
+
+    /// A text, charged.
+    fn text(app: &App, text: &str) -> Result<Answer, Problem> {
+        Ok(Answer::new(TEXT, Content::Text(Chunks::of(&app.account, text.as_bytes())?)))
+    }
+}
+
+impl From<Problem> for Answer {
+    /// A problem is small, and is told without a charge: its connection has one.
+    fn from(problem: Problem) -> Answer {
+        let text = serde_json::to_vec(&problem).unwrap_or_default();
+        let mut answer = Answer::new("application/problem+json", Content::Fixed(Bytes::from(text)));
+        answer.status = problem.status;
+        if problem.status == StatusCode::UNAUTHORIZED {
+            answer.headers.push((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"memgroup\"")));
+        }
+        if let Some(seconds) = problem.retry_after_s {
+            answer.headers.push((RETRY_AFTER, HeaderValue::from(seconds)));
+        }
+        if problem.status == StatusCode::METHOD_NOT_ALLOWED {
+            let methods =
+                if problem.allowed.is_empty() { "GET".to_owned() } else { problem.allowed.join(", ") };
+            if let Ok(methods) = HeaderValue::from_str(&methods) {
+                answer.headers.push((ALLOW, methods));
+            }
+        }
+        answer
+    }
+}
+
+/// Answers a request.
+pub(crate) async fn answer(
+    app: Arc<App>,
+    conn: Arc<Conn>,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Response<AnswerBody> {
+    conn.answering();
+    let (head, body) = request.into_parts();
+    let answer = match admitted(&app, &conn, &head, peer).await {
+        Ok((route, right)) => dispatch(&app, &conn, peer, route, right, &head, body).await,
+        Err(problem) => Err(problem),
+    };
+    let Answer { status, kind, content, headers } = answer.unwrap_or_else(Answer::from);
+    let mut response = Response::new(AnswerBody::new(content, Arc::clone(&app), Arc::clone(&conn)));
+    *response.status_mut() = status;
+    let to = response.headers_mut();
+    to.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    to.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    to.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::POLICY));
+    to.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    to.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    to.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+    to.extend(headers);
+    response
+}
+
+/// Time that a request takes at least of the server's part of a CPU.
+const REQUEST: Duration = Duration::from_micros(20);
+
+/// The route of a request that has the right, when it is its turn.
+async fn admitted(
+    app: &App,
+    conn: &Conn,
+    head: &Parts,
+    peer: Peer,
+) -> Result<(&'static Route, Right), Problem> {
+    app.pace.turn().await;
+    app.pace.spend(REQUEST);
+    let route = Route::find(&head.method, head.uri.path());
+    let needed = route.as_ref().map_or(Right::Nothing, |route| route.right);
+    let checked = app.access.check(head, peer, needed);
+    conn.set_right(matches!(checked, Ok(right) if right > Right::Nothing));
+    if let (Right::Control, Err(problem)) = (needed, &checked) {
+        log::denied(&peer, &format!("{} {}", head.method, head.uri.path()), problem);
+    }
+    let right = checked?;
+    Ok((route?, right))
+}
+
+/// Makes an answer for which there is memory. If there is none, clients that do not read their answers are cut, one after the other.
+async fn with_room(app: &App, make: impl Fn() -> Result<Answer, Problem>) -> Result<Answer, Problem> {
+    loop {
+        let began = Instant::now();
+        let answer = make();
+        app.pace.spend(began.elapsed());
+        match answer {
+            Err(problem) if problem.code == NO_MEMORY && app.conns.cut_stalled() => {
+                // The connection that was cut gives its memory back when its task runs.
+                tokio::task::yield_now().await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+async fn dispatch(
+    app: &Arc<App>,
+    conn: &Conn,
+    peer: Peer,
+    route: &Route,
+    right: Right,
+    head: &Parts,
+    body: Incoming,
+) -> Result<Answer, Problem> {
+    let asked = query(head.uri.query(), route.query)?;
+    let path = head.uri.path();
+    match route.act {
+        Act::Page(file) => {
+            let page::PageFile { kind, text } = &page::FILES[file];
+            Ok(Answer::new(kind, Content::Fixed(Bytes::from_static(text.as_bytes()))))
+        }
+        Act::About => with_room(app, || list::about(app, right)).await,
+        Act::Metrics => with_room(app, || metrics::answer(app, head)).await,
+        Act::Tree => with_room(app, || tree::whole(app)).await,
+        Act::Waits => with_room(app, || list::waits(app)).await,
+        Act::Kills => with_room(app, || list::kills(app)).await,
+        Act::Show => {
+            let parts = parts(path)?;
+            with_room(app, || show::show(app, &parts)).await
+        }
+        Act::History => {
+            let paths: Vec<String> = asked.into_iter().map(|(_, path)| path).collect();
+            with_room(app, || list::history(app, &paths)).await
+        }
+        Act::Events => {
+            let after = asked.into_iter().next_back().map(|(_, id)| id);
+            with_room(app, || events::events(app, &head.headers, after.as_deref())).await
+        }
+        Act::Write | Act::Create | Act::Remove => {
+            control::act(app, conn, peer, route.act, path, asked, body).await
+        }
+    }
+}
+
+/// The result of code that cannot fail.
+pub(crate) type Sure<T> = Result<T, Infallible>;

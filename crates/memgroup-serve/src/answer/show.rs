@@ -1,0 +1,34 @@
+//! Show: a group as JSON, and a file of it as text.
+//!
+//! The last part of a path is a file if a file of every group has that name, or a registered subsystem (`NAME.stat`). A group of such a name is
+//! reached with a slash at the end: `/v1/groups/tenants/memory.max/`.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use super::tree::Tree;
+use super::{Answer, Content, JSON};
+use crate::app::App;
+use crate::path::Parts;
+use crate::problem::Problem;
+use crate::snapshots::{count, take};
+
+pub(super) fn show(app: &App, parts: &Parts) -> Result<Answer, Problem> {
+    if let Some((path, name)) = parts.group_and_file()
+        && let Some(file) = app.hierarchy.files().into_iter().find(|file| file.name == name)
+    {
+        let text = app.hierarchy.lookup(&path)?.read_file(name);
+        return text.map_or_else(
+            || {
+                let detail = format!("read {} of group {path}: it can only be written", file.name);
+                let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "file_is_write_only", detail);
+                Err(problem.group(&path).file(name).allowed(["PUT"]))
+            },
+            |text| Answer::text(app, &text),
+        );
+    }
+    let top = app.hierarchy.lookup(&parts.group())?;
+    let held = take(&app.hierarchy, &top, &app.account, count(&top, app.groups()))?;
+    Ok(Answer::new(JSON, Content::Tree(Tree::new(app, Arc::new(held))?)))
+}

@@ -1,0 +1,80 @@
+//! App: the parts of a running server that its requests share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use memgroup::{ChargeError, Hierarchy};
+use tokio::sync::Semaphore;
+
+use crate::access::Access;
+use crate::account::Account;
+use crate::config::Serve;
+use crate::conn::Conns;
+use crate::pace::Pace;
+use crate::sample::Samples;
+use crate::snapshots::Snapshots;
+
+/// The most control actions at one time: each has a thread while it lasts.
+pub(crate) const ACTIONS: usize = 4;
+
+/// The parts of a running server.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) hierarchy: Hierarchy,
+    pub(crate) serve: Serve,
+    pub(crate) account: Account,
+    pub(crate) access: Access,
+    pub(crate) conns: Arc<Conns>,
+    pub(crate) pace: Pace,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) samples: Samples,
+    pub(crate) actions: Arc<Semaphore>,
+    pub(crate) started: SystemTime,
+    groups: AtomicUsize,
+    untold: AtomicUsize,
+}
+
+impl App {
+    pub(crate) fn new(
+        hierarchy: Hierarchy,
+        serve: Serve,
+        account: Account,
+        access: Access,
+    ) -> Result<App, ChargeError> {
+        let samples = Samples::new(&account, &serve)?;
+        let groups = AtomicUsize::new(hierarchy.groups().len());
+        Ok(App {
+            samples,
+            untold: AtomicUsize::new(0),
+            pace: Pace::new(serve.cpu_percent),
+            conns: Arc::default(),
+            snapshots: Snapshots::default(),
+            actions: Arc::new(Semaphore::new(ACTIONS)),
+            started: SystemTime::now(),
+            groups,
+            hierarchy,
+            serve,
+            account,
+            access,
+        })
+    }
+
+    /// About how many groups there are: the number at the last look.
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_groups(&self, groups: usize) {
+        self.groups.store(groups, Ordering::Relaxed);
+    }
+
+    /// Groups that events do not cover, because the server's group is full.
+    pub(crate) fn untold(&self) -> usize {
+        self.untold.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_untold(&self, groups: usize) {
+        self.untold.store(groups, Ordering::Relaxed);
+    }
+}

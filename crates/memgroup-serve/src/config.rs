@@ -1,0 +1,223 @@
+//! Settings of a server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::token::Token;
+
+/// The largest group of figures that one answer may need, with some room: 64 MiB.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// Settings of a server: where it listens, which clients may read and control, and its bounds. [`start`](crate::start) takes them.
+///
+/// ```
+/// use memgroup_serve::{Control, Serve};
+///
+/// let reading = Serve::unix("/run/shop/memgroup.sock");
+/// let both = Serve::unix("/run/shop/memgroup.sock").and_tcp(([127, 0, 0, 1], 9191)).control(Control::Unix);
+/// # drop((reading, both));
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "settings do nothing until a server is started with them"]
+pub struct Serve {
+    pub(crate) unix: Option<PathBuf>,
+    pub(crate) tcp: Option<SocketAddr>,
+    pub(crate) beyond_loopback: bool,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) token: Option<Token>,
+    pub(crate) control_unix: bool,
+    pub(crate) control_token: Option<Token>,
+    pub(crate) group: String,
+    pub(crate) max_bytes: u64,
+    pub(crate) min_bytes: u64,
+    pub(crate) metrics_groups: usize,
+    pub(crate) history_groups: usize,
+    pub(crate) events: usize,
+    pub(crate) connections: usize,
+    pub(crate) cpu_percent: u32,
+    pub(crate) times: Times,
+}
+
+/// How a client may get the right to control. Without any, no client has it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Control {
+    /// Each client of the Unix socket: processes of the same user, and of root.
+    Unix,
+    /// Each client that sends this token, by TCP or the Unix socket. The token is also good for reading.
+    Token(Token),
+}
+
+/// How long a client may take. A client that takes longer is cut.
+///
+/// ```
+/// use memgroup_serve::{Serve, Times};
+/// use std::time::Duration;
+///
+/// let patient = Times { write: Duration::from_secs(60), ..Times::default() };
+/// let serve = Serve::unix("/run/shop/memgroup.sock").times(patient);
+/// # drop(serve);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// From the first byte of a request to the end of its headers: 5 s.
+    pub head: Duration,
+    /// For the body of a request: 5 s.
+    pub body: Duration,
+    /// Between two requests of a connection: 30 s.
+    pub idle: Duration,
+    /// For a client that reads nothing of an answer, from the moment when no more bytes can be written: 10 s.
+    pub write: Duration,
+    /// For a whole answer, except `/v1/events`: 60 s.
+    pub answer: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        let seconds = Duration::from_secs;
+        Times {
+            head: seconds(5),
+            body: seconds(5),
+            idle: seconds(30),
+            write: seconds(10),
+            answer: seconds(60),
+        }
+    }
+}
+
+impl Serve {
+    /// A server without a listener. It writes log lines, and feeds the facade `metrics`, if those features are on.
+    pub fn without_listener() -> Serve {
+        Serve {
+            unix: None,
+            tcp: None,
+            beyond_loopback: false,
+            hosts: Vec::new(),
+            token: None,
+            control_unix: false,
+            control_token: None,
+            group: "/memgroup-serve".to_owned(),
+            max_bytes: MAX_BYTES,
+            min_bytes: 0,
+            metrics_groups: 1000,
+            history_groups: 500,
+            events: 4096,
+            connections: 64,
+            cpu_percent: 25,
+            times: Times::default(),
+        }
+    }
+
+    /// A server on a Unix socket with mode 0600. Processes of the same user, and of root, may read.
+    ///
+    /// The directory must exist. A socket that no server answers any more is replaced.
+    pub fn unix(path: impl Into<PathBuf>) -> Serve {
+        Serve::without_listener().and_unix(path)
+    }
+
+    /// A server on a TCP address of the loopback; port 0 is any free port. A client needs a [token](Serve::token) to read.
+    pub fn tcp(address: impl Into<SocketAddr>) -> Serve {
+        Serve::without_listener().and_tcp(address)
+    }
+
+    /// Listens on a Unix socket as well; see [`unix`](Serve::unix).
+    pub fn and_unix(mut self, path: impl Into<PathBuf>) -> Serve {
+        self.unix = Some(path.into());
+        self
+    }
+
+    /// Listens on a TCP address as well; see [`tcp`](Serve::tcp).
+    pub fn and_tcp(mut self, address: impl Into<SocketAddr>) -> Serve {
+        self.tcp = Some(address.into());
+        self
+    }
+
+    /// Allows an address that other machines can reach. Requests, answers and tokens are not encrypted: put a proxy with TLS before it.
+    pub fn beyond_loopback(mut self) -> Serve {
+        self.beyond_loopback = true;
+        self
+    }
+
+    /// Allows a name in the header `Host`, such as that of a proxy, with its port if it is not 80: `ops.example:8443`.
+    ///
+    /// Without it only `localhost` and addresses are allowed, so that a name which an attacker points to this machine is refused.
+    pub fn host(mut self, name: impl Into<String>) -> Serve {
+        self.hosts.push(name.into().to_ascii_lowercase());
+        self
+    }
+
+    /// The token with which clients read by TCP. Without one the server makes a [random](Token::random) one; see
+    /// [`Server::token`](crate::Server::token).
+    pub fn token(mut self, token: Token) -> Serve {
+        self.token = Some(token);
+        self
+    }
+
+    /// Gives some clients the right to write files, to create groups and to remove them. It may be called once for each way.
+    pub fn control(mut self, control: Control) -> Serve {
+        match control {
+            Control::Unix => self.control_unix = true,
+            Control::Token(token) => self.control_token = Some(token),
+        }
+        self
+    }
+
+    /// The group that the server charges, `/memgroup-serve` unless told. Groups above it that are missing are created.
+    pub fn group(mut self, path: impl Into<String>) -> Serve {
+        self.group = path.into();
+        self
+    }
+
+    /// Limit of the server's group, 64 MiB unless told. An answer that needs more is refused with status 503.
+    ///
+    /// A snapshot takes some 1.5 KiB a group, and the history 12 KiB for each of its groups.
+    pub fn max_bytes(mut self, bytes: u64) -> Serve {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// Bytes that are kept for the server's group, as its `memory.min`; 0 unless told.
+    ///
+    /// If the group above has [`set_reserve_min`](memgroup::Group::set_reserve_min), no other group can take them. Large answers then work while the tree is full.
+    pub fn min_bytes(mut self, bytes: u64) -> Serve {
+        self.min_bytes = bytes;
+        self
+    }
+
+    /// How many groups `/metrics` shows each, the largest ones: 1,000 unless told. The sum of the others is shown as `other`.
+    pub fn metrics_groups(mut self, groups: usize) -> Serve {
+        self.metrics_groups = groups.max(1);
+        self
+    }
+
+    /// How many groups `/v1/history` covers, the largest ones: 500 unless told.
+    pub fn history_groups(mut self, groups: usize) -> Serve {
+        self.history_groups = groups;
+        self
+    }
+
+    /// How many events are kept for clients of `/v1/events` that come back: 4,096 unless told. Each may take 300 bytes. With longer ones fewer are kept.
+    pub fn events(mut self, events: usize) -> Serve {
+        self.events = events.max(1);
+        self
+    }
+
+    /// The most connections at one time, 64 unless told. Half of them may be streams of events.
+    pub fn connections(mut self, connections: usize) -> Serve {
+        self.connections = connections.max(2);
+        self
+    }
+
+    /// The part of one CPU that requests may take over a longer time, in percent; 25 unless told. Requests beyond it wait.
+    pub fn cpu_percent(mut self, percent: u32) -> Serve {
+        self.cpu_percent = percent.clamp(1, 100);
+        self
+    }
+
+    /// How long clients may take.
+    pub fn times(mut self, times: Times) -> Serve {
+        self.times = times;
+        self
+    }
+}

@@ -1,0 +1,397 @@
+//! Connections: how many there are, how long each may take, and which one is cut when there is no room.
+//!
+//! ```text
+//!           head read            body read              answer ready             answer written
+//!   Waiting ──────────▶ Reading ──────────▶ Answering ────────────▶ Sending ──────────────────▶ Waiting
+//!      │ idle, head        │ body                                      │ write, answer
+//!      └──────── cut ◀─────┴───────────────────────────────────────────┘
+//! ```
+//!
+//! - I1. There are never more connections than allowed. A new one takes the place of a client that has shown no right, the oldest first; then of one
+//!   whose request is not there yet, or not all of it; then of one that does not read its answer. If there is none, the new one is refused.
+//! - I2. Every state but `Answering` has a deadline. The one of `Reading` is the handler's.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::config::Times;
+
+/// Time in which a connection is not cut for another: a client sends its request soon after it has connected.
+const GRACE: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// For a request, since then.
+    Waiting,
+    /// A handler reads the body of the request, within its own time.
+    Reading,
+    /// A handler works.
+    Answering,
+    /// An answer is sent; a stream of events has no deadline for the whole of it.
+    Sending { is_stream: bool },
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// When the phase began.
+    since: Instant,
+    /// When the first byte of the request came that is not yet read.
+    head_since: Option<Instant>,
+    /// Since when no byte of the answer could be written.
+    stalled_since: Option<Instant>,
+    /// Whether its last request had a right.
+    has_right: bool,
+}
+
+/// One connection, known to the table, to its input and output, and to its handlers.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    number: u64,
+    state: Mutex<State>,
+    cut: Notify,
+}
+
+impl Conn {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, phase: Phase) {
+        let mut state = self.state();
+        (state.phase, state.since) = (phase, Instant::now());
+        if phase != Phase::Waiting {
+            state.head_since = None;
+        }
+    }
+
+    /// A request was read.
+    pub(crate) fn answering(&self) {
+        self.enter(Phase::Answering);
+    }
+
+    /// The body of the request is read.
+    pub(crate) fn reading(&self) {
+        self.enter(Phase::Reading);
+    }
+
+    /// The request has a right, or has none.
+    pub(crate) fn set_right(&self, has_right: bool) {
+        self.state().has_right = has_right;
+    }
+
+    /// The answer begins.
+    pub(crate) fn sending(&self, is_stream: bool) {
+        self.enter(Phase::Sending { is_stream });
+    }
+
+    /// The answer was handed over.
+    pub(crate) fn waiting(&self) {
+        self.enter(Phase::Waiting);
+    }
+
+    /// Until when the present phase may last.
+    fn deadline(&self, times: &Times) -> Option<Instant> {
+        let state = self.state();
+        let stalled = state.stalled_since.map(|since| since + times.write);
+        let phase = match state.phase {
+            Phase::Waiting => match state.head_since {
+                Some(since) => Some(since + times.head),
+                None => Some(state.since + times.idle),
+            },
+            Phase::Reading | Phase::Answering | Phase::Sending { is_stream: true } => None,
+            Phase::Sending { is_stream: false } => Some(state.since + times.answer),
+        };
+        stalled.into_iter().chain(phase).min()
+    }
+
+    /// Returns when the connection is to be cut.
+    pub(crate) async fn until_cut(&self, times: &Times) {
+        let shortest = [times.head, times.body, times.idle, times.write, times.answer].into_iter().min();
+        let pause = (shortest.unwrap_or_default() / 4).max(Duration::from_millis(1));
+        let mut cut = std::pin::pin!(self.cut.notified());
+        loop {
+            let now = Instant::now();
+            let deadline = self.deadline(times);
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return;
+            }
+            // A new phase may have a nearer deadline.
+            let look = (now + pause).min(deadline.unwrap_or(now + pause));
+            tokio::select! {
+                () = &mut cut => return,
+                () = sleep_until(look) => {}
+            }
+        }
+    }
+}
+
+/// All connections.
+#[derive(Debug, Default)]
+pub(crate) struct Conns {
+    list: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    next: u64,
+    open: BTreeMap<u64, Arc<Conn>>,
+    streams: usize,
+}
+
+impl Conns {
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a connection, and cuts another if there are `most`. It waits until that one has had some time. `None` if none may be cut.
+    pub(crate) async fn admit(&self, most: usize) -> Option<Arc<Conn>> {
+        loop {
+            match self.add(most) {
+                Ok(conn) => return Some(conn),
+                Err(None) => return None,
+                Err(Some(later)) => sleep_until(later).await,
+            }
+        }
+    }
+
+    /// The connection that was added. If that is not possible, when it is; never, if no other connection may be cut.
+    fn add(&self, most: usize) -> Result<Arc<Conn>, Option<Instant>> {
+        let mut list = self.list();
+        if list.open.len() >= most {
+            let victim = list.victim().ok_or(None)?;
+            let since = list.open[&victim].state().since;
+            if since + GRACE > Instant::now() {
+                return Err(Some(since + GRACE));
+            }
+            list.cut(victim);
+        }
+        let number = list.next;
+        list.next += 1;
+        let (phase, since) = (Phase::Waiting, Instant::now());
+        let state = State { phase, since, head_since: None, stalled_since: None, has_right: false };
+        let conn = Arc::new(Conn { number, state: Mutex::new(state), cut: Notify::new() });
+        list.open.insert(number, Arc::clone(&conn));
+        Ok(conn)
+    }
+
+    pub(crate) fn remove(&self, conn: &Conn) {
+        self.list().open.remove(&conn.number);
+    }
+
+    /// Cuts the connection that has read nothing of its answer for the longest time. `false` if there is none.
+    pub(crate) fn cut_stalled(&self) -> bool {
+        let mut list = self.list();
+        let Some(victim) = list.stalled() else { return false };
+        list.cut(victim);
+        true
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list().open.len()
+    }
+
+    /// Takes one of `most` places for streams of events.
+    pub(crate) fn begin_stream(self: &Arc<Conns>, most: usize) -> Option<StreamPlace> {
+        let mut list = self.list();
+        if list.streams >= most {
+            return None;
+        }
+        list.streams += 1;
+        Some(StreamPlace(Arc::clone(self)))
+    }
+}
+
+/// A place for a stream of events.
+#[derive(Debug)]
+pub(crate) struct StreamPlace(Arc<Conns>);
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.0.list().streams -= 1;
+    }
+}
+
+impl List {
+    /// The number of the connection for which `rank` is the lowest, and which it ranks.
+    fn lowest<R: Ord>(&self, rank: impl Fn(&State) -> Option<R>) -> Option<u64> {
+        let ranked = self.open.values().filter_map(|conn| Some((rank(&conn.state())?, conn.number)));
+        ranked.min().map(|(_, number)| number)
+    }
+
+    fn stalled(&self) -> Option<u64> {
+        self.lowest(|state| state.stalled_since)
+    }
+
+    fn victim(&self) -> Option<u64> {
+        let stranger = || self.lowest(|state| (!state.has_right).then_some(state.since));
+        let is_silent = |state: &State| matches!(state.phase, Phase::Waiting | Phase::Reading);
+        let idle = || self.lowest(|state| is_silent(state).then_some(state.since));
+        stranger().or_else(idle).or_else(|| self.stalled())
+    }
+
+    fn cut(&mut self, number: u64) {
+        if let Some(conn) = self.open.remove(&number) {
+            conn.cut.notify_one();
+        }
+    }
+}
+
+/// The input and output of a connection, whose progress the table sees.
+#[derive(Debug)]
+pub(crate) struct Tracked<T> {
+    pub(crate) inner: T,
+    pub(crate) conn: Arc<Conn>,
+}
+
+impl<T: Read + Unpin> Read for Tracked<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if polled.is_ready() {
+            let mut state = self.conn.state();
+            if state.phase == Phase::Waiting && state.head_since.is_none() {
+                state.head_since = Some(Instant::now());
+            }
+        }
+        polled
+    }
+}
+
+impl<T> Tracked<T> {
+    fn wrote(&self, polled: &Poll<io::Result<usize>>) {
+        let mut state = self.conn.state();
+        state.stalled_since = match polled {
+            Poll::Pending => state.stalled_since.or_else(|| Some(Instant::now())),
+            Poll::Ready(_) => None,
+        };
+    }
+}
+
+impl<T: Write + Unpin> Write for Tracked<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.wrote(&polled);
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
+        self.wrote(&polled);
+        polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn table(count: usize) -> (Conns, Vec<Arc<Conn>>) {
+        let (conns, mut open) = (Conns::default(), Vec::new());
+        for _ in 0..count {
+            open.push(conns.admit(count).await.unwrap());
+        }
+        (conns, open)
+    }
+
+    fn is_cut(conns: &Conns, conn: &Conn) -> bool {
+        !conns.list().open.contains_key(&conn.number)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cuts_strangers_first_then_the_idle_then_those_that_do_not_read() {
+        let (conns, open) = table(4).await;
+        for conn in &open[1..] {
+            conn.set_right(true);
+        }
+        open[1].answering();
+        open[2].answering();
+        let newcomer = conns.admit(4).await.unwrap();
+        assert!(is_cut(&conns, &open[0]), "it has shown no right");
+        newcomer.set_right(true);
+        newcomer.answering();
+        let newcomer = conns.admit(4).await.unwrap();
+        assert!(is_cut(&conns, &open[3]), "it waits");
+        newcomer.set_right(true);
+        newcomer.answering();
+        assert!(conns.admit(4).await.is_none(), "all work");
+        open[2].state().stalled_since = Some(Instant::now());
+        conns.admit(4).await.unwrap();
+        assert!(is_cut(&conns, &open[2]) && !is_cut(&conns, &open[1]));
+        assert_eq!(conns.len(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_connection_has_time_to_send_its_request() {
+        let (conns, open) = table(1).await;
+        let began = Instant::now();
+        conns.admit(1).await.unwrap();
+        assert!(is_cut(&conns, &open[0]) && began.elapsed() >= GRACE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_phase_has_its_deadline() {
+        let times = Times::default();
+        let (_conns, open) = table(1).await;
+        let conn = &open[0];
+        let cut_after = async || {
+            let began = Instant::now();
+            conn.until_cut(&times).await;
+            began.elapsed()
+        };
+        assert_eq!(cut_after().await, times.idle);
+        conn.waiting();
+        conn.state().head_since = Some(Instant::now());
+        assert_eq!(cut_after().await, times.head);
+        conn.answering();
+        conn.sending(false);
+        assert_eq!(cut_after().await, times.answer);
+        conn.sending(true);
+        conn.state().stalled_since = Some(Instant::now());
+        assert_eq!(cut_after().await, times.write);
+        conn.state().stalled_since = None;
+        conn.answering();
+        let forever = tokio::time::timeout(Duration::from_secs(86_400), conn.until_cut(&times));
+        assert!(forever.await.is_err(), "a handler bounds its own steps");
+    }
+
+    #[test]
+    fn a_stream_gives_its_place_back() {
+        let conns = Arc::new(Conns::default());
+        let first = conns.begin_stream(1).unwrap();
+        assert!(conns.begin_stream(1).is_none());
+        drop(first);
+        assert!(conns.begin_stream(1).is_some());
+    }
+}

@@ -1,0 +1,319 @@
+//! Listen: the Unix socket, made so that no other user can connect at any moment, and the TCP address.
+//!
+//! - I1. A socket is bound in a new folder of mode 0700 beside its path, gets mode 0600, and is then moved to its path. So it is never there with a
+//!   wider mode.
+//! - I2. A server holds a lock on `<path>.lock` while it lives. A server that does not get the lock leaves the socket alone. The system drops the lock
+//!   when the process ends in whatever way.
+//! - I3. With the lock, a socket that is there is replaced only if it refuses a connection: no server answers.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+/// The most bytes of a socket's path that all systems take, less those of the folder in which it is bound.
+const PATH_MAX: usize = 90;
+
+/// Why a server does not listen.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Another server has this socket.
+    Taken(PathBuf),
+    /// There is a file of another kind.
+    NoSocket(PathBuf),
+    /// The path is too long for a socket.
+    TooLong(PathBuf),
+    /// The address can be reached from other machines, which was not allowed.
+    BeyondLoopback(SocketAddr),
+    /// The system refuses it: what was done, and the error.
+    Io(String, io::Error),
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenError::Taken(path) => {
+                write!(
+                    f,
+                    "listen on {}: another server uses it; stop that one, or use another path",
+                    path.display()
+                )
+            }
+            ListenError::NoSocket(path) => {
+                write!(
+                    f,
+                    "listen on {}: a file that is no socket is there; remove it, or use another path",
+                    path.display()
+                )
+            }
+            ListenError::TooLong(path) => write!(
+                f,
+                "listen on {}: the path has {} bytes, and a socket's has at most {PATH_MAX} here",
+                path.display(),
+                path.as_os_str().len()
+            ),
+            ListenError::BeyondLoopback(address) => write!(
+                f,
+                "listen on {address}: other machines can reach it, and nothing is encrypted; use 127.0.0.1 or [::1], or allow it with \
+                 Serve::beyond_loopback"
+            ),
+            ListenError::Io(act, error) => write!(f, "{act}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ListenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ListenError::Io(_, error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Adds what was done to an error of the system.
+fn doing<T>(result: io::Result<T>, act: impl FnOnce() -> String) -> Result<T, ListenError> {
+    result.map_err(|error| ListenError::Io(act(), error))
+}
+
+/// A socket that is removed when it is dropped, if it is still this one.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) path: PathBuf,
+    id: (u64, u64),
+    _lock: Lock,
+}
+
+/// A lock on a file beside the socket; the file is removed with it.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lock {
+    /// `None` if another process has it.
+    fn take(path: PathBuf) -> io::Result<Option<Lock>> {
+        loop {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&path)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            // The holder before may have removed the file after it was opened here.
+            if id(&path).ok() == Some(id_of(&file.metadata()?)) {
+                return Ok(Some(Lock { path, file }));
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _gone = fs::remove_file(&self.path);
+        let _open = self.file.unlock();
+    }
+}
+
+fn id_of(metadata: &fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+fn id(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|metadata| id_of(&metadata))
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if id(&self.path).ok() == Some(self.id) {
+            let _gone = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A folder that is removed when it is dropped.
+struct Private(PathBuf);
+
+impl Private {
+    fn beside(path: &Path) -> io::Result<Private> {
+        let mut random = [0; 4];
+        getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+        let folder = path.with_file_name(format!(".{:08x}", u32::from_ne_bytes(random)));
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        Ok(Private(folder))
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        let _gone = fs::remove_file(self.0.join("s"));
+        let _gone = fs::remove_dir(&self.0);
+    }
+}
+
+/// Binds a Unix socket at `path`.
+pub(crate) fn unix(path: &Path) -> Result<(UnixListener, Socket), ListenError> {
+    let listen = || format!("listen on {}", path.display());
+    if path.as_os_str().len() > PATH_MAX {
+        return Err(ListenError::TooLong(path.to_owned()));
+    }
+    let mut lock = path.as_os_str().to_owned();
+    lock.push(".lock");
+    let lock = doing(Lock::take(lock.into()), listen)?.ok_or_else(|| ListenError::Taken(path.to_owned()))?;
+    check_free(path)?;
+    let private = doing(Private::beside(path), listen)?;
+    let bound = private.0.join("s");
+    let listener = doing(UnixListener::bind(&bound), listen)?;
+    doing(fs::set_permissions(&bound, Permissions::from_mode(0o600)), listen)?;
+    doing(listener.set_nonblocking(true), listen)?;
+    let id = doing(id(&bound), listen)?;
+    doing(fs::rename(&bound, path), listen)?;
+    Ok((listener, Socket { path: path.to_owned(), id, _lock: lock }))
+}
+
+/// Whether a socket may be put at the path: nothing is there, or a socket that no server answers.
+fn check_free(path: &Path) -> Result<(), ListenError> {
+    let listen = || format!("listen on {}", path.display());
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => {
+            if !doing(found, listen)?.file_type().is_socket() {
+                return Err(ListenError::NoSocket(path.to_owned()));
+            }
+        }
+    }
+    match answers(path) {
+        Ok(true) => Err(ListenError::Taken(path.to_owned())),
+        Ok(false) => Ok(()),
+        Err(error) => Err(ListenError::Io(listen(), error)),
+    }
+}
+
+/// Whether a server answers at the socket, or may: one that accepts nothing has a full queue, and counts.
+fn answers(path: &Path) -> io::Result<bool> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    match runtime.block_on(tokio::net::UnixStream::connect(path)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(true),
+        Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Binds a TCP address.
+pub(crate) fn tcp(
+    address: SocketAddr,
+    beyond_loopback: bool,
+) -> Result<(std::net::TcpListener, SocketAddr), ListenError> {
+    if !address.ip().is_loopback() && !beyond_loopback {
+        return Err(ListenError::BeyondLoopback(address));
+    }
+    let listen = || format!("listen on {address}");
+    let listener = doing(std::net::TcpListener::bind(address), listen)?;
+    doing(listener.set_nonblocking(true), listen)?;
+    let bound = doing(listener.local_addr(), listen)?;
+    Ok((listener, bound))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn makes_a_socket_for_its_owner_and_removes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.sock");
+        let (listener, socket) = unix(&path).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(names(folder.path()), ["m.sock", "m.sock.lock"]);
+        UnixStream::connect(&path).unwrap();
+        drop((listener, socket));
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn leaves_the_socket_of_a_server_that_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.sock");
+        let first = unix(&path).unwrap();
+        assert!(matches!(unix(&path).unwrap_err(), ListenError::Taken(_)));
+        drop(first);
+        let foreign = UnixListener::bind(&path).unwrap();
+        assert!(matches!(unix(&path).unwrap_err(), ListenError::Taken(_)), "it has no lock, and answers");
+        drop(foreign);
+        assert!(path.exists());
+        let (_, socket) = unix(&path).unwrap();
+        assert_eq!(names(folder.path()), ["m.sock", "m.sock.lock"], "a stale socket was replaced");
+        // Another server took the path by force: its socket stays.
+        fs::remove_file(&path).unwrap();
+        let _other = UnixListener::bind(&path).unwrap();
+        drop(socket);
+        assert_eq!(names(folder.path()), ["m.sock"]);
+    }
+
+    #[test]
+    fn leaves_other_files_and_links_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&path, "data").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for path in [&path, &link] {
+            assert!(matches!(unix(path).unwrap_err(), ListenError::NoSocket(_)));
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "data");
+        let error = unix(&folder.path().join("missing/m.sock")).unwrap_err().to_string();
+        assert!(error.starts_with("listen on ") && error.contains("missing/m.sock: "), "{error}");
+        let long = folder.path().join("x".repeat(100));
+        assert!(matches!(unix(&long).unwrap_err(), ListenError::TooLong(_)));
+    }
+
+    #[test]
+    fn a_full_queue_counts_as_a_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.sock");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(stream) = runtime.block_on(tokio::net::UnixStream::connect(&path)) {
+            waiting.push(stream);
+        }
+        assert!(matches!(unix(&path).unwrap_err(), ListenError::Taken(_)));
+    }
+
+    #[test]
+    fn refuses_an_address_that_others_reach() {
+        let error = tcp(([0, 0, 0, 0], 0).into(), false).unwrap_err();
+        assert!(error.to_string().contains("Serve::beyond_loopback"), "{error}");
+        assert!(tcp(([0, 0, 0, 0], 0).into(), true).is_ok());
+        let (_listener, bound) = tcp(([127, 0, 0, 1], 0).into(), false).unwrap();
+        assert!(tcp(bound, false).unwrap_err().to_string().starts_with(&format!("listen on {bound}: ")));
+    }
+}

@@ -1,0 +1,151 @@
+//! Log: lines by `tracing` for control actions, refusals, throttles and kills.
+//!
+//! - B1. A group has one line about its limits in [`QUIET`] at most. A line has the numbers since the last one, so none is lost while the group lives.
+//! - B2. [`GROUPS`] groups have lines of their own within that time. The refusals of others are summed in one line.
+
+use std::fmt;
+
+use http::StatusCode;
+
+use crate::problem::Problem;
+
+#[cfg(feature = "tracing")]
+pub(crate) use self::limits::Log;
+
+/// Logs a control action: the client, the act, and its result.
+pub(crate) fn control(client: &impl fmt::Display, act: &str, result: &Result<StatusCode, Problem>) {
+    #[cfg(feature = "tracing")]
+    match result {
+        Ok(_) => tracing::info!(target: "memgroup::control", %client, act, "carried out"),
+        Err(problem) => {
+            tracing::warn!(target: "memgroup::control", %client, act, reason = problem.detail, "refused");
+        }
+    }
+    #[cfg(not(feature = "tracing"))]
+    let _ = (client, act, result);
+}
+
+/// Logs a request to control whose client lacks the right.
+pub(crate) fn denied(client: &impl fmt::Display, act: &str, problem: &Problem) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "memgroup::control", %client, act, reason = problem.detail, "denied");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (client, act, problem);
+}
+
+#[cfg(feature = "tracing")]
+mod limits {
+    use std::collections::HashMap;
+    use std::time::{Duration, Instant};
+
+    use memgroup::stats::memory::{THROTTLED_USEC, THROTTLES};
+    use memgroup::{Freshness, Group, GroupId, Hierarchy, Reach, Statistics};
+
+    use crate::answer::Kill;
+    use crate::sample::{Counts, Met};
+
+    /// Time between two lines about the limits of one group.
+    const QUIET: Duration = Duration::from_secs(10);
+    /// The most groups with lines of their own within that time.
+    const GROUPS: usize = 1000;
+
+    /// A group that has had a line.
+    struct Line {
+        group: Group,
+        logged: Instant,
+        /// Not yet logged.
+        counts: Counts,
+    }
+
+    /// The groups that have met limits.
+    pub(crate) struct Log {
+        lines: HashMap<GroupId, Line>,
+        memory: Statistics,
+        /// Those of groups without a line of their own.
+        others: Counts,
+        others_logged: Instant,
+    }
+
+    impl Log {
+        pub(crate) fn new(hierarchy: &Hierarchy) -> Log {
+            let (lines, others) = (HashMap::new(), Counts::default());
+            Log { lines, memory: hierarchy.memory(), others, others_logged: Instant::now() }
+        }
+
+        pub(crate) fn kill(&mut self, kill: &Kill<'_>) {
+            let (victim, requester, full) = (kill.victim, kill.requester, kill.full);
+            match kill.outcome {
+                None => {
+                    tracing::warn!(target: "memgroup::kills", victim, requester, full, usage_bytes = kill.usage_bytes, "kill begun");
+                }
+                Some(outcome) => {
+                    tracing::warn!(target: "memgroup::kills", victim, requester, full, outcome, took_us = kill.took_us, "kill");
+                }
+            }
+        }
+
+        /// A group has met its limits.
+        pub(crate) fn met(&mut self, group: &Group, met: &Met<'_>) {
+            let now = Instant::now();
+            if let Some(line) = self.lines.get_mut(&group.id()) {
+                line.counts.add(met.counts);
+                return;
+            }
+            if self.lines.len() >= GROUPS {
+                self.others.add(met.counts);
+                return;
+            }
+            log(&self.memory, group, &met.counts);
+            let (group, counts) = (group.clone(), Counts::default());
+            self.lines.insert(group.id(), Line { group, logged: now, counts });
+        }
+
+        /// Logs the lines that are due.
+        pub(crate) fn tick(&mut self) {
+            let now = Instant::now();
+            let Log { lines, memory, others, others_logged } = self;
+            lines.retain(|_, line| {
+                if now.duration_since(line.logged) < QUIET {
+                    return true;
+                }
+                let is_wanted = line.counts != Counts::default();
+                if is_wanted {
+                    log(memory, &line.group, &std::mem::take(&mut line.counts));
+                    line.logged = now;
+                }
+                // Without a line the group is released, if it was removed.
+                is_wanted && line.group.is_online()
+            });
+            if *others != Counts::default() && now.duration_since(*others_logged) >= QUIET {
+                let counts = std::mem::take(others);
+                tracing::warn!(target: "memgroup::limits", refused = counts.refused, max = counts.max, high = counts.high, "other groups met their limits");
+                *others_logged = now;
+            }
+        }
+    }
+
+    /// Writes a line about a group, one of each kind that there is.
+    fn log(memory: &Statistics, group: &Group, counts: &Counts) {
+        let path = group.path();
+        let (usage_bytes, max_bytes) = group.usage_and_max();
+        if counts.refused > 0 {
+            tracing::warn!(target: "memgroup::refusals", group = path, refused = counts.refused, usage_bytes, max_bytes, "charges refused");
+        }
+        if counts.would_refuse > 0 {
+            tracing::info!(target: "memgroup::refusals", group = path, would_refuse = counts.would_refuse, usage_bytes, max_bytes, "charges would be refused");
+        }
+        if counts.high > 0 {
+            let of = |key| memory.get(group, key, Reach::Local, Freshness::Fresh);
+            let (throttles, throttled_us) = (of(THROTTLES), of(THROTTLED_USEC));
+            tracing::info!(
+                target: "memgroup::throttles",
+                group = path,
+                above_high = counts.high,
+                throttles_in_all = throttles,
+                throttled_us_in_all = throttled_us,
+                usage_bytes,
+                "above high"
+            );
+        }
+    }
+}

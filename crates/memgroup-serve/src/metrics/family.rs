@@ -1,0 +1,438 @@
+//! Family: the names, units and meanings of all figures.
+//!
+//! Names end in their unit and in `_total` where they only grow, as Prometheus has it. The label `id` is the path of a group, as in cAdvisor.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use memgroup::{BYTES_MAX, GroupSnapshot, Snapshot, Stat, StatKind};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::Unit;
+
+use super::select::Groups;
+use super::value::Value;
+use crate::app::App;
+use crate::sample::{BOUNDS, Totals};
+
+/// About how many series a group has without those of statistics.
+pub(super) const FIXED: usize = 28;
+
+/// The value of `id` for the sum of the groups that have no series.
+pub(super) const OTHER: &str = "other";
+
+/// How the value for the groups without series is made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rest {
+    /// Figures include groups below: the sum over the highest of them.
+    Tops,
+    /// Figures are of a group alone: the sum over all of them.
+    All,
+    /// A sum would mean nothing.
+    Lacking,
+}
+
+/// A family of series, one for each group.
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    kind: MetricType,
+    rest: Rest,
+    /// `None` where the group has no such figure.
+    value: fn(&GroupSnapshot) -> Option<Value>,
+}
+
+const fn gauge(
+    name: &'static str,
+    unit: Option<Unit>,
+    rest: Rest,
+    help: &'static str,
+    value: fn(&GroupSnapshot) -> Option<Value>,
+) -> Family {
+    Family { name, help, unit, kind: MetricType::Gauge, rest, value }
+}
+
+const fn counter(
+    name: &'static str,
+    unit: Option<Unit>,
+    rest: Rest,
+    help: &'static str,
+    value: fn(&GroupSnapshot) -> Option<Value>,
+) -> Family {
+    Family { name, help, unit, kind: MetricType::Counter, rest, value }
+}
+
+fn whole(number: u64) -> Option<Value> {
+    Some(Value::Whole(number))
+}
+
+/// Protected bytes. All bytes of a group are as many as a hierarchy can account.
+fn protected(bytes: Option<u64>) -> Option<Value> {
+    Some(bytes.unwrap_or(BYTES_MAX)).filter(|&bytes| bytes > 0).map(Value::Whole)
+}
+
+const BYTES: Option<Unit> = Some(Unit::Bytes);
+const SECONDS: Option<Unit> = Some(Unit::Seconds);
+
+static FAMILIES: &[Family] = &[
+    gauge(
+        "memory_usage",
+        BYTES,
+        Rest::Tops,
+        "Bytes charged to the group and below it, prepaid bytes included.",
+        |g| whole(g.usage_bytes),
+    ),
+    gauge("memory_charged", BYTES, Rest::Tops, "The same without prepaid bytes.", |g| {
+        whole(g.usage_exact_bytes)
+    }),
+    gauge("memory_peak", BYTES, Rest::Lacking, "The highest usage so far.", |g| whole(g.peak_bytes)),
+    gauge(
+        "memory_max",
+        BYTES,
+        Rest::Lacking,
+        "The most bytes that the group may use; missing without a limit.",
+        |g| g.limits.max_bytes.map(Value::Whole),
+    ),
+    gauge(
+        "memory_high",
+        BYTES,
+        Rest::Lacking,
+        "Usage above which threads are slowed down; missing without a limit.",
+        |g| g.limits.high_bytes.map(Value::Whole),
+    ),
+    gauge(
+        "memory_low",
+        BYTES,
+        Rest::Lacking,
+        "Bytes that are reclaimed last; missing where there are none.",
+        |g| protected(g.limits.low_bytes),
+    ),
+    gauge(
+        "memory_min",
+        BYTES,
+        Rest::Lacking,
+        "Bytes that are never reclaimed; missing where there are none.",
+        |g| protected(g.limits.min_bytes),
+    ),
+    gauge(
+        "memory_fair_share",
+        BYTES,
+        Rest::Lacking,
+        "Bytes that its parent's factor allows now; missing without one.",
+        |g| g.fair_share.map(|share| Value::Whole(share.bytes)),
+    ),
+    gauge(
+        "memory_enforced",
+        None,
+        Rest::Lacking,
+        "1 where max refuses charges, 0 where it only counts.",
+        |g| whole(u64::from(g.limits.enforced)),
+    ),
+    gauge(
+        "memory_owed",
+        BYTES,
+        Rest::All,
+        "Bytes above a high that no thread has paid for by waiting.",
+        |g| whole(g.owed_bytes),
+    ),
+    counter("memory_refusals", None, Rest::All, "Charges that the group itself refused.", |g| {
+        whole(g.refusals)
+    }),
+    counter("memory_overdraft_charges", None, Rest::All, "Forced charges beyond its limit.", |g| {
+        whole(g.overdraft.charges)
+    }),
+    counter("memory_overdraft", BYTES, Rest::All, "Bytes that forced charges took beyond its limit.", |g| {
+        whole(g.overdraft.bytes)
+    }),
+    counter(
+        "pressure_memory_waiting",
+        SECONDS,
+        Rest::Lacking,
+        "Time in which some thread was stalled for memory.",
+        |g| Some(Value::micros(g.pressure.some.total)),
+    ),
+    counter(
+        "pressure_memory_stalled",
+        SECONDS,
+        Rest::Lacking,
+        "Time in which no thread worked and some was stalled.",
+        |g| Some(Value::micros(g.pressure.full.total)),
+    ),
+    gauge("waiters", None, Rest::Tops, "Charges in the group and below it that wait now.", |g| {
+        whole(g.waiters.now as u64)
+    }),
+    gauge("waiters_requested", BYTES, Rest::Tops, "Bytes that those charges need.", |g| {
+        whole(g.waiters.bytes)
+    }),
+    gauge("waiters_longest", SECONDS, Rest::Lacking, "How long the longest of them has waited.", |g| {
+        Some(Value::Seconds(g.waiters.longest.as_secs_f64()))
+    }),
+    gauge("stock_prepaid", BYTES, Rest::All, "Bytes that the group's own stocks have prepaid.", |g| {
+        whole(g.stock.prepaid_bytes)
+    }),
+];
+
+type Labels<'l, const N: usize> = [(&'static str, &'l str); N];
+
+/// Writes one series.
+fn series<S: EncodeLabelSet>(
+    encoder: &mut prometheus_client::encoding::MetricEncoder<'_>,
+    kind: MetricType,
+    labels: &S,
+    value: Value,
+) -> fmt::Result {
+    let mut one = encoder.encode_family(labels)?;
+    match kind {
+        MetricType::Counter => one.encode_counter(&value, None::<&Exemplar<Labels<'_, 0>, f64>>),
+        _ => one.encode_gauge(&value),
+    }
+}
+
+fn sum(values: impl Iterator<Item = Option<Value>>) -> Option<Value> {
+    values.flatten().reduce(Value::plus)
+}
+
+impl Rest {
+    fn sum(self, groups: &Groups<'_>, value: impl Fn(&GroupSnapshot) -> Option<Value>) -> Option<Value> {
+        match self {
+            Rest::Tops => sum(groups.tops.iter().map(|group| value(group))),
+            Rest::All => sum(groups.rest.iter().map(|group| value(group))),
+            Rest::Lacking => None,
+        }
+    }
+}
+
+/// A statistic of a subsystem, with the name of its family.
+pub(super) struct Statistic {
+    subsystem: usize,
+    index: usize,
+    kind: StatKind,
+    name: String,
+    unit: Option<Unit>,
+    help: String,
+}
+
+/// Built-in statistics that are bytes. Others may be bytes or things.
+const IN_BYTES: [&str; 8] =
+    ["file", "schema", "statements", "sort", "hash", "stock_drained", "reclaimed", "gained"];
+
+/// The statistics of all subsystems. A name of which two others would become one has a number at its end.
+pub(super) fn statistics(snapshot: &Snapshot) -> Vec<Statistic> {
+    let mut names = HashSet::new();
+    let mut all = Vec::new();
+    for (subsystem, table) in
+        snapshot.groups.first().into_iter().flat_map(|group| group.subsystems()).enumerate()
+    {
+        for (index, stat) in table.stats.iter().enumerate() {
+            let (base, unit) = base_and_unit(table.name, stat);
+            let plain = format!("stat_{}_{}", metric_name(table.name), metric_name(base));
+            let numbered = (2..).map(|number| format!("{plain}_{number}"));
+            let name = std::iter::once(plain.clone()).chain(numbered).find(|name| !names.contains(name));
+            let name = name.unwrap_or(plain);
+            names.insert(name.clone());
+            let help =
+                format!("Statistic {} of the subsystem {}, groups below included.", stat.name(), table.name);
+            all.push(Statistic { subsystem, index, kind: stat.kind(), name, unit, help });
+        }
+    }
+    all
+}
+
+fn base_and_unit<'s>(subsystem: &str, stat: &'s Stat) -> (&'s str, Option<Unit>) {
+    let name = stat.name();
+    match stat.kind() {
+        StatKind::Time => (name.strip_suffix("_usec").unwrap_or(name), SECONDS),
+        _ if subsystem == "memory" && IN_BYTES.contains(&name) => (name, BYTES),
+        _ => (name, None),
+    }
+}
+
+/// A text of letters, digits and underscores.
+fn metric_name(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
+}
+
+impl Statistic {
+    fn value(&self, group: &GroupSnapshot) -> Option<Value> {
+        let value = *group.subsystems().nth(self.subsystem)?.hierarchical.get(self.index)?;
+        Some(if self.kind == StatKind::Time {
+            Value::micros(value.max(0) as u64)
+        } else {
+            Value::Signed(value)
+        })
+    }
+}
+
+/// The series of groups.
+pub(super) fn groups(
+    encoder: &mut DescriptorEncoder<'_>,
+    groups: &Groups<'_>,
+    statistics: &[Statistic],
+) -> fmt::Result {
+    for family in FAMILIES {
+        let Family { name, help, unit, kind, rest, value } = family;
+        let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), *kind)?;
+        for group in &groups.shown {
+            if let Some(value) = value(group) {
+                series(&mut metric, *kind, &[("id", group.path.as_str())], value)?;
+            }
+        }
+        if let Some(value) = rest.sum(groups, value) {
+            series(&mut metric, *kind, &[("id", OTHER)], value)?;
+        }
+    }
+    events(encoder, groups)?;
+    for statistic in statistics {
+        let kind = if statistic.kind == StatKind::Gauge { MetricType::Gauge } else { MetricType::Counter };
+        let Statistic { name, help, unit, .. } = statistic;
+        let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        let of = |group: &GroupSnapshot| statistic.value(group);
+        for group in &groups.shown {
+            if let Some(value) = of(group) {
+                series(&mut metric, kind, &[("id", group.path.as_str())], value)?;
+            }
+        }
+        if let Some(value) = Rest::Tops.sum(groups, of) {
+            series(&mut metric, kind, &[("id", OTHER)], value)?;
+        }
+    }
+    Ok(())
+}
+
+/// The kinds of events, with their counts.
+fn event_counts(group: &GroupSnapshot) -> impl Iterator<Item = (&'static str, u64)> {
+    group.events.pairs().into_iter().chain([("would_refuse", group.events.would_refuse)])
+}
+
+fn events(encoder: &mut DescriptorEncoder<'_>, groups: &Groups<'_>) -> fmt::Result {
+    let help = "Times that a limit was met, groups below included, as in memory.events.";
+    let mut metric = encoder.encode_descriptor("memory_events", help, None, MetricType::Counter)?;
+    for group in &groups.shown {
+        for (event, count) in event_counts(group) {
+            let labels = [("id", group.path.as_str()), ("event", event)];
+            series(&mut metric, MetricType::Counter, &labels, Value::Whole(count))?;
+        }
+    }
+    let Some(first) = groups.tops.first() else { return Ok(()) };
+    for (at, (event, _)) in event_counts(first).enumerate() {
+        let counts = groups.tops.iter().filter_map(|group| event_counts(group).nth(at));
+        let labels = [("id", OTHER), ("event", event)];
+        series(
+            &mut metric,
+            MetricType::Counter,
+            &labels,
+            Value::Whole(counts.map(|(_, count)| count).sum()),
+        )?;
+    }
+    Ok(())
+}
+
+/// A family with a few series of its own.
+fn one<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    kind: MetricType,
+    (name, unit, help): (&str, Option<Unit>, &str),
+    values: &[(Labels<'_, N>, Value)],
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+    values.iter().try_for_each(|(labels, value)| series(&mut metric, kind, labels, *value))
+}
+
+/// The series of the whole tree and of the server.
+pub(super) fn whole_tree(
+    encoder: &mut DescriptorEncoder<'_>,
+    app: &App,
+    snapshot: &Snapshot,
+    groups: &Groups<'_>,
+) -> fmt::Result {
+    use MetricType::Gauge;
+    let online = groups.shown.len() + groups.rest.len();
+    let (dying, held) =
+        snapshot.dying().fold((0, 0), |(groups, bytes), group| (groups + 1, bytes + group.usage_bytes));
+    let state = |state, groups: usize| ([("state", state)], Value::Whole(groups as u64));
+    let help = "Groups of the tree; a dying one was removed and is still held.";
+    one(encoder, Gauge, ("groups", None, help), &[state("online", online), state("dying", dying)])?;
+    let help = format!(
+        "Groups in this answer: the {} with the most usage have series each, the sum of the others has id=\\\"{OTHER}\\\".",
+        groups.shown.len()
+    );
+    let shown = [state("each", groups.shown.len()), state(OTHER, groups.rest.len())];
+    let shown = shown.map(|([(_, value)], number)| ([("shown", value)], number));
+    one(encoder, Gauge, ("groups_shown", None, &help), &shown)?;
+    let help = "Bytes that dying groups hold. They are a part of the usage of the groups above.";
+    one(encoder, Gauge, ("dying", BYTES, help), &[([], Value::Whole(held))])?;
+    let took = Value::Seconds(snapshot.took.as_secs_f64());
+    one(encoder, Gauge, ("snapshot_duration", SECONDS, "Time that the snapshot took."), &[([], took)])?;
+    let reserved = app.hierarchy.stock_reserved_bytes().iter().sum();
+    let help = "Bytes that stocks of all groups may prepay now.";
+    one(encoder, Gauge, ("stock_reserved", BYTES, help), &[([], Value::Whole(reserved))])?;
+    let percpu = app.hierarchy.percpu();
+    let state = |state, bytes| ([("state", state)], Value::Whole(bytes));
+    let states = [
+        state("populated", percpu.populated_bytes),
+        state("live", percpu.live_bytes),
+        state("limbo", percpu.limbo_bytes),
+        state("reserved", percpu.reserved_bytes),
+    ];
+    one(encoder, Gauge, ("percpu", BYTES, "Per-CPU memory of the engine."), &states)?;
+    shrinkers(encoder, snapshot)?;
+    kills(encoder, &app.samples.kills())?;
+    let open = Value::Whole(app.conns.len() as u64);
+    one(encoder, Gauge, ("serve_connections", None, "Connections of this server."), &[([], open)])?;
+    let mut build =
+        encoder.encode_descriptor("build", "The version of memgroup-serve.", None, MetricType::Info)?;
+    build.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])
+}
+
+/// The most shrinkers with series each.
+const SHRINKERS: usize = 200;
+
+fn shrinkers(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    use MetricType::{Counter, Gauge};
+    type Figure = fn(&memgroup::ShrinkerReport) -> Value;
+    let families: [(MetricType, &str, Option<Unit>, &str, Figure); 7] = [
+        (Counter, "shrinker_scans", None, "Calls that asked a shrinker to free memory.", |s| {
+            Value::Whole(s.scans)
+        }),
+        (Counter, "shrinker_asked", BYTES, "Bytes that those calls asked for.", |s| {
+            Value::Whole(s.asked_bytes)
+        }),
+        (Counter, "shrinker_freed", BYTES, "Bytes that were freed in those calls.", |s| {
+            Value::Whole(s.freed_bytes)
+        }),
+        (Counter, "shrinker_time", SECONDS, "Time that those calls took.", |s| {
+            Value::Seconds(s.time.as_secs_f64())
+        }),
+        (Counter, "shrinker_panics", None, "Calls that panicked.", |s| Value::Whole(s.panics)),
+        (Counter, "shrinker_overruns", None, "Calls that took too long.", |s| Value::Whole(s.overruns)),
+        (Gauge, "shrinker_quarantined", None, "1 where a shrinker is not asked any more.", |s| {
+            Value::Whole(u64::from(s.quarantine.is_some()))
+        }),
+    ];
+    for (kind, name, unit, help, figure) in families {
+        let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        for (number, report) in snapshot.shrinkers.iter().take(SHRINKERS).enumerate() {
+            let number = number.to_string();
+            let labels = [("shrinker", report.name.as_str()), ("number", number.as_str())];
+            series(&mut metric, kind, &labels, figure(report))?;
+        }
+    }
+    Ok(())
+}
+
+/// Calls of kill hooks since the server was started.
+fn kills(encoder: &mut DescriptorEncoder<'_>, totals: &Totals) -> fmt::Result {
+    let kinds = ["died", "overdue", "idle", "refused", "panicked"];
+    let count = |kind| Value::Whole(totals.outcomes.get(kind).copied().unwrap_or(0));
+    let values = kinds.map(|kind| ([("outcome", kind)], count(kind)));
+    let help = "Calls of kill hooks since the server was started, by their outcome.";
+    one(encoder, MetricType::Counter, ("kills", None, help), &values)?;
+    let help = "Time from the call of a kill hook until half of the bytes were freed.";
+    let unit = Some(&Unit::Seconds);
+    let mut metric = encoder.encode_descriptor("kill_duration", help, unit, MetricType::Histogram)?;
+    let buckets: Vec<(f64, u64)> = BOUNDS.into_iter().zip(totals.buckets).collect();
+    let (count, sum) = totals.died;
+    metric.encode_histogram(sum, count, &buckets, None::<&HashMap<usize, Exemplar<Labels<'_, 0>, f64>>>)
+}

@@ -1,0 +1,121 @@
+//! Problem: an error as an answer, in the form of RFC 9457 (`application/problem+json`).
+
+use http::StatusCode;
+use memgroup::{ChargeError, FileError, FileProblem, GroupError};
+use serde::Serialize;
+
+/// The code of a problem that is a lack of memory for the answer.
+pub(crate) const NO_MEMORY: &str = "no_memory";
+
+/// An error that a client is told.
+///
+/// `type` stays `about:blank`, which says that the status has the meaning of HTTP. `code` tells programs the kind of the error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Problem {
+    pub(crate) title: &'static str,
+    #[serde(serialize_with = "number")]
+    pub(crate) status: StatusCode,
+    pub(crate) code: &'static str,
+    pub(crate) detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) allowed: Vec<String>,
+    /// Seconds after which it may help to try again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retry_after_s: Option<u32>,
+}
+
+fn number<S: serde::Serializer>(status: &StatusCode, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u16(status.as_u16())
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
+        let title = status.canonical_reason().unwrap_or("Error");
+        let (group, file, allowed, retry_after_s) = (None, None, Vec::new(), None);
+        Problem { title, status, code, detail: detail.into(), group, file, allowed, retry_after_s }
+    }
+
+    pub(crate) fn bad(code: &'static str, detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, code, detail)
+    }
+
+    pub(crate) fn group(mut self, path: impl Into<String>) -> Problem {
+        self.group = Some(path.into());
+        self
+    }
+
+    pub(crate) fn file(mut self, name: impl Into<String>) -> Problem {
+        self.file = Some(name.into());
+        self
+    }
+
+    pub(crate) fn allowed<T: Into<String>>(mut self, values: impl IntoIterator<Item = T>) -> Problem {
+        self.allowed = values.into_iter().map(Into::into).collect();
+        self
+    }
+
+    pub(crate) fn retry_after(mut self, seconds: u32) -> Problem {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+}
+
+impl From<GroupError> for Problem {
+    fn from(error: GroupError) -> Problem {
+        use GroupError as E;
+        let (status, code, group) = match &error {
+            E::InvalidName { name, .. } => (StatusCode::BAD_REQUEST, "invalid_name", Some(name)),
+            E::InvalidPath { path, .. } => (StatusCode::BAD_REQUEST, "invalid_path", Some(path)),
+            E::NotFound { path, .. } => (StatusCode::NOT_FOUND, "no_such_group", Some(path)),
+            E::Exists { path } => (StatusCode::CONFLICT, "group_exists", Some(path)),
+            E::Offline { path } => (StatusCode::GONE, "group_removed", Some(path)),
+            E::HasChildren { path, .. } => (StatusCode::CONFLICT, "group_has_children", Some(path)),
+            E::IsRoot => (StatusCode::CONFLICT, "group_is_root", None),
+            E::TooDeep { path, .. } => (StatusCode::BAD_REQUEST, "group_too_deep", Some(path)),
+            E::OutOfMemory { path, .. } => (StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", Some(path)),
+            E::TooMany { .. } => (StatusCode::INSUFFICIENT_STORAGE, "too_many_groups", None),
+            _ => (StatusCode::CONFLICT, "group_refused", None),
+        };
+        let problem = Problem::new(status, code, error.to_string());
+        match (&error, group) {
+            (E::HasChildren { .. }, Some(path)) => {
+                let detail = format!("{error}, or all at once with ?recursive=true");
+                Problem { detail, ..problem }.group(path)
+            }
+            (E::IsRoot, _) => problem.group("/"),
+            (_, Some(path)) => problem.group(path),
+            (_, None) => problem,
+        }
+    }
+}
+
+impl From<FileError> for Problem {
+    fn from(error: FileError) -> Problem {
+        let (status, code) = match &error.problem {
+            FileProblem::Unknown => (StatusCode::NOT_FOUND, "no_such_file"),
+            FileProblem::ReadOnly => (StatusCode::METHOD_NOT_ALLOWED, "file_is_read_only"),
+            FileProblem::Offline => (StatusCode::GONE, "group_removed"),
+            FileProblem::Unsupported(_) => (StatusCode::BAD_REQUEST, "unsupported"),
+            FileProblem::Text(_) => (StatusCode::BAD_REQUEST, "invalid_text"),
+            FileProblem::Short { .. } => (StatusCode::CONFLICT, "reclaimed_less"),
+            _ => (StatusCode::BAD_REQUEST, "not_written"),
+        };
+        let problem = Problem::new(status, code, format!("failed to {error}"));
+        problem.group(&error.path).file(&error.file)
+    }
+}
+
+impl From<ChargeError> for Problem {
+    fn from(error: ChargeError) -> Problem {
+        let detail = format!("no memory for the answer: failed to {error}");
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, NO_MEMORY, detail).retry_after(1);
+        match error.path() {
+            Some(path) => problem.group(path),
+            None => problem,
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Groups: which groups are new, gone, or have met a limit since the last look.
+//!
+//! - I1. A group that lives through a look is told once as made and once as removed. One that comes and goes between two looks is not told.
+//! - I2. One look tells [`SINGLY`] events of a kind at most, and then one with the sums of the others.
+//! - I3. The table is charged before it grows. Groups beyond the server's limit are counted, and not told.
+
+use std::collections::HashMap;
+
+use memgroup::{Charge, Events, Group, GroupId};
+use serde::Serialize;
+
+use super::ring::Ring;
+use crate::account::{Account, uncounted};
+
+/// The most events of a kind that one look tells singly.
+const SINGLY: usize = 100;
+
+/// Groups for which the table is charged at a time.
+const STEP: usize = 256;
+
+/// About the bytes of a group in the table, with a path of usual length.
+const ENTRY: u64 = 2 * size_of::<(GroupId, Seen)>() as u64 + 64;
+
+#[derive(Debug)]
+struct Seen {
+    path: Box<str>,
+    events: Events,
+    refusals: u64,
+    /// The look that found it last.
+    look: u32,
+}
+
+/// The groups of the last look.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    seen: HashMap<GroupId, Seen>,
+    room: usize,
+    charge: Charge,
+    look: u32,
+    untold: usize,
+}
+
+/// A group that was made or removed.
+#[derive(Serialize)]
+struct Change<'g> {
+    unix_us: u64,
+    group: &'g str,
+    id: u64,
+}
+
+/// Changes that are not told singly.
+#[derive(Default, Serialize)]
+struct Changes {
+    unix_us: u64,
+    made: usize,
+    removed: usize,
+}
+
+/// How often a group itself has met its limits since the last look.
+#[derive(Debug, Serialize)]
+pub(crate) struct Met<'g> {
+    unix_us: u64,
+    pub(crate) group: &'g str,
+    #[serde(flatten)]
+    pub(crate) counts: Counts,
+    pub(crate) usage_bytes: u64,
+    pub(crate) max_bytes: Option<u64>,
+}
+
+/// Numbers of events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Counts {
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+    pub(crate) max: u64,
+    pub(crate) oom: u64,
+    pub(crate) oom_kill: u64,
+    pub(crate) oom_group_kill: u64,
+    pub(crate) would_refuse: u64,
+    pub(crate) refused: u64,
+}
+
+impl Counts {
+    fn between(before: &Seen, events: &Events, refusals: u64) -> Counts {
+        let (old, new) = (&before.events, events);
+        Counts {
+            low: new.low.saturating_sub(old.low),
+            high: new.high.saturating_sub(old.high),
+            max: new.max.saturating_sub(old.max),
+            oom: new.oom.saturating_sub(old.oom),
+            oom_kill: new.oom_kill.saturating_sub(old.oom_kill),
+            oom_group_kill: new.oom_group_kill.saturating_sub(old.oom_group_kill),
+            would_refuse: new.would_refuse.saturating_sub(old.would_refuse),
+            refused: refusals.saturating_sub(before.refusals),
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: Counts) {
+        self.low += other.low;
+        self.high += other.high;
+        self.max += other.max;
+        self.oom += other.oom;
+        self.oom_kill += other.oom_kill;
+        self.oom_group_kill += other.oom_group_kill;
+        self.would_refuse += other.would_refuse;
+        self.refused += other.refused;
+    }
+}
+
+/// Limits that groups have met which are not told singly.
+#[derive(Default, Serialize)]
+struct MetMore {
+    unix_us: u64,
+    groups: usize,
+    #[serde(flatten)]
+    counts: Counts,
+}
+
+impl Groups {
+    pub(crate) fn new(charge: Charge) -> Groups {
+        Groups { seen: HashMap::new(), room: 0, charge, look: 0, untold: 0 }
+    }
+
+    /// Groups that are not in the table, because the server's group is full.
+    pub(crate) fn untold(&self) -> usize {
+        self.untold
+    }
+
+    fn has_room(&mut self, account: &Account) -> bool {
+        if self.seen.len() < self.room {
+            return true;
+        }
+        let bytes = self.charge.bytes() + STEP as u64 * ENTRY;
+        let has = account.resize(&mut self.charge, bytes).is_ok();
+        self.room += if has { STEP } else { 0 };
+        has
+    }
+
+    /// Compares all online groups with those of the last look, and tells the difference. `met` is called for each group that has met a limit.
+    pub(crate) fn look(
+        &mut self,
+        account: &Account,
+        groups: &[Group],
+        unix_us: u64,
+        ring: Option<&Ring>,
+        mut met: impl FnMut(&Group, &Met<'_>),
+    ) {
+        self.look = self.look.wrapping_add(1);
+        self.untold = 0;
+        let mut changes = Changes { unix_us, ..Changes::default() };
+        let mut more = MetMore { unix_us, ..MetMore::default() };
+        let mut told = 0;
+        for group in groups {
+            let id = group.id();
+            // Refusals before events: a charge is refused after its events are counted.
+            let (refusals, events) = (group.refusals(), group.events_local());
+            let look = self.look;
+            if !self.seen.contains_key(&id) {
+                if !self.has_room(account) {
+                    self.untold += 1;
+                    continue;
+                }
+                let path = uncounted(|| group.path().into_boxed_str());
+                let change = Change { unix_us, group: &path, id: id.as_u64() };
+                tell_change(ring, "group_made", &change, &mut changes.made);
+                // At the first look all that was before is old.
+                let (events, refusals) = if ring.is_none() { (events, refusals) } else { Default::default() };
+                uncounted(|| self.seen.insert(id, Seen { path, events, refusals, look }));
+            }
+            let Some(seen) = self.seen.get_mut(&id) else { continue };
+            seen.look = look;
+            if seen.events == events && seen.refusals == refusals {
+                continue;
+            }
+            let counts = Counts::between(seen, &events, refusals);
+            (seen.events, seen.refusals) = (events, refusals);
+            let (usage_bytes, max_bytes) = group.usage_and_max();
+            let one = Met { unix_us, group: &seen.path, counts, usage_bytes, max_bytes };
+            met(group, &one);
+            told += 1;
+            if told <= SINGLY {
+                push(ring, "limit", &one);
+            } else {
+                more.groups += 1;
+                more.counts.add(counts);
+            }
+        }
+        let look = self.look;
+        self.seen.retain(|id, seen| {
+            let is_there = seen.look == look;
+            if !is_there {
+                let change = Change { unix_us, group: &seen.path, id: id.as_u64() };
+                tell_change(ring, "group_removed", &change, &mut changes.removed);
+            }
+            is_there
+        });
+        let over = |count: usize| count.saturating_sub(SINGLY);
+        (changes.made, changes.removed) = (over(changes.made), over(changes.removed));
+        if changes.made + changes.removed > 0 {
+            push(ring, "groups_more", &changes);
+        }
+        if more.groups > 0 {
+            push(ring, "limits_more", &more);
+        }
+    }
+}
+
+fn push(ring: Option<&Ring>, kind: &'static str, data: &impl Serialize) {
+    if let Some(ring) = ring {
+        ring.push(kind, data);
+    }
+}
+
+/// Tells a change, if not too many of its kind were told.
+fn tell_change(ring: Option<&Ring>, kind: &'static str, change: &Change<'_>, count: &mut usize) {
+    *count += 1;
+    if *count <= SINGLY {
+        push(ring, kind, change);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memgroup::{Config, Hierarchy};
+    use serde_json::Value;
+
+    use super::*;
+
+    struct Fixture {
+        hierarchy: Hierarchy,
+        account: Account,
+        groups: Groups,
+        ring: Ring,
+        read: u64,
+    }
+
+    impl Fixture {
+        fn new() -> Fixture {
+            let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+            let account = Account { group: hierarchy.create("/serve").unwrap() };
+            let groups = Groups::new(account.empty().unwrap());
+            let mut fixture = Fixture { hierarchy, account, groups, ring: Ring::new(1000), read: 1 };
+            fixture.groups.look(&fixture.account, &fixture.hierarchy.groups(), 0, None, |_, _| ());
+            fixture
+        }
+
+        /// The kinds of the events of one more look, each with its group.
+        fn look(&mut self) -> Vec<(&'static str, Value)> {
+            self.groups.look(&self.account, &self.hierarchy.groups(), 7, Some(&self.ring), |_, _| ());
+            let events = self.ring.from(self.read, usize::MAX).events;
+            self.read = self.ring.next();
+            events.iter().map(|event| (event.kind, serde_json::from_str(&event.data).unwrap())).collect()
+        }
+    }
+
+    #[test]
+    fn tells_groups_made_and_removed_once() {
+        let mut fixture = Fixture::new();
+        assert!(fixture.look().is_empty());
+        let a = fixture.hierarchy.create("/a").unwrap();
+        let told = fixture.look();
+        assert_eq!((told.len(), told[0].0, &told[0].1["group"]), (1, "group_made", &Value::from("/a")));
+        a.remove().unwrap();
+        fixture.hierarchy.create("/a").unwrap();
+        let told = fixture.look();
+        assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), ["group_made", "group_removed"]);
+        assert_ne!(told[0].1["id"], told[1].1["id"], "the path is the same");
+        assert!(fixture.look().is_empty());
+    }
+
+    #[test]
+    fn tells_how_often_a_limit_was_met() {
+        let mut fixture = Fixture::new();
+        let a = fixture.hierarchy.create("/a").unwrap();
+        a.set_max(100).unwrap();
+        a.try_charge(101).unwrap_err();
+        let told = fixture.look();
+        assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), ["group_made", "limit"]);
+        a.try_charge(101).unwrap_err();
+        a.try_charge(101).unwrap_err();
+        let told = fixture.look();
+        assert_eq!((told.len(), told[0].0), (1, "limit"));
+        let limit = &told[0].1;
+        let figures =
+            ["max", "refused", "oom_kill", "max_bytes", "unix_us"].map(|key| limit[key].as_u64().unwrap());
+        assert_eq!(figures, [2, 2, 0, 100, 7]);
+    }
+
+    #[test]
+    fn many_changes_are_summed() {
+        let mut fixture = Fixture::new();
+        let groups: Vec<_> = (0..SINGLY + 50)
+            .map(|number| fixture.hierarchy.create(&format!("/g{number}")).unwrap())
+            .collect();
+        let told = fixture.look();
+        assert_eq!((told.len(), &told[SINGLY].1["made"]), (SINGLY + 1, &Value::from(50)));
+        for group in &groups {
+            group.set_max(1).unwrap();
+            group.try_charge(2).unwrap_err();
+        }
+        let told = fixture.look();
+        assert_eq!((told.len(), told[SINGLY].0), (SINGLY + 1, "limits_more"));
+        assert_eq!((&told[SINGLY].1["groups"], &told[SINGLY].1["max"]), (&Value::from(50), &Value::from(50)));
+        groups.iter().for_each(|group| group.remove().unwrap());
+        let told = fixture.look();
+        assert_eq!((told.len(), &told[SINGLY].1["removed"]), (SINGLY + 1, &Value::from(50)));
+    }
+
+    #[test]
+    fn groups_beyond_the_limit_are_counted() {
+        let mut fixture = Fixture::new();
+        fixture.account.group.set_max(fixture.account.group.usage()).unwrap();
+        let groups: Vec<_> =
+            (0..STEP + 10).map(|number| fixture.hierarchy.create(&format!("/g{number}")).unwrap()).collect();
+        fixture.look();
+        assert_eq!(fixture.groups.untold(), 12, "the root and the server are in the table");
+        groups.iter().for_each(|group| group.remove().unwrap());
+        fixture.look();
+        assert_eq!(fixture.groups.untold(), 0);
+    }
+}

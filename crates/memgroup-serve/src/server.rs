@@ -1,0 +1,346 @@
+//! Server: the thread with its runtime, from the start to the stop.
+//!
+//! - I1. Everything that the server runs is polled in its group ([`InGroupExt`]), so that allocations and time are charged there. Between two polls
+//!   the thread is in no group: a thread in one counts as at work, and would hide `full` pressure.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use memgroup::{Charge, Hierarchy, OwnedGroup};
+use memgroup_tokio::InGroupExt as _;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::watch;
+
+use crate::access::{Access, Peer};
+use crate::account::Account;
+use crate::answer;
+use crate::app::App;
+use crate::config::Serve;
+use crate::conn::{Conn, Tracked};
+use crate::listen::{self, ListenError, Socket};
+use crate::sample;
+use crate::token::Token;
+
+/// The most bytes of the head of a request, and of an answer that wait in a connection.
+const BUFFER: usize = 16 << 10;
+/// The most headers of a request.
+const HEADERS: usize = 64;
+/// Bytes that a connection takes, without its answers.
+const CONNECTION: u64 = 64 << 10;
+/// Time that a connection takes at least of the server's part of a CPU.
+const ACCEPT: Duration = Duration::from_micros(50);
+/// How long a stop waits for control actions that are under way.
+const LAST: Duration = Duration::from_secs(5);
+
+/// Why a server was not started.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// It cannot listen.
+    Listen(ListenError),
+    /// Its group cannot be created.
+    Group(memgroup::GroupError),
+    /// Its group cannot have the limit or the protection.
+    Limit(String),
+    /// Its group has no room for the server: the refusal.
+    Memory(String),
+    /// The system refuses a thread, or random numbers: what was done, and the error.
+    Io(String, std::io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("failed to start the server: ")?;
+        match self {
+            StartError::Listen(error) => error.fmt(f),
+            StartError::Group(error) => error.fmt(f),
+            StartError::Limit(error) | StartError::Memory(error) => f.write_str(error),
+            StartError::Io(act, error) => write!(f, "{act}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<ListenError> for StartError {
+    fn from(error: ListenError) -> StartError {
+        StartError::Listen(error)
+    }
+}
+
+/// A running server; from [`start`]. Dropping it stops it, as [`stop`](Server::stop) does.
+#[derive(Debug)]
+#[must_use = "dropping it stops the server"]
+pub struct Server {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+    address: Option<SocketAddr>,
+    socket: Option<PathBuf>,
+    token: Option<Token>,
+    /// Dropped last: the group is removed when nothing of the server is charged any more.
+    _group: OwnedGroup,
+}
+
+/// Serves the figures and files of `hierarchy` on a thread of its own, until the returned value is stopped or dropped.
+///
+/// ```
+/// use memgroup::{Config, Hierarchy};
+/// use memgroup_serve::Serve;
+///
+/// let hierarchy = Hierarchy::new(Config::new())?;
+/// let folder = tempfile::tempdir()?;
+/// let server = memgroup_serve::start(&hierarchy, Serve::unix(folder.path().join("memgroup.sock")))?;
+/// // `curl --unix-socket .../memgroup.sock http://localhost/metrics`
+/// server.stop();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A listener cannot be made, its group cannot be created or limited, or the system refuses a thread. Nothing is left behind then.
+pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartError> {
+    let owned = hierarchy.get_or_create_owned(&serve.group).map_err(StartError::Group)?;
+    let group = (*owned).clone();
+    group.set_max(serve.max_bytes).map_err(|error| StartError::Limit(error.to_string()))?;
+    group.set_min(serve.min_bytes).map_err(|error| StartError::Limit(error.to_string()))?;
+    let account = Account { group };
+    if serve.tcp.is_some() && serve.token.is_none() {
+        let token = Token::random().map_err(|error| StartError::Io("make a token".to_owned(), error))?;
+        serve.token = Some(token);
+    }
+    let token = serve.token.clone();
+    let (stop, stopped) = watch::channel(false);
+    let (tell, told) = mpsc::sync_channel(1);
+    let hierarchy = hierarchy.clone();
+    let run = move || match Listeners::bind(&serve) {
+        Ok((runtime, listeners)) => {
+            let (address, socket) = (listeners.address(), listeners.socket());
+            let access = Access::new(&serve, address);
+            let app = match App::new(hierarchy, serve, account, access) {
+                Ok(app) => Arc::new(app),
+                Err(error) => {
+                    let _told = tell.send(Err(StartError::Memory(error.to_string())));
+                    return;
+                }
+            };
+            // The caller waits for this.
+            let _told = tell.send(Ok((address, socket)));
+            let group = app.account.group.clone();
+            runtime.block_on(listeners.run(app, stopped).in_group(&group));
+            runtime.shutdown_timeout(LAST);
+        }
+        Err(error) => {
+            let _told = tell.send(Err(error));
+        }
+    };
+    let thread = std::thread::Builder::new().name("memgroup-serve".to_owned()).spawn(run);
+    let thread = thread.map_err(|error| StartError::Io("start a thread".to_owned(), error))?;
+    let listening = told.recv();
+    match listening {
+        Ok(Ok((address, socket))) => {
+            Ok(Server { stop, thread: Some(thread), address, socket, token, _group: owned })
+        }
+        Ok(Err(error)) => {
+            let _ended = thread.join();
+            Err(error)
+        }
+        Err(_) => {
+            let panic = std::io::Error::other("the thread panicked");
+            Err(StartError::Io("start a thread".to_owned(), panic))
+        }
+    }
+}
+
+impl Server {
+    /// The address of the TCP listener.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// The path of the Unix socket.
+    #[must_use]
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
+    /// The token for reading by TCP. Show it to the operator only.
+    #[must_use]
+    pub fn token(&self) -> Option<&Token> {
+        self.token.as_ref()
+    }
+
+    /// The address of the page for a browser, with the token in its fragment, which browsers do not send. `None` without a TCP listener.
+    ///
+    /// For a page that may control, put the token of [`Control::Token`](crate::Control::Token) there instead.
+    #[must_use]
+    pub fn page(&self) -> Option<String> {
+        let (address, token) = (self.address?, self.token.as_ref()?);
+        Some(format!("http://{address}/#token={}", token.secret()))
+    }
+
+    /// Stops the server: closes all connections, removes the socket, waits for the thread, and removes the server's group if the server made it. It
+    /// waits up to five seconds for a control action that is under way, such as one that calls shrinkers.
+    pub fn stop(self) {}
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// The listeners of a server.
+struct Listeners {
+    unix: Option<(UnixListener, Socket)>,
+    tcp: Option<(TcpListener, SocketAddr)>,
+    uid: u32,
+}
+
+impl Listeners {
+    /// Makes the runtime, and binds the listeners to it.
+    fn bind(serve: &Serve) -> Result<(tokio::runtime::Runtime, Listeners), StartError> {
+        let doing = |act: &str| {
+            let act = act.to_owned();
+            |error| StartError::Io(act, error)
+        };
+        let unix = serve.unix.as_deref().map(listen::unix).transpose()?;
+        let tcp = serve.tcp.map(|address| listen::tcp(address, serve.beyond_loopback)).transpose()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(crate::app::ACTIONS)
+            .thread_name("memgroup-serve")
+            .build()
+            .map_err(doing("start a runtime"))?;
+        let entered = runtime.enter();
+        let unix = unix
+            .map(|(listener, socket)| UnixListener::from_std(listener).map(|listener| (listener, socket)))
+            .transpose()
+            .map_err(doing("listen on the socket"))?;
+        let tcp = tcp
+            .map(|(listener, address)| TcpListener::from_std(listener).map(|listener| (listener, address)))
+            .transpose()
+            .map_err(doing("listen on the address"))?;
+        let own = UnixStream::pair().and_then(|(one, _)| one.peer_cred());
+        let uid = own.map_err(doing("ask for the user of the process"))?.uid();
+        drop(entered);
+        Ok((runtime, Listeners { unix, tcp, uid }))
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref().map(|(_, address)| *address)
+    }
+
+    fn socket(&self) -> Option<PathBuf> {
+        self.unix.as_ref().map(|(_, socket)| socket.path.clone())
+    }
+
+    /// Accepts connections until the server is stopped.
+    async fn run(self, app: Arc<App>, mut stopped: watch::Receiver<bool>) {
+        let until = stopped.clone();
+        let serve = async {
+            loop {
+                app.pace.turn().await;
+                app.pace.spend(ACCEPT);
+                tokio::select! {
+                    Some(accepted) = accept_unix(self.unix.as_ref().map(|(listener, _)| listener), self.uid) => {
+                        admit(&app, accepted, &until).await;
+                    }
+                    Some(accepted) = accept_tcp(self.tcp.as_ref().map(|(listener, _)| listener)) => {
+                        admit(&app, accepted, &until).await;
+                    }
+                    else => std::future::pending().await,
+                }
+            }
+        };
+        tokio::spawn(sample::run(Arc::clone(&app)).in_group(&app.account.group));
+        tokio::select! {
+            () = serve => {}
+            // The sender lives as long as the server.
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+        }
+    }
+}
+
+async fn accept_unix(
+    listener: Option<&UnixListener>,
+    own: u32,
+) -> Option<std::io::Result<(UnixStream, Peer)>> {
+    let accepted = listener?.accept().await;
+    Some(accepted.and_then(|(stream, _)| {
+        let other = stream.peer_cred()?;
+        let is_allowed = [own, 0].contains(&other.uid());
+        Ok((stream, Peer::Unix { uid: other.uid(), pid: other.pid(), is_allowed }))
+    }))
+}
+
+async fn accept_tcp(
+    listener: Option<&TcpListener>,
+) -> Option<std::io::Result<(tokio::net::TcpStream, Peer)>> {
+    let accepted = listener?.accept().await;
+    Some(accepted.and_then(|(stream, address)| {
+        stream.set_nodelay(true)?;
+        Ok((stream, Peer::Tcp(address)))
+    }))
+}
+
+/// Serves a connection, if there is room for one.
+async fn admit<T>(app: &Arc<App>, accepted: std::io::Result<(T, Peer)>, stopped: &watch::Receiver<bool>)
+where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let Ok((stream, peer)) = accepted else {
+        // The process may have no file descriptor left. The connection waits in the queue of the system.
+        return tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let Some(conn) = app.conns.admit(app.serve.connections).await else { return };
+    match app.account.charge(CONNECTION) {
+        Ok(charge) => {
+            let group = app.account.group.clone();
+            let served = serve(Arc::clone(app), stream, peer, conn, charge, stopped.clone());
+            tokio::spawn(served.in_group(&group));
+            // Its request may be there already.
+            tokio::task::yield_now().await;
+        }
+        Err(_) => app.conns.remove(&conn),
+    }
+}
+
+async fn serve<T>(
+    app: Arc<App>,
+    stream: T,
+    peer: Peer,
+    conn: Arc<Conn>,
+    charge: Charge,
+    mut stopped: watch::Receiver<bool>,
+) where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(|request| {
+        let (app, conn) = (Arc::clone(&app), Arc::clone(&conn));
+        async move { Ok::<_, std::convert::Infallible>(answer::answer(app, conn, peer, request).await) }
+    });
+    let io = Tracked { inner: TokioIo::new(stream), conn: Arc::clone(&conn) };
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(app.serve.times.idle);
+    http.max_buf_size(BUFFER).max_headers(HEADERS);
+    let connection = http.serve_connection(io, service);
+    tokio::select! {
+        // An error is the client's, which is gone.
+        _ = connection => {}
+        () = conn.until_cut(&app.serve.times) => {}
+        _ = stopped.wait_for(|stopped| *stopped) => {}
+    }
+    app.conns.remove(&conn);
+    drop(charge);
+}

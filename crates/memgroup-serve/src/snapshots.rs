@@ -1,0 +1,115 @@
+//! Snapshots: values of the tree for answers, charged before they are made.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use memgroup::{Charge, ChargeError, Group, GroupSnapshot, Hierarchy, ShrinkerReport, Snapshot};
+use tokio::time::{Duration, Instant};
+
+use crate::account::{Account, uncounted};
+
+/// The age up to which requests share a snapshot that another one still sends.
+const SHARED_FOR: Duration = Duration::from_millis(250);
+
+/// Bytes of the temporary values of a snapshot, for each group.
+const PASSING: usize = 160;
+
+/// A snapshot with its charge.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) snapshot: Snapshot,
+    /// The text of the snapshot before and after its groups, as the engine serialises it.
+    pub(crate) frame: (String, String),
+    _charge: Charge,
+}
+
+/// The snapshot of the whole tree that was made last, while an answer has it.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    last: Mutex<Option<(Weak<Held>, Instant)>>,
+}
+
+impl Snapshots {
+    /// A snapshot of the whole tree, which has some `groups`. It may be one that another answer has, if that is a quarter of a second old at most.
+    pub(crate) fn tree(
+        &self,
+        hierarchy: &Hierarchy,
+        account: &Account,
+        groups: usize,
+    ) -> Result<Arc<Held>, ChargeError> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = last.as_ref().filter(|(_, taken)| taken.elapsed() <= SHARED_FOR);
+        if let Some(held) = held.and_then(|(held, _)| held.upgrade()) {
+            return Ok(held);
+        }
+        let held = Arc::new(take(hierarchy, &hierarchy.root(), account, groups)?);
+        *last = Some((Arc::downgrade(&held), Instant::now()));
+        Ok(held)
+    }
+
+    /// Has the next request take a snapshot of its own: a client has changed the tree.
+    pub(crate) fn forget(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// A snapshot of a part of the tree, which has some `groups`.
+pub(crate) fn take(
+    hierarchy: &Hierarchy,
+    top: &Group,
+    account: &Account,
+    groups: usize,
+) -> Result<Held, ChargeError> {
+    let mut charge = account.charge(bytes_of_groups(hierarchy, groups + groups / 8 + 1))?;
+    let mut snapshot = uncounted(|| top.snapshot());
+    let frame = uncounted(|| frame(&mut snapshot));
+    account.resize(&mut charge, bytes_of(&snapshot) + (frame.0.len() + frame.1.len()) as u64)?;
+    Ok(Held { snapshot, frame, _charge: charge })
+}
+
+/// Serialises a snapshot without its groups. A name that holds the key's text has its quotes escaped, so the first one found is the key.
+fn frame(snapshot: &mut Snapshot) -> (String, String) {
+    const GROUPS: &str = "\"groups\":[";
+    let groups = std::mem::take(&mut snapshot.groups);
+    let text = serde_json::to_string(snapshot).unwrap_or_default();
+    snapshot.groups = groups;
+    let at = text.find(GROUPS).map_or(0, |at| at + GROUPS.len());
+    let (head, tail) = text.split_at(at);
+    (head.to_owned(), tail.to_owned())
+}
+
+/// Bytes of the snapshot of so many groups, by the lengths of paths that are usual.
+fn bytes_of_groups(hierarchy: &Hierarchy, groups: usize) -> u64 {
+    const NAMES: usize = 128;
+    let statistics: usize = hierarchy
+        .subsystems()
+        .into_iter()
+        .filter_map(|name| hierarchy.statistics(name))
+        .map(|one| one.stats().len())
+        .sum();
+    (groups * (size_of::<GroupSnapshot>() + 16 * statistics + NAMES + PASSING)) as u64
+}
+
+fn bytes_of(snapshot: &Snapshot) -> u64 {
+    let statistics: usize = snapshot
+        .groups
+        .first()
+        .map_or(0, |group| group.subsystems().map(|subsystem| subsystem.stats.len()).sum());
+    let labels =
+        |group: &GroupSnapshot| group.labels.iter().map(|(name, _)| name.capacity() + 32).sum::<usize>();
+    let texts = |group: &GroupSnapshot| group.path.capacity() + group.name.capacity() + labels(group);
+    let groups: usize = snapshot.groups.iter().map(|group| texts(group) + 16 * statistics).sum();
+    let shrinkers: usize =
+        snapshot.shrinkers.iter().map(|one| size_of::<ShrinkerReport>() + one.name.capacity()).sum();
+    (snapshot.groups.capacity() * size_of::<GroupSnapshot>() + groups + shrinkers) as u64
+}
+
+/// Number of groups in a part of the tree, up to `most`.
+pub(crate) fn count(top: &Group, most: usize) -> usize {
+    let (mut groups, mut open) = (1, vec![top.clone()]);
+    while let Some(group) = open.pop().filter(|_| groups < most) {
+        let children = group.children();
+        groups += children.len();
+        open.extend(children);
+    }
+    groups.min(most)
+}

@@ -1,0 +1,158 @@
+//! Token: a secret that stands for a right.
+
+use std::fmt::{self, Write as _};
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use subtle::ConstantTimeEq as _;
+
+/// The fewest and the most bytes of a token.
+const LEN: std::ops::RangeInclusive<usize> = 16..=256;
+
+/// A secret that a client sends in the header `Authorization: Bearer ...`. It is not shown by `Debug`.
+#[derive(Clone)]
+pub struct Token(String);
+
+/// Why a text is no [`Token`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// It is too short to be a secret, or too long for a header.
+    Length(usize),
+    /// It has another byte than a letter, a digit or one of `-._~+/=`.
+    Byte(u8),
+}
+
+impl fmt::Display for TokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TokenError::Length(bytes) => {
+                write!(f, "a token of {bytes} bytes: it needs {} to {}", LEN.start(), LEN.end())
+            }
+            TokenError::Byte(byte) => write!(
+                f,
+                "a token with the byte {:?}: it takes letters, digits and -._~+/=",
+                char::from(*byte)
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TokenError {}
+
+impl Token {
+    /// A token of 256 random bits, as 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn random() -> io::Result<Token> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| io::Error::other(format!("make a random token: {error}")))?;
+        let mut text = String::with_capacity(2 * bytes.len());
+        for byte in bytes {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        Ok(Token(text))
+    }
+
+    /// A token that is known elsewhere, such as from a file of secrets.
+    ///
+    /// ```
+    /// use memgroup_serve::Token;
+    ///
+    /// let token = Token::new("k3Yg0zJ7c2P4_not-this-one".replace('_', "~"))?;
+    /// assert_eq!(format!("{token:?}"), "Token(..)");
+    /// assert_eq!(Token::new("short").unwrap_err().to_string(), "a token of 5 bytes: it needs 16 to 256");
+    /// # Ok::<(), memgroup_serve::TokenError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// It has less than 16 or more than 256 bytes, or a byte that the header does not take.
+    pub fn new(text: impl Into<String>) -> Result<Token, TokenError> {
+        let text = text.into();
+        let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(byte);
+        if !LEN.contains(&text.len()) {
+            return Err(TokenError::Length(text.len()));
+        }
+        match text.bytes().find(|byte| !allowed(byte)) {
+            Some(byte) => Err(TokenError::Byte(byte)),
+            None => Ok(Token(text)),
+        }
+    }
+
+    /// The secret itself.
+    pub fn secret(&self) -> &str {
+        &self.0
+    }
+
+    /// Writes the secret and a newline to a new file of mode 0600. A file that is there already is replaced, never written through.
+    ///
+    /// # Errors
+    /// The file cannot be removed, created or written.
+    pub fn write_to(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let path = path.as_ref();
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        writeln!(file, "{}", self.0)
+    }
+
+    /// Whether a client's text is this token. It takes the same time wherever the two differ.
+    pub(crate) fn is(&self, text: &[u8]) -> bool {
+        bool::from(self.0.as_bytes().ct_eq(text))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn two_random_tokens_differ_and_are_valid() {
+        let (one, other) = (Token::random().unwrap(), Token::random().unwrap());
+        assert_eq!(one.secret().len(), 64);
+        assert!(!one.is(other.secret().as_bytes()) && one.is(one.secret().as_bytes()));
+        Token::new(one.secret()).unwrap();
+    }
+
+    #[test]
+    fn a_prefix_and_a_longer_text_are_no_match() {
+        let token = Token::new("0123456789abcdef").unwrap();
+        for text in ["", "0123456789abcde", "0123456789abcdef0", "0123456789abcdeF"] {
+            assert!(!token.is(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_bytes_that_no_header_takes() {
+        assert_eq!(Token::new("0123456789abcde\n").unwrap_err(), TokenError::Byte(b'\n'));
+        assert_eq!(Token::new("x".repeat(257)).unwrap_err(), TokenError::Length(257));
+    }
+
+    #[test]
+    fn writes_a_new_file_that_only_the_owner_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("token"), folder.path().join("other"));
+        std::fs::write(&other, "untouched").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        let token = Token::random().unwrap();
+        token.write_to(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", token.secret()));
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "untouched");
+    }
+}

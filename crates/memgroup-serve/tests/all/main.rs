@@ -1,0 +1,10 @@
+//! Tests of a running server, through its sockets.
+
+mod client;
+mod control;
+mod events;
+mod fixture;
+mod life;
+mod rights;
+mod rude;
+mod show;
