@@ -7,6 +7,7 @@
 
 mod frame;
 mod screen;
+mod serve;
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use crate::run::data::Job;
 use frame::Frame;
 pub(crate) use screen::restore;
 use screen::{Input, Screen};
+pub(crate) use serve::serve;
 
 /// Time between two frames on a terminal.
 const DRAW_EVERY: Duration = Duration::from_millis(300);
