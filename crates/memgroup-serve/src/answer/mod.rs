@@ -5,6 +5,7 @@ mod control;
 mod events;
 mod list;
 mod show;
+mod table;
 mod tree;
 
 use std::convert::Infallible;
@@ -175,6 +176,10 @@ async fn dispatch(
         Act::About => with_room(app, || list::about(app, right)).await,
         Act::Metrics => with_room(app, || metrics::answer(app, head)).await,
         Act::Tree => with_room(app, || tree::whole(app)).await,
+        Act::Table => {
+            let known = asked.last().map(|(_, order)| order.as_str());
+            with_room(app, || table::table(app, known)).await
+        }
         Act::Waits => with_room(app, || list::waits(app)).await,
         Act::Kills => with_room(app, || list::kills(app)).await,
         Act::Show => {
