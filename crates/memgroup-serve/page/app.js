@@ -98,6 +98,7 @@ const log = new Log($("log"), $("spoken"));
 let about = null;
 let lostAt = null;
 let fetchSoon = 0;
+let isUsed = false;
 
 function choose(chosen, zoom) {
   const isZoom = zoom !== model.zoom;
@@ -148,7 +149,7 @@ async function update() {
       document.title = "memgroup: " + (about.program ?? about.pid);
     }
     model.take(await api.get("v1/table?known=" + model.order));
-    icicle.sorted.size > 0 && model.columns.groups && icicle.reset();
+    if (model.columns.groups) icicle.reset();
     draw();
     const [waits] = await Promise.all([api.get("v1/waits"), group.fetch()]);
     drawWaits($("waits"), waits);
@@ -162,6 +163,8 @@ async function update() {
 function connected() {
   lostAt = null;
   $("token-form").hidden = true;
+  if (!isUsed) requestAnimationFrame(() => performance.mark("usable"));
+  isUsed = true;
   set(document.body, "class", "live");
   put($("state"), `${count(model.paths.length)} groups at ${clock(model.columns.taken_unix_us / 1000)}`);
 }

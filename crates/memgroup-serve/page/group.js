@@ -155,7 +155,7 @@ export class Group {
   async fetch() {
     const path = this.path;
     const [history, pressure, events] = await Promise.all([
-      this.api.get("v1/history?group=" + encodeURIComponent(path)).catch((problem) => problem),
+      this.fetchHistory(path),
       this.api.read(path, "memory.pressure"),
       this.api.read(path, "memory.events.local"),
     ]);
@@ -168,6 +168,13 @@ export class Group {
     const heads = ["stalled", "10 s", "60 s", "300 s", "in all"].map((text) => el("th", { scope: "col" }, text));
     this.pressure.replaceChildren(el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...rows));
     put(this.events, events.trim().split("\n").join(" · "));
+  }
+
+  // A group without a history is asked for again after some time: it may have become one of the largest.
+  async fetchHistory(path) {
+    if (this.history instanceof Error && performance.now() < this.askAgainAt) return this.history;
+    this.askAgainAt = performance.now() + 10000;
+    return this.api.get("v1/history?group=" + encodeURIComponent(path)).catch((problem) => problem);
   }
 
   samples() {

@@ -8,16 +8,15 @@ const SHOWN_WAITS = 100;
 const MERGED_US = 10e6;
 
 const OUTCOMES = { overdue: "it has not died in time", refused: "it refused", panicked: "its hook panicked" };
-const COUNTS = { max: "reached max", high: "above high", low: "below low", oom: "out of memory", oom_kill: "kills", oom_group_kill: "kills as a whole", would_refuse: "would be refused", refused: "refused" };
+const COUNTS = { max: "reached max", high: "above high", low: "below low", oom: "out of memory", would_refuse: "would be refused", refused: "refused" };
 
 function killText(kill) {
-  const unit = kill.unit ? ` (${kill.unit})` : "";
-  const reason = kill.full === kill.requester ? "" : `, as ${kill.full} was full`;
-  const whole = (verb) => `${kill.victim}${unit} ${verb} for ${kill.requester}${reason}, ${bytes(kill.usage_bytes)}`;
-  if (kill.outcome === "idle") return whole("had nothing to stop") + `; it gave back ${bytes(kill.freed_bytes ?? 0)}`;
-  if (kill.took_us !== null) return whole("was stopped") + `: ${duration(kill.took_us)}`;
-  if (kill.outcome === null) return whole("is being stopped");
-  return whole("was to be stopped") + `; ${OUTCOMES[kill.outcome] ?? kill.outcome}`;
+  const victim = kill.victim + (kill.unit ? ` (${kill.unit})` : "");
+  const why = `; it held ${bytes(kill.usage_bytes)}, and ${kill.full} was full`;
+  if (kill.outcome === "idle") return `${victim} had nothing to stop for ${kill.requester}, and gave back ${bytes(kill.freed_bytes ?? 0)}${why}`;
+  if (kill.took_us !== null) return `${victim} was stopped for ${kill.requester}, ${duration(kill.took_us)}${why}`;
+  if (kill.outcome === null) return `${victim} is being stopped for ${kill.requester}${why}`;
+  return `${victim} was to be stopped for ${kill.requester}; ${OUTCOMES[kill.outcome] ?? kill.outcome}${why}`;
 }
 
 function countsText(data) {
@@ -53,7 +52,8 @@ export class Log {
   }
 
   add(id, kind, data) {
-    if (!TEXTS[kind]) return;
+    // Kills have events of their own.
+    if (!TEXTS[kind] || (kind === "limit" && countsText(data) === "")) return;
     const boot = id.split("-")[0];
     const key = kind === "kill" ? `${boot} ${data.kill}` : kind === "limit" ? "limit " + data.group : id + kind;
     const known = this.entries.get(key);

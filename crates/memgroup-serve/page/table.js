@@ -5,10 +5,17 @@ import { bytes, count, el, level, partText, percent, put, set, used } from "./te
 const ROW = 28;
 const HEAD = 30;
 
+// The path below the shown part of the tree; its tooltip has the whole one.
+function pathText(m, at) {
+  const path = m.paths[at];
+  const text = m.zoom === 0 ? path : at === m.zoom ? m.names[at] : path.slice(m.paths[m.zoom].length + 1);
+  return (m.online[at] ? "" : "† ") + text;
+}
+
 const limit = (name) => (m, at) => m.columns[name][at];
 // Each column: its title, the value that it is sorted by, its text, and the exact text that its tooltip has. `null` sorts as the largest.
 const COLUMNS = [
-  { key: "path", title: "group", value: (m, at) => m.paths[at], text: (m, at) => (m.online[at] ? "" : "† ") + m.paths[at] },
+  { key: "path", title: "group", value: (m, at) => m.paths[at], text: pathText },
   { key: "usage", title: "usage", value: limit("usage_bytes"), text: bytes, bytes: true },
   { key: "used", title: "of limit", value: (m, at) => used(m.columns.usage_bytes[at], m.columns.max_bytes[at]) ?? -1 },
   { key: "max", title: "max", value: limit("max_bytes"), text: bytes, bytes: true },
@@ -35,15 +42,13 @@ export class Table {
     Object.assign(this, { box, model, choose, sort: 1, down: true, filter: "", only: "all", rows: [], list: [] });
     this.head = el("div", { class: "row head", role: "row", "aria-rowindex": 1 });
     COLUMNS.forEach((column, number) => {
-      const button = el("button", { type: "button", tabindex: -1, title: column.hint ?? "Sort by " + column.title }, column.title);
+      const button = el("button", { type: "button", title: column.hint ?? "Sort by " + column.title }, column.title);
       button.addEventListener("click", () => this.sortBy(number));
       this.head.append(el("div", { class: column.key, role: "columnheader" }, button));
     });
     this.body = el("div", { class: "body", role: "rowgroup" });
     box.append(el("div", { role: "rowgroup" }, this.head), this.body);
     set(box, "aria-colcount", COLUMNS.length);
-    this.head.addEventListener("focusin", (event) => event.target.scrollIntoView({ block: "nearest", inline: "nearest" }));
-    this.head.querySelectorAll("button").forEach((button) => set(button, "tabindex", 0));
     box.addEventListener("scroll", () => this.draw(), { passive: true });
     box.addEventListener("keydown", (event) => this.key(event));
     this.body.addEventListener("click", (event) => {
@@ -133,7 +138,7 @@ export class Table {
         return;
       }
       const value = column.value(model, at);
-      if (cell.value === value && !column.bytes && number > 0) return;
+      if (cell.value === value && number > 0) return;
       cell.value = value;
       put(cell, number === 0 ? column.text(model, at) : column.text(value));
       if (number === 0 || column.bytes) {
