@@ -75,7 +75,7 @@ fn work(tenants: &Group, end: Option<Instant>) -> Result<(), Box<dyn std::error:
     let report = alice.create("report")?;
     std::thread::spawn(move || {
         loop {
-            let charge = report.charge_until(8 << 20, Instant::now() + Duration::from_secs(10));
+            let charge = report.charge_until(14 << 20, Instant::now() + Duration::from_secs(10));
             std::thread::sleep(Duration::from_secs(2));
             drop(charge);
         }

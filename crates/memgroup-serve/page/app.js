@@ -113,10 +113,11 @@ function choose(chosen, zoom) {
   fetchSoon = setTimeout(() => group.fetch().catch(() => {}), 120);
 }
 
-function draw() {
+function draw(isNew = true) {
   const hasControl = about?.rights.includes("control") ?? false;
   icicle.draw();
-  table.update();
+  if (isNew) table.update();
+  else table.refresh();
   group.open(model.paths[model.chosen]);
   group.draw(hasControl);
   const below = model.sizes[model.zoom];
@@ -149,8 +150,9 @@ async function update() {
       document.title = "memgroup: " + (about.program ?? about.pid);
     }
     model.take(await api.get("v1/table?known=" + model.order));
-    if (model.columns.groups) icicle.reset();
-    draw();
+    const isNew = Boolean(model.columns.groups);
+    if (isNew) icicle.reset();
+    draw(isNew);
     const [waits] = await Promise.all([api.get("v1/waits"), group.fetch()]);
     drawWaits($("waits"), waits);
     connected();

@@ -132,7 +132,7 @@ export class Group {
       ["groups below", count(sizes[at] - 1)],
     ];
     if (this.form.hidden) for (const { file, column } of FIELDS.slice(1)) figures.push([file.replace("memory.", ""), file === "memory.share" ? count(c.share[at]) : bytes(c[column][at])]);
-    if (!online[at]) figures.unshift(["state", "removed; its bytes are not given back yet"]);
+    if (!online[at]) figures.unshift(["state", "removed; bytes or handles of it are left"]);
     while (this.figures.children.length > figures.length) this.figures.lastChild.remove();
     figures.forEach(([name, text, title], number) => {
       const pair = this.figures.children[number] ?? this.figures.appendChild(el("div", {}, el("dt"), el("dd")));

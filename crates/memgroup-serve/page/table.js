@@ -4,6 +4,9 @@ import { bytes, count, el, level, partText, percent, put, set, used } from "./te
 
 const ROW = 28;
 const HEAD = 30;
+// Many groups keep their order for this long, so that rows do not jump about, and a second costs little.
+const KEPT_MS = 3000;
+const MANY = 1000;
 
 // The path below the shown part of the tree; its tooltip has the whole one.
 function pathText(m, at) {
@@ -65,8 +68,15 @@ export class Table {
     this.update();
   }
 
-  // Filters and sorts all groups. The order before is the beginning, so that a sort has little to do.
+  // Shows new figures.
+  refresh() {
+    if (this.list.length < MANY || performance.now() - this.sortedAt > KEPT_MS) this.update();
+    else this.draw();
+  }
+
+  // Filters and sorts all groups.
   update() {
+    this.sortedAt = performance.now();
     const { model, filter } = this;
     if (!model.order) return;
     const only = ONLY[this.only];
@@ -117,6 +127,7 @@ export class Table {
     const row = el("div", { class: "row", role: "row", id: "row-" + number });
     for (const column of COLUMNS) {
       const cell = el("div", { class: column.key, role: "gridcell" });
+      if (column.key === "path") cell.append(el("bdi", { dir: "ltr" }));
       if (column.key === "used") cell.append(el("i"), el("span"));
       row.append(cell);
     }
@@ -140,7 +151,8 @@ export class Table {
       const value = column.value(model, at);
       if (cell.value === value && number > 0) return;
       cell.value = value;
-      put(cell, number === 0 ? column.text(model, at) : column.text(value));
+      if (number === 0) put(cell.firstChild, column.text(model, at));
+      else put(cell, column.text(value));
       if (number === 0 || column.bytes) {
         const title = number === 0 ? value : value === null ? "max" : count(value) + " bytes";
         if (cell.title !== title) cell.title = title;

@@ -81,9 +81,9 @@ export function level(ratio) {
   return ratio === null ? "none" : ratio >= 0.9 ? "full" : ratio >= 0.75 ? "near" : "ok";
 }
 
-// The used part of the limit as text.
+// The used part of the limit as text, rounded down: 100 % is full.
 export function partText(ratio) {
-  return (ratio >= 0.9 ? "! " : "") + (ratio === Infinity ? "more than all" : percent(100 * ratio));
+  return (ratio >= 0.9 ? "! " : "") + (ratio === Infinity ? "more than all" : percent(ratio < 0.1 ? 100 * ratio : Math.floor(100 * ratio)));
 }
 
 export function usedText(ratio, max) {

@@ -81,7 +81,6 @@ impl Browser {
 
     /// Waits until an expression is true in the page.
     pub(crate) fn until(&self, expression: &str) {
-        eprintln!("until {expression}");
         while self.get(&format!("Boolean({expression})")) != Value::Bool(true) {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }

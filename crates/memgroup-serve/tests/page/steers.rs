@@ -98,6 +98,9 @@ fn an_error_is_shown_beside_its_field() {
     // A group that is gone.
     shown.choose("/alice");
     tenant.remove().unwrap();
+    browser.until("document.querySelector('#group dd').textContent.startsWith('removed; ')");
+    assert_eq!(browser.get("document.querySelector('form[aria-label]').checkVisibility()"), false);
+    drop(tenant);
     browser.until("document.querySelector('#group-title').textContent === 'Group /'");
     assert_eq!(browser.console(), [] as [Value; 0]);
 }
